@@ -12,7 +12,7 @@ use weir_app::external::Datagram;
 use weir_app::foreign::Settings;
 use weir_app::{Action, Event, RequestId, RunningApps};
 use weir_bond::lacp::{self, Pdu};
-use weir_engine::batch::{DecidedFor, Engine, FlowPage};
+use weir_engine::batch::{DecidedFor, Engine, FlowPage, Share};
 use weir_measure::{FileError, Summary};
 use weir_netlink::messages;
 use weir_packet::TableHash;
@@ -186,7 +186,7 @@ fn resume(engine: &mut Engine, records: &[u8]) {
     for (pipe, _) in engine.flow_stocks() {
         let length = engine.flow_records(pipe, (0, 0), None).length;
         let page = FlowPage { entries: entries.clone(), records: records.into(), length, next: None };
-        let done = engine.resume_flows(pipe, &page, (0, 1));
+        let done = engine.resume_flows(pipe, &page, Share::ALONE);
         assert_eq!(done.flows + done.ended + done.unreadable, records.len().div_ceil(length));
     }
     engine.end_takeover();

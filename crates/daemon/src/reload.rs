@@ -414,7 +414,7 @@ impl Daemon {
         let ports = wrappers.into_iter().enumerate().map(of_worker).collect();
         let (punts, rings) = self.rings_of_apps(&plan, &mut crew);
         if let Some(engine) = engines.first() {
-            self.owners = engine.owners(self.owners.steering(), self.fleet.len());
+            self.owners = engine.owners(self.owners.steering, self.fleet.len());
         }
         self.generation += 1;
         self.agents.prepare(&super::next(&plan, self.generation));

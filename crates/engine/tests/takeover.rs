@@ -4,7 +4,7 @@ mod support;
 
 use std::collections::BTreeMap;
 use support::{Bench, source_nat, start, targets, udp};
-use weir_engine::batch::{Engine, FlowPage, TakenOver};
+use weir_engine::batch::{Engine, FlowPage, Share, TakenOver};
 use weir_packet::FlowKey;
 use weir_program::snapshot::FlowDecision;
 use weir_program::{
@@ -44,9 +44,9 @@ fn pages(engine: &Engine, rows: u32) -> Vec<FlowPage> {
     all
 }
 
-fn resume(engine: &mut Engine, pages: &[FlowPage], place: (usize, usize)) -> TakenOver {
+fn resume(engine: &mut Engine, pages: &[FlowPage], share: Share) -> TakenOver {
     let mut sum = TakenOver::default();
-    pages.iter().for_each(|page| sum.add(engine.resume_flows(PIPE, page, place)));
+    pages.iter().for_each(|page| sum.add(engine.resume_flows(PIPE, page, share)));
     engine.end_takeover();
     sum
 }
@@ -70,10 +70,10 @@ fn s10_flows_go_on_with_their_target_by_its_name_whatever_its_number_is() {
     let mut new = met(&pinning(&["y", "w", "x"], 128, 2), []);
     let all = pages(&old, 7);
     assert!(all.len() >= 9);
-    assert_eq!(resume(&mut new, &all, (0, 1)), TakenOver { flows: 60, ended: 0, unreadable: 0 });
+    assert_eq!(resume(&mut new, &all, Share::ALONE), TakenOver { flows: 60, ended: 0, unreadable: 0 });
     assert_eq!(pinned(&new), pinned(&old));
     // Again: they already exist.
-    assert_eq!(resume(&mut new, &all, (0, 1)).flows, 60);
+    assert_eq!(resume(&mut new, &all, Share::ALONE).flows, 60);
     let account = new.flow_account();
     assert!(account.balances() && account.live == 0, "counts stay with the old process: {account:?}");
 }
@@ -84,10 +84,10 @@ fn s10_flows_of_a_target_that_is_gone_end_and_so_do_those_without_room() {
     let of_x = pinned(&old).values().filter(|name| *name == "x").count();
     assert!((10..50).contains(&of_x));
     let mut new = met(&pinning(&["x", "w"], 64, 1), []);
-    let sum = resume(&mut new, &pages(&old, 100), (0, 1));
+    let sum = resume(&mut new, &pages(&old, 100), Share::ALONE);
     assert_eq!((sum.flows, sum.ended), (of_x, 60 - of_x));
     let mut small = met(&pinning(&["x", "y"], 16, 0), []);
-    let sum = resume(&mut small, &pages(&old, 100), (0, 1));
+    let sum = resume(&mut small, &pages(&old, 100), Share::ALONE);
     assert_eq!((sum.flows, sum.ended, small.flows(PIPE, 0).1), (16, 44, 16));
 }
 
@@ -97,8 +97,11 @@ fn s10_each_flow_goes_to_its_worker() {
     let old = met(&program, 0..60);
     let all = pages(&old, 100);
     let mut engines = [met(&program, []), met(&program, []), met(&program, [])];
-    let sums: Vec<usize> =
-        engines.iter_mut().enumerate().map(|(at, engine)| resume(engine, &all, (at, 3)).flows).collect();
+    let sums: Vec<usize> = engines
+        .iter_mut()
+        .enumerate()
+        .map(|(at, engine)| resume(engine, &all, Share { own: at, workers: 3 }).flows)
+        .collect();
     assert!(sums.iter().all(|&flows| flows > 5) && sums.iter().sum::<usize>() == 60, "{sums:?}");
 }
 
@@ -112,10 +115,10 @@ fn s10_what_cannot_be_read_is_counted_and_changes_nothing() {
     page.records[40..44].copy_from_slice(&77_u32.to_le_bytes());
     // An unknown state.
     page.records[page.length + 52] = 99;
-    let sum = resume(&mut new, &[page], (0, 1));
+    let sum = resume(&mut new, &[page], Share::ALONE);
     assert_eq!(sum, TakenOver { flows: 1, ended: 1, unreadable: 2 });
     let odd = FlowPage { length: 5, records: vec![0; 50], ..FlowPage::default() };
-    assert_eq!(resume(&mut new, &[odd], (0, 1)), TakenOver::default());
+    assert_eq!(resume(&mut new, &[odd], Share::ALONE), TakenOver::default());
     assert_eq!(new.flows(PIPE, 0).1, 1);
 }
 
@@ -205,7 +208,7 @@ fn sources_are_remembered_by_their_flows_from_another_process() {
     };
     let was = names(&old.engine);
     let mut new = Bench::new(&remembering(&["z", "x", "w", "y"]));
-    resume(&mut new.engine, &pages(&old.engine, 100), (0, 1));
+    resume(&mut new.engine, &pages(&old.engine, 100), Share::ALONE);
     for at in 0..30 {
         let again =
             weir_packet::craft::frame(&format!("src=10.0.1.{at} dst=10.0.0.2 proto=udp sport=10 dport=53"));
@@ -218,5 +221,5 @@ fn sources_are_remembered_by_their_flows_from_another_process() {
 
 /// Takes over flows without the final call.
 fn resume_some(engine: &mut Engine, pages: &[FlowPage]) {
-    pages.iter().for_each(|page| _ = engine.resume_flows(PIPE, page, (0, 1)));
+    pages.iter().for_each(|page| _ = engine.resume_flows(PIPE, page, Share::ALONE));
 }

@@ -10,7 +10,7 @@ use super::observed::target_of;
 use super::packet::Packet;
 use super::quic;
 use super::reopen::Without;
-use super::source::FlowSource;
+use super::source::{FlowSource, FlowsAt};
 use super::state::{PipeState, Row};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use std::net::IpAddr;
@@ -100,6 +100,17 @@ pub(super) fn per_entry(key: &[KeyField]) -> impl Iterator<Item = (&KeyField, Cr
     })
 }
 
+/// A packet of an unknown flow in a FLOW pipe.
+#[derive(Clone, Copy)]
+struct NewFlow<'a> {
+    pipe: PipeId,
+    packet: &'a Packet,
+    key: FlowKey,
+    learn: Learn,
+    /// The group that the packet picks from.
+    group: Option<(GroupChoice, GroupId)>,
+}
+
 impl Interpreter {
     /// Looks a packet up in a pipe.
     pub(super) fn look_up(&self, id: PipeId, packet: &Packet, flows: &dyn FlowSource, now_ns: u64) -> Answer {
@@ -116,9 +127,9 @@ impl Interpreter {
         let mut answer = match &pipe.kind {
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => by_entries(pipe, state, key),
             PipeKind::Hash { input, group } => self.by_hash(id, packet, key, (input, *group), now_ns),
-            PipeKind::Flow { key: source, learn, .. } => {
+            PipeKind::Flow { key: source, .. } => {
                 let mut answer = Answer::new(key, Found::NoTarget);
-                self.by_flow((id, *source, *learn), packet, (flows, now_ns), &mut answer);
+                self.by_flow(id, *source, packet, FlowsAt { flows, now_ns }, &mut answer);
                 answer
             }
         };
@@ -327,13 +338,7 @@ impl Interpreter {
         }
     }
 
-    fn by_flow(
-        &self,
-        (id, source, learn): (PipeId, KeySource, Learn),
-        packet: &Packet,
-        (flows, now_ns): (&dyn FlowSource, u64),
-        answer: &mut Answer,
-    ) {
+    fn by_flow(&self, id: PipeId, source: KeySource, packet: &Packet, at: FlowsAt<'_>, answer: &mut Answer) {
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
         answer.effects.push(Effect::Met { pipe: id });
@@ -353,29 +358,31 @@ impl Interpreter {
             answer.effects.push(packet.counts_in(id, key, source));
             return;
         }
-        let known = flows.flow(id, &key);
+        let known = at.flows.flow(id, &key);
         if let Some(ended) = known.filter(|flow| self.reopens(id, packet, flow)) {
             answer.effects.push(Effect::Reopened { pipe: id, key });
-            let one_group = matches!(learn.group(), Some(GroupChoice::One(_)));
-            let without = Without { flows, pipe: id, ended, one_group };
-            self.by_known((id, learn), (packet, key, None), (&without, now_ns), answer);
+            let one_group = matches!(self.program.pipes[id.index()].kind.group(), Some(GroupChoice::One(_)));
+            let without = Without { flows: at.flows, pipe: id, ended, one_group };
+            self.by_known(id, packet, key, None, FlowsAt { flows: &without, ..at }, answer);
             answer.flow = answer.flow.map(|met| FlowMet { reopened: true, ..met });
         } else {
-            self.by_known((id, learn), (packet, key, known), (flows, now_ns), answer);
+            self.by_known(id, packet, key, known, at, answer);
         }
     }
 
     /// Looks up a packet by its known flow, which does not have its own entry.
     fn by_known(
         &self,
-        (id, learn): (PipeId, Learn),
-        (packet, key, known): (&Packet, FlowKey, Option<FlowSnapshot>),
-        (flows, now_ns): (&dyn FlowSource, u64),
+        id: PipeId,
+        packet: &Packet,
+        key: FlowKey,
+        known: Option<FlowSnapshot>,
+        at: FlowsAt<'_>,
         answer: &mut Answer,
     ) {
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
-        let PipeKind::Flow { key: source, .. } = self.program.pipes[id.index()].kind else { return };
+        let PipeKind::Flow { key: source, learn, .. } = self.program.pipes[id.index()].kind else { return };
         let counted = packet.counts_in(id, key, source);
         // Sentences A20 and N3. Known flows do not need a group.
         let learn =
@@ -410,7 +417,7 @@ impl Interpreter {
             });
             return;
         }
-        self.by_new_flow(id, (packet, key), (learn, group, counted), (flows, now_ns), answer);
+        self.by_new_flow(NewFlow { pipe: id, packet, key, learn, group }, counted, at, answer);
     }
 
     /// Returns whether the packet is an ICMP error where flows are pinned, or its flow could not take from
@@ -434,18 +441,12 @@ impl Interpreter {
     }
 
     /// Looks up a packet whose flow is unknown.
-    fn by_new_flow(
-        &self,
-        id: PipeId,
-        (packet, key): (&Packet, FlowKey),
-        (learn, group, counted): (Learn, Option<(GroupChoice, GroupId)>, Effect),
-        (flows, now_ns): (&dyn FlowSource, u64),
-        answer: &mut Answer,
-    ) {
+    fn by_new_flow(&self, new: NewFlow<'_>, counted: Effect, at: FlowsAt<'_>, answer: &mut Answer) {
+        let NewFlow { pipe: id, packet, key, learn, group } = new;
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
         let pins = group.filter(|_| matches!(learn, Learn::Pin(_)));
-        let pick = pins.map(|(_, group)| self.pick_new((id, group), (packet, key), (flows, now_ns)));
+        let pick = pins.map(|(_, group)| self.pick_new(id, group, packet, key, at));
         let Some(decision) = decision_for(learn, group, pick, answer) else {
             answer.flow = Some(FlowMet::new(Some(key), Known::No));
             answer.effects.push(unflowed(match learn {
@@ -464,17 +465,17 @@ impl Interpreter {
             answer.flow = Some(FlowMet::new(Some(key), Known::No));
             return;
         };
-        let binding = state.nat.is_there().then(|| flows.next_binding(id, &key, None));
+        let binding = state.nat.is_there().then(|| at.flows.next_binding(id, &key, None));
         if binding == Some(None) {
             return answer.without_port(id, key);
         }
         let binding = binding.flatten();
         answer.kept = self.keep(id, row, packet, binding);
-        let answers = match self.answers(id, &key, (row, binding), packet, flows) {
+        let answers = match self.answers(id, &key, (row, binding), packet, at.flows) {
             Ok(answers) => answers,
             Err(Taken) => return answer.without_answers(id, key),
         };
-        let known = if flows.has_room(id, 1 + answers.iter().len()) {
+        let known = if at.flows.has_room(id, 1 + answers.iter().len()) {
             let kept = answer.kept.clone();
             if let Some(Pick { group, turn: Some(turn), .. }) = answer.pick {
                 answer.effects.push(Effect::TurnOfFlow { pipe: id, group, turn });
@@ -489,19 +490,14 @@ impl Interpreter {
             answer.found = Found::NoNatPort;
             Known::Full(decision)
         } else {
-            self.without_room(id, (packet, key), (learn, group), answer)
+            self.without_room(new, answer)
         };
         answer.flow = Some(FlowMet::new(Some(key), known));
     }
 
     /// Looks up a packet whose flow is unknown and finds no room: it goes where the hash says.
-    fn without_room(
-        &self,
-        id: PipeId,
-        (packet, key): (&Packet, FlowKey),
-        (learn, group): (Learn, Option<(GroupChoice, GroupId)>),
-        answer: &mut Answer,
-    ) -> Known {
+    fn without_room(&self, new: NewFlow<'_>, answer: &mut Answer) -> Known {
+        let NewFlow { pipe: id, packet, key, learn, group } = new;
         let hash = select_hash(self.program.select_seed, &key.0);
         let pick = match (learn, group) {
             (Learn::Pin(_), Some(_)) if answer.pick.as_ref().is_some_and(|pick| pick.remembered) => {

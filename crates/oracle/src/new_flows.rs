@@ -7,7 +7,7 @@ use super::flow_row::FlowRow;
 use super::lookup::{mixed, row_key};
 use super::packet::Packet;
 use super::reopen::is_for;
-use super::source::FlowSource;
+use super::source::{FlowSource, FlowsAt};
 use super::state::{NS_PER_MS, PipeState, is_over};
 use super::trace::Pick;
 use std::net::IpAddr;
@@ -25,19 +25,21 @@ impl Interpreter {
     /// Picks the target of a flow that begins now.
     pub(super) fn pick_new(
         &self,
-        (id, group): (PipeId, GroupId),
-        (packet, key): (&Packet, FlowKey),
-        (flows, now_ns): (&dyn FlowSource, u64),
+        id: PipeId,
+        group: GroupId,
+        packet: &Packet,
+        key: FlowKey,
+        at: FlowsAt<'_>,
     ) -> Pick {
         // The check excludes buckets that move with time here.
         let by_hash = self.pick(group, select_hash(self.program.select_seed, &key.0), Some(key), 0);
-        if let Some(pick) = self.recall(id, &by_hash, (flows, now_ns)) {
+        if let Some(pick) = self.recall(id, &by_hash, at) {
             return pick;
         }
         let PipeKind::Flow { key: source, timeouts, .. } = self.program.pipes[id.index()].kind else {
             return by_hash;
         };
-        if self.is_not_first(id, (packet, key, source), timeouts, (flows, now_ns)) {
+        if self.is_not_first(id, packet, key, source, timeouts, at) {
             return by_hash;
         }
         let declared = &self.program.groups[group.index()];
@@ -53,14 +55,14 @@ impl Interpreter {
                     return Pick { target: None, ..by_hash };
                 }
                 let from_hash = (u128::from(by_hash.hash >> 32) * round.len() as u128) >> 32;
-                let turn = flows.turn(id, group).unwrap_or(from_hash as u64) % round.len() as u64;
+                let turn = at.flows.turn(id, group).unwrap_or(from_hash as u64) % round.len() as u64;
                 Pick { turn: Some(turn), bucket: turn as usize, ..named(round[turn as usize]) }
             }
             NewFlows::LeastFlows => {
                 let first = by_hash.target.as_ref().map(|(target, _)| usize::from(*target));
                 let candidates =
                     first.map_or_else(Vec::new, |first| self.candidates(group, first, by_hash.hash));
-                let flows = |target: usize| flows.flows_of(id, group, target as u16);
+                let flows = |target: usize| at.flows.flows_of(id, group, target as u16);
                 // The load that each target would have, as a fraction: among equals, `min_by` takes the
                 // first.
                 let load = |&target: &usize| Some((flows(target) + 1, declared.targets.get(target)?.weight));
@@ -94,7 +96,7 @@ impl Interpreter {
         &self,
         id: PipeId,
         by_hash: &Pick,
-        (flows, now_ns): (&dyn FlowSource, u64),
+        FlowsAt { flows, now_ns }: FlowsAt<'_>,
     ) -> Option<Pick> {
         let (group, (source, _)) = (by_hash.group, by_hash.source?);
         let declared = &self.program.groups[group.index()];
@@ -120,9 +122,11 @@ impl Interpreter {
     fn is_not_first(
         &self,
         id: PipeId,
-        (packet, key, source): (&Packet, FlowKey, KeySource),
+        packet: &Packet,
+        key: FlowKey,
+        source: KeySource,
         timeouts: Timeouts,
-        (flows, now_ns): (&dyn FlowSource, u64),
+        FlowsAt { flows, now_ns }: FlowsAt<'_>,
     ) -> bool {
         let has_syn = packet.segment(source).is_some_and(|segment| segment.flags & 2 == 2);
         let was_full = flows.full_ms(id).is_some_and(|full_ms| {

@@ -27,6 +27,13 @@ pub trait EntrySource {
     fn each_entry(&self, pipe: PipeId, each: &mut dyn FnMut(Entry));
 }
 
+/// Live flows at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct FlowsAt<'a> {
+    pub flows: &'a dyn FlowSource,
+    pub now_ns: u64,
+}
+
 /// A source of live flows: the interpreter's own state, or the workers of a running daemon.
 pub trait FlowSource {
     /// The entries of pipes, if they are not in the interpreter.

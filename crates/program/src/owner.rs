@@ -66,6 +66,15 @@ pub struct Steering {
     pub rss_table: u32,
 }
 
+/// How flows are spread, and over how many workers.
+#[derive(Clone, Copy, Debug)]
+pub struct Spread<'a> {
+    /// How flows are spread.
+    pub steering: &'a Steering,
+    /// The number of workers.
+    pub workers: usize,
+}
+
 impl From<TableHash> for Steering {
     fn from(hash: TableHash) -> Steering {
         Steering { hash, rss_table: 0 }
@@ -97,46 +106,43 @@ pub struct Owner {
 }
 
 impl Owner {
-    /// Returns the worker of a received frame, given the number of workers; `None` without IP. The headers
-    /// come with the ports of a fragment, if they are known.
+    /// Returns the worker of a received frame; `None` without IP. `ports` are those of a fragment, if they
+    /// are known.
     #[inline]
     #[must_use]
     pub fn of(
         self,
         frame: &[u8],
-        (headers, ports): (&Headers, Option<[u8; 4]>),
+        headers: &Headers,
+        ports: Option<[u8; 4]>,
         side: Side,
         pools: &[NatPool],
-        (steering, workers): (&Steering, usize),
+        spread: Spread<'_>,
     ) -> Option<usize> {
         let mut key = FlowKey::without_id(frame, headers, self.source)?;
         if let Some(ports) = ports {
             key.set_ports(ports);
         }
         Some(match self.nat.and_then(|id| pools.get(id.index())) {
-            Some(pool) => NatPool::worker(pool.slice(&key), workers),
-            None => worker(self.by, (&key, side), steering, workers),
+            Some(pool) => NatPool::worker(pool.slice(&key), spread.workers),
+            None => worker(self.by, &key, side, spread),
         })
     }
 }
 
-/// Returns the worker that learns the ports of a fragment's datagram, given the number of workers; `None`
-/// without IP.
+/// Returns the worker that learns the ports of a fragment's datagram; `None` without IP.
 #[must_use]
-pub fn of_fragment(
-    frame: &[u8],
-    headers: &Headers,
-    (steering, workers): (&Steering, usize),
-) -> Option<usize> {
+pub fn of_fragment(frame: &[u8], headers: &Headers, spread: Spread<'_>) -> Option<usize> {
     let key = FlowKey::without_id(frame, headers, KeySource::Outer)?;
-    Some(worker(OwnedBy::Addresses, (&key, Side::Client), steering, workers))
+    Some(worker(OwnedBy::Addresses, &key, Side::Client, spread))
 }
 
-/// Returns the worker of the flows with this key, given the number of workers. The tunnel's id is not
-/// included, because the key no longer has it once the frame has left the tunnel.
+/// Returns the worker of the flows with this key. The tunnel's id is not included, because the key no longer
+/// has it once the frame has left the tunnel.
 #[inline]
 #[must_use]
-pub fn worker(by: OwnedBy, (key, side): (&FlowKey, Side), steering: &Steering, workers: usize) -> usize {
+pub fn worker(by: OwnedBy, key: &FlowKey, side: Side, spread: Spread<'_>) -> usize {
+    let Spread { steering, workers } = spread;
     if by == OwnedBy::Both && steering.rss_table != 0 {
         return (rss_hash(key) % steering.rss_table) as usize % workers;
     }
@@ -162,13 +168,20 @@ pub fn worker(by: OwnedBy, (key, side): (&FlowKey, Side), steering: &Steering, w
 /// Finds the workers of frames outside of workers: frames that apps send, and frames that are explained.
 #[derive(Clone, Debug)]
 pub struct Owners {
-    ports: Vec<Option<Owning>>,
-    pools: Vec<NatPool>,
-    depth: Depth,
-    tunnels: TunnelPorts,
-    follows: bool,
-    steering: Steering,
-    workers: usize,
+    /// How the workers of the frames of each port are found.
+    pub ports: Vec<Option<Owning>>,
+    /// The program's NAT pools.
+    pub pools: Vec<NatPool>,
+    /// How deep frames are parsed.
+    pub depth: Depth,
+    /// The UDP ports of tunnels.
+    pub tunnels: TunnelPorts,
+    /// Whether fragments have the ports of their datagram.
+    pub follows: bool,
+    /// How flows are spread.
+    pub steering: Steering,
+    /// The number of workers.
+    pub workers: usize,
 }
 
 impl Owners {
@@ -180,26 +193,10 @@ impl Owners {
         Owners { ports, pools, depth, tunnels, follows, steering, workers }
     }
 
-    /// The same, from how the workers of the frames of each port are found.
-    #[must_use]
-    pub fn of_ports(
-        (ports, pools): (Vec<Option<Owning>>, Vec<NatPool>),
-        (depth, tunnels, follows): (Depth, TunnelPorts, bool),
-        (steering, workers): (Steering, usize),
-    ) -> Owners {
-        Owners { ports, pools, depth, tunnels, follows, steering, workers }
-    }
-
     /// Returns the same for another number of workers.
     #[must_use]
     pub fn among(&self, steering: Steering, workers: usize) -> Owners {
         Owners { steering, workers, ..self.clone() }
-    }
-
-    /// Returns how flows are spread.
-    #[must_use]
-    pub fn steering(&self) -> Steering {
-        self.steering
     }
 
     /// Returns the worker of a frame that claims to arrive on a port; the first worker for a frame without a
@@ -218,11 +215,11 @@ impl Owners {
         if parse_into(frame, self.depth, &self.tunnels, &mut headers).is_err() {
             return 0;
         }
-        let spread = (&self.steering, self.workers);
+        let spread = Spread { steering: &self.steering, workers: self.workers };
         let worker = if self.follows && fragment::is_of_ports(headers.outer()) {
             of_fragment(frame, &headers, spread)
         } else {
-            owner.and_then(|owner| owner.of(frame, (&headers, None), Side::Client, &self.pools, spread))
+            owner.and_then(|owner| owner.of(frame, &headers, None, Side::Client, &self.pools, spread))
         };
         worker.unwrap_or_default()
     }
@@ -241,7 +238,9 @@ mod tests {
         let frame = craft::frame(text);
         let headers = parse(&frame, Depth::Inner).unwrap();
         let owner = Owner { source, by, nat: None };
-        owner.of(&frame, (&headers, None), Side::Client, &[], (&steering, workers)).expect("IP")
+        owner
+            .of(&frame, &headers, None, Side::Client, &[], Spread { steering: &steering, workers })
+            .expect("IP")
     }
 
     fn outer(text: &str, by: OwnedBy) -> usize {
@@ -283,7 +282,9 @@ mod tests {
             FlowKey::new(src.into(), dst.into(), protocol, ports, None)
         };
         let (client, vip, back_end) = ([10, 0, 0, 1], [192, 0, 2, 1], [10, 0, 1, 1]);
-        let of = |key, side| worker(OwnedBy::Client, (&key, side), &TableHash::new([1, 2]).into(), 1 << 20);
+        let steering = TableHash::new([1, 2]).into();
+        let spread = Spread { steering: &steering, workers: 1 << 20 };
+        let of = |key, side| worker(OwnedBy::Client, &key, side, spread);
         let there = of(key(client, vip, 6, (4000, 80)), Side::Client);
         assert_eq!(there, of(key(back_end, client, 6, (8080, 4000)), Side::Server));
         assert_ne!(there, of(key(back_end, client, 6, (8080, 4000)), Side::Client));

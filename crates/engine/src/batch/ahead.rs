@@ -3,10 +3,10 @@
 //! worker is computed from. The check has made sure that these pipes behave the same when the frame is
 //! processed, and that they write nothing but metadata, which is reset then.
 
-use super::Engine;
+use super::{Engine, Share};
 use crate::pipes::flow::Flows;
 use weir_packet::{Batch, Bits};
-use weir_program::owner::{Owner, Side};
+use weir_program::owner::{Owner, Side, Spread};
 use weir_program::{PipeId, PortId};
 
 impl Engine {
@@ -15,12 +15,14 @@ impl Engine {
         &mut self,
         pipes: &[(PipeId, Option<Owner>)],
         batch: &mut Batch,
-        (list, input): (u64, PortId),
-        (own, workers): (usize, usize),
+        list: u64,
+        input: PortId,
+        Share { own, workers }: Share,
         mut found: impl FnMut(usize, usize),
     ) -> (u64, u64) {
         let Engine { walk, program, steering, pipes: compiled, .. } = self;
         let Some(root) = program.ports.get(input.index()).and_then(|port| port.root) else { return (0, 0) };
+        let spread = Spread { steering, workers };
         walk.live = false;
         walk.start(walk.now_ns, input);
         let good = walk.packets.open(batch, list, &walk.reading);
@@ -40,10 +42,10 @@ impl Engine {
             let Some(flows) = pipe.table.flows() else { continue };
             for slot in Bits(list) {
                 let frame = batch.frame(slot).bytes();
-                let headers = (&walk.packets.headers[slot], walk.packets.ports_of(slot));
+                let (headers, ports) = (&walk.packets.headers[slot], walk.packets.ports_of(slot));
                 let side =
                     side(flows, walk.packets.meta[slot], |number| walk.numbers.group(number).is_some());
-                let worker = owner.of(frame, headers, side, &program.nat_pools, (&*steering, workers));
+                let worker = owner.of(frame, headers, ports, side, &program.nat_pools, spread);
                 if let Some(worker) = worker.filter(|&worker| worker != own) {
                     others |= 1 << slot;
                     found(slot, worker);
@@ -52,8 +54,7 @@ impl Engine {
         }
         // Where the other pipes lead does not matter.
         walk.lists.fill(0);
-        let every = (own, (&*steering, workers));
-        others |= walk.packets.untold_of_others(batch, untold, every, found);
+        others |= walk.packets.untold_of_others(batch, untold, own, spread, found);
         walk.packets.give_away(others);
         (others, untold & !others)
     }

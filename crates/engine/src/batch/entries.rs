@@ -4,7 +4,7 @@ use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::{EntryRow, RUN_TIME, Rows};
 use crate::pipes::flow::{Ages, Flows};
 use crate::pipes::lookup::Refusal;
-use crate::pipes::table::with_rows;
+use crate::pipes::table::Table;
 use crate::worker::PipeReport;
 use weir_program::change::{ChangeError, EntryKey};
 use weir_program::snapshot::{Count, FlowAccount, Page, Seen, is_later};
@@ -260,18 +260,18 @@ impl CompiledPipe {
 
     /// Returns a row.
     pub fn row(&self, at: u32) -> &EntryRow {
-        with_rows!(self [&], rows => rows.at(at))
+        if let Table::Basic(table) = &self.table { table.row(at) } else { self.slab.at(at) }
     }
 
     /// Returns a row for modification.
     pub fn row_mut(&mut self, at: u32) -> &mut EntryRow {
-        with_rows!(self [&mut], rows => rows.at_mut(at))
+        if let Table::Basic(table) = &mut self.table { table.row_mut(at) } else { self.slab.at_mut(at) }
     }
 
     /// Number of rows ever used; the numbers of all rows are below it.
     #[inline]
     pub fn rows_used(&self) -> u32 {
-        with_rows!(self [&], rows => rows.used())
+        if let Table::Basic(table) = &self.table { table.rows_used() } else { self.slab.used() }
     }
 
     /// Returns in how many milliseconds the next flow or run-time entry expires if no packet hits it.

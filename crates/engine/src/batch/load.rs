@@ -149,7 +149,7 @@ impl KeyPlan {
         keys: &mut [[u64; W]; 64],
     ) {
         if let Some(known) = packets.words_of(list).filter(|_| list.count_ones() >= LANES_MIN) {
-            return self.gather_lanes(batch, packets, (list, known), keys);
+            return self.gather_lanes(batch, packets, list, known, keys);
         }
         for load in &self.loads {
             if load.first {
@@ -167,13 +167,14 @@ impl KeyPlan {
         &self,
         batch: &Batch,
         packets: &Packets,
-        (list, known): (u64, &[[u64; 64]; 2]),
+        list: u64,
+        known: &[[u64; 64]; 2],
         keys: &mut [[u64; W]; 64],
     ) {
         for word in 0..self.words.min(W) {
             let mut column = [0; 64];
             for load in self.loads.iter().filter(|load| usize::from(load.word) == word) {
-                load.lanes(batch, packets, (list, known), &mut column);
+                load.lanes(batch, packets, list, known, &mut column);
             }
             for (key, value) in keys.iter_mut().zip(column) {
                 key[word] = value;
@@ -257,7 +258,8 @@ impl Load {
         &self,
         batch: &Batch,
         packets: &Packets,
-        (list, known): (u64, &[[u64; 64]; 2]),
+        list: u64,
+        known: &[[u64; 64]; 2],
         column: &mut [u64; 64],
     ) {
         let (mask, left) = (self.mask, self.left);

@@ -12,6 +12,7 @@ mod age;
 mod ahead;
 pub(crate) mod compile;
 pub(crate) mod compile_error;
+pub(crate) mod count;
 mod entries;
 pub(crate) mod group;
 mod icmp_error;
@@ -39,6 +40,7 @@ use crate::pipes::flow::Flows;
 use compile::CompiledPipe;
 pub use compile_error::CompileError;
 pub use outcome::Outcome;
+use packets::Reading;
 pub use reserve::Reservation;
 pub use resize::Moved;
 use std::sync::Arc;
@@ -53,10 +55,24 @@ use weir_packet::{Batch, Bits, DropReason, TableHash};
 use weir_program::buckets::{BucketTable, GroupTables};
 use weir_program::change::{Change, ChangeError};
 use weir_program::check::{Shape, Uses, all_fit, owners_of};
-use weir_program::owner::{Owners, Owning, Side, Steering};
+use weir_program::owner::{Owners, Owning, Side, Spread, Steering};
 use weir_program::snapshot::FlowAccount;
 use weir_program::{Entry, PipeId, PortId, Program};
 use weir_table::Patience;
+
+/// Which of the workers this is.
+#[derive(Clone, Copy, Debug)]
+pub struct Share {
+    /// Its number.
+    pub own: usize,
+    /// The number of workers.
+    pub workers: usize,
+}
+
+impl Share {
+    /// The only worker.
+    pub const ALONE: Share = Share { own: 0, workers: 1 };
+}
 
 /// A compiled program and its state.
 #[derive(Debug)]
@@ -171,10 +187,9 @@ impl Engine {
     /// Returns what determines the workers of frames outside of workers.
     #[must_use]
     pub fn owners(&self, steering: Steering, workers: usize) -> Owners {
-        let reading = &self.walk.reading;
-        let ports = (self.owners.clone(), self.program.nat_pools.clone());
-        let reading = (reading.depth, reading.tunnels, reading.follows);
-        Owners::of_ports(ports, reading, (steering, workers))
+        let Reading { depth, tunnels, follows, .. } = self.walk.reading;
+        let (ports, pools) = (self.owners.clone(), self.program.nat_pools.clone());
+        Owners { ports, pools, depth, tunnels, follows, steering, workers }
     }
 
     /// Determines how the workers of frames are found, with the current entries.
@@ -208,19 +223,21 @@ impl Engine {
         self.walk.reading.hash
     }
 
-    /// Finds the frames of `list`, received on `input`, that belong to a worker other than this one (`own`),
-    /// given the number of workers, and calls `found` with slot and worker of each. Returns their mask. The
-    /// other frames must be processed next.
+    /// Finds the frames of `list`, received on `input`, that belong to a worker other than this one, and
+    /// calls `found` with slot and worker of each. Returns their mask. The other frames must be processed
+    /// next.
     ///
     /// Fragments without ports belong to the worker that learns the ports of their datagram; if this one
     /// does, they are in the second mask, and their ports must be set before they are processed.
     pub fn of_others(
         &mut self,
         batch: &mut Batch,
-        (list, input): (u64, PortId),
-        (own, workers): (usize, usize),
+        list: u64,
+        input: PortId,
+        share: Share,
         mut found: impl FnMut(usize, usize),
     ) -> (u64, u64) {
+        let Share { own, workers } = share;
         let owning = self.owners.get(input.index()).and_then(Option::as_ref);
         let follows = self.follows() && self.has_root(input);
         if !follows && (owning.is_none() || workers <= 1) {
@@ -230,7 +247,7 @@ impl Engine {
             && workers > 1
         {
             let pipes = Arc::clone(pipes);
-            return self.look_ahead(&pipes, batch, (list, input), (own, workers), found);
+            return self.look_ahead(&pipes, batch, list, input, share, found);
         }
         let owner =
             owning.and_then(|owning| if let Owning::Same(owner) = owning { Some(*owner) } else { None });
@@ -240,20 +257,20 @@ impl Engine {
         if workers <= 1 {
             return (0, untold);
         }
-        let spread = (steering, workers);
+        let spread = Spread { steering, workers };
         let mut others = 0;
         if let Some(owner) = owner {
             let pools = &self.program.nat_pools;
             for slot in Bits(all & !untold) {
                 let (bytes, ports) = (batch.frame(slot).bytes(), packets.ports_of(slot));
-                let worker = owner.of(bytes, (&packets.headers[slot], ports), Side::Client, pools, spread);
+                let worker = owner.of(bytes, &packets.headers[slot], ports, Side::Client, pools, spread);
                 if let Some(worker) = worker.filter(|worker| *worker != own) {
                     found(slot, worker);
                     others |= 1 << slot;
                 }
             }
         }
-        others |= packets.untold_of_others(batch, untold, (own, spread), found);
+        others |= packets.untold_of_others(batch, untold, own, spread, found);
         packets.give_away(others);
         (others, untold & !others)
     }
@@ -261,7 +278,7 @@ impl Engine {
     /// Finds the fragments of `list` whose ports must be set before they are processed, as
     /// [`Engine::of_others`] does.
     pub fn fragments(&mut self, batch: &mut Batch, list: u64, input: PortId) -> u64 {
-        self.of_others(batch, (list, input), (0, 1), |_, _| ()).1
+        self.of_others(batch, list, input, Share::ALONE, |_, _| ()).1
     }
 
     /// Returns the worker of a fragment, received on `input`, whose ports were set; `None` if it does not
@@ -277,15 +294,16 @@ impl Engine {
         match self.owners.get(input.index())?.as_ref()? {
             Owning::Same(owner) => {
                 let packets = &self.walk.packets;
-                let found = (&packets.headers[slot], packets.ports_of(slot));
-                let (pools, spread) = (&self.program.nat_pools, (&self.steering, workers));
-                owner.of(batch.frame(slot).bytes(), found, Side::Client, pools, spread)
+                let (headers, ports) = (&packets.headers[slot], packets.ports_of(slot));
+                let spread = Spread { steering: &self.steering, workers };
+                let pools = &self.program.nat_pools;
+                owner.of(batch.frame(slot).bytes(), headers, ports, Side::Client, pools, spread)
             }
             Owning::Ahead(pipes) => {
                 let (pipes, mut worker) = (Arc::clone(pipes), None);
                 // No worker has this number, so every worker counts as another one.
-                let every = (usize::MAX, workers);
-                self.look_ahead(&pipes, batch, (1 << slot, input), every, |_, owner| worker = Some(owner));
+                let every = Share { own: usize::MAX, workers };
+                self.look_ahead(&pipes, batch, 1 << slot, input, every, |_, owner| worker = Some(owner));
                 worker
             }
         }

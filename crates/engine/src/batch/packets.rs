@@ -5,7 +5,7 @@ use weir_packet::{
     Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, LevelLayers, Observed,
     SelectIpv4, TableHash, TunnelPorts, parse_into, select_hash,
 };
-use weir_program::owner::{self, Steering};
+use weir_program::owner::{self, Spread};
 use weir_program::{KeyUse, PortId};
 use weir_table::Seen;
 
@@ -329,7 +329,8 @@ impl Packets {
         &self,
         batch: &Batch,
         untold: u64,
-        (own, spread): (usize, (&Steering, usize)),
+        own: usize,
+        spread: Spread<'_>,
         mut found: impl FnMut(usize, usize),
     ) -> u64 {
         let mut others = 0;

@@ -2,14 +2,14 @@
 
 use crate::batch::Walk;
 use crate::batch::compile::CompiledPipe;
-use crate::batch::rows::{ActionOf, ActionRow, Actions, NEAR_MAX, Rows};
+use crate::batch::count::{Counting, Numbers, Shared};
+use crate::batch::rows::{ActionOf, Rows};
 use crate::batch::steps::{DirectorRows, Site};
 use crate::pipes::flow::Flows;
 use crate::pipes::lookup::{Hits, Lookup};
-use crate::pipes::table::with_rows;
+use crate::pipes::table::Table;
 use weir_packet::{Batch, Bits, DropReason};
 use weir_program::Forward;
-use weir_program::snapshot::Count;
 use weir_table::meter::Color;
 
 impl CompiledPipe {
@@ -95,7 +95,7 @@ impl CompiledPipe {
         if let Some(lengths) = lengths
             && hits != done
         {
-            self.count_out(walk, hits & !done, (rows, &actions), &lengths);
+            self.count_out(walk, hits & !done, rows, &actions, &lengths);
         }
         self.send(walk, batch, done, &actions);
     }
@@ -107,11 +107,12 @@ impl CompiledPipe {
         &self,
         walk: &mut Walk,
         lost: u64,
-        (rows, actions): (&impl Numbers, &N),
+        rows: &impl Numbers,
+        actions: &N,
         lengths: &[u32; 64],
     ) {
         for slot in Bits(lost) {
-            let own = with_rows!(self [&], all => all.counter(rows.of(slot)));
+            let own = if let Table::Basic(_) = self.table { None } else { self.slab.counter(rows.of(slot)) };
             let counter = own.or_else(|| self.actions.rows[actions.of(slot) as usize].counter);
             if let Some(counter) = counter {
                 let count = &mut walk.counters[counter.index()];
@@ -125,12 +126,16 @@ impl CompiledPipe {
     #[inline(always)]
     fn count<N: Numbers>(&mut self, walk: &mut Walk, batch: &Batch, hits: u64, rows: &N) -> N {
         if !walk.live {
-            return with_rows!(self [&], all => rows.tally(batch, hits, |row, _| all.at(row).action()));
+            return rows.tally(batch, hits, |row, _| self.row(row).action());
         }
         self.hits += u64::from(hits.count_ones());
-        let now_ms = walk.now_ms;
-        let shared = if self.counted { Some((&*self.actions.rows, &mut *walk.counters)) } else { None };
-        with_rows!(self [&mut], all => count_in(all, (batch, hits, rows), now_ms, shared))
+        let shared =
+            self.counted.then(|| Shared { actions: &self.actions.rows, counters: &mut walk.counters });
+        let counting = Counting { batch, list: hits, rows, now_ms: walk.now_ms, shared };
+        match &mut self.table {
+            Table::Basic(table) => table.count(counting),
+            _ => counting.run(&mut self.slab),
+        }
     }
 
     fn miss(&mut self, walk: &mut Walk, batch: &Batch, misses: u64) {
@@ -251,27 +256,6 @@ fn alike<T: PartialEq>(list: u64, of: impl Fn(usize) -> T) -> (T, u64) {
     (first, alike)
 }
 
-/// Counts packets in `all` and in shared counters, if there are any. Returns their actions.
-#[inline(always)]
-fn count_in<N: Numbers>(
-    all: &mut impl Rows,
-    (batch, hits, rows): (&Batch, u64, &N),
-    now_ms: u32,
-    shared: Option<(&[ActionRow], &mut [Count])>,
-) -> N {
-    rows.prefetch_rows(hits, all);
-    let Some((does, counters)) = shared else {
-        return rows.tally(batch, hits, |row, count| all.at_mut(row).hit(count, now_ms));
-    };
-    rows.tally(batch, hits, |row, count| {
-        let action = all.at_mut(row).hit(count, now_ms);
-        if let Some(counter) = all.counter(row).or_else(|| does[action as usize].counter) {
-            counters[counter.index()].add(count);
-        }
-        action
-    })
-}
-
 #[inline]
 fn meter_packet(walk: &mut Walk, meter: usize, size: u32, slot: usize) -> Color {
     let incoming = match walk.packets.color[slot] {
@@ -281,64 +265,4 @@ fn meter_packet(walk: &mut Walk, meter: usize, size: u32, slot: usize) -> Color 
     };
     let (meter, now_ns) = (&mut walk.meters[meter], walk.now_ns);
     if walk.live { meter.color(now_ns, size, incoming) } else { meter.peek(now_ns, size, incoming) }
-}
-
-/// Row or action numbers of the packets in a list.
-trait Numbers: ActionOf {
-    /// Returns the number that all packets share, if there is one.
-    fn same(&self) -> Option<u32>;
-
-    /// Prefetches the rows with these numbers, if they may be far away.
-    #[inline(always)]
-    fn prefetch_rows(&self, _list: u64, _all: &impl Rows) {}
-
-    /// Prefetches the actions with these numbers, if they may be far away.
-    #[inline(always)]
-    fn prefetch(&self, _list: u64, _all: &Actions) {}
-
-    /// Calls `each` with every number and the counts of its packets. Returns the numbers it returns.
-    fn tally(&self, batch: &Batch, list: u64, each: impl FnMut(u32, Count) -> u32) -> Self;
-}
-
-/// One number for all packets.
-impl Numbers for u32 {
-    #[inline(always)]
-    fn same(&self) -> Option<u32> {
-        Some(*self)
-    }
-
-    #[inline(always)]
-    fn tally(&self, batch: &Batch, list: u64, mut each: impl FnMut(u32, Count) -> u32) -> u32 {
-        let bytes = Bits(list).map(|slot| batch.frame(slot).len() as u64).sum();
-        each(*self, Count { packets: u64::from(list.count_ones()), bytes })
-    }
-}
-
-/// A number for each packet.
-impl Numbers for [u32; 64] {
-    #[inline(always)]
-    fn prefetch_rows(&self, list: u64, all: &impl Rows) {
-        if all.used() > NEAR_MAX {
-            Bits(list).for_each(|slot| all.prefetch(self[slot]));
-        }
-    }
-
-    #[inline(always)]
-    fn prefetch(&self, list: u64, all: &Actions) {
-        all.prefetch(list, self);
-    }
-
-    #[inline(always)]
-    fn same(&self) -> Option<u32> {
-        None
-    }
-
-    #[inline(always)]
-    fn tally(&self, batch: &Batch, list: u64, mut each: impl FnMut(u32, Count) -> u32) -> [u32; 64] {
-        let mut answers = [0; 64];
-        for slot in Bits(list) {
-            answers[slot] = each(self[slot], Count { packets: 1, bytes: batch.frame(slot).len() as u64 });
-        }
-        answers
-    }
 }

@@ -16,7 +16,7 @@ use crate::ring::DELTAS_MAX;
 use std::sync::Arc;
 use weir_packet::{FlowKey, TableHash};
 use weir_program::change::EntryKey;
-use weir_program::owner::{Side, Steering, worker};
+use weir_program::owner::{Side, Spread, Steering, worker};
 use weir_program::snapshot::FlowAccount;
 use weir_program::{NatPool, Program};
 
@@ -87,7 +87,7 @@ impl Engine {
         }
         let pipes = engines.first().map_or(0, |engine| engine.pipes.len());
         for pipe in 0..pipes {
-            move_flows(engines, pipe, (workers, steering), &mut moved);
+            move_flows(engines, pipe, Spread { steering: &steering, workers }, &mut moved);
         }
         for removed in engines.split_off(workers.min(engines.len())) {
             engines[0].absorb(removed);
@@ -137,18 +137,13 @@ impl Engine {
 }
 
 /// Moves the flows of one pipe.
-fn move_flows(
-    engines: &mut [Box<Engine>],
-    pipe: usize,
-    (workers, steering): (usize, Steering),
-    moved: &mut Moved,
-) {
+fn move_flows(engines: &mut [Box<Engine>], pipe: usize, spread: Spread<'_>, moved: &mut Moved) {
     let by = engines[0].pipes[pipe].shape.owner;
     let nat = engines[0].pipes[pipe].shape.nat;
     let pool = nat.and_then(|id| engines[0].program.nat_pools.get(id.index())).cloned();
     let owner = |key: &FlowKey, side: Side| match &pool {
-        Some(pool) => NatPool::worker(pool.slice(key), workers),
-        None => worker(by, (key, side), &steering, workers),
+        Some(pool) => NatPool::worker(pool.slice(key), spread.workers),
+        None => worker(by, key, side, spread),
     };
     let mut all: Vec<Migrants> = Vec::new();
     for (here, engine) in engines.iter_mut().enumerate() {
@@ -156,10 +151,10 @@ fn move_flows(
         all.extend(flows.map(|flows| flows.take_out(here, owner)));
     }
     if pool.is_some() {
-        exchange_slices(engines, pipe, workers);
+        exchange_slices(engines, pipe, spread.workers);
     }
     for (from, migrants) in all.iter().enumerate() {
-        let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); workers];
+        let mut numbers: Vec<Vec<u32>> = vec![Vec::new(); spread.workers];
         for (at, migrant) in migrants.flows.iter().enumerate() {
             let to = migrant.to;
             let number = migrant.number().map(|number| {

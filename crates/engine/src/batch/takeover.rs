@@ -1,15 +1,15 @@
 //! What another process takes over of an engine's flows, identified by names, because its program has other
 //! numbers.
 
-use super::Engine;
 use super::compile::CompiledPipe;
+use super::{Engine, Share};
 use crate::pipes::flow::Record;
 use crate::pipes::lookup::NO_ROW;
 use std::collections::HashMap;
 use weir_program::change::EntryKey;
 use weir_program::nat::NatPool;
 use weir_program::operation::Operation;
-use weir_program::owner::{Side, worker};
+use weir_program::owner::{Side, Spread, worker};
 use weir_program::{EntryMatch, GroupChoice, GroupId, PipeId, Program};
 
 /// The entry that a flow was decided for.
@@ -104,13 +104,13 @@ impl Engine {
         page
     }
 
-    /// Continues flows of another process, namely those that belong to this worker (`here`) given the number
-    /// of workers. The pipe must be [like](FlowStock) theirs. Flows that already exist here stay as they are.
+    /// Continues flows of another process, namely those that belong to this worker. The pipe must be
+    /// [like](FlowStock) theirs. Flows that already exist here stay as they are.
     pub fn resume_flows(
         &mut self,
         pipe: PipeId,
         page: &FlowPage,
-        (here, workers): (usize, usize),
+        Share { own, workers }: Share,
     ) -> TakenOver {
         let mut done = TakenOver::default();
         if pipe.index() >= self.pipes.len() {
@@ -121,6 +121,7 @@ impl Engine {
         let compiled = &mut pipes[pipe.index()];
         let (by, nat) = (compiled.shape.owner, compiled.shape.nat);
         let pool = nat.and_then(|id| program.nat_pools.get(id.index()));
+        let spread = Spread { steering, workers };
         let Some(flows) = compiled.table.flows_mut().filter(|flows| flows.record_length() == page.length)
         else {
             return done;
@@ -134,9 +135,9 @@ impl Engine {
             let side = if of == Some(&DecidedFor::Default) { Side::Server } else { Side::Client };
             let owner = match pool {
                 Some(pool) => NatPool::worker(pool.slice(&record.key), workers),
-                None => worker(by, (&record.key, side), steering, workers),
+                None => worker(by, &record.key, side, spread),
             };
-            if owner != here {
+            if owner != own {
                 continue;
             }
             let row = record.entry.and_then(|entry| rows.get(entry as usize).copied().flatten());

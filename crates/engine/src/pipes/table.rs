@@ -25,6 +25,7 @@ pub enum Table {
     Acl(Box<AclTable>),
 }
 
+/// Runs `$body` with the table of the type in use.
 macro_rules! each_type {
     ($table:expr, $one:ident => $body:expr) => {
         match $table {
@@ -36,25 +37,6 @@ macro_rules! each_type {
         }
     };
 }
-
-/// Runs `$body` with the rows of a compiled pipe: those of its BASIC table, or those of its slab.
-macro_rules! with_rows {
-    ($pipe:ident [& $($mutable:ident)?], $rows:ident => $body:expr) => {
-        match &$($mutable)? $pipe.table {
-            crate::pipes::table::Table::Basic(table) => {
-                crate::pipes::basic::each_width!(&$($mutable)? **table, table => {
-                    let $rows = &$($mutable)? table.exact;
-                    $body
-                })
-            }
-            _ => {
-                let $rows = &$($mutable)? $pipe.slab;
-                $body
-            }
-        }
-    };
-}
-pub(crate) use with_rows;
 
 impl Table {
     /// Inserts an entry with its row.

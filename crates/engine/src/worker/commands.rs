@@ -2,7 +2,7 @@
 
 use super::pending::{Answers, CHANGES_PER_BREATH};
 use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
-use crate::batch::{Engine, FlowPage, FlowStock, SwapReport, TakenOver};
+use crate::batch::{Engine, FlowPage, FlowStock, Share, SwapReport, TakenOver};
 use crate::ring::CarrierSender;
 use std::fmt;
 use std::sync::Arc;
@@ -229,8 +229,8 @@ impl Worker {
             }
             Command::FlowStocks(asker) => tell(&asker, self.engine.flow_stocks()),
             Command::ResumeFlows(Some((pipe, page)), asker) => {
-                let place = (self.hand_over.own(), self.hand_over.workers());
-                tell(&asker, self.engine.resume_flows(pipe, &page, place));
+                let share = Share { own: self.hand_over.own(), workers: self.hand_over.workers() };
+                tell(&asker, self.engine.resume_flows(pipe, &page, share));
             }
             Command::ResumeFlows(None, asker) => {
                 self.engine.end_takeover();
@@ -259,7 +259,7 @@ impl Worker {
         let (turns, next_bindings) = (self.engine.turns(), self.engine.next_bindings());
         let mut worker = self.hand_over.own();
         if let Some(share) = self.hand_over.share() {
-            self.engine.of_others(&mut batch, (1, input), share, |_, other| worker = other);
+            self.engine.of_others(&mut batch, 1, input, share, |_, other| worker = other);
         }
         let new_flows = self.engine.new_flows();
         let outcome = self.engine.probe(&mut batch, input, now_ns);

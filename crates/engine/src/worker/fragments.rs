@@ -5,6 +5,7 @@
 //! arrive before the first one of their datagram wait, and are processed after the batch in which it arrives.
 
 use super::Worker;
+use crate::batch::Share;
 use crate::parcel::Arrived;
 use weir_packet::fragment::Part;
 use weir_packet::{BATCH, Bits, DropReason};
@@ -26,13 +27,13 @@ impl Worker {
         let share = self.hand_over.share().filter(|_| !self.quiet);
         let share = match share {
             None if !self.engine.follows() => return all,
-            share => share.unwrap_or((0, 1)),
+            share => share.unwrap_or(Share::ALONE),
         };
         let mut owners = [0; BATCH];
         let (others, fragments) =
-            self.engine.of_others(&mut self.batch, (all, input), share, |slot, worker| owners[slot] = worker);
-        self.give((others, &owners), input);
-        all & !others & !self.tell_ports((fragments, input), now_ns)
+            self.engine.of_others(&mut self.batch, all, input, share, |slot, worker| owners[slot] = worker);
+        self.give(others, &owners, input);
+        all & !others & !self.tell_ports(fragments, input, now_ns)
     }
 
     /// Makes fragments wait that another worker has handed over and whose ports are not known. Returns the
@@ -43,21 +44,17 @@ impl Worker {
             return all;
         }
         let fragments = self.engine.fragments(&mut self.batch, all, input);
-        all & !self.tell_ports((fragments, input), now_ns)
+        all & !self.tell_ports(fragments, input, now_ns)
     }
 
-    fn give(&mut self, others: (u64, &[usize; BATCH]), input: PortId) {
+    fn give(&mut self, others: u64, owners: &[usize; BATCH], input: PortId) {
         let (engine, number) = (&self.engine, self.numbers.of(input));
-        self.hand_over.give(
-            &mut self.batch,
-            others,
-            &mut self.outbox,
-            (number, |slot| engine.told_ports(slot)),
-        );
+        let ports = |slot| engine.told_ports(slot);
+        self.hand_over.give(&mut self.batch, others, owners, &mut self.outbox, number, ports);
     }
 
     /// Sets the ports of fragments in the engine. Returns the mask of those that are no longer in the batch.
-    fn tell_ports(&mut self, (fragments, input): (u64, PortId), now_ns: u64) -> u64 {
+    fn tell_ports(&mut self, fragments: u64, input: PortId, now_ns: u64) -> u64 {
         let share = self.hand_over.share();
         let mut gone = 0;
         for slot in Bits(fragments) {
@@ -81,11 +78,11 @@ impl Worker {
                 continue;
             };
             self.engine.tell_ports(slot, ports);
-            let Some((own, workers)) = share else { continue };
+            let Some(Share { own, workers }) = share else { continue };
             let owner = self.engine.owner_of_told(&mut self.batch, slot, input, workers);
             if let Some(owner) = owner.filter(|owner| *owner != own) {
                 gone |= 1 << slot;
-                self.give((1 << slot, &[owner; BATCH]), input);
+                self.give(1 << slot, &[owner; BATCH], input);
             }
         }
         gone

@@ -4,6 +4,7 @@
 //! ones until they are empty, so that nothing in flight is lost.
 
 use super::outbox::Outbox;
+use crate::batch::Share;
 use crate::parcel::{Arrived, PARCEL_BYTES, PARCEL_MEMORY, ParcelReceiver, ParcelSender, parcels};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -163,9 +164,9 @@ impl HandOver {
         self.to.len().max(1)
     }
 
-    /// Returns this worker's number and the number of workers, if they hand frames over to each other.
-    pub(super) fn share(&self) -> Option<(usize, usize)> {
-        (self.present > 0).then_some((self.own, self.to.len()))
+    /// Returns which worker this is, if they hand frames over to each other.
+    pub(super) fn share(&self) -> Option<Share> {
+        (self.present > 0).then_some(Share { own: self.own, workers: self.to.len() })
     }
 
     /// Hands the frames of `list` over to the workers in `owners`, by slot. `input` is the port's number for
@@ -173,9 +174,11 @@ impl HandOver {
     pub(super) fn give(
         &mut self,
         batch: &mut Batch,
-        (list, owners): (u64, &[usize; BATCH]),
+        list: u64,
+        owners: &[usize; BATCH],
         outbox: &mut Outbox,
-        (input, ports): (u32, impl Fn(usize) -> Option<[u8; 4]>),
+        input: u32,
+        ports: impl Fn(usize) -> Option<[u8; 4]>,
     ) {
         for slot in Bits(list) {
             let frame = batch.take(slot);

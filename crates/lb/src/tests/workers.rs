@@ -3,7 +3,7 @@
 
 use super::*;
 use std::collections::HashMap;
-use weir_engine::batch::Engine;
+use weir_engine::batch::{Engine, Share};
 use weir_packet::{Batch, Pools, TableHash, craft};
 use weir_program::check::owners;
 use weir_program::{NatPool, NatPoolId, NatPrefix};
@@ -82,8 +82,8 @@ impl Crew {
         let workers = self.engines.len();
         let queue = frame.iter().fold(7_usize, |sum, byte| sum * 31 % 65_537 + usize::from(*byte)) % workers;
         let mut worker = queue;
-        let share = (queue, workers);
-        self.engines[queue].of_others(&mut self.batch, (1, input), share, |_, other| worker = other);
+        let share = Share { own: queue, workers };
+        self.engines[queue].of_others(&mut self.batch, 1, input, share, |_, other| worker = other);
         self.handed_over += usize::from(worker != queue);
         let outcome = self.engines[worker].process(&mut self.batch, 1, input, self.now_ns);
         let (verdict, bytes) = (outcome.verdict(0, input), self.batch.frame(0).bytes().to_vec());

@@ -3,4 +3,3 @@
 mod table;
 
 pub use table::BasicTable;
-pub(crate) use table::each_width;

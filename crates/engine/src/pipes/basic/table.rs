@@ -4,8 +4,9 @@
 //! number of entries and is not visible outside.
 
 use crate::batch::compile_error::{CompileError, fields};
+use crate::batch::count::{Counting, Numbers};
 use crate::batch::load::{KEY_WORDS_MAX, KeyPlan};
-use crate::batch::rows::EntryRow;
+use crate::batch::rows::{EntryRow, Rows};
 use crate::pipes::lookup::{FEW_MAX, Hits, Lookup, Refusal};
 use weir_packet::{Bits, TableHash};
 use weir_program::change::EntryKey;
@@ -119,20 +120,18 @@ pub enum BasicTable {
     Eight(Basic<KEY_WORDS_MAX>),
 }
 
-/// Calls the code of the table's width.
 /// Runs `$body` with the table of the width in use.
 macro_rules! each_width {
     ($table:expr, $one:ident => $body:expr) => {
         match $table {
-            crate::pipes::basic::BasicTable::One($one) => $body,
-            crate::pipes::basic::BasicTable::Two($one) => $body,
-            crate::pipes::basic::BasicTable::Three($one) => $body,
-            crate::pipes::basic::BasicTable::Five($one) => $body,
-            crate::pipes::basic::BasicTable::Eight($one) => $body,
+            BasicTable::One($one) => $body,
+            BasicTable::Two($one) => $body,
+            BasicTable::Three($one) => $body,
+            BasicTable::Five($one) => $body,
+            BasicTable::Eight($one) => $body,
         }
     };
 }
-pub(crate) use each_width;
 
 impl BasicTable {
     /// Creates an empty table for the entries of a pipe.
@@ -171,7 +170,25 @@ impl BasicTable {
         each_width!(self, table => table.remove(&key.matches))
     }
 
+    /// Returns a row.
+    #[must_use]
+    pub fn row(&self, at: u32) -> &EntryRow {
+        each_width!(self, table => table.exact.at(at))
+    }
+
+    /// Returns a row for modification.
+    pub fn row_mut(&mut self, at: u32) -> &mut EntryRow {
+        each_width!(self, table => table.exact.at_mut(at))
+    }
+
+    /// Counts the packets of a list in their rows. Returns their actions.
+    #[inline(always)]
+    pub fn count<N: Numbers>(&mut self, counting: Counting<'_, N>) -> N {
+        each_width!(self, table => counting.run(&mut table.exact))
+    }
+
     /// Number of rows ever used.
+    #[inline]
     #[must_use]
     pub fn rows_used(&self) -> u32 {
         each_width!(self, table => table.exact.used())
