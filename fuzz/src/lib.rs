@@ -9,7 +9,7 @@ pub mod network;
 use cli::{config, import};
 use std::collections::VecDeque;
 use std::path::Path;
-use weir_app::foreign::Settings;
+use weir_app::foreign::SettingValues;
 use weir_engine::lockstep::{Act, Arriving, Lockstep};
 use weir_engine::ring::{CARRIER_BYTES, carriers};
 use weir_oracle::arbitrary::{Coverage, Random};
@@ -98,7 +98,7 @@ pub fn config(text: &[u8]) {
     let _ = (loaded.report.to_string(), loaded.report.json().to_string());
     let Some(mut plan) = loaded.plan else {
         let (_, xenoflow) = import::foreign().find(|(_, one)| one.name == "xenoflow").expect("a system");
-        let _ = (xenoflow.convert)(Path::new("fuzz"), text, &Settings::defaults(xenoflow.settings));
+        let _ = (xenoflow.convert)(Path::new("fuzz"), text, &SettingValues::defaults(xenoflow.settings));
         return;
     };
     entries_read_back(&plan);

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::sync::OnceLock;
 use weir_app::external::Datagram;
-use weir_app::foreign::Settings;
+use weir_app::foreign::SettingValues;
 use weir_app::{Action, Event, RequestId, RunningApps};
 use weir_bond::lacp::{self, Pdu};
 use weir_engine::batch::{DecidedFor, Engine, FlowPage, Share};
@@ -106,7 +106,7 @@ pub fn imports(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let systems: Vec<_> = import::foreign().map(|(_, one)| one).filter(|one| one.is_partial).collect();
     let system = systems[usize::from(which) % systems.len()];
-    match (system.convert)(Path::new("fuzz"), text, &Settings::defaults(system.settings)) {
+    match (system.convert)(Path::new("fuzz"), text, &SettingValues::defaults(system.settings)) {
         Ok((yaml, _)) => assert!(yaml.contains("apps:")),
         Err(report) => assert!(report.errors() > 0 && !report.to_string().is_empty()),
     }

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::any::Any;
 use std::path::Path;
 use std::sync::Arc;
-use weir_engine::ring::Carrier;
+use weir_engine::ring::FrameBytes;
 use weir_engine::worker::BucketReport;
 use weir_program::census::Flows;
 use weir_program::change::{Change, ChangeError};
@@ -162,7 +162,7 @@ pub enum Event<'a> {
 impl<'a> Event<'a> {
     /// Returns the event for a frame that an app receives from a ring.
     #[must_use]
-    pub fn of_frame(app: &'a str, input: PortId, carrier: &'a Carrier) -> Event<'a> {
+    pub fn of_frame(app: &'a str, input: PortId, carrier: &'a FrameBytes) -> Event<'a> {
         match carrier.limit {
             None => Event::Frame { app, input, bytes: carrier.bytes() },
             Some(limit) => Event::TooLong { app, input, bytes: carrier.bytes(), limit },

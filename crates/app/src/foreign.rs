@@ -4,7 +4,7 @@ use std::path::Path;
 use weir_config::Report;
 
 /// Converts a file, whose path is for messages.
-pub type Convert = fn(&Path, &str, &Settings) -> Result<(String, Report), Report>;
+pub type Convert = fn(&Path, &str, &SettingValues) -> Result<(String, Report), Report>;
 
 /// A system whose configurations can be converted.
 pub struct Foreign {
@@ -42,24 +42,24 @@ pub struct Setting {
 
 /// The values of settings, which have been checked.
 #[derive(Clone, Debug)]
-pub struct Settings(Vec<(&'static str, String)>);
+pub struct SettingValues(Vec<(&'static str, String)>);
 
-impl Settings {
+impl SettingValues {
     /// Wraps names and values.
     #[must_use]
-    pub fn new(values: Vec<(&'static str, String)>) -> Settings {
-        Settings(values)
+    pub fn new(values: Vec<(&'static str, String)>) -> SettingValues {
+        SettingValues(values)
     }
 
     /// Returns the defaults.
     #[must_use]
-    pub fn defaults(settings: &'static [Setting]) -> Settings {
-        Settings(settings.iter().filter_map(|one| Some((one.name, one.default?.to_string()))).collect())
+    pub fn defaults(settings: &'static [Setting]) -> SettingValues {
+        SettingValues(settings.iter().filter_map(|one| Some((one.name, one.default?.to_string()))).collect())
     }
 
     /// Adds the values of other settings.
     #[must_use]
-    pub fn and(mut self, others: Settings) -> Settings {
+    pub fn and(mut self, others: SettingValues) -> SettingValues {
         self.0.extend(others.0);
         self
     }

@@ -13,11 +13,11 @@ pub struct HttpControl {
     pub routes: &'static [Route],
     /// Returns the request to the app for a route, with the body if there is one. The error describes the
     /// problem with the body.
-    pub request: fn(&Route, &Names<'_>, &Value) -> Result<Value, String>,
+    pub request: fn(&Route, &RequestNames<'_>, &Value) -> Result<Value, String>,
     /// The name in a path that must exist, and the request whose answer lists all that do.
     pub known: (&'static str, fn() -> Value),
     /// Selects what a path names from that list; `None` if it does not exist.
-    pub pick: fn(&Names<'_>, &Route, &Value) -> Option<Value>,
+    pub pick: fn(&RequestNames<'_>, &Route, &Value) -> Option<Value>,
     /// Recognises a refusal because what the path names does not exist.
     pub is_absent: fn(&str) -> bool,
     /// The error if it does not exist, and what the description says about that.
@@ -42,9 +42,9 @@ pub struct Route {
 
 /// Names in a request's path.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Names<'a>(Vec<(&'static str, &'a str)>);
+pub struct RequestNames<'a>(Vec<(&'static str, &'a str)>);
 
-impl<'a> Names<'a> {
+impl<'a> RequestNames<'a> {
     /// Returns the name that a path has in the place of `key`.
     #[must_use]
     pub fn of(&self, key: &str) -> Option<&'a str> {
@@ -61,8 +61,8 @@ impl HttpControl {
         &self,
         method: &str,
         path: &'a str,
-    ) -> Result<(&'static Route, Names<'a>), Vec<&'static str>> {
-        let all: Vec<(&Route, Names<'_>)> =
+    ) -> Result<(&'static Route, RequestNames<'a>), Vec<&'static str>> {
+        let all: Vec<(&Route, RequestNames<'_>)> =
             self.routes.iter().filter_map(|route| Some((route, matched(route.path, path)?))).collect();
         let methods = all.iter().map(|(route, _)| route.method).collect();
         all.into_iter().find(|(route, _)| route.method == method).ok_or(methods)
@@ -130,7 +130,7 @@ impl HttpControl {
     }
 }
 
-fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<Names<'a>> {
+fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<RequestNames<'a>> {
     let (mut names, mut words) = (Vec::new(), path.split('/'));
     for part in pattern.split('/') {
         let word = words.next()?;
@@ -141,7 +141,7 @@ fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<Names<'a>> {
             None => return None,
         }
     }
-    words.next().is_none().then_some(Names(names))
+    words.next().is_none().then_some(RequestNames(names))
 }
 
 fn parameters(path: &str) -> Vec<Value> {

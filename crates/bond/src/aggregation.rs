@@ -41,9 +41,9 @@ impl Aggregation {
         wanted
     }
 
-    /// Returns what partners have said, by members' numbers ([`Lacp::heard`]).
-    pub fn heard(&self) -> Vec<(u16, Vec<u8>)> {
-        self.lacp.as_ref().map(Lacp::heard).unwrap_or_default()
+    /// Returns what partners have said, by members' numbers ([`Lacp::last_pdus`]).
+    pub fn last_pdus(&self) -> Vec<(u16, Vec<u8>)> {
+        self.lacp.as_ref().map(Lacp::last_pdus).unwrap_or_default()
     }
 
     /// Lets a member continue from what its partner said to a former process.

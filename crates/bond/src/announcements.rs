@@ -5,7 +5,7 @@
 //! Stations are announced a few at a time, because workers have limited room for frames.
 
 use super::config::{Bond, Inward};
-use super::learnt::{Known, Learnt, Mac};
+use super::learnt::{Learnt, LearntAddress, MacBytes};
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_app::Action;
@@ -18,7 +18,7 @@ const PAUSE_NS: u64 = 1_000_000;
 /// Stations that are still to be announced.
 #[derive(Default)]
 pub(super) struct Announcements {
-    waiting: VecDeque<(Mac, Known)>,
+    waiting: VecDeque<(MacBytes, LearntAddress)>,
     next_ns: Option<u64>,
 }
 
@@ -49,7 +49,7 @@ impl Announcements {
     }
 }
 
-const BROADCAST: Mac = [0xff; 6];
+const BROADCAST: MacBytes = [0xff; 6];
 /// EtherType of RARP (RFC 903).
 const ETHER_RARP: u16 = 0x8035;
 const ETHER_ARP: u16 = 0x0806;
@@ -64,14 +64,14 @@ const SHORTEST: usize = 60;
 /// A reverse ARP request that asks for nothing: from an address inside, to all stations (RFC 903). Bridges
 /// learn from it where the address is.
 #[must_use]
-pub fn rarp(mac: Mac, vid: Option<u16>) -> Vec<u8> {
+pub fn rarp(mac: MacBytes, vid: Option<u16>) -> Vec<u8> {
     arp_like((mac, vid), ETHER_RARP, 3, [Ipv4Addr::UNSPECIFIED; 2])
 }
 
 /// Announces where an IP address is: gratuitous ARP (RFC 5227 §3) or an unsolicited neighbour advertisement
 /// (RFC 4861 §7.2.6).
 #[must_use]
-pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
+pub fn address(mac: MacBytes, address: IpAddr) -> Vec<u8> {
     match address {
         IpAddr::V4(address) => arp_like((mac, None), ETHER_ARP, 1, [address; 2]),
         IpAddr::V6(address) => advertisement(mac, address),
@@ -82,7 +82,7 @@ pub fn address(mac: Mac, address: IpAddr) -> Vec<u8> {
 /// names a source, because one without is answered to all nodes (§7.2.4), and a switch floods such an answer
 /// to every member.
 #[must_use]
-pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
+pub fn question((mac, vid): (MacBytes, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {
         IpAddr::V4(target) => arp_like((mac, vid), ETHER_ARP, 1, [source, target]),
         IpAddr::V6(target) => {
@@ -97,7 +97,7 @@ pub fn question((mac, vid): (Mac, Option<u16>), source: Ipv4Addr, target: IpAddr
 
 /// The link-local address of a station that has no other (RFC 4291, appendix A).
 #[must_use]
-pub fn link_local([a, b, c, d, e, f]: Mac) -> Ipv6Addr {
+pub fn link_local([a, b, c, d, e, f]: MacBytes) -> Ipv6Addr {
     Ipv6Addr::from([0xfe, 0x80, 0, 0, 0, 0, 0, 0, a ^ 2, b, c, 0xff, 0xfe, d, e, f])
 }
 
@@ -106,7 +106,7 @@ pub fn link_local([a, b, c, d, e, f]: Mac) -> Ipv6Addr {
 /// An answer to another address says nothing about this link, because a switch floods frames to groups and to
 /// unknown addresses.
 #[must_use]
-pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
+pub fn answer(frame: &[u8], own: MacBytes, vid: Option<u16>) -> Option<IpAddr> {
     let tag = frame.get(14..16).filter(|_| frame[12..14] == [0x81, 0]);
     let tagged = tag.map(|tag| u16::from_be_bytes([tag[0] & 0xf, tag[1]]));
     if tagged.filter(|vid| *vid != 0) != vid {
@@ -133,7 +133,7 @@ pub fn answer(frame: &[u8], own: Mac, vid: Option<u16>) -> Option<IpAddr> {
 }
 
 fn arp_like(
-    (mac, vid): (Mac, Option<u16>),
+    (mac, vid): (MacBytes, Option<u16>),
     ether_type: u16,
     operation: u16,
     [sender, target]: [Ipv4Addr; 2],
@@ -151,7 +151,7 @@ fn arp_like(
 }
 
 /// RFC 4861 §4.4, to all nodes, with the override flag and the target's link-layer address.
-fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
+fn advertisement(mac: MacBytes, address: Ipv6Addr) -> Vec<u8> {
     const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
     let message = [&[ADVERTISEMENT, 0, 0, 0, 0x20, 0, 0, 0][..], &address.octets(), &[2, 1], &mac].concat();
     icmpv6((mac, [0x33, 0x33, 0, 0, 0, 1]), None, (address, ALL_NODES), message)
@@ -159,7 +159,7 @@ fn advertisement(mac: Mac, address: Ipv6Addr) -> Vec<u8> {
 
 /// A neighbour discovery message with its checksum (RFC 4443 §2.3).
 pub(super) fn icmpv6(
-    (from, to): (Mac, Mac),
+    (from, to): (MacBytes, MacBytes),
     vid: Option<u16>,
     (source, target): (Ipv6Addr, Ipv6Addr),
     mut message: Vec<u8>,
@@ -179,7 +179,7 @@ pub(super) fn icmpv6(
     frame
 }
 
-fn ethernet(to: Mac, from: Mac, vid: Option<u16>, ether_type: u16) -> Vec<u8> {
+fn ethernet(to: MacBytes, from: MacBytes, vid: Option<u16>, ether_type: u16) -> Vec<u8> {
     let mut frame = [to, from].concat();
     if let Some(vid) = vid {
         frame.extend([0x81, 0]);
@@ -193,7 +193,7 @@ fn ethernet(to: Mac, from: Mac, vid: Option<u16>, ether_type: u16) -> Vec<u8> {
 mod tests {
     use super::*;
 
-    const MAC: Mac = [2, 0, 0, 0, 0, 9];
+    const MAC: MacBytes = [2, 0, 0, 0, 0, 9];
 
     #[test]
     fn rarp_is_as_bridges_want_it() {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     /// The answer of 2001:db8::abcd to a station.
-    fn advertised((mac, ip): (Mac, Ipv6Addr), vid: Option<u16>) -> Vec<u8> {
+    fn advertised((mac, ip): (MacBytes, Ipv6Addr), vid: Option<u16>) -> Vec<u8> {
         let from = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 0xabcd);
         let message =
             [&[ADVERTISEMENT, 0, 0, 0, 0x60, 0, 0, 0][..], &from.octets(), &[2, 1], &[2; 6]].concat();

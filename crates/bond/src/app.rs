@@ -55,7 +55,7 @@ struct Resumed {
 }
 
 impl BondApp {
-    /// A bond whose links are not known yet and that has no [`super::Problem`].
+    /// A bond whose links are not known yet and that has no [`super::ConfigProblem`].
     #[must_use]
     pub fn new(bond: Bond) -> BondApp {
         let members = Members::new(&bond);
@@ -105,9 +105,9 @@ impl BondApp {
                 Admission::default()
             };
             let settings = settings(&self.bond, id, &member);
-            self.tell_lacp(now_ns, lacp::Event::Add { member: id, settings }, actions);
+            self.notify_lacp(now_ns, lacp::Event::Add { member: id, settings }, actions);
             let link = links::Link { member: id, carrier: false, speed_bps: None, admission };
-            self.tell_links(now_ns, links::Event::Add(link), actions);
+            self.notify_links(now_ns, links::LinkEvent::Add(link), actions);
         }
         if let Some(Resumed { enabled, disabled }) = self.resumed.take() {
             enabled.into_iter().for_each(|id| self.links.waive(id));
@@ -130,9 +130,9 @@ impl BondApp {
             traffic.set_speed(context, id, actions);
         }
         // Carrier first, so that the reported reason is not LACP's reaction to losing it.
-        self.tell_links(now_ns, links::Event::Speed(id, speed_bps), actions);
-        self.tell_links(now_ns, links::Event::Carrier(id, up), actions);
-        self.tell_lacp(now_ns, lacp::Event::Link { member: id, up, speed_bps }, actions);
+        self.notify_links(now_ns, links::LinkEvent::Speed(id, speed_bps), actions);
+        self.notify_links(now_ns, links::LinkEvent::Carrier(id, up), actions);
+        self.notify_lacp(now_ns, lacp::Event::Link { member: id, up, speed_bps }, actions);
         if !up {
             self.hasten(now_ns, id, show::reason(Reason::Carrier), actions);
         }
@@ -149,7 +149,7 @@ impl BondApp {
             None if app == names.learn() => self.stations.learn(now_ns, bytes, actions),
             Some(id) if app == names.learn() => self.reflected(now_ns, id, bytes, actions),
             Some(id) if app == names.slow() => {
-                self.tell_lacp(now_ns, lacp::Event::Pdu { member: id, bytes }, actions);
+                self.notify_lacp(now_ns, lacp::Event::Pdu { member: id, bytes }, actions);
             }
             Some(id) if app == names.answers() => self.answered(now_ns, id, bytes, actions),
             _ => {}
@@ -173,14 +173,14 @@ impl BondApp {
         let from = announcements::answer(bytes, own, probe.vlan);
         let target = from.and_then(|from| probe.targets.iter().position(|target| *target == from));
         if let Some(target) = target {
-            self.tell_links(now_ns, links::Event::Answer(id, target as u8), actions);
+            self.notify_links(now_ns, links::LinkEvent::Answer(id, target as u8), actions);
         }
     }
 
     fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let due = |wake_ns: Option<u64>| wake_ns.is_some_and(|at_ns| at_ns <= now_ns);
-        self.tell_lacp(now_ns, lacp::Event::Tick, actions);
-        self.tell_links(now_ns, links::Event::Tick, actions);
+        self.notify_lacp(now_ns, lacp::Event::Tick, actions);
+        self.notify_links(now_ns, links::LinkEvent::Tick, actions);
         self.have_left(now_ns, actions);
         if due(self.admitted.wake_ns()) {
             self.admit(now_ns, actions);
@@ -201,7 +201,7 @@ impl BondApp {
     fn have_left(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let left = self.aggregation.due(now_ns);
         for &id in &left {
-            self.tell_lacp(now_ns, lacp::Event::Hold { member: id, held: true }, actions);
+            self.notify_lacp(now_ns, lacp::Event::Hold { member: id, held: true }, actions);
         }
         if !left.is_empty() && self.bond.mode == Mode::BalanceSlb {
             self.announce(now_ns, actions);
@@ -217,7 +217,7 @@ impl BondApp {
         self.announcements.send(now_ns, self.bond.inward, &self.stations.learnt, actions);
     }
 
-    pub(super) fn tell_lacp(&mut self, now_ns: u64, event: lacp::Event<'_>, actions: &mut Vec<Action>) {
+    pub(super) fn notify_lacp(&mut self, now_ns: u64, event: lacp::Event<'_>, actions: &mut Vec<Action>) {
         for action in self.aggregation.step(now_ns, event) {
             match action {
                 lacp::Action::Transmit { member, frame } => {
@@ -226,7 +226,7 @@ impl BondApp {
                 }
                 lacp::Action::Member { member, collecting, distributing } => {
                     let admission = Admission { collecting, distributing };
-                    self.tell_links(now_ns, links::Event::Admission(member, admission), actions);
+                    self.notify_links(now_ns, links::LinkEvent::Admission(member, admission), actions);
                     if !distributing {
                         self.hasten(now_ns, member, show::reason(Reason::Lacp), actions);
                     }
@@ -237,7 +237,7 @@ impl BondApp {
                         .push(Action::Say(Level::Info, format!("LACP: {}", show::negotiation(negotiation))));
                     let Some(admissions) = admissions else { continue };
                     for (member, admission) in admissions {
-                        self.tell_links(now_ns, links::Event::Admission(member, admission), actions);
+                        self.notify_links(now_ns, links::LinkEvent::Admission(member, admission), actions);
                     }
                     self.reassign(now_ns, "LACP has or has not a partner", actions);
                 }
@@ -253,7 +253,7 @@ impl BondApp {
         }
     }
 
-    pub(super) fn tell_links(&mut self, now_ns: u64, event: links::Event, actions: &mut Vec<Action>) {
+    pub(super) fn notify_links(&mut self, now_ns: u64, event: links::LinkEvent, actions: &mut Vec<Action>) {
         let outputs = self.links.step(now_ns, event);
         self.follow(now_ns, outputs, actions);
     }
@@ -402,7 +402,7 @@ impl App for BondApp {
     /// scratch.
     fn state(&self) -> Option<Value> {
         let named = |(id, bytes): (u16, Vec<u8>)| (self.members.name(id).to_string(), json!(bytes));
-        let heard: serde_json::Map<_, _> = self.aggregation.heard().into_iter().map(named).collect();
+        let heard: serde_json::Map<_, _> = self.aggregation.last_pdus().into_iter().map(named).collect();
         let enabled: Vec<&str> = self.links.enabled().map(|id| self.members.name(id)).collect();
         let disabled: Vec<&str> = self.members.disabled.iter().map(|id| self.members.name(*id)).collect();
         Some(json!({ "heard": heard, "enabled": enabled, "disabled": disabled }))

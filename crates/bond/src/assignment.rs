@@ -57,7 +57,7 @@ pub struct Move {
 
 /// Why a requested move is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum MoveRefusal {
     /// The bond has fewer buckets.
     #[error("there is no bucket {0}")]
     NoBucket(u32),
@@ -78,30 +78,30 @@ pub fn weight_of_speed(speed_bps: u64) -> u32 {
 /// Which member owns each bucket.
 #[derive(Clone, Debug)]
 pub struct Assignment {
-    members: BTreeMap<u16, Member>,
+    members: BTreeMap<u16, AssignedMember>,
     /// The intended member of each bucket.
     slots: Vec<u16>,
-    buckets: Vec<Bucket>,
+    buckets: Vec<AssignedBucket>,
     /// The members that failed one after the other with no other event between, and the buckets each had.
     failed: Vec<(u16, Vec<u32>)>,
 }
 
 #[derive(Clone, Debug)]
-struct Member {
+struct AssignedMember {
     weight: u32,
     up: bool,
     /// Homes that rebalances added to its share (or took from it, if negative).
     shift: i64,
 }
 
-impl Member {
+impl AssignedMember {
     fn lives(&self) -> bool {
         self.up && self.weight > 0
     }
 }
 
 #[derive(Clone, Debug)]
-struct Bucket {
+struct AssignedBucket {
     home: u16,
     /// Members on which the bucket may still be, although it was ordered to leave them when idle.
     leaving: Vec<u16>,
@@ -114,7 +114,7 @@ impl Assignment {
         let members = members
             .iter()
             .filter(|&&(number, _)| number != NO_TARGET)
-            .map(|&(number, weight)| (number, Member { weight, up: false, shift: 0 }))
+            .map(|&(number, weight)| (number, AssignedMember { weight, up: false, shift: 0 }))
             .collect();
         let mut assignment =
             Assignment { members, slots: Vec::new(), buckets: Vec::new(), failed: Vec::new() };
@@ -140,7 +140,7 @@ impl Assignment {
         if member == NO_TARGET || self.members.contains_key(&member) {
             return Vec::new();
         }
-        self.members.insert(member, Member { weight, up, shift: 0 });
+        self.members.insert(member, AssignedMember { weight, up, shift: 0 });
         self.apportion(member)
     }
 
@@ -197,7 +197,7 @@ impl Assignment {
     /// Returns true if any member can have buckets. If none can, all buckets are where they last were.
     #[must_use]
     pub fn has_living(&self) -> bool {
-        self.members.values().any(Member::lives)
+        self.members.values().any(AssignedMember::lives)
     }
 
     /// Makes `active` the only member that is up, as an active-backup bond requires.
@@ -217,7 +217,7 @@ impl Assignment {
     /// common with the old one.
     pub fn resize(&mut self, size: u32) -> Vec<Move> {
         self.slots = vec![NO_TARGET; size as usize];
-        self.buckets = vec![Bucket { home: NO_TARGET, leaving: Vec::new() }; size as usize];
+        self.buckets = vec![AssignedBucket { home: NO_TARGET, leaving: Vec::new() }; size as usize];
         self.failed.clear();
         for member in self.members.values_mut() {
             member.shift = 0;
@@ -230,10 +230,10 @@ impl Assignment {
 
     /// Moves a bucket on request. The new member becomes its home, unless its home is down and will reclaim
     /// it.
-    pub fn migrate(&mut self, bucket: u32, member: u16) -> Result<Vec<Move>, Refusal> {
-        let from = *self.slots.get(bucket as usize).ok_or(Refusal::NoBucket(bucket))?;
-        if !self.members.get(&member).ok_or(Refusal::NoMember(member))?.lives() {
-            return Err(Refusal::NotLiving(member));
+    pub fn migrate(&mut self, bucket: u32, member: u16) -> Result<Vec<Move>, MoveRefusal> {
+        let from = *self.slots.get(bucket as usize).ok_or(MoveRefusal::NoBucket(bucket))?;
+        if !self.members.get(&member).ok_or(MoveRefusal::NoMember(member))?.lives() {
+            return Err(MoveRefusal::NotLiving(member));
         }
         if from == member {
             return Ok(Vec::new());
@@ -277,7 +277,7 @@ impl Assignment {
     /// Returns true if this member is up and takes buckets.
     #[must_use]
     pub fn lives(&self, member: u16) -> bool {
-        self.members.get(&member).is_some_and(Member::lives)
+        self.members.get(&member).is_some_and(AssignedMember::lives)
     }
 
     fn fall(&mut self, member: u16) -> Vec<Move> {
@@ -446,10 +446,10 @@ impl Assignment {
 struct Ledger {
     unit: i128,
     /// One line for each member, ordered by number.
-    lines: Vec<Line>,
+    lines: Vec<MemberOrder>,
 }
 
-struct Line {
+struct MemberOrder {
     member: u16,
     weight: u32,
     surplus: i128,
@@ -459,12 +459,12 @@ struct Line {
 
 impl Ledger {
     /// Creates the state in which no member has any of `size` buckets.
-    fn new<'a>(members: impl Iterator<Item = (&'a u16, &'a Member)> + Clone, size: usize) -> Ledger {
+    fn new<'a>(members: impl Iterator<Item = (&'a u16, &'a AssignedMember)> + Clone, size: usize) -> Ledger {
         let unit: i128 = members.clone().map(|entry| i128::from(entry.1.weight)).sum();
         let shared = size as i128 - members.clone().map(|entry| i128::from(entry.1.shift)).sum::<i128>();
-        let line = |(&member, &Member { weight, shift, .. }): (&u16, &Member)| {
+        let line = |(&member, &AssignedMember { weight, shift, .. }): (&u16, &AssignedMember)| {
             let surplus = -i128::from(shift) * unit - shared * i128::from(weight);
-            Line { member, weight, surplus, movable: Vec::new() }
+            MemberOrder { member, weight, surplus, movable: Vec::new() }
         };
         Ledger { unit, lines: members.map(line).collect() }
     }

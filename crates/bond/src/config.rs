@@ -197,7 +197,7 @@ impl Bond {
 
     /// Reports what is wrong with this bond on its own.
     /// What decides which of its links are used.
-    pub(super) fn link_policy(&self, members: &Members) -> links::Policy {
+    pub(super) fn link_policy(&self, members: &Members) -> links::LinkPolicy {
         let probe = |probe: &Probe| links::Probe {
             interval_ms: probe.interval_ms,
             missed_max: probe.missed_max,
@@ -205,7 +205,7 @@ impl Bond {
             need: probe.need,
             validate: true,
         };
-        links::Policy {
+        links::LinkPolicy {
             updelay_ms: self.updelay_ms,
             downdelay_ms: self.downdelay_ms,
             primary: self.primary.as_ref().and_then(|name| members.id(name)),
@@ -214,67 +214,67 @@ impl Bond {
         }
     }
 
-    fn problems(&self, add: &mut impl FnMut(Origin, Problem)) {
+    fn problems(&self, add: &mut impl FnMut(Origin, ConfigProblem)) {
         let name = || self.name.clone();
         if self.members.is_empty() {
-            add(self.origin, Problem::NoMembers { name: name() });
+            add(self.origin, ConfigProblem::NoMembers { name: name() });
         } else if self.members.iter().all(|member| member.weight == Some(0)) {
-            add(self.origin, Problem::NoWeight { name: name() });
+            add(self.origin, ConfigProblem::NoWeight { name: name() });
         }
         if self.members.len() > MEMBERS_MAX {
-            add(self.origin, Problem::TooManyMembers { name: name() });
+            add(self.origin, ConfigProblem::TooManyMembers { name: name() });
         }
         if !self.buckets.is_power_of_two() || (self.buckets as usize) < self.members.len() {
-            add(self.origin, Problem::Buckets { buckets: self.buckets, members: self.members.len() });
+            add(self.origin, ConfigProblem::Buckets { buckets: self.buckets, members: self.members.len() });
         }
         if self.mode == Mode::BalanceTcp && self.lacp.is_none() {
-            add(self.origin, Problem::NeedsLacp { name: name() });
+            add(self.origin, ConfigProblem::NeedsLacp { name: name() });
         }
         if matches!(self.mode, Mode::Static | Mode::RoundRobin | Mode::Broadcast | Mode::BalanceSlb)
             && self.lacp.is_some()
         {
-            add(self.origin, Problem::NoLacp { mode: self.mode.name() });
+            add(self.origin, ConfigProblem::NoLacp { mode: self.mode.name() });
         }
         if self.elephants > ELEPHANTS_MAX {
-            add(self.origin, Problem::TooManyElephants { elephants: self.elephants });
+            add(self.origin, ConfigProblem::TooManyElephants { elephants: self.elephants });
         }
         if self.elephants > 0 && !self.mode.hashes_flows() {
-            add(self.origin, Problem::NoElephants { mode: self.mode.name() });
+            add(self.origin, ConfigProblem::NoElephants { mode: self.mode.name() });
         } else if self.elephants > 0 && self.rebalance_ms == 0 {
-            add(self.origin, Problem::ElephantsNever { name: name() });
+            add(self.origin, ConfigProblem::ElephantsNever { name: name() });
         } else if self.elephants > 0 && self.rss {
-            add(self.origin, Problem::ElephantsByRss { name: name() });
+            add(self.origin, ConfigProblem::ElephantsByRss { name: name() });
         }
         if self.rss && !self.mode.hashes_flows() {
-            add(self.origin, Problem::NoRss { mode: self.mode.name() });
+            add(self.origin, ConfigProblem::NoRss { mode: self.mode.name() });
         }
         let primary = |name: &&String| self.members.iter().all(|member| member.name != **name);
         if let Some(primary) = self.primary.as_ref().filter(primary) {
-            add(self.origin, Problem::Primary { primary: primary.clone() });
+            add(self.origin, ConfigProblem::Primary { primary: primary.clone() });
         }
         if let Some(problem) = self.lacp.as_ref().and_then(lacp::Config::problem) {
-            add(self.origin, Problem::Lacp(problem));
+            add(self.origin, ConfigProblem::Lacp(problem));
         }
         self.members_alike(add);
     }
 
-    fn members_alike(&self, add: &mut impl FnMut(Origin, Problem)) {
+    fn members_alike(&self, add: &mut impl FnMut(Origin, ConfigProblem)) {
         for (at, member) in self.members.iter().enumerate() {
             if self.members[..at].iter().any(|other| other.port == member.port) {
                 add(
                     member.origin,
-                    Problem::MemberTwice { member: member.name.clone(), bond: self.name.clone() },
+                    ConfigProblem::MemberTwice { member: member.name.clone(), bond: self.name.clone() },
                 );
             }
             if self.inward == Inward::Port(member.port) {
-                add(member.origin, Problem::InsideIsMember { member: member.name.clone() });
+                add(member.origin, ConfigProblem::InsideIsMember { member: member.name.clone() });
             }
         }
         let mut known = self.members.iter().filter_map(|member| member.mtu.map(|mtu| (member, mtu)));
         let Some((first, mtu)) = known.next() else { return };
         if let Some((other, its)) = known.find(|(_, its)| *its != mtu) {
             let (first, second) = (first.name.clone(), other.name.clone());
-            add(other.origin, Problem::MixedMtu { first, mtu, second, its });
+            add(other.origin, ConfigProblem::MixedMtu { first, mtu, second, its });
         }
     }
 }
@@ -294,7 +294,7 @@ fn made_of(name: &str) -> [u8; 6] {
     missing_docs,
     reason = "every variant's sentence is its documentation, its fields are what the sentence names"
 )]
-pub enum Problem {
+pub enum ConfigProblem {
     #[error("bond `{name}` has no members")]
     NoMembers { name: String },
     #[error("bond `{name}` has more than {MEMBERS_MAX} members")]
@@ -330,7 +330,7 @@ pub enum Problem {
     #[error("`primary: {primary}` is no member")]
     Primary { primary: String },
     #[error("{0}")]
-    Lacp(lacp::Problem),
+    Lacp(lacp::LacpProblem),
     #[error(
         "the MTU of `{first}` is {mtu} and that of `{second}` {its}: members of a bond carry the same frames"
     )]
@@ -339,7 +339,7 @@ pub enum Problem {
 
 /// Returns everything wrong with the bonds of a configuration.
 #[must_use]
-pub fn problems(bonds: &[Bond]) -> Vec<(Origin, Problem)> {
+pub fn problems(bonds: &[Bond]) -> Vec<(Origin, ConfigProblem)> {
     let mut list = Vec::new();
     for (at, bond) in bonds.iter().enumerate() {
         bond.problems(&mut |origin, problem| list.push((origin, problem)));
@@ -347,7 +347,8 @@ pub fn problems(bonds: &[Bond]) -> Vec<(Origin, Problem)> {
             let owner =
                 bonds[..at].iter().find(|other| other.members.iter().any(|one| one.port == member.port));
             if let Some(owner) = owner {
-                let problem = Problem::MemberTwice { member: member.name.clone(), bond: owner.name.clone() };
+                let problem =
+                    ConfigProblem::MemberTwice { member: member.name.clone(), bond: owner.name.clone() };
                 list.push((member.origin, problem));
             }
         }

@@ -15,11 +15,11 @@ const LOCK_NS: u64 = 5_000_000_000;
 const AGE_NS: u64 = 300_000_000_000;
 
 /// A MAC address.
-pub type Mac = [u8; 6];
+pub type MacBytes = [u8; 6];
 
 /// What is known about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Known {
+pub struct LearntAddress {
     /// The VLAN id with which it was first seen.
     pub vid: Option<u16>,
     /// When it was learnt, in nanoseconds.
@@ -29,9 +29,9 @@ pub struct Known {
 /// The addresses inside.
 #[derive(Clone, Debug)]
 pub struct Learnt {
-    known: HashMap<Mac, Known>,
+    known: HashMap<MacBytes, LearntAddress>,
     /// In the order in which they were learnt.
-    order: VecDeque<Mac>,
+    order: VecDeque<MacBytes>,
     capacity: usize,
 }
 
@@ -49,8 +49,8 @@ impl Learnt {
 
     /// Learns the source of a frame from inside. Returns the address and the one it displaced, or `None` if
     /// it is known or not the address of a station.
-    pub fn learn(&mut self, now_ns: u64, frame: &[u8]) -> Option<(Mac, Option<Mac>)> {
-        let mac: Mac = frame.get(6..12)?.try_into().ok()?;
+    pub fn learn(&mut self, now_ns: u64, frame: &[u8]) -> Option<(MacBytes, Option<MacBytes>)> {
+        let mac: MacBytes = frame.get(6..12)?.try_into().ok()?;
         if mac[0] & 1 == 1 || mac == [0; 6] || self.known.contains_key(&mac) {
             return None;
         }
@@ -58,15 +58,15 @@ impl Learnt {
         if let Some(gone) = gone {
             self.known.remove(&gone);
         }
-        self.known.insert(mac, Known { vid: vid(frame), since_ns: now_ns });
+        self.known.insert(mac, LearntAddress { vid: vid(frame), since_ns: now_ns });
         self.order.push_back(mac);
         Some((mac, gone))
     }
 
     /// Handles a frame that came back from outside. If it is a gratuitous ARP, its source has moved there;
     /// then the address is removed and returned.
-    pub fn has_moved(&mut self, now_ns: u64, frame: &[u8]) -> Option<Mac> {
-        let mac: Mac = frame.get(6..12)?.try_into().ok()?;
+    pub fn has_moved(&mut self, now_ns: u64, frame: &[u8]) -> Option<MacBytes> {
+        let mac: MacBytes = frame.get(6..12)?.try_into().ok()?;
         let since_ns = self.known.get(&mac)?.since_ns;
         if !is_gratuitous(frame) || now_ns.saturating_sub(since_ns) < LOCK_NS {
             return None;
@@ -76,7 +76,7 @@ impl Learnt {
     }
 
     /// Removes and returns an address that was learnt too long ago, if there is one.
-    pub fn age(&mut self, now_ns: u64) -> Option<Mac> {
+    pub fn age(&mut self, now_ns: u64) -> Option<MacBytes> {
         let first =
             *self.order.front().filter(|_| self.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))?;
         self.forget(first);
@@ -89,19 +89,19 @@ impl Learnt {
         self.known.get(self.order.front()?).map(|known| known.since_ns.saturating_add(AGE_NS))
     }
 
-    fn forget(&mut self, mac: Mac) {
+    fn forget(&mut self, mac: MacBytes) {
         self.known.remove(&mac);
         self.order.retain(|other| *other != mac);
     }
 
     /// Returns true if this address is known.
     #[must_use]
-    pub fn knows(&self, mac: Mac) -> bool {
+    pub fn knows(&self, mac: MacBytes) -> bool {
         self.known.contains_key(&mac)
     }
 
     /// Iterates over all addresses, in the order in which they were learnt.
-    pub fn iter(&self) -> impl Iterator<Item = (Mac, Known)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (MacBytes, LearntAddress)> + '_ {
         self.order.iter().filter_map(|mac| Some((*mac, *self.known.get(mac)?)))
     }
 
@@ -192,6 +192,9 @@ mod tests {
         let mut tagged = from(1);
         tagged.splice(12..12, [0x81, 0, 0x20, 7]);
         learnt.learn(5, &tagged);
-        assert_eq!(learnt.iter().next(), Some(([2, 0, 0, 0, 0, 1], Known { vid: Some(7), since_ns: 5 })));
+        assert_eq!(
+            learnt.iter().next(),
+            Some(([2, 0, 0, 0, 0, 1], LearntAddress { vid: Some(7), since_ns: 5 }))
+        );
     }
 }

@@ -29,8 +29,8 @@ mod yaml;
 
 pub use app::BondApp;
 pub use config::{
-    BUCKETS, BUCKETS_MAX, Bond, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode, Probe, Problem,
-    problems,
+    BUCKETS, BUCKETS_MAX, Bond, ConfigProblem, ELEPHANTS_MAX, Inward, LEARNT_MAX, MEMBERS_MAX, Member, Mode,
+    Probe, problems,
 };
 use pipes::KEY;
 pub use pipes::Names;

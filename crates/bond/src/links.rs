@@ -23,7 +23,7 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// How members are judged and how the active one is chosen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct LinkPolicy {
     /// How long a member must be usable before it is enabled.
     pub updelay_ms: u32,
     /// How long a member must be unusable before it is disabled.
@@ -103,7 +103,7 @@ pub struct Link {
 
 /// An input to [`Links::step`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum LinkEvent {
     /// Time has passed.
     Tick,
     /// A member was added.
@@ -123,7 +123,7 @@ pub enum Event {
     /// The member received frames.
     Received(u16),
     /// The policy was replaced. If the primary differs, the new one takes over at once.
-    Policy(Policy),
+    Policy(LinkPolicy),
 }
 
 /// An action or a report returned by [`Links::step`].
@@ -161,7 +161,7 @@ pub enum Reason {
 
 /// Why a member cannot be made active.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum ActivationRefusal {
     /// The bond has no such member.
     #[error("there is no member {0}")]
     NoMember(u16),
@@ -172,7 +172,7 @@ pub enum Refusal {
 
 /// The state of a member, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct State {
+pub struct MemberState {
     /// The member may be used.
     pub enabled: bool,
     /// Frames received on it are accepted: it has carrier, and neither LACP nor the operator forbids it.
@@ -186,8 +186,8 @@ pub struct State {
 /// The members of a bond and the active one.
 #[derive(Clone, Debug)]
 pub struct Links {
-    policy: Policy,
-    members: BTreeMap<u16, Member>,
+    policy: LinkPolicy,
+    members: BTreeMap<u16, LinkMember>,
     active: Option<u16>,
     /// The member that was active last.
     last: Option<u16>,
@@ -196,7 +196,7 @@ pub struct Links {
 }
 
 #[derive(Clone, Debug)]
-struct Member {
+struct LinkMember {
     carrier: bool,
     speed_bps: Option<u64>,
     admission: Admission,
@@ -248,11 +248,11 @@ impl Probes {
     }
 }
 
-impl Member {
-    fn new(link: Link) -> Member {
+impl LinkMember {
+    fn new(link: Link) -> LinkMember {
         let Link { carrier, speed_bps, admission, .. } = link;
         let (enabled, due_ns, waived, probes) = (false, None, false, None);
-        Member { carrier, speed_bps, admission, allowed: true, enabled, due_ns, waived, probes }
+        LinkMember { carrier, speed_bps, admission, allowed: true, enabled, due_ns, waived, probes }
     }
 
     fn against(&self, need: Need) -> Option<Reason> {
@@ -278,7 +278,7 @@ impl Member {
 impl Links {
     /// Creates the state from the present members, with the member that was active before a restart.
     #[must_use]
-    pub fn new(now_ns: u64, policy: Policy, last: Option<u16>, members: &[Link]) -> (Links, Vec<Output>) {
+    pub fn new(now_ns: u64, policy: LinkPolicy, last: Option<u16>, members: &[Link]) -> (Links, Vec<Output>) {
         let mut links = Links { policy, members: BTreeMap::new(), active: None, last, chosen: false };
         for &link in members {
             links.add(now_ns, link);
@@ -308,24 +308,24 @@ impl Links {
 
     /// The state of a member.
     #[must_use]
-    pub fn state(&self, member: u16) -> Option<State> {
+    pub fn state(&self, member: u16) -> Option<MemberState> {
         let found = self.members.get(&member)?;
         let collecting = found.allowed && found.carrier && found.admission.collecting;
         let against = found.against(self.need());
-        Some(State { enabled: found.enabled, collecting, against, due_ns: found.due_ns })
+        Some(MemberState { enabled: found.enabled, collecting, against, due_ns: found.due_ns })
     }
 
     /// When the next delay ends or the next probe is due, if there is no event before.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
-        let probe = |member: &Member| {
+        let probe = |member: &LinkMember| {
             member.probes.as_ref().map(|probes| probes.next_ns).filter(|&next| next < u64::MAX)
         };
         self.members.values().flat_map(|member| [member.due_ns, probe(member)]).flatten().min()
     }
 
     /// Handles everything that fell due up to `now_ns`, in order of time, and then the event.
-    pub fn step(&mut self, now_ns: u64, event: Event) -> Vec<Output> {
+    pub fn step(&mut self, now_ns: u64, event: LinkEvent) -> Vec<Output> {
         let mut outputs = Vec::new();
         while let Some(due_ns) = self.wake_ns().filter(|&due_ns| due_ns <= now_ns) {
             self.turn(due_ns, now_ns, &mut outputs);
@@ -336,9 +336,9 @@ impl Links {
     }
 
     /// Makes a member active until it is lost or the primary changes.
-    pub fn set_active(&mut self, member: u16) -> Result<Vec<Output>, Refusal> {
-        if !self.members.get(&member).ok_or(Refusal::NoMember(member))?.enabled {
-            return Err(Refusal::Disabled(member));
+    pub fn set_active(&mut self, member: u16) -> Result<Vec<Output>, ActivationRefusal> {
+        if !self.members.get(&member).ok_or(ActivationRefusal::NoMember(member))?.enabled {
+            return Err(ActivationRefusal::Disabled(member));
         }
         let mut outputs = Vec::new();
         self.activate(Some(member), &mut outputs);
@@ -353,28 +353,28 @@ impl Links {
     fn add(&mut self, now_ns: u64, link: Link) {
         let rule = self.policy.probe;
         self.members.entry(link.member).or_insert_with(|| {
-            let mut member = Member::new(link);
+            let mut member = LinkMember::new(link);
             member.restart_probes(now_ns, rule, false);
             member
         });
     }
 
-    fn apply(&mut self, now_ns: u64, event: Event, outputs: &mut Vec<Output>) {
+    fn apply(&mut self, now_ns: u64, event: LinkEvent, outputs: &mut Vec<Output>) {
         match event {
-            Event::Tick => {}
-            Event::Add(link) => self.add(now_ns, link),
-            Event::Remove(member) => {
+            LinkEvent::Tick => {}
+            LinkEvent::Add(link) => self.add(now_ns, link),
+            LinkEvent::Remove(member) => {
                 if self.members.remove(&member).is_some_and(|removed| removed.enabled) {
                     outputs.push(Output::Disabled(member, Reason::Removed));
                 }
             }
-            Event::Policy(policy) => self.set_policy(now_ns, policy, outputs),
-            Event::Carrier(member, _)
-            | Event::Speed(member, _)
-            | Event::Admission(member, _)
-            | Event::Operator(member, _)
-            | Event::Answer(member, _)
-            | Event::Received(member) => {
+            LinkEvent::Policy(policy) => self.set_policy(now_ns, policy, outputs),
+            LinkEvent::Carrier(member, _)
+            | LinkEvent::Speed(member, _)
+            | LinkEvent::Admission(member, _)
+            | LinkEvent::Operator(member, _)
+            | LinkEvent::Answer(member, _)
+            | LinkEvent::Received(member) => {
                 let rule = self.policy.probe;
                 if let Some(member) = self.members.get_mut(&member) {
                     member.apply(now_ns, event, rule);
@@ -383,7 +383,7 @@ impl Links {
         }
     }
 
-    fn set_policy(&mut self, now_ns: u64, policy: Policy, outputs: &mut Vec<Output>) {
+    fn set_policy(&mut self, now_ns: u64, policy: LinkPolicy, outputs: &mut Vec<Output>) {
         let old = std::mem::replace(&mut self.policy, policy);
         if old.probe != self.policy.probe {
             for member in self.members.values_mut() {
@@ -484,15 +484,15 @@ impl Links {
     }
 }
 
-impl Member {
-    fn apply(&mut self, now_ns: u64, event: Event, rule: Option<Probe>) {
+impl LinkMember {
+    fn apply(&mut self, now_ns: u64, event: LinkEvent, rule: Option<Probe>) {
         match event {
-            Event::Carrier(_, up) => self.set_carrier(now_ns, up, rule),
-            Event::Speed(_, speed_bps) => self.speed_bps = speed_bps,
-            Event::Admission(_, admission) => self.admission = admission,
-            Event::Operator(_, allowed) => self.allow(now_ns, allowed),
-            Event::Answer(_, target) => self.answer(|at| at == usize::from(target)),
-            Event::Received(_) if rule.is_some_and(|rule| !rule.validate) => self.answer(|_| true),
+            LinkEvent::Carrier(_, up) => self.set_carrier(now_ns, up, rule),
+            LinkEvent::Speed(_, speed_bps) => self.speed_bps = speed_bps,
+            LinkEvent::Admission(_, admission) => self.admission = admission,
+            LinkEvent::Operator(_, allowed) => self.allow(now_ns, allowed),
+            LinkEvent::Answer(_, target) => self.answer(|at| at == usize::from(target)),
+            LinkEvent::Received(_) if rule.is_some_and(|rule| !rule.validate) => self.answer(|_| true),
             _ => {}
         }
     }
@@ -517,7 +517,7 @@ impl Member {
     }
 
     /// Starts a delay if the member's state should change, and cancels one that is no longer needed.
-    fn wait(&mut self, now_ns: u64, policy: &Policy, need: Need) {
+    fn wait(&mut self, now_ns: u64, policy: &LinkPolicy, need: Need) {
         let usable = self.against(need).is_none();
         if usable == self.enabled {
             self.due_ns = None;

@@ -236,7 +236,7 @@ fn interval_ns(interval_ms: u32) -> u64 {
 }
 
 fn plan(rule: Rule, loads: &[u64], view: View<'_>) -> Plan {
-    let mut run = Run::new(rule, loads, view);
+    let mut run = RebalanceRun::new(rule, loads, view);
     let elephants = run.elephants(loads, view.slots);
     let before = run.loads();
     let steps = (run.lanes.len() + loads.len()) * STEPS_EACH;
@@ -249,7 +249,7 @@ fn plan(rule: Rule, loads: &[u64], view: View<'_>) -> Plan {
 }
 
 /// A run over members and their buckets.
-struct Run {
+struct RebalanceRun {
     rule: Rule,
     lanes: Vec<Lane>,
     moves: Vec<Shift>,
@@ -265,8 +265,8 @@ struct Lane {
     open: bool,
 }
 
-impl Run {
-    fn new(rule: Rule, loads: &[u64], view: View<'_>) -> Run {
+impl RebalanceRun {
+    fn new(rule: Rule, loads: &[u64], view: View<'_>) -> RebalanceRun {
         let capacity =
             |carrier: &Carrier| if rule.by_capacity { u128::from(carrier.capacity.max(1)) } else { 1 };
         let lane = |carrier: &Carrier| {
@@ -277,7 +277,7 @@ impl Run {
             let load = buckets.iter().map(|bucket| u128::from(bucket.0)).sum();
             Lane { member: carrier.member, capacity: capacity(carrier), load, buckets, open: true }
         };
-        Run { rule, lanes: view.carriers.iter().map(lane).collect(), moves: Vec::new() }
+        RebalanceRun { rule, lanes: view.carriers.iter().map(lane).collect(), moves: Vec::new() }
     }
 
     fn loads(&self) -> Vec<u64> {

@@ -33,10 +33,10 @@ impl BondApp {
         }
         self.members.forget_gone();
         if let Some(config) = self.bond.lacp.clone() {
-            self.tell_lacp(now_ns, lacp::Event::Reconfigure(&config), actions);
+            self.notify_lacp(now_ns, lacp::Event::Reconfigure(&config), actions);
         }
         let policy = self.bond.link_policy(&self.members);
-        self.tell_links(now_ns, links::Event::Policy(policy), actions);
+        self.notify_links(now_ns, links::LinkEvent::Policy(policy), actions);
         let BondApp { bond, members, traffic, .. } = self;
         traffic.share_out(Context { now_ns, bond, members }, actions);
     }
@@ -45,8 +45,8 @@ impl BondApp {
     fn remove(&mut self, now_ns: u64, id: u16, actions: &mut Vec<Action>) {
         let BondApp { bond, members, traffic, .. } = self;
         traffic.remove(Context { now_ns, bond, members }, id, actions);
-        self.tell_links(now_ns, links::Event::Remove(id), actions);
-        self.tell_lacp(now_ns, lacp::Event::Remove { member: id }, actions);
+        self.notify_links(now_ns, links::LinkEvent::Remove(id), actions);
+        self.notify_lacp(now_ns, lacp::Event::Remove { member: id }, actions);
         self.admitted.forget(id);
         self.aggregation.release(id);
     }

@@ -124,13 +124,18 @@ impl BondApp {
                 self.asked.push((id, question));
                 return self.traffic.read(actions);
             }
-            Ok(Request::Command(command)) => self.obey(now_ns, command, actions),
+            Ok(Request::Command(command)) => self.carry_out(now_ns, command, actions),
             Err(why) => Err(why),
         };
         actions.push(Action::Answer { id, answer: answer.map(Value::String) });
     }
 
-    fn obey(&mut self, now_ns: u64, command: Command, actions: &mut Vec<Action>) -> Result<String, String> {
+    fn carry_out(
+        &mut self,
+        now_ns: u64,
+        command: Command,
+        actions: &mut Vec<Action>,
+    ) -> Result<String, String> {
         let wait_ms = self.bond.idle_gap_max_ns / 1_000_000;
         let (Command::Migrate { to: id, .. }
         | Command::Disable(id)
@@ -152,8 +157,8 @@ impl BondApp {
             Command::Enable(_) => {
                 self.members.disabled.remove(&id);
                 self.aggregation.release(id);
-                self.tell_lacp(now_ns, lacp::Event::Hold { member: id, held: false }, actions);
-                self.tell_links(now_ns, links::Event::Operator(id, true), actions);
+                self.notify_lacp(now_ns, lacp::Event::Hold { member: id, held: false }, actions);
+                self.notify_links(now_ns, links::LinkEvent::Operator(id, true), actions);
                 Ok(format!("{name} may be used again"))
             }
             Command::SetActive(_) => {
@@ -170,7 +175,7 @@ impl BondApp {
     /// Takes a member out of use until it is enabled again.
     pub(super) fn disable(&mut self, now_ns: u64, id: u16, actions: &mut Vec<Action>) {
         self.members.disabled.insert(id);
-        self.tell_links(now_ns, links::Event::Operator(id, false), actions);
+        self.notify_links(now_ns, links::LinkEvent::Operator(id, false), actions);
         // The partner is informed once nothing leaves through the member any more.
         self.aggregation.hold(id, now_ns + self.leaves_in_ns());
     }

@@ -1,7 +1,7 @@
 //! The state of a bond, as shown to an operator.
 
 use super::app::BondApp;
-use super::assignment::Refusal;
+use super::assignment::MoveRefusal;
 use super::config::Bond;
 use super::lacp::{Info, MemberStatus, Negotiation};
 use super::links::Reason;
@@ -38,12 +38,12 @@ pub fn no_member(bond: &Bond, name: &str) -> String {
 }
 
 /// Describes why a bucket is not moved.
-pub fn refusal(app: &BondApp, why: &Refusal) -> String {
+pub fn refusal(app: &BondApp, why: &MoveRefusal) -> String {
     match why {
-        Refusal::NoBucket(bucket) => {
+        MoveRefusal::NoBucket(bucket) => {
             format!("there is no bucket {bucket}: they are 0 to {}", app.bond.size() - 1)
         }
-        Refusal::NoMember(id) | Refusal::NotLiving(id) => {
+        MoveRefusal::NoMember(id) | MoveRefusal::NotLiving(id) => {
             format!("{} is not enabled, or has weight 0", app.members.name(*id))
         }
     }

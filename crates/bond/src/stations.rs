@@ -2,7 +2,7 @@
 
 use super::config::{Bond, Mode};
 use super::entries::{add, remove};
-use super::learnt::{Learnt, Mac};
+use super::learnt::{Learnt, MacBytes};
 use super::pipes::Names;
 use weir_app::Action;
 use weir_program::{PipeId, Program};
@@ -13,7 +13,7 @@ pub(super) struct Stations {
     /// The pipes `learn` and `reflected`, where the bond has them.
     pipes: Vec<PipeId>,
     /// Addresses whose entries are still to be removed.
-    unlearnt: Vec<Mac>,
+    unlearnt: Vec<MacBytes>,
 }
 
 impl Stations {
@@ -70,7 +70,7 @@ impl Stations {
         }
     }
 
-    fn forget(&self, mac: Mac, actions: &mut Vec<Action>) {
+    fn forget(&self, mac: MacBytes, actions: &mut Vec<Action>) {
         actions.extend(self.pipes.iter().map(|pipe| remove(*pipe, mac)));
     }
 }

@@ -236,13 +236,13 @@ pub enum TakeError {
 }
 
 /// The words of a frame's summary, or the bits of them that count.
-pub(crate) type Words = [u32; WORDS];
+pub(crate) type FrameSummary = [u32; WORDS];
 
 /// A mask and a value for each word of a frame's summary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) mask: Words,
-    pub(crate) value: Words,
+    pub(crate) mask: FrameSummary,
+    pub(crate) value: FrameSummary,
 }
 
 impl Entry {
@@ -257,8 +257,8 @@ impl Entry {
 /// A mask, and the values that match under it: at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Masked {
-    pub(crate) mask: Words,
-    pub(crate) values: HashSet<Words>,
+    pub(crate) mask: FrameSummary,
+    pub(crate) values: HashSet<FrameSummary>,
     /// Whether matching frames stay with the kernel; otherwise they are taken.
     pub(crate) leaves: bool,
 }

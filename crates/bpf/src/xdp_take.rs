@@ -16,7 +16,7 @@ use std::collections::HashSet;
 
 use crate::link;
 use crate::load::uninterrupted;
-use crate::take::{Compiled, MASKS_MAX, Masked, Take, TakeError, WORDS, Words, compile};
+use crate::take::{Compiled, FrameSummary, MASKS_MAX, Masked, Take, TakeError, WORDS, compile};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
 
@@ -30,10 +30,10 @@ const HEAD_WORDS: usize = 5;
 const MASK_WORDS: usize = WORDS * 2 + 3;
 
 /// `struct settings` as words.
-type Settings = [u32; HEAD_WORDS + MASKS_MAX * MASK_WORDS];
+type TakeSettings = [u32; HEAD_WORDS + MASKS_MAX * MASK_WORDS];
 
 /// `struct key` as words: the place of a mask, and a value under it.
-type Key = [u32; 1 + WORDS];
+type TakeKey = [u32; 1 + WORDS];
 
 /// Where in the receive path the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub struct XdpTake {
     queues: u32,
     half: u32,
     /// The keys in the map of values that belong to each copy of the settings.
-    keys: [HashSet<Key>; 2],
+    keys: [HashSet<TakeKey>; 2],
     /// Dropping the link detaches the program, unless another process holds it as well.
     link: Option<OwnedFd>,
     /// The socket map of the program that this one will replace.
@@ -181,7 +181,9 @@ impl XdpTake {
         let half = self.half ^ 1;
         self.set_values(half, keys(half, &compiled), &mut after)?;
         let settings = settings(own, half, &compiled);
-        self.array::<Settings>("settings").set(half, settings, 0).expect("a map of our own, of this size");
+        self.array::<TakeSettings>("settings")
+            .set(half, settings, 0)
+            .expect("a map of our own, of this size");
         after(self);
         self.array::<u32>("active").set(0, half, 0).expect("a map of our own, of this size");
         self.half = half;
@@ -193,12 +195,12 @@ impl XdpTake {
     fn set_values(
         &mut self,
         half: u32,
-        wanted: HashSet<Key>,
+        wanted: HashSet<TakeKey>,
         after: &mut impl FnMut(&mut XdpTake),
     ) -> Result<(), TakeError> {
         let held = &self.keys[half as usize];
-        let stale: Vec<Key> = held.difference(&wanted).copied().collect();
-        let missing: Vec<Key> = wanted.difference(held).copied().collect();
+        let stale: Vec<TakeKey> = held.difference(&wanted).copied().collect();
+        let missing: Vec<TakeKey> = wanted.difference(held).copied().collect();
         let refused = |error: MapError| TakeError::Refused(error.to_string());
         for key in stale {
             self.values().remove(&key).map_err(refused)?;
@@ -213,7 +215,7 @@ impl XdpTake {
         Ok(())
     }
 
-    fn values(&mut self) -> HashMap<&mut MapData, Key, u32> {
+    fn values(&mut self) -> HashMap<&mut MapData, TakeKey, u32> {
         let map = self.ebpf.map_mut("values").expect("xdp_take.bpf.c defines it");
         HashMap::try_from(map).expect("its keys are laid out as here")
     }
@@ -363,8 +365,8 @@ fn placed(half: u32, compiled: &Compiled) -> impl Iterator<Item = (u32, &Masked)
 }
 
 /// Returns the keys of all values whose mask has more than one.
-fn keys(half: u32, compiled: &Compiled) -> HashSet<Key> {
-    let key = |place: u32, value: &Words| {
+fn keys(half: u32, compiled: &Compiled) -> HashSet<TakeKey> {
+    let key = |place: u32, value: &FrameSummary| {
         let mut key = [place; _];
         key[1..].copy_from_slice(value);
         key
@@ -373,7 +375,7 @@ fn keys(half: u32, compiled: &Compiled) -> HashSet<Key> {
     several.flat_map(|(place, one)| one.values.iter().map(move |value| key(place, value))).collect()
 }
 
-fn settings(own: [[u8; 6]; 2], half: u32, compiled: &Compiled) -> Settings {
+fn settings(own: [[u8; 6]; 2], half: u32, compiled: &Compiled) -> TakeSettings {
     let mut settings = [0; _];
     let (head, rows) = settings.split_at_mut(HEAD_WORDS);
     for (words, [a, b, c, d, e, f]) in head.chunks_exact_mut(2).zip(own) {

@@ -14,19 +14,19 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use std::path::Path;
 use std::sync::Arc;
 use weir_app::edits::{self, Edits};
-use weir_app::foreign::{Foreign, Setting, Settings};
+use weir_app::foreign::{Foreign, Setting, SettingValues};
 use weir_app::kind::Kind;
 use weir_config::infile;
 use weir_daemon::nics;
 
 /// Settings of files of other systems that can be run as they are; not used with weir's own configurations.
 #[derive(Clone, Debug)]
-pub struct Options(Settings);
+pub struct Options(SettingValues);
 
 impl Default for Options {
     fn default() -> Options {
-        let defaults = runnable().map(|one| Settings::defaults(one.settings));
-        Options(defaults.fold(Settings::new(Vec::new()), Settings::and))
+        let defaults = runnable().map(|one| SettingValues::defaults(one.settings));
+        Options(defaults.fold(SettingValues::new(Vec::new()), SettingValues::and))
     }
 }
 
@@ -71,12 +71,12 @@ pub fn argument(setting: &'static Setting) -> Arg {
 }
 
 /// Returns the values of settings in parsed arguments.
-pub fn settings(all: impl Iterator<Item = &'static Setting>, matches: &ArgMatches) -> Settings {
+pub fn settings(all: impl Iterator<Item = &'static Setting>, matches: &ArgMatches) -> SettingValues {
     let values = |setting: &'static Setting| {
         let values = matches.get_many::<String>(setting.name).into_iter().flatten();
         values.map(|value| (setting.name, value.clone())).collect::<Vec<_>>()
     };
-    Settings::new(all.flat_map(values).collect())
+    SettingValues::new(all.flat_map(values).collect())
 }
 
 /// Returns the text of a file, or a report of the first byte that is not UTF-8.

@@ -28,21 +28,21 @@ const MAC_OF: &str = "mac_of";
 /// Reads a list of operations.
 #[must_use]
 pub fn template(name: &str, node: &Node, program: &Program, report: &mut Report) -> Template {
-    let mut reader = Reader { program, operations: Vec::new(), last: None };
+    let mut reader = ActionReader { program, operations: Vec::new(), last: None };
     for item in list(node, "operations", report) {
         reader.item(item, report);
     }
     Template { name: name.to_string(), operations: reader.operations }
 }
 
-struct Reader<'a> {
+struct ActionReader<'a> {
     program: &'a Program,
     operations: Vec<Operation>,
     /// The operation of the latest stage among those read so far.
     last: Option<&'static Line>,
 }
 
-impl Reader<'_> {
+impl ActionReader<'_> {
     /// Reads an item of the list: a word, or a mapping from an operation to its arguments.
     fn item(&mut self, item: &Node, report: &mut Report) {
         match &item.kind {
@@ -192,7 +192,7 @@ impl Reader<'_> {
     }
 }
 
-impl Reader<'_> {
+impl ActionReader<'_> {
     /// Reads `{ per_flow: field }`, or `{ per_flow: nat_pool }`, which is an address or a port, like `of`.
     fn learnt(&self, of: Field, node: &Node, report: &mut Report) -> Option<Value> {
         let section = Section::of(node, &["per_flow"], report);

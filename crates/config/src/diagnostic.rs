@@ -222,7 +222,7 @@ impl Report {
             return;
         };
         let _ = writeln!(out, "{file}:{}:{}: {severity}: {}", one.span.line, one.span.column, one.message);
-        let window = Window::of(line, one.span);
+        let window = LineExcerpt::of(line, one.span);
         let _ = writeln!(out, "{:>5} | {}", one.span.line, window.text);
         let _ = writeln!(out, "      | {}{} {help}", window.indent, "^".repeat(window.carets));
         while out.ends_with([' ', '\n']) {
@@ -256,14 +256,14 @@ fn severity(severity: Severity) -> &'static str {
 }
 
 /// The part of a line that is shown.
-struct Window {
+struct LineExcerpt {
     text: String,
     indent: String,
     carets: usize,
 }
 
-impl Window {
-    fn of(line: &str, span: Span) -> Window {
+impl LineExcerpt {
+    fn of(line: &str, span: Span) -> LineExcerpt {
         let characters: Vec<char> = hidden(line).chars().collect();
         let at = (span.column as usize).saturating_sub(1).min(characters.len());
         let start = if characters.len() > 2 * AROUND { at.saturating_sub(AROUND) } else { 0 };
@@ -272,7 +272,7 @@ impl Window {
             range.iter().map(|&one| if one.is_control() { ' ' } else { one }).collect::<String>()
         };
         let carets = (span.length as usize).clamp(1, (end.saturating_sub(at)).max(1));
-        Window { text: shown(&characters[start..end]), indent: " ".repeat(at - start), carets }
+        LineExcerpt { text: shown(&characters[start..end]), indent: " ".repeat(at - start), carets }
     }
 }
 

@@ -88,7 +88,7 @@ pub fn items<'a>(line: &'a str, from: usize, parts: &mut [Item<'a>; ITEMS_MAX]) 
     if !line.is_ascii() {
         return None;
     }
-    let mut flow = Flow { line, bytes: line.as_bytes(), at: from, first: Span::default() };
+    let mut flow = FlowReader { line, bytes: line.as_bytes(), at: from, first: Span::default() };
     if flow.peek()? != b'{' {
         return None;
     }
@@ -110,7 +110,7 @@ fn read<M: Make>(line: &str, from: usize, first: Span) -> Option<M::Part> {
     if !line.is_ascii() {
         return None;
     }
-    let mut flow = Flow { line, bytes: line.as_bytes(), at: from, first };
+    let mut flow = FlowReader { line, bytes: line.as_bytes(), at: from, first };
     if flow.peek()? != b'{' {
         return None;
     }
@@ -118,14 +118,14 @@ fn read<M: Make>(line: &str, from: usize, first: Span) -> Option<M::Part> {
     flow.ends().then_some(map)
 }
 
-struct Flow<'a> {
+struct FlowReader<'a> {
     line: &'a str,
     bytes: &'a [u8],
     at: usize,
     first: Span,
 }
 
-impl Flow<'_> {
+impl FlowReader<'_> {
     fn peek(&self) -> Option<u8> {
         self.bytes.get(self.at).copied()
     }

@@ -9,7 +9,7 @@ use hyper::{Request, Response, StatusCode};
 use serde_json::{Value, json};
 use std::time::Instant;
 use tokio::time::timeout;
-use weir_app::http::{HttpControl, Names, Route};
+use weir_app::http::{HttpControl, RequestNames, Route};
 
 /// The maximum size of a request's body in bytes.
 const BODY_MAX: usize = 1 << 20;
@@ -65,7 +65,7 @@ impl Door {
     async fn carry_out(
         &self,
         apps: &HttpControl,
-        (route, names): (&Route, &Names<'_>),
+        (route, names): (&Route, &RequestNames<'_>),
         body: &Value,
     ) -> Result<(StatusCode, Value), (StatusCode, String)> {
         let bad = |why: String| (StatusCode::BAD_REQUEST, why);

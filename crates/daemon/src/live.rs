@@ -21,7 +21,7 @@ use weir_program::{Entry, GroupId, PipeId, PortId};
 struct LiveFlows<'a> {
     now: &'a Snapshot,
     worker: usize,
-    /// The bindings that new flows get there, as in [`weir_engine::worker::Probe`].
+    /// The bindings that new flows get there, as in [`weir_engine::worker::FramePrediction`].
     next_bindings: Vec<Vec<Option<Binding>>>,
     new_flows: Vec<NewFlowTurns>,
     /// Why not all entries were read.

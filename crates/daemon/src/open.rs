@@ -9,7 +9,7 @@ use std::path::Path;
 use tracing::info;
 use weir_config::infile;
 use weir_config::outfile;
-use weir_config::ports::{self, Traffic};
+use weir_config::ports::{self, GeneratedTraffic};
 use weir_engine::worker::Rewire;
 use weir_packet::{Pool, PoolId, Pools, Port, RegionPool};
 use weir_port::pcap::Output;
@@ -243,7 +243,7 @@ fn one(
 }
 
 /// Creates a port of generated traffic; every worker gets all of it.
-fn arrivals(name: &str, traffic: &Traffic, pools: &mut Pools, pool: PoolId) -> Arrivals {
+fn arrivals(name: &str, traffic: &GeneratedTraffic, pools: &mut Pools, pool: PoolId) -> Arrivals {
     let pace = match traffic.pace {
         ports::Pace::Full => weir_port::Pace::Full,
         ports::Pace::Rate(rate) => weir_port::Pace::PerSecond(rate),

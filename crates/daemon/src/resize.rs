@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use weir_engine::batch::Engine;
 use weir_engine::ring::CarrierSender;
-use weir_engine::worker::{Assembly, Command, Estate, Part, Worker};
+use weir_engine::worker::{Assembly, Command, Part, RetiredState, Worker};
 use weir_packet::{Pools, Port, TableHash};
 use weir_port::xdp::Queues;
 use weir_program::buckets::GroupTables;
@@ -53,14 +53,14 @@ pub enum Resizing {
     /// The workers gather, and flows are moved.
     Gathering(Gathering),
     /// Removed workers close their ports.
-    Leaving(Vec<Receiver<Box<Estate>>>),
+    Leaving(Vec<Receiver<Box<RetiredState>>>),
 }
 
 /// Workers that gather.
 pub struct Gathering {
     assembly: Arc<Assembly>,
     resumed: Vec<Receiver<()>>,
-    estates: Vec<Receiver<Box<Estate>>>,
+    estates: Vec<Receiver<Box<RetiredState>>>,
     after: usize,
     steering: Steering,
 }

@@ -42,7 +42,7 @@ impl Datagram {
 
 /// What should happen to a waiting fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum FragmentFate {
     /// It waits for its first fragment.
     Waits,
     /// Its first fragment has arrived, with these ports; or the fragment is to be examined again.
@@ -53,14 +53,14 @@ enum Fate {
 
 /// A fragment that waits.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingFragment {
     id: DatagramId,
     start: usize,
     length: usize,
     hash: u32,
     input: u32,
     since_ns: u64,
-    fate: Fate,
+    fate: FragmentFate,
 }
 
 /// Fragmented datagrams, as known to a worker.
@@ -70,7 +70,7 @@ pub struct Fragments {
     /// Sets of [`WAYS`] places; empty until they are needed.
     datagrams: Box<[Datagram]>,
     /// In order of arrival, which is also the order of their bytes.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingFragment>,
     bytes: Box<[u8]>,
     /// Fragments that are not gone, and how many of them are due.
     held: usize,
@@ -104,8 +104,9 @@ impl Fragments {
             set[at] = Datagram { id: *id, ports, last_ns: now_ns + 1 };
         }
         if self.held > self.due {
-            for one in self.waiting.iter_mut().filter(|one| one.fate == Fate::Waits && one.id == *id) {
-                one.fate = Fate::Due(Some(ports));
+            for one in self.waiting.iter_mut().filter(|one| one.fate == FragmentFate::Waits && one.id == *id)
+            {
+                one.fate = FragmentFate::Due(Some(ports));
                 self.due += 1;
             }
         }
@@ -140,8 +141,16 @@ impl Fragments {
         };
         self.bytes[start..start + length].copy_from_slice(frame.bytes);
         let Arrived { hash, input, .. } = frame;
-        let fate = Fate::Waits;
-        self.waiting.push_back(Waiting { id: *id, start, length, hash, input, since_ns: now_ns, fate });
+        let fate = FragmentFate::Waits;
+        self.waiting.push_back(WaitingFragment {
+            id: *id,
+            start,
+            length,
+            hash,
+            input,
+            since_ns: now_ns,
+            fate,
+        });
         self.held += 1;
         Some(lost)
     }
@@ -167,8 +176,8 @@ impl Fragments {
     /// Returns true if the oldest one was still waiting.
     fn give_up_oldest(&mut self) -> bool {
         let Some(oldest) = self.waiting.pop_front() else { return false };
-        self.due -= usize::from(matches!(oldest.fate, Fate::Due(_)));
-        let is_there = oldest.fate != Fate::Gone;
+        self.due -= usize::from(matches!(oldest.fate, FragmentFate::Due(_)));
+        let is_there = oldest.fate != FragmentFate::Gone;
         self.held -= usize::from(is_there);
         is_there
     }
@@ -182,20 +191,20 @@ impl Fragments {
     /// Returns the position of the first due fragment at or after a position.
     #[must_use]
     pub fn next_due(&self, from: usize) -> Option<usize> {
-        (from..self.waiting.len()).find(|&at| matches!(self.waiting[at].fate, Fate::Due(_)))
+        (from..self.waiting.len()).find(|&at| matches!(self.waiting[at].fate, FragmentFate::Due(_)))
     }
 
     /// Returns the fragment at a position that [`Fragments::next_due`] has returned.
     #[must_use]
     pub fn frame(&self, at: usize) -> Arrived<'_> {
-        let Waiting { start, length, hash, input, fate, .. } = self.waiting[at];
-        let ports = if let Fate::Due(ports) = fate { ports } else { None };
+        let WaitingFragment { start, length, hash, input, fate, .. } = self.waiting[at];
+        let ports = if let FragmentFate::Due(ports) = fate { ports } else { None };
         Arrived { bytes: &self.bytes[start..start + length], hash, input, ports }
     }
 
     /// Takes that fragment. Positions stay valid.
     pub fn take(&mut self, at: usize) {
-        if std::mem::replace(&mut self.waiting[at].fate, Fate::Gone) != Fate::Gone {
+        if std::mem::replace(&mut self.waiting[at].fate, FragmentFate::Gone) != FragmentFate::Gone {
             self.held -= 1;
             self.due -= 1;
         }
@@ -203,8 +212,8 @@ impl Fragments {
 
     /// Makes every waiting fragment due, without ports.
     pub fn look_again(&mut self) {
-        for one in self.waiting.iter_mut().filter(|one| one.fate == Fate::Waits) {
-            one.fate = Fate::Due(None);
+        for one in self.waiting.iter_mut().filter(|one| one.fate == FragmentFate::Waits) {
+            one.fate = FragmentFate::Due(None);
             self.due += 1;
         }
     }
@@ -213,7 +222,7 @@ impl Fragments {
     pub fn expire(&mut self, now_ns: u64) -> usize {
         let mut expired = 0;
         while let Some(oldest) = self.waiting.front() {
-            let is_there = oldest.fate != Fate::Gone;
+            let is_there = oldest.fate != FragmentFate::Gone;
             if is_there && now_ns.saturating_sub(oldest.since_ns) <= WAIT_NS {
                 break;
             }

@@ -232,12 +232,12 @@ impl Cutter {
             let frame = self.frame(frame);
             self.batch.push(frame).expect("a part is no larger than a batch");
             let told = ports.map(|[sport, dport]| (u32::from(sport) << 16 | u32::from(dport)).to_be_bytes());
-            told.into_iter().for_each(|ports| self.engine.tell_ports(self.batch.len() - 1, ports));
+            told.into_iter().for_each(|ports| self.engine.set_datagram_ports(self.batch.len() - 1, ports));
         }
     }
 
     /// Returns what deltas have counted since the last call.
-    fn deltas(&mut self, program: &Program) -> Sums {
+    fn deltas(&mut self, program: &Program) -> FlowSums {
         let mut all = Vec::new();
         self.engine.take_deltas(|delta| {
             let hits = Count { packets: delta.packets(), bytes: delta.bytes() };
@@ -357,14 +357,14 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Re
 }
 
 /// What flows have counted, by pipe, key and the reason for their end.
-type Sums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64, Option<Observed>)>;
+type FlowSums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64, Option<Observed>)>;
 
 /// Adds up flows that have ended; those without packets contribute nothing.
 fn sums(
     program: &Program,
     ended: impl Iterator<Item = (PipeId, FlowKey, Count, Observed, DeltaReason)>,
-) -> Sums {
-    let mut sums = Sums::new();
+) -> FlowSums {
+    let mut sums = FlowSums::new();
     for (pipe, key, hits, observed, reason) in ended.filter(|(_, _, hits, _, _)| hits.packets != 0) {
         // Which sums make room for others is unspecified, and the interpreter has room for all.
         let pipe_of = &program.pipes[pipe.index()];

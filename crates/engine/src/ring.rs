@@ -21,7 +21,7 @@ pub(crate) const DELTAS_MAX: usize = 4096;
 
 /// The bytes of a frame in transit.
 #[derive(Debug)]
-pub struct Carrier {
+pub struct FrameBytes {
     bytes: Box<[u8; CARRIER_BYTES]>,
     length: usize,
     /// The hash delivered by the NIC with the frame; 0 if there is none or the receiver does not need it.
@@ -34,7 +34,7 @@ pub struct Carrier {
     pub limit: Option<u16>,
 }
 
-impl Carrier {
+impl FrameBytes {
     /// Returns the frame.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -45,16 +45,16 @@ impl Carrier {
 /// The sending end of a ring.
 #[derive(Debug)]
 pub struct CarrierSender {
-    full: SyncSender<Carrier>,
-    empty: Receiver<Carrier>,
+    full: SyncSender<FrameBytes>,
+    empty: Receiver<FrameBytes>,
     held: Arc<AtomicU64>,
 }
 
 /// The receiving end of a ring.
 #[derive(Debug)]
 pub struct CarrierReceiver {
-    full: Receiver<Carrier>,
-    empty: SyncSender<Carrier>,
+    full: Receiver<FrameBytes>,
+    empty: SyncSender<FrameBytes>,
     held: Arc<AtomicU64>,
 }
 
@@ -64,7 +64,7 @@ pub fn carriers(capacity: usize) -> (CarrierSender, CarrierReceiver) {
     let (full, full_end) = sync_channel(capacity);
     let (empty, empty_end) = sync_channel(capacity);
     for _ in 0..capacity {
-        let carrier = Carrier {
+        let carrier = FrameBytes {
             bytes: Box::new([0; CARRIER_BYTES]),
             length: 0,
             hash: 0,
@@ -129,12 +129,12 @@ impl CarrierSender {
 
 impl CarrierReceiver {
     /// Takes the next frame, if there is one.
-    pub fn receive(&mut self) -> Option<Carrier> {
+    pub fn receive(&mut self) -> Option<FrameBytes> {
         self.full.try_recv().ok()
     }
 
     /// Returns a carrier after its frame has been used; until then the ring holds the frame.
-    pub fn done(&mut self, carrier: Carrier) {
+    pub fn done(&mut self, carrier: FrameBytes) {
         self.held.fetch_sub(1, Ordering::Release);
         // If the sender is gone, the carrier is not needed.
         let _ = self.empty.try_send(carrier);

@@ -177,7 +177,7 @@ fn c10_a_flow_is_told_once_and_later_if_there_is_no_room() {
         assert!(bench.deltas.iter().all(|delta| delta.reason() == DeltaReason::First));
         bench.deltas.drain(..).map(|delta| (delta.key, delta.packets())).collect()
     };
-    let mut bench = Bench::new(&learning(|pipe| pipe.tell_first(true).capacity(5_000)));
+    let mut bench = Bench::new(&learning(|pipe| pipe.report_first(true).capacity(5_000)));
     (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53)));
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (7, 53), None);
     assert_eq!(told(&mut bench), [(key, 0)]);

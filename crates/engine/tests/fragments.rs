@@ -128,13 +128,13 @@ fn by_flow() -> Program {
 }
 
 /// Workers with the first port's far ends, and those of all ports.
-struct Crew {
+struct FragmentWorkers {
     workers: Vec<(Worker, Vec<MemWire>)>,
     now_ns: u64,
 }
 
-impl Crew {
-    fn new(program: &Program, count: usize) -> Crew {
+impl FragmentWorkers {
+    fn new(program: &Program, count: usize) -> FragmentWorkers {
         let one = |rings: HandOver| {
             let mut pools = Pools::region(512);
             let id = pools.first().id();
@@ -146,7 +146,10 @@ impl Crew {
             let engine = Engine::new(program, SECRET).expect("a program that compiles");
             (Worker::new(engine, ports, pools).with_hand_over(rings), wires)
         };
-        Crew { workers: HandOver::of_capacity(count, 64).into_iter().map(one).collect(), now_ns: 1 }
+        FragmentWorkers {
+            workers: HandOver::of_capacity(count, 64).into_iter().map(one).collect(),
+            now_ns: 1,
+        }
     }
 
     /// Lets a frame arrive at a worker's first port, and all workers breathe until nothing is left to do.
@@ -200,7 +203,7 @@ fn random_datagrams(random: &mut Random, count: u16) -> Vec<(Vec<u8>, Vec<Vec<u8
 fn f13_fragments_in_any_order_go_where_the_whole_datagram_goes() {
     for (seed, program) in (0..20).flat_map(|seed| [(seed, by_hash()), (seed, by_flow())]) {
         let mut random = Random::from_seed(seed);
-        let mut crew = Crew::new(&program, 1);
+        let mut crew = FragmentWorkers::new(&program, 1);
         let datagrams = random_datagrams(&mut random, 30);
         let mut wanted = BTreeMap::new();
         for (whole, _) in &datagrams {
@@ -242,7 +245,7 @@ fn both_forms_of_following_do_the_same() {
     for seed in 0..60 {
         let mut random = Random::from_seed(seed);
         let program = if seed % 2 == 0 { by_hash() } else { by_flow() };
-        let mut crew = Crew::new(&program, 1);
+        let mut crew = FragmentWorkers::new(&program, 1);
         let mut interpreter =
             Interpreter::new(&program, Engine::new(&program, SECRET).expect("compiles").buckets());
         let mut datagrams = Datagrams::default();
@@ -301,7 +304,7 @@ fn f11_fragments_have_the_ports_of_their_datagram() {
     ];
     let mut program = start(&PORTS, pipes);
     program.follow_fragments();
-    let mut crew = Crew::new(&program.build(), 1);
+    let mut crew = FragmentWorkers::new(&program.build(), 1);
     let fragments = cut(&whole, 9, &[24, 80]);
     for at in [0, 2, 1] {
         crew.arrive(0, &fragments[at]);
@@ -315,7 +318,7 @@ fn f11_fragments_have_the_ports_of_their_datagram() {
     let pipe = Pipe::basic("p").constant(Field::IpProtocol, 6).entry(Entry::default()).forward(PortId(1));
     let mut program = start(&PORTS, [pipe]);
     program.follow_fragments();
-    let mut crew = Crew::new(&program.build(), 1);
+    let mut crew = FragmentWorkers::new(&program.build(), 1);
     crew.arrive(0, &fragments[2]);
     assert_eq!(crew.left(), [(1, fragments[2].clone())]);
 }
@@ -346,7 +349,7 @@ fn f11_ports_are_written_in_all_fragments_alike() {
         let target = |at: u16| Target::new(PORTS[usize::from(at)], PortId(at));
         program.group(Group::new("g", Fill::Maglev, 1009).targets((0..4).map(target)));
         program.follow_fragments();
-        let mut crew = Crew::new(&program.build(), 1);
+        let mut crew = FragmentWorkers::new(&program.build(), 1);
         crew.arrive(0, &whole);
         let [(port, translated)] = &crew.left()[..] else { panic!("{:?}", crew.ledger()) };
         let mut fragments = cut(&whole, 3, &cuts(&mut random, &whole));
@@ -368,7 +371,7 @@ fn f11_fragments_inside_tunnels_have_no_ports() {
     let port = Pipe::basic("port").constant(Field::L4Dport, 53).entry(Entry::default()).forward(PortId(1));
     let mut program = start(&PORTS, [decap.forward(PipeId(1)), port.miss(PortId(2))]);
     program.follow_fragments();
-    let mut crew = Crew::new(&program.build(), 1);
+    let mut crew = FragmentWorkers::new(&program.build(), 1);
     for inside in ["frag=0+ proto=udp sport=7 dport=53", "frag=24 proto=udp payload=00"] {
         let text = format!("src=1.1.1.1 dst=2.2.2.2 tunnel=ipip inner(src=10.0.0.1 dst=10.0.0.2 {inside})");
         crew.arrive(0, &frame(&text));
@@ -378,7 +381,7 @@ fn f11_fragments_inside_tunnels_have_no_ports() {
 
 #[test]
 fn f12_tiny_and_overlapping_fragments_are_malformed() {
-    let mut crew = Crew::new(&by_hash(), 1);
+    let mut crew = FragmentWorkers::new(&by_hash(), 1);
     let tcp = frame(&format!("src=10.0.0.1 dst=192.0.2.1 proto=tcp dport=53 payload={}", "5a".repeat(100)));
     let tiny = cut(&tcp, 1, &[8, 16, 40]);
     for fragment in &tiny[..3] {
@@ -398,7 +401,7 @@ fn f12_tiny_and_overlapping_fragments_are_malformed() {
 
 #[test]
 fn f13_fragments_without_their_first_one_are_dropped_with_a_reason() {
-    let mut crew = Crew::new(&by_flow(), 1);
+    let mut crew = FragmentWorkers::new(&by_flow(), 1);
     let mut random = Random::from_seed(3);
     let whole = datagram(&mut random, 5000, 1500);
     crew.arrive(0, &whole);
@@ -435,7 +438,7 @@ fn f13_fragments_without_their_first_one_are_dropped_with_a_reason() {
 
 #[test]
 fn what_waits_when_a_worker_stops_is_counted() {
-    let mut crew = Crew::new(&by_hash(), 1);
+    let mut crew = FragmentWorkers::new(&by_hash(), 1);
     let whole = datagram(&mut Random::from_seed(1), 5000, 100);
     crew.arrive(0, &cut(&whole, 1, &[40])[1]);
     assert_eq!(crew.ledger().held, 1);
@@ -447,7 +450,7 @@ fn what_waits_when_a_worker_stops_is_counted() {
 fn o6_fragments_that_arrive_at_any_worker_reach_the_worker_of_their_flow() {
     for (count, program) in [2, 4].into_iter().flat_map(|count| [(count, by_hash()), (count, by_flow())]) {
         let mut random = Random::from_seed(count as u64);
-        let mut crew = Crew::new(&program, count);
+        let mut crew = FragmentWorkers::new(&program, count);
         let datagrams = random_datagrams(&mut random, 100);
         let mut wanted = BTreeMap::new();
         for (at, (whole, _)) in datagrams.iter().enumerate() {
@@ -455,7 +458,7 @@ fn o6_fragments_that_arrive_at_any_worker_reach_the_worker_of_their_flow() {
             wanted.insert(at, crew.left()[0].0);
         }
         let pipe = PipeId(program.pipes.len() as u16 - 1);
-        let flows = |crew: &Crew| {
+        let flows = |crew: &FragmentWorkers| {
             let mut all: Vec<_> = Vec::new();
             for (worker, _) in &crew.workers {
                 all.push(

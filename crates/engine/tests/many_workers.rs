@@ -53,7 +53,7 @@ const CHUNKS: u32 = 1024;
 type Hand = (Worker, Vec<MemWire>, SyncSender<Command>);
 
 /// Workers that hand over to each other.
-struct Crew {
+struct PassingWorkers {
     workers: Vec<Hand>,
     now_ns: u64,
     /// The number of the program.
@@ -74,11 +74,11 @@ struct Shown {
     hits: Vec<(u64, Count)>,
     /// Packets that met FLOW pipes.
     met: u64,
-    flows: Vec<BTreeMap<FlowKey, Flow>>,
+    flows: Vec<BTreeMap<FlowKey, TestFlow>>,
 }
 
 #[derive(Debug, PartialEq)]
-struct Flow {
+struct TestFlow {
     decision: FlowDecision,
     binding: Option<Binding>,
     hits: Count,
@@ -86,14 +86,14 @@ struct Flow {
     seen_ms: Option<(u32, u32)>,
 }
 
-impl Crew {
-    fn new(program: &Program, count: usize) -> Crew {
+impl PassingWorkers {
+    fn new(program: &Program, count: usize) -> PassingWorkers {
         let one = |rings: HandOver| {
             let (worker, wires, commands) = hand(program, Engine::new(program, SECRET).expect("compiles"));
             (worker.with_hand_over(rings), wires, commands)
         };
         let workers = HandOver::of_capacity(count, 16).into_iter().map(one).collect();
-        Crew { workers, now_ns: 0, generation: 1, gone: Vec::new(), moved: 0 }
+        PassingWorkers { workers, now_ns: 0, generation: 1, gone: Vec::new(), moved: 0 }
     }
 
     /// Changes the number of workers. The program was swapped before, so that the entries are those that a
@@ -107,7 +107,7 @@ impl Crew {
             engine
         };
         let (answer, replicas) = sync_channel(1);
-        self.tell(0, Command::Replicate(new.clone().map(engine).collect(), answer));
+        self.send(0, Command::Replicate(new.clone().map(engine).collect(), answer));
         let replicas = loop {
             self.workers[0].0.breathe(self.now_ns);
             if let Ok(replicas) = replicas.try_recv() {
@@ -124,17 +124,17 @@ impl Crew {
         let mut rings = rings.chain(std::iter::repeat_with(|| None));
         let (mut resumed, mut estates) = (Vec::new(), Vec::new());
         for own in 0..self.workers.len() {
-            let ((tell, goes_on), (leave, estate)) = (sync_channel(1), sync_channel(1));
+            let ((send, goes_on), (leave, estate)) = (sync_channel(1), sync_channel(1));
             let part = Part {
                 assembly: assembly.clone(),
                 own,
                 hand_over: rings.next().flatten().unwrap_or_default(),
                 stand_in: (own < before).then(|| Box::new(Engine::stand_in(SECRET))),
                 generation: self.generation,
-                resumed: tell,
+                resumed: send,
                 estate: leave,
             };
-            self.tell(own, Command::Resize(Box::new(part)));
+            self.send(own, Command::Resize(Box::new(part)));
             resumed.push(goes_on);
             estates.push(estate);
         }
@@ -151,7 +151,7 @@ impl Crew {
                     break estate;
                 }
             };
-            self.tell(0, Command::Inherit(estate));
+            self.send(0, Command::Inherit(estate));
         }
         for (worker, wires, _) in self.workers.drain(after.min(before)..before) {
             assert!(worker.is_stopped());
@@ -159,7 +159,7 @@ impl Crew {
         }
     }
 
-    fn tell(&self, worker: usize, command: Command) {
+    fn send(&self, worker: usize, command: Command) {
         self.workers[worker].2.try_send(command).expect("room");
     }
 
@@ -309,7 +309,7 @@ impl Crew {
                             before.hits.add(flow.hits);
                         }
                         None => {
-                            let new = Flow {
+                            let new = TestFlow {
                                 decision: flow.decision,
                                 binding: flow.binding,
                                 hits: flow.hits,
@@ -463,7 +463,7 @@ struct Met {
 
 /// Swaps the program of all crews. The last crew also changes its number of workers, with frames in flight
 /// between them. Returns the number.
-fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
+fn swap(crews: &mut [PassingWorkers], program: &Program, random: &mut Random) -> usize {
     let (rings, mut after) = (random.percent(50), random.pick(&[1, 2, 4]));
     if program.follow_fragments {
         // What a worker knows about datagrams does not move with them.
@@ -482,7 +482,7 @@ fn swap(crews: &mut [Crew], program: &Program, random: &mut Random) -> usize {
 }
 
 /// Compares what all crews show with what the first one shows, and returns that.
-fn compare(crews: &[Crew], program: &Program, met: &mut Met) -> Result<Shown, String> {
+fn compare(crews: &[PassingWorkers], program: &Program, met: &mut Met) -> Result<Shown, String> {
     let wanted = crews[0].shown(program);
     for crew in &crews[1..] {
         let found = crew.shown(program);
@@ -521,7 +521,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
     met.inner += u64::from(owners(&program).0.iter().flatten().any(is_inner));
     met.ahead += u64::from(looks_ahead(&program));
     // The last crew changes its number of workers.
-    let mut crews = [1, 2, 4, 2].map(|count| Crew::new(&program, count));
+    let mut crews = [1, 2, 4, 2].map(|count| PassingWorkers::new(&program, count));
     let mut now_ns = 0;
     for act in 0..ACTS {
         let state = crews[0].workers[0].0.engine().snapshot();
@@ -554,7 +554,9 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
             }
             Event::Time { ns } => {
                 now_ns += ns;
-                let live = |crew: &Crew| crew.shown(&program).flows.iter().map(BTreeMap::len).sum::<usize>();
+                let live = |crew: &PassingWorkers| {
+                    crew.shown(&program).flows.iter().map(BTreeMap::len).sum::<usize>()
+                };
                 let before = live(&crews[2]);
                 crews.iter_mut().for_each(|crew| crew.age(now_ns));
                 met.aged += before - live(&crews[2]).min(before);
@@ -562,7 +564,7 @@ fn run(seed: u64, met: &mut Met) -> Result<(), String> {
             }
             Event::Age => continue,
         };
-        crews.iter_mut().for_each(Crew::breathe);
+        crews.iter_mut().for_each(PassingWorkers::breathe);
         let wanted = compare(&crews, &program, met).map_err(|why| format!("act {act}, {what}: {why}"))?;
         met.moved += std::mem::take(&mut crews[3].moved);
         met.flows += wanted.flows.iter().map(BTreeMap::len).sum::<usize>();
@@ -600,7 +602,7 @@ fn unique_bindings(shown: &Shown) -> Result<usize, String> {
 
 /// Proposes changes while frames are in flight between workers.
 fn propose_under_way(
-    crew: &mut Crew,
+    crew: &mut PassingWorkers,
     program: &Program,
     random: &mut Random,
     met: &mut Met,

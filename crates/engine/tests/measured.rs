@@ -116,10 +116,10 @@ fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
 }
 
 /// Octets, flags, class, VLAN, ICMP.
-type Said = (u64, u8, u8, u16, u16);
+type ObservedFields = (u64, u8, u8, u16, u16);
 
 /// Frames of one flow, and what records report about them in total.
-fn described() -> Vec<(Vec<Vec<u8>>, Said)> {
+fn described() -> Vec<(Vec<Vec<u8>>, ObservedFields)> {
     let frame = |text: &str, length: usize| {
         let mut frame = weir_packet::craft::frame(text);
         frame.resize(frame.len().max(length), 0);

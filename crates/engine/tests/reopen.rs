@@ -125,7 +125,7 @@ fn without_states_without_learning_and_with_an_entry_of_its_own_no_syn_ends_a_fl
 
 #[test]
 fn while_deltas_have_no_room_the_syn_joins_its_flow() {
-    let mut both = Both::new(&in_turn(|pipe| pipe.tell_first(true).capacity(5_000)));
+    let mut both = Both::new(&in_turn(|pipe| pipe.report_first(true).capacity(5_000)));
     let first = both.segments(&["S", "A", "FA"])[0];
     both.bench.learn(4_200);
     assert_eq!(both.bench.frame(PortId(0), &client("S")), Verdict::Transmit(PortId(first)));

@@ -26,9 +26,9 @@ pub(super) struct Action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
     /// New MAC addresses.
-    L2(Source),
+    L2(SourceMacOrigin),
     /// A tunnel, over IPv6 or IPv4.
-    Tunnel(Way, bool),
+    Tunnel(Encapsulation, bool),
     /// GUE over IPv4 in the format of the GLB director, which includes the other back end of the packet's
     /// row.
     SecondChance,
@@ -40,7 +40,7 @@ enum What {
 
 /// Where the source MAC address comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
+pub(super) enum SourceMacOrigin {
     /// Taken from the entry.
     Given,
     /// The address that the packet was sent to.
@@ -57,29 +57,29 @@ pub(super) struct Translation {
     /// Whether the source is replaced with an address and a port from a pool.
     pub full: bool,
     /// Where the source MAC address comes from.
-    pub source: Source,
+    pub source: SourceMacOrigin,
 }
 
 /// Tunnels to back ends.
-const TUNNELS: [Way; 5] = [
-    Way::of(TunnelKind::Ipip),
-    Way::of(TunnelKind::Gue),
-    Way { kind: TunnelKind::Gue, bare: true },
-    Way::of(TunnelKind::Gre),
-    Way::of(TunnelKind::Vxlan),
+const TUNNELS: [Encapsulation; 5] = [
+    Encapsulation::of(TunnelKind::Ipip),
+    Encapsulation::of(TunnelKind::Gue),
+    Encapsulation { kind: TunnelKind::Gue, bare: true },
+    Encapsulation::of(TunnelKind::Gre),
+    Encapsulation::of(TunnelKind::Vxlan),
 ];
 
 /// A kind of tunnel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Way {
+pub(super) struct Encapsulation {
     kind: TunnelKind,
     /// Whether it is GUE of variant 1, which has no header.
     bare: bool,
 }
 
-impl Way {
-    const fn of(kind: TunnelKind) -> Way {
-        Way { kind, bare: false }
+impl Encapsulation {
+    const fn of(kind: TunnelKind) -> Encapsulation {
+        Encapsulation { kind, bare: false }
     }
 }
 
@@ -99,7 +99,7 @@ impl Action {
     /// end from it, or for other pipes.
     pub fn direct(rows: bool) -> Vec<Action> {
         let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
-        let stations = [What::L2(Source::Given), What::L2(Source::Copied)];
+        let stations = [What::L2(SourceMacOrigin::Given), What::L2(SourceMacOrigin::Copied)];
         let second_chance = rows.then_some(What::SecondChance);
         with_tags(stations.into_iter().chain(tunnels).chain(second_chance).collect())
     }
@@ -107,7 +107,7 @@ impl Action {
     /// Returns all actions that translate addresses, including those for answers.
     pub fn translating(ipv6: bool, full: bool) -> Vec<Action> {
         let mut all = Vec::new();
-        for source in [Source::Given, Source::Copied] {
+        for source in [SourceMacOrigin::Given, SourceMacOrigin::Copied] {
             for port in [false, true] {
                 all.push(What::Nat(Translation { ipv6, port, full, source }));
             }
@@ -118,15 +118,15 @@ impl Action {
 
     /// Returns the action for answers.
     pub fn answers(ipv6: bool, full: bool, tagged: bool) -> Action {
-        let what = What::Answers(Translation { ipv6, port: true, full, source: Source::Copied });
+        let what = What::Answers(Translation { ipv6, port: true, full, source: SourceMacOrigin::Copied });
         Action { what, tagged, limited: false }
     }
 
     /// Returns the action of a back end, one of `all`.
     fn of((service, back_end): (&Service, &BackEnd), own: Option<Mac>, all: &[Action]) -> Action {
         let has_rows = || all.iter().any(|one| one.what == What::SecondChance);
-        let source = if own.is_some() { Source::Given } else { Source::Copied };
-        let tunnel = |kind, ip: IpAddr| What::Tunnel(Way::of(kind), ip.is_ipv6());
+        let source = if own.is_some() { SourceMacOrigin::Given } else { SourceMacOrigin::Copied };
+        let tunnel = |kind, ip: IpAddr| What::Tunnel(Encapsulation::of(kind), ip.is_ipv6());
         let nat = |port: Option<u16>, full| {
             let ipv6 = service.has(true);
             What::Nat(Translation { ipv6, port: port.is_some(), full, source })
@@ -136,7 +136,9 @@ impl Action {
             Mode::Ipip(ip) => tunnel(TunnelKind::Ipip, ip),
             mode if service.has_second_chance(mode) && has_rows() => What::SecondChance,
             Mode::Gue(ip) => tunnel(TunnelKind::Gue, ip),
-            Mode::BareGue(ip) => What::Tunnel(Way { kind: TunnelKind::Gue, bare: true }, ip.is_ipv6()),
+            Mode::BareGue(ip) => {
+                What::Tunnel(Encapsulation { kind: TunnelKind::Gue, bare: true }, ip.is_ipv6())
+            }
             Mode::Gre(ip) => tunnel(TunnelKind::Gre, ip),
             Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
             Mode::Nat { port, .. } => nat(port, false),
@@ -148,10 +150,10 @@ impl Action {
 
     /// Returns its name in the pipe.
     fn name(self) -> String {
-        let from = |source| if source == Source::Copied { "_back" } else { "" };
+        let from = |source| if source == SourceMacOrigin::Copied { "_back" } else { "" };
         let name = match self.what {
             What::L2(source) => format!("l2{}", from(source)),
-            What::Tunnel(Way { kind, bare }, ipv6) => {
+            What::Tunnel(Encapsulation { kind, bare }, ipv6) => {
                 let (variant, over) = (if bare { "1" } else { "" }, if ipv6 { "ipv6" } else { "ipv4" });
                 format!("{kind}{variant}_over_{over}")
             }
@@ -171,7 +173,7 @@ impl Action {
         let operations = match self.what {
             What::L2(source) => stations(source).to_vec(),
             What::Tunnel(way, ipv6) => tunnel(way, ipv6, false),
-            What::SecondChance => tunnel(Way::of(TunnelKind::Gue), false, true),
+            What::SecondChance => tunnel(Encapsulation::of(TunnelKind::Gue), false, true),
             What::Nat(translation) => translate(translation),
             What::Answers(translation) => restore(translation),
         };
@@ -189,10 +191,10 @@ impl Action {
 }
 
 /// Sets both MAC addresses.
-fn stations(source: Source) -> [Operation; 2] {
+fn stations(source: SourceMacOrigin) -> [Operation; 2] {
     let from = match source {
-        Source::Given => Operation::Set(Field::EthSrc, Value::PerEntry),
-        Source::Copied => Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
+        SourceMacOrigin::Given => Operation::Set(Field::EthSrc, Value::PerEntry),
+        SourceMacOrigin::Copied => Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
     };
     [from, Operation::Set(Field::EthDst, Value::PerEntry)]
 }
@@ -201,7 +203,7 @@ fn stations(source: Source) -> [Operation; 2] {
 /// UDP source port (if the tunnel uses UDP), into the IPv6 flow label, and into the source address (if the
 /// service has a prefix). UDP over IPv6 carries a checksum: by default receivers drop packets without one
 /// (RFC 6936 §4; Linux's vxlan and fou).
-fn tunnel(Way { kind, bare }: Way, ipv6: bool, second_chance: bool) -> Vec<Operation> {
+fn tunnel(Encapsulation { kind, bare }: Encapsulation, ipv6: bool, second_chance: bool) -> Vec<Operation> {
     let given = Value::PerEntry;
     let is_vxlan = kind == TunnelKind::Vxlan;
     let encap = Encap {

@@ -5,7 +5,7 @@ use super::announce::{Answered, Source};
 use super::answers;
 use super::bits::assignment;
 use super::choosers::Translated;
-use super::health::{Health, LbApp, Told};
+use super::health::{BackEndReport, Health, LbApp};
 use super::names::NAME;
 use super::pipes::{self, Writer};
 use super::probes;
@@ -293,7 +293,7 @@ impl Configured for Lb {
 }
 
 /// Returns the MAC address of a back end; empty while it is not known.
-fn mac(back_end: &BackEnd, told: &Told) -> String {
+fn mac(back_end: &BackEnd, told: &BackEndReport) -> String {
     match back_end.resolve {
         None => write_mac(back_end.mac.number()),
         Some(_) => told.mac.map_or_else(String::new, |mac| write_mac(mac.number())),

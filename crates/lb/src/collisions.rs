@@ -19,20 +19,25 @@ pub(super) struct Collision<'a> {
 /// An address and a protocol of back ends.
 type Station = (IpAddr, u8);
 /// A service, by its position, and the address that clients send to.
-type Way<'a> = (usize, &'a Address);
+type ServiceAddress<'a> = (usize, &'a Address);
 /// The first and the last port.
-type Ports = (u16, u16);
+type PortRange = (u16, u16);
 
 /// The translations found so far. There may be a million pairs of service and back end.
 #[derive(Default)]
-struct Known<'a> {
-    single: BTreeMap<(Station, u16), Way<'a>>,
-    ranges: HashMap<Station, Vec<(Ports, Way<'a>)>>,
+struct Translations<'a> {
+    single: BTreeMap<(Station, u16), ServiceAddress<'a>>,
+    ranges: HashMap<Station, Vec<(PortRange, ServiceAddress<'a>)>>,
 }
 
-impl<'a> Known<'a> {
+impl<'a> Translations<'a> {
     /// Adds a translation to these ports. Returns an earlier one that shares a port with it, and the port.
-    fn add(&mut self, to: Station, (first, last): Ports, way: Way<'a>) -> Option<(Way<'a>, u16)> {
+    fn add(
+        &mut self,
+        to: Station,
+        (first, last): PortRange,
+        way: ServiceAddress<'a>,
+    ) -> Option<(ServiceAddress<'a>, u16)> {
         let single = self.single.range((to, first)..=(to, last));
         let single = single.map(|((_, port), other)| (*other, *port)).find(|(other, _)| *other != way);
         let ranges = self.ranges.get(&to).into_iter().flatten();
@@ -50,7 +55,7 @@ impl<'a> Known<'a> {
 
 /// Returns the first collision of each service with an earlier one, or within itself.
 pub(super) fn collisions(services: &[Service]) -> Vec<Collision<'_>> {
-    let (mut known, mut found) = (Known::default(), Vec::new());
+    let (mut known, mut found) = (Translations::default(), Vec::new());
     for (at, second) in services.iter().enumerate() {
         let mut own = None;
         for back_end in second.back_ends.iter() {

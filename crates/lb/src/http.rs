@@ -3,7 +3,7 @@
 use crate::names::NAME;
 use crate::yaml::SERVICE as SERVICE_KEYS;
 use serde_json::{Map, Value, json};
-use weir_app::http::{HttpControl, Names, Route};
+use weir_app::http::{HttpControl, RequestNames, Route};
 use weir_config::schema::Schema;
 
 /// Control of the load balancer.
@@ -68,7 +68,7 @@ const ROUTES: &[Route] = &[
 ///
 /// # Errors
 /// The error describes the problem with the body.
-fn request(route: &Route, names: &Names<'_>, body: &Value) -> Result<Value, String> {
+fn request(route: &Route, names: &RequestNames<'_>, body: &Value) -> Result<Value, String> {
     let owner = ["service", "pool"].into_iter().find_map(|key| Some((key, names.of(key)?)));
     let mut one = Map::new();
     if let Some((key, name)) = owner {
@@ -101,7 +101,7 @@ const WORDS: [&str; 7] = ["add", "remove", "drain", "maintenance", "enable", "we
 /// The values of a back end's state, and the verbs of the requests that set them.
 const STATES: [(&str, &str); 3] = [("up", "enable"), ("draining", "drain"), ("maintenance", "maintenance")];
 
-fn patch(names: &Names<'_>, body: &Value) -> Result<Value, String> {
+fn patch(names: &RequestNames<'_>, body: &Value) -> Result<Value, String> {
     let (service, back_end) = (names.of("service"), names.of("back_end"));
     let mut orders = Vec::new();
     for (key, value) in body.as_object().into_iter().flatten() {
@@ -124,7 +124,7 @@ fn patch(names: &Names<'_>, body: &Value) -> Result<Value, String> {
 }
 
 /// Selects what a path names from the list of all services; `None` if it does not exist.
-fn pick(names: &Names<'_>, route: &Route, listed: &Value) -> Option<Value> {
+fn pick(names: &RequestNames<'_>, route: &Route, listed: &Value) -> Option<Value> {
     let named = |list: &Value, name: &str| {
         list.as_array().and_then(|list| list.iter().find(|one| one["name"] == name)).cloned()
     };

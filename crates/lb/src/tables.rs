@@ -30,7 +30,7 @@ const GROUP_BIT: u128 = 1 << 40;
 
 /// A table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Table {
+pub(super) struct ServiceTable {
     ipv6: bool,
     of: Of,
 }
@@ -94,14 +94,14 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns the tables that are needed, in the order in which packets meet them.
-    pub fn tables(&self) -> Vec<Table> {
+    pub fn tables(&self) -> Vec<ServiceTable> {
         let services = [Of::Exact, Of::Wide, Of::Errors, Of::WideErrors, Of::Answers];
         let all = services.into_iter().chain([Of::Asked, Of::Echo, Of::WideEcho]);
-        let tables = all.flat_map(|of| [false, true].map(|ipv6| Table { ipv6, of }));
+        let tables = all.flat_map(|of| [false, true].map(|ipv6| ServiceTable { ipv6, of }));
         tables.filter(|table| self.is_needed(*table)).collect()
     }
 
-    fn is_needed(&self, table: Table) -> bool {
+    fn is_needed(&self, table: ServiceTable) -> bool {
         let mut addresses = self.services.iter().flat_map(|service| &service.addresses);
         addresses.any(|address| table.has(address))
             || table.of == Of::Answers && self.translated().any(|(_, ipv6, _)| ipv6 == table.ipv6)
@@ -117,7 +117,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns a table as a pipe.
-    pub fn pipe(&self, table: Table, blank: Pipe) -> Pipe {
+    pub fn pipe(&self, table: ServiceTable, blank: Pipe) -> Pipe {
         let entries = match table.of {
             Of::Asked => return self.asked(table.ipv6, blank),
             Of::Answers => self.answers(table.ipv6),
@@ -138,7 +138,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Whether connections found in a table have their MSS clamped.
-    fn clamps(&self, table: Table) -> bool {
+    fn clamps(&self, table: ServiceTable) -> bool {
         let limits = |service: &&Service| service.mss(table.ipv6).is_some();
         let mut services = self.services.iter().filter(limits);
         let finds = |address: &Address| table.has(address) && address.protocol == PROTOCOL_TCP;
@@ -149,7 +149,7 @@ impl<'a> Finder<'a> {
         }
     }
 
-    fn matching(&self, table: Table, blank: Pipe) -> Pipe {
+    fn matching(&self, table: ServiceTable, blank: Pipe) -> Pipe {
         let blank = if table.is_wide() { Pipe { kind: PipeKind::Acl, ..blank } } else { blank };
         let given = |pipe: Pipe, field: Field| match table.is_wide() {
             true => pipe.matching(field, Criterion::Masked),
@@ -217,7 +217,7 @@ impl<'a> Finder<'a> {
     }
 
     /// Returns the entries for pings: to the app, or to the back ends of a service.
-    fn pings(&self, table: Table) -> Vec<Entry> {
+    fn pings(&self, table: ServiceTable) -> Vec<Entry> {
         let Some((answered, replies)) = &self.answered else { return Vec::new() };
         let mut entries = Vec::new();
         for ping in answered.pings.iter().filter(|ping| table.has_ping(ping)) {
@@ -258,7 +258,7 @@ impl<'a> Finder<'a> {
         heads.into_iter().map(|head| head.and(port)).collect()
     }
 
-    fn entries(&self, table: Table) -> Vec<Entry> {
+    fn entries(&self, table: ServiceTable) -> Vec<Entry> {
         let mut entries = Vec::new();
         for (at, service) in self.services.iter().enumerate() {
             let chooser = match table.has_errors() {
@@ -350,7 +350,7 @@ pub(super) fn ports(services: &[Service]) -> Vec<PortId> {
     ports
 }
 
-impl Table {
+impl ServiceTable {
     /// Returns its name, if it is not the first.
     pub fn name(self) -> String {
         let family = if self.ipv6 { "v6" } else { "v4" };

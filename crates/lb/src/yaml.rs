@@ -140,7 +140,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         addresses_known(&lb, scope);
         stays_silent(&lb, &nodes, scope);
         too_narrow(&lb, &nodes, scope);
-        hears_some(&lb, scope);
+        warn_partial_interfaces(&lb, scope);
         for (origin, says) in super::pools::tight(&lb.services, &lb.nat_pools, lb.flows) {
             scope.report.warning(scope.report.span_of(origin), says);
         }
@@ -337,7 +337,7 @@ fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
 
 /// Warns about VIPs at interfaces of which weir has only some queues: requests for them may arrive on any
 /// queue.
-fn hears_some(lb: &Lb, scope: &mut Scope<'_>) {
+fn warn_partial_interfaces(lb: &Lb, scope: &mut Scope<'_>) {
     for speaker in &lb.answered.speakers {
         let port = &scope.ports[speaker.port.index()];
         let PortKind::Xdp(Xdp { queues: Some(queues), .. }) = &port.kind else { continue };

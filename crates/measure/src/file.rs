@@ -14,7 +14,7 @@ use crate::sketches::{Sketches, Totals, keys_of};
 use crate::summary::Summary;
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
-use weir_sketch::top_counts::Row;
+use weir_sketch::top_counts::TopCount;
 use weir_sketch::{Count, Distinct, FormatError, KeyHash, KeyKind, Quantiles, Seed, TopCounts};
 
 /// The magic number of a sketch file.
@@ -109,7 +109,7 @@ impl Summary {
         }
         for (place, (top, part)) in all.tops.iter().zip(crate::sketches::TOP_PARTS).enumerate() {
             let Some(top) = top else { continue };
-            let row = |row: &Row<5>| (self.keys.text(place, &row.key), row.packets - row.error);
+            let row = |row: &TopCount<5>| (self.keys.text(place, &row.key), row.packets - row.error);
             let rows: Vec<(String, u64)> = top.top(top.len()).iter().map(row).collect();
             let bytes = weir_sketch::frequent_items(&rows, top.missing(), top.total().packets);
             files.push((format!("{}.frequent", part.word()), bytes));
@@ -245,7 +245,7 @@ impl Body {
         let Count { packets, bytes } = top.total();
         self.counts([packets, bytes, top.left_out()]);
         // In the order of keys, so that equal measurements produce equal files.
-        let mut rows: Vec<Row<5>> = top.iter().collect();
+        let mut rows: Vec<TopCount<5>> = top.iter().collect();
         rows.sort_unstable_by_key(|row| row.key);
         self.u32(rows.len() as u32);
         for row in rows {
@@ -416,7 +416,7 @@ impl<'a> Left<'a> {
         for _ in 0..count {
             let key = self.words()?;
             let [packets, error, bytes] = self.counts()?;
-            rows.push(Row { key, packets, error, bytes });
+            rows.push(TopCount { key, packets, error, bytes });
         }
         match TopCounts::of_rows(keys, &rows, Count { packets, bytes }, left_out, hash) {
             Some(top) => Ok(top),

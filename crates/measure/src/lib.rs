@@ -26,7 +26,9 @@ mod tests;
 mod text;
 mod truth;
 
-pub use app::{Board, Export, HISTORY, Ipfix, KIND, Measurement, OfOverlay, Parquet, Sum, Told};
+pub use app::{
+    Export, HISTORY, Ipfix, KIND, MeasurePublisher, Measurement, MeasurementReport, OfOverlay, Parquet, Sum,
+};
 pub use file::{FileError, Unlike};
 pub use frames::{Frames, NoFlow};
 pub use link::Link;

@@ -6,7 +6,7 @@
 //! ([`DETAILED`]), then not at all ([`INTERVALS`]).
 
 use crate::export::Given;
-use crate::export::flows::Flows;
+use crate::export::flows::UnreportedFlows;
 use crate::frames::Frames;
 use crate::link::Link;
 use crate::record::FlowRecord;
@@ -124,7 +124,7 @@ pub struct Recording<'a> {
     summary: Summary,
     frames: Frames,
     /// Flows, and the callback they are reported to.
-    flows: Option<(Flows, &'a mut dyn FnMut(Given))>,
+    flows: Option<(UnreportedFlows, &'a mut dyn FnMut(Given))>,
     interval_ns: Option<u64>,
     /// The current interval.
     start_ns: Option<u64>,
@@ -151,10 +151,10 @@ impl<'a> Recording<'a> {
         }
     }
 
-    /// Also reports every flow to `give`, with all its packets; [`Flows`] says when.
+    /// Also reports every flow to `give`, with all its packets; [`UnreportedFlows`] says when.
     #[must_use]
     pub fn giving(self, give: &'a mut dyn FnMut(Given)) -> Recording<'a> {
-        Recording { flows: Some((Flows::default(), give)), ..self }
+        Recording { flows: Some((UnreportedFlows::default(), give)), ..self }
     }
 
     /// Counts a frame: when it was recorded, on which link type, the recorded part, and its bytes on the

@@ -9,7 +9,7 @@ use crate::sketches::Sketches;
 use crate::summary::Summary;
 use crate::truth::{self, Truth};
 use std::collections::BTreeMap;
-use weir_sketch::top_counts::Row;
+use weir_sketch::top_counts::TopCount;
 use weir_sketch::{Estimate, Exact, Quantiles, TopCounts};
 
 /// The shares of quantiles.
@@ -86,7 +86,7 @@ impl Reporting<'_> {
 
     fn top(&self, place: usize, exact: Option<&Exact<5>>) -> Option<TopList> {
         let top = self.sketches.tops[place].as_ref()?;
-        let row = |row: Row<5>| {
+        let row = |row: TopCount<5>| {
             let bytes = row.bytes(self.summary.largest);
             let exact = exact.map(|exact| exact.get(&row.key));
             TopRow {

@@ -10,7 +10,7 @@ use super::{AF_BRIDGE, AF_INET, AF_INET6};
 
 /// What a message reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct NetlinkEvent {
     /// Whether the object exists; otherwise it was removed.
     pub exists: bool,
     /// The object in its present state, or in its last one.
@@ -40,12 +40,12 @@ pub enum Object {
     Other,
 }
 
-impl Event {
+impl NetlinkEvent {
     /// Parses a message of rtnetlink.
     #[must_use]
-    pub fn parse(kind: u16, body: &[u8]) -> Event {
+    pub fn parse(kind: u16, body: &[u8]) -> NetlinkEvent {
         // The types of each object start with that of a new one, at a multiple of four (RTM_FAM).
-        Event { exists: kind.is_multiple_of(4), object: object(kind, body).unwrap_or(Object::Other) }
+        NetlinkEvent { exists: kind.is_multiple_of(4), object: object(kind, body).unwrap_or(Object::Other) }
     }
 }
 

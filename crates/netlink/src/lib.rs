@@ -4,7 +4,7 @@
 //! - `message.rs`: messages and attributes as bytes, read and written.
 //! - `socket.rs`: requests: [`get`] an object, [`dump`] all of a kind, [`change`] one.
 //! - `monitor.rs`: [`Monitor`] receives notifications and says when some were lost.
-//! - `event.rs`: [`Event`], the contents of a notification or of an element of a dump.
+//! - `event.rs`: [`NetlinkEvent`], the contents of a notification or of an element of a dump.
 //! - `rtm.rs`: the types of messages.
 //! - `link.rs`, `address.rs`, `neighbour.rs`, `route.rs`, `filter.rs`, `netdev.rs`, `namespace.rs`: one kind
 //!   of object each: its parser, and the requests about it.
@@ -28,7 +28,7 @@ pub mod rtm;
 mod socket;
 
 pub use address::{Address, add_address, addresses};
-pub use event::{Event, Object};
+pub use event::{NetlinkEvent, Object};
 pub use filter::{Filter, filters};
 pub use link::{Link, Vxlan, links, set_up};
 pub use message::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, Request};
@@ -55,5 +55,5 @@ pub const AF_INET6: u8 = 10;
 
 /// Parses a body in every way, for fuzzers.
 pub fn parse_all(kind: u16, body: &[u8]) {
-    let _ = (Event::parse(kind, body), filter::Filter::parse(body), netdev::device(body));
+    let _ = (NetlinkEvent::parse(kind, body), filter::Filter::parse(body), netdev::device(body));
 }

@@ -44,7 +44,7 @@ impl Interpreter {
                     // Absent if the flow belongs to another flow source.
                     let Some(flow) = state.flows.get_mut(&key) else { continue };
                     let is_reset = by_state && follow(flow, segment);
-                    if let Some(sum) = flow.give_due(measured, now_ms) {
+                    if let Some(sum) = flow.report_due(measured, now_ms) {
                         state.given += sum.hits.packets;
                         state.ended.push((key, sum, DeltaReason::Interval));
                     }

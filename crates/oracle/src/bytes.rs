@@ -3,7 +3,7 @@
 //! it.
 
 use super::fields::read_bits;
-use super::tunnel_headers::{Inside, Tunnel, tunnel};
+use super::tunnel_headers::{Inside, ParsedTunnel, tunnel};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_packet::{Depth, DropReason, TunnelPorts};
 
@@ -23,7 +23,7 @@ pub(super) struct Headers {
     /// What IP carries, unless it is a fragment.
     pub transport: Option<Transport>,
     /// What UDP or IP carries, if that is a tunnel.
-    pub tunnel: Option<Tunnel>,
+    pub tunnel: Option<ParsedTunnel>,
 }
 
 /// An IP header with its options or extension headers.

@@ -5,7 +5,7 @@ use weir_packet::{Field, FieldKind, LevelId};
 
 /// Where the value of a field is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum FieldLocation {
     /// Nowhere: the packet does not have the field.
     Absent,
     /// In the frame: the first bit, counted from the start of the frame, and the number of bits.
@@ -27,14 +27,14 @@ pub(super) struct Facts {
 }
 
 /// Where `field` is.
-pub(super) fn place(field: Field, headers: &Headers, facts: Facts) -> Place {
+pub(super) fn place(field: Field, headers: &Headers, facts: Facts) -> FieldLocation {
     match field.kind {
-        FieldKind::InputPort => return Place::Fact(u128::from(facts.input)),
-        FieldKind::MeterColor => return Place::Fact(u128::from(facts.color)),
-        FieldKind::Meta0 => return Place::Meta(0),
-        FieldKind::Meta1 => return Place::Meta(1),
-        FieldKind::Meta2 => return Place::Meta(2),
-        FieldKind::Meta3 => return Place::Meta(3),
+        FieldKind::InputPort => return FieldLocation::Fact(u128::from(facts.input)),
+        FieldKind::MeterColor => return FieldLocation::Fact(u128::from(facts.color)),
+        FieldKind::Meta0 => return FieldLocation::Meta(0),
+        FieldKind::Meta1 => return FieldLocation::Meta(1),
+        FieldKind::Meta2 => return FieldLocation::Meta(2),
+        FieldKind::Meta3 => return FieldLocation::Meta(3),
         _ => {}
     }
     if field.kind == FieldKind::TunnelId || field.spec().tunnel.is_some() {
@@ -44,27 +44,30 @@ pub(super) fn place(field: Field, headers: &Headers, facts: Facts) -> Place {
         LevelId::Outer => Some(headers),
         LevelId::Inner => headers.inner(),
     };
-    level.map_or(Place::Absent, |level| level_place(field, level))
+    level.map_or(FieldLocation::Absent, |level| level_place(field, level))
 }
 
 /// Where the id of the tunnel is, for any kind or for one.
-fn tunnel_place(field: Field, headers: &Headers) -> Place {
+fn tunnel_place(field: Field, headers: &Headers) -> FieldLocation {
     let kind = field.spec().tunnel;
     let tunnel = headers.tunnel.as_ref().filter(|tunnel| kind.is_none_or(|kind| kind == tunnel.kind));
     match tunnel.map(|tunnel| tunnel.id) {
-        Some(Some((first, count))) => Place::Bits { first, count },
+        Some(Some((first, count))) => FieldLocation::Bits { first, count },
         // A tunnel without an id has the id 0, but no VNI and no key.
-        Some(None) if kind.is_none() => Place::Fact(0),
-        _ => Place::Absent,
+        Some(None) if kind.is_none() => FieldLocation::Fact(0),
+        _ => FieldLocation::Absent,
     }
 }
 
 /// Bits of a header, if the packet has that header.
-fn bits(field: Field, header: Option<usize>, first: usize) -> Place {
-    header.map_or(Place::Absent, |start| Place::Bits { first: 8 * start + first, count: width(field) })
+fn bits(field: Field, header: Option<usize>, first: usize) -> FieldLocation {
+    header.map_or(FieldLocation::Absent, |start| FieldLocation::Bits {
+        first: 8 * start + first,
+        count: width(field),
+    })
 }
 
-fn level_place(field: Field, headers: &Headers) -> Place {
+fn level_place(field: Field, headers: &Headers) -> FieldLocation {
     use TransportKind::{Icmp, Icmpv6, Tcp, Udp};
     let ethernet = headers.ethernet;
     let tag = |number: usize| headers.tags.get(number).copied();
@@ -76,7 +79,9 @@ fn level_place(field: Field, headers: &Headers) -> Place {
     match field.kind {
         FieldKind::EthDst => bits(ethernet, 0),
         FieldKind::EthSrc => bits(ethernet, 48),
-        FieldKind::EthType => ethernet.map_or(Place::Absent, |_| Place::Fact(u128::from(headers.ether_type))),
+        FieldKind::EthType => {
+            ethernet.map_or(FieldLocation::Absent, |_| FieldLocation::Fact(u128::from(headers.ether_type)))
+        }
         // A tag: TPID 16, PCP 3, DEI 1, VID 12.
         FieldKind::VlanPcp => bits(tag(0), 16),
         FieldKind::VlanVid => bits(tag(0), 20),
@@ -87,9 +92,11 @@ fn level_place(field: Field, headers: &Headers) -> Place {
         FieldKind::ArpOperation => bits(headers.arp, 48),
         FieldKind::ArpSenderIp => bits(headers.arp, 112),
         FieldKind::ArpTargetIp => bits(headers.arp, 192),
-        FieldKind::IpVersion => Place::Fact(ip.map_or(0, |ip| u128::from(ip.version))),
-        FieldKind::IpProtocol => Place::Fact(ip.map_or(0, |ip| u128::from(ip.protocol))),
-        FieldKind::IpFragment => Place::Fact(ip.map_or(0, |ip| u128::from(ip.fragment != Fragment::Whole))),
+        FieldKind::IpVersion => FieldLocation::Fact(ip.map_or(0, |ip| u128::from(ip.version))),
+        FieldKind::IpProtocol => FieldLocation::Fact(ip.map_or(0, |ip| u128::from(ip.protocol))),
+        FieldKind::IpFragment => {
+            FieldLocation::Fact(ip.map_or(0, |ip| u128::from(ip.fragment != Fragment::Whole)))
+        }
         // RFC 791 §3.1: version 4, IHL 4, DSCP 6, ECN 2, length 16, identification 16, flags 3, offset 13,
         // TTL 8, protocol 8, checksum 16, source 32, destination 32.
         FieldKind::Ipv4Dscp => bits(ipv4, 8),

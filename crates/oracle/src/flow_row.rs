@@ -170,7 +170,7 @@ impl FlowRow {
     }
 
     /// Returns its counts if they are due before a packet is counted: sentence C11.
-    pub fn give_due(&mut self, measured: Option<Measured>, now_ms: u64) -> Option<FlowSum> {
+    pub fn report_due(&mut self, measured: Option<Measured>, now_ms: u64) -> Option<FlowSum> {
         let measured = measured?;
         let is_due = self.is_due(measured, now_ms) || self.hits.packets >= measured.packets.into();
         let sum = is_due.then(|| self.give(now_ms));

@@ -13,7 +13,7 @@ const NOBODY: u16 = u16::MAX;
 #[derive(Clone, Debug, Default)]
 pub(super) struct GivenState {
     met: BTreeMap<usize, Met>,
-    waiting: BTreeMap<usize, Waiting>,
+    waiting: BTreeMap<usize, PendingMove>,
     moved: u64,
     moved_busy: u64,
 }
@@ -27,7 +27,7 @@ struct Met {
 
 /// A pending move.
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct PendingMove {
     target: u16,
     idle_gap_ns: u64,
     until_ns: u64,
@@ -87,7 +87,7 @@ impl Interpreter {
             self.given[group.index()].waiting.remove(&bucket);
             if self.buckets[group.index()][bucket] != target {
                 let until_ns = now_ns.saturating_add(wait_max_ns);
-                let waiting = Waiting { target, idle_gap_ns, until_ns };
+                let waiting = PendingMove { target, idle_gap_ns, until_ns };
                 self.given[group.index()].waiting.insert(bucket, waiting);
                 self.settle(group, bucket, now_ns);
             }

@@ -4,7 +4,7 @@
 use super::action::Done;
 use super::bytes::{Fragment, Headers, Ip, Transport, TransportKind, number16};
 use super::checksum::{mend, mend_icmp};
-use super::fields::{self, Facts, Place, place, read_bits};
+use super::fields::{self, Facts, FieldLocation, place, read_bits};
 use super::packet::Packet;
 use super::trace::{Change, Mended};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -91,7 +91,7 @@ fn ip(version: u8, payload: usize, protocol: u8, fragment: Fragment) -> Ip {
 }
 
 /// Where a field of the packet inside an ICMP error is; `None` for other fields.
-pub(super) fn place_inside(bytes: &[u8], headers: &Headers, field: Field) -> Option<Place> {
+pub(super) fn place_inside(bytes: &[u8], headers: &Headers, field: Field) -> Option<FieldLocation> {
     let of_packet = match field.kind {
         FieldKind::ErrorV4Src => Field::Ipv4Src,
         FieldKind::ErrorV4Dst => Field::Ipv4Dst,
@@ -104,12 +104,12 @@ pub(super) fn place_inside(bytes: &[u8], headers: &Headers, field: Field) -> Opt
     };
     let level = if field.level == LevelId::Outer { Some(headers) } else { headers.inner() };
     let Some(inside) = level.and_then(|level| packet_inside(bytes, level)) else {
-        return Some(Place::Absent);
+        return Some(FieldLocation::Absent);
     };
     let is_version = |version| inside.ip.as_ref().is_some_and(|ip| ip.version == version);
     Some(match field.kind {
-        FieldKind::ErrorV4Protocol if !is_version(4) => Place::Absent,
-        FieldKind::ErrorV6Protocol if !is_version(6) => Place::Absent,
+        FieldKind::ErrorV4Protocol if !is_version(4) => FieldLocation::Absent,
+        FieldKind::ErrorV6Protocol if !is_version(6) => FieldLocation::Absent,
         _ => place(of_packet, &inside, Facts { input: 0, color: 0 }),
     })
 }
@@ -141,7 +141,7 @@ fn opposite(field: Field) -> Option<(Field, bool)> {
 pub(super) fn translate(packet: &mut Packet, field: Field, value: u128) -> Option<Done> {
     let (other, is_address) = opposite(field)?;
     let inside = packet_inside(&packet.bytes, &packet.headers)?;
-    let Place::Bits { first, count } = place(other, &inside, Facts { input: 0, color: 0 }) else {
+    let FieldLocation::Bits { first, count } = place(other, &inside, Facts { input: 0, color: 0 }) else {
         return (!is_address).then_some(Err(DropReason::NotApplicable));
     };
     let mut mended = Vec::new();

@@ -62,7 +62,7 @@ impl PipeState {
             };
             self.idle.push((app, newest.input, newest.bytes.clone()));
             let Some(flow) = self.flows.get_mut(key) else { continue };
-            if let Some(sum) = flow.give_due(pipe.monitor.measured, now_ms) {
+            if let Some(sum) = flow.report_due(pipe.monitor.measured, now_ms) {
                 self.given += sum.hits.packets;
                 self.ended.push((*key, sum, DeltaReason::Interval));
             }

@@ -23,7 +23,7 @@ use weir_program::{
 };
 
 /// What a look-up compared, and its result.
-pub(super) struct Answer {
+pub(super) struct Lookup {
     pub key: Vec<KeyField>,
     pub flow: Option<FlowMet>,
     pub pick: Option<Pick>,
@@ -45,9 +45,9 @@ pub(super) enum Found {
     AnswersTaken,
 }
 
-impl Answer {
-    fn new(key: Vec<KeyField>, found: Found) -> Answer {
-        Answer { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
+impl Lookup {
+    fn new(key: Vec<KeyField>, found: Found) -> Lookup {
+        Lookup { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
     }
 
     /// The packet belongs to a new flow in this pipe that gets no address and port.
@@ -113,7 +113,7 @@ struct NewFlow<'a> {
 
 impl Interpreter {
     /// Looks a packet up in a pipe.
-    pub(super) fn look_up(&self, id: PipeId, packet: &Packet, flows: &dyn FlowSource, now_ns: u64) -> Answer {
+    pub(super) fn look_up(&self, id: PipeId, packet: &Packet, flows: &dyn FlowSource, now_ns: u64) -> Lookup {
         let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
         let key = key_fields(pipe, packet);
         if let Some(entries) = flows.entries() {
@@ -122,13 +122,13 @@ impl Interpreter {
         let failed: Vec<_> = key.iter().filter_map(failed_constant).collect();
         if !failed.is_empty() {
             let nearest = nearest(&key, state.rows()).map(|near| near.shown);
-            return Answer::new(key, Found::Miss(Miss { failed, nearest }));
+            return Lookup::new(key, Found::Miss(Miss { failed, nearest }));
         }
         let mut answer = match &pipe.kind {
             PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl => by_entries(pipe, state, key),
             PipeKind::Hash { input, group } => self.by_hash(id, packet, key, (input, *group), now_ns),
             PipeKind::Flow { key: source, .. } => {
-                let mut answer = Answer::new(key, Found::NoTarget);
+                let mut answer = Lookup::new(key, Found::NoTarget);
                 self.by_flow(id, *source, packet, FlowsAt { flows, now_ns }, &mut answer);
                 answer
             }
@@ -194,12 +194,12 @@ impl Interpreter {
         key: Vec<KeyField>,
         (input, choice): (&HashInput, GroupChoice),
         now_ns: u64,
-    ) -> Answer {
+    ) -> Lookup {
         let state = &self.pipes[id.index()];
         let group = match self.group_for(packet, choice) {
             Ok(group) => group,
             Err(failed) => {
-                return Answer::new(key, Found::Miss(Miss { failed: vec![failed], nearest: None }));
+                return Lookup::new(key, Found::Miss(Miss { failed: vec![failed], nearest: None }));
             }
         };
         let hash = match input {
@@ -213,7 +213,7 @@ impl Interpreter {
         };
         let Some(hash) = hash else {
             let failed = key.iter().filter(|field| field.actual.is_none()).map(absent).collect();
-            return Answer::new(key, Found::Miss(Miss { failed, nearest: None }));
+            return Lookup::new(key, Found::Miss(Miss { failed, nearest: None }));
         };
         let rss = match (input, packet.hash) {
             (HashInput::Rss, 0) => Rss::Absent,
@@ -222,7 +222,7 @@ impl Interpreter {
         };
         let pick = Pick { rss, ..self.pick(group, hash, packet.key(input.source()), now_ns) };
         let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&row_key(choice, group, *target)));
-        Answer { pick: Some(pick), ..Answer::new(key, row.map_or(Found::NoTarget, Found::Row)) }
+        Lookup { pick: Some(pick), ..Lookup::new(key, row.map_or(Found::NoTarget, Found::Row)) }
     }
 
     /// Picks the target whose server ID is in the packet's connection ID.
@@ -232,7 +232,7 @@ impl Interpreter {
         packet: &Packet,
         key: Vec<KeyField>,
         (choice, group): (GroupChoice, GroupId),
-    ) -> Answer {
+    ) -> Lookup {
         let declared = &self.program.groups[group.index()];
         let configs = declared.quic.as_deref().unwrap_or_default();
         let server_id = quic::payload(packet).and_then(|payload| quic::server_id(configs, payload));
@@ -250,7 +250,7 @@ impl Interpreter {
                 actual: server_id.as_ref().map(text),
                 bits: 0,
             };
-            return Answer::new(key, Found::Miss(Miss { failed: vec![failed], nearest: None }));
+            return Lookup::new(key, Found::Miss(Miss { failed: vec![failed], nearest: None }));
         };
         let named = Some((target as u16, declared.targets[target].name.clone()));
         let pick = Pick {
@@ -268,17 +268,17 @@ impl Interpreter {
             moving: super::trace::Moving::No,
             target: named,
         };
-        Answer { pick: Some(pick), ..Answer::new(key, Found::Row(row)) }
+        Lookup { pick: Some(pick), ..Lookup::new(key, Found::Row(row)) }
     }
 
     /// Picks in turn: the n-th packet of the pipe gets bucket n modulo the number of buckets.
-    fn in_turn(&self, id: PipeId, key: Vec<KeyField>, group: GroupId, now_ns: u64) -> Answer {
+    fn in_turn(&self, id: PipeId, key: Vec<KeyField>, group: GroupId, now_ns: u64) -> Lookup {
         let state = &self.pipes[id.index()];
         let bucket = (state.turns % self.buckets[group.index()].len() as u64) as usize;
         let pick = Pick { turn: Some(state.turns), ..self.pick_bucket(group, bucket, now_ns) };
         let row = pick.target.as_ref().and_then(|(target, _)| state.row_of(&EntryMatch::Target(*target)));
-        let answer = Answer::new(key, row.map_or(Found::NoTarget, Found::Row));
-        Answer { pick: Some(pick), effects: vec![Effect::Turn { pipe: id }], ..answer }
+        let answer = Lookup::new(key, row.map_or(Found::NoTarget, Found::Row));
+        Lookup { pick: Some(pick), effects: vec![Effect::Turn { pipe: id }], ..answer }
     }
 
     fn hash_of_fields(&self, packet: &Packet, fields: &[(weir_packet::Field, u128)]) -> Option<u64> {
@@ -338,7 +338,7 @@ impl Interpreter {
         }
     }
 
-    fn by_flow(&self, id: PipeId, source: KeySource, packet: &Packet, at: FlowsAt<'_>, answer: &mut Answer) {
+    fn by_flow(&self, id: PipeId, source: KeySource, packet: &Packet, at: FlowsAt<'_>, answer: &mut Lookup) {
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
         answer.effects.push(Effect::Met { pipe: id });
@@ -378,7 +378,7 @@ impl Interpreter {
         key: FlowKey,
         known: Option<FlowSnapshot>,
         at: FlowsAt<'_>,
-        answer: &mut Answer,
+        answer: &mut Lookup,
     ) {
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
@@ -441,7 +441,7 @@ impl Interpreter {
     }
 
     /// Looks up a packet whose flow is unknown.
-    fn by_new_flow(&self, new: NewFlow<'_>, counted: Effect, at: FlowsAt<'_>, answer: &mut Answer) {
+    fn by_new_flow(&self, new: NewFlow<'_>, counted: Effect, at: FlowsAt<'_>, answer: &mut Lookup) {
         let NewFlow { pipe: id, packet, key, learn, group } = new;
         let state = &self.pipes[id.index()];
         let unflowed = |why| Effect::Unflowed { pipe: id, why };
@@ -496,7 +496,7 @@ impl Interpreter {
     }
 
     /// Looks up a packet whose flow is unknown and finds no room: it goes where the hash says.
-    fn without_room(&self, new: NewFlow<'_>, answer: &mut Answer) -> Known {
+    fn without_room(&self, new: NewFlow<'_>, answer: &mut Lookup) -> Known {
         let NewFlow { pipe: id, packet, key, learn, group } = new;
         let hash = select_hash(self.program.select_seed, &key.0);
         let pick = match (learn, group) {
@@ -532,7 +532,7 @@ impl Interpreter {
         key: &FlowKey,
         decision: FlowDecision,
         group: Option<(GroupChoice, GroupId)>,
-        answer: &mut Answer,
+        answer: &mut Lookup,
     ) {
         let wanted = match decision {
             FlowDecision::Default => Some(EntryMatch::Default),
@@ -579,7 +579,7 @@ fn decision_for(
     learn: Learn,
     group: Option<(GroupChoice, GroupId)>,
     pick: Option<Pick>,
-    answer: &mut Answer,
+    answer: &mut Lookup,
 ) -> Option<FlowDecision> {
     let by_meta = matches!(group, Some((GroupChoice::ByMeta(_), _)));
     match (learn, group) {
@@ -640,12 +640,12 @@ pub(super) fn failed_constant(field: &KeyField) -> Option<super::trace::Differen
 }
 
 /// Looks up in a BASIC, LPM or ACL pipe.
-fn by_entries(pipe: &Pipe, state: &PipeState, key: Vec<KeyField>) -> Answer {
+fn by_entries(pipe: &Pipe, state: &PipeState, key: Vec<KeyField>) -> Lookup {
     match best(pipe, &key, state.rows()) {
-        Some(at) => Answer::new(key, Found::Row(at)),
+        Some(at) => Lookup::new(key, Found::Row(at)),
         None => {
             let nearest = nearest(&key, state.rows()).map(|near| near.shown);
-            Answer::new(key, Found::Miss(Miss { failed: Vec::new(), nearest }))
+            Lookup::new(key, Found::Miss(Miss { failed: Vec::new(), nearest }))
         }
     }
 }

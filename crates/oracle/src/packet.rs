@@ -2,7 +2,7 @@
 
 use super::bytes::{self, Fragment, Headers, Ip};
 use super::checksum::mend;
-use super::fields::{self, Facts, Place, place};
+use super::fields::{self, Facts, FieldLocation, place};
 use super::fragments::ports_of;
 use super::icmp_error;
 use super::source::Arrival;
@@ -205,28 +205,28 @@ impl Packet {
     /// The value of a field; `None` if the packet does not have it.
     pub fn read(&self, field: Field) -> Option<u128> {
         match self.place(field) {
-            Place::Absent => None,
-            Place::Bits { first, count } => Some(fields::read_bits(&self.bytes, first, count)),
-            Place::Fact(value) => Some(value),
-            Place::Meta(word) => Some(u128::from(self.meta[word])),
-            Place::Port(end) => self.ports.map(|ports| u128::from(ports[end])),
+            FieldLocation::Absent => None,
+            FieldLocation::Bits { first, count } => Some(fields::read_bits(&self.bytes, first, count)),
+            FieldLocation::Fact(value) => Some(value),
+            FieldLocation::Meta(word) => Some(u128::from(self.meta[word])),
+            FieldLocation::Port(end) => self.ports.map(|ports| u128::from(ports[end])),
         }
     }
 
     /// Writes a field and updates the checksums that cover it.
     pub fn write(&mut self, field: Field, value: u128) -> Result<Vec<Mended>, DropReason> {
         match self.place(field) {
-            Place::Absent | Place::Fact(_) => Err(DropReason::NotApplicable),
-            Place::Bits { first, count } => {
+            FieldLocation::Absent | FieldLocation::Fact(_) => Err(DropReason::NotApplicable),
+            FieldLocation::Bits { first, count } => {
                 let before = self.bytes.clone();
                 fields::write_bits(&mut self.bytes, first, count, value);
                 Ok(mend(&before, &mut self.bytes, &self.headers, field))
             }
-            Place::Meta(word) => {
+            FieldLocation::Meta(word) => {
                 self.meta[word] = value as u32;
                 Ok(Vec::new())
             }
-            Place::Port(end) => Ok(self.write_port(end, field, value as u16)),
+            FieldLocation::Port(end) => Ok(self.write_port(end, field, value as u16)),
         }
     }
 
@@ -242,13 +242,13 @@ impl Packet {
         mend(&before, &mut self.bytes, &self.headers, field)
     }
 
-    fn place(&self, field: Field) -> Place {
+    fn place(&self, field: Field) -> FieldLocation {
         if let Some(place) = icmp_error::place_inside(&self.bytes, &self.headers, field) {
             return place;
         }
         match field {
-            Field::L4Sport if self.fragment_ports().is_some() => return Place::Port(0),
-            Field::L4Dport if self.fragment_ports().is_some() => return Place::Port(1),
+            Field::L4Sport if self.fragment_ports().is_some() => return FieldLocation::Port(0),
+            Field::L4Dport if self.fragment_ports().is_some() => return FieldLocation::Port(1),
             _ => {}
         }
         place(field, &self.headers, Facts { input: self.input.0, color: self.color as u8 })

@@ -7,7 +7,7 @@ use weir_packet::{DropReason, TunnelKind, TunnelPorts};
 
 /// A tunnel header and what it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Tunnel {
+pub(super) struct ParsedTunnel {
     pub kind: TunnelKind,
     pub start: usize,
     /// First byte after the payload of UDP or IP.
@@ -70,7 +70,7 @@ pub(super) fn tunnel(
     frame: &[u8],
     found: &Headers,
     ports: &TunnelPorts,
-) -> Result<Option<Tunnel>, DropReason> {
+) -> Result<Option<ParsedTunnel>, DropReason> {
     let Some(ip) = found.ip.as_ref().filter(|ip| ip.fragment == Fragment::Whole) else { return Ok(None) };
     let (kind, start, end) = if let Some(udp) = found.transport_of(TransportKind::Udp) {
         let port = number16(frame, udp + 2);
@@ -98,7 +98,7 @@ pub(super) fn tunnel(
         inner_headers(&frame[..end], start + length, inside).map_err(|_| DropReason::MalformedInner)?;
     let id = id.map(|(first, bits)| (8 * start + first, bits));
     let checksum = checksum.map(|at| start + at);
-    Ok(Some(Tunnel { kind, start, end, id, checksum, inner: inner.map(Box::new) }))
+    Ok(Some(ParsedTunnel { kind, start, end, id, checksum, inner: inner.map(Box::new) }))
 }
 
 /// RFC 7348 §5: R R R R I R R R, reserved 24, VNI 24, reserved 8.

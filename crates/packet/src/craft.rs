@@ -24,7 +24,7 @@ mod words;
 
 pub use describe::{describe, describe_short};
 pub use tunnel::Tunnel;
-pub use words::{KEYS, Problem, RecipeError};
+pub use words::{KEYS, RecipeError, WordError};
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 

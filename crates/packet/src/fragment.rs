@@ -24,7 +24,7 @@ pub struct DatagramId(pub [u64; 5]);
 
 /// Which part of a datagram a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum FragmentPart {
     /// The first fragment, with the first four bytes of its TCP or UDP header: both ports.
     First([u8; 4]),
     /// A later fragment.
@@ -44,13 +44,13 @@ pub fn is_of_ports(level: &Level) -> bool {
 /// A first fragment must contain the whole header except options, and no TCP fragment may begin inside it:
 /// otherwise ports and flags could be hidden, or overwritten at reassembly (RFC 1858 §3, RFC 7112 §5). The
 /// drop reason is that of the header.
-pub fn part(frame: &[u8], level: &Level) -> Result<Part, DropReason> {
+pub fn part(frame: &[u8], level: &Level) -> Result<FragmentPart, DropReason> {
     let is_tcp = level.protocol == PROTOCOL_TCP;
     let malformed = if is_tcp { DropReason::MalformedTcp } else { DropReason::MalformedUdp };
     let offset = offset(frame, level);
     if offset != 0 {
         let overlaps = is_tcp && offset < TCP_MIN;
-        return if overlaps { Err(malformed) } else { Ok(Part::Later) };
+        return if overlaps { Err(malformed) } else { Ok(FragmentPart::Later) };
     }
     let start = level.at(Base::L4);
     let segment = frame.get(start..end(frame, level)).unwrap_or_default();
@@ -59,7 +59,7 @@ pub fn part(frame: &[u8], level: &Level) -> Result<Part, DropReason> {
         false => segment.len() >= UDP && usize::from(be16(segment, 4)) >= UDP,
     };
     match segment.first_chunk() {
-        Some(ports) if is_whole => Ok(Part::First(*ports)),
+        Some(ports) if is_whole => Ok(FragmentPart::First(*ports)),
         _ => Err(malformed),
     }
 }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use crate::{Depth, craft, parse};
 
-    fn read(text: &str) -> (Result<Part, DropReason>, DatagramId) {
+    fn read(text: &str) -> (Result<FragmentPart, DropReason>, DatagramId) {
         let frame = craft::frame(text);
         let headers = parse(&frame, Depth::L4).unwrap();
         assert!(is_of_ports(headers.outer()), "{text}");
@@ -126,9 +126,9 @@ mod tests {
             ("src=fd00::1 dst=fd00::2 ext=hbh id=0xabcdef01", "proto=udp"),
         ] {
             let (first, id) = read(&format!("{text} frag=0+ {payload} sport=258 dport=772"));
-            assert_eq!(first, Ok(Part::First([1, 2, 3, 4])), "{text}");
+            assert_eq!(first, Ok(FragmentPart::First([1, 2, 3, 4])), "{text}");
             let (later, same) = read(&format!("{text} frag=1480+ {payload} payload=00"));
-            assert_eq!((later, same), (Ok(Part::Later), id));
+            assert_eq!((later, same), (Ok(FragmentPart::Later), id));
             let (_, other) = read(&format!("{} frag=1480 {payload} payload=00", text.replace("77", "78")));
             assert!(other != id || text.contains("fd00"));
         }
@@ -151,7 +151,7 @@ mod tests {
         ] {
             assert_eq!(read(text).0, Err(reason), "{text}");
         }
-        assert_eq!(read("src=10.0.0.1 dst=10.0.0.2 frag=24 proto=tcp payload=00").0, Ok(Part::Later));
-        assert_eq!(read("src=10.0.0.1 dst=10.0.0.2 frag=8 proto=udp payload=00").0, Ok(Part::Later));
+        assert_eq!(read("src=10.0.0.1 dst=10.0.0.2 frag=24 proto=tcp payload=00").0, Ok(FragmentPart::Later));
+        assert_eq!(read("src=10.0.0.1 dst=10.0.0.2 frag=8 proto=udp payload=00").0, Ok(FragmentPart::Later));
     }
 }

@@ -426,7 +426,7 @@ impl RegionPool {
     /// Takes back a lent chunk that did not become a frame (AF_XDP's completion ring).
     ///
     /// # Safety
-    /// The chunk must have been lent, or its frame consumed by [`RegionPool::surrender`], or the process from
+    /// The chunk must have been lent, or its frame consumed by [`RegionPool::release`], or the process from
     /// which the region was [adopted](RegionPool::adopt) must have given it up; nothing may use it any more.
     #[inline]
     pub unsafe fn reclaim(&mut self, chunk: u32) {
@@ -456,7 +456,7 @@ impl RegionPool {
     /// # Panics
     /// Panics if the frame belongs to another pool.
     #[inline]
-    pub fn surrender(&self, frame: Frame) -> (u32, u64, u32) {
+    pub fn release(&self, frame: Frame) -> (u32, u64, u32) {
         // Not `assert_eq`, which takes references and would spill the frame to the stack.
         assert!(frame.pool == self.id, "a frame goes to a port on its own pool");
         let offset = frame.data.as_ptr() as usize - self.base.as_ptr() as usize;
@@ -618,7 +618,7 @@ mod tests {
         let mut old = RegionPool::shareable(1500, 2048);
         let mut frame = old.take().unwrap();
         frame.fill(b"written by the old one").unwrap();
-        let (chunk, _, length) = old.surrender(frame);
+        let (chunk, _, length) = old.release(frame);
         let file = || old.file().unwrap().try_clone_to_owned().unwrap();
         let mut new = RegionPool::adopt(file(), 1500, 2048).unwrap();
         assert_eq!((new.available(), new.region().1), (0, old.region().1));
@@ -675,7 +675,7 @@ mod tests {
         let chunk = pool.lend().unwrap();
         // SAFETY: just lent, and no driver has it.
         let frame = unsafe { pool.receive(chunk, 256, 60) }.unwrap();
-        assert_eq!(pool.surrender(frame), (chunk, u64::from(chunk) * 2048 + 256, 60));
+        assert_eq!(pool.release(frame), (chunk, u64::from(chunk) * 2048 + 256, 60));
         // SAFETY: surrendered on the line above.
         unsafe { pool.reclaim(chunk) };
         assert_eq!(pool.available(), 4);

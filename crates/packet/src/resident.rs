@@ -25,7 +25,7 @@ const AHEAD: usize = 2 * HUGE_PAGE;
 const REQUESTS: usize = 64;
 
 /// Memory to make resident: start and length in bytes.
-type Request = (usize, usize);
+type ResidentRange = (usize, usize);
 
 /// Asks the kernel to back a large table with huge pages: with pages of 4 KiB, every look-up in a table of
 /// many megabytes misses not only the cache but also the TLB. This is a hint; small tables and systems
@@ -98,7 +98,7 @@ pub fn populate<T>(table: &Vec<T>) {
     }
 }
 
-pub(crate) fn populate_range((start, bytes): Request) {
+pub(crate) fn populate_range((start, bytes): ResidentRange) {
     const PAGE: usize = 4096;
     let (first, end) = (start.next_multiple_of(PAGE), (start + bytes) / PAGE * PAGE);
     if first >= end {
@@ -113,8 +113,8 @@ pub(crate) fn populate_range((start, bytes): Request) {
 }
 
 /// The thread that makes memory resident; `None` if it cannot be started.
-fn thread() -> Option<&'static SyncSender<Request>> {
-    static THREAD: OnceLock<Option<SyncSender<Request>>> = OnceLock::new();
+fn thread() -> Option<&'static SyncSender<ResidentRange>> {
+    static THREAD: OnceLock<Option<SyncSender<ResidentRange>>> = OnceLock::new();
     let start = || {
         let (sender, requests) = sync_channel(REQUESTS);
         let work = move || requests.into_iter().for_each(populate_range);

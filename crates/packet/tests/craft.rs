@@ -3,7 +3,7 @@
 mod recipes;
 
 use proptest::prelude::*;
-use weir_packet::craft::{Problem, Recipe, describe, describe_short, frame};
+use weir_packet::craft::{Recipe, WordError, describe, describe_short, frame};
 
 fn recipe(text: &str) -> Recipe {
     text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
@@ -111,15 +111,15 @@ fn text_is_as_a_person_writes_it() {
 #[test]
 fn errors_say_where_and_what_to_do() {
     let problem = |text: &str| text.parse::<Recipe>().map_err(|error| (error.at, error.problem));
-    assert_eq!(problem("src=10.0.0.1 dst=fd00::1"), Err((13, Problem::Families)));
-    assert_eq!(problem("proto=tcp sport"), Err((10, Problem::NotKeyValue)));
-    assert_eq!(problem("colour=red"), Err((0, Problem::UnknownKey)));
-    assert_eq!(problem("ttl=1 ttl=2"), Err((6, Problem::Twice)));
-    assert_eq!(problem("vni=1 inner(proto=tcp"), Err((6, Problem::Parenthesis)));
-    assert_eq!(problem("vni=1 inner(proto=tcp))"), Err((12, Problem::Parenthesis)));
-    assert_eq!(problem("len=20"), Err((0, Problem::TooShort(42))));
-    assert_eq!(problem(&format!("payload={}", "00".repeat(65500))), Err((0, Problem::TooLong(65542))));
-    assert_eq!(problem(&format!("{}{}", "inner(".repeat(5), ")".repeat(5))), Err((30, Problem::TooDeep)));
+    assert_eq!(problem("src=10.0.0.1 dst=fd00::1"), Err((13, WordError::Families)));
+    assert_eq!(problem("proto=tcp sport"), Err((10, WordError::NotKeyValue)));
+    assert_eq!(problem("colour=red"), Err((0, WordError::UnknownKey)));
+    assert_eq!(problem("ttl=1 ttl=2"), Err((6, WordError::Twice)));
+    assert_eq!(problem("vni=1 inner(proto=tcp"), Err((6, WordError::Parenthesis)));
+    assert_eq!(problem("vni=1 inner(proto=tcp))"), Err((12, WordError::Parenthesis)));
+    assert_eq!(problem("len=20"), Err((0, WordError::TooShort(42))));
+    assert_eq!(problem(&format!("payload={}", "00".repeat(65500))), Err((0, WordError::TooLong(65542))));
+    assert_eq!(problem(&format!("{}{}", "inner(".repeat(5), ")".repeat(5))), Err((30, WordError::TooDeep)));
     for (text, at) in [
         ("proto=udp flags=S", 10),
         ("src=10.0.0.1 flow_label=1", 13),
@@ -137,7 +137,7 @@ fn errors_say_where_and_what_to_do() {
         ("vni=1 inner(proto=udp vlan=1 ttl=1 seq=3)", 35),
     ] {
         let found = problem(text);
-        assert!(matches!(found, Err((place, Problem::OutOfPlace(_))) if place == at), "{text}: {found:?}");
+        assert!(matches!(found, Err((place, WordError::OutOfPlace(_))) if place == at), "{text}: {found:?}");
     }
     for text in [
         "ttl=256",
@@ -152,7 +152,7 @@ fn errors_say_where_and_what_to_do() {
         "options=11",
     ] {
         let found = problem(text);
-        assert!(matches!(found, Err((0, Problem::Expected(_)))), "{text}: {found:?}");
+        assert!(matches!(found, Err((0, WordError::Expected(_)))), "{text}: {found:?}");
     }
     assert_eq!(problem("proto=tcp flags=SX").map_err(|error| error.0), Err(10));
     for text in ["ext=esp", "ext=hbh:00", "ext=dst:0102030405", "ext=ah:00", "ext=hbh:01040000000001"] {

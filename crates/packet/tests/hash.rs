@@ -9,7 +9,7 @@ use weir_packet::{FlowKey, IPV4_MARK, PROTOCOL_TCP, SelectIpv4, TableHash, selec
 type Hash<'h> = &'h dyn Fn(&[u64; 5]) -> u64;
 
 /// A way to pick one of a number of buckets by a hash: its name, the number, and the function.
-type View = (&'static str, usize, fn(u64) -> usize);
+type HashPick = (&'static str, usize, fn(u64) -> usize);
 
 /// Runs a check for select hashes with several seeds and table hashes with several secrets.
 fn for_each_hash(check: impl Fn(&str, Hash<'_>)) {
@@ -91,7 +91,7 @@ fn buckets_are_filled_evenly() {
         for (set, keys) in key_sets() {
             let hashes: Vec<u64> = keys.iter().map(hash).collect();
             // Low bits, high bits, a number of buckets that is not a power of two, and bits in the middle.
-            let views: [View; 4] = [
+            let views: [HashPick; 4] = [
                 ("low 10 bits", 1024, |hash| (hash & 1023) as usize),
                 ("high 10 bits", 1024, |hash| (hash >> 54) as usize),
                 ("of 251", 251, |hash| index(hash, 251)),

@@ -104,7 +104,7 @@ fn check_places(bytes: &[u8], headers: &Headers) -> Result<(), TestCaseError> {
 
 /// The results that both parsers provide.
 #[derive(Debug, Default, PartialEq)]
-struct Found {
+struct ParsedFacts {
     l3: usize,
     tags: usize,
     is_arp: bool,
@@ -116,12 +116,12 @@ struct Found {
     ports: Option<(u16, u16)>,
 }
 
-fn ours(bytes: &[u8], headers: &Headers) -> Found {
+fn ours(bytes: &[u8], headers: &Headers) -> ParsedFacts {
     let level = headers.outer();
     let has = |layer| level.layers.has(layer);
     let key = FlowKey::of(bytes, headers, KeySource::Outer);
     let names = [(Layer::Tcp, "tcp"), (Layer::Udp, "udp"), (Layer::Icmp, "icmp"), (Layer::Icmpv6, "icmpv6")];
-    Found {
+    ParsedFacts {
         l3: level.at(Base::L3),
         tags: usize::from(has(Layer::Vlan)) + usize::from(has(Layer::SecondVlan)),
         is_arp: has(Layer::Arp),
@@ -134,10 +134,13 @@ fn ours(bytes: &[u8], headers: &Headers) -> Found {
     }
 }
 
-fn theirs(bytes: &[u8], packet: &SlicedPacket<'_>) -> Found {
+fn theirs(bytes: &[u8], packet: &SlicedPacket<'_>) -> ParsedFacts {
     let place = |slice: &[u8]| slice.as_ptr() as usize - bytes.as_ptr() as usize;
-    let mut found =
-        Found { tags: packet.link_exts.len(), l3: 14 + 4 * packet.link_exts.len(), ..Found::default() };
+    let mut found = ParsedFacts {
+        tags: packet.link_exts.len(),
+        l3: 14 + 4 * packet.link_exts.len(),
+        ..ParsedFacts::default()
+    };
     let payload = match &packet.net {
         Some(NetSlice::Ipv4(ip)) => {
             found.addresses = Some((ip.header().source_addr().into(), ip.header().destination_addr().into()));

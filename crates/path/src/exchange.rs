@@ -100,7 +100,7 @@ impl Member {
     }
 
     /// Publishes what it has found.
-    pub fn tell(&self, between: Between, shared: Shared) {
+    pub fn publish(&self, between: Between, shared: Shared) {
         if let Some(place) = self.exchange.look().get_mut(&between).filter(|place| place.finder == self.id) {
             place.shared = Some(shared);
         }
@@ -133,9 +133,9 @@ mod tests {
         assert_eq!((one.claim(between), other.claim(between)), (Claim::Own, Claim::Other(None)));
         assert_eq!(exchange.join(Form::Uplink).claim(between), Claim::Own, "behind another interface");
         let shared = Shared { known: Known::default(), round_trip_ns: 7 };
-        other.tell(between, shared.clone());
+        other.publish(between, shared.clone());
         assert_eq!(other.claim(between), Claim::Other(None), "who does not discover tells nothing");
-        one.tell(between, shared.clone());
+        one.publish(between, shared.clone());
         assert_eq!(other.claim(between), Claim::Other(Some(shared)));
         assert_eq!(other.claim(Between { vxlan_port: 8472, ..between }), Claim::Own);
         one.give_up(between);

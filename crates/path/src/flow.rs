@@ -253,9 +253,12 @@ impl Paths {
         let Some(weight) = self.all().get(path).map(|path| path.raw_weight()).filter(|_| others > 0) else {
             return;
         };
-        let gift = weight * CLOVE_LOSS_PERCENT / 100 / others;
+        let share = weight * CLOVE_LOSS_PERCENT / 100 / others;
         for at in 0..self.all().len() {
-            self.change_raw_weight(at, if at == path { -i64::from(gift * others) } else { i64::from(gift) });
+            self.change_raw_weight(
+                at,
+                if at == path { -i64::from(share * others) } else { i64::from(share) },
+            );
         }
     }
 }

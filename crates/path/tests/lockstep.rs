@@ -80,7 +80,7 @@ fn frame(flow: u64, kernel_port: u16, length: usize) -> Vec<u8> {
 }
 
 /// Both, and the time.
-struct Pair {
+struct LockstepPair {
     now: u64,
     paths: Paths,
     flows: BTreeMap<u64, (Flow, u16)>,
@@ -89,9 +89,9 @@ struct Pair {
     arrived: Vec<u32>,
 }
 
-impl Pair {
+impl LockstepPair {
     /// `None` without root.
-    fn new(count: u16, seed: u64) -> Option<Pair> {
+    fn new(count: u16, seed: u64) -> Option<LockstepPair> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         if !status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
             assert!(std::env::var_os("CI").is_none(), "CI runs as root");
@@ -103,7 +103,7 @@ impl Pair {
         let mut programs = TcPath::load_scripted(1, 1024).unwrap();
         programs.set(&rules(&settings)).unwrap();
         programs.set_script(0, Some(seed)).unwrap();
-        Some(Pair {
+        Some(LockstepPair {
             now: 1000 * MS,
             paths: Paths::new(0, settings, &ports),
             flows: BTreeMap::new(),
@@ -167,7 +167,7 @@ impl Pair {
 #[test]
 fn flowlets_and_frames_get_the_same_random_ports_in_both() {
     for (scheme, steer) in [(Scheme::LetFlow, Steer::LetFlow), (Scheme::Spray, Steer::Spray)] {
-        let Some(mut pair) = Pair::new(1, 9) else { return };
+        let Some(mut pair) = LockstepPair::new(1, 9) else { return };
         pair.programs.set(&PathSettings { steer, ..rules(&settings()) }).unwrap();
         pair.programs.set_peer(PEER, &peer(&pair.paths)).unwrap();
         let (mut story, mut moves) = (Random::new(7), 0);
@@ -198,7 +198,7 @@ fn flowlets_and_frames_get_the_same_random_ports_in_both() {
 fn every_frame_takes_the_same_path_in_both() {
     let mut kinds = [0; 4];
     for (count, seed) in [(1, 1), (2, 2), (4, 3), (7, 4), (16, 5)] {
-        let Some(mut pair) = Pair::new(count, seed) else { return };
+        let Some(mut pair) = LockstepPair::new(count, seed) else { return };
         let (mut story, mut moved) = (Random::new(seed ^ 0x5eed), 0);
         for frame in 0..FRAMES {
             if frame % 40 == 0 {

@@ -33,33 +33,33 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["forward", one, other] => Bench::open(&[one, other])?.run(forward),
-        ["generate", interface] => Bench::open(&[interface])?.run(generate),
-        ["count", interface] => Bench::open(&[interface])?.run(count),
+        ["forward", one, other] => WorkerPorts::open(&[one, other])?.run(forward),
+        ["generate", interface] => WorkerPorts::open(&[interface])?.run(generate),
+        ["count", interface] => WorkerPorts::open(&[interface])?.run(count),
         _ => return Err(USAGE.into()),
     }
     Ok(())
 }
 
 /// The ports of one worker, on one pool.
-struct Bench {
+struct WorkerPorts {
     ports: Vec<XdpPort>,
     pools: Pools,
     batch: Batch,
     number: u32,
 }
 
-impl Bench {
-    fn open(names: &[&str]) -> Result<Bench, XdpError> {
+impl WorkerPorts {
+    fn open(names: &[&str]) -> Result<WorkerPorts, XdpError> {
         let rings = rings();
         let mut pools = Pools::new();
         let chunks = rings.chunks() * names.len() as u32 + 128;
         let pool = pools.add(Pool::Region(RegionPool::new(chunks, 2048)));
         let ports = names.iter().map(|name| open(name, rings, &mut pools, pool)).collect::<Result<_, _>>()?;
-        Ok(Bench { ports, pools, batch: Batch::new(), number: 0 })
+        Ok(WorkerPorts { ports, pools, batch: Batch::new(), number: 0 })
     }
 
-    fn run(mut self, breath: fn(&mut Bench) -> bool) {
+    fn run(mut self, breath: fn(&mut WorkerPorts) -> bool) {
         let seconds = number("SECONDS", 3);
         let mut last: Vec<PortStatistics> = self.ports.iter().map(Port::statistics).collect();
         let mut next = Instant::now() + Duration::from_secs(1);
@@ -135,8 +135,8 @@ fn number(name: &str, default: u32) -> u32 {
 
 /// Forwards from each port to the other with MAC addresses swapped, like testpmd's macswap. Returns false if
 /// there was nothing to forward.
-fn forward(bench: &mut Bench) -> bool {
-    let Bench { ports, pools, batch, .. } = bench;
+fn forward(bench: &mut WorkerPorts) -> bool {
+    let WorkerPorts { ports, pools, batch, .. } = bench;
     let mut busy = false;
     for from in 0..2 {
         ports[from].receive(pools, batch);
@@ -156,8 +156,8 @@ fn forward(bench: &mut Bench) -> bool {
     busy
 }
 
-fn generate(bench: &mut Bench) -> bool {
-    let Bench { ports, pools, batch, number } = bench;
+fn generate(bench: &mut WorkerPorts) -> bool {
+    let WorkerPorts { ports, pools, batch, number } = bench;
     while batch.space() > 0 {
         let Some(mut frame) = pools.first().take() else { break };
         *number = number.wrapping_add(1);
@@ -176,8 +176,8 @@ fn generate(bench: &mut Bench) -> bool {
     true
 }
 
-fn count(bench: &mut Bench) -> bool {
-    let Bench { ports, pools, batch, .. } = bench;
+fn count(bench: &mut WorkerPorts) -> bool {
+    let WorkerPorts { ports, pools, batch, .. } = bench;
     ports[0].receive(pools, batch);
     Bits(batch.mask()).for_each(|slot| pools.give(batch.take(slot)));
     let busy = !batch.is_empty();

@@ -98,7 +98,7 @@ impl Dice {
 }
 
 /// What happens to a frame.
-enum Fate {
+enum FrameFate {
     Lost,
     Late(Lateness, Due),
     Passes,
@@ -125,7 +125,7 @@ struct Late {
 
 /// How often each fault happened.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counts {
+struct FaultCounts {
     lost: u64,
     duplicated: u64,
     /// There was no free frame or no slot for the duplicate.
@@ -139,33 +139,34 @@ struct Counts {
 }
 
 /// One direction of the cable.
-struct Line {
+struct CableDirection {
     dice: Dice,
     rates: Rates,
     overtaken: VecDeque<Late>,
     delayed: VecDeque<Late>,
     /// Frames that passed in time.
     passed: u64,
-    counts: Counts,
+    counts: FaultCounts,
 }
 
-impl Line {
-    fn new(seed: u64, rates: Rates) -> Line {
+impl CableDirection {
+    fn new(seed: u64, rates: Rates) -> CableDirection {
         // With room for a refused batch, so that nothing is allocated later.
         let list = |ppm: u32| VecDeque::with_capacity(if ppm == 0 { 0 } else { LATE_MAX + BATCH });
-        Line {
+        CableDirection {
             dice: Dice(seed),
             rates,
             overtaken: list(rates.delay_ppm | rates.reordering_ppm),
             delayed: list(rates.delay_ppm),
             passed: 0,
-            counts: Counts::default(),
+            counts: FaultCounts::default(),
         }
     }
 
     /// Continues with new random numbers and rates.
     fn change(&mut self, seed: u64, rates: Rates) {
-        let Line { overtaken, delayed, passed, counts, .. } = std::mem::replace(self, Line::new(seed, rates));
+        let CableDirection { overtaken, delayed, passed, counts, .. } =
+            std::mem::replace(self, CableDirection::new(seed, rates));
         (self.passed, self.counts) = (passed, counts);
         self.overtaken.extend(overtaken);
         self.delayed.extend(delayed);
@@ -178,7 +179,7 @@ impl Line {
 
     /// Decides the fate of a frame, and truncates and corrupts it. The second value is true if it is
     /// duplicated.
-    fn decide(&mut self, frame: &mut Frame, now_ns: u64) -> (Fate, bool) {
+    fn decide(&mut self, frame: &mut Frame, now_ns: u64) -> (FrameFate, bool) {
         let rates = self.rates;
         let lost = self.dice.happens(rates.loss_ppm);
         let twice = self.dice.happens(rates.duplication_ppm);
@@ -189,7 +190,7 @@ impl Line {
         let (length, bit) = (self.dice.below(frame.len() as u64), self.dice.throw());
         if lost {
             self.counts.lost += 1;
-            return (Fate::Lost, false);
+            return (FrameFate::Lost, false);
         }
         if cut && !frame.is_empty() {
             frame.resize(length as u16).expect("shorter than it was");
@@ -203,26 +204,26 @@ impl Line {
         (self.lateness(delay, reorder, now_ns), twice)
     }
 
-    fn lateness(&mut self, delay: bool, reorder: bool, now_ns: u64) -> Fate {
+    fn lateness(&mut self, delay: bool, reorder: bool, now_ns: u64) -> FrameFate {
         if !delay && !reorder {
-            return Fate::Passes;
+            return FrameFate::Passes;
         }
         if self.late() >= LATE_MAX {
             self.counts.undelayed += 1;
-            return Fate::Passes;
+            return FrameFate::Passes;
         }
         let behind =
             |frames: u64| Due { ns: now_ns.saturating_add(PATIENCE_NS), passed: self.passed + frames };
         if !delay {
             self.counts.reordered += 1;
-            return Fate::Late(Lateness::Overtaken, behind(1));
+            return FrameFate::Late(Lateness::Overtaken, behind(1));
         }
         self.counts.delayed += 1;
         let due = match self.rates.delay {
             Delay::Ns(delay_ns) => Due { ns: now_ns.saturating_add(delay_ns), passed: u64::MAX },
             Delay::Frames(frames) => behind(u64::from(frames.max(1))),
         };
-        Fate::Late(Lateness::Delayed, due)
+        FrameFate::Late(Lateness::Delayed, due)
     }
 
     /// Copies `frame` within its pool.
@@ -273,7 +274,7 @@ impl Line {
         [self.overtaken.front(), self.delayed.front()].into_iter().flatten().map(|late| late.due.ns).min()
     }
 
-    fn give_back(&mut self, pools: &mut Pools) -> u64 {
+    fn return_frames(&mut self, pools: &mut Pools) -> u64 {
         let count = self.late() as u64;
         self.overtaken.drain(..).chain(self.delayed.drain(..)).for_each(|late| pools.give(late.frame));
         count
@@ -283,8 +284,8 @@ impl Line {
 /// A port behind a bad cable.
 pub struct FaultPort {
     inner: Box<dyn Port>,
-    incoming: Line,
-    outgoing: Line,
+    incoming: CableDirection,
+    outgoing: CableDirection,
     now_ns: u64,
     /// What the inner port received last.
     arrived: Batch,
@@ -329,8 +330,8 @@ impl FaultPort {
         let mut seeds = Dice(faults.seed);
         FaultPort {
             inner,
-            incoming: Line::new(seeds.throw(), faults.receive),
-            outgoing: Line::new(seeds.throw(), faults.transmit),
+            incoming: CableDirection::new(seeds.throw(), faults.receive),
+            outgoing: CableDirection::new(seeds.throw(), faults.transmit),
             now_ns: 0,
             arrived: Batch::new(),
             ready: VecDeque::with_capacity(4 * BATCH),
@@ -356,9 +357,9 @@ impl FaultPort {
             let (fate, twice) = self.incoming.decide(&mut frame, self.now_ns);
             let second = if twice { self.incoming.duplicate(pools, &frame) } else { None };
             match fate {
-                Fate::Lost => pools.give(frame),
-                Fate::Late(lateness, due) => self.incoming.keep(frame, lateness, due),
-                Fate::Passes => self.make_ready(frame),
+                FrameFate::Lost => pools.give(frame),
+                FrameFate::Late(lateness, due) => self.incoming.keep(frame, lateness, due),
+                FrameFate::Passes => self.make_ready(frame),
             }
             if let Some(second) = second {
                 self.make_ready(second);
@@ -431,10 +432,10 @@ impl FaultPort {
     }
 
     /// Gives up all frames on the cable. Returns how many weir had sent.
-    fn give_back(&mut self, pools: &mut Pools) -> u64 {
-        self.lost_at_close += self.ready.len() as u64 + self.incoming.give_back(pools);
+    fn return_frames(&mut self, pools: &mut Pools) -> u64 {
+        self.lost_at_close += self.ready.len() as u64 + self.incoming.return_frames(pools);
         self.ready.drain(..).for_each(|frame| pools.give(frame));
-        self.outgoing.give_back(pools)
+        self.outgoing.return_frames(pools)
     }
 
     /// Number of frames on the cable towards weir.
@@ -473,12 +474,12 @@ impl Port for FaultPort {
             let (fate, twice) = self.outgoing.decide(&mut frame, self.now_ns);
             let second = if twice { self.outgoing.duplicate(pools, &frame) } else { None };
             match fate {
-                Fate::Lost => pools.give(frame),
-                Fate::Late(lateness, due) => self.outgoing.keep(frame, lateness, due),
-                Fate::Passes => accepted |= self.leave(pools, batch, frame, Origin::Slot(slot)),
+                FrameFate::Lost => pools.give(frame),
+                FrameFate::Late(lateness, due) => self.outgoing.keep(frame, lateness, due),
+                FrameFate::Passes => accepted |= self.leave(pools, batch, frame, Origin::Slot(slot)),
             }
             // Whether a passing frame is accepted is known only when it is sent.
-            if !matches!(fate, Fate::Passes) {
+            if !matches!(fate, FrameFate::Passes) {
                 accepted |= 1 << slot;
             }
             if let Some(second) = second {
@@ -582,12 +583,12 @@ impl Port for FaultPort {
     }
 
     fn close(&mut self, pools: &mut Pools) -> u64 {
-        self.give_back(pools) + self.inner.close(pools)
+        self.return_frames(pools) + self.inner.close(pools)
     }
 
     fn leave(&mut self, pools: &mut Pools) -> Leave {
         match self.inner.leave(pools) {
-            Leave::Closed(dropped) => Leave::Closed(dropped + self.give_back(pools)),
+            Leave::Closed(dropped) => Leave::Closed(dropped + self.return_frames(pools)),
             other => other,
         }
     }

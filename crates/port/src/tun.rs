@@ -25,7 +25,7 @@ const LOOPBACK: u32 = 1;
 
 /// `struct ifreq` with flags in its union, which is 24 bytes long.
 #[repr(C)]
-struct Request {
+struct IfreqFlags {
     name: [u8; 16],
     flags: u16,
     rest: [u8; 22],
@@ -99,9 +99,9 @@ impl AsFd for Tun {
 fn set_interface(fd: &OwnedFd) -> io::Result<()> {
     let mut name = [0; 16];
     name[..NAME.len()].copy_from_slice(NAME.as_bytes());
-    let request = Request { name, flags: IFF_TUN | IFF_NO_PI, rest: [0; 22] };
-    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, and `Request` is as long as that.
-    unsafe { ioctl(fd, Setter::<TUNSETIFF, Request>::new(request)) }
+    let request = IfreqFlags { name, flags: IFF_TUN | IFF_NO_PI, rest: [0; 22] };
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`, and `IfreqFlags` is as long as that.
+    unsafe { ioctl(fd, Setter::<TUNSETIFF, IfreqFlags>::new(request)) }
 }
 
 #[cfg(test)]

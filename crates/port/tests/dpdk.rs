@@ -66,7 +66,7 @@ fn frame(pools: &mut Pools, bytes: &[u8]) -> Frame {
     frame
 }
 
-fn give_all(pools: &mut Pools, batch: &mut Batch) {
+fn return_all(pools: &mut Pools, batch: &mut Batch) {
     for slot in Bits(batch.mask()) {
         pools.give(batch.take(slot));
     }
@@ -77,7 +77,7 @@ fn give_all(pools: &mut Pools, batch: &mut Batch) {
 fn send(port: &mut DpdkPort, pools: &mut Pools, batch: &mut Batch) -> u64 {
     let all = batch.mask();
     let accepted = port.transmit(pools, batch, all);
-    give_all(pools, batch);
+    return_all(pools, batch);
     u64::from(accepted.count_ones())
 }
 
@@ -138,7 +138,7 @@ fn ring_gives_back_what_was_sent_in_order() {
         let counted = port.statistics();
         assert_eq!((counted.transmitted, counted.received, counted.held), (64, 64, 0));
         assert_eq!(counted.transmitted_bytes, counted.received_bytes);
-        give_all(&mut pools, &mut batch);
+        return_all(&mut pools, &mut batch);
         drop(port);
         assert_all_home(&mut pools, &pool);
     });
@@ -162,7 +162,7 @@ fn what_a_full_ring_refuses_stays_with_the_caller() {
                 accepted & !list == 0 && left.iter().all(|&slot| accepted >> slot == 0),
                 "the first ones"
             );
-            give_all(&mut pools, &mut batch);
+            return_all(&mut pools, &mut batch);
             if !left.is_empty() {
                 break left.len();
             }
@@ -317,7 +317,7 @@ fn an_empty_pool_receives_nothing_and_recovers() {
         all.into_iter().for_each(|frame| pools.give(frame));
         port.receive(&mut pools, &mut batch);
         assert_eq!(batch.len(), 64);
-        give_all(&mut pools, &mut batch);
+        return_all(&mut pools, &mut batch);
         drop(port);
         assert_all_home(&mut pools, &pool);
     });
@@ -337,7 +337,7 @@ fn a_frame_of_several_segments_is_refused_and_counted() {
         assert_eq!(got, [bytes(1, 60), bytes(3, 2048), bytes(4, 61)]);
         let counted = port.statistics();
         assert_eq!((counted.received, counted.oversize), (4, 1));
-        give_all(&mut pools, &mut batch);
+        return_all(&mut pools, &mut batch);
         drop(port);
         assert_all_home(&mut pools, &pool);
     });
@@ -431,7 +431,7 @@ fn a_tap_leads_to_the_hosts_stack_and_back() {
         assert_eq!(port.to_kernel(&mut pools, &mut batch, 0x3f0), 0x3f0);
         assert_eq!(port.statistics().to_kernel, 6);
         assert_eq!(tap_received() - before, 6);
-        give_all(&mut pools, &mut batch);
+        return_all(&mut pools, &mut batch);
         // The host asks who has 198.18.7.2; the request appears on the wire, which here leads back to us.
         let added =
             Command::new("ip").args(["addr", "add", "198.18.7.1/24", "dev", "weirtap"]).status().unwrap();
@@ -445,7 +445,7 @@ fn a_tap_leads_to_the_hosts_stack_and_back() {
             port.flush(&mut pools);
             port.receive(&mut pools, &mut batch);
             asked = batch.frames().iter().any(is_question);
-            give_all(&mut pools, &mut batch);
+            return_all(&mut pools, &mut batch);
         }
         assert!(asked, "{:?}", port.extra_statistics());
         assert!(port.extra_statistics().iter().any(|&(name, count)| name == "from_kernel" && count > 0));

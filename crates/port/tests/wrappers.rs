@@ -195,7 +195,7 @@ fn closing_returns_what_is_held() {
 
 /// Everything that a run did.
 #[derive(Debug, PartialEq)]
-struct Run {
+struct WrapperRun {
     left: Vec<Vec<u8>>,
     kernel: Vec<Vec<u8>>,
     statistics: PortStatistics,
@@ -204,7 +204,7 @@ struct Run {
 }
 
 /// Pushes, forwards and pops according to `steps`; checks the ledger and the pool after every breath.
-fn run(faults: Faults, chunks: u32, steps: &[(u8, u8, u16)]) -> Run {
+fn run(faults: Faults, chunks: u32, steps: &[(u8, u8, u16)]) -> WrapperRun {
     let (mut pools, mut port, wire) = open(chunks, faults);
     let (mut batch, mut refused, mut pushed, mut oversize) = (Batch::new(), 0, 0, 0);
     let mut left = Vec::new();
@@ -244,7 +244,7 @@ fn run(faults: Faults, chunks: u32, steps: &[(u8, u8, u16)]) -> Run {
         "the wire is the witness"
     );
     let kernel = std::iter::from_fn(|| wire.pop_kernel()).collect();
-    Run { left, kernel, statistics: port.statistics(), extra: port.extra_statistics(), refused }
+    WrapperRun { left, kernel, statistics: port.statistics(), extra: port.extra_statistics(), refused }
 }
 
 fn check(port: &FaultPort, pools: &Pools, wire: &MemWire, refused: u64, pushed: u64, chunks: u32) {

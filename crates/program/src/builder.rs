@@ -675,7 +675,7 @@ impl Pipe {
 
     /// Sets whether the first packet of a flow of a FLOW pipe gives a delta.
     #[must_use]
-    pub fn tell_first(mut self, tell: bool) -> Pipe {
+    pub fn report_first(mut self, tell: bool) -> Pipe {
         if let PipeKind::Flow { first, .. } = &mut self.kind {
             *first = tell;
         }

@@ -134,7 +134,7 @@ impl Census {
     /// Creates the census of a pipe that continues under the same name. `places` maps each target and each
     /// group to its previous position.
     #[must_use]
-    pub fn succeed(&self, program: &Program, pipe: &Pipe, places: &Places) -> Census {
+    pub fn succeed(&self, program: &Program, pipe: &Pipe, places: &PreviousPositions) -> Census {
         let mut new = Census::new(program, pipe);
         new.begun.succeed(&self.begun, &places.targets);
         new.repeated.succeed(&self.repeated, &places.targets);
@@ -229,14 +229,14 @@ impl Census {
 }
 
 /// Where the targets and groups of a program were in the previous one.
-pub struct Places {
+pub struct PreviousPositions {
     targets: Vec<Option<u32>>,
     groups: Vec<Option<u32>>,
 }
 
 /// Returns where each target and each group of `new` was in `old`, by the names of group and target.
 #[must_use]
-pub fn places(old: &[crate::Group], new: &[crate::Group]) -> Places {
+pub fn places(old: &[crate::Group], new: &[crate::Group]) -> PreviousPositions {
     let mut next = 0;
     let mut groups = HashMap::new();
     for (at, group) in (0..).zip(old) {
@@ -261,7 +261,7 @@ pub fn places(old: &[crate::Group], new: &[crate::Group]) -> Places {
             });
         }
     }
-    Places { targets: places, groups: of_groups }
+    PreviousPositions { targets: places, groups: of_groups }
 }
 
 #[cfg(test)]

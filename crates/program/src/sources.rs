@@ -30,9 +30,9 @@ const NUMBER_MASK: u64 = (1 << NUMBER_BITS) - 1;
 /// A time step has 1024 milliseconds, so that times wrap where the milliseconds do.
 const STEP_SHIFT: u32 = 10;
 
-type Line = [AtomicU64; WAYS];
+type CacheLine = [AtomicU64; WAYS];
 /// The lines of a previous program, and the current number of each of its targets.
-type Former = (Arc<[Line]>, Box<[Option<u32>]>);
+type Former = (Arc<[CacheLine]>, Box<[Option<u32>]>);
 
 /// Which target each source went to.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ pub struct Sources {
     hasher: RandomState,
     /// For each group that remembers: the hash of its name, and its address prefix and timeout.
     groups: Box<[Option<(u64, Affinity)>]>,
-    lines: Arc<[Line]>,
+    lines: Arc<[CacheLine]>,
     /// Those of the previous program, and the current number of each of its targets.
     former: Option<Former>,
     /// The next line from which expired words are cleared.
@@ -49,7 +49,7 @@ pub struct Sources {
 
 /// The place of a source: its line, and what distinguishes it there.
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct SourceKey {
     line: usize,
     tag: u64,
 }
@@ -68,7 +68,7 @@ impl Sources {
         };
         Sources {
             groups: program.groups.iter().map(group).collect(),
-            lines: std::iter::repeat_with(Line::default).take(LINES).collect(),
+            lines: std::iter::repeat_with(CacheLine::default).take(LINES).collect(),
             former: None,
             next: AtomicUsize::new(0),
             hasher,
@@ -88,10 +88,10 @@ impl Sources {
         Sources { former: Some((Arc::clone(&self.lines), now.into())), ..new }
     }
 
-    fn place(&self, group: usize, source: IpAddr) -> Option<(Place, u64)> {
+    fn place(&self, group: usize, source: IpAddr) -> Option<(SourceKey, u64)> {
         let (name, affinity) = self.groups.get(group).copied().flatten()?;
         let hash = self.hasher.hash_one((name, affinity.first(source)));
-        let place = Place { line: hash as usize % LINES, tag: hash >> (TIME_BITS + NUMBER_BITS) };
+        let place = SourceKey { line: hash as usize % LINES, tag: hash >> (TIME_BITS + NUMBER_BITS) };
         Some((place, steps(affinity)))
     }
 
@@ -146,11 +146,11 @@ fn steps(affinity: Affinity) -> u64 {
     affinity.timeout_ns.div_ceil(1_000_000).div_ceil(1 << STEP_SHIFT)
 }
 
-fn is_of(word: u64, place: Place) -> bool {
+fn is_of(word: u64, place: SourceKey) -> bool {
     word >> (TIME_BITS + NUMBER_BITS) == place.tag
 }
 
-fn find(lines: &[Line], place: Place) -> Option<u64> {
+fn find(lines: &[CacheLine], place: SourceKey) -> Option<u64> {
     let mut words = lines[place.line].iter().map(|word| word.load(Relaxed));
     words.find(|word| *word != 0 && is_of(*word, place))
 }

@@ -54,7 +54,7 @@ pub struct Elastic<const W: usize> {
 
 /// A flow that is leaving the heavy part.
 #[derive(Clone, Copy)]
-struct Flow<const W: usize> {
+struct EvictedFlow<const W: usize> {
     item: Item<W>,
     count: u32,
     elsewhere: bool,
@@ -121,7 +121,7 @@ impl<const W: usize> Elastic<W> {
         }
         let bucket = &mut self.buckets[number];
         if let Some(place) = bucket.tags.iter().position(|tag| *tag == 0) {
-            self.put(number, place, tag, Flow { item: *item, count, elsewhere: false });
+            self.put(number, place, tag, EvictedFlow { item: *item, count, elsewhere: false });
             return;
         }
         bucket.against = bucket.against.saturating_add(count);
@@ -133,10 +133,10 @@ impl<const W: usize> Elastic<W> {
         let (old, old_count) = (self.items[number * FLOWS + place], bucket.counts[place]);
         bucket.against = 0;
         self.add_light(old.hash, old_count);
-        self.put(number, place, tag, Flow { item: *item, count, elsewhere: true });
+        self.put(number, place, tag, EvictedFlow { item: *item, count, elsewhere: true });
     }
 
-    fn put(&mut self, number: usize, place: usize, tag: u32, flow: Flow<W>) {
+    fn put(&mut self, number: usize, place: usize, tag: u32, flow: EvictedFlow<W>) {
         let bucket = &mut self.buckets[number];
         (bucket.tags[place], bucket.counts[place]) = (tag, flow.count);
         bucket.elsewhere = bucket.elsewhere & !(1 << place) | u32::from(flow.elsewhere) << place;
@@ -200,7 +200,7 @@ impl<const W: usize> Elastic<W> {
                     None => flows.push(flow),
                 }
             }
-            let is_in = |sketch: &Self, flow: &Flow<W>| {
+            let is_in = |sketch: &Self, flow: &EvictedFlow<W>| {
                 sketch.find(number, sketch.place(flow.item.hash).1, &flow.item.key).is_some()
             };
             for flow in &mut flows {
@@ -220,10 +220,10 @@ impl<const W: usize> Elastic<W> {
         Ok(())
     }
 
-    fn flows(&self, number: usize) -> Vec<Flow<W>> {
+    fn flows(&self, number: usize) -> Vec<EvictedFlow<W>> {
         let bucket = &self.buckets[number];
         let taken = (0..FLOWS).filter(|place| bucket.tags[*place] != 0);
-        let flow = |place: usize| Flow {
+        let flow = |place: usize| EvictedFlow {
             item: self.items[number * FLOWS + place],
             count: bucket.counts[place],
             elsewhere: bucket.elsewhere >> place & 1 == 1,

@@ -74,7 +74,7 @@ pub use modular::{Modular, Reversed};
 pub use mrac::{Distribution, Mrac};
 pub use nine::{Nine, NineBytes};
 pub use ranked::Top;
-pub use reversible::{Change, Changes, Reversible};
+pub use reversible::{AddressChange, Changes, Reversible};
 pub use space_saving::SpaceSaving;
 pub use spread::{Spread, SpreadSketch};
 pub use top_counts::TopCounts;

@@ -17,7 +17,7 @@ pub struct Top<const W: usize> {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Node {
+struct RankedNode {
     count: u64,
     slot: u32,
 }
@@ -25,7 +25,7 @@ struct Node {
 /// A place of the index: a slot's number plus 1, or 0, and the lower half of its key's hash. Neither a probe
 /// that finds other keys nor one that moves them back reads these keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Entry {
+struct IndexSlot {
     slot: u32,
     tag: u32,
 }
@@ -33,13 +33,13 @@ struct Entry {
 /// A bounded number of keys with their counts.
 #[derive(Clone, Debug)]
 pub(crate) struct Ranked<const W: usize> {
-    heap: Vec<Node>,
+    heap: Vec<RankedNode>,
     items: Vec<Item<W>>,
     /// The place in the heap of each slot's node: stored separately from the keys, so that moving nodes
     /// touches little memory.
     nodes: Vec<u32>,
     /// By hash, with linear probing.
-    index: Vec<Entry>,
+    index: Vec<IndexSlot>,
     capacity: usize,
 }
 
@@ -51,15 +51,15 @@ impl<const W: usize> Ranked<W> {
             heap: Vec::with_capacity(capacity),
             items: Vec::with_capacity(capacity),
             nodes: Vec::with_capacity(capacity),
-            index: vec![Entry::default(); index_len(capacity)],
+            index: vec![IndexSlot::default(); index_len(capacity)],
             capacity,
         }
     }
 
     /// Bytes of memory for this many keys.
     pub(crate) const fn bytes_for(capacity: usize) -> usize {
-        capacity * (size_of::<Node>() + size_of::<Item<W>>() + size_of::<u32>())
-            + index_len(capacity) * size_of::<Entry>()
+        capacity * (size_of::<RankedNode>() + size_of::<Item<W>>() + size_of::<u32>())
+            + index_len(capacity) * size_of::<IndexSlot>()
     }
 
     /// Bytes of memory.
@@ -128,7 +128,7 @@ impl<const W: usize> Ranked<W> {
         let (slot, node) = (self.items.len() as u32, self.heap.len());
         self.items.push(item);
         self.nodes.push(node as u32);
-        self.heap.push(Node { count, slot });
+        self.heap.push(RankedNode { count, slot });
         self.enter(slot);
         self.rise(node);
         slot
@@ -172,7 +172,7 @@ impl<const W: usize> Ranked<W> {
         self.heap.clear();
         self.items.clear();
         self.nodes.clear();
-        self.index.fill(Entry::default());
+        self.index.fill(IndexSlot::default());
     }
 
     /// Joins the keys of another ranking: all counts are queried again, and the largest stay.
@@ -223,7 +223,7 @@ impl<const W: usize> Ranked<W> {
     }
 
     #[inline(always)]
-    fn put(&mut self, place: usize, node: Node) {
+    fn put(&mut self, place: usize, node: RankedNode) {
         self.heap[place] = node;
         self.nodes[node.slot as usize] = place as u32;
     }
@@ -237,7 +237,7 @@ impl<const W: usize> Ranked<W> {
         while self.index[place].slot != 0 {
             place = (place + 1) & mask;
         }
-        self.index[place] = Entry { slot: slot + 1, tag: hash as u32 };
+        self.index[place] = IndexSlot { slot: slot + 1, tag: hash as u32 };
     }
 
     /// Removes a slot from the index, and moves back those that it had displaced.
@@ -262,7 +262,7 @@ impl<const W: usize> Ranked<W> {
                 hole = place;
             }
         }
-        self.index[hole] = Entry::default();
+        self.index[hole] = IndexSlot::default();
     }
 }
 

@@ -20,7 +20,7 @@ const COLUMN_SHARE: f64 = 0.5;
 
 /// A change of one address.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Change {
+pub struct AddressChange {
     /// The address, or its upper 64 bits (see [`crate::key::source_number`]).
     pub number: u64,
     /// How much it has grown; negative if it has shrunk.
@@ -31,7 +31,7 @@ pub struct Change {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Changes {
     /// The changes, the largest first.
-    pub changes: Vec<Change>,
+    pub changes: Vec<AddressChange>,
     /// False if there were so many that some were left out.
     pub is_complete: bool,
 }
@@ -118,9 +118,9 @@ impl<const Q: usize, const L: usize, C: Counter> Reversible<Q, L, C> {
         }
         let sum: i64 = differences[..self.columns].iter().sum();
         let error = 4.0 * deviation(&differences, self.columns, sum);
-        let mut changes: Vec<Change> = numbers
+        let mut changes: Vec<AddressChange> = numbers
             .into_iter()
-            .map(|number| Change { number, change: self.change(number, &differences, sum, error) })
+            .map(|number| AddressChange { number, change: self.change(number, &differences, sum, error) })
             .filter(|change| change.change.value.abs() >= least as f64)
             .collect();
         changes.sort_by(|one, other| {

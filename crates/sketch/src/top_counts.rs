@@ -12,7 +12,7 @@ use crate::ranked::Ranked;
 
 /// The counts of a key, and what it may also have counted while it was not present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Row<const W: usize> {
+pub struct TopCount<const W: usize> {
     /// The key.
     pub key: [u64; W],
     /// Packets, never too few.
@@ -23,7 +23,7 @@ pub struct Row<const W: usize> {
     pub bytes: u64,
 }
 
-impl<const W: usize> Row<W> {
+impl<const W: usize> TopCount<W> {
     /// Packets: certain bounds, with the upper one as the value, as in Space-Saving.
     #[must_use]
     pub fn packets(&self) -> Estimate {
@@ -143,28 +143,28 @@ impl<const W: usize> TopCounts<W> {
 
     /// The counts of a key. An absent key may have up to [`TopCounts::missing`] packets.
     #[must_use]
-    pub fn get(&self, item: &Item<W>) -> Row<W> {
+    pub fn get(&self, item: &Item<W>) -> TopCount<W> {
         match self.ranked.find(item) {
             Some(slot) => self.row(item.key, self.ranked.count(slot), slot),
-            None => Row { key: item.key, packets: self.missing(), error: self.missing(), bytes: 0 },
+            None => TopCount { key: item.key, packets: self.missing(), error: self.missing(), bytes: 0 },
         }
     }
 
-    fn row(&self, key: [u64; W], packets: u64, slot: u32) -> Row<W> {
+    fn row(&self, key: [u64; W], packets: u64, slot: u32) -> TopCount<W> {
         let [error, bytes] = self.besides[slot as usize];
-        Row { key, packets, error, bytes }
+        TopCount { key, packets, error, bytes }
     }
 
     /// All keys, in unspecified order.
-    pub fn iter(&self) -> impl Iterator<Item = Row<W>> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = TopCount<W>> + '_ {
         self.ranked.iter().map(|(item, packets, slot)| self.row(item.key, packets, slot))
     }
 
     /// The `keys` heaviest keys, ordered by guaranteed packets, then by packets, then by key.
     #[must_use]
-    pub fn top(&self, keys: usize) -> Vec<Row<W>> {
-        let mut rows: Vec<Row<W>> = self.iter().collect();
-        let rank = |row: &Row<W>| (std::cmp::Reverse([row.packets - row.error, row.packets]), row.key);
+    pub fn top(&self, keys: usize) -> Vec<TopCount<W>> {
+        let mut rows: Vec<TopCount<W>> = self.iter().collect();
+        let rank = |row: &TopCount<W>| (std::cmp::Reverse([row.packets - row.error, row.packets]), row.key);
         if keys < rows.len() {
             rows.select_nth_unstable_by_key(keys, rank);
             rows.truncate(keys);
@@ -198,7 +198,7 @@ impl<const W: usize> TopCounts<W> {
 
     fn merge_full(&mut self, other: &Self) {
         let (missing, other_missing) = (self.missing(), other.missing());
-        let mut all: Vec<(Item<W>, Row<W>)> = Vec::with_capacity(self.len() + other.len());
+        let mut all: Vec<(Item<W>, TopCount<W>)> = Vec::with_capacity(self.len() + other.len());
         for (item, packets, slot) in self.ranked.iter() {
             let (mut row, there) = (self.row(item.key, packets, slot), other.get(item));
             row.packets = row.packets.saturating_add(there.packets);
@@ -237,7 +237,7 @@ impl<const W: usize> TopCounts<W> {
     #[must_use]
     pub fn of_rows(
         keys: usize,
-        rows: &[Row<W>],
+        rows: &[TopCount<W>],
         total: Count,
         missing: u64,
         hash: &KeyHash,
@@ -308,7 +308,7 @@ mod tests {
             check(&whole, &truth)?;
             let single = count(keys, &parts.concat());
             check(&single, &truth)?;
-            let rows: Vec<Row<1>> = whole.iter().collect();
+            let rows: Vec<TopCount<1>> = whole.iter().collect();
             let hash = KeyHash::new(&Seed::new([1, 2]));
             let read = TopCounts::of_rows(keys, &rows, whole.total(), whole.missing(), &hash).unwrap();
             check(&read, &truth)?;
@@ -319,8 +319,8 @@ mod tests {
     #[test]
     fn rows_that_no_summary_has_are_refused() {
         let hash = KeyHash::new(&Seed::new([1, 2]));
-        let row = |key: u64, packets, error| Row { key: [key], packets, error, bytes: 0 };
-        let read = |rows: &[Row<1>]| TopCounts::of_rows(2, rows, Count::default(), 0, &hash);
+        let row = |key: u64, packets, error| TopCount { key: [key], packets, error, bytes: 0 };
+        let read = |rows: &[TopCount<1>]| TopCounts::of_rows(2, rows, Count::default(), 0, &hash);
         assert!(read(&[row(1, 5, 5), row(2, 1, 0)]).is_some());
         assert!(read(&[row(1, 5, 6)]).is_none());
         assert!(read(&[row(1, 5, 0), row(1, 5, 0)]).is_none());

@@ -22,7 +22,7 @@ use crate::ranked::{Ranked, Top, sorted};
 
 /// A level: a sketch and its heaviest keys.
 #[derive(Clone, Debug)]
-struct Level<const W: usize, C> {
+struct SketchLevel<const W: usize, C> {
     sketch: CountSketch<C>,
     top: Ranked<W>,
 }
@@ -33,7 +33,7 @@ type Size<const W: usize> = (Item<W>, f64);
 /// Levels of count sketches.
 #[derive(Clone, Debug)]
 pub struct UnivMon<const W: usize, C = i32> {
-    levels: Vec<Level<W, C>>,
+    levels: Vec<SketchLevel<W, C>>,
     lanes: Lanes,
     total: u64,
 }
@@ -57,7 +57,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         let sum: f64 = weights.iter().sum();
         let level = |(level, weight): (usize, &f64)| {
             let bytes = (bytes as f64 * weight / sum) as usize;
-            Ok(Level { sketch: CountSketch::part(bytes, seed, level as u64)?, top: Ranked::new(keys) })
+            Ok(SketchLevel { sketch: CountSketch::part(bytes, seed, level as u64)?, top: Ranked::new(keys) })
         };
         let levels = weights.iter().enumerate().map(level).collect::<Result<_, SizeError>>()?;
         Ok(UnivMon { levels, lanes: Lanes::new(seed, Purpose::UnivMon, 0), total: 0 })
@@ -119,7 +119,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
                 if count == 0 {
                     break;
                 }
-                let Level { sketch, top } = level;
+                let SketchLevel { sketch, top } = level;
                 sketch.add_chunk(&seen[..count], |at, size| {
                     top.offer(&chunk[from[at]].item, size.max(0).cast_unsigned());
                 });
@@ -130,7 +130,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
     /// The keys with a size of `least` or more, the heaviest first.
     #[must_use]
     pub fn heavier(&self, least: u64) -> Vec<Top<W>> {
-        let Level { sketch, top } = &self.levels[0];
+        let SketchLevel { sketch, top } = &self.levels[0];
         let deviation = sketch.deviation();
         top.top(|item| sketch.estimate(item.hash, deviation), least as f64)
     }
@@ -154,7 +154,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
     /// Σ g(f) over all keys, f being their sizes, at least 1.
     #[must_use]
     pub fn sum(&self, g: impl Fn(f64) -> f64) -> f64 {
-        let sizes = |level: &Level<W, C>| -> Vec<Size<W>> {
+        let sizes = |level: &SketchLevel<W, C>| -> Vec<Size<W>> {
             level.top.iter().map(|(item, ..)| (*item, level.sketch.size(item.hash) as f64)).collect()
         };
         self.sum_over(self.levels.iter().map(sizes), |size| g(size.max(1.0)))
@@ -216,7 +216,7 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
     pub fn merge(&mut self, other: &Self) -> Result<(), MergeError> {
         self.check(other)?;
         for (level, other) in self.levels.iter_mut().zip(&other.levels) {
-            let Level { sketch, top } = level;
+            let SketchLevel { sketch, top } = level;
             sketch.merge(&other.sketch)?;
             top.join(&other.top, |item| sketch.size(item.hash).max(0).cast_unsigned());
         }

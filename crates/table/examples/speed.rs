@@ -15,9 +15,9 @@ const MILLION: usize = 1 << 20;
 const RUNS: usize = 30;
 
 /// splitmix64: keys and hashes that are the same in every run.
-struct Random(u64);
+struct SplitMix(u64);
 
-impl Random {
+impl SplitMix {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -57,7 +57,7 @@ fn key<const W: usize>(number: u64) -> [u64; W] {
 
 /// Hashes the key derived from a number.
 fn hash(number: u64) -> u64 {
-    Random(number).next()
+    SplitMix(number).next()
 }
 
 /// Passes batches of keys and hashes of random numbers below `range` to `work`. The cost of producing them is
@@ -68,7 +68,7 @@ fn time_batches<K>(
     key: impl Fn(u64) -> K,
     mut work: impl FnMut(&[K; 64], &[u64; 64]),
 ) {
-    let mut random = Random(9);
+    let mut random = SplitMix(9);
     let mut run = |work: &mut dyn FnMut(&[K; 64], &[u64; 64])| {
         measure(|| {
             for _ in 0..MILLION / 4 / 64 {
@@ -131,11 +131,11 @@ fn small() {
 struct Young;
 
 impl Visitor for Young {
-    fn judge(&self, _row: u32, flow: &Flow, _table: &FlowTable) -> Fate {
-        if flow.idle(0) >= 1 << 30 { Fate::Goes(DeltaReason::Aged) } else { Fate::Stays }
+    fn judge(&self, _row: u32, flow: &Flow, _table: &FlowTable) -> SweepVerdict {
+        if flow.idle(0) >= 1 << 30 { SweepVerdict::Goes(DeltaReason::Aged) } else { SweepVerdict::Stays }
     }
 
-    fn accept(&mut self, _row: u32, _flow: &Flow, _fate: Fate) -> bool {
+    fn accept(&mut self, _row: u32, _flow: &Flow, _fate: SweepVerdict) -> bool {
         true
     }
 }
@@ -182,7 +182,7 @@ fn bucket() {
         black_box(fill_wants(Some(&slots), &weights, 65536)).0.len()
     });
     let buckets = Buckets::new(fill_maglev(&targets, 65537));
-    let mut random = Random(3);
+    let mut random = SplitMix(3);
     let hashes: Vec<u64> = (0..MILLION).map(|_| random.next()).collect();
     time("bucket: pick of 65537", || {
         hashes.iter().for_each(|&hash| _ = black_box(buckets.pick(hash)));
@@ -191,7 +191,7 @@ fn bucket() {
 }
 
 /// Prefixes in the unicast space: 60 % are /24, the others /16 to /32; for IPv6, /32 to /64 in 2000::/3.
-fn prefixes(width: Width, count: usize, random: &mut Random) -> Vec<(u128, u8)> {
+fn prefixes(width: Width, count: usize, random: &mut SplitMix) -> Vec<(u128, u8)> {
     (0..count)
         .map(|_| match width {
             Width::V4 => {
@@ -207,7 +207,7 @@ fn prefixes(width: Width, count: usize, random: &mut Random) -> Vec<(u128, u8)> 
 }
 
 fn lpm(width: Width, count: usize) {
-    let mut random = Random(4);
+    let mut random = SplitMix(4);
     let prefixes = prefixes(width, count, &mut random);
     let mut table = Lpm::with_capacity(width, count);
     time(&format!("lpm {width:?} {count}: insert"), || {
@@ -249,7 +249,7 @@ fn lpm(width: Width, count: usize) {
 }
 
 fn acl(rules: u32, masks: usize) {
-    let mut random = Random(5);
+    let mut random = SplitMix(5);
     let masks: Vec<[u64; 5]> = (0..masks)
         .map(|n| {
             [

@@ -22,14 +22,14 @@ const NEVER_GIVEN: &str = "a row number that this table gave out";
 /// Key and data, side by side so that they arrive in the cache together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
-pub struct Row<const W: usize, T> {
+pub struct ExactRow<const W: usize, T> {
     /// The key by which the row is found.
     pub key: [u64; W],
     /// The caller's data.
     pub data: T,
 }
 
-impl<const W: usize, T: Default> Record for Row<W, T> {
+impl<const W: usize, T: Default> Record for ExactRow<W, T> {
     type Key = [u64; W];
 
     #[inline(always)]
@@ -44,7 +44,7 @@ impl<const W: usize, T: Default> Record for Row<W, T> {
 
     fn vacant(next: u32) -> Self {
         const { assert!(W > 0, "a key has at least one word") };
-        Row { key: [u64::from(next); W], data: T::default() }
+        ExactRow { key: [u64::from(next); W], data: T::default() }
     }
 
     fn next_vacant(&self) -> u32 {
@@ -55,7 +55,7 @@ impl<const W: usize, T: Default> Record for Row<W, T> {
 /// A table with keys of `W` words.
 #[derive(Debug)]
 pub struct Exact<const W: usize, T> {
-    store: Store<Row<W, T>>,
+    store: Store<ExactRow<W, T>>,
 }
 
 impl<const W: usize, T: Default> Exact<W, T> {
@@ -94,7 +94,7 @@ impl<const W: usize, T: Default> Exact<W, T> {
     /// # Errors
     /// The key exists already, or there is no room for it.
     pub fn insert(&mut self, hash: u64, key: [u64; W], data: T) -> Result<u32, InsertError> {
-        self.store.insert(hash, Row { key, data })
+        self.store.insert(hash, ExactRow { key, data })
     }
 
     /// Returns the row of a key.
@@ -116,7 +116,7 @@ impl<const W: usize, T: Default> Exact<W, T> {
     /// Panics if this table never returned the number, which is a bug of the caller.
     #[inline]
     #[must_use]
-    pub fn row(&self, row: u32) -> &Row<W, T> {
+    pub fn row(&self, row: u32) -> &ExactRow<W, T> {
         self.store.row(row).expect(NEVER_GIVEN)
     }
 

@@ -371,7 +371,7 @@ impl FlowTable {
 
     /// Passes a flow whose first packet has not been reported to a sink, until the sink accepts it.
     #[inline]
-    pub fn tell(&mut self, row: u32, sink: impl FnOnce(&Flow) -> bool) {
+    pub fn report_first(&mut self, row: u32, sink: impl FnOnce(&Flow) -> bool) {
         if let Some(flow) = self.live_mut(row).filter(|flow| !flow.marks.has(Marks::TOLD))
             && sink(flow)
         {
@@ -431,7 +431,7 @@ impl FlowTable {
 mod tests {
     use super::*;
     use crate::mix::mix;
-    use crate::sweep::{Fate, Visitor};
+    use crate::sweep::{SweepVerdict, Visitor};
     use proptest::prelude::*;
     use std::collections::HashMap;
 
@@ -446,18 +446,18 @@ mod tests {
     /// A visitor made of a judgement and a sink.
     struct With<J, S>(J, S);
 
-    impl<J: Fn(&Flow) -> Fate, S: FnMut(&Flow) -> bool> Visitor for With<J, S> {
-        fn judge(&self, _row: u32, flow: &Flow, _table: &FlowTable) -> Fate {
+    impl<J: Fn(&Flow) -> SweepVerdict, S: FnMut(&Flow) -> bool> Visitor for With<J, S> {
+        fn judge(&self, _row: u32, flow: &Flow, _table: &FlowTable) -> SweepVerdict {
             self.0(flow)
         }
 
-        fn accept(&mut self, _row: u32, flow: &Flow, _fate: Fate) -> bool {
+        fn accept(&mut self, _row: u32, flow: &Flow, _fate: SweepVerdict) -> bool {
             self.1(flow)
         }
     }
 
-    fn aged(is: bool) -> Fate {
-        if is { Fate::Goes(DeltaReason::Aged) } else { Fate::Stays }
+    fn aged(is: bool) -> SweepVerdict {
+        if is { SweepVerdict::Goes(DeltaReason::Aged) } else { SweepVerdict::Stays }
     }
 
     fn table_with(flows: u64) -> FlowTable {
@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[derive(Clone, Debug)]
-    enum Step {
+    enum ScanStep {
         Frame { flow: u64, bytes: u32 },
         Remove { flow: u64 },
         Age { rows: u32, timeout: u32, room: u32 },
@@ -584,22 +584,23 @@ mod tests {
         Crank { flow: u64 },
     }
 
-    fn step() -> impl Strategy<Value = Step> {
+    fn step() -> impl Strategy<Value = ScanStep> {
         prop_oneof![
-            20 => (0_u64..60, 0_u32..2000).prop_map(|(flow, bytes)| Step::Frame { flow, bytes }),
-            2 => (0_u64..60).prop_map(|flow| Step::Remove { flow }),
-            2 => (0_u32..80, 0_u32..30, 0_u32..9).prop_map(|(rows, timeout, room)| Step::Age { rows, timeout,
-                room }),
-            1 => (0_u32..80, 0_u32..9).prop_map(|(rows, room)| Step::Restart { rows, room }),
-            2 => (0_u64..60).prop_map(|flow| Step::Crank { flow }),
+            20 => (0_u64..60, 0_u32..2000).prop_map(|(flow, bytes)| ScanStep::Frame { flow, bytes }),
+            2 => (0_u64..60).prop_map(|flow| ScanStep::Remove { flow }),
+            2 => (0_u32..80, 0_u32..30, 0_u32..9).prop_map(|(rows, timeout, room)| {
+                ScanStep::Age { rows, timeout, room }
+            }),
+            1 => (0_u32..80, 0_u32..9).prop_map(|(rows, room)| ScanStep::Restart { rows, room }),
+            2 => (0_u64..60).prop_map(|flow| ScanStep::Crank { flow }),
         ]
     }
 
     /// Frames and bytes per flow.
     #[derive(Default)]
-    struct Sum(HashMap<FlowKey, (u64, u64)>);
+    struct FlowTotals(HashMap<FlowKey, (u64, u64)>);
 
-    impl Sum {
+    impl FlowTotals {
         fn add(&mut self, key: FlowKey, packets: u64, bytes: u64) {
             let entry = self.0.entry(key).or_default();
             *entry = (entry.0 + packets, entry.1 + bytes);
@@ -612,7 +613,7 @@ mod tests {
     }
 
     /// A sink with room for a few flows.
-    fn sink(sum: &mut Sum, mut room: u32) -> impl FnMut(&Flow) -> bool {
+    fn sink(sum: &mut FlowTotals, mut room: u32) -> impl FnMut(&Flow) -> bool {
         move |flow| {
             let accepted = room > 0 && sum.take(flow);
             room = room.saturating_sub(1);
@@ -620,7 +621,7 @@ mod tests {
         }
     }
 
-    fn frame(table: &mut FlowTable, key: FlowKey, bytes: u32, now: u32, deltas: &mut Sum) -> bool {
+    fn frame(table: &mut FlowTable, key: FlowKey, bytes: u32, now: u32, deltas: &mut FlowTotals) -> bool {
         let learn = |table: &mut FlowTable| table.learn(hash(&key), &key, Decision::Group(0), now);
         let row = learn(table).or_else(|Full| {
             let first = table.iter().next().map(|(row, _)| row).ok_or(Full)?;
@@ -635,7 +636,7 @@ mod tests {
     }
 
     /// Brings a flow's counters close to overflow, and counts that as frames.
-    fn crank(table: &mut FlowTable, key: FlowKey, frames: &mut Sum) {
+    fn crank(table: &mut FlowTable, key: FlowKey, frames: &mut FlowTotals) {
         let Some(row) = table.get(hash(&key), &key) else { return };
         let flow = table.live_mut(row).unwrap();
         let high = (PACKETS_MAX / 2).saturating_sub(flow.packets());
@@ -651,31 +652,31 @@ mod tests {
         fn deltas_and_live_counters_are_the_frames(capacity in 0_usize..50,
             steps in prop::collection::vec(step(), 1..400)) {
             let mut table = FlowTable::with_capacity(capacity);
-            let (mut frames, mut deltas) = (Sum::default(), Sum::default());
+            let (mut frames, mut deltas) = (FlowTotals::default(), FlowTotals::default());
             for (now, step) in (u32::MAX - 200..=u32::MAX).chain(0..).zip(steps) {
                 match step {
-                    Step::Frame { flow, bytes } => {
+                    ScanStep::Frame { flow, bytes } => {
                         if frame(&mut table, key(flow), bytes, now, &mut deltas) {
                             frames.add(key(flow), 1, u64::from(bytes));
                         } else {
                             prop_assert_eq!(capacity, 0);
                         }
                     }
-                    Step::Remove { flow } => {
+                    ScanStep::Remove { flow } => {
                         if let Some(row) = table.get(hash(&key(flow)), &key(flow)) {
                             prop_assert!(table.remove(row, hash, |flow| deltas.take(flow)));
                         }
                     }
-                    Step::Age { rows, timeout, room } => {
+                    ScanStep::Age { rows, timeout, room } => {
                         let old = |flow: &Flow| aged(flow.idle(now) >= timeout);
                         let mut visitor = With(old, sink(&mut deltas, room));
                         prop_assert!(table.sweep((rows, now), hash, &mut visitor) <= rows);
                     }
-                    Step::Restart { rows, room } => {
-                        let all = |_: &Flow| Fate::Restarts(DeltaReason::Stopped);
+                    ScanStep::Restart { rows, room } => {
+                        let all = |_: &Flow| SweepVerdict::Restarts(DeltaReason::Stopped);
                         table.sweep((rows, now), hash, &mut With(all, sink(&mut deltas, room)));
                     }
-                    Step::Crank { flow } => crank(&mut table, key(flow), &mut frames),
+                    ScanStep::Crank { flow } => crank(&mut table, key(flow), &mut frames),
                 }
                 prop_assert!(table.len() <= capacity);
                 prop_assert_eq!(table.iter().count(), table.len());

@@ -61,7 +61,7 @@ pub(crate) struct Index {
 /// One step of the search for a free slot: the entry in `slot` of step `parent`'s bucket could move to
 /// `bucket`.
 #[derive(Clone, Copy, Default)]
-struct Step {
+struct SlotProbe {
     bucket: u32,
     parent: u16,
     slot: u16,
@@ -152,7 +152,7 @@ impl Index {
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, home: u32, other: u32) -> Option<(u32, usize)> {
-        let mut steps = [Step::default(); SEARCH_MAX];
+        let mut steps = [SlotProbe::default(); SEARCH_MAX];
         steps[0].bucket = home;
         steps[1].bucket = other;
         let mut end = 2;
@@ -162,7 +162,7 @@ impl Index {
             }
             for slot in 0..SLOTS {
                 let bucket = self.bucket(steps[at].bucket);
-                let next = Step {
+                let next = SlotProbe {
                     bucket: self.other(steps[at].bucket, bucket[slot]),
                     parent: at as u16,
                     slot: slot as u16,
@@ -181,7 +181,7 @@ impl Index {
 
     /// Moves each entry on the path to the free slot one step along; returns the slot this frees at the start
     /// of the path.
-    fn shift(&mut self, steps: &[Step; SEARCH_MAX], last: Step, free: usize) -> (u32, usize) {
+    fn shift(&mut self, steps: &[SlotProbe; SEARCH_MAX], last: SlotProbe, free: usize) -> (u32, usize) {
         let (mut step, mut free) = (last, free);
         loop {
             let parent = steps[usize::from(step.parent)];

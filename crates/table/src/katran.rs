@@ -43,13 +43,14 @@ pub enum KatranVersion {
 pub fn fill_katran(targets: &[KatranTarget], version: KatranVersion, size: usize) -> Vec<u16> {
     let size = size.clamp(2, RING);
     let live = (0..=u16::MAX).zip(targets.iter().take(TARGETS_MAX)).filter(|(_, target)| target.weight > 0);
-    let walk =
-        |(at, target): (u16, &KatranTarget)| Walk::new(at, address_hash(target.address), target.weight, size);
+    let walk = |(at, target): (u16, &KatranTarget)| {
+        KatranPermutation::new(at, address_hash(target.address), target.weight, size)
+    };
     fill(live.map(walk).collect(), version, size)
 }
 
 /// Fills a ring with the back ends that have a weight, in any order.
-fn fill(mut walks: Vec<Walk>, version: KatranVersion, size: usize) -> Vec<u16> {
+fn fill(mut walks: Vec<KatranPermutation>, version: KatranVersion, size: usize) -> Vec<u16> {
     walks.sort_by_key(|walk| walk.hash);
     let mut slots = vec![NO_TARGET; size];
     if let [only] = walks[..] {
@@ -75,7 +76,7 @@ fn fill(mut walks: Vec<Walk>, version: KatranVersion, size: usize) -> Vec<u16> {
 
 /// A back end's progress through its permutation of the slots.
 #[derive(Clone, Copy)]
-struct Walk {
+struct KatranPermutation {
     hash: u64,
     target: u16,
     weight: u64,
@@ -85,10 +86,10 @@ struct Walk {
     next: u32,
 }
 
-impl Walk {
-    fn new(target: u16, hash: u64, weight: u32, size: usize) -> Walk {
+impl KatranPermutation {
+    fn new(target: u16, hash: u64, weight: u32, size: usize) -> KatranPermutation {
         let size = size as u64;
-        Walk {
+        KatranPermutation {
             hash,
             target,
             weight: u64::from(weight),
@@ -269,7 +270,11 @@ mod tests {
     fn rings_change_as_katrans_vip_test_says() {
         let ring = |version, weights: &[u32]| {
             let live = (0..).zip(weights).filter(|(_, weight)| **weight > 0);
-            fill(live.map(|(at, &weight)| Walk::new(at, at.into(), weight, RING)).collect(), version, RING)
+            fill(
+                live.map(|(at, &weight)| KatranPermutation::new(at, at.into(), weight, RING)).collect(),
+                version,
+                RING,
+            )
         };
         let moved = |version, old: &[u32], new: &[u32]| {
             ring(version, old).iter().zip(ring(version, new)).filter(|(old, new)| *old != new).count()

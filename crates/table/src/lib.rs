@@ -47,7 +47,7 @@ pub mod sweep;
 pub use acl::{Acl, AclError, PortRange, Rule};
 pub use bucket::{Buckets, NO_TARGET, fill_wants, seeded, spread};
 pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
-pub use exact::{Exact, Row};
+pub use exact::{Exact, ExactRow};
 pub use flow::{Counted, Decision, Flow, FlowTable, HEARD_MAX, Resumed};
 pub use given::{GivenBuckets, Patience};
 pub use glb::{GlbHash, GlbRow, GlbState, GlbTarget, fill_glb, glb_row};
@@ -58,8 +58,8 @@ pub use maglev::{MaglevTarget, fill_maglev};
 pub use meter::{Color, Meter, MeterConfig, MeterError, MeterSecond, MeterUnit};
 pub use number_set::{NUMBERS_MAX, NumberSet};
 pub use small::Small;
-pub use state::{Event, FlowState, Seen};
-pub use sweep::{Fate, Visitor};
+pub use state::{FlowState, Seen, StateEvent};
+pub use sweep::{SweepVerdict, Visitor};
 
 use thiserror::Error;
 

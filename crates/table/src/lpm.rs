@@ -70,14 +70,14 @@ pub enum LpmError {
 
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-struct Node([u32; 1 << STRIDE]);
+struct TrieNode([u32; 1 << STRIDE]);
 
 /// Root and nodes, found by the entry that points to them; the root is `None`.
 #[derive(Debug)]
 struct Trie {
     root_bits: u32,
     root: Vec<u32>,
-    nodes: Vec<Node>,
+    nodes: Vec<TrieNode>,
     vacant: u32,
     live: usize,
     limit: usize,
@@ -85,7 +85,7 @@ struct Trie {
 
 /// Position of an entry: in the root or in a node, and its index there.
 #[derive(Clone, Copy)]
-struct Place {
+struct EntryPosition {
     node: Option<u32>,
     at: u32,
 }
@@ -312,14 +312,14 @@ impl Trie {
         u64::from(entry >> 31)
     }
 
-    fn entry(&self, place: Place) -> u32 {
+    fn entry(&self, place: EntryPosition) -> u32 {
         match place.node {
             None => self.root[place.at as usize],
             Some(node) => self.nodes[node as usize].0[place.at as usize],
         }
     }
 
-    fn set(&mut self, place: Place, entry: u32) {
+    fn set(&mut self, place: EntryPosition, entry: u32) {
         match place.node {
             None => self.root[place.at as usize] = entry,
             Some(node) => self.nodes[node as usize].0[place.at as usize] = entry,
@@ -328,13 +328,13 @@ impl Trie {
 
     /// Iterates over the entries on the way to the end of a prefix of this length, including the last one, as
     /// far as there are nodes. Each comes with the depth in bits behind it.
-    fn walk(&self, prefix: u128, length: u32) -> impl Iterator<Item = (Place, u32)> {
-        let first = (Place { node: None, at: self.root_index(prefix) as u32 }, self.root_bits);
+    fn walk(&self, prefix: u128, length: u32) -> impl Iterator<Item = (EntryPosition, u32)> {
+        let first = (EntryPosition { node: None, at: self.root_index(prefix) as u32 }, self.root_bits);
         std::iter::successors(Some(first), move |&(place, depth)| {
             let entry = self.entry(place);
             let deeper = entry & NODE != 0 && depth < length;
             deeper.then(|| {
-                (Place { node: Some(entry ^ NODE), at: nibble(prefix, depth) as u32 }, depth + STRIDE)
+                (EntryPosition { node: Some(entry ^ NODE), at: nibble(prefix, depth) as u32 }, depth + STRIDE)
             })
         })
     }
@@ -347,17 +347,17 @@ impl Trie {
 
     /// Applies `brush` to every entry below a prefix, adding nodes on the way.
     fn paint(&mut self, prefix: u128, length: u32, brush: &impl Fn(u32) -> u32) {
-        let mut place = Place { node: None, at: self.root_index(prefix) as u32 };
+        let mut place = EntryPosition { node: None, at: self.root_index(prefix) as u32 };
         let mut depth = self.root_bits;
         while depth < length {
             let entry = self.entry(place);
             let node = if entry & NODE == 0 { self.add_node(entry) } else { entry ^ NODE };
             self.set(place, node | NODE);
-            place = Place { node: Some(node), at: nibble(prefix, depth) as u32 };
+            place = EntryPosition { node: Some(node), at: nibble(prefix, depth) as u32 };
             depth += STRIDE;
         }
         for at in place.at..place.at + (1 << (depth - length)) {
-            let place = Place { at, ..place };
+            let place = EntryPosition { at, ..place };
             match self.entry(place) {
                 entry if entry & NODE == 0 => self.set(place, brush(entry)),
                 entry => self.paint_node(entry, brush),
@@ -380,7 +380,7 @@ impl Trie {
 
     /// Removes the nodes on the way to a prefix whose entries are all equal, from the last one up.
     fn prune(&mut self, prefix: u128, length: u32) {
-        let path: Vec<Place> = self.walk(prefix, length).map(|step| step.0).collect();
+        let path: Vec<EntryPosition> = self.walk(prefix, length).map(|step| step.0).collect();
         for &place in path.iter().rev() {
             let entry = self.entry(place);
             if entry & NODE == 0 {
@@ -397,7 +397,7 @@ impl Trie {
 
     /// Adds a node whose 16 entries all equal the entry that it replaces.
     fn add_node(&mut self, entry: u32) -> u32 {
-        let node = Node([entry; 1 << STRIDE]);
+        let node = TrieNode([entry; 1 << STRIDE]);
         self.live += 1;
         if self.vacant == NODE {
             self.nodes.push(node);

@@ -38,7 +38,8 @@ pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
     let mut live: Vec<(u16, &MaglevTarget)> = (0..=u16::MAX).zip(targets.iter().take(TARGETS_MAX)).collect();
     live.retain(|(_, target)| target.weight > 0);
     live.sort_by_key(|(_, target)| (target.id, target.weight));
-    let mut walks: Vec<Walk> = live.iter().map(|(at, target)| Walk::new(*at, target.id, size)).collect();
+    let mut walks: Vec<MaglevPermutation> =
+        live.iter().map(|(at, target)| MaglevPermutation::new(*at, target.id, size)).collect();
     let weights: Vec<u64> = live.iter().map(|(_, target)| u64::from(target.weight.min(WEIGHT_MAX))).collect();
     let turns = turns(&weights, size);
     for turn in turns.iter().cycle().take(size) {
@@ -68,18 +69,18 @@ fn turns(weights: &[u64], size: usize) -> Vec<u16> {
 }
 
 /// A target's progress through its permutation of the buckets, `offset + n * skip mod size`.
-struct Walk {
+struct MaglevPermutation {
     target: u16,
     next: usize,
     skip: usize,
 }
 
-impl Walk {
-    fn new(target: u16, id: u64, size: usize) -> Walk {
+impl MaglevPermutation {
+    fn new(target: u16, id: u64, size: usize) -> MaglevPermutation {
         let range = size.max(1) as u64;
         let skip = finalize(id ^ SKIP) % (range - 1).max(1) + 1;
         let next = (finalize(id ^ OFFSET) % range) as usize;
-        Walk { target, next, skip: coprime(skip, range) as usize }
+        MaglevPermutation { target, next, skip: coprime(skip, range) as usize }
     }
 
     /// Takes the next free bucket; there must be one.
@@ -142,7 +143,7 @@ mod tests {
                 if odd(at) * weight(best) < odd(best) * weight(at) { at } else { best }
             };
             let Some(at) = order.iter().copied().reduce(earlier) else { break };
-            Walk::new(at as u16, targets[at].id, size).take(&mut slots);
+            MaglevPermutation::new(at as u16, targets[at].id, size).take(&mut slots);
         }
         slots
     }

@@ -101,7 +101,7 @@ pub enum MeterError {
 
 /// Levels of both buckets, in billionths of a token. The second is the excess or the peak bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Buckets {
+struct TokenBuckets {
     committed: u64,
     second: u64,
 }
@@ -110,8 +110,8 @@ struct Buckets {
 #[derive(Clone, Debug)]
 pub struct Meter {
     config: MeterConfig,
-    full: Buckets,
-    now: Buckets,
+    full: TokenBuckets,
+    now: TokenBuckets,
     last_ns: u64,
 }
 
@@ -129,7 +129,7 @@ impl Meter {
             MeterSecond::Peak { pbs, .. } => pbs,
         };
         let scale = |burst: u64| burst.checked_mul(NANO).ok_or(MeterError::BurstTooLarge);
-        let full = Buckets { committed: scale(config.cbs)?, second: scale(second)? };
+        let full = TokenBuckets { committed: scale(config.cbs)?, second: scale(second)? };
         Ok(Meter { config, full, now: full, last_ns: 0 })
     }
 
@@ -151,7 +151,7 @@ impl Meter {
     }
 
     #[inline]
-    fn decide(&self, now_ns: u64, size: u32, incoming: Color) -> (Color, Buckets) {
+    fn decide(&self, now_ns: u64, size: u32, incoming: Color) -> (Color, TokenBuckets) {
         let buckets = self.filled(now_ns);
         let incoming = if self.config.colour_aware { incoming } else { Color::Green };
         let cost = match self.config.unit {
@@ -166,26 +166,26 @@ impl Meter {
 
     /// The buckets at time `now_ns`, before a packet.
     #[inline]
-    fn filled(&self, now_ns: u64) -> Buckets {
+    fn filled(&self, now_ns: u64) -> TokenBuckets {
         let elapsed = u128::from(now_ns.saturating_sub(self.last_ns));
-        let Buckets { committed, second } = self.now;
+        let TokenBuckets { committed, second } = self.now;
         let (committed, over) = fill(committed, self.full.committed, elapsed * u128::from(self.config.cir));
         let gain = match self.config.second {
             MeterSecond::Excess { .. } => over,
             MeterSecond::Peak { pir, .. } => elapsed * u128::from(pir),
         };
-        Buckets { committed, second: fill(second, self.full.second, gain).0 }
+        TokenBuckets { committed, second: fill(second, self.full.second, gain).0 }
     }
 }
 
-impl Buckets {
+impl TokenBuckets {
     /// RFC 2697 section 3.
     #[inline]
-    fn spend_single(self, cost: u64, incoming: Color) -> (Color, Buckets) {
+    fn spend_single(self, cost: u64, incoming: Color) -> (Color, TokenBuckets) {
         if incoming == Color::Green && cost <= self.committed {
-            (Color::Green, Buckets { committed: self.committed - cost, ..self })
+            (Color::Green, TokenBuckets { committed: self.committed - cost, ..self })
         } else if incoming <= Color::Yellow && cost <= self.second {
-            (Color::Yellow, Buckets { second: self.second - cost, ..self })
+            (Color::Yellow, TokenBuckets { second: self.second - cost, ..self })
         } else {
             (Color::Red, self)
         }
@@ -193,13 +193,13 @@ impl Buckets {
 
     /// RFC 2698 section 3.
     #[inline]
-    fn spend_two(self, cost: u64, incoming: Color) -> (Color, Buckets) {
+    fn spend_two(self, cost: u64, incoming: Color) -> (Color, TokenBuckets) {
         if incoming == Color::Red || cost > self.second {
             (Color::Red, self)
         } else if incoming == Color::Yellow || cost > self.committed {
-            (Color::Yellow, Buckets { second: self.second - cost, ..self })
+            (Color::Yellow, TokenBuckets { second: self.second - cost, ..self })
         } else {
-            (Color::Green, Buckets { committed: self.committed - cost, second: self.second - cost })
+            (Color::Green, TokenBuckets { committed: self.committed - cost, second: self.second - cost })
         }
     }
 }

@@ -36,7 +36,7 @@ pub struct Seen {
 
 /// What a packet does to a flow besides changing its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StateEvent {
     /// Nothing.
     None,
     /// A SYN is repeated.
@@ -126,25 +126,25 @@ impl FlowState {
     /// highest byte of the last sequence number of that direction, and is updated.
     #[inline]
     #[must_use]
-    pub fn after(self, seen: Seen, seq: &mut u8) -> (FlowState, Event) {
+    pub fn after(self, seen: Seen, seq: &mut u8) -> (FlowState, StateEvent) {
         use FlowState::{Single, Stream, TcpEstablished, TcpFin, TcpHalfClosed, TcpRst, TcpSyn};
         let knows_window = matches!(self, TcpEstablished | TcpHalfClosed | TcpFin | TcpRst);
         if seen.has(Seen::RST | Seen::FIN) && knows_window && seen.is_far_from(*seq) {
-            return (self, Event::None);
+            return (self, StateEvent::None);
         }
         if seen.has(Seen::RST) {
-            return (TcpRst, Event::Reset);
+            return (TcpRst, StateEvent::Reset);
         }
         *seq = seen.seq;
         if seen.has(Seen::FIN) {
-            return (if self == TcpFin { TcpFin } else { TcpHalfClosed }, Event::None);
+            return (if self == TcpFin { TcpFin } else { TcpHalfClosed }, StateEvent::None);
         }
         if seen.is_syn() {
             return match self {
-                TcpSyn => (TcpSyn, Event::Repeated),
+                TcpSyn => (TcpSyn, StateEvent::Repeated),
                 // The other end answers with an ACK, and the connection stays as it is.
-                TcpEstablished | TcpHalfClosed | TcpFin => (self, Event::None),
-                Single | Stream | TcpRst => (TcpSyn, Event::None),
+                TcpEstablished | TcpHalfClosed | TcpFin => (self, StateEvent::None),
+                Single | Stream | TcpRst => (TcpSyn, StateEvent::None),
             };
         }
         let state = match self {
@@ -154,7 +154,7 @@ impl FlowState {
             TcpFin | TcpHalfClosed if seen.has(Seen::DATA) => TcpEstablished,
             TcpFin | TcpHalfClosed => self,
         };
-        (state, Event::None)
+        (state, StateEvent::None)
     }
 
     /// Returns the state of one direction after a packet without a TCP header; `first` if it had none.

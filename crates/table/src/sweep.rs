@@ -6,7 +6,7 @@ use weir_packet::FlowKey;
 
 /// What a sweep does with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum SweepVerdict {
     /// It stays as it is.
     Stays,
     /// It leaves the table.
@@ -20,10 +20,10 @@ pub enum Fate {
 /// Visits the flows of a table, see [`crate::FlowTable::sweep`].
 pub trait Visitor {
     /// Returns what to do with the flow of a row of `table`.
-    fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> Fate;
+    fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> SweepVerdict;
 
     /// Accepts the counts of a flow that reports, leaves or restarts. If it refuses them, the flow stays.
-    fn accept(&mut self, row: u32, flow: &Flow, fate: Fate) -> bool;
+    fn accept(&mut self, row: u32, flow: &Flow, fate: SweepVerdict) -> bool;
 }
 
 impl FlowTable {
@@ -54,15 +54,16 @@ impl FlowTable {
         let end = start.saturating_add(rows).min(self.store.used());
         let mut next = start;
         while let Some(row) = self.store.first_live(next..end) {
-            let done = match self.flow(row).map_or(Fate::Stays, |flow| visitor.judge(row, flow, self)) {
-                Fate::Stays => true,
-                fate @ Fate::Gives(_) => self.give(row, now, |flow| visitor.accept(row, flow, fate)),
-                fate @ Fate::Restarts(_) => {
+            let done = match self.flow(row).map_or(SweepVerdict::Stays, |flow| visitor.judge(row, flow, self))
+            {
+                SweepVerdict::Stays => true,
+                fate @ SweepVerdict::Gives(_) => self.give(row, now, |flow| visitor.accept(row, flow, fate)),
+                fate @ SweepVerdict::Restarts(_) => {
                     let done = self.give(row, now, |flow| visitor.accept(row, flow, fate));
                     self.live_mut(row).filter(|_| done).into_iter().for_each(|flow| flow.begin(now));
                     done
                 }
-                fate @ Fate::Goes(_) => {
+                fate @ SweepVerdict::Goes(_) => {
                     let mut refused = false;
                     self.remove(row, &hash, |flow| {
                         refused = !visitor.accept(row, flow, fate);

@@ -87,7 +87,7 @@ pub fn mpps(scenario: &Scenario) -> Spread {
 }
 
 /// Assigns the buckets of groups to their targets in turn, where buckets are assigned explicitly.
-pub fn give_buckets(program: &Program, engine: &mut Engine) {
+pub fn assign_buckets(program: &Program, engine: &mut Engine) {
     for (at, group) in program.groups.iter().enumerate().filter(|(_, group)| group.fill == Fill::Given) {
         let moves =
             (0..group.size).map(|bucket| (bucket, (bucket as usize % group.targets.len()) as u16)).collect();
@@ -116,7 +116,7 @@ impl Bench {
         let input = Generator::new("in", &mut pools, pool, stream(), u64::MAX);
         let mut engine = Engine::new(&scenario.program, TableHash::new([3, 5]))
             .expect("the scenarios' programs are sound");
-        give_buckets(&scenario.program, &mut engine);
+        assign_buckets(&scenario.program, &mut engine);
         let mut ports: Vec<Box<dyn Port>> = vec![Box::new(input)];
         for port in &scenario.program.ports[1..] {
             let nothing = Stream::udp(64, scenario.flows[..1].iter().copied());

@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<()> {
     };
     let mut beside = Beside::default();
     let measured = measure(options, &plan, &mut screen, &mut samples, &mut beside);
-    let rows = tell(&plan, &mut screen, &samples);
+    let rows = print_rows(&plan, &mut screen, &samples);
     let identities = Identity::of(&rows);
     identities.iter().for_each(|identity| screen.say(&identity.text()));
     if options.json {
@@ -107,7 +107,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Prints the rows of the samples.
-fn tell(plan: &Plan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> {
+fn print_rows(plan: &Plan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> {
     let rows = Row::of(&plan.cells, &plan.arms, samples, plan.seed);
     screen.say(&Row::heading());
     rows.iter().for_each(|row| screen.say(&row.text()));
@@ -133,7 +133,7 @@ fn measure(
     let mut round = 1;
     bed.compare(&mut run, plan, &interrupt, &mut |number, taken| {
         if number != round && round.is_multiple_of(ROUNDS_PER_TABLE) {
-            tell(plan, screen, samples);
+            print_rows(plan, screen, samples);
         }
         round = number;
         let say = |sample: &Sample| screen.live(&[format!("  run {number}: {}", sample.text())]);

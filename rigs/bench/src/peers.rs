@@ -163,7 +163,7 @@ impl Forwarder {
         });
         let accounts = vec![format!("/proc/{}/schedstat", child.id()).into()];
         let mut forwarder = Forwarder { name, process, input, lines, accounts, words };
-        forwarder.hear(run, words.ready)?;
+        forwarder.wait_for_words(run, words.ready)?;
         Ok(forwarder)
     }
 
@@ -190,7 +190,7 @@ impl Forwarder {
     /// continues.
     pub fn forwarded(&mut self, run: &Run) -> Result<(u64, u64)> {
         self.say("show fwd stats all")?;
-        self.hear(run, "Accumulated forward statistics")?;
+        self.wait_for_words(run, "Accumulated forward statistics")?;
         self.wait_for(run, |line| {
             let count = |name: &str| line.split_once(name)?.1.split_whitespace().next()?.parse().ok();
             Some((count("TX-packets:")?, count("TX-dropped:")?))
@@ -226,14 +226,14 @@ impl Forwarder {
     /// Lets it forward.
     pub fn begin(&mut self, run: &Run) -> Result<()> {
         self.say("start")?;
-        self.hear(run, self.words.started)
+        self.wait_for_words(run, self.words.started)
     }
 
     /// Stops forwarding, and returns the frames sent since the start.
     pub fn end(&mut self, run: &Run) -> Result<u64> {
         self.say("stop")?;
         if let Some(summary) = self.words.summary {
-            self.hear(run, summary)?;
+            self.wait_for_words(run, summary)?;
         }
         let sent = self.words.sent;
         self.wait_for(run, |line| line.split_once(sent)?.1.split_whitespace().next()?.parse().ok())
@@ -261,7 +261,7 @@ impl Forwarder {
     }
 
     /// Reads lines until one contains these words.
-    fn hear(&mut self, run: &Run, words: &str) -> Result<()> {
+    fn wait_for_words(&mut self, run: &Run, words: &str) -> Result<()> {
         self.wait_for(run, |line| line.contains(words).then_some(()))
     }
 

@@ -6,7 +6,7 @@
 //! state, frames either arrive at the worker that owns their flow (`rss_agrees`), or half of them arrive at
 //! the other worker, which hands them over (`rss_against`).
 
-use super::engine::give_buckets;
+use super::engine::assign_buckets;
 use super::scenarios::{self, Scenario};
 use anyhow::{Context, Result, bail};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -184,7 +184,7 @@ impl Fleet {
             let input = Generator::new("in", &mut pools, pool, Stream::udp(64, flows.clone()), u64::MAX);
             let mut engine =
                 Engine::new(&scenario.program, SECRET).context("the scenarios' programs are sound")?;
-            give_buckets(&scenario.program, &mut engine);
+            assign_buckets(&scenario.program, &mut engine);
             let mut ports: Vec<Box<dyn Port>> = vec![Box::new(input)];
             for port in &scenario.program.ports[1..] {
                 let nothing = Stream::udp(64, flows[..1].iter().copied());

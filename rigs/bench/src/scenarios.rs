@@ -330,7 +330,7 @@ mod tests {
         for name in ["macswap", "basic2", "exact", "selector", "learner", "vxlan"] {
             let program = peer(name, FLOWS).expect("it is known");
             let mut engine = Engine::new(&program, TableHash::new([1, 2])).expect("it is sound");
-            crate::engine::give_buckets(&program, &mut engine);
+            crate::engine::assign_buckets(&program, &mut engine);
             let (mut pools, mut batch) = (Pools::region(FLOWS), Batch::new());
             let stream = weir_port::Stream::udp(64, (0..FLOWS).map(flow));
             for at in 0..FLOWS {

@@ -88,7 +88,7 @@ impl Sink {
         for slot in 0..self.batch.len() {
             let frame = self.batch.take(slot);
             if frame.len() > FRAME {
-                self.partner.hear(member, frame.bytes());
+                self.partner.receive(member, frame.bytes());
             }
             self.pools.give(frame);
         }
@@ -147,7 +147,7 @@ impl Partner {
         self.lacp.step(self.started.elapsed().as_nanos() as u64, event, &mut self.actions);
     }
 
-    fn hear(&mut self, member: u16, bytes: &[u8]) {
+    fn receive(&mut self, member: u16, bytes: &[u8]) {
         if bytes[12..14] == ETHER_TYPE.to_be_bytes() {
             self.step(Event::Pdu { member, bytes });
         }

@@ -2,7 +2,7 @@
 
 use crate::fabric::{Fault, Shape};
 use crate::loads::Load;
-use crate::outcome::{Outcome, Results};
+use crate::outcome::{Results, RunOutcome};
 use crate::run::Run;
 use crate::scenario::{Contender, Scenario};
 use crate::tcp::Behaviour;
@@ -118,20 +118,20 @@ pub struct Merge {
 }
 
 /// The sink for output lines.
-type Lines<'a> = &'a mut dyn FnMut(String) -> Result<()>;
+type LineSink<'a> = &'a mut dyn FnMut(String) -> Result<()>;
 
 /// Simulates or merges; prints a table through `line`, and progress to standard error.
 ///
 /// # Errors
 /// An option or a file is invalid, or a file cannot be written.
-pub fn run(what: &Sim, line: Lines) -> Result<()> {
+pub fn run(what: &Sim, line: LineSink) -> Result<()> {
     match what {
         Sim::Path(options) => simulate(options, line),
         Sim::Merge(options) => merge(options, line),
     }
 }
 
-fn simulate(options: &PathOptions, line: Lines) -> Result<()> {
+fn simulate(options: &PathOptions, line: LineSink) -> Result<()> {
     let contenders = if options.scheme.is_empty() {
         let others = [Contender::AdaptiveCells, Contender::CongaLike];
         Scheme::ALL.into_iter().map(Contender::Host).chain(others).collect()
@@ -152,7 +152,7 @@ fn simulate(options: &PathOptions, line: Lines) -> Result<()> {
     line(HEAD.to_string())?;
     let runs = groups.len() * options.seeds as usize;
     for (at, group) in groups.iter().enumerate() {
-        let mut merged: Option<Outcome> = None;
+        let mut merged: Option<RunOutcome> = None;
         for number in 0..options.seeds {
             let scenario = Scenario { seed: options.seed + number, ..group.clone() };
             let mut run = Run::new(&scenario)?;
@@ -243,7 +243,7 @@ impl Progress {
 const HEAD: &str = "load  scheme      slowdown p50    p95    p99   mean | mean of seeds  p99 of seeds | \
                     small p99  large p50 | unended  dropped  again %  probes %";
 
-fn text(outcome: &Outcome) -> String {
+fn text(outcome: &RunOutcome) -> String {
     let slowdowns = &outcome.slowdowns;
     let number = |value: Option<f64>| value.map_or_else(|| "-".to_string(), |value| format!("{value:.2}"));
     let quantile = |percent| number(slowdowns.all.quantile(percent));
@@ -271,7 +271,7 @@ fn text(outcome: &Outcome) -> String {
     )
 }
 
-fn merge(options: &Merge, line: Lines) -> Result<()> {
+fn merge(options: &Merge, line: LineSink) -> Result<()> {
     let mut results = Results::default();
     for file in &options.files {
         let name = file.display();
@@ -295,7 +295,7 @@ fn merge(options: &Merge, line: Lines) -> Result<()> {
 
 fn last_line(results: &Results) -> Value {
     let settings: Vec<&String> = results.outcomes.iter().map(|one| &one.setting).collect();
-    let row = |outcome: &Outcome| {
+    let row = |outcome: &RunOutcome| {
         let mut row = outcome.row();
         if settings.iter().any(|setting| **setting != outcome.setting) {
             row["setting"] = json!(outcome.setting);
@@ -315,7 +315,7 @@ fn finish(results: &Results, out: Option<&Path>, svg: Option<&Path>) -> Result<(
     let mut settings: Vec<&String> = results.outcomes.iter().map(|one| &one.setting).collect();
     settings.dedup();
     for (number, setting) in settings.iter().enumerate() {
-        let outcomes: Vec<&Outcome> =
+        let outcomes: Vec<&RunOutcome> =
             results.outcomes.iter().filter(|one| one.setting == **setting).collect();
         for (name, value) in VALUES {
             let number = if settings.len() > 1 { format!("-{number}") } else { String::new() };
@@ -326,7 +326,7 @@ fn finish(results: &Results, out: Option<&Path>, svg: Option<&Path>) -> Result<(
 }
 
 /// The figure of an outcome to plot.
-type ValueOf = fn(&Outcome) -> Option<f64>;
+type ValueOf = fn(&RunOutcome) -> Option<f64>;
 
 const VALUES: &[(&str, ValueOf)] = &[
     ("mean", |outcome| outcome.slowdowns.all.mean()),
@@ -335,7 +335,7 @@ const VALUES: &[(&str, ValueOf)] = &[
     ("large-p50", |outcome| outcome.slowdowns.large.quantile(50.0)),
 ];
 
-fn plot_of(outcomes: &[&Outcome], name: &str, value: ValueOf) -> Plot {
+fn plot_of(outcomes: &[&RunOutcome], name: &str, value: ValueOf) -> Plot {
     let mut schemes: Vec<&str> = outcomes.iter().map(|outcome| outcome.scheme.as_str()).collect();
     schemes.sort_unstable();
     schemes.dedup();

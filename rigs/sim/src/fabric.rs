@@ -158,7 +158,7 @@ pub const DROPS: [&str; 4] = ["full", "loss", "blackhole", "dead"];
 
 /// A link, and the queue in front of it.
 #[derive(Clone, Debug)]
-struct Link {
+struct QueuedLink {
     free_at: u64,
     ps_per_byte: u32,
     delay_ns: u32,
@@ -188,12 +188,12 @@ pub enum Passage {
 }
 
 /// The links of a packet's route, in order; at most 4.
-pub type Way = [u32; 4];
+pub type PacketRoute = [u32; 4];
 
 /// The fabric.
 pub struct Fabric {
     shape: Shape,
-    links: Vec<Link>,
+    links: Vec<QueuedLink>,
     defects: Vec<Defect>,
     /// The spines between two leaves: `leaf from * leaves + leaf to`.
     groups: Vec<Vec<u16>>,
@@ -205,9 +205,9 @@ impl Fabric {
     pub fn new(shape: &Shape, faults: &[Fault], seed: u64) -> Result<Fabric> {
         shape.check()?;
         let (leaves, spines, hosts) = (shape.leaves, shape.spines, shape.all_hosts());
-        let edge = Link::new(shape, shape.host_rate);
-        let core = Link::new(shape, shape.rate);
-        let mut links = vec![Link { buffer_ns: u64::MAX, ..edge.clone() }; hosts as usize];
+        let edge = QueuedLink::new(shape, shape.host_rate);
+        let core = QueuedLink::new(shape, shape.rate);
+        let mut links = vec![QueuedLink { buffer_ns: u64::MAX, ..edge.clone() }; hosts as usize];
         links.extend(vec![edge; hosts as usize]);
         links.extend(vec![core; 2 * (leaves * spines) as usize]);
         let defects = vec![Defect::default(); links.len()];
@@ -297,7 +297,7 @@ impl Fabric {
     /// The links from one host to another through a spine.
     #[inline]
     #[must_use]
-    pub fn way(&self, from: u32, to: u32, path: usize) -> (Way, u8) {
+    pub fn way(&self, from: u32, to: u32, path: usize) -> (PacketRoute, u8) {
         let hosts = self.shape.all_hosts();
         let (here, there) = (self.shape.leaf(from), self.shape.leaf(to));
         if here == there {
@@ -351,11 +351,11 @@ impl Fabric {
     }
 }
 
-impl Link {
-    fn new(shape: &Shape, gbps: f64) -> Link {
+impl QueuedLink {
+    fn new(shape: &Shape, gbps: f64) -> QueuedLink {
         let ps_per_byte = (8000.0 / gbps).round() as u32;
         let drain = |bytes: u64| bytes * u64::from(ps_per_byte) / 1000;
-        Link {
+        QueuedLink {
             free_at: 0,
             ps_per_byte,
             delay_ns: shape.delay_ns as u32,

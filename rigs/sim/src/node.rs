@@ -13,7 +13,7 @@ use weir_path::settings::Settings;
 const CLOCKS_OFF_NS: u64 = 1_000_000_000;
 
 /// What a host knows about the paths to the hosts of a leaf.
-pub struct Node {
+pub struct SimNode {
     /// The paths.
     pub paths: Paths,
     /// The host.
@@ -27,10 +27,10 @@ pub struct Node {
     rests_until: Vec<u64>,
 }
 
-impl Node {
-    fn new(now: u64, settings: Settings, ports: &[Ports], (host, to): (u32, u32)) -> Node {
+impl SimNode {
+    fn new(now: u64, settings: Settings, ports: &[Ports], (host, to): (u32, u32)) -> SimNode {
         let paths = Paths::new(now, settings, ports);
-        Node {
+        SimNode {
             paths,
             host,
             to,
@@ -65,7 +65,7 @@ impl Node {
 
 /// A round of probes.
 #[derive(Default)]
-pub struct Plan {
+pub struct ProbeRound {
     /// From a host to another.
     pub from: u32,
     /// The other.
@@ -84,7 +84,7 @@ pub struct Nodes {
     /// The index of the node of `host * leaves + leaf`, plus 1.
     places: Vec<u32>,
     are_known: bool,
-    nodes: Vec<Node>,
+    nodes: Vec<SimNode>,
     clocks: Vec<u64>,
     budgets: Vec<Budget>,
 }
@@ -100,7 +100,7 @@ impl Nodes {
             leaves: shape.leaves,
             places: vec![0; if are_known { (hosts * shape.leaves) as usize } else { 0 }],
             are_known,
-            nodes: if are_known { Vec::new() } else { vec![Node::new(0, settings, &[], (0, 0))] },
+            nodes: if are_known { Vec::new() } else { vec![SimNode::new(0, settings, &[], (0, 0))] },
             clocks: (0..hosts).map(|_| random.below(CLOCKS_OFF_NS)).collect(),
             budgets: vec![Budget::new(0); hosts as usize],
         }
@@ -116,7 +116,7 @@ impl Nodes {
         if self.places[place] == 0 {
             let count = fabric.spines(from, to).len() as u16;
             let ports: Vec<Ports> = (0..count).map(|main| Ports { main, spare: None }).collect();
-            self.nodes.push(Node::new(now, self.settings, &ports, (from, to)));
+            self.nodes.push(SimNode::new(now, self.settings, &ports, (from, to)));
             self.places[place] = self.nodes.len() as u32;
         }
         self.places[place] - 1
@@ -124,7 +124,7 @@ impl Nodes {
 
     /// The node with a number.
     #[inline]
-    pub fn at(&mut self, number: u32) -> &mut Node {
+    pub fn at(&mut self, number: u32) -> &mut SimNode {
         &mut self.nodes[number as usize]
     }
 
@@ -135,18 +135,18 @@ impl Nodes {
     }
 
     /// Gives up on late probes, and returns what to probe now, within the host's budget.
-    pub fn plan(&mut self, now: u64, number: u32, random: &mut Random) -> Plan {
+    pub fn plan(&mut self, now: u64, number: u32, random: &mut Random) -> ProbeRound {
         let node = &mut self.nodes[number as usize];
         node.paths.tick(now);
         let Some(next) = node.paths.next_round_in(now, random) else {
             node.is_probing = false;
-            return Plan::default();
+            return ProbeRound::default();
         };
         let mut probes = Vec::new();
         let round = node.paths.round(now, random);
         if self.budgets[node.host as usize].take(now, round.len() as u64) {
             probes.extend(round.into_iter().map(|path| (path, node.paths.probe_sent(now, path))));
         }
-        Plan { from: node.host, to: node.to, probes, next_in: Some(next) }
+        ProbeRound { from: node.host, to: node.to, probes, next_in: Some(next) }
     }
 }

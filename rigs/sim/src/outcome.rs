@@ -118,7 +118,7 @@ pub struct OfSeed {
 
 /// The outcome of a run, or of several that differ only in their seeds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct RunOutcome {
     /// Everything that must be equal for results to be merged, except the load and the scheme.
     pub setting: String,
     /// Percent.
@@ -141,10 +141,10 @@ pub struct Outcome {
     pub slowdowns: Slowdowns,
 }
 
-impl Outcome {
+impl RunOutcome {
     /// The outcome of a run; `numbers`: time, events, unfinished flows.
     #[must_use]
-    pub fn new(scenario: &Scenario, slowdowns: Slowdowns, ledger: Ledger, numbers: [u64; 3]) -> Outcome {
+    pub fn new(scenario: &Scenario, slowdowns: Slowdowns, ledger: Ledger, numbers: [u64; 3]) -> RunOutcome {
         let shape = &scenario.shape;
         let faults: Vec<String> = scenario.faults.iter().map(ToString::to_string).collect();
         let load = serde_json::to_value(scenario.load).unwrap_or_default();
@@ -167,7 +167,7 @@ impl Outcome {
         );
         let [time_ns, events, unended] = numbers;
         let (mean, p99) = (slowdowns.all.mean(), slowdowns.all.quantile(99.0));
-        Outcome {
+        RunOutcome {
             setting,
             load: scenario.percent,
             scheme: scenario.contender.to_string(),
@@ -185,12 +185,12 @@ impl Outcome {
     ///
     /// # Errors
     /// The seeds are the same.
-    pub fn with(mut self, other: &Outcome) -> Result<Outcome> {
+    pub fn with(mut self, other: &RunOutcome) -> Result<RunOutcome> {
         self.merge(other)?;
         Ok(self)
     }
 
-    fn merge(&mut self, other: &Outcome) -> Result<()> {
+    fn merge(&mut self, other: &RunOutcome) -> Result<()> {
         let is_here = |one: &&OfSeed| self.seeds.iter().any(|other| other.seed == one.seed);
         if let Some(OfSeed { seed, .. }) = other.seeds.iter().find(is_here) {
             anyhow::bail!("seed {seed} of {} at {} % is there twice", self.scheme, self.load);
@@ -240,7 +240,7 @@ impl Outcome {
 pub struct Results {
     weir_sim: u32,
     /// The outcomes.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<RunOutcome>,
 }
 
 impl Results {
@@ -248,9 +248,9 @@ impl Results {
     ///
     /// # Errors
     /// The same seed is already present.
-    pub fn add(&mut self, outcome: &Outcome) -> Result<()> {
+    pub fn add(&mut self, outcome: &RunOutcome) -> Result<()> {
         self.weir_sim = FORMAT;
-        let key = |one: &Outcome| (one.setting.clone(), (one.load * 1e6) as u64, one.scheme.clone());
+        let key = |one: &RunOutcome| (one.setting.clone(), (one.load * 1e6) as u64, one.scheme.clone());
         match self.outcomes.binary_search_by_key(&key(outcome), key) {
             Ok(at) => self.outcomes[at].merge(outcome),
             Err(at) => {

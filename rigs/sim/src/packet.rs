@@ -1,12 +1,12 @@
 //! Packets in flight, in an arena, and a ledger of their fates.
 
-use crate::fabric::{DROPS, Drop, Way};
+use crate::fabric::{DROPS, Drop, PacketRoute};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// The kind of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     /// Packet `number` of flow `of`.
     Data,
     /// Its acknowledgement: all packets below `next` have arrived.
@@ -25,7 +25,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
     /// Its route.
-    pub way: Way,
+    pub way: PacketRoute,
     /// The sender's clock at departure, ns; for an answer, the one-way delay of the probe.
     pub stamp: u64,
     /// For an acknowledgement, the time at which the packet left, ns.
@@ -41,7 +41,7 @@ pub struct Packet {
     /// Bytes on the wire.
     pub bytes: u16,
     /// Its kind.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// The index of the link it is on.
     pub at: u8,
     /// Number of links on its route.

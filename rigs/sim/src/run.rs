@@ -4,10 +4,10 @@ use crate::calendar::Calendar;
 use crate::fabric::{Fabric, Passage};
 use crate::loads::draw_gap;
 use crate::node::Nodes;
-use crate::outcome::{Outcome, Slowdowns};
-use crate::packet::{Account, Arena, Kind, Packet};
+use crate::outcome::{RunOutcome, Slowdowns};
+use crate::packet::{Account, Arena, Packet, PacketKind};
 use crate::scenario::{Contender, Scenario};
-use crate::tcp::{Ack, DATA_BYTES, HEADER_BYTES, Receiver, Sender};
+use crate::tcp::{Ack, DATA_BYTES, HEADER_BYTES, Receiver, TcpSender};
 use anyhow::{Result, ensure};
 use std::collections::VecDeque;
 use weir_app::random::Random;
@@ -40,7 +40,7 @@ pub(crate) struct Transfer {
     pub(crate) arrived_at: u64,
     pub(crate) ended_at: Option<u64>,
     packets: u32,
-    sender: Sender,
+    sender: TcpSender,
     receiver: Receiver,
     /// The direction of data, and that of acknowledgements.
     flows: [Flow; 2],
@@ -174,7 +174,7 @@ impl Run {
             arrived_at: self.now,
             ended_at: None,
             packets,
-            sender: Sender::new(packets, self.scenario.tcp),
+            sender: TcpSender::new(packets, self.scenario.tcp),
             receiver: Receiver::default(),
             flows: [Flow::new(scheme, hash), Flow::new(scheme, hash.rotate_left(17))],
             routes: [None; 2],
@@ -208,7 +208,7 @@ impl Run {
             let packet = Packet {
                 number: packet,
                 bytes: (DATA_BYTES + HEADER_BYTES) as u16,
-                kind: Kind::Data,
+                kind: PacketKind::Data,
                 markable: self.scenario.tcp.dctcp,
                 late,
                 ..BLANK
@@ -257,7 +257,7 @@ impl Run {
         let (way, links) = self.fabric.way(from, to, usize::from(packet.path));
         let at = self.packets.add(Packet { way, links, at: 0, ..packet });
         self.account.ledger.sent += 1;
-        if !matches!(packet.kind, Kind::Data | Kind::Ack) {
+        if !matches!(packet.kind, PacketKind::Data | PacketKind::Ack) {
             self.account.ledger.probes += 1;
         }
         self.pass(at);
@@ -293,12 +293,12 @@ impl Run {
         let packet = self.packets.remove(at);
         self.account.ledger.delivered += 1;
         match packet.kind {
-            Kind::Data => self.take_data(&packet),
-            Kind::Ack => self.take_ack(&packet),
-            Kind::Probe => self.reflect(&packet),
-            Kind::Answer => self.take_answer(&packet),
-            Kind::DocaProbe => self.doca_echo(&packet),
-            Kind::DocaEcho => self.doca_ends(packet.of, Some(packet.number as u16)),
+            PacketKind::Data => self.take_data(&packet),
+            PacketKind::Ack => self.take_ack(&packet),
+            PacketKind::Probe => self.reflect(&packet),
+            PacketKind::Answer => self.take_answer(&packet),
+            PacketKind::DocaProbe => self.doca_echo(&packet),
+            PacketKind::DocaEcho => self.doca_ends(packet.of, Some(packet.number as u16)),
         }
     }
 
@@ -321,7 +321,7 @@ impl Run {
             number: packet.number,
             next,
             bytes: HEADER_BYTES as u16,
-            kind: Kind::Ack,
+            kind: PacketKind::Ack,
             marked: packet.marked,
             echo: packet.stamp,
             ..BLANK
@@ -380,7 +380,7 @@ impl Run {
                 hash: hash as u32,
                 path: path as u8,
                 bytes: HEADER_BYTES as u16,
-                kind: Kind::Probe,
+                kind: PacketKind::Probe,
                 markable: true,
                 ..BLANK
             };
@@ -402,7 +402,7 @@ impl Run {
             next: u32::from(probe.path),
             path,
             hash: hash as u32,
-            kind: Kind::Answer,
+            kind: PacketKind::Answer,
             at: 0,
             markable: false,
             ..*probe
@@ -428,7 +428,7 @@ impl Run {
                 path,
                 hash: hash as u32,
                 bytes: HEADER_BYTES as u16,
-                kind: Kind::DocaProbe,
+                kind: PacketKind::DocaProbe,
                 ..BLANK
             };
             self.launch(from, to, probe);
@@ -441,7 +441,11 @@ impl Run {
         let (from, to) = (transfer.to, transfer.from);
         // The echo goes to a different destination port, so its hash differs.
         let (path, hash) = found(&self.fabric, from, to, Route::Port(!(probe.number as u16)));
-        self.launch(from, to, Packet { path, hash: hash as u32, kind: Kind::DocaEcho, at: 0, ..*probe });
+        self.launch(
+            from,
+            to,
+            Packet { path, hash: hash as u32, kind: PacketKind::DocaEcho, at: 0, ..*probe },
+        );
     }
 
     fn doca_ends(&mut self, number: u32, echo: Option<u16>) {
@@ -464,7 +468,7 @@ impl Run {
 
     /// The outcome. Unfinished flows count with the time elapsed so far.
     #[must_use]
-    pub fn outcome(&self) -> Outcome {
+    pub fn outcome(&self) -> RunOutcome {
         let mut slowdowns = Slowdowns::default();
         let warm = self.scenario.flows / 100 * WARM_UP_PERCENT;
         for transfer in self.transfers.iter().skip(warm as usize) {
@@ -472,7 +476,7 @@ impl Run {
             slowdowns.add(transfer.bytes, time as f64 / self.unloaded_ns(transfer.packets) as f64);
         }
         let ledger = self.account.closed(self.packets.len());
-        Outcome::new(&self.scenario, slowdowns, ledger, [self.now, self.events, u64::from(self.unended)])
+        RunOutcome::new(&self.scenario, slowdowns, ledger, [self.now, self.events, u64::from(self.unended)])
     }
 
     /// How long a flow takes alone in the fabric, ns: slow start from 10 packets, each window one round trip
@@ -500,7 +504,7 @@ const BLANK: Packet = Packet {
     next: 0,
     hash: 0,
     bytes: 0,
-    kind: Kind::Data,
+    kind: PacketKind::Data,
     at: 0,
     links: 0,
     path: 0,

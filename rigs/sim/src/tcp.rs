@@ -101,7 +101,7 @@ pub struct Behaviour {
 
 /// The sending end of a flow.
 #[derive(Clone, Debug)]
-pub struct Sender {
+pub struct TcpSender {
     behaviour: Behaviour,
     packets: u32,
     next: u32,
@@ -125,11 +125,11 @@ pub struct Sender {
     round: (u32, u32),
 }
 
-impl Sender {
+impl TcpSender {
     /// Creates the sender of a flow with this number of packets, at least 1.
     #[must_use]
-    pub fn new(packets: u32, behaviour: Behaviour) -> Sender {
-        Sender {
+    pub fn new(packets: u32, behaviour: Behaviour) -> TcpSender {
+        TcpSender {
             behaviour,
             packets: packets.max(1),
             next: 0,
@@ -326,7 +326,7 @@ mod tests {
     fn transfer(packets: u32, loss_percent: u64, seed: u64) -> (u32, u64) {
         let mut random = Random::new(seed);
         let behaviour = Behaviour { dctcp: false, timeout_min: 1_000_000 };
-        let (mut sender, mut receiver) = (Sender::new(packets, behaviour), Receiver::default());
+        let (mut sender, mut receiver) = (TcpSender::new(packets, behaviour), Receiver::default());
         let (mut line, mut now, mut sent) = (Vec::new(), 0, 0);
         while !sender.is_done() {
             now += 1000;

@@ -1,7 +1,7 @@
 //! The app: frames for it go to every client; frames from clients go through a port or the program. Errors of
 //! a client are reported to it and counted, and affect no other client.
 
-use super::datagram::{Datagram, Kind, Problem};
+use super::datagram::{Datagram, DatagramKind, Problem};
 use crate::app::{Action, App, ClientEvent, ClientId, Event};
 use serde_json::{Value, json};
 use std::any::Any;
@@ -20,13 +20,13 @@ pub struct External {
     pub socket: PathBuf,
     /// Place in the configuration.
     pub origin: Origin,
-    state: State,
+    state: SavedState,
     ports: Vec<String>,
 }
 
 /// State that survives a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct State {
+struct SavedState {
     clients: Vec<ClientId>,
     delivered: u64,
     missed: u64,
@@ -38,7 +38,7 @@ impl External {
     /// Creates an app whose clients connect to `socket`.
     #[must_use]
     pub fn new(name: String, socket: PathBuf, origin: Origin) -> External {
-        External { name, socket, origin, state: State::default(), ports: Vec::new() }
+        External { name, socket, origin, state: SavedState::default(), ports: Vec::new() }
     }
 
     fn deliver(&mut self, input: PortId, frame: &[u8], actions: &mut Vec<Action>) {
@@ -47,13 +47,13 @@ impl External {
             return;
         }
         let port = self.ports.get(input.index()).map_or("", String::as_str);
-        let bytes = Datagram { kind: Kind::Punted, port, frame }.bytes();
+        let bytes = Datagram { kind: DatagramKind::Punted, port, frame }.bytes();
         self.state.delivered += self.state.clients.len() as u64;
         let tell = |client: &ClientId| Action::Tell { client: *client, bytes: bytes.clone() };
         actions.extend(self.state.clients.iter().map(tell));
     }
 
-    fn hear(&mut self, client: ClientId, what: ClientEvent<'_>, actions: &mut Vec<Action>) {
+    fn handle_client(&mut self, client: ClientId, what: ClientEvent<'_>, actions: &mut Vec<Action>) {
         match what {
             ClientEvent::Connected if self.state.clients.len() >= CLIENTS_MAX => {
                 let why = format!("{CLIENTS_MAX} clients are here already");
@@ -83,14 +83,19 @@ impl External {
             self.ports.iter().position(|name| name == port).ok_or_else(|| Problem::Port(port.to_string()))?;
         let (port, bytes) = (PortId(at as u16), frame.to_vec());
         Ok(match kind {
-            Kind::Through => Action::InjectThrough { bytes, input: port },
-            Kind::Out | Kind::Punted | Kind::Refused => Action::Inject { bytes, output: port },
+            DatagramKind::Through => Action::InjectThrough { bytes, input: port },
+            DatagramKind::Out | DatagramKind::Punted | DatagramKind::Refused => {
+                Action::Inject { bytes, output: port }
+            }
         })
     }
 }
 
 fn refuse(client: ClientId, why: &str) -> Action {
-    Action::Tell { client, bytes: Datagram { kind: Kind::Refused, port: "", frame: why.as_bytes() }.bytes() }
+    Action::Tell {
+        client,
+        bytes: Datagram { kind: DatagramKind::Refused, port: "", frame: why.as_bytes() }.bytes(),
+    }
 }
 
 impl App for External {
@@ -122,7 +127,7 @@ impl App for External {
             Event::Frame { input, bytes, .. } | Event::TooLong { input, bytes, .. } => {
                 self.deliver(input, bytes, actions)
             }
-            Event::Client { client, what } => self.hear(client, what, actions),
+            Event::Client { client, what } => self.handle_client(client, what, actions),
             Event::Request { id, .. } => {
                 let answer = Err("an external app takes no requests: speak to its clients".to_string());
                 actions.push(Action::Answer { id, answer });
@@ -142,7 +147,7 @@ impl App for External {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let State { delivered, missed, unheard, bad, .. } = self.state;
+        let SavedState { delivered, missed, unheard, bad, .. } = self.state;
         vec![("delivered", delivered), ("missed", missed), ("unheard", unheard), ("bad", bad)]
     }
 

@@ -17,7 +17,7 @@ pub const HEADER_BYTES: usize = 8;
 /// The kind of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum DatagramKind {
     /// From weir: a frame for the app, with the port on which it arrived.
     Punted = 1,
     /// To weir: send the frame out of the port.
@@ -33,7 +33,7 @@ pub enum Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
     /// What it is.
-    pub kind: Kind,
+    pub kind: DatagramKind,
     /// The port's name.
     pub port: &'a str,
     /// The frame, without FCS.
@@ -97,8 +97,8 @@ impl<'a> Datagram<'a> {
             return Err(Problem::Version(version));
         }
         let kind = match kind {
-            2 => Kind::Out,
-            3 => Kind::Through,
+            2 => DatagramKind::Out,
+            3 => DatagramKind::Through,
             other => return Err(Problem::Kind(other)),
         };
         if reserved != 0 {

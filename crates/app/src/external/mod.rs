@@ -7,7 +7,7 @@ mod tests;
 mod yaml;
 
 pub use app::{CLIENTS_MAX, External};
-pub use datagram::{Datagram, HEADER_BYTES, Kind, Problem, VERSION};
+pub use datagram::{Datagram, DatagramKind, HEADER_BYTES, Problem, VERSION};
 
 use crate::kind::Kind as AppKind;
 use crate::page::{Column, Holds, Page, column, table};

@@ -1,6 +1,6 @@
 //! The external app through its public interface, and its datagrams.
 
-use super::{CLIENTS_MAX, Datagram, External, HEADER_BYTES, Kind, Problem, VERSION};
+use super::{CLIENTS_MAX, Datagram, DatagramKind, External, HEADER_BYTES, Problem, VERSION};
 use crate::app::{Action, App, ClientEvent, ClientId, Event, RequestId};
 use serde_json::json;
 use weir_program::builder::ProgramBuilder;
@@ -64,28 +64,34 @@ fn what_clients_say_goes_out_or_through() {
         heard(app, 1, ClientEvent::Datagram(&bytes))
     };
     let bytes = FRAME.to_vec();
-    assert_eq!(said(&mut app, Kind::Out, "p1"), [Action::Inject { bytes: bytes.clone(), output: PortId(1) }]);
-    assert_eq!(said(&mut app, Kind::Through, "p0"), [Action::InjectThrough { bytes, input: PortId(0) }]);
+    assert_eq!(
+        said(&mut app, DatagramKind::Out, "p1"),
+        [Action::Inject { bytes: bytes.clone(), output: PortId(1) }]
+    );
+    assert_eq!(
+        said(&mut app, DatagramKind::Through, "p0"),
+        [Action::InjectThrough { bytes, input: PortId(0) }]
+    );
     assert_eq!(counts(&app), [0; 4]);
 }
 
 #[test]
 fn a_bad_datagram_is_answered_and_counted() {
-    let good = Datagram { kind: Kind::Out, port: "p1", frame: FRAME }.bytes();
+    let good = Datagram { kind: DatagramKind::Out, port: "p1", frame: FRAME }.bytes();
     let with = |at: usize, byte: u8| {
         let mut bytes = good.clone();
         bytes[at] = byte;
         bytes
     };
-    let short = Datagram { kind: Kind::Out, port: "p1", frame: &FRAME[..13] }.bytes();
+    let short = Datagram { kind: DatagramKind::Out, port: "p1", frame: &FRAME[..13] }.bytes();
     let has = good.len();
     for (bytes, problem) in [
         (vec![], Problem::Short(0)),
         (good[..HEADER_BYTES - 1].to_vec(), Problem::Short(HEADER_BYTES - 1)),
         (with(0, 2), Problem::Version(2)),
         (with(1, 0), Problem::Kind(0)),
-        (with(1, Kind::Punted as u8), Problem::Kind(1)),
-        (with(1, Kind::Refused as u8), Problem::Kind(4)),
+        (with(1, DatagramKind::Punted as u8), Problem::Kind(1)),
+        (with(1, DatagramKind::Refused as u8), Problem::Kind(4)),
         (with(3, 1), Problem::Reserved(1)),
         (with(2, 255), Problem::Length { said: has as u64 + 253, has }),
         (with(4, 255), Problem::Length { said: has as u64 + (255 << 24), has }),

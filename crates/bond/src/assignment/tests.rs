@@ -196,7 +196,7 @@ fn removing_a_member_that_is_down_moves_nothing() {
 fn weights_of_zero_take_nothing_and_do_not_panic() {
     let mut assignment = up(8, &[0, 0]);
     assert_eq!(assignment.slots(), [NO_TARGET; 8]);
-    assert_eq!(assignment.migrate(0, 1), Err(Refusal::NotLiving(1)));
+    assert_eq!(assignment.migrate(0, 1), Err(MoveRefusal::NotLiving(1)));
     assert_eq!(assignment.set_weight(1, 4).len(), 8);
     assert_eq!(assignment.set_weight(2, 0), []);
     // The last member with a weight is remembered.
@@ -256,8 +256,8 @@ fn what_was_migrated_stays_through_flaps_and_removals() {
     assert_eq!(assignment.slots(), before);
     assignment.remove(2);
     assert_eq!(assignment.slots()[bucket as usize], 3);
-    assert_eq!(assignment.migrate(256, 1), Err(Refusal::NoBucket(256)));
-    assert_eq!(assignment.migrate(0, 2), Err(Refusal::NoMember(2)));
+    assert_eq!(assignment.migrate(256, 1), Err(MoveRefusal::NoBucket(256)));
+    assert_eq!(assignment.migrate(0, 2), Err(MoveRefusal::NoMember(2)));
 }
 
 /// What a rebalance gave away on purpose is not taken back when a member comes or goes.

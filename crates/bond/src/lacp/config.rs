@@ -26,10 +26,10 @@ pub struct Config {
 
 impl Config {
     /// Returns what is wrong with the configuration.
-    pub fn problem(&self) -> Option<Problem> {
+    pub fn problem(&self) -> Option<LacpProblem> {
         match self.system.mac {
-            [0, 0, 0, 0, 0, 0] => Some(Problem::SystemZero),
-            mac if mac[0] & 1 == 1 => Some(Problem::SystemGroup),
+            [0, 0, 0, 0, 0, 0] => Some(LacpProblem::SystemZero),
+            mac if mac[0] & 1 == 1 => Some(LacpProblem::SystemGroup),
             _ => None,
         }
     }
@@ -87,7 +87,7 @@ pub enum Policy {
 /// What can be wrong with a configuration.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[allow(missing_docs, reason = "every variant's sentence is its documentation")]
-pub enum Problem {
+pub enum LacpProblem {
     #[error("the LACP system id must not be 00:00:00:00:00:00, which means no system")]
     SystemZero,
     #[error("the LACP system id must be a station address, not a group address")]

@@ -2,7 +2,7 @@
 
 use super::config::{Config, Settings};
 use super::lacpdu::{LacpPdu, Pdu, parse};
-use super::member::{Link, Member};
+use super::member::{LinkState, Member};
 use super::notice::Notice;
 use super::refusal::Refusal;
 use super::selection::{self, Lag};
@@ -133,14 +133,14 @@ impl Lacp {
             Event::Pdu { member, bytes } => self.receive(now_ns, member, bytes, actions),
             Event::Hold { member, held } => self.member(member, |member| member.held = held),
             Event::Link { member, up, speed_bps } => {
-                self.member(member, |member| member.set_link(now_ns, Link { up, speed_bps }));
+                self.member(member, |member| member.set_link(now_ns, LinkState { up, speed_bps }));
                 if up {
                     self.remember(now_ns, member);
                 }
             }
         }
         self.settle(now_ns);
-        self.tell(now_ns, actions);
+        self.report_changes(now_ns, actions);
         if matches!(event, Event::Tick) {
             self.transmit(now_ns, actions);
         }
@@ -176,7 +176,7 @@ impl Lacp {
         let Some(mut member) = self.members.remove(&number) else { return };
         member.selected = false;
         while member.run_mux(now_ns, false, false) {}
-        tell(now_ns, number, &mut member, actions);
+        report_changes(now_ns, number, &mut member, actions);
         actions.extend(member.lacpdu(now_ns).map(|frame| Action::Transmit { member: number, frame }));
     }
 
@@ -197,7 +197,7 @@ impl Lacp {
             Ok(Pdu::Lacp(pdu)) if pdu.actor.system.mac == self.config.system.mac => {
                 member.refuse(now_ns, Refusal::OwnSystem);
             }
-            Ok(Pdu::Lacp(pdu)) => member.hear(now_ns, &pdu),
+            Ok(Pdu::Lacp(pdu)) => member.receive(now_ns, &pdu),
             Ok(Pdu::Marker(marker)) => {
                 let answer = member.answer(now_ns, &marker);
                 actions.extend(answer.map(|frame| Action::Transmit { member: number, frame }));
@@ -224,9 +224,9 @@ impl Lacp {
         }
     }
 
-    fn tell(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+    fn report_changes(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         for (number, member) in &mut self.members {
-            tell(now_ns, *number, member, actions);
+            report_changes(now_ns, *number, member, actions);
         }
         let negotiation = self.negotiation();
         if negotiation != self.negotiation {
@@ -303,7 +303,7 @@ impl Lacp {
 
 /// Reports a change of a member's mux to the bond at once, and to the partner with the next tick, so that
 /// frames are accepted before the partner learns of it.
-fn tell(now_ns: u64, number: u16, member: &mut Member, actions: &mut Vec<Action>) {
+fn report_changes(now_ns: u64, number: u16, member: &mut Member, actions: &mut Vec<Action>) {
     member.show_mux();
     member.look_for_churn(now_ns);
     member.run_periodic(now_ns);

@@ -13,7 +13,7 @@ use super::transmit::Transmit;
 
 /// State of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Link {
+pub(super) struct LinkState {
     pub up: bool,
     pub speed_bps: Option<u64>,
 }
@@ -22,7 +22,7 @@ pub(super) struct Link {
 #[derive(Clone, Debug)]
 pub(super) struct Member {
     pub settings: Settings,
-    pub link: Link,
+    pub link: LinkState,
     /// Excluded from the bond by the operator.
     pub held: bool,
     pub actor: Info,
@@ -51,7 +51,7 @@ impl Member {
     pub(super) fn new(config: &Config, settings: Settings) -> Member {
         let mut member = Member {
             settings,
-            link: Link::default(),
+            link: LinkState::default(),
             held: false,
             actor: config.actor(&settings),
             partner: Info::default(),

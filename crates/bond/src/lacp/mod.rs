@@ -35,7 +35,7 @@ mod status;
 mod tests;
 mod transmit;
 
-pub use config::{Config, Policy, Problem, Rate, Settings};
+pub use config::{Config, LacpProblem, Policy, Rate, Settings};
 pub use info::{Info, Port, State, System};
 pub use lacpdu::{ETHER_TYPE, FRAME_LEN, LacpPdu, Marker, Pdu, SLOW_ADDRESS, parse};
 pub use machine::{Action, Event, Lacp, Negotiation};

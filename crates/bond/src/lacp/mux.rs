@@ -96,7 +96,7 @@ impl Member {
     }
 
     /// Records what the partner's LACPDU says about its knowledge of us.
-    pub(super) fn hear_of_sync(&mut self, ours: &Info) {
+    pub(super) fn record_sync(&mut self, ours: &Info) {
         if self.mux >= Mux::Attached && ours.state.has(State::SYNC) && ours.is_same_port(&self.actor) {
             self.known_ns = None;
         }

@@ -2,7 +2,7 @@
 
 use super::info::{Info, State};
 use super::lacpdu::LacpPdu;
-use super::member::{Link, Member};
+use super::member::{LinkState, Member};
 use super::notice::Notice;
 
 /// Silence after which a partner's information expires if we asked for a PDU every second: three intervals,
@@ -49,7 +49,7 @@ impl Receive {
 
 impl Member {
     /// Updates the link's state and speed.
-    pub(super) fn set_link(&mut self, now_ns: u64, link: Link) {
+    pub(super) fn set_link(&mut self, now_ns: u64, link: LinkState) {
         let was_up = std::mem::replace(&mut self.link, link).up;
         if link.up && !was_up {
             self.expire(now_ns);
@@ -61,7 +61,7 @@ impl Member {
     }
 
     /// Processes a PDU that was not refused.
-    pub(super) fn hear(&mut self, now_ns: u64, pdu: &LacpPdu) {
+    pub(super) fn receive(&mut self, now_ns: u64, pdu: &LacpPdu) {
         self.counters.lacpdus_received += 1;
         if !pdu.actor.is_same_port(&self.partner) {
             self.selected = false;
@@ -76,7 +76,7 @@ impl Member {
         // up before its own.
         self.transmit.wanted |= pdu.actor.state.has(State::EXPIRED);
         self.record(pdu);
-        self.hear_of_sync(&pdu.partner);
+        self.record_sync(&pdu.partner);
         self.actor.state = self.actor.state.with(State::DEFAULTED | State::EXPIRED, false);
         self.receive = Receive::Current(now_ns.saturating_add(self.patience_ns()));
     }

@@ -9,7 +9,7 @@ use super::member::Member;
 
 impl Lacp {
     /// Returns the last messages of the partners of members that send, as LACPDUs, by the members' numbers.
-    pub fn heard(&self) -> Vec<(u16, Vec<u8>)> {
+    pub fn last_pdus(&self) -> Vec<(u16, Vec<u8>)> {
         let sends = |(_, member): &(&u16, &Member)| member.sends() && member.is_current();
         let pdu =
             |member: &Member| LacpPdu { actor: member.partner, partner: member.actor, collector_delay: 0 };
@@ -17,8 +17,8 @@ impl Lacp {
         self.members.iter().filter(sends).map(one).collect()
     }
 
-    /// Makes a member process an LACPDU from [`Lacp::heard`] as soon as its link is up, and use the link at
-    /// once. Anything else is ignored.
+    /// Makes a member process an LACPDU from [`Lacp::last_pdus`] as soon as its link is up, and use the link
+    /// at once. Anything else is ignored.
     pub fn resume(&mut self, number: u16, bytes: &[u8]) {
         if let Ok(Pdu::Lacp(pdu)) = parse(bytes) {
             self.remembered.insert(number, pdu);
@@ -32,7 +32,7 @@ impl Lacp {
             && pdu.partner.is_same_port(&member.actor)
         {
             member.resumes = true;
-            member.hear(now_ns, &pdu);
+            member.receive(now_ns, &pdu);
         }
     }
 }

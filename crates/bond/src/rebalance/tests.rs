@@ -248,23 +248,23 @@ fn the_largest_loads_are_only_numbers() {
 
 /// A bucket, as the model sees it.
 #[derive(Clone, Copy)]
-struct Entry {
+struct ModelBucket {
     bucket: u32,
     load: u64,
     member: u16,
     moved: bool,
 }
 
-fn sum(entries: &[Entry]) -> u64 {
+fn sum(entries: &[ModelBucket]) -> u64 {
     entries.iter().map(|entry| entry.load).sum()
 }
 
 /// Picks buckets of `from` that fit into `ideal`, in descending order; the smallest if none fits.
-fn pick(entries: &[Entry], from: u16, ideal: u64) -> Vec<Entry> {
-    let mut candidates: Vec<Entry> =
+fn pick(entries: &[ModelBucket], from: u16, ideal: u64) -> Vec<ModelBucket> {
+    let mut candidates: Vec<ModelBucket> =
         entries.iter().copied().filter(|entry| entry.member == from && !entry.moved).collect();
     candidates.sort_by(|a, b| b.load.cmp(&a.load).then(a.bucket.cmp(&b.bucket)));
-    let mut picked: Vec<Entry> = Vec::new();
+    let mut picked: Vec<ModelBucket> = Vec::new();
     if candidates.len() > 1 {
         for candidate in &candidates {
             if sum(&picked) + candidate.load <= ideal {
@@ -284,10 +284,10 @@ fn pick(entries: &[Entry], from: u16, ideal: u64) -> Vec<Entry> {
 /// Open vSwitch's rule, step by step as it reads: everything is searched each time, and nothing is kept
 /// sorted.
 fn twin(loads: &[u64], slots: &[u16], members: u16) -> Vec<(u32, u16)> {
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<ModelBucket> = Vec::new();
     for (at, (&load, &member)) in loads.iter().zip(slots).enumerate() {
         if load > 0 && member < members {
-            entries.push(Entry { bucket: at as u32, load, member, moved: false });
+            entries.push(ModelBucket { bucket: at as u32, load, member, moved: false });
         }
     }
     let mut given_up = vec![false; usize::from(members)];
@@ -391,9 +391,9 @@ mod simulation {
     /// 10 Gbit/s for 10 s.
     const BYTES: f64 = 12.5e9;
 
-    struct Random(u64);
+    struct TestRandom(u64);
 
-    impl Random {
+    impl TestRandom {
         fn next(&mut self) -> u64 {
             self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
             let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -403,16 +403,16 @@ mod simulation {
     }
 
     #[derive(Clone, Copy, Debug)]
-    enum Flows {
+    enum FlowSizes {
         Uniform,
         Zipf,
     }
 
     /// Bytes of 256 buckets in an interval: 100 000 equal flows, or 10 000 by Zipf with exponent 1.1.
-    fn interval(flows: Flows, random: &mut Random) -> Vec<u64> {
+    fn interval(flows: FlowSizes, random: &mut TestRandom) -> Vec<u64> {
         let sizes: Vec<f64> = match flows {
-            Flows::Uniform => vec![1.0; 100_000],
-            Flows::Zipf => (1..=10_000).map(|rank| f64::from(rank).powf(-1.1)).collect(),
+            FlowSizes::Uniform => vec![1.0; 100_000],
+            FlowSizes::Zipf => (1..=10_000).map(|rank| f64::from(rank).powf(-1.1)).collect(),
         };
         let whole: f64 = sizes.iter().sum();
         let mut buckets = vec![0; 256];
@@ -424,10 +424,16 @@ mod simulation {
 
     /// The fullest member's load over the mean, initially and after each of `runs`, and the moves of the
     /// first run. Means over all seeds.
-    fn simulate(rule: Rule, all_on_one: bool, members: u16, flows: Flows, runs: usize) -> (Vec<f64>, f64) {
+    fn simulate(
+        rule: Rule,
+        all_on_one: bool,
+        members: u16,
+        flows: FlowSizes,
+        runs: usize,
+    ) -> (Vec<f64>, f64) {
         let (mut ratios, mut moved) = (vec![0.0; runs + 1], 0.0);
         for seed in 0..SEEDS {
-            let mut random = Random(seed);
+            let mut random = TestRandom(seed);
             let rates = interval(flows, &mut random);
             let mut slots: Vec<u16> = (0..256)
                 .map(|_| if all_on_one { 0 } else { (random.next() % u64::from(members)) as u16 })
@@ -465,7 +471,7 @@ mod simulation {
     /// Members; the fullest over the mean at first and after one run; the moves of that run.
     type Row = (u16, f64, f64, f64);
 
-    fn reproduces(all_on_one: bool, flows: Flows, rows: [Row; 3]) {
+    fn reproduces(all_on_one: bool, flows: FlowSizes, rows: [Row; 3]) {
         for (members, before, after, moves) in rows {
             let (ratios, moved) = simulate(Rule::default(), all_on_one, members, flows, 1);
             let alike =
@@ -480,7 +486,7 @@ mod simulation {
     fn random_buckets_of_equal_flows() {
         reproduces(
             false,
-            Flows::Uniform,
+            FlowSizes::Uniform,
             [(2, 1.05, 1.003, 6.0), (4, 1.13, 1.010, 10.0), (8, 1.26, 1.013, 17.0)],
         );
     }
@@ -490,7 +496,7 @@ mod simulation {
     fn random_buckets_of_uneven_flows() {
         reproduces(
             false,
-            Flows::Zipf,
+            FlowSizes::Zipf,
             [(2, 1.16, 1.006, 2.0), (4, 1.44, 1.009, 12.0), (8, 2.02, 1.25, 48.0)],
         );
     }
@@ -499,10 +505,10 @@ mod simulation {
     fn all_on_one_takes_ovs_three_runs() {
         reproduces(
             true,
-            Flows::Uniform,
+            FlowSizes::Uniform,
             [(2, 2.0, 1.007, 122.0), (4, 4.0, 1.81, 215.0), (8, 8.0, 3.62, 252.0)],
         );
-        let runs = |members| simulate(Rule::default(), true, members, Flows::Uniform, 6).0;
+        let runs = |members| simulate(Rule::default(), true, members, FlowSizes::Uniform, 6).0;
         let (four, eight) = (runs(4), runs(8));
         assert!(near(four[2], 1.013, 0.01), "{four:?}");
         assert!(near(eight[2], 1.61, 0.02) && near(eight[6], 1.015, 0.01), "{eight:?}");
@@ -511,7 +517,7 @@ mod simulation {
     #[test]
     fn all_on_one_takes_ours_one_run() {
         for members in [2, 4, 8] {
-            let (ratios, moved) = simulate(OURS, true, members, Flows::Uniform, 2);
+            let (ratios, moved) = simulate(OURS, true, members, FlowSizes::Uniform, 2);
             assert!(ratios[1] < 1.02, "{members}: {ratios:?}");
             assert_eq!(ratios[1], ratios[2], "and then it rests");
             assert!(
@@ -527,8 +533,8 @@ mod simulation {
     fn a_mix_of_speeds_is_even_by_capacity_only() {
         let capacities = [1000, 10_000, 10_000, 10_000];
         for (rule, limit) in [(Rule::default(), 7.0..8.0), (OURS, 1.0..1.05)] {
-            let mut random = Random(7);
-            let loads = interval(Flows::Uniform, &mut random);
+            let mut random = TestRandom(7);
+            let loads = interval(FlowSizes::Uniform, &mut random);
             let slots: Vec<u16> = (0..256).map(|_| (random.next() % 4) as u16).collect();
             let carriers: Vec<Carrier> =
                 (0..).zip(capacities).map(|(member, capacity)| Carrier { member, capacity }).collect();

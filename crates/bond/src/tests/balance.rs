@@ -1,13 +1,13 @@
 //! The member through which a frame leaves: OVS's cases B1 to B5, B12 and B13, with their numbers.
 
 use super::frames::{from, tcp, udp};
-use super::rig::{MS, Rig, SEC, bond};
+use super::rig::{BondRig, MS, SEC, bond};
 use crate::Mode;
 use std::collections::BTreeMap;
 use weir_packet::craft;
 
 /// Sends frames; returns how many left through each member, after checking that each left exactly once.
-fn spread(rig: &mut Rig, frames: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<u16, usize> {
+fn spread(rig: &mut BondRig, frames: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<u16, usize> {
     let mut spread = BTreeMap::new();
     for frame in frames {
         let left = rig.send(&frame);
@@ -19,7 +19,7 @@ fn spread(rig: &mut Rig, frames: impl IntoIterator<Item = Vec<u8>>) -> BTreeMap<
 
 #[test]
 fn b1_256_flows_are_spread_over_three_members() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     let spread = spread(&mut rig, (0..256).map(|dport| tcp(dport, 60)));
     assert!(spread.len() == 3 && spread.values().all(|flows| *flows >= 47), "{spread:?}");
     let mut shares: Vec<usize> = rig.shares().into_values().collect();
@@ -30,7 +30,7 @@ fn b1_256_flows_are_spread_over_three_members() {
 
 #[test]
 fn b2_buckets_follow_links_and_nothing_that_was_counted_is_lost() {
-    let mut rig = Rig::new({
+    let mut rig = BondRig::new({
         let mut bond = bond(Mode::BalanceTcp, 2);
         bond.rebalance_ms = 1000;
         bond
@@ -39,7 +39,7 @@ fn b2_buckets_follow_links_and_nothing_that_was_counted_is_lost() {
     rig.run(5 * SEC);
     let mut sent = 0;
     let mut before = rig.report();
-    let mut traffic = |rig: &mut Rig| {
+    let mut traffic = |rig: &mut BondRig| {
         for dport in (0..256).cycle().take(3 * 256) {
             rig.send(&tcp(dport, 1500));
             sent += 1500;
@@ -85,7 +85,7 @@ fn b2_buckets_follow_links_and_nothing_that_was_counted_is_lost() {
 
 #[test]
 fn b3_a_frame_of_its_own_while_a_member_goes_down_reaches_the_others() {
-    let mut rig = Rig::new(bond(Mode::BalanceSlb, 2));
+    let mut rig = BondRig::new(bond(Mode::BalanceSlb, 2));
     for station in 0..40 {
         rig.send(&from(station, None, 1));
     }
@@ -101,7 +101,7 @@ fn b3_a_frame_of_its_own_while_a_member_goes_down_reaches_the_others() {
 
 #[test]
 fn b4_a_packet_is_classified_once_and_its_tag_does_not_matter() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     let pipe = rig.program.pipe_named("bond0").unwrap();
     for flow in 0..100 {
         let plain = rig.send(&from(1, None, flow));
@@ -117,12 +117,12 @@ fn b4_a_packet_is_classified_once_and_its_tag_does_not_matter() {
 
 #[test]
 fn b5_stations_are_spread_and_stay() {
-    let mut rig = Rig::new(bond(Mode::BalanceSlb, 3));
+    let mut rig = BondRig::new(bond(Mode::BalanceSlb, 3));
     let spread = spread(&mut rig, (0..=100).map(|station| from(station, None, 1)));
     assert!(spread.len() == 3 && spread.values().all(|stations| *stations >= 10), "{spread:?}");
     let mut differ = 0;
     for station in 0..=100 {
-        let of = |rig: &mut Rig, vid| {
+        let of = |rig: &mut BondRig, vid| {
             let first = rig.send(&from(station, vid, 1));
             assert!(
                 (2..20).all(|flow| rig.send(&from(station, vid, flow)) == first),
@@ -138,9 +138,9 @@ fn b5_stations_are_spread_and_stay() {
 
 #[test]
 fn b12_flows_make_no_entries() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     let entries =
-        |rig: &Rig| rig.engine.snapshot().pipes.iter().map(|pipe| pipe.entries.len()).sum::<usize>();
+        |rig: &BondRig| rig.engine.snapshot().pipes.iter().map(|pipe| pipe.entries.len()).sum::<usize>();
     let before = entries(&rig);
     for flow in 0..10_000 {
         rig.frame(0, &udp(flow));
@@ -153,7 +153,7 @@ fn b12_flows_make_no_entries() {
 
 #[test]
 fn fragments_of_a_datagram_stay_on_one_member() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     let mut members = BTreeMap::new();
     for host in 1..=100 {
         let fragment = |offset: &str| {
@@ -175,7 +175,7 @@ fn fragments_of_a_datagram_stay_on_one_member() {
 
 #[test]
 fn another_basis_is_another_spread_of_the_same_buckets() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     let table = rig.table();
     let before: Vec<Vec<u16>> = (0..256).map(|flow| rig.send(&udp(flow))).collect();
     let mut bond = rig.bond.clone();

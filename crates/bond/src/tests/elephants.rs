@@ -2,7 +2,7 @@
 //! flow.
 
 use super::frames::{number_of, numbered};
-use super::rig::{MS, Rig, SEC, bond, program_of};
+use super::rig::{BondRig, MS, SEC, bond, program_of};
 use crate::{Bond, Mode};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -27,8 +27,8 @@ fn with(elephants: u32, mode: Mode, members: u16) -> Bond {
 }
 
 /// A rig whose members' latencies differ by as much as the idle gap allows.
-fn uneven(bond: Bond) -> Rig {
-    let mut rig = Rig::new(bond);
+fn uneven(bond: Bond) -> BondRig {
+    let mut rig = BondRig::new(bond);
     for (port, latency) in [(1, 9), (2, 1), (3, 5), (4, 7)] {
         rig.wires.get_mut(&port).unwrap().latency_ns = latency * MS / 10;
     }
@@ -36,7 +36,7 @@ fn uneven(bond: Bond) -> Rig {
 }
 
 /// Flows from inside, and the number of frames sent of each.
-struct Traffic {
+struct InsideFlows {
     heavy: Vec<u16>,
     /// Heavy flows never pause for as long as the idle gap.
     restless: bool,
@@ -46,9 +46,9 @@ struct Traffic {
     left: BTreeMap<u16, u16>,
 }
 
-impl Traffic {
-    fn new(heavy: &[u16]) -> Traffic {
-        Traffic {
+impl InsideFlows {
+    fn new(heavy: &[u16]) -> InsideFlows {
+        InsideFlows {
             heavy: heavy.to_vec(),
             restless: false,
             number: BTreeMap::new(),
@@ -58,7 +58,7 @@ impl Traffic {
     }
 
     /// Sends for `ns`: every 2 ms, three frames of each heavy flow and two of a few mice.
-    fn run(&mut self, rig: &mut Rig, ns: u64) {
+    fn run(&mut self, rig: &mut BondRig, ns: u64) {
         for _ in 0..ns / (2 * MS) {
             for _ in 0..3 {
                 (0..self.heavy.len()).for_each(|at| self.send(rig, self.heavy[at]));
@@ -72,7 +72,7 @@ impl Traffic {
         }
     }
 
-    fn send(&mut self, rig: &mut Rig, flow: u16) {
+    fn send(&mut self, rig: &mut BondRig, flow: u16) {
         let number = self.number.entry(flow).or_default();
         *number += 1;
         let left = rig.send(&long(flow, *number));
@@ -83,7 +83,7 @@ impl Traffic {
     }
 
     /// Asserts that every frame has arrived, and none after a later one of its flow.
-    fn assert_in_order(&self, rig: &mut Rig) {
+    fn assert_in_order(&self, rig: &mut BondRig) {
         rig.run(10 * MS);
         let mut last = BTreeMap::<u16, u32>::new();
         for seen in rig.taken.iter().filter(|seen| seen.bytes.len() == LENGTH) {
@@ -97,7 +97,7 @@ impl Traffic {
 }
 
 /// Data bytes sent by each member since `mark`.
-fn bytes_since(rig: &Rig, mark: usize) -> BTreeMap<u16, usize> {
+fn bytes_since(rig: &BondRig, mark: usize) -> BTreeMap<u16, usize> {
     let mut bytes = BTreeMap::new();
     for seen in rig.data_since(mark) {
         *bytes.entry(seen.port).or_default() += seen.bytes.len();
@@ -105,19 +105,19 @@ fn bytes_since(rig: &Rig, mark: usize) -> BTreeMap<u16, usize> {
     bytes
 }
 
-fn pinned(rig: &mut Rig) -> Vec<Value> {
+fn pinned(rig: &mut BondRig) -> Vec<Value> {
     rig.ask("show").unwrap()["pinned"].as_array().unwrap().clone()
 }
 
 /// A rig with one pinned flow, and its traffic.
-fn with_one_pinned(bond: Bond) -> (Rig, Traffic) {
+fn with_one_pinned(bond: Bond) -> (BondRig, InsideFlows) {
     let negotiates = bond.mode == Mode::BalanceTcp;
     let mut rig = uneven(bond);
     if negotiates {
         rig.add_partner();
         rig.run(5 * SEC);
     }
-    let mut traffic = Traffic::new(&[HEAVY]);
+    let mut traffic = InsideFlows::new(&[HEAVY]);
     traffic.run(&mut rig, 2500 * MS);
     assert_eq!(pinned(&mut rig).len(), 1, "{:?}", rig.said);
     (rig, traffic)
@@ -131,7 +131,7 @@ fn bucket_of(flow: u16) -> usize {
 }
 
 /// The bucket that currently has a twin, as the engine sees it.
-fn looked_at(rig: &Rig) -> Option<usize> {
+fn looked_at(rig: &BondRig) -> Option<usize> {
     let members = rig.bond.members.len() as u16;
     rig.report().slots.iter().position(|slot| *slot >= members && *slot != weir_table::NO_TARGET)
 }
@@ -144,7 +144,7 @@ fn an_elephant_leaves_its_bucket_and_the_rest_is_made_even() {
             rig.add_partner();
             rig.run(5 * SEC);
         }
-        let mut traffic = Traffic::new(&[HEAVY]);
+        let mut traffic = InsideFlows::new(&[HEAVY]);
         traffic.restless = true;
         traffic.run(&mut rig, 3200 * MS);
         let mark = rig.sent.len();
@@ -175,12 +175,12 @@ fn an_elephant_leaves_its_bucket_and_the_rest_is_made_even() {
 
 #[test]
 fn without_elephants_a_bucket_keeps_its_heavy_flow() {
-    let mut rig = Rig::new(with(0, Mode::Static, 2));
+    let mut rig = BondRig::new(with(0, Mode::Static, 2));
     assert_eq!(rig.program.apps, ["bond0/slow"]);
     let names: Vec<&str> = rig.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect();
     assert_eq!(names, ["bond0", "bond0/in", "bond0/reserved", "bond0/slow", "bond0/reserved/out"]);
     assert_eq!((rig.program.groups.len(), rig.program.groups[0].targets.len()), (1, 2));
-    let mut traffic = Traffic::new(&[HEAVY]);
+    let mut traffic = InsideFlows::new(&[HEAVY]);
     traffic.run(&mut rig, 3500 * MS);
     assert_eq!(pinned(&mut rig), [Value::Null; 0]);
     assert_eq!(rig.ask("rebalance dry-run").unwrap()["elephants"].as_array().unwrap().len(), 1);
@@ -190,7 +190,7 @@ fn without_elephants_a_bucket_keeps_its_heavy_flow() {
 #[test]
 fn a_look_is_no_move_and_changes_no_way() {
     let mut rig = uneven(with(1, Mode::Static, 2));
-    let mut traffic = Traffic::new(&[HEAVY]);
+    let mut traffic = InsideFlows::new(&[HEAVY]);
     traffic.restless = true;
     traffic.run(&mut rig, 990 * MS);
     let own = traffic.left[&HEAVY];
@@ -280,7 +280,7 @@ fn two_elephants_in_one_bucket_get_apart() {
     let first = HEAVY;
     let second = (HEAVY + 1..).find(|flow| bucket_of(*flow) == bucket_of(first)).unwrap();
     let mut rig = uneven(with(2, Mode::Static, 2));
-    let mut traffic = Traffic::new(&[first, second]);
+    let mut traffic = InsideFlows::new(&[first, second]);
     traffic.run(&mut rig, 5200 * MS);
     assert_ne!(traffic.left[&first], traffic.left[&second], "{:?}", rig.said);
     let mark = rig.sent.len();
@@ -293,8 +293,8 @@ fn two_elephants_in_one_bucket_get_apart() {
 
 #[test]
 fn no_more_are_pinned_than_may_be() {
-    let mut rig = Rig::new(with(1, Mode::Static, 4));
-    let mut traffic = Traffic::new(&[HEAVY, HEAVY + 1, HEAVY + 2]);
+    let mut rig = BondRig::new(with(1, Mode::Static, 4));
+    let mut traffic = InsideFlows::new(&[HEAVY, HEAVY + 1, HEAVY + 2]);
     traffic.run(&mut rig, 5 * SEC);
     assert_eq!(pinned(&mut rig).len(), 1);
     rig.assert_sound();
@@ -302,10 +302,10 @@ fn no_more_are_pinned_than_may_be() {
 
 #[test]
 fn a_bucket_without_a_heavy_flow_rests_for_three_intervals() {
-    let mut rig = Rig::new(with(1, Mode::Static, 2));
+    let mut rig = BondRig::new(with(1, Mode::Static, 2));
     let bucket = bucket_of(HEAVY);
     let herd: Vec<u16> = (1..=u16::MAX).filter(|flow| bucket_of(*flow) == bucket).take(10).collect();
-    let mut traffic = Traffic::new(&herd);
+    let mut traffic = InsideFlows::new(&herd);
     let mut looks = Vec::new();
     let mut looking = false;
     for _ in 0..4600 / 10 {
@@ -326,9 +326,9 @@ fn a_bucket_without_a_heavy_flow_rests_for_three_intervals() {
 }
 
 /// A rig with one heavy flow, at the moment its bucket has been given a twin.
-fn until_looked_at(bond: Bond) -> (Rig, Traffic) {
+fn until_looked_at(bond: Bond) -> (BondRig, InsideFlows) {
     let mut rig = uneven(bond);
-    let mut traffic = Traffic::new(&[HEAVY]);
+    let mut traffic = InsideFlows::new(&[HEAVY]);
     while looked_at(&rig).is_none() {
         traffic.run(&mut rig, 2 * MS);
         assert!(rig.now_ns < 3 * SEC);

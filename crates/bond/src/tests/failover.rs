@@ -1,20 +1,20 @@
 //! Bonds to a switch that is unaware of them: OVS's cases B6 to B10.
 
 use super::frames::{arp, from, is_rarp, source, udp};
-use super::rig::{MS, Rig, SEC, bond};
+use super::rig::{BondRig, MS, SEC, bond};
 use crate::links::Reselect;
 use crate::{Bond, Mode};
 use std::net::IpAddr;
 
 const STATIONS: [u16; 2] = [0x09, 0x0b];
 
-fn two_stations(bond: Bond) -> Rig {
-    let mut rig = Rig::new(bond);
+fn two_stations(bond: Bond) -> BondRig {
+    let mut rig = BondRig::new(bond);
     stations_leave_by(&mut rig, 1);
     rig
 }
 
-fn stations_leave_by(rig: &mut Rig, port: u16) {
+fn stations_leave_by(rig: &mut BondRig, port: u16) {
     for station in STATIONS {
         assert_eq!(rig.send(&from(station, None, 1)), [port]);
     }
@@ -22,7 +22,7 @@ fn stations_leave_by(rig: &mut Rig, port: u16) {
 }
 
 /// The RARP frames sent since `mark`: the member and the station of each.
-fn announced(rig: &Rig, mark: usize) -> Vec<(u16, u8)> {
+fn announced(rig: &BondRig, mark: usize) -> Vec<(u16, u8)> {
     let of = rig.sent[mark..].iter().filter(|seen| is_rarp(&seen.bytes));
     let one = |seen: &super::rig::Seen| {
         assert_eq!(seen.bytes[..6], [0xff; 6], "to all");
@@ -126,7 +126,7 @@ fn reselect_failure_waits_until_the_active_member_is_lost() {
 
 #[test]
 fn b9_a_broadcast_comes_in_by_the_active_member_only() {
-    let mut rig = Rig::new(bond(Mode::BalanceSlb, 3));
+    let mut rig = BondRig::new(bond(Mode::BalanceSlb, 3));
     assert_eq!(rig.active(), Some(1));
     let broadcast = arp(0x77, false);
     assert_eq!([1, 2, 3].map(|port| rig.receive(port, &broadcast)), [1, 0, 0]);
@@ -142,7 +142,7 @@ fn b9_a_broadcast_comes_in_by_the_active_member_only() {
 #[test]
 fn b10_the_active_member_survives_a_reload() {
     for mode in [Mode::ActiveBackup, Mode::BalanceSlb] {
-        let mut rig = Rig::new(bond(mode, 3));
+        let mut rig = BondRig::new(bond(mode, 3));
         rig.carrier(1, false);
         rig.carrier(1, true);
         assert_eq!(rig.active(), Some(2));
@@ -156,7 +156,7 @@ fn b10_the_active_member_survives_a_reload() {
 
 #[test]
 fn what_is_inside_does_not_come_in_again() {
-    let mut rig = Rig::new(bond(Mode::BalanceSlb, 3));
+    let mut rig = BondRig::new(bond(Mode::BalanceSlb, 3));
     let station = 0x09;
     let by = rig.send(&arp(station, false));
     assert_eq!(by.len(), 1);
@@ -183,7 +183,7 @@ fn what_is_inside_does_not_come_in_again() {
 
 #[test]
 fn stations_of_a_member_that_is_lost_are_announced_by_the_others() {
-    let mut rig = Rig::new(bond(Mode::BalanceSlb, 3));
+    let mut rig = BondRig::new(bond(Mode::BalanceSlb, 3));
     for station in 0..30 {
         rig.send(&from(station, (station % 2 == 0).then_some(5), 1));
     }
@@ -199,7 +199,7 @@ fn stations_of_a_member_that_is_lost_are_announced_by_the_others() {
 
 #[test]
 fn many_stations_are_announced_a_few_at_a_time() {
-    let mut rig = Rig::new(bond(Mode::ActiveBackup, 2));
+    let mut rig = BondRig::new(bond(Mode::ActiveBackup, 2));
     for station in 0..200 {
         rig.send(&from(station, None, 1));
     }
@@ -216,7 +216,7 @@ fn many_stations_are_announced_a_few_at_a_time() {
 #[test]
 fn addresses_of_its_own_are_announced_where_they_are_now() {
     let addresses: [IpAddr; 2] = ["192.0.2.1".parse().unwrap(), "2001:db8::1".parse().unwrap()];
-    let mut rig = Rig::new(Bond { announce: addresses.to_vec(), ..bond(Mode::ActiveBackup, 2) });
+    let mut rig = BondRig::new(Bond { announce: addresses.to_vec(), ..bond(Mode::ActiveBackup, 2) });
     let mark = rig.sent.len();
     rig.carrier(1, false);
     let types: Vec<(u16, [u8; 2])> =
@@ -226,7 +226,7 @@ fn addresses_of_its_own_are_announced_where_they_are_now() {
 
 #[test]
 fn stations_are_remembered_within_bounds_and_not_for_ever() {
-    let mut rig = Rig::new(Bond { learnt_max: 8, ..bond(Mode::BalanceSlb, 2) });
+    let mut rig = BondRig::new(Bond { learnt_max: 8, ..bond(Mode::BalanceSlb, 2) });
     for station in 0..100 {
         rig.send(&from(station, None, 1));
         rig.assert_sound();
@@ -251,7 +251,7 @@ fn stations_are_remembered_within_bounds_and_not_for_ever() {
 #[test]
 fn a_hundred_flaps_leave_the_table_as_it_was() {
     for mode in [Mode::BalanceSlb, Mode::Static, Mode::RoundRobin, Mode::Broadcast, Mode::ActiveBackup] {
-        let mut rig = Rig::new(Bond { primary: Some("p1".into()), ..bond(mode, 3) });
+        let mut rig = BondRig::new(Bond { primary: Some("p1".into()), ..bond(mode, 3) });
         let table = rig.table();
         for flap in 0..100 {
             rig.carrier(1 + flap % 3, false);
@@ -267,7 +267,7 @@ fn a_hundred_flaps_leave_the_table_as_it_was() {
 
 #[test]
 fn delays_keep_a_member_that_flaps_out() {
-    let mut rig = Rig::new(Bond { updelay_ms: 500, downdelay_ms: 20, ..bond(Mode::Static, 2) });
+    let mut rig = BondRig::new(Bond { updelay_ms: 500, downdelay_ms: 20, ..bond(Mode::Static, 2) });
     rig.run(SEC);
     assert_eq!(rig.enabled(), [1, 2]);
     rig.carrier(2, false);

@@ -1,7 +1,7 @@
 //! Modes that OVS lacks, and probes.
 
 use super::frames::udp;
-use super::rig::{MS, Rig, SEC, Seen, bond};
+use super::rig::{BondRig, MS, SEC, Seen, bond};
 use crate::announcements::{self, ADVERTISEMENT};
 use crate::links::Need;
 use crate::{Bond, Mode, Probe};
@@ -11,7 +11,7 @@ use weir_packet::craft;
 
 #[test]
 fn round_robin_deals_out_in_turn() {
-    let mut rig = Rig::new(bond(Mode::RoundRobin, 2));
+    let mut rig = BondRig::new(bond(Mode::RoundRobin, 2));
     let left: Vec<u16> = (0..512).flat_map(|_| rig.send(&udp(1))).collect();
     assert_eq!(left.iter().filter(|port| **port == 1).count(), 256, "one flow, evenly");
     assert!(left.windows(4).all(|some| some.contains(&1) && some.contains(&2)), "not in long runs");
@@ -24,8 +24,9 @@ fn round_robin_deals_out_in_turn() {
 
 #[test]
 fn broadcast_leaves_by_every_member_whatever_its_speed() {
-    let fast_first = |wire: &super::rig::Wire| super::rig::Wire { speed_bps: Some(1_000_000_000), ..*wire };
-    let mut rig = Rig::with_wires(bond(Mode::Broadcast, 4), fast_first);
+    let fast_first =
+        |wire: &super::rig::BondWire| super::rig::BondWire { speed_bps: Some(1_000_000_000), ..*wire };
+    let mut rig = BondRig::with_wires(bond(Mode::Broadcast, 4), fast_first);
     rig.wires.get_mut(&1).unwrap().speed_bps = Some(100_000_000_000);
     rig.carrier(1, true);
     rig.run(2 * SEC);
@@ -47,14 +48,14 @@ fn broadcast_leaves_by_every_member_whatever_its_speed() {
 fn the_active_member_has_everything_whatever_its_weight() {
     let mut weightless = bond(Mode::ActiveBackup, 2);
     weightless.members[0].weight = Some(0);
-    let mut rig = Rig::new(weightless);
+    let mut rig = BondRig::new(weightless);
     assert_eq!((rig.active(), rig.send(&udp(1))), (Some(1), vec![1]));
     rig.assert_sound();
 }
 
 #[test]
 fn shares_are_as_weights_or_speeds() {
-    let mut rig = Rig::with_wires(bond(Mode::Static, 3), |wire| *wire);
+    let mut rig = BondRig::with_wires(bond(Mode::Static, 3), |wire| *wire);
     rig.wires.get_mut(&3).unwrap().speed_bps = Some(10_000_000_000);
     rig.carrier(3, true);
     rig.run(2 * SEC);
@@ -70,7 +71,7 @@ fn shares_are_as_weights_or_speeds() {
 
 #[test]
 fn a_static_bond_needs_nobody_and_takes_from_all() {
-    let mut rig = Rig::new(bond(Mode::Static, 2));
+    let mut rig = BondRig::new(bond(Mode::Static, 2));
     assert_eq!(rig.enabled(), [1, 2]);
     assert_eq!([1, 2, 3].map(|port| rig.receive(port, &udp(1))), [1, 1, 0]);
     rig.carrier(2, false);
@@ -94,7 +95,7 @@ fn arp_of(frame: &[u8]) -> Option<(usize, String)> {
 
 /// Answers the probes sent on these members since `since`, each to the member given by `to`; returns the
 /// number of probes.
-fn answer_to(rig: &mut Rig, since: usize, by: &[u16], to: fn(u16) -> u16) -> usize {
+fn answer_to(rig: &mut BondRig, since: usize, by: &[u16], to: fn(u16) -> u16) -> usize {
     let asked: Vec<Seen> =
         rig.sent[since..].iter().filter(|seen| arp_of(&seen.bytes).is_some()).cloned().collect();
     for seen in asked.iter().filter(|seen| by.contains(&seen.port)) {
@@ -112,7 +113,7 @@ fn answer_to(rig: &mut Rig, since: usize, by: &[u16], to: fn(u16) -> u16) -> usi
     asked.len()
 }
 
-fn answer(rig: &mut Rig, since: usize, by: &[u16]) -> usize {
+fn answer(rig: &mut BondRig, since: usize, by: &[u16]) -> usize {
     answer_to(rig, since, by, |port| port)
 }
 
@@ -128,7 +129,7 @@ fn probes_in_a_vlan_notice_a_silent_link_within_100_ms() {
             missed_max: 2,
             need: Need::Any,
         };
-        let mut rig = Rig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
+        let mut rig = BondRig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
         answer(&mut rig, 0, &[1, 2]);
         for _ in 0..10 {
             let mark = rig.sent.len();
@@ -159,7 +160,7 @@ fn an_answer_to_another_station_says_nothing_about_a_member() {
         missed_max: 2,
         need: Need::Any,
     };
-    let mut rig = Rig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
+    let mut rig = BondRig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
     answer_to(&mut rig, 0, &[1, 2], |port| port + 1);
     assert_eq!(rig.enabled(), [0; 0]);
     answer(&mut rig, 0, &[1, 2]);
@@ -183,7 +184,7 @@ fn came_from(frame: &[u8]) -> Vec<u8> {
 fn reserved_group_addresses_are_not_relayed_unless_that_is_configured() {
     for (_, mode) in Mode::WORDS {
         for forward_reserved in [false, true] {
-            let mut rig = Rig::new(Bond { forward_reserved, ..bond(mode, 2) });
+            let mut rig = BondRig::new(Bond { forward_reserved, ..bond(mode, 2) });
             if mode == Mode::BalanceTcp {
                 rig.add_partner();
                 rig.run(4 * SEC);
@@ -221,7 +222,7 @@ fn a_member_whose_probes_are_not_answered_is_not_used() {
         missed_max: 2,
         need: Need::Any,
     };
-    let mut rig = Rig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
+    let mut rig = BondRig::new(Bond { probe: Some(probe), ..bond(Mode::Static, 2) });
     assert_eq!(rig.enabled(), [0; 0], "it must be answered first");
     assert_eq!(answer(&mut rig, 0, &[1, 2]), 2);
     assert_eq!(rig.enabled(), [1, 2]);
@@ -260,7 +261,7 @@ fn ndp_targets_are_asked_and_strangers_are_not_heard() {
     };
     let mut bond = Bond { probe: Some(probe), ..bond(Mode::BalanceTcp, 2) };
     bond.lacp.as_mut().unwrap().fallback = true;
-    let mut rig = Rig::new(bond);
+    let mut rig = BondRig::new(bond);
     rig.add_partner();
     rig.run(4 * SEC);
     let stranger = "2001:db8::2".parse().unwrap();

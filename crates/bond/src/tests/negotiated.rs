@@ -1,7 +1,7 @@
 //! Bonds with LACP send and accept nothing without the partner's consent.
 
 use super::frames::udp;
-use super::rig::{LINKS, MS, Rig, SEC, bond, lacp_config};
+use super::rig::{BondRig, LINKS, MS, SEC, bond, lacp_config};
 use crate::lacp::{Negotiation, SLOW_ADDRESS};
 use crate::{Bond, Mode, lacp};
 
@@ -11,7 +11,7 @@ fn fallback(members: u16) -> Bond {
 
 #[test]
 fn configured_and_not_negotiated_nothing_is_sent_or_taken() {
-    let mut rig = Rig::new(bond(Mode::BalanceTcp, 2));
+    let mut rig = BondRig::new(bond(Mode::BalanceTcp, 2));
     for _ in 0..20 {
         assert_eq!(rig.send(&udp(1)), [0; 0]);
         assert_eq!([1, 2].map(|port| rig.receive(port, &udp(1))), [0, 0]);
@@ -28,7 +28,7 @@ fn configured_and_not_negotiated_nothing_is_sent_or_taken() {
 
 #[test]
 fn l4_a_silent_link_is_left_within_3_s_and_returns() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     let table = rig.table();
     rig.cut(2, true);
     rig.run(3 * SEC + 2 * MS);
@@ -45,7 +45,7 @@ fn l4_a_silent_link_is_left_within_3_s_and_returns() {
 
 #[test]
 fn when_all_partners_are_silent_nothing_is_sent_though_links_have_carrier() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     (1..=2).for_each(|port| rig.cut(port, true));
     rig.run(4 * SEC);
     assert_eq!(rig.enabled(), [0; 0]);
@@ -61,7 +61,7 @@ fn when_all_partners_are_silent_nothing_is_sent_though_links_have_carrier() {
 
 #[test]
 fn with_fallback_one_member_works_until_a_partner_speaks() {
-    let mut rig = Rig::new(fallback(3));
+    let mut rig = BondRig::new(fallback(3));
     rig.run(4 * SEC);
     assert_eq!(rig.app.aggregation.negotiation, Negotiation::Fallback);
     assert_eq!(rig.active(), Some(1));
@@ -87,7 +87,7 @@ fn with_fallback_one_member_works_until_a_partner_speaks() {
 
 #[test]
 fn in_fallback_a_link_that_comes_up_interrupts_nothing() {
-    let mut rig = Rig::new(fallback(2));
+    let mut rig = BondRig::new(fallback(2));
     rig.run(4 * SEC);
     for _ in 0..3 {
         rig.carrier(2, false);
@@ -104,7 +104,7 @@ fn in_fallback_a_link_that_comes_up_interrupts_nothing() {
 
 #[test]
 fn a_partner_that_is_only_taken_from_ends_the_fallback() {
-    let mut rig = Rig::new(fallback(2));
+    let mut rig = BondRig::new(fallback(2));
     rig.add_partner();
     rig.cut(2, true);
     rig.run(8 * SEC);
@@ -124,7 +124,7 @@ fn a_partner_that_is_only_taken_from_ends_the_fallback() {
 
 #[test]
 fn a_member_that_a_reload_adds_in_fallback_may_be_used() {
-    let mut rig = Rig::new(fallback(1));
+    let mut rig = BondRig::new(fallback(1));
     rig.run(4 * SEC);
     assert_eq!(rig.send(&udp(1)), [1]);
     rig.reload(fallback(2));
@@ -137,7 +137,7 @@ fn a_member_that_a_reload_adds_in_fallback_may_be_used() {
 
 #[test]
 fn active_backup_with_lacp_takes_what_the_partner_sends_by_any_member() {
-    let mut rig = Rig::new(Bond { lacp: Some(lacp_config(1)), ..bond(Mode::ActiveBackup, 2) });
+    let mut rig = BondRig::new(Bond { lacp: Some(lacp_config(1)), ..bond(Mode::ActiveBackup, 2) });
     rig.add_partner();
     rig.run(5 * SEC);
     assert!((0..100).all(|flow| rig.send(&udp(flow)) == [1]));
@@ -150,7 +150,7 @@ fn active_backup_with_lacp_takes_what_the_partner_sends_by_any_member() {
 #[test]
 fn too_few_links_are_none() {
     let config = lacp::Config { min_links: 2, ..lacp_config(1) };
-    let mut rig = Rig::new(Bond { lacp: Some(config), ..bond(Mode::BalanceTcp, 2) });
+    let mut rig = BondRig::new(Bond { lacp: Some(config), ..bond(Mode::BalanceTcp, 2) });
     rig.add_partner();
     rig.run(5 * SEC);
     assert_eq!(rig.enabled(), [1, 2]);
@@ -189,7 +189,7 @@ fn hostile(pdu: &[u8]) -> Vec<Vec<u8>> {
 
 #[test]
 fn hostile_lacpdus_change_nothing() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     let partner = rig.partner.as_ref().unwrap().lacp.status();
     let (actor, us) = (partner.members[0].actor, partner.members[0].partner);
     let pdu = lacp::LacpPdu { actor, partner: us, collector_delay: 0 }.frame([2, 9, 9, 0, 0, 1]);
@@ -213,7 +213,7 @@ fn hostile_lacpdus_change_nothing() {
 
 #[test]
 fn a_hundred_flaps_leave_the_table_as_it_was() {
-    let mut rig = Rig::negotiated(LINKS);
+    let mut rig = BondRig::negotiated(LINKS);
     let table = rig.table();
     for flap in 0..100 {
         let port = 1 + flap % LINKS;

@@ -1,7 +1,7 @@
 //! Planned moves lose nothing, and reorder no flow that pauses.
 
 use super::frames::{number_of, numbered, udp};
-use super::rig::{MS, Rig, SEC, bond};
+use super::rig::{BondRig, MS, SEC, bond};
 use crate::{Bond, Mode};
 use std::collections::BTreeMap;
 
@@ -9,16 +9,16 @@ const US: u64 = 1_000;
 
 /// Streams of frames from inside and from the partner, with counts.
 #[derive(Default)]
-struct Traffic {
+struct FrameStreams {
     number: u32,
     /// Frames sent by the partner.
     from_partner: u32,
 }
 
-impl Traffic {
+impl FrameStreams {
     /// For `ns`: one frame of each flow every `gap_ns`, and one from the partner on every member it
     /// distributes to.
-    fn run(&mut self, rig: &mut Rig, flows: u16, ns: u64, gap_ns: u64) {
+    fn run(&mut self, rig: &mut BondRig, flows: u16, ns: u64, gap_ns: u64) {
         for _ in 0..ns / gap_ns {
             for flow in 0..flows {
                 rig.frame(0, &numbered(flow, self.number));
@@ -38,7 +38,7 @@ impl Traffic {
     }
 
     /// Asserts that every frame has arrived; returns how many did so after a later one of their flow.
-    fn end(&self, rig: &mut Rig, flows: u16) -> u32 {
+    fn end(&self, rig: &mut BondRig, flows: u16) -> u32 {
         rig.run(10 * MS);
         assert_eq!(rig.refused_by_partner, 0, "nothing is sent to whom does not collect");
         let mut next = BTreeMap::<u16, u32>::new();
@@ -59,8 +59,8 @@ impl Traffic {
 }
 
 /// A bond over links whose latencies differ by as much as its idle gap allows.
-fn uneven(members: u16) -> Rig {
-    let mut rig = Rig::negotiated(members);
+fn uneven(members: u16) -> BondRig {
+    let mut rig = BondRig::negotiated(members);
     for (port, latency_us) in [(1, 900), (2, 100), (3, 500)] {
         rig.wires.get_mut(&port).unwrap().latency_ns = latency_us * US;
     }
@@ -70,7 +70,7 @@ fn uneven(members: u16) -> Rig {
 #[test]
 fn flows_that_pause_are_never_reordered() {
     let mut rig = uneven(3);
-    let mut traffic = Traffic::default();
+    let mut traffic = FrameStreams::default();
     for words in ["disable p1", "enable p1", "disable p2", "enable p2", "migrate 7 p3", "rebalance"] {
         // Bursts of five frames, each followed by a pause of 2 ms.
         for burst in 0..100 {
@@ -91,7 +91,7 @@ fn flows_that_pause_are_never_reordered() {
 #[test]
 fn a_flow_that_never_pauses_is_counted() {
     let mut rig = uneven(2);
-    let mut traffic = Traffic::default();
+    let mut traffic = FrameStreams::default();
     traffic.run(&mut rig, 1, 100 * MS, 500 * US);
     let port = rig.taken.last().unwrap().port;
     rig.ask(&format!("disable p{port}")).unwrap();
@@ -107,10 +107,11 @@ fn a_flow_that_never_pauses_is_counted() {
 #[test]
 fn a_planned_removal_loses_nothing() {
     for idle_gap_max_ns in [100 * MS, SEC, 3 * SEC] {
-        let mut rig = Rig::new(Bond { idle_gap_max_ns, idle_gap_ns: 20 * MS, ..bond(Mode::BalanceTcp, 3) });
+        let mut rig =
+            BondRig::new(Bond { idle_gap_max_ns, idle_gap_ns: 20 * MS, ..bond(Mode::BalanceTcp, 3) });
         rig.add_partner();
         rig.run(5 * SEC);
-        let mut traffic = Traffic::default();
+        let mut traffic = FrameStreams::default();
         traffic.run(&mut rig, 32, 100 * MS, 10 * MS);
         rig.ask("disable p2").unwrap();
         assert_eq!(rig.enabled(), [1, 3]);
@@ -131,8 +132,8 @@ fn a_planned_removal_loses_nothing() {
 
 #[test]
 fn a_partner_that_leaves_a_link_is_left_too() {
-    let mut rig = Rig::negotiated(2);
-    let mut traffic = Traffic::default();
+    let mut rig = BondRig::negotiated(2);
+    let mut traffic = FrameStreams::default();
     rig.partner_holds(2, true);
     // The partner stops accepting frames before we hear of it; frames in flight are lost at its end, not at
     // ours.
@@ -148,11 +149,14 @@ fn a_partner_that_leaves_a_link_is_left_too() {
 
 #[test]
 fn a_leaver_that_is_lost_is_left_at_once() {
-    type Loss = fn(&mut Rig);
+    type Loss = fn(&mut BondRig);
     let losses: [Loss; 2] = [|rig| rig.carrier(2, false), |rig| rig.partner_holds(2, true)];
     for lose in losses {
-        let mut rig =
-            Rig::new(Bond { idle_gap_max_ns: 60 * SEC, idle_gap_ns: 30 * SEC, ..bond(Mode::BalanceTcp, 3) });
+        let mut rig = BondRig::new(Bond {
+            idle_gap_max_ns: 60 * SEC,
+            idle_gap_ns: 30 * SEC,
+            ..bond(Mode::BalanceTcp, 3)
+        });
         rig.add_partner();
         rig.run(5 * SEC);
         let flows: Vec<u16> = (0..200).filter(|flow| rig.send(&udp(*flow)) == [2]).collect();
@@ -172,7 +176,7 @@ fn a_leaver_that_is_lost_is_left_at_once() {
 
 #[test]
 fn slb_says_who_has_left_with_a_member_once_it_is_left() {
-    let mut rig = Rig::new(bond(Mode::BalanceSlb, 2));
+    let mut rig = BondRig::new(bond(Mode::BalanceSlb, 2));
     for station in 0..20 {
         rig.send(&super::frames::from(station, None, 1));
     }

@@ -1,7 +1,7 @@
 //! Any sequence of events leaves a bond in a sound state.
 
 use super::frames::{arp, from, long, udp};
-use super::rig::{LINKS, MS, Rig, bond, lacp_config, member};
+use super::rig::{BondRig, LINKS, MS, bond, lacp_config, member};
 use crate::lacp::Config;
 use crate::{Bond, Mode};
 use proptest::prelude::*;
@@ -139,7 +139,7 @@ fn act_on_pins() -> impl Strategy<Value = Act> {
     ]
 }
 
-fn carry_out(rig: &mut Rig, act: Act) {
+fn carry_out(rig: &mut BondRig, act: Act) {
     match act {
         Act::Carrier(port, up) => rig.carrier(port, up),
         Act::Speed(port, speed_bps) => {
@@ -203,7 +203,7 @@ proptest! {
 }
 
 fn all_go_well(first: &Reload, acts: Vec<Act>) {
-    let mut rig = Rig::new(first.bond());
+    let mut rig = BondRig::new(first.bond());
     rig.add_partner();
     for act in acts {
         carry_out(&mut rig, act);

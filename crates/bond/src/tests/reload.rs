@@ -1,13 +1,13 @@
 //! Reloads under traffic lose nothing, and move nothing that can stay.
 
 use super::frames::{from, udp};
-use super::rig::{LINKS, Rig, SEC, bond, builder_of, errors, member, program_of};
+use super::rig::{BondRig, LINKS, SEC, bond, builder_of, errors, member, program_of};
 use crate::{Bond, Mode};
 use std::collections::BTreeSet;
 use weir_program::{Entry, Pipe, PortId};
 
 /// Asserts that every flow leaves through one enabled member.
-fn all_arrive(rig: &mut Rig) {
+fn all_arrive(rig: &mut BondRig) {
     let enabled: BTreeSet<u16> = rig.enabled().into_iter().collect();
     let dropped = rig.dropped();
     for flow in 0..512 {
@@ -26,7 +26,7 @@ fn moved(before: &[Option<u16>], after: &[Option<u16>], without: &[u16]) -> usiz
 
 #[test]
 fn a_member_more_takes_its_part_and_no_more() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     all_arrive(&mut rig);
     let before = rig.table();
     rig.reload(bond(Mode::BalanceTcp, 3));
@@ -44,7 +44,7 @@ fn a_member_more_takes_its_part_and_no_more() {
 
 #[test]
 fn a_member_less_leaves_the_others_alone_and_tells_its_partner() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     all_arrive(&mut rig);
     let (before, mark) = (rig.table(), rig.sent.len());
     rig.reload(Bond { members: vec![member(1), member(3)], ..bond(Mode::BalanceTcp, 3) });
@@ -65,7 +65,7 @@ fn a_member_less_leaves_the_others_alone_and_tells_its_partner() {
 
 #[test]
 fn one_goes_and_another_comes_at_once() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     for (first, second) in [(1, 3), (3, 4), (4, 2), (2, 1)] {
         rig.reload(Bond { members: vec![member(first), member(second)], ..bond(Mode::BalanceTcp, 2) });
         all_arrive(&mut rig);
@@ -77,7 +77,7 @@ fn one_goes_and_another_comes_at_once() {
 
 #[test]
 fn another_order_of_members_is_the_same_bond() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     let before = rig.table();
     let members = [3, 1, 2].map(member).to_vec();
     rig.reload(Bond { members, ..bond(Mode::BalanceTcp, 3) });
@@ -91,7 +91,7 @@ fn another_order_of_members_is_the_same_bond() {
 #[test]
 fn ports_may_have_other_numbers() {
     for mode in [Mode::BalanceTcp, Mode::BalanceSlb, Mode::ActiveBackup] {
-        let mut rig = Rig::new(bond(mode, 3));
+        let mut rig = BondRig::new(bond(mode, 3));
         rig.add_partner();
         rig.run(5 * SEC);
         rig.carrier(1, false);
@@ -116,9 +116,10 @@ fn ports_may_have_other_numbers() {
 
 #[test]
 fn what_is_inside_stays_known_and_more_or_less_may_be() {
-    let mut rig = Rig::new(Bond { learnt_max: 10, ..bond(Mode::BalanceSlb, 2) });
-    let stations =
-        |rig: &mut Rig, count: u16| (0..count).for_each(|station| drop(rig.send(&from(station, None, 1))));
+    let mut rig = BondRig::new(Bond { learnt_max: 10, ..bond(Mode::BalanceSlb, 2) });
+    let stations = |rig: &mut BondRig, count: u16| {
+        (0..count).for_each(|station| drop(rig.send(&from(station, None, 1))))
+    };
     stations(&mut rig, 20);
     rig.reload(Bond { learnt_max: 10, basis: 3, ..bond(Mode::BalanceSlb, 2) });
     assert_eq!(rig.app.stations.learnt.len(), 10);
@@ -138,7 +139,7 @@ fn what_is_inside_stays_known_and_more_or_less_may_be() {
 fn any_mode_may_follow_any_other() {
     for (_, first) in Mode::WORDS {
         for (_, second) in Mode::WORDS {
-            let mut rig = Rig::new(bond(first, 3));
+            let mut rig = BondRig::new(bond(first, 3));
             rig.add_partner();
             rig.run(5 * SEC);
             (0..10).for_each(|station| drop(rig.send(&from(station, None, 1))));
@@ -164,7 +165,7 @@ fn any_mode_may_follow_any_other() {
 
 #[test]
 fn another_number_of_buckets_is_another_table() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     for buckets in [512, 4, 65_536, 256] {
         rig.reload(Bond { buckets, ..bond(Mode::BalanceTcp, 3) });
         all_arrive(&mut rig);
@@ -175,7 +176,7 @@ fn another_number_of_buckets_is_another_table() {
 
 #[test]
 fn what_the_operator_took_out_stays_out() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     rig.ask("disable p2").unwrap();
     rig.run(3 * SEC);
     rig.reload(Bond { basis: 1, ..bond(Mode::BalanceTcp, 3) });
@@ -190,7 +191,7 @@ fn what_the_operator_took_out_stays_out() {
 
 #[test]
 fn what_was_carried_before_a_bond_began_is_nobodys_load() {
-    let mut rig = Rig::new(bond(Mode::Static, 2));
+    let mut rig = BondRig::new(bond(Mode::Static, 2));
     let heavy = udp(1);
     (0..5000).for_each(|_| rig.frame(0, &heavy));
     rig.run(100 * SEC);
@@ -212,7 +213,7 @@ fn another_app_may_stand_on_it() {
         below.lead(&mut program, lb);
         let program = program.build();
         assert_eq!(errors(&program), []);
-        let mut rig = Rig::new(open.clone());
+        let mut rig = BondRig::new(open.clone());
         rig.add_partner();
         rig.run(5 * SEC);
         assert_eq!(rig.receive(1, &udp(1)), 0, "nobody says where to");

@@ -1,13 +1,13 @@
 //! Every request of an operator is answered exactly once.
 
 use super::frames::{tcp, udp};
-use super::rig::{Rig, SEC, bond};
+use super::rig::{BondRig, SEC, bond};
 use crate::{Bond, Mode};
 use serde_json::{Value, json};
 
 #[test]
 fn show_tells_of_members_and_buckets() {
-    let mut rig = Rig::negotiated(3);
+    let mut rig = BondRig::negotiated(3);
     for dport in 0..256 {
         rig.send(&tcp(dport, 100));
     }
@@ -35,7 +35,7 @@ fn show_tells_of_members_and_buckets() {
 
 #[test]
 fn a_bucket_is_migrated() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     let from = rig.table()[9].unwrap();
     let to = 3 - from;
     rig.ask(&format!("migrate 9 p{to}")).unwrap();
@@ -59,9 +59,9 @@ fn a_bucket_is_migrated() {
 
 #[test]
 fn a_dry_run_changes_nothing_and_a_run_evens_out() {
-    let mut rig = Rig::new(Bond { rebalance_ms: 0, ..bond(Mode::Static, 2) });
+    let mut rig = BondRig::new(Bond { rebalance_ms: 0, ..bond(Mode::Static, 2) });
     let heavy: Vec<u16> = (0..200).filter(|flow| rig.send(&udp(*flow)) == [1]).collect();
-    let load = |rig: &mut Rig| {
+    let load = |rig: &mut BondRig| {
         for flow in &heavy {
             (0..40).for_each(|_| rig.frame(0, &udp(*flow)));
         }
@@ -87,7 +87,7 @@ fn a_dry_run_changes_nothing_and_a_run_evens_out() {
 
 #[test]
 fn rebalances_come_by_themselves() {
-    let mut rig = Rig::new(Bond { rebalance_ms: 10_000, ..bond(Mode::BalanceSlb, 2) });
+    let mut rig = BondRig::new(Bond { rebalance_ms: 10_000, ..bond(Mode::BalanceSlb, 2) });
     assert_eq!(rig.ask("show").unwrap()["next_rebalance_ms"], 10_000);
     let heavy: Vec<u16> =
         (0..60).filter(|station| rig.send(&super::frames::from(*station, None, 1)) == [1]).collect();
@@ -104,7 +104,7 @@ fn rebalances_come_by_themselves() {
 
 #[test]
 fn what_cannot_be_done_is_said_in_a_sentence() {
-    let mut rig = Rig::negotiated(2);
+    let mut rig = BondRig::negotiated(2);
     let table = rig.table();
     let cases = [
         ("", "a bond understands"),
@@ -133,7 +133,7 @@ fn what_cannot_be_done_is_said_in_a_sentence() {
     rig.carrier(2, false);
     let why = rig.ask("migrate 1 p2").unwrap_err();
     assert!(why.contains("p2 is not enabled"), "{why}");
-    let mut single = Rig::new(bond(Mode::ActiveBackup, 2));
+    let mut single = BondRig::new(bond(Mode::ActiveBackup, 2));
     assert!(single.ask("migrate 0 p2").unwrap_err().contains("active_backup"));
     single.carrier(2, false);
     assert_eq!(single.ask("set-active p2").unwrap_err(), "p2 is not enabled");
@@ -145,7 +145,7 @@ fn what_cannot_be_done_is_said_in_a_sentence() {
 #[test]
 fn taking_out_and_letting_in_may_be_said_twice() {
     for mode in [Mode::ActiveBackup, Mode::BalanceSlb, Mode::BalanceTcp, Mode::RoundRobin] {
-        let mut rig = Rig::new(bond(mode, 2));
+        let mut rig = BondRig::new(bond(mode, 2));
         rig.add_partner();
         rig.run(5 * SEC);
         for words in ["disable p1", "disable p1", "disable p2", "enable p1", "enable p1", "enable p2"] {

@@ -38,7 +38,7 @@ pub struct Seen {
 
 /// A link of the bond.
 #[derive(Clone, Copy, Debug)]
-pub struct Wire {
+pub struct BondWire {
     pub carrier: bool,
     pub speed_bps: Option<u64>,
     pub latency_ns: u64,
@@ -48,7 +48,7 @@ pub struct Wire {
 
 /// The fate of frames.
 #[derive(Clone, Debug, Default)]
-pub struct Ledger {
+pub struct FrameFates {
     pub came: u64,
     pub originated: u64,
     pub copied: u64,
@@ -70,14 +70,14 @@ enum Flying {
 }
 
 /// The bond, its partner, the links and the time.
-pub struct Rig {
+pub struct BondRig {
     pub now_ns: u64,
     pub bond: Bond,
     pub program: Program,
     pub engine: Engine,
     pub app: Box<BondApp>,
     pub partner: Option<Partner>,
-    pub wires: BTreeMap<u16, Wire>,
+    pub wires: BTreeMap<u16, BondWire>,
     /// Everything the members sent, data or not, in order.
     pub sent: Vec<Seen>,
     /// Data the partner accepted, in order of arrival.
@@ -86,7 +86,7 @@ pub struct Rig {
     pub refused_by_partner: u64,
     /// Frames that left through the inside port.
     pub inside: Vec<Vec<u8>>,
-    pub ledger: Ledger,
+    pub ledger: FrameFates,
     pub answers: Vec<(RequestId, Result<Value, String>)>,
     pub said: Vec<String>,
     /// Changes the engine refused.
@@ -177,16 +177,17 @@ pub fn errors(program: &Program) -> Vec<Finding> {
     check(program).into_iter().filter(|finding| finding.severity == Severity::Error).collect()
 }
 
-impl Rig {
+impl BondRig {
     /// A new bond with all links up and no LACP partner.
-    pub fn new(bond: Bond) -> Rig {
-        Rig::with_wires(bond, |wire| *wire)
+    pub fn new(bond: Bond) -> BondRig {
+        BondRig::with_wires(bond, |wire| *wire)
     }
 
-    pub fn with_wires(bond: Bond, wire: impl Fn(&Wire) -> Wire) -> Rig {
+    pub fn with_wires(bond: Bond, wire: impl Fn(&BondWire) -> BondWire) -> BondRig {
         let program = program_of(&bond);
-        let usual = Wire { carrier: true, speed_bps: Some(GIGABIT), latency_ns: MS / 10, cut: [false; 2] };
-        let mut rig = Rig {
+        let usual =
+            BondWire { carrier: true, speed_bps: Some(GIGABIT), latency_ns: MS / 10, cut: [false; 2] };
+        let mut rig = BondRig {
             now_ns: 0,
             engine: Engine::new(&program, TableHash::new([1, 2])).expect("it compiles"),
             app: Box::new(BondApp::new(bond.clone())),
@@ -198,7 +199,7 @@ impl Rig {
             taken: Vec::new(),
             refused_by_partner: 0,
             inside: Vec::new(),
-            ledger: Ledger::default(),
+            ledger: FrameFates::default(),
             answers: Vec::new(),
             said: Vec::new(),
             refused: Vec::new(),
@@ -213,8 +214,8 @@ impl Rig {
     }
 
     /// A balance_tcp bond that has negotiated with its partner.
-    pub fn negotiated(members: u16) -> Rig {
-        let mut rig = Rig::new(bond(Mode::BalanceTcp, members));
+    pub fn negotiated(members: u16) -> BondRig {
+        let mut rig = BondRig::new(bond(Mode::BalanceTcp, members));
         rig.add_partner();
         rig.run(5 * SEC);
         assert_eq!(rig.enabled(), (1..=members).collect::<Vec<_>>());
@@ -232,7 +233,7 @@ impl Rig {
                 key: None,
             };
             self.partner_event(lacp::Event::Add { member: port, settings });
-            let Wire { carrier, speed_bps, .. } = self.wires[&port];
+            let BondWire { carrier, speed_bps, .. } = self.wires[&port];
             self.partner_event(lacp::Event::Link { member: port, up: carrier, speed_bps });
         }
     }
@@ -241,7 +242,7 @@ impl Rig {
         self.app.bind(&self.program);
         self.deliver(Event::Start);
         for port in self.app.watches() {
-            self.tell_link(port.0);
+            self.report_link(port.0);
         }
     }
 
@@ -394,12 +395,12 @@ impl Rig {
                 Flying::Out(seen) | Flying::In(seen) => seen.port != port,
             });
         }
-        self.tell_link(port);
+        self.report_link(port);
         self.partner_event(lacp::Event::Link { member: port, up, speed_bps });
     }
 
-    fn tell_link(&mut self, port: u16) {
-        let Wire { carrier, speed_bps, .. } = self.wires[&port];
+    fn report_link(&mut self, port: u16) {
+        let BondWire { carrier, speed_bps, .. } = self.wires[&port];
         if self.app.watches().contains(&PortId(port)) {
             let speed_bps = speed_bps.filter(|_| carrier);
             self.deliver(Event::Link { port: PortId(port), up: carrier, speed_bps });
@@ -579,7 +580,7 @@ impl Rig {
     }
 
     fn assert_balanced(&self) {
-        let Ledger { came, originated, copied, transmitted, to_app, .. } = self.ledger;
+        let FrameFates { came, originated, copied, transmitted, to_app, .. } = self.ledger;
         assert_eq!(came + originated + copied, transmitted + to_app + self.dropped(), "{:?}", self.ledger);
     }
 

@@ -7,7 +7,7 @@ use anyhow::Result;
 use clap::{Arg, ArgMatches, Command, FromArgMatches, Subcommand, value_parser};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use weir_app::foreign::{Foreign, Settings};
+use weir_app::foreign::{Foreign, SettingValues};
 use weir_app::kind::Kind;
 
 /// The name of the file's argument.
@@ -18,7 +18,7 @@ pub struct Source {
     kind: &'static Kind,
     system: &'static Foreign,
     file: PathBuf,
-    settings: Settings,
+    settings: SettingValues,
 }
 
 impl Subcommand for Source {

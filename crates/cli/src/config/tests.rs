@@ -452,7 +452,7 @@ proptest! {
         let plan = acl();
         let _ = entry(&plan.program, &plan.attachments, "a", &text).map_err(|report| report.to_string());
         for (_, foreign) in crate::import::foreign() {
-            let settings = weir_app::foreign::Settings::defaults(foreign.settings);
+            let settings = weir_app::foreign::SettingValues::defaults(foreign.settings);
             let _ = (foreign.convert)(std::path::Path::new("t"), &text, &settings);
         }
     }

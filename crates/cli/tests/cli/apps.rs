@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// The next datagram: kind, port, frame. `None` once the socket is closed.
-    fn hear(&self) -> Option<(u8, String, Vec<u8>)> {
+    fn receive(&self) -> Option<(u8, String, Vec<u8>)> {
         let mut buffer = vec![0; 65536];
         let (_, length) = recv(&self.0, &mut buffer[..], RecvFlags::empty()).expect("a datagram in time");
         let (head, rest) = buffer[..length].split_at_checked(8)?;
@@ -114,13 +114,13 @@ fn a_client_gets_what_is_forwarded_and_its_frames_go_out_or_through() {
     let (one, other) = (Client::of(&mut daemon), Client::of(&mut daemon));
     daemon.receive(&[PUNTED]);
     let punted = (1, "p0".to_string(), frame(PUNTED));
-    assert_eq!((one.hear(), other.hear()), (Some(punted.clone()), Some(punted.clone())));
+    assert_eq!((one.receive(), other.receive()), (Some(punted.clone()), Some(punted.clone())));
     one.say(2, "p1", &frame(PUNTED));
     one.say(3, "p1", &frame(FAST));
     one.say(3, "p0", &frame(FAST));
     // Through the program to the app, which delivers it to both clients.
     other.say(3, "p0", &frame(PUNTED));
-    assert_eq!((one.hear(), other.hear()), (Some(punted.clone()), Some(punted)));
+    assert_eq!((one.receive(), other.receive()), (Some(punted.clone()), Some(punted)));
     daemon.wait_for("four frames", |daemon| counts(daemon, &["injected"]) == [4]);
     assert_eq!(
         counts(&daemon, &["punted", "delivered", "missed", "unheard", "refused", "bad"]),
@@ -140,7 +140,7 @@ fn a_client_gets_what_is_forwarded_and_its_frames_go_out_or_through() {
         assert!(said.contains(part), "no `{part}` in\n{said}");
     }
     let folder = end(daemon);
-    assert_eq!(one.hear(), None, "the daemon has stopped");
+    assert_eq!(one.receive(), None, "the daemon has stopped");
     assert_eq!(
         recorded(&folder.file("p1.pcap")),
         [FAST, PUNTED, FAST].map(|recipe| describe(&frame(recipe)))
@@ -163,7 +163,7 @@ fn bad_datagrams_are_told_and_nothing_else_happens() {
         (&[&good[..9], b"7", &good[10..]].concat(), "no port `p7`"),
     ] {
         client.send(bytes);
-        let (kind, port, told) = client.hear().unwrap();
+        let (kind, port, told) = client.receive().unwrap();
         let told = String::from_utf8(told).unwrap();
         assert_eq!((kind, port.as_str()), (4, ""));
         assert!(told.contains(why), "{told}: {why}");
@@ -189,7 +189,7 @@ fn a_slow_client_misses_frames_and_holds_nobody_up() {
     // The quick client reads until the end marker, which may arrive more than once.
     let last = frame("arp=request");
     let reader = std::thread::spawn(move || {
-        let count = std::iter::from_fn(|| quick.hear()).take_while(|(_, _, frame)| *frame != last).count();
+        let count = std::iter::from_fn(|| quick.receive()).take_while(|(_, _, frame)| *frame != last).count();
         (quick, count)
     });
     let said = daemon.weir(&["inject", "p0", "many.pcap", "--through"]).good();
@@ -210,8 +210,8 @@ fn a_slow_client_misses_frames_and_holds_nobody_up() {
     assert!(missed > 50, "{missed}");
     end(daemon);
     // It receives what was queued for it, and no more.
-    assert!(std::iter::from_fn(|| slow.hear()).count() < 400);
-    assert!(std::iter::from_fn(|| quick.hear()).count() < lasts as usize);
+    assert!(std::iter::from_fn(|| slow.receive()).count() < 400);
+    assert!(std::iter::from_fn(|| quick.receive()).count() < lasts as usize);
 }
 
 #[test]
@@ -230,9 +230,9 @@ fn a_ninth_client_is_told_so_and_sent_away() {
     let mut daemon = Daemon::start(SLOW);
     let clients: Vec<Client> = (0..8).map(|_| Client::of(&mut daemon)).collect();
     let ninth = Client::connect(&daemon.folder.file("slow.sock")).unwrap();
-    let (kind, _, told) = ninth.hear().unwrap();
+    let (kind, _, told) = ninth.receive().unwrap();
     assert_eq!((kind, String::from_utf8(told).unwrap().as_str()), (4, "8 clients are here already"));
-    assert_eq!(ninth.hear(), None);
+    assert_eq!(ninth.receive(), None);
     drop(clients);
     daemon.wait_for("all to go", |daemon| counts(daemon, &["clients"]) == [0]);
     Client::of(&mut daemon);
@@ -243,7 +243,7 @@ fn a_reload_keeps_clients_and_accounts_and_another_socket_does_not() {
     let mut daemon = Daemon::start(SLOW);
     let client = Client::of(&mut daemon);
     daemon.receive(&[PUNTED]);
-    assert!(client.hear().is_some());
+    assert!(client.receive().is_some());
     // Ports are reordered, another app and another pipe are added. Clients name ports, so nothing changes for
     // them.
     let second = SLOW
@@ -258,7 +258,7 @@ fn a_reload_keeps_clients_and_accounts_and_another_socket_does_not() {
     daemon.weir(&["reload"]).good();
     assert!(daemon.folder.file("first.sock").exists());
     daemon.receive(&[FAST]);
-    assert_eq!(client.hear(), Some((1, "p0".into(), frame(FAST))));
+    assert_eq!(client.receive(), Some((1, "p0".into(), frame(FAST))));
     client.say(2, "p1", &frame(FAST));
     daemon.wait_for("the frame", |daemon| daemon.show("apps")[1]["injected"] == 1);
     let apps = daemon.show("apps");
@@ -272,10 +272,10 @@ fn a_reload_keeps_clients_and_accounts_and_another_socket_does_not() {
     daemon.folder.write("weir.yaml", second.replace("first.sock", "precious.txt"));
     daemon.weir(&["reload"]).refused(1, &["app `first`", "precious.txt", "not a socket"]);
     daemon.receive(&[FAST]);
-    assert!(client.hear().is_some());
+    assert!(client.receive().is_some());
     daemon.folder.write("weir.yaml", second.replace("slow.sock", "other.sock"));
     daemon.weir(&["reload"]).good();
-    assert_eq!(client.hear(), None, "its socket is closed");
+    assert_eq!(client.receive(), None, "its socket is closed");
     assert!(!daemon.folder.file("slow.sock").exists() && daemon.folder.file("other.sock").exists());
     assert_eq!(daemon.show("apps")[1]["clients"], 0);
     daemon.receive(&[FAST]);
@@ -322,7 +322,7 @@ fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
     let start = Instant::now();
     for _ in 0..20 {
         client.say(3, "p0", &frame(PUNTED));
-        assert!(client.hear().is_some());
+        assert!(client.receive().is_some());
         daemon.show("ledger");
     }
     assert!(start.elapsed() < Duration::from_millis(4900), "{:?}: a slow client has 5 s", start.elapsed());
@@ -517,7 +517,7 @@ apps: [{ external: { name: slow_path, socket: slow.sock } }]
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
     let client = Client::of(&mut daemon);
     let answering = std::thread::spawn(move || {
-        while let Some((1, port, mut frame)) = client.hear() {
+        while let Some((1, port, mut frame)) = client.receive() {
             // Swaps MAC addresses, IP addresses and ports, which leaves every checksum valid.
             frame[0..12].rotate_left(6);
             frame[26..34].rotate_left(4);

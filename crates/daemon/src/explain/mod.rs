@@ -9,7 +9,7 @@ pub use render::{Names, decision};
 use crate::config::Plan;
 use serde_json::{Value, json};
 use weir_engine::batch::Engine;
-use weir_engine::worker::Probe;
+use weir_engine::worker::FramePrediction;
 use weir_oracle::{Interpreter, Walk};
 use weir_packet::{Batch, DropReason, FRAME_BYTES_MAX, HEADROOM, Pool, Pools, RegionPool, TableHash};
 use weir_program::PortId;
@@ -19,7 +19,7 @@ pub struct Explanation {
     /// The result of the interpreter.
     pub walk: Walk,
     /// The result of the engine; `None` if it could not be asked.
-    pub probe: Option<Probe>,
+    pub probe: Option<FramePrediction>,
 }
 
 impl Explanation {
@@ -33,7 +33,7 @@ impl Explanation {
 
     /// Explains a packet from the results of both. A frame that does not fit the engine's buffers never
     /// reaches a pipe, although the interpreter has no limit.
-    pub fn new(walk: Walk, probe: Option<Probe>, frame: &[u8]) -> Explanation {
+    pub fn new(walk: Walk, probe: Option<FramePrediction>, frame: &[u8]) -> Explanation {
         if probe.is_some() || frame.len() <= FRAME_BYTES_MAX {
             return Explanation { walk, probe };
         }
@@ -75,7 +75,7 @@ impl Explanation {
     }
 }
 
-fn probe(engine: &mut Engine, input: PortId, frame: &[u8], chunk: usize) -> Option<Probe> {
+fn probe(engine: &mut Engine, input: PortId, frame: &[u8], chunk: usize) -> Option<FramePrediction> {
     let mut pools = Pools::new();
     pools.add(Pool::Region(RegionPool::new(1, chunk)));
     let mut batch = Batch::new();
@@ -93,5 +93,5 @@ fn probe(engine: &mut Engine, input: PortId, frame: &[u8], chunk: usize) -> Opti
     let bytes = batch.frame(0).bytes().to_vec();
     pools.give(batch.take(0));
     let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
-    Some(Probe { verdict, copies, bytes, worker: 0, turns, next_bindings, new_flows })
+    Some(FramePrediction { verdict, copies, bytes, worker: 0, turns, next_bindings, new_flows })
 }

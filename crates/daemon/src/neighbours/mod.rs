@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_app::neighbour::{Found, Hop, Mac};
-use weir_netlink::{Event, Groups, Monitor, Neighbour, Object, Read};
+use weir_netlink::{Groups, Monitor, Neighbour, NetlinkEvent, Object, Read};
 pub use world::{Place, Places};
 use world::{State, World};
 
@@ -211,7 +211,7 @@ impl Keeper {
         let mut dirty = false;
         let world = &mut self.world;
         let read = news.read(|kind, body| {
-            let Event { exists, object } = Event::parse(kind, body);
+            let NetlinkEvent { exists, object } = NetlinkEvent::parse(kind, body);
             match object {
                 Object::Neighbour(neighbour) => {
                     let (index, address, state) = known_state(&neighbour);

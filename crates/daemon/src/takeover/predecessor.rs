@@ -125,7 +125,7 @@ impl Daemon {
         let handed: Vec<Handover> = ports.filter_map(|port| self.interfaces.of(port)?.hand_over()).collect();
         let interfaces = std::mem::take(&mut self.interfaces);
         for (index, queues) in &adopted {
-            interfaces.all().filter(|one| one.index() == *index).for_each(|one| one.surrender(queues));
+            interfaces.all().filter(|one| one.index() == *index).for_each(|one| one.leave_open(queues));
         }
         let workers = self.fleet.questioner();
         quiesce(&workers)?;

@@ -55,7 +55,7 @@ impl Engine {
         // Where the other pipes lead does not matter.
         walk.lists.fill(0);
         others |= walk.packets.untold_of_others(batch, untold, own, spread, found);
-        walk.packets.give_away(others);
+        walk.packets.forget_headers(others);
         (others, untold & !others)
     }
 }

@@ -58,12 +58,12 @@ pub struct GroupTable {
     quic: Option<Arc<QuicServers>>,
     /// The app that gets packets for which there is no target.
     no_target: Option<AppId>,
-    pub held: Held,
+    pub held: BucketFilling,
 }
 
 /// The buckets of a group, depending on how they are filled.
 #[derive(Debug)]
-pub enum Held {
+pub enum BucketFilling {
     /// Filled by weights, by the control plane.
     Filled(Arc<BucketTable>),
     /// Assigned by an app or at run time.
@@ -109,8 +109,10 @@ impl GroupTable {
     pub fn new(group: &Group, table: &Arc<BucketTable>, select_seed: u64) -> GroupTable {
         let (size, targets) = (group.size as usize, group.targets.len());
         let held = match group.fill {
-            Fill::Given => Held::Given(Box::new(GivenBuckets::new(size, targets))),
-            Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => Held::Filled(Arc::clone(table)),
+            Fill::Given => BucketFilling::Given(Box::new(GivenBuckets::new(size, targets))),
+            Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => {
+                BucketFilling::Filled(Arc::clone(table))
+            }
         };
         let by_key = ByKey::of(group, select_seed);
         let no_target = group.no_target;
@@ -128,7 +130,7 @@ impl GroupTable {
     /// Replaces the buckets by a table of the same group. Does nothing if they are given.
     pub fn publish(&mut self, table: &Arc<BucketTable>) {
         // Changing weights does not change server IDs.
-        if let Held::Filled(held) = &mut self.held {
+        if let BucketFilling::Filled(held) = &mut self.held {
             *held = Arc::clone(table);
         }
     }
@@ -137,8 +139,8 @@ impl GroupTable {
     #[inline]
     pub fn choice(&self) -> &Choice {
         match &self.held {
-            Held::Filled(table) => table.choice(),
-            Held::Given(_) => &Choice::Hash,
+            BucketFilling::Filled(table) => table.choice(),
+            BucketFilling::Given(_) => &Choice::Hash,
         }
     }
 
@@ -163,8 +165,10 @@ impl GroupTable {
     #[inline]
     pub fn plain(&self) -> Option<&Buckets> {
         match &self.held {
-            Held::Filled(table) if self.seed.is_none() && self.by_key.is_none() => Some(table.buckets()),
-            Held::Filled(_) | Held::Given(_) => None,
+            BucketFilling::Filled(table) if self.seed.is_none() && self.by_key.is_none() => {
+                Some(table.buckets())
+            }
+            BucketFilling::Filled(_) | BucketFilling::Given(_) => None,
         }
     }
 
@@ -172,7 +176,7 @@ impl GroupTable {
     #[inline]
     pub fn given(&mut self) -> Option<(&mut GivenBuckets, u64)> {
         match (&mut self.held, self.seed) {
-            (Held::Given(given), Some(seed)) => Some((given, seed)),
+            (BucketFilling::Given(given), Some(seed)) => Some((given, seed)),
             _ => None,
         }
     }
@@ -211,7 +215,9 @@ impl GroupTable {
     /// Returns the addresses of both back ends of a packet's row, if the group is filled like the GLB
     /// director's: 0 for a missing one.
     pub fn hops(&self, (keys, slot): (&Keys, usize)) -> [u32; 2] {
-        let (Some(ByKey::Fill(fill)), Held::Filled(table)) = (self.by_key, &self.held) else { return [0; 2] };
+        let (Some(ByKey::Fill(fill)), BucketFilling::Filled(table)) = (self.by_key, &self.held) else {
+            return [0; 2];
+        };
         let hash = keys.flow(slot).and_then(|flow| fill.hash(&flow));
         hash.map_or([0; 2], |hash| table.hops((hash % table.buckets().slots().len().max(1) as u64) as usize))
     }
@@ -236,7 +242,7 @@ impl GroupTable {
     /// Whether a target gets new flows.
     #[inline]
     pub fn is_live(&self, target: u16) -> bool {
-        matches!(&self.held, Held::Filled(table) if table.share(target.into()) > 0)
+        matches!(&self.held, BucketFilling::Filled(table) if table.share(target.into()) > 0)
     }
 
     /// Returns the ports, as a mask of their numbers, to which targets with a bucket lead.
@@ -250,13 +256,13 @@ impl GroupTable {
             )
         };
         match &mut self.held {
-            Held::Filled(table) => ports(&|target| table.share(target) > 0),
-            Held::Given(given) if live => {
+            BucketFilling::Filled(table) => ports(&|target| table.share(target) > 0),
+            BucketFilling::Given(given) if live => {
                 // Moves that are due now are also due for later packets of the same batch.
                 given.settle_some(usize::MAX, now_ns);
                 ports(&|target| given.has_any(target))
             }
-            Held::Given(given) => {
+            BucketFilling::Given(given) => {
                 let slots = 0..given.buckets().slots().len();
                 ports(&|target| slots.clone().any(|bucket| usize::from(given.peek(bucket, now_ns)) == target))
             }
@@ -265,13 +271,13 @@ impl GroupTable {
 
     /// Assigns buckets to targets. Does nothing unless the group has given buckets.
     pub fn give(&mut self, moves: &[(u32, u16)], patience: Patience, now_ns: u64) {
-        let Held::Given(given) = &mut self.held else { return };
+        let BucketFilling::Given(given) = &mut self.held else { return };
         moves.iter().for_each(|&(bucket, target)| given.give(bucket, target, patience, now_ns));
     }
 
     /// Looks at up to `limit` pending moves, and carries out those that are due.
     pub fn settle(&mut self, limit: usize, now_ns: u64) {
-        if let Held::Given(given) = &mut self.held {
+        if let BucketFilling::Given(given) = &mut self.held {
             given.settle_some(limit, now_ns);
         }
     }
@@ -281,19 +287,21 @@ impl GroupTable {
         let all = self.slots();
         let range = range.start.min(all.len())..range.end.min(all.len());
         let slots = all[range.clone()].to_vec();
-        let Held::Given(given) = &self.held else { return BucketReport { slots, ..BucketReport::default() } };
+        let BucketFilling::Given(given) = &self.held else {
+            return BucketReport { slots, ..BucketReport::default() };
+        };
         let ((moved, moved_busy), pending) = (given.moved(), given.pending());
         let (packets, bytes) = given.counts(range).unzip();
         BucketReport { slots, packets, bytes, moved, moved_busy, pending }
     }
 }
 
-impl Held {
+impl BucketFilling {
     #[inline(always)]
     pub fn buckets(&self) -> &Buckets {
         match self {
-            Held::Filled(table) => table.buckets(),
-            Held::Given(given) => given.buckets(),
+            BucketFilling::Filled(table) => table.buckets(),
+            BucketFilling::Given(given) => given.buckets(),
         }
     }
 
@@ -301,9 +309,9 @@ impl Held {
     #[inline]
     pub fn meet(&mut self, bucket: usize, meeting: Meeting) -> u16 {
         match self {
-            Held::Filled(table) => table.buckets().slots().get(bucket).copied().unwrap_or(NO_TARGET),
-            Held::Given(given) if meeting.live => given.meet(bucket, meeting.bytes, meeting.now_ns),
-            Held::Given(given) => given.peek(bucket, meeting.now_ns),
+            BucketFilling::Filled(table) => table.buckets().slots().get(bucket).copied().unwrap_or(NO_TARGET),
+            BucketFilling::Given(given) if meeting.live => given.meet(bucket, meeting.bytes, meeting.now_ns),
+            BucketFilling::Given(given) => given.peek(bucket, meeting.now_ns),
         }
     }
 }

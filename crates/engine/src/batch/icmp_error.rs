@@ -10,17 +10,17 @@ use weir_packet::{
 
 /// An end of the packet inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum QuotedEnd {
     Src,
     Dst,
 }
 
-impl End {
+impl QuotedEnd {
     /// Returns the end inside that corresponds to an address of the error.
-    pub fn of_address(field: Field) -> Option<End> {
+    pub fn of_address(field: Field) -> Option<QuotedEnd> {
         match field.kind {
-            FieldKind::Ipv4Src | FieldKind::Ipv6Src => Some(End::Dst),
-            FieldKind::Ipv4Dst | FieldKind::Ipv6Dst => Some(End::Src),
+            FieldKind::Ipv4Src | FieldKind::Ipv6Src => Some(QuotedEnd::Dst),
+            FieldKind::Ipv4Dst | FieldKind::Ipv6Dst => Some(QuotedEnd::Src),
             _ => None,
         }
     }
@@ -28,7 +28,7 @@ impl End {
 
 /// Sets an address inside, if the frame is an ICMP error.
 #[inline(always)]
-pub fn set_address(bytes: &mut [u8], headers: &Headers, end: End, new: &[u8]) {
+pub fn set_address(bytes: &mut [u8], headers: &Headers, end: QuotedEnd, new: &[u8]) {
     let layers = headers.outer().layers;
     if layers.has(Layer::Icmp) || layers.has(Layer::Icmpv6) {
         set_address_inside(bytes, headers, end, new);
@@ -36,10 +36,10 @@ pub fn set_address(bytes: &mut [u8], headers: &Headers, end: End, new: &[u8]) {
 }
 
 #[cold]
-fn set_address_inside(bytes: &mut [u8], headers: &Headers, end: End, new: &[u8]) {
+fn set_address_inside(bytes: &mut [u8], headers: &Headers, end: QuotedEnd, new: &[u8]) {
     let Some(inside) = inside_icmp_error(bytes, headers.outer()) else { return };
     let source = inside.ip + if inside.is_ipv4 { 12 } else { 8 };
-    let at = if end == End::Src { source } else { source + new.len() };
+    let at = if end == QuotedEnd::Src { source } else { source + new.len() };
     set(bytes, headers, &inside, (at, new), inside.is_ipv4);
 }
 

@@ -9,15 +9,15 @@ pub const KEY_WORDS_MAX: usize = 8;
 
 /// Where a load reads from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+enum LoadSource {
     Frame(LevelId, Base),
     Found(Field),
 }
 
 /// One load: moves up to 64 bits of a field into their place in the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Load {
-    source: Source,
+pub struct FieldLoad {
+    source: LoadSource,
     offset: i8,
     right: u8,
     mask: u64,
@@ -44,17 +44,17 @@ fn known(field: Field) -> Option<(u8, u8)> {
 /// The loads of a key, and the layers a packet must have for all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyPlan {
-    pub loads: Vec<Load>,
+    pub loads: Vec<FieldLoad>,
     pub needs: LevelLayers,
     pub words: usize,
     /// The place of each field: word, and left shift of its low 64 bits. A 128-bit field also takes the
     /// preceding word.
-    pub places: Vec<Place>,
+    pub places: Vec<KeyField>,
 }
 
 /// The place of a field in the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct KeyField {
     pub word: usize,
     pub left: u32,
     pub bits: u32,
@@ -82,7 +82,7 @@ impl KeyPlan {
             let bits = u32::from(field.spec().bits);
             plan.needs.join(field.needs());
             plan.words += bits.div_ceil(64) as usize;
-            let place = Place { word: plan.words - 1, left: 0, bits };
+            let place = KeyField { word: plan.words - 1, left: 0, bits };
             plan.places.push(place);
             plan.push(field, mask, place);
         }
@@ -90,30 +90,38 @@ impl KeyPlan {
     }
 
     /// Adds the loads of a field under a mask.
-    pub fn push(&mut self, field: Field, mask: u128, place: Place) {
+    pub fn push(&mut self, field: Field, mask: u128, place: KeyField) {
         let spec = field.spec();
         let mask = mask & field.max();
         let source = match spec.source {
-            weir_packet::Source::Frame(base) => Source::Frame(field.level, base),
-            _ => Source::Found(field),
+            weir_packet::Source::Frame(base) => LoadSource::Frame(field.level, base),
+            _ => LoadSource::Found(field),
         };
         if spec.bits == 128 {
             let (high, low) = ((mask >> 64) as u64, mask as u64);
-            self.load(Load { source, offset: spec.offset, mask: high, ..Load::at(place.word - 1) });
-            self.load(Load { source, offset: spec.offset + 8, mask: low, ..Load::at(place.word) });
+            self.load(FieldLoad { source, offset: spec.offset, mask: high, ..FieldLoad::at(place.word - 1) });
+            self.load(FieldLoad { source, offset: spec.offset + 8, mask: low, ..FieldLoad::at(place.word) });
             return;
         }
         let right = match source {
-            Source::Frame(..) => 64 - 8 * spec.bytes + spec.shift,
-            Source::Found(_) => 0,
+            LoadSource::Frame(..) => 64 - 8 * spec.bytes + spec.shift,
+            LoadSource::Found(_) => 0,
         };
         let (mask, left, known) = (mask as u64, place.left as u8, known(field));
-        self.load(Load { source, offset: spec.offset, right, mask, left, known, ..Load::at(place.word) });
+        self.load(FieldLoad {
+            source,
+            offset: spec.offset,
+            right,
+            mask,
+            left,
+            known,
+            ..FieldLoad::at(place.word)
+        });
     }
 
-    fn load(&mut self, load: Load) {
+    fn load(&mut self, load: FieldLoad) {
         let first = self.loads.iter().all(|other| other.word != load.word);
-        self.loads.push(Load { first, ..load });
+        self.loads.push(FieldLoad { first, ..load });
     }
 
     /// Writes the value of the field numbered `at` into a key.
@@ -124,7 +132,7 @@ impl KeyPlan {
     /// Reads the value of the field numbered `at` from a key.
     #[must_use]
     pub fn get(&self, at: usize, key: &[u64]) -> u128 {
-        let Place { word, left, bits } = self.places[at];
+        let KeyField { word, left, bits } = self.places[at];
         match bits {
             128 => u128::from(key[word - 1]) << 64 | u128::from(key[word]),
             64.. => u128::from(key[word]),
@@ -200,31 +208,31 @@ impl KeyPlan {
 /// Places fields of these widths, widest first, so that none crosses a word boundary. Also returns the number
 /// of words.
 #[must_use]
-pub fn pack(bits: &[u32]) -> (Vec<Place>, usize) {
-    let mut places = vec![Place { word: 0, left: 0, bits: 0 }; bits.len()];
+pub fn pack(bits: &[u32]) -> (Vec<KeyField>, usize) {
+    let mut places = vec![KeyField { word: 0, left: 0, bits: 0 }; bits.len()];
     let mut order: Vec<usize> = (0..bits.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(bits[at]));
     let mut used = Vec::new();
     for at in order {
-        places[at] = Place::take(bits[at], &mut used);
+        places[at] = KeyField::take(bits[at], &mut used);
     }
     (places, used.len().max(1))
 }
 
-impl Place {
+impl KeyField {
     /// Allocates bits in the first word with enough room.
-    fn take(bits: u32, used: &mut Vec<u32>) -> Place {
+    fn take(bits: u32, used: &mut Vec<u32>) -> KeyField {
         if bits == 128 {
             used.extend([64, 64]);
-            return Place { word: used.len() - 1, left: 0, bits };
+            return KeyField { word: used.len() - 1, left: 0, bits };
         }
         if let Some(word) = used.iter().position(|&taken| taken + bits <= 64) {
             let left = used[word];
             used[word] += bits;
-            return Place { word, left, bits };
+            return KeyField { word, left, bits };
         }
         used.push(bits);
-        Place { word: used.len() - 1, left: 0, bits }
+        KeyField { word: used.len() - 1, left: 0, bits }
     }
 
     /// Writes a value into this place.
@@ -238,10 +246,10 @@ impl Place {
     }
 }
 
-impl Load {
-    fn at(word: usize) -> Load {
-        Load {
-            source: Source::Found(Field::EthType),
+impl FieldLoad {
+    fn at(word: usize) -> FieldLoad {
+        FieldLoad {
+            source: LoadSource::Found(Field::EthType),
             offset: 0,
             right: 0,
             mask: 0,
@@ -271,7 +279,7 @@ impl Load {
                 }
             });
         }
-        if self.source == Source::Found(Field::InputPort) {
+        if self.source == LoadSource::Found(Field::InputPort) {
             let port = (u64::from(packets.input.0) & mask) << left;
             return column.iter_mut().for_each(|value| *value |= port);
         }
@@ -291,7 +299,7 @@ impl Load {
     ) {
         let word = usize::from(self.word) % W;
         match self.source {
-            Source::Frame(level, base) => {
+            LoadSource::Frame(level, base) => {
                 let ported = if self.is_port() { list & packets.fragments.ported } else { 0 };
                 for slot in Bits(ported) {
                     let key = &mut keys[slot][word];
@@ -306,7 +314,7 @@ impl Load {
                     *key = join(*key, ((value >> self.right) & self.mask) << self.left);
                 }
             }
-            Source::Found(field) => {
+            LoadSource::Found(field) => {
                 for slot in Bits(list) {
                     let key = &mut keys[slot][word];
                     *key = join(*key, (found(field, packets, slot) & self.mask) << self.left);
@@ -318,7 +326,7 @@ impl Load {
     /// Whether it may read the port of a fragment: this is the only layer after IP that a fragment has.
     #[inline(always)]
     fn is_port(&self) -> bool {
-        self.source == Source::Frame(LevelId::Outer, Base::L4)
+        self.source == LoadSource::Frame(LevelId::Outer, Base::L4)
     }
 
     /// The port of a fragment, shifted to its place in the word.
@@ -335,12 +343,12 @@ impl Load {
             return self.of_fragment(packets, slot);
         }
         let value = match self.source {
-            Source::Frame(level, base) => {
+            LoadSource::Frame(level, base) => {
                 let at = packets.headers[slot].levels[level as usize & 1].at[base as usize & 3];
                 let start = i32::from(at) + i32::from(self.offset);
                 load_be64(batch.frame(slot).window(), start as usize) >> self.right
             }
-            Source::Found(field) => found(field, packets, slot),
+            LoadSource::Found(field) => found(field, packets, slot),
         };
         (value & self.mask) << self.left
     }
@@ -385,7 +393,7 @@ fn found(field: Field, packets: &Packets, slot: usize) -> u64 {
 /// One comparison with a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Guard {
-    load: Load,
+    load: FieldLoad,
     want: u64,
 }
 

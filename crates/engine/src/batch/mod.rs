@@ -50,7 +50,7 @@ pub use swap::SwapReport;
 pub use takeover::{DecidedFor, FlowPage, FlowStock, TakenOver};
 pub use tees::Tees;
 pub(crate) use walk::Walk;
-use weir_packet::fragment::{DatagramId, Part};
+use weir_packet::fragment::{DatagramId, FragmentPart};
 use weir_packet::{Batch, Bits, DropReason, TableHash};
 use weir_program::buckets::{BucketTable, GroupTables};
 use weir_program::change::{Change, ChangeError};
@@ -271,7 +271,7 @@ impl Engine {
             }
         }
         others |= packets.untold_of_others(batch, untold, own, spread, found);
-        packets.give_away(others);
+        packets.forget_headers(others);
         (others, untold & !others)
     }
 
@@ -312,13 +312,13 @@ impl Engine {
     /// Returns the datagram of a fragment that [`Engine::of_others`] found, and which part of it the fragment
     /// carries.
     #[must_use]
-    pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, Part)> {
+    pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, FragmentPart)> {
         self.walk.packets.piece(batch, slot)
     }
 
     /// Sets the ports of the datagram for the frame in a slot of the next batch, which is a fragment of it.
-    pub fn tell_ports(&mut self, slot: usize, ports: [u8; 4]) {
-        self.walk.packets.tell_ports(slot, ports);
+    pub fn set_datagram_ports(&mut self, slot: usize, ports: [u8; 4]) {
+        self.walk.packets.set_datagram_ports(slot, ports);
     }
 
     /// Forgets the ports that were set: the batch is not processed.

@@ -66,7 +66,7 @@ impl Outcome {
 
     /// Sends packets that are longer than these limits to an app.
     #[cold]
-    pub(crate) fn give_too_long(&mut self, list: u64, app: AppId, limits: &[u16; 64]) {
+    pub(crate) fn punt_too_long(&mut self, list: u64, app: AppId, limits: &[u16; 64]) {
         self.apps[app.index()] |= list;
         self.too_long |= list;
         self.limits = *limits;

@@ -1,6 +1,6 @@
 //! Facts about the packets of a batch other than their bytes: one column for each kind, 64 rows.
 
-use weir_packet::fragment::{self, DatagramId, Part};
+use weir_packet::fragment::{self, DatagramId, FragmentPart};
 use weir_packet::{
     Base, Batch, Bits, Depth, DropReason, FlowKey, Headers, KeySource, Layer, LevelLayers, Observed,
     SelectIpv4, TableHash, TunnelPorts, parse_into, select_hash,
@@ -306,7 +306,7 @@ impl Packets {
     }
 
     /// Sets the ports of the datagram for the frame in a slot of the next batch, which is a fragment of it.
-    pub fn tell_ports(&mut self, slot: usize, ports: [u8; 4]) {
+    pub fn set_datagram_ports(&mut self, slot: usize, ports: [u8; 4]) {
         self.fragments.told |= 1 << slot;
         self.fragments.ports[slot & 63] = ports;
     }
@@ -365,7 +365,7 @@ impl Packets {
 
     /// Identifies the datagram and the part of it that a fragment carries. Its headers must have been parsed.
     #[must_use]
-    pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, Part)> {
+    pub fn piece(&self, batch: &Batch, slot: usize) -> Option<(DatagramId, FragmentPart)> {
         let (bytes, level) = (batch.frame(slot).bytes(), self.headers[slot].outer());
         Some((fragment::datagram(bytes, level)?, fragment::part(bytes, level).ok()?))
     }
@@ -427,7 +427,7 @@ impl Packets {
     }
 
     /// Forgets the headers of packets that are handed over instead of being read.
-    pub fn give_away(&mut self, others: u64) {
+    pub fn forget_headers(&mut self, others: u64) {
         self.parsed &= !others;
     }
 
@@ -541,11 +541,11 @@ impl Packets {
                 self.fragments.untold |= 1 << slot;
                 let told = self.fragments.told >> slot & 1 == 1;
                 let found = match fragment::part(bytes, level) {
-                    Ok(Part::First(ports)) => {
+                    Ok(FragmentPart::First(ports)) => {
                         self.fragments.ports[slot] = ports;
                         Ok(())
                     }
-                    Ok(Part::Later) if !told => Err(DropReason::FirstFragmentMissing),
+                    Ok(FragmentPart::Later) if !told => Err(DropReason::FirstFragmentMissing),
                     found => found.map(|_| ()),
                 };
                 if let Err(reason) = found {

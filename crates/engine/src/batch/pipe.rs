@@ -175,7 +175,7 @@ impl CompiledPipe {
         };
         let done = self.act_on(&mut site, hits, actions, &mut fail);
         if let Some(app) = self.too_long.filter(|_| too_long != 0) {
-            outcome.give_too_long(too_long, app, &packets.limit);
+            outcome.punt_too_long(too_long, app, &packets.limit);
         }
         done
     }

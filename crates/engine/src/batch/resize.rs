@@ -8,7 +8,7 @@
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 
 use super::Engine;
-use super::group::Held;
+use super::group::BucketFilling;
 use crate::batch::compile::CompiledPipe;
 use crate::pipes::flow::{Flows, Migrants};
 use crate::pipes::lookup::NO_ROW;
@@ -62,14 +62,14 @@ impl Engine {
         self.inherit_buckets(of);
         for (at, (group, other)) in self.walk.groups.iter_mut().zip(&of.walk.groups).enumerate() {
             // Weights may have changed.
-            if let Held::Filled(table) = &other.held {
+            if let BucketFilling::Filled(table) = &other.held {
                 group.publish(table);
                 self.program.groups[at].targets = Arc::clone(&of.program.groups[at].targets);
                 self.walk.targets[at] = Arc::clone(&of.walk.targets[at]);
             }
         }
         for group in &mut self.walk.groups {
-            if let Held::Given(given) = &mut group.held {
+            if let BucketFilling::Given(given) = &mut group.held {
                 given.forget_counts();
             }
         }
@@ -112,7 +112,8 @@ impl Engine {
             sum.add(*count);
         }
         for (group, other) in self.walk.groups.iter_mut().zip(&old.walk.groups) {
-            if let (Held::Given(group), Held::Given(other)) = (&mut group.held, &other.held) {
+            if let (BucketFilling::Given(group), BucketFilling::Given(other)) = (&mut group.held, &other.held)
+            {
                 group.add_counts(other);
             }
         }

@@ -2,7 +2,7 @@
 //! packets of a list before the next one starts, so that dispatch happens once per batch.
 
 use crate::batch::group::{GroupNumbers, GroupTable};
-use crate::batch::icmp_error::{self, End};
+use crate::batch::icmp_error::{self, QuotedEnd};
 use crate::batch::length;
 use crate::batch::load::{KeyPlan, read};
 use crate::batch::mend::{Cover, Transport, mend};
@@ -49,7 +49,7 @@ enum Step {
     /// The same where flows are translated; in an ICMP error, the opposite port of the packet inside.
     FlowPort(usize, Layers),
     /// Address of the packet inside an ICMP error, with its length in bytes.
-    AddressInside(End, usize),
+    AddressInside(QuotedEnd, usize),
     /// A word of the metadata.
     Meta(usize),
     Set(Target),
@@ -166,7 +166,7 @@ impl Plan {
         self.with_value(whose, step, Fill::Number { value, bytes });
         if self.translates
             && field.level == LevelId::Outer
-            && let Some(end) = End::of_address(field)
+            && let Some(end) = QuotedEnd::of_address(field)
             && let Some(&(_, whose, at)) = self.steps.last()
         {
             self.steps.push((Step::AddressInside(end, bytes), whose, at));

@@ -13,7 +13,7 @@
 //! The old engine is returned at the end, because freeing it takes too long for a worker. The result is that
 //! of [`Engine::inherit`], which does everything at once.
 
-use super::swap::{Names, date_one, enter_again, heirs, renumber_one, renumbering};
+use super::swap::{NameMatch, date_one, enter_again, heirs, renumber_one, renumbering};
 use super::{Engine, SwapReport};
 use crate::batch::compile::CompiledPipe;
 use crate::batch::rows::EntryRow;
@@ -84,7 +84,7 @@ impl Engine {
     /// once nothing is left to do before [`Engine::take_over`].
     pub fn stage(&mut self, old: &mut Engine, most: u32, now_ns: u64) -> bool {
         old.still = true;
-        let names = Names::new(&old.program, &self.program, (&self.shape, &self.group_names));
+        let names = NameMatch::new(&old.program, &self.program, (&self.shape, &self.group_names));
         let mut staging = self.staging.take().unwrap_or_else(|| Staging::new(heirs(&names)));
         let mut slice = Slice::new(most);
         let (now_ms, generation) = ((now_ns / 1_000_000) as u32, (old.generation + 1) as u8);
@@ -134,7 +134,7 @@ impl Engine {
         let generation = self.generation as u8;
         let Engine { program, pipes, shape, group_names, leaving, left_sums, .. } = self;
         let former = &mut *old;
-        let names = Names::new(&former.program, program, (shape, group_names));
+        let names = NameMatch::new(&former.program, program, (shape, group_names));
         let Staging { heirs, mut numbers, .. } = staged.unwrap_or_else(|| Staging::new(heirs(&names)));
         let (mut lost_at_once, mut report) = (Vec::new(), SwapReport::default());
         for ((from, heir), now) in former.pipes.iter_mut().zip(&heirs).zip(&mut numbers) {
@@ -188,7 +188,7 @@ impl Engine {
         let mut slice = Slice::new(most);
         let Succession { old, heirs, lost_at_once, at, place, lost, report } = &mut *succession;
         let old: &Engine = old;
-        let names = Names::new(&old.program, &self.program, (&self.shape, &self.group_names));
+        let names = NameMatch::new(&old.program, &self.program, (&self.shape, &self.group_names));
         while *at < old.pipes.len() && !slice.is_over() {
             let from = &old.pipes[*at];
             slice.looks -= 1;
@@ -226,7 +226,7 @@ impl Engine {
         let Some(at) = succession.heirs.iter().position(|heir| *heir == Some(PipeId(pipe as u16))) else {
             return;
         };
-        let names = Names::new(&succession.old.program, &self.program, (&self.shape, &self.group_names));
+        let names = NameMatch::new(&succession.old.program, &self.program, (&self.shape, &self.group_names));
         let from = &succession.old.pipes[at];
         let start = if at == succession.at { succession.place } else { 0 };
         let rest = (start..from.places()).filter_map(|place| {
@@ -248,7 +248,7 @@ impl Staging {
         &mut self,
         from: &CompiledPipe,
         heir: &CompiledPipe,
-        names: &Names<'_>,
+        names: &NameMatch<'_>,
         generation: u8,
     ) -> bool {
         let (Some(new), Some(old)) = (heir.table.flows(), from.table.flows()) else { return false };
@@ -271,7 +271,7 @@ fn stage_one(
     (id, pipes): (PipeId, &mut [CompiledPipe]),
     from: &CompiledPipe,
     place: u32,
-    names: &Names<'_>,
+    names: &NameMatch<'_>,
     now_ms: u32,
 ) {
     let Some((entry, row)) = from.entry_in(place) else { return };
@@ -286,7 +286,12 @@ fn stage_one(
 
 /// Takes over the counts of the entry in a place. Returns whether it has an heir; `None` if there is no
 /// entry.
-fn settle_one(heir: &mut CompiledPipe, from: &CompiledPipe, place: u32, names: &Names<'_>) -> Option<bool> {
+fn settle_one(
+    heir: &mut CompiledPipe,
+    from: &CompiledPipe,
+    place: u32,
+    names: &NameMatch<'_>,
+) -> Option<bool> {
     let unchanged = heir.settling.as_ref().is_none_or(HashMap::is_empty);
     let by_port = || from.shape.varying().any(|one| one.field == Field::InputPort);
     if let (Table::Basic(new), Table::Basic(old)) = (&heir.table, &from.table)

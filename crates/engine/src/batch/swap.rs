@@ -5,7 +5,7 @@
 //! by name. What does not survive is counted per pipe, and removed flows emit their deltas.
 
 use crate::batch::compile::CompiledPipe;
-use crate::batch::group::Held;
+use crate::batch::group::BucketFilling;
 use crate::batch::rows::EntryRow;
 use crate::batch::{Engine, uses};
 use crate::pipes::flow::{Flows, Renumbering};
@@ -41,7 +41,7 @@ impl Engine {
         self.inherit_flow_records(old);
         let generation = self.generation as u8;
         let Engine { program, pipes, shape, group_names, leaving, left_sums, .. } = self;
-        let names = Names::new(&old.program, program, (shape, group_names));
+        let names = NameMatch::new(&old.program, program, (shape, group_names));
         let mut met = vec![false; pipes.len()];
         for from in &mut old.pipes {
             let lost = match pipes.iter().position(|pipe| names.same_shape(&from.shape, &pipe.shape)) {
@@ -115,7 +115,7 @@ impl Engine {
             let heirs: Vec<Option<u16>> = before.targets.iter().enumerate().map(heir).collect();
             let now_is = |slot: u16| heirs.get(usize::from(slot)).copied().flatten();
             let (new, old) = (&mut self.walk.groups[at], &old.walk.groups[from]);
-            if let (Held::Given(new), Held::Given(old)) = (&mut new.held, &old.held) {
+            if let (BucketFilling::Given(new), BucketFilling::Given(old)) = (&mut new.held, &old.held) {
                 new.inherit(old, now_is);
             }
         }
@@ -163,7 +163,7 @@ fn nearest<T>(all: &[T], start: usize, wanted: impl Fn(&T) -> bool) -> Option<us
 }
 
 /// Returns, for each old pipe, the pipe of the new program with the same name and shape.
-pub(super) fn heirs(names: &Names<'_>) -> Vec<Option<PipeId>> {
+pub(super) fn heirs(names: &NameMatch<'_>) -> Vec<Option<PipeId>> {
     let mut pipes = Places::of(&names.new.pipes, |pipe| &pipe.name);
     let heir = |(before, old): (usize, &Pipe)| {
         let at = pipes.find(&old.name, before)?;
@@ -175,7 +175,7 @@ pub(super) fn heirs(names: &Names<'_>) -> Vec<Option<PipeId>> {
 fn inherit_pipe(
     (id, pipes): (PipeId, &mut [CompiledPipe]),
     from: &mut CompiledPipe,
-    names: &Names<'_>,
+    names: &NameMatch<'_>,
     report: &mut SwapReport,
     (generation, now_ms): (u8, u32),
 ) -> (usize, usize) {
@@ -215,7 +215,7 @@ impl CompiledPipe {
 pub(super) fn renumbering(
     from: &CompiledPipe,
     heir: &CompiledPipe,
-    names: &Names<'_>,
+    names: &NameMatch<'_>,
     generation: u8,
 ) -> Option<Renumbering> {
     let mut now = heir.table.flows()?.renumbering(from.table.flows()?);
@@ -228,7 +228,7 @@ pub(super) fn renumber_one(
     from: &CompiledPipe,
     heir: &CompiledPipe,
     now: &mut Renumbering,
-    names: &Names<'_>,
+    names: &NameMatch<'_>,
     generation: u8,
 ) -> bool {
     let row_now = |row: u32| {
@@ -251,7 +251,7 @@ pub(super) fn enter_again(
     (id, pipes): (PipeId, &mut [CompiledPipe]),
     entry: &Entry,
     key: EntryKey,
-    names: &Names<'_>,
+    names: &NameMatch<'_>,
     now_ms: u32,
     row: EntryRow,
 ) -> bool {
@@ -272,7 +272,7 @@ fn pool_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
 }
 
 /// Two programs, matched by name.
-pub(super) struct Names<'a> {
+pub(super) struct NameMatch<'a> {
     old: &'a Program,
     new: &'a Program,
     /// The shape of the new program, which entries must not violate.
@@ -301,13 +301,13 @@ impl GroupNames {
     }
 }
 
-impl<'a> Names<'a> {
+impl<'a> NameMatch<'a> {
     pub fn new(
         old: &'a Program,
         new: &'a Program,
         (shape, group_names): (&'a Shape, &'a GroupNames),
-    ) -> Names<'a> {
-        Names { old, new, shape, group_names }
+    ) -> NameMatch<'a> {
+        NameMatch { old, new, shape, group_names }
     }
 
     /// Returns true if an entry of `old` means the same in `new`: equal name, type, match fields, masks and

@@ -11,7 +11,7 @@ use weir_packet::{Base, DropReason, Frame, Headers, Layer, Level, Sum, TunnelKin
 use weir_program::Encap;
 
 /// A tunnel in a frame.
-struct Tunnel {
+struct FrameTunnel {
     kind: TunnelKind,
     /// Where its header starts.
     at: usize,
@@ -24,9 +24,9 @@ struct Tunnel {
     ip: Option<Ip>,
 }
 
-impl Tunnel {
+impl FrameTunnel {
     /// The tunnel of a frame whose headers were parsed.
-    fn of(bytes: &[u8], found: &Headers) -> Option<Tunnel> {
+    fn of(bytes: &[u8], found: &Headers) -> Option<FrameTunnel> {
         let weir_packet::Tunnel { kind, at, .. } = found.tunnel()?;
         let inner = found.inner();
         let ip = Ip::of(inner);
@@ -41,7 +41,7 @@ impl Tunnel {
         } else {
             Ip::of(found.outer())?.end(bytes)?
         };
-        Some(Tunnel { kind, at, inside, start, end, ip })
+        Some(FrameTunnel { kind, at, inside, start, end, ip })
     }
 }
 
@@ -49,8 +49,9 @@ impl Tunnel {
 /// outer Ethernet header and its tags stay.
 pub fn decap(frame: &mut Frame, found: &Headers, kind: TunnelKind) -> Result<(), DropReason> {
     let bytes = frame.bytes_mut();
-    let tunnel =
-        Tunnel::of(bytes, found).filter(|tunnel| tunnel.kind == kind).ok_or(DropReason::NotApplicable)?;
+    let tunnel = FrameTunnel::of(bytes, found)
+        .filter(|tunnel| tunnel.kind == kind)
+        .ok_or(DropReason::NotApplicable)?;
     let outer = Ip::of(found.outer()).ok_or(DropReason::NotApplicable)?;
     if kind == TunnelKind::Geneve {
         geneve_options(bytes.get(tunnel.at + 8..tunnel.start).unwrap_or_default())?;

@@ -33,7 +33,7 @@ pub(crate) fn table_of(pipe: &Pipe, making: Making<'_>) -> Result<Table, Compile
         PipeKind::Hash { input, group } => Table::Hash(hash::HashTable::new(pipe, program, input, *group)?),
         PipeKind::Flow { key, learn, timeouts, first, reverse } => {
             let mut flows = flow::Flows::new(pipe, program, (*key, *learn, *timeouts), hash)?;
-            flows.tell_first(*first);
+            flows.report_first(*first);
             flows.keep_values(pipe, program, *reverse);
             Table::Flow(Box::new(flows))
         }

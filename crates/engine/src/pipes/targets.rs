@@ -13,14 +13,14 @@ use weir_program::{EntryMatch, GroupChoice, GroupId, Program};
 pub struct Targets {
     choice: GroupChoice,
     /// By position of the group.
-    places: Vec<Places>,
+    places: Vec<TargetRows>,
     rows: Vec<u32>,
     count: usize,
 }
 
 /// Where the rows of a group's targets are listed.
 #[derive(Clone, Copy, Debug, Default)]
-struct Places {
+struct TargetRows {
     start: u32,
     end: u32,
     /// The row of the first target if those of the others follow it, as the rows of entries inserted together
@@ -30,7 +30,7 @@ struct Places {
     in_order: u32,
 }
 
-impl Places {
+impl TargetRows {
     /// The row of a target, if it is in order.
     #[inline(always)]
     fn row(&self, target: u32) -> u32 {
@@ -47,7 +47,7 @@ impl Targets {
     /// Creates an empty list for the targets of all groups that a pipe may pick from.
     #[must_use]
     pub fn new(program: &Program, choice: Option<GroupChoice>) -> Targets {
-        let mut places = vec![Places::default(); program.groups.len()];
+        let mut places = vec![TargetRows::default(); program.groups.len()];
         for id in choice.into_iter().flat_map(|choice| groups(program, choice)) {
             places[id.index()].end = program.groups[id.index()].targets.len() as u32;
         }

@@ -25,12 +25,12 @@ const LOOK_NS: u64 = 1_000_000;
 /// How long a worker may take to answer, in nanoseconds, before it is asked again.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-type Keys = Vec<(PipeId, EntryKey)>;
+type AgedKeys = Vec<(PipeId, EntryKey)>;
 
 /// Removes idle entries.
 #[derive(Debug, Default)]
 pub struct Aging {
-    step: Step,
+    step: AgingStep,
     /// When to look again.
     wake_ns: u64,
     /// When the current step is given up.
@@ -39,19 +39,19 @@ pub struct Aging {
 }
 
 #[derive(Debug, Default)]
-enum Step {
+enum AgingStep {
     #[default]
     Rest,
     /// The first worker searches for idle entries.
-    Looking(Receiver<Keys>),
+    Looking(Receiver<AgedKeys>),
     /// The others report what they know about these.
-    Asking(Arc<Keys>, Vec<Answer>),
+    Asking(Arc<AgedKeys>, Vec<AgingAnswer>),
     /// These are being removed.
     Removing(Changes, Proposal),
 }
 
 #[derive(Debug)]
-enum Answer {
+enum AgingAnswer {
     Awaited(Receiver<Vec<Option<Seen>>>),
     Come(Vec<Option<Seen>>),
 }
@@ -66,7 +66,7 @@ impl Aging {
     /// Returns true while entries are being removed.
     #[must_use]
     pub fn is_removing(&self) -> bool {
-        matches!(self.step, Step::Removing(..))
+        matches!(self.step, AgingStep::Removing(..))
     }
 
     /// Returns how many entries have been removed.
@@ -78,41 +78,41 @@ impl Aging {
     /// Takes the next step, if possible.
     pub fn look(&mut self, proposer: &mut Proposer, now_ns: u64, send: Send<'_>) {
         let late = now_ns >= self.until_ns;
-        if now_ns >= self.wake_ns && !matches!(self.step, Step::Rest) {
+        if now_ns >= self.wake_ns && !matches!(self.step, AgingStep::Rest) {
             self.wake_ns = now_ns + LOOK_NS;
         }
         self.step = match std::mem::take(&mut self.step) {
-            Step::Rest if now_ns >= self.wake_ns => {
+            AgingStep::Rest if now_ns >= self.wake_ns => {
                 let (asker, answer) = sync_channel(1);
                 (self.wake_ns, self.until_ns) = (now_ns + LOOK_NS, now_ns + PATIENCE_NS);
                 match send(0, Command::Idle(CHANGES_PER_BREATH, asker)) {
-                    None => Step::Looking(answer),
+                    None => AgingStep::Looking(answer),
                     Some(_) => self.rest(now_ns),
                 }
             }
-            Step::Looking(answer) => match answer.try_recv() {
+            AgingStep::Looking(answer) => match answer.try_recv() {
                 Ok(keys) if keys.is_empty() => self.rest(now_ns),
                 Ok(keys) => self.ask(Arc::new(keys), proposer.workers(), now_ns, send),
-                Err(TryRecvError::Empty) if !late => Step::Looking(answer),
+                Err(TryRecvError::Empty) if !late => AgingStep::Looking(answer),
                 Err(_) => self.rest(now_ns),
             },
-            Step::Asking(keys, mut answers) => {
-                answers.iter_mut().for_each(Answer::look);
-                if answers.iter().all(|one| matches!(one, Answer::Come(_))) {
+            AgingStep::Asking(keys, mut answers) => {
+                answers.iter_mut().for_each(AgingAnswer::look);
+                if answers.iter().all(|one| matches!(one, AgingAnswer::Come(_))) {
                     self.judge(&keys, &answers, proposer, now_ns, send)
                 } else if late {
                     self.rest(now_ns)
                 } else {
-                    Step::Asking(keys, answers)
+                    AgingStep::Asking(keys, answers)
                 }
             }
-            Step::Removing(changes, mut proposal) => match proposer.look(&mut proposal, now_ns, send) {
-                None => Step::Removing(changes, proposal),
+            AgingStep::Removing(changes, mut proposal) => match proposer.look(&mut proposal, now_ns, send) {
+                None => AgingStep::Removing(changes, proposal),
                 Some(Outcome::Done { .. }) => {
                     self.removed += changes.len() as u64;
                     // There may be more.
                     self.wake_ns = now_ns;
-                    Step::Rest
+                    AgingStep::Rest
                 }
                 Some(Outcome::Refused(ChangeError::At { index, why }))
                     if !matches!(*why, ChangeError::Busy { .. }) =>
@@ -123,37 +123,37 @@ impl Aging {
                 }
                 Some(_) => self.rest(now_ns),
             },
-            Step::Rest => Step::Rest,
+            AgingStep::Rest => AgingStep::Rest,
         };
     }
 
-    fn rest(&mut self, now_ns: u64) -> Step {
+    fn rest(&mut self, now_ns: u64) -> AgingStep {
         self.wake_ns = now_ns + PERIOD_NS;
-        Step::Rest
+        AgingStep::Rest
     }
 
-    fn ask(&mut self, keys: Arc<Keys>, workers: usize, now_ns: u64, send: Send<'_>) -> Step {
+    fn ask(&mut self, keys: Arc<AgedKeys>, workers: usize, now_ns: u64, send: Send<'_>) -> AgingStep {
         let mut answers = Vec::new();
         for worker in 1..workers {
             let (asker, answer) = sync_channel(1);
             if send(worker, Command::Seen(keys.clone(), asker)).is_some() {
                 return self.rest(now_ns);
             }
-            answers.push(Answer::Awaited(answer));
+            answers.push(AgingAnswer::Awaited(answer));
         }
         self.until_ns = now_ns + PATIENCE_NS;
-        Step::Asking(keys, answers)
+        AgingStep::Asking(keys, answers)
     }
 
     /// Removes what is idle everywhere; the rest becomes as young as its youngest replica.
     fn judge(
         &mut self,
-        keys: &Keys,
-        answers: &[Answer],
+        keys: &AgedKeys,
+        answers: &[AgingAnswer],
         proposer: &mut Proposer,
         now_ns: u64,
         send: Send<'_>,
-    ) -> Step {
+    ) -> AgingStep {
         let (mut idle, mut young) = (Vec::new(), Vec::new());
         for (at, (pipe, key)) in keys.iter().enumerate() {
             let seen = answers.iter().filter_map(|answer| answer.at(at)).reduce(|mut all, one| {
@@ -172,28 +172,34 @@ impl Aging {
         self.remove(idle, proposer, now_ns, send)
     }
 
-    fn remove(&mut self, idle: Vec<Change>, proposer: &mut Proposer, now_ns: u64, send: Send<'_>) -> Step {
+    fn remove(
+        &mut self,
+        idle: Vec<Change>,
+        proposer: &mut Proposer,
+        now_ns: u64,
+        send: Send<'_>,
+    ) -> AgingStep {
         match Changes::new(idle) {
             Ok(changes) if !changes.is_empty() => {
                 let proposal = proposer.propose_if(changes.clone(), true, now_ns, send);
                 self.wake_ns = now_ns + LOOK_NS;
-                Step::Removing(changes, proposal)
+                AgingStep::Removing(changes, proposal)
             }
             _ => self.rest(now_ns),
         }
     }
 }
 
-impl Answer {
+impl AgingAnswer {
     fn look(&mut self) {
-        if let Answer::Awaited(answer) = self
+        if let AgingAnswer::Awaited(answer) = self
             && let Ok(come) = answer.try_recv()
         {
-            *self = Answer::Come(come);
+            *self = AgingAnswer::Come(come);
         }
     }
 
     fn at(&self, index: usize) -> Option<Seen> {
-        if let Answer::Come(seen) = self { seen.get(index).copied().flatten() } else { None }
+        if let AgingAnswer::Come(seen) = self { seen.get(index).copied().flatten() } else { None }
     }
 }

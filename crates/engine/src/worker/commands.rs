@@ -1,7 +1,7 @@
 //! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
 use super::pending::{Answers, CHANGES_PER_BREATH};
-use super::{Estate, HandOver, Inject, Injected, Part, Report, Worker};
+use super::{HandOver, Inject, Injected, Part, Report, RetiredState, Worker};
 use crate::batch::{Engine, FlowPage, FlowStock, Share, SwapReport, TakenOver};
 use crate::ring::CarrierSender;
 use std::fmt;
@@ -42,7 +42,7 @@ pub enum Command {
     /// Take part in a change of the number of workers. No other command is executed until it has ended.
     Resize(Box<Part>),
     /// Take over the counts of a worker that was removed.
-    Inherit(Box<Estate>),
+    Inherit(Box<RetiredState>),
     /// Send these bytes on behalf of an app. Answered when they have been sent: a frame for a port whose ring
     /// is full waits.
     Inject(Inject, SyncSender<Injected>),
@@ -72,7 +72,7 @@ pub enum Command {
     /// arrived.
     ResumeFlows(Option<(PipeId, Arc<FlowPage>)>, SyncSender<TakenOver>),
     /// Predict what the engine would do with a frame, without counting it.
-    Probe(PortId, Vec<u8>, SyncSender<Option<Probe>>),
+    Probe(PortId, Vec<u8>, SyncSender<Option<FramePrediction>>),
     /// Receive nothing from now on, and hence hand nothing over. All workers get this command before the
     /// first is stopped.
     Quiesce(SyncSender<()>),
@@ -155,7 +155,7 @@ impl fmt::Debug for Rewire {
 
 /// A prediction of what the engine would do with a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Probe {
+pub struct FramePrediction {
     /// Where it would go.
     pub verdict: Verdict,
     /// Its bytes at that point.
@@ -174,30 +174,31 @@ pub struct Probe {
 }
 
 /// Sends an answer, unless the other end is gone.
-fn tell<T>(asker: &SyncSender<T>, answer: T) {
+fn reply<T>(asker: &SyncSender<T>, answer: T) {
     let _ = asker.try_send(answer);
 }
 
 impl Worker {
     /// Executes a few commands. Returns how many.
-    pub(super) fn obey(&mut self, now_ns: u64) -> usize {
+    pub(super) fn handle_commands(&mut self, now_ns: u64) -> usize {
         let mut changes = CHANGES_PER_BREATH;
         self.carry_on(&mut changes, now_ns);
-        let mut obeyed = 0;
-        while obeyed < COMMANDS_PER_BREATH && !self.swaps.hold_commands() && !self.resizing.holds_commands() {
+        let mut handled = 0;
+        while handled < COMMANDS_PER_BREATH && !self.swaps.hold_commands() && !self.resizing.holds_commands()
+        {
             let Some(Ok(command)) = self.commands.as_ref().map(Receiver::try_recv) else { break };
-            self.obey_one(command, now_ns);
+            self.handle_command(command, now_ns);
             self.carry_on(&mut changes, now_ns);
-            obeyed += 1;
+            handled += 1;
         }
-        obeyed + usize::from(self.has_work())
+        handled + usize::from(self.has_work())
     }
 
-    fn obey_one(&mut self, command: Command, now_ns: u64) {
+    fn handle_command(&mut self, command: Command, now_ns: u64) {
         match command {
             Command::Swap(engine, rewiring, asker) => self.begin_swap(engine, rewiring, asker, now_ns),
             Command::Change(change, asker) => {
-                tell(&asker, self.engine.apply(&change, now_ns));
+                reply(&asker, self.engine.apply(&change, now_ns));
                 self.outbox.signal = true;
             }
             Command::Reserve(owner, changes, only_idle, asker) => {
@@ -209,51 +210,51 @@ impl Worker {
             Command::Resize(part) => self.begin_resize(part),
             Command::Inherit(estate) => self.inherit(&estate),
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
-            Command::Report(asker) => tell(&asker, self.report()),
+            Command::Report(asker) => reply(&asker, self.report()),
             Command::Buckets(group, from, asker) => {
                 let range = from..from.saturating_add(BUCKETS_AT_ONCE);
-                tell(&asker, self.engine.bucket_report(group, range));
+                reply(&asker, self.engine.bucket_report(group, range));
             }
             Command::Page(pipe, from, most, asker) => {
-                tell(&asker, self.engine.page(pipe, from, most, now_ns));
+                reply(&asker, self.engine.page(pipe, from, most, now_ns));
             }
-            Command::Idle(most, asker) => tell(&asker, self.engine.idle_entries(most, now_ns)),
-            Command::Seen(keys, asker) => tell(&asker, self.engine.seen(&keys, now_ns)),
+            Command::Idle(most, asker) => reply(&asker, self.engine.idle_entries(most, now_ns)),
+            Command::Seen(keys, asker) => reply(&asker, self.engine.seen(&keys, now_ns)),
             Command::Rejuvenate(keys) => self.engine.rejuvenate(&keys),
             Command::Flows(pipe, from, most, asker) => {
-                tell(&asker, self.engine.flows_page(pipe, from, most));
+                reply(&asker, self.engine.flows_page(pipe, from, most));
             }
-            Command::Flow(pipe, key, asker) => tell(&asker, self.engine.flow(pipe, &key)),
+            Command::Flow(pipe, key, asker) => reply(&asker, self.engine.flow(pipe, &key)),
             Command::FlowRecords(pipe, rows, since, asker) => {
-                tell(&asker, self.engine.flow_records(pipe, rows, since));
+                reply(&asker, self.engine.flow_records(pipe, rows, since));
             }
-            Command::FlowStocks(asker) => tell(&asker, self.engine.flow_stocks()),
+            Command::FlowStocks(asker) => reply(&asker, self.engine.flow_stocks()),
             Command::ResumeFlows(Some((pipe, page)), asker) => {
                 let share = Share { own: self.hand_over.own(), workers: self.hand_over.workers() };
-                tell(&asker, self.engine.resume_flows(pipe, &page, share));
+                reply(&asker, self.engine.resume_flows(pipe, &page, share));
             }
             Command::ResumeFlows(None, asker) => {
                 self.engine.end_takeover();
-                tell(&asker, TakenOver::default());
+                reply(&asker, TakenOver::default());
             }
-            Command::Probe(input, bytes, asker) => tell(&asker, self.probe(input, &bytes, now_ns)),
+            Command::Probe(input, bytes, asker) => reply(&asker, self.probe(input, &bytes, now_ns)),
             Command::Quiesce(asker) => {
                 self.quiet = true;
                 self.hand_over.finish();
-                tell(&asker, ());
+                reply(&asker, ());
             }
             Command::Receive(asker) => {
                 self.quiet = false;
-                tell(&asker, ());
+                reply(&asker, ());
             }
             Command::Stop(asker) => {
                 self.stop();
-                tell(&asker, self.report());
+                reply(&asker, self.report());
             }
         }
     }
 
-    fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<Probe> {
+    fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<FramePrediction> {
         let mut batch = Batch::new();
         self.outbox.originate(&mut batch, bytes, None).ok()?;
         let (turns, next_bindings) = (self.engine.turns(), self.engine.next_bindings());
@@ -265,7 +266,7 @@ impl Worker {
         let outcome = self.engine.probe(&mut batch, input, now_ns);
         let bytes = batch.frame(0).bytes().to_vec();
         let (verdict, copies) = (outcome.verdict(0, input), outcome.copies(0, &bytes));
-        let probe = Probe { verdict, copies, bytes, worker, turns, next_bindings, new_flows };
+        let probe = FramePrediction { verdict, copies, bytes, worker, turns, next_bindings, new_flows };
         self.outbox.pools.give(batch.take(0));
         Some(probe)
     }

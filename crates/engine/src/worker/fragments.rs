@@ -7,7 +7,7 @@
 use super::Worker;
 use crate::batch::Share;
 use crate::parcel::Arrived;
-use weir_packet::fragment::Part;
+use weir_packet::fragment::FragmentPart;
 use weir_packet::{BATCH, Bits, DropReason};
 use weir_program::PortId;
 
@@ -33,7 +33,7 @@ impl Worker {
         let (others, fragments) =
             self.engine.of_others(&mut self.batch, all, input, share, |slot, worker| owners[slot] = worker);
         self.give(others, &owners, input);
-        all & !others & !self.tell_ports(fragments, input, now_ns)
+        all & !others & !self.set_datagram_ports(fragments, input, now_ns)
     }
 
     /// Makes fragments wait that another worker has handed over and whose ports are not known. Returns the
@@ -44,7 +44,7 @@ impl Worker {
             return all;
         }
         let fragments = self.engine.fragments(&mut self.batch, all, input);
-        all & !self.tell_ports(fragments, input, now_ns)
+        all & !self.set_datagram_ports(fragments, input, now_ns)
     }
 
     fn give(&mut self, others: u64, owners: &[usize; BATCH], input: PortId) {
@@ -54,7 +54,7 @@ impl Worker {
     }
 
     /// Sets the ports of fragments in the engine. Returns the mask of those that are no longer in the batch.
-    fn tell_ports(&mut self, fragments: u64, input: PortId, now_ns: u64) -> u64 {
+    fn set_datagram_ports(&mut self, fragments: u64, input: PortId, now_ns: u64) -> u64 {
         let share = self.hand_over.share();
         let mut gone = 0;
         for slot in Bits(fragments) {
@@ -62,11 +62,11 @@ impl Worker {
             let ports = match part {
                 // While the number of workers changes, the owner is unknown.
                 _ if self.quiet => None,
-                Part::First(ports) => {
+                FragmentPart::First(ports) => {
                     self.fragments.first(&id, ports, now_ns);
                     Some(ports)
                 }
-                Part::Later => self.fragments.later(&id, now_ns),
+                FragmentPart::Later => self.fragments.later(&id, now_ns),
             };
             let Some(ports) = ports else {
                 gone |= 1 << slot;
@@ -77,7 +77,7 @@ impl Worker {
                 self.outbox.ledger.drop_many(DropReason::FragmentsFull, lost.unwrap_or(1));
                 continue;
             };
-            self.engine.tell_ports(slot, ports);
+            self.engine.set_datagram_ports(slot, ports);
             let Some(Share { own, workers }) = share else { continue };
             let owner = self.engine.owner_of_told(&mut self.batch, slot, input, workers);
             if let Some(owner) = owner.filter(|owner| *owner != own) {
@@ -102,7 +102,7 @@ impl Worker {
                     Ok(()) => {
                         let slot = self.batch.len() - 1;
                         self.batch.frame_mut(slot).set_hash(frame.hash);
-                        frame.ports.into_iter().for_each(|ports| self.engine.tell_ports(slot, ports));
+                        frame.ports.into_iter().for_each(|ports| self.engine.set_datagram_ports(slot, ports));
                     }
                     Err(reason) => self.outbox.ledger.drop_one(reason),
                 }

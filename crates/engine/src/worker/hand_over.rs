@@ -27,12 +27,12 @@ pub type Wake = Box<dyn Fn() + Send + Sync>;
 
 /// Whether a worker sleeps, and how it is woken.
 #[derive(Default)]
-struct Bed {
+struct Sleeper {
     asleep: AtomicBool,
     wake: OnceLock<Arc<Wake>>,
 }
 
-impl Bed {
+impl Sleeper {
     /// Wakes the worker, if it sleeps, after something has been sent to it.
     fn knock(&self) {
         // A sleeping worker has looked into its rings after announcing its sleep: either it sees the parcel
@@ -47,7 +47,7 @@ impl Bed {
     }
 }
 
-impl fmt::Debug for Bed {
+impl fmt::Debug for Sleeper {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Bed").field("asleep", &self.asleep).finish_non_exhaustive()
     }
@@ -57,7 +57,7 @@ impl fmt::Debug for Bed {
 #[derive(Debug)]
 struct Outgoing {
     ring: ParcelSender,
-    bed: Arc<Bed>,
+    bed: Arc<Sleeper>,
 }
 
 impl Outgoing {
@@ -81,7 +81,7 @@ pub struct HandOver {
     present: usize,
     /// Rings from before a swap, until they are empty.
     leaving: Vec<Outgoing>,
-    bed: Arc<Bed>,
+    bed: Arc<Sleeper>,
     /// Frames handed to others.
     pub(super) given: u64,
     /// Frames taken from others.

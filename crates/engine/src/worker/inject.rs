@@ -77,6 +77,6 @@ impl Worker {
             self.outbox.ledger.drop_one(reason);
         }
         self.outbox.signal = true;
-        waiter.tell(injected);
+        waiter.reply(injected);
     }
 }

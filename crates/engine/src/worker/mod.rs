@@ -30,13 +30,13 @@ mod waiting;
 
 pub use aging::Aging;
 pub use breaths::{Breaths, Histogram};
-pub use commands::{BUCKETS_AT_ONCE, Command, PortChange, Probe, Rewire, Rewiring, Swapped};
+pub use commands::{BUCKETS_AT_ONCE, Command, FramePrediction, PortChange, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use leaving::Disposal;
 pub use pending::{CHANGES_PER_BREATH, RESERVATIONS_MAX};
 pub use proposal::{Outcome, Proposal, Proposer, Send};
 pub use report::{PipeReport, PortReport, Report};
-pub use resize::{Assembly, Estate, Part};
+pub use resize::{Assembly, Part, RetiredState};
 pub use waiting::{Inject, Injected, WAITING_MAX};
 pub use weir_program::snapshot::BucketReport;
 
@@ -250,11 +250,11 @@ impl Worker {
         self.mind_leaving();
         self.engine.tick(now_ns);
         let Worker { engine, outbox, .. } = self;
-        engine.take_idle(|one| outbox.tell_idle(one));
+        engine.take_idle(|one| outbox.forward_idle(one));
         self.send_deltas();
         self.breaths += 1;
-        let obeyed = self.obey(now_ns);
-        let swaps = self.mind_swap(handled == 0, now_ns);
+        let obeyed = self.handle_commands(now_ns);
+        let swaps = self.continue_swap(handled == 0, now_ns);
         let replicas = self.mind_replicas(handled == 0, now_ns);
         handled + obeyed + usize::from(swaps) + usize::from(replicas)
     }
@@ -293,7 +293,7 @@ impl Worker {
                     Ok(()) => {
                         let slot = self.batch.len() - 1;
                         self.batch.frame_mut(slot).set_hash(hash);
-                        ports.into_iter().for_each(|ports| self.engine.tell_ports(slot, ports));
+                        ports.into_iter().for_each(|ports| self.engine.set_datagram_ports(slot, ports));
                     }
                     Err(reason) => self.outbox.ledger.drop_one(reason),
                 }

@@ -67,7 +67,7 @@ impl Outbox {
             }
         }
         if outcome.kernel != 0 {
-            self.give_to_kernel(batch, input, outcome.kernel);
+            self.pass_to_kernel(batch, input, outcome.kernel);
         }
         if !outcome.tees.is_empty() {
             self.punt_with_copies(batch, input, outcome);
@@ -144,7 +144,7 @@ impl Outbox {
 
     /// Passes the newest segment of an idle connection to its app, as a copy. Returns false if there is
     /// currently no room for it.
-    pub fn tell_idle(&mut self, one: &IdleSegment) -> bool {
+    pub fn forward_idle(&mut self, one: &IdleSegment) -> bool {
         let Some(ring) = self.punts.get_mut(one.app.index()) else { return true };
         let sent = u64::from(ring.send(one.bytes(), one.input(), one.app));
         self.ledger.copied += sent;
@@ -174,7 +174,7 @@ impl Outbox {
         moved
     }
 
-    fn give_to_kernel(&mut self, batch: &mut Batch, input: PortId, list: u64) {
+    fn pass_to_kernel(&mut self, batch: &mut Batch, input: PortId, list: u64) {
         let accepted = self.ports[input.index()].to_kernel(&mut self.pools, batch, list);
         self.drop_list(batch, list & !accepted, DropReason::NoKernelPath);
     }

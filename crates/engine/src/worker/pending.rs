@@ -19,10 +19,10 @@ pub type Answers = SyncSender<Result<(), ChangeError>>;
 pub(super) struct Pending {
     owner: u64,
     reservation: Reservation,
-    step: Step,
+    step: PendingStep,
 }
 
-enum Step {
+enum PendingStep {
     Reserving(Answers),
     Reserved,
     Committing(Answers),
@@ -37,24 +37,24 @@ impl Worker {
             return self.reply(&asker, Err(ChangeError::Busy { pipe: "*".into() }));
         }
         let reservation = Reservation::new(changes).only_idle(only_idle);
-        let step = Step::Reserving(asker);
+        let step = PendingStep::Reserving(asker);
         self.pending.push(Pending { owner, reservation, step });
     }
 
     /// Begins to commit what this owner has reserved.
     pub(super) fn commit(&mut self, owner: u64, asker: Answers) {
-        let reserved = |one: &&mut Pending| one.owner == owner && matches!(one.step, Step::Reserved);
+        let reserved = |one: &&mut Pending| one.owner == owner && matches!(one.step, PendingStep::Reserved);
         match self.pending.iter_mut().find(reserved) {
-            Some(pending) => pending.step = Step::Committing(asker),
+            Some(pending) => pending.step = PendingStep::Committing(asker),
             None => self.reply(&asker, Err(ChangeError::Unknown { what: "reservation".into() })),
         }
     }
 
     /// Begins to release what this owner has reserved. Anything that is already being committed stays.
     pub(super) fn release(&mut self, owner: u64, asker: Answers) {
-        let has = |one: &&mut Pending| one.owner == owner && !matches!(one.step, Step::Committing(_));
+        let has = |one: &&mut Pending| one.owner == owner && !matches!(one.step, PendingStep::Committing(_));
         match self.pending.iter_mut().find(has) {
-            Some(pending) => pending.step = Step::Releasing(Some(asker), Ok(())),
+            Some(pending) => pending.step = PendingStep::Releasing(Some(asker), Ok(())),
             None => self.reply(&asker, Ok(())),
         }
     }
@@ -65,9 +65,11 @@ impl Worker {
         for pending in &mut self.pending {
             let gone = Err(ChangeError::Unknown { what: "reservation".into() });
             match &pending.step {
-                Step::Reserving(asker) => pending.step = Step::Releasing(Some(asker.clone()), gone),
-                Step::Reserved => pending.step = Step::Releasing(None, Ok(())),
-                Step::Committing(_) | Step::Releasing(..) => {}
+                PendingStep::Reserving(asker) => {
+                    pending.step = PendingStep::Releasing(Some(asker.clone()), gone)
+                }
+                PendingStep::Reserved => pending.step = PendingStep::Releasing(None, Ok(())),
+                PendingStep::Committing(_) | PendingStep::Releasing(..) => {}
             }
         }
     }
@@ -80,7 +82,7 @@ impl Worker {
                 at += 1;
                 continue;
             };
-            if !matches!(self.pending[at].step, Step::Reserved) {
+            if !matches!(self.pending[at].step, PendingStep::Reserved) {
                 // Before the answer: the asker still has the list, so it is not freed here.
                 self.pending.remove(at);
             }
@@ -90,7 +92,7 @@ impl Worker {
 
     /// Returns true if there is work left for the next breath.
     pub(super) fn has_work(&self) -> bool {
-        self.pending.iter().any(|one| !matches!(one.step, Step::Reserved))
+        self.pending.iter().any(|one| !matches!(one.step, PendingStep::Reserved))
     }
 
     fn reply(&mut self, asker: &Answers, answer: Result<(), ChangeError>) {
@@ -110,8 +112,8 @@ impl Pending {
     ) -> Option<(Option<Answers>, Result<(), ChangeError>)> {
         let Pending { reservation, step, .. } = self;
         match step {
-            Step::Reserved => None,
-            Step::Reserving(asker) => {
+            PendingStep::Reserved => None,
+            PendingStep::Reserving(asker) => {
                 let asker = asker.clone();
                 match engine.reserve(reservation, *most, now_ns) {
                     Ok(count) => {
@@ -119,16 +121,16 @@ impl Pending {
                         if !reservation.is_complete() {
                             return None;
                         }
-                        *step = Step::Reserved;
+                        *step = PendingStep::Reserved;
                         Some((Some(asker), Ok(())))
                     }
                     Err(why) => {
-                        *step = Step::Releasing(Some(asker), Err(why));
+                        *step = PendingStep::Releasing(Some(asker), Err(why));
                         self.carry_on(engine, most, now_ns)
                     }
                 }
             }
-            Step::Committing(asker) => match engine.commit(reservation, *most, now_ns) {
+            PendingStep::Committing(asker) => match engine.commit(reservation, *most, now_ns) {
                 Ok(count) => {
                     *most -= count;
                     reservation.is_done().then(|| (Some(asker.clone()), Ok(())))
@@ -138,7 +140,7 @@ impl Pending {
                     Some((Some(asker.clone()), Err(why)))
                 }
             },
-            Step::Releasing(asker, answer) => {
+            PendingStep::Releasing(asker, answer) => {
                 *most -= engine.release(reservation, *most);
                 reservation.is_empty().then(|| (asker.clone(), answer.clone()))
             }

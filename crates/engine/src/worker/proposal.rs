@@ -56,7 +56,7 @@ pub struct Proposer {
 pub struct Proposal {
     owner: u64,
     changes: Changes,
-    step: Step,
+    step: ProposalStep,
     /// The awaited answers, by worker.
     awaited: Vec<Option<Receiver<Result<(), ChangeError>>>>,
     until_ns: u64,
@@ -65,7 +65,7 @@ pub struct Proposal {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ProposalStep {
     Reserving,
     Committing,
     Releasing,
@@ -106,8 +106,14 @@ impl Proposer {
         let owner = self.made;
         self.settle(send);
         let until_ns = deadline(&changes, now_ns);
-        let mut proposal =
-            Proposal { owner, changes, step: Step::Reserving, awaited: Vec::new(), until_ns, refused: None };
+        let mut proposal = Proposal {
+            owner,
+            changes,
+            step: ProposalStep::Reserving,
+            awaited: Vec::new(),
+            until_ns,
+            refused: None,
+        };
         for worker in 0..self.workers {
             let (asker, answer) = sync_channel(1);
             let reserve = Command::Reserve(owner, proposal.changes.clone(), only_idle, asker);
@@ -127,22 +133,22 @@ impl Proposer {
         let late: Vec<usize> = proposal.late().collect();
         let too_late = now_ns >= proposal.until_ns;
         match proposal.step {
-            Step::Reserving => {
+            ProposalStep::Reserving => {
                 if too_late && let Some(&worker) = late.first() {
                     proposal.refused.get_or_insert(Outcome::Silent { worker });
                 }
                 if proposal.refused.is_some() {
-                    self.next(proposal, Step::Releasing, now_ns, send);
+                    self.next(proposal, ProposalStep::Releasing, now_ns, send);
                 } else if late.is_empty() {
-                    self.next(proposal, Step::Committing, now_ns, send);
+                    self.next(proposal, ProposalStep::Committing, now_ns, send);
                 }
                 None
             }
-            Step::Committing if late.is_empty() || too_late => {
+            ProposalStep::Committing if late.is_empty() || too_late => {
                 Some(proposal.refused.take().unwrap_or(Outcome::Done { late }))
             }
             // Silent workers are not waited for.
-            Step::Releasing
+            ProposalStep::Releasing
                 if late.is_empty() || too_late || !matches!(proposal.refused, Some(Outcome::Refused(_))) =>
             {
                 Some(proposal.refused.take().unwrap_or(Outcome::Done { late }))
@@ -152,12 +158,12 @@ impl Proposer {
     }
 
     /// Sends the next command to the workers, and waits for them again.
-    fn next(&mut self, proposal: &mut Proposal, step: Step, now_ns: u64, send: Send<'_>) {
+    fn next(&mut self, proposal: &mut Proposal, step: ProposalStep, now_ns: u64, send: Send<'_>) {
         let told = proposal.awaited.len();
         proposal.awaited.clear();
         for worker in 0..told {
             let (asker, answer) = sync_channel(1);
-            let command = command(proposal.owner, step == Step::Committing, asker);
+            let command = command(proposal.owner, step == ProposalStep::Committing, asker);
             let left = if self.is_owed(worker) { Some(command) } else { send(worker, command) };
             self.owed.extend(left.map(|command| (worker, command)));
             proposal.awaited.push(Some(answer));
@@ -189,7 +195,7 @@ impl Proposal {
     /// Returns true once all workers have reserved the changes: each will make them.
     #[must_use]
     pub fn is_decided(&self) -> bool {
-        self.step == Step::Committing
+        self.step == ProposalStep::Committing
     }
 
     /// Waits up to `most` for an answer, if one is awaited.

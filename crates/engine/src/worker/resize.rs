@@ -43,12 +43,12 @@ pub struct Assembly {
     steering: Steering,
     /// Workers that no longer hand anything over.
     silent: AtomicUsize,
-    places: Mutex<Places>,
+    places: Mutex<ResizePlaces>,
     done: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Places {
+struct ResizePlaces {
     /// By worker; those of new workers are there from the beginning.
     engines: Vec<Option<Box<Engine>>>,
     lent: usize,
@@ -63,7 +63,7 @@ impl Assembly {
     pub fn new((before, after): (usize, usize), replicas: Vec<Box<Engine>>, steering: Steering) -> Assembly {
         let old = (0..before).map(|_| None);
         let engines = old.chain(replicas.into_iter().map(Some)).collect();
-        let places = Places { engines, lent: 0, numbers: None, moved: Moved::default() };
+        let places = ResizePlaces { engines, lent: 0, numbers: None, moved: Moved::default() };
         Assembly {
             before,
             after,
@@ -125,12 +125,12 @@ pub struct Part {
     /// Notified when the worker continues; a removed worker then begins to close its ports.
     pub resumed: SyncSender<()>,
     /// Receives the counts of a removed worker, at its end.
-    pub estate: SyncSender<Box<Estate>>,
+    pub estate: SyncSender<Box<RetiredState>>,
 }
 
 /// What a removed worker leaves behind.
 #[derive(Debug)]
-pub struct Estate {
+pub struct RetiredState {
     /// Its last report, without what its engine had counted.
     pub report: Report,
     /// The counts of its ports.
@@ -149,7 +149,7 @@ pub(super) enum Resizing {
     /// Its engine is with the others.
     Lent(Box<Part>),
     /// It is being removed and closes its ports; `true` for those that are closed.
-    Leaving(SyncSender<Box<Estate>>, Vec<bool>, u32),
+    Leaving(SyncSender<Box<RetiredState>>, Vec<bool>, u32),
 }
 
 impl Resizing {
@@ -298,7 +298,13 @@ impl Worker {
     }
 
     /// Closes the ports of a removed worker, one step per breath, and ends.
-    fn close_down(&mut self, asker: SyncSender<Box<Estate>>, mut closed: Vec<bool>, tries: u32, now_ns: u64) {
+    fn close_down(
+        &mut self,
+        asker: SyncSender<Box<RetiredState>>,
+        mut closed: Vec<bool>,
+        tries: u32,
+        now_ns: u64,
+    ) {
         self.send_waiting(now_ns);
         self.mind_leaving();
         if !self.waiting.is_empty() && tries < LAST_TRIES {
@@ -328,14 +334,14 @@ impl Worker {
             ..PortReport::default()
         };
         let ports = (0..self.outbox.ports.len()).map(named).collect();
-        let estate = Estate { report: self.report(), ports, handed: self.handed() };
+        let estate = RetiredState { report: self.report(), ports, handed: self.handed() };
         let _ = asker.try_send(Box::new(estate));
         self.outbox.signal = true;
     }
 
     /// Takes over the counts of a removed worker.
-    pub(super) fn inherit(&mut self, estate: &Estate) {
-        let Estate { report, ports, handed } = estate;
+    pub(super) fn inherit(&mut self, estate: &RetiredState) {
+        let RetiredState { report, ports, handed } = estate;
         self.outbox.ledger.add(&report.ledger);
         self.outbox.pool_copies += report.pool_copies;
         self.outbox.tee_missed += report.tee_missed;

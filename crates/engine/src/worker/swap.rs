@@ -57,7 +57,7 @@ impl Worker {
 
     /// Continues a swap, one slice per breath. Returns true while one is in progress. `idle` says that the
     /// breath has handled no frame.
-    pub(super) fn mind_swap(&mut self, idle: bool, now_ns: u64) -> bool {
+    pub(super) fn continue_swap(&mut self, idle: bool, now_ns: u64) -> bool {
         // Counts of removed workers are taken over in the same way.
         if self.swaps.is_idle() && !self.engine.is_settling() {
             return false;

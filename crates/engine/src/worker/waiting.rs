@@ -38,7 +38,7 @@ pub(super) struct Waiter {
 
 impl Waiter {
     /// Reports the outcome, unless the receiver is gone.
-    pub fn tell(self, injected: Injected) {
+    pub fn reply(self, injected: Injected) {
         let _ = self.answer.try_send(injected);
     }
 }
@@ -104,7 +104,7 @@ impl Waiting {
     pub fn give_up(&mut self, reason: DropReason) -> u64 {
         let all = std::mem::take(&mut self.0);
         let count = all.len() as u64;
-        all.into_iter().for_each(|waiter| waiter.tell(Err(reason)));
+        all.into_iter().for_each(|waiter| waiter.reply(Err(reason)));
         count
     }
 }

@@ -94,10 +94,10 @@ pub fn program() -> Program {
 }
 
 /// An address and a port.
-type End = ([u8; 4], u16);
+type Endpoint = ([u8; 4], u16);
 
 /// A packet from one end to another, in the notation of [`weir_packet::craft`].
-fn words(protocol: &str, (src, sport): End, (dst, dport): End) -> String {
+fn words(protocol: &str, (src, sport): Endpoint, (dst, dport): Endpoint) -> String {
     let ip = |address: [u8; 4]| std::net::Ipv4Addr::from(address);
     format!("src={} dst={} proto={protocol} sport={sport} dport={dport}", ip(src), ip(dst))
 }

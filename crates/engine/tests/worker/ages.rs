@@ -15,22 +15,22 @@ const MS: u64 = 1_000_000;
 const TIMEOUT: u64 = 100 * MS;
 
 /// Two workers, and what removes their idle entries.
-struct Bench {
+struct AgingWorkers {
     workers: Vec<(Worker, Vec<MemWire>, SyncSender<Command>)>,
     proposer: Proposer,
     aging: Aging,
     now_ns: u64,
 }
 
-impl Bench {
-    fn new(program: &Program) -> Bench {
+impl AgingWorkers {
+    fn new(program: &Program) -> AgingWorkers {
         let worker = |_| {
             let mut one = commanded(program, 80);
             one.0.engine_mut().share_entries(true);
             one
         };
         let workers = (0..2).map(worker).collect();
-        Bench { workers, proposer: Proposer::new(2), aging: Aging::default(), now_ns: 0 }
+        AgingWorkers { workers, proposer: Proposer::new(2), aging: Aging::default(), now_ns: 0 }
     }
 
     /// Lets a millisecond pass.
@@ -94,7 +94,7 @@ fn e4_an_entry_is_as_old_as_its_youngest_replica() {
     ] {
         for busy in [0, 1] {
             let name = program.pipes[0].name.clone();
-            let mut bench = Bench::new(&program);
+            let mut bench = AgingWorkers::new(&program);
             bench.add(vec![entry.clone().run_time()]);
             // Only one worker gets its packets, for ten times as long as it may be idle.
             for _ in 0..20 {
@@ -118,7 +118,7 @@ fn e4_an_entry_of_a_flow_goes_by_the_timeout_of_the_state_that_its_worker_sees()
     let pipe = Pipe::flow("f", Learn::Nothing).capacity(8).miss(PortId(1)).timeouts(timeouts);
     let own = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (9, 53), None);
     for busy in [0, 1] {
-        let mut bench = Bench::new(&start(&["a", "b"], [pipe.clone()]).build());
+        let mut bench = AgingWorkers::new(&start(&["a", "b"], [pipe.clone()]).build());
         bench.add(vec![Entry::on(EntryMatch::Flow(own)).run_time()]);
         (0..2).for_each(|_| bench.workers[busy].1[0].push(&udp(9, 53)));
         bench.turns(490);
@@ -132,7 +132,7 @@ fn e4_an_entry_of_a_flow_goes_by_the_timeout_of_the_state_that_its_worker_sees()
 fn many_idle_entries_go_a_few_at_a_time() {
     let pipe = Pipe::basic("basic").per_entry(Field::L4Dport).miss(PortId(1)).idle_timeout_ns(TIMEOUT);
     let count = 5 * CHANGES_PER_BREATH;
-    let mut bench = Bench::new(&start(&["a", "b"], [pipe.capacity(count as u32)]).build());
+    let mut bench = AgingWorkers::new(&start(&["a", "b"], [pipe.capacity(count as u32)]).build());
     bench.add((0..count as u16).map(|port| Entry::on(port).run_time()).collect());
     let mut left = count;
     for _ in 0..2000 {

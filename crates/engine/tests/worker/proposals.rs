@@ -51,7 +51,7 @@ fn flow(number: usize) -> FlowKey {
 }
 
 /// Some workers, proposals to them, and their expected outcome.
-struct Bench {
+struct ProposalWorkers {
     proposer: Proposer,
     workers: Vec<(Worker, Vec<MemWire>, SyncSender<Command>)>,
     deaf: Vec<bool>,
@@ -62,9 +62,9 @@ struct Bench {
     now_ns: u64,
 }
 
-impl Bench {
-    fn new(count: usize) -> Bench {
-        Bench {
+impl ProposalWorkers {
+    fn new(count: usize) -> ProposalWorkers {
+        ProposalWorkers {
             proposer: Proposer::new(count),
             workers: (0..count).map(|_| commanded(&program(2), 80)).collect(),
             deaf: vec![false; count],
@@ -241,7 +241,7 @@ fn leading_to(output: usize, port: usize) -> Entry {
 
 fn run(seed: u64) -> BTreeSet<&'static str> {
     let mut random = Random::from_seed(seed);
-    let mut bench = Bench::new(random.between(2, 3));
+    let mut bench = ProposalWorkers::new(random.between(2, 3));
     for _ in 0..random.between(20, 200) {
         let worker = random.below(bench.workers.len());
         match random.weighted(&[30, 60, 30, 40, 4, 6, 2, 6, 1]) {
@@ -300,8 +300,8 @@ enum Fault {
 }
 
 /// Returns a bench where worker `at` met this fault during a change of `count` entries of the wide pipe.
-fn failed_at(fault: Fault, at: usize, count: usize) -> Bench {
-    let mut bench = Bench::new(3);
+fn failed_at(fault: Fault, at: usize, count: usize) -> ProposalWorkers {
+    let mut bench = ProposalWorkers::new(3);
     let mut all: Vec<Change> =
         (0..count).map(|port| Change::Add { pipe: WIDE, entry: leading_to(0, port) }).collect();
     if fault == Fault::Refuses {
@@ -313,7 +313,7 @@ fn failed_at(fault: Fault, at: usize, count: usize) -> Bench {
         bench.breathe(at);
     }
     let breaths = count / CHANGES_PER_BREATH + 2;
-    let breathe_all = |bench: &mut Bench| {
+    let breathe_all = |bench: &mut ProposalWorkers| {
         for _ in 0..breaths {
             (0..3).for_each(|worker| bench.breathe(worker));
         }
@@ -381,7 +381,7 @@ fn a_change_fails_at_any_step_on_any_worker_without_setting_replicas_apart() {
 fn a_swap_gives_reservations_back_and_lets_a_decided_change_end_first() {
     let count = 3 * CHANGES_PER_BREATH;
     for decided in [false, true] {
-        let mut bench = Bench::new(1);
+        let mut bench = ProposalWorkers::new(1);
         let add = |port: usize| Change::Add { pipe: WIDE, entry: leading_to(0, port) };
         bench.propose(Changes::new((0..count).map(add).collect()).expect("different entries"));
         (0..3).for_each(|_| bench.breathe(0));
@@ -416,7 +416,7 @@ fn a_swap_gives_reservations_back_and_lets_a_decided_change_end_first() {
 
 #[test]
 fn what_is_reserved_has_its_place_even_against_flows() {
-    let mut bench = Bench::new(2);
+    let mut bench = ProposalWorkers::new(2);
     // The first worker knows five flows, which leaves one place.
     for number in 0..5 {
         bench.workers[0].1[0].push(&udp(number, 53));
@@ -448,7 +448,7 @@ fn e3_a_batch_of_a_breath_is_carried_out_at_once_and_a_large_one_in_slices() {
     for (count, breaths) in
         [(CHANGES_PER_BREATH, 1), (CHANGES_PER_BREATH + 1, 2), (5 * CHANGES_PER_BREATH, 5)]
     {
-        let mut bench = Bench::new(1);
+        let mut bench = ProposalWorkers::new(1);
         bench.propose(Changes::new((0..count).map(add).collect()).expect("different entries"));
         for breath in 1..=breaths {
             assert_eq!(bench.workers[0].0.engine().entries(WIDE).len(), 0, "nothing before all is reserved");

@@ -50,7 +50,7 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 const ALL_NODES_MAC: Mac = [0x33, 0x33, 0, 0, 0, 1];
 
 /// A VIP at a port, as a successor knows it: port, address, VLAN, MAC address.
-type Known = (Arc<str>, IpAddr, u16, Mac);
+type AnnouncedVip = (Arc<str>, IpAddr, u16, Mac);
 
 /// Answers for VIPs, and announces them.
 pub(super) struct Announcer {
@@ -58,7 +58,7 @@ pub(super) struct Announcer {
     vips: HashSet<(PortId, IpAddr)>,
     speakers: HashMap<PortId, Speaker>,
     /// What was announced before a reload.
-    former: HashSet<Known>,
+    former: HashSet<AnnouncedVip>,
     /// VIPs still to be announced (positions in the unsolicited list of `answered`), and how many times each.
     waiting: VecDeque<(usize, u32)>,
     /// How many of them are due in the current round.
@@ -74,25 +74,25 @@ pub(super) struct Announcer {
 
 /// A valid request for the address of a VIP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Question {
+enum AnnounceQuery {
     /// An ARP request: the sender's addresses, and the VIP.
     Arp { mac: Mac, ip: Ipv4Addr, vip: Ipv4Addr },
     /// A neighbour solicitation; without a sender, it is DAD by a host that wants to use the VIP.
     Solicitation { mac: Mac, ip: Option<Ipv6Addr>, vip: Ipv6Addr },
 }
 
-impl Question {
+impl AnnounceQuery {
     fn vip(&self) -> IpAddr {
         match *self {
-            Question::Arp { vip, .. } => vip.into(),
-            Question::Solicitation { vip, .. } => vip.into(),
+            AnnounceQuery::Arp { vip, .. } => vip.into(),
+            AnnounceQuery::Solicitation { vip, .. } => vip.into(),
         }
     }
 
     /// The station that claims the VIP as its own (RFC 5227 §2.4), if this is such a claim.
     fn rival(&self) -> Option<Mac> {
         match *self {
-            Question::Arp { mac, ip, vip } if ip == vip => Some(mac),
+            AnnounceQuery::Arp { mac, ip, vip } if ip == vip => Some(mac),
             _ => None,
         }
     }
@@ -130,7 +130,7 @@ impl Announcer {
     }
 
     /// Returns a VIP as a successor knows it.
-    fn known(&self, at: usize) -> Option<Known> {
+    fn known(&self, at: usize) -> Option<AnnouncedVip> {
         let one = self.answered.unasked.get(at)?;
         let speaker = self.speakers.get(&one.port)?;
         Some((speaker.name.clone(), one.vip, one.vlan, speaker.mac))
@@ -184,7 +184,7 @@ impl Announcer {
     }
 
     /// Answers a request.
-    pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
+    pub fn handle(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
         let Some(speaker) = self.speakers.get(&punted.input) else { return };
         let (mac, frame) = (speaker.mac, punted.bytes);
         // Frames sent by weir itself may come back, and frames for other stations may be let through.
@@ -235,7 +235,7 @@ impl Announcer {
 }
 
 /// Reads a request; `None` if the frame is not one or is not valid.
-fn question(frame: &[u8]) -> Option<Question> {
+fn question(frame: &[u8]) -> Option<AnnounceQuery> {
     let headers = weir_packet::parse(frame, Depth::L4).ok()?;
     let level = headers.outer();
     if level.layers.has(Layer::Arp) {
@@ -250,7 +250,7 @@ fn question(frame: &[u8]) -> Option<Question> {
     solicitation(ip, message, frame.get(6..12)?.try_into().ok()?)
 }
 
-fn arp_request(arp: &[u8]) -> Option<Question> {
+fn arp_request(arp: &[u8]) -> Option<AnnounceQuery> {
     let arp: &[u8; 28] = arp.first_chunk()?;
     if arp[..6] != ARP || u16::from_be_bytes([arp[6], arp[7]]) != REQUEST {
         return None;
@@ -261,11 +261,11 @@ fn arp_request(arp: &[u8]) -> Option<Question> {
     if !is_station(mac) || ip.is_multicast() || ip.is_broadcast() {
         return None;
     }
-    Some(Question::Arp { mac, ip, vip })
+    Some(AnnounceQuery::Arp { mac, ip, vip })
 }
 
 /// RFC 4861 §7.1.1. The answer goes to the station that sent the frame.
-fn solicitation(ip: &[u8], message: &[u8], mac: Mac) -> Option<Question> {
+fn solicitation(ip: &[u8], message: &[u8], mac: Mac) -> Option<AnnounceQuery> {
     let address = |from: &[u8]| Some(Ipv6Addr::from(<[u8; 16]>::try_from(from).ok()?));
     let (src, dst) = (address(ip.get(8..24)?)?, address(ip.get(24..40)?)?);
     let is_one = message.len() >= SOLICITATION_LEAST && message[..2] == [SOLICITATION, 0];
@@ -276,7 +276,7 @@ fn solicitation(ip: &[u8], message: &[u8], mac: Mac) -> Option<Question> {
     let has_source = options(&message[SOLICITATION_LEAST..])?;
     let ip = (!src.is_unspecified()).then_some(src);
     let is_valid = ip.is_some() || dst == solicited_node(vip) && !has_source;
-    (is_valid && !vip.is_multicast()).then_some(Question::Solicitation { mac, ip, vip })
+    (is_valid && !vip.is_multicast()).then_some(AnnounceQuery::Solicitation { mac, ip, vip })
 }
 
 /// Whether the options include a source link-layer address; `None` if an option has length 0.
@@ -298,17 +298,17 @@ fn is_station(mac: Mac) -> bool {
 }
 
 /// Returns the answer to a request, with the tags of its frame.
-fn answer(frame: &[u8], own: Mac, question: Question) -> Vec<u8> {
+fn answer(frame: &[u8], own: Mac, question: AnnounceQuery) -> Vec<u8> {
     // Tags and EtherType; the request was parsed, so they are present.
     let ether_types = weir_packet::parse(frame, Depth::L2).map_or(14, |found| found.outer().at(Base::L3));
     let head = |to: Mac| [&to[..], &own, &frame[12..ether_types]].concat();
     match question {
-        Question::Arp { mac, ip, vip } => arp(head(mac), REPLY, (own, vip), (mac, ip)),
-        Question::Solicitation { mac, ip: Some(ip), vip } => {
+        AnnounceQuery::Arp { mac, ip, vip } => arp(head(mac), REPLY, (own, vip), (mac, ip)),
+        AnnounceQuery::Solicitation { mac, ip: Some(ip), vip } => {
             advertisement(head(mac), SOLICITED | OVERRIDE, (own, vip), ip)
         }
         // RFC 4861 §7.2.4: a host that has no address yet is answered by multicast to all nodes.
-        Question::Solicitation { ip: None, vip, .. } => {
+        AnnounceQuery::Solicitation { ip: None, vip, .. } => {
             advertisement(head(ALL_NODES_MAC), OVERRIDE, (own, vip), ALL_NODES)
         }
     }

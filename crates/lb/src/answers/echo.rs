@@ -37,7 +37,7 @@ impl Default for Echo {
 
 impl Echo {
     /// Answers an echo request.
-    pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
+    pub fn handle(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
         let Some(bytes) = reply(punted.bytes) else { return };
         if self.limit.allows(now_ns) {
             self.answered += 1;

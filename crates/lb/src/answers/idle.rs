@@ -20,7 +20,7 @@ pub(super) struct Idle {
 impl Idle {
     /// Resets both ends of the connection whose newest segment begins with these headers: the client through
     /// the port on which the segment arrived, and the back end along the path of the client's packets.
-    pub fn hear(&mut self, punted: Punted<'_>, actions: &mut Vec<Action>) {
+    pub fn handle(&mut self, punted: Punted<'_>, actions: &mut Vec<Action>) {
         let input = punted.input;
         let Some([client, back_end]) = resets(punted.bytes) else {
             self.unreadable += 1;
@@ -95,7 +95,7 @@ mod tests {
         let (mut idle, mut actions) = (Idle::default(), Vec::new());
         for length in 0..=frame.len() {
             let input = weir_program::PortId(0);
-            idle.hear(Punted { app: super::super::IDLE, input, bytes: &frame[..length] }, &mut actions);
+            idle.handle(Punted { app: super::super::IDLE, input, bytes: &frame[..length] }, &mut actions);
         }
         let [(_, reset), (_, unreadable)] = idle.counts();
         assert!(reset > 0 && unreadable > 0 && actions.len() as u64 == 2 * reset);

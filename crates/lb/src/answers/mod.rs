@@ -70,15 +70,15 @@ impl Answers {
     }
 
     /// Answers a frame.
-    pub fn hear(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
+    pub fn handle(&mut self, now_ns: u64, punted: Punted<'_>, actions: &mut Vec<Action>) {
         match punted.app {
-            ANNOUNCE => self.announcer.hear(now_ns, punted, actions),
-            ECHO => self.echo.hear(now_ns, punted, actions),
+            ANNOUNCE => self.announcer.handle(now_ns, punted, actions),
+            ECHO => self.echo.handle(now_ns, punted, actions),
             REJECT => {
                 let answer = self.reject.answer(punted.bytes, now_ns);
                 actions.extend(answer.map(|bytes| Action::Inject { bytes, output: punted.input }));
             }
-            IDLE => self.idle.hear(punted, actions),
+            IDLE => self.idle.handle(punted, actions),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Applies requested edits, one after the other, on top of the existing ones.
 
 use super::tree::{self, canonical, json};
-use super::{EDITS_MAX, Edit, Edits, Owner, Place};
+use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner};
 use serde_json::Value;
 use std::collections::HashMap;
 use weir_config::raw::{Kind, Node};
@@ -41,7 +41,7 @@ struct Listed<'a> {
 struct Draft<'a> {
     file: HashMap<Owner, Listed<'a>>,
     edits: Vec<Option<Edit>>,
-    places: HashMap<Place, usize>,
+    places: HashMap<EditTarget, usize>,
 }
 
 impl<'a> Draft<'a> {
@@ -133,13 +133,13 @@ impl<'a> Draft<'a> {
         if self.has(&service, back_end) { Ok(()) } else { Err(no_back_end(&service, back_end)) }
     }
 
-    fn edit(&self, place: &Place) -> Option<&Edit> {
+    fn edit(&self, place: &EditTarget) -> Option<&Edit> {
         self.edits[*self.places.get(place)?].as_ref()
     }
 
     /// Returns the owner of the list that a service's back ends are in.
     fn list_of(&self, owner: Owner, through_pools: bool) -> Result<Owner, String> {
-        let place = Place { owner: owner.clone(), back_end: None };
+        let place = EditTarget { owner: owner.clone(), back_end: None };
         let pool = match (self.edit(&place), self.file.get(&owner)) {
             (Some(edit), _) if edit.now.is_null() => return Err(absent(&owner)),
             (Some(edit), _) => edit.now["back_ends"].as_str().map(str::to_string),
@@ -157,11 +157,11 @@ impl<'a> Draft<'a> {
 
     /// Returns true if a list has a back end.
     fn has(&self, owner: &Owner, name: &str) -> bool {
-        let whole = Place { owner: owner.clone(), back_end: None };
+        let whole = EditTarget { owner: owner.clone(), back_end: None };
         if let Some(edit) = self.edit(&whole) {
             return position(&edit.now, name).is_some();
         }
-        match self.edit(&Place { back_end: Some(name.to_string()), ..whole }) {
+        match self.edit(&EditTarget { back_end: Some(name.to_string()), ..whole }) {
             Some(edit) => !edit.now.is_null(),
             None => self.file.get(owner).is_some_and(|listed| listed.back_ends.contains_key(name)),
         }
@@ -173,7 +173,7 @@ impl<'a> Draft<'a> {
         if self.list_of(owner.clone(), true).is_ok() {
             return Err(format!("there is a {owner} already: remove it in the same list to replace it"));
         }
-        self.put(Place { owner, back_end: None }, canonical(service));
+        self.put(EditTarget { owner, back_end: None }, canonical(service));
         Ok(())
     }
 
@@ -184,7 +184,7 @@ impl<'a> Draft<'a> {
                 self.places.remove(&edit.take().map(|edit| edit.place).expect("an edit"));
             }
         }
-        self.put(Place { owner, back_end: None }, Value::Null);
+        self.put(EditTarget { owner, back_end: None }, Value::Null);
         Ok(())
     }
 
@@ -209,9 +209,9 @@ impl<'a> Draft<'a> {
 
     /// Sets the value of a back end in a list.
     fn set(&mut self, owner: Owner, name: &str, now: Value) -> Result<(), String> {
-        let whole = Place { owner, back_end: None };
+        let whole = EditTarget { owner, back_end: None };
         let Some(at) = self.places.get(&whole).copied() else {
-            self.put(Place { back_end: Some(name.to_string()), ..whole }, now);
+            self.put(EditTarget { back_end: Some(name.to_string()), ..whole }, now);
             return Ok(());
         };
         let Some(edit) = self.edits[at].as_mut() else { return Err(absent(&whole.owner)) };
@@ -226,7 +226,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Records an edit, unless it matches the file.
-    fn put(&mut self, place: Place, now: Value) {
+    fn put(&mut self, place: EditTarget, now: Value) {
         let listed = self.file.get(&place.owner);
         let node = listed.and_then(|listed| match &place.back_end {
             Some(name) => listed.back_ends.get(name.as_str()).copied(),

@@ -64,12 +64,12 @@ impl std::fmt::Display for Owner {
 
 /// What is edited: a back end, or a whole service.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Place {
+struct EditTarget {
     owner: Owner,
     back_end: Option<String>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for EditTarget {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.back_end {
             Some(name) => write!(f, "back end `{name}` of {}", self.owner),
@@ -81,7 +81,7 @@ impl std::fmt::Display for Place {
 /// An edit. Values are mappings as they would appear in the file, and null where there is nothing.
 #[derive(Clone, Debug, PartialEq)]
 struct Edit {
-    place: Place,
+    place: EditTarget,
     /// What the file says.
     base: Value,
     now: Value,
@@ -107,7 +107,7 @@ impl Edits {
                 _ => return None,
             };
             let back_end = if one.get("back_end").is_some() { Some(name("back_end")?) } else { None };
-            let place = Place { owner, back_end };
+            let place = EditTarget { owner, back_end };
             let value = |key: &str| one.get(key).filter(|one| one.is_null() || one.is_object());
             let (base, now) = (canonical(value("base")?), canonical(value("now")?));
             places.insert(place.clone()).then_some(Edit { place, base, now })
@@ -221,7 +221,7 @@ struct Applying<'a> {
 impl Applying<'_> {
     fn all(&mut self, document: &mut Node) {
         let edits = self.edits;
-        let places: HashMap<&Place, usize> =
+        let places: HashMap<&EditTarget, usize> =
             edits.0.iter().enumerate().map(|(at, edit)| (&edit.place, at)).collect();
         let mut added: HashMap<&Owner, Vec<usize>> = HashMap::new();
         let mut services: Vec<usize> = Vec::new();
@@ -235,7 +235,7 @@ impl Applying<'_> {
         tree::each_item(document, &mut |item| {
             if let Some(name) = tree::name(item) {
                 let owner = Owner::Service(name.to_string());
-                let place = Place { owner, back_end: None };
+                let place = EditTarget { owner, back_end: None };
                 known.insert(place.owner.name().to_string());
                 if let Some(at) = places.get(&place).copied() {
                     if canonical(&json(item)) == edits.0[at].base {
@@ -270,11 +270,11 @@ impl Applying<'_> {
         &mut self,
         list: &mut Node,
         owner: &Owner,
-        places: &HashMap<&Place, usize>,
+        places: &HashMap<&EditTarget, usize>,
         added: &HashMap<&Owner, Vec<usize>>,
     ) {
         let Kind::List(nodes) = &mut list.kind else { return };
-        let mut place = Place { owner: owner.clone(), back_end: None };
+        let mut place = EditTarget { owner: owner.clone(), back_end: None };
         let mut known = std::collections::HashSet::new();
         for mut node in std::mem::take(nodes) {
             place.back_end = tree::name(&node).map(str::to_string);

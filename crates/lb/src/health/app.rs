@@ -2,12 +2,12 @@
 //! groups.
 
 use super::doubt::{Doubt, TOGETHER_NS, settle_ns};
-use super::monitor::{Monitor, State as Seen, Step};
+use super::monitor::{Monitor, ServerState as Seen, Step};
 use super::neighbours::Neighbour;
 use super::passive::{Passive, Suspicion, Watched};
 use super::requests::Pending;
 use super::weights::{Fail, Member, RAMP, Standing, weights};
-use super::{Health, Told, Watch, scale};
+use super::{BackEndReport, Health, Watch, scale};
 use crate::answers::{Answers, Punted};
 use crate::probes::{self, CHECKED};
 use crate::{Answered, NAME, Place, Probe};
@@ -80,7 +80,7 @@ pub(super) struct Service {
 }
 
 /// A server that is checked.
-struct Server {
+struct MonitoredServer {
     watch: Arc<Watch>,
     monitor: Monitor,
     /// The check in flight.
@@ -107,7 +107,7 @@ pub(crate) struct LbApp {
     pub(super) neighbours: Vec<Neighbour>,
     /// What is known of neighbours from a predecessor.
     pub(super) former: HashMap<Hop, Found>,
-    servers: Vec<Server>,
+    servers: Vec<MonitoredServer>,
     /// Back ends that are checked along the service's own path, and an index of them by service and name.
     pub(super) probes: Vec<Probe>,
     probed: HashMap<String, HashMap<String, usize>>,
@@ -187,7 +187,7 @@ impl LbApp {
 
     /// Returns the board that it writes to.
     #[cfg(test)]
-    pub fn board(&self) -> super::Board {
+    pub fn board(&self) -> super::HealthPublisher {
         self.health.board.clone()
     }
 
@@ -202,7 +202,13 @@ impl LbApp {
                     let (monitor, asked) =
                         known.unwrap_or_else(|| (Monitor::new(watch.times, now_ns, &mut self.random), None));
                     self.asked.extend(asked.map(|id| (id, server)));
-                    self.servers.push(Server { watch, monitor, asked, users: Vec::new(), due_ns: None });
+                    self.servers.push(MonitoredServer {
+                        watch,
+                        monitor,
+                        asked,
+                        users: Vec::new(),
+                        due_ns: None,
+                    });
                 }
                 self.servers[server].users.push((at, place));
                 self.services[at].rows[place].server = Some(server);
@@ -251,22 +257,22 @@ impl LbApp {
             }
             Step::Unanswered => {
                 let outcome = Err("weir could not carry the check out in time".to_string());
-                return self.hear(at, now_ns, &outcome, actions);
+                return self.handle(at, now_ns, &outcome, actions);
             }
         }
         self.set_timer(at);
     }
 
-    fn hear(&mut self, at: usize, now_ns: u64, outcome: &Outcome, actions: &mut Vec<Action>) {
+    fn handle(&mut self, at: usize, now_ns: u64, outcome: &Outcome, actions: &mut Vec<Action>) {
         let server = &mut self.servers[at];
         if let Some(id) = server.asked.take() {
             self.asked.remove(&id);
         }
         let was_down = server.monitor.state() == Seen::Down;
-        let changed = server.monitor.hear(now_ns, outcome);
+        let changed = server.monitor.handle(now_ns, outcome);
         let (users, is_down) = (server.users.clone(), server.monitor.state() == Seen::Down);
         if changed {
-            self.tell_of(at, actions);
+            self.log_state(at, actions);
         }
         if outcome.is_err() && !was_down {
             self.confirm(&users, actions);
@@ -277,17 +283,17 @@ impl LbApp {
             match (changed || trusted, is_down) {
                 (true, false) => self.evaluate(service, now_ns, actions),
                 (true, true) => {
-                    self.tell(service, place, now_ns);
+                    self.publish(service, place, now_ns);
                     self.evaluate_at(service, now_ns.saturating_add(TOGETHER_NS));
                 }
-                (false, _) => self.tell(service, place, now_ns),
+                (false, _) => self.publish(service, place, now_ns),
             }
         }
         self.set_timer(at);
     }
 
     /// Logs that a server is up or down.
-    fn tell_of(&self, at: usize, actions: &mut Vec<Action>) {
+    fn log_state(&self, at: usize, actions: &mut Vec<Action>) {
         let server = &self.servers[at];
         let Some(&(service, place)) = server.users.first() else { return };
         let (service, name) = (&self.services[service].name, &self.services[service].rows[place].name);
@@ -383,7 +389,7 @@ impl LbApp {
         let gone: Vec<bool> = service.rows.iter().zip(&members).map(gone).collect();
         service.set(&weights, &gone, actions);
         self.remember(at);
-        (0..self.services[at].rows.len()).for_each(|place| self.tell(at, place, now_ns));
+        (0..self.services[at].rows.len()).for_each(|place| self.publish(at, place, now_ns));
     }
 
     /// Schedules the evaluation of a service at this time or earlier.
@@ -399,7 +405,7 @@ impl LbApp {
     }
 
     /// Writes the status of a back end to the board.
-    pub(super) fn tell(&self, at: usize, place: usize, now_ns: u64) {
+    pub(super) fn publish(&self, at: usize, place: usize, now_ns: u64) {
         let (service, row) = (&self.services[at], &self.services[at].rows[place]);
         let (standing, monitor) = self.standing(row);
         let rising = monitor.filter(|monitor| monitor.grows_ns(now_ns).is_some());
@@ -415,12 +421,12 @@ impl LbApp {
         };
         let mac = neighbour.and_then(Neighbour::mac);
         let weight = Some(row.full / service.scale);
-        let told = Told { health: standing.word(), reason, mac, weight };
+        let told = BackEndReport { health: standing.word(), reason, mac, weight };
         self.health.board.look().insert((service.name.clone(), row.name.clone()), told);
     }
 
     /// Returns the board's entry for a back end.
-    pub(super) fn told_of(&self, service: &Service, row: &Row) -> Told {
+    pub(super) fn told_of(&self, service: &Service, row: &Row) -> BackEndReport {
         self.health.board.of(&service.name, &row.name)
     }
 
@@ -590,11 +596,11 @@ impl App for LbApp {
             }
             Event::CheckSends { via, packet } => actions.extend(self.send(via, packet)),
             Event::Frame { app, input, bytes } => {
-                self.answers.hear(now_ns, Punted { app, input, bytes }, actions);
+                self.answers.handle(now_ns, Punted { app, input, bytes }, actions);
             }
             Event::Checked { id, outcome } => {
                 if let Some(&server) = self.asked.get(&id) {
-                    self.hear(server, now_ns, outcome, actions);
+                    self.handle(server, now_ns, outcome, actions);
                 }
             }
             Event::TooLong { input, bytes, limit, .. } => {

@@ -7,7 +7,7 @@ use weir_app::neighbour::Mac;
 
 /// What is published about a back end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told {
+pub struct BackEndReport {
     /// Its status, in one word.
     pub health: &'static str,
     /// The reason; empty if there is nothing to say.
@@ -19,13 +19,13 @@ pub struct Told {
 }
 
 /// Back ends by service and name.
-pub type Rows = BTreeMap<(String, String), Told>;
+pub type Rows = BTreeMap<(String, String), BackEndReport>;
 
 /// Where the app publishes what it knows. Two boards are equal if they are the same object.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Rows>>);
+pub struct HealthPublisher(Arc<Mutex<Rows>>);
 
-impl Board {
+impl HealthPublisher {
     /// Locks the rows for reading and writing. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, Rows> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -33,13 +33,13 @@ impl Board {
 
     /// Returns what is published about a back end, or the default if nothing is.
     #[must_use]
-    pub fn of(&self, service: &str, back_end: &str) -> Told {
+    pub fn of(&self, service: &str, back_end: &str) -> BackEndReport {
         self.look().get(&(service.to_string(), back_end.to_string())).cloned().unwrap_or_default()
     }
 }
 
-impl PartialEq for Board {
-    fn eq(&self, other: &Board) -> bool {
+impl PartialEq for HealthPublisher {
+    fn eq(&self, other: &HealthPublisher) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }

@@ -22,16 +22,16 @@ pub const TOGETHER_NS: u64 = 30_000_000;
 
 /// The ports through which back ends are reached.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Links {
+pub struct BackEndPorts {
     /// All of them, with their names.
     pub ports: Arc<[(PortId, String)]>,
     /// Per service, in the order of health: the positions of its ports in that list.
     pub of_services: Arc<[Vec<usize>]>,
 }
 
-impl Links {
+impl BackEndPorts {
     /// Finds the ports of services, in the order of `names`.
-    pub fn find<'a>(names: &[&str], services: &'a [Service], program: &Program) -> Links {
+    pub fn find<'a>(names: &[&str], services: &'a [Service], program: &Program) -> BackEndPorts {
         let by_name: HashMap<&str, &'a Service> =
             services.iter().map(|service| (service.name.as_str(), service)).collect();
         let mut ports: Vec<(PortId, String)> = Vec::new();
@@ -47,7 +47,7 @@ impl Links {
             ports.into_iter().flatten().map(&mut place).collect()
         };
         let of_services = names.iter().map(of).collect();
-        Links { ports: ports.into(), of_services }
+        BackEndPorts { ports: ports.into(), of_services }
     }
 }
 

@@ -20,11 +20,11 @@ mod wishes;
 mod yaml;
 
 pub(super) use app::LbApp;
-pub use board::{Board, Told};
-pub use doubt::Links;
+pub use board::{BackEndReport, HealthPublisher};
+pub use doubt::BackEndPorts;
 #[cfg(test)]
 pub use doubt::SETTLE_NS;
-pub use monitor::{Monitor, State, Step, Times};
+pub use monitor::{Monitor, ServerState, Step, Times};
 pub use passive::Passive;
 pub use weights::{Fail, Member, RAMP, Standing, weights};
 pub(super) use yaml::{CHECK, FAIL, PASSIVE, read, value};
@@ -75,7 +75,7 @@ pub struct Health {
     /// The services.
     pub services: Vec<Guarded>,
     /// Where their status is published.
-    pub board: Board,
+    pub board: HealthPublisher,
     /// Where their back ends are in the program.
     pub places: Arc<Vec<Vec<Place>>>,
     /// Back ends whose MAC addresses are resolved.
@@ -83,7 +83,7 @@ pub struct Health {
     /// Back ends that are checked along the service's own path.
     pub probes: Arc<Vec<Probe>>,
     /// The ports through which back ends are reached.
-    pub links: Links,
+    pub links: BackEndPorts,
 }
 
 impl Health {
@@ -91,7 +91,7 @@ impl Health {
     pub(super) fn find(&mut self, services: &[Service], program: &Program) {
         let names: Vec<&str> = self.services.iter().map(|service| service.name.as_str()).collect();
         self.places = Arc::new(Place::of_all(program, &names));
-        self.links = Links::find(&names, services, program);
+        self.links = BackEndPorts::find(&names, services, program);
         self.probes = Arc::new(probes::find(services, &self.services, program));
     }
 

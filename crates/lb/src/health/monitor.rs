@@ -29,7 +29,7 @@ pub struct Times {
 
 /// Whether a server is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum ServerState {
     /// No check has ended yet; the first outcome decides. Until then it counts as up, because restarting weir
     /// must not take down a working service.
     Unknown,
@@ -46,7 +46,7 @@ pub enum Step {
     Wait,
     /// A check must be started: [`Monitor::asked`] follows.
     Ask,
-    /// The check in flight has no outcome: [`Monitor::hear`] follows, with an error.
+    /// The check in flight has no outcome: [`Monitor::handle`] follows, with an error.
     Unanswered,
 }
 
@@ -54,7 +54,7 @@ pub enum Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Monitor {
     times: Times,
-    state: State,
+    state: ServerState,
     since_ns: u64,
     /// It was down before it came up, so its weight rises slowly.
     rises: bool,
@@ -65,12 +65,12 @@ pub struct Monitor {
     next_ns: u64,
     /// Until when to wait for the outcome of the check in flight.
     until_ns: Option<u64>,
-    counts: Counts,
+    counts: CheckCounts,
 }
 
 /// Counts of a server, which never decrease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CheckCounts {
     /// Checks with a good outcome.
     pub passed: u64,
     /// Checks with a bad outcome.
@@ -85,14 +85,14 @@ impl Monitor {
     pub fn new(times: Times, now_ns: u64, random: &mut Random) -> Monitor {
         Monitor {
             times,
-            state: State::Unknown,
+            state: ServerState::Unknown,
             since_ns: now_ns,
             rises: false,
             against: 0,
             why: String::new(),
             next_ns: now_ns + random.below(times.interval_ns.min(FIRST_NS)),
             until_ns: None,
-            counts: Counts::default(),
+            counts: CheckCounts::default(),
         }
     }
 
@@ -122,22 +122,23 @@ impl Monitor {
     }
 
     /// Records the outcome of the check in flight. Returns true if the server went up or down.
-    pub fn hear(&mut self, now_ns: u64, outcome: &Outcome) -> bool {
+    pub fn handle(&mut self, now_ns: u64, outcome: &Outcome) -> bool {
         self.until_ns = None;
         let good = outcome.is_ok();
         let count = if good { &mut self.counts.passed } else { &mut self.counts.failed };
         *count += 1;
         self.why = outcome.as_ref().err().cloned().unwrap_or_default();
-        let (to, needed) = if good { (State::Up, self.times.rise) } else { (State::Down, self.times.fall) };
+        let (to, needed) =
+            if good { (ServerState::Up, self.times.rise) } else { (ServerState::Down, self.times.fall) };
         if self.state == to {
             self.against = 0;
             return false;
         }
         self.against += 1;
-        if self.state != State::Unknown && self.against < needed {
+        if self.state != ServerState::Unknown && self.against < needed {
             return false;
         }
-        self.rises = self.state == State::Down;
+        self.rises = self.state == ServerState::Down;
         self.set(to, now_ns);
         true
     }
@@ -145,15 +146,15 @@ impl Monitor {
     /// Restarts after a time without checks: the server is down until a check says otherwise, because what
     /// was known may be out of date. One good outcome suffices.
     pub fn restart(&mut self, now_ns: u64) {
-        self.set(State::Down, now_ns);
+        self.set(ServerState::Down, now_ns);
         self.against = self.times.rise.saturating_sub(1);
         (self.next_ns, self.until_ns) = (now_ns, None);
         self.why = "it has not been checked since its maintenance".to_string();
     }
 
-    fn set(&mut self, state: State, now_ns: u64) {
+    fn set(&mut self, state: ServerState, now_ns: u64) {
         if self.state != state {
-            self.counts.changes += u64::from(self.state != State::Unknown);
+            self.counts.changes += u64::from(self.state != ServerState::Unknown);
             (self.state, self.since_ns) = (state, now_ns);
         }
         self.against = 0;
@@ -161,7 +162,7 @@ impl Monitor {
 
     /// Returns the state.
     #[must_use]
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ServerState {
         self.state
     }
 
@@ -173,7 +174,7 @@ impl Monitor {
 
     /// Returns the counts.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CheckCounts {
         self.counts
     }
 
@@ -193,7 +194,7 @@ impl Monitor {
     pub fn grows_ns(&self, now_ns: u64) -> Option<u64> {
         let share = self.share(now_ns);
         let elapsed = (u128::from(self.times.slow_start_ns) * u128::from(share)).div_ceil(u128::from(RAMP));
-        (self.state == State::Up && share < RAMP).then(|| self.since_ns.saturating_add(elapsed as u64))
+        (self.state == ServerState::Up && share < RAMP).then(|| self.since_ns.saturating_add(elapsed as u64))
     }
 
     /// Explains its state, or what contradicts it; empty if there is nothing to say.
@@ -201,10 +202,12 @@ impl Monitor {
     pub fn reason(&self) -> String {
         let Times { rise, fall, .. } = self.times;
         match self.state {
-            State::Unknown => "no check has ended yet".to_string(),
-            State::Down if self.why.is_empty() => format!("{} of {rise} good checks", self.against),
-            State::Up if self.against > 0 => format!("{} of {fall} bad checks: {}", self.against, self.why),
-            State::Up | State::Down => self.why.clone(),
+            ServerState::Unknown => "no check has ended yet".to_string(),
+            ServerState::Down if self.why.is_empty() => format!("{} of {rise} good checks", self.against),
+            ServerState::Up if self.against > 0 => {
+                format!("{} of {fall} bad checks: {}", self.against, self.why)
+            }
+            ServerState::Up | ServerState::Down => self.why.clone(),
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct Neighbour {
     written: Option<Mac>,
     /// The back ends: service and place in it.
     users: Vec<(usize, usize)>,
-    lines: Lines,
+    lines: LoggedLines,
 }
 
 /// Log lines per minute about one neighbour. An address that two stations claim changes all the time.
@@ -32,13 +32,13 @@ const MINUTE_NS: u64 = 60_000_000_000;
 
 /// How much has been logged about a neighbour.
 #[derive(Default)]
-struct Lines {
+struct LoggedLines {
     said: u32,
     kept_back: u32,
     until_ns: u64,
 }
 
-impl Lines {
+impl LoggedLines {
     /// Returns what to append to a line, or `None` if the line must be suppressed.
     fn add(&mut self, now_ns: u64) -> Option<String> {
         if now_ns >= self.until_ns {
@@ -105,7 +105,7 @@ impl LbApp {
                 is_new: true,
                 written: None,
                 users: Vec::new(),
-                lines: Lines::default(),
+                lines: LoggedLines::default(),
             }
         };
         self.neighbours = all.hops.iter().enumerate().map(neighbour).collect();
@@ -152,7 +152,7 @@ impl LbApp {
         }
         let users = self.neighbours[at].users.clone();
         if before.is_ok() == found.is_ok() {
-            users.into_iter().for_each(|(service, place)| self.tell(service, place, now_ns));
+            users.into_iter().for_each(|(service, place)| self.publish(service, place, now_ns));
         } else {
             users.into_iter().for_each(|(service, _)| self.evaluate_at(service, now_ns + TOGETHER_NS));
         }

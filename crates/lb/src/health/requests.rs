@@ -24,7 +24,7 @@ const KEYS: [&str; 4] = ["do", "service", "back_end", "weight"];
 
 /// A request that can be carried out.
 #[derive(Clone, Copy)]
-struct Order {
+struct AcceptedRequest {
     /// The service, and the back end's place in it.
     at: (usize, usize),
     what: What,
@@ -105,7 +105,7 @@ impl LbApp {
             Value::Object(_) if request["do"] == "list" => return Ok(self.list()),
             Value::Array(all) => {
                 let one = |(at, one)| self.read(one).map_err(|why| format!("request {at}: {why}"));
-                all.iter().enumerate().map(one).collect::<Result<Vec<Order>, String>>()?
+                all.iter().enumerate().map(one).collect::<Result<Vec<AcceptedRequest>, String>>()?
             }
             one => vec![self.read(one)?],
         };
@@ -114,7 +114,7 @@ impl LbApp {
     }
 
     /// Returns a warning about services whose weights these orders have changed.
-    fn warning_of(&self, orders: &[Order]) -> Option<String> {
+    fn warning_of(&self, orders: &[AcceptedRequest]) -> Option<String> {
         let weighed = orders.iter().filter(|order| matches!(order.what, What::Weigh(_)));
         let names: HashSet<&str> = weighed.map(|order| self.services[order.at.0].name.as_str()).collect();
         self.warning(|name| names.contains(name))
@@ -134,7 +134,7 @@ impl LbApp {
                 self.forget_wishes(now_ns, actions);
             }
             // A back end that a later request of the list has removed needs nothing.
-            let orders: Vec<Order> = rest.iter().filter_map(|one| self.read(one).ok()).collect();
+            let orders: Vec<AcceptedRequest> = rest.iter().filter_map(|one| self.read(one).ok()).collect();
             orders.into_iter().for_each(|order| self.carry_out(order, now_ns, actions));
         }
         let warning = self.warning(|name| named.1 || named.0.contains(name));
@@ -171,7 +171,7 @@ impl LbApp {
     }
 
     /// Reads a request in JSON; an error names the field that is wrong.
-    fn read(&self, request: &Value) -> Result<Order, String> {
+    fn read(&self, request: &Value) -> Result<AcceptedRequest, String> {
         let fields =
             request.as_object().ok_or("a request is an object with `do`, `service` and `back_end`")?;
         if request["do"] == "list" {
@@ -197,7 +197,7 @@ impl LbApp {
     }
 
     /// Reads a request in words.
-    fn order_of(&self, words: &[&str]) -> Result<Order, String> {
+    fn order_of(&self, words: &[&str]) -> Result<AcceptedRequest, String> {
         let [what, service, back_end, rest @ ..] = words else { return Err(USAGE.to_string()) };
         let at = self.place(service, back_end)?;
         let what = match (*what, rest) {
@@ -207,7 +207,7 @@ impl LbApp {
             ("weight", [weight]) => What::Weigh(self.weight(at.0, weight)?),
             _ => return Err(USAGE.to_string()),
         };
-        Ok(Order { at, what })
+        Ok(AcceptedRequest { at, what })
     }
 
     /// Reads a weight of a service's back end.
@@ -237,7 +237,12 @@ impl LbApp {
         Ok((at, place))
     }
 
-    fn carry_out(&mut self, Order { at, what }: Order, now_ns: u64, actions: &mut Vec<Action>) {
+    fn carry_out(
+        &mut self,
+        AcceptedRequest { at, what }: AcceptedRequest,
+        now_ns: u64,
+        actions: &mut Vec<Action>,
+    ) {
         match what {
             What::Wish(wish) => self.wish(at, wish, now_ns, actions),
             What::Weigh(weight) => {
@@ -248,7 +253,7 @@ impl LbApp {
     }
 
     /// Describes what was done.
-    fn told(&self, Order { at, what }: Order) -> String {
+    fn told(&self, AcceptedRequest { at, what }: AcceptedRequest) -> String {
         let service = &self.services[at.0];
         let (name, of) = (&service.rows[at.1].name, &service.name);
         match what {

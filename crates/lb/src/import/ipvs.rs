@@ -29,11 +29,11 @@ pub fn read(file: &str, text: &str) -> Imported {
 }
 
 /// The services by their address as written, by which server lines refer to them.
-type Known = HashMap<(&'static str, String), Found>;
+type ServiceIndex = HashMap<(&'static str, String), IpvsService>;
 
 /// A service that was read.
 #[derive(Clone, Copy)]
-struct Found {
+struct IpvsService {
     place: usize,
     /// Its scheduler ignores weights, except for 0.
     unweighted: bool,
@@ -67,7 +67,7 @@ fn service_of<'a>(all: &mut Imported, at: Span, rest: &[Word<'a>]) -> Option<(&'
     }
 }
 
-fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>]) {
+fn add_service(all: &mut Imported, known: &mut ServiceIndex, at: Span, rest: &[Word<'_>]) {
     let Some((protocol, address)) = service_of(all, at, rest) else { return };
     let Some((vip, port)) = endpoint(address, &mut all.report) else { return };
     let place = all.services.len();
@@ -118,7 +118,7 @@ fn add_service(all: &mut Imported, known: &mut Known, at: Span, rest: &[Word<'_>
         all.services[place].keys.push("affinity: source".to_string());
     }
     let unweighted = scheduler(all, place, chosen);
-    known.insert(key, Found { place, unweighted });
+    known.insert(key, IpvsService { place, unweighted });
 }
 
 /// Returns how long clients of a service are remembered, in seconds.
@@ -173,9 +173,9 @@ fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) -> bool {
     matches!(word, "rr" | "lc")
 }
 
-fn add_server(all: &mut Imported, known: &Known, at: Span, rest: &[Word<'_>]) {
+fn add_server(all: &mut Imported, known: &ServiceIndex, at: Span, rest: &[Word<'_>]) {
     let Some((protocol, address)) = service_of(all, at, rest) else { return };
-    let Some(&Found { place, unweighted }) = known.get(&(protocol, address.0.to_string())) else {
+    let Some(&IpvsService { place, unweighted }) = known.get(&(protocol, address.0.to_string())) else {
         all.report.error(address.1, format!("there is no service `{}` above", address.0));
         return;
     };

@@ -9,7 +9,7 @@ use weir_config::Span;
 /// Reads the commands, one per line; `file` is the name used in the report.
 pub fn read(file: &str, text: &str) -> Imported {
     let mut all = Imported::new(file, text);
-    let mut said = Said::default();
+    let mut said = GeneralSettings::default();
     for (line, number) in text.lines().zip(1..) {
         let words = words(line, number);
         // Anything before the options is the program and a shell's prompt.
@@ -36,7 +36,7 @@ pub fn read(file: &str, text: &str) -> Imported {
 
 /// Settings that belong to no service.
 #[derive(Default)]
-struct Said {
+struct GeneralSettings {
     /// The MAC address of the default router.
     router: Option<String>,
     /// The real servers of numbers in QUIC connection IDs.
@@ -51,7 +51,7 @@ const VALUES: [&str; 12] =
 /// Options that only show something.
 const SHOWS: [&str; 8] = ["s", "sum", "lru", "l", "list_hc", "list_mac", "list_qm", "icmp"];
 
-fn command(all: &mut Imported, line: &[Word<'_>], said: &mut Said) {
+fn command(all: &mut Imported, line: &[Word<'_>], said: &mut GeneralSettings) {
     let mut options: HashMap<&str, Word<'_>> = HashMap::new();
     let mut rest = line.iter();
     while let Some(&(word, span)) = rest.next() {
@@ -103,7 +103,7 @@ fn change(
     all: &mut Imported,
     at: Span,
     action: &str,
-    (options, said): (&HashMap<&str, Word<'_>>, &mut Said),
+    (options, said): (&HashMap<&str, Word<'_>>, &mut GeneralSettings),
 ) {
     let (tcp, udp) = (options.get("t"), options.get("u"));
     let Some((protocol, &address)) = tcp.map(|one| ("tcp", one)).or(udp.map(|one| ("udp", one))) else {
@@ -144,7 +144,7 @@ fn change(
 }
 
 /// Sets or clears a flag of a VIP.
-fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (bool, &mut Said)) {
+fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (bool, &mut GeneralSettings)) {
     let service = &mut all.services[place];
     match flag {
         "NO_SPORT" => set_hash(service, "no_sport", set),
@@ -181,7 +181,7 @@ fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, numbers: &mut H
 /// the server's number. Weir reads three bits as the number of a configuration, so these are 4 and 5. In
 /// version 1 the number begins within an octet, and half the IDs of version 3 begin with binary 111, which
 /// means no configuration.
-fn quic(all: &mut Imported, said: &Said) {
+fn quic(all: &mut Imported, said: &GeneralSettings) {
     for (name, span) in &said.quic {
         let Some(place) = all.services.iter().position(|service| service.name == *name) else { continue };
         let number = |back_end: &BackEnd| {

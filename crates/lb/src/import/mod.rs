@@ -11,7 +11,7 @@ mod xenoflow;
 use services::Imported;
 use std::net::IpAddr;
 use std::path::Path;
-use weir_app::foreign::{Foreign, Setting, Settings};
+use weir_app::foreign::{Foreign, Setting, SettingValues};
 use weir_config::Report;
 
 /// All systems that can be imported.
@@ -81,7 +81,7 @@ fn converted(
     read: fn(&str, &str) -> Imported,
     whose: &str,
     (file, text): (&Path, &str),
-    settings: &Settings,
+    settings: &SettingValues,
 ) -> Result<(String, Report), Report> {
     let of = format!("{whose} {}", file.file_name().unwrap_or_default().to_string_lossy());
     let ports = Ports {

@@ -8,7 +8,7 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::path::Path;
 use weir_app::bits::spread;
-use weir_app::foreign::{Foreign, Setting, Settings};
+use weir_app::foreign::{Foreign, Setting, SettingValues};
 use weir_config::value::{mac as station, write_mac};
 use weir_config::{Report, Span};
 use weir_program::builder::Number;
@@ -71,7 +71,7 @@ const SETTINGS: &[Setting] = &[
 ];
 
 /// The settings, parsed.
-struct Options {
+struct XenoFlowOptions {
     input: String,
     output: Option<String>,
     by: By,
@@ -79,9 +79,9 @@ struct Options {
     source_mac: Option<u128>,
 }
 
-impl Options {
-    fn of(settings: &Settings) -> Options {
-        Options {
+impl XenoFlowOptions {
+    fn of(settings: &SettingValues) -> XenoFlowOptions {
+        XenoFlowOptions {
             input: settings.get("in").unwrap_or("eth0").to_string(),
             output: settings.get("out").map(str::to_string),
             by: settings.get("by").and_then(|text| text.parse().ok()).unwrap_or(By::SourceBits(1)),
@@ -108,8 +108,8 @@ fn is_ours(text: &str) -> bool {
 ///
 /// # Errors
 /// Fails with everything that is wrong with it.
-fn convert(file: &Path, text: &str, settings: &Settings) -> Result<(String, Report), Report> {
-    let options = &Options::of(settings);
+fn convert(file: &Path, text: &str, settings: &SettingValues) -> Result<(String, Report), Report> {
+    let options = &XenoFlowOptions::of(settings);
     let mut report = Report::new(&file.display().to_string(), text);
     let back_ends = xenoflow(text, &mut report);
     if let By::SourceBits(mask) = options.by
@@ -144,7 +144,7 @@ fn convert(file: &Path, text: &str, settings: &Settings) -> Result<(String, Repo
     Ok((yaml, report))
 }
 
-fn head(file: &Path, options: &Options) -> String {
+fn head(file: &Path, options: &XenoFlowOptions) -> String {
     let take = options.vip.map_or_else(|| "0.0.0.0/0".to_string(), |vip| vip.to_string());
     let file = file.file_name().unwrap_or_default().to_string_lossy();
     let mut yaml = format!(
@@ -158,17 +158,17 @@ fn head(file: &Path, options: &Options) -> String {
     yaml
 }
 
-fn forward(options: &Options) -> &'static str {
+fn forward(options: &XenoFlowOptions) -> &'static str {
     if options.output.is_some() { "out" } else { "in_port" }
 }
 
-fn group(back_ends: &[BackEnd], options: &Options) -> String {
+fn group(back_ends: &[BackEnd], options: &XenoFlowOptions) -> String {
     let target = |back_end: &BackEnd| format!("{}: {}", back_end.name, forward(options));
     let targets: Vec<String> = back_ends.iter().map(target).collect();
     format!("groups:\n  back_ends: {{ fill: maglev, targets: {{ {} }} }}\n", targets.join(", "))
 }
 
-fn pipe(hashed: bool, options: &Options) -> String {
+fn pipe(hashed: bool, options: &XenoFlowOptions) -> String {
     let mut yaml = format!("pipes:\n  balance:\n    type: {}\n", if hashed { "hash" } else { "basic" });
     if hashed {
         let hash = match options.by {
@@ -206,7 +206,7 @@ fn pipe(hashed: bool, options: &Options) -> String {
 }
 
 /// Returns what each entry matches, and its back end: every value of the masked bits in turn, or the targets.
-fn keys<'a>(back_ends: &'a [BackEnd], options: &Options) -> Vec<(String, &'a BackEnd)> {
+fn keys<'a>(back_ends: &'a [BackEnd], options: &XenoFlowOptions) -> Vec<(String, &'a BackEnd)> {
     match options.by {
         By::SourceBits(mask) => {
             let address = |value: u32| format!("ipv4.src: {}", Ipv4Addr::from_bits(spread(value, mask)));

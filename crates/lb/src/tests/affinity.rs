@@ -1,7 +1,7 @@
 //! Services with client affinity: the client's source address, or a prefix of it, chooses for new flows, and
 //! flows keep the choice.
 
-use super::flows::Rig;
+use super::flows::FlowRig;
 use super::losses::{balanced, modes_at};
 use super::*;
 use std::collections::BTreeSet;
@@ -18,14 +18,14 @@ fn balancer(mode: usize, count: u8, affinity: Affinity) -> Lb {
     lb
 }
 
-fn ask(rig: &mut Rig, src: Ipv4Addr, sport: u16) -> u8 {
+fn ask(rig: &mut FlowRig, src: Ipv4Addr, sport: u16) -> u8 {
     rig.frame(&query(OURS, src, VIP, sport, 0)).expect("a back end")
 }
 
 #[test]
 fn a_client_keeps_its_back_end_in_every_mode_and_a_new_back_end_moves_no_flow() {
     for mode in 0..modes_at(0).len() {
-        let mut rig = Rig::new(&program_of(balancer(mode, 3, Affinity::ADDRESS), true));
+        let mut rig = FlowRig::new(&program_of(balancer(mode, 3, Affinity::ADDRESS), true));
         let first: Vec<u8> = (0..60).map(|last| ask(&mut rig, client(last), 1000)).collect();
         assert_eq!(first.iter().collect::<BTreeSet<_>>().len(), 3, "clients are spread");
         for (last, to) in (0..60).zip(&first) {
@@ -50,7 +50,7 @@ fn a_prefix_is_one_client_and_without_flows_it_chooses_as_well() {
     for stateless in [false, true] {
         let mut lb = balancer(0, 3, network);
         lb.services[0].stateless = stateless;
-        let mut rig = Rig::new(&program_of(lb, true));
+        let mut rig = FlowRig::new(&program_of(lb, true));
         let mut seen = BTreeSet::new();
         for third in 0..40 {
             let of = |last| Ipv4Addr::new(192, 0, third, last);
@@ -66,7 +66,7 @@ fn a_prefix_is_one_client_and_without_flows_it_chooses_as_well() {
 #[test]
 fn every_worker_and_every_node_chooses_the_same() {
     let program = program_of(balancer(5, 3, Affinity::ADDRESS), true);
-    let mut workers = [Rig::new(&program), Rig::new(&program), Rig::new(&program)];
+    let mut workers = [FlowRig::new(&program), FlowRig::new(&program), FlowRig::new(&program)];
     for last in 0..60 {
         let connections =
             (0..9_u16).map(|at| ask(&mut workers[usize::from(at % 3)], client(last), 3000 + at));
@@ -78,7 +78,7 @@ fn every_worker_and_every_node_chooses_the_same() {
 fn with_a_timeout_a_new_back_end_moves_no_client_that_is_remembered() {
     let kept = Affinity { timeout_ns: 10_800_000_000_000, ..Affinity::ADDRESS };
     for mode in 0..modes_at(0).len() {
-        let mut rig = Rig::new(&program_of(balancer(mode, 3, kept), true));
+        let mut rig = FlowRig::new(&program_of(balancer(mode, 3, kept), true));
         let first: Vec<u8> = (0..60).map(|last| ask(&mut rig, client(last), 1000)).collect();
         rig.swap(&program_of(balancer(mode, 4, kept), true));
         for (last, to) in (0..60).zip(&first) {

@@ -80,7 +80,7 @@ impl Talk {
     }
 
     /// Returns the only answer to a frame on the first port, if there is one.
-    fn hear(&mut self, app: &str, bytes: &[u8]) -> Option<Vec<u8>> {
+    fn handle(&mut self, app: &str, bytes: &[u8]) -> Option<Vec<u8>> {
         let mut sent = self.step(Event::Frame { app, input: PortId(0), bytes });
         assert!(sent.len() <= 1 && sent.iter().all(|(port, _)| *port == PortId(0)), "{sent:?}");
         sent.pop().map(|(_, bytes)| bytes)
@@ -219,7 +219,7 @@ fn arp_requests_are_answered_with_their_tags() {
     for tags in ["", "vlan=7", "vlan=7 second_vlan=9"] {
         for sender in ["192.0.2.7", "0.0.0.0"] {
             let question = arp(&format!("sender_ip={sender} target_ip=10.0.0.53 {tags}"));
-            let answer = talk.hear("lb/announce", &question).expect("an answer");
+            let answer = talk.handle("lb/announce", &question).expect("an answer");
             assert!(answer.len() >= 60, "{answer:?}");
             let headers = read(&answer);
             let ethernet = headers.link.as_ref().and_then(|link| link.clone().ethernet2()).unwrap();
@@ -249,7 +249,7 @@ fn solicitations_are_answered_to_who_asks_or_to_all() {
         ("::", GROUP, false, all, false),
     ] {
         let question = solicitation(src, dst, option, "vlan=7");
-        let answer = talk.hear("lb/announce", &question).expect("an answer");
+        let answer = talk.handle("lb/announce", &question).expect("an answer");
         let headers = read(&answer);
         assert_eq!(vlans(&headers), [7]);
         let (from, towards, message) = icmpv6(&headers, 255);
@@ -265,7 +265,7 @@ fn solicitations_are_answered_to_who_asks_or_to_all() {
 #[test]
 fn what_is_no_valid_question_gets_no_answer() {
     let mut talk = Talk::new(&balancer(vec![tcp("web")], &PortKind::Mem));
-    let mut hear = |frame: &[u8]| talk.hear("lb/announce", frame);
+    let mut handle = |frame: &[u8]| talk.handle("lb/announce", frame);
     for frame in [
         arp("sender_ip=192.0.2.7 target_ip=10.0.0.54"),
         craft::frame("eth.dst=02:00:00:00:00:77 arp=request target_ip=10.0.0.53"),
@@ -280,12 +280,12 @@ fn what_is_no_valid_question_gets_no_answer() {
         Vec::new(),
         vec![0xff; 13],
     ] {
-        assert_eq!(hear(&frame), None, "{}", craft::describe(&frame));
+        assert_eq!(handle(&frame), None, "{}", craft::describe(&frame));
     }
     // No frame makes it panic, wherever it is truncated.
     for whole in [arp("target_ip=10.0.0.53"), solicitation("2001:db8::7", GROUP, true, "vlan=7")] {
         for cut in 0..whole.len() {
-            let _ = hear(&whole[..cut]);
+            let _ = handle(&whole[..cut]);
         }
     }
 }
@@ -315,7 +315,7 @@ fn pings_are_answered_with_their_tags_and_data() {
             "eth.src=02:00:00:00:09:09 eth.dst=02:00:00:00:00:fe src={src} dst={dst} dscp=10 ecn=1 \
              proto={protocol} icmp_rest=0x00070009 payload=00112233445566 trailer=eeeeee {tags}"
         ));
-        let answer = talk.hear("lb/echo", &ping).expect("an answer");
+        let answer = talk.handle("lb/echo", &ping).expect("an answer");
         let headers = read(&answer);
         assert_eq!(vlans(&headers).len(), tags.split_whitespace().count());
         assert_eq!((&answer[..6], &answer[6..12]), (&CLIENT[..], &OURS[..]));
@@ -342,7 +342,7 @@ fn pings_are_answered_with_their_tags_and_data() {
     for src in
         ["192.0.2.7 csum=bad", "10.0.0.53", "224.0.0.1", "255.255.255.255", "0.0.0.0", "192.0.2.7 frag=0+"]
     {
-        assert_eq!(talk.hear("lb/echo", &craft::frame(&format!("{ping}{src}"))), None, "{src}");
+        assert_eq!(talk.handle("lb/echo", &craft::frame(&format!("{ping}{src}"))), None, "{src}");
     }
 }
 
@@ -353,11 +353,11 @@ fn a_flood_of_pings_is_answered_at_a_limited_rate() {
     let mut answered = 0;
     for at in 0..100_000 {
         talk.now_ns = at * SECOND_NS / 100_000;
-        answered += usize::from(talk.hear("lb/echo", &ping).is_some());
+        answered += usize::from(talk.handle("lb/echo", &ping).is_some());
     }
     assert!((1000..=1101).contains(&answered), "{answered} in a second");
     // Requests have a limit of their own.
-    assert!(talk.hear("lb/announce", &arp("sender_ip=192.0.2.7 target_ip=10.0.0.53")).is_some());
+    assert!(talk.handle("lb/announce", &arp("sender_ip=192.0.2.7 target_ip=10.0.0.53")).is_some());
     let counts = talk.app.counts();
     let count = |name| counts.iter().find(|(one, _)| *one == name).unwrap().1;
     assert_eq!(count("pings_answered") + count("pings_over_limit"), 100_000);
@@ -433,7 +433,7 @@ fn on_a_bond_vips_have_its_address_and_the_bond_tells_unasked() {
     assert_eq!(answered.vips.len(), 4);
     let mut talk = Talk::new(&Lb { services, answered, ..Lb::default() });
     assert!(talk.begin().is_empty());
-    let answer = talk.hear("lb/announce", &arp("sender_ip=192.0.2.7 target_ip=10.0.0.53")).expect("one");
+    let answer = talk.handle("lb/announce", &arp("sender_ip=192.0.2.7 target_ip=10.0.0.53")).expect("one");
     assert_eq!(answer[6..12], bond);
 }
 
@@ -442,7 +442,7 @@ fn another_station_with_a_vip_is_spoken_of_and_not_answered() {
     let mut talk = Talk::new(&balancer(vec![tcp("web")], &PortKind::Mem));
     for _ in 0..3 {
         let gratuitous = arp("sender_ip=10.0.0.53 target_ip=10.0.0.53");
-        assert_eq!(talk.hear("lb/announce", &gratuitous), None);
+        assert_eq!(talk.handle("lb/announce", &gratuitous), None);
     }
     assert_eq!(talk.said.len(), 1, "{:?}", talk.said);
     assert!(talk.said[0].contains("02:00:00:00:09:09 at p0 says that it has 10.0.0.53"), "{}", talk.said[0]);

@@ -29,7 +29,7 @@ struct Scene {
 }
 
 /// A client's address and port.
-type Client = (Ipv4Addr, u16);
+type ClientAddress = (Ipv4Addr, u16);
 
 impl Scene {
     fn new(program: &Program) -> Scene {
@@ -41,7 +41,7 @@ impl Scene {
     }
 
     /// Returns the back end that a packet with these TCP flags is sent to.
-    fn send(&mut self, (src, sport): Client, flags: u8) -> Option<u8> {
+    fn send(&mut self, (src, sport): ClientAddress, flags: u8) -> Option<u8> {
         self.frame[26..30].copy_from_slice(&src.octets());
         self.frame[34..36].copy_from_slice(&sport.to_be_bytes());
         self.frame[47] = flags;
@@ -61,7 +61,7 @@ impl Scene {
         self.engine.take_deltas(|_| true);
     }
 
-    fn state(&self, (src, sport): Client) -> Option<FlowState> {
+    fn state(&self, (src, sport): ClientAddress) -> Option<FlowState> {
         let key = FlowKey::new(src.into(), VIP.into(), 6, (sport, 53), None);
         self.engine.flow(self.pipe, &key)?.state
     }

@@ -11,7 +11,7 @@ use weir_program::buckets::GroupTables;
 use weir_program::change::Change;
 
 /// A program in a batch engine, and its clock.
-pub(super) struct Rig {
+pub(super) struct FlowRig {
     engine: Engine,
     /// What a daemon keeps across programs.
     tables: GroupTables,
@@ -20,11 +20,11 @@ pub(super) struct Rig {
     now_ns: u64,
 }
 
-impl Rig {
-    pub fn new(program: &Program) -> Rig {
+impl FlowRig {
+    pub fn new(program: &Program) -> FlowRig {
         let tables = GroupTables::new(program);
         let engine = Engine::with_tables(program, TableHash::new([1, 2]), &tables).expect("it compiles");
-        Rig { engine, tables, pools: Pools::region(2), batch: Batch::new(), now_ns: 0 }
+        FlowRig { engine, tables, pools: Pools::region(2), batch: Batch::new(), now_ns: 0 }
     }
 
     /// Swaps the program, as a reload does.
@@ -122,7 +122,7 @@ proptest! {
         // The running app knows the entries of all back ends, including those that are down.
         let full = configured(true, &states, &weights);
         let mut places = Place::find(&full, "dns");
-        let mut rig = Rig::new(&full);
+        let mut rig = FlowRig::new(&full);
         let mut kept: Vec<Option<u8>> = (0..FLOWS).map(|flow| rig.send(flow)).collect();
         for change in changes {
             match change {
@@ -166,10 +166,10 @@ proptest! {
 #[test]
 fn a_draining_back_end_keeps_its_flows_and_one_that_is_down_loses_them() {
     let program = program(vec![service("dns", By::FiveTuple)], true);
-    let mut rig = Rig::new(&program);
+    let mut rig = FlowRig::new(&program);
     let places = Place::find(&program, "dns");
     let of =
-        |rig: &mut Rig, flows: std::ops::Range<u16>| flows.map(|flow| rig.send(flow)).collect::<Vec<_>>();
+        |rig: &mut FlowRig, flows: std::ops::Range<u16>| flows.map(|flow| rig.send(flow)).collect::<Vec<_>>();
     let before = of(&mut rig, 0..100);
     rig.apply(places[1].changes((State::Up, State::Draining), 1));
     assert_eq!(of(&mut rig, 0..100), before);
@@ -193,8 +193,8 @@ fn a_full_table_moves_no_flow_and_new_ones_go_where_the_buckets_say() {
     let services = vec![service("dns", By::FiveTuple)];
     let small = program_of(Lb { services: services.clone(), flows: 16, ..Lb::default() }, true);
     let stateless = Service { stateless: true, ..services[0].clone() };
-    let mut buckets = Rig::new(&program(vec![stateless], true));
-    let mut rig = Rig::new(&small);
+    let mut buckets = FlowRig::new(&program(vec![stateless], true));
+    let mut rig = FlowRig::new(&small);
     let said: Vec<_> = (0..200).map(|flow| (rig.send(flow), buckets.send(flow))).collect();
     assert!(said.iter().all(|(sent, bucket)| sent == bucket && sent.is_some()));
     // Flows in the table stay, regardless of the buckets; the others follow the buckets.
@@ -211,9 +211,9 @@ fn a_back_end_comes_out_of_maintenance_while_the_program_runs() {
         let all = Service { stateless, ..service("dns", By::FiveTuple) };
         let mut fewer = all.clone();
         change(&mut fewer, |back_ends| back_ends[1].state = State::Maintenance);
-        let mut rig = Rig::new(&program(vec![fewer], true));
+        let mut rig = FlowRig::new(&program(vec![fewer], true));
         let places = Place::find(&program(vec![all], true), "dns");
-        let sees = |rig: &mut Rig, flows: std::ops::Range<u16>| {
+        let sees = |rig: &mut FlowRig, flows: std::ops::Range<u16>| {
             flows.filter_map(|flow| rig.send(flow)).any(|to| to == 1)
         };
         assert!(!sees(&mut rig, 0..100));
@@ -256,7 +256,7 @@ impl Fleet {
     }
 
     /// Changes something: mostly a weight, sometimes a state, and occasionally everything is reloaded.
-    fn change(&mut self, number: u32, rig: &mut Rig, places: &[Place]) {
+    fn change(&mut self, number: u32, rig: &mut FlowRig, places: &[Place]) {
         let at = self.below(BACK_ENDS as u32) as usize;
         match self.below(100) {
             0 => rig.swap(&self.program(&self.states)),
@@ -287,10 +287,10 @@ fn ten_thousand_random_changes_move_no_flow_that_had_a_live_back_end() {
     let (states, weights) = ([State::Up; BACK_ENDS], [1; BACK_ENDS]);
     let mut fleet = Fleet { states, weights, lost: [0; BACK_ENDS], flows, random: 7 };
     let full = fleet.program(&states);
-    let (mut rig, places) = (Rig::new(&full), Place::find(&full, "dns"));
+    let (mut rig, places) = (FlowRig::new(&full), Place::find(&full, "dns"));
     let client =
         |flow: u32| (Ipv4Addr::from_bits(0x0a01_0000 + flow / 50_000), (flow % 50_000) as u16 + 1024);
-    let send = |rig: &mut Rig, flow| {
+    let send = |rig: &mut FlowRig, flow| {
         let (src, sport) = client(flow);
         rig.send_from(src, sport).expect("somebody is up")
     };

@@ -2,7 +2,7 @@
 //! alone. The tests cover every mode and way of choosing, and back ends by `ip` or `mac`, with and without
 //! checks.
 
-use super::flows::Rig;
+use super::flows::FlowRig;
 use super::*;
 use crate::health::{Fail, Guarded, Health, LbApp, SETTLE_NS, Times, Watch};
 use serde_json::Value;
@@ -40,7 +40,7 @@ pub(super) fn modes_at(at: u8) -> [Mode; 7] {
 
 /// A kind of service with flows.
 #[derive(Clone, Copy, Debug)]
-struct Kind {
+struct ServiceKind {
     mode: usize,
     new_flows: NewFlows,
     resolved: bool,
@@ -48,7 +48,7 @@ struct Kind {
     fail: Fail,
 }
 
-fn kinds() -> Vec<Kind> {
+fn kinds() -> Vec<ServiceKind> {
     let mut all = Vec::new();
     for mode in 0..modes_at(0).len() {
         for new_flows in [NewFlows::Hash, NewFlows::RoundRobin, NewFlows::LeastFlows] {
@@ -56,7 +56,7 @@ fn kinds() -> Vec<Kind> {
                 // Without checks, it makes no difference.
                 let fails = [Fail::All, Fail::Drop, Fail::Last, Fail::Reject];
                 for fail in fails.into_iter().take(if checked { 4 } else { 1 }) {
-                    all.push(Kind { mode, new_flows, resolved, checked, fail });
+                    all.push(ServiceKind { mode, new_flows, resolved, checked, fail });
                 }
             }
         }
@@ -84,7 +84,7 @@ pub(super) fn balanced(mode: usize, count: u8) -> Lb {
     Lb { services: vec![one], flows: 1024, nat_pools, ..Lb::default() }
 }
 
-fn balancer(kind: Kind) -> Lb {
+fn balancer(kind: ServiceKind) -> Lb {
     let mut lb = balanced(kind.mode, COUNT);
     lb.services[0].new_flows = kind.new_flows;
     if kind.resolved {
@@ -124,10 +124,10 @@ fn balancer(kind: Kind) -> Lb {
 }
 
 /// The app, the engine that carries out its changes, and a surrounding network.
-struct World {
+struct LossyNetwork {
     app: LbApp,
-    engine: Rig,
-    kind: Kind,
+    engine: FlowRig,
+    kind: ServiceKind,
     now_ns: u64,
     /// Back ends that are cut off in both directions.
     silent: Vec<u8>,
@@ -135,15 +135,16 @@ struct World {
     confirmed: Vec<Hop>,
 }
 
-impl World {
-    fn new(kind: Kind) -> World {
+impl LossyNetwork {
+    fn new(kind: ServiceKind) -> LossyNetwork {
         let lb = balancer(kind);
         let mut program = program_of(lb.clone(), true);
         lb.settle(&(0..COUNT).map(|at| (hop(at), mac(at))).collect::<HashMap<_, _>>(), &mut program);
         let mut app = LbApp::new(lb.health.clone());
         app.bind(&program);
-        let engine = Rig::new(&program);
-        let mut world = World { app, engine, kind, now_ns: 0, silent: Vec::new(), confirmed: Vec::new() };
+        let engine = FlowRig::new(&program);
+        let mut world =
+            LossyNetwork { app, engine, kind, now_ns: 0, silent: Vec::new(), confirmed: Vec::new() };
         world.step(Event::Start);
         world.link(true);
         world.run(100);
@@ -228,7 +229,7 @@ enum Loss {
 fn without_link_or_with_all_lost_at_once_no_flow_ends() {
     for kind in kinds() {
         for loss in [Loss::Link, Loss::All] {
-            let mut world = World::new(kind);
+            let mut world = LossyNetwork::new(kind);
             let before = world.flows();
             assert!(before.iter().all(Option::is_some), "{kind:?}");
             world.lose(&[0, 1, 2]);
@@ -259,9 +260,9 @@ fn without_link_or_with_all_lost_at_once_no_flow_ends() {
 
 #[test]
 fn one_that_is_lost_alone_or_stays_lost_gives_its_flows_away() {
-    let can_lose = |kind: &Kind| kind.resolved || kind.checked;
+    let can_lose = |kind: &ServiceKind| kind.resolved || kind.checked;
     for kind in kinds().into_iter().filter(can_lose) {
-        let mut world = World::new(kind);
+        let mut world = LossyNetwork::new(kind);
         let before = world.flows();
         world.lose(&[1]);
         world.run(100);
@@ -271,7 +272,7 @@ fn one_that_is_lost_alone_or_stays_lost_gives_its_flows_away() {
             assert!(*before == Some(1) || before == after, "{kind:?}");
         }
         // It does not return with the link.
-        let mut world = World::new(kind);
+        let mut world = LossyNetwork::new(kind);
         let before = world.flows();
         assert!(before.contains(&Some(1)), "{kind:?}");
         world.lose(&[0, 1, 2]);
@@ -290,7 +291,7 @@ fn one_that_is_lost_alone_or_stays_lost_gives_its_flows_away() {
 #[test]
 fn what_an_operator_wants_holds_without_a_link() {
     for kind in kinds() {
-        let mut world = World::new(kind);
+        let mut world = LossyNetwork::new(kind);
         let before = world.flows();
         world.request("drain dns b0");
         world.lose(&[0, 1, 2]);
@@ -305,9 +306,14 @@ fn what_an_operator_wants_holds_without_a_link() {
 
 #[test]
 fn a_reload_and_another_process_know_the_last_mac_addresses() {
-    let kind =
-        Kind { mode: 0, new_flows: NewFlows::RoundRobin, resolved: true, checked: true, fail: Fail::Drop };
-    let mut world = World::new(kind);
+    let kind = ServiceKind {
+        mode: 0,
+        new_flows: NewFlows::RoundRobin,
+        resolved: true,
+        checked: true,
+        fail: Fail::Drop,
+    };
+    let mut world = LossyNetwork::new(kind);
     world.lose(&[0, 1, 2]);
     world.link(false);
     world.run(1000);
@@ -335,7 +341,8 @@ fn a_reload_and_another_process_know_the_last_mac_addresses() {
 fn a_failed_check_has_the_neighbour_confirmed_until_the_back_end_is_down() {
     for resolved in [true, false] {
         let (mode, new_flows) = (0, NewFlows::Hash);
-        let mut world = World::new(Kind { mode, new_flows, resolved, checked: true, fail: Fail::All });
+        let mut world =
+            LossyNetwork::new(ServiceKind { mode, new_flows, resolved, checked: true, fail: Fail::All });
         assert_eq!(world.confirmed, []);
         world.silent.push(1);
         world.run(1000);

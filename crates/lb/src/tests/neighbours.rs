@@ -1,7 +1,7 @@
 //! Back ends that are named by their IP address: the initial program, and the changes of the running app. The
 //! interpreter and the engine get the same input and behave the same.
 
-use super::flows::Rig;
+use super::flows::FlowRig;
 use super::*;
 use crate::health::{Fail, Guarded, Health, LbApp};
 use serde_json::Value;
@@ -59,7 +59,7 @@ fn settled(lb: &Lb, known: &[u8]) -> Program {
 struct Both {
     app: LbApp,
     interpreter: Interpreter,
-    engine: Rig,
+    engine: FlowRig,
     said: Vec<String>,
     resolved: Vec<Hop>,
     changes: usize,
@@ -71,7 +71,7 @@ impl Both {
         let program = settled(lb, known);
         let mut app = LbApp::new(lb.health.clone());
         app.bind(&program);
-        let engine = Rig::new(&program);
+        let engine = FlowRig::new(&program);
         // Both pick from the engine's buckets.
         let interpreter = interpreter(&program);
         let mut both =

@@ -1,6 +1,6 @@
 //! Back ends by the server IDs in QUIC connection IDs.
 
-use super::flows::Rig;
+use super::flows::FlowRig;
 use super::*;
 use crate::Place;
 use weir_program::buckets::BucketTable;
@@ -29,9 +29,9 @@ fn packet(client: u8, sport: u16, server: u8) -> Vec<u8> {
 #[test]
 fn a_client_that_migrates_keeps_its_back_end_while_that_is_there() {
     let program = program(services(), true);
-    let mut rig = Rig::new(&program);
+    let mut rig = FlowRig::new(&program);
     let places = Place::find(&program, "h3");
-    let to = |rig: &mut Rig, client: u8| rig.frame(&packet(client, 4000 + u16::from(client), 1));
+    let to = |rig: &mut FlowRig, client: u8| rig.frame(&packet(client, 4000 + u16::from(client), 1));
     assert!((0..40).all(|client| to(&mut rig, client) == Some(1)), "whatever the 5-tuple is");
     // It drains, and keeps its connections; then it is down, and others serve its connections, each by its
     // flow.
@@ -50,7 +50,7 @@ fn a_client_that_migrates_keeps_its_back_end_while_that_is_there() {
 fn an_unknown_server_id_is_assigned_as_without_quic() {
     let (with, mut without) = (services(), services());
     without[0].quic = None;
-    let mut rigs = [with, without].map(|services| Rig::new(&program(services, true)));
+    let mut rigs = [with, without].map(|services| FlowRig::new(&program(services, true)));
     for client in 0..40 {
         let [one, other] = rigs.each_mut().map(|rig| rig.frame(&packet(client, 4000, 9)));
         assert!(one.is_some() && one == other);
@@ -61,7 +61,7 @@ fn an_unknown_server_id_is_assigned_as_without_quic() {
 fn stateless_services_have_it_as_well() {
     let mut services = services();
     services[0].stateless = true;
-    let mut rig = Rig::new(&program(services, true));
+    let mut rig = FlowRig::new(&program(services, true));
     assert!((0..40).all(|client| rig.frame(&packet(client, 4000, 2)) == Some(2)));
 }
 

@@ -58,7 +58,7 @@ fn mixed(family: usize) -> Lb {
 }
 
 /// Engines that pass frames to each other.
-struct Crew {
+struct PassingEngines {
     engines: Vec<Engine>,
     pools: Pools,
     batch: Batch,
@@ -66,11 +66,11 @@ struct Crew {
     handed_over: usize,
 }
 
-impl Crew {
-    fn new(program: &Program, workers: usize) -> Crew {
+impl PassingEngines {
+    fn new(program: &Program, workers: usize) -> PassingEngines {
         let engine = |_| Engine::new(program, TableHash::new([1, 2])).expect("it compiles");
         let engines = (0..workers).map(engine).collect();
-        Crew { engines, pools: Pools::region(1), batch: Batch::new(), now_ns: 0, handed_over: 0 }
+        PassingEngines { engines, pools: Pools::region(1), batch: Batch::new(), now_ns: 0, handed_over: 0 }
     }
 
     /// Returns where a frame goes, and its new content. Its queue is independent of its worker.
@@ -127,7 +127,8 @@ fn several_workers_do_what_one_does_with_answers_errors_and_fragments_of_all_ser
         let program = program_of(mixed(family), true);
         assert_eq!(owners(&program).1, []);
         for workers in [2, 4] {
-            let (mut one, mut all) = (Crew::new(&program, 1), Crew::new(&program, workers));
+            let (mut one, mut all) =
+                (PassingEngines::new(&program, 1), PassingEngines::new(&program, workers));
             let (mut sent, mut translated) = (0, 0);
             let mut both = |input: PortId, frame: &[u8]| {
                 let (wanted, found) = (one.send(input, frame), all.send(input, frame));
@@ -171,7 +172,7 @@ fn several_workers_do_what_one_does_with_answers_errors_and_fragments_of_all_ser
 #[test]
 fn a_back_end_may_be_a_client_of_another_that_is_translated() {
     let program = program_of(mixed(0), true);
-    let mut all = Crew::new(&program, 4);
+    let mut all = PassingEngines::new(&program, 4);
     for sport in 4000..4100 {
         let src = back_end(0, 0, 0);
         let request = to(OURS, &format!("src={src} dst={} proto=udp sport={sport} dport=53", vip(0, 1)));
@@ -197,7 +198,7 @@ fn sharing() -> Lb {
 fn no_two_flows_become_the_same_and_the_way_back_restores_the_packet() {
     let program = program_of(sharing(), true);
     for workers in [1, 2, 4] {
-        let mut all = Crew::new(&program, workers);
+        let mut all = PassingEngines::new(&program, workers);
         let mut taken: HashMap<(u8, Vec<u8>), String> = HashMap::new();
         let (mut dropped, mut state) = (0, workers as u64);
         let mut below = |limit: u64| {

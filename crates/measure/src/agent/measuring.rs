@@ -7,8 +7,8 @@
 use super::exports::Exports;
 use super::names::Named;
 use crate::export::{End, Given};
-use crate::{Board, HISTORY, Measurement, Sum, Told};
 use crate::{FlowRecord, Part, Seed, Summary};
+use crate::{HISTORY, MeasurePublisher, Measurement, MeasurementReport, Sum};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -67,7 +67,7 @@ pub struct Measuring {
     /// Until when each pipe of each worker has reported everything, in milliseconds.
     complete_ms: HashMap<(u8, Arc<str>), u64>,
     exports: Exports,
-    told: Told,
+    told: MeasurementReport,
     /// Whether there is something to report.
     changed: bool,
 }
@@ -77,7 +77,7 @@ impl Measuring {
     pub fn new(wanted: Measurement, workers: usize) -> Measuring {
         let summary = Summary::new(&wanted.settings, Seed::random());
         let exports = Exports::start(&wanted);
-        let told = Told { shed: wanted.settings.fit().1, ..Told::default() };
+        let told = MeasurementReport { shed: wanted.settings.fit().1, ..MeasurementReport::default() };
         Measuring {
             wanted,
             workers,
@@ -100,7 +100,7 @@ impl Measuring {
         }
         let quiet = Measurement { ipfix: None, parquet: None, ..wanted.clone() };
         let began = Measuring::new(quiet, workers);
-        let told = Told { shed: began.told.shed.clone(), ..self.told };
+        let told = MeasurementReport { shed: began.told.shed.clone(), ..self.told };
         Measuring { wanted, told, exports, ..began }
     }
 
@@ -247,7 +247,7 @@ impl Measuring {
         Some((self.wanted.name.clone(), part))
     }
 
-    fn board(&self) -> &Board {
+    fn board(&self) -> &MeasurePublisher {
         &self.wanted.board
     }
 }

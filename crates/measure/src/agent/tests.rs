@@ -2,12 +2,12 @@
 
 use super::names::Named;
 use super::*;
-use crate::{Board, Settings};
+use crate::{MeasurePublisher, Settings};
 use weir_engine::delta::{Belonging, DeltaReason};
 use weir_packet::FlowKey;
 
 /// A measurement of pipe `f` in intervals of 100 ms.
-fn wanted(board: &Board) -> Measurement {
+fn wanted(board: &MeasurePublisher) -> Measurement {
     Measurement {
         name: "m".into(),
         pipes: vec!["f".into()],
@@ -31,13 +31,13 @@ fn at(now_ms: u64) -> Times {
 
 struct Rig {
     measuring: Measuring,
-    board: Board,
+    board: MeasurePublisher,
     pipe: Arc<str>,
 }
 
 impl Rig {
     fn new(workers: usize) -> Rig {
-        let board = Board::default();
+        let board = MeasurePublisher::default();
         Rig { measuring: Measuring::new(wanted(&board), workers), board, pipe: "f".into() }
     }
 
@@ -65,7 +65,7 @@ impl Rig {
 }
 
 /// The start and the packets of each completed interval.
-fn intervals(board: &Board) -> Vec<(u64, u64)> {
+fn intervals(board: &MeasurePublisher) -> Vec<(u64, u64)> {
     board.look().history.iter().map(|sum| (sum.start_ns / 1_000_000, sum.packets)).collect()
 }
 
@@ -134,7 +134,7 @@ fn times_that_wrapped_are_of_the_last_weeks() {
 fn a_reload_goes_on_with_the_same_measurement_and_begins_another_with_the_same_totals() {
     let mut rig = Rig::new(1);
     rig.give(0, 1, 5, (10, 10));
-    let board = Board::default();
+    let board = MeasurePublisher::default();
     let Rig { measuring, pipe, .. } = rig;
     let mut rig = Rig { measuring: measuring.succeed(wanted(&board), 1), board: board.clone(), pipe };
     rig.swept(0, 100);

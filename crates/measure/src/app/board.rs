@@ -14,7 +14,7 @@ pub const HISTORY: usize = 60;
 
 /// What the collector publishes about a measurement.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct MeasurementReport {
     /// The last completed interval.
     pub interval: Option<Arc<Report>>,
     /// The totals of the last intervals, newest last.
@@ -79,11 +79,11 @@ pub struct Export {
 
 /// Where the collector's thread publishes what it knows, for the app. Each reload creates new boards.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Told>>);
+pub struct MeasurePublisher(Arc<Mutex<MeasurementReport>>);
 
-impl Board {
+impl MeasurePublisher {
     /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
-    pub fn look(&self) -> MutexGuard<'_, Told> {
+    pub fn look(&self) -> MutexGuard<'_, MeasurementReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -93,12 +93,12 @@ impl Board {
 pub(super) struct Measure {
     pub name: String,
     pub interval_ms: u64,
-    pub board: Board,
+    pub board: MeasurePublisher,
 }
 
 impl Measure {
     /// The common beginning of every answer.
-    fn answer(&self, told: &Told) -> Value {
+    fn answer(&self, told: &MeasurementReport) -> Value {
         let [records, packets, bytes] = told.records;
         let mut json = json!({
             "name": self.name, "interval_ms": self.interval_ms, "intervals": told.intervals,

@@ -2,7 +2,7 @@
 //!
 //! The app writes a pipe in front of the destination of a port's frames, or has a configured pipe measured.
 //! The flows' counts are summed up by the agent, on the collector's thread: the app only defines what is
-//! wanted ([`Measurement`]) and shows what the agent has published on the [`Board`].
+//! wanted ([`Measurement`]) and shows what the agent has published on the [`MeasurePublisher`].
 
 mod board;
 mod pages;
@@ -11,7 +11,7 @@ mod tests;
 mod text;
 mod yaml;
 
-pub use board::{Board, Export, HISTORY, Sum, Told};
+pub use board::{Export, HISTORY, MeasurePublisher, MeasurementReport, Sum};
 pub(crate) use yaml::measurements;
 
 use crate::{Settings, agent};
@@ -61,7 +61,7 @@ pub struct Measurement {
     /// The files that they are written to.
     pub parquet: Option<Parquet>,
     /// Where results are published.
-    pub board: Board,
+    pub board: MeasurePublisher,
 }
 
 /// An overlay whose flows are measured.

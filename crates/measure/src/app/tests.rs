@@ -1,7 +1,7 @@
 //! What the app answers from what the collector has published.
 
 use super::board::Measure;
-use super::{Board, Export, Sum, text};
+use super::{Export, MeasurePublisher, Sum, text};
 use crate::{FlowRecord, Part, Report, Seed, Settings, Summary};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -26,11 +26,11 @@ fn report() -> Report {
     summary.close(0, 1_000_000_000)
 }
 
-fn app(board: &Board) -> Measure {
+fn app(board: &MeasurePublisher) -> Measure {
     Measure { name: "edge".into(), interval_ms: 1_000, board: board.clone() }
 }
 
-fn told(board: &Board) {
+fn told(board: &MeasurePublisher) {
     let report = report();
     let mut told = board.look();
     told.history.push_back(Sum::of(&report));
@@ -51,14 +51,14 @@ fn asked(app: &mut Measure, request: &str) -> Result<Value, String> {
 
 #[test]
 fn before_the_first_interval_it_says_that_there_is_none() {
-    let answer = asked(&mut app(&Board::default()), "interval").unwrap();
+    let answer = asked(&mut app(&MeasurePublisher::default()), "interval").unwrap();
     assert_eq!((&answer["last"], &answer["packets"]), (&Value::Null, &json!(0)));
     assert!(text::interval(&answer).contains("no interval has ended yet"));
 }
 
 #[test]
 fn an_interval_is_told_with_what_must_be_known_of_it() {
-    let board = Board::default();
+    let board = MeasurePublisher::default();
     told(&board);
     let answer = asked(&mut app(&board), "interval").unwrap();
     assert_eq!((&answer["last"]["packets"], &answer["late_packets"]), (&json!(42), &json!(5)));
@@ -74,7 +74,7 @@ fn an_interval_is_told_with_what_must_be_known_of_it() {
 
 #[test]
 fn the_number_of_its_metrics_does_not_depend_on_the_traffic() {
-    let board = Board::default();
+    let board = MeasurePublisher::default();
     told(&board);
     let app = app(&board);
     assert_eq!((app.gauges().len(), app.counts().len()), (7, 11));
@@ -83,13 +83,13 @@ fn the_number_of_its_metrics_does_not_depend_on_the_traffic() {
 
 #[test]
 fn after_a_reload_the_last_interval_is_still_there() {
-    let (old, new) = (Board::default(), Board::default());
+    let (old, new) = (MeasurePublisher::default(), MeasurePublisher::default());
     told(&old);
     let mut heir = app(&new);
     heir.inherit(Box::new(app(&old)));
     assert_eq!(asked(&mut heir, "interval").unwrap()["last"]["packets"], 42);
     // What the collector has published for the new one stays.
     new.look().intervals = 9;
-    heir.inherit(Box::new(app(&Board::default())));
+    heir.inherit(Box::new(app(&MeasurePublisher::default())));
     assert_eq!(asked(&mut heir, "interval").unwrap()["intervals"], 9);
 }

@@ -1,7 +1,7 @@
 //! Reads measurements from the configuration, and writes their pipes.
 
 use super::board::Measure;
-use super::{Board, Ipfix, Measurement, OfOverlay, Parquet};
+use super::{Ipfix, MeasurePublisher, Measurement, OfOverlay, Parquet};
 use crate::export::NO_PARQUET;
 use crate::{Part, Settings};
 use std::net::SocketAddr;
@@ -206,19 +206,19 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     if scope.report.errors() > before {
         return None;
     }
-    let (name, board) = (name?, Board::default());
+    let (name, board) = (name?, MeasurePublisher::default());
     let mut overlay = None;
     let (fronts, pipes, own) = match at {
-        Place::Overlay(name) => {
+        MeasurementPort::Overlay(name) => {
             let pipes = vec![flow_table("overlay", &name)];
             overlay = Some(OfOverlay { name, flush_ms: u64::from(measured.period_ms) });
             (Vec::new(), pipes, Vec::new())
         }
-        Place::Ports(ports) => {
+        MeasurementPort::Ports(ports) => {
             let (fronts, pipes) = write(&name, &ports, &front, scope);
             (fronts, pipes, Vec::new())
         }
-        Place::Pipes(all) => {
+        MeasurementPort::Pipes(all) => {
             let pipes = all.iter().map(|(pipe, span)| measure(*pipe, measured, *span, scope));
             let pipes = pipes.collect::<Option<Vec<String>>>()?;
             let mut place = |key| section.get(key).map(|node| scope.report.origin(node.span));
@@ -239,14 +239,14 @@ fn parts() -> Vec<Part> {
 }
 
 /// The place of a measurement.
-enum Place {
+enum MeasurementPort {
     Ports(Vec<PortId>),
     /// With the places of their names.
     Pipes(Vec<(PipeId, Span)>),
     Overlay(String),
 }
 
-fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
+fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<MeasurementPort> {
     if let Some(node) = section.get("overlay") {
         for key in ["port", "pipe", "key", "flows", "idle_timeout", "flush_packets"] {
             if let Some(node) = section.get(key) {
@@ -256,10 +256,10 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
             }
         }
         return text(node, "the name of an overlay app", scope.report)
-            .map(|name| Place::Overlay(name.into()));
+            .map(|name| MeasurementPort::Overlay(name.into()));
     }
     match (section.get("port"), section.get("pipe")) {
-        (Some(node), None) => ports(node, scope).map(Place::Ports),
+        (Some(node), None) => ports(node, scope).map(MeasurementPort::Ports),
         (None, Some(node)) => {
             for key in ["flows", "idle_timeout"] {
                 if let Some(node) = section.get(key) {
@@ -273,7 +273,7 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Place> {
                 let at = named("pipe", node, names, scope.report)?;
                 Some((PipeId(at as u16), node.span))
             };
-            nodes.iter().map(&mut pipe).collect::<Option<Vec<_>>>().map(Place::Pipes)
+            nodes.iter().map(&mut pipe).collect::<Option<Vec<_>>>().map(MeasurementPort::Pipes)
         }
         (Some(_), Some(node)) => {
             scope.report.error(node.span, "`port` or `pipe`, not both");

@@ -11,11 +11,11 @@ const FLOWS: usize = 1 << 18;
 /// Flows that have not been reported yet. Packets and bytes of all records add up to those of all frames. A
 /// flow has several records only if there are more flows than can be remembered at a time.
 #[derive(Debug, Default)]
-pub struct Flows {
+pub struct UnreportedFlows {
     flows: HashMap<FlowKey, FlowRecord>,
 }
 
-impl Flows {
+impl UnreportedFlows {
     /// Counts a frame of a flow. If there are too many flows, all are reported to `give`.
     pub fn add(&mut self, one: &FlowRecord, give: impl FnMut(Given)) {
         if let Some(flow) = self.flows.get_mut(&one.key) {
@@ -58,7 +58,7 @@ mod tests {
 
     #[test]
     fn every_frame_is_in_one_record_also_when_there_are_too_many_flows() {
-        let (mut flows, mut given) = (Flows::default(), Vec::new());
+        let (mut flows, mut given) = (UnreportedFlows::default(), Vec::new());
         let mut give = |one: Given| given.push(one);
         let count = FLOWS as u64 + 1000;
         for n in 0..2 * count {

@@ -87,21 +87,21 @@ const NAMED_BYTES: usize = (DOMAIN.1 + INGRESS.1 + NAME.1) as usize;
 
 /// The kinds of records, each with its own template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kind {
+struct RecordKind {
     ipv6: bool,
     tunnelled: bool,
 }
 
-impl Kind {
-    const ALL: [Kind; 4] = [
-        Kind { ipv6: false, tunnelled: false },
-        Kind { ipv6: true, tunnelled: false },
-        Kind { ipv6: false, tunnelled: true },
-        Kind { ipv6: true, tunnelled: true },
+impl RecordKind {
+    const ALL: [RecordKind; 4] = [
+        RecordKind { ipv6: false, tunnelled: false },
+        RecordKind { ipv6: true, tunnelled: false },
+        RecordKind { ipv6: false, tunnelled: true },
+        RecordKind { ipv6: true, tunnelled: true },
     ];
 
-    fn of(key: &FlowKey) -> Kind {
-        Kind { ipv6: key.src().is_ipv6(), tunnelled: key.vni().is_some() }
+    fn of(key: &FlowKey) -> RecordKind {
+        RecordKind { ipv6: key.src().is_ipv6(), tunnelled: key.vni().is_some() }
     }
 
     fn template(self) -> u16 {
@@ -170,7 +170,7 @@ impl Encoder {
     /// Appends a record. If it does not fit into the message, the message is first passed to `send`, with the
     /// number of its records of flows; `now_s` is its time, in seconds since 1970.
     pub fn add(&mut self, given: &Given, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
-        let kind = Kind::of(&given.record.key);
+        let kind = RecordKind::of(&given.record.key);
         let names = [&given.target, &given.ingress, &given.point];
         let numbers = names.map(|name| name.as_ref().map_or(0, |name| self.number(name)));
         if self.message.is_empty() {
@@ -256,7 +256,7 @@ impl Encoder {
 
     fn templates(&mut self) {
         self.open(TEMPLATES);
-        for kind in Kind::ALL {
+        for kind in RecordKind::ALL {
             self.put(kind.template().to_be_bytes());
             self.put((kind.elements().count() as u16).to_be_bytes());
             for (element, bytes) in kind.elements() {
@@ -289,7 +289,7 @@ impl Encoder {
     }
 
     /// The elements of a record, in the template's order.
-    fn record(&mut self, Given { record, end, .. }: &Given, numbers: [u32; 3], kind: Kind) {
+    fn record(&mut self, Given { record, end, .. }: &Given, numbers: [u32; 3], kind: RecordKind) {
         let (key, observed, [egress, ingress, point]) = (&record.key, &record.observed, numbers);
         self.address(key.src());
         self.address(key.dst());

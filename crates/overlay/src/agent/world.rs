@@ -7,7 +7,7 @@ use super::translation::{ORIGINAL, REPLY, read};
 use crate::bpf::OverlayTuple;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;
-use weir_netlink::{Address, Event, Forwarding, Link, Mac, Neighbour, Object, Route, find, nud};
+use weir_netlink::{Address, Forwarding, Link, Mac, Neighbour, NetlinkEvent, Object, Route, find, nud};
 
 /// NFNL_SUBSYS_NFTABLES, NFT_MSG_NEWGEN: a transaction is complete.
 const NEWGEN: u16 = 10 << 8 | 15;
@@ -132,7 +132,7 @@ impl World {
     /// Takes a message, and appends the resulting changes.
     pub fn take(&mut self, source: Source, kind: u16, body: &[u8], changes: &mut Vec<Change>) {
         match (source, kind) {
-            (Source::Route, kind) => self.event(Event::parse(kind, body), changes),
+            (Source::Route, kind) => self.event(NetlinkEvent::parse(kind, body), changes),
             (Source::Filter, NEWGEN) => changes.push(Change::Policy),
             (Source::Filter, CONNECTION_ENDED) => {
                 let tuples = ended(body);
@@ -142,7 +142,7 @@ impl World {
         }
     }
 
-    fn event(&mut self, Event { exists, object }: Event, changes: &mut Vec<Change>) {
+    fn event(&mut self, NetlinkEvent { exists, object }: NetlinkEvent, changes: &mut Vec<Change>) {
         match object {
             Object::BridgePort(index) => {
                 let is_pod = self.links.get(&index).is_some_and(|port| self.is_pod(port));

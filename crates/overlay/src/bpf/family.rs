@@ -1,7 +1,7 @@
 //! The programs for pods with one IP version, and their maps.
 
 use super::counts::EVENTS;
-use super::flow::{OverlayGone, OverlayTuple, Table};
+use super::flow::{FlowReader, OverlayGone, OverlayTuple};
 use super::layout::{Layout, OverlayIp, WAYS};
 use super::{
     AT_POD, AT_UPLINK, OVERLAY_COUNTS, OVERLAY_TRANSLATIONS_MAX, OverlaySettings, OverlaySweep, STAMPS,
@@ -209,10 +209,10 @@ impl Family {
         ["overlay_send", "overlay_receive"].into_iter().filter_map(id).collect()
     }
 
-    pub fn flows(&self) -> Result<Table, MapError> {
+    pub fn flows(&self) -> Result<FlowReader, MapError> {
         let Some(Map::Array(data)) = self.ebpf.map("table") else { unreachable!("overlay.bpf.c defines it") };
         let own = data.fd().as_fd().try_clone_to_owned()?;
-        Ok(Table::new(self.layout, Map::Array(MapData::from_fd(own)?)))
+        Ok(FlowReader::new(self.layout, Map::Array(MapData::from_fd(own)?)))
     }
 
     pub fn program(&mut self, name: &str) -> Result<&mut SchedClassifier, ProgramError> {

@@ -238,16 +238,16 @@ fn number(bytes: &[u8], at: usize) -> u32 {
 }
 
 /// Reads flows.
-pub struct OverlayFlows(Vec<Table>);
+pub struct OverlayFlows(Vec<FlowReader>);
 
 /// Reads the flows of one IP version.
-pub(super) struct Table {
+pub(super) struct FlowReader {
     layout: Layout,
     map: Map,
 }
 
 impl OverlayFlows {
-    pub(super) fn new(tables: Vec<Table>) -> OverlayFlows {
+    pub(super) fn new(tables: Vec<FlowReader>) -> OverlayFlows {
         OverlayFlows(tables)
     }
 
@@ -272,9 +272,9 @@ impl OverlayFlows {
     }
 }
 
-impl Table {
-    pub fn new(layout: Layout, map: Map) -> Table {
-        Table { layout, map }
+impl FlowReader {
+    pub fn new(layout: Layout, map: Map) -> FlowReader {
+        FlowReader { layout, map }
     }
 
     /// Returns the flows in some sets, and how many sets there are.

@@ -32,7 +32,7 @@ const ZEROS: usize = 4;
 
 /// How many bytes of a frame are read as headers; the rest is payload.
 #[derive(Clone, Copy, PartialEq)]
-enum Reading {
+enum HeaderBytes {
     Transport,
     Network,
 }
@@ -46,7 +46,7 @@ impl Recipe {
 }
 
 pub(super) fn recipe_of(frame: &[u8], nesting: usize) -> Recipe {
-    for reading in [Reading::Transport, Reading::Network] {
+    for reading in [HeaderBytes::Transport, HeaderBytes::Network] {
         let exact = |recipe: &Recipe| recipe.build() == frame;
         if let Some(recipe) = read(frame, reading, nesting).filter(exact) {
             return plain(recipe, frame);
@@ -92,7 +92,7 @@ fn transport_checksum(recipe: &mut Recipe) -> Option<&mut Checksum> {
     }
 }
 
-fn read(frame: &[u8], reading: Reading, nesting: usize) -> Option<Recipe> {
+fn read(frame: &[u8], reading: HeaderBytes, nesting: usize) -> Option<Recipe> {
     let headers = parse(frame, Depth::L3).ok()?;
     let headers = headers.outer();
     let l3 = headers.at(Base::L3);
@@ -131,7 +131,7 @@ fn read_arp(packet: &[u8]) -> Option<Arp> {
     })
 }
 
-fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Level, Reading, usize)) -> Option<()> {
+fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Level, HeaderBytes, usize)) -> Option<()> {
     let (headers, reading, nesting) = how;
     let (l3, l4) = (headers.at(Base::L3), headers.at(Base::L4));
     let (mut ip, end) = if headers.layers.has(Layer::Ipv4) {
@@ -145,7 +145,7 @@ fn read_ip(recipe: &mut Recipe, frame: &[u8], how: (&Level, Reading, usize)) -> 
     let segment = frame.get(l4..end)?;
     let is_first = ip.fragment.is_none_or(|part| part.offset == 0);
     let transport = match headers.protocol {
-        _ if reading == Reading::Network || !is_first => None,
+        _ if reading == HeaderBytes::Network || !is_first => None,
         PROTOCOL_UDP => Some(read_udp(segment, nesting)?),
         PROTOCOL_TCP => Some(read_tcp(segment)?),
         PROTOCOL_ICMP if ip.addresses.is_ipv4() => Some(read_icmp(segment)?),
@@ -247,12 +247,12 @@ fn be32(bytes: &[u8], at: usize) -> Option<u32> {
 }
 
 /// Collects the words of a line. Default values are left out, except those that readers look for.
-pub(super) struct Line {
+pub(super) struct Description {
     pub(super) words: Vec<String>,
     pub(super) is_short: bool,
 }
 
-impl Line {
+impl Description {
     pub(super) fn say(&mut self, key: &str, value: impl Display) {
         self.words.push(format!("{key}={value}"));
     }
@@ -295,7 +295,7 @@ impl Line {
 
 impl Display for Recipe {
     fn fmt(&self, f: &mut Formatter<'_>) -> Written {
-        let mut line = Line { words: Vec::new(), is_short: f.alternate() };
+        let mut line = Description { words: Vec::new(), is_short: f.alternate() };
         match &self.body {
             Body::Raw(bytes) => line.bytes("hex", bytes),
             _ => say_frame(&mut line, self),
@@ -304,7 +304,7 @@ impl Display for Recipe {
     }
 }
 
-fn say_frame(line: &mut Line, recipe: &Recipe) {
+fn say_frame(line: &mut Description, recipe: &Recipe) {
     line.mac_unless("eth.src", recipe.eth_src, ETH_SRC);
     line.mac_unless("eth.dst", recipe.eth_dst, ETH_DST);
     for (key, tag) in [("vlan", recipe.vlan), ("second_vlan", recipe.second_vlan)] {
@@ -340,7 +340,7 @@ impl Display for Tag {
     }
 }
 
-fn say_ip(line: &mut Line, ip: &Ip) {
+fn say_ip(line: &mut Description, ip: &Ip) {
     match ip.addresses {
         Addresses::V4(src, dst) => line.words.push(format!("src={src} dst={dst}")),
         Addresses::V6(src, dst) => line.words.push(format!("src={src} dst={dst}")),
@@ -392,7 +392,7 @@ impl Display for Extension {
     }
 }
 
-fn say_transport(line: &mut Line, ip: &Ip) {
+fn say_transport(line: &mut Description, ip: &Ip) {
     match &ip.transport {
         Transport::Udp(udp) => say_udp(line, udp),
         Transport::Tcp(tcp) => say_tcp(line, tcp),
@@ -408,7 +408,7 @@ fn say_transport(line: &mut Line, ip: &Ip) {
     }
 }
 
-fn say_udp(line: &mut Line, udp: &Udp) {
+fn say_udp(line: &mut Description, udp: &Udp) {
     line.words.push(format!("proto=udp sport={} dport={}", udp.sport, udp.dport));
     match (udp.checksum, &udp.tunnel) {
         (Checksum::Value(0), Some(_)) => {}
@@ -421,7 +421,7 @@ fn say_udp(line: &mut Line, udp: &Udp) {
     }
 }
 
-fn say_tcp(line: &mut Line, tcp: &Tcp) {
+fn say_tcp(line: &mut Description, tcp: &Tcp) {
     line.words.push(format!("proto=tcp sport={} dport={}", tcp.sport, tcp.dport));
     let letters: String =
         FLAG_LETTERS.chars().enumerate().filter(|(bit, _)| tcp.flags >> bit & 1 == 1).map(|x| x.1).collect();

@@ -1,8 +1,8 @@
 //! Tunnels in recipes: any kind of [`TunnelKind`], its header in plain words (`vni=7`) or byte by byte
 //! (`header=...`), and the frame or packet inside.
 
-use super::describe::{Line, recipe_of};
-use super::words::{Words, hex, recipe};
+use super::describe::{Description, recipe_of};
+use super::words::{RecipeWords, hex, recipe};
 use super::{Addresses, Body, NESTING_MAX, Recipe, RecipeError};
 use crate::TunnelKind;
 use crate::tunnel::Inside;
@@ -76,7 +76,7 @@ impl Tunnel {
         (tunnel.kind.protocol(tunnel.inside()) == protocol).then_some((tunnel, length))
     }
 
-    pub(super) fn say(&self, line: &mut Line) {
+    pub(super) fn say(&self, line: &mut Description) {
         if self.kind != TunnelKind::Vxlan || self.header.is_some() {
             line.say("tunnel", self.kind);
         }
@@ -100,14 +100,14 @@ impl Tunnel {
 }
 
 /// The kind of tunnel that the words mean: the named one, or else VXLAN if there is a VNI or an inner frame.
-pub(super) fn kind(words: &mut Words<'_>) -> Result<Option<TunnelKind>, RecipeError> {
+pub(super) fn kind(words: &mut RecipeWords<'_>) -> Result<Option<TunnelKind>, RecipeError> {
     let named = words.value("tunnel", TunnelKind::from_word)?;
     let meant = words.find("vni").is_some() || words.find("inner").is_some();
     Ok(named.or(meant.then_some(TunnelKind::Vxlan)))
 }
 
 /// The tunnel of this kind that the words describe.
-pub(super) fn tunnel(kind: TunnelKind, words: &mut Words<'_>) -> Result<Tunnel, RecipeError> {
+pub(super) fn tunnel(kind: TunnelKind, words: &mut RecipeWords<'_>) -> Result<Tunnel, RecipeError> {
     let spec = kind.spec();
     let header = words.value("header", hex)?;
     let id = match spec.id.filter(|_| header.is_none()) {

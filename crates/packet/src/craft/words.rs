@@ -97,12 +97,12 @@ pub struct RecipeError {
     /// The offending word.
     pub word: String,
     /// What is wrong with it.
-    pub problem: Problem,
+    pub problem: WordError,
 }
 
 /// What is wrong with a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub enum WordError {
     /// No `=` in it, and not `inner(...)`.
     NotKeyValue,
     /// No such key.
@@ -131,21 +131,23 @@ impl std::fmt::Display for RecipeError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "`{}` at column {}: ", self.word, self.at + 1)?;
         match &self.problem {
-            Problem::NotKeyValue => write!(f, "write key=value, or inner(...)"),
-            Problem::UnknownKey => {
+            WordError::NotKeyValue => write!(f, "write key=value, or inner(...)"),
+            WordError::UnknownKey => {
                 let keys: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
                 write!(f, "no such key; the keys are {}", keys.join(" "))
             }
-            Problem::Twice => write!(f, "the key was there before; say it once"),
-            Problem::Expected(value) => write!(f, "the value must be {value}"),
-            Problem::OutOfPlace(needs) => write!(f, "it does not apply here; it needs {needs}"),
-            Problem::Families => write!(f, "source and destination must both be IPv4 or both be IPv6"),
-            Problem::Parenthesis => write!(f, "parentheses do not match; close each inner( with one )"),
-            Problem::TooDeep => write!(f, "more than {NESTING_MAX} recipes inside each other; take one out"),
-            Problem::TooLong(bytes) => {
+            WordError::Twice => write!(f, "the key was there before; say it once"),
+            WordError::Expected(value) => write!(f, "the value must be {value}"),
+            WordError::OutOfPlace(needs) => write!(f, "it does not apply here; it needs {needs}"),
+            WordError::Families => write!(f, "source and destination must both be IPv4 or both be IPv6"),
+            WordError::Parenthesis => write!(f, "parentheses do not match; close each inner( with one )"),
+            WordError::TooDeep => {
+                write!(f, "more than {NESTING_MAX} recipes inside each other; take one out")
+            }
+            WordError::TooLong(bytes) => {
                 write!(f, "the frame would have {bytes} bytes; {FRAME_MAX} is the limit")
             }
-            Problem::TooShort(bytes) => {
+            WordError::TooShort(bytes) => {
                 write!(f, "headers and payload have {bytes} bytes; len= must not be less")
             }
         }
@@ -156,26 +158,26 @@ impl FromStr for Recipe {
     type Err = RecipeError;
 
     fn from_str(text: &str) -> Result<Recipe, RecipeError> {
-        recipe(Place { text, at: 0 }, 0, true)
+        recipe(TextSpan { text, at: 0 }, 0, true)
     }
 }
 
 /// A part of the text and where it begins.
 #[derive(Clone, Copy)]
-pub(super) struct Place<'t> {
+pub(super) struct TextSpan<'t> {
     text: &'t str,
     at: usize,
 }
 
-impl Place<'_> {
-    fn error(&self, problem: Problem) -> RecipeError {
+impl TextSpan<'_> {
+    fn error(&self, problem: WordError) -> RecipeError {
         RecipeError { at: self.at, word: self.text.to_string(), problem }
     }
 }
 
 /// Reads a recipe for a frame, or for an IP packet without Ethernet.
-pub(super) fn recipe(place: Place<'_>, depth: usize, ethernet: bool) -> Result<Recipe, RecipeError> {
-    let mut words = Words::split(place, depth)?;
+pub(super) fn recipe(place: TextSpan<'_>, depth: usize, ethernet: bool) -> Result<Recipe, RecipeError> {
+    let mut words = RecipeWords::split(place, depth)?;
     let mut recipe = Recipe::default();
     if ethernet {
         if let Some(bytes) = words.value("hex", hex)? {
@@ -195,7 +197,7 @@ pub(super) fn recipe(place: Place<'_>, depth: usize, ethernet: bool) -> Result<R
 }
 
 /// Ethernet and what follows it.
-fn frame(recipe: &mut Recipe, words: &mut Words<'_>) -> Result<(), RecipeError> {
+fn frame(recipe: &mut Recipe, words: &mut RecipeWords<'_>) -> Result<(), RecipeError> {
     recipe.eth_src = words.value("eth.src", mac)?.unwrap_or(recipe.eth_src);
     recipe.eth_dst = words.value("eth.dst", mac)?.unwrap_or(recipe.eth_dst);
     recipe.vlan = words.value("vlan", tag)?;
@@ -209,21 +211,21 @@ fn frame(recipe: &mut Recipe, words: &mut Words<'_>) -> Result<(), RecipeError> 
 /// Returns the recipe if its frame is within the limits; `less` of its bytes do not count.
 fn limited(
     mut recipe: Recipe,
-    place: Place<'_>,
-    length_word: Option<Place<'_>>,
+    place: TextSpan<'_>,
+    length_word: Option<TextSpan<'_>>,
     less: usize,
 ) -> Result<Recipe, RecipeError> {
     let length = recipe.length.take();
     let needed = recipe.build().len() - less;
     recipe.length = length;
     match (length, length_word) {
-        _ if needed > FRAME_MAX => Err(place.error(Problem::TooLong(needed))),
-        (Some(length), Some(word)) if length < needed => Err(word.error(Problem::TooShort(needed))),
+        _ if needed > FRAME_MAX => Err(place.error(WordError::TooLong(needed))),
+        (Some(length), Some(word)) if length < needed => Err(word.error(WordError::TooShort(needed))),
         _ => Ok(recipe),
     }
 }
 
-fn body(words: &mut Words<'_>) -> Result<Body, RecipeError> {
+fn body(words: &mut RecipeWords<'_>) -> Result<Body, RecipeError> {
     if let Some(is_reply) =
         words.value("arp", |value| choice(value, &[("request", false), ("reply", true)]))?
     {
@@ -237,7 +239,7 @@ fn body(words: &mut Words<'_>) -> Result<Body, RecipeError> {
     ip(words).map(Body::Ip)
 }
 
-fn ip(words: &mut Words<'_>) -> Result<Ip, RecipeError> {
+fn ip(words: &mut RecipeWords<'_>) -> Result<Ip, RecipeError> {
     let addresses = addresses(words)?;
     let is_ipv4 = addresses.is_ipv4();
     let mut ip = Ip { addresses, ..Ip::default() };
@@ -266,7 +268,7 @@ fn ip(words: &mut Words<'_>) -> Result<Ip, RecipeError> {
 }
 
 /// Both addresses; a missing one defaults to the other's family.
-fn addresses(words: &mut Words<'_>) -> Result<Addresses, RecipeError> {
+fn addresses(words: &mut RecipeWords<'_>) -> Result<Addresses, RecipeError> {
     let dst_word = words.find("dst");
     let (src, dst) = (words.value("src", parsed::<IpAddr>)?, words.value("dst", parsed::<IpAddr>)?);
     let Addresses::V4(v4_src, v4_dst) = Ip::default().addresses else { unreachable!("the default is IPv4") };
@@ -279,7 +281,7 @@ fn addresses(words: &mut Words<'_>) -> Result<Addresses, RecipeError> {
         (Some(IpAddr::V6(src)), None) => Ok(Addresses::V6(src, v6(2))),
         (None, Some(IpAddr::V6(dst))) => Ok(Addresses::V6(v6(1), dst)),
         (Some(IpAddr::V6(src)), Some(IpAddr::V6(dst))) => Ok(Addresses::V6(src, dst)),
-        _ => Err(dst_word.unwrap_or(words.whole).error(Problem::Families)),
+        _ => Err(dst_word.unwrap_or(words.whole).error(WordError::Families)),
     }
 }
 
@@ -289,7 +291,7 @@ enum Protocol {
     Number(u8),
 }
 
-fn transport(words: &mut Words<'_>, is_ipv4: bool, is_first: bool) -> Result<Transport, RecipeError> {
+fn transport(words: &mut RecipeWords<'_>, is_ipv4: bool, is_first: bool) -> Result<Transport, RecipeError> {
     let kind = if is_first { tunnel::kind(words)? } else { None };
     if let Some(kind) = kind.filter(|kind| !kind.is_udp()) {
         return tunnel::tunnel(kind, words).map(Transport::Tunnel);
@@ -297,8 +299,12 @@ fn transport(words: &mut Words<'_>, is_ipv4: bool, is_first: bool) -> Result<Tra
     let word = words.find("proto");
     let protocol = words.value("proto", protocol)?.unwrap_or(Protocol::Named(PROTOCOL_UDP));
     match (protocol, word) {
-        (Protocol::Named(PROTOCOL_ICMP), Some(word)) if !is_ipv4 => Err(word.error(Problem::OutOfPlace(V4))),
-        (Protocol::Named(PROTOCOL_ICMPV6), Some(word)) if is_ipv4 => Err(word.error(Problem::OutOfPlace(V6))),
+        (Protocol::Named(PROTOCOL_ICMP), Some(word)) if !is_ipv4 => {
+            Err(word.error(WordError::OutOfPlace(V4)))
+        }
+        (Protocol::Named(PROTOCOL_ICMPV6), Some(word)) if is_ipv4 => {
+            Err(word.error(WordError::OutOfPlace(V6)))
+        }
         (Protocol::Named(PROTOCOL_UDP), _) if is_first => udp(words, kind).map(Transport::Udp),
         (Protocol::Named(PROTOCOL_TCP), _) if is_first => tcp(words).map(Transport::Tcp),
         (Protocol::Named(_), _) if is_first => {
@@ -308,7 +314,7 @@ fn transport(words: &mut Words<'_>, is_ipv4: bool, is_first: bool) -> Result<Tra
     }
 }
 
-fn udp(words: &mut Words<'_>, kind: Option<TunnelKind>) -> Result<Udp, RecipeError> {
+fn udp(words: &mut RecipeWords<'_>, kind: Option<TunnelKind>) -> Result<Udp, RecipeError> {
     let tunnel = kind.map(|kind| tunnel::tunnel(kind, words)).transpose()?;
     let (dport, usual) = match kind {
         // RFC 7348 §5: the outer checksum should be zero.
@@ -326,7 +332,7 @@ fn udp(words: &mut Words<'_>, kind: Option<TunnelKind>) -> Result<Udp, RecipeErr
     Ok(Udp { sport, dport, checksum, tunnel })
 }
 
-fn tcp(words: &mut Words<'_>) -> Result<Tcp, RecipeError> {
+fn tcp(words: &mut RecipeWords<'_>) -> Result<Tcp, RecipeError> {
     Ok(Tcp {
         sport: words.number("sport", 0xffff)?.unwrap_or(1000) as u16,
         dport: words.number("dport", 0xffff)?.unwrap_or(2000) as u16,
@@ -340,7 +346,7 @@ fn tcp(words: &mut Words<'_>) -> Result<Tcp, RecipeError> {
 }
 
 /// An echo request unless said otherwise.
-fn icmp(words: &mut Words<'_>, kind: u8) -> Result<Icmp, RecipeError> {
+fn icmp(words: &mut RecipeWords<'_>, kind: u8) -> Result<Icmp, RecipeError> {
     Ok(Icmp {
         kind: words.number("icmp_type", 0xff)?.map_or(kind, |kind| kind as u8),
         code: words.number("icmp_code", 0xff)?.unwrap_or(0) as u8,
@@ -353,35 +359,35 @@ fn icmp(words: &mut Words<'_>, kind: u8) -> Result<Icmp, RecipeError> {
 #[derive(Clone, Copy)]
 pub(super) struct Word<'t> {
     key: &'static (&'static str, &'static str, &'static str),
-    pub(super) value: Place<'t>,
-    place: Place<'t>,
+    pub(super) value: TextSpan<'t>,
+    place: TextSpan<'t>,
 }
 
 impl<'t> Word<'t> {
-    fn read(place: Place<'t>) -> Result<Word<'t>, RecipeError> {
+    fn read(place: TextSpan<'t>) -> Result<Word<'t>, RecipeError> {
         let (key, value) = match place.text.strip_prefix("inner(").and_then(|rest| rest.strip_suffix(')')) {
             Some(value) => ("inner", value),
-            None if place.text.contains(['(', ')']) => return Err(place.error(Problem::Parenthesis)),
-            None => place.text.split_once('=').ok_or_else(|| place.error(Problem::NotKeyValue))?,
+            None if place.text.contains(['(', ')']) => return Err(place.error(WordError::Parenthesis)),
+            None => place.text.split_once('=').ok_or_else(|| place.error(WordError::NotKeyValue))?,
         };
-        let value = Place { text: value, at: place.at + key.len() + 1 };
+        let value = TextSpan { text: value, at: place.at + key.len() + 1 };
         let key =
-            KEYS.iter().find(|(name, ..)| *name == key).ok_or_else(|| place.error(Problem::UnknownKey))?;
+            KEYS.iter().find(|(name, ..)| *name == key).ok_or_else(|| place.error(WordError::UnknownKey))?;
         Ok(Word { key, value, place })
     }
 }
 
 /// The words of a recipe that have not been taken yet.
-pub(super) struct Words<'t> {
+pub(super) struct RecipeWords<'t> {
     words: Vec<Word<'t>>,
-    whole: Place<'t>,
+    whole: TextSpan<'t>,
     pub(super) depth: usize,
 }
 
-impl<'t> Words<'t> {
-    fn split(whole: Place<'t>, depth: usize) -> Result<Words<'t>, RecipeError> {
+impl<'t> RecipeWords<'t> {
+    fn split(whole: TextSpan<'t>, depth: usize) -> Result<RecipeWords<'t>, RecipeError> {
         if depth > NESTING_MAX {
-            return Err(whole.error(Problem::TooDeep));
+            return Err(whole.error(WordError::TooDeep));
         }
         let mut words: Vec<Word<'t>> = Vec::new();
         let mut at = 0;
@@ -389,18 +395,18 @@ impl<'t> Words<'t> {
             at += whole.text[at..].len() - whole.text[at..].trim_start().len();
             let length = word_length(&whole.text[at..]);
             if length == 0 {
-                return Ok(Words { words, whole, depth });
+                return Ok(RecipeWords { words, whole, depth });
             }
-            let word = Word::read(Place { text: &whole.text[at..at + length], at: whole.at + at })?;
+            let word = Word::read(TextSpan { text: &whole.text[at..at + length], at: whole.at + at })?;
             if words.iter().any(|earlier| earlier.key.0 == word.key.0) {
-                return Err(word.place.error(Problem::Twice));
+                return Err(word.place.error(WordError::Twice));
             }
             words.push(word);
             at += length;
         }
     }
 
-    pub(super) fn find(&self, key: &str) -> Option<Place<'t>> {
+    pub(super) fn find(&self, key: &str) -> Option<TextSpan<'t>> {
         self.words.iter().find(|word| word.key.0 == key).map(|word| word.place)
     }
 
@@ -416,7 +422,7 @@ impl<'t> Words<'t> {
         read: impl Fn(&str) -> Option<T>,
     ) -> Result<Option<T>, RecipeError> {
         let Some(word) = self.take(key) else { return Ok(None) };
-        read(word.value.text).map(Some).ok_or_else(|| word.place.error(Problem::Expected(word.key.1)))
+        read(word.value.text).map(Some).ok_or_else(|| word.place.error(WordError::Expected(word.key.1)))
     }
 
     pub(super) fn choice<T: Copy>(
@@ -434,7 +440,7 @@ impl<'t> Words<'t> {
     /// Checks that every word was taken; the first one left does not apply.
     fn done(self) -> Result<(), RecipeError> {
         match self.words.iter().min_by_key(|word| word.place.at) {
-            Some(word) => Err(word.place.error(Problem::OutOfPlace(word.key.2))),
+            Some(word) => Err(word.place.error(WordError::OutOfPlace(word.key.2))),
             None => Ok(()),
         }
     }

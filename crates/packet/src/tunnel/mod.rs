@@ -23,7 +23,7 @@ pub struct TunnelSpec {
     /// The word in configurations and output: `decap_WORD`, `encap_WORD`.
     pub word: &'static str,
     /// What precedes the tunnel header.
-    pub carrier: Carrier,
+    pub carrier: TunnelCarrier,
     /// The word for its ID and the ID's number of bits, if it has one.
     pub id: Option<(&'static str, u8)>,
     /// Whether a written header must have that ID.
@@ -43,7 +43,7 @@ pub struct TunnelSpec {
 
 /// What precedes a tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum TunnelCarrier {
     /// A UDP header with this destination port, unless the configuration specifies another.
     Udp(u16),
     /// An IP header with one of these protocol numbers.
@@ -98,28 +98,30 @@ macro_rules! tunnels {
 tunnels! {
     /// VXLAN (RFC 7348).
     Vxlan, vxlan: TunnelSpec {
-        word: "vxlan", carrier: Carrier::Udp(4789), id: Some(("vni", 24)), id_needed: true, checksum: None,
-        ethernet: true, ip: false, ethernet_first: true, malformed: DropReason::MalformedVxlan,
+        word: "vxlan", carrier: TunnelCarrier::Udp(4789), id: Some(("vni", 24)), id_needed: true,
+        checksum: None, ethernet: true, ip: false, ethernet_first: true,
+        malformed: DropReason::MalformedVxlan,
     };
     /// Geneve (RFC 8926).
     Geneve, geneve: TunnelSpec {
-        word: "geneve", carrier: Carrier::Udp(6081), id: Some(("vni", 24)), id_needed: true, checksum: None,
-        ethernet: true, ip: true, ethernet_first: true, malformed: DropReason::MalformedGeneve,
+        word: "geneve", carrier: TunnelCarrier::Udp(6081), id: Some(("vni", 24)), id_needed: true,
+        checksum: None, ethernet: true, ip: true, ethernet_first: true,
+        malformed: DropReason::MalformedGeneve,
     };
     /// GRE (RFC 2784, RFC 2890).
     Gre, gre: TunnelSpec {
-        word: "gre", carrier: Carrier::Ip(&[47]), id: Some(("key", 32)), id_needed: false,
+        word: "gre", carrier: TunnelCarrier::Ip(&[47]), id: Some(("key", 32)), id_needed: false,
             checksum: Some((0x80, 4)),
         ethernet: true, ip: true, ethernet_first: false, malformed: DropReason::MalformedGre,
     };
     /// IP in IP (RFC 2003, RFC 2473, RFC 4213).
     Ipip, ipip: TunnelSpec {
-        word: "ipip", carrier: Carrier::Ip(&[4, 41]), id: None, id_needed: false, checksum: None,
+        word: "ipip", carrier: TunnelCarrier::Ip(&[4, 41]), id: None, id_needed: false, checksum: None,
         ethernet: false, ip: true, ethernet_first: false, malformed: DropReason::MalformedInner,
     };
     /// GUE (draft-ietf-intarea-gue).
     Gue, gue: TunnelSpec {
-        word: "gue", carrier: Carrier::Udp(6080), id: None, id_needed: false, checksum: None,
+        word: "gue", carrier: TunnelCarrier::Udp(6080), id: None, id_needed: false, checksum: None,
         ethernet: false, ip: true, ethernet_first: false, malformed: DropReason::MalformedGue,
     };
 }
@@ -142,7 +144,7 @@ impl TunnelKind {
     pub fn of_protocol(protocol: u8) -> Option<TunnelKind> {
         let means = |kind: &TunnelKind| {
             matches!(kind.spec().carrier,
-            Carrier::Ip(numbers) if numbers.contains(&protocol))
+            TunnelCarrier::Ip(numbers) if numbers.contains(&protocol))
         };
         TunnelKind::ALL.iter().copied().find(means)
     }
@@ -151,16 +153,16 @@ impl TunnelKind {
     #[must_use]
     pub fn protocol(self, inside: Inside) -> u8 {
         match self.spec().carrier {
-            Carrier::Udp(_) => PROTOCOL_UDP,
-            Carrier::Ip(numbers) if numbers.contains(&inside.protocol()) => inside.protocol(),
-            Carrier::Ip(numbers) => numbers[0],
+            TunnelCarrier::Udp(_) => PROTOCOL_UDP,
+            TunnelCarrier::Ip(numbers) if numbers.contains(&inside.protocol()) => inside.protocol(),
+            TunnelCarrier::Ip(numbers) => numbers[0],
         }
     }
 
     /// Returns true if it runs over UDP.
     #[must_use]
     pub const fn is_udp(self) -> bool {
-        matches!(self.spec().carrier, Carrier::Udp(_))
+        matches!(self.spec().carrier, TunnelCarrier::Udp(_))
     }
 }
 
@@ -281,7 +283,7 @@ impl TunnelPorts {
     pub const STANDARD: TunnelPorts = {
         let (mut ports, mut at) = ([0; 8], 0);
         while at < TunnelKind::ALL.len() {
-            if let Carrier::Udp(port) = TunnelKind::ALL[at].spec().carrier {
+            if let TunnelCarrier::Udp(port) = TunnelKind::ALL[at].spec().carrier {
                 ports[at] = port;
             }
             at += 1;

@@ -275,7 +275,7 @@ impl Prober {
             match found.round_trip_ns {
                 Some(round_trip_ns) => {
                     let known = running.nodes[at].known.clone();
-                    self.member.tell(between, Shared { known, round_trip_ns });
+                    self.member.publish(between, Shared { known, round_trip_ns });
                 }
                 None => self.member.give_up(between),
             }

@@ -292,7 +292,7 @@ fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
 }
 
 /// Plays a history; `check` sees the state after each event.
-fn tell(story: &[(usize, Event)], count: u16, mut check: impl FnMut(u64, &Paths)) {
+fn replay(story: &[(usize, Event)], count: u16, mut check: impl FnMut(u64, &Paths)) {
     let (mut paths, mut now, mut arrived) = (paths(count), 0, [0; 6]);
     for (path, event) in story {
         match *event {
@@ -322,7 +322,7 @@ proptest! {
     #[test]
     fn a_failed_path_is_never_chosen_while_another_lives(story in events(), count in 1_u16..6, seed: u64) {
         let mut random = Random::new(seed);
-        tell(&story, count, |now, paths| {
+        replay(&story, count, |now, paths| {
             let is_alive = |path: usize| paths.all()[path].state() != State::Failed;
             let lives = (0..usize::from(count)).any(is_alive);
             for avoid in (0..usize::from(count)).map(Some).chain([None]) {
@@ -337,7 +337,7 @@ proptest! {
 
     #[test]
     fn weights_are_within_limits_and_somebody_has_one(story in events(), count in 1_u16..6) {
-        tell(&story, count, |_, paths| {
+        replay(&story, count, |_, paths| {
             let shares = paths.shares();
             assert!(shares.iter().all(|share| *share <= FULL));
             assert!(shares.iter().sum::<u32>() > 0);
@@ -351,7 +351,7 @@ proptest! {
     #[test]
     fn buckets_leave_failed_paths_at_once_and_others_step_by_step(story in events(), seed: u64) {
         let (mut random, mut buckets) = (Random::new(seed), PathBuckets::new(&paths(5)));
-        tell(&story, 5, |_, paths| {
+        replay(&story, 5, |_, paths| {
             let shares = paths.shares();
             let moves = buckets.follow(paths, &mut random);
             let usable = moves.iter().filter(|one| shares[usize::from(one.from)] > 0).count();
@@ -364,7 +364,9 @@ proptest! {
     fn equal_stories_have_equal_ends(story in events(), seed: u64) {
         let told = |_: u8| {
             let (mut random, mut chosen) = (Random::new(seed), Vec::new());
-            tell(&story, 5, |now, paths| chosen.push((paths.choose(now, None, &mut random), paths.shares())));
+            replay(&story, 5, |now, paths| {
+                chosen.push((paths.choose(now, None, &mut random), paths.shares()));
+            });
             chosen
         };
         prop_assert_eq!(told(0), told(1));

@@ -186,7 +186,7 @@ impl PathPortApp {
         }
     }
 
-    pub(super) fn tell(&mut self, now_ns: u64, what: String, actions: &mut Vec<Action>) {
+    pub(super) fn log_change(&mut self, now_ns: u64, what: String, actions: &mut Vec<Action>) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }

@@ -44,7 +44,7 @@ impl PathPortApp {
             actions.extend(probes.iter().map(inject));
         }
         actions.extend(self.probe_large(now_ns));
-        told.into_iter().for_each(|what| self.tell(now_ns, what, actions));
+        told.into_iter().for_each(|what| self.log_change(now_ns, what, actions));
         if now_ns >= self.read_ns {
             let is_busy = self.nodes.iter().any(|node| node.paths.is_busy(now_ns));
             self.read_ns = now_ns + if is_busy { READ_NS } else { READ_IDLE_NS };
@@ -94,7 +94,7 @@ impl PathPortApp {
             match found.round_trip_ns {
                 Some(round_trip_ns) => {
                     settings = settings.allowing(round_trip_ns);
-                    self.member.tell(between, Shared { known: node.known.clone(), round_trip_ns });
+                    self.member.publish(between, Shared { known: node.known.clone(), round_trip_ns });
                 }
                 None => self.member.give_up(between),
             }

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{NonNull, null_mut};
 
 /// A key: two words.
-type Key = [u64; 2];
+type MemberKey = [u64; 2];
 
 unsafe extern "C" {
     fn weir_member_new(key_length: u32, keys: u32, bytes: f64) -> *mut c_void;
@@ -21,35 +21,35 @@ unsafe extern "C" {
 
 /// A sketch of `rte_member`.
 #[derive(Debug)]
-pub struct Member {
+pub struct MemberSketch {
     sketch: NonNull<c_void>,
     keys: usize,
 }
 
-impl Member {
+impl MemberSketch {
     /// Creates a sketch with five rows of counters of this many bytes in total, which also remembers this
     /// many keys. Every packet is counted. DPDK must be running: `_eal` proves it.
     ///
     /// # Errors
     /// Returns [`DpdkError::Start`] if the library refuses, for example for lack of memory.
-    pub fn new(_eal: Eal, keys: usize, bytes: usize) -> Result<Member, DpdkError> {
-        let length = size_of::<Key>() as u32;
+    pub fn new(_eal: Eal, keys: usize, bytes: usize) -> Result<MemberSketch, DpdkError> {
+        let length = size_of::<MemberKey>() as u32;
         // SAFETY: DPDK runs; the function keeps none of its arguments.
         let sketch = unsafe { weir_member_new(length, keys as u32, bytes as f64) };
         let refused = || DpdkError::Start(format!("rte_member refuses a sketch of {bytes} bytes"));
-        Ok(Member { sketch: NonNull::new(sketch).ok_or_else(refused)?, keys })
+        Ok(MemberSketch { sketch: NonNull::new(sketch).ok_or_else(refused)?, keys })
     }
 
     /// Counts a packet.
     #[inline]
-    pub fn add(&mut self, key: &Key) {
+    pub fn add(&mut self, key: &MemberKey) {
         // SAFETY: the sketch is alive, and a key has the length given to `weir_member_new`.
         unsafe { weir_member_add(self.sketch.as_ptr(), key.as_ptr().cast()) }
     }
 
     /// Returns the keys that it remembers, with their packets.
     #[must_use]
-    pub fn list(&self) -> Vec<(Key, u64)> {
+    pub fn list(&self) -> Vec<(MemberKey, u64)> {
         let (mut keys, mut counts) = (vec![null_mut(); self.keys], vec![0; self.keys]);
         // SAFETY: there is room for all keys that the sketch was created for, which are the most it reports.
         let found = unsafe { weir_member_list(self.sketch.as_ptr(), keys.as_mut_ptr(), counts.as_mut_ptr()) };
@@ -57,13 +57,13 @@ impl Member {
         let read = |(key, count): (&*mut c_void, &u64)| {
             // SAFETY: the library has written the addresses of keys that it holds until the sketch is freed
             // or counts again; they may lie at any address.
-            (unsafe { key.cast::<Key>().read_unaligned() }, *count)
+            (unsafe { key.cast::<MemberKey>().read_unaligned() }, *count)
         };
         keys[..found].iter().zip(&counts).map(read).collect()
     }
 }
 
-impl Drop for Member {
+impl Drop for MemberSketch {
     fn drop(&mut self) {
         // SAFETY: nothing else has the pointer, and it is not used again.
         unsafe { weir_member_free(self.sketch.as_ptr()) }

@@ -18,6 +18,6 @@ mod shim;
 
 pub use eal::{DpdkError, Eal, EalMemory, EalOptions, EalThread};
 pub use link::DpdkLink;
-pub use member::Member;
+pub use member::MemberSketch;
 pub use pool::{MBUF_ROOM, MbufPool};
 pub use port::{DESCRIPTORS, DpdkOptions, DpdkPort};

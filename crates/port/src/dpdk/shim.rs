@@ -31,7 +31,7 @@ pub(super) struct Burst {
 /// `struct weir_counters`: the driver's counters of the whole port.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
-pub(super) struct Counters {
+pub(super) struct DpdkCounters {
     pub missed: u64,
     pub no_mbuf: u64,
     pub receive_errors: u64,
@@ -41,7 +41,7 @@ pub(super) struct Counters {
 /// `struct weir_link`.
 #[derive(Default)]
 #[repr(C)]
-struct Link {
+struct DpdkLink {
     /// Mbit/s; 0 if unknown.
     speed: u32,
     up: u32,
@@ -56,8 +56,8 @@ struct Info {
     transmit_queues: u16,
 }
 
-const _: () = assert!(size_of::<Burst>() == 16 && size_of::<Counters>() == 32 && size_of::<Info>() == 36);
-const _: () = assert!(size_of::<Link>() == 8);
+const _: () = assert!(size_of::<Burst>() == 16 && size_of::<DpdkCounters>() == 32 && size_of::<Info>() == 36);
+const _: () = assert!(size_of::<DpdkLink>() == 8);
 const _: () = assert!(size_of::<Frame>() == 32 && align_of::<Frame>() == 8);
 
 unsafe extern "C" {
@@ -77,7 +77,7 @@ unsafe extern "C" {
     fn weir_port_start(port: u16, queues: u16, descriptors: u16, mtu: u16, pool: *mut c_void) -> c_int;
     fn weir_port_spread(port: u16, queues: u16, key: *mut u8, length: u8) -> c_int;
     fn weir_port_close(port: u16, queues: u16);
-    fn weir_port_link(port: u16, out: *mut Link) -> c_int;
+    fn weir_port_link(port: u16, out: *mut DpdkLink) -> c_int;
     fn weir_rx_burst(port: u16, queue: u16, out: *mut Frame, n: u16, pool: u32, sum: *mut Burst);
     fn weir_tx_burst(
         port: u16,
@@ -87,7 +87,7 @@ unsafe extern "C" {
         pool: u32,
         sum: *mut Burst,
     ) -> u64;
-    fn weir_port_counters(port: u16, out: *mut Counters) -> c_int;
+    fn weir_port_counters(port: u16, out: *mut DpdkCounters) -> c_int;
     fn weir_xstat_names(port: u16, names: *mut [u8; XSTAT_NAME], ids: *mut u64, n: u32) -> c_int;
     fn weir_xstats(port: u16, ids: *const u64, values: *mut u64, n: u32) -> c_int;
 }
@@ -280,10 +280,10 @@ impl Device {
     /// report it.
     pub fn link(&self) -> Result<LinkState, Errno> {
         let _asking = self.ask();
-        let mut link = Link::default();
+        let mut link = DpdkLink::default();
         // SAFETY: the port is ours until `drop`, so it is neither stopped nor closed meanwhile, and no other
-        // thread makes a call about it; its queues may be in use. The shim fills a `Link`, whose layout is
-        // asserted above, or leaves it unchanged.
+        // thread makes a call about it; its queues may be in use. The shim fills a `DpdkLink`, whose layout
+        // is asserted above, or leaves it unchanged.
         check(unsafe { weir_port_link(self.port, &raw mut link) })?;
         let up = link.up != 0;
         let speed_bps = (up && link.speed != 0).then(|| u64::from(link.speed) * 1_000_000);
@@ -291,10 +291,10 @@ impl Device {
     }
 
     /// Returns the driver's counters; zero for drivers without counters.
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> DpdkCounters {
         let _asking = self.ask();
-        let mut counters = Counters::default();
-        // SAFETY: the shim fills a `Counters`, whose layout is asserted above, or leaves it unchanged.
+        let mut counters = DpdkCounters::default();
+        // SAFETY: the shim fills a `DpdkCounters`, whose layout is asserted above, or leaves it unchanged.
         let _ = unsafe { weir_port_counters(self.port, &raw mut counters) };
         counters
     }

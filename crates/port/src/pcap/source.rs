@@ -44,7 +44,7 @@ impl Order {
 
 /// The data of a record.
 #[derive(Debug, Default)]
-enum Held {
+enum RecordData {
     /// There is no data.
     #[default]
     Nothing,
@@ -61,7 +61,7 @@ pub(super) struct Source<R> {
     there: usize,
     /// How many of these were read.
     at: usize,
-    held: Held,
+    held: RecordData,
     /// Data that began in one buffer and ended in another.
     together: Vec<u8>,
     pub(super) offset: u64,
@@ -100,12 +100,12 @@ impl<R: BufRead> Source<R> {
     /// Refills the buffer after everything in it was read.
     #[cold]
     fn turn(&mut self) -> Result<(), ReadError> {
-        if let Held::Here(place) = &self.held {
+        if let RecordData::Here(place) = &self.held {
             let place = place.clone();
             let mut together = std::mem::take(&mut self.together);
             together.clear();
             together.extend_from_slice(&self.buffer()?[place]);
-            (self.together, self.held) = (together, Held::Together);
+            (self.together, self.held) = (together, RecordData::Together);
         }
         self.input.consume(self.at);
         (self.at, self.there) = (0, 0);
@@ -170,7 +170,7 @@ impl<R: BufRead> Source<R> {
     #[inline]
     pub(super) fn hold(&mut self, wanted: u32, what: &'static str) -> Result<(), ReadError> {
         let wanted = wanted as usize;
-        self.held = Held::Nothing;
+        self.held = RecordData::Nothing;
         if wanted == 0 {
             return Ok(());
         }
@@ -182,7 +182,7 @@ impl<R: BufRead> Source<R> {
         if let Some(next) = ahead.get(wanted) {
             weir_packet::prefetch(next);
         }
-        self.held = Held::Here(self.at..self.at + wanted);
+        self.held = RecordData::Here(self.at..self.at + wanted);
         self.at += wanted;
         self.offset += wanted as u64;
         Ok(())
@@ -202,7 +202,7 @@ impl<R: BufRead> Source<R> {
             self.at += count;
         }
         self.must_be(together.len(), wanted, what)?;
-        (self.together, self.held) = (together, Held::Together);
+        (self.together, self.held) = (together, RecordData::Together);
         self.offset += wanted as u64;
         Ok(())
     }
@@ -211,9 +211,9 @@ impl<R: BufRead> Source<R> {
     #[inline]
     pub(super) fn held(&mut self) -> Result<&[u8], ReadError> {
         match &self.held {
-            Held::Nothing => Ok(&[]),
-            Held::Together => Ok(&self.together),
-            Held::Here(place) => {
+            RecordData::Nothing => Ok(&[]),
+            RecordData::Together => Ok(&self.together),
+            RecordData::Here(place) => {
                 let place = place.clone();
                 Ok(&self.buffer()?[place])
             }
@@ -223,7 +223,7 @@ impl<R: BufRead> Source<R> {
     /// Holds nothing any more.
     #[inline]
     pub(super) fn release(&mut self) {
-        self.held = Held::Nothing;
+        self.held = RecordData::Nothing;
     }
 
     /// Skips `wanted` bytes.

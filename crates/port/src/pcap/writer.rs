@@ -150,9 +150,9 @@ mod tests {
     use std::rc::Rc;
 
     #[derive(Clone, Default)]
-    struct Shared(Rc<RefCell<Vec<u8>>>);
+    struct SharedBuffer(Rc<RefCell<Vec<u8>>>);
 
-    impl Write for Shared {
+    impl Write for SharedBuffer {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.borrow_mut().write(bytes)
         }
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_collected_is_written_within_a_second() {
-        let output = Shared::default();
+        let output = SharedBuffer::default();
         let written = || output.0.borrow().len();
         let mut writer = Writer::new(output.clone()).unwrap();
         writer.settle(10).unwrap();

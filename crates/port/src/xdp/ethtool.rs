@@ -26,7 +26,7 @@ const ETH_FLAG_LRO: u32 = 1 << 15;
 
 /// `struct ifreq` with a pointer in its union, which is 24 bytes long.
 #[repr(C)]
-struct Request {
+struct IfreqPointer {
     name: [u8; 16],
     data: *mut c_void,
     rest: [u64; 2],
@@ -67,7 +67,7 @@ struct DriverInfo {
 /// `struct ethtool_cmd`.
 #[repr(C)]
 #[derive(Default)]
-struct Settings {
+struct EthtoolCmd {
     command: u32,
     modes: [u32; 2],
     speed: u16,
@@ -97,7 +97,7 @@ struct Rss {
 // more than fits.
 unsafe impl Answer for Rss {}
 // SAFETY: `struct ethtool_cmd` is 44 bytes long.
-unsafe impl Answer for Settings {}
+unsafe impl Answer for EthtoolCmd {}
 // SAFETY: `struct ethtool_value`.
 unsafe impl Answer for Value {}
 // SAFETY: `struct ethtool_channels`.
@@ -106,15 +106,15 @@ unsafe impl Answer for Channels {}
 unsafe impl Answer for DriverInfo {}
 
 const _: () =
-    assert!(size_of::<Request>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
-const _: () = assert!(size_of::<Settings>() == 44 && size_of::<Rss>() == 24 + 4 * RSS_WORDS);
+    assert!(size_of::<IfreqPointer>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
+const _: () = assert!(size_of::<EthtoolCmd>() == 44 && size_of::<Rss>() == 24 + 4 * RSS_WORDS);
 
 /// Names of features; the kernel has at most one for each bit of a 64-bit word.
 const FEATURES_MAX: usize = 256;
 
 /// `struct ethtool_gstrings` and its strings.
 #[repr(C)]
-struct Names {
+struct EthtoolStrings {
     command: u32,
     set: u32,
     count: u32,
@@ -131,7 +131,7 @@ struct Features {
 }
 
 // SAFETY: the kernel writes a name for each of its features, which are bits of a 64-bit word.
-unsafe impl Answer for Names {}
+unsafe impl Answer for EthtoolStrings {}
 // SAFETY: the kernel writes no more blocks than `count`.
 unsafe impl Answer for Features {}
 
@@ -197,7 +197,7 @@ impl Ethtool {
     /// feature with that name.
     #[must_use]
     pub fn feature(&self, interface: &str, wanted: &[u8]) -> Option<bool> {
-        let mut names = Names {
+        let mut names = EthtoolStrings {
             command: ETHTOOL_GSTRINGS,
             set: ETH_SS_FEATURES,
             count: 0,
@@ -264,7 +264,7 @@ impl Ethtool {
 
     /// Bits per second; `None` if the driver does not know.
     pub(super) fn speed_bps(&self, interface: &str) -> Option<u64> {
-        let mut settings = Settings { command: ETHTOOL_GSET, ..Settings::default() };
+        let mut settings = EthtoolCmd { command: ETHTOOL_GSET, ..EthtoolCmd::default() };
         self.ask(interface, &mut settings)?;
         let megabits = u32::from(settings.speed_high) << 16 | u32::from(settings.speed);
         // `SPEED_UNKNOWN` is -1, in 16 bits or in 32.
@@ -284,9 +284,9 @@ impl Ethtool {
     fn try_ask<T: Answer>(&self, interface: &str, answer: &mut T) -> io::Result<()> {
         let mut name = [0; 16];
         name[..15].get_mut(..interface.len()).ok_or(io::Errno::NODEV)?.copy_from_slice(interface.as_bytes());
-        let mut request = Request { name, data: std::ptr::from_mut(answer).cast(), rest: [0; 2] };
+        let mut request = IfreqPointer { name, data: std::ptr::from_mut(answer).cast(), rest: [0; 2] };
         // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer points to the command's structure
         // (`Answer`).
-        unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, Request>::new(&mut request)) }
+        unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, IfreqPointer>::new(&mut request)) }
     }
 }

@@ -22,7 +22,7 @@ use super::ethtool::Ethtool;
 use super::line::Line;
 use super::membership::{Admit, Groups, Membership};
 use super::succession::Offers;
-use super::{InterfaceNews, InterfaceState, Links, Rings, XdpError, XdpPort};
+use super::{InterfaceList, InterfaceNews, InterfaceState, Rings, XdpError, XdpPort};
 
 /// How frames get from the driver to weir.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,7 +211,7 @@ impl XdpInterface {
     }
 
     /// Reacts to what has happened to the interface, and returns it. Opening sockets takes milliseconds.
-    pub fn follow(&mut self, links: &Links) -> Vec<InterfaceNews> {
+    pub fn follow(&mut self, links: &InterfaceList) -> Vec<InterfaceNews> {
         let mut news = Vec::new();
         if self.is_prepared() {
             return news;

@@ -14,7 +14,7 @@ use weir_packet::RegionPool;
 
 use super::interface::Attached;
 use super::socket::{Binding, Socket};
-use super::succession::{Home, Left, Offer, Source};
+use super::succession::{Home, Left, Offer, SocketHandOver};
 use super::umem::Area;
 use super::{Mode, Rings, XdpError};
 
@@ -97,7 +97,7 @@ impl Orders {
 
 /// What happens to a socket when its port is closed.
 #[derive(Default)]
-enum Fate {
+enum SocketFate {
     #[default]
     Close,
     /// It stays open, because another process will continue with it.
@@ -118,10 +118,10 @@ pub(super) struct Line {
     unbound: Mutex<Option<Socket>>,
     /// A bound socket that will be handed over.
     adopted: Mutex<Option<Socket>>,
-    source: Source,
+    source: SocketHandOver,
     /// The socket that the port currently uses.
     current: Mutex<Weak<OwnedFd>>,
-    fate: Mutex<Fate>,
+    fate: Mutex<SocketFate>,
 }
 
 impl Line {
@@ -135,7 +135,7 @@ impl Line {
             order,
             unbound: Mutex::default(),
             adopted: Mutex::default(),
-            source: Source::of(pool),
+            source: SocketHandOver::of(pool),
             current: Mutex::default(),
             fate: Mutex::default(),
         }
@@ -169,7 +169,7 @@ impl Line {
 
     /// Gives the port's pool these chunks.
     pub(super) fn bring_home(&self, home: Home) {
-        self.give_order(|orders| orders.home = Some(home));
+        self.change_orders(|orders| orders.home = Some(home));
     }
 
     /// Orders the port to use the socket that the other process has left. Returns false if there is none.
@@ -186,7 +186,7 @@ impl Line {
         let (mode, interface) = (interface.mode(socket.is_zero_copy()), Arc::clone(interface));
         let bound = Bound { socket, mode, interface };
         bound.announce(self.queue)?;
-        self.give_order(|orders| orders.resume = Some((Box::new(bound), left)));
+        self.change_orders(|orders| orders.resume = Some((Box::new(bound), left)));
         Ok(true)
     }
 
@@ -201,29 +201,29 @@ impl Line {
         current.try_clone().ok()
     }
 
-    pub(super) fn source(&self) -> &Source {
+    pub(super) fn source(&self) -> &SocketHandOver {
         &self.source
     }
 
     /// Makes the port leave its socket open when it is closed.
-    pub(super) fn surrender(&self) {
-        *locked(&self.fate) = Fate::Leave;
+    pub(super) fn leave_open(&self) {
+        *locked(&self.fate) = SocketFate::Leave;
     }
 
     /// Whether the port will leave its socket open.
-    pub(super) fn is_surrendered(&self) -> bool {
-        matches!(*locked(&self.fate), Fate::Leave)
+    pub(super) fn is_left_open(&self) -> bool {
+        matches!(*locked(&self.fate), SocketFate::Leave)
     }
 
     /// Records the state in which the port has left its socket.
     pub(super) fn leave(&self, left: Left) {
-        *locked(&self.fate) = Fate::Left(left);
+        *locked(&self.fate) = SocketFate::Left(left);
     }
 
     /// Returns the state in which the port has left its socket: once, and `None` after that.
     pub(super) fn left(&self) -> Option<Left> {
         match std::mem::take(&mut *locked(&self.fate)) {
-            Fate::Left(left) => Some(left),
+            SocketFate::Left(left) => Some(left),
             _ => None,
         }
     }
@@ -259,10 +259,10 @@ impl Line {
 
     /// Orders the port to give up its socket.
     pub(super) fn detach(&self) {
-        self.give_order(|orders| orders.last = Order::Detach);
+        self.change_orders(|orders| orders.last = Order::Detach);
     }
 
-    fn give_order(&self, how: impl FnOnce(&mut Orders)) {
+    fn change_orders(&self, how: impl FnOnce(&mut Orders)) {
         if let Some(orders) = &mut *self.order() {
             how(orders);
             self.ordered.store(true, Ordering::Release);

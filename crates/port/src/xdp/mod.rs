@@ -40,7 +40,7 @@ pub use carrier::Carrier;
 pub use error::XdpError;
 pub use ethtool::{Ethtool, QueuesInUse};
 pub use interface::{Mode, Queues, Remnant, Wanted, XdpConfig, XdpInterface};
-pub use monitor::{LinkMonitor, Links};
+pub use monitor::{InterfaceList, LinkMonitor};
 pub use news::{InterfaceNews, InterfaceState};
 pub use port::{Rings, XdpPort};
 pub use report::{InterfaceReport, interfaces, obstacles};

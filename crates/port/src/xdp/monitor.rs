@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use weir_netlink::{Event, Groups, Link, Monitor, Object, Read, links};
+use weir_netlink::{Groups, Link, Monitor, NetlinkEvent, Object, Read, links};
 
 use super::XdpInterface;
 
@@ -20,7 +20,7 @@ pub struct LinkMonitor {
 }
 
 /// All interfaces at one moment.
-pub struct Links {
+pub struct InterfaceList {
     all: Vec<Link>,
     /// Interfaces that disappeared before, and whether they moved to another namespace; an interface with the
     /// same index is a different one, or has lost its sockets.
@@ -42,7 +42,7 @@ impl LinkMonitor {
     pub fn has_news<'a>(&mut self, ours: impl Iterator<Item = &'a XdpInterface> + Clone) -> bool {
         let mut news = false;
         let read = self.monitor.read(|kind, body| {
-            let Event { exists, object } = Event::parse(kind, body);
+            let NetlinkEvent { exists, object } = NetlinkEvent::parse(kind, body);
             match object {
                 Object::Link(link) => {
                     news |= ours.clone().any(|one| one.is(&link));
@@ -68,9 +68,9 @@ impl LinkMonitor {
     ///
     /// # Errors
     /// Returns the errors of netlink.
-    pub fn links(&mut self) -> io::Result<Links> {
+    pub fn links(&mut self) -> io::Result<InterfaceList> {
         let all = links()?;
-        Ok(Links { all, gone: std::mem::take(&mut self.gone) })
+        Ok(InterfaceList { all, gone: std::mem::take(&mut self.gone) })
     }
 }
 
@@ -80,7 +80,7 @@ impl AsFd for LinkMonitor {
     }
 }
 
-impl Links {
+impl InterfaceList {
     /// Returns the present state of an interface to which weir's program is attached; `None` if it is gone,
     /// was gone in the meantime, or has lost the program.
     pub(super) fn attached(&self, index: u32) -> Option<&Link> {
@@ -113,7 +113,8 @@ mod tests {
 
     #[test]
     fn an_interface_is_the_same_as_long_as_it_keeps_index_and_program() {
-        let mut links = Links { all: vec![one(5, "w9", 1, true), one(6, "w1", 2, false)], gone: [].into() };
+        let mut links =
+            InterfaceList { all: vec![one(5, "w9", 1, true), one(6, "w1", 2, false)], gone: [].into() };
         assert_eq!(links.attached(5).map(|link| link.name.as_str()), Some("w9"), "it was renamed");
         assert_eq!((links.attached(6), links.attached(7)), (None, None));
         links.gone.insert(5, true);
@@ -123,7 +124,8 @@ mod tests {
 
     #[test]
     fn an_interface_is_found_by_its_name_and_else_as_the_one_it_was() {
-        let links = Links { all: vec![one(5, "w9", 1, false), one(6, "w1", 2, false)], gone: [].into() };
+        let links =
+            InterfaceList { all: vec![one(5, "w9", 1, false), one(6, "w1", 2, false)], gone: [].into() };
         let index = |name, before| links.found(name, &before).map(|link| link.index);
         assert_eq!(index("w1", one(5, "w1", 1, false)), Some(6));
         assert_eq!(index("w0", one(5, "w0", 1, false)), Some(5), "under another name");

@@ -210,7 +210,7 @@ impl XdpPort {
 
     /// Carries out what the daemon has ordered.
     #[inline]
-    fn obey(&mut self, pool: &mut RegionPool) {
+    fn carry_out_orders(&mut self, pool: &mut RegionPool) {
         loop {
             match self.line.take_order() {
                 Order::Nothing => break,
@@ -237,11 +237,11 @@ impl XdpPort {
 
     /// Leaves the socket open for another process, if that was requested: received frames and frames being
     /// sent stay where they are. Returns false if the socket should be closed.
-    fn surrender(&mut self, pool: &mut RegionPool) -> bool {
-        if !self.line.is_surrendered() {
+    fn leave_open(&mut self, pool: &mut RegionPool) -> bool {
+        if !self.line.is_left_open() {
             return false;
         }
-        self.obey(pool);
+        self.carry_out_orders(pool);
         self.complete(pool);
         let (former, in_pieces) = (self.socket_statistics(), self.joining.is_in_pieces());
         let Some(bound) = self.bound.take() else { return false };
@@ -460,9 +460,9 @@ impl Port for XdpPort {
                 break;
             }
             if pieces == 1 {
-                socket.transmit.push(self.umem.surrender(pool, batch.take(slot)));
+                socket.transmit.push(self.umem.send_to_kernel(pool, batch.take(slot)));
             } else {
-                for piece in self.umem.surrender_big(pool, batch.take(slot)).as_slice() {
+                for piece in self.umem.send_pieces_to_kernel(pool, batch.take(slot)).as_slice() {
                     socket.transmit.push(*piece);
                 }
             }
@@ -476,7 +476,7 @@ impl Port for XdpPort {
 
     fn flush(&mut self, pools: &mut Pools) {
         let pool = pools.region_mut(self.umem.pool());
-        self.obey(pool);
+        self.carry_out_orders(pool);
         if self.counted.held + self.inherited > 0 {
             self.extra.kicks += self.socket().map_or(0, |socket| u64::from(socket.kick()));
             self.complete(pool);
@@ -524,7 +524,7 @@ impl Port for XdpPort {
 
     fn leave(&mut self, pools: &mut Pools) -> Leave {
         let pool = pools.region_mut(self.umem.pool());
-        if self.leaving.is_none() && self.surrender(pool) {
+        if self.leaving.is_none() && self.leave_open(pool) {
             return Leave::Closed(0);
         }
         match &self.leaving {
@@ -550,7 +550,7 @@ impl Port for XdpPort {
 
     /// Waits up to 100 ms for frames being sent. Returns how many were not sent; they are no longer `held`.
     fn close(&mut self, pools: &mut Pools) -> u64 {
-        if self.leaving.is_none() && self.surrender(pools.region_mut(self.umem.pool())) {
+        if self.leaving.is_none() && self.leave_open(pools.region_mut(self.umem.pool())) {
             return 0;
         }
         self.line.close();

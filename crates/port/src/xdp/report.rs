@@ -75,7 +75,8 @@ pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
 /// Returns those whose names are wanted, for ports with chunks of this size in bytes.
 fn with_chunk(chunk: usize, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<InterfaceReport>> {
     let (links, features) = (links()?, xdp_features());
-    let asked = Asked { ethtool: Ethtool::open()?, namespaces: Namespaces::default(), chunk: chunk as u32 };
+    let asked =
+        InterfaceQuery { ethtool: Ethtool::open()?, namespaces: Namespaces::default(), chunk: chunk as u32 };
     Ok(links
         .iter()
         .filter(|link| is_wanted(&link.name))
@@ -100,7 +101,7 @@ pub fn obstacles(interface: &str, chunk: usize) -> Vec<String> {
 }
 
 /// The query about interfaces.
-struct Asked {
+struct InterfaceQuery {
     ethtool: Ethtool,
     namespaces: Namespaces,
     /// The size of chunks, in bytes.
@@ -113,7 +114,12 @@ const ATTACHED: &str = "an XDP program is attached";
 /// The beginning of the advice about the other end of a veth that cannot be inspected.
 const FAR_UNKNOWN: &str = "the other end of veth";
 
-fn report(link: &Link, peer: Option<&Link>, features: XdpFeatures, asked: &Asked) -> InterfaceReport {
+fn report(
+    link: &Link,
+    peer: Option<&Link>,
+    features: XdpFeatures,
+    asked: &InterfaceQuery,
+) -> InterfaceReport {
     let ethtool = &asked.ethtool;
     let in_use = ethtool.queues(&link.name).map(|queues| (queues.rx, queues.tx));
     let (rx_queues, tx_queues) = in_use.unwrap_or((link.rx_queues, link.tx_queues));

@@ -122,17 +122,17 @@ impl Home {
 }
 
 /// What a port needs to offer its socket: its pool, as other processes know it.
-pub(super) struct Source {
+pub(super) struct SocketHandOver {
     pool: u32,
     chunks: u32,
     chunk: u32,
     file: Option<OwnedFd>,
 }
 
-impl Source {
-    pub(super) fn of(pool: &RegionPool) -> Source {
+impl SocketHandOver {
+    pub(super) fn of(pool: &RegionPool) -> SocketHandOver {
         let file = pool.file().and_then(|file| file.try_clone_to_owned().ok());
-        Source { pool: pool.id().0, chunks: pool.chunks(), chunk: pool.chunk() as u32, file }
+        SocketHandOver { pool: pool.id().0, chunks: pool.chunks(), chunk: pool.chunk() as u32, file }
     }
 
     fn memory(&self) -> Option<Memory> {
@@ -291,8 +291,8 @@ impl XdpInterface {
     }
 
     /// Makes the ports on these queues leave their sockets open when they are closed.
-    pub fn surrender(&self, queues: &[u32]) {
-        self.lines().iter().filter(|line| queues.contains(&line.queue())).for_each(|line| line.surrender());
+    pub fn leave_open(&self, queues: &[u32]) {
+        self.lines().iter().filter(|line| queues.contains(&line.queue())).for_each(|line| line.leave_open());
     }
 
     /// Returns the states in which ports have left their sockets, once.

@@ -143,8 +143,8 @@ impl Umem {
 
     /// Hands a frame to the kernel, as a descriptor for the transmit ring.
     #[inline]
-    pub(super) fn surrender(&mut self, pool: &RegionPool, frame: Frame) -> XdpDesc {
-        let (chunk, addr, len) = pool.surrender(frame);
+    pub(super) fn send_to_kernel(&mut self, pool: &RegionPool, frame: Frame) -> XdpDesc {
+        let (chunk, addr, len) = pool.release(frame);
         self.mark(chunk);
         XdpDesc { addr, len, options: XdpDescOptions::empty() }
     }
@@ -160,9 +160,9 @@ impl Umem {
     }
 
     /// Hands a frame of several pieces to the kernel, as descriptors for the transmit ring.
-    pub(super) fn surrender_big(&mut self, pool: &RegionPool, mut frame: Frame) -> Pieces {
+    pub(super) fn send_pieces_to_kernel(&mut self, pool: &RegionPool, mut frame: Frame) -> Pieces {
         with_first_piece(&mut frame, pool);
-        let (chunk, start, length) = pool.surrender(frame);
+        let (chunk, start, length) = pool.release(frame);
         let (end, mut at) = (start + u64::from(length), start);
         let absent = XdpDesc { addr: 0, len: 0, options: XdpDescOptions::empty() };
         let mut pieces = Pieces { all: [absent; PIECES_MAX], count: 0 };
@@ -292,7 +292,7 @@ mod tests {
         assert_eq!((umem.away(), pool.available()), (1, 1));
         let frame = umem.receive(&mut pool, &descriptor(address + 256, 60)).unwrap();
         assert_eq!((umem.away(), frame.room().headroom, frame.len()), (0, 256, 60));
-        let sent = umem.surrender(&pool, frame);
+        let sent = umem.send_to_kernel(&pool, frame);
         assert_eq!((sent.addr, sent.len, umem.away()), (address + 256, 60, 1));
         assert_eq!(umem.take_back(&mut pool, sent.addr), Ok(true));
         assert_eq!((umem.away(), pool.available()), (0, 2));
@@ -329,7 +329,7 @@ mod tests {
             frame.fill(&content).unwrap();
             let chunk = frame.handle() * 16384;
             assert_eq!(umem.pieces(&pool, &frame) as usize, expected.len());
-            let pieces = umem.surrender_big(&pool, frame);
+            let pieces = umem.send_pieces_to_kernel(&pool, frame);
             let placed: Vec<_> = pieces.as_slice().iter().map(|one| (one.addr - chunk, one.len)).collect();
             assert_eq!(placed, expected);
             let (base, _) = pool.region();
@@ -355,7 +355,7 @@ mod tests {
         pool.give(frame);
         let mut frame = pool.take().unwrap();
         frame.resize(9000).unwrap();
-        let pieces = umem.surrender_big(&pool, frame);
+        let pieces = umem.send_pieces_to_kernel(&pool, frame);
         umem.take_back(&mut pool, pieces.as_slice()[0].addr).unwrap();
         umem.close(None, &mut pool);
         assert_eq!((umem.away(), pool.available(), umem.further.iter().sum::<u8>()), (0, 3, 0));

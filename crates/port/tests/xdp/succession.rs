@@ -120,7 +120,7 @@ fn each_frame_arrives_once_while_a_socket_passes_from_one_to_the_next() {
             wait_until_sent(numbers.len() as u32 + WINDOW - 10, &sent);
             (0..20).for_each(|number| leave_in_the_ring(&mut near, time * 100 + number));
             let with_the_worker = [(); 3].map(|()| near.pools.first().take().unwrap());
-            old.surrender(&[0]);
+            old.leave_open(&[0]);
             assert_eq!(near.port.close(&mut near.pools), 0);
             let after = near.port.statistics();
             assert_eq!((after.held, after.transmitted - before.transmitted, after.lost_before), (0, 20, 0));

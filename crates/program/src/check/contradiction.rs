@@ -2,7 +2,7 @@
 
 use super::finding::FindingKind;
 use crate::{Criterion, Match};
-use weir_packet::tunnel::Carrier;
+use weir_packet::tunnel::TunnelCarrier;
 use weir_packet::{Field, FieldKind, Layer, LevelId, TunnelKind};
 
 /// What a packet must have to match a field: bits for layers and protocols, by level.
@@ -113,8 +113,8 @@ pub(super) fn of_field(field: Field) -> Meant {
         *outer |= bit(Layer::Tunnel);
     }
     match field.spec().tunnel.map(|kind| kind.spec().carrier) {
-        Some(Carrier::Udp(_)) => *outer |= bit(Layer::Udp) | bit(Layer::Ports),
-        Some(Carrier::Ip(_)) => *outer |= OTHER,
+        Some(TunnelCarrier::Udp(_)) => *outer |= bit(Layer::Udp) | bit(Layer::Ports),
+        Some(TunnelCarrier::Ip(_)) => *outer |= OTHER,
         None => {}
     }
     for level in [outer, inner] {

@@ -24,7 +24,7 @@ const PORTS: u8 = 4;
 
 /// What is at a level of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Part {
+enum LevelHeader {
     /// The headers that were received at this level, apart from the parts that were changed.
     Received(KeySource, u8),
     Other,
@@ -32,48 +32,50 @@ enum Part {
 
 /// What is known on a path about the current bytes, and about the flow keys, which are older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Known {
-    bytes: [Part; 2],
-    keys: [Part; 2],
+struct PathState {
+    bytes: [LevelHeader; 2],
+    keys: [LevelHeader; 2],
 }
 
-impl Part {
-    fn changed(self, parts: u8) -> Part {
+impl LevelHeader {
+    fn changed(self, parts: u8) -> LevelHeader {
         match self {
-            Part::Received(source, before) => Part::Received(source, before | parts),
-            Part::Other => Part::Other,
+            LevelHeader::Received(source, before) => LevelHeader::Received(source, before | parts),
+            LevelHeader::Other => LevelHeader::Other,
         }
     }
 }
 
-impl Known {
-    const RECEIVED: Known = {
-        let received = [Part::Received(KeySource::Outer, 0), Part::Received(KeySource::Inner, 0)];
-        Known { bytes: received, keys: received }
+impl PathState {
+    const RECEIVED: PathState = {
+        let received =
+            [LevelHeader::Received(KeySource::Outer, 0), LevelHeader::Received(KeySource::Inner, 0)];
+        PathState { bytes: received, keys: received }
     };
-    const NOTHING: Known = Known { bytes: [Part::Other; 2], keys: [Part::Other; 2] };
+    const NOTHING: PathState = PathState { bytes: [LevelHeader::Other; 2], keys: [LevelHeader::Other; 2] };
 
-    fn after(mut self, operation: &Operation) -> Known {
+    fn after(mut self, operation: &Operation) -> PathState {
         match operation {
-            Operation::Decap(_) => self.bytes = [self.bytes[1], Part::Other],
+            Operation::Decap(_) => self.bytes = [self.bytes[1], LevelHeader::Other],
             // A frame that was not an IP packet may be one now.
-            Operation::Encap(_) | Operation::PopVlan => self.bytes = [Part::Other; 2],
+            Operation::Encap(_) | Operation::PopVlan => self.bytes = [LevelHeader::Other; 2],
             other => {
                 let Some((level, parts)) = changed(other) else { return self };
                 self.bytes[level] = self.bytes[level].changed(parts);
                 // Without a tunnel, the inner key is that of the outer headers; and a changed port may denote
                 // a tunnel.
                 if level == 0 {
-                    self.bytes[1] = if parts == PORTS { Part::Other } else { self.bytes[1].changed(parts) };
+                    self.bytes[1] =
+                        if parts == PORTS { LevelHeader::Other } else { self.bytes[1].changed(parts) };
                 }
             }
         }
         self
     }
 
-    fn through(self, template: &Template, rehash: bool) -> Known {
-        let known = template.operations.iter().fold(self, Known::after);
-        if rehash { Known { keys: known.bytes, ..known } } else { known }
+    fn through(self, template: &Template, rehash: bool) -> PathState {
+        let known = template.operations.iter().fold(self, PathState::after);
+        if rehash { PathState { keys: known.bytes, ..known } } else { known }
     }
 }
 
@@ -155,7 +157,7 @@ fn ahead(
     (root, met): (PipeId, &[(PipeId, Owner)]),
 ) -> Result<Ahead, PipeId> {
     let is_flow = |id: PipeId| matches!(program.pipes[id.index()].kind, PipeKind::Flow { .. });
-    let received = BTreeSet::from([Known::RECEIVED]);
+    let received = BTreeSet::from([PathState::RECEIVED]);
     let next = |id: PipeId| onward(program, &program.pipes[id.index()], uses[id.index()], &received);
     let mut leads = vec![false; program.pipes.len()];
     for &at in shape.order.iter().rev() {
@@ -212,7 +214,7 @@ fn flows_from(
     findings: &mut Vec<Finding>,
 ) -> Vec<(PipeId, Owner)> {
     let mut known = vec![BTreeSet::new(); program.pipes.len()];
-    known[root.index()].insert(Known::RECEIVED);
+    known[root.index()].insert(PathState::RECEIVED);
     let mut met = Vec::new();
     for &at in &shape.order {
         let pipe = &program.pipes[at.index()];
@@ -226,7 +228,7 @@ fn flows_from(
             if there.len() < KNOWN_MAX {
                 there.insert(state);
             } else {
-                *there = BTreeSet::from([Known::NOTHING]);
+                *there = BTreeSet::from([PathState::NOTHING]);
             }
         }
     }
@@ -237,18 +239,18 @@ fn flows_from(
 fn wanted(
     pipe: &Pipe,
     key: KeySource,
-    states: &BTreeSet<Known>,
+    states: &BTreeSet<PathState>,
     findings: &mut Vec<Finding>,
 ) -> BTreeSet<Owner> {
     let mut owners = BTreeSet::new();
     let mut lost = None;
     for state in states {
         match state.keys[usize::from(key == KeySource::Inner)] {
-            Part::Received(source, changed) if changed & parts(pipe.owner) == 0 => {
+            LevelHeader::Received(source, changed) if changed & parts(pipe.owner) == 0 => {
                 owners.insert(Owner { source, by: pipe.owner, nat: pipe.nat });
             }
-            Part::Received(_, changed) => lost = lost.max(Some(changed)),
-            Part::Other => lost = lost.max(Some(u8::MAX)),
+            LevelHeader::Received(_, changed) => lost = lost.max(Some(changed)),
+            LevelHeader::Other => lost = lost.max(Some(u8::MAX)),
         }
     }
     if let Some(changed) = lost {
@@ -310,8 +312,8 @@ fn onward(
     program: &Program,
     pipe: &Pipe,
     uses: &Uses,
-    states: &BTreeSet<Known>,
-) -> BTreeSet<(PipeId, Known)> {
+    states: &BTreeSet<PathState>,
+) -> BTreeSet<(PipeId, PathState)> {
     let mut all = BTreeSet::new();
     let mut lead = |forward: Forward, template: Option<&Template>| {
         for to in ends(program, forward).into_iter().filter_map(|end| leads_to(program, end)) {

@@ -35,14 +35,14 @@ pub const BATCH: usize = 64;
 
 /// The counts of one key, and the key itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry<const W: usize, N> {
+struct KeyCounts<const W: usize, N> {
     key: [u64; W],
     packets: u64,
     bytes: u64,
     note: N,
 }
 
-impl<const W: usize, N: Note> Entry<W, N> {
+impl<const W: usize, N: Note> KeyCounts<W, N> {
     #[inline(always)]
     fn add(&mut self, update: &Update<W, N>) {
         self.packets += update.packets;
@@ -52,7 +52,7 @@ impl<const W: usize, N: Note> Entry<W, N> {
 
     #[inline(always)]
     fn leave(&self, hash: &KeyHash) -> Evicted<W, N> {
-        let Entry { key, packets, bytes, note } = *self;
+        let KeyCounts { key, packets, bytes, note } = *self;
         Evicted { item: hash.item(key), packets, bytes, note }
     }
 }
@@ -86,15 +86,15 @@ pub struct AggregatorCounts {
 /// Sixteen keys with their counts, stored after the line that locates them.
 #[derive(Clone, Debug)]
 #[repr(C)]
-struct Row<const W: usize, N> {
+struct KeyRow<const W: usize, N> {
     line: Line,
-    entries: [Entry<W, N>; SLOTS],
+    entries: [KeyCounts<W, N>; SLOTS],
 }
 
-impl<const W: usize, N: Note> Row<W, N> {
-    fn empty() -> Row<W, N> {
-        let entry = Entry { key: [0; W], packets: 0, bytes: 0, note: N::default() };
-        Row { line: Line::EMPTY, entries: [entry; SLOTS] }
+impl<const W: usize, N: Note> KeyRow<W, N> {
+    fn empty() -> KeyRow<W, N> {
+        let entry = KeyCounts { key: [0; W], packets: 0, bytes: 0, note: N::default() };
+        KeyRow { line: Line::EMPTY, entries: [entry; SLOTS] }
     }
 }
 
@@ -102,7 +102,7 @@ impl<const W: usize, N: Note> Row<W, N> {
 /// be measured against [`Vectors`].
 #[derive(Clone, Debug)]
 pub struct Aggregator<const W: usize, M = Vectors, N = ()> {
-    rows: Vec<Row<W, N>>,
+    rows: Vec<KeyRow<W, N>>,
     replacement: Replacement,
     gate: Gate,
     hash: KeyHash,
@@ -113,7 +113,7 @@ pub struct Aggregator<const W: usize, M = Vectors, N = ()> {
 
 /// Where a packet's key lies, judging by tags.
 #[derive(Clone, Copy, Default)]
-struct Place {
+struct TagMatch {
     row: u32,
     /// [`SLOTS`] if no key of the row has the tag.
     slot: u16,
@@ -138,7 +138,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     pub fn comparing(bytes: usize, policy: Policy, gate: Gate, seed: &Seed) -> Result<Self, SizeError> {
         let rows = SizeError::check(bytes, Self::BYTES_PER_ROW)? / Self::BYTES_PER_ROW;
         Ok(Aggregator {
-            rows: table(Row::empty(), rows),
+            rows: table(KeyRow::empty(), rows),
             replacement: Replacement::new(policy, rows),
             gate,
             hash: KeyHash::new(seed),
@@ -149,7 +149,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     }
 
     /// Bytes of memory of each row of [`Aggregator::KEYS_PER_ROW`] keys.
-    pub const BYTES_PER_ROW: usize = size_of::<Row<W, N>>() + Replacement::BYTES_PER_ROW;
+    pub const BYTES_PER_ROW: usize = size_of::<KeyRow<W, N>>() + Replacement::BYTES_PER_ROW;
 
     /// Bytes of memory used by an aggregator that may use `bytes`.
     #[must_use]
@@ -175,7 +175,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     /// Packets in its counts, computed by adding them up: for tests.
     #[must_use]
     pub fn packets(&self) -> u64 {
-        let in_row = |row: &Row<W, N>| row.line.taken().map(|slot| row.entries[slot].packets).sum::<u64>();
+        let in_row = |row: &KeyRow<W, N>| row.line.taken().map(|slot| row.entries[slot].packets).sum::<u64>();
         self.rows.iter().map(in_row).sum()
     }
 
@@ -266,7 +266,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     /// order.
     #[inline(always)]
     fn add_batch(&mut self, list: u64, update: impl Fn(usize) -> Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
-        let mut places = [Place::default(); BATCH];
+        let mut places = [TagMatch::default(); BATCH];
         for at in Bits(list) {
             let place = self.place(&update(at).key);
             prefetch(&self.rows[place.row as usize].line);
@@ -283,7 +283,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         let mut elsewhere = 0;
         for at in Bits(list) {
             let (place, update) = (places[at], update(at));
-            let Row { line, entries } = &mut self.rows[place.row as usize];
+            let KeyRow { line, entries } = &mut self.rows[place.row as usize];
             match entries.get_mut(usize::from(place.slot)) {
                 Some(entry) if entry.key == update.key => {
                     entry.add(&update);
@@ -299,19 +299,19 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     }
 
     #[inline(always)]
-    fn place(&self, key: &[u64; W]) -> Place {
+    fn place(&self, key: &[u64; W]) -> TagMatch {
         // Sketches derive their places from the same bits under their own secrets.
         let bits = self.hash.hash(key);
         let row = below((bits >> 32) as u32, self.rows.len()) as u32;
-        Place { row, slot: 0, tag: tag_of(bits) }
+        TagMatch { row, slot: 0, tag: tag_of(bits) }
     }
 
     /// Counts a key whose tag was not present, belonged to another key, or has moved since the rows were
     /// fetched.
     #[inline(never)]
-    fn count_elsewhere(&mut self, place: Place, update: &Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
+    fn count_elsewhere(&mut self, place: TagMatch, update: &Update<W, N>, out: &mut Vec<Evicted<W, N>>) {
         let number = place.row as usize;
-        let Row { line, entries } = &mut self.rows[number];
+        let KeyRow { line, entries } = &mut self.rows[number];
         let mut with_tag = Bits(u64::from(line.with::<M>(place.tag)));
         if let Some(slot) = with_tag.find(|&slot| entries[slot].key == update.key) {
             entries[slot].add(update);
@@ -329,7 +329,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
             }
         };
         let Update { key, packets, bytes, note } = *update;
-        entries[slot as usize] = Entry { key, packets, bytes, note };
+        entries[slot as usize] = KeyCounts { key, packets, bytes, note };
         line.set(slot, place.tag);
         self.replacement.inserted(line, place.row, slot as u16, packets);
     }
@@ -339,7 +339,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     pub fn sweep(&mut self, rows: usize, out: &mut Vec<Evicted<W, N>>) -> bool {
         let end = (self.swept + rows).min(self.rows.len());
         for number in self.swept..end {
-            let Row { line, entries } = &mut self.rows[number];
+            let KeyRow { line, entries } = &mut self.rows[number];
             for slot in line.taken() {
                 out.push(entries[slot].leave(&self.hash));
             }

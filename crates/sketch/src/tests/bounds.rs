@@ -7,12 +7,12 @@ const PACKETS: usize = 3000;
 
 /// Counts how often a bound held.
 #[derive(Default)]
-struct Held {
+struct BoundCounts {
     held: f64,
     all: f64,
 }
 
-impl Held {
+impl BoundCounts {
     fn note(&mut self, holds: bool) {
         self.held += f64::from(u8::from(holds));
         self.all += 1.0;
@@ -25,7 +25,7 @@ impl Held {
 
 #[test]
 fn sizes_hold_their_bounds() {
-    let (mut count_min, mut count_sketch) = (Held::default(), Held::default());
+    let (mut count_min, mut count_sketch) = (BoundCounts::default(), BoundCounts::default());
     for number in 0..STREAMS {
         let packets = packets(&stream(number, PACKETS));
         let truth = exact(&packets);
@@ -74,7 +74,7 @@ fn space_saving_is_certain() {
 
 #[test]
 fn cardinalities_hold_their_bounds() {
-    let (mut linear, mut flajolet_martin) = (Held::default(), Held::default());
+    let (mut linear, mut flajolet_martin) = (BoundCounts::default(), BoundCounts::default());
     for number in 0..STREAMS {
         let seed = Seed::new([number, 2]);
         let hash = KeyHash::new(&seed);
@@ -123,7 +123,7 @@ fn flow_radar_decodes_exactly_up_to_its_capacity() {
 
 #[test]
 fn heavy_changes_are_found_with_their_bounds() {
-    let (mut bounds, mut found) = (Held::default(), Held::default());
+    let (mut bounds, mut found) = (BoundCounts::default(), BoundCounts::default());
     for number in 0..40 {
         let mut sketches =
             [0, 1].map(|_| Reversible::<4, 1>::with_bytes(2 << 20, &Seed::new([number, 4])).unwrap());
@@ -158,7 +158,7 @@ fn heavy_changes_are_found_with_their_bounds() {
 
 #[test]
 fn spreaders_are_found_with_their_bounds() {
-    let (mut bounds, mut found) = (Held::default(), Held::default());
+    let (mut bounds, mut found) = (BoundCounts::default(), BoundCounts::default());
     for number in 0..20 {
         let seed = Seed::new([number, 5]);
         let hash = KeyHash::new(&seed);

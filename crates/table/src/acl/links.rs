@@ -7,15 +7,15 @@ pub(super) const NO_LINK: u32 = u32::MAX;
 
 /// The ranks of each entry's rules: ascending linked lists in one slab.
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct RankLists {
     links: Vec<(u64, u32)>,
     vacant: u32,
     free: usize,
 }
 
-impl Links {
-    pub(super) fn with_capacity(links: usize) -> Links {
-        Links { links: Vec::with_capacity(links), vacant: NO_LINK, free: links }
+impl RankLists {
+    pub(super) fn with_capacity(links: usize) -> RankLists {
+        RankLists { links: Vec::with_capacity(links), vacant: NO_LINK, free: links }
     }
 
     /// Adds a rank to a list. Returns the list's new first link.

@@ -24,7 +24,7 @@ use crate::mix::{hash_masked, mix};
 use crate::store::{Record, Store};
 use crate::{Exact, Full, InsertError};
 use filter::Filter;
-use links::{Links, NO_LINK};
+use links::{NO_LINK, RankLists};
 pub use rule::{AclError, PIECES_MAX, PortRange, RANGES_MAX, Rule};
 use rule::{Piece, pieces};
 use weir_packet::Bits;
@@ -66,14 +66,14 @@ struct EntryKey<const W: usize> {
 
 /// The rules with one mask and one masked key.
 #[derive(Clone, Copy, Debug)]
-struct Entry<const W: usize> {
+struct MaskedRules<const W: usize> {
     key: EntryKey<W>,
     /// First of the links; its rank is `best`.
     first: u32,
     best: u64,
 }
 
-impl<const W: usize> Record for Entry<W> {
+impl<const W: usize> Record for MaskedRules<W> {
     type Key = EntryKey<W>;
 
     #[inline(always)]
@@ -86,8 +86,8 @@ impl<const W: usize> Record for Entry<W> {
         self.key == *key
     }
 
-    fn vacant(next: u32) -> Entry<W> {
-        Entry { key: EntryKey { words: [0; W], tuple: u32::MAX }, first: next, best: 0 }
+    fn vacant(next: u32) -> MaskedRules<W> {
+        MaskedRules { key: EntryKey { words: [0; W], tuple: u32::MAX }, first: next, best: 0 }
     }
 
     fn next_vacant(&self) -> u32 {
@@ -103,17 +103,17 @@ pub struct Acl<const W: usize> {
     tuples: Vec<Tuple<W>>,
     /// Tuples in use, ordered by their best rules.
     visits: Vec<u32>,
-    entries: Store<Entry<W>>,
+    entries: Store<MaskedRules<W>>,
     filter: Filter,
-    links: Links,
+    links: RankLists,
     /// Removals since the last [`Acl::tidy`].
     untidy: usize,
-    held: Held<W>,
+    held: ReservedRoom<W>,
 }
 
 /// Room reserved for rules that will be inserted later.
 #[derive(Debug)]
-struct Held<const W: usize> {
+struct ReservedRoom<const W: usize> {
     rules: usize,
     pieces: usize,
     /// Masks that no tuple has yet.
@@ -132,10 +132,10 @@ impl<const W: usize> Acl<W> {
             tuples: Vec::with_capacity(TUPLES_MAX),
             visits: Vec::with_capacity(TUPLES_MAX),
             filter: Filter::with_entries(entries.capacity()),
-            links: Links::with_capacity(entries.capacity()),
+            links: RankLists::with_capacity(entries.capacity()),
             entries,
             untidy: 0,
-            held: Held { rules: 0, pieces: 0, masks: Vec::new() },
+            held: ReservedRoom { rules: 0, pieces: 0, masks: Vec::new() },
         }
     }
 
@@ -169,7 +169,7 @@ impl<const W: usize> Acl<W> {
 
     /// Releases all reserved room.
     pub fn let_go(&mut self) {
-        self.held = Held { rules: 0, pieces: 0, masks: Vec::new() };
+        self.held = ReservedRoom { rules: 0, pieces: 0, masks: Vec::new() };
     }
 
     /// Returns the number of rules.
@@ -265,7 +265,7 @@ impl<const W: usize> Acl<W> {
         for i in Bits(maybe) {
             self.entries.prefetch(hashes[i]);
         }
-        let is_it = |i: usize, entry: &Entry<W>| {
+        let is_it = |i: usize, entry: &MaskedRules<W>| {
             let words = (0..W).fold(0, |differs, word| {
                 differs | ((keys[i][word] & tuple.mask[word]) ^ entry.key.words[word])
             });
@@ -287,7 +287,7 @@ impl<const W: usize> Acl<W> {
         let found = self.entries.get(hash, &key);
         let first = found.and_then(|row| self.entries.row(row)).map_or(NO_LINK, |entry| entry.first);
         let first = self.links.insert(first, rank).map_err(|Full| AclError::Full)?;
-        let entry = Entry { key, first, best: self.links.rank(first).unwrap_or(rank) };
+        let entry = MaskedRules { key, first, best: self.links.rank(first).unwrap_or(rank) };
         if let Some(place) = found.and_then(|row| self.entries.row_mut(row)) {
             *place = entry;
             self.tuples[number as usize].best = self.tuples[number as usize].best.min(rank);

@@ -1,7 +1,7 @@
 //! What is known about a flow from its packets, and what else fits into a byte of its cache line.
 
 use super::{Flow, FlowTable};
-use crate::state::{Event, FlowState, Seen};
+use crate::state::{FlowState, Seen, StateEvent};
 
 /// Up to this number, the packets of a flow are remembered, even if its counts have been taken.
 pub const HEARD_MAX: u8 = 4;
@@ -35,7 +35,7 @@ impl Marks {
 
     /// One more packet was seen.
     #[inline(always)]
-    fn hear(&mut self) {
+    fn count_packet(&mut self) {
         self.0 += u8::from(self.heard() < HEARD_MAX) << Marks::HEARD_AT;
     }
 
@@ -63,14 +63,14 @@ impl FlowTable {
     /// Tracks the state of a flow, before its packet is counted. Returns what else happens to the flow: a
     /// repeated SYN does not establish the connection, and is not the first packet (RFC 9293 §3.8.1).
     #[inline]
-    pub fn see(&mut self, row: u32, seen: Seen) -> Event {
-        let Some(flow) = self.live_mut(row) else { return Event::None };
+    pub fn see(&mut self, row: u32, seen: Seen) -> StateEvent {
+        let Some(flow) = self.live_mut(row) else { return StateEvent::None };
         let first = flow.packets == 0 && !flow.marks.has(Marks::GAVE);
         let before = if first { FlowState::Single } else { flow.state };
-        flow.marks.hear();
+        flow.marks.count_packet();
         if seen == Seen::NO_TCP {
             flow.state = before.after_other(first);
-            return Event::None;
+            return StateEvent::None;
         }
         let (state, event) = before.after(seen, &mut flow.seq);
         flow.state = state;

@@ -47,13 +47,16 @@ const KEEPERS: [&str; 3] = ["heavykeeper TopK", "heavykeeper BucketedTopK", "hea
 const MEMBER: &str = "rte_member";
 
 #[cfg(feature = "dpdk")]
-impl Keeper for weir_port::dpdk::Member {
+impl Keeper for weir_port::dpdk::MemberSketch {
     fn add(&mut self, key: &Key) {
-        weir_port::dpdk::Member::add(self, key);
+        weir_port::dpdk::MemberSketch::add(self, key);
     }
 
     fn list(&self) -> Vec<(Key, f64)> {
-        weir_port::dpdk::Member::list(self).into_iter().map(|(key, packets)| (key, packets as f64)).collect()
+        weir_port::dpdk::MemberSketch::list(self)
+            .into_iter()
+            .map(|(key, packets)| (key, packets as f64))
+            .collect()
     }
 }
 
@@ -90,7 +93,7 @@ pub fn keeper(name: &str, keys: usize, bytes: usize) -> Box<dyn Keeper> {
     match name {
         #[cfg(feature = "dpdk")]
         MEMBER => {
-            let member = eal().ok().map(|eal| weir_port::dpdk::Member::new(eal, keys, bytes));
+            let member = eal().ok().map(|eal| weir_port::dpdk::MemberSketch::new(eal, keys, bytes));
             Box::new(member.expect("DPDK has started").expect("a sketch"))
         }
         "heavykeeper TopK" => {

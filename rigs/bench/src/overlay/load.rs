@@ -78,7 +78,7 @@ pub fn run(end: &End) -> Result<()> {
     sched_setaffinity(None, &set).with_context(|| format!("processor {} cannot be used", end.cpu))?;
     match &end.role {
         Role::Answer => answer(),
-        Role::Ask { address } => obey(*address, end.cpu),
+        Role::Ask { address } => run_orders(*address, end.cpu),
         Role::Cache(options) => super::oncache::run(options),
     }
 }
@@ -165,7 +165,7 @@ fn answer_stream(mut stream: TcpStream) -> Option<()> {
 }
 
 /// Executes orders until there are no more.
-fn obey(address: Ipv4Addr, cpu: usize) -> Result<()> {
+fn run_orders(address: Ipv4Addr, cpu: usize) -> Result<()> {
     let mut flows_of_churn = Churn::new(address)?;
     for order in std::io::stdin().lock().lines() {
         let order = order?;

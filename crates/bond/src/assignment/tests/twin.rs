@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use weir_table::fill_wants;
 
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum TwinEvent {
     Up(u16),
     Down(u16),
     Add(u16, u32, bool),
@@ -15,16 +15,16 @@ enum Event {
 
 /// The events of a seed, so that a failure is identified by one number: eight members, whose links change
 /// more often than their configuration.
-fn events(seed: u64, weight: fn(u64) -> u32) -> impl Iterator<Item = Event> {
+fn events(seed: u64, weight: fn(u64) -> u32) -> impl Iterator<Item = TwinEvent> {
     (0..10_000).map(move |at| {
         let word = random(seed.wrapping_mul(10_000).wrapping_add(at));
         let (member, weight) = ((word >> 8) as u16 % 8, weight(random(word)));
         match word % 11 {
-            0..4 => Event::Up(member),
-            4..8 => Event::Down(member),
-            8 => Event::Add(member, weight, word & 1 << 30 == 0),
-            9 => Event::Remove(member),
-            _ => Event::Weight(member, weight),
+            0..4 => TwinEvent::Up(member),
+            4..8 => TwinEvent::Down(member),
+            8 => TwinEvent::Add(member, weight, word & 1 << 30 == 0),
+            9 => TwinEvent::Remove(member),
+            _ => TwinEvent::Weight(member, weight),
         }
     })
 }
@@ -35,13 +35,13 @@ fn any_weight(word: u64) -> u32 {
     [0, weight % 6, weight % 1000, weight][word as usize % 4]
 }
 
-fn apply(assignment: &mut Assignment, event: Event) -> Vec<Move> {
+fn apply(assignment: &mut Assignment, event: TwinEvent) -> Vec<Move> {
     match event {
-        Event::Up(member) => assignment.set_up(member, true),
-        Event::Down(member) => assignment.set_up(member, false),
-        Event::Add(member, weight, up) => assignment.add(member, weight, up),
-        Event::Remove(member) => assignment.remove(member),
-        Event::Weight(member, weight) => assignment.set_weight(member, weight),
+        TwinEvent::Up(member) => assignment.set_up(member, true),
+        TwinEvent::Down(member) => assignment.set_up(member, false),
+        TwinEvent::Add(member, weight, up) => assignment.add(member, weight, up),
+        TwinEvent::Remove(member) => assignment.remove(member),
+        TwinEvent::Weight(member, weight) => assignment.set_weight(member, weight),
     }
 }
 
@@ -78,10 +78,10 @@ impl Twin {
     }
 
     /// No bucket placed by this event would have been better placed on another member.
-    fn gifts_are_level(&self, table: &[u16], among: &[u16], gifts: &[(u32, u16)]) -> bool {
+    fn moves_are_level(&self, table: &[u16], among: &[u16], moves: &[(u32, u16)]) -> bool {
         let whole: i128 = among.iter().map(|member| i128::from(self.members[member].0)).sum();
         let poorest = among.iter().map(|&member| self.surplus(table, among, member)).min();
-        gifts.iter().all(|gift| self.surplus(table, among, gift.1) - poorest.unwrap_or(0) <= whole)
+        moves.iter().all(|moved| self.surplus(table, among, moved.1) - poorest.unwrap_or(0) <= whole)
     }
 
     /// Members of equal weight have the same number of homes, within one bucket, in any history; and live
@@ -95,7 +95,7 @@ impl Twin {
     /// Checks what an event did to the tables of slots and homes.
     fn check(
         &mut self,
-        event: Event,
+        event: TwinEvent,
         moves: &[Move],
         before: [&[u16]; 2],
         after: [&[u16]; 2],
@@ -104,10 +104,10 @@ impl Twin {
         let said: Vec<(u32, u16)> = moves.iter().map(|entry| (entry.bucket, entry.to)).collect();
         prop_assert_eq!(&said, &changed, "moves are what changed");
         match event {
-            Event::Down(member) => self.check_down(member, moves, before, after)?,
-            Event::Up(member) => self.check_up(member, moves, before, after)?,
-            Event::Remove(member) => self.check_remove(member, moves, before, after)?,
-            Event::Add(member, weight, up) => {
+            TwinEvent::Down(member) => self.check_down(member, moves, before, after)?,
+            TwinEvent::Up(member) => self.check_up(member, moves, before, after)?,
+            TwinEvent::Remove(member) => self.check_remove(member, moves, before, after)?,
+            TwinEvent::Add(member, weight, up) => {
                 let known = self.members.get(&member).copied();
                 self.members.insert(member, known.unwrap_or((weight, up)));
                 match known {
@@ -115,7 +115,7 @@ impl Twin {
                     None => self.check_shares(member, before, after)?,
                 }
             }
-            Event::Weight(member, weight) => match self.members.get(&member) {
+            TwinEvent::Weight(member, weight) => match self.members.get(&member) {
                 Some(found) if found.0 != weight => {
                     self.members.get_mut(&member).unwrap().0 = weight;
                     self.check_shares(member, before, after)?;
@@ -133,7 +133,7 @@ impl Twin {
         for entry in moves.iter().filter(|entry| entry.when == When::Idle) {
             let from = before[0][entry.bucket as usize];
             prop_assert!(
-                matches!(event, Event::Remove(_)) || self.members[&from].1,
+                matches!(event, TwinEvent::Remove(_)) || self.members[&from].1,
                 "the dead are left at once"
             );
         }
@@ -157,7 +157,7 @@ impl Twin {
         prop_assert_eq!(buckets(moves), lost);
         prop_assert!(moves.iter().all(|entry| entry.when == When::Now));
         prop_assert_eq!(before[1], after[1]);
-        prop_assert!(self.gifts_are_level(after[0], &living, &differences(before[0], after[0])));
+        prop_assert!(self.moves_are_level(after[0], &living, &differences(before[0], after[0])));
         if lived {
             self.undo.push((member, before[0].to_vec()));
         }
@@ -309,11 +309,11 @@ fn homes(assignment: &Assignment) -> Vec<u16> {
 }
 
 /// Checks each event against the model, and then lets all members return.
-fn run(events: impl Iterator<Item = Event>, equal: bool) -> Result<(), TestCaseError> {
+fn run(events: impl Iterator<Item = TwinEvent>, equal: bool) -> Result<(), TestCaseError> {
     let mut assignment = Assignment::new(32, &[]);
     let mut twin = Twin::default();
-    let last = [Event::Add(8, 3, true)];
-    for (at, event) in events.chain((0..8).map(Event::Up)).chain(last).enumerate() {
+    let last = [TwinEvent::Add(8, 3, true)];
+    for (at, event) in events.chain((0..8).map(TwinEvent::Up)).chain(last).enumerate() {
         let before = [assignment.slots().to_vec(), homes(&assignment)];
         let moves = sorted(apply(&mut assignment, event));
         assignment.settle(|_| false);

@@ -197,6 +197,6 @@ fn wait_while_of_one_that_flaps_holds_up_nobody() {
 fn a_configuration_says_what_is_wrong_with_it() {
     let with_mac = |mac| Config { system: System { priority: 1, mac }, ..config(1) };
     assert_eq!(config(1).problem(), None);
-    assert_eq!(with_mac([0; 6]).problem(), Some(Problem::SystemZero));
-    assert_eq!(with_mac([1, 0, 0, 0, 0, 1]).problem(), Some(Problem::SystemGroup));
+    assert_eq!(with_mac([0; 6]).problem(), Some(LacpProblem::SystemZero));
+    assert_eq!(with_mac([1, 0, 0, 0, 0, 1]).problem(), Some(LacpProblem::SystemGroup));
 }

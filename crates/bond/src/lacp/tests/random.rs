@@ -141,10 +141,10 @@ impl Witness {
         let partner = if knows { at.actor } else { Info::default() };
         let port = Port { priority: 1, number: port };
         let actor = Info { system: config(system).system, key, port, state: State(state) };
-        self.hear(member, LacpPdu { actor, partner, collector_delay: 0 });
+        self.receive(member, LacpPdu { actor, partner, collector_delay: 0 });
     }
 
-    fn hear(&mut self, member: u16, pdu: LacpPdu) {
+    fn receive(&mut self, member: u16, pdu: LacpPdu) {
         if self.up.get(&member) == Some(&true) && pdu.actor.system.mac != self.config.system.mac {
             self.heard.insert(member, (self.now, pdu));
         }
@@ -157,7 +157,7 @@ impl Witness {
         frame.extend(bytes);
         // Random bytes may be a valid LACPDU.
         match parse(&frame) {
-            Ok(Pdu::Lacp(pdu)) if header => self.hear(member, pdu),
+            Ok(Pdu::Lacp(pdu)) if header => self.receive(member, pdu),
             _ => self.step(Event::Pdu { member, bytes: if header { &frame } else { bytes } }),
         }
     }

@@ -8,7 +8,7 @@ pub const SEC: u64 = 1_000 * MS;
 const LATENCY_NS: u64 = MS / 10;
 
 /// A bond, and its actions so far.
-pub struct End {
+pub struct BondEnd {
     pub lacp: Lacp,
     config: Config,
     settings: BTreeMap<u16, Settings>,
@@ -20,9 +20,9 @@ pub struct End {
     pub sent: Vec<(u64, u16, Vec<u8>)>,
 }
 
-impl End {
-    fn new(config: Config) -> End {
-        End {
+impl BondEnd {
+    fn new(config: Config) -> BondEnd {
+        BondEnd {
             lacp: Lacp::new(config.clone()),
             config,
             settings: BTreeMap::new(),
@@ -46,7 +46,7 @@ impl End {
 }
 
 /// A link between two members, each given as an end and a member number.
-pub struct Link {
+pub struct WireLink {
     ends: [(usize, u16); 2],
     /// Whether frames sent by the first end, and by the second, are lost.
     pub lost: [bool; 2],
@@ -56,8 +56,8 @@ pub struct Link {
 /// All ends and links, and the time.
 pub struct Net {
     pub now: u64,
-    pub ends: Vec<End>,
-    pub links: Vec<Link>,
+    pub ends: Vec<BondEnd>,
+    pub links: Vec<WireLink>,
     flying: Vec<(u64, usize, u16, Vec<u8>)>,
     dice: u64,
 }
@@ -83,7 +83,7 @@ pub fn settings(member: u16) -> Settings {
 
 impl Net {
     pub fn new(configs: &[Config]) -> Net {
-        let ends = configs.iter().cloned().map(End::new).collect();
+        let ends = configs.iter().cloned().map(BondEnd::new).collect();
         Net { now: 0, ends, links: Vec::new(), flying: Vec::new(), dice: 1 }
     }
 
@@ -99,7 +99,7 @@ impl Net {
     /// Adds a member to two bonds, and the link between them.
     pub fn connect(&mut self, (a, of_a): (usize, Settings), (b, of_b): (usize, Settings)) {
         let ends = [(a, of_a.port.get()), (b, of_b.port.get())];
-        self.links.push(Link { ends, lost: [false; 2], loss_percent: 0 });
+        self.links.push(WireLink { ends, lost: [false; 2], loss_percent: 0 });
         self.add(a, of_a);
         self.add(b, of_b);
     }
@@ -125,7 +125,7 @@ impl Net {
 
     /// Restarts an end without any state.
     pub fn restart(&mut self, end: usize, config: Config) {
-        let before = std::mem::replace(&mut self.ends[end], End::new(config));
+        let before = std::mem::replace(&mut self.ends[end], BondEnd::new(config));
         for settings in before.settings.into_values() {
             self.add(end, settings);
         }
@@ -133,9 +133,9 @@ impl Net {
 
     /// Another process takes over from an end, after a pause.
     pub fn succeed(&mut self, end: usize, config: Config, pause_ns: u64) {
-        let heard = self.ends[end].lacp.heard();
+        let heard = self.ends[end].lacp.last_pdus();
         self.now += pause_ns;
-        let before = std::mem::replace(&mut self.ends[end], End::new(config));
+        let before = std::mem::replace(&mut self.ends[end], BondEnd::new(config));
         heard.iter().for_each(|(member, pdu)| self.ends[end].lacp.resume(*member, pdu));
         for settings in before.settings.into_values() {
             self.add(end, settings);
@@ -160,11 +160,11 @@ impl Net {
         let mut actions = Vec::new();
         self.ends[end].lacp.step(self.now, event, &mut actions);
         for action in actions {
-            self.obey(end, action);
+            self.carry_out(end, action);
         }
     }
 
-    fn obey(&mut self, end: usize, action: Action) {
+    fn carry_out(&mut self, end: usize, action: Action) {
         let now = self.now;
         let at = &mut self.ends[end];
         match action {

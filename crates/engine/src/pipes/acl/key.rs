@@ -4,7 +4,7 @@
 //! the fields, one bit for each set of layers that fields need; a rule that matches the field also matches
 //! the bit.
 
-use crate::batch::load::{KeyPlan, Place, pack};
+use crate::batch::load::{KeyField, KeyPlan, pack};
 use crate::batch::packets::Packets;
 use weir_packet::{Batch, Bits, Field, LevelLayers};
 use weir_program::EntryMatch;
@@ -12,18 +12,18 @@ use weir_table::{PortRange, Rule};
 
 /// Layout of keys.
 #[derive(Debug)]
-pub struct Keys {
+pub struct KeyLayout {
     /// Fields that need the same layers, gathered together.
-    groups: Vec<(KeyPlan, Option<Place>)>,
+    groups: Vec<(KeyPlan, Option<KeyField>)>,
     /// Position of each field and of its presence bit, in the pipe's order.
-    fields: Vec<(Field, Place, Option<Place>)>,
+    fields: Vec<(Field, KeyField, Option<KeyField>)>,
     pub words: usize,
 }
 
-impl Keys {
+impl KeyLayout {
     /// Creates a layout of `fields`, each with the smallest number of bits it must have: the table cuts
     /// ranges of 16 bits, so a narrower field matched by range has 16 bits to itself.
-    pub fn new(fields: &[(Field, u32)]) -> Keys {
+    pub fn new(fields: &[(Field, u32)]) -> KeyLayout {
         let mut needs: Vec<LevelLayers> = Vec::new();
         for wanted in
             fields.iter().map(|(field, _)| field.needs()).filter(|needs| *needs != LevelLayers::default())
@@ -38,7 +38,7 @@ impl Keys {
         let (places, presence) = places.split_at(fields.len());
         let present =
             |field: Field| needs.iter().position(|one| *one == field.needs()).map(|at| presence[at]);
-        let mut keys = Keys { groups: Vec::new(), fields: Vec::new(), words };
+        let mut keys = KeyLayout { groups: Vec::new(), fields: Vec::new(), words };
         for (&(field, _), &place) in fields.iter().zip(places) {
             let layers = field.needs();
             let at = keys.groups.iter().position(|(plan, _)| plan.needs == layers).unwrap_or_else(|| {
@@ -56,7 +56,7 @@ impl Keys {
         let mut keys = [[0; W]; 64];
         for (plan, present) in &self.groups {
             let able = plan.able(packets, list);
-            if let Some(Place { word, left, .. }) = *present {
+            if let Some(KeyField { word, left, .. }) = *present {
                 for slot in Bits(able) {
                     keys[slot][word % W] |= 1 << left;
                 }

@@ -1,6 +1,6 @@
 //! Rules to rows. Keys have two, four or eight words, with separate code for each width.
 
-use super::key::Keys;
+use super::key::KeyLayout;
 use crate::batch::compile_error::{CompileError, fields};
 use crate::batch::load::KEY_WORDS_MAX;
 use crate::pipes::lookup::{Hits, Lookup, Refusal};
@@ -16,7 +16,7 @@ const NUMBERS_PER_ENTRY: usize = 4;
 /// The rules of a pipe. Newer rules have higher numbers, so among equal priorities the older rule wins.
 #[derive(Debug)]
 pub struct AclTable {
-    keys: Keys,
+    keys: KeyLayout,
     rules: Rules,
     capacity: usize,
     /// Row of each rule number, including rules that were removed.
@@ -58,7 +58,7 @@ impl AclTable {
         })?;
         let fields: Vec<(Field, u32)> =
             fields.into_iter().map(|(field, least)| (field, least as u32)).collect();
-        let (keys, capacity) = (Keys::new(&fields), pipe.capacity as usize);
+        let (keys, capacity) = (KeyLayout::new(&fields), pipe.capacity as usize);
         let rules = match keys.words {
             0..=2 => Rules::Two(Acl::with_capacity(capacity, secret)),
             3 | 4 => Rules::Four(Acl::with_capacity(capacity, secret)),

@@ -12,7 +12,9 @@ use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use weir_packet::FlowKey;
 use weir_program::snapshot::FlowAccount;
-use weir_table::{Belonging, Decision, DeltaReason, Fate, Flow, FlowDelta, FlowState, FlowTable, Visitor};
+use weir_table::{
+    Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, SweepVerdict, Visitor,
+};
 
 /// Rows visited for a new flow while a full table holds flows that are already removed.
 pub(super) const RECLAIM_ROWS: u32 = 64;
@@ -48,18 +50,18 @@ impl Flows {
         let (expired, restarted) = self.visit((rows, now_ms), |(row, flow), beside, own| {
             let other = beside.map(|(_, other)| other);
             if !old(ages, flow, other) {
-                return Fate::Stays;
+                return SweepVerdict::Stays;
             }
             match own.get(flow.key()) {
                 None if is_established(flow, other)
                     && old(&usual, flow, other)
                     && is_announced((row, flow), beside) =>
                 {
-                    Fate::Stays
+                    SweepVerdict::Stays
                 }
-                Some(_) if !old(&usual, flow, other) => Fate::Stays,
-                Some(&row) if stays(row) => Fate::Restarts(DeltaReason::Aged),
-                Some(_) | None => Fate::Goes(DeltaReason::Aged),
+                Some(_) if !old(&usual, flow, other) => SweepVerdict::Stays,
+                Some(&row) if stays(row) => SweepVerdict::Restarts(DeltaReason::Aged),
+                Some(_) | None => SweepVerdict::Goes(DeltaReason::Aged),
             }
         });
         self.segments = segments;
@@ -78,13 +80,13 @@ impl Flows {
 
     /// Makes the flows in the next `rows` rows leave, for this reason. Returns true once none is left.
     pub fn end(&mut self, rows: u32, now_ms: u32, reason: DeltaReason) -> bool {
-        self.visit((rows, now_ms), |_, _, _| Fate::Goes(reason));
+        self.visit((rows, now_ms), |_, _, _| SweepVerdict::Goes(reason));
         self.table.is_empty()
     }
 
     /// Makes flows that are already removed leave, in the next `rows` rows.
     pub fn leave_removed(&mut self, rows: u32) {
-        self.visit((rows, 0), |_, _, _| Fate::Stays);
+        self.visit((rows, 0), |_, _, _| SweepVerdict::Stays);
     }
 
     /// Searches a full table for flows that are already removed, and makes them leave. Returns true if the
@@ -143,10 +145,10 @@ impl Flows {
     fn visit(
         &mut self,
         slice: (u32, u32),
-        judge: impl Fn((u32, &Flow), Option<(u32, &Flow)>, &HashMap<FlowKey, u32>) -> Fate,
+        judge: impl Fn((u32, &Flow), Option<(u32, &Flow)>, &HashMap<FlowKey, u32>) -> SweepVerdict,
     ) -> (Vec<FlowKey>, Vec<FlowKey>) {
         let Flows { table, hash, decided, own, deltas, room, of, account, nat, pairs, observed, .. } = self;
-        let mut leaving = Leaving {
+        let mut leaving = FlowVisit {
             decided,
             own,
             deltas,
@@ -155,13 +157,13 @@ impl Flows {
             account,
             judge,
             observed,
-            links: Links { nat: nat.as_deref_mut(), pairs: pairs.as_deref_mut() },
+            links: AgingUnits { nat: nat.as_deref_mut(), pairs: pairs.as_deref_mut() },
             others: Vec::new(),
             aged: Vec::new(),
             restarted: Vec::new(),
         };
         table.sweep(slice, |key| hash.hash(&key.0), &mut leaving);
-        let Leaving { aged, restarted, others, .. } = leaving;
+        let FlowVisit { aged, restarted, others, .. } = leaving;
         for row in others {
             if self.table.flow(row).is_some_and(|flow| self.is_alive(flow)) {
                 self.clear(row, DeltaReason::Aged);
@@ -209,12 +211,12 @@ fn live_one<'a>(decided: &Decided, row: u32, table: &'a FlowTable) -> Option<&'a
 }
 
 /// Which flows age as a unit: flows that share a place in a NAT pool or form a pair.
-struct Links<'a> {
+struct AgingUnits<'a> {
     nat: Option<&'a mut Bindings>,
     pairs: Option<&'a mut Pairs>,
 }
 
-impl Links<'_> {
+impl AgingUnits<'_> {
     fn other(&self, row: u32) -> Option<u32> {
         let nat = self.nat.as_ref().and_then(|nat| nat.other(row));
         nat.or_else(|| self.pairs.as_ref().and_then(|pairs| pairs.other(row)))
@@ -242,7 +244,7 @@ fn idle_of(flow: &Flow, other: Option<&Flow>, now_ms: u32) -> u32 {
 }
 
 /// A visit to flows, some of which leave.
-struct Leaving<'a, Judge> {
+struct FlowVisit<'a, Judge> {
     decided: &'a mut Decided,
     own: &'a HashMap<FlowKey, u32>,
     deltas: &'a mut VecDeque<FlowDelta>,
@@ -251,7 +253,7 @@ struct Leaving<'a, Judge> {
     account: &'a mut FlowAccount,
     judge: Judge,
     observed: &'a Option<Box<Observations>>,
-    links: Links<'a>,
+    links: AgingUnits<'a>,
     /// Rows of flows that leave together with others.
     others: Vec<u32>,
     /// Keys of expired flows with an entry of their own.
@@ -260,13 +262,13 @@ struct Leaving<'a, Judge> {
     restarted: Vec<FlowKey>,
 }
 
-impl<Judge> Visitor for Leaving<'_, Judge>
+impl<Judge> Visitor for FlowVisit<'_, Judge>
 where
-    Judge: Fn((u32, &Flow), Option<(u32, &Flow)>, &HashMap<FlowKey, u32>) -> Fate,
+    Judge: Fn((u32, &Flow), Option<(u32, &Flow)>, &HashMap<FlowKey, u32>) -> SweepVerdict,
 {
-    fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> Fate {
+    fn judge(&self, row: u32, flow: &Flow, table: &FlowTable) -> SweepVerdict {
         match self.decided.is_alive(flow) {
-            false => Fate::Goes(DeltaReason::Removed),
+            false => SweepVerdict::Goes(DeltaReason::Removed),
             true => {
                 let live = |other| live_one(self.decided, other, table).map(|flow| (other, flow));
                 (self.judge)((row, flow), self.links.other(row).and_then(live), self.own)
@@ -274,9 +276,9 @@ where
         }
     }
 
-    fn accept(&mut self, row: u32, flow: &Flow, fate: Fate) -> bool {
-        let (Fate::Goes(reason) | Fate::Restarts(reason)) = fate else { return false };
-        if fate == Fate::Restarts(reason) && flow.packets() == 0 {
+    fn accept(&mut self, row: u32, flow: &Flow, fate: SweepVerdict) -> bool {
+        let (SweepVerdict::Goes(reason) | SweepVerdict::Restarts(reason)) = fate else { return false };
+        if fate == SweepVerdict::Restarts(reason) && flow.packets() == 0 {
             self.restarted.push(*flow.key());
             return true;
         }
@@ -289,7 +291,7 @@ where
         let delta = delta.observing(known(self.observed, row, flow).observed);
         self.account.give(&delta);
         self.deltas.push_back(delta);
-        if fate == Fate::Restarts(reason) {
+        if fate == SweepVerdict::Restarts(reason) {
             self.restarted.push(*flow.key());
         } else {
             depart(self.decided, flow);

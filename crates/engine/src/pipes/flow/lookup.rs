@@ -10,7 +10,7 @@ use crate::batch::rows::{NEAR_MAX, Rows, Slab};
 use crate::pipes::lookup::{Hits, Lookup, NO_ROW};
 use weir_packet::{Bits, DropReason, FlowKey, Layer, Observed};
 use weir_program::Learn;
-use weir_table::{Counted, Decision, DeltaReason, Event, Flow, NO_TARGET};
+use weir_table::{Counted, Decision, DeltaReason, Flow, NO_TARGET, StateEvent};
 
 /// Why a flow was not learnt.
 #[derive(Clone, Copy, Debug)]
@@ -158,13 +158,13 @@ impl Flows {
             }
             if self.by_state {
                 match self.table.see(flows[slot], look.packets.keys(self.source).seen[slot]) {
-                    Event::None => {}
-                    Event::Repeated => self.repeats(flows[slot]),
-                    Event::Reset => self.reset_other(flows[slot]),
+                    StateEvent::None => {}
+                    StateEvent::Repeated => self.repeats(flows[slot]),
+                    StateEvent::Reset => self.reset_other(flows[slot]),
                 }
             }
             if self.first || self.period.is_some() {
-                self.tell_and_give(flows[slot], look.now_ms);
+                self.report_first_and_due(flows[slot], look.now_ms);
             }
             self.account.live += 1;
             let counted = self.table.count(flows[slot], batch.frame(slot).len() as u32, now_ms);
@@ -209,12 +209,12 @@ impl Flows {
 
     /// Reports the first packet of a flow, and makes the flow report the counts that a measurement waits for.
     #[inline(never)]
-    fn tell_and_give(&mut self, at: u32, now_ms: u32) {
+    fn report_first_and_due(&mut self, at: u32, now_ms: u32) {
         if self.first {
-            self.tell(at);
+            self.emit_first(at);
         }
         if self.period.is_some() {
-            self.give_due(at, now_ms);
+            self.report_due(at, now_ms);
         }
     }
 

@@ -7,7 +7,7 @@
 use super::Flows;
 use super::nat::Place;
 use super::observations::{Known, known};
-use super::segments::Row;
+use super::segments::SegmentRow;
 use super::table::depart;
 use weir_packet::FlowKey;
 use weir_program::nat::SLICES;
@@ -36,7 +36,7 @@ pub struct Migrants {
     /// What they keep, in their order.
     kept: Vec<u8>,
     /// Their newest segments, in the same order, if these are kept.
-    segments: Vec<Option<Row>>,
+    segments: Vec<Option<SegmentRow>>,
 }
 
 impl Migrant {

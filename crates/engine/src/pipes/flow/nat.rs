@@ -32,20 +32,20 @@ struct Slice {
 
 /// What a row of the flow table holds of the pool.
 #[derive(Clone, Copy, Debug)]
-struct Link {
+struct PoolLease {
     place: u32,
     /// The row of the other direction.
     other: u32,
 }
 
-const UNBOUND: Link = Link { place: NONE, other: NONE };
+const UNBOUND: PoolLease = PoolLease { place: NONE, other: NONE };
 
 /// The places of a pool, and the flows that have them.
 #[derive(Clone, Debug)]
 pub struct Bindings {
     pool: NatPool,
     slices: Vec<Slice>,
-    links: Vec<Link>,
+    links: Vec<PoolLease>,
     /// Places taken.
     used: usize,
     /// The rows of flows that have arrived from another table, by place.
@@ -141,16 +141,16 @@ impl Bindings {
     pub fn take(&mut self, row: u32, (slice, place): Place) {
         if self.slices[slice as usize].take(place) {
             self.used += 1;
-            self.links[row as usize] = Link { place: place * SLICES + slice, other: NONE };
+            self.links[row as usize] = PoolLease { place: place * SLICES + slice, other: NONE };
         }
     }
 
     /// Shares the place of this row's flow with the flow of another row: that of its answers.
     pub fn join(&mut self, row: u32, answers: u32) {
-        let Link { place, .. } = self.links[row as usize];
+        let PoolLease { place, .. } = self.links[row as usize];
         if place != NONE {
             self.links[row as usize].other = answers;
-            self.links[answers as usize] = Link { place, other: row };
+            self.links[answers as usize] = PoolLease { place, other: row };
         }
     }
 
@@ -196,7 +196,7 @@ impl Bindings {
     /// A flow with a place has arrived from another table in this row.
     pub fn attach(&mut self, row: u32, place: Place) {
         let (slice, number) = place;
-        self.links[row as usize] = Link { place: number * SLICES + slice, other: NONE };
+        self.links[row as usize] = PoolLease { place: number * SLICES + slice, other: NONE };
         match self.moved.insert(place, row) {
             Some(other) => {
                 self.links[other as usize].other = row;

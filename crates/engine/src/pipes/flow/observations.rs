@@ -12,10 +12,10 @@ const ETHERNET: u64 = 14;
 /// What was observed since a flow last reported its counts, and what it has reported, by row. Stored as
 /// words, because zeroed memory is not touched before it is used.
 #[derive(Debug)]
-pub struct Observations(Vec<Words>);
+pub struct Observations(Vec<ReportedWords>);
 
 /// [`Observed::words`], and the packets and bytes that were reported.
-type Words = [u64; 5];
+type ReportedWords = [u64; 5];
 
 /// What is known about a flow besides the counts in its row.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,7 +27,7 @@ pub struct Known {
 }
 
 impl Known {
-    fn words(&self) -> Words {
+    fn words(&self) -> ReportedWords {
         let [first, second, third] = self.observed.words();
         [first, second, third, self.given.packets, self.given.bytes]
     }

@@ -10,7 +10,7 @@ use super::decided::Decided;
 use super::observations::known;
 use super::table::belonging_of;
 use weir_program::Measured;
-use weir_table::{DeltaReason, Fate, Flow, FlowDelta, FlowTable, Visitor};
+use weir_table::{DeltaReason, Flow, FlowDelta, FlowTable, SweepVerdict, Visitor};
 
 /// Maximum time after the end of a period in which the flows are visited, in milliseconds: a quarter of the
 /// period if that is shorter.
@@ -66,7 +66,7 @@ impl Period {
 impl Flows {
     /// Makes a flow that is about to count a packet report its counts, if that is due and there is room.
     #[inline]
-    pub(super) fn give_due(&mut self, at: u32, now_ms: u32) {
+    pub(super) fn report_due(&mut self, at: u32, now_ms: u32) {
         let Some(Period { start_ms, measured, .. }) = self.period else { return };
         if self.table.is_due(at, (start_ms, measured.packets), now_ms) {
             self.give(at, now_ms, DeltaReason::Interval);
@@ -74,10 +74,10 @@ impl Flows {
     }
 
     /// Makes a flow report what it counted in a previous period, before it is refreshed without a packet.
-    pub(super) fn give_former_counts(&mut self, at: u32, now_ms: u32) {
+    pub(super) fn report_former_counts(&mut self, at: u32, now_ms: u32) {
         if let Some(period) = &mut self.period {
             period.reach(now_ms);
-            self.give_due(at, now_ms);
+            self.report_due(at, now_ms);
         }
     }
 
@@ -91,7 +91,7 @@ impl Flows {
         if !period.swept {
             let within_ms = (u64::from(period.measured.period_ms) / 4).clamp(1, SWEEP_MS);
             let rows = (self.table.capacity() as u64 * u64::from(elapsed_ms)).div_ceil(within_ms);
-            period.next = self.give_former((period.next, rows.min(ROWS_MAX) as u32), period, now_ms);
+            period.next = self.report_former((period.next, rows.min(ROWS_MAX) as u32), period, now_ms);
             if self.table.is_end(period.next) && self.deltas.len() < self.room {
                 self.deltas.push_back(FlowDelta::swept(period.start_ms, self.of));
                 period.swept = true;
@@ -104,12 +104,12 @@ impl Flows {
     pub fn end_period(&mut self, now_ms: u32) {
         let Some(mut period) = self.period else { return };
         period.reach(now_ms);
-        self.give_former((0, u32::MAX), period, now_ms);
+        self.report_former((0, u32::MAX), period, now_ms);
         self.period = Some(period);
     }
 
     /// Visits flows from a row on; returns where to continue.
-    fn give_former(&mut self, (start, rows): (u32, u32), period: Period, now_ms: u32) -> u32 {
+    fn report_former(&mut self, (start, rows): (u32, u32), period: Period, now_ms: u32) -> u32 {
         let Flows { table, hash, decided, deltas, room, of, account, observed: all, .. } = self;
         let (room, of, decided) = (*room, *of, &*decided);
         let give = |row: u32, flow: &Flow| {
@@ -137,14 +137,14 @@ struct Giving<'a, Give> {
 
 impl<Give: FnMut(u32, &Flow) -> bool> Visitor for Giving<'_, Give> {
     /// A flow that ended with its entry reports its counts when it leaves.
-    fn judge(&self, _: u32, flow: &Flow, _: &FlowTable) -> Fate {
+    fn judge(&self, _: u32, flow: &Flow, _: &FlowTable) -> SweepVerdict {
         match flow.counted_before(self.start_ms) && self.decided.is_alive(flow) {
-            true => Fate::Gives(DeltaReason::Interval),
-            false => Fate::Stays,
+            true => SweepVerdict::Gives(DeltaReason::Interval),
+            false => SweepVerdict::Stays,
         }
     }
 
-    fn accept(&mut self, row: u32, flow: &Flow, _: Fate) -> bool {
+    fn accept(&mut self, row: u32, flow: &Flow, _: SweepVerdict) -> bool {
         (self.give)(row, flow)
     }
 }

@@ -17,7 +17,7 @@ const WAITING_MAX: usize = 512;
 /// A row: the hash of the flow's key, the sequence number after the segment, the port that it came from, how
 /// many bytes of it are kept, and those bytes. Stored as bytes, because zeroed memory is not touched before
 /// it is used.
-pub(super) type Row = [u8; 128];
+pub(super) type SegmentRow = [u8; 128];
 
 const END: usize = 8;
 const INPUT: usize = 12;
@@ -38,7 +38,7 @@ const IPV6: usize = 40;
 /// The newest segments of flows, by row.
 #[derive(Debug)]
 pub struct Segments {
-    rows: Vec<Row>,
+    rows: Vec<SegmentRow>,
     /// By group: the app that resets its connections.
     apps: Vec<Option<AppId>>,
     waiting: VecDeque<IdleSegment>,
@@ -49,7 +49,7 @@ pub struct Segments {
 pub struct IdleSegment {
     /// The app that it is for.
     pub app: AppId,
-    row: Row,
+    row: SegmentRow,
 }
 
 impl IdleSegment {
@@ -99,12 +99,12 @@ impl Segments {
     }
 
     /// Returns what is kept for the flow in this row.
-    pub(super) fn row(&self, at: u32) -> Option<Row> {
+    pub(super) fn row(&self, at: u32) -> Option<SegmentRow> {
         self.rows.get(at as usize).copied()
     }
 
     /// Sets what is kept for the flow in this row; `None` clears it.
-    pub(super) fn set(&mut self, at: u32, row: Option<Row>) {
+    pub(super) fn set(&mut self, at: u32, row: Option<SegmentRow>) {
         if let Some(place) = self.rows.get_mut(at as usize) {
             *place = row.unwrap_or([0; 128]);
         }
@@ -119,11 +119,11 @@ impl Segments {
 }
 
 /// Whether a row holds a segment of the flow whose key has this hash.
-fn holds(row: &Row, hash: u64) -> bool {
+fn holds(row: &SegmentRow, hash: u64) -> bool {
     row[..END] == hash.to_ne_bytes() && number16(row, LENGTH) != 0
 }
 
-fn number16(row: &Row, at: usize) -> u16 {
+fn number16(row: &SegmentRow, at: usize) -> u16 {
     u16::from_ne_bytes([row[at], row[at + 1]])
 }
 
@@ -187,7 +187,7 @@ impl Flows {
                 let row = segments.row(at);
                 segments.waiting.extend(row.map(|row| IdleSegment { app, row }));
                 segments.set(at, None);
-                self.give_former_counts(at, now_ms);
+                self.report_former_counts(at, now_ms);
                 self.table.end(at, now_ms);
             }
             Some(_) => {}

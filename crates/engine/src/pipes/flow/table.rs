@@ -544,15 +544,15 @@ impl Flows {
     }
 
     /// Sets whether first packets are reported.
-    pub fn tell_first(&mut self, first: bool) {
+    pub fn report_first(&mut self, first: bool) {
         self.first = first;
     }
 
     /// Emits a delta for the first packet of a flow, or for a later one if there was no room before.
     #[inline]
-    pub(super) fn tell(&mut self, at: u32) {
+    pub(super) fn emit_first(&mut self, at: u32) {
         let Flows { table, decided, deltas, room, of, .. } = self;
-        table.tell(at, |flow| {
+        table.report_first(at, |flow| {
             let accepted = deltas.len() < *room;
             if accepted {
                 deltas.push_back(flow.first_delta(belonging_of(decided, flow, *of)));

@@ -1,6 +1,6 @@
 //! The app, driven by hand.
 
-use crate::health::{Board, Fail, Guarded, Health, LbApp, Times, Watch};
+use crate::health::{Fail, Guarded, Health, HealthPublisher, LbApp, Times, Watch};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -52,7 +52,7 @@ pub(super) fn program(health: &Health) -> Program {
 }
 
 /// The app, servers that work or do not, and the weights that groups have.
-pub(super) struct Rig {
+pub(super) struct HealthRig {
     pub app: LbApp,
     pub now_ns: u64,
     pub broken: Vec<u8>,
@@ -64,12 +64,12 @@ pub(super) struct Rig {
     pub flows: Vec<Flows>,
 }
 
-impl Rig {
-    pub fn new(health: Health) -> Rig {
+impl HealthRig {
+    pub fn new(health: Health) -> HealthRig {
         let program = program(&health);
         let mut app = LbApp::new(health);
         app.bind(&program);
-        let mut rig = Rig {
+        let mut rig = HealthRig {
             app,
             now_ns: 0,
             broken: Vec::new(),
@@ -149,14 +149,14 @@ impl Rig {
         (told.health.to_string(), told.reason)
     }
 
-    fn app_board(&self) -> Board {
+    fn app_board(&self) -> HealthPublisher {
         self.app.board()
     }
 }
 
 #[test]
 fn a_back_end_that_dies_loses_its_weight_and_gets_it_back() {
-    let mut rig = Rig::new(health(&[("web", &[1, 2, 3])], Fail::All));
+    let mut rig = HealthRig::new(health(&[("web", &[1, 2, 3])], Fail::All));
     assert_eq!(rig.told("b1"), ("unknown".into(), "no check has ended yet".into()));
     rig.run(2000);
     assert_eq!(rig.changed(), []);
@@ -182,7 +182,7 @@ fn a_check_that_only_drains_ends_no_flow() {
     for (.., watch) in &mut drains.services[0].back_ends {
         watch.as_mut().unwrap().drains = true;
     }
-    let mut rig = Rig::new(drains);
+    let mut rig = HealthRig::new(drains);
     rig.run(2000);
     rig.broken.push(1);
     rig.run(8000);
@@ -200,7 +200,7 @@ fn a_check_that_only_drains_ends_no_flow() {
 
 #[test]
 fn servers_of_several_services_are_checked_once() {
-    let mut rig = Rig::new(health(&[("web", &[1, 2]), ("api", &[1, 2])], Fail::Drop));
+    let mut rig = HealthRig::new(health(&[("web", &[1, 2]), ("api", &[1, 2])], Fail::Drop));
     rig.run(10_000);
     assert!((18..=20).contains(&rig.asked.len()), "{}", rig.asked.len());
     rig.broken.push(1);
@@ -226,7 +226,7 @@ fn with_all_down_all_or_the_last_go_on() {
     for (fail, wanted) in
         [(Fail::All, vec![]), (Fail::Last, vec![(0, 0)]), (Fail::Drop, vec![(0, 0), (1, 0)])]
     {
-        let mut rig = Rig::new(health(&[("web", &[1, 2])], fail));
+        let mut rig = HealthRig::new(health(&[("web", &[1, 2])], fail));
         rig.run(2000);
         rig.broken.push(1);
         rig.run(8000);
@@ -242,7 +242,7 @@ fn with_all_down_all_or_the_last_go_on() {
 
 #[test]
 fn an_operator_drains_maintains_and_weighs() {
-    let mut rig = Rig::new(health(&[("web", &[1, 2])], Fail::All));
+    let mut rig = HealthRig::new(health(&[("web", &[1, 2])], Fail::All));
     rig.run(2000);
     assert_eq!(rig.request("drain web b1"), Ok(json!("b1 of web gets no new flows")));
     assert_eq!((rig.changed(), rig.told("b1").0), (vec![(0, 0)], "draining".to_string()));
@@ -279,7 +279,7 @@ fn a_weight_rises_slowly() {
         watch.as_mut().unwrap().times.slow_start_ns = 10_000 * MS;
     }
     // The program has scaled weights, as the builder multiplies them.
-    let mut rig = Rig::new(slow);
+    let mut rig = HealthRig::new(slow);
     rig.broken.push(1);
     rig.run(8000);
     rig.broken.clear();
@@ -297,12 +297,12 @@ fn a_weight_rises_slowly() {
 
 #[test]
 fn a_reload_keeps_what_is_known_and_wished() {
-    let mut old = Rig::new(health(&[("web", &[1, 2])], Fail::All));
+    let mut old = HealthRig::new(health(&[("web", &[1, 2])], Fail::All));
     old.broken.push(1);
     old.run(5000);
     old.request("drain web b2").unwrap();
     let new = health(&[("web", &[2, 1, 3])], Fail::All);
-    let mut rig = Rig {
+    let mut rig = HealthRig {
         app: LbApp::new(new.clone()),
         now_ns: old.now_ns,
         broken: vec![1],
@@ -325,7 +325,7 @@ fn a_reload_keeps_what_is_known_and_wished() {
 
 #[test]
 fn an_outcome_that_nobody_waits_for_changes_nothing() {
-    let mut rig = Rig::new(health(&[("web", &[1, 2])], Fail::All));
+    let mut rig = HealthRig::new(health(&[("web", &[1, 2])], Fail::All));
     rig.run(2000);
     let bad = Err("late".to_string());
     for id in 0..10 {
@@ -336,7 +336,7 @@ fn an_outcome_that_nobody_waits_for_changes_nothing() {
 
 #[test]
 fn a_list_of_requests_is_carried_out_whole_or_not_at_all() {
-    let mut rig = Rig::new(health(&[("web", &[1, 2, 3]), ("api", &[1])], Fail::All));
+    let mut rig = HealthRig::new(health(&[("web", &[1, 2, 3]), ("api", &[1])], Fail::All));
     rig.run(2000);
     let drain = |back_end: &str| json!({ "do": "drain", "service": "web", "back_end": back_end });
     let weight =

@@ -1,6 +1,6 @@
 //! A server against a naive model that keeps the whole history, under random outcomes and times.
 
-use crate::health::{Monitor, RAMP, State, Step, Times};
+use crate::health::{Monitor, RAMP, ServerState, Step, Times};
 use proptest::prelude::*;
 use weir_app::random::Random;
 
@@ -15,28 +15,28 @@ fn outcome(good: bool) -> Result<(), String> {
 }
 
 /// A server after these outcomes, one per second.
-fn heard(times: Times, outcomes: &[bool]) -> Monitor {
+fn monitor_after(times: Times, outcomes: &[bool]) -> Monitor {
     let mut random = Random::new(1);
     let mut monitor = Monitor::new(times, 0, &mut random);
     for (outcome_good, second) in outcomes.iter().zip(1..) {
         monitor.asked(second * 1000 * MS, MS, &mut random);
-        monitor.hear(second * 1000 * MS, &outcome(*outcome_good));
+        monitor.handle(second * 1000 * MS, &outcome(*outcome_good));
     }
     monitor
 }
 
 /// The state that results from a history of outcomes.
-fn twin(rise: usize, fall: usize, outcomes: &[bool]) -> State {
-    let mut state = State::Unknown;
+fn twin(rise: usize, fall: usize, outcomes: &[bool]) -> ServerState {
+    let mut state = ServerState::Unknown;
     for end in 1..=outcomes.len() {
         let last = |count: usize, good: bool| {
             end >= count && outcomes[end - count..end].iter().all(|one| *one == good)
         };
         state = match state {
-            State::Unknown if outcomes[0] => State::Up,
-            State::Unknown => State::Down,
-            State::Up if last(fall, false) => State::Down,
-            State::Down if last(rise, true) => State::Up,
+            ServerState::Unknown if outcomes[0] => ServerState::Up,
+            ServerState::Unknown => ServerState::Down,
+            ServerState::Up if last(fall, false) => ServerState::Down,
+            ServerState::Down if last(rise, true) => ServerState::Up,
             same => same,
         };
     }
@@ -45,20 +45,20 @@ fn twin(rise: usize, fall: usize, outcomes: &[bool]) -> State {
 
 #[test]
 fn the_first_outcome_decides_and_then_several_in_a_row() {
-    let state = |outcomes: &[bool]| heard(times(), outcomes).state();
-    assert_eq!(state(&[]), State::Unknown);
-    assert_eq!(state(&[true]), State::Up);
-    assert_eq!(state(&[false]), State::Down);
-    assert_eq!(state(&[true, false, false]), State::Up);
-    assert_eq!(state(&[true, false, false, true, false, false]), State::Up, "not in a row");
-    assert_eq!(state(&[true, false, false, false]), State::Down);
-    assert_eq!(state(&[false, true]), State::Down);
-    assert_eq!(state(&[false, true, true]), State::Up);
+    let state = |outcomes: &[bool]| monitor_after(times(), outcomes).state();
+    assert_eq!(state(&[]), ServerState::Unknown);
+    assert_eq!(state(&[true]), ServerState::Up);
+    assert_eq!(state(&[false]), ServerState::Down);
+    assert_eq!(state(&[true, false, false]), ServerState::Up);
+    assert_eq!(state(&[true, false, false, true, false, false]), ServerState::Up, "not in a row");
+    assert_eq!(state(&[true, false, false, false]), ServerState::Down);
+    assert_eq!(state(&[false, true]), ServerState::Down);
+    assert_eq!(state(&[false, true, true]), ServerState::Up);
 }
 
 #[test]
 fn it_says_why() {
-    let reason = |outcomes: &[bool]| heard(times(), outcomes).reason();
+    let reason = |outcomes: &[bool]| monitor_after(times(), outcomes).reason();
     assert_eq!(reason(&[]), "no check has ended yet");
     assert_eq!(reason(&[true]), "");
     assert_eq!(reason(&[true, false]), "1 of 3 bad checks: refused");
@@ -76,17 +76,17 @@ fn a_check_without_an_answer_is_a_bad_one() {
     monitor.asked(first_ns, 500 * MS, &mut random);
     assert_eq!(monitor.step(first_ns + 1500 * MS), Step::Wait, "one at a time");
     assert_eq!(monitor.step(first_ns + 5500 * MS), Step::Unanswered);
-    assert!(monitor.hear(first_ns + 5500 * MS, &outcome(false)));
+    assert!(monitor.handle(first_ns + 5500 * MS, &outcome(false)));
     assert_eq!(monitor.step(first_ns + 5500 * MS), Step::Ask, "the next one is overdue");
 }
 
 #[test]
 fn its_weight_rises_only_after_it_was_down() {
     let slow = Times { slow_start_ns: 10_000 * MS, ..times() };
-    let fresh = heard(slow, &[true]);
+    let fresh = monitor_after(slow, &[true]);
     assert_eq!((fresh.share(1000 * MS), fresh.grows_ns(1000 * MS)), (RAMP, None));
     // It comes up at 6 s.
-    let back = heard(slow, &[true, false, false, false, true, true]);
+    let back = monitor_after(slow, &[true, false, false, false, true, true]);
     let shares: Vec<u32> = (6..18).map(|second| back.share(second * 1000 * MS)).collect();
     assert_eq!(shares, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10]);
     assert_eq!(back.grows_ns(6000 * MS), Some(7000 * MS));
@@ -97,12 +97,12 @@ fn its_weight_rises_only_after_it_was_down() {
 
 #[test]
 fn after_maintenance_it_is_down_until_a_check_is_good() {
-    let mut monitor = heard(times(), &[true]);
+    let mut monitor = monitor_after(times(), &[true]);
     monitor.restart(5000 * MS);
-    assert_eq!((monitor.state(), monitor.step(5000 * MS)), (State::Down, Step::Ask));
+    assert_eq!((monitor.state(), monitor.step(5000 * MS)), (ServerState::Down, Step::Ask));
     monitor.asked(5000 * MS, MS, &mut Random::new(1));
-    assert!(monitor.hear(5001 * MS, &outcome(true)));
-    assert_eq!(monitor.state(), State::Up);
+    assert!(monitor.handle(5001 * MS, &outcome(true)));
+    assert_eq!(monitor.state(), ServerState::Up);
 }
 
 proptest! {
@@ -114,11 +114,11 @@ proptest! {
     ) {
         let times = Times { rise, fall, ..times() };
         let mut changes = 0;
-        let mut before = State::Unknown;
+        let mut before = ServerState::Unknown;
         for end in 1..=outcomes.len() {
-            let monitor = heard(times, &outcomes[..end]);
+            let monitor = monitor_after(times, &outcomes[..end]);
             prop_assert_eq!(monitor.state(), twin(rise as usize, fall as usize, &outcomes[..end]));
-            changes += u64::from(before != State::Unknown && before != monitor.state());
+            changes += u64::from(before != ServerState::Unknown && before != monitor.state());
             before = monitor.state();
             let counts = monitor.counts();
             prop_assert_eq!(counts.passed + counts.failed, end as u64);
@@ -141,7 +141,7 @@ proptest! {
             prop_assert_eq!(monitor.step(now_ns), Step::Ask);
             monitor.asked(now_ns, MS, &mut random);
             let heard_ns = now_ns + late_ms * MS;
-            monitor.hear(heard_ns, &Ok(()));
+            monitor.handle(heard_ns, &Ok(()));
             let apart = monitor.due_ns() - now_ns;
             let most = interval_ms * MS / 1000 * u64::from(jitter);
             prop_assert!(apart >= interval_ms * MS - most && apart <= interval_ms * MS + most);
@@ -152,7 +152,7 @@ proptest! {
     #[test]
     fn shares_grow_when_they_say(slow_ms in 1_u64..1_000_000, steps in 1_usize..30) {
         let slow = Times { slow_start_ns: slow_ms * MS, ..times() };
-        let back = heard(slow, &[false, true, true]);
+        let back = monitor_after(slow, &[false, true, true]);
         let mut now_ns = back.since_ns();
         for _ in 0..steps {
             let Some(grows_ns) = back.grows_ns(now_ns) else { break };

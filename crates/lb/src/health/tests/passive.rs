@@ -1,6 +1,6 @@
 //! Passive checks: unanswered new flows take a back end out before its active check fails.
 
-use super::app::{MS, Rig, health};
+use super::app::{HealthRig, MS, health};
 use crate::health::{Fail, Health, LbApp, Passive};
 use weir_app::{App, Event, Level};
 use weir_program::census::Flows;
@@ -24,7 +24,7 @@ fn passive(servers: &[u8], interval_ms: u64) -> Health {
 
 /// Clients begin a flow at every back end with a weight, and retransmit the SYNs to those that do not answer.
 struct World {
-    rig: Rig,
+    rig: HealthRig,
     now_ms: u64,
     /// By back end: when unanswered flows began.
     silent: Vec<Vec<u64>>,
@@ -33,7 +33,7 @@ struct World {
 impl World {
     fn new(health: Health) -> World {
         let count = health.services[0].back_ends.len();
-        let mut rig = Rig::new(health);
+        let mut rig = HealthRig::new(health);
         rig.flows = vec![Flows::default(); count];
         World { rig, now_ms: 0, silent: vec![Vec::new(); count] }
     }
@@ -164,7 +164,7 @@ fn a_reload_keeps_it() {
     world.run(4000, &[]);
     world.run(7000, &[1]);
     let next = |health: Health, old: LbApp| {
-        let mut rig = Rig::new(passive(&[], 60_000));
+        let mut rig = HealthRig::new(passive(&[], 60_000));
         let program = super::app::program(&health);
         rig.app = LbApp::new(health);
         rig.app.inherit(Box::new(old));

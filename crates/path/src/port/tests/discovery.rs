@@ -133,7 +133,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     (rig.hashes, rig.links) = (true, vec![rig.links[0]; 8]);
     rig.run_with(64, SEC);
     assert_eq!(rig.count("expired"), 0, "it does not survey");
-    uplink.tell(between, shared.clone());
+    uplink.publish(between, shared.clone());
     rig.run_with(64, 3 * SEC);
     let found: Vec<_> = shared.known.all().iter().map(|found| found.ports).collect();
     assert_eq!((ports(&rig), rig.count("expired")), (found.clone(), 0));
