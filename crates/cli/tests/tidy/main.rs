@@ -2,6 +2,8 @@
 //! do. There is no list of exceptions.
 
 mod arrows;
+mod cycles;
+mod features;
 mod house;
 mod inputs;
 mod lengths;
@@ -38,6 +40,16 @@ fn assert_none(offences: &[Offence]) {
 #[test]
 fn crates_depend_only_along_the_arrows() {
     assert_none(&arrows::offences());
+}
+
+#[test]
+fn no_import_cycle_has_more_than_8_files() {
+    assert_none(&cycles::offences());
+}
+
+#[test]
+fn what_runs_features_names_none_of_them() {
+    assert_none(&features::offences());
 }
 
 #[test]
