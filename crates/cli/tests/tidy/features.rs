@@ -7,9 +7,12 @@ use crate::source::{code, files, line_of};
 /// The list of kinds.
 const LIST: &str = "crates/cli/src/kinds.rs";
 
+/// A folder, the extensions of its files, and what they do not contain.
+type Free = (&'static str, &'static [&'static str], &'static [&'static str]);
+
 /// Code outside of tests that names no feature, by folder and extensions, and what it does not contain. The
 /// commands may name `weir_measure`: `weir measure` analyses recordings, without daemon and configuration.
-const FREE: [(&str, &[&str], &[&str]); 7] = [
+const FREE: [Free; 7] = [
     ("crates/app/src/", &["rs"], &CRATES),
     ("crates/control/src/", &["rs"], &CRATES),
     ("crates/daemon/src/", &["rs"], &CRATES),
