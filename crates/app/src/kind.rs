@@ -115,11 +115,6 @@ pub trait Configured: Any + Debug + Send + Sync {
         Vec::new()
     }
 
-    /// Returns addresses that they announce, which the host should not have.
-    fn announced(&self) -> Vec<IpAddr> {
-        Vec::new()
-    }
-
     /// Returns all addresses for which they answer ARP and neighbour discovery.
     fn answers_for(&self) -> Vec<IpAddr> {
         Vec::new()
@@ -362,15 +357,6 @@ impl Apps {
     #[must_use]
     pub fn bit_assignments(&self) -> Vec<BitAssignment> {
         self.all.iter().flat_map(|one| one.bit_assignments()).collect()
-    }
-
-    /// Returns addresses that apps announce, which the host should not have, without duplicates.
-    #[must_use]
-    pub fn announced(&self) -> Vec<IpAddr> {
-        let mut all: Vec<IpAddr> = self.all.iter().flat_map(|one| one.announced()).collect();
-        all.sort_unstable();
-        all.dedup();
-        all
     }
 
     /// Returns all addresses for which apps answer ARP and neighbour discovery.

@@ -61,7 +61,6 @@ mod systemd;
 mod takeover;
 #[cfg(test)]
 mod tests;
-pub mod vips;
 mod weights;
 
 pub use doorbell::Doorbell;
@@ -278,7 +277,6 @@ impl Daemon {
         let plan = self.plan.clone();
         self.follow_agents(&plan)?;
         self.begin_apps(rings, sockets.into_iter().flatten().collect(), states)?;
-        vips::warn_of_owned(&self.plan.apps, &Default::default());
         self.save();
         Ok(())
     }

@@ -599,7 +599,6 @@ impl Preparation {
         let added = Added::open(&plan, &order, &self.remnants, (self.workers, self.clock.now_ns()))
             .context("nothing was changed, because a port cannot be opened")?;
         let crew = self.crew(&plan, &tables, &order, &added).context("nothing was changed")?;
-        super::vips::warn_of_owned(&plan.apps, &self.old.apps);
         Ok(Prepared { plan: without_entries(plan), tables, engines, order, added, crew })
     }
 

@@ -168,6 +168,15 @@ impl Lb {
     }
 }
 
+impl Lb {
+    /// Returns the addresses that it announces and that the host should not have. The host may have addresses
+    /// of pools: its own connections may use their other ports.
+    pub(crate) fn announced(&self) -> Vec<IpAddr> {
+        let is_pooled = |address: &IpAddr| self.nat_pools.iter().any(|pool| pool.has(*address));
+        self.answers_for().into_iter().filter(|address| !is_pooled(address)).collect()
+    }
+}
+
 impl Configured for Lb {
     /// Takes the services' packets with all their fragments, because only the first fragment shows the port;
     /// ICMP errors about packets that their back ends sent; and answers that return through weir.
@@ -206,12 +215,6 @@ impl Configured for Lb {
     fn scales(&self) -> HashMap<String, u32> {
         let group = |(service, scale): (&str, u32)| (format!("{NAME}/{service}"), scale);
         self.health.scales().all().map(group).collect()
-    }
-
-    /// The host may own addresses of pools: its own connections may use their other ports.
-    fn announced(&self) -> Vec<IpAddr> {
-        let is_pooled = |address: &IpAddr| self.nat_pools.iter().any(|pool| pool.has(*address));
-        self.answers_for().into_iter().filter(|address| !is_pooled(address)).collect()
     }
 
     fn answers_for(&self) -> Vec<IpAddr> {

@@ -15,6 +15,7 @@ mod http;
 mod import;
 mod names;
 mod neighbours;
+mod owned;
 mod pipes;
 mod pools;
 mod probes;
@@ -54,7 +55,7 @@ pub const KIND: Kind = Kind {
     table: Some("backends"),
     views: &[],
     pages: &[PAGE],
-    agent: None,
+    agent: Some(owned::create),
     tools: &[],
     about: "List, add, remove and drain back ends and services, and change weights",
     verbs: verbs::VERBS,

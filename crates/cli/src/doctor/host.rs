@@ -8,7 +8,6 @@ use serde_json::{Value, json};
 use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
-use weir_daemon::vips;
 
 /// What the daemon needs, and what for.
 const NEEDED: [(CapabilitySet, &str); 4] = [
@@ -37,20 +36,6 @@ pub fn findings(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
         found.push(hash_policy(family, (policy, fields), role));
     }
     found.extend(rehash());
-    found.extend(plan.into_iter().flat_map(vips));
-    found
-}
-
-/// VIPs announced by weir: the host must not have them.
-fn vips(plan: &Plan) -> Vec<Finding> {
-    let all = vips::owned(&plan.apps);
-    let owned = all.iter().filter(|(_, owned)| *owned);
-    let found: Vec<Finding> =
-        owned.map(|(vip, _)| Finding::new("vip", vip.to_string(), Level::Warning, vips::ADVICE)).collect();
-    if found.is_empty() && !all.is_empty() {
-        let says = format!("the host has none of the {} that weir announces", all.len());
-        return vec![Finding::new("vip", "announced", Level::Ok, says)];
-    }
     found
 }
 

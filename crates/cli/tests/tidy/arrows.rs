@@ -20,7 +20,7 @@ const ARROWS: &[Arrows] = &[
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
     ("app", &["config", "engine", "packet", "program", "table"], &[]),
-    ("lb", &["app", "config", "packet", "program", "table"], &["engine", "oracle", "port"]),
+    ("lb", &["app", "config", "netlink", "packet", "program", "table"], &["engine", "oracle", "port"]),
     ("bond", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
     ("path", &["app", "bpf", "config", "engine", "netlink", "packet", "port", "program", "table"], &[]),
     ("overlay", &["app", "bpf", "config", "engine", "netlink", "packet", "program"], &[]),
