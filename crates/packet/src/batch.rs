@@ -81,6 +81,7 @@ impl Batch {
     #[inline]
     pub fn extend(&mut self, count: usize) {
         assert!(count <= self.space(), "a batch has {BATCH} slots");
+        debug_assert!(!self.frames[self.length..][..count].iter().any(Frame::is_absent));
         self.length += count;
     }
 

@@ -104,6 +104,8 @@ impl Frame {
     /// referred to by nothing else until the frame has been passed to the pool `pool` or to a port.
     pub unsafe fn from_raw(data: NonNull<u8>, handle: u64, room: Room, pool: PoolId) -> Frame {
         let Room { headroom, length, tailroom } = room;
+        // `trim_front` and `resize` move bytes between these counts.
+        debug_assert!(u32::from(headroom) + u32::from(length) + u32::from(tailroom) <= u16::MAX.into());
         Frame { data, handle, length, headroom, tailroom, pad: 0, pool, hash: 0 }
     }
 
@@ -460,6 +462,7 @@ impl RegionPool {
         // Not `assert_eq`, which takes references and would spill the frame to the stack.
         assert!(frame.pool == self.id, "a frame goes to a port on its own pool");
         let offset = frame.data.as_ptr() as usize - self.base.as_ptr() as usize;
+        debug_assert_eq!((offset / self.chunk) as u64, frame.handle, "a frame lies in its own chunk");
         (frame.handle as u32, offset as u64, u32::from(frame.length))
     }
 
@@ -470,11 +473,13 @@ impl RegionPool {
     #[inline]
     pub fn give(&mut self, frame: Frame) {
         assert!(frame.pool == self.id, "a frame returns to its own pool");
+        debug_assert!(frame.handle < self.chunks.into() && self.free.len() < self.chunks as usize);
         self.free.push(frame.handle as u32);
     }
 
     #[inline]
     fn frame(&self, chunk: u32, headroom: u16, length: u16) -> Frame {
+        debug_assert!(chunk < self.chunks && usize::from(headroom) + usize::from(length) <= self.chunk);
         let start = chunk as usize * self.chunk + usize::from(headroom);
         let tailroom = (self.chunk - usize::from(headroom) - usize::from(length)) as u16;
         // SAFETY: `chunk < chunks` (it came from the free list or was checked), so the frame lies inside the

@@ -214,6 +214,7 @@ impl GivenBuckets {
     fn settle(&mut self, bucket: usize, now_ns: u64) -> bool {
         let waits = self.uses[bucket].waits as usize;
         let Some(&one) = self.moves.get(waits.wrapping_sub(1)) else { return false };
+        debug_assert_eq!(one.bucket as usize, bucket, "`waits` leads to the bucket's own move");
         let Some(busy) = self.due(&one, now_ns) else { return false };
         let before = self.buckets.slots()[bucket];
         self.shares.get_mut(usize::from(before)).into_iter().for_each(|share| *share -= 1);
@@ -241,7 +242,8 @@ impl GivenBuckets {
         if waits == 0 {
             return;
         }
-        self.moves.swap_remove(waits as usize - 1);
+        let removed = self.moves.swap_remove(waits as usize - 1);
+        debug_assert_eq!(removed.bucket, bucket, "`waits` leads to the bucket's own move");
         if let Some(other) = self.moves.get(waits as usize - 1) {
             self.uses[other.bucket as usize].waits = waits;
         }

@@ -401,7 +401,9 @@ impl Trie {
         self.live += 1;
         if self.vacant == NODE {
             self.nodes.push(node);
-            return self.nodes.len() as u32 - 1;
+            let at = self.nodes.len() as u32 - 1;
+            assert!(at < NODE, "an entry marks nodes by a bit above their numbers");
+            return at;
         }
         let at = self.vacant;
         self.vacant = std::mem::replace(&mut self.nodes[at as usize], node).0[0];
@@ -409,6 +411,7 @@ impl Trie {
     }
 
     fn free_node(&mut self, entry: u32) {
+        debug_assert!(entry & NODE != 0 && self.live > 0, "only a node is freed");
         self.nodes[(entry ^ NODE) as usize].0[0] = std::mem::replace(&mut self.vacant, entry ^ NODE);
         self.live -= 1;
     }

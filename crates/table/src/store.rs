@@ -234,7 +234,9 @@ impl<R: Record> Store<R> {
         if self.length == self.capacity {
             return Err(Full);
         }
+        debug_assert!(self.get(hash, record.key()).is_none(), "a key has one row");
         let row = if self.vacant == NO_ROW { self.used() } else { self.vacant };
+        assert!(!self.is_live(row), "row {row} is in use");
         self.index.insert(hash, row)?;
         match self.rows.get_mut(row as usize) {
             Some(place) => {

@@ -380,6 +380,8 @@ impl Engine {
                 self.pipes[at].run(walk, batch, list);
             }
         }
+        debug_assert!(walk.lists.iter().all(|list| *list == 0), "pipes only lead to later ones");
+        debug_assert_eq!(walk.outcome.leaving(), Some(list), "every packet has exactly one exit");
         &mut walk.outcome
     }
 

@@ -78,6 +78,14 @@ impl Outcome {
         (self.too_long >> slot & 1 == 1).then_some(self.limits[slot & 63])
     }
 
+    /// Returns the packets that have an exit; `None` if one has several exits but is not flooded.
+    pub(super) fn leaving(&self) -> Option<u64> {
+        let exits = self.transmit.iter().chain(&self.apps).chain([&self.kernel, &self.dropped]);
+        exits
+            .copied()
+            .try_fold(0, |before, list| (before & list & !self.flooded == 0).then_some(before | list))
+    }
+
     /// Returns the outcome of one packet, which arrived on `input`.
     #[must_use]
     pub fn verdict(&self, slot: usize, input: PortId) -> Verdict {

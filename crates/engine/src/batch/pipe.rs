@@ -27,6 +27,8 @@ impl CompiledPipe {
         } else {
             hits
         };
+        debug_assert_eq!((hits.all() | failed) & !passed, 0, "only packets that were looked up hit or fail");
+        debug_assert_eq!(hits.all() & failed, 0, "a packet takes one way");
         let misses = list & !hits.all() & !failed;
         if misses != 0 {
             self.miss(walk, batch, misses);
@@ -92,6 +94,7 @@ impl CompiledPipe {
         let passed = if self.metered { self.meter(walk, batch, hits, &actions) } else { hits };
         let done = self.act(walk, batch, passed, &actions);
         let done = self.make_keys(walk, batch, done);
+        debug_assert_eq!(done & !hits, 0, "only packets that hit are sent on");
         if let Some(lengths) = lengths
             && hits != done
         {
@@ -251,6 +254,7 @@ fn lengths(batch: &Batch, list: u64) -> [u32; 64] {
 /// iterating by packet.
 #[inline(always)]
 fn alike<T: PartialEq>(list: u64, of: impl Fn(usize) -> T) -> (T, u64) {
+    debug_assert_ne!(list, 0);
     let first = of(list.trailing_zeros() as usize & 63);
     let alike = Bits(list).fold(0, |alike, slot| alike | u64::from(of(slot) == first) << slot);
     (first, alike)

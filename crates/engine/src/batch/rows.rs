@@ -223,6 +223,8 @@ impl Actions {
             (self.rows.len() - 1) as u32
         });
         let number = at as usize;
+        assert_eq!(self.users[number], 0, "action row {at} is in use");
+        assert!(entry.values.len() <= self.given, "more values would be those of the next row");
         self.rows[number] = row;
         self.users[number] = 1;
         self.uses.add(Some(row.forward), row.template, row.meter);
@@ -268,6 +270,7 @@ impl Actions {
     /// Decrements the use count of a row, which is freed with the last entry.
     pub fn release(&mut self, at: u32) {
         let users = &mut self.users[at as usize];
+        assert!(*users > 0, "action row {at} is released by an entry that does not use it");
         *users -= 1;
         if *users == 0 {
             let row = self.rows[at as usize];
@@ -432,7 +435,10 @@ impl Slab {
         let key = RowKey::of(entry).unwrap_or_else(|| self.keep(PackedKey::of(entry)));
         let row = SlabRow { row, counter: entry.counter, key };
         match self.free.pop() {
-            Some(at) => self.rows[at as usize] = row,
+            Some(at) => {
+                let vacant = std::mem::replace(&mut self.rows[at as usize], row);
+                debug_assert_eq!(vacant.key.0, 0, "a free row has no entry");
+            }
             None => {
                 self.rows.push(row);
                 if let Some(frontier) = &mut self.frontier {
@@ -461,6 +467,7 @@ impl Slab {
     pub fn remove(&mut self, at: u32) -> EntryRow {
         self.free.push(at);
         let row = std::mem::take(&mut self.rows[at as usize]);
+        assert_ne!(row.key.0, 0, "a row is removed once, or two entries would share it later");
         if let Some(key) = row.key.elsewhere() {
             self.keys[key as usize] = PackedKey::default();
             self.free_keys.push(key);

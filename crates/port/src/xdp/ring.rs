@@ -59,6 +59,13 @@ impl<T: Copy> Ring<T> {
     /// pattern must be a valid `T`.
     unsafe fn over(mapping: Arc<Mapping>, offsets: &XdpRingOffset, size: u32) -> Ring<T> {
         assert!(size.is_power_of_two(), "ring size {size}");
+        // Everything that is read or written later lies between these offsets.
+        let is_inside = |offset: u64, length: usize, align: usize| {
+            offset.is_multiple_of(align as u64) && offset as usize + length <= mapping.length
+        };
+        let mut indices = [offsets.producer, offsets.consumer].into_iter().chain(offsets.flags);
+        assert!(indices.all(|offset| is_inside(offset, size_of::<AtomicU32>(), align_of::<AtomicU32>())));
+        assert!(is_inside(offsets.desc, size as usize * size_of::<T>(), align_of::<T>()));
         let base = mapping.base;
         // SAFETY: the caller guarantees that the offset is inside the mapping.
         let at = |offset: u64| unsafe { base.add(offset as usize) };

@@ -99,6 +99,8 @@ impl Umem {
     pub(super) fn new(pool: &RegionPool) -> Umem {
         let words = (pool.chunks() as usize).div_ceil(64);
         let further = if Area::of(pool).is_big() { vec![0; pool.chunks() as usize] } else { Vec::new() };
+        // The bits of an address say which chunk it is in.
+        assert!(pool.chunk().is_power_of_two(), "chunks of {} bytes", pool.chunk());
         let chunk_bits = pool.chunk().trailing_zeros();
         Umem { pool: pool.id(), chunk_bits, away: vec![0; words], count: 0, further }
     }
@@ -246,6 +248,11 @@ impl Umem {
 
     #[inline]
     fn mark(&mut self, chunk: u32) {
+        debug_assert_eq!(
+            self.away[chunk as usize / 64] >> (chunk % 64) & 1,
+            0,
+            "the kernel has chunk {chunk}"
+        );
         self.away[chunk as usize / 64] |= 1 << (chunk % 64);
         self.count += 1;
     }
