@@ -530,7 +530,7 @@ fn path(node: &Node, report: &mut Report) -> Option<PathBuf> {
 /// Reads the MAC address of a station.
 pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
     let text = text(node, "a MAC address", report)?;
-    let Some(mac) = value::mac(text) else {
+    let Some(mac) = weir_packet::read_mac(text) else {
         report.error_help(
             node.span,
             format!("`{text}` is not a MAC address"),

@@ -5,7 +5,7 @@ use crate::schema::{IPV4, IPV6, MAC, NUMBER, Schema, text};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_packet::{Base, Field, FieldKind, FlowKey, Source};
+use weir_packet::{Base, Field, FieldKind, FlowKey, Source, read_mac, write_hex};
 use weir_program::builder::Number;
 use weir_program::{Encap, GroupChoice, PipeKind, Program};
 
@@ -52,20 +52,6 @@ pub fn duration(text: &str) -> Option<u64> {
         _ => return None,
     };
     u64::try_from(number(count)?).ok()?.checked_mul(nanoseconds)
-}
-
-/// Reads a MAC address: six pairs of hexadecimal digits.
-#[must_use]
-pub fn mac(text: &str) -> Option<[u8; 6]> {
-    let mut bytes = [0; 6];
-    let mut parts = text.split(':');
-    for byte in &mut bytes {
-        let part = parts
-            .next()
-            .filter(|part| part.len() == 2 && part.bytes().all(|digit| digit.is_ascii_hexdigit()))?;
-        *byte = u8::from_str_radix(part, 16).ok()?;
-    }
-    parts.next().is_none().then_some(bytes)
 }
 
 /// Reads a value of `field`.
@@ -132,7 +118,7 @@ fn spelt(field: Field, text: &str) -> Option<u128> {
         return None;
     }
     let address = match field.spec().bits {
-        48 => mac(text).map(Number::number),
+        48 => read_mac(text).map(Number::number),
         32 => text.parse::<Ipv4Addr>().ok().map(|address| u128::from(address.to_bits())),
         128 => text.parse::<Ipv6Addr>().ok().map(Ipv6Addr::to_bits),
         _ => None,
@@ -387,8 +373,7 @@ pub fn write(field: Field, value: u128, program: &Program) -> String {
 /// Writes a MAC address.
 #[must_use]
 pub fn write_mac(value: u128) -> String {
-    let bytes: Vec<String> = (0..6).rev().map(|at| format!("{:02x}", value >> (8 * at) & 0xff)).collect();
-    bytes.join(":")
+    write_hex(&value.to_be_bytes()[10..], ":")
 }
 
 /// Writes a mask as [`mask`] reads it.
@@ -520,8 +505,8 @@ mod tests {
         fn no_text_makes_it_panic(text in ".{0,40}", at in 0..Field::ALL.len()) {
             let (of, program) = (Field::ALL[at], Program::default());
             let _ = (field(of, &text, &program), masked(of, &text, &program), prefix(of, &text, &program));
-            let _ = (range(of, &text, &program), flow(&text), duration(&text), mac(&text), super::mask(of,
-                &text, &program));
+            let _ = (range(of, &text, &program), flow(&text), duration(&text), super::mask(of, &text,
+                &program));
         }
     }
 }

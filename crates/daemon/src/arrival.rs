@@ -8,6 +8,7 @@ use crate::config::{Plan, PortKind, Xdp};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use weir_bpf::{Judged, XdpTake};
+use weir_packet::write_hex;
 use weir_port::XdpInterface;
 use weir_program::PortId;
 
@@ -83,7 +84,7 @@ fn list(queues: &[u32]) -> String {
 }
 
 fn mac(mac: [u8; 6]) -> String {
-    mac.map(|byte| format!("{byte:02x}")).join(":")
+    write_hex(&mac, ":")
 }
 
 fn judge(plan: &Plan, port: PortId, own: [[u8; 6]; 2], frame: &[u8]) -> Result<Judged> {

@@ -12,7 +12,7 @@ use std::net::IpAddr;
 use weir_engine::worker::Command;
 use weir_oracle::{EntrySource, FlowSource, Interpreter};
 use weir_packet::craft::Recipe;
-use weir_packet::{FlowKey, HEADROOM};
+use weir_packet::{FlowKey, HEADROOM, read_hex};
 use weir_program::nat::Binding;
 use weir_program::snapshot::{FlowSnapshot, NewFlowTurns};
 use weir_program::{Entry, GroupId, PipeId, PortId};
@@ -94,14 +94,7 @@ pub fn packet(request: &Value, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
         return Ok(recipe.build());
     }
     let hex = request["hex"].as_str().context("the request needs `packet` or `hex`")?;
-    let digits: Option<Vec<u8>> =
-        hex.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    match digits {
-        Some(digits) if digits.len() % 2 == 0 => {
-            Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect())
-        }
-        _ => bail!("`hex` is an even number of hexadecimal digits"),
-    }
+    read_hex(hex).context("`hex` is an even number of hexadecimal digits")
 }
 
 /// Explains a packet in the running program.

@@ -14,7 +14,7 @@ use super::source::{FlowSource, FlowsAt};
 use super::state::{PipeState, Row};
 use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss};
 use std::net::IpAddr;
-use weir_packet::{Field, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed, select_hash};
+use weir_packet::{Field, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed, select_hash, write_hex};
 use weir_program::director::hops_of;
 use weir_program::snapshot::{FlowDecision, FlowSnapshot};
 use weir_program::{
@@ -242,12 +242,11 @@ impl Interpreter {
         let target = declared.targets.iter().position(has);
         let row = target.and_then(|at| self.pipes[id.index()].row_of(&row_key(choice, group, at as u16)));
         let (Some(target), Some(row)) = (target, row) else {
-            let text = |id: &Vec<u8>| id.iter().map(|byte| format!("{byte:02x}")).collect();
             let wanted = format!("that of a target of group {} with an entry", declared.name);
             let failed = Difference {
                 name: "server ID".into(),
                 wanted,
-                actual: server_id.as_ref().map(text),
+                actual: server_id.as_ref().map(|id| write_hex(id, "")),
                 bits: 0,
             };
             return Lookup::new(key, Found::Miss(Miss { failed: vec![failed], nearest: None }));

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use weir_packet::{DropReason, Field, FieldKind, FlowKey};
+use weir_packet::{DropReason, Field, FieldKind, FlowKey, write_hex};
 use weir_program::Verdict;
 use weir_program::change::EntryKey;
 use weir_program::snapshot::FlowDecision;
@@ -334,8 +334,7 @@ impl fmt::Display for FieldValue {
         let value = self.value;
         match self.field.kind {
             FieldKind::EthDst | FieldKind::EthSrc => {
-                let [_, _, a, b, c, d, e, g] = (value as u64).to_be_bytes();
-                write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+                f.write_str(&write_hex(&(value as u64).to_be_bytes()[2..], ":"))
             }
             FieldKind::Ipv4Src
             | FieldKind::Ipv4Dst

@@ -29,6 +29,7 @@ pub mod quic_lb;
 #[allow(unsafe_code, reason = "advice to the kernel about memory, which changes none of its bytes")]
 mod resident;
 mod rss;
+mod text;
 pub mod tunnel;
 
 pub use batch::{BATCH, Batch, Bits};
@@ -55,4 +56,5 @@ pub use pools::Pools;
 pub use port::{Leave, Port, PortStatistics, Remark};
 pub use resident::{Frontier, advise_huge, populate};
 pub use rss::{RSS_KEY, RSS_KEY_BYTES, rss_hash};
+pub use text::{read_hex, read_mac, write_hex};
 pub use tunnel::{TunnelKind, TunnelPorts};

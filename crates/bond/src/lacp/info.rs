@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::ops::BitOr;
+use weir_packet::write_hex;
 
 /// A system identifier. The end with the lower one decides (802.1AX 6.3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -22,8 +23,7 @@ impl System {
 
 impl fmt::Display for System {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.mac;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x} priority {}", self.priority)
+        write!(f, "{} priority {}", write_hex(&self.mac, ":"), self.priority)
     }
 }
 

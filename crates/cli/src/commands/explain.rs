@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_daemon::explain::{Explanation, Names};
+use weir_packet::write_hex;
 use weir_port::pcap::{RECORD_ALL, Record};
 use weir_program::PortId;
 
@@ -50,10 +51,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         match &arguments.packet {
             // The daemon adds the destination if the recipe has none.
             Some(recipe) => request["packet"] = json!(recipe),
-            None => {
-                let hex: String = frame.iter().map(|byte| format!("{byte:02x}")).collect();
-                request["hex"] = json!(hex);
-            }
+            None => request["hex"] = json!(write_hex(frame, "")),
         }
         let mut answer = arguments.connection.answer(&request)?;
         let text = answer["text"].as_str().unwrap_or_default().to_string();

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_packet::write_hex;
 
 /// Arguments of `weir inject`.
 #[derive(clap::Args)]
@@ -38,8 +39,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let key = if arguments.through { "input" } else { "output" };
     let mut many = 0;
     for frame in frames(arguments)? {
-        let hex: String = frame?.iter().map(|byte| format!("{byte:02x}")).collect();
-        let request = json!({ "command": "inject", "hex": hex, key: arguments.port });
+        let request = json!({ "command": "inject", "hex": write_hex(&frame?, ""), key: arguments.port });
         arguments.connection.answer(&request).with_context(|| format!("after {many} frames"))?;
         many += 1;
     }

@@ -16,7 +16,7 @@ pub use weir_config::entry::{write as write_entry, write_key};
 pub use weir_config::forward::write as write_forward;
 pub use weir_config::nic::{Nic, Nics};
 pub use weir_config::ports::{Fault, LeaveRule, PortConfig, PortKind, Take, Xdp, XdpMode};
-pub use weir_config::value::{duration, mac, masked, write as write_value, write_mac, write_masked};
+pub use weir_config::value::{duration, masked, write as write_value, write_mac, write_masked};
 pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 
 use serde_json::Value;

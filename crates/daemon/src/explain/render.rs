@@ -7,8 +7,8 @@ use weir_oracle::Walk;
 use weir_oracle::trace::{
     Asked, Change, Difference, End, FlowMet, Forwarded, Known, Lookup, Mask, Moving, Pick, Rss, Step,
 };
-use weir_packet::DropReason;
 use weir_packet::craft::describe_short;
+use weir_packet::{DropReason, write_hex};
 use weir_port::{WrongChecksum, wrong_checksums};
 use weir_program::change::EntryKey;
 use weir_program::snapshot::FlowDecision;
@@ -229,7 +229,7 @@ fn pick(names: &Names<'_>, pick: &Pick) -> String {
         Moving::Overdue => " (moved now: it has waited long enough)",
     };
     if let Some(id) = &pick.server_id {
-        let id: String = id.iter().map(|byte| format!("{byte:02x}")).collect();
+        let id = write_hex(id, "");
         return format!("server ID {id} of group {} -> {target}", pick.name);
     }
     let by = match pick.turn {
@@ -330,7 +330,7 @@ pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Valu
         Verdict::App(app) => json!({ "app": names.program.apps.get(app.index()) }),
         Verdict::Drop(reason) => json!({ "drop": reason.as_str() }),
     };
-    let copy = |copy: &Copied| json!({ "to": verdict(copy.to), "bytes": hex(&copy.bytes) });
+    let copy = |copy: &Copied| json!({ "to": verdict(copy.to), "bytes": write_hex(&copy.bytes, "") });
     json!({
         "input": names.port(input),
         "frame": describe_short(frame),
@@ -340,7 +340,7 @@ pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Valu
             |part| json!({ "undecided": part }),
         ),
         "limit": walk.limit,
-        "bytes": hex(&walk.bytes),
+        "bytes": write_hex(&walk.bytes, ""),
         "copies": walk.copies.iter().map(copy).collect::<Vec<_>>(),
         "pipes": walk.trace.iter().map(|step| step_json(names, step)).collect::<Vec<_>>(),
     })
@@ -394,12 +394,5 @@ fn step_json(names: &Names<'_>, step: &Step) -> Value {
         "counter": step.monitor.counter.as_ref().map(|(_, name)| name),
         "actions": actions,
         "forward": step.forward.as_ref().map(|forwarded| forward(names, forwarded, step.end)),
-    })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
     })
 }

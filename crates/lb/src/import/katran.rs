@@ -79,7 +79,7 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut GeneralSettings) {
         all.services.clear();
         said.quic.clear();
     } else if let Some((mac, span)) = options.get("change_mac") {
-        match weir_config::value::mac(mac) {
+        match weir_packet::read_mac(mac) {
             Some(_) => said.router = Some((*mac).to_string()),
             None => all.report.error(*span, format!("`{mac}` is no MAC address")),
         }

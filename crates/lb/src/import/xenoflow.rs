@@ -9,8 +9,9 @@ use std::net::Ipv4Addr;
 use std::path::Path;
 use weir_app::bits::spread;
 use weir_app::foreign::{Foreign, Setting, SettingValues};
-use weir_config::value::{mac as station, write_mac};
+use weir_config::value::write_mac;
 use weir_config::{Report, Span};
+use weir_packet::read_mac;
 use weir_program::builder::Number;
 
 /// XenoFlow.
@@ -92,7 +93,7 @@ impl XenoFlowOptions {
 }
 
 fn mac(text: &str) -> Result<u128, String> {
-    let mac = station(text).filter(|mac| mac[0] & 1 == 0);
+    let mac = read_mac(text).filter(|mac| mac[0] & 1 == 0);
     mac.map(Number::number).ok_or_else(|| "a station's MAC address is wanted: 02:00:00:00:00:01".to_string())
 }
 

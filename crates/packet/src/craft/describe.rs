@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     Base, Depth, ETHER_ARP, ETHER_QINQ, ETHER_VLAN, Layer, Level, PROTOCOL_ICMP, PROTOCOL_ICMPV6,
-    PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind, TunnelPorts, parse,
+    PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind, TunnelPorts, parse, write_hex,
 };
 use std::fmt::{Display, Formatter, Result as Written};
 
@@ -265,7 +265,7 @@ impl Description {
 
     pub(super) fn bytes(&mut self, key: &str, bytes: &[u8]) {
         let shown = if self.is_short { &bytes[..bytes.len().min(SHOWN)] } else { bytes };
-        let hex: String = shown.iter().map(|byte| format!("{byte:02x}")).collect();
+        let hex = write_hex(shown, "");
         match bytes.len() - shown.len() {
             0 => self.say(key, hex),
             left => self.say(key, format_args!("{hex}...({left}_more)")),
@@ -280,7 +280,7 @@ impl Description {
 
     fn mac_unless(&mut self, key: &str, mac: [u8; 6], default: [u8; 6]) {
         if mac != default {
-            self.say(key, mac.map(|byte| format!("{byte:02x}")).join(":"));
+            self.say(key, write_hex(&mac, ":"));
         }
     }
 

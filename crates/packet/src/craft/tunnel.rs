@@ -2,10 +2,10 @@
 //! (`header=...`), and the frame or packet inside.
 
 use super::describe::{Description, recipe_of};
-use super::words::{RecipeWords, hex, recipe};
+use super::words::{RecipeWords, recipe};
 use super::{Addresses, Body, NESTING_MAX, Recipe, RecipeError};
-use crate::TunnelKind;
 use crate::tunnel::Inside;
+use crate::{TunnelKind, read_hex};
 
 /// A tunnel header and what it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,7 +109,7 @@ pub(super) fn kind(words: &mut RecipeWords<'_>) -> Result<Option<TunnelKind>, Re
 /// The tunnel of this kind that the words describe.
 pub(super) fn tunnel(kind: TunnelKind, words: &mut RecipeWords<'_>) -> Result<Tunnel, RecipeError> {
     let spec = kind.spec();
-    let header = words.value("header", hex)?;
+    let header = words.value("header", read_hex)?;
     let id = match spec.id.filter(|_| header.is_none()) {
         Some((word, bits)) => words.number(word, (1 << bits) - 1)?.map(|id| id as u32),
         None => None,

@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind,
-    TunnelPorts,
+    TunnelPorts, read_hex, read_mac,
 };
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
@@ -180,7 +180,7 @@ pub(super) fn recipe(place: TextSpan<'_>, depth: usize, ethernet: bool) -> Resul
     let mut words = RecipeWords::split(place, depth)?;
     let mut recipe = Recipe::default();
     if ethernet {
-        if let Some(bytes) = words.value("hex", hex)? {
+        if let Some(bytes) = words.value("hex", read_hex)? {
             words.done()?;
             return limited(Recipe { body: Body::Raw(bytes), ..recipe }, place, None, 0);
         }
@@ -188,8 +188,8 @@ pub(super) fn recipe(place: TextSpan<'_>, depth: usize, ethernet: bool) -> Resul
     } else {
         recipe.body = ip(&mut words).map(Body::Ip)?;
     }
-    recipe.payload = words.value("payload", hex)?.unwrap_or_default();
-    recipe.trailer = words.value("trailer", hex)?.unwrap_or_default();
+    recipe.payload = words.value("payload", read_hex)?.unwrap_or_default();
+    recipe.trailer = words.value("trailer", read_hex)?.unwrap_or_default();
     let length_word = words.find("len");
     recipe.length = words.number("len", FRAME_MAX as u64)?.map(|length| length as usize);
     words.done()?;
@@ -198,8 +198,8 @@ pub(super) fn recipe(place: TextSpan<'_>, depth: usize, ethernet: bool) -> Resul
 
 /// Ethernet and what follows it.
 fn frame(recipe: &mut Recipe, words: &mut RecipeWords<'_>) -> Result<(), RecipeError> {
-    recipe.eth_src = words.value("eth.src", mac)?.unwrap_or(recipe.eth_src);
-    recipe.eth_dst = words.value("eth.dst", mac)?.unwrap_or(recipe.eth_dst);
+    recipe.eth_src = words.value("eth.src", read_mac)?.unwrap_or(recipe.eth_src);
+    recipe.eth_dst = words.value("eth.dst", read_mac)?.unwrap_or(recipe.eth_dst);
     recipe.vlan = words.value("vlan", tag)?;
     if recipe.vlan.is_some() {
         recipe.second_vlan = words.value("second_vlan", tag)?;
@@ -471,19 +471,6 @@ fn number(value: &str) -> Option<u64> {
     if all_digits { u64::from_str_radix(digits, radix).ok() } else { None }
 }
 
-pub(super) fn hex(value: &str) -> Option<Vec<u8>> {
-    let digits: Option<Vec<u8>> =
-        value.chars().map(|digit| digit.to_digit(16).map(|digit| digit as u8)).collect();
-    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
-    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
-}
-
-fn mac(value: &str) -> Option<[u8; 6]> {
-    let bytes: Option<Vec<u8>> =
-        value.split(':').map(|byte| hex(byte).filter(|byte| byte.len() == 1).map(|byte| byte[0])).collect();
-    bytes?.try_into().ok()
-}
-
 fn tag(value: &str) -> Option<Tag> {
     let (value, tpid) = value.split_once('@').map_or((value, None), |(value, tpid)| (value, Some(tpid)));
     let tpid = match tpid {
@@ -525,7 +512,7 @@ fn extension(value: &str) -> Option<Extension> {
         value.split_once(':').map_or((value, None), |(name, content)| (name, Some(content)));
     let kind = ExtensionKind::ALL.into_iter().find(|kind| kind.name() == name)?;
     let Some(content) = content else { return Some(kind.blank()) };
-    let content = hex(content)?;
+    let content = read_hex(content)?;
     let (bytes, most) = (2 + content.len(), kind.bytes(u8::MAX));
     let fits = bytes >= kind.bytes(0) && bytes <= most && bytes.is_multiple_of(kind.unit());
     fits.then_some(Extension { kind, content })
@@ -540,7 +527,7 @@ fn flags(value: &str) -> Option<u8> {
 }
 
 fn options(value: &str) -> Option<Vec<u8>> {
-    hex(value).filter(|options| options.len() <= OPTIONS_MAX * 4 && options.len().is_multiple_of(4))
+    read_hex(value).filter(|options| options.len() <= OPTIONS_MAX * 4 && options.len().is_multiple_of(4))
 }
 
 fn checksum(value: &str) -> Option<Checksum> {

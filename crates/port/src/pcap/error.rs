@@ -46,7 +46,7 @@ pub enum Problem {
 }
 
 fn hex(bytes: &[u8; 4]) -> String {
-    bytes.map(|byte| format!("{byte:02x}")).join(" ")
+    weir_packet::write_hex(bytes, " ")
 }
 
 /// Recognises what people often pass instead of a recording.

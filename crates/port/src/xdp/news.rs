@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use weir_packet::write_hex;
+
 /// The state of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterfaceState {
@@ -66,9 +68,7 @@ impl fmt::Display for InterfaceNews {
             InterfaceNews::State(InterfaceState::NoCarrier) => f.write_str("has no carrier"),
             InterfaceNews::State(state) => write!(f, "is {state}"),
             InterfaceNews::Mtu(before, now) => write!(f, "has MTU {now} and had {before}"),
-            InterfaceNews::Mac([a, b, c, d, e, g]) => {
-                write!(f, "has MAC address {a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
-            }
+            InterfaceNews::Mac(mac) => write!(f, "has MAC address {}", write_hex(mac, ":")),
         }
     }
 }

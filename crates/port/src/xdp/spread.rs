@@ -5,7 +5,7 @@
 //! same way, and hardly any frame is handed over.
 
 use super::ethtool::Ethtool;
-use weir_packet::{RSS_KEY, RSS_KEY_BYTES};
+use weir_packet::{RSS_KEY, RSS_KEY_BYTES, write_hex};
 
 /// How the frames of an interface are spread over its queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,7 @@ impl Spread {
 }
 
 fn key_text() -> String {
-    RSS_KEY.map(|byte| format!("{byte:02x}")).join(":")
+    write_hex(&RSS_KEY, ":")
 }
 
 /// Returns how the frames of an interface are spread over this number of queues.
