@@ -144,10 +144,10 @@ fn entries_read_back(plan: &config::Plan) {
             let text = config::write_entry(program, pipe, &entry);
             let read = config::entry(program, &plan.attachments, &pipe.name, &text);
             let (_, again) = read.unwrap_or_else(|why| panic!("{text}: {why}"));
-            let told = |entry: &weir_program::Entry| {
+            let parts = |entry: &weir_program::Entry| {
                 (entry.matches.clone(), entry.priority, entry.template, entry.values.clone(), entry.forward)
             };
-            assert_eq!(told(&again), told(&entry), "{text}");
+            assert_eq!(parts(&again), parts(&entry), "{text}");
             assert_eq!((again.counter, again.meter), (entry.counter, entry.meter), "{text}");
         }
     }
@@ -193,7 +193,7 @@ pub fn quic(data: &[u8]) {
         if let Ok(id) = fleet.route(packet) {
             assert_eq!(id.as_bytes().len(), usize::from(server));
             let longer = [packet, &[0xaa; 30]].concat();
-            assert_eq!(fleet.route(&longer), Ok(id), "what is behind does not count");
+            assert_eq!(fleet.route(&longer), Ok(id), "trailing content is ignored");
             found.push(id);
         }
         let octets: String = packet.iter().map(|octet| format!("{octet:02x}")).collect();

@@ -40,7 +40,7 @@ pub fn probe(bytes: &[u8]) {
     const SECRET: Secret = Secret([0x5ec1, 0x5ec2]);
     const VXLAN: u16 = 4789;
     for found in [Packet::read(bytes, VXLAN, SECRET).is_ok(), Packet::read6(bytes, VXLAN, SECRET).is_ok()] {
-        assert!(!found, "a cookie has been guessed");
+        assert!(!found, "a cookie was guessed");
     }
     let _ =
         (icmp::expired(bytes), icmp::expired6(bytes, IpAddr::from([192, 0, 2, 1])), wire::quoted_id(bytes));

@@ -48,7 +48,7 @@ pub fn read(kinds: &[Kind], value: &Value) -> Option<Arc<dyn Edits>> {
 /// Returns an empty list for a configuration with apps of these kinds.
 #[must_use]
 pub fn none(kinds: &[Kind]) -> Arc<dyn Edits> {
-    read(kinds, &json!([])).expect("an empty list is one of every kind")
+    read(kinds, &json!([])).expect("an empty list selects every kind")
 }
 
 /// Edits where no kind of app accepts any.

@@ -80,7 +80,7 @@ impl HttpControl {
         paths.insert(
             "/openapi.json".to_string(),
             json!({ "get": {
-            "summary": "This description; it needs no token.", "security": [], "operationId": "description",
+            "summary": "This description; needs no token.", "security": [], "operationId": "description",
             "responses": { "200": { "description": "The description." } },
         } }),
         );
@@ -110,10 +110,10 @@ impl HttpControl {
         };
         let mut responses = json!({
             route.done.to_string(): { "description": "Done.", "content": { "application/json": {} } },
-            "400": error("It is refused, and nothing was changed."),
+            "400": error("Refused; nothing was changed."),
             "401": error("The token is missing or wrong."),
             "429": error("Too many requests have a wrong token."),
-            "503": error("weir is too busy, or stops."),
+            "503": error("weir is too busy, or is stopping."),
         });
         if route.path.contains('{') {
             responses["404"] = error(self.absent[1]);
@@ -122,7 +122,7 @@ impl HttpControl {
         let id: String = id.chars().map(|one| if one.is_ascii_alphanumeric() { one } else { '_' }).collect();
         let mut operation = json!({ "summary": route.says, "operationId": id, "responses": responses });
         let Some(schema) = route.takes else { return operation };
-        operation["responses"]["413"] = error("The body is longer than a mebibyte.");
+        operation["responses"]["413"] = error("The body is longer than 1 MiB.");
         let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
         operation["requestBody"] =
             json!({ "required": true, "content": { "application/json": { "schema": schema } } });

@@ -426,7 +426,7 @@ impl Scope<'_> {
         let Some((what, _)) = takers.into_iter().chain(written).find(|(_, taken)| *taken) else {
             return true;
         };
-        let message = format!("`{name}` is the name of {what} already: `forward: {name}` would be ambiguous");
+        let message = format!("`{name}` is already the name of {what}: `forward: {name}` would be ambiguous");
         self.report.error(node.span, message);
         false
     }

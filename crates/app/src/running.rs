@@ -176,7 +176,7 @@ impl RunningApps {
         self.apps.iter().position(|one| one.wake_ns().is_some_and(|wake_ns| wake_ns <= now_ns))
     }
 
-    /// Returns false while an app has so many frames in flight that its clients should wait.
+    /// Returns false while an app has too many frames in flight, so its clients should wait.
     #[must_use]
     pub fn has_room(&self, at: usize) -> bool {
         self.apps[at].outstanding < LISTENS_MAX

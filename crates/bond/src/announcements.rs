@@ -230,29 +230,29 @@ mod tests {
             assert_eq!((&reply[at(28, 32)], &reply[at(38, 42)]), (&[0; 4][..], &[192, 0, 2, 1][..]));
             reply[21 + tag] = 2;
             reply[at(28, 32)].copy_from_slice(&[192, 0, 2, 1]);
-            assert_eq!(answer(&reply, MAC, vid), None, "a reply to all is not for us");
+            assert_eq!(answer(&reply, MAC, vid), None, "a broadcast reply is not for us");
             reply[..6].copy_from_slice(&MAC);
             assert_eq!(answer(&reply, MAC, vid), Some(v4));
-            assert_eq!(answer(&reply, [2, 0, 0, 0, 0, 8], vid), None, "another has asked");
+            assert_eq!(answer(&reply, [2, 0, 0, 0, 0, 8], vid), None, "someone else asked");
             assert_eq!(answer(&reply, MAC, Some(8)), None, "another VLAN");
             let asked = ask(v6);
             assert_eq!(asked[..6], [0x33, 0x33, 0xff, 0, 0xab, 0xcd]);
             assert_eq!(answer(&asked, MAC, vid), None);
             let own = link_local(MAC);
             assert_eq!(own, "fe80::ff:fe00:9".parse::<Ipv6Addr>().unwrap());
-            assert_eq!(asked[at(22, 38)], own.octets(), "an answer to no address would be for all");
+            assert_eq!(asked[at(22, 38)], own.octets(), "an answer to the zero address would be a broadcast");
             assert_eq!(asked[at(78, 86)], [1, 1, 2, 0, 0, 0, 0, 9], "where to send it");
             let reply = advertised((MAC, own), vid);
             assert_eq!(answer(&reply, MAC, vid), Some(v6));
-            assert_eq!(answer(&reply, [2, 0, 0, 0, 0, 8], vid), None, "another has asked");
+            assert_eq!(answer(&reply, [2, 0, 0, 0, 0, 8], vid), None, "someone else asked");
             assert_eq!(answer(&reply, MAC, Some(8)), None, "another VLAN");
             assert_eq!(answer(&advertised((MAC, link_local([2; 6])), vid), MAC, vid), None, "another host");
             let mut routed = reply.clone();
             routed[21 + tag] = 254;
-            assert_eq!(answer(&routed, MAC, vid), None, "it has passed a router");
+            assert_eq!(answer(&routed, MAC, vid), None, "it passed a router");
             assert!((0..reply.len() - 8).all(|length| answer(&reply[..length], MAC, vid).is_none()));
         }
-        assert_eq!(answer(&address(MAC, v6), MAC, None), None, "an advertisement to all is not for us");
+        assert_eq!(answer(&address(MAC, v6), MAC, None), None, "a multicast advertisement is not for us");
         assert_eq!(answer(&[0; 13], MAC, None), None);
     }
 

@@ -242,8 +242,11 @@ impl BondApp {
                     self.reassign(now_ns, "LACP has or has not a partner", actions);
                 }
                 lacp::Action::Report { member, notice, kept_back } => {
-                    let more =
-                        if kept_back > 0 { format!(" ({kept_back} like it before)") } else { String::new() };
+                    let more = if kept_back > 0 {
+                        format!(" ({kept_back} similar ones before)")
+                    } else {
+                        String::new()
+                    };
                     actions.push(Action::Say(
                         Level::Warning,
                         format!("{}: {notice}{more}", self.members.name(member)),

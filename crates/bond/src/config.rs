@@ -299,40 +299,43 @@ pub enum ConfigProblem {
     NoMembers { name: String },
     #[error("bond `{name}` has more than {MEMBERS_MAX} members")]
     TooManyMembers { name: String },
-    #[error("all members of bond `{name}` have weight 0: nothing can be sent by it")]
+    #[error("all members of bond `{name}` have weight 0: it cannot send anything")]
     NoWeight { name: String },
-    #[error("port `{member}` is a member of bond `{bond}` already: it can be one of one bond only, and once")]
-    MemberTwice { member: String, bond: String },
-    #[error("port `{member}` is a member, and cannot be the inside too")]
-    InsideIsMember { member: String },
-    #[error("{buckets} buckets for {members} members: write a power of two, at least one for each")]
-    Buckets { buckets: u32, members: usize },
-    #[error("bond `{name}` needs `lacp`; a switch that speaks none is for `mode: static`")]
-    NeedsLacp { name: String },
-    #[error("`mode: {mode}` is without LACP: `active_backup` and `balance_tcp` can have it")]
-    NoLacp { mode: &'static str },
-    #[error("{elephants} elephants: {ELEPHANTS_MAX} flows at most have a bucket of their own")]
-    TooManyElephants { elephants: u32 },
-    #[error("`mode: {mode}` pins no elephants: only `balance_tcp` and `static` send by flow")]
-    NoElephants { mode: &'static str },
-    #[error("bond `{name}` looks for elephants when it rebalances, which is never: write an `interval`")]
-    ElephantsNever { name: String },
     #[error(
-        "bond `{name}` cannot find elephants with `hash: rss`: which bucket a flow has is known to the NIC \
-            alone"
+        "port `{member}` is already a member of bond `{bond}`: a port can be a member of only one bond, \
+        and only once"
     )]
+    MemberTwice { member: String, bond: String },
+    #[error("port `{member}` is a member, so it cannot also be `inside`")]
+    InsideIsMember { member: String },
+    #[error(
+        "{buckets} buckets for {members} members: write a power of two, with at least one bucket per \
+        member"
+    )]
+    Buckets { buckets: u32, members: usize },
+    #[error("bond `{name}` needs `lacp`; for a switch without LACP, use `mode: static`")]
+    NeedsLacp { name: String },
+    #[error("`mode: {mode}` does not use LACP: only `active_backup` and `balance_tcp` can")]
+    NoLacp { mode: &'static str },
+    #[error("{elephants} elephants: at most {ELEPHANTS_MAX} flows can have their own bucket")]
+    TooManyElephants { elephants: u32 },
+    #[error("`mode: {mode}` cannot pin elephants: only `balance_tcp` and `static` balance by flow")]
+    NoElephants { mode: &'static str },
+    #[error("bond `{name}` looks for elephants when it rebalances, but it never does: write an `interval`")]
+    ElephantsNever { name: String },
+    #[error("bond `{name}` cannot find elephants with `hash: rss`: only the NIC knows a flow's bucket")]
     ElephantsByRss { name: String },
     #[error(
-        "`hash: rss` has no part in `mode: {mode}`, which does not go by the 5-tuple: `balance_tcp` and \
-            `static` do"
+        "`hash: rss` has no effect in `mode: {mode}`, which does not hash the 5-tuple: use `balance_tcp` or \
+         `static`"
     )]
     NoRss { mode: &'static str },
-    #[error("`primary: {primary}` is no member")]
+    #[error("`primary: {primary}` is not a member")]
     Primary { primary: String },
     #[error("{0}")]
     Lacp(lacp::LacpProblem),
     #[error(
-        "the MTU of `{first}` is {mtu} and that of `{second}` {its}: members of a bond carry the same frames"
+        "`{first}` has MTU {mtu} but `{second}` has {its}: all members of a bond must carry the same frames"
     )]
     MixedMtu { first: String, mtu: u32, second: String, its: u32 },
 }

@@ -64,7 +64,7 @@ pub(super) struct Elephants {
     /// Buckets in which a look found nothing, and until when they are left alone.
     fruitless: BTreeMap<u32, u64>,
     /// The member that each bucket of `heavy` was last assigned to.
-    told: Vec<u16>,
+    announced: Vec<u16>,
     /// What the entries depend on. If it changes, they are no longer valid.
     made_for: Option<MadeFor>,
     /// Flows whose entries were left by a bond of another kind.
@@ -135,7 +135,7 @@ impl Elephants {
             look: None,
             report: no_buckets(ELEPHANTS_MAX as usize),
             fruitless: BTreeMap::new(),
-            told: Vec::new(),
+            announced: Vec::new(),
             made_for: None,
             leftover: Vec::new(),
             unseen: 0,
@@ -215,7 +215,7 @@ impl Elephants {
         for slot in gone {
             self.unpin(slot, "the configuration has changed", with, actions);
         }
-        self.told.clear();
+        self.announced.clear();
         self.fruitless.clear();
         if with.bond.elephants == 0 {
             self.report = no_buckets(ELEPHANTS_MAX as usize);
@@ -340,14 +340,14 @@ impl Elephants {
         let entry = Entry::on(EntryMatch::Flow(flow)).value(self.value_of(slot)).run_time();
         actions.push(Action::Change(Change::Add { pipe, entry }));
         let why =
-            format!("{} % of what bucket {} was seen to carry", bytes * 100 / look.bytes.max(1), look.bucket);
+            format!("{} % of the observed load of bucket {}", bytes * 100 / look.bytes.max(1), look.bucket);
         actions.push(Action::Say(
             Level::Info,
-            format!("pinned: {flow} on {}, {why}", with.members.name(look.member)),
+            format!("pinned {flow} to {}: {why}", with.members.name(look.member)),
         ));
         with.rebalance.hand_over(look.bucket, with.bond.size() + slot, (bytes, look.bytes));
-        if let Some(told) = self.told.get_mut(slot as usize) {
-            *told = look.member;
+        if let Some(announced) = self.announced.get_mut(slot as usize) {
+            *announced = look.member;
         }
         let pin = Pin {
             flow,
@@ -460,8 +460,8 @@ impl Elephants {
         let Some(pin) = self.pins.get_mut(&slot).filter(|pin| lives && pin.member != to) else { return };
         pin.leaving.push(std::mem::replace(&mut pin.member, to));
         let flow = pin.flow;
-        if let Some(told) = self.told.get_mut(slot as usize) {
-            *told = to;
+        if let Some(announced) = self.announced.get_mut(slot as usize) {
+            *announced = to;
         }
         self.moved += 1;
         actions.extend(self.move_heavy(vec![(slot, target)], When::Idle, with));
@@ -475,12 +475,12 @@ impl Elephants {
         if self.heavy.is_none() || !with.buckets.is_sending() {
             return;
         }
-        self.told.resize(ELEPHANTS_MAX as usize, NO_TARGET);
+        self.announced.resize(ELEPHANTS_MAX as usize, NO_TARGET);
         let own = with.buckets.assignment.slots();
         let mut list = Vec::new();
-        for (slot, told) in (0..).zip(&mut self.told) {
+        for (slot, announced) in (0..).zip(&mut self.announced) {
             let wanted = own.get(slot as usize % own.len().max(1)).copied().unwrap_or(NO_TARGET);
-            if !self.pins.contains_key(&slot) && std::mem::replace(told, wanted) != wanted {
+            if !self.pins.contains_key(&slot) && std::mem::replace(announced, wanted) != wanted {
                 list.push((slot, with.members.target(wanted)));
             }
         }

@@ -51,7 +51,7 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     agent: None,
     tools: &[],
-    about: "Move buckets of a bond, take members out of use and in again",
+    about: "Move the buckets of a bond; disable and enable its members",
     verbs: text::VERBS,
     http: None,
     foreign: &[],

@@ -74,7 +74,7 @@ fn facts(bond: &Value) -> Vec<(&'static str, String)> {
     let next = bond["next_rebalance_ms"].as_u64();
     let next = next.map_or_else(|| "never".to_string(), |ms| format!("in {}", seconds(ms)));
     facts.push(("next rebalance", next));
-    facts.push(("moved", format!("{moved} buckets, {busy} of them in use; {waiting} wait")));
+    facts.push(("moved", format!("{moved} buckets, {busy} of them in use; {waiting} waiting")));
     facts
 }
 
@@ -105,7 +105,7 @@ mod tests {
         let ports = json!([{ "name": "p2", "transmitted": 9 }, { "name": "p1", "transmitted": 4 }]);
         let [_, Part::Table(members), Part::Map(map), Part::Table(moves)] = one(&bond, &buckets, &ports)
         else {
-            panic!("the parts have another order")
+            panic!("the parts are in a different order")
         };
         let cell = |row: usize, name: &str| {
             let column = MEMBERS.iter().find(|column| column.name == name).unwrap();

@@ -118,8 +118,8 @@ impl Bond {
             program.pipe_named(&names.inward()).map(Inlet::Forward).into_iter().collect()
         };
         let closed = || Closed {
-            why: format!("bond `{}` sends what comes in to its `inside` or `root`", self.name),
-            help: "leave `inside` and `root` out",
+            why: format!("bond `{}` sends incoming frames to its `inside` or `root`", self.name),
+            help: "omit `inside` and `root`",
         };
         Attachment {
             name: self.name.clone(),

@@ -60,9 +60,9 @@ impl Request {
             ["rebalance", "dry-run"] => return Ok(Request::Question(Question::DryRun)),
             ["migrate", bucket, name] => {
                 let to = known(name)?;
-                let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not a bucket's number"))?;
+                let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not a bucket number"))?;
                 if !bond.mode.is_balanced() {
-                    return Err(format!("in mode {} buckets do not move by hand", bond.mode.name()));
+                    return Err(format!("in mode {}, buckets cannot be moved manually", bond.mode.name()));
                 }
                 Command::Migrate { bucket, to }
             }
@@ -148,11 +148,14 @@ impl BondApp {
                 let moves = moves.map_err(|why| show::refusal(self, &why))?;
                 let (traffic, context) = self.traffic(now_ns);
                 traffic.order(context, &moves, "the operator's word", actions);
-                Ok(format!("bucket {bucket} goes to {name} when it is idle, within {wait_ms} ms"))
+                Ok(format!("bucket {bucket} moves to {name} when it is idle, within {wait_ms} ms"))
             }
             Command::Disable(_) => {
                 self.disable(now_ns, id, actions);
-                Ok(format!("{name} is left: its buckets move when they are idle, within {wait_ms} ms"))
+                Ok(format!(
+                    "{name} is being drained: its buckets move when they are idle, within {wait_ms} \
+                    ms"
+                ))
             }
             Command::Enable(_) => {
                 self.members.disabled.remove(&id);
@@ -163,7 +166,7 @@ impl BondApp {
             }
             Command::SetActive(_) => {
                 if !self.is_single() && self.bond.mode != Mode::BalanceSlb {
-                    return Err(format!("in mode {} no member is the active one", self.bond.mode.name()));
+                    return Err(format!("mode {} has no active member", self.bond.mode.name()));
                 }
                 let outputs = self.links.set_active(id).map_err(|_| format!("{name} is not enabled"))?;
                 self.follow(now_ns, outputs, actions);

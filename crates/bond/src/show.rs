@@ -27,21 +27,21 @@ pub fn reason(reason: Reason) -> &'static str {
         Reason::Operator => "by the operator",
         Reason::Carrier => "no carrier",
         Reason::Lacp => "LACP does not let it send",
-        Reason::Probe => "its probes are not answered",
+        Reason::Probe => "its probes get no answer",
     }
 }
 
 /// Reports that there is no such member, and lists the members.
 pub fn no_member(bond: &Bond, name: &str) -> String {
     let names: Vec<&str> = bond.members.iter().map(|member| member.name.as_str()).collect();
-    format!("bond `{}` has no member `{name}`, but {}", bond.name, names.join(", "))
+    format!("bond `{}` has no member `{name}`; its members are {}", bond.name, names.join(", "))
 }
 
 /// Describes why a bucket is not moved.
 pub fn refusal(app: &BondApp, why: &MoveRefusal) -> String {
     match why {
         MoveRefusal::NoBucket(bucket) => {
-            format!("there is no bucket {bucket}: they are 0 to {}", app.bond.size() - 1)
+            format!("there is no bucket {bucket}: buckets are numbered 0 to {}", app.bond.size() - 1)
         }
         MoveRefusal::NoMember(id) | MoveRefusal::NotLiving(id) => {
             format!("{} is not enabled, or has weight 0", app.members.name(*id))
@@ -181,8 +181,8 @@ pub fn buckets(app: &BondApp) -> Value {
 /// Returns what a rebalance does, or would do.
 pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
     let Some((plan, carriers)) = plan else {
-        return json!({ "moves": [], "why_not": format!("mode {} is not balanced by load \
-            now", app.bond.mode.name()) });
+        let why = format!("mode {} does not balance by load", app.bond.mode.name());
+        return json!({ "moves": [], "why_not": why });
     };
     let pin = |bucket: u32| app.traffic.elephants.pins.get(&bucket.checked_sub(app.bond.size())?);
     let moves = plan.moves.iter().map(|shift| {

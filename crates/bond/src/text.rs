@@ -11,7 +11,8 @@ pub(super) const VIEWS: &[View] = &[
 ];
 
 const MEMBER: Argument = Argument { name: "MEMBER", help: "Its member", number: false };
-const NEW_MEMBER: Argument = Argument { name: "MEMBER", help: "The member that gets it", number: false };
+const NEW_MEMBER: Argument =
+    Argument { name: "MEMBER", help: "The member that receives the bucket", number: false };
 const BUCKET: Argument =
     Argument { name: "BUCKET", help: "The bucket's number, as in `weir show bond buckets`", number: true };
 
@@ -19,24 +20,24 @@ const BUCKET: Argument =
 pub(super) const VERBS: &[Verb] = &[
     verb(
         "migrate",
-        "Give a bucket to another member: when it is idle, or has waited long enough",
+        "Move a bucket to another member, when it is idle or has waited long enough",
         &[BUCKET, NEW_MEMBER],
     ),
     verb(
         "disable",
-        "Take a member out of use, without loss: its buckets move as they are idle, then LACP says so",
+        "Disable a member without loss: its buckets move as they become idle, then LACP announces it",
         &[MEMBER],
     ),
-    verb("enable", "Let a member that was disabled be used again, if its link works", &[MEMBER]),
+    verb("enable", "Enable a disabled member again; it is used once its link works", &[MEMBER]),
     verb(
         "set-active",
-        "Make a member the active one, until it is lost or the configuration names another primary",
+        "Make a member active, until it fails or the configuration names another primary",
         &[MEMBER],
     ),
     Verb {
         whole: false,
-        flags: &[("dry-run", "Say what would move, and move nothing")],
-        ..verb("rebalance", "Even out the loads of the members now", &[])
+        flags: &[("dry-run", "Only print what would move")],
+        ..verb("rebalance", "Balance the members' loads now", &[])
     },
 ];
 
@@ -71,7 +72,7 @@ fn bond_text(bond: &Value) -> String {
     let next = bond["next_rebalance_ms"].as_u64();
     line("next rebalance", next.map_or_else(|| "never".to_string(), |ms| format!("in {}", seconds(ms))));
     let [moved, busy, waiting] = ["moved", "moved_busy", "waiting"].map(|key| word(&bond[key]));
-    line("moved", format!("{moved} buckets, {busy} of them in use; {waiting} wait"));
+    line("moved", format!("{moved} buckets, {busy} of them in use; {waiting} waiting"));
     if bond["learnt"] != 0 {
         line("learnt", format!("{} MAC addresses inside", word(&bond["learnt"])));
     }
@@ -121,9 +122,9 @@ pub(super) fn lacp_state(member: &Value) -> String {
     let lacp = &member["lacp"];
     let words = match (lacp["mux"].as_str(), lacp["receive"].as_str()) {
         (Some("distributing"), _) => "in use",
-        (Some("collecting"), _) => "receives, does not send yet",
-        (Some("attached"), _) => "in sync, the partner is not",
-        (Some("waiting"), _) => "waits for other members",
+        (Some("collecting"), _) => "receives, does not yet send",
+        (Some("attached"), _) => "in sync, but the partner is not",
+        (Some("waiting"), _) => "waiting for other members",
         (Some(_), Some("port disabled")) => "no link",
         (Some(_), Some("defaulted")) => "no partner",
         (Some(_), Some("expired")) => "partner is silent",
@@ -201,7 +202,7 @@ fn lacp_text(bond: &Value) -> String {
             text,
             "    LACPDUs  {received} received, {sent} sent, {refused} refused; {markers} markers"
         );
-        _ = writeln!(text, "    partner fell silent {expired} times, was given up {defaulted} times");
+        _ = writeln!(text, "    partner expired {expired} times, defaulted {defaulted} times");
     }
     text
 }
@@ -224,7 +225,7 @@ fn plan_text(plan: &Value, dry_run: bool) -> String {
         count => format!("{count} buckets"),
     };
     let mut text = match (moves.len(), dry_run) {
-        (0, _) => "nothing moves: the loads are as even as moves can make them\n".to_string(),
+        (0, _) => "nothing moves: no move would balance the loads better\n".to_string(),
         (_, true) => format!("{count} would move\n"),
         (_, false) => format!("{count} move when idle\n"),
     };
@@ -240,7 +241,11 @@ fn plan_text(plan: &Value, dry_run: bool) -> String {
     text += &grid("  ", &["member", ">load before", ">load after"], &loads);
     for elephant in items(&plan["elephants"]) {
         let [bucket, load, fair] = ["bucket", "load", "fair"].map(|key| word(&elephant[key]));
-        _ = writeln!(text, "  bucket {bucket} alone has {load}, where {fair} would be fair: no move helps");
+        _ = writeln!(
+            text,
+            "  bucket {bucket} alone carries {load}, but a fair share is {fair}: no move \
+            helps"
+        );
     }
     text
 }
@@ -308,7 +313,7 @@ mod tests {
             lacp_state(&json!({ "lacp": { "mux": mux, "receive": receive, "selected": selected } }))
         };
         assert_eq!(lacp("distributing", "current", true), "in use");
-        assert_eq!(lacp("waiting", "current", true), "waits for other members");
+        assert_eq!(lacp("waiting", "current", true), "waiting for other members");
         assert_eq!(lacp("detached", "defaulted", false), "no partner");
         assert_eq!(lacp("detached", "current", false), "not selected: another partner or key");
         assert_eq!(lacp("detached", "expired", false), "partner is silent");
@@ -341,7 +346,7 @@ mod tests {
             "1 bucket would move\n\n  bucket  from  to  why\n       7  p1    p2  because\n\n  \
              member  load before  load after\n  p1          1000000           9\n  p2                \
              0           8\n  \
-             bucket 3 alone has 5, where 2 would be fair: no move helps\n"
+             bucket 3 alone carries 5, but a fair share is 2: no move helps\n"
         );
         let flow = json!({ "moves": [{ "flow": "udp a > b", "from": "p1", "to": "p2", "why": "because" }] });
         assert!(

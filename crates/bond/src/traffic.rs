@@ -70,7 +70,7 @@ impl Traffic {
         let size = context.bond.size();
         if self.buckets.assignment.slots().len() != size as usize {
             let moves = self.buckets.assignment.resize(size);
-            self.order(context, &moves, "another number of buckets", actions);
+            self.order(context, &moves, "the number of buckets changed", actions);
             self.buckets.report = no_buckets(size as usize);
         }
     }
@@ -81,7 +81,7 @@ impl Traffic {
             let weight = context.members.weight(id);
             let mut moves = self.buckets.assignment.add(id, weight, false);
             moves.extend(self.buckets.assignment.set_weight(id, weight));
-            self.order(context, &moves, "another weight, or a new member", actions);
+            self.order(context, &moves, "a weight changed, or a member was added", actions);
         }
         self.start_or_stop(context, actions);
         let (elephants, mut with) = self.elephants(context);
@@ -113,7 +113,7 @@ impl Traffic {
     ) {
         let assignment = &mut self.buckets.assignment;
         let (moves, why) = match against {
-            None => (assignment.set_up(id, true), "a member is there"),
+            None => (assignment.set_up(id, true), "a member is available"),
             // The link works, so buckets can leave it gradually.
             Some(Reason::Operator) => (assignment.leave(id), show::reason(Reason::Operator)),
             Some(reason) => (assignment.set_up(id, false), show::reason(reason)),

@@ -24,68 +24,68 @@ use weir_packet::{ETHER_ARP, KeySource, PROTOCOL_ICMPV6};
 use weir_program::{Pipe, PipeId, PortId};
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
-    needed "name": Shape::Name, "what it is called: others forward to it as to a port";
-    needed "mode": Shape::Words(|| words(&Mode::WORDS)), "how frames find their member";
+    needed "name": Shape::Name, "its name; others forward to it as to a port";
+    needed "mode": Shape::Words(|| words(&Mode::WORDS)), "how frames are assigned to members";
     needed "members": Shape::List(&Shape::Either(&[Shape::Name, Shape::Map(MEMBER)])),
-        "the ports that are one";
+        "the ports that act as one";
     "inside": Shape::Name, "the port that the bond extends";
     "root": Shape::Name, "the pipe that frames from the members enter, instead of `inside`";
     "forward_reserved": Shape::Boolean,
-        "whether frames to 01:80:c2:00:00:00 to 0f pass between `inside` and the members" or "false";
-    "buckets": Shape::Number(1, BUCKETS_MAX as u64), "how many buckets: a power of two" or "256";
+        "whether frames to 01:80:c2:00:00:00 through :0f pass between `inside` and the members" or "false";
+    "buckets": Shape::Number(1, BUCKETS_MAX as u64), "the number of buckets, a power of two" or "256";
     "hash": Shape::Either(&[Shape::Words(|| vec!["rss"]), Shape::Map(HASH)]),
         "what picks the bucket of a frame";
     "lacp": Shape::Map(LACP), "how the bond speaks LACP";
     "primary": Shape::Name, "the member that should be active";
     "reselect": Shape::Words(|| words(&RESELECT)),
-        "when the primary takes over from a member that works" or "always";
-    "updelay": Shape::Time, "how long a link must work before that counts, an hour at most";
-    "downdelay": Shape::Time, "how long a link must fail before that counts, an hour at most";
-    "probe": Shape::Map(PROBE), "addresses that are asked on every member";
+        "when the primary takes over from a working member" or "always";
+    "updelay": Shape::Time, "how long a link must be up before it counts as up, at most an hour";
+    "downdelay": Shape::Time, "how long a link must be down before it counts as down, at most an hour";
+    "probe": Shape::Map(PROBE), "addresses that are probed through every member";
     // The interval of Open vSwitch.
     "rebalance": Shape::Either(&[Shape::Time, Shape::Map(REBALANCE)]), "when loads are compared" or "10s";
     // Longer than the difference in delay between two links of a host; shorter than TCP's pause between two
     // windows.
-    "idle_gap": Shape::Time, "how long nothing must have used a bucket that is to move" or "1ms";
-    "idle_gap_max": Shape::Time, "how long a bucket that is to move may wait" or "1s";
-    "learnt_max": Shape::Number(1, 65_536), "how many MAC addresses inside are remembered" or "1024";
-    "announce": Shape::List(&Shape::Ip), "IP addresses whose new way the bond announces";
+    "idle_gap": Shape::Time, "how long a bucket must be idle before it moves" or "1ms";
+    "idle_gap_max": Shape::Time, "how long a bucket may wait before it moves even if it is not idle" or "1s";
+    "learnt_max": Shape::Number(1, 65_536), "how many inside MAC addresses are remembered" or "1024";
+    "announce": Shape::List(&Shape::Ip), "IP addresses that the bond announces after a failover";
 };
 const MEMBER: &[Key] = weir_config::keys! {
     needed "port": Shape::Name, "the member's port";
     "weight": Shape::Number(0, WEIGHT_MAX), "its share of the buckets, by default its speed in Mbit/s";
-    "lacp_priority": Shape::Number(0, 0xffff), "the lower, the better" or "32768";
+    "lacp_priority": Shape::Number(0, 0xffff), "its priority; lower is better" or "32768";
     "lacp_key": Shape::Number(0, 0xffff), "its LACP key, by default the bond's";
 };
 const HASH: &[Key] = weir_config::keys! {
-    "basis": Shape::Number(0, u64::MAX), "a number mixed into the hash" or "0";
+    "basis": Shape::Number(0, u64::MAX), "a seed for the hash" or "0";
     "headers": Shape::Words(|| words(&HEADERS)),
         "the headers that are hashed, or `rss`: the NIC's hash" or "outer";
 };
 const LACP: &[Key] = weir_config::keys! {
-    "mode": Shape::Words(|| words(&ACTIVE)), "whether the bond speaks first" or "active";
-    "rate": Shape::Words(|| words(&RATES)), "how often the partner is asked to speak" or "slow";
-    "system_priority": Shape::Number(0, 0xffff), "the lower, the better" or "32768";
+    "mode": Shape::Words(|| words(&ACTIVE)), "whether the bond sends LACPDUs first" or "active";
+    "rate": Shape::Words(|| words(&RATES)), "how often the partner is asked to send LACPDUs" or "slow";
+    "system_priority": Shape::Number(0, 0xffff), "its priority; lower is better" or "32768";
     "system_id": Shape::Mac, "the system's MAC address, by default the first member's";
     "key": Shape::Number(0, 0xffff), "the key of the bond's links" or "1";
-    "min_links": Shape::Number(0, 0xffff), "members in sync that are needed to use any" or "0";
-    "select": Shape::Words(|| words(&POLICIES)), "the partner that is used if there are several" or "stable";
-    "fallback": Shape::Boolean, "whether one member is used while nobody speaks LACP" or "false";
+    "min_links": Shape::Number(0, 0xffff), "how many members must be in sync before any is used" or "0";
+    "select": Shape::Words(|| words(&POLICIES)), "which partner is used if there are several" or "stable";
+    "fallback": Shape::Boolean, "whether one member is used while no partner speaks LACP" or "false";
 };
 const PROBE: &[Key] = weir_config::keys! {
-    needed "targets": Shape::List(&Shape::Ip), "whom to ask";
-    "source": Shape::Ipv4, "the IPv4 address that asks" or "0.0.0.0";
-    "vlan": Shape::Number(1, 4094), "the VLAN in which they are asked, by default none";
-    "interval": Shape::Time, "how often they are asked, every millisecond at most" or "1s";
-    "missed_max": Shape::Number(1, 100), "how many answers in a row may be missing" or "2";
-    "need": Shape::Words(|| words(&NEEDS)), "whether any or all of them must answer" or "any";
+    needed "targets": Shape::List(&Shape::Ip), "the addresses to probe";
+    "source": Shape::Ipv4, "the IPv4 source address of probes" or "0.0.0.0";
+    "vlan": Shape::Number(1, 4094), "the VLAN of probes, by default none";
+    "interval": Shape::Time, "the interval between probes, at least 1 ms" or "1s";
+    "missed_max": Shape::Number(1, 100), "how many answers in a row may be lost" or "2";
+    "need": Shape::Words(|| words(&NEEDS)), "whether one or all of the targets must answer" or "any";
 };
 const REBALANCE: &[Key] = weir_config::keys! {
     "interval": Shape::Time, "how often loads are compared" or "10s";
-    "by_capacity": Shape::Boolean, "whether a member's load is measured by its speed" or "false";
-    "moves_on": Shape::Boolean, "whether a bucket may move on from a member it has just come to" or "false";
+    "by_capacity": Shape::Boolean, "whether a member's load is relative to its speed" or "false";
+    "moves_on": Shape::Boolean, "whether a bucket may move again right after it moved" or "false";
     "budget": Shape::Number(1, BUCKETS_MAX as u64), "how many buckets may move at a time";
-    "elephants": Shape::Number(0, ELEPHANTS_MAX as u64), "flows that may have a bucket of their own" or "0";
+    "elephants": Shape::Number(0, ELEPHANTS_MAX as u64), "how many flows may have their own bucket" or "0";
 };
 const RESELECT: [(&str, Reselect); 3] =
     [("always", Reselect::Always), ("better", Reselect::Better), ("failure", Reselect::Failure)];
@@ -158,7 +158,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         let section = Section::read(item, KEYS, &mut Report::default());
         let own = section.get("name");
         if let Some(node) = own.filter(|node| called.iter().any(|other| other.kind == node.kind)) {
-            scope.report.error(node.span, "two bonds are called so");
+            scope.report.error(node.span, "two bonds have this name");
         } else if own.is_none() || scope.name_is_free(&section) {
             called.extend(own);
             bonds.extend(bond(item, scope));
@@ -255,7 +255,7 @@ fn hash(node: Option<&Node>, report: &mut Report) -> Hashed {
 fn members_of(node: &Node, scope: &mut Scope<'_>) -> Vec<Member> {
     let nodes = list(node, "ports", scope.report);
     if nodes.len() > MEMBERS_MAX {
-        scope.report.error(node.span, format!("a bond has {MEMBERS_MAX} members at most"));
+        scope.report.error(node.span, format!("a bond has at most {MEMBERS_MAX} members"));
     }
     nodes.iter().filter_map(|node| member(node, scope)).collect()
 }
@@ -286,7 +286,7 @@ fn member(node: &Node, scope: &mut Scope<'_>) -> Option<Member> {
 
 fn inward(section: &Section<'_>, scope: &mut Scope<'_>) -> Inward {
     if let (Some(_), Some(node)) = (section.get("inside"), section.get("root")) {
-        scope.report.error(node.span, "frames from the members go to `inside` or to a `root`, not to both");
+        scope.report.error(node.span, "frames from the members go to `inside` or to a `root`, not both");
     }
     let inside = section.get("inside").and_then(|node| scope.port(node)).map(Inward::Port);
     let root = section.get("root").and_then(|node| {
@@ -320,7 +320,7 @@ fn probe(node: &Node, report: &mut Report) -> Option<Probe> {
     let targets = section.needed("targets", report).map(|node| (node, list(node, "addresses", report)));
     let (at, nodes) = targets?;
     if nodes.is_empty() || nodes.len() > TARGETS_MAX {
-        report.error(at.span, format!("1 to {TARGETS_MAX} addresses can be asked"));
+        report.error(at.span, format!("write 1 to {TARGETS_MAX} addresses"));
     }
     let missed = section.number("missed_max", report);
     let vlan = section.get("vlan").and_then(|_| section.number("vlan", report)).map(|vlan| vlan as u16);

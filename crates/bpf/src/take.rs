@@ -192,12 +192,12 @@ impl From<IpAddr> for MaskedSource {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TakeError {
     /// There are more than [`VALUES_MAX`] values.
-    #[error("the rules have {0} values to compare with, and an interface has room for {VALUES_MAX}")]
+    #[error("the rules have {0} values to compare, but an interface has room for {VALUES_MAX}")]
     TooManyValues(usize),
     /// There are more than [`MASKS_MAX`] masks.
     #[error(
-        "the rules compare in {0} ways (conditions, prefix lengths, port ranges), and an interface in at \
-         most {MASKS_MAX}: use fewer prefix lengths"
+        "the rules use {0} combinations of conditions, prefix lengths and port ranges, but an interface \
+         supports at most {MASKS_MAX}: use fewer prefix lengths"
     )]
     TooManyMasks(usize),
     /// A range of ports ends before it begins.
@@ -209,7 +209,7 @@ pub enum TakeError {
         last: u16,
     },
     /// The kernel refuses a value, usually for lack of memory.
-    #[error("the kernel does not take the rules: {0}")]
+    #[error("the kernel rejects the rules: {0}")]
     Refused(String),
     /// A prefix is longer than its address.
     #[error("the prefix length {length} is longer than the address {address}")]
@@ -231,7 +231,7 @@ pub enum TakeError {
         mask: IpAddr,
     },
     /// The rule has addresses of two families, or an EtherType that matches neither.
-    #[error("the rule mixes IPv4, IPv6 and ARP, or its ethertype is not that of its addresses")]
+    #[error("the rule mixes IPv4, IPv6 and ARP, or its EtherType does not match its addresses")]
     FamiliesDiffer,
 }
 
@@ -583,7 +583,7 @@ mod tests {
             compile(&take).unwrap().0.iter().map(|one| (one.leaves, one.values.len())).collect()
         };
         let v4 = [from("10.0.0.9"), to("10.0.0.1", 32)];
-        assert_eq!(kinds(&v4), [(false, 1), (true, 2), (false, 1)], "what names the address comes first");
+        assert_eq!(kinds(&v4), [(false, 1), (true, 2), (false, 1)], "rules that name the address come first");
         assert_eq!(kinds(&v4[1..]), [(false, 1)], "without sources nothing is left");
         let v6 = kinds(&[from("fd00::9"), from("fd00::8")]);
         assert_eq!(v6, [(true, 1), (false, 2)]);

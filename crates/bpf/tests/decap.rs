@@ -414,7 +414,7 @@ fn all_else_stays_although_a_header_has_hops() {
         ] {
             let (verdict, after) = decap.test_run(&before, 0).unwrap();
             assert_eq!((verdict, &after[..12]), (PASS, &MACS[..]));
-            assert!(after.len() < before.len(), "it is taken off");
+            assert!(after.len() < before.len(), "it is removed");
         }
     }
     assert_eq!((count(&decap, "gue"), count(&decap, "passed_on")), (20, 0));

@@ -60,7 +60,7 @@ pub fn distinct(read: &[Use], written: &[Use]) -> Result<()> {
         let mut others = read.iter().chain(&written[..at]);
         if let Some(other) = others.find(|other| known(other).as_ref() == Some(&own)) {
             bail!(
-                "{}, {}, is the same file as {}, {}: give it a file of its own (nothing was written)",
+                "{}, {}, is the same file as {}, {}: give it its own file (nothing was written)",
                 one.path.display(),
                 one.what,
                 other.path.display(),

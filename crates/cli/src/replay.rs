@@ -116,7 +116,7 @@ pub fn replay(plan: &Plan, recordings: &Recordings) -> Result<Replayed> {
     check_files(&configured, recordings)?;
     let mut pcaps = Vec::new();
     for port in &configured {
-        let PortKind::Pcap { input, output, kernel } = &port.kind else { unreachable!("made so above") };
+        let PortKind::Pcap { input, output, kernel } = &port.kind else { unreachable!("set above") };
         let pcap = recording(&port.name, pool, input, output, kernel, outfile::create);
         pcaps.push(pcap.with_context(|| format!("port `{}`", port.name))?);
     }
@@ -206,11 +206,11 @@ pub fn frame(path: &Path, number: u64) -> Result<Record> {
     let (mut reader, mut record) = (reader(path)?, Record::default());
     while reader.number() < number.max(1) {
         if !reader.read(&mut record).with_context(|| format!("{}", path.display()))? {
-            bail!("{} has {} frames, there is no frame {number}", path.display(), reader.number());
+            bail!("{} has {} frames: there is no frame {number}", path.display(), reader.number());
         }
     }
     if reader.number() != number {
-        bail!("frame {number} of {} is not Ethernet, which is all that weir reads", path.display());
+        bail!("frame {number} of {} is not Ethernet, the only link type that weir reads", path.display());
     }
     Ok(record)
 }

@@ -40,7 +40,7 @@ pub fn missing(plan: &Plan, file: &Path) -> Option<Missing> {
     }
     let held = capabilities(None).map(|sets| sets.effective).unwrap_or(CapabilitySet::empty());
     of_process(held).or_else(|| {
-        let says = format!("`via: service` needs {TUN}, which is not on this host now: `modprobe tun`");
+        let says = format!("`via: service` needs {TUN}, which this host currently lacks: `modprobe tun`");
         (!Path::new(TUN).exists()).then_some(Missing { is_certain: false, says })
     })
 }
@@ -86,9 +86,9 @@ fn lacking(unit: &str) -> Option<Missing> {
 /// Returns what a process with these capabilities lacks. A process that could not run the daemon at all tells
 /// nothing about the one that will.
 fn of_process(held: CapabilitySet) -> Option<Missing> {
-    let says = "`via: service` needs CAP_SYS_ADMIN when weir starts, for a network namespace, and this \
-                process does not have it: run weir with it (`--cap-add SYS_ADMIN` for a container; the end \
-                of weir.service has the drop-in for systemd), or write `via: address`";
+    let says = "`via: service` needs CAP_SYS_ADMIN when weir starts, to create a network namespace, and \
+        this process lacks it: run weir with it (`--cap-add SYS_ADMIN` for a container; for systemd, see \
+        the drop-in at the end of weir.service), or write `via: address`";
     (!held.contains(CapabilitySet::SYS_ADMIN))
         .then(|| Missing { is_certain: held.contains(CapabilitySet::NET_ADMIN), says: says.to_string() })
 }

@@ -222,19 +222,19 @@ fn totals_are_those_of_capinfos() {
     for package in PACKAGES {
         let Some(mut files) = captures(package) else { return };
         files.retain(|file| !GARBLED.contains(&name(file)));
-        let told = capinfos(&files);
+        let reported = capinfos(&files);
         let measured = measure(&files, &["--top", "0"]);
         let (mut bytes, mut read) = (0, 0);
         for file in measured["files"].as_array().expect("files") {
             let [name, error] = ["file", "error"].map(|key| file[key].as_str().unwrap_or_default());
             let packets = file["packets"].as_u64().expect("a number");
-            match told.get(name) {
+            match reported.get(name) {
                 // What capinfos refuses, weir may read up to the same place.
                 None => assert!(!error.is_empty(), "{name} is read"),
                 Some(_) if packets == 0 && error.contains("link type") => (),
-                Some(told) => {
-                    assert_eq!(packets, told[0], "{name}: {error}");
-                    bytes += told[1];
+                Some(reported) => {
+                    assert_eq!(packets, reported[0], "{name}: {error}");
+                    bytes += reported[1];
                     read += 1;
                 }
             }
@@ -244,7 +244,7 @@ fn totals_are_those_of_capinfos() {
             .as_array()
             .expect("files")
             .iter()
-            .filter(|file| !told.contains_key(file["file"].as_str().unwrap_or_default()));
+            .filter(|file| !reported.contains_key(file["file"].as_str().unwrap_or_default()));
         assert_eq!(refused.map(|file| file["packets"].as_u64().unwrap()).sum::<u64>(), 0);
         assert_eq!(measured["bytes"], bytes, "{package}");
     }

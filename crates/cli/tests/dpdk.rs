@@ -275,7 +275,7 @@ fn what_cannot_be_opened_is_answered_in_a_sentence() {
     let queues = refusal(&folder, &configuration(&recording, "net_null0", "workers: 2"));
     assert!(queues.contains("port `source`: DPDK device"), "{queues}");
     assert!(
-        queues.contains("can have 1 queues and there are 2 workers") && queues.contains("`workers: 1`"),
+        queues.contains("supports 1 queues, but each of the 2 workers") && queues.contains("`workers: 1`"),
         "{queues}"
     );
 }

@@ -79,11 +79,11 @@ fn payload(length: usize) -> Vec<u8> {
 }
 
 /// Sends a datagram of this length until it is answered. Returns which back end answered.
-fn ask(socket: &UdpSocket, to: SocketAddr, length: usize, told: &dyn Fn() -> String) -> String {
+fn ask(socket: &UdpSocket, to: SocketAddr, length: usize, diagnosis: &dyn Fn() -> String) -> String {
     let until = Instant::now() + PATIENCE;
     let mut answer = [0; 64];
     loop {
-        assert!(Instant::now() < until, "no answer to {length} bytes to {to}: {}", told());
+        assert!(Instant::now() < until, "no answer to {length} bytes to {to}: {}", diagnosis());
         socket.send_to(&payload(length), to).unwrap();
         while let Ok((count, _)) = socket.recv_from(&mut answer) {
             let text = String::from_utf8_lossy(&answer[..count]);
@@ -125,7 +125,7 @@ fn datagrams_above_the_mtu_reach_the_back_end_of_the_whole_ones() {
         bed.serve("b1", vip);
         bed.serve("b2", vip);
         let any = if vip.is_ipv4() { "10.1.0.1" } else { "fd00:1::1" };
-        let told = || format!("{:?} {:?}\n{}", bed.0.show("ledger"), bed.0.show("pipes"), bed.0.log());
+        let diagnosis = || format!("{:?} {:?}\n{}", bed.0.show("ledger"), bed.0.show("pipes"), bed.0.log());
         let mut answered = std::collections::BTreeMap::new();
         for _ in 0..16 {
             let socket = bed.socket("c", (any.parse::<IpAddr>().unwrap(), 0).into());
@@ -133,8 +133,8 @@ fn datagrams_above_the_mtu_reach_the_back_end_of_the_whole_ones() {
             let to = (vip, PORT).into();
             // The flow begins with a fragmented datagram, or with a whole one.
             let lengths = if answered.len() % 2 == 0 { [4000, 100, 9000] } else { [100, 4000, 9000] };
-            let who = lengths.map(|length| ask(&socket, to, length, &told));
-            assert!(who.iter().all(|one| *one == who[0]), "{who:?}: {}", told());
+            let who = lengths.map(|length| ask(&socket, to, length, &diagnosis));
+            assert!(who.iter().all(|one| *one == who[0]), "{who:?}: {}", diagnosis());
             *answered.entry(who[0].clone()).or_insert(0) += 1;
         }
         assert_eq!(answered.len(), 2, "16 flows on one of two back ends: {answered:?}");

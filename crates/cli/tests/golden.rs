@@ -94,13 +94,13 @@ impl Walk {
             if let Some(header) = line.strip_prefix("-- ").and_then(|rest| rest.strip_suffix(" --")) {
                 section = header.split(' ').collect();
             }
-            let told = |what: String| panic!("{}:{}: {what}", walk.path.display(), number + 1);
+            let mismatch = |what: String| panic!("{}:{}: {what}", walk.path.display(), number + 1);
             match section[..] {
                 [] => {}
                 ["config"] if line.starts_with("-- ") => {}
                 ["config"] => walk.config += &format!("{line}\n"),
                 ["in", port] if line.starts_with("-- ") => walk.input.push((port.to_string(), Vec::new())),
-                ["in", _] => walk.input.last_mut().unwrap().1.extend(frames(line).unwrap_or_else(told)),
+                ["in", _] => walk.input.last_mut().unwrap().1.extend(frames(line).unwrap_or_else(mismatch)),
                 ["explain", frame] if line.starts_with("-- ") => {
                     walk.explained.push(frame.parse().expect("a number"))
                 }
@@ -531,11 +531,11 @@ fn tshark_finds_no_bad_checksum() {
     let output = output.args(["-e", "frame.number"]).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let numbers = String::from_utf8_lossy(&output.stdout);
-    let told = |number: &str| -> String {
+    let mismatch = |number: &str| -> String {
         let at = number.parse::<usize>().unwrap() - 1;
         format!("{}: {}", names[at], describe(&sent[at].1))
     };
-    assert_eq!(numbers.lines().map(told).collect::<Vec<_>>(), Vec::<String>::new());
+    assert_eq!(numbers.lines().map(mismatch).collect::<Vec<_>>(), Vec::<String>::new());
 }
 
 /// Wireshark's names for the headers of a tunnel; it does not know GUE.

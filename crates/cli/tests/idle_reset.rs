@@ -58,7 +58,7 @@ fn wait_at_both_ends(spaces: &Spaces, vip: SocketAddr) -> [ErrorKind; 2] {
     client.read_exact(&mut word).unwrap();
     [client, server].map(|mut end| {
         end.set_read_timeout(Some(PATIENCE)).unwrap();
-        end.read(&mut word).expect_err("nothing is said any more").kind()
+        end.read(&mut word).expect_err("no more data arrives").kind()
     })
 }
 

@@ -21,36 +21,36 @@ const PHASES: [&str; 23] = [
     "the member is added again",
     "LACP falls silent on a link",
     "LACP speaks again",
-    "a link has another key",
+    "a link has a different key",
     "a link leads to another system",
     "the partner is passive and slow",
     "weir is passive and slow",
     "the partner restarts",
-    "the partner has another key",
+    "the partner has a different key",
     "weir restarts",
-    "another weir takes over",
+    "another weir is taking over",
     "a probed partner falls silent",
-    "the probed partner speaks again",
+    "the probed partner answers again",
     "a probed partner falls silent in a VLAN",
-    "the probed partner speaks again in a VLAN",
+    "the probed partner answers again in a VLAN",
 ];
 
 #[test]
 fn links_come_and_go_and_both_ends_restart() {
     let Some(_alone) = may_run() else { return };
-    let (result, told, _) = lab::run(&["bond", "--seconds", "1", "--cuts", "2"]);
+    let (result, stderr_text, _) = lab::run(&["bond", "--seconds", "1", "--cuts", "2"]);
     let phases = result["phases"].as_array().expect("phases");
     let names: Vec<&str> = phases.iter().map(|phase| phase["name"].as_str().expect("a name")).collect();
-    assert_eq!(names, PHASES, "{told}");
+    assert_eq!(names, PHASES, "{stderr_text}");
     // Durations and losses depend on the machine and are for people to judge. This only asserts that every
     // phase finished and that every flow of packets continued after it.
     for phase in phases {
         let reasons = phase["reasons"].as_array().expect("reasons");
-        assert!(!reasons.iter().any(|reason| reason == "a flow did not resume"), "{phase}; {told}");
+        assert!(!reasons.iter().any(|reason| reason == "a flow did not resume"), "{phase}; {stderr_text}");
         // TCP phases count bytes, not packets.
         match (phase["sent"].as_u64(), phase["lost"].as_u64()) {
-            (Some(sent), Some(lost)) => assert!(sent > lost, "{phase}; {told}"),
-            _ => assert!(phase["mbps"].as_f64() > Some(0.0), "{phase}; {told}"),
+            (Some(sent), Some(lost)) => assert!(sent > lost, "{phase}; {stderr_text}"),
+            _ => assert!(phase["mbps"].as_f64() > Some(0.0), "{phase}; {stderr_text}"),
         }
     }
 }

@@ -12,8 +12,8 @@ use serde_json::Value;
 
 /// The result of a lab that succeeded.
 fn result(arguments: &[&str]) -> Value {
-    let (result, told, status) = lab::run(&[&["dns"], arguments].concat());
-    assert!(status.success() && result["ok"] == true, "{status}: {}; {told}", result["reasons"]);
+    let (result, stderr_text, status) = lab::run(&[&["dns"], arguments].concat());
+    assert!(status.success() && result["ok"] == true, "{status}: {}; {stderr_text}", result["reasons"]);
     result
 }
 

@@ -29,20 +29,25 @@ const MODES: [&str; 8] = ["l2", "ipip", "gue", "gre", "vxlan", "nat", "full_nat"
 #[test]
 fn no_flow_breaks_whatever_happens_to_other_back_ends_and_every_mode_answers() {
     let Some(_alone) = may_run() else { return };
-    let (result, told, status) = lab::run(&["lb", "--seconds", "0.5", "--flows", "4", "--reloads", "12"]);
+    let (result, stderr_text, status) =
+        lab::run(&["lb", "--seconds", "0.5", "--flows", "4", "--reloads", "12"]);
     let phases = result["phases"].as_array().expect("phases");
     let names: Vec<&str> = phases.iter().filter_map(|phase| phase["name"].as_str()).collect();
     let modes = MODES.iter().flat_map(|mode| ["v4", "v6"].map(|family| format!("{mode}_{family}")));
     let expected: Vec<String> = PHASES.iter().map(ToString::to_string).chain(modes).collect();
-    assert_eq!(names, expected, "{told}");
+    assert_eq!(names, expected, "{stderr_text}");
     for phase in phases {
-        assert_eq!((&phase["ok"], &phase["broken"]), (&true.into(), &0.into()), "{phase}; {told}");
-        assert!(phase["requests"].as_u64() > Some(0), "{phase}; {told}");
+        assert_eq!((&phase["ok"], &phase["broken"]), (&true.into(), &0.into()), "{phase}; {stderr_text}");
+        assert!(phase["requests"].as_u64() > Some(0), "{phase}; {stderr_text}");
         let dies = phase["name"] == "kill_back_end";
-        assert_eq!(phase["detect_ms"].as_f64().is_some_and(|ms| ms > 0.0), dies, "{phase}; {told}");
-        assert_eq!(phase["moved_share"].as_f64().is_some_and(|share| share > 0.0), dies, "{phase}; {told}");
+        assert_eq!(phase["detect_ms"].as_f64().is_some_and(|ms| ms > 0.0), dies, "{phase}; {stderr_text}");
+        assert_eq!(
+            phase["moved_share"].as_f64().is_some_and(|share| share > 0.0),
+            dies,
+            "{phase}; {stderr_text}"
+        );
     }
-    assert!(status.success(), "{told}");
+    assert!(status.success(), "{stderr_text}");
 }
 
 #[test]

@@ -12,14 +12,18 @@ use rustix::process::Signal;
 #[test]
 fn nothing_is_delivered_to_the_wrong_pod_whatever_changes() {
     let Some(_alone) = may_run() else { return };
-    let (result, told, status) = lab::run(&["overlay"]);
+    let (result, stderr_text, status) = lab::run(&["overlay"]);
     let phases = result["phases"].as_array().expect("phases");
-    assert_eq!(phases.len(), 26, "{told}");
+    assert_eq!(phases.len(), 26, "{stderr_text}");
     for phase in phases {
-        assert_eq!((&phase["ok"], &phase["misdelivered"]), (&true.into(), &0.into()), "{phase}; {told}");
-        assert!(phase["sent"].as_u64() > Some(0), "{phase}; {told}");
+        assert_eq!(
+            (&phase["ok"], &phase["misdelivered"]),
+            (&true.into(), &0.into()),
+            "{phase}; {stderr_text}"
+        );
+        assert!(phase["sent"].as_u64() > Some(0), "{phase}; {stderr_text}");
     }
-    assert!(status.success(), "{told}");
+    assert!(status.success(), "{stderr_text}");
 }
 
 #[test]

@@ -135,7 +135,7 @@ impl Bed {
         let until = Instant::now() + PATIENCE;
         // An error of an earlier one is reported by the next.
         while client.send(&too_long).is_ok() {
-            assert!(Instant::now() < until, "the kernel is not told");
+            assert!(Instant::now() < until, "the kernel does not learn the MTU");
             std::thread::sleep(Duration::from_millis(50));
         }
         let longest = vec![2; fits - headers];

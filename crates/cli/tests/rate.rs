@@ -76,14 +76,14 @@ fn a_rate_is_found_between_veth_pairs_and_nothing_is_left() {
     // `ip netns exec` becomes the program, so that the run's folder has this number.
     let run = format!("/run/weir/lab/{}", child.id());
     let Output { stdout, stderr, status } = child.wait_with_output().expect("it ends");
-    let (out, told) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    let (out, stderr_text) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
     namespace.assert_is_clean();
     assert!(!std::path::Path::new(&run).exists(), "{run} is left");
-    if told.contains(BUSY) {
-        eprintln!("the machine is too busy for a rate: {told}");
+    if stderr_text.contains(BUSY) {
+        eprintln!("the machine is too busy for a rate: {stderr_text}");
         return;
     }
-    assert!(status.success(), "{status}: {told}");
+    assert!(status.success(), "{status}: {stderr_text}");
     let found: Value = serde_json::from_str(out.lines().last().expect("a line")).expect("a JSON object");
     let number = |key: &str| found[key].as_f64().unwrap_or_else(|| panic!("no `{key}`: {found}"));
     // The traffic was sent at this rate, or at less where other programs had the processor.

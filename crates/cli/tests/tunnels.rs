@@ -42,7 +42,7 @@ struct Tunnel {
     /// Tunnel name in weir's configuration.
     word: &'static str,
     /// Parameters for weir besides addresses.
-    told: &'static str,
+    options: &'static str,
     /// The outer header is IPv6.
     ipv6: bool,
     /// The tunnel carries Ethernet frames; otherwise IP packets, which the kernel routes.
@@ -59,7 +59,7 @@ const TUNNELS: &[Tunnel] = &[
                  df set noudpcsum nolearning",
         before: None,
         word: "vxlan",
-        told: "vni: 5010, sport: 50000, dscp: copy",
+        options: "vni: 5010, sport: 50000, dscp: copy",
         ipv6: false,
         ethernet: true,
         same_port: true,
@@ -71,7 +71,7 @@ const TUNNELS: &[Tunnel] = &[
                  df set udpcsum nolearning",
         before: None,
         word: "vxlan",
-        told: "vni: 5010, sport: 50000, dscp: copy, udp_checksum: true",
+        options: "vni: 5010, sport: 50000, dscp: copy, udp_checksum: true",
         ipv6: false,
         ethernet: true,
         same_port: true,
@@ -83,7 +83,7 @@ const TUNNELS: &[Tunnel] = &[
                  tos inherit udp6zerocsumtx udp6zerocsumrx nolearning",
         before: None,
         word: "vxlan",
-        told: "vni: 16777215, sport: 50000, dscp: copy",
+        options: "vni: 16777215, sport: 50000, dscp: copy",
         ipv6: true,
         ethernet: true,
         same_port: true,
@@ -95,7 +95,7 @@ const TUNNELS: &[Tunnel] = &[
                  noudp6zerocsumtx udp6zerocsumrx nolearning",
         before: None,
         word: "vxlan",
-        told: "vni: 1, sport: 50000, dscp: copy, udp_checksum: true",
+        options: "vni: 1, sport: 50000, dscp: copy, udp_checksum: true",
         ipv6: true,
         ethernet: true,
         same_port: true,
@@ -105,7 +105,7 @@ const TUNNELS: &[Tunnel] = &[
         device: "type geneve id 5010 remote 192.0.2.2 dstport 6081 ttl 64 tos inherit df set noudpcsum",
         before: None,
         word: "geneve",
-        told: "vni: 5010, sport: 50000, dscp: copy",
+        options: "vni: 5010, sport: 50000, dscp: copy",
         ipv6: false,
         ethernet: true,
         same_port: false,
@@ -116,7 +116,7 @@ const TUNNELS: &[Tunnel] = &[
             udp6zerocsumrx",
         before: None,
         word: "geneve",
-        told: "vni: 5010, sport: 50000, dscp: copy",
+        options: "vni: 5010, sport: 50000, dscp: copy",
         ipv6: true,
         ethernet: true,
         same_port: false,
@@ -126,7 +126,7 @@ const TUNNELS: &[Tunnel] = &[
         device: "type gretap local 192.0.2.1 remote 192.0.2.2 key 7 ttl 64 tos inherit",
         before: None,
         word: "gre",
-        told: "key: 7, inner: ethernet, dscp: copy",
+        options: "key: 7, inner: ethernet, dscp: copy",
         ipv6: false,
         ethernet: true,
         same_port: true,
@@ -136,7 +136,7 @@ const TUNNELS: &[Tunnel] = &[
         device: "type gre local 192.0.2.1 remote 192.0.2.2 ttl 64 tos inherit",
         before: None,
         word: "gre",
-        told: "dscp: copy",
+        options: "dscp: copy",
         ipv6: false,
         ethernet: false,
         same_port: true,
@@ -146,7 +146,7 @@ const TUNNELS: &[Tunnel] = &[
         device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit",
         before: None,
         word: "ipip",
-        told: "dscp: copy",
+        options: "dscp: copy",
         ipv6: false,
         ethernet: false,
         same_port: true,
@@ -156,7 +156,7 @@ const TUNNELS: &[Tunnel] = &[
         device: "type sit local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit",
         before: None,
         word: "ipip",
-        told: "dscp: copy",
+        options: "dscp: copy",
         ipv6: false,
         ethernet: false,
         same_port: true,
@@ -167,7 +167,7 @@ const TUNNELS: &[Tunnel] = &[
             encaplimit none",
         before: None,
         word: "ipip",
-        told: "dscp: copy",
+        options: "dscp: copy",
         ipv6: true,
         ethernet: false,
         same_port: true,
@@ -178,7 +178,7 @@ const TUNNELS: &[Tunnel] = &[
             encap-sport 50000 encap-dport 6080 noencap-csum",
         before: Some("fou add port 6080 gue"),
         word: "gue",
-        told: "sport: 50000, dscp: copy",
+        options: "sport: 50000, dscp: copy",
         ipv6: false,
         ethernet: false,
         same_port: true,
@@ -189,7 +189,7 @@ const TUNNELS: &[Tunnel] = &[
             encap-sport 50000 encap-dport 6080 noencap-csum",
         before: Some("fou add port 6080 gue"),
         word: "gue",
-        told: "sport: 50000, dscp: copy, variant: 1",
+        options: "sport: 50000, dscp: copy, variant: 1",
         ipv6: false,
         ethernet: false,
         same_port: true,
@@ -215,11 +215,11 @@ impl Tunnel {
     /// A configuration of weir that does what the near namespace does. A router decrements the TTL and
     /// rewrites MACs.
     fn plan(&self) -> Plan {
-        let Tunnel { word, told, .. } = self;
+        let Tunnel { word, options, .. } = self;
         let [near, far] = self.ends();
         let outer = format!(
             "encap_{word}: {{ eth.dst: 02:00:00:00:02:01, eth.src: 02:00:00:00:02:00, src: \"{near}\", dst: \
-                \"{far}\", {told} }}"
+                \"{far}\", {options} }}"
         );
         let (before, behind) = match self.ethernet {
             true => ("", ""),
@@ -501,21 +501,25 @@ fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
             let arriving = towards_near(tunnel, &weir(plan, 0, &frame).unwrap(), outer);
             let [inside, outside] = &mut *ends;
             outside.send(&arriving);
-            let told = format!("{}: ECN {outer} around {inner}, {}", tunnel.name, describe(&arriving));
+            let options = format!("{}: ECN {outer} around {inner}, {}", tunnel.name, describe(&arriving));
             match weir(plan, 1, &arriving) {
                 Ok(bytes) => {
                     let kernel = inside.receive([2, 0, 0, 0, 1, 1], PATIENCE);
-                    let kernel = kernel.unwrap_or_else(|| panic!("the kernel drops {told}"));
+                    let kernel = kernel.unwrap_or_else(|| panic!("the kernel drops {options}"));
                     assert!(
                         kernel == bytes,
-                        "{told}\nkernel {}\nweir   {}",
+                        "{options}\nkernel {}\nweir   {}",
                         describe(&kernel),
                         describe(&bytes)
                     );
                 }
                 Err(reason) => {
-                    assert_eq!((reason, outer, inner), (DropReason::EcnCeNotEct, 3, 0), "{told}");
-                    assert_eq!(inside.receive([2, 0, 0, 0, 1, 1], SILENCE), None, "the kernel passes {told}");
+                    assert_eq!((reason, outer, inner), (DropReason::EcnCeNotEct, 3, 0), "{options}");
+                    assert_eq!(
+                        inside.receive([2, 0, 0, 0, 1, 1], SILENCE),
+                        None,
+                        "the kernel passes {options}"
+                    );
                 }
             }
         }

@@ -48,40 +48,40 @@ impl ActionReader<'_> {
         match &item.kind {
             Kind::Scalar(name) => self.operation(name, item, None, report),
             Kind::Map(_) => {
-                for (name, span, told) in pairs(item, report) {
+                for (name, span, body) in pairs(item, report) {
                     let at = Node { span, kind: Kind::Null };
-                    self.operation(name, &at, Some(told), report);
+                    self.operation(name, &at, Some(body), report);
                 }
             }
-            _ => report.error(item.span, format!("an operation is wanted here, not {}", item.what())),
+            _ => report.error(item.span, format!("expected an operation, found {}", item.what())),
         }
     }
 
-    fn operation(&mut self, name: &str, at: &Node, told: Option<&Node>, report: &mut Report) {
+    fn operation(&mut self, name: &str, at: &Node, body: Option<&Node>, report: &mut Report) {
         let names = OPERATIONS.iter().map(|line| line.word);
         let line = position("there is no operation", (name, at.span), names, report);
         let Some(line) = line.map(|at| &OPERATIONS[at]) else { return };
         match self.last.filter(|last| line.blank.stage() < last.blank.stage()) {
             Some(last) => {
-                let message = format!("`{name}` cannot stand behind `{}`", last.word);
+                let message = format!("`{name}` cannot follow `{}`", last.word);
                 report.error_help(at.span, message, format!("the order is {}", order()));
             }
             None => self.last = Some(line),
         }
-        match (line.blank.form(), told) {
+        match (line.blank.form(), body) {
             (Form::Alone, None) => self.operations.push(line.blank),
             (Form::Alone, Some(_)) => {
-                report.error(at.span, format!("`{name}` has no arguments: write the word alone"));
+                report.error(at.span, format!("`{name}` takes no arguments: write only the word"));
             }
-            (_, None) => report.error(at.span, format!("`{name}` wants a mapping: `{name}: {{ ... }}`")),
-            (Form::Fields, Some(told)) => self.fields(line.blank, told, report),
-            (Form::Keys, Some(told)) => self.keys(line.blank, told, report),
+            (_, None) => report.error(at.span, format!("`{name}` needs a mapping: `{name}: {{ ... }}`")),
+            (Form::Fields, Some(body)) => self.fields(line.blank, body, report),
+            (Form::Keys, Some(body)) => self.keys(line.blank, body, report),
         }
     }
 
     /// Reads `field: value` for each operation.
-    fn fields(&mut self, blank: Operation, told: &Node, report: &mut Report) {
-        for (name, span, node) in pairs(told, report) {
+    fn fields(&mut self, blank: Operation, body: &Node, report: &mut Report) {
+        for (name, span, node) in pairs(body, report) {
             let mut operation = blank;
             let mut read = |at: usize, node: &Node, report: &mut Report| {
                 self.slot(&mut operation.arguments()[at], node, report)
@@ -102,7 +102,13 @@ impl ActionReader<'_> {
     fn set_mac(&self, name: &Node, port: &Node, report: &mut Report) -> Option<Operation> {
         let field = writable(name, report)?;
         if field.spec().bits != 48 {
-            report.error(port.span, format!("`{field}` is no MAC address, which `{MAC_OF}` gives"));
+            report.error(
+                port.span,
+                format!(
+                    "`{MAC_OF}` gives a MAC address, but `{field}` does not hold \
+                one"
+                ),
+            );
             return None;
         }
         let names = self.program.ports.iter().map(|port| &*port.name);
@@ -112,18 +118,18 @@ impl ActionReader<'_> {
             return Some(Operation::Set(field, Value::Const(mac.number())));
         }
         let message = format!(
-            "the MAC address of port `{called}` is not known here: frames carry the one they were sent to, \
-             unless you write the port's `mac`"
+            "the MAC address of port `{called}` is unknown here: frames keep the destination MAC address \
+             they arrived with as their source, unless you write the port's `mac`"
         );
         report.warning(port.span, message);
         Some(Operation::Copy { from: Field::EthDst, to: field })
     }
 
     /// Reads `key: value` for each argument. An argument may determine the notation of later ones.
-    fn keys(&mut self, blank: Operation, told: &Node, report: &mut Report) {
+    fn keys(&mut self, blank: Operation, body: &Node, report: &mut Report) {
         let mut operation = blank;
         let known: Vec<&str> = operation.arguments().iter().map(|one| one.key).collect();
-        let section = Section::of(told, &known, report);
+        let section = Section::of(body, &known, report);
         let before = report.errors();
         let mut src_bits = None;
         for (at, key) in known.iter().enumerate() {
@@ -222,15 +228,11 @@ fn fits_source(operation: Operation, prefix: bool, node: &Node, report: &mut Rep
     let Operation::Encap(Encap { ipv6, src_bits, .. }) = operation else { return };
     let range = Encap::src_bits_range(ipv6);
     if prefix {
-        report.error_help(
-            node.span,
-            "`src` is a prefix already",
-            "leave `src_bits` out, or write an address",
-        );
+        report.error_help(node.span, "`src` is already a prefix", "omit `src_bits`, or write an address");
     } else if let Some(Value::Const(bits)) = src_bits
         && !u8::try_from(bits).is_ok_and(|bits| range.contains(&bits))
     {
-        let help = format!("write {} to {}, or leave it out", range.start(), range.end());
+        let help = format!("write {} to {}, or omit it", range.start(), range.end());
         report.error_help(node.span, format!("`src_bits` cannot be {bits}"), help);
     }
 }
@@ -279,9 +281,9 @@ fn schema(schema: &mut Schema) -> serde_json::Value {
         .filter(is_alone)
         .map(|line| json!({ "const": line.word, "description": line.help }));
     let mut shapes: Vec<serde_json::Value> = alone.collect();
-    let told = OPERATIONS.iter().filter(|line| !is_alone(line));
-    let told: Map<_, _> = told.map(|line| (line.word.to_string(), operation_schema(line, schema))).collect();
-    shapes.push(json!({ "type": "object", "properties": told, "additionalProperties": false }));
+    let body = OPERATIONS.iter().filter(|line| !is_alone(line));
+    let body: Map<_, _> = body.map(|line| (line.word.to_string(), operation_schema(line, schema))).collect();
+    shapes.push(json!({ "type": "object", "properties": body, "additionalProperties": false }));
     json!({ "type": "array", "items": { "anyOf": shapes } })
 }
 

@@ -14,7 +14,7 @@ const PREFIXES: &[Key] = crate::keys! {
     "ipv6": Shape::Number(0, 128), "how many leading bits of an IPv6 address count" or "128";
     "timeout": Shape::Time,
         "how long a client's target is remembered after its last connection, up to 10 days" or
-        "0 s, which is not at all";
+        "0 s, which means never";
 };
 
 /// Reads `source`, or the lengths of prefixes.
@@ -24,7 +24,7 @@ pub fn read(node: &Node, report: &mut Report) -> Option<Affinity> {
             return Some(Affinity::ADDRESS);
         }
         let help = "`affinity: source`, or prefixes such as `affinity: { ipv4: 24, ipv6: 56, timeout: 3h }`";
-        report.error_help(node.span, format!("`affinity` is not `{word}`"), help);
+        report.error_help(node.span, format!("`affinity` cannot be `{word}`"), help);
         return None;
     }
     let (before, section) = (report.errors(), Section::read(node, PREFIXES, report));

@@ -179,9 +179,8 @@ impl Attachments {
         let Some(several) = self.several(field, text) else { return Ok(()) };
         let (kind, ports) = (several.kind, self.port_names(several).join(", "));
         Err(format!(
-            "`{text}` is a {kind} of several ports ({ports}), and here is room for one: match `port` per \
-                entry, where a \
-             {kind} stands for its members"
+            "`{text}` is a {kind} of several ports ({ports}), but only one fits here: match `port` per \
+             entry, where a {kind} expands to its members"
         ))
     }
 }

@@ -44,8 +44,8 @@ impl Used {
             PortKind::Pcap { .. } | PortKind::Mem | PortKind::Traffic(_) => return,
         };
         if let Some(first) = self.devices.get(&device) {
-            let message = format!("{device} is port `{first}` already");
-            report.error_help(span, message, "an interface is one port, with all queues that it needs");
+            let message = format!("{device} is already port `{first}`");
+            report.error_help(span, message, "one interface is one port, with all the queues it needs");
         } else {
             self.devices.insert(device, port.name.clone());
         }
@@ -55,7 +55,7 @@ impl Used {
         let by = format!("`{key}` of port `{}`", port.name);
         if let Some(first) = self.written.get(&same(path)) {
             let message = format!("{by} writes {}, and so does {first}", path.display());
-            report.error_help(span, message, "every recording needs a file of its own");
+            report.error_help(span, message, "every recording needs its own file");
         } else {
             self.written.insert(same(path), by);
         }

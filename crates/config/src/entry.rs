@@ -79,15 +79,15 @@ pub struct EntryReader<'a, 'p> {
 
 /// Keys of an entry, besides the words of operations that take numbers from it.
 const KEYS: &[Key] = crate::keys! {
-    "match": Shape::Defined("entry_match", matches), "what packets must have to meet this entry";
-    "priority": Shape::Number(0, u32::MAX as u64), "acl: of the entries that match, the lowest wins" or "0";
+    "match": Shape::Defined("entry_match", matches), "what a packet must match to hit this entry";
+    "priority": Shape::Number(0, u32::MAX as u64), "acl: among matching entries, the lowest wins" or "0";
     "action": Shape::Name, "which of the pipe's `actions`";
-    "counter": Shape::Name, "the shared counter, where the pipe says `per_entry`";
-    "meter": Shape::Name, "the meter, where the pipe says `per_entry`";
-    "forward": forward::SHAPE, "where packets go, where the pipe says `per_entry`";
+    "counter": Shape::Name, "the shared counter, if the pipe says `per_entry`";
+    "meter": Shape::Name, "the meter, if the pipe says `per_entry`";
+    "forward": forward::SHAPE, "where packets go, if the pipe says `per_entry`";
 };
 const TARGET: &[Key] = crate::keys! {
-    "group": Shape::Name, "hash, flow: the group of the target, where metadata chooses the group";
+    "group": Shape::Name, "hash, flow: the group of the target, if metadata chooses the group";
     needed "target": Shape::Name, "hash, flow: the target of the group";
 };
 const FLOW: &[Key] = crate::keys! {
@@ -296,7 +296,7 @@ impl EntryReader<'_, '_> {
             Some(Criterion::Const { .. }) => {
                 self.report.error(
                     span,
-                    format!("`{name}` has one value for the whole pipe: entries do not give it"),
+                    format!("`{name}` has one value for the whole pipe: remove it from the entry"),
                 );
             }
             Some(_) => {}
@@ -314,7 +314,7 @@ impl EntryReader<'_, '_> {
             if matches!(one.criterion, Criterion::Masked | Criterion::Range) {
                 return Some(EntryMatch::Any);
             }
-            self.report.error(at, format!("`{}` is missing: its pipe matches it per entry", one.field));
+            self.report.error(at, format!("`{}` is missing: the pipe matches it per entry", one.field));
             return None;
         };
         let text = text(node, "a value", self.report)?;
@@ -381,8 +381,8 @@ impl EntryReader<'_, '_> {
     }
 
     fn given<'n>(&self, node: &'n Node, place: &Place) -> Option<&'n Node> {
-        let told = occurrences(node).get(place.occurrence).copied()?;
-        let Kind::Map(map) = &told.kind else { return None };
+        let mapping = occurrences(node).get(place.occurrence).copied()?;
+        let Kind::Map(map) = &mapping.kind else { return None };
         map.iter()
             .find(|(key, _)| matches!(&key.kind, Kind::Scalar(name) if name == place.key))
             .map(|(_, value)| value)
@@ -390,8 +390,8 @@ impl EntryReader<'_, '_> {
 
     /// Checks that the action uses everything that an entry supplies.
     fn only_places(&mut self, operation: &str, node: &Node, places: &[Place]) {
-        for (occurrence, told) in occurrences(node).into_iter().enumerate() {
-            for (key, span, _) in pairs(told, self.report) {
+        for (occurrence, mapping) in occurrences(node).into_iter().enumerate() {
+            for (key, span, _) in pairs(mapping, self.report) {
                 let fits = |place: &&Place| place.word == operation && place.occurrence == occurrence;
                 let names = places.iter().filter(fits).map(|place| place.key);
                 if !names.clone().any(|one| one == key) {
@@ -406,7 +406,11 @@ impl EntryReader<'_, '_> {
         let node = self.per_entry(section, "forward", self.pipe.forward == Forward::PerEntry)?;
         let forward = forward::read(node, self.program, self.report);
         if forward == Some(Forward::PerEntry) {
-            self.report.error(node.span, "`per_entry` is for the pipe: the entry says where it goes");
+            self.report.error(
+                node.span,
+                "only the pipe says `per_entry`: the entry names its own \
+                destination",
+            );
         }
         forward
     }
@@ -432,7 +436,7 @@ impl EntryReader<'_, '_> {
             }
             Some(node) if !wanted => {
                 let message =
-                    format!("an entry gives its `{key}` only where the pipe says `{key}: per_entry`");
+                    format!("an entry gives its own `{key}` only if the pipe says `{key}: per_entry`");
                 self.report.error(node.span, message);
                 None
             }
@@ -560,13 +564,13 @@ fn quoted(value: String) -> String {
 }
 
 fn write_values(program: &Program, places: &[Place], values: &[u128]) -> Vec<String> {
-    let mut told: Vec<(&str, Vec<Vec<String>>)> = Vec::new();
+    let mut mapping: Vec<(&str, Vec<Vec<String>>)> = Vec::new();
     for (place, value) in places.iter().zip(values) {
-        let at = told.iter().position(|(name, _)| *name == place.word).unwrap_or_else(|| {
-            told.push((place.word, Vec::new()));
-            told.len() - 1
+        let at = mapping.iter().position(|(name, _)| *name == place.word).unwrap_or_else(|| {
+            mapping.push((place.word, Vec::new()));
+            mapping.len() - 1
         });
-        let occurrences = &mut told[at].1;
+        let occurrences = &mut mapping[at].1;
         occurrences.resize(occurrences.len().max(place.occurrence + 1), Vec::new());
         let pair = format!("{}: {}", place.key, quoted(value::write(place.field, *value, program)));
         if !occurrences[place.occurrence].contains(&pair) {
@@ -574,7 +578,8 @@ fn write_values(program: &Program, places: &[Place], values: &[u128]) -> Vec<Str
         }
     }
     let one = |pairs: &Vec<String>| format!("{{ {} }}", pairs.join(", "));
-    told.iter()
+    mapping
+        .iter()
         .map(|(name, occurrences)| match occurrences.as_slice() {
             [pairs] => format!("{name}: {}", one(pairs)),
             several => format!("{name}: [{}]", several.iter().map(one).collect::<Vec<_>>().join(", ")),

@@ -25,9 +25,9 @@ pub const FILLS: [(&str, Fill); 6] = [
 /// Keys of `katran`: the flags of a VIP that affect its hash.
 pub const KATRAN_KEYS: &[Key] = crate::keys! {
     "any_port": Shape::Boolean,
-        "whether the VIP has no port of its own, so that the destination port does not count" or "false";
-    "no_sport": Shape::Boolean, "Katran's NO_SPORT: the source port does not count" or "false";
-    "dport_only": Shape::Boolean, "Katran's DPORT_HASH: only the destination port counts" or "false";
+        "whether the VIP has no port, so that the destination port is not hashed" or "false";
+    "no_sport": Shape::Boolean, "Katran's NO_SPORT: the source port is not hashed" or "false";
+    "dport_only": Shape::Boolean, "Katran's DPORT_HASH: only the destination port is hashed" or "false";
 };
 
 /// Keys of `glb`: the contents of a GLB director's forwarding table.
@@ -35,7 +35,7 @@ pub const GLB_KEYS: &[Key] = crate::keys! {
     needed "seed": Shape::Text, "the table's `seed`, 32 hexadecimal digits";
     "hash_key": Shape::Text, "the table's `hash_key`, 32 hexadecimal digits";
     "hash_fields": Shape::List(&Shape::Words(|| words(&FIELDS))),
-        "what of a flow is hashed; by default `src_addr` alone";
+        "which fields of a flow are hashed; by default only `src_addr`";
 };
 
 const FIELDS: [(&str, u8); 4] = [
@@ -83,7 +83,7 @@ fn glb(node: &Node, needs_key: bool, report: &mut Report) -> Option<Fill> {
     let seed = section.needed("seed", report).and_then(|node| bytes(node, report));
     let key = match section.get("hash_key") {
         None if needs_key => {
-            let _ = section.need("hash_key", "flows find their rows by it", report);
+            let _ = section.need("hash_key", "it selects the row of each flow", report);
             None
         }
         None => Some([0; 16]),
@@ -114,7 +114,7 @@ fn bytes(node: &Node, report: &mut Report) -> Option<[u8; 16]> {
     let good = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     let number = u128::from_str_radix(digits, 16).ok().filter(|_| good);
     if number.is_none() {
-        report.error(node.span, format!("these are not {what}"));
+        report.error(node.span, format!("this is not {what}"));
     }
     number.map(u128::to_be_bytes)
 }

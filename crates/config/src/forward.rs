@@ -62,7 +62,7 @@ fn one_kind(node: &Node, program: &Program, report: &mut Report) -> Option<Forwa
         return tee(node, program, report);
     }
     let [(kind, span, value)] = pairs.as_slice() else {
-        report.error(node.span, "one of `port`, `pipe`, `group`, `app` or `flood` is wanted here");
+        report.error(node.span, "expected one of `port`, `pipe`, `group`, `app` or `flood`");
         return None;
     };
     if *kind == FLOOD.0 {

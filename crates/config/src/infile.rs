@@ -43,7 +43,7 @@ pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > most {
-        return Err(io::Error::other(format!("it has more than {most} bytes, the most that are read")));
+        return Err(io::Error::other(format!("it has more than {most} bytes, the limit")));
     }
     Ok(bytes)
 }
@@ -60,7 +60,7 @@ fn open_within(path: &Path, patience: Duration) -> io::Result<File> {
     let file = open_at_once(path)?;
     if !file.metadata()?.is_file() && !is_ready(&file, Instant::now() + patience)? {
         return Err(io::Error::other(
-            "it is not a regular file, and nothing came: is anything writing to it?",
+            "it is not a regular file, and no data arrived: is anything writing to it?",
         ));
     }
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
@@ -79,7 +79,7 @@ fn read_within(path: &Path, patience: Duration, [file_max, stream_max]: [u64; 2]
         return read_stream(&mut file, Instant::now() + patience, stream_max);
     }
     if about.len() > file_max {
-        let says = format!("it has {} bytes, and at most {file_max} are read", about.len());
+        let says = format!("it has {} bytes, but the limit is {file_max}", about.len());
         return Err(io::Error::other(says));
     }
     read_from(file, file_max)
@@ -101,8 +101,7 @@ fn read_stream(file: &mut File, until: Instant, most: u64) -> io::Result<Vec<u8>
     let (mut bytes, mut part) = (Vec::new(), vec![0; 64 << 10]);
     loop {
         if !is_ready(file, until)? {
-            let says =
-                "it is not a regular file, and its end did not come in time: is anything writing to it?";
+            let says = "it is not a regular file, and was not closed in time: is anything writing to it?";
             return Err(io::Error::other(says));
         }
         match file.read(&mut part) {
@@ -112,8 +111,7 @@ fn read_stream(file: &mut File, until: Instant, most: u64) -> io::Result<Vec<u8>
             Err(error) => return Err(error),
         }
         if bytes.len() as u64 > most {
-            let says =
-                format!("it is not a regular file, and has more than {most} bytes, the most that are read");
+            let says = format!("it is not a regular file, and has more than {most} bytes, the limit");
             return Err(io::Error::other(says));
         }
     }
@@ -139,12 +137,12 @@ mod tests {
         let mut writer = OpenOptions::new().read(true).write(true).open(&path).unwrap();
         writer.write_all(b"a").unwrap();
         let reader = opened(&path).unwrap();
-        assert!(!fcntl_getfl(&reader).unwrap().contains(OFlags::NONBLOCK), "it is read piece by piece");
+        assert!(!fcntl_getfl(&reader).unwrap().contains(OFlags::NONBLOCK), "it is read in pieces");
         std::fs::remove_file(&path).unwrap();
         std::fs::write(&path, "0123456789").unwrap();
         assert_eq!(said(&path), Ok(10));
         std::fs::write(&path, "0123456789a").unwrap();
-        assert!(said(&path).unwrap_err().contains("it has 11 bytes, and at most 10"));
+        assert!(said(&path).unwrap_err().contains("it has 11 bytes, but the limit is 10"));
         std::fs::remove_file(&path).unwrap();
         assert_eq!(said(Path::new("/dev/null")), Ok(0));
         let endless = read_within(Path::new("/dev/zero"), PATIENCE, [10, 1000]).unwrap_err().to_string();

@@ -84,7 +84,7 @@ impl Lines {
                 take(&node, report);
             }
             if report.errors() >= enough {
-                report.error(at, "there are too many errors: the rest of these entries was not read");
+                report.error(at, "too many errors: the rest of these entries was not checked");
                 return;
             }
             at.line += 1;

@@ -12,8 +12,8 @@ use weir_program::{NatPool, NatPrefix, Origin, Program};
 /// Keys of a NAT pool.
 pub const NAT_POOL: &[Key] = crate::keys! {
     needed "addresses": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
-        "the addresses that flows get: a prefix, of which every address is used, or a list of them";
-    "ports": Shape::Text, "the ports that flows get: the first and the last, 64 at least" or "1024-65535";
+        "the addresses that flows get: a prefix, every address of which is used, or a list of them";
+    "ports": Shape::Text, "the ports that flows get: the first and the last; at least 64" or "1024-65535";
 };
 
 /// Reads a NAT pool.

@@ -89,7 +89,7 @@ impl Whole {
         let Some((part, path)) = &self.places else { return Ok(()) };
         file.sync_all()?;
         if !is_replaceable(path)? {
-            return Err(io::Error::other("something else than a regular file has taken its name"));
+            return Err(io::Error::other("something other than a regular file now has its name"));
         }
         fs::rename(part, path)?;
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());

@@ -27,34 +27,34 @@ const KEYS: &[Key] = crate::keys! {
     "match": Shape::Defined("match", matches), "the fields that packets are looked up by";
     needed "hash": Shape::Either(&[Shape::Words(|| HASHES.to_vec()), Shape::List(&Shape::Text)]),
         "`5-tuple`, `inner 5-tuple`, `rss`, `round_robin`, `quic` or a list of fields" only "hash";
-    needed "group": GROUP, "the group whose buckets are used, or `{ by: meta.0 }`: metadata chooses it"
+    needed "group": GROUP, "the group whose buckets are used, or `{ by: meta.0 }` to let metadata choose it"
         only "hash";
     "key": Shape::Words(|| words(&SOURCES)), "the headers that tell flows apart" or "outer" only "flow";
     needed "learn": Shape::Either(&[Shape::Words(|| words(&LEARNT)), Shape::Map(LEARN)]),
         "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`" only "flow";
     "owner": Shape::Words(|| words(&OwnedBy::WORDS)),
-        "what of a flow's key says which worker it belongs to" or "both" only "flow";
+        "which part of a flow's key decides which worker owns it" or "both" only "flow";
     "first": Shape::Boolean, "whether the first packet of a flow gives a delta" or "false" only "flow";
     "monitor": Shape::Map(MONITOR), "what is counted and metered";
     "action": action::SHAPE, "what is done to packets: a list of operations";
     "actions": Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one";
     needed "forward": forward::SHAPE, "where hits go";
-    needed "miss": forward::SHAPE, "where packets go that match nothing: a pipe, a port, `kernel`, `drop`";
+    needed "miss": forward::SHAPE, "where packets that match nothing go: a pipe, a port, `kernel`, `drop`";
     "too_long": Shape::Name, "the app that gets packets which `limit_length` refuses" or "drop";
-    "rehash": Shape::Boolean, "whether flow key and select hash are made anew after the action" or "false";
+    "rehash": Shape::Boolean, "whether flow key and select hash are recomputed after the action" or "false";
     "capacity": Shape::Number(1, CAPACITY_MAX as u64),
-        "entries that the pipe has room for; flow: flows for each worker";
+        "how many entries the pipe has room for; flow: how many flows per worker";
     "entries": Shape::Either(&[Shape::List(&Shape::Defined("entry", entry::schema)), Shape::Map(FILE)]),
         "the pipe's entries: a list, or `{ file: path }` with one on each line";
 };
 const FILE: &[Key] = crate::keys! {
-    needed "file": Shape::Text, "path of the file, from the folder of the configuration";
+    needed "file": Shape::Text, "path of the file, relative to the folder of the configuration";
 };
 const LEARN: &[Key] = crate::keys! {
-    "pin": GROUP, "the group of which a flow keeps the target that it got first, or `{ by: meta.0 }`";
+    "pin": GROUP, "the group of which a flow keeps its first target, or `{ by: meta.0 }`";
     "follow": GROUP, "the group whose buckets a flow follows, or `{ by: meta.0 }`";
     "reverse": Shape::Boolean, "whether the answers to a flow are learnt with it" or "false";
-    "nat_pool": Shape::Name, "the NAT pool that each flow takes an address and a port of";
+    "nat_pool": Shape::Name, "the NAT pool from which each flow takes an address and a port";
 };
 const GROUP: Shape = Shape::Either(&[Shape::Name, Shape::Map(BY)]);
 const BY: &[Key] = crate::keys! {
@@ -67,9 +67,9 @@ const HASHES: [&str; 5] = ["5-tuple", "inner 5-tuple", "rss", "round_robin", "qu
 const MONITOR: &[Key] = crate::keys! {
     "counter": Shape::Name, "the shared counter that counts hits, or `per_entry`";
     "meter": Shape::Name, "the meter that colours hits, or `per_entry`";
-    "red": Shape::Words(|| words(&RED)), "what becomes of packets that the meter colours red" or "pass";
+    "red": Shape::Words(|| words(&RED)), "what happens to packets that the meter colours red" or "pass";
     "idle_timeout": Shape::Time,
-        "how long an entry of the run time, or a flow, stays without a packet" or "never";
+        "how long an entry added at run time, or a flow, stays without a packet" or "never";
     "timeouts": Shape::Map(TIMEOUTS), "how long a flow stays without a packet, by its state";
 };
 const TIMEOUTS: &[Key] = crate::keys! {
@@ -77,14 +77,14 @@ const TIMEOUTS: &[Key] = crate::keys! {
     "stream": Shape::Time, "more packets, not TCP" or "120 s";
     "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "120 s";
     "tcp_established": Shape::Time, "TCP: packets after the first" or "5 d";
-    "tcp_half_closed": Shape::Time, "TCP: a FIN of one direction" or "1 h";
-    "tcp_fin": Shape::Time, "TCP: a FIN of each direction" or "120 s";
+    "tcp_half_closed": Shape::Time, "TCP: a FIN in one direction" or "1 h";
+    "tcp_fin": Shape::Time, "TCP: a FIN in each direction" or "120 s";
     "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
 const RED: [(&str, bool); 2] = [("drop", true), ("pass", false)];
 const LONG: &[Key] = crate::keys! {
     "const": Shape::Text, "the value that the field must have";
-    "mask": Shape::Text, "the bits of the value that count";
+    "mask": Shape::Text, "the bits of the value that are compared";
     "per_entry": Shape::Text, "the bits that entries give a value for";
 };
 
@@ -388,20 +388,21 @@ impl Reader<'_> {
         let mut given =
             |key: &str| section.get(key).and_then(|node| Some((node, text(node, "a value", report)?)));
         let (constant, mask, per_entry) = (given("const"), given("mask"), given("per_entry"));
-        let told = |at: &Node, result: Result<u128, String>, report: &mut Report| {
+        let or_report = |at: &Node, result: Result<u128, String>, report: &mut Report| {
             result.map_err(|why| report.error(at.span, why)).ok()
         };
         match (constant, mask, per_entry) {
-            (None, None, Some((at, text))) => told(at, value::mask(field, text, self.program), report)
+            (None, None, Some((at, text))) => or_report(at, value::mask(field, text, self.program), report)
                 .map(|mask| Criterion::PerEntry { mask }),
             (Some((at, text)), mask, None) => {
                 let one = self.attachments.is_one(field, text);
-                let value = told(at, one.and_then(|()| value::field(field, text, self.program)), report)?;
+                let value =
+                    or_report(at, one.and_then(|()| value::field(field, text, self.program)), report)?;
                 let mask = match mask {
-                    Some((at, text)) => told(at, value::mask(field, text, self.program), report)?,
+                    Some((at, text)) => or_report(at, value::mask(field, text, self.program), report)?,
                     None => field.max(),
                 };
-                told(at, value::within(field, value, mask, self.program).map(|()| value), report)?;
+                or_report(at, value::within(field, value, mask, self.program).map(|()| value), report)?;
                 Some(Criterion::Const { value, mask })
             }
             _ => {
@@ -428,7 +429,7 @@ impl Reader<'_> {
             if section.get("meter").is_none() {
                 report.error(
                     node.span,
-                    "`red` says what becomes of packets that a meter colours red: there is no `meter`",
+                    "`red` says what happens to packets that a meter colours red, but there is no `meter`",
                 );
             }
         }
@@ -450,7 +451,7 @@ impl Reader<'_> {
                 }
                 let named = pairs(node, report);
                 if named.is_empty() {
-                    report.error(node.span, "`actions` names one action at least");
+                    report.error(node.span, "`actions` needs at least one action");
                 }
                 named.into_iter().map(|(name, _, node)| template(name, node, self.program, report)).collect()
             }
@@ -461,7 +462,7 @@ impl Reader<'_> {
         let Some(node) = self.section.needed(key, report) else { return Forward::Drop };
         let forward = forward::read(node, self.program, report).unwrap_or_default();
         if key == "miss" && forward == Forward::PerEntry {
-            report.error(node.span, "a miss cannot be `per_entry`: where nothing matched, there is no entry");
+            report.error(node.span, "`miss` cannot be `per_entry`: a packet that misses has no entry");
             return Forward::Drop;
         }
         forward

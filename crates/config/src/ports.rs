@@ -185,24 +185,24 @@ const KINDS: [&str; 4] = ["xdp", "pcap", "mem", "dpdk"];
 /// Keys of a port; one of the first four determines the kind.
 const KEYS: &[Key] = crate::keys! {
     "xdp": Shape::Text, "the interface that AF_XDP receives from and sends to";
-    "pcap": Shape::Map(PCAP), "recordings, each of which may be left out";
+    "pcap": Shape::Map(PCAP), "recordings, each of which is optional";
     "mem": Shape::Either(&[Shape::Nothing, Shape::Map(MEM)]), "memory, for tests and benches";
     "dpdk": Shape::Text, "devargs of a DPDK device, such as net_pcap0,iface=eth0";
     "queues": Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Number(0, QUEUE_MAX))]),
-        "queues of the interface that are used" or "all" only "xdp";
+        "the queues of the interface to use" or "all" only "xdp";
     "mode": Shape::Words(|| words(&MODES)),
-        "how the kernel hands frames over; `auto` is the best that works" or "auto" only "xdp";
+        "how the kernel hands frames over; `auto` picks the best mode that works" or "auto" only "xdp";
     "take": Shape::Either(&[Shape::Words(|| vec!["all"]), Shape::List(&Shape::Map(TAKE))]),
-        "what is taken from the kernel, besides what apps name: all, or rules" only "xdp";
+        "what is taken from the kernel, besides what apps request: all, or rules" only "xdp";
     "leave": Shape::List(&Shape::Map(LEAVE)),
-        "what stays with the kernel although `take` or an app names it" only "xdp";
+        "what stays with the kernel even if `take` or an app requests it" only "xdp";
     "promisc": Shape::Boolean,
         "also take frames for other MAC addresses, and have the NIC pass them" or "false" only "xdp";
     "tap": Shape::Text, "the TAP interface that frames for the kernel go to" only "dpdk";
     "frames": Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself" or "0" only "dpdk";
     "mac": Shape::Mac, "the port's own MAC address, by default the interface's";
-    "root": Shape::Name, "the pipe that the port's frames enter, before that of an app or of the file";
-    "fault": Shape::Map(FAULT), "mishaps that are made to happen to the port's frames";
+    "root": Shape::Name, "the pipe that the port's frames enter, overriding that of an app or of the file";
+    "fault": Shape::Map(FAULT), "faults injected into the port's frames";
     "trace": Shape::Text, "a pcap file that all frames of the port are written to";
 };
 const PCAP: &[Key] = crate::keys! {
@@ -211,32 +211,33 @@ const PCAP: &[Key] = crate::keys! {
     "kernel": Shape::Text, "the recording of what goes to the kernel";
 };
 const MEM: &[Key] = crate::keys! {
-    "flows": Shape::Number(1, FLOWS_MAX), "makes traffic of so many flows";
-    "frames": Shape::Number(0, u64::MAX), "frames in all; without end unless it is written";
-    "rate": Shape::Number(1, RATE_MAX), "frames a second; as many as are taken unless it is written";
-    "share": Shape::Share, "instead of `rate`: a share of the highest rate without loss, found first";
+    "flows": Shape::Number(1, FLOWS_MAX), "generates traffic with this number of flows";
+    "frames": Shape::Number(0, u64::MAX), "total number of frames; by default unlimited";
+    "rate": Shape::Number(1, RATE_MAX), "frames per second; by default as fast as they are taken";
+    "share": Shape::Share, "instead of `rate`: a share of the highest rate without loss, which is measured \
+     first";
 };
 const TAKE: &[Key] = crate::keys! {
     needed "dst": Shape::Prefix, "the destination address or prefix";
-    "protocol": Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written";
+    "protocol": Shape::Defined("protocol", protocols), "the IP protocol; by default any";
     "dport": Shape::Defined("dport", dports),
-        "the destination port of TCP or UDP, or a range of them; any unless it is written";
-    "fragments": Shape::Boolean, "take fragments, and only them: they have no ports" or "false";
+        "the destination port of TCP or UDP, or a range of them; by default any";
+    "fragments": Shape::Boolean, "take only fragments, which have no ports" or "false";
 };
 const LEAVE: &[Key] = crate::keys! {
-    "ethertype": Shape::Defined("ethertype", ethertypes), "the EtherType; any unless it is written";
-    "dst": Shape::Prefix, "the destination address or prefix; any unless it is written";
-    "protocol": Shape::Defined("protocol", protocols), "the IP protocol; any unless it is written";
+    "ethertype": Shape::Defined("ethertype", ethertypes), "the EtherType; by default any";
+    "dst": Shape::Prefix, "the destination address or prefix; by default any";
+    "protocol": Shape::Defined("protocol", protocols), "the IP protocol; by default any";
     "dport": Shape::Defined("dport", dports),
-        "the destination port of TCP or UDP, or a range of them; any unless it is written";
+        "the destination port of TCP or UDP, or a range of them; by default any";
 };
 const FAULT: &[Key] = crate::keys! {
-    "seed": Shape::Number(0, u64::MAX), "equal seeds make the same frames suffer" or "0";
+    "seed": Shape::Number(0, u64::MAX), "equal seeds affect the same frames" or "0";
     "loss": Shape::Share, "the share of frames that is lost" or "0";
     "duplicate": Shape::Share, "the share that is sent twice" or "0";
     "truncate": Shape::Share, "the share that is cut short" or "0";
     "corrupt": Shape::Share, "the share in which a bit is flipped" or "0";
-    "reorder": Shape::Share, "the share that is overtaken by the next frame" or "0";
+    "reorder": Shape::Share, "the share that is swapped with the next frame" or "0";
     "delay": Shape::Time, "how long every frame is held back";
 };
 const MODES: [(&str, XdpMode); 4] = [
@@ -332,8 +333,8 @@ fn warn_of_queues(section: &Section, kind: &PortKind, nic: Option<&Nic>, report:
     let Some((node, nic)) = section.get("queues").zip(nic) else { return };
     if let Some(remedy) = nic.missed(queues) {
         let message = format!(
-            "{} has {} receive queues: frames that arrive on others than these stay with the kernel, and \
-             count as `xdp_redirect_failed`",
+            "{} has {} receive queues: frames that arrive on queues not listed here stay with the kernel, \
+             and count as `xdp_redirect_failed`",
             nic.name, nic.rx_queues
         );
         report.warning_help(node.span, message, remedy);
@@ -399,8 +400,8 @@ fn take(node: &Node, id: PortId, host_has_some: bool, report: &mut Report) -> Ta
         if !host_has_some {
             report.warning(
                 node.span,
-                "`take: all`: the host gets nothing from this interface any more, not even ARP or SSH, \
-                 except what `leave` says",
+                "with `take: all` the host no longer receives anything from this interface, not even ARP or \
+                 SSH, except what `leave` lists",
             );
         }
         return Take::All;
@@ -425,7 +426,7 @@ fn take_rule(node: &Node, port: PortId, report: &mut Report) -> Option<TakeRule>
         let family = if dst.is_ipv4() { "IPv4" } else { "IPv6" };
         report.warning(
             section.span,
-            format!("this takes all {family}: the host gets none of it any more, SSH included"),
+            format!("this takes all {family}: the host no longer receives any of it, SSH included"),
         );
     }
     let rule = IpRule { dst, prefix, protocol, dport, fragments };
@@ -448,13 +449,13 @@ fn leave_rule(node: &Node, report: &mut Report) -> Option<LeaveRule> {
     };
     let dport = dport(&section, report);
     if LEAVE.iter().all(|key| section.get(key.word).is_none()) {
-        report.error(section.span, "this leaves everything with the kernel: write what stays there");
+        report.error(section.span, "this leaves everything with the kernel: say what should stay there");
     }
     if dport.is_some() && section.get("protocol").is_none() {
         report.error(section.span, "`dport` needs `protocol: tcp` or `protocol: udp`");
     }
     if let Some(node) = section.get("ethertype").filter(|_| dst.is_some()) {
-        report.error(node.span, "`dst` already says which EtherType: leave one of them out");
+        report.error(node.span, "`dst` already implies the EtherType: omit one of them");
     }
     Some(LeaveRule { ethertype, dst, protocol, dport })
 }
@@ -541,7 +542,7 @@ pub fn mac(node: &Node, report: &mut Report) -> Option<[u8; 6]> {
     if mac[0] & 1 != 0 || mac == [0; 6] {
         report.error(
             node.span,
-            format!("`{text}` is not the address of a station: it is broadcast, multicast or zero"),
+            format!("`{text}` is not a unicast address: it is broadcast, multicast or zero"),
         );
         return None;
     }

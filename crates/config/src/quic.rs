@@ -11,12 +11,12 @@ use weir_program::{QuicConfig, ServerId};
 /// Keys of `quic`.
 pub const QUIC: &[Key] = crate::keys! {
     needed "configs": Shape::List(&Shape::Map(CONFIG)),
-        "the configurations that servers use, several while keys are exchanged";
+        "the configurations that servers use; several during a key rotation";
 };
 const CONFIG: &[Key] = crate::keys! {
     needed "id": Shape::Number(0, 6), "the number in the first three bits of a connection ID";
     needed "server_id_length": Shape::Number(1, 15), "octets of a server ID";
-    needed "nonce_length": Shape::Number(4, 18), "octets of a nonce; both together are at most 19";
+    needed "nonce_length": Shape::Number(4, 18), "octets of a nonce; at most 19 together with the server ID";
     "key": Shape::Text, "the key, 32 hexadecimal digits; without one, server IDs are not encrypted";
 };
 
@@ -38,7 +38,7 @@ pub fn configs(node: &Node, report: &mut Report) -> Option<Arc<[QuicConfig]>> {
         read.push(config);
     }
     if read.is_empty() && report.errors() == before {
-        report.error(node.span, "there is no configuration, so no connection ID has a server ID");
+        report.error(node.span, "there is no configuration, so no connection ID carries a server ID");
     }
     (report.errors() == before).then(|| read.into())
 }

@@ -145,22 +145,22 @@ fn message(error: &Error) -> String {
         Error::AliasError { error, .. } => message(error),
         Error::Budget { breach: BudgetBreach::Depth { .. }, .. } => too_deep(),
         Error::Budget { breach: BudgetBreach::Documents { .. }, .. } | Error::MultipleDocuments { .. } => {
-            "a second document begins here: a file has one, so remove `---` or what follows".to_string()
+            "a second document begins here, but a file has only one: remove `---` or what follows".to_string()
         }
         Error::Budget {
             breach:
                 BudgetBreach::Events { .. } | BudgetBreach::Nodes { .. } | BudgetBreach::ScalarBytes { .. },
             ..
-        } => format!("this file is too large: {NODES_MAX} values at most"),
+        } => format!("this file is too large: the limit is {NODES_MAX} values"),
         Error::Budget { breach: BudgetBreach::SequenceUnbalanced, .. } => {
-            "this is not YAML: a list or mapping ends that did not begin".to_string()
+            "this is not YAML: a list or mapping ends here but never began".to_string()
         }
         Error::Budget { .. }
         | Error::AliasReplayCounterOverflow { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
         | Error::AliasReplayStackDepthExceeded { .. } => {
-            "anchors (`&name`) and aliases (`*name`) stand for too much here: write it out".to_string()
+            "anchors (`&name`) and aliases (`*name`) expand to too much here: write it out".to_string()
         }
         other => match UserMessageFormatter.format_message(other) {
             // The scanner's own limit of 255.
@@ -316,8 +316,8 @@ mod tests {
         let anchors = format!("a0: &a0 x\n{doubling}");
         let many: String = (0..60_000).map(|at| format!("- &a{at} x\n")).collect();
         for (text, said) in [
-            (anchors.as_str(), "stand for too much"),
-            (many.as_str(), "stand for too much"),
+            (anchors.as_str(), "expand to too much"),
+            (many.as_str(), "expand to too much"),
             ("a: 1\n---\nb: 2\n", "a second document begins here"),
             ("a: *b\n", "not YAML"),
             ("a: !!binary \"?\"\n", "not YAML"),

@@ -54,7 +54,7 @@ impl<'a> RunTime<'a> {
             "remove" => self.key(pipe, text).map(|(pipe, key)| Change::Remove { pipe, key }),
             other => {
                 let mut report = Report::new("entry", text);
-                let message = format!("an entry is added, updated or removed, not `{other}`");
+                let message = format!("unknown change `{other}`: use `add`, `update` or `remove`");
                 report.error(Span::default(), message);
                 Err(report)
             }
@@ -75,7 +75,7 @@ impl<'a> RunTime<'a> {
         if !["add", "update", "remove"].contains(&verb) || entry.is_empty() {
             let mut report = Report::new("entry", line);
             let message =
-                "this is no change: write `add PIPE ENTRY`, `update PIPE ENTRY` or `remove PIPE ENTRY`";
+                "this is not a change: write `add PIPE ENTRY`, `update PIPE ENTRY` or `remove PIPE ENTRY`";
             report.error(Span { length: verb.len().max(1) as u32, ..START }, message);
             return Some(Err(report));
         }

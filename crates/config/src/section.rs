@@ -74,7 +74,7 @@ impl<'a> Section<'a> {
     #[must_use]
     pub fn number(&self, key: &str, report: &mut Report) -> Option<u64> {
         let known = self.key(key);
-        let Shape::Number(least, most) = known.shape else { panic!("`{key}` is no number") };
+        let Shape::Number(least, most) = known.shape else { panic!("`{key}` is not a number") };
         match self.get(key) {
             Some(node) => number(node, &format!("`{key}`"), least..=most, report),
             None => known.default.and_then(crate::value::number).map(|number| number as u64),
@@ -120,7 +120,7 @@ const FEW_KEYS: usize = 16;
 #[must_use]
 pub fn pairs<'a>(node: &'a Node, report: &mut Report) -> Vec<(&'a str, Span, &'a Node)> {
     let Kind::Map(map) = &node.kind else {
-        report.error(node.span, format!("a mapping (`key: value`) is wanted here, not {}", node.what()));
+        report.error(node.span, format!("expected a mapping (`key: value`), found {}", node.what()));
         return Vec::new();
     };
     // A set costs more than it saves if there are few keys, as in the entries of a long list.
@@ -133,7 +133,7 @@ pub fn pairs<'a>(node: &'a Node, report: &mut Report) -> Vec<(&'a str, Span, &'a
         };
         match &key.kind {
             Kind::Scalar(name) if is_new(name) => list.push((name.as_str(), key.span, value)),
-            Kind::Scalar(name) => report.error(key.span, format!("`{name}` is here twice")),
+            Kind::Scalar(name) => report.error(key.span, format!("`{name}` appears twice")),
             _ => report.error(key.span, format!("a key is a word, not {}", key.what())),
         }
     }
@@ -146,7 +146,7 @@ pub fn list<'a>(node: &'a Node, what: &str, report: &mut Report) -> &'a [Node] {
     match &node.kind {
         Kind::List(list) => list,
         _ => {
-            report.error(node.span, format!("a list of {what} is wanted here, not {}", node.what()));
+            report.error(node.span, format!("expected a list of {what}, found {}", node.what()));
             &[]
         }
     }
@@ -158,7 +158,7 @@ pub fn text<'a>(node: &'a Node, what: &str, report: &mut Report) -> Option<&'a s
     match &node.kind {
         Kind::Scalar(text) => Some(text),
         _ => {
-            report.error(node.span, format!("{what} is wanted here, not {}", node.what()));
+            report.error(node.span, format!("expected {what}, found {}", node.what()));
             None
         }
     }
@@ -174,7 +174,7 @@ pub fn number(node: &Node, what: &str, range: RangeInclusive<u64>, report: &mut 
             let (least, most) = range.into_inner();
             let limits =
                 if most == u64::MAX { format!("from {least}") } else { format!("from {least} to {most}") };
-            report.error(node.span, format!("{what} is a whole number {limits}, not `{text}`"));
+            report.error(node.span, format!("{what} must be a whole number {limits}, not `{text}`"));
             None
         }
     }
@@ -259,13 +259,13 @@ pub const NAME_MAX: usize = 64;
 #[must_use]
 pub fn name<'a>(name: &'a str, span: Span, report: &mut Report) -> Option<&'a str> {
     let good = |one: char| one.is_ascii_alphanumeric() || "_-.".contains(one);
-    let help = "letters, digits, `_`, `-` and `.`, a letter or digit first, 64 at most";
+    let help = "use at most 64 letters, digits, `_`, `-` and `.`, starting with a letter or digit";
     if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(good) || name.starts_with(['-', '.']) {
         report.error_help(span, format!("`{name}` cannot be a name"), help);
         return None;
     }
     if crate::forward::RESERVED.contains(&name) {
-        report.error(span, format!("`{name}` is a word of the language, not a name"));
+        report.error(span, format!("`{name}` is a reserved word, not a name"));
         return None;
     }
     Some(name)

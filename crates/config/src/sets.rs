@@ -32,37 +32,39 @@ const WANTS_EACH: u32 = 32;
 pub const GROUP: &[Key] = crate::keys! {
     "fill": Shape::Words(|| words(&FILLS)), "how targets get their buckets" or "maglev";
     "number": Shape::Number(1, u16::MAX as u64),
-        "the value of metadata that chooses the group, which is written `group(NAME)`, too";
+        "the metadata value that selects the group, which can also be written `group(NAME)`";
     "size": Shape::Number(1, MAGLEV_MAX as u64),
-        "how many buckets: with `maglev` a prime (default 65537), otherwise a power of two (default 256); \
-         with a `number`, the default follows the number of targets; other systems have one size";
-    "katran": Shape::Map(KATRAN_KEYS), "what of a flow Katran's hash is of";
-    "glb": Shape::Map(GLB_KEYS), "what the GLB director's forwarding table says";
+        "the number of buckets: with `maglev` a prime (default 65537), otherwise a power of two (default \
+         256); with a `number`, the default depends on the number of targets; for the rings of other \
+         systems, the size is fixed";
+    "katran": Shape::Map(KATRAN_KEYS), "which fields of a flow Katran's hash covers";
+    "glb": Shape::Map(GLB_KEYS), "parameters from the GLB director's forwarding table";
     "seed": Shape::Number(0, u64::MAX), "a number mixed into the hash before it picks a bucket";
     "new_flows": Shape::Words(|| words(&NewFlows::WORDS)),
         "how a flow pipe that pins chooses the targets of new flows" or "hash";
-    "affinity": affinity::SHAPE, "what of a packet's source address picks the bucket, instead of its flow";
-    "no_target": Shape::Name, "the app that gets packets for which there is no target" or "drop";
+    "affinity": affinity::SHAPE, "which bits of a packet's source address pick the bucket, instead of its \
+     flow";
+    "no_target": Shape::Name, "the app that gets packets when no target is live" or "drop";
     "quic": Shape::Map(QUIC), "how the server IDs of targets are encoded in QUIC connection IDs";
     needed "targets": Shape::Named(&Shape::Either(&[forward::SHAPE, Shape::Map(TARGET)])),
-        "who gets the buckets";
+        "the targets that share the buckets";
 };
 const TARGET: &[Key] = crate::keys! {
     "weight": Shape::Number(0, WEIGHT_MAX), "the target's share of the buckets; 0 gets none" or "1";
-    "address": Shape::Ip, "the address by which other systems know it (`katran`, `glb`)";
+    "address": Shape::Ip, "the address that identifies it in other systems (`katran`, `glb`)";
     "server_id": Shape::Text, "its server ID in QUIC connection IDs, in hexadecimal";
     "forward": forward::SHAPE, "where the target's packets go" or "drop";
 };
 
 /// Keys of a meter (RFC 2697, or RFC 2698 with a peak rate).
 pub const METER: &[Key] = crate::keys! {
-    "unit": Shape::Words(|| words(&UNITS)), "what rates and bursts count" or "bytes";
+    "unit": Shape::Words(|| words(&UNITS)), "the unit of rates and bursts" or "bytes";
     needed "cir": Shape::Number(1, RATE_MAX), "the committed rate per second";
     needed "cbs": Shape::Number(1, RATE_MAX), "the committed burst";
     "ebs": Shape::Number(0, RATE_MAX), "the excess burst (RFC 2697)" or "0";
     "pir": Shape::Number(1, RATE_MAX), "the peak rate per second (RFC 2698), at least `cir`";
     "pbs": Shape::Number(1, RATE_MAX), "the peak burst (RFC 2698)";
-    "colour_aware": Shape::Boolean, "whether the colour that a packet already has counts" or "false";
+    "colour_aware": Shape::Boolean, "whether the meter honours the colour a packet already has" or "false";
 };
 const UNITS: [(&str, MeterUnit); 2] = [("bytes", MeterUnit::Bytes), ("packets", MeterUnit::Packets)];
 
@@ -132,7 +134,7 @@ fn target<'n>(
     }
     let section = Section::read(node, TARGET, report);
     if let Some(node) = section.get("weight").filter(|_| fill == Fill::Given) {
-        report.error(node.span, "a weight has no part in a group whose buckets are given");
+        report.error(node.span, "a group whose buckets are given one by one does not use weights");
     }
     let weight = section.number("weight", report);
     let forward =
@@ -140,7 +142,11 @@ fn target<'n>(
     let address = section.get("address").and_then(|node| fills::address(node, report));
     let (weight, forward) = (weight.unwrap_or(1) as u32, forward.unwrap_or_default());
     if let Some(node) = section.get("weight").filter(|_| weight > 1 && matches!(fill, Fill::Glb(..))) {
-        report.error(node.span, "the GLB director has no weights: 0 is `inactive`, 1 any other state");
+        report.error(
+            node.span,
+            "the GLB director has no weights: write 0 for `inactive`, 1 for any other \
+            state",
+        );
     }
     let server_id = section.get("server_id").and_then(|node| quic::server_id(node, report));
     Some(Target { name, weight, inactive: weight == 0, address, server_id, forward, origin })
@@ -186,7 +192,7 @@ fn second(section: &Section, cir: u64, report: &mut Report) -> MeterSecond {
         }
         _ => {
             if has("pir") != has("pbs") {
-                report.error(section.span, "a peak rate has two numbers: `pir` and `pbs`");
+                report.error(section.span, "a peak rate needs both `pir` and `pbs`");
             }
             MeterSecond::Excess { ebs: ebs.unwrap_or(0) }
         }

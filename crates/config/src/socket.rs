@@ -25,9 +25,9 @@ pub fn wrong(path: &str) -> Option<String> {
     if path.is_empty() || path.ends_with('/') {
         Some("names no file".to_string())
     } else if path.len() > PATH_MAX {
-        Some(format!("has {} bytes and a socket's path {PATH_MAX} at most", path.len()))
+        Some(format!("has {} bytes, but a socket path has at most {PATH_MAX}", path.len()))
     } else if path.contains('\0') {
-        Some("has a zero byte in it".to_string())
+        Some("contains a NUL byte".to_string())
     } else {
         None
     }

@@ -30,7 +30,7 @@ pub fn read(node: &Node, report: &mut Report) -> TunnelPorts {
         let port = ports.of(kind);
         let other = TunnelKind::ALL.iter().find(|other| **other != kind && ports.of(**other) == port);
         if let Some(other) = other {
-            report.error(span, format!("port {port} means `{other}` too"));
+            report.error(span, format!("port {port} is also the port of `{other}`"));
             break;
         }
     }

@@ -91,7 +91,7 @@ fn group_number(name: &str, program: &Program) -> Result<u16, String> {
     group.number.ok_or_else(|| {
         let taken = |number: &u16| program.groups.iter().any(|group| group.number == Some(*number));
         let free = (1..=u16::MAX).find(|number| !taken(number)).unwrap_or(1);
-        format!("group `{name}` has no number to be chosen by: add `number: {free}` to it")
+        format!("group `{name}` has no number, so metadata cannot select it: add `number: {free}` to it")
     })
 }
 
@@ -320,8 +320,8 @@ pub fn source(of: Field, text: &str) -> Result<(u128, u8), String> {
     if bits > 0 && !Encap::src_bits_range(ipv6).contains(&bits) {
         let (long, short) = if ipv6 { (64, 126) } else { (8, 30) };
         return Err(format!(
-            "flows cannot share the addresses of a /{length}: write a prefix from /{long} to /{short}, or an \
-             address"
+            "flows cannot share the addresses of a /{length}: write a prefix from /{long} to /{short}, or \
+             an address"
         ));
     }
     let address = match ipv6 {
@@ -329,7 +329,10 @@ pub fn source(of: Field, text: &str) -> Result<(u128, u8), String> {
         false => IpAddr::V4(Ipv4Addr::from_bits(value as u32)),
     };
     if bits > 0 && (address.is_multicast() || address.is_loopback() || address.is_unspecified()) {
-        return Err(format!("`{text}` has no addresses of hosts: write a prefix that is routed to this one"));
+        return Err(format!(
+            "`{text}` contains no host addresses: write a prefix that is routed to this \
+            host"
+        ));
     }
     Ok((value, bits))
 }

@@ -38,7 +38,7 @@ pub fn ask(path: &Path, request: &Value) -> Result<Value> {
     stream
         .write_all(format!("{}{body}", head("/command", body.len())).as_bytes())
         .and_then(|()| receive(&stream, &mut answer))
-        .context("the daemon's answer did not come")?;
+        .context("the daemon did not answer")?;
     read(answer)
 }
 
@@ -63,7 +63,7 @@ pub fn change(path: &Path, text: &[u8], mut sent: impl FnMut(usize)) -> Result<V
     let mut answer = Vec::new();
     let come = receive(&stream, &mut answer);
     if answer.is_empty() {
-        done.and(come).context("the daemon's answer did not come")?;
+        done.and(come).context("the daemon did not answer")?;
     }
     read(answer)
 }
@@ -77,7 +77,7 @@ fn receive(stream: &UnixStream, answer: &mut Vec<u8>) -> io::Result<()> {
     // Bounded: by `take`.
     stream.take(ANSWER_MAX + 1).read_to_end(answer)?;
     if answer.len() as u64 > ANSWER_MAX {
-        return Err(io::Error::other(format!("it has more than {ANSWER_MAX} bytes, the most that are read")));
+        return Err(io::Error::other(format!("it has more than {ANSWER_MAX} bytes, the limit")));
     }
     Ok(())
 }
@@ -92,15 +92,15 @@ fn read(answer: Vec<u8>) -> Result<Value> {
     }
 }
 
-/// Asks the daemon for a reload and waits until it ends, as long as the daemon reports progress. `told` is
-/// called about once a second with the report: `stage` and `seconds`.
+/// Asks the daemon for a reload and waits until it ends, as long as the daemon reports progress. Calls
+/// `progress` about once a second with the report: `stage` and `seconds`.
 ///
 /// # Errors
 /// As for [`ask`]; or the reload failed, and the old program keeps running.
-pub fn reload(path: &Path, mut told: impl FnMut(&Value)) -> Result<Value> {
+pub fn reload(path: &Path, mut progress: impl FnMut(&Value)) -> Result<Value> {
     let mut answer = ask(path, &json!({ "command": "reload", "wait_s": PROGRESS_S }))?;
     while let Some(number) = answer.get("reload").cloned() {
-        told(&answer);
+        progress(&answer);
         answer = ask(path, &json!({ "command": "reload", "reload": number, "wait_s": PROGRESS_S }))?;
     }
     Ok(answer)
@@ -109,11 +109,12 @@ pub fn reload(path: &Path, mut told: impl FnMut(&Value)) -> Result<Value> {
 fn connect(path: &Path) -> Result<UnixStream> {
     UnixStream::connect(path).map_err(|error| match error.kind() {
         ErrorKind::PermissionDenied => anyhow!(
-            "you may not use {}: only its owner may, so ask as root (sudo), or as the user that runs weir",
+            "permission denied for {}: only its owner may use it, so run this as root (sudo) or as the user \
+             that runs weir",
             path.display()
         ),
         _ => anyhow!(error).context(format!(
-            "no weir answers on {}: is it running, and is this its socket (--socket)?",
+            "no weir daemon is listening on {}: is it running, and is this its socket (--socket)?",
             path.display()
         )),
     })

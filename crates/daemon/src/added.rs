@@ -49,7 +49,7 @@ impl Added {
         let new: Vec<usize> = (0..plan.ports.len()).filter(is_new).collect();
         let mut added = Added::default();
         if new.iter().any(|&at| matches!(plan.ports[at].kind, PortKind::Xdp(_))) {
-            added.monitor = Some(LinkMonitor::open().context("interfaces cannot be watched")?);
+            added.monitor = Some(LinkMonitor::open().context("cannot watch interfaces")?);
             wait_for(remnants)?;
         }
         added.interfaces = plan.ports.iter().map(|_| None).collect();
@@ -84,5 +84,5 @@ fn wait_for(remnants: &[Remnant]) -> Result<()> {
         }
         std::thread::sleep(PAUSE);
     }
-    bail!("ports that a reload has removed are still being closed: try again");
+    bail!("ports removed by a reload are still being closed: try again");
 }

@@ -120,10 +120,13 @@ impl Later {
     pub fn too_late(&self, daemon: &Daemon) -> Result<Value> {
         match self {
             Later::Injected(_) => bail!("the port's transmit queue is full: the frame waits for room there"),
-            Later::App(_) => bail!("the app has not answered yet: what was asked may still be done"),
-            Later::Saved(..) => bail!("it was done, and cannot be written to where it survives a restart"),
+            Later::App(_) => bail!("the app has not answered yet; the request may still be carried out"),
+            Later::Saved(..) => bail!(
+                "the change was made, but could not be saved and will not survive a \
+                restart"
+            ),
             Later::Change(_) | Later::Load(_) => bail!("the workers have not answered"),
-            Later::Settled(_) => bail!("the workers are taking over a new program: try again"),
+            Later::Settled(_) => bail!("the workers are switching to a new program: try again"),
             Later::Reload(ticket, _) => Ok(daemon.reloads.progress(*ticket)),
         }
     }
@@ -162,7 +165,8 @@ impl Daemon {
             "entry" => self.entry(request).map(Reply::Later),
             "weight" => self.weight(request),
             other => bail!(
-                "no command `{other}`: show, reload, entry, entries, weight, inject, app, explain, process \
+                "unknown command `{other}`; the commands are show, reload, entry, entries, weight, inject, \
+                 app, explain, process \
                  or stop"
             ),
         }
@@ -218,7 +222,7 @@ impl Daemon {
         let (answer, injected) = sync_channel(1);
         let inject = Inject { bytes, output, input };
         if !self.fleet.offer(self.worker_for(&inject), Command::Inject(inject, answer)) {
-            bail!("the worker has too much to do: try again");
+            bail!("the worker is overloaded: try again");
         }
         Ok(Later::Injected(injected))
     }

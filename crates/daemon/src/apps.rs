@@ -257,7 +257,7 @@ impl Daemon {
             let Some(action) = actions.pop_front() else { return };
             actions.extend(self.perform(at, action));
         }
-        error!("app {} does not come to an end, it was cut off", self.host.running.app(at).name());
+        error!("app {} did not stop in time and was abandoned", self.host.running.app(at).name());
     }
 
     /// Carries out an action. Returns the further actions that the app requests because of its outcome.
@@ -270,7 +270,7 @@ impl Daemon {
                 self.inject_for(at, Inject { bytes, output: None, input })
             }
             Action::Change(change) if self.reloads.are_full() => {
-                let why = "too many changes wait for the workers to take over a new program";
+                let why = "too many changes are waiting for the workers to switch to a new program";
                 return self.refuse(at, &change, Refusal::Now(why.to_string()));
             }
             // The workers would only answer after switching, and other apps cannot wait for that.
@@ -326,7 +326,7 @@ impl Daemon {
 
     fn resolve(&mut self, at: usize, hops: &[Hop]) {
         if let Err(error) = self.neighbours.follow(self.host.running.app(at).name(), hops.to_vec()) {
-            error!("neighbours cannot be found: {error:#}");
+            error!("cannot resolve neighbours: {error:#}");
         }
     }
 
@@ -383,7 +383,7 @@ impl Daemon {
         let names =
             || self.each_app().map(|at| self.host.running.app(at).name()).collect::<Vec<_>>().join(", ");
         let at = self.host.running.named(app);
-        let at = at.ok_or_else(|| anyhow!("no app `{app}` runs; there are: {}", names()))?;
+        let at = at.ok_or_else(|| anyhow!("no app `{app}` is running; the running apps are: {}", names()))?;
         let id = RequestId(self.host.next_request);
         self.host.next_request += 1;
         self.host.requests.insert(id, None);
@@ -421,12 +421,11 @@ impl Daemon {
         let mut families: Vec<Family> = Vec::new();
         for at in self.each_app() {
             let (app, account) = (self.host.running.app(at), self.host.running.account(at));
-            let own =
-                app.counts().into_iter().map(|(name, count)| (name, "A counter of the app's own", count));
+            let own = app.counts().into_iter().map(|(name, count)| (name, "A counter of the app", count));
             let all = [
                 ("punted", "Frames forwarded to the app", account.punted),
                 ("injected", "Frames that the app sent", account.injected),
-                ("refused", "Frames that the app wanted to send and could not", account.refused),
+                ("refused", "Frames that the app failed to send", account.refused),
             ];
             for (name, help, count) in all.into_iter().chain(own) {
                 let count = (app.name().to_string(), count);

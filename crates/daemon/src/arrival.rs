@@ -44,7 +44,7 @@ pub fn explain(plan: &Plan, port: PortId, arrival: &Arrival, frame: &[u8]) -> Op
         Ok(judged) => judged,
         Err(error) => {
             let why = format!("{error:#}");
-            let text = format!("xdp     whether it comes to weir at {name} cannot be told: {why}\n");
+            let text = format!("xdp     cannot tell whether it reaches weir at {name}: {why}\n");
             return Some((json!({ "interface": name, "verdict": "unknown", "error": why }), text));
         }
     };
@@ -52,12 +52,12 @@ pub fn explain(plan: &Plan, port: PortId, arrival: &Arrival, frame: &[u8]) -> Op
     let text = match judged {
         Judged::Taken => taken(name, &ours, &others),
         Judged::Left => format!(
-            "xdp     left to the host at {name}: no rule takes it, or one leaves it; what follows would \
-             happen if it were taken\n"
+            "xdp     left to the host at {name}: no rule takes it, or one leaves it; the rest shows what \
+             would happen if it were taken\n"
         ),
         Judged::NotOurs => format!(
-            "xdp     left to the host at {name}: it is for another MAC address than {}; what follows would \
-             happen if it were taken\n",
+            "xdp     left to the host at {name}: its destination MAC address is not {}; the rest shows what \
+             would happen if it were taken\n",
             mac(own[1])
         ),
     };
@@ -72,8 +72,8 @@ fn taken(name: &str, ours: &[u32], others: &[u32]) -> String {
     match others {
         [] => format!("xdp     taken from {name}, queue {ours}\n"),
         others => format!(
-            "xdp     taken from {name} on queue {ours}; on queue {} it stays with the host, for no worker \
-             has that queue\n",
+            "xdp     taken from {name} on queue {ours}; on queue {} it stays with the host, because no \
+             worker has that queue\n",
             list(others)
         ),
     }

@@ -166,7 +166,7 @@ impl Open {
         let proposal = match &mut self.way {
             Way::Alone { answer, come, until_ns } => {
                 let come = come.take().or_else(|| answer.try_recv().ok());
-                let silent = || anyhow!("worker 0 does not answer; what was asked of it may still be done");
+                let silent = || anyhow!("worker 0 does not answer; the request may still be carried out");
                 return come.map(Ok).or_else(|| (now_ns >= *until_ns).then(|| Err(silent())));
             }
             Way::Proposed(proposal) => proposal,
@@ -174,11 +174,11 @@ impl Open {
         Some(match proposer.look(proposal, now_ns, send)? {
             Outcome::Refused(why) => Ok(Err(why)),
             Outcome::Silent { worker } => {
-                Err(anyhow!("worker {worker} does not answer; nothing was changed, and will not be"))
+                Err(anyhow!("worker {worker} does not answer; nothing was or will be changed"))
             }
             Outcome::Done { late } => {
                 for worker in late {
-                    warn!("worker {worker} has not confirmed a change that it will make");
+                    warn!("worker {worker} has not yet confirmed a change, which it will make");
                 }
                 Ok(Ok(()))
             }

@@ -13,11 +13,11 @@ pub fn claim(path: &Path, answers: impl Fn(&Path) -> bool, other: &str) -> Resul
     }
     let Ok(there) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !there.file_type().is_socket() {
-        bail!("{} is there and is not a socket: give weir another path ({other})", path.display());
+        bail!("{} exists and is not a socket: give weir another path ({other})", path.display());
     }
     if answers(path) {
         bail!(
-            "a weir answers on {} already: stop it, or give this one another socket ({other})",
+            "another weir is already listening on {}: stop it, or give this one another socket ({other})",
             path.display()
         );
     }

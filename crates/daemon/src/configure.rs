@@ -14,7 +14,7 @@ impl Daemon {
     /// Requests a program with an app's configuration changed. The app is notified of the outcome.
     pub(super) fn ask_configure(&mut self, app: &str, id: RequestId, orders: Value) -> Result<(), String> {
         if self.reloads.configures.len() >= CONFIGURES_MAX {
-            return Err("too many changes of the configuration wait: try again".to_string());
+            return Err("too many configuration changes are waiting: try again".to_string());
         }
         self.doorbell.ring();
         self.reloads.configures.push_back((app.to_string(), id, orders));

@@ -132,8 +132,8 @@ fn memory(frames: usize, longest: usize) -> EalMemory {
         return EalMemory::Huge(wanted as u32);
     }
     warn!(
-        "DPDK runs on ordinary memory, as {free} MiB of huge pages are free and it wants {wanted}: \
-         `echo {} > /proc/sys/vm/nr_hugepages` before the start makes it faster",
+        "DPDK uses ordinary memory, because it needs {wanted} MiB of huge pages and only {free} MiB are \
+         free: `echo {} > /proc/sys/vm/nr_hugepages` before the start makes it faster",
         huge_pages::count(wanted)
     );
     EalMemory::NoHuge(mebibytes(FRAME_KIB) as u32)
@@ -157,9 +157,8 @@ fn queues(
     match DpdkPort::open(eal, &options, pool) {
         Ok(queues) => Ok(queues.into_iter()),
         Err(DpdkError::Queues { device, most, .. }) => bail!(
-            "port `{}`: DPDK device `{device}` can have {most} queues and there are {workers} workers, \
-                which need one \
-             each: set `workers: {most}`, or have the device make more (its arguments may say how)",
+            "port `{}`: DPDK device `{device}` supports {most} queues, but each of the {workers} workers \
+             needs one: set `workers: {most}`, or configure more queues in the device's arguments",
             port.name
         ),
         Err(error) => Err(error).with_context(|| format!("port `{}`", port.name)),

@@ -149,7 +149,7 @@ impl Fleet {
             }
         };
         orders.send(Box::new(work)).map_err(|_| anyhow!("a worker's thread has ended"))?;
-        ready.recv().context("a worker ended before it began")??;
+        ready.recv().context("a worker ended before it started")??;
         self.workers.0.push(running);
         Ok(())
     }
@@ -238,7 +238,7 @@ impl Recruit {
             }
         };
         let thread = std::thread::Builder::new().name(format!("weir-worker-{worker}")).spawn(work)?;
-        ready.recv().context("a worker ended before it began")??;
+        ready.recv().context("a worker ended before it started")??;
         let (wake, handled, ended) = (mailbox.wake.clone(), Arc::default(), Arc::default());
         let running = Running { commands, wake, handled, ended, thread: Some(thread) };
         Ok(Recruit { orders, running, mailbox })
@@ -436,5 +436,5 @@ fn pin(core: u16) -> Result<()> {
     let mut set = rustix::thread::CpuSet::new();
     set.set(usize::from(core));
     rustix::thread::sched_setaffinity(None, &set)
-        .with_context(|| format!("core {core} cannot be used: is it there, and allowed to this process?"))
+        .with_context(|| format!("core {core} cannot be used: does it exist, and may this process use it?"))
 }

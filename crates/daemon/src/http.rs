@@ -149,7 +149,7 @@ impl Server {
         let thread = std::thread::Builder::new().name("weir-http".into()).spawn(move || {
             let served = runtime.block_on(serve(listeners, parts, stopped));
             if let Err(error) = served {
-                tracing::error!("nobody can ask this weir any more: {error:#}");
+                tracing::error!("this weir no longer accepts requests: {error:#}");
             }
         })?;
         Ok((Server { stop: Some(stop), thread: Some(thread) }, asked))
@@ -269,7 +269,7 @@ impl Parts {
 async fn in_time(answer: impl Future<Output = Option<Answer>>, patience: Duration) -> Answer {
     match timeout(patience, answer).await {
         Ok(Some(answer)) => answer,
-        Ok(None) => Err("the daemon stops".into()),
+        Ok(None) => Err("the daemon is stopping".into()),
         Err(_) => Err("the daemon is too busy to answer".into()),
     }
 }
@@ -448,16 +448,16 @@ impl Door {
         client.set(ANSWERING, LIFE);
         let (answer, wait) = oneshot::channel();
         let _ = self.scrapes.send(answer).await;
-        wait.await.unwrap_or_else(|_| Err("the daemon stops".into()))
+        wait.await.unwrap_or_else(|_| Err("the daemon is stopping".into()))
     }
 
     async fn command(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
         if body.size_hint().lower() > BODY_MAX as u64 {
-            return refused(StatusCode::PAYLOAD_TOO_LARGE, "a request has at most a mebibyte");
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, "a request may have at most 1 MiB");
         }
         let body = match timeout(REQUEST_PATIENCE, Limited::new(body, BODY_MAX).collect()).await {
             Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
-            Ok(Err(_)) => return refused(StatusCode::BAD_REQUEST, "the request is cut short or too long"),
+            Ok(Err(_)) => return refused(StatusCode::BAD_REQUEST, "the request is truncated or too long"),
             Ok(Ok(body)) => body.to_bytes(),
         };
         let Ok(request) = serde_json::from_slice(&body) else {
@@ -476,11 +476,11 @@ impl Door {
     /// Makes the changes in a text, all of them or none.
     async fn changes(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
         if body.size_hint().lower() > CHANGES_MAX as u64 {
-            return refused(StatusCode::PAYLOAD_TOO_LARGE, "changes have at most 512 mebibytes");
+            return refused(StatusCode::PAYLOAD_TOO_LARGE, "changes may have at most 512 MiB");
         }
         client.set(READING, CHANGES_PATIENCE);
         let Ok(_turn) = self.reading.acquire().await else {
-            return refused(StatusCode::SERVICE_UNAVAILABLE, "the daemon stops");
+            return refused(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping");
         };
         let read = match self.read(body).await {
             Ok(read) => read,
@@ -499,7 +499,7 @@ impl Door {
     /// Parses a text of changes as it arrives.
     async fn read(&self, body: Incoming) -> Result<Read, String> {
         let Some(vocabulary) = self.parts.vocabulary.get() else {
-            return Err("the daemon has not begun".into());
+            return Err("the daemon has not started yet".into());
         };
         let (pieces, mut come) = mpsc::channel::<Bytes>(PIECES);
         let (whole, is_whole) = oneshot::channel::<()>();
@@ -510,7 +510,7 @@ impl Door {
             }
             match is_whole.blocking_recv() {
                 Ok(()) => reader.end(),
-                Err(_) => Err("the text is cut short, too long or too slow".into()),
+                Err(_) => Err("the text is truncated, too long or too slow".into()),
             }
         });
         let mut body = Limited::new(body, CHANGES_MAX);
@@ -544,7 +544,8 @@ fn wants_to_stay(request: &Request<Incoming>) -> bool {
 }
 
 /// The answer for any other path.
-const ABSENT: &str = "weir: /metrics has the metrics, /healthz says ok; commands go to the control socket\n";
+const ABSENT: &str = "weir: GET /metrics for metrics, /healthz for liveness; send commands to the control \
+    socket\n";
 
 fn answered(answer: Answer, kind: &'static str) -> Response<Full<Bytes>> {
     match answer {
@@ -567,7 +568,7 @@ pub(super) fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
 }
 
 fn not_allowed(methods: &'static str) -> Response<Full<Bytes>> {
-    let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "weir: not with this method\n");
+    let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "weir: method not allowed\n");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     response
 }

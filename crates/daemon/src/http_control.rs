@@ -42,10 +42,14 @@ impl Door {
         let (route, names) = match gate.apps.find(head.method.as_str(), &path) {
             Ok(found) => found,
             Err(methods) if methods.is_empty() => {
-                return refused(StatusCode::NOT_FOUND, "there is no such path: /openapi.json has all");
+                return refused(StatusCode::NOT_FOUND, "unknown path: see /openapi.json");
             }
             Err(methods) => {
-                let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, "the path has no such method");
+                let mut answer = refused(
+                    StatusCode::METHOD_NOT_ALLOWED,
+                    "this path does not support this \
+                    method",
+                );
                 let methods = HeaderValue::from_str(&methods.join(", "));
                 answer.headers_mut().extend(methods.ok().map(|methods| (ALLOW, methods)));
                 return answer;
@@ -109,14 +113,14 @@ async fn read(route: &Route, body: Incoming) -> Result<Value, Answered> {
     if route.takes.is_none() {
         return Ok(Value::Null);
     }
-    let too_large = || refused(StatusCode::PAYLOAD_TOO_LARGE, "a body has at most a mebibyte");
+    let too_large = || refused(StatusCode::PAYLOAD_TOO_LARGE, "a body may have at most 1 MiB");
     if body.size_hint().lower() > BODY_MAX as u64 {
         return Err(too_large());
     }
     let body = match timeout(REQUEST_PATIENCE, Limited::new(body, BODY_MAX).collect()).await {
         Err(_) => return Err(refused(StatusCode::REQUEST_TIMEOUT, "the body took too long")),
         Ok(Err(why)) if why.is::<http_body_util::LengthLimitError>() => return Err(too_large()),
-        Ok(Err(_)) => return Err(refused(StatusCode::BAD_REQUEST, "the body is cut short")),
+        Ok(Err(_)) => return Err(refused(StatusCode::BAD_REQUEST, "the body is truncated")),
         Ok(Ok(body)) => body.to_bytes(),
     };
     serde_json::from_slice(&body)

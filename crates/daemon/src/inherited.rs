@@ -71,7 +71,7 @@ impl Inherited {
         let Some(socket) = self.find(SOCKET, AddressFamily::UNIX, mine)? else { return Ok(None) };
         if !mine(socket) {
             let there = at(socket).unwrap_or_default();
-            bail!("the socket that was passed is {}, and `socket` says {}", there.display(), path.display());
+            bail!("the inherited socket is {}, but `socket` says {}", there.display(), path.display());
         }
         Ok(Some(UnixListener::from(socket.try_clone()?)))
     }
@@ -102,7 +102,7 @@ impl Inherited {
             let is_unix = |one| one == AddressFamily::UNIX;
             if !listens(socket) || socket_domain(socket).map(is_unix) != Ok(is_unix(family)) {
                 let kind = if is_unix(family) { "a Unix stream socket" } else { "a TCP socket" };
-                bail!("the socket that was passed as `{key}` is not {kind} that listens");
+                bail!("the socket inherited as `{key}` is not {kind} in the listening state");
             }
             return Ok(Some(socket));
         }
@@ -120,13 +120,13 @@ fn listens(socket: &OwnedFd) -> bool {
 /// Returns the names of `count` descriptors, which may have no names at all.
 fn names(count: &str, names: Option<&str>) -> Result<Vec<String>> {
     let Some(count) = count.parse().ok().filter(|count| *count <= MOST) else {
-        bail!("LISTEN_FDS is `{count}`: a number up to {MOST} is wanted");
+        bail!("LISTEN_FDS is `{count}`: expected a number up to {MOST}");
     };
     let names = names.map(|names| names.split(':').map(str::to_string).collect::<Vec<_>>());
     let names = names.filter(|names| count > 0 || *names != [""]);
     match names {
         Some(names) if names.len() != count => {
-            bail!("LISTEN_FDNAMES has {} names, and LISTEN_FDS is {count}", names.len())
+            bail!("LISTEN_FDNAMES has {} names, but LISTEN_FDS is {count}", names.len())
         }
         Some(names) => Ok(names),
         None => Ok(vec![String::new(); count]),
@@ -188,7 +188,7 @@ mod tests {
         let address = "127.0.0.1:9105".parse().unwrap();
         let file = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
         let said = passed(vec![(METRICS, file())]).tcp(METRICS, address).unwrap_err().to_string();
-        assert!(said.contains("`metrics` is not a TCP socket that listens"), "{said}");
+        assert!(said.contains("`metrics` is not a TCP socket in the listening state"), "{said}");
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(passed(vec![(METRICS, datagrams.into())]).tcp(METRICS, address).is_err());
         let tcp = TcpListener::bind("127.0.0.1:0").unwrap();

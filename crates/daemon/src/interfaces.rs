@@ -39,7 +39,7 @@ impl Interfaces {
     pub fn attach(plan: &Plan, is_handed_over: impl Fn(&PortConfig) -> bool) -> Result<Interfaces> {
         // Before the first interface is looked up, so that no change is missed.
         let xdp = plan.ports.iter().any(|port| matches!(port.kind, PortKind::Xdp(_)));
-        let monitor = xdp.then(LinkMonitor::open).transpose().context("interfaces cannot be watched")?;
+        let monitor = xdp.then(LinkMonitor::open).transpose().context("cannot watch interfaces")?;
         let of_ports = open::attach(plan, is_handed_over)?;
         for (port, interface) in plan.ports.iter().zip(&of_ports) {
             interface.iter().for_each(|interface| say_obstacles(&port.name, interface.name(), plan.chunk()));

@@ -293,7 +293,7 @@ impl Daemon {
         let mut takeover = Takeover::begin(&plan.socket)?;
         if let Some(edits) = takeover.edits(plan.apps.kinds()) {
             plan = load(&*edits, &Nics::default())
-                .context("with what was changed at run time (`weir lb reset` forgets it)")?;
+                .context("with changes made at run time (`weir lb reset` discards them)")?;
         }
         let weights = takeover.set_weights(&mut plan);
         let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&mut takeover))?;

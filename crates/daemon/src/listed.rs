@@ -74,9 +74,9 @@ impl Snapshot {
             return Ok(Cursor { generation: self.generation, ..Cursor::default() });
         }
         let cursor = from.as_str().and_then(Cursor::parse);
-        let cursor = cursor.context("`from` is what the page before has as `next`")?;
+        let cursor = cursor.context("`from` must be the `next` of the previous page")?;
         if cursor.generation != self.generation {
-            bail!("the program was replaced while its lists were read: ask again");
+            bail!("the program was replaced while its lists were read: try again");
         }
         Ok(cursor)
     }
@@ -130,7 +130,7 @@ impl Snapshot {
             let page = self.page(pipe, at.place)?;
             if at.place > 0 && page.renumbered != at.renumbered {
                 let name = &self.plan.program.pipes[pipe.index()].name;
-                bail!("the rules of `{name}` were renumbered while they were read: ask again");
+                bail!("the rules of `{name}` were renumbered while they were read: try again");
             }
             rows.extend(page.entries.iter().map(|one| self.entry_row(pipe, one)));
             at.renumbered = page.renumbered;

@@ -94,7 +94,7 @@ pub fn packet(request: &Value, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
         return Ok(recipe.build());
     }
     let hex = request["hex"].as_str().context("the request needs `packet` or `hex`")?;
-    read_hex(hex).context("`hex` is an even number of hexadecimal digits")
+    read_hex(hex).context("`hex` must be an even number of hexadecimal digits")
 }
 
 /// Explains a packet in the running program.
@@ -105,7 +105,8 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
     let input = match request["port"].as_str() {
         Some(name) => program.port_named(name).with_context(|| format!("there is no port `{name}`"))?,
         None if program.ports.is_empty() => bail!(
-            "there is no port on which a packet could arrive; for pods of an overlay: `weir overlay explain`"
+            "there is no port on which a packet could arrive; for pods of an overlay, use `weir overlay \
+             explain`"
         ),
         None => PortId(0),
     };

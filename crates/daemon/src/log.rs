@@ -90,7 +90,7 @@ pub fn lost() -> u64 {
 fn write_all(queue: &Receiver<Line>) {
     // It starts before the daemon has dropped its privileges, and needs none.
     if let Err(error) = privileges::drop_all() {
-        let _ = writeln!(stderr(), "weir: the log cannot give up its privileges: {error}");
+        let _ = writeln!(stderr(), "weir: cannot drop the privileges of the log thread: {error}");
     }
     let mut reported = 0;
     while let Ok(line) = queue.recv() {
@@ -110,9 +110,7 @@ fn write_line(text: &[u8], reported: &mut u64) {
         return;
     }
     let lost = lost();
-    if lost > *reported
-        && writeln!(stderr(), "weir: {} lines of the log were lost here", lost - *reported).is_ok()
-    {
+    if lost > *reported && writeln!(stderr(), "weir: {} log lines were lost here", lost - *reported).is_ok() {
         *reported = lost;
     }
 }
@@ -166,7 +164,7 @@ where
             let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
             let Some(kept_back) = repeated.take(&message.0, Instant::now()) else { return Ok(()) };
             if kept_back > 0 {
-                message.0 += &format!(" ({kept_back} like it before)");
+                message.0 += &format!(" ({kept_back} similar ones before)");
             }
         }
         if self.journal {

@@ -36,8 +36,8 @@ pub fn text(now: &Snapshot) -> Result<String> {
     lost.inc_by(log::lost());
     let refused: Counter = Counter::default();
     refused.inc_by(super::rest::refused());
-    totals.registry.register("control_refused", "Requests for control without the token", refused);
-    totals.registry.register("log_lost", "Lines of the log that nobody read", lost);
+    totals.registry.register("control_refused", "Control requests without the token", refused);
+    totals.registry.register("log_lost", "Log lines lost because they were not read in time", lost);
     for family in &now.families {
         totals.family((&format!("app_{}", family.name), "app"), family.help, family.counts.clone());
     }
@@ -46,21 +46,22 @@ pub fn text(now: &Snapshot) -> Result<String> {
         for (app, value) in &gauges.values {
             family.get_or_create(&vec![("app", app.clone())]).set(*value);
         }
-        registry.register(format!("app_{}", gauges.name), "A value of the app's own", family);
+        registry.register(format!("app_{}", gauges.name), "A value of the app", family);
     }
     samples(&mut registry, &now.samples);
     flows(&mut registry, now);
     nat_pools(&mut registry, now);
-    gauge(&mut registry, "held", "Frames in rings at this moment", ledger.held);
+    gauge(&mut registry, "held", "Frames currently in rings", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", now.generation);
-    gauge(&mut registry, "ledger_balanced", "1: every frame is accounted for", u64::from(ledger.balances()));
+    gauge(
+        &mut registry,
+        "ledger_balanced",
+        "1 if every frame is accounted for",
+        u64::from(ledger.balances()),
+    );
     let age: Gauge<f64, AtomicU64> = Gauge::default();
     age.set(now.taken.elapsed().as_secs_f64());
-    registry.register(
-        "snapshot_age_seconds",
-        "Age of these counts: some part of weir is busy if it grows",
-        age,
-    );
+    registry.register("snapshot_age_seconds", "Age of these counts; if it grows, part of weir is busy", age);
     let mut text = String::new();
     encode(&mut text, &registry)?;
     Ok(text)
@@ -68,8 +69,8 @@ pub fn text(now: &Snapshot) -> Result<String> {
 
 /// Counts of `xdp` ports: the family's name, the port's name for it, and its help text.
 const SAMPLED: [(&str, &str, &str); 2] = [
-    ("port_checksums_sampled", "checksums_sampled", "Received frames whose checksums were looked at"),
-    ("port_checksums_wrong", "checksums_wrong", "Sampled frames that came with a wrong checksum"),
+    ("port_checksums_sampled", "checksums_sampled", "Received frames whose checksums were sampled"),
+    ("port_checksums_wrong", "checksums_wrong", "Sampled frames that arrived with a wrong checksum"),
 ];
 
 /// Families of counters in a registry.
@@ -88,7 +89,7 @@ impl Totals<'_> {
             ("to_app", ledger.to_app),
         ];
         let frames = frames.map(|(name, count)| (name.to_string(), count));
-        self.family(("frames", "fate"), "Frames by what became of them", frames);
+        self.family(("frames", "fate"), "Frames by outcome", frames);
         let reasons = weir_packet::DropReason::ALL.iter();
         let drops = reasons.map(|reason| (reason.to_string(), ledger.dropped[*reason as usize]));
         self.family(("dropped", "reason"), "Frames dropped, by reason", drops);
@@ -123,7 +124,7 @@ impl Totals<'_> {
         let unflowed = pipes(|pipe| pipe.account.unflowed.full);
         self.family(
             ("pipe_unflowed", "pipe"),
-            "Packets without a flow entry, the table being full",
+            "Packets without a flow entry because the table was full",
             unflowed,
         );
     }
@@ -169,7 +170,7 @@ impl Totals<'_> {
             note(worker, "processor", &report.breath_times.processor);
             note(worker, "wall", &report.breath_times.wall);
         }
-        self.registry.register("breath_seconds", "How long breaths of a worker take", family);
+        self.registry.register("breath_seconds", "Duration of a worker's breaths", family);
     }
 
     fn family(
@@ -208,9 +209,9 @@ fn flows(registry: &mut Registry, now: &Snapshot) {
     }
     registry.register("target_flows", "Live flows pinned to a target of a group", active);
     registry.register("target_flows_begun", "Flows that were pinned to a target of a group", begun);
-    let help = "SYNs that were sent again to a target, which has not answered or whose answer was lost";
+    let help = "SYNs retransmitted to a target, because it did not answer or its answer was lost";
     registry.register("target_syns_repeated", help, repeated);
-    let help = "Packets of new flows for which a group had no target, or a NAT pool no port";
+    let help = "Packets of new flows for which a group had no target or a NAT pool had no port";
     registry.register("group_refused", help, refused);
 }
 
@@ -224,8 +225,8 @@ fn nat_pools(registry: &mut Registry, now: &Snapshot) {
         }
     }
     let [used, free] = families;
-    registry.register("nat_ports_used", "Addresses and ports of a NAT pool that flows have", used);
-    registry.register("nat_ports_free", "Addresses and ports of a NAT pool that no flow has", free);
+    registry.register("nat_ports_used", "Pairs of address and port of a NAT pool in use", used);
+    registry.register("nat_ports_free", "Free pairs of address and port of a NAT pool", free);
 }
 
 /// Values with their own labels, one family per name.

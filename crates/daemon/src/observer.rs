@@ -219,7 +219,7 @@ impl Scene {
         let until = Instant::now() + PATIENCE;
         while self.ask_until(until, Command::Report)?.iter().any(|report| report.is_settling) {
             if Instant::now() >= until {
-                bail!("the workers are taking over a new program");
+                bail!("the workers are switching to a new program");
             }
             std::thread::sleep(AGAIN);
         }
@@ -241,7 +241,7 @@ impl Scene {
                 Offered::Full => {}
             }
             if Instant::now() >= until {
-                bail!("worker {worker} has too much to do, or has ended");
+                bail!("worker {worker} is overloaded, or has ended");
             }
             std::thread::sleep(AGAIN);
         }
@@ -290,7 +290,7 @@ impl Observer {
             Question::Metrics => self.scrape().and_then(|snapshot| metrics::text(&snapshot)),
             Question::Health => self.health(),
             Question::Command(request) => self.command(request).map(|answer| format!("{answer}\n")),
-            Question::Changes(_) => Err(anyhow!("the main thread makes changes")),
+            Question::Changes(_) => Err(anyhow!("the main thread is making changes")),
         };
         answer.map_err(|error| format!("{error:#}"))
     }
@@ -309,7 +309,7 @@ impl Observer {
                 return answer;
             }
         }
-        bail!("the workers take over one program after the other: try again")
+        bail!("programs are being replaced one after another: try again")
     }
 
     /// Returns a snapshot: the last one if a new one cannot be taken now.
@@ -336,7 +336,7 @@ impl Observer {
             // The workers get the remaining time if the main thread is too busy.
             let (scene, is_fresh) =
                 self.board.look(Instant::now() + until.saturating_duration_since(Instant::now()) / 2);
-            let scene = scene.context("the daemon has not begun")?;
+            let scene = scene.context("the daemon has not started yet")?;
             let taken = Instant::now();
             let reports = match scene.reports(until) {
                 // A worker was removed, and the main thread has not published that yet.
@@ -352,7 +352,7 @@ impl Observer {
                 return Ok(snapshot);
             }
             if Instant::now() >= until {
-                bail!("the workers are taking over a new program");
+                bail!("the workers are switching to a new program");
             }
         }
     }

@@ -191,7 +191,7 @@ fn adopted_port(
 }
 
 fn say_not_adopted(port: &str, queue: u32, why: &str) {
-    info!("port {port}: the socket of queue {queue} is not taken over but opened anew: {why}");
+    info!("port {port}: the socket of queue {queue} could not be taken over and was reopened: {why}");
 }
 
 /// Opens a worker's queue of one port, on a pool of its own.
@@ -226,7 +226,7 @@ fn one(
         }
         (PortKind::Xdp(_), None) => bail!("its interface was not attached"),
         (PortKind::Pcap { .. }, _) if workers > 1 => {
-            bail!("a recording has one queue: run it with one worker")
+            bail!("a recording has one queue: use one worker")
         }
         (PortKind::Pcap { input, output, kernel }, _) => Ok(Box::new(recording(
             &config.name,
@@ -306,9 +306,9 @@ fn queues((port, xdp): (&PortConfig, &Xdp), interface: &Queues, workers: usize) 
     if queues.len() != workers {
         let nic = port.nic.clone().unwrap_or_default();
         bail!(
-            "{} has {} queue(s) for weir and there are {workers} worker(s): every queue needs one worker. \
-             Set `workers: {}`, or `{}`; with `queues: [0]` (as many as there are workers), frames of other \
-             queues stay with the kernel",
+            "{} has {} queue(s) for weir but there are {workers} worker(s), and every queue needs its own \
+             worker. Set `workers: {}`, or `{}`; with `queues: [0]` (as many queues as workers), frames of \
+             other queues stay with the kernel",
             xdp.interface,
             queues.len(),
             queues.len(),

@@ -53,7 +53,7 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
     }
     match load(&*edits, &Nics::default()) {
         Ok(edited) => {
-            info!("{} changes of the run time are back, from {}", edited.edits.count(), path.display());
+            info!("restored {} run-time changes from {}", edited.edits.count(), path.display());
             (edited, states)
         }
         Err(error) => {
@@ -67,10 +67,10 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
 fn put_aside(path: &Path, why: &str) {
     let aside = path.with_extension("json.refused");
     let kept = match outfile::move_aside(path, &aside) {
-        Ok(()) => format!("it is {} now", aside.display()),
-        Err(error) => format!("it cannot be put aside: {error}"),
+        Ok(()) => format!("it is now {}", aside.display()),
+        Err(error) => format!("it cannot be renamed: {error}"),
     };
-    error!("what was changed at run time is forgotten, {} cannot be used: {why}; {kept}", path.display());
+    error!("run-time changes are lost, because {} cannot be used: {why}; {kept}", path.display());
 }
 
 fn read(path: &Path, kinds: &[Kind]) -> Result<Option<Saved>> {
@@ -80,7 +80,7 @@ fn read(path: &Path, kinds: &[Kind]) -> Result<Option<Saved>> {
     if value["version"] != VERSION {
         bail!("its version is {}, not {VERSION}", value["version"]);
     }
-    let edits = edits::read(kinds, &value["edits"]).context("`edits` is not what weir writes")?;
+    let edits = edits::read(kinds, &value["edits"]).context("`edits` is not in weir's format")?;
     Ok(Some(Saved { edits, states: value["states"].clone() }))
 }
 
@@ -107,7 +107,7 @@ impl Saving {
             Ok(outcome) => Some(outcome),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
-                Some(Err(anyhow!("the change is in effect, but a restart will forget it: nothing writes it")))
+                Some(Err(anyhow!("the change is in effect but will not survive a restart: nothing saves it")))
             }
         }
     }
@@ -135,7 +135,7 @@ impl Store {
                     let named = || {
                         let path = path.display();
                         format!(
-                            "the change is in effect, but a restart will forget it: {path} cannot be written"
+                            "the change is in effect but will not survive a restart: {path} cannot be written"
                         )
                     };
                     let written = write(&path, &text).with_context(named);

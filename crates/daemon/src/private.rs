@@ -47,7 +47,7 @@ fn check(about: &Metadata) -> Result<()> {
         bail!("it belongs to user {owner}, but weir runs as user {own}: `chown` it");
     }
     if about.mode() & 0o077 != 0 {
-        bail!("others than its owner can read or write it: `chmod 600` it");
+        bail!("users other than its owner can read or write it: `chmod 600` it");
     }
     Ok(())
 }

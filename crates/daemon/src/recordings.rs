@@ -129,9 +129,9 @@ mod tests {
         let mut said =
             |second: u64, lost| recordings.news(start + Duration::from_secs(second), 0, &report(lost));
         assert_eq!(said(0, 1), ["port p0: a.pcap cannot be written: full; 1 frames are missing in it"]);
-        assert_eq!(said(1, 2).len(), 0, "it was said a second ago");
+        assert_eq!(said(1, 2).len(), 0, "it was reported a second ago");
         assert_eq!(said(61, 3).len(), 1, "it has got worse");
-        assert_eq!(said(200, 3).len(), 0, "nothing is new");
+        assert_eq!(said(200, 3).len(), 0, "there is nothing new");
         recordings.end(&[report(3)]);
     }
 }

@@ -211,14 +211,14 @@ impl Reloads {
         }
         let known = self.next == Some(ticket)
             || self.now.as_ref().is_some_and(|reload| reload.cause == Cause::Asked(ticket));
-        (!known).then(|| Err(anyhow!("no reload has the number {ticket}, or it ended long ago")))
+        (!known).then(|| Err(anyhow!("there is no reload with number {ticket}, or it ended long ago")))
     }
 
     /// Describes the progress of a reload.
     pub fn progress(&self, ticket: Ticket) -> Value {
         let phase = match &self.now {
             Some(reload) if reload.cause == Cause::Asked(ticket) => reload.progress_text(),
-            Some(reload) => format!("it waits for another to end: {}", reload.progress_text()),
+            Some(reload) => format!("it is waiting for another to end: {}", reload.progress_text()),
             None => "it begins".into(),
         };
         let seconds = self.now.as_ref().map_or(0, |reload| reload.since.elapsed().as_secs());
@@ -247,11 +247,11 @@ impl Reloads {
 impl Reload {
     fn progress_text(&self) -> String {
         match &self.phase {
-            Phase::Preparing { .. } => "the file is read, checked and compiled".into(),
+            Phase::Preparing { .. } => "the file is being read, checked and compiled".into(),
             Phase::TakingOver { resizing: Some(resizing), .. } => resizing.progress().into(),
             Phase::TakingOver { swaps, .. } => {
                 let done = swaps.iter().filter(|swap| swap.swapped.is_some()).count();
-                format!("the workers take over: {done} of {} have", swaps.len())
+                format!("the workers are switching: {done} of {} have switched", swaps.len())
             }
         }
     }
@@ -521,7 +521,7 @@ impl Daemon {
         self.systemd.reloaded();
         match &summary {
             Ok(summary) => info!("{summary}"),
-            Err(error) => error!("not reloaded, the old program stays: {error:#}"),
+            Err(error) => error!("not reloaded, the old program continues: {error:#}"),
         }
         let outcome = summary
             .map(|summary| json!({ "summary": summary, "generation": self.generation }))
@@ -585,7 +585,7 @@ impl Preparation {
         };
         let needs = restart::needs(&self.old, &plan);
         if !needs.is_empty() {
-            bail!("only a restart of weir can change {}; nothing was changed", needs.join(", "));
+            bail!("changing {} needs a restart of weir; nothing was changed", needs.join(", "));
         }
         keep_counters(&self.old.program.counters, &mut plan.program.counters);
         app_host::settle(&mut plan, self.old.apps.known());

@@ -107,7 +107,7 @@ fn workers(old: &Plan, new: &Plan) -> Option<String> {
         {
             return None;
         }
-        _ => "workers that go on stay where they run: add cores at the end, or remove them there",
+        _ => "remaining workers keep their cores: add cores at the end of the list, or remove them there",
     };
     Some(format!("`workers` ({} to {}: {why})", workers_text(&old.workers), workers_text(&new.workers)))
 }
@@ -155,14 +155,14 @@ fn is_exclusive(port: &PortConfig) -> bool {
 /// one is closed.
 fn shared(before: &PortConfig, port: &PortConfig) -> Option<String> {
     let (name, other) = (&port.name, &before.name);
-    let steps = format!("one reload can remove port `{other}`, and the next add `{name}`");
+    let steps = format!("remove port `{other}` in one reload, and add `{name}` in the next");
     if is_same_interface(before, port) {
         let what = if name == other { "`queues` or `mode`" } else { "`queues`, `mode` and name" };
         return Some(format!("{what} of port `{name}` ({steps})"));
     }
     let held = written(before);
     let twice = written(port).into_iter().find(|path| held.contains(path))?;
-    Some(format!("who writes {} ({steps})", twice.display()))
+    Some(format!("which port writes {} ({steps})", twice.display()))
 }
 
 /// Returns the files that a port writes.

@@ -90,7 +90,7 @@ impl Snapshot {
     /// Returns several sections.
     fn show_parts(&self, names: &[Value]) -> Result<Value> {
         let part = |name: &Value| {
-            let name = name.as_str().context("the parts in `what` are words")?;
+            let name = name.as_str().context("the parts in `what` must be words")?;
             let table = || self.tables().find(|(other, _)| other == name).map(|(_, table)| table);
             let found = self.section(name)?.or_else(table).ok_or_else(|| {
                 anyhow!(

@@ -184,7 +184,7 @@ fn file_id(path: &Path) -> Option<FileId> {
 fn listen_on(path: &Path) -> Result<UnixListener> {
     claim(path, answers, "--socket")?;
     let context =
-        || format!("cannot listen on {}: run as root, or give another socket (--socket)", path.display());
+        || format!("cannot listen on {}: run as root, or choose another socket (--socket)", path.display());
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).with_context(context)?;
     bind(&socket, &SocketAddrUnix::new(path).with_context(context)?).with_context(context)?;

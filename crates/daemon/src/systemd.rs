@@ -81,7 +81,8 @@ impl Systemd {
     pub fn process(&self) -> Result<Value> {
         let exact = |word: OsString| word.into_string().map_err(|word| anyhow!("{word:?} is not UTF-8"));
         let arguments: Result<Vec<String>> = std::env::args_os().skip(1).map(exact).collect();
-        let arguments = arguments.context("the arguments cannot be repeated: run `weir run --takeover`")?;
+        let arguments =
+            arguments.context("the command line cannot be passed on: run `weir run --takeover`")?;
         Ok(json!({
             "pid": std::process::id(), "arguments": arguments,
             "directory": std::env::current_dir()?, "executable": own_executable()?,
@@ -229,7 +230,7 @@ mod tests {
         assert!(watchdog.look(start + every * 6, 1, ask));
         answer(0);
         asked.borrow_mut().push(vec![]);
-        assert!(watchdog.look(start + every * 7, 3, ask), "new ones were not asked");
+        assert!(watchdog.look(start + every * 7, 3, ask), "new workers were not asked");
         (0..3).for_each(answer);
         assert!(watchdog.look(start + every * 8, 3, ask));
         assert!(!watchdog.look(start + every * 9, 3, ask), "a new one is silent");

@@ -324,7 +324,10 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     bench.until(|bench| bench.daemon.generation == 2 && first.is_finished());
     let (seen, outcome) = first.join().unwrap();
     assert_eq!(outcome.unwrap()["generation"], 2);
-    assert!(seen.iter().all(|seen| seen["stage"] == "the file is read, checked and compiled"), "{seen:?}");
+    assert!(
+        seen.iter().all(|seen| seen["stage"] == "the file is being read, checked and compiled"),
+        "{seen:?}"
+    );
     let entries = bench.ask(json!({ "command": "show", "what": "entries" })).unwrap();
     assert_eq!(entries["entries"].as_array().unwrap().len(), 2, "{entries}");
     let groups = bench.ask(json!({ "command": "show", "what": "groups" })).unwrap();
@@ -486,7 +489,7 @@ fn links_that_are_watched_go_down_and_up() {
     run("ip -n NETNS link set f0 up");
     assert_eq!(seen(links.look(44 * MS, 15)), [(0, 1, true, speed), (1, 1, true, speed)]);
     run("ip -n NETNS link del w0");
-    assert_eq!(seen(links.look(46 * MS, 15)).len(), 2, "what is gone is down");
+    assert_eq!(seen(links.look(46 * MS, 15)).len(), 2, "a port that is gone is down");
     assert_eq!((seen(links.look(48 * MS, 15)), links.wake_ns()), (vec![], Some(50 * MS)));
     assert_eq!((seen(links.look(60 * MS, 15)), links.wake_ns()), (vec![], Some(80 * MS)), "no more frames");
     run("ip netns del NETNS");

@@ -22,8 +22,8 @@ impl Daemon {
             let mut targets = now.iter().flat_map(|id| self.plan.program.groups[id.index()].targets.iter());
             if let Some(now) = targets.find(|one| one.name == *target).filter(|one| one.weight != *weight) {
                 let now = now.weight;
-                let what = format!("the weight {weight} of {group}/{target}, set at run time, is forgotten");
-                warn!("{what}: the file says {now}");
+                let what = format!("the weight {weight} of {group}/{target}, set at run time, is discarded");
+                warn!("{what}: the file now says {now}");
             }
         }
     }

@@ -283,7 +283,7 @@ mod tests {
         assert_eq!(known.later(&id(2), KNOWN_NS), None);
         assert_eq!(known.later(&id(1), 2 * KNOWN_NS), Some([1; 4]));
         known.first(&id(1), [9; 4], 2 * KNOWN_NS);
-        assert_eq!(known.later(&id(1), 3 * KNOWN_NS), Some([9; 4]), "the last first fragment counts");
+        assert_eq!(known.later(&id(1), 3 * KNOWN_NS), Some([9; 4]), "the latest first fragment counts");
         assert_eq!(known.later(&id(1), 4 * KNOWN_NS + 1), None);
     }
 
@@ -312,13 +312,13 @@ mod tests {
         for number in 0..100_000 {
             held.first(&id(number), [1; 4], number);
             lost += held.wait(&id(1 << 20 | number), frame(&bytes), number).unwrap();
-            assert_eq!(held.later(&id(number), number), Some([1; 4]), "the youngest datagram is known");
+            assert_eq!(held.later(&id(number), number), Some([1; 4]), "the most recent datagram is known");
             assert!(held.held() <= WAITING_MAX && held.waiting.len() <= WAITING_MAX);
         }
         assert_eq!(lost + held.held(), 100_000);
         assert_eq!((held.datagrams.len(), held.bytes.len()), (DATAGRAMS, WAITING_BYTES));
         held.first(&id(1 << 20 | 99_999), [2; 4], 100_000);
-        assert_eq!(due(&mut held), [(bytes, Some([2; 4]))], "the youngest one waits still");
+        assert_eq!(due(&mut held), [(bytes, Some([2; 4]))], "the most recent one still waits");
         assert_eq!((held.give_up(), held.held()), (WAITING_MAX - 1, 0));
     }
 

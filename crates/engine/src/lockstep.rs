@@ -231,8 +231,9 @@ impl Cutter {
             let ports = frame.ports;
             let frame = self.frame(frame);
             self.batch.push(frame).expect("a part is no larger than a batch");
-            let told = ports.map(|[sport, dport]| (u32::from(sport) << 16 | u32::from(dport)).to_be_bytes());
-            told.into_iter().for_each(|ports| self.engine.set_datagram_ports(self.batch.len() - 1, ports));
+            let encoded =
+                ports.map(|[sport, dport]| (u32::from(sport) << 16 | u32::from(dport)).to_be_bytes());
+            encoded.into_iter().for_each(|ports| self.engine.set_datagram_ports(self.batch.len() - 1, ports));
         }
     }
 

@@ -275,7 +275,7 @@ mod tests {
             assert_eq!(take(&mut receiver).map(|frame| frame.0), Some(long.to_vec()));
         }
         assert!(sender.push(of(b"short", 0, 0)));
-        assert!(!sender.flush(), "more than half of the ring is under way, so it waits for more");
+        assert!(!sender.flush(), "more than half of the ring is in flight, so it waits for more");
         assert!(sender.push(of(b"short", 0, 0)));
         (0..2).for_each(|_| assert!(take(&mut receiver).is_some()));
         assert!(sender.flush());

@@ -210,11 +210,7 @@ mod tests {
         assert!(!sender.send(&[0; CARRIER_BYTES + 1], PortId(0), AppId(0)));
         for expected in [(&b"two"[..], 2), (b"three", 0)] {
             let carrier = receiver.receive().unwrap();
-            assert_eq!(
-                (carrier.bytes(), carrier.hash),
-                expected,
-                "a carrier that comes round has no old hash"
-            );
+            assert_eq!((carrier.bytes(), carrier.hash), expected, "a reused carrier has no old hash");
             receiver.done(carrier);
         }
         assert!(receiver.receive().is_none());

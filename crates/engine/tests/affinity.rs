@@ -44,7 +44,7 @@ fn ways(group: &Group) -> Vec<Program> {
 /// Sends a frame through both executors.
 fn send((bench, twin): &mut (Bench, Interpreter), frame: &[u8]) -> Verdict {
     let wanted = twin.walk(PortId(0), frame, 128, bench.now_ns).verdict;
-    assert_eq!(bench.frame(PortId(0), frame), wanted, "the twin says otherwise: {}", craft::describe(frame));
+    assert_eq!(bench.frame(PortId(0), frame), wanted, "the twin disagrees: {}", craft::describe(frame));
     wanted
 }
 
@@ -164,7 +164,7 @@ fn m31_a_source_keeps_its_target_for_the_timeout_after_its_last_flow() {
     for sport in 2..5 {
         later(&mut both, 299);
         assert_eq!(both.0.engine.flows(weir_program::PipeId(0), 0).1, 0, "the flows are gone");
-        assert_eq!(moved(&all(&mut both, sport)), 0, "each time it begins again");
+        assert_eq!(moved(&all(&mut both, sport)), 0, "each packet restarts the timeout");
     }
     // A target that no longer gets new flows is not remembered.
     set(&mut both, weight(0, 0));

@@ -44,7 +44,7 @@ fn s4_entries_that_match_a_port_stay_with_its_name() {
     };
     assert_eq!(hits_by_port(&bench, 0), named(&[("a", 1), ("b", 2), ("c", 3)]));
     assert_eq!(hits_by_port(&bench, 1), named(&[("b", 0)]));
-    assert_eq!(bench.engine.entries(PipeId(2))[0].1.packets, 4, "a constant is the same port");
+    assert_eq!(bench.engine.entries(PipeId(2))[0].1.packets, 4, "a constant port gives the same result");
     bench.frame(PortId(1), &udp(1, 53));
     assert_eq!(hits_by_port(&bench, 0), named(&[("a", 1), ("b", 2), ("c", 4)]));
     // An entry leaves together with its port.

@@ -421,7 +421,7 @@ fn entries_at_run_time_break_nothing_that_was_proven() {
     let program = program(vec![a, pipe("b").per_entry(Field::Meta0), pipe("c").miss(Forward::Kernel)]);
     assert!(check(&program).iter().all(|finding| finding.severity == Severity::Warning), "c is unreachable");
     let mut running = Running::new(&program);
-    running.refuses(0, lead(1, 0), "`meta.0` is read here, but nothing has written it on the way a -> b");
+    running.refuses(0, lead(1, 0), "`meta.0` is read here, but nothing writes it on the path a -> b");
     running.refuses(0, lead(2, 0), "in `c` is reached from port `p1`, which cannot give a frame");
     running.refuses(0, lead(0, 0), "a -> a");
     running.refuses(0, lead(1, 7), "action 7 does not exist");
@@ -472,10 +472,10 @@ fn a11_is_the_same_for_entries_of_run_time() {
     let lead = |number: u16, to, template| Entry::on(number).to(PipeId(to)).template(template);
     // What is written on every other path to `b` is not read there.
     assert_eq!(running.add(0, lead(2, 1, 0)), Ok(()));
-    running.refuses(1, lead(1, 3, 0), "on the way a -> b -> d");
+    running.refuses(1, lead(1, 3, 0), "on the path a -> b -> d");
     // Nothing reaches `c` yet, and `d` is only reached through it.
     assert_eq!(running.add(2, lead(1, 3, 0)), Ok(()));
-    running.refuses(0, lead(3, 2, 0), "on the way a -> c -> d");
+    running.refuses(0, lead(3, 2, 0), "on the path a -> c -> d");
     assert_eq!(running.add(0, lead(3, 2, 1)), Ok(()), "it writes");
     assert_eq!(running.add(1, lead(1, 3, 1)), Ok(()));
 }
@@ -489,7 +489,7 @@ fn c4_is_the_same_for_entries_of_run_time() {
     let mut running = Running::new(&program);
     let metered = |meter| Entry { meter: Some(MeterId(meter)), ..Entry::on(1).to(PortId(1)) };
     assert_eq!(running.add(0, metered(0)), Ok(()));
-    running.refuses(1, metered(0), "meter `m` is used by pipe `a` already");
+    running.refuses(1, metered(0), "meter `m` is already used by pipe `a`");
     assert_eq!(running.add(1, metered(1)), Ok(()));
 }
 
@@ -590,9 +590,9 @@ fn o4_what_a_rehash_changes_tells_no_worker() {
     assert_eq!(wrong(set(Field::Ipv4Dst), OwnedBy::Src), Vec::<String>::new());
     assert_eq!(wrong(set(Field::L4Sport), OwnedBy::Addresses), Vec::<String>::new());
     let advice = |operation, by| wrong(operation, by).into_iter().next().expect("a finding");
-    assert!(advice(set(Field::Ipv4Dst), OwnedBy::Both).contains("say `owner: src`"));
+    assert!(advice(set(Field::Ipv4Dst), OwnedBy::Both).contains("write `owner: src`"));
     assert!(advice(set(Field::L4Dport), OwnedBy::Both).contains("say `owner:"));
-    assert!(advice(set(Field::Ipv6Src), OwnedBy::Src).contains("say `owner: dst`"));
+    assert!(advice(set(Field::Ipv6Src), OwnedBy::Src).contains("write `owner: dst`"));
     assert!(advice(Operation::PopVlan, OwnedBy::Src).ends_with("use one worker"));
     // On one of two paths.
     let ways = does(set(Field::Ipv4Src), 1).constant(Field::IpProtocol, 17).miss(PipeId(1));

@@ -69,7 +69,7 @@ fn verdicts(group: &Group, bytes: &[u8]) -> Vec<Verdict> {
         let mut bench = Bench::new(&program);
         let mut twin = Interpreter::new(&program, bench.engine.buckets());
         let wanted = twin.walk(PortId(0), bytes, 128, bench.now_ns).verdict;
-        assert_eq!(bench.frame(PortId(0), bytes), wanted, "the twin says otherwise");
+        assert_eq!(bench.frame(PortId(0), bytes), wanted, "the twin disagrees");
         wanted
     };
     ways(group).into_iter().map(verdict).collect()

@@ -123,7 +123,7 @@ fn aging_waits_while_the_ring_is_full() {
     (2..1_000).for_each(|ms| _ = worker.breathe(ms * MS));
     let report = worker.report();
     assert_eq!((report.deltas, report.flows.given, report.flows.live), (10, 100, 0));
-    assert_eq!(report.deltas_left, 100, "those that the ring refuses wait in front of it");
+    assert_eq!(report.deltas_left, 100, "deltas that the ring refuses wait in front of it");
     let mut read = 0;
     for ms in 1_000..1_020 {
         read += collector.try_iter().inspect(|delta| assert_eq!(delta.source, 3)).count();

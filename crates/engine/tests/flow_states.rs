@@ -24,7 +24,7 @@ fn tcp(said: &str) -> Vec<u8> {
 fn state_after(segments: &[&str]) -> FlowState {
     let mut bench = Bench::new(&learning(|pipe| pipe.timeouts(Timeouts::CONNTRACK)));
     segments.iter().for_each(|said| _ = bench.frame(PortId(0), &tcp(said)));
-    bench.engine.flows(PipeId(0), 1).0[0].state.expect("states are followed")
+    bench.engine.flows(PipeId(0), 1).0[0].state.expect("connection states are tracked")
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn without_timeouts_by_state_no_state_is_kept() {
 
 #[test]
 fn c10_a_flow_is_told_once_and_later_if_there_is_no_room() {
-    let told = |bench: &mut Bench| -> Vec<(FlowKey, u64)> {
+    let reported = |bench: &mut Bench| -> Vec<(FlowKey, u64)> {
         bench.deltas.clear();
         bench.engine.take_deltas(|delta| {
             bench.deltas.push(delta);
@@ -180,11 +180,11 @@ fn c10_a_flow_is_told_once_and_later_if_there_is_no_room() {
     let mut bench = Bench::new(&learning(|pipe| pipe.report_first(true).capacity(5_000)));
     (0..2).for_each(|_| _ = bench.frame(PortId(0), &udp(7, 53)));
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (7, 53), None);
-    assert_eq!(told(&mut bench), [(key, 0)]);
+    assert_eq!(reported(&mut bench), [(key, 0)]);
     // More flows than deltas fit: the rest are reported with their next packets.
     bench.learn(4_200);
-    assert_eq!(told(&mut bench).len(), 4_096);
+    assert_eq!(reported(&mut bench).len(), 4_096);
     bench.learn(4_200);
-    assert_eq!(told(&mut bench).len(), 4_199 - 4_096);
+    assert_eq!(reported(&mut bench).len(), 4_199 - 4_096);
     assert!(bench.engine.flow_account().balances());
 }

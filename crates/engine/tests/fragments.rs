@@ -357,10 +357,15 @@ fn f11_ports_are_written_in_all_fragments_alike() {
         fragments.iter().for_each(|fragment| crew.arrive(0, fragment));
         let left = crew.left();
         assert_eq!(left.len(), fragments.len(), "{:?}", crew.ledger());
-        assert!(left.iter().all(|(one, _)| one == port), "all go where the whole one goes");
+        assert!(left.iter().all(|(one, _)| one == port), "all fragments go where the whole packet goes");
         let (payload, ends) = together(left.into_iter().map(|(_, frame)| frame).collect());
         let (header, _) = ip_header(translated);
-        assert_eq!(payload, translated[ETHERNET + header..], "ports and checksum are those of the whole one");
+        assert_eq!(
+            payload,
+            translated[ETHERNET + header..],
+            "ports and checksum are those of the whole \
+            packet"
+        );
         assert_eq!(ends, addresses(translated));
     }
 }
@@ -389,7 +394,7 @@ fn f12_tiny_and_overlapping_fragments_are_malformed() {
     }
     assert_eq!(crew.dropped(DropReason::MalformedTcp), 3, "the header is in none of them");
     crew.arrive(0, &tiny[3]);
-    assert_eq!(crew.ledger().held, 1, "the rest waits in vain");
+    assert_eq!(crew.ledger().held, 1, "the other fragments wait in vain");
     crew.now_ns += WAIT_NS + 1;
     crew.breathe();
     assert_eq!((crew.dropped(DropReason::FirstFragmentMissing), crew.left().len()), (1, 0));
@@ -427,7 +432,7 @@ fn f13_fragments_without_their_first_one_are_dropped_with_a_reason() {
     assert!(crew.ledger().held <= WAITING_MAX as u64);
     assert!(crew.dropped(DropReason::FragmentsFull) > 10_000);
     let flows = crew.workers[0].0.engine().flows(PipeId(1), usize::MAX).0;
-    assert_eq!(flows.len(), 1, "they are all of the one flow");
+    assert_eq!(flows.len(), 1, "they all belong to the same flow");
     crew.now_ns += WAIT_NS + 1;
     crew.breathe();
     assert_eq!(crew.ledger().held, 0);

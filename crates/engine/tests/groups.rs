@@ -77,7 +77,7 @@ impl Both {
     fn frame(&mut self, sport: u16, dport: u16) -> Verdict {
         let bytes = udp(sport, dport);
         let wanted = self.1.walk(PortId(0), &bytes, 128, self.0.now_ns).verdict;
-        assert_eq!(self.0.frame(PortId(0), &bytes), wanted, "the twin says otherwise");
+        assert_eq!(self.0.frame(PortId(0), &bytes), wanted, "the twin disagrees");
         wanted
     }
 
@@ -163,7 +163,7 @@ fn m22_a_pinned_flow_keeps_its_group_and_one_that_follows_does_not() {
     assert_eq!(both.frame(1, 53), Verdict::Transmit(port("d1")), "pinned");
     assert_ne!(both.frame(2, 53), Verdict::Transmit(port("d1")), "a new flow");
     both.apply(nowhere()).unwrap();
-    assert_eq!(both.frame(1, 53), Verdict::Transmit(port("d1")), "pinned, whatever metadata says");
+    assert_eq!(both.frame(1, 53), Verdict::Transmit(port("d1")), "pinned, regardless of metadata");
     assert_eq!(both.frame(3, 53), Verdict::Transmit(port("missed")), "a new flow");
     let flows = both.0.engine.flows(PipeId(1), 9).0;
     assert!(flows.iter().any(|flow| flow.decision == FlowDecision::PinnedIn(GroupId(1), 0)), "{flows:?}");

@@ -39,7 +39,7 @@ fn tcp(said: &str) -> Vec<u8> {
     craft::frame(&format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport=7 dport=80 {said}"))
 }
 
-/// What an app is told about an idle connection.
+/// What an app learns about an idle connection.
 type Announced = (AppId, PortId, Vec<u8>);
 
 fn announced(engine: &mut Engine) -> Vec<Announced> {
@@ -56,7 +56,7 @@ impl Both {
         all.iter().for_each(|said| _ = self.verdict(PortId(input), &tcp(said)));
     }
 
-    /// Lets time pass. Returns what the app is told, and the state of the first flow.
+    /// Lets time pass. Returns what the app learns, and the state of the first flow.
     fn wait(&mut self, ms: u64) -> (Vec<Announced>, Option<FlowState>) {
         self.bench.now_ns += ms * MS;
         self.bench.engine.age(self.bench.now_ns);
@@ -69,7 +69,7 @@ impl Both {
     }
 }
 
-/// What the app is told about a connection whose newest segment is this one.
+/// What the app learns about a connection whose newest segment is this one.
 fn newest(input: u16, said: &str) -> Vec<Announced> {
     vec![(AppId(0), PortId(input), tcp(said)[..HEADERS].to_vec())]
 }
@@ -145,7 +145,12 @@ fn c16_both_directions_are_idle_together() {
     both.say(0, &["flags=A seq=100 ack=7"]);
     both.wait(ESTABLISHED_MS - 10);
     both.verdict(PortId(1), &answer("flags=A seq=7 ack=100 payload=c0"));
-    assert_eq!(both.wait(ESTABLISHED_MS), (vec![], Some(FlowState::TcpEstablished)), "the answers are young");
+    assert_eq!(
+        both.wait(ESTABLISHED_MS),
+        (vec![], Some(FlowState::TcpEstablished)),
+        "the answers have not \
+        aged"
+    );
     assert_eq!(both.wait(1), (newest(0, "flags=A seq=100 ack=7"), Some(FlowState::TcpRst)));
     assert_eq!(both.wait(RST_MS), (vec![], Some(FlowState::TcpRst)));
     assert_eq!(both.wait(1), (vec![], None));

@@ -27,7 +27,7 @@ fn run(seed: u64, events: usize, coverage: &mut Coverage) {
                 let arrival = Arrival { input, bytes: &bytes, headroom, hash, ports: None };
                 let explained = interpreter.explain_arrival(&arrival, now_ns, &interpreter);
                 let walk = interpreter.walk_arrival(&arrival, now_ns);
-                assert_eq!(explained, walk, "seed {seed}: explaining is walking");
+                assert_eq!(explained, walk, "seed {seed}: explain differs from the walk");
                 coverage.walk(&program, &walk);
             }
             Event::Change(change) => {

@@ -40,7 +40,7 @@ fn limit(frame: bool) -> Operation {
 
 const SET: Operation = Operation::Set(Field::EthDst, Value::Const(9));
 const SENT: Verdict = Verdict::Transmit(PortId(0));
-const TOLD: Verdict = Verdict::App(AppId(0));
+const TO_APP: Verdict = Verdict::App(AppId(0));
 
 #[test]
 fn a21_a_packet_that_is_too_long_goes_to_the_app_as_it_was_before() {
@@ -52,7 +52,7 @@ fn a21_a_packet_that_is_too_long_goes_to_the_app_as_it_was_before() {
         let walk = both(&program(length), frame);
         assert_eq!((walk.verdict, walk.limit, walk.bytes[5]), (SENT, None, 9), "{:?}", walk.trace);
         let walk = both(&program(length - 1), frame);
-        assert_eq!((walk.verdict, walk.limit), (TOLD, Some(length as u16 - 1)));
+        assert_eq!((walk.verdict, walk.limit), (TO_APP, Some(length as u16 - 1)));
         assert_eq!(walk.bytes, *frame, "nothing has changed");
         // Bytes after the packet do not count, nor do tags.
         let padded = [&frame[..], &[0; 40]].concat();
@@ -70,7 +70,7 @@ fn a21_of_a_frame_all_bytes_count_and_the_limit_is_that_of_its_packet() {
     let program = acting(vec![limit(true), SET], &[44], true);
     assert_eq!(both(&program, &plain).verdict, SENT);
     let walk = both(&program, &tagged);
-    assert_eq!((walk.verdict, walk.limit), (TOLD, Some(26)), "44 less 18 in front");
+    assert_eq!((walk.verdict, walk.limit), (TO_APP, Some(26)), "44 bytes minus 18 of headers in front");
     let padded = [&plain[..], &[0]].concat();
     assert_eq!(both(&program, &padded).limit, Some(30));
 }
@@ -81,7 +81,7 @@ fn a21_without_an_app_or_without_df_there_is_a_reason() {
         weir_packet::craft::frame(&format!("src=10.0.0.1 dst=10.0.0.2 df={df} proto=udp sport=1 dport=2"))
     };
     let verdict = |answers, df| both(&acting(vec![limit(false)], &[27], answers), &packet(df)).verdict;
-    assert_eq!(verdict(true, 1), TOLD);
+    assert_eq!(verdict(true, 1), TO_APP);
     assert_eq!(verdict(true, 0), Verdict::Drop(DropReason::NotFragmented));
     assert_eq!(verdict(false, 1), Verdict::Drop(DropReason::TooLong));
     assert_eq!(verdict(false, 0), Verdict::Drop(DropReason::NotFragmented));

@@ -305,7 +305,7 @@ impl PassingWorkers {
                     let before = shown.flows[at].get_mut(&flow.key);
                     match before {
                         Some(before) => {
-                            assert!(own, "{} lives on two workers: {flow:?}, {before:?}", flow.key);
+                            assert!(own, "{} exists on two workers: {flow:?}, {before:?}", flow.key);
                             before.hits.add(flow.hits);
                         }
                         None => {

@@ -111,7 +111,7 @@ fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
     assert_eq!(
         (swept, bench.engine.flow_account().live),
         (1, 2),
-        "the flow that had no room has both packets"
+        "the flow that did not fit has both packets"
     );
 }
 
@@ -215,10 +215,10 @@ fn c12_no_sum_has_packets_of_two_periods() {
         });
     }
     let all = taken(&mut bench);
-    let told: Vec<_> = all.iter().map(|one| (one.reason(), one.packets(), one.first, one.last)).collect();
+    let reported: Vec<_> = all.iter().map(|one| (one.reason(), one.packets(), one.first, one.last)).collect();
     let (interval, swept) = (DeltaReason::Interval, DeltaReason::Swept);
     assert_eq!(
-        told,
+        reported,
         [
             (swept, 0, 0, 0),
             (interval, 3, 10, 99),

@@ -267,8 +267,8 @@ fn n9_the_check_refuses_what_cannot_work() {
             program.nat_pools[0].prefixes =
                 vec![NatPrefix { first: "2001:db8::".parse().unwrap(), length: 64 }];
         }),
-        ("has port 0", |program| program.nat_pools[0].first = 0),
-        ("in common with NAT pool `out`", |program| {
+        ("includes port 0", |program| program.nat_pools[0].first = 0),
+        ("with NAT pool `out`", |program| {
             let mut other = program.nat_pools[0].clone();
             other.name = "other".into();
             program.nat_pools.push(other);
@@ -302,7 +302,7 @@ fn distinct(bench: &Bench) {
     for flow in bench.engine.flows(PipeId(0), usize::MAX).0 {
         let Some(bound) = flow.binding else { continue };
         let is_answers = (flow.key.dst(), flow.key.dport()) == bound;
-        assert!(seen.insert((bound, is_answers)), "{} has {bound:?} as another has", flow.key);
+        assert!(seen.insert((bound, is_answers)), "{} has {bound:?}, as another flow does", flow.key);
     }
     let bound: BTreeSet<Binding> = seen.into_iter().map(|(bound, _)| bound).collect();
     assert_eq!(bound.len(), used(bench));

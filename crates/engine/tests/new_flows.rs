@@ -213,7 +213,7 @@ fn m25_workers_share_the_counts_and_a_swap_counts_the_flows_in_again() {
     let kept = Flows { active: 20, begun: 20, ..Flows::default() };
     assert_eq!(flows, [Flows::default(), kept, kept]);
     let to: Vec<u16> = (100..120).map(|sport| through(&mut workers[0], &udp(sport, 53))).collect();
-    assert_eq!(counts(&to, 3), [20, 0, 0], "whoever is new gets all until it has as many");
+    assert_eq!(counts(&to, 3), [20, 0, 0], "a new target gets all flows until it has as many as the others");
 }
 
 /// Each flow that its target does not answer counts once, in one direction and in two.

@@ -277,5 +277,5 @@ fn a18_a_right_checksum_stays_right_whatever_address_its_pseudo_header_has() {
     }
     let wanted = PROTOCOLS.iter().flat_map(|(protocol, ..)| [(*protocol, false), (*protocol, true)]);
     let missing: Vec<_> = wanted.filter(|one| !met.contains_key(one)).collect();
-    assert!(missing.is_empty(), "never made: {missing:?}");
+    assert!(missing.is_empty(), "never generated: {missing:?}");
 }

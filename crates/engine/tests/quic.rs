@@ -46,7 +46,7 @@ fn sent(program: &Program, frame: &[u8]) -> u16 {
     let mut bench = Bench::new(program);
     let mut twin = Interpreter::new(program, bench.engine.buckets());
     let wanted = twin.walk(PortId(0), frame, 128, 0).verdict;
-    assert_eq!(bench.frame(PortId(0), frame), wanted, "the twin says otherwise");
+    assert_eq!(bench.frame(PortId(0), frame), wanted, "the twin disagrees");
     let Verdict::Transmit(port) = wanted else { panic!("{wanted:?}") };
     port.0
 }

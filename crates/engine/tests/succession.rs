@@ -156,7 +156,7 @@ fn a_slice_of_a_swap_handles_no_more_entries_than_it_may() {
     let mut slices = 0;
     let (report, former) = loop {
         slices += 1;
-        assert_eq!(hits(&bench.engine), u64::from(2 * ENTRIES), "nothing is missing meanwhile");
+        assert_eq!(hits(&bench.engine), u64::from(2 * ENTRIES), "nothing is missing in the meantime");
         if let Some(done) = bench.engine.settle(SLICE) {
             break done;
         }

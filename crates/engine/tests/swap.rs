@@ -239,7 +239,7 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     assert_eq!((after.moved, after.moved_busy), (5, 0));
     bench.now_ns = 1_000;
     bench.learn(100);
-    assert_eq!(report(&bench).slots, [0, 0, 0, 2], "the move that waited goes on");
+    assert_eq!(report(&bench).slots, [0, 0, 0, 2], "the waiting move continues");
     // y is gone and no move was ordered for its three buckets, so they go to the remaining targets.
     bench.swap(&program(&["new", "x"], 4));
     assert_eq!(report(&bench).slots, [1, 1, 1, 1]);
@@ -480,7 +480,7 @@ fn grown(random: &mut Random) -> Bench {
                 if !refused {
                     let change = match changes.len() {
                         1 => changes.remove(0),
-                        _ => Change::Batch(Changes::new(changes).expect("they were a batch before")),
+                        _ => Change::Batch(Changes::new(changes).expect("the batch existed before")),
                     };
                     let _ = bench.apply(change);
                 }

@@ -167,12 +167,12 @@ impl Answered {
         };
         let mut speakers: HashMap<PortId, Speaker> = HashMap::new();
         let (mut vips, mut seen) = (Vec::new(), HashSet::new());
-        let (mut unasked, mut told) = (Vec::new(), HashSet::new());
+        let (mut unasked, mut reported) = (Vec::new(), HashSet::new());
         let mut announce = |port: PortId, all: &mut dyn Iterator<Item = IpAddr>, vlans: &[u16], origin| {
             let Some(speaker) = speakers.get(&port).cloned().or_else(|| speaker(port)) else { return };
             for vip in all {
                 let each = vlans.iter().map(|vlan| Unasked { port, vip, vlan: *vlan });
-                unasked.extend(each.filter(|one| told.insert(*one)));
+                unasked.extend(each.filter(|one| reported.insert(*one)));
                 if seen.insert((port, vip)) {
                     vips.push(Announced { port, vip, origin });
                     speakers.entry(port).or_insert_with(|| speaker.clone());

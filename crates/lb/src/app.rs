@@ -271,17 +271,17 @@ impl Configured for Lb {
             let row = |back_end: &BackEnd| {
                 let count = (counts.counter)(&pipes::counter_name(service, back_end, counted));
                 let flows = (counts.flows)(&pipes::group_name(service), &back_end.name).filter(|_| counted);
-                let told = self.health.board.of(&service.name, &back_end.name);
+                let report = self.health.board.of(&service.name, &back_end.name);
                 let mut row = json!({
                     "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
-                    "mac": mac(back_end, &told), "address": address(back_end),
-                    "weight": told.weight.unwrap_or(back_end.weight), "state": back_end.state.word(),
+                    "mac": mac(back_end, &report), "address": address(back_end),
+                    "weight": report.weight.unwrap_or(back_end.weight), "state": back_end.state.word(),
                     "packets": count.packets, "bytes": count.bytes,
                     "flows": flows.map(|flows| flows.active),
                     "flows_begun": flows.map(|flows| flows.begun),
                     "syns_repeated": flows.map(|flows| flows.repeated),
                     "refused": refused.filter(|_| counted && service.is_sticky()),
-                    "health": told.health, "reason": told.reason,
+                    "health": report.health, "reason": report.reason,
                 });
                 if !counted {
                     row["name"] = json!(format!("{} back ends", service.back_ends.len()));
@@ -296,10 +296,10 @@ impl Configured for Lb {
 }
 
 /// Returns the MAC address of a back end; empty while it is not known.
-fn mac(back_end: &BackEnd, told: &BackEndReport) -> String {
+fn mac(back_end: &BackEnd, report: &BackEndReport) -> String {
     match back_end.resolve {
         None => write_mac(back_end.mac.number()),
-        Some(_) => told.mac.map_or_else(String::new, |mac| write_mac(mac.number())),
+        Some(_) => report.mac.map_or_else(String::new, |mac| write_mac(mac.number())),
     }
 }
 

@@ -14,25 +14,26 @@ use weir_config::sets::WEIGHT_MAX;
 use weir_config::{Key, Report, Shape};
 
 pub(super) const BACK_END: &[Key] = weir_config::keys! {
-    needed "name": Shape::Name, "what it is called";
+    needed "name": Shape::Name, "its name";
     "mac": Shape::Mac,
-        "the destination MAC address of frames for it: its own, or the router's towards it; by default that \
-         of `gateway`, `ip` or `address` is found out";
-    "gateway": Shape::Ip, "the router towards it, without `mac`; by default the host's routes say";
-    "out": Shape::Name, "the port where it is, if it is another than the service's `out`";
+        "the destination MAC address of frames for it: its own, or that of the next-hop router; by default \
+         that of `gateway`, `ip` or `address` is resolved";
+    "gateway": Shape::Ip, "the next-hop router, without `mac`; by default taken from the host's routes";
+    "out": Shape::Name, "the port it is behind, if not the service's `out`";
     "weight": Shape::Number(0, WEIGHT_MAX),
-        "its share of new flows; with 0 it only keeps those it has" or "1";
-    "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps those it has" or "up";
+        "its share of new flows; with 0 it only keeps existing ones" or "1";
+    "state": Shape::Words(|| words(&STATES)), "whether it gets new flows, and keeps existing ones" or "up";
     "mode": Shape::Words(|| Mode::WORDS.to_vec()), "how packets are sent to it" or "l2";
     "address": Shape::Ip,
-        "its own IP address, where it is checked and by which other rings know it; by default `ip`";
+        "its own IP address, used for checks and to identify it in the rings of other systems; by default \
+         `ip`";
     "server_id": Shape::Text,
         "its server ID in QUIC connection IDs, in hexadecimal, where the service has `quic`";
-    "check": Shape::Overrides(health::CHECK), "how it is checked: these keys instead of the service's";
+    "check": Shape::Overrides(health::CHECK), "how it is checked; these keys override the service's";
     "ip": Shape::Ip, "the address that packets are sent to; with `l2`, its own, the same as `address`";
-    "port": Shape::Number(1, 65535), "the port that packets are sent to, if it is another (nat, full_nat)";
+    "port": Shape::Number(1, 65535), "the port that packets are sent to, if different (nat, full_nat)";
     "vlan": Shape::Number(0, VID_MAX),
-        "the VLAN that frames for it are tagged with; without it, tags stay as they are";
+        "the VLAN tag of frames for it; by default tags stay unchanged";
     "vni": Shape::Number(0, (1 << 24) - 1), "the network's identifier (vxlan)";
     "inner_mac": Shape::Mac, "the destination MAC address in the tunnel (vxlan)";
 };
@@ -45,7 +46,7 @@ const XENOFLOW: &[Key] = weir_config::keys! {
     needed "backends": Shape::List(&Shape::Map(XENOFLOW_BACK_END)), "the list of back ends";
 };
 const XENOFLOW_BACK_END: &[Key] = weir_config::keys! {
-    needed "name": Shape::Name, "what it is called";
+    needed "name": Shape::Name, "its name";
     needed "mac_address": Shape::Mac, "its MAC address";
 };
 
@@ -100,7 +101,7 @@ fn address(section: &Section<'_>, mode: Option<Mode>, report: &mut Report) -> Op
         && ip != address
     {
         let message = format!("with `mode: l2`, `ip` and `address` ({address}) mean the same");
-        report.error_help(node.span, message, "leave one of them out");
+        report.error_help(node.span, message, "omit one of them");
     }
     address.or(ip)
 }
@@ -115,7 +116,7 @@ fn station(
     let gateway = section.get("gateway");
     if let Some(fixed) = section.get("mac") {
         if let Some(node) = gateway {
-            report.error_help(node.span, "`mac` says already where frames are sent", "leave one of them out");
+            report.error_help(node.span, "`mac` already says where frames are sent", "omit one of them");
         }
         return Some((mac(fixed, report)?, None));
     }
@@ -123,7 +124,7 @@ fn station(
     // If the gateway cannot be read, the report says so.
     let Some(resolve) = read.map_or(own, |gateway| gateway) else {
         if gateway.is_none() {
-            let message = "a back end needs `ip`, whose MAC address is found out, or `mac`";
+            let message = "a back end needs `mac`, or `ip` so that its MAC address can be resolved";
             report.error(section.get("name").unwrap_or(node).span, message);
         }
         return None;
@@ -144,7 +145,7 @@ fn mode(section: &Section<'_>, report: &mut Report) -> Option<Mode> {
     let only = [("port", &["nat", "full_nat"][..]), ("vni", &["vxlan"])];
     for (key, modes) in only.into_iter().chain([("inner_mac", &["vxlan"][..])]) {
         if let Some(node) = section.get(key).filter(|_| !modes.contains(&word)) {
-            let message = format!("`{key}` has no part in `mode: {word}`");
+            let message = format!("`{key}` has no effect in `mode: {word}`");
             report.error_help(node.span, message, format!("it is of {}", modes.join(", ")));
         }
     }

@@ -88,8 +88,9 @@ impl std::fmt::Display for Collision<'_> {
         }
         write!(
             f,
-            " to {ip} port {port}: of two connections from the same client address and port, the second is \
-             dropped (`answers_taken`); use `full_nat`, or another address or port of back end `{}` for each",
+            " to {ip} port {port}: if two connections come from the same client address and port, the \
+             second is dropped (`answers_taken`); use `full_nat`, or a different address or port of back \
+             end `{}` for each",
             back_end.name
         )
     }

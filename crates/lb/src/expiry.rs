@@ -10,10 +10,10 @@ pub(super) const TIMEOUTS: &[Key] = weir_config::keys! {
     "stream": Shape::Time, "more packets, not TCP" or "30 s";
     "tcp_syn": Shape::Time, "TCP: only a SYN, or one packet" or "30 s";
     "tcp_established": Shape::Time,
-        "TCP: packets after the first; default 2 h, and 15 min where answers pass by";
+        "TCP: packets after the first; default 2 h, or 15 min where answers bypass weir";
     "tcp_half_closed": Shape::Time,
-        "TCP: a FIN of one direction; default 1 h, and 4 min where answers pass by";
-    "tcp_fin": Shape::Time, "TCP: a FIN of each direction" or "10 s";
+        "TCP: a FIN in one direction; default 1 h, or 4 min where answers bypass weir";
+    "tcp_fin": Shape::Time, "TCP: a FIN in each direction" or "10 s";
     "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
 
@@ -44,8 +44,8 @@ fn resets_idle(section: &Section<'_>, (by, stateless): (Option<By>, bool), repor
     let resets = section.choice("idle", &IDLE, report).unwrap_or_default();
     if let Some(node) = section.get("idle").filter(|_| resets && (stateless || by != Some(By::FiveTuple))) {
         let key = if stateless { "stateless" } else { "by" };
-        let message = format!("with `{key}` there are no flows, so no connection is known to be idle");
-        report.error_help(node.span, message, format!("leave `{key}` or `idle` out"));
+        let message = format!("with `{key}` there are no flows, so idle connections cannot be detected");
+        report.error_help(node.span, message, format!("omit `{key}` or `idle`"));
     }
     resets
 }

@@ -44,7 +44,7 @@ const CHANGES: &str = "/v1/changes";
 
 /// Every path and method that control over HTTP answers.
 const ROUTES: &[Route] = &[
-    route("GET", SERVICES, (None, 200), "List services and back ends as they are now."),
+    route("GET", SERVICES, (None, 200), "List the current services and back ends."),
     route("POST", SERVICES, (Some(A_SERVICE), 201), "Add a service."),
     route("GET", SERVICE, (None, 200), "Show a service."),
     route("DELETE", SERVICE, (None, 200), "Remove a service."),
@@ -56,12 +56,12 @@ const ROUTES: &[Route] = &[
         "Add a back end to a service that has a list of its own.",
     ),
     route("GET", BACK_END, (None, 200), "Show a back end."),
-    route("PATCH", BACK_END, (Some(A_PATCH), 200), "Give a back end another weight or state."),
-    route("DELETE", BACK_END, (None, 200), "Remove a back end; drain it first, and no flow ends."),
+    route("PATCH", BACK_END, (Some(A_PATCH), 200), "Change the weight or state of a back end."),
+    route("DELETE", BACK_END, (None, 200), "Remove a back end; drain it first so that no flow is cut."),
     route("POST", OF_POOL, (Some(A_BACK_END), 201), "Add a back end to a pool that services share."),
-    route("DELETE", ONE_OF_POOL, (None, 200), "Remove a back end of a pool."),
-    route("POST", CHANGES, (Some(A_LIST), 200), "Carry out a list of requests, all of them or none."),
-    route("DELETE", CHANGES, (None, 200), "Forget what was changed at run time: the file holds."),
+    route("DELETE", ONE_OF_POOL, (None, 200), "Remove a back end from a pool."),
+    route("POST", CHANGES, (Some(A_LIST), 200), "Carry out a list of requests atomically."),
+    route("DELETE", CHANGES, (None, 200), "Discard all changes made at run time and return to the file."),
 ];
 
 /// Returns the request to the app for a route, with the body if there is one.
@@ -114,7 +114,7 @@ fn patch(names: &RequestNames<'_>, body: &Value) -> Result<Value, String> {
                 let word = word.ok_or("`state` is up, draining or maintenance")?;
                 json!({ "do": word, "service": service, "back_end": back_end })
             }
-            (other, _) => return Err(format!("there is no field `{other}`, but weight, state")),
+            (other, _) => return Err(format!("there is no field `{other}`: use `weight` or `state`")),
         });
     }
     if orders.is_empty() {

@@ -47,7 +47,7 @@ use weir_app::page::{Column, Holds, Page, column, table};
 /// The kind of app with the key `lb`.
 pub const KIND: Kind = Kind {
     key: "lb",
-    help: "A service that is balanced over back ends, or what services share.",
+    help: "A service balanced over back ends, or settings that services share.",
     keys: yaml::SERVICE,
     pipes: &[(NAME, "the load balancer's pipe")],
     read: yaml::read,

@@ -43,7 +43,8 @@ struct Written {
 pub struct Neighbours {
     /// What is resolved, without duplicates.
     pub hops: Arc<[Hop]>,
-    /// Per service and back end, in the order of health: how it is reached, if it is resolved.
+    /// Per service and back end, in the order of health: the transport protocol to the collector, if it is
+    /// resolved.
     pub ways: Arc<[Vec<Option<Way>>]>,
     written: Arc<Mutex<Written>>,
 }

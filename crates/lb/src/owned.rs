@@ -13,8 +13,8 @@ use weir_app::kind::Apps;
 use weir_netlink::addresses;
 
 /// The advice about such an address.
-const ADVICE: &str = "the host has it, and would reset its connections whenever weir does not run: remove \
-     it from the host, or write `announce: none` for the service";
+const ADVICE: &str = "the host has this address, and would reset its connections whenever weir is not \
+    running: remove it from the host, or write `announce: none` for the service";
 
 /// Returns the agent of services, which has no thread.
 pub fn create() -> Box<dyn Agent> {

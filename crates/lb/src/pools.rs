@@ -40,8 +40,8 @@ pub(super) fn tight(services: &[Service], pools: &[NatPool], flows: u32) -> Vec<
         }
         let name = &pool.name;
         let says = format!(
-            "NAT pool `{name}` may refuse connections before the table of flows is full: each takes a pair \
-             of address and port from one of {NAT_SLICES} slices, the smallest has {least}, and \
+            "NAT pool `{name}` may refuse connections before the flow table is full: each connection takes \
+             a pair of address and port from one of {NAT_SLICES} slices, the smallest has {least}, and \
              `flows: {flows}` needs about {wanted}: add addresses or ports to the pool, or lower `flows`"
         );
         Some((service.origin, says))

@@ -19,11 +19,11 @@ pub enum Problem {
     #[error("two services are called `{name}`")]
     NameTwice { name: String },
     #[error(
-        "service `{first}` has this address, protocol and port on the same port already, and neither is more \
-         specific"
+        "service `{first}` already has this address, protocol and L4 port on the same port, and neither is \
+         more specific"
     )]
     ServiceTwice { first: String },
-    #[error("service `{name}` has `by: src/MASK` and needs a back end with a weight")]
+    #[error("service `{name}` has `by: src/MASK`, so it needs a back end with a weight above 0")]
     NobodyAnswers { name: String },
     #[error("two back ends of service `{service}` are called `{name}`")]
     BackEndTwice { service: String, name: String },
@@ -36,75 +36,86 @@ pub enum Problem {
     #[error("{vip} cannot be the address of a service")]
     Vip { vip: IpAddr },
     #[error(
-        "`{text}` is not 5-tuple, source, source + dport, or bits of the source address such as src/0.0.0.1"
+        "`{text}` is not `5-tuple`, `source`, `source + dport` or bits of the source address such as \
+         `src/0.0.0.1`"
     )]
     By { text: String },
-    #[error("a source mask has 1 to {BITS_MAX} bits, this one {bits}: each value of them is an entry")]
+    #[error(
+        "a source mask has 1 to {BITS_MAX} bits, this one has {bits}: each value of the bits becomes an \
+        entry"
+    )]
     SourceBits { bits: u32 },
     #[error(
-        "the bits of `src/{mask}` have {values} values, and the back ends of service `{name}` need {turns}, \
-         each as many as its weight: write `by: {instead}`"
+        "the bits of `src/{mask}` have {values} values, but the back ends of service `{name}` need {turns} \
+         (the sum of their weights): write `by: {instead}`"
     )]
     SurplusBits { name: String, mask: Ipv4Addr, values: u64, turns: u64, instead: String },
-    #[error("`by: src/MASK` is for IPv4; service `{name}` has an address of IPv6")]
+    #[error("`by: src/MASK` is for IPv4, but service `{name}` has an IPv6 address")]
     SourceBitsV6 { name: String },
-    #[error("back end `{name}` has the address {vip} of service `{service}`: packets to it would come back")]
+    #[error("back end `{name}` has the address {vip} of service `{service}`: packets to it would loop back")]
     Loop { name: String, vip: IpAddr, service: String },
     #[error("back end `{name}` has the address of `{first}` in another mode: {one} there, {other} here")]
     TwoModes { name: String, first: String, one: &'static str, other: &'static str },
     #[error(
-        "back end `{name}` needs a source address of {family} for its tunnel: write the service's `source`"
+        "back end `{name}` needs a source address of {family} for its tunnel: write `source` in the service"
     )]
     NoSource { name: String, family: &'static str },
-    #[error("back end `{name}` has {own} and service `{service}` {other}: {mode} keeps the version of IP")]
+    #[error(
+        "back end `{name}` has {own} but service `{service}` has {other}: {mode} cannot change the IP \
+        version"
+    )]
     OtherFamily { name: String, service: String, own: &'static str, other: &'static str, mode: &'static str },
-    #[error("`mode: {mode}` keeps flows, which `{key}` does not: back end `{name}` needs another mode")]
+    #[error("`mode: {mode}` needs flows, but `{key}` keeps none: use another mode for back end `{name}`")]
     NatWithoutFlows { name: String, mode: &'static str, key: &'static str },
-    #[error("`quic` is for UDP, and service `{name}` has no address of it")]
+    #[error("`quic` is for UDP, but service `{name}` has no UDP address")]
     QuicNotUdp { name: String },
     #[error(
-        "`quic` finds back ends by their IDs, and `by: src/MASK` by the client's address: use one of them"
+        "`quic` finds back ends by server ID, `by: src/MASK` by the client's address: use only one of them"
     )]
     QuicSourceBits,
-    #[error("with `quic`, back end `{name}` cannot be `{mode}`: its answers are known by their flow")]
+    #[error("with `quic`, back end `{name}` cannot be `{mode}`: that mode recognises answers by their flow")]
     QuicNat { name: String, mode: &'static str },
-    #[error("back end `{name}` needs a `server_id`: service `{service}` has `quic`")]
+    #[error("back end `{name}` needs a `server_id`, because service `{service}` has `quic`")]
     NoServerId { name: String, service: String },
     #[error("back ends `{first}` and `{name}` have the same `server_id`")]
     ServerIdTwice { first: String, name: String },
     #[error(
-        "the `server_id` of back end `{name}` has {octets} octets, and configuration {id} of service \
-         `{service}` wants {wanted}"
+        "the `server_id` of back end `{name}` has {octets} octets, but configuration {id} of service \
+         `{service}` needs {wanted}"
     )]
     ServerIdLength { name: String, octets: usize, id: u8, service: String, wanted: u8 },
-    #[error("back end `{name}` needs a pool of the clients' new addresses: write the service's `nat_pool`")]
+    #[error(
+        "back end `{name}` needs a pool of new source addresses for clients: write `nat_pool` in the \
+        service"
+    )]
     NoPool { name: String },
-    #[error("service `{name}` has a `nat_pool`, and no back end with `mode: full_nat`")]
+    #[error("service `{name}` has a `nat_pool` but no back end with `mode: full_nat`")]
     PoolUnused { name: String },
-    #[error("all back ends of a service are `full_nat` or none: `{name}` is {mode}")]
+    #[error("either all back ends of a service are `full_nat` or none: `{name}` is {mode}")]
     MixedPool { name: String, mode: &'static str },
-    #[error("NAT pool `{pool}` has addresses of the other version of IP than service `{service}`")]
+    #[error("NAT pool `{pool}` and service `{service}` have addresses of different IP versions")]
     PoolFamily { pool: String, service: String },
     #[error(
-        "NAT pool `{pool}` is too small: it has {places} pairs of address and port, and there is room for \
+        "NAT pool `{pool}` is too small: it has {places} pairs of address and port, but there can be \
          {connections} connections (`flows: {flows}`)"
     )]
     PoolSmall { pool: String, places: u64, connections: u64, flows: u32 },
     #[error(
-        "services whose answers come back through weir share a table of flows: `{first}` has another `{what}`"
+        "services whose answers come back through weir share a flow table, but `{first}` has a different \
+         `{what}`"
     )]
     OneTable { first: String, what: &'static str },
-    #[error("{count} different `timeouts`, the limit is {most}: each takes a table of flows of its own")]
+    #[error("{count} different `timeouts`, the limit is {most}: each needs its own flow table")]
     TooManyTimeouts { count: usize, most: usize },
     #[error(
-        "service `{name}` has no VIP that is a single address: prefixes are routed to weir, not announced on \
-         a link"
+        "service `{name}` has no VIP that is a single address: prefixes must be routed to weir, they are \
+         not announced on a link"
     )]
     NothingToAnnounce { name: String },
     #[error("back end `{name}` gets no pings (`icmp_echo: forward`): `mode: {mode}` translates ports")]
     EchoTranslated { name: String, mode: &'static str },
     #[error(
-        "back end `{name}` has a `vlan` and needs `mac`: the host has no neighbours in a VLAN of the port"
+        "back end `{name}` has a `vlan`, so it needs `mac`: the host has no neighbours in a VLAN of the port"
     )]
     VlanNeighbour { name: String },
     #[error("back ends get no pings (`icmp_echo: forward`) with `by: source + dport`: pings have no port")]
@@ -160,12 +171,12 @@ fn is_station(address: IpAddr) -> bool {
 }
 
 fn addresses(service: &Service, add: &mut impl FnMut(Problem)) {
-    let mut told = HashSet::new();
+    let mut reported = HashSet::new();
     for Address { vip, protocol, .. } in &service.addresses {
-        if ![PROTOCOL_TCP, PROTOCOL_UDP].contains(protocol) && told.insert(IpAddr::from([*protocol; 4])) {
+        if ![PROTOCOL_TCP, PROTOCOL_UDP].contains(protocol) && reported.insert(IpAddr::from([*protocol; 4])) {
             add(Problem::Protocol { protocol: *protocol });
         }
-        if !is_station(*vip) && told.insert(*vip) {
+        if !is_station(*vip) && reported.insert(*vip) {
             add(Problem::Vip { vip: *vip });
         }
     }
@@ -367,13 +378,13 @@ fn loops(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
             }
         }
     }
-    let mut told = HashSet::new();
+    let mut reported = HashSet::new();
     for back_end in services.iter().flat_map(|service| &*service.back_ends) {
         let Some(vip) = back_end.mode.ip() else { continue };
         let prefix = || prefixes.iter().find(|(address, _)| address.contains(vip)).map(|(_, of)| *of);
         let Some(service) = hosts.get(&vip).copied().or_else(prefix) else { continue };
         // Services may share a list of back ends.
-        if told.insert((back_end.origin, &back_end.name)) {
+        if reported.insert((back_end.origin, &back_end.name)) {
             let (name, service) = (back_end.name.clone(), service.name.clone());
             list.push((back_end.origin, Problem::Loop { name, vip, service }));
         }

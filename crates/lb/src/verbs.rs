@@ -5,16 +5,16 @@ use weir_app::kind::{Argument, Verb};
 use weir_app::page::items;
 
 pub(super) const VERBS: &[Verb] = &[
-    whole("list", "List services and back ends as they are now", &[]),
-    verb("drain", "Give a back end no new flows", BACK_END),
-    verb("maintenance", "Give a back end nothing, and do not check it", BACK_END),
-    verb("enable", "Let a back end work again", BACK_END),
-    verb("weight", "Give a back end another weight", WEIGHT),
+    whole("list", "List the current services and back ends", &[]),
+    verb("drain", "Drain a back end: it gets no new flows", BACK_END),
+    verb("maintenance", "Put a back end into maintenance: it gets no packets and is not checked", BACK_END),
+    verb("enable", "Put a back end back into service", BACK_END),
+    verb("weight", "Change the weight of a back end", WEIGHT),
     verb("add", "Add a back end to a service, or with `pool:NAME` to a pool", &[MAPPING]),
-    verb("remove", "Remove a back end of a service, or with `pool:NAME` of a pool", BACK_END),
+    verb("remove", "Remove a back end from a service, or with `pool:NAME` from a pool", BACK_END),
     whole("add-service", "Add a service", &[SERVICE]),
     verb("remove-service", "Remove a service", &[]),
-    whole("reset", "Forget what was changed at run time: the file holds", &[]),
+    whole("reset", "Discard all changes made at run time and return to the file", &[]),
 ];
 
 const BACK_END: &[Argument] = &[THE_BACK_END];

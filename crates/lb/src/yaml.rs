@@ -25,52 +25,53 @@ use weir_program::check::{CAPACITY_MAX, MAGLEV_MAX};
 use weir_program::{Affinity, Fill, Forward, NatPoolId, NewFlows, PortId, Program};
 
 pub(super) const SERVICE: &[Key] = weir_config::keys! {
-    "name": Shape::Name, "what the service is called";
+    "name": Shape::Name, "the name of the service";
     "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
         "the port (or list of ports) where its packets arrive";
-    "out": Shape::Name, "the port where the back ends are, by default that which a packet came in by";
+    "out": Shape::Name, "the port behind which the back ends are; by default the one where a packet arrived";
     "service": Shape::Either(&[Shape::Map(ADDRESS), Shape::List(&Shape::Map(ADDRESS))]),
         "`{ vip, protocol, port }`, or a list of these";
     "by": Shape::Text, "`5-tuple`, `source`, `source + dport` or `src/MASK`" or "5-tuple";
     "affinity": affinity::SHAPE,
-        "whether the client's address, or a prefix of it, chooses the back end of new connections";
-    "stateless": Shape::Boolean, "whether each packet is assigned by itself, and no flow is kept" or "false";
-    "timeouts": Shape::Map(TIMEOUTS), "how long a flow is kept without a packet, by its state";
+        "whether the client's address, or a prefix of it, selects the back end of new connections";
+    "stateless": Shape::Boolean, "whether packets are assigned one by one, without flows" or "false";
+    "timeouts": Shape::Map(TIMEOUTS), "how long an idle flow is kept, by its state";
     "idle": Shape::Words(|| words(&IDLE)),
-        "what happens to a TCP connection whose flow ends without a packet: nothing, or both ends are reset"
+        "what happens to a TCP connection whose flow expires: nothing, or both ends are reset"
         or "forget";
     "scheduler": Shape::Words(|| SCHEDULERS.to_vec()),
-        "how back ends are chosen: by weir's Maglev or the ring of another system; new flows in turn, or by \
-         the connections that back ends have" or "maglev";
+        "how back ends are chosen: by weir's Maglev, by the ring of another system, in turn, or by the \
+         number of connections of each back end" or "maglev";
     "katran": Shape::Map(KATRAN_KEYS), "the flags of the VIP, with `scheduler: katran` or `katran_v2`";
-    "glb": Shape::Map(GLB_KEYS), "what the forwarding table has, with `scheduler: glb`";
+    "glb": Shape::Map(GLB_KEYS), "parameters of the forwarding table, with `scheduler: glb`";
     "quic": Shape::Map(QUIC),
         "how server IDs of back ends are encoded in QUIC connection IDs, so that clients may migrate";
     "size": Shape::Number(1, MAGLEV_MAX as u64),
-        "how many buckets, a prime; by default it follows the number of back ends";
+        "the number of buckets, a prime; by default it depends on the number of back ends";
     "back_ends": Shape::Either(&[Shape::Name, Shape::List(&Shape::Map(BACK_END))]),
-        "who answers: a list, or the name of one of the `pools`";
-    "check": Shape::Map(health::CHECK), "how each back end is checked, unless it says otherwise";
-    "fail": Shape::Words(|| words(&health::FAIL)), "who gets packets when no back end is up" or "all";
+        "the servers: a list, or the name of one of the `pools`";
+    "check": Shape::Map(health::CHECK), "how each back end is checked, unless it overrides this";
+    "fail": Shape::Words(|| words(&health::FAIL)), "what happens to packets when no back end is up" or "all";
     "passive": Shape::Map(health::PASSIVE),
-        "when back ends get no new flows because they leave SYNs unanswered; never if it is left out";
+        "when back ends stop getting new flows because they leave SYNs unanswered; by default never";
     "source_mac": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Mac]),
         "the source MAC address of packets to back ends" or "auto";
     "source": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
-        "the source address of tunnels to back ends, or a prefix of which flows take theirs, or two of these";
+        "the source address of tunnels to back ends, or a prefix from which flows take theirs; at most one \
+         per IP version";
     "mtu": Shape::Number(MTU_MIN, MTU_MAX),
-        "the MTU of the way to the back ends, by default that of their port if it is known" or "1500";
+        "the path MTU to the back ends; by default that of their port, if known" or "1500";
     "mss": Shape::Either(&[Shape::Words(|| vec!["auto"]), Shape::Number(MSS_MIN, MTU_MAX)]),
-        "what the segments of TCP connections are limited to: `auto` is what fits the way to every back end";
-    "nat_pool": Shape::Name, "the NAT pool of which connections to `full_nat` back ends get their source";
+        "the limit on TCP segment sizes: `auto` is what fits the path to every back end";
+    "nat_pool": Shape::Name, "the NAT pool from which connections to `full_nat` back ends get their source";
     "announce": Shape::Words(|| words(&ANNOUNCE)),
-        "whether weir answers ARP and neighbour discovery for its VIPs, by default if it has TCP";
+        "whether weir answers ARP and neighbour discovery for its VIPs; by default if it has TCP";
     "announce_vlans": Shape::Either(&[Shape::Number(0, VID_MAX), Shape::List(&Shape::Number(0, VID_MAX))]),
-        "the VLANs in which it is said unasked where its VIPs are; 0 is without a tag" or "0";
+        "the VLANs in which weir announces its VIPs with gratuitous ARP; 0 means untagged" or "0";
     "icmp_echo": Shape::Words(|| words(&ICMP_ECHO)),
-        "who answers pings to its VIPs: weir, by default if it announces them, or a back end";
+        "who answers pings to its VIPs: weir (the default if it announces them) or a back end";
     "flows": Shape::Number(2, CAPACITY_MAX as u64),
-        "room for flows of all services; in an item without `service`" or "262144";
+        "how many flows all services together may have; in an item without `service`" or "262144";
     "pools": Shape::Named(&Shape::List(&Shape::Map(BACK_END))),
         "back ends that services share, by name; in an item without `service`";
     "persist": Shape::Boolean,
@@ -83,10 +84,10 @@ const MTU_MAX: u64 = 65_535;
 const MSS_MIN: u64 = 536;
 const ADDRESS: &[Key] = weir_config::keys! {
     needed "vip": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
-        "the address clients know, a prefix, or a list of them";
+        "the address clients connect to, a prefix, or a list of them";
     needed "protocol": Shape::Words(|| words(&PROTOCOLS)), "tcp, udp or both";
     needed "port": Shape::Either(&[Shape::Text, Shape::List(&Shape::Text)]),
-        "the port clients know, a range such as 8000-8099, `all`, or a list of them";
+        "the port clients connect to, a range such as 8000-8099, `all`, or a list of them";
 };
 const PROTOCOLS: [(&str, &[u8]); 3] =
     [("tcp", &[PROTOCOL_TCP]), ("udp", &[PROTOCOL_UDP]), ("both", &[PROTOCOL_TCP, PROTOCOL_UDP])];
@@ -170,12 +171,12 @@ fn share(item: &Node, shared: &mut Shared, scope: &mut Scope<'_>) {
     let section = Section::read(item, SERVICE, report);
     for key in SERVICE.iter().filter(|key| !SHARED.contains(&key.word)) {
         if let Some(node) = section.get(key.word) {
-            report.error(node.span, format!("`{}` is of a service: name one here", key.word));
+            report.error(node.span, format!("`{}` belongs to a service: name one here", key.word));
         }
     }
     if let Some(node) = section.get("flows") {
         if shared.flows.is_some() {
-            report.error(node.span, "`flows` is here twice: services share one table");
+            report.error(node.span, "`flows` appears twice, but services share one table");
         }
         shared.flows = section.number("flows", report).map(|flows| flows as u32);
     }
@@ -195,15 +196,15 @@ fn name_is_free(lb: &Lb, scope: &mut Scope<'_>) {
     if let Some(pipe) = taken {
         let at = scope.report.span_of(scope.program.pipes[pipe.index()].origin);
         let message =
-            format!("a pipe is called `{}`, which is the name of the pipe that the app writes", super::NAME);
+            format!("a pipe is called `{}`, the name of the pipe that the app generates", super::NAME);
         scope.report.error(at, message);
     }
 }
 
 /// Checks that the source addresses of checks are not used otherwise.
 fn sources_are_free(lb: &Lb, scope: &mut Scope<'_>) {
-    let mut told = HashSet::new();
-    for source in lb.sources().iter().filter(|source| told.insert(source.address)) {
+    let mut unique = HashSet::new();
+    for source in lb.sources().iter().filter(|source| unique.insert(source.address)) {
         if let Some(message) = super::probes::taken(source, &lb.services) {
             let help = "write another `from` in `check`, which weir announces as it does VIPs";
             scope.report.error_help(scope.report.span_of(source.origin), message, help);
@@ -265,12 +266,12 @@ fn address_known(service: &Service, way: Option<&Attachment>, scope: &mut Scope<
     let span = scope.report.span_of(service.origin);
     if xdp && !tunnels {
         let message = format!(
-            "{says}: frames will carry the one they were sent to, unless you write `source_mac` or the \
-             port's `mac`"
+            "{says}: frames will use their original destination MAC address as their source, unless you \
+             write `source_mac` or the port's `mac`"
         );
         scope.report.warning(span, message);
     } else if tunnels && !xdp {
-        let message = format!("{says}, and tunnels need one: write `source_mac` or the port's `mac`");
+        let message = format!("{says}, but tunnels need one: write `source_mac` or the port's `mac`");
         scope.report.error(span, message);
     }
 }
@@ -294,7 +295,7 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
             scope.report.warning(scope.report.span_of(service.origin), message);
         }
         if let Some(vlans) = health::value(node, "announce_vlans").filter(|_| !service.announces()) {
-            let help = "write `announce: arp`, or leave `announce_vlans` out";
+            let help = "write `announce: arp`, or omit `announce_vlans`";
             scope.report.error_help(vlans.span, format!("`{}` announces nothing", service.name), help);
         }
         let Some(vip) = vip.filter(|_| service.announce == Announce::Nobody && service.has_tcp()) else {
@@ -303,8 +304,8 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
         let span =
             health::value(node, "announce").map_or(scope.report.span_of(service.origin), |node| node.span);
         let message = format!(
-            "if the host has {vip}, it resets the connections of `{}` whenever weir does not run: write \
-             `arp`, unless routers lead {vip} here",
+            "if the host has {vip}, it resets the connections of `{}` whenever weir is not running: write \
+             `arp`, unless {vip} is routed here",
             service.name
         );
         scope.report.warning(span, message);
@@ -326,8 +327,8 @@ fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
         }
         let span = health::value(node, "mtu").map_or(scope.report.span_of(service.origin), |node| node.span);
         let message = format!(
-            "packets of IPv6 to back end `{}` may have {fits} bytes, and clients send {IPV6_MTU} whatever \
-             they are told: the way to it needs an MTU of {} (RFC 8200 §5)",
+            "IPv6 packets to back end `{}` may have {fits} bytes, but clients may always send {IPV6_MTU}: \
+             the path to it needs an MTU of {} (RFC 8200 §5)",
             narrowest.name,
             service.mtu.saturating_add(IPV6_MTU - fits)
         );
@@ -345,8 +346,9 @@ fn warn_partial_interfaces(lb: &Lb, scope: &mut Scope<'_>) {
         let first = lb.answered.vips.iter().find(|one| one.port == speaker.port);
         if let Some(first) = first.filter(|_| has_more) {
             let message = format!(
-                "port `{}` has not all queues of its interface: ARP requests, neighbour solicitations and \
-                 pings for {} that arrive on others get no answer, unless `ethtool -X` directs them here",
+                "port `{}` does not use all queues of its interface: ARP requests, neighbour solicitations \
+                 and pings for {} that arrive on other queues get no answer, unless `ethtool -X` directs \
+                 them here",
                 speaker.name, first.vip
             );
             scope.report.warning(scope.report.span_of(first.origin), message);
@@ -431,7 +433,7 @@ fn measured(service: Service, section: &Section<'_>, scope: &mut Scope<'_>) -> O
 fn refuse_shared(section: &Section<'_>, report: &mut Report) {
     for key in SHARED {
         if let Some(node) = section.get(key) {
-            let message = format!("`{key}` is what all services share: write it in an item of its own");
+            let message = format!("all services share `{key}`: write it in its own item");
             report.error_help(node.span, message, "- lb: { flows: 1_000_000 }");
         }
     }
@@ -481,15 +483,15 @@ fn chosen(
     let affinity = affinity::read(node, report);
     if scheduler.is_some_and(|scheduler| scheduler != (Fill::Maglev, NewFlows::Hash)) {
         let message =
-            "with `affinity`, the client's address chooses, and this service's `scheduler` does not";
-        report.error_help(node.span, message, "leave `scheduler` out");
+            "with `affinity`, the client's address selects the back end, so `scheduler` has no effect";
+        report.error_help(node.span, message, "omit `scheduler`");
     }
     if by.is_some_and(|by| by != By::FiveTuple) {
-        report.error_help(node.span, "`by` chooses already, for each packet", "leave `by` out");
+        report.error_help(node.span, "`by` already selects the back end of each packet", "omit `by`");
     }
     if stateless && affinity.is_some_and(|affinity| affinity.timeout_ns != 0) {
-        let message = "without flows, no client is remembered";
-        report.error_help(node.span, message, "leave `timeout` or `stateless` out");
+        let message = "without flows, clients are not remembered";
+        report.error_help(node.span, message, "omit `timeout` or `stateless`");
     }
     scheduler.map(|(fill, new_flows)| (fill, new_flows, affinity))
 }
@@ -510,25 +512,25 @@ fn scheduler(
     let keeps = !stateless && by.is_none_or(|by| by == By::FiveTuple);
     if let Some(node) = section.get("scheduler").filter(|_| new_flows != NewFlows::Hash && !keeps) {
         let key = if stateless { "stateless" } else { "by" };
-        let message = format!("this scheduler assigns flows that stay, and with `{key}` none do");
-        report.error_help(node.span, message, format!("leave `{key}` out"));
+        let message = format!("this scheduler assigns flows, but with `{key}` none are kept");
+        report.error_help(node.span, message, format!("omit `{key}`"));
     }
     if let Some(node) =
         section.get("affinity").filter(|_| (fill, new_flows) != (Fill::Maglev, NewFlows::Hash))
     {
         let message =
-            "with `affinity`, the client's address chooses, and this service's `scheduler` does not";
-        report.error_help(node.span, message, "leave `scheduler` out");
+            "with `affinity`, the client's address selects the back end, so `scheduler` has no effect";
+        report.error_help(node.span, message, "omit `scheduler`");
     }
     if let Some(node) = section.get("scheduler").filter(|_| fill.fixed_size().is_some()) {
         if let Some(size) = section.get("size") {
-            report.error(size.span, "the ring of another system has its own size");
+            report.error(size.span, "the size of another system's ring is fixed");
         }
         if by.is_some_and(|by| by != By::FiveTuple) {
             report.error_help(
                 node.span,
-                "another system's ring is picked from by its own hash",
-                "leave `by` out",
+                "another system's ring is looked up by that system's hash",
+                "omit `by`",
             );
         }
     }
@@ -640,7 +642,7 @@ pub(super) fn sources(node: &Node, report: &mut Report) -> Sources {
             }
         };
         if twice {
-            report.error(node.span, "one source address of each version of IP is enough");
+            report.error(node.span, "write at most one source address per IP version");
         }
     }
     (v4, v6)

@@ -35,17 +35,20 @@ const KEYS_MAX: u64 = 1 << 20;
 pub enum FileError {
     #[error("reading failed: {0}")]
     Io(#[from] io::Error),
-    #[error("it has more than {BYTES_MAX} bytes, the most that are read: no measurement writes so many")]
+    #[error("it has more than {BYTES_MAX} bytes, the limit: no measurement writes a file this large")]
     TooLarge,
     #[error("not a sketch file: it was not written by `weir measure --save`")]
     NotOurs,
-    #[error("version {0} of sketch files is not read here, only {VERSION}: measure again, or with that weir")]
+    #[error(
+        "sketch file version {0} is not supported, only {VERSION}: measure again, or use the weir that \
+        wrote it"
+    )]
     Version(u32),
-    #[error("the file is damaged: its checksum is {found:08x}, not {expected:08x}; was it cut?")]
+    #[error("the file is damaged: its checksum is {found:08x}, not {expected:08x}; was it truncated?")]
     Checksum { expected: u32, found: u32 },
-    #[error("the file contradicts itself at its byte {0}")]
+    #[error("the file is inconsistent at byte {0}")]
     Contradiction(usize),
-    #[error("a part of the file is {0}")]
+    #[error("part of the file is invalid: {0}")]
     Format(#[from] FormatError),
 }
 
@@ -59,7 +62,7 @@ const COUNT_MAX: u64 = 1 << 56;
 pub enum Unlike {
     #[error("they have different seeds: measure both with the same `--seed`")]
     Seed,
-    #[error("they have different kinds of flow, prefixes or tunnels: measure both with the same options")]
+    #[error("they have different flow keys, prefixes or tunnels: measure both with the same options")]
     Keys,
     #[error("they have different sizes, {0} and {1} keys: measure both with the same version of weir")]
     Sizes(usize, usize),
@@ -147,7 +150,7 @@ impl Summary {
 }
 
 fn number_of(part: Part) -> u8 {
-    Part::SHED_ORDER.iter().position(|one| *one == part).expect("every part is shed at some time") as u8
+    Part::SHED_ORDER.iter().position(|one| *one == part).expect("every part is shed at some point") as u8
 }
 
 /// The place of the top list that belongs to a part.

@@ -189,7 +189,7 @@ impl Summary {
         if let Some(before) = &self.before {
             report.changes = self.reporting(&self.interval).changes(before);
         }
-        self.all.merge(&self.interval).expect("both were made alike");
+        self.all.merge(&self.interval).expect("both were made the same way");
         let before = self.before.get_or_insert_with(|| std::array::from_fn(|_| None));
         for (place, before) in before.iter_mut().enumerate().take(crate::keys::DESTINATIONS + 1) {
             std::mem::swap(before, &mut self.interval.tops[place]);
@@ -208,7 +208,7 @@ impl Summary {
     /// Merges the current interval into everything, which ends it.
     pub(crate) fn gather(&mut self) {
         self.flush();
-        self.all.merge(&self.interval).expect("both were made alike");
+        self.all.merge(&self.interval).expect("both were made the same way");
         self.interval.clear();
     }
 
@@ -218,7 +218,7 @@ impl Summary {
         let mut both = None;
         if !self.all.totals.is_empty() {
             let all = both.insert(self.all.clone());
-            all.merge(&self.interval).expect("both were made alike");
+            all.merge(&self.interval).expect("both were made the same way");
         }
         let all = both.as_ref().unwrap_or(&self.interval);
         let [start_ns, end_ns] = all.totals.span_ns;

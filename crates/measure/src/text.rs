@@ -69,7 +69,7 @@ impl Measured {
             interval_text(&mut text, interval, self.all.start_ns, rows);
         }
         if self.intervals_left_out > 0 {
-            let _ = writeln!(text, "\n{} intervals are left out", grouped(self.intervals_left_out));
+            let _ = writeln!(text, "\n{} intervals are omitted", grouped(self.intervals_left_out));
         }
         text
     }
@@ -117,14 +117,14 @@ impl Report {
         }
         for one in &self.unflowed {
             let (packets, bytes) = (grouped(one.packets), grouped(one.bytes));
-            let _ = writeln!(text, "  in no flow    {packets} packets, {bytes} bytes: {}", one.reason);
+            let _ = writeln!(text, "  no flow       {packets} packets, {bytes} bytes: {}", one.reason);
         }
         if self.backwards > 0 {
             let _ = writeln!(text, "  time went backwards at {} packets", grouped(self.backwards));
         }
         if !self.shed.is_empty() {
             let words: Vec<&str> = self.shed.iter().map(|part| part.word()).collect();
-            let _ = writeln!(text, "  given up for want of memory or time: {}", words.join(", "));
+            let _ = writeln!(text, "  omitted for lack of memory or time: {}", words.join(", "));
         }
         if let Some(why) = &self.exact_ended {
             let _ = writeln!(text, "  {why}");

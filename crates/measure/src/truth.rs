@@ -39,7 +39,7 @@ impl Truth {
         self.all.add(update);
         if self.all.len() > self.flows_max {
             self.end(format!(
-                "exact counting ended after {} flows, which is what {} MiB hold: allow more memory",
+                "exact counting stopped after {} flows, all that fit into {} MiB: allow more memory",
                 self.flows_max,
                 self.memory >> 20
             ));

@@ -131,7 +131,7 @@ impl Values<'_> {
     pub(super) fn get(&mut self, value: Value) -> u128 {
         match value {
             Value::Const(value) => value,
-            Value::Learnt(_) | Value::Nat(_) => unreachable!("the check sees to it that flows keep it"),
+            Value::Learnt(_) | Value::Nat(_) => unreachable!("the check ensures that flows keep it"),
             Value::PerEntry | Value::PerFlow => {
                 *self.own.next().expect("an entry that fits its pipe has all values")
             }

@@ -202,7 +202,7 @@ impl Packet {
         }
     }
 
-    /// The value of a field; `None` if the packet does not have it.
+    /// The value of a field; `None` if the packet does not have this field.
     pub fn read(&self, field: Field) -> Option<u128> {
         match self.place(field) {
             FieldLocation::Absent => None,

@@ -44,7 +44,7 @@ pub struct Step {
 pub struct KeyField {
     /// The field.
     pub field: Field,
-    /// Its value; `None` if the packet does not have it.
+    /// Its value; `None` if the packet does not have this field.
     pub actual: Option<u128>,
     /// How the pipe uses it.
     pub asked: Asked,

@@ -1,6 +1,6 @@
 //! The running app: answers from what the thread has published.
 
-use super::board::{FlowRow, FlowsPage, FlowsWanted, Told};
+use super::board::{FlowRow, FlowsPage, FlowsWanted, OverlayReport};
 use super::explain::{Pair, explain};
 use super::{Board, Overlay};
 use serde_json::{Map, Value, json};
@@ -30,22 +30,21 @@ pub(super) struct OverlayApp {
 
 impl OverlayApp {
     fn show(&self) -> Value {
-        let told = self.board.look().clone();
+        let snapshot = self.board.look().clone();
         let Overlay { name, tunnel, uplink, flows, .. } = &self.overlay;
         let places = self.overlay.pods.as_ref().map(|start| format!("{start}*"));
         let places = self.overlay.bridge.clone().or(places);
-        let of = |at: usize| counts(&told.frames[at]);
-        let event =
-            |event: &super::Event| json!({ "ago_ms": ago_ms(told.now_ns, event.at_ns), "what": event.what });
+        let of = |at: usize| counts(&snapshot.frames[at]);
+        let event = |event: &super::Event| json!({ "ago_ms": ago_ms(snapshot.now_ns, event.at_ns), "what": event.what });
         without_nulls(json!({
             "name": name, "tunnel": tunnel, "uplink": uplink, "pods_at": places, "room": flows,
-            "obstacle": told.obstacle, "pods": told.pods,
-            "nodes": told.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "obstacle": snapshot.obstacle, "pods": snapshot.pods,
+            "nodes": snapshot.nodes.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "frames": { "sent": of(0), "received": of(1) },
-            "hit_ratio": { "sent": told.hit_ratio(0), "received": told.hit_ratio(1) },
-            "entries": counts(&told.entries),
-            "causes": told.causes,
-            "events": told.events.iter().map(event).collect::<Vec<_>>(),
+            "hit_ratio": { "sent": snapshot.hit_ratio(0), "received": snapshot.hit_ratio(1) },
+            "entries": counts(&snapshot.entries),
+            "causes": snapshot.causes,
+            "events": snapshot.events.iter().map(event).collect::<Vec<_>>(),
         }))
     }
 
@@ -84,7 +83,10 @@ impl OverlayApp {
         let name = &self.overlay.name;
         self.waiting.retain(|&(id, until, _)| {
             if until <= now_ns {
-                let why = format!("the flows of `{name}` cannot be read now: see `weir show overlay {name}`");
+                let why = format!(
+                    "the flows of `{name}` cannot be read right now: see `weir show overlay \
+                    {name}`"
+                );
                 actions.push(Action::Answer { id, answer: Err(why) });
             }
             until > now_ns
@@ -106,7 +108,11 @@ fn wanted(request: &str) -> Result<FlowsWanted, String> {
 fn page_from(words: &str) -> Result<FlowsWanted, String> {
     let from =
         if words.is_empty() { Some(0) } else { words.strip_prefix(" from ").and_then(|at| at.parse().ok()) };
-    from.map(FlowsWanted::From).ok_or_else(|| "write `flows` or `flows from N`, as `next` says".to_string())
+    from.map(FlowsWanted::From).ok_or_else(|| {
+        "write `flows`, or `flows from N` with the N that `next` \
+        gave"
+            .to_string()
+    })
 }
 
 fn counts(all: &[(&'static str, u64)]) -> Value {
@@ -126,19 +132,19 @@ fn flow(row: &FlowRow) -> Value {
 }
 
 /// The series of both directions and of causes.
-fn samples(told: &Told) -> Vec<Sample> {
+fn samples(snapshot: &OverlayReport) -> Vec<Sample> {
     let one = |name, help, labels, count| Sample { name, help, labels, value: SampleValue::Count(count) };
     let mut all = Vec::new();
-    for (direction, frames) in DIRECTIONS.iter().zip(&told.frames) {
+    for (direction, frames) in DIRECTIONS.iter().zip(&snapshot.frames) {
         // The sum of the others.
         for (fate, count) in frames.iter().filter(|(fate, _)| *fate != "seen") {
             let labels = vec![("direction", direction.to_string()), ("fate", fate.to_string())];
-            all.push(one("overlay_frames", "Frames of pods, by what became of them", labels, *count));
+            all.push(one("overlay_frames", "Frames of pods, by outcome", labels, *count));
         }
     }
-    for (cause, count) in &told.causes {
+    for (cause, count) in &snapshot.causes {
         let labels = vec![("cause", cause.to_string())];
-        all.push(one("overlay_changes", "Changes that made entries void", labels, *count));
+        all.push(one("overlay_changes", "Changes that invalidated entries", labels, *count));
     }
     all
 }
@@ -196,7 +202,7 @@ impl App for OverlayApp {
     }
 
     fn report(&self, _now_ns: u64) -> Value {
-        let told = self.board.look();
-        json!({ "pods": told.pods.len(), "nodes": told.nodes.len(), "obstacle": told.obstacle })
+        let snapshot = self.board.look();
+        json!({ "pods": snapshot.pods.len(), "nodes": snapshot.nodes.len(), "obstacle": snapshot.obstacle })
     }
 }

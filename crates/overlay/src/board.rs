@@ -11,7 +11,7 @@ pub const EVENTS: usize = 64;
 
 /// The state of an overlay.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct OverlayReport {
     /// Why the programs are not active; `None` if they are.
     pub obstacle: Option<String>,
     /// Names of the pods' interfaces.
@@ -102,16 +102,16 @@ pub struct FlowRow {
 
 /// Where the thread publishes what it knows, for the app.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Told>>);
+pub struct Board(Arc<Mutex<OverlayReport>>);
 
 impl Board {
     /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
-    pub fn look(&self) -> MutexGuard<'_, Told> {
+    pub fn look(&self) -> MutexGuard<'_, OverlayReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Told {
+impl OverlayReport {
     /// Records an event.
     pub fn note(&mut self, at_ns: u64, what: String) {
         if self.events.len() == EVENTS {

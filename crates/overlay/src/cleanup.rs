@@ -7,7 +7,7 @@ use weir_app::kind::{Outcome, Tool};
 
 pub(crate) const CLEANUP: Tool = Tool {
     name: "cleanup",
-    about: "Remove what is left of an overlay on this node when no daemon runs",
+    about: "Remove the remains of an overlay from this node when no daemon is running",
     json: "ok, removed[], left[], refused",
     run: cleanup,
 };
@@ -27,7 +27,7 @@ fn cleanup() -> Result<Outcome> {
     if refused.is_none() {
         lines.extend(removed.into_iter().chain(left));
         if lines.is_empty() {
-            lines.push("nothing of an overlay is left here".to_string());
+            lines.push("no remains of an overlay were found".to_string());
         }
     }
     Ok(Outcome { ok, complaint: refused, lines, json })

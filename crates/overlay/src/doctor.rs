@@ -25,12 +25,12 @@ pub(crate) fn findings(examined: &Examined<'_>) -> Vec<Finding> {
 /// Connections are marked with an nftables rule. `tables` is the result of listing the tables.
 fn nftables(tables: io::Result<()>) -> Has {
     match tables {
-        Ok(()) => Has::All("needs nftables, which this kernel has".to_string()),
+        Ok(()) => Has::All("needs nftables: supported by this kernel".to_string()),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Has::Unknown(format!("needs nftables, and this process may not ask for it: {error}"))
+            Has::Unknown(format!("needs nftables, but this process may not query it: {error}"))
         }
         Err(error) => {
-            Has::Lacks(format!("needs nftables (the module nf_tables), which does not answer: {error}"))
+            Has::Lacks(format!("needs nftables (the module nf_tables), which does not respond: {error}"))
         }
     }
 }

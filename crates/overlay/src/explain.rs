@@ -23,12 +23,16 @@ impl Pair {
         let mut words = words.split_whitespace();
         let mut end = || {
             let word = words.next().unwrap_or_default();
-            word.parse::<SocketAddr>()
-                .map_err(|_| format!("`{word}` is no address with a port, as 10.244.1.5:80 or [fd00::5]:80"))
+            word.parse::<SocketAddr>().map_err(|_| {
+                format!(
+                    "`{word}` is not an address with a port, such as 10.244.1.5:80 or \
+                    [fd00::5]:80"
+                )
+            })
         };
         let (local, remote) = (end()?, end()?);
         if local.is_ipv4() != remote.is_ipv4() {
-            return Err(format!("`{local}` and `{remote}` are of two versions of IP"));
+            return Err(format!("`{local}` and `{remote}` have different IP versions"));
         }
         let protocol = match words.next() {
             Some("tcp") => 6,
@@ -63,7 +67,7 @@ pub(super) fn explain(pair: &Pair, rows: &[FlowRow], refresh_ns: u64, obstacle: 
 fn way(row: Option<&FlowRow>, at: usize, refresh_ns: u64, obstacle: Option<&str>) -> (bool, String) {
     let slow = |why: String| (false, why);
     if let Some(why) = obstacle {
-        return slow(format!("the programs are not at work: {why}"));
+        return slow(format!("the programs are not active: {why}"));
     }
     let Some(row) = row else {
         return slow(
@@ -71,34 +75,35 @@ fn way(row: Option<&FlowRow>, at: usize, refresh_ns: u64, obstacle: Option<&str>
         );
     };
     if !row.known[at] {
-        return slow("this direction is not known; it is learnt from the next frame".into());
+        return slow("this direction is unknown; it is learnt from the next frame".into());
     }
     if !row.usable[at] {
-        return slow("NAT changes this flow: such frames are found by their addresses before that".into());
+        return slow("NAT rewrites this flow: look such frames up by their addresses before NAT".into());
     }
     if let Some(stamp) = (0..3).find(|stamp| row.stamps[at][*stamp] != row.stamps_now[at][*stamp]) {
-        let own =
-            ["what leads to the remote node or pod has changed", "what leads to the pod has changed"][at];
+        let own = ["the route to the remote node or pod has changed", "the route to the pod has changed"][at];
         return slow(format!("{} since it was learnt", STAMPS.get(stamp).unwrap_or(&own)));
     }
     if row.age_ns[at] > refresh_ns {
         let age = row.age_ns[at] / 1_000_000;
         return slow(format!(
-            "it was learnt {age} ms ago, and the kernel sees a frame now and then (`refresh`)"
+            "it was learnt {age} ms ago, and the kernel must see a frame from time to time (`refresh`)"
         ));
     }
     if !row.known[1 - at] {
-        return slow("the other direction is not known, and connection tracking must see both".into());
+        return slow("the other direction is unknown, and connection tracking must see both".into());
     }
     (true, there(row, at))
 }
 
 fn there(row: &FlowRow, at: usize) -> String {
     let to = match (at, &row.peer) {
-        (0, Some(peer)) => format!("given to the pod at `{peer}`"),
+        (0, Some(peer)) => format!("delivered to the pod at `{peer}`"),
         (0, None) => format!("encapsulated for the remote node {}", row.node),
-        (_, Some(_)) => "given by the other pod's interface".to_string(),
-        (_, None) => format!("taken from the tunnel of {} and given to the pod at `{}`", row.node, row.pod),
+        (_, Some(_)) => "received from the other pod's interface".to_string(),
+        (_, None) => {
+            format!("decapsulated from the tunnel of {} and delivered to the pod at `{}`", row.node, row.pod)
+        }
     };
     let nat = row.translated[at].map(|nat| format!(", as from {} to {}", end(nat, 0), end(nat, 1)));
     to + &nat.unwrap_or_default()
@@ -168,7 +173,7 @@ mod tests {
         let nat = FlowRow { translated: [Some(nat), None], ..row() };
         assert!(said(&nat, "sent").1.ends_with("to 10.244.2.9:5001"));
         for (bad, word) in [
-            (FlowRow { known: [false, true], ..row() }, "is not known; it is"),
+            (FlowRow { known: [false, true], ..row() }, "is unknown; it is"),
             (FlowRow { known: [true, false], ..row() }, "the other direction"),
             (FlowRow { usable: [false, true], ..row() }, "NAT"),
             (FlowRow { stamps_now: [[2, 2, 3], [0; 3]], ..row() }, "every flow"),
@@ -185,7 +190,7 @@ mod tests {
         let said = explain(&six, &[FlowRow { addresses, ..row() }], 10, None);
         assert_eq!((&said["in_table"], &said["local"]), (&json!(true), &json!("[fd00::5]:40000")));
         let stuck = explain(&pair, &[row()], 10, Some("no VXLAN device"));
-        assert!(text(&stuck, &[]).starts_with("sent: the slow path: the programs are not at work: no VXLAN"));
+        assert!(text(&stuck, &[]).starts_with("sent: the slow path: the programs are not active: no VXLAN"));
         for bad in [
             "",
             "1.2.3.4:5 [fd00::7]:80 tcp",

@@ -18,7 +18,7 @@ mod wanted;
 mod yaml;
 
 pub use agent::read_messages;
-pub use board::{Board, Event, FlowRow, FlowsPage, FlowsWanted, Told, Translated};
+pub use board::{Board, Event, FlowRow, FlowsPage, FlowsWanted, OverlayReport, Translated};
 pub use explain::Pair;
 pub use wanted::{Overlay, Policy, Wanted, flows_of};
 
@@ -37,11 +37,11 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     agent: Some(agent::create),
     tools: &[cleanup::CLEANUP],
-    about: "The flows between pods that skip the kernel's overlay, and what is left of one",
+    about: "Show the flows between pods that bypass the kernel's overlay, and explain one",
     verbs: &[
         Verb {
             name: "flows",
-            about: "List the flows that are known",
+            about: "List the known flows",
             arguments: &[],
             whole: false,
             flags: &[],
@@ -49,13 +49,13 @@ pub const KIND: Kind = Kind {
         },
         Verb {
             name: "explain",
-            about: "Say which way the next frame of a flow takes, and why",
+            about: "Explain which path the next frame of a flow takes",
             arguments: &[
                 argument(
                     "LOCAL",
-                    "The pod of this node and its port, as 10.244.1.5:40000 or [fd00::5]:40000",
+                    "The pod on this node and its port, such as 10.244.1.5:40000 or [fd00::5]:40000",
                 ),
-                argument("REMOTE", "Whom it talks to, as the pod sees it: 10.244.2.7:80"),
+                argument("REMOTE", "Its remote end as the pod sees it, such as 10.244.2.7:80"),
                 argument("PROTOCOL", "tcp or udp"),
             ],
             whole: false,

@@ -34,7 +34,7 @@ fn one(app: &Value) -> Vec<Part> {
         ("hit ratio", format!("{} sent, {} received", hits[0], hits[1])),
     ];
     if let Some(obstacle) = app["obstacle"].as_str() {
-        facts.push(("does not run", obstacle.to_string()));
+        facts.push(("not running", obstacle.to_string()));
     }
     if let Some(event) = items(&app["events"]).last() {
         facts.push(("last", word(&event["what"]).to_string()));

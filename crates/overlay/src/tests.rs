@@ -1,7 +1,7 @@
 //! What the app answers from the published state.
 
 use super::app::OverlayApp;
-use super::{Board, FlowRow, FlowsPage, FlowsWanted, Overlay, Policy, Told, pages, text};
+use super::{Board, FlowRow, FlowsPage, FlowsWanted, Overlay, OverlayReport, Policy, pages, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weir_app::page::Part;
@@ -23,8 +23,8 @@ fn app() -> OverlayApp {
     OverlayApp { overlay, board: Board::default(), waiting: Vec::new(), wake_ns: None }
 }
 
-fn told() -> Told {
-    let mut told = Told {
+fn snapshot() -> OverlayReport {
+    let mut snapshot = OverlayReport {
         pods: vec!["vp1".into()],
         nodes: vec![[10, 0, 1, 2].into()],
         frames: [
@@ -33,10 +33,10 @@ fn told() -> Told {
         ],
         entries: vec![("overlay_learnt_sent", 1)],
         causes: BTreeMap::from([("route", 2)]),
-        ..Told::default()
+        ..OverlayReport::default()
     };
-    told.note(5, "the programs are at work".into());
-    told
+    snapshot.note(5, "the programs are active".into());
+    snapshot
 }
 
 fn asked(app: &mut OverlayApp, request: &str) -> Vec<Action> {
@@ -53,7 +53,7 @@ fn answer(actions: &[Action]) -> Value {
 #[test]
 fn what_was_told_is_shown() {
     let mut app = app();
-    *app.board.look() = told();
+    *app.board.look() = snapshot();
     let shown = answer(&asked(&mut app, "show"));
     // Three of four eligible frames: those that close a connection are not eligible.
     assert_eq!(shown["hit_ratio"], json!({ "sent": 0.75 }));
@@ -129,7 +129,7 @@ fn flows_are_asked_for_and_waited_for() {
 #[test]
 fn a_successor_keeps_the_board_if_nothing_has_changed() {
     let old = app();
-    *old.board.look() = told();
+    *old.board.look() = snapshot();
     let mut same = app();
     same.inherit(Box::new(old.clone()));
     assert_eq!(same.board.look().nodes.len(), 1);

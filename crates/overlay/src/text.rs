@@ -18,7 +18,7 @@ pub fn show(answer: &Value) -> String {
         word(&answer["pods_at"])
     );
     if let Some(obstacle) = answer["obstacle"].as_str() {
-        let _ = writeln!(text, "  does not run: {obstacle}");
+        let _ = writeln!(text, "  not running: {obstacle}");
     }
     let names = |list: &Value| items(list).iter().map(word).collect::<Vec<_>>().join(" ");
     let _ = writeln!(text, "  pods: {}\n  remote nodes: {}", names(&answer["pods"]), names(&answer["nodes"]));

@@ -12,21 +12,21 @@ use weir_config::{Key, Report, Shape};
 /// Bits needed in a mark: two directions, whether a connection is established and whether NAT changes it, and
 /// two or more that detect changes while a frame was in flight.
 const MARK_BITS: u32 = 6;
-/// The shortest and the longest time between two frames of a flow on the kernel's path.
+/// The shortest and the longest time between two frames of a flow on the slow path.
 const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
-    needed "name": Shape::Name, "what it is called";
+    needed "name": Shape::Name, "its name";
     needed "tunnel": Shape::Text, "the kernel's VXLAN device";
-    needed "uplink": Shape::Text, "the kernel's interface by which encapsulated frames leave and come";
+    needed "uplink": Shape::Text, "the kernel interface through which encapsulated frames leave and arrive";
     "bridge": Shape::Text, "the bridge whose ports are the pods' interfaces";
-    "pods": Shape::Text, "what names of pods' interfaces without a bridge begin with, as `cali*`";
-    "mark": Shape::Number(1, 0xffff_ffff), "neighbouring bits of skb->mark of our own" or "0xff000000";
+    "pods": Shape::Text, "the prefix of the pods' interface names if there is no bridge, such as `cali*`";
+    "mark": Shape::Number(1, 0xffff_ffff), "contiguous bits of skb->mark reserved for weir" or "0xff000000";
     "flows": Shape::Number(64, 1 << 20), "how many flows are kept" or "65536";
-    "refresh": Shape::Time, "the kernel sees a frame of each flow and direction that often" or "1s";
-    "mode": Shape::Words(|| words(&MODES)), "whose cache; `weir bench overlay` has another" or "weir";
-    "idle_timeout": Shape::Time, "flows that are not used for longer go" or "30s";
-    "policy": Shape::Words(|| words(&POLICIES)), "what new rules of nftables mean to flows" or "strict";
+    "refresh": Shape::Time, "how often the kernel sees a frame of each flow and direction" or "1s";
+    "mode": Shape::Words(|| words(&MODES)), "which cache to use; `weir bench overlay` has another" or "weir";
+    "idle_timeout": Shape::Time, "flows idle for longer are removed" or "30s";
+    "policy": Shape::Words(|| words(&POLICIES)), "how new nftables rules affect flows" or "strict";
 };
 /// The shortest and the longest time for which an unused flow is kept.
 const IDLE_NS: [u64; 2] = [1_000_000_000, 3_600_000_000_000];
@@ -66,7 +66,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
             let message = format!("two overlay apps are called `{}`", overlay.name);
             scope.report.error(at("name"), message);
         } else if let Some(Wanted { overlay: other, .. }) = all.first() {
-            let message = format!("there is `{}` already, and one overlay at most", other.name);
+            let message = format!("`{}` already exists, and there can be only one overlay", other.name);
             scope.report.error(at("name"), message);
         } else {
             all.push(Wanted { overlay, board: Board::default() });
@@ -85,8 +85,9 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
     let bridge = section.get("bridge").and_then(|node| interface(node, report));
     let pods = section.get("pods").and_then(|node| pattern(node, report));
     if section.get("bridge").is_some() == section.get("pods").is_some() {
-        let help = "write `bridge: cni0` if pods are at a bridge, or `pods: cali*` if each is routed to";
-        report.error_help(section.span, "an overlay needs `bridge` or `pods`, and not both", help);
+        let help = "write `bridge: cni0` if pods are attached to a bridge, or `pods: cali*` if they are \
+            routed";
+        report.error_help(section.span, "an overlay needs either `bridge` or `pods`", help);
     }
     let mark = mark(&section, report);
     let flows = section.number("flows", report).unwrap_or(1);
@@ -114,13 +115,13 @@ fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Sectio
 
 /// Reads a name that ends with `*`, and returns it without the `*`.
 fn pattern(node: &Node, report: &mut Report) -> Option<String> {
-    let text = text(node, "the beginning of names of interfaces", report)?;
+    let text = text(node, "a prefix of interface names", report)?;
     match text.strip_suffix('*') {
         Some(start) if !start.is_empty() && start.len() < 15 && !start.contains(['/', ' ', '*']) => {
             Some(start.to_string())
         }
         _ => {
-            report.error(node.span, "write what the names begin with and `*`, as `cali*`");
+            report.error(node.span, "write the prefix followed by `*`, such as `cali*`");
             None
         }
     }
@@ -129,7 +130,7 @@ fn pattern(node: &Node, report: &mut Report) -> Option<String> {
 fn interface(node: &Node, report: &mut Report) -> Option<String> {
     let name = text(node, "the name of an interface", report)?;
     if name.is_empty() || name.len() > 15 || name.contains(['/', ' ']) {
-        report.error(node.span, "no interface can have this name: 1 to 15 letters, without `/` and spaces");
+        report.error(node.span, "not a valid interface name: use 1 to 15 characters, without `/` and spaces");
         return None;
     }
     Some(name.to_string())
@@ -141,18 +142,18 @@ fn mark(section: &Section<'_>, report: &mut Report) -> u32 {
     if let Some(node) = section.get("mark")
         && (bits < MARK_BITS || mark >> mark.trailing_zeros() != u32::MAX >> (32 - bits))
     {
-        let help = format!("write {MARK_BITS} neighbouring bits or more, such as 0xff000000");
-        report.error_help(node.span, "these bits of a mark cannot be used", help);
+        let help = format!("write at least {MARK_BITS} contiguous bits, such as 0xff000000");
+        report.error_help(node.span, "these mark bits cannot be used", help);
     }
     mark
 }
 
-/// Only one mode is available here; users who have read about the other are told where to find it.
+/// Only one mode is available here; the message tells users who have read about the other where to find it.
 fn mode(section: &Section<'_>, report: &mut Report) {
     match section.get("mode") {
         Some(node) if matches!(&node.kind, Kind::Scalar(word) if word == "oncache") => {
-            let message = "`mode: oncache` is for comparisons: it does not notice when what it knows changes";
-            report.error_help(node.span, message, "leave it out here; `weir bench overlay` measures both");
+            let message = "`mode: oncache` is for comparisons: it does not notice changes to what it cached";
+            report.error_help(node.span, message, "omit it here; `weir bench overlay` measures both");
         }
         _ => drop(section.choice("mode", &MODES, report)),
     }
@@ -164,8 +165,8 @@ fn refresh(section: &Section<'_>, report: &mut Report) -> u64 {
     if let Some(node) = section.get("refresh")
         && !(least..=most).contains(&time)
     {
-        let help = "write 10 ms at least and 20 s at most: the kernel forgets a UDP flow after 30 s";
-        report.error_help(node.span, "`refresh` cannot be this", help);
+        let help = "write 10 ms to 20 s: the kernel forgets a UDP flow after 30 s";
+        report.error_help(node.span, "`refresh` is out of range", help);
     }
     time
 }
@@ -176,7 +177,7 @@ fn idle(section: &Section<'_>, report: &mut Report) -> u64 {
     if let Some(node) = section.get("idle_timeout")
         && !(least..=most).contains(&time)
     {
-        report.error_help(node.span, "`idle_timeout` cannot be this", "write 1 s to 1 h");
+        report.error_help(node.span, "`idle_timeout` is out of range", "write 1 s to 1 h");
     }
     time
 }

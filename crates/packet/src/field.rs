@@ -96,7 +96,7 @@ macro_rules! fields {
             }
         }
 
-        #[allow(non_upper_case_globals, reason = "they read like the kinds they are named after")]
+        #[allow(non_upper_case_globals, reason = "they are named after the kinds")]
         impl Field {
             $(#[doc = concat!("`", $name, "`.")]
               pub const $id: Field = Field { level: LevelId::Outer, kind: FieldKind::$id };)*

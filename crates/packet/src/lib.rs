@@ -16,7 +16,7 @@ pub mod fragment;
 mod hash;
 mod headers;
 mod icmp_error;
-#[allow(unsafe_code, reason = "calls of functions that are compiled for a processor which was asked")]
+#[allow(unsafe_code, reason = "calls to functions compiled for CPU features that were detected")]
 mod lanes;
 mod ledger;
 #[allow(unsafe_code, reason = "frames are move-only handles on pool memory; see the file's head")]
@@ -26,7 +26,7 @@ mod parse;
 mod pools;
 mod port;
 pub mod quic_lb;
-#[allow(unsafe_code, reason = "advice to the kernel about memory, which changes none of its bytes")]
+#[allow(unsafe_code, reason = "advice to the kernel about memory, which changes none of its contents")]
 mod resident;
 mod rss;
 mod text;

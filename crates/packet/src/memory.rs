@@ -61,7 +61,7 @@ impl PoolId {
 /// The layout is `repr(C)` because the DPDK shim fills arrays of frames (`struct weir_frame`).
 #[derive(Debug)]
 #[repr(C)]
-#[must_use = "a frame that is not given to a port or back to its pool is lost"]
+#[must_use = "a frame that is neither given to a port nor returned to its pool is lost"]
 pub struct Frame {
     data: NonNull<u8>,
     handle: u64,
@@ -622,7 +622,7 @@ mod tests {
     fn another_process_maps_a_region_and_has_the_chunks_that_it_is_given() {
         let mut old = RegionPool::shareable(1500, 2048);
         let mut frame = old.take().unwrap();
-        frame.fill(b"written by the old one").unwrap();
+        frame.fill(b"written by the old frame").unwrap();
         let (chunk, _, length) = old.release(frame);
         let file = || old.file().unwrap().try_clone_to_owned().unwrap();
         let mut new = RegionPool::adopt(file(), 1500, 2048).unwrap();
@@ -630,7 +630,7 @@ mod tests {
         assert_eq!(new.region().0.as_ptr() as usize % HUGE_PAGE, 0);
         // SAFETY: surrendered above, and the old pool no longer uses it.
         let frame = unsafe { new.receive(chunk, usize::from(HEADROOM), length as usize) }.unwrap();
-        assert_eq!(frame.bytes(), b"written by the old one");
+        assert_eq!(frame.bytes(), b"written by the old frame");
         new.give(frame);
         assert_eq!(new.available(), 1);
         for (chunks, chunk) in [(1499, 2048), (1501, 2048), (750, 4096), (1500, 1024), (0, 2048), (1, 0)] {
@@ -658,7 +658,7 @@ mod tests {
         assert_eq!(frame.hash(), 0x8000_0001);
         pools.give(frame);
         let frame = pools.first().take().unwrap();
-        assert_eq!(frame.hash(), 0, "the next frame in this memory is another");
+        assert_eq!(frame.hash(), 0, "the next frame in this memory is a different one");
         pools.give(frame);
     }
 

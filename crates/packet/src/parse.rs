@@ -306,7 +306,7 @@ fn ipv6(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
     if at_extension(payload) { Err(DropReason::TooManyExtensionHeaders) } else { Ok(()) }
 }
 
-/// Returns false if there is none or a fragment ends the walk.
+/// Returns false if there is none or parsing stops at a fragment.
 #[inline(always)]
 fn at_extension(payload: &Payload) -> bool {
     matches!(payload.protocol, 0 | 43 | 44 | 51 | 60) && !payload.layers.has(Layer::Fragment)

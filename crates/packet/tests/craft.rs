@@ -160,7 +160,7 @@ fn errors_say_where_and_what_to_do() {
     }
     assert_eq!(problem("options=1 ip_options=01010101").map_err(|error| error.0), Err(10));
     let sentence = "src=10.0.0.1 ttl=300".parse::<Recipe>().unwrap_err().to_string();
-    assert_eq!(sentence, "`ttl=300` at column 14: the value must be a number, 255 at most");
+    assert_eq!(sentence, "`ttl=300` at column 14: the value must be a number, at most 255");
 }
 
 #[test]

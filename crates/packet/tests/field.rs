@@ -168,7 +168,7 @@ fn the_table_agrees_with_itself() {
         assert_eq!(Field::from_name(field.name()), Some(field));
         assert_eq!(field.to_string(), field.name());
         assert!(spec.bits + spec.shift <= spec.bytes * 8, "{field} fits its bytes");
-        assert!(spec.bits + spec.shift > (spec.bytes - 1) * 8, "{field} has no byte too many");
+        assert!(spec.bits + spec.shift > (spec.bytes - 1) * 8, "{field} has no superfluous byte");
         assert_eq!(field.max().count_ones(), u32::from(spec.bits), "{field}");
         assert_eq!(
             field.meta_word().is_some(),

@@ -1,6 +1,6 @@
 //! The running app: answers from what the thread has published.
 
-use super::board::{FlowRow, NodeTold, PathTold};
+use super::board::{FlowRow, NodeReport, PathReport};
 use super::{Board, Fabric};
 use crate::paths::Fit;
 use serde_json::{Value, json};
@@ -28,18 +28,17 @@ pub(super) struct PathApp {
 
 impl PathApp {
     fn show(&self) -> Value {
-        let told = self.board.look().clone();
+        let snapshot = self.board.look().clone();
         let Fabric { name, uplink, scheme, vxlan_port, .. } = &self.fabric;
         let mut json = json!({
             "name": name, "uplink": uplink, "scheme": scheme.name(), "vxlan_port": vxlan_port,
-            "authenticated": self.fabric.secret.is_some(), "obstacle": told.obstacle,
+            "authenticated": self.fabric.secret.is_some(), "obstacle": snapshot.obstacle,
         });
         json["counts"] =
-            Value::Object(told.counts.iter().map(|&(name, n)| (name.to_string(), json!(n))).collect());
-        json["nodes"] = told.nodes.iter().map(node).collect();
-        let event =
-            |event: &super::Event| json!({ "ago_ms": ago_ms(told.now_ns, event.at_ns), "what": event.what });
-        json["events"] = told.events.iter().map(event).collect();
+            Value::Object(snapshot.counts.iter().map(|&(name, n)| (name.to_string(), json!(n))).collect());
+        json["nodes"] = snapshot.nodes.iter().map(node).collect();
+        let event = |event: &super::Event| json!({ "ago_ms": ago_ms(snapshot.now_ns, event.at_ns), "what": event.what });
+        json["events"] = snapshot.events.iter().map(event).collect();
         without_nulls(json)
     }
 
@@ -54,7 +53,10 @@ impl PathApp {
         }
         self.waiting.retain(|&(id, until)| {
             if until <= now_ns {
-                let why = format!("the flows of `{name}` cannot be read now: see `weir show path {name}`");
+                let why = format!(
+                    "the flows of `{name}` cannot be read right now: see `weir show path \
+                    {name}`"
+                );
                 actions.push(Action::Answer { id, answer: Err(why) });
             }
             until > now_ns
@@ -69,7 +71,7 @@ pub(super) fn all_flows(name: &str, flows: &[FlowRow]) -> Value {
     json!({ "name": name, "count": rows.len(), "flows": rows })
 }
 
-pub(super) fn node(node: &NodeTold) -> Value {
+pub(super) fn node(node: &NodeReport) -> Value {
     let paths: Vec<Value> = node.paths.iter().enumerate().map(path).collect();
     json!({
         "address": node.address.to_string(), "state": node.state, "large_bytes": node.large_bytes,
@@ -77,8 +79,8 @@ pub(super) fn node(node: &NodeTold) -> Value {
     })
 }
 
-fn path((number, path): (usize, &PathTold)) -> Value {
-    let PathTold { port, spare, state, why, for_ns, queue_ns, round_trip_ns, lost, probes, .. } = path;
+fn path((number, path): (usize, &PathReport)) -> Value {
+    let PathReport { port, spare, state, why, for_ns, queue_ns, round_trip_ns, lost, probes, .. } = path;
     // Like traceroute's notation for a router that does not answer.
     let hop = |hop: &Option<IpAddr>| hop.map_or_else(|| "*".to_string(), |hop| hop.to_string());
     let hops: Vec<String> = path.hops.iter().map(hop).collect();
@@ -99,7 +101,7 @@ fn path((number, path): (usize, &PathTold)) -> Value {
 }
 
 /// The series of a path. There are as many paths as discovery finds, at most 16 per node.
-pub(super) fn samples(peer: IpAddr, number: usize, path: &PathTold) -> Vec<Sample> {
+pub(super) fn samples(peer: IpAddr, number: usize, path: &PathReport) -> Vec<Sample> {
     use SampleValue::{Count, Gauge};
     let loss = f64::from(path.lost) / f64::from(path.probes.max(1));
     let one = |(name, help, value)| {
@@ -110,19 +112,15 @@ pub(super) fn samples(peer: IpAddr, number: usize, path: &PathTold) -> Vec<Sampl
         ("path_packets", "Packets sent by the path", Count(path.packets)),
         ("path_bytes", "Bytes sent by the path", Count(path.bytes)),
         ("path_flows", "Flows that began on the path", Count(path.new_flows)),
-        ("path_moves", "Flows that came from another path", Count(path.moves.iter().sum())),
-        ("path_queue_seconds", "Delay beyond the least, by probes", Gauge(path.queue_ns as f64 / 1e9)),
+        ("path_moves", "Flows that moved here from another path", Count(path.moves.iter().sum())),
         (
-            "path_round_trip_seconds",
-            "Time from a probe to its answer",
-            Gauge(path.round_trip_ns as f64 / 1e9),
+            "path_queue_seconds",
+            "Delay above the minimum, measured by probes",
+            Gauge(path.queue_ns as f64 / 1e9),
         ),
-        ("path_loss_ratio", "Share of probes lost, of the last hundreds", Gauge(loss)),
-        (
-            "path_weight_ratio",
-            "Its part of new flows, 1 without fault",
-            Gauge(f64::from(path.weight) / 1024.0),
-        ),
+        ("path_round_trip_seconds", "Round-trip time of probes", Gauge(path.round_trip_ns as f64 / 1e9)),
+        ("path_loss_ratio", "Share of recent probes that were lost", Gauge(loss)),
+        ("path_weight_ratio", "Weight for new flows, 1 if healthy", Gauge(f64::from(path.weight) / 1024.0)),
         (
             "path_large_lost",
             "1 if the path loses large probes while small ones return",
@@ -196,15 +194,15 @@ impl App for PathApp {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        let told = self.board.look();
-        let nodes = told.nodes.iter();
+        let snapshot = self.board.look();
+        let nodes = snapshot.nodes.iter();
         let all = nodes.flat_map(|node| node.paths.iter().enumerate().map(move |path| (node.address, path)));
         all.flat_map(|(peer, (number, path))| samples(peer, number, path)).collect()
     }
 
     fn report(&self, _now_ns: u64) -> Value {
-        let told = self.board.look();
-        let paths: usize = told.nodes.iter().map(|node| node.paths.len()).sum();
-        json!({ "nodes": told.nodes.len(), "paths": paths, "obstacle": told.obstacle })
+        let snapshot = self.board.look();
+        let paths: usize = snapshot.nodes.iter().map(|node| node.paths.len()).sum();
+        json!({ "nodes": snapshot.nodes.len(), "paths": paths, "obstacle": snapshot.obstacle })
     }
 }

@@ -10,13 +10,13 @@ pub const EVENTS: usize = 64;
 
 /// The state of all tunnels of an app.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct PathsReport {
     /// Why the programs are not attached to the uplink; `None` if they are.
     pub obstacle: Option<String>,
     /// The programs' counters, by name.
     pub counts: Vec<(&'static str, u64)>,
     /// The remote nodes, in the order of the configuration.
-    pub nodes: Vec<NodeTold>,
+    pub nodes: Vec<NodeReport>,
     /// The latest events, newest last.
     pub events: VecDeque<Event>,
     /// When this was last written, in nanoseconds since 1970.
@@ -29,7 +29,7 @@ pub struct Told {
 
 /// A remote node.
 #[derive(Clone, Debug, PartialEq)]
-pub struct NodeTold {
+pub struct NodeReport {
     /// Its underlay address.
     pub address: IpAddr,
     /// How much is known, in one sentence.
@@ -37,12 +37,12 @@ pub struct NodeTold {
     /// The length of large probes, including the IP header; 0 if none are sent.
     pub large_bytes: u16,
     /// Its paths, by number.
-    pub paths: Vec<PathTold>,
+    pub paths: Vec<PathReport>,
 }
 
 /// A path.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PathTold {
+pub struct PathReport {
     /// Its source port.
     pub port: u16,
     /// Another port that leads along it.
@@ -120,16 +120,16 @@ pub struct FlowRow {
 
 /// Where the thread publishes what it knows, for the app.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<Told>>);
+pub struct Board(Arc<Mutex<PathsReport>>);
 
 impl Board {
     /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
-    pub fn look(&self) -> MutexGuard<'_, Told> {
+    pub fn look(&self) -> MutexGuard<'_, PathsReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Told {
+impl PathsReport {
     /// Records an event.
     pub fn note(&mut self, at_ns: u64, what: String) {
         if self.events.len() == EVENTS {

@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(fed(9, &[0; 20]).queue_ns(), 0);
         let mut drained = vec![0, 1000];
         drained.extend([0; 40]);
-        assert_eq!(fed(9, &drained).queue_ns(), 0, "no rest remains");
+        assert_eq!(fed(9, &drained).queue_ns(), 0, "nothing remains");
     }
 
     #[test]

@@ -134,7 +134,7 @@ mod tests {
         assert_eq!(exchange.join(Form::Uplink).claim(between), Claim::Own, "behind another interface");
         let shared = Shared { known: Known::default(), round_trip_ns: 7 };
         other.publish(between, shared.clone());
-        assert_eq!(other.claim(between), Claim::Other(None), "who does not discover tells nothing");
+        assert_eq!(other.claim(between), Claim::Other(None), "a node that does not discover reports nothing");
         one.publish(between, shared.clone());
         assert_eq!(other.claim(between), Claim::Other(Some(shared)));
         assert_eq!(other.claim(Between { vxlan_port: 8472, ..between }), Claim::Own);

@@ -139,7 +139,7 @@ mod tests {
             Expired { router, from, to, port: 50_001, dport: 4789, id: 0x0207, check: 0x1234, cookie: None };
         assert_eq!(expired(&message(address, &quoted(), LEAST)), Some(read));
         let whole = [&quoted()[..], &[8; 16], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
-        assert_eq!(expired(&message(address, &whole, 51)), Some(read), "a part of a cookie is none");
+        assert_eq!(expired(&message(address, &whole, 51)), Some(read), "a partial cookie does not count");
         let cookie = Some(0x0102_0304_0506_0708);
         assert_eq!(expired(&message(address, &whole, 52)), Some(Expired { cookie, ..read }));
     }

@@ -79,12 +79,12 @@ impl Known {
     pub fn sentence(&self) -> String {
         match (self.is_hidden, self.found.len()) {
             (true, count) if self.is_by_delays() => {
-                format!("routers do not say who they are: {count} ports are taken for paths")
+                format!("routers do not identify themselves: {count} ports are assumed to be paths")
             }
-            (true, count) => format!("{count} paths; routers do not answer now"),
+            (true, count) => format!("{count} paths; routers currently do not answer"),
             (false, 1) => {
-                "one path, so traffic goes by ECMP: the fabric has no other, does not hash the UDP source \
-                 port, or its routers do not tell links apart"
+                "one path, so traffic uses ECMP: the fabric has no other path, does not hash the UDP source \
+                 port, or its routers do not distinguish links"
                     .to_string()
             }
             (false, count) => format!("{count} paths"),

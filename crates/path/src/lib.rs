@@ -44,7 +44,7 @@ mod text;
 pub mod wire;
 mod yaml;
 
-pub use board::{Board, Event, FlowRow, NodeTold, PathTold, Told};
+pub use board::{Board, Event, FlowRow, NodeReport, PathReport, PathsReport};
 pub use exchange::{Between, Claim, Exchange, Form, Member, Shared};
 pub use fabric::{Fabric, Wanted};
 pub use yaml::fabrics;

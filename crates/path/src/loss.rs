@@ -33,7 +33,7 @@ pub struct Loss {
     misses: u32,
     answers: u32,
     /// The sequence number of the latest answered probe, and how many had arrived by then.
-    told: Option<(u32, u32)>,
+    reported: Option<(u32, u32)>,
     /// The number of consecutive probes before the latest answer that are known to have arrived, if those
     /// since the previous answer have.
     whole: u32,
@@ -72,13 +72,14 @@ impl Loss {
     }
 
     fn judge(&mut self, sequence: u32, arrived: u32) {
-        let (before, had_arrived) = self.told.unwrap_or((sequence.wrapping_sub(1), arrived.wrapping_sub(1)));
+        let (before, had_arrived) =
+            self.reported.unwrap_or((sequence.wrapping_sub(1), arrived.wrapping_sub(1)));
         let sent = sequence.wrapping_sub(before).cast_signed();
         if sent <= 0 {
             // A later probe has overtaken it, and its answer has counted this one as lost or as arrived.
             return;
         }
-        self.told = Some((sequence, arrived));
+        self.reported = Some((sequence, arrived));
         let came = arrived.wrapping_sub(had_arrived).cast_signed();
         if came < 0 || came > sent.saturating_add(PENDING_MAX as i32) {
             // The node's count has restarted.
@@ -154,7 +155,7 @@ impl Loss {
     /// How many probes had arrived by the latest answer.
     #[cfg(test)]
     pub fn arrived(&self) -> u32 {
-        self.told.map_or(0, |told| told.1)
+        self.reported.map_or(0, |reported| reported.1)
     }
 
     /// Returns true if a probe sent before `before` is still in flight.
@@ -232,7 +233,7 @@ mod tests {
 
     /// Sends a probe per time unit. Probes for which `there` is false do not arrive, nor do the answers to
     /// those for which `back` is false.
-    fn told(
+    fn reported(
         probes: u32,
         there: impl Fn(u32) -> bool,
         back: impl Fn(u32) -> bool,
@@ -255,21 +256,21 @@ mod tests {
     #[test]
     fn one_percent_is_judged_over_hundreds() {
         let lossy = |at| at % 50 != 49;
-        told(JUDGED_OVER + 1, lossy, |_| true, |at, loss| assert_eq!(loss.is_grey(0), at == JUDGED_OVER));
+        reported(JUDGED_OVER + 1, lossy, |_| true, |at, loss| assert_eq!(loss.is_grey(0), at == JUDGED_OVER));
         let lossy = |at: u32| at % 50 != 49 || at >= JUDGED_OVER;
-        assert!(told(4 * JUDGED_OVER, lossy, |_| true, |_, _| ()).is_clean(0));
+        assert!(reported(4 * JUDGED_OVER, lossy, |_| true, |_, _| ()).is_clean(0));
     }
 
     #[test]
     fn what_is_lost_on_the_way_back_is_not_lost_on_the_path() {
-        let loss = told(1000, |_| true, |at| at % 4 != 3, |_, loss| assert!(!loss.is_grey(0)));
+        let loss = reported(1000, |_| true, |at| at % 4 != 3, |_, loss| assert!(!loss.is_grey(0)));
         assert_eq!(
             (loss.judged().1, loss.misses(), loss.recent()),
             (1, 1, 0),
-            "the last one is not known yet"
+            "the last one is still unknown"
         );
         assert!(loss.is_clean(0) && loss.risk() > 0);
-        assert!(told(1000, |at| at % 50 != 0, |at| at % 4 != 3, |_, _| ()).is_grey(0));
+        assert!(reported(1000, |at| at % 50 != 0, |at| at % 4 != 3, |_, _| ()).is_grey(0));
     }
 
     #[test]

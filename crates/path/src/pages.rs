@@ -28,7 +28,7 @@ fn parts(answer: &Value) -> Vec<Part> {
 fn one(app: &Value) -> Vec<Part> {
     let mut facts = vec![("paths", format!("{}: {}", word(&app["name"]), word(&app["scheme"])))];
     if let Some(obstacle) = app["obstacle"].as_str() {
-        facts.push(("does not run", obstacle.to_string()));
+        facts.push(("not running", obstacle.to_string()));
     }
     if let Some(event) = items(&app["events"]).last() {
         facts.push(("last", word(&event["what"]).to_string()));

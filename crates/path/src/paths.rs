@@ -85,7 +85,7 @@ pub enum State {
     New,
     /// It has no faults.
     Good,
-    /// Its queue is long, or its packets are marked or lost: used less.
+    /// Its queue is long, or its packets are ECN-marked or lost: used less.
     Congested,
     /// It loses more than 1 % of its probes beyond the loss common to all paths, or loses large frames: used
     /// only if no path without faults is alive.
@@ -127,7 +127,7 @@ pub enum Reason {
     Timeouts,
     /// This many consecutive probes were answered.
     Answers,
-    /// Its weight is full again.
+    /// Its weight is back to full again.
     Ramp,
 }
 
@@ -149,19 +149,19 @@ impl fmt::Display for Reason {
         f.write_str(match self {
             Reason::Found => "found",
             Reason::Answered => "first probe answered",
-            Reason::Delay => "longer queue than the best path's",
-            Reason::Marks => "packets are marked",
-            Reason::Drops => "probes were lost lately",
-            Reason::Relief => "queue, marks and losses are gone",
-            Reason::Misses => "probes in a row lost",
+            Reason::Delay => "longer queue than the best path",
+            Reason::Marks => "packets are ECN-marked",
+            Reason::Drops => "probes were lost recently",
+            Reason::Relief => "no more queueing, marks or losses",
+            Reason::Misses => "consecutive probes lost",
             Reason::Loss => "more than 1 % of the probes lost",
-            Reason::Clean => "loss is gone",
+            Reason::Clean => "no more loss",
             Reason::LargeLost => "large frames are lost",
-            Reason::LargePass => "large frames pass again",
-            Reason::Arrived => "its probes had arrived, only answers were lost",
-            Reason::Timeouts => "flows ran into timeouts",
-            Reason::Answers => "probes in a row answered",
-            Reason::Ramp => "weight is full",
+            Reason::LargePass => "large frames get through again",
+            Reason::Arrived => "its probes arrived, only the answers were lost",
+            Reason::Timeouts => "flows hit retransmission timeouts",
+            Reason::Answers => "consecutive probes answered",
+            Reason::Ramp => "weight is back to full",
         })
     }
 }

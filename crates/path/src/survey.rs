@@ -93,8 +93,8 @@ impl Surveyed {
     pub fn forgeries(&self) -> Option<String> {
         (self.wrong >= WRONG_MAX).then(|| {
             format!(
-                "{} ICMP messages quote no probe of ours: somebody forges answers of routers? After \
-                 {WRONG_MAX}, only those count that quote a whole cookie",
+                "{} ICMP messages quote none of our probes: is somebody forging router answers? After \
+                 {WRONG_MAX}, only messages that quote a whole cookie count",
                 self.wrong
             )
         })
@@ -289,7 +289,7 @@ impl Survey {
         }
     }
 
-    /// Tries further ports if so many paths were found that there may be more.
+    /// Tries further ports if the number of paths found suggests that there are more.
     fn extend(&mut self) -> bool {
         let needed = ports_needed(distinct(&self.result().seen).len());
         let more = needed.saturating_sub(self.ports.len()).min(self.further.len());

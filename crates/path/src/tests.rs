@@ -1,7 +1,7 @@
 //! What the app answers from the published state.
 
 use super::app::PathApp;
-use super::{Board, Fabric, FlowRow, NodeTold, PathTold, Told, text};
+use super::{Board, Fabric, FlowRow, NodeReport, PathReport, PathsReport, text};
 use crate::scheme::Scheme;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
@@ -30,9 +30,9 @@ fn app() -> PathApp {
     PathApp { fabric, board: Board::default(), waiting: Vec::new(), wake_ns: None }
 }
 
-fn told() -> Told {
+fn snapshot() -> PathsReport {
     let hops = vec![None, Some([10, 9, 1, 2].into())];
-    let path = PathTold {
+    let path = PathReport {
         port: 50_001,
         hops,
         state: "good".into(),
@@ -40,12 +40,13 @@ fn told() -> Told {
         lost: 1,
         probes: 200,
         bytes: 4200,
-        ..PathTold::default()
+        ..PathReport::default()
     };
-    let node = NodeTold { address: PEER, state: "1 path".into(), large_bytes: 1500, paths: vec![path] };
-    let mut told = Told { nodes: vec![node], counts: vec![("path_steered", 3)], ..Told::default() };
-    told.note(5, "path 0 to 10.0.2.1 is good".into());
-    told
+    let node = NodeReport { address: PEER, state: "1 path".into(), large_bytes: 1500, paths: vec![path] };
+    let mut snapshot =
+        PathsReport { nodes: vec![node], counts: vec![("path_steered", 3)], ..PathsReport::default() };
+    snapshot.note(5, "path 0 to 10.0.2.1 is good".into());
+    snapshot
 }
 
 fn asked(app: &mut PathApp, request: &str) -> Vec<Action> {
@@ -63,7 +64,7 @@ fn answer(actions: &[Action]) -> Value {
 fn what_was_told_is_shown() {
     let mut app = app();
     assert!(text::show(&answer(&asked(&mut app, "show"))).contains("without `key`"));
-    *app.board.look() = told();
+    *app.board.look() = snapshot();
     let shown = answer(&asked(&mut app, "show"));
     let path = &shown["nodes"][0]["paths"][0];
     assert_eq!((&path["hops"], &path["queue_us"]), (&json!(["*", "10.9.1.2"]), &json!(1.5)));
@@ -118,7 +119,7 @@ fn flows_are_asked_for_and_waited_for() {
 #[test]
 fn a_successor_keeps_the_board_if_nothing_has_changed() {
     let old = app();
-    *old.board.look() = told();
+    *old.board.look() = snapshot();
     let mut same = app();
     same.inherit(Box::new(old.clone()));
     assert_eq!(same.board.look().nodes.len(), 1);
@@ -131,14 +132,14 @@ fn a_successor_keeps_the_board_if_nothing_has_changed() {
 #[test]
 fn two_hundred_nodes_are_shown_within_bounds() {
     let mut app = app();
-    let path = told().nodes[0].paths[0].clone();
-    let node = |at: u32| NodeTold {
+    let path = snapshot().nodes[0].paths[0].clone();
+    let node = |at: u32| NodeReport {
         address: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)),
         state: "16 paths".into(),
         large_bytes: 1500,
         paths: vec![path.clone(); 16],
     };
-    let mut many = Told { nodes: (0..200).map(node).collect(), ..Told::default() };
+    let mut many = PathsReport { nodes: (0..200).map(node).collect(), ..PathsReport::default() };
     (0..10_000).for_each(|at| many.note(at, format!("path 0 to 10.0.0.1 is failed: event {at}")));
     *app.board.look() = many;
     let shown = answer(&asked(&mut app, "show"));

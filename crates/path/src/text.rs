@@ -18,10 +18,10 @@ pub fn show(answer: &Value) -> String {
         answer["vxlan_port"]
     );
     if let Some(obstacle) = answer["obstacle"].as_str() {
-        let _ = writeln!(text, "  does not run: {obstacle}");
+        let _ = writeln!(text, "  not running: {obstacle}");
     }
     if answer["authenticated"] == false {
-        text += "  without `key`: who sends from a peer's address is believed\n";
+        text += "  without `key`: anyone who sends from a peer's address is trusted\n";
     }
     for node in items(&answer["nodes"]) {
         let _ = writeln!(text, "  {}: {}", word(&node["address"]), word(&node["state"]));
@@ -51,7 +51,8 @@ fn large(node: &Value) -> String {
     match (of("lost"), of("unanswered")) {
         (0, 0) => String::new(),
         (0, _) => format!(
-            "    no probe of {bytes} bytes was answered: an older weir, or a smaller MTU on the way\n"
+            "    no probe of {bytes} bytes was answered: the peer runs an older weir, or the path has a \
+             smaller MTU\n"
         ),
         (lost, _) => format!(
             "    {lost} of {} paths lose packets of {bytes} bytes: an MTU is smaller there\n",

@@ -27,33 +27,33 @@ const SOURCES_LEAST: u16 = 32;
 
 /// The keys of both forms; `only` says which form has a key.
 pub(super) const KEYS: &[Key] = weir_config::keys! {
-    needed "name": Shape::Name, "what it is called";
-    "uplink": Shape::Text, "the kernel's interface by which tunnels leave, or else `port`" only "uplink";
-    "port": Shape::Name, "the port of weir by which tunnels leave, or else `uplink`" only "port";
-    needed "peers": Shape::List(&Shape::Ip), "underlay addresses of remote nodes; with `port` of IPv4";
+    needed "name": Shape::Name, "its name";
+    "uplink": Shape::Text, "the kernel interface through which tunnels leave; or `port`" only "uplink";
+    "port": Shape::Name, "the weir port through which tunnels leave; or `uplink`" only "port";
+    needed "peers": Shape::List(&Shape::Ip), "underlay addresses of remote nodes; IPv4 only with `port`";
     "local": Shape::Ip, "our underlay address; with `uplink` by default that of the route to the peer";
     "scheme": Shape::Words(|| words(&SCHEMES)), "how a path is chosen" or "adaptive";
     "vxlan_port": Shape::Number(1, 65_535), "the UDP port of VXLAN" or "4789" only "uplink";
-    "sources": Shape::Text, "UDP source ports that may be used" or "49152-65535";
+    "sources": Shape::Text, "the UDP source ports that may be used" or "49152-65535";
     "ports": Shape::List(&Shape::Number(1, 65_535)), "the UDP source ports that are paths" only "port";
-    "input": Shape::Name, "the port or bond where tunnels come from, and go to" only "port";
+    "input": Shape::Name, "the port or bond where tunnel traffic enters and leaves" only "port";
     "root": Shape::Name, "the pipe that frames from the fabric enter, instead of `input`" only "port";
     "mac": Shape::Mac, "the MAC address of probes, by default the port's" only "port";
     "next_hop": Shape::Mac, "the MAC address of the next hop to peers" only "port";
     "headers": Shape::Words(|| words(&HEADERS)), "the headers that tell flows apart" or "inner" only "port";
-    "idle_gap": Shape::Time, "a bucket unused for so long may move, by default by `rate`" only "port";
-    "idle_timeout": Shape::Time, "a flow idle for longer is a new one" or "10s" only "port";
+    "idle_gap": Shape::Time, "a bucket idle for this long may move; by default from `rate`" only "port";
+    "idle_timeout": Shape::Time, "a flow idle for longer counts as new" or "10s" only "port";
     "dscp": Shape::Number(0, 63), "the DSCP of encapsulated frames, and so of probes" or "0";
     "rate": Shape::Number(1, 1_000_000), "the rate of one path, in Mbit/s" or "10000";
     "flows": Shape::Number(1, 1 << 22), "how many flows are kept" or "65536";
     "probe": Shape::Map(PROBE_KEYS), "how often paths are probed";
-    "key": Shape::Text, "32 hexadecimal digits, the same on all nodes: only who knows them is answered";
+    "key": Shape::Text, "32 hexadecimal digits, the same on all nodes: only nodes that know them get answers";
 };
 const PROBE_KEYS: &[Key] = weir_config::keys! {
-    "interval": Shape::Time, "between two probes of a path to a node in use" or "10ms";
-    "idle_interval": Shape::Time, "the same for a node that nothing is sent to" or "1s";
-    "discover": Shape::Time, "how often paths are discovered anew" or "15s";
-    "answers": Shape::Number(1, 1_000_000), "probes of a peer that are answered, per second" or "5000";
+    "interval": Shape::Time, "the time between two probes of a path to a node in use" or "10ms";
+    "idle_interval": Shape::Time, "the same for a node that gets no traffic" or "1s";
+    "discover": Shape::Time, "how often paths are rediscovered" or "15s";
+    "answers": Shape::Number(1, 1_000_000), "how many probes of a peer are answered per second" or "5000";
 };
 const SCHEMES: [(&str, Scheme); 5] = [
     ("ecmp", Scheme::Ecmp),
@@ -118,8 +118,8 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
 fn at_port(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
     let Some((one, section)) = port::read(item, scope) else { return };
     if let Some(other) = all.ports.iter().find(|other| other.port == one.port) {
-        let message = format!("`{}` has the port `{}` already", other.name, one.port_name);
-        scope.report.error_help(span_of(&section, "port"), message, "write its peers there");
+        let message = format!("`{}` already uses the port `{}`", other.name, one.port_name);
+        scope.report.error_help(span_of(&section, "port"), message, "add the peers there");
     } else if all.is_new(&one.name, &section, scope) {
         all.ports.push(one);
     }
@@ -128,8 +128,8 @@ fn at_port(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
 fn at_uplink(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
     let Some((fabric, section)) = fabric(item, scope) else { return };
     if let Some(other) = all.fabrics.iter().find(|other| other.fabric.uplink == fabric.uplink) {
-        let message = format!("`{}` has the uplink `{}` already", other.fabric.name, fabric.uplink);
-        scope.report.error_help(span_of(&section, "uplink"), message, "write its peers there");
+        let message = format!("`{}` already uses the uplink `{}`", other.fabric.name, fabric.uplink);
+        scope.report.error_help(span_of(&section, "uplink"), message, "add the peers there");
     } else if all.is_new(&fabric.name, &section, scope) {
         all.fabrics.push(Wanted { fabric, board: Board::default() });
     }
@@ -180,8 +180,8 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     let local = local(&section, &peers, report);
     let scheme = section.choice("scheme", &SCHEMES, report);
     if scheme == Some(Scheme::DocaAr) && peers.iter().any(IpAddr::is_ipv6) {
-        let message = "`doca_ar` is there to compare with, over IPv4 only";
-        report.error_help(span_of(&section, "scheme"), message, "take another scheme, or peers of IPv4");
+        let message = "`doca_ar` exists for comparison, and only for IPv4";
+        report.error_help(span_of(&section, "scheme"), message, "use another scheme, or IPv4 peers");
     }
     let sources = sources(&section, report);
     let secret = section.get("key").and_then(|node| secret(node, report));
@@ -216,7 +216,7 @@ fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {
     let node = section.needed("uplink", report)?;
     let uplink = text(node, "the name of an interface", report)?;
     if uplink.is_empty() || uplink.len() > 15 || uplink.contains(['/', ' ']) {
-        report.error(node.span, "no interface can have this name: 1 to 15 letters, without `/` and spaces");
+        report.error(node.span, "not a valid interface name: use 1 to 15 characters, without `/` and spaces");
         return None;
     }
     Some(uplink.to_string())
@@ -227,8 +227,8 @@ fn local(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) -> Option
     let node = section.get("local")?;
     let local = parsed::<IpAddr>(node, "an IP address", report)?;
     if let Some(other) = peers.iter().find(|peer| peer.is_ipv4() != local.is_ipv4()) {
-        let message = format!("{local} cannot send to {other}, which is of the other version of IP");
-        let help = "leave `local` out: it is that of the route to each peer then";
+        let message = format!("{local} cannot send to {other}: they have different IP versions");
+        let help = "omit `local`: it is then taken from the route to each peer";
         report.error_help(node.span, message, help);
     }
     Some(local)
@@ -259,7 +259,7 @@ where
     for item in items {
         let Some(peer) = parsed::<A>(item, what, report) else { continue };
         if !is_of_a_node(peer.into()) {
-            report.error(item.span, format!("{peer} is no address of a remote node"));
+            report.error(item.span, format!("{peer} cannot be the address of a remote node"));
         } else if peers.contains(&peer) {
             report.error(item.span, format!("{peer} is listed twice"));
         } else {
@@ -267,9 +267,9 @@ where
         }
     }
     if peers.len() > PEERS_MAX {
-        report.error(node.span, format!("there are {} peers, and {PEERS_MAX} at most", peers.len()));
+        report.error(node.span, format!("there are {} peers, but the limit is {PEERS_MAX}", peers.len()));
     } else if items.is_empty() && report.errors() == before {
-        report.error(node.span, "no peers: name the underlay address of one remote node at least");
+        report.error(node.span, "no peers: name the underlay address of at least one remote node");
     }
     peers
 }
@@ -284,12 +284,12 @@ pub(super) fn sources(section: &Section<'_>, report: &mut Report) -> Option<[u16
     match ends {
         Some([first, last]) if first > 0 && last >= first && last - first >= SOURCES_LEAST - 1 => ends,
         Some(_) => {
-            let help = format!("write the lower port first, and {SOURCES_LEAST} ports at least");
+            let help = format!("write the lower port first, and at least {SOURCES_LEAST} ports");
             report.error_help(node.span, "this range of ports cannot be used", help);
             None
         }
         None => {
-            report.error_help(node.span, "this is no range of ports", "write it as 49152-65535");
+            report.error_help(node.span, "this is not a range of ports", "write it as 49152-65535");
             None
         }
     }
@@ -302,7 +302,7 @@ pub(super) fn secret(node: &Node, report: &mut Report) -> Option<Secret> {
     match (half(0..16), half(16..32)) {
         (Some(first), Some(second)) if is_plain => Some(Secret([first, second])),
         _ => {
-            let help = "make one by `openssl rand -hex 16`, and quote it";
+            let help = "generate one with `openssl rand -hex 16`, and quote it";
             report.error_help(node.span, "a key has 32 hexadecimal digits", help);
             None
         }
@@ -323,8 +323,8 @@ pub(super) fn probe(section: &Section<'_>, form: &str, report: &mut Report) -> [
             let span = probe.get(key).map_or(section.span, |node| node.span);
             report.error_help(
                 span,
-                format!("`{key}` cannot be this"),
-                "write 1 ms at least; `interval` 10 s at most",
+                format!("`{key}` is out of range"),
+                "write at least 1 ms; `interval` at most 10 s",
             );
         }
         time

@@ -108,8 +108,8 @@ fn senders_do_not_run_to_the_good_link_and_back() {
             // link stays near its mean, and its queue never counts as long.
             assert!(swing < 0.33 && deviation < 0.06, "{case}");
             assert!(longest < LONG, "{case}");
-            assert!(mean > 0.24, "the good link gets no less than others: {case}");
-            assert!(background < 98 || mean > 0.75, "what others fill is left: {case}");
+            assert!(mean > 0.24, "the good link gets no less than the others: {case}");
+            assert!(background < 98 || mean > 0.75, "a link that others fill is avoided: {case}");
         }
     }
 }

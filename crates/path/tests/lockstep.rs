@@ -188,7 +188,7 @@ fn flowlets_and_frames_get_the_same_random_ports_in_both() {
             Scheme::LetFlow => {
                 assert!(counted == moves && (100..FRAMES).contains(&moves), "{counted} {moves}")
             }
-            _ => assert_eq!(counted, 0, "nothing is kept of a flow"),
+            _ => assert_eq!(counted, 0, "no state is kept for a flow"),
         }
         assert_eq!(pair.programs.counters().steered, u64::from(FRAMES));
     }

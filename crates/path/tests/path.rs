@@ -168,7 +168,7 @@ fn a_flow_leaves_a_bad_path_after_a_pause_and_not_before() {
     let before: Vec<u16> = (0..50).map(|flow| sent(&mut programs, &data(PEER, KERNEL_PORT, flow))).collect();
     programs.set_peer(PEER, &peer([true; 4], [1 << 30, 0, 0, 0])).unwrap();
     let same = (0..50).map(|flow| sent(&mut programs, &data(PEER, KERNEL_PORT, flow)));
-    assert_eq!(same.collect::<Vec<_>>(), before, "nobody paused");
+    assert_eq!(same.collect::<Vec<_>>(), before, "no flow paused");
     programs.set(&PathSettings { gap_us: 0, ..SETTINGS }).unwrap();
     let after: Vec<u16> = (0..50).map(|flow| sent(&mut programs, &data(PEER, KERNEL_PORT, flow))).collect();
     let on_bad = |ports: &[u16]| ports.iter().filter(|port| **port == PORTS[0]).count();
@@ -316,7 +316,7 @@ fn a_probe_is_answered_once_and_the_answer_is_collected() {
     // The same two programs also act as the peer that sent the probe.
     programs.set_peer(HERE, &peer([true; 4], [0; 4])).unwrap();
     assert_eq!(programs.test_egress(&back).unwrap(), (PASS, back.clone()), "an answer is not stamped");
-    assert_eq!(programs.test_reflect(&back).unwrap().0, SHOT, "user space has it");
+    assert_eq!(programs.test_reflect(&back).unwrap().0, SHOT, "it reaches user space");
     let answer = programs.answer().unwrap();
     assert_eq!((answer.peer, answer.session, answer.number, answer.port), (1, 7, 1, 50_000));
     assert_eq!((answer.marked, answer.ttl, answer.arrived), (true, 61, 1));
@@ -368,7 +368,7 @@ fn what_is_for_another_node_is_left_to_it() {
     }
     assert!(programs.answer().is_none());
     programs.set_locals(&[STRANGER]).unwrap();
-    assert_eq!(programs.test_reflect(&here).unwrap().0, PASS, "the address has gone elsewhere");
+    assert_eq!(programs.test_reflect(&here).unwrap().0, PASS, "the address has moved");
     programs.set_locals(&[HERE]).unwrap();
     assert_eq!(programs.test_reflect(&here).unwrap().0, REDIRECT);
 }
@@ -376,19 +376,19 @@ fn what_is_for_another_node_is_left_to_it() {
 #[test]
 fn an_answer_tells_how_many_probes_of_its_path_have_come() {
     let Some(mut programs) = load(&PathSettings { answers: 1, answers_burst: 2, ..SETTINGS }) else { return };
-    let told = |programs: &mut TcPath, probe: Packet| {
+    let answered = |programs: &mut TcPath, probe: Packet| {
         let (verdict, frame) = asked(programs, &probe);
         (verdict == REDIRECT).then(|| Packet::read(&frame, 4789, SECRET).unwrap().arrived)
     };
-    assert_eq!(told(&mut programs, probe(1)), Some(1));
-    assert_eq!(told(&mut programs, Packet { path: 4, ..probe(2) }), Some(1));
-    assert_eq!(told(&mut programs, Packet { path: wire::NO_PATH, ..probe(3) }), Some(0));
+    assert_eq!(answered(&mut programs, probe(1)), Some(1));
+    assert_eq!(answered(&mut programs, Packet { path: 4, ..probe(2) }), Some(1));
+    assert_eq!(answered(&mut programs, Packet { path: wire::NO_PATH, ..probe(3) }), Some(0));
     // Probes beyond the rate are counted, too, but duplicates are not.
-    assert_eq!((4..=10).filter_map(|number| told(&mut programs, probe(number))).count(), 0);
+    assert_eq!((4..=10).filter_map(|number| answered(&mut programs, probe(number))).count(), 0);
     programs.set(&PathSettings { answers: 1, answers_burst: 4, ..SETTINGS }).unwrap();
-    assert_eq!(told(&mut programs, probe(10)), None);
-    assert_eq!(told(&mut programs, probe(11)), Some(9));
-    assert_eq!(told(&mut programs, Packet { session: 8, ..probe(1) }), Some(1), "the peer has started anew");
+    assert_eq!(answered(&mut programs, probe(10)), None);
+    assert_eq!(answered(&mut programs, probe(11)), Some(9));
+    assert_eq!(answered(&mut programs, Packet { session: 8, ..probe(1) }), Some(1), "the peer has restarted");
 }
 
 #[test]

@@ -181,7 +181,7 @@ fn a_probe_over_ipv6_is_answered_once_and_the_answer_is_collected() {
     // The same programs also act as the peer that sent the probe.
     programs.set_peer(HERE, &PathPeer { index: 2, paths: Vec::new() }).unwrap();
     assert_eq!(programs.test_egress(&back).unwrap(), (PASS, back.clone()), "an answer is not stamped");
-    assert_eq!(programs.test_reflect(&back).unwrap().0, SHOT, "user space has it");
+    assert_eq!(programs.test_reflect(&back).unwrap().0, SHOT, "it reaches user space");
     let collected = programs.answer().unwrap();
     assert_eq!((collected.peer, collected.session, collected.number, collected.port), (2, 7, 1, 50_000));
     assert_eq!((collected.marked, collected.ttl, collected.arrived), (true, 61, 1));

@@ -36,7 +36,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let took = forward(&mut input, &mut output, &mut pools, Duration::from_secs(seconds.parse()?), swap);
     let sent = output.statistics().transmitted;
     println!(
-        "{:.2} Mpps, {:.1} ns a frame",
+        "{:.2} Mpps, {:.1} ns per frame",
         sent as f64 / took.as_secs_f64() / 1e6,
         took.as_nanos() as f64 / sent as f64
     );

@@ -81,7 +81,7 @@ impl WorkerPorts {
         let spent_ns = spent.tv_sec as f64 * 1e9 + spent.tv_nsec as f64;
         let frames: u64 =
             self.ports.iter().map(Port::statistics).map(|one| one.received.max(one.transmitted)).sum();
-        println!("{:.0} ns of processor time a frame and port", spent_ns / frames as f64);
+        println!("{:.0} ns of processor time per frame and port", spent_ns / frames as f64);
         for port in &mut self.ports {
             println!("{} {:?} {:?}", port.name(), port.statistics(), port.extra_statistics());
             port.close(&mut self.pools);

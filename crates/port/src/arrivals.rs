@@ -325,7 +325,7 @@ mod tests {
         // A frame arrives each microsecond, and fewer are taken than arrive.
         for _ in 0..10 {
             port.arrive(90_000);
-            assert!(port.waiting <= port.left, "{} wait, {} are left", port.waiting, port.left);
+            assert!(port.waiting <= port.left, "{} waiting, {} left", port.waiting, port.left);
             take(&mut pools, &mut port);
         }
         assert_eq!((port.statistics().received, port.statistics().lost_before), (100, 0));
@@ -356,7 +356,7 @@ mod tests {
         processor.set(1_000_000);
         assert_eq!(clock.advance(15_000_000), 1_000_000);
         processor.set(1_010_000);
-        assert_eq!(clock.advance(15_010_000), 10_000, "too short for a look at the processor's clock");
+        assert_eq!(clock.advance(15_010_000), 10_000, "too short to read the processor's clock");
         assert_eq!((clock.now_ns, clock.taken_ns), (1_010_000, 9_000_000));
     }
 
@@ -391,7 +391,7 @@ mod tests {
             port.set_time(now_ns);
             take(&mut pools, &mut port);
             now_ns += 10_000;
-            assert!(now_ns < 10_000_000_000, "the search has an end");
+            assert!(now_ns < 10_000_000_000, "the search terminates");
         }
         assert!((port.lossless / 6.4e6 - 1.0).abs() < 0.04, "{}", port.lossless);
         assert!((port.rate / port.lossless - 0.8).abs() < 1e-9);

@@ -463,7 +463,7 @@ impl Port for FaultPort {
         {
             self.received += 1;
             self.received_bytes += frame.len() as u64;
-            batch.push(frame).expect("the loop asked for space");
+            batch.push(frame).expect("the loop checked for space");
         }
     }
 

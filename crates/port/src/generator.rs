@@ -131,8 +131,8 @@ fn udp_patch(template: &[u8], (source, destination, sport, dport): UdpFlow) -> [
 fn copy(to: &mut [u8], from: &[u8]) {
     #[inline(always)]
     fn fixed<const N: usize>(to: &mut [u8], from: &[u8]) {
-        let to: &mut [u8; N] = to.try_into().expect("the caller looked at the length");
-        *to = *<&[u8; N]>::try_from(from).expect("the caller looked at the length");
+        let to: &mut [u8; N] = to.try_into().expect("the caller checked the length");
+        *to = *<&[u8; N]>::try_from(from).expect("the caller checked the length");
     }
     match from.len() {
         64 => fixed::<64>(to, from),

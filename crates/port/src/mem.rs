@@ -117,7 +117,7 @@ impl Port for MemPort {
             self.statistics.received += 1;
             self.statistics.received_bytes += bytes.len() as u64;
             if frame.fill(bytes).is_ok() {
-                batch.push(frame).expect("the loop asked for space");
+                batch.push(frame).expect("the loop checked for space");
             } else {
                 pool.give(frame);
                 self.statistics.oversize += 1;

@@ -248,7 +248,7 @@ impl Port for TracePort {
     }
 
     fn remarks(&self) -> Vec<Remark> {
-        let remark = |error| Remark { text: format!("its trace cannot be written: {error}"), is_error: true };
+        let remark = |error| Remark { text: format!("cannot write its trace: {error}"), is_error: true };
         self.inner.remarks().into_iter().chain(self.errors().map(remark)).collect()
     }
 

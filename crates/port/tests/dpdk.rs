@@ -251,7 +251,7 @@ fn a_wire_in_memory_is_up_while_both_ends_are_there() {
         let socket = file("memif");
         let server = open(eal, &memif("server", 0, &socket), &pool);
         let link = server.link();
-        assert_eq!(link.state(), LinkState::default(), "nobody is at the other end");
+        assert_eq!(link.state(), LinkState::default(), "nothing is attached at the other end");
         // The driver reports this speed, which is meaningless.
         let speed_bps = Some(100_000_000_000);
         for _ in 0..2 {
@@ -261,7 +261,7 @@ fn a_wire_in_memory_is_up_while_both_ends_are_there() {
             assert_eq!(wait_for_link(&other, true), LinkState { up: true, speed_bps });
             drop(client);
             assert_eq!(wait_for_link(&link, false), LinkState::default());
-            assert_eq!(other.state(), LinkState::default(), "a port that is closed is down");
+            assert_eq!(other.state(), LinkState::default(), "a closed port is down");
         }
         drop(server);
         assert_eq!(link.state(), LinkState::default());

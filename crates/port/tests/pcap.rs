@@ -96,7 +96,7 @@ fn read_through(bytes: &[u8], buffer: usize) -> (Vec<Record>, Option<ReadError>)
     };
     let (mut records, mut wrong) = (Vec::new(), None);
     for record in reader {
-        assert!(wrong.is_none(), "nothing comes after an error");
+        assert!(wrong.is_none(), "no frame follows an error");
         match record {
             Ok(record) => records.push(record),
             Err(error) => wrong = Some(error),
@@ -262,7 +262,8 @@ fn errors_in_classic_pcap_say_where_and_what_and_keep_the_records_before() {
         (
             b"\x1f\x8b\x08\x00".to_vec(),
             0,
-            "byte 0: not a recording: it begins with 1f 8b 08 00, neither pcap nor pcapng (gzip: unpack it \
+            "byte 0: not a recording: it begins with 1f 8b 08 00, which is neither pcap nor pcapng (gzip: \
+             unpack it \
                 first)",
         ),
         (
@@ -273,8 +274,8 @@ fn errors_in_classic_pcap_say_where_and_what_and_keep_the_records_before() {
         (
             File::classic(true, 0xa1b2_c3d4, 113).bytes,
             0,
-            "byte 20: link type 113 (LINUX_SLL, a recording of `any`): weir reads Ethernet (1) only; record \
-                on one Ethernet interface",
+            "byte 20: link type 113 (LINUX_SLL, a recording of `any`): weir reads only Ethernet (1); record \
+             on one Ethernet interface",
         ),
         (
             good.clone().raw(&[0; 15]).bytes,
@@ -322,8 +323,8 @@ fn errors_in_pcapng_say_where_and_what_and_keep_the_records_before() {
         (
             ng.clone().interface(113, |options| options).packet(1, 0, 0, b"").bytes,
             0,
-            "byte 80: link type 113 (LINUX_SLL, a recording of `any`): weir reads Ethernet (1) only; record \
-                on one Ethernet interface",
+            "byte 80: link type 113 (LINUX_SLL, a recording of `any`): weir reads only Ethernet (1); record \
+             on one Ethernet interface",
         ),
     ];
     check_errors(cases);
@@ -441,12 +442,12 @@ fn a_corrupt_recording_ends_the_port_and_its_mode_says_where() {
     port.receive(&mut pools, &mut batch);
     assert_eq!((batch.len(), port.exhausted()), (1, true));
     let expected =
-        "pcap, cut short at byte 43: the file ends within a record's header: expected 16 bytes, found 1";
+        "pcap, truncated at byte 43: the file ends within a record's header: expected 16 bytes, found 1";
     assert_eq!(port.mode(), expected);
     pools.give(batch.take(0));
 }
 
-/// A disk that is full may still take a part: what is whole in the file is transmitted, the rest is not.
+/// A disk that is full may still take a part: what is complete in the file is transmitted, the rest is not.
 #[test]
 fn frames_that_an_output_did_not_take_are_not_transmitted() {
     let input: Vec<_> = (0..8).map(|i| record(i, 1500, &[0; 1500])).collect();
@@ -470,7 +471,13 @@ fn frames_that_an_output_did_not_take_are_not_transmitted() {
     let remarks = port.remarks();
     assert!(remarks.len() == 1 && remarks[0].is_error, "{remarks:?}");
     let text = &remarks[0].text;
-    assert!(text.starts_with("out.pcap cannot be written: ") && text.ends_with("6 frames are missing in it"));
+    assert!(
+        text.starts_with("out.pcap cannot be written: ")
+            && text.ends_with(
+                "6 frames are missing from \
+        it"
+            )
+    );
     assert_eq!(pools.first().available(), 8);
 }
 

@@ -159,7 +159,7 @@ fn damage_is_counted_and_the_seed_decides_it() {
     let (frames, truncated, corrupted) = run(9, 0);
     assert_eq!(frames.iter().filter(|bytes| bytes.len() < 20).count() as u64, truncated);
     assert!((15..35).contains(&truncated) && (15..35).contains(&corrupted));
-    assert_eq!(run(9, ALWAYS).0, frames, "the directions and the kinds throw dice of their own");
+    assert_eq!(run(9, ALWAYS).0, frames, "each direction and kind of fault draws its own random numbers");
     assert_ne!(run(10, 0).0, frames);
 }
 
@@ -233,7 +233,7 @@ fn run(faults: Faults, chunks: u32, steps: &[(u8, u8, u16)]) -> WrapperRun {
     }
     let held = port.statistics().held;
     assert_eq!(port.close(&mut pools), held);
-    assert_eq!(pools.first().available(), chunks as usize, "every frame is home");
+    assert_eq!(pools.first().available(), chunks as usize, "every frame is back in its pool");
     assert!(port.statistics().oversize <= oversize);
     left.extend(popped(&wire));
     let duplicated = count(&port, "transmit_duplicated");
@@ -241,7 +241,7 @@ fn run(faults: Faults, chunks: u32, steps: &[(u8, u8, u16)]) -> WrapperRun {
     assert_eq!(
         left.len() as u64,
         port.statistics().transmitted + duplicated - lost,
-        "the wire is the witness"
+        "the frames on the wire confirm it"
     );
     let kernel = std::iter::from_fn(|| wire.pop_kernel()).collect();
     WrapperRun { left, kernel, statistics: port.statistics(), extra: port.extra_statistics(), refused }
@@ -255,7 +255,7 @@ fn check(port: &FaultPort, pools: &Pools, wire: &MemWire, refused: u64, pushed: 
     let came = pushed - wire.waiting() as u64 + count(port, "receive_duplicated");
     assert_eq!(came, statistics.received + statistics.lost_before + count(port, "receive_late"));
     let out = u64::from(chunks) - pools.iter().map(|pool| pool.available() as u64).sum::<u64>();
-    assert_eq!(out, statistics.held + count(port, "receive_late"), "held is counted where frames lie");
+    assert_eq!(out, statistics.held + count(port, "receive_late"), "held frames are counted where they are");
 }
 
 fn rates() -> impl Strategy<Value = Rates> {
@@ -347,7 +347,7 @@ fn a_failing_output_does_not_disturb_the_traffic() {
         assert_eq!(receive(&mut pools, &mut port).len(), 1);
     }
     assert_eq!((count(&port, "trace_errors"), port.remarks().len()), (1, 1));
-    assert_eq!(count(&port, "trace_received"), 6, "what is whole in the file");
+    assert_eq!(count(&port, "trace_received"), 6, "what is complete in the file");
     assert_eq!(count(&port, "trace_received") + count(&port, "trace_received_left_out"), 50);
 }
 

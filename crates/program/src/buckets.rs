@@ -392,7 +392,7 @@ mod tests {
         let mut tables = GroupTables::new(&program(Fill::Wants, &["a", "b"]));
         let held = Arc::clone(tables.table(GroupId(0)));
         (0..3).for_each(|weight| drop(tables.publish(&weigh(weight)).unwrap()));
-        assert_eq!(Arc::strong_count(&held), 2, "the publisher holds it, too");
+        assert_eq!(Arc::strong_count(&held), 2, "the publisher also holds it");
         drop(held);
         drop(tables.publish(&weigh(9)).unwrap());
         assert_eq!(tables.retired.len(), 1, "all but the last are freed here");

@@ -243,7 +243,7 @@ pub enum ChangeError {
         what: String,
     },
     /// Other changes to the pipe are in progress.
-    #[error("other changes of pipe `{pipe}` are being carried out: try again when they are done")]
+    #[error("other changes to pipe `{pipe}` are in progress: try again when they are done")]
     Busy {
         /// The pipe's name.
         pipe: String,
@@ -255,10 +255,10 @@ pub enum ChangeError {
         pipe: String,
     },
     /// Another change of the batch changes the same entry.
-    #[error("an earlier change of the batch changes the same entry: a batch changes each entry once")]
+    #[error("an earlier change of the batch changes the same entry: a batch can change each entry only once")]
     Twice,
     /// A batch contains a change of a weight, or another batch.
-    #[error("a batch changes entries and given buckets: weights are changed one by one")]
+    #[error("a batch can change only entries and given buckets: change weights one by one")]
     Alone,
     /// A change in a batch was refused, and with it the whole batch.
     #[error("change {} of the batch: {why}", index + 1)]
@@ -339,7 +339,7 @@ impl Change {
         }
         match self {
             Change::SetWeight { .. } | Change::SetWeights { .. } if *fill == Fill::Given => {
-                filled("are given one by one, weights have no part in it: move buckets")
+                filled("are given one by one, and weights have no effect: move buckets")
             }
             Change::Publish { .. } if *fill == Fill::Given => filled("are given one by one: move them"),
             Change::Publish { targets: others, .. } if others.len() != targets.len() => {

@@ -143,7 +143,7 @@ mod tests {
         all.set_weight(0, 1);
         assert_eq!(glb_rows(&all), glb_rows(&group([1; 4])));
         all.set_weight(0, 0);
-        assert_eq!(glb_rows(&all), glb_rows(&group([0, 1, 1, 1])), "it drains now");
+        assert_eq!(glb_rows(&all), glb_rows(&group([0, 1, 1, 1])), "it is now draining");
     }
 
     #[test]

@@ -144,7 +144,7 @@ macro_rules! operations {
     )*) => {
         /// An operation of an action.
         #[derive(Clone, Copy, Debug, PartialEq)]
-        #[allow(clippy::large_enum_variant, reason = "a program has few, and they are copied")]
+        #[allow(clippy::large_enum_variant, reason = "a program has few operations, and they are copied")]
         pub enum Operation {$(
             #[doc = $help]
             $id $(($($place_type),*))? $({$(#[doc = concat!("`", stringify!($name), "`.")] $name: $type),*})?,
@@ -366,7 +366,7 @@ impl Encap {
         }
         if kind == TunnelKind::Gue {
             let slot = Slot::Either(&mut self.second_chance, ["false", "true"]);
-            let help = "does it say the second back end of the GLB director's row?";
+            let help = "does it carry the second back end of the GLB director's row?";
             list.push(optional("second_chance", help, slot));
             let slot = Slot::Either(&mut self.bare, ["0", "1"]);
             list.push(optional("variant", "its variant: 1 has no header", slot));

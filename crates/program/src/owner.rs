@@ -273,7 +273,7 @@ mod tests {
         same(OwnedBy::Src, [false, true, true]);
         same(OwnedBy::Dst, [false, true, false]);
         let [to, back] = [outer(whole, OwnedBy::Src), outer(back, OwnedBy::Dst)];
-        assert_eq!(to, back, "a host's flows out by src, and their answers by dst");
+        assert_eq!(to, back, "a host's outgoing flows are owned by src, their answers by dst");
     }
 
     #[test]

@@ -107,9 +107,7 @@ fn main() {
     for skew in if skews.is_empty() { vec![0.0, 0.8, 1.1, 1.5] } else { skews } {
         let flows = Zipf::new(FLOWS, skew, 1).take(PACKETS);
         let packets: Vec<Update<2>> = flows.map(|flow| Update::packet(five_tuple(flow), 64)).collect();
-        println!(
-            "Zipf {skew}: ns for each packet, alone and behind the aggregator, and what leaves it for each"
-        );
+        println!("Zipf {skew}: ns per packet, alone and behind the aggregator, and evictions per packet");
         if !only_all {
             policies(&packets);
             solutions(&packets);

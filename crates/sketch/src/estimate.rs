@@ -66,7 +66,7 @@ pub const BYTES_MAX: usize = 1 << 30;
 
 /// The memory given to a sketch is too little or too much.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("{bytes} bytes: a sketch of this kind has {least} to {BYTES_MAX}")]
+#[error("{bytes} bytes: a sketch of this kind has {least} to {BYTES_MAX} bytes")]
 pub struct SizeError {
     /// The memory given.
     pub bytes: usize,

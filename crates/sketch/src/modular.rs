@@ -236,7 +236,7 @@ impl<'a, const Q: usize, const L: usize> Search<'a, Q, L> {
 }
 
 /// How many values of a byte have the same bits as another value in all rows: numbers with such bytes cannot
-/// be told apart.
+/// be distinguished.
 fn alike<const L: usize>(bits: &[[u64; L]]) -> usize {
     let mut sorted = bits.to_vec();
     sorted.sort_unstable();

@@ -32,7 +32,7 @@ pub struct AddressChange {
 pub struct Changes {
     /// The changes, the largest first.
     pub changes: Vec<AddressChange>,
-    /// False if there were so many that some were left out.
+    /// False if there were too many and some were omitted.
     pub is_complete: bool,
 }
 

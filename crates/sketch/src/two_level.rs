@@ -73,7 +73,7 @@ pub struct Spreader {
 pub struct Spreaders {
     /// The sources, those with most destinations first.
     pub spreaders: Vec<Spreader>,
-    /// False if there were so many that some were left out.
+    /// False if there were too many and some were omitted.
     pub is_complete: bool,
 }
 

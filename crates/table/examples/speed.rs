@@ -172,13 +172,11 @@ fn flow(flows: usize) {
 
 fn bucket() {
     let targets: Vec<MaglevTarget> = (0..100).map(|id| MaglevTarget { id, weight: 1 }).collect();
-    time("bucket: maglev fill, 100 targets, a bucket of 65537", || {
-        black_box(fill_maglev(&targets, 65537)).len()
-    });
+    time("bucket: maglev fill, 100 targets, 65537 buckets", || black_box(fill_maglev(&targets, 65537)).len());
     let (slots, _) = fill_wants(None, &[1; 100], 65536);
     let mut weights = [1; 100];
     weights[7] = 0;
-    time("bucket: wants fill, 1 of 100 dies, a bucket of 65536", || {
+    time("bucket: wants fill, 1 of 100 fails, 65536 buckets", || {
         black_box(fill_wants(Some(&slots), &weights, 65536)).0.len()
     });
     let buckets = Buckets::new(fill_maglev(&targets, 65537));
@@ -294,7 +292,7 @@ fn meter() {
         let unit = MeterUnit::Bytes;
         let config = MeterConfig { unit, cir: 1_000_000_000, cbs: 15_000, second, colour_aware: false };
         let mut meter = Meter::new(config).expect("a good configuration");
-        time(&format!("meter {name}: one meter, one packet after the other"), || {
+        time(&format!("meter {name}: one meter, packets one by one"), || {
             (0..MILLION as u64).for_each(|n| _ = black_box(meter.color(n * 50, 100, Color::Green)));
             MILLION
         });

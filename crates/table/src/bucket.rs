@@ -191,7 +191,7 @@ mod tests {
         ) {
             let (slots, moved) = fill_wants(previous.as_deref(), &weights, 64);
             prop_assert_eq!(fill_wants(Some(&slots), &weights, 64), (slots.clone(), 0),
-                "what is filled stays");
+                "filled buckets stay");
             let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
             if total == 0 {
                 prop_assert!(slots.iter().all(|&slot| slot == NO_TARGET));

@@ -372,10 +372,10 @@ impl FlowTable {
     /// Passes a flow whose first packet has not been reported to a sink, until the sink accepts it.
     #[inline]
     pub fn report_first(&mut self, row: u32, sink: impl FnOnce(&Flow) -> bool) {
-        if let Some(flow) = self.live_mut(row).filter(|flow| !flow.marks.has(Marks::TOLD))
+        if let Some(flow) = self.live_mut(row).filter(|flow| !flow.marks.has(Marks::RECORDED))
             && sink(flow)
         {
-            flow.marks.set(Marks::TOLD);
+            flow.marks.set(Marks::RECORDED);
         }
     }
 

@@ -282,7 +282,7 @@ mod tests {
         let mut given = met();
         given.give(1, 1, WAIT, 5);
         assert_eq!((given.peek(1, 9), given.meet(1, 60, 9)), (0, 0), "nine is not ten");
-        assert_eq!((given.peek(1, 19), given.meet(1, 60, 19)), (1, 1), "moved before the packet is sent");
+        assert_eq!((given.peek(1, 19), given.meet(1, 60, 19)), (1, 1), "it moves before the packet is sent");
         given.meet(2, 60, 20);
         given.give(2, 1, WAIT, 20);
         for now_ns in (20..140).step_by(9) {
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(
             (heir.buckets().slots(), heir.pending()),
             (&[7; 4][..], 1),
-            "target 2 is gone, and its move"
+            "target 2 is gone, and so is its move"
         );
         assert_eq!(heir.counts(0..4).map(|counts| counts.0).collect::<Vec<_>>(), [1; 4]);
         assert_eq!(heir.meet(0, 60, 50), 8);
@@ -332,7 +332,7 @@ mod tests {
         assert_eq!(
             heir.buckets().slots(),
             [3, NO_TARGET, NO_TARGET, NO_TARGET],
-            "without a target it moves at once"
+            "without a target it moves immediately"
         );
     }
 

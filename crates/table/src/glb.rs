@@ -221,7 +221,7 @@ mod tests {
         hosts[1].state = GlbState::Inactive;
         let without = fill_glb(&hosts, [7; 16]);
         let same = |(now, was): (&GlbRow, &GlbRow)| now.first == was.first;
-        assert!(without.iter().zip(&drained).all(same), "who was second is first");
+        assert!(without.iter().zip(&drained).all(same), "the second choice is now first");
         assert!(without.iter().all(|row| row.first != 1 && row.second != 1));
     }
 

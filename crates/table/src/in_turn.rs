@@ -59,8 +59,8 @@ mod tests {
     }
 
     proptest! {
-        /// At each place of the interval, every target is within half a turn of its share, and all together
-        /// are within half a turn for each of them.
+        /// At each position in the interval, every target is within half a turn of its share, and their total
+        /// is within half a turn per target.
         #[test]
         fn no_target_is_ever_far_ahead_or_behind(
             weights in prop::collection::vec(0_u32..20, 1..12),

@@ -331,9 +331,9 @@ mod tests {
         let (none, others) = costs(&hashes(secret, &mut (0..KEYS as u64)));
         let (refused, cost) = costs(&hashes(secret, &mut chosen.iter().copied()));
         assert_eq!((none, refused), (0, 0));
-        assert!(cost < others * 21 / 20, "{cost}, and {others} of keys that nobody chose");
+        assert!(cost < others * 21 / 20, "{cost}, and {others} for keys that were not chosen");
         let (refused, _) = costs(&hashes(known, &mut chosen.iter().copied()));
-        assert!(refused > KEYS / 20, "{refused}: the choice does nothing even to the secret it is made for");
+        assert!(refused > KEYS / 20, "{refused}: chosen keys do no harm even to the secret they target");
     }
 
     #[test]

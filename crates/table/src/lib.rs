@@ -75,7 +75,7 @@ pub enum InsertError {
     #[error("{Full}")]
     Full,
     /// The key exists already, in this row.
-    #[error("the key is in row {0} already")]
+    #[error("the key is already in row {0}")]
     Exists(u32),
 }
 

@@ -513,7 +513,7 @@ mod tests {
             for n in 0..100 {
                 assert_eq!(table.remove(nth(n), bits), Some(n));
             }
-            assert_eq!((table.len(), table.nodes()), (0, 0), "every node comes back");
+            assert_eq!((table.len(), table.nodes()), (0, 0), "every node is freed");
         }
     }
 

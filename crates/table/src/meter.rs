@@ -92,7 +92,7 @@ pub enum MeterError {
     BurstTooLarge,
     /// No packet could pass: both bursts of a single rate meter are 0 (RFC 2697 section 2), or one of the two
     /// bursts of a two rate meter is (RFC 2698 section 2).
-    #[error("a burst of 0 lets no packet pass")]
+    #[error("a burst of 0 passes no packet")]
     NoBurst,
     /// The peak rate is below the committed rate (RFC 2698 section 2).
     #[error("the peak rate is below the committed rate")]

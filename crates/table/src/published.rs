@@ -179,7 +179,7 @@ mod tests {
 
     /// The standard library's SipHasher is SipHash-2-4, too.
     #[test]
-    #[expect(deprecated, reason = "deprecated as a hasher of maps, and an oracle all the same")]
+    #[expect(deprecated, reason = "deprecated as a `HashMap` hasher, still a good oracle")]
     fn siphash_is_that_of_the_standard_library() {
         use std::hash::{Hasher, SipHasher};
         let message: Vec<u8> = (0..60_u8).map(|byte| byte.wrapping_mul(37) ^ 0x5A).collect();

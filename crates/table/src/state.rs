@@ -22,7 +22,7 @@ pub enum FlowState {
     TcpFin,
     /// TCP: an RST.
     TcpRst,
-    /// TCP: a FIN of one direction.
+    /// TCP: a FIN in one direction.
     TcpHalfClosed,
 }
 

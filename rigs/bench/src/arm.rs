@@ -192,13 +192,16 @@ fn sent(worker: &Worker) -> u64 {
 fn source(interface: &str) -> Result<()> {
     let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"));
     let index = index.ok().and_then(|text| text.trim().parse().ok());
-    let index = index.with_context(|| format!("there is no interface `{interface}` here"))?;
+    let index = index.with_context(|| format!("there is no interface `{interface}`"))?;
     let frame = Stream::udp(FRAME, shuffled(1)).frame(0);
-    let mut generate = XdpGenerate::load().context("the kernel refuses the source's program")?;
+    let mut generate = XdpGenerate::load().context("the kernel rejects the source's program")?;
     serve(|running| {
         let mut sent = 0;
         while running.load(Ordering::Relaxed) {
-            generate.send(index, &frame, BURST).context("the kernel does not send frames: Linux 5.18 can")?;
+            generate.send(index, &frame, BURST).context(
+                "the kernel cannot send frames: it needs Linux 5.18 \
+                or newer",
+            )?;
             sent += u64::from(BURST);
         }
         Ok(sent)

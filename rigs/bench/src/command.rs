@@ -113,7 +113,11 @@ pub enum Bench {
 pub fn run(what: &Bench) -> Result<ExitCode> {
     match print(what) {
         Err(error) if error.is::<Interrupted>() => {
-            let _ = writeln!(stderr(), "weir: interrupted, all processes ended, all namespaces removed");
+            let _ = writeln!(
+                stderr(),
+                "weir: interrupted; all processes have ended and all namespaces are \
+                removed"
+            );
             Ok(ExitCode::from(INTERRUPTED))
         }
         measured => measured.map(|()| ExitCode::SUCCESS),
@@ -179,7 +183,7 @@ fn print_engine(only: &[String], workers: u16, json: bool) -> Result<()> {
     })?;
     let mut all = json!({ "results": rows });
     if workers > 1 {
-        line("two workers over one: Mpps of processor time, median of the rounds")?;
+        line("two workers compared with one: Mpps of processor time, median of the rounds")?;
         all["scaling"] = json!(scaling::run(only, |row| line(row))?);
         all["testpmd_scaling"] = json!(dpdk::scaling()?);
     }
@@ -234,6 +238,6 @@ fn was_measured(what: &str, is_so: bool) -> Result<()> {
 
 /// Compares the DPDK ports with dpdk-testpmd.
 fn beside_testpmd() -> Result<Option<Vec<Value>>> {
-    line("net_pcap to net_null, basic2 beside testpmd: Mpps of processor time, median (min - max)")?;
+    line("net_pcap to net_null, basic2 compared with testpmd: Mpps of processor time, median (min - max)")?;
     dpdk::run()
 }

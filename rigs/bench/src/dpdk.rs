@@ -77,7 +77,7 @@ pub fn run() -> Result<Option<Vec<Value>>> {
     let mut run = Run::begin(false)?;
     let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
     if !pages.enough {
-        line("dpdk: on ordinary memory, as there are no huge pages to be had; both are slower")?;
+        line("dpdk: no huge pages are available, so ordinary memory is used; both are slower")?;
     }
     let mut rows = Vec::new();
     for flows in FLOWS {

@@ -141,7 +141,7 @@ impl Made {
             "trains" => Traffic::Trains(skew),
             "flood" => Traffic::Flood(skew),
             "zipf" => Traffic::Zipf(skew),
-            other => unreachable!("`{other}` is accepted as an argument and is no traffic"),
+            other => unreachable!("`{other}` is accepted as an argument but is not a kind of traffic"),
         };
         Made::drawn(traffic.flows(options.flows, options.seed), options.length)
     }
@@ -214,7 +214,7 @@ impl Replay {
         if !self.reader.read(&mut self.record).with_context(|| self.file.display().to_string())? {
             self.reader = Replay::reader(&self.file)?;
             let has_frames = self.reader.read(&mut self.record).with_context(|| self.file_name())?;
-            ensure!(has_frames, "{}: the recording has become empty", self.file.display());
+            ensure!(has_frames, "{}: the recording became empty", self.file.display());
         }
         Ok((&self.record.bytes, self.record.length))
     }
@@ -226,7 +226,7 @@ fn time_ns(number: u64, rate: u64) -> u64 {
 }
 
 fn write(frames: &mut Frames, options: &Options, file: &Path) -> Result<()> {
-    ensure!(options.rate > 0, "`--rate 0` gives a recording no times: name packets a second");
+    ensure!(options.rate > 0, "`--rate 0` gives a recording no timestamps: specify packets per second");
     let unwritable = || format!("{} cannot be written", file.display());
     let mut writer = Writer::new(File::create(file).with_context(unwritable)?).with_context(unwritable)?;
     for number in 0..options.count {

@@ -91,25 +91,25 @@ struct Pair {
 const PAIRS: [Pair; 6] = [
     Pair {
         name: "stateless",
-        what: "one service without flows, beside hash256",
+        what: "one service without flows, compared with hash256",
         goal: Goal::Share(0.6),
         programs: || [scenario(&Setting { stateless: true, ..Setting::ONE }), hash256()],
     },
     Pair {
         name: "pinned1m",
-        what: "1 Mi flows that stay, beside flow1m",
+        what: "1 Mi persistent flows, compared with flow1m",
         goal: Goal::Share(0.75),
         programs: || [scenario(&Setting { flows: MILLION, ..Setting::ONE }), flow1m()],
     },
     Pair {
         name: "learn",
-        what: "every packet is of a new flow, beside learn",
+        what: "every packet starts a new flow, compared with learn",
         goal: Goal::Share(0.6),
         programs: || [scenario(&Setting { flows: MILLION, learns: true, ..Setting::ONE }), learn()],
     },
     Pair {
         name: "ipip_ns_more",
-        what: "mode ipip beside l2, without flows; the ratio is ns a packet",
+        what: "mode ipip compared with l2, without flows; the ratio is ns per packet",
         goal: Goal::NanosecondsMore(20.0),
         programs: || {
             let l2 = Setting { stateless: true, ..Setting::ONE };
@@ -118,13 +118,13 @@ const PAIRS: [Pair; 6] = [
     },
     Pair {
         name: "services10k",
-        what: "10 000 services beside one, with flows that stay",
+        what: "10 000 services compared with one, with persistent flows",
         goal: Goal::Share(0.85),
         programs: || [scenario(&Setting { services: SERVICES, ..Setting::ONE }), scenario(&Setting::ONE)],
     },
     Pair {
         name: "services10k_stateless",
-        what: "10 000 services beside one, without flows",
+        what: "10 000 services compared with one, without flows",
         goal: Goal::Share(0.85),
         programs: || {
             let one = Setting { stateless: true, ..Setting::ONE };

@@ -147,13 +147,13 @@ fn measure(
         let (p50, p99) = (at(&outages, 0.5), at(&outages, 0.99));
         let (flows, cuts) = (outages.len(), options.cuts);
         screen.say(&format!(
-            "a link is cut: {flows} flows in {cuts} cuts were elsewhere after {p50:.1} ms (p99 {p99:.1})"
+            "a link is cut: {flows} flows in {cuts} cuts moved within {p50:.1} ms (p99 {p99:.1})"
         ));
         beside.failover_ms = Some((p50, p99));
     }
     if options.rounds > 0 {
         let ratio = bed.new_flows(&mut run, options.rounds as usize, &interrupt)?;
-        screen.say(&format!("connections per second, with weir over without: {ratio:.3}"));
+        screen.say(&format!("connections per second, ratio with/without weir: {ratio:.3}"));
         beside.new_flows_ratio = Some(ratio);
     }
     if options.entries > 0 {

@@ -87,8 +87,8 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
     weir.stop(&mut run)?;
     let number = |key: &str| found[key].as_f64().unwrap_or(f64::NAN);
     say(&format_args!(
-        "{:.3} Mpps without loss; at {:.3} Mpps a packet takes {:.1} ns in the mean, {:.1} in the slowest \
-         hundredth of breaths",
+        "{:.3} Mpps without loss; at {:.3} Mpps a packet takes {:.1} ns on average, {:.1} in the slowest 1 \
+         % of breaths",
         number("rate_without_loss") / 1e6,
         number("measured_at") / 1e6,
         number("packet_ns"),
@@ -107,7 +107,7 @@ fn in_memory(weir: &Weir, measured: Duration, interrupt: &Interrupt) -> Result<V
         let traffic: Vec<&Value> = ports.iter().filter(makes).collect();
         if traffic.is_empty() {
             bail!(
-                "no port makes traffic: write `mem: {{ flows: 65536, share: 80% }}` for one, or name \
+                "no port generates traffic: write `mem: {{ flows: 65536, share: 80% }}` for one, or name \
                  interfaces with --from and --to"
             );
         }
@@ -115,7 +115,7 @@ fn in_memory(weir: &Weir, measured: Duration, interrupt: &Interrupt) -> Result<V
         found = rates.max().filter(|rate| *rate > 0);
         Ok(found.is_some())
     })?;
-    let rate = found.context("no port has found a rate without loss: does one have a `share`?")?;
+    let rate = found.context("no port has found a loss-free rate: does one have a `share`?")?;
     let before = Reading::take(weir)?;
     interrupt.sleep(measured)?;
     Ok(Reading::take(weir)?.since(&before, rate as f64))
@@ -144,7 +144,7 @@ impl Pair {
         let to = &self.to;
         let table = std::fs::read_to_string("/proc/net/dev").context("/proc/net/dev")?;
         let line = table.lines().find_map(|line| line.trim().strip_prefix(to)?.strip_prefix(':'));
-        let line = line.with_context(|| format!("there is no interface `{to}` here"))?;
+        let line = line.with_context(|| format!("there is no interface `{to}`"))?;
         Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
     }
 

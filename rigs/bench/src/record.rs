@@ -151,13 +151,13 @@ fn present(
     let mut all = arms()?;
     for name in &options.only {
         let names: Vec<&str> = all.iter().map(|arm| arm.name).collect();
-        ensure!(names.contains(&name.as_str()), "there is no `{name}`, only {}", names.join(", "));
+        ensure!(names.contains(&name.as_str()), "unknown program `{name}`: use {}", names.join(", "));
     }
     all.retain(|arm| options.only.is_empty() || options.only.iter().any(|name| name == arm.name));
     let (present, absent): (Vec<Arm>, Vec<Arm>) =
         all.into_iter().partition(|arm| Path::new(&arm.program).is_file() || is_installed(&arm.program));
     for Arm { name, program, package, .. } in &absent {
-        say(&format_args!("{name}: left out, {program} is not installed: apt-get install {package}"))?;
+        say(&format_args!("{name}: skipped, {program} is not installed: apt-get install {package}"))?;
     }
     Ok((present, absent.iter().map(|arm| arm.name).collect()))
 }

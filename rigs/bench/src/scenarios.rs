@@ -233,7 +233,7 @@ pub fn flow1m() -> Scenario {
 
 #[must_use]
 pub fn learn() -> Scenario {
-    let what = "every packet is of a new flow";
+    let what = "every packet starts a new flow";
     Scenario { name: "learn", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: true }
 }
 

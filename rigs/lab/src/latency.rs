@@ -59,7 +59,7 @@ mod tests {
     fn every_latency_falls_into_a_bucket_that_is_not_much_higher() {
         for us in (0..20_000).chain([65_535, 65_536, 1_000_000, 4_000_000_000]) {
             let high = highest(bucket(us));
-            assert!(high >= us && high - us <= us / STEPS, "{us} is said to be {high}");
+            assert!(high >= us && high - us <= us / STEPS, "{us} is reported as {high}");
         }
     }
 

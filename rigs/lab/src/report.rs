@@ -140,7 +140,7 @@ impl Report {
             format!("  {name:<18}{:>12}    {witness:<20}{:>12}\n", grouped(count), grouped(seen))
         };
         let alone = |name, count| format!("  {name:<18}{:>12}\n", grouped(count));
-        format!("  {:<18}{:>12}    {:<20}\n", "frames, weir says", "", "the kernel says")
+        format!("  {:<18}{:>12}    {:<20}\n", "frames, according to weir", "", "according to the kernel")
             + &row("received", frames("received"), "taken by XDP", self.witness.xdp.taken)
             + &row("transmitted", frames("transmitted"), "interface sent", self.witness.weir.transmitted)
             + &row("to_kernel", frames("to_kernel"), "left by XDP", self.witness.passed())

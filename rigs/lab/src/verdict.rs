@@ -16,7 +16,7 @@ pub fn reasons(report: &Report) -> Vec<String> {
     of_shares(report, &mut reasons);
     let (done, wanted) = report.reloads;
     if done < wanted {
-        reasons.push(format!("only {done} of {wanted} reloads were done while the load ran"));
+        reasons.push(format!("only {done} of {wanted} reloads completed while the load ran"));
     }
     reasons
 }
@@ -54,7 +54,7 @@ fn of_ledger(report: &Report, reasons: &mut Vec<String>) {
     }
     if report.snapshot.packets() != report.weir.sent {
         reasons.push(format!(
-            "{} queries were sent, but back ends were sent {} frames",
+            "{} queries were sent, but {} frames were sent to back ends",
             report.weir.sent,
             report.snapshot.packets()
         ));
@@ -91,7 +91,7 @@ fn of_shares(report: &Report, reasons: &mut Vec<String>) {
     for (share, back_end) in report.shares.iter().zip(&report.snapshot.back_ends) {
         if !share.contains(back_end.packets) {
             reasons.push(format!(
-                "{} was sent {} frames, more than 5 sigma from its share of {:.0} to {:.0} (sigma {:.0})",
+                "{} was sent {} frames, more than 5 sigma outside its share of {:.0} to {:.0} (sigma {:.0})",
                 share.name, back_end.packets, share.expected.0, share.expected.1, share.sigma
             ));
         }

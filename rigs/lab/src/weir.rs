@@ -140,7 +140,7 @@ impl Weir {
             Ok(status.is_some())
         })?;
         if !status.is_some_and(|status| status.success()) {
-            bail!("{before} was not succeeded: {}; {}", run.last_words(before), run.last_words(name));
+            bail!("{before} was not replaced: {}; {}", run.last_words(before), run.last_words(name));
         }
         self.wait_until_it_answers(START, run, interrupt)
     }

@@ -160,7 +160,7 @@ fn simulate(options: &PathOptions, line: LineSink) -> Result<()> {
             Progress { run: number, runs, began: Instant::now(), shown: Instant::now() }
                 .follow(&scenario, &mut run);
             let outcome = run.outcome();
-            ensure!(outcome.ledger.balances(), "packets were forgotten: {:?}", outcome.ledger);
+            ensure!(outcome.ledger.balances(), "packets went missing: {:?}", outcome.ledger);
             if let Some(trace) = &mut trace {
                 trace.add(&scenario, &run)?;
             }
@@ -228,7 +228,7 @@ impl Progress {
                 let end = if stderr().is_terminal() { "\r" } else { "\n" };
                 let _ = write!(
                     stderr(),
-                    "weir: run {} of {}: {} at {} %: {} of {flows} flows ended, {rate:.1} M events/s{end}",
+                    "weir: run {} of {}: {} at {} %: {} of {flows} flows finished, {rate:.1} M events/s{end}",
                     self.run,
                     self.runs,
                     scenario.contender,

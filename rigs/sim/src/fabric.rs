@@ -100,28 +100,33 @@ impl FromStr for Fault {
     fn from_str(text: &str) -> Result<Fault> {
         let mut parts = text.split(':');
         let kind = parts.next().unwrap_or_default();
-        let place = parts.next().with_context(|| format!("`{text}` does not say where: {FORMS}"))?;
+        let place = parts.next().with_context(|| {
+            format!(
+                "`{text}` does not say where the fault is: \
+            {FORMS}"
+            )
+        })?;
         let amount = parts.next();
         ensure!(parts.next().is_none(), "`{text}` has too many parts: {FORMS}");
         let number = |text: &str| -> Result<u32> {
-            text.parse().with_context(|| format!("`{text}` is no number of a switch: {FORMS}"))
+            text.parse().with_context(|| format!("`{text}` is not a switch number: {FORMS}"))
         };
         let link = || -> Result<(u32, u32)> {
             let (leaf, spine) = place
                 .split_once('-')
-                .with_context(|| format!("`{place}` is no link, such as 0-3: {FORMS}"))?;
+                .with_context(|| format!("`{place}` is not a link such as 0-3: {FORMS}"))?;
             Ok((number(leaf)?, number(spine)?))
         };
         let amount = |what: &str, most: f64| -> Result<f64> {
             let given = amount.with_context(|| format!("`{text}` lacks {what}: {FORMS}"))?;
-            let value: f64 = given.parse().with_context(|| format!("`{given}` is no number: {FORMS}"))?;
+            let value: f64 = given.parse().with_context(|| format!("`{given}` is not a number: {FORMS}"))?;
             ensure!((0.0..=most).contains(&value), "`{text}`: {what} is not between 0 and {most}");
             Ok(value)
         };
         Ok(match kind {
             "slow" => {
                 let percent = amount("its percent of the rate", 100.0)?;
-                ensure!(percent >= 0.1, "`{text}`: below 0.1 percent; `cut` takes the link away");
+                ensure!(percent >= 0.1, "`{text}`: below 0.1 percent; use `cut` to remove the link");
                 Fault::Slow(link()?.0, link()?.1, percent)
             }
             "cut" => Fault::Cut(link()?.0, link()?.1),
@@ -129,7 +134,7 @@ impl FromStr for Fault {
             "loss" => Fault::Loss(number(place)?, amount("its percent", 100.0)?),
             "blackhole" => {
                 let classes = amount("its number of classes", 65_536.0)? as u32;
-                ensure!(classes > 0, "`{text}`: there are no 0 classes");
+                ensure!(classes > 0, "`{text}`: there must be at least one class");
                 Fault::Blackhole(number(place)?, classes)
             }
             _ => bail!("no fault is named `{kind}`: {FORMS}"),
@@ -233,8 +238,8 @@ impl Fabric {
             }
             Fault::Loss(spine, _) | Fault::Blackhole(spine, _) => (0, spine),
         };
-        ensure!(leaf < leaves, "there is no leaf {leaf}: leaves are 0 to {}", leaves - 1);
-        ensure!(spine < spines, "there is no spine {spine}: spines are 0 to {}", spines - 1);
+        ensure!(leaf < leaves, "there is no leaf {leaf}: leaves are numbered 0 to {}", leaves - 1);
+        ensure!(spine < spines, "there is no spine {spine}: spines are numbered 0 to {}", spines - 1);
         let both = [self.up(leaf, spine), self.down(spine, leaf)];
         match *fault {
             Fault::Slow(.., percent) => both.iter().for_each(|link| self.links[*link as usize].slow(percent)),
@@ -389,10 +394,10 @@ mod tests {
     fn bad_faults_say_where() {
         for (text, says) in [
             ("slow", "does not say where"),
-            ("slow:0:5", "`0` is no link"),
+            ("slow:0:5", "`0` is not a link"),
             ("slow:0-1", "lacks its percent"),
             ("slow:0-1:0", "below 0.1 percent"),
-            ("loss:x:1", "`x` is no number"),
+            ("loss:x:1", "`x` is not a number"),
             ("loss:0:101", "not between 0 and 100"),
             ("burn:0-1", "no fault is named `burn`"),
             ("cut:0-1:2:3", "too many parts"),

@@ -193,7 +193,7 @@ impl RunOutcome {
     fn merge(&mut self, other: &RunOutcome) -> Result<()> {
         let is_here = |one: &&OfSeed| self.seeds.iter().any(|other| other.seed == one.seed);
         if let Some(OfSeed { seed, .. }) = other.seeds.iter().find(is_here) {
-            anyhow::bail!("seed {seed} of {} at {} % is there twice", self.scheme, self.load);
+            anyhow::bail!("seed {seed} of {} at {} % appears twice", self.scheme, self.load);
         }
         self.seeds.extend_from_slice(&other.seeds);
         self.seeds.sort_unstable_by_key(|one| one.seed);
@@ -265,11 +265,18 @@ impl Results {
     /// # Errors
     /// The text is not a results file; the error says where.
     pub fn read(text: &str) -> Result<Results> {
-        let results: Results = serde_json::from_str(text).context("no results of `weir sim path --out`")?;
+        let results: Results = serde_json::from_str(text).context(
+            "not a result file of `weir sim path \
+            --out`",
+        )?;
         let format = results.weir_sim;
         ensure!(format == FORMAT, "`weir_sim`: format {format} is not {FORMAT}");
         for (at, outcome) in results.outcomes.iter().enumerate() {
-            ensure!(outcome.ledger.balances(), "outcome {at}: the packets do not add up: it was changed");
+            ensure!(
+                outcome.ledger.balances(),
+                "outcome {at}: the packet counts do not add up: was the file \
+                edited?"
+            );
         }
         Ok(results)
     }

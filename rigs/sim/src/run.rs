@@ -83,7 +83,11 @@ impl Run {
         let percent = scenario.percent;
         ensure!((1.0..=99.0).contains(&percent), "--load: {percent} is not between 1 and 99 percent");
         ensure!((1..=FLOWS_MAX).contains(&scenario.flows), "--flows: not between 1 and {FLOWS_MAX}");
-        ensure!(scenario.shape.leaves >= 2, "--leaves: flows go from leaf to leaf, so there are at least 2");
+        ensure!(
+            scenario.shape.leaves >= 2,
+            "--leaves: flows go from leaf to leaf, so there must be at \
+            least 2"
+        );
         let fabric = Fabric::new(&scenario.shape, &scenario.faults, scenario.seed)?;
         let mut settings = Settings::of_rate((scenario.shape.rate * 1e9) as u64);
         settings.probe_ns = scenario.probe_ns;
@@ -412,8 +416,9 @@ impl Run {
 
     fn take_answer(&mut self, answer: &Packet) {
         let (path, delay_ns) = (answer.next as usize, answer.stamp as i64);
-        let told = weir_path::paths::Answer { delay_ns, marked: answer.marked, arrived: answer.echo as u32 };
-        self.nodes.at(answer.of).paths.probe_answered(self.now, path, answer.number, told);
+        let received =
+            weir_path::paths::Answer { delay_ns, marked: answer.marked, arrived: answer.echo as u32 };
+        self.nodes.at(answer.of).paths.probe_answered(self.now, path, answer.number, received);
     }
 
     /// DOCA-AR: sends four probes. The host's other new flows wait until the first echo or the timeout.

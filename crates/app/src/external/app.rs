@@ -56,7 +56,7 @@ impl External {
     fn handle_client(&mut self, client: ClientId, what: ClientEvent<'_>, actions: &mut Vec<Action>) {
         match what {
             ClientEvent::Connected if self.state.clients.len() >= CLIENTS_MAX => {
-                let why = format!("{CLIENTS_MAX} clients are here already");
+                let why = format!("{CLIENTS_MAX} clients are already connected");
                 actions.extend([refuse(client, &why), Action::Leave(client)]);
             }
             ClientEvent::Connected => self.state.clients.push(client),
@@ -129,7 +129,7 @@ impl App for External {
             }
             Event::Client { client, what } => self.handle_client(client, what, actions),
             Event::Request { id, .. } => {
-                let answer = Err("an external app takes no requests: speak to its clients".to_string());
+                let answer = Err("an external app takes no requests: send them to its clients".to_string());
                 actions.push(Action::Answer { id, answer });
             }
             Event::Start

@@ -47,16 +47,16 @@ pub enum Problem {
     #[error("the datagram has {0} bytes and the header has {HEADER_BYTES}")]
     Short(usize),
     /// It has another version.
-    #[error("version {0} of the header is not known here, {VERSION} is")]
+    #[error("header version {0} is not supported: use version {VERSION}")]
     Version(u8),
     /// It is not of a kind that clients may send.
-    #[error("kind {0} is not for clients: 2 (out of a port) and 3 (through the program) are")]
+    #[error("clients cannot send kind {0}: use 2 (out of a port) or 3 (through the program)")]
     Kind(u8),
     /// The byte that must be zero is not.
-    #[error("the fourth byte is 0 in version {VERSION}, not {0}")]
+    #[error("the fourth byte must be 0 in version {VERSION}, not {0}")]
     Reserved(u8),
     /// The lengths do not add up.
-    #[error("the header says {said} bytes in all and the datagram has {has}")]
+    #[error("the header claims {said} bytes in total, but the datagram has {has}")]
     Length {
         /// Length according to its header.
         said: u64,
@@ -70,7 +70,7 @@ pub enum Problem {
     #[error("there is no port `{0}`")]
     Port(String),
     /// It is too short for a frame.
-    #[error("the frame has {0} bytes: an Ethernet header alone has 14")]
+    #[error("the frame has {0} bytes, fewer than the 14 of an Ethernet header")]
     Frame(usize),
 }
 

@@ -15,7 +15,7 @@ use crate::page::{Column, Holds, Page, column, table};
 /// `external` under `apps`.
 pub const KIND: AppKind = AppKind {
     key: "external",
-    help: "Packets for a program outside weir, and from it.",
+    help: "Packets to and from a program outside weir.",
     keys: yaml::KEYS,
     pipes: &[],
     read: yaml::read,

@@ -10,7 +10,7 @@ use weir_config::section::Section;
 use weir_config::{Key, Report, Shape, socket};
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
-    needed "name": Shape::Name, "what it is called: pipes forward to it by this name";
+    needed "name": Shape::Name, "its name, which pipes forward to";
     needed "socket": Shape::Text, "the unix socket where its clients connect";
 };
 
@@ -61,6 +61,6 @@ fn alone(
     };
     let section = Section::read(node, KEYS, &mut Report::default());
     let span = section.get("socket").unwrap_or(node).span;
-    report.error(span, format!("this is the socket of {who} already: every app has one of its own"));
+    report.error(span, format!("{who} already uses this socket: each app needs its own"));
     None
 }

@@ -31,8 +31,8 @@ fn of(slots: &[u16], member: u16) -> Vec<u32> {
     (0..).zip(slots).filter(|slot| *slot.1 == member).map(|slot| slot.0).collect()
 }
 
-/// A datapath that carries out moves literally: immediate ones at once, the others once told that the bucket
-/// is idle.
+/// A datapath that carries out moves literally: immediate ones at once, the others once notified that the
+/// bucket is idle.
 struct Path {
     slots: Vec<u16>,
     waiting: BTreeMap<u32, u16>,

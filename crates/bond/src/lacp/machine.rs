@@ -167,7 +167,7 @@ impl Lacp {
             member.transmit = before.transmit;
             member.set_link(now_ns, before.link);
             member.held = before.held;
-            member.told = before.told;
+            member.announced = before.announced;
         }
         self.members.insert(number, member);
     }

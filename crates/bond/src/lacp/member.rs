@@ -41,7 +41,7 @@ pub(super) struct Member {
     pub actor_churn: Churn,
     pub partner_churn: Churn,
     /// Collecting and distributing, as last reported.
-    pub told: (bool, bool),
+    pub announced: (bool, bool),
     pub counters: Counters,
     pub notices: Notices,
 }
@@ -65,7 +65,7 @@ impl Member {
             transmit: Transmit::default(),
             actor_churn: Churn::default(),
             partner_churn: Churn::default(),
-            told: (false, false),
+            announced: (false, false),
             counters: Counters::default(),
             notices: Notices::default(),
         };
@@ -117,7 +117,7 @@ impl Member {
     /// Returns collecting and distributing if they have changed since the last report.
     pub(super) fn news(&mut self) -> Option<(bool, bool)> {
         let now = (self.mux >= Mux::Collecting, self.mux == Mux::Distributing);
-        let before = std::mem::replace(&mut self.told, now);
+        let before = std::mem::replace(&mut self.announced, now);
         if now == before { None } else { Some(now) }
     }
 

@@ -12,7 +12,7 @@ const SHORT_NS: u64 = 3_000_000_000;
 const LONG_NS: u64 = 90_000_000_000;
 
 /// Our state bits that the partner must know.
-const TOLD: State = State(State::ACTIVITY.0 | State::TIMEOUT.0 | State::SYNC.0 | State::AGGREGATION.0);
+const ANNOUNCED: State = State(State::ACTIVITY.0 | State::TIMEOUT.0 | State::SYNC.0 | State::AGGREGATION.0);
 
 /// State of the machine. INITIALIZE is the creation of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +70,7 @@ impl Member {
                 self.note(now_ns, Notice::PartnerChanged { from: self.partner.system, to: pdu.actor.system });
             }
         }
-        let known = pdu.partner.state.among(TOLD) == self.actor.state.among(TOLD);
+        let known = pdu.partner.state.among(ANNOUNCED) == self.actor.state.among(ANNOUNCED);
         self.transmit.wanted |= !known || !pdu.partner.is_same_port(&self.actor);
         // The partner remembers us but did not receive our PDU, which was sent when our end of the link came
         // up before its own.

@@ -23,11 +23,11 @@ macro_rules! refusals {
 
 refusals! {
     Truncated = "truncated", "shorter than the PDU it claims to be";
-    NotSlowProtocol = "not_slow_protocol", "not sent to the slow protocols' address and type";
+    NotSlowProtocol = "not_slow_protocol", "not sent to the Slow Protocols address and EtherType";
     Subtype = "subtype", "neither LACP nor Marker";
     Version = "version", "version 0";
     TlvType = "tlv_type", "a marker that is neither request nor response";
-    TlvLength = "tlv_length", "a TLV of wrong length";
+    TlvLength = "tlv_length", "a TLV of the wrong length";
     Nobody = "nobody", "its system id is 00:00:00:00:00:00, which means no system";
     OwnSystem = "own_system", "our own system id: the link leads back to us";
     LinkDown = "link_down", "the link is down";

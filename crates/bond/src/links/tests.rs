@@ -135,7 +135,7 @@ fn the_operator_chooses_and_the_primary_waits() {
     assert_eq!(links.active(), Some(2));
     links.step(3 * MS, LinkEvent::Carrier(2, false));
     links.step(4 * MS, LinkEvent::Carrier(2, true));
-    assert_eq!(links.active(), Some(1), "the choice ended with the member's failure");
+    assert_eq!(links.active(), Some(1), "the manual choice ended when the member failed");
 }
 
 #[test]
@@ -378,14 +378,14 @@ proptest! {
         let (mut links, mut often) = (links(LinkPolicy::default(), 3), links(LinkPolicy::default(), 3));
         let (mut enabled, mut active, mut now) = (vec![1, 2, 3], Some(1), 0);
         for (pause, event) in events {
-            let mut told = Vec::new();
+            let mut announced = Vec::new();
             for _ in 0..pause {
                 now += MS;
-                told.extend(often.step(now, LinkEvent::Tick));
+                announced.extend(often.step(now, LinkEvent::Tick));
             }
-            told.extend(often.step(now, event.clone()));
+            announced.extend(often.step(now, event.clone()));
             let outputs = links.step(now, event);
-            prop_assert_eq!(&outputs, &told);
+            prop_assert_eq!(&outputs, &announced);
             for output in outputs {
                 match output {
                     Output::Enabled(member) => enabled.push(member),

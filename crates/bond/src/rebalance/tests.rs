@@ -84,7 +84,7 @@ fn a_link_that_fails_and_returns_has_its_buckets_again() {
         let plan = rebalance
             .step(now, View { totals: &totals, slots: assignment.slots(), carriers: &carriers })
             .unwrap();
-        assert_eq!(plan.moves, [], "round {round}: even already");
+        assert_eq!(plan.moves, [], "round {round}: already balanced");
         assert!(rebalance.loads.iter().all(|&load| load < 100_000 * 1024));
         assert_eq!(has(assignment.slots(), 2), 128);
         let moved = assignment.set_up(2, false);
@@ -114,7 +114,7 @@ fn an_empty_member_gets_its_half() {
     assert!((124..=128).contains(&owned), "{owned}");
     assert_eq!(plan.before, [49_125 * 1024, 0]);
     assert_eq!(plan.after.iter().sum::<u64>(), 49_125 * 1024);
-    assert!(rebalance.loads.iter().all(|&load| load == 3 * 65_500 / 2), "half of it is remembered");
+    assert!(rebalance.loads.iter().all(|&load| load == 3 * 65_500 / 2), "half of the load is remembered");
 }
 
 #[test]
@@ -128,10 +128,10 @@ fn loads_are_halved_and_counters_may_stand_still_or_fall() {
     };
     assert_eq!(run(&[1800, 5000]), [400, 0]);
     assert_eq!(run(&[1800, 5000]), [200, 0]);
-    assert_eq!(run(&[0, 5100]), [100, 50], "a total that falls is no underflow");
+    assert_eq!(run(&[0, 5100]), [100, 50], "a falling total does not underflow");
     assert_eq!(run(&[10, 5100]), [55, 25], "and counts from there");
     assert_eq!(run(&[u64::MAX, 5100]), [i64::MAX as u64, 12]);
-    assert_eq!(run(&[1, 2, 3]), [0, 0, 0], "another table starts anew");
+    assert_eq!(run(&[1, 2, 3]), [0, 0, 0], "a new table starts from zero");
     assert_eq!(run(&[1, 2, 13]), [0, 0, 5]);
 }
 
@@ -190,7 +190,7 @@ fn capacity_shares_a_mix_of_speeds() {
     assert!((ratio / 4.0 - 1.0).abs() < 0.05, "{ratio}");
     assert!(
         planned(Rule::default(), &vec![1_000_000; 256], &slots, &carriers).moves.is_empty(),
-        "bytes are even"
+        "the bytes are balanced"
     );
 }
 
@@ -233,8 +233,8 @@ fn an_elephant_is_named_and_left_where_it_is() {
     let carriers: Vec<Carrier> =
         (0..4).map(|member| Carrier { member, capacity: if member == 3 { 30 } else { 1 } }).collect();
     assert_eq!(planned(OURS, &loads, &slots, &carriers).elephants, []);
-    assert_eq!(planned(OURS, &[90_000, 0], &[0, 1], &equal(2)).elephants, [], "too little to mind");
-    assert_eq!(planned(OURS, &[900_000, 0], &[0, 0], &equal(1)).elephants, [], "nowhere else to be");
+    assert_eq!(planned(OURS, &[90_000, 0], &[0, 1], &equal(2)).elephants, [], "the difference is too small");
+    assert_eq!(planned(OURS, &[900_000, 0], &[0, 0], &equal(1)).elephants, [], "there is no other member");
 }
 
 /// Numbers without bounds do not overflow.
@@ -519,7 +519,7 @@ mod simulation {
         for members in [2, 4, 8] {
             let (ratios, moved) = simulate(OURS, true, members, FlowSizes::Uniform, 2);
             assert!(ratios[1] < 1.02, "{members}: {ratios:?}");
-            assert_eq!(ratios[1], ratios[2], "and then it rests");
+            assert_eq!(ratios[1], ratios[2], "and then nothing moves");
             assert!(
                 moved <= 256.0 * f64::from(members - 1) / f64::from(members),
                 "a bucket moves once: {moved}"

@@ -48,7 +48,7 @@ fn b2_buckets_follow_links_and_nothing_that_was_counted_is_lost() {
         let grew = |new: &[u64], old: &[u64]| new.iter().zip(old).all(|(new, old)| new >= old);
         assert!(
             grew(&report.bytes, &before.bytes) && grew(&report.packets, &before.packets),
-            "counters are monotone"
+            "counters never decrease"
         );
         assert_eq!(report.bytes.iter().sum::<u64>(), sent, "what the buckets counted is what was sent");
         before = report;
@@ -68,7 +68,7 @@ fn b2_buckets_follow_links_and_nothing_that_was_counted_is_lost() {
     rig.carrier(2, true);
     rig.run(4 * SEC);
     traffic(&mut rig);
-    assert_eq!(rig.table(), first, "it returns and has what it had");
+    assert_eq!(rig.table(), first, "it returns and gets its buckets back");
     for port in [1, 2] {
         rig.carrier(port, false);
     }
@@ -132,7 +132,7 @@ fn b5_stations_are_spread_and_stay() {
         };
         differ += usize::from(of(&mut rig, Some(7)) != of(&mut rig, Some(8)));
     }
-    assert!((30..=90).contains(&differ), "VLANs of one station are spread too: {differ}");
+    assert!((30..=90).contains(&differ), "the VLANs of one station are spread, too: {differ}");
     rig.assert_sound();
 }
 
@@ -183,7 +183,7 @@ fn another_basis_is_another_spread_of_the_same_buckets() {
     rig.reload(bond);
     assert_eq!(rig.table(), table, "no bucket moves");
     let differ = (0..256).filter(|flow| rig.send(&udp(*flow)) != before[usize::from(*flow)]).count();
-    assert!((90..=166).contains(&differ), "half of the flows find another member: {differ}");
+    assert!((90..=166).contains(&differ), "half of the flows change member: {differ}");
     rig.run(5 * SEC);
     rig.assert_sound();
 }

@@ -152,7 +152,7 @@ fn an_elephant_leaves_its_bucket_and_the_rest_is_made_even() {
         let bytes = bytes_since(&rig, mark);
         let own = traffic.left[&HEAVY];
         let (with_it, other) = (bytes[&own], bytes[&(3 - own)]);
-        assert!(with_it * 100 <= (with_it + other) * 62, "60 % cannot be parted: {bytes:?}");
+        assert!(with_it * 100 <= (with_it + other) * 62, "a flow of 60 % cannot be split: {bytes:?}");
         let shown = pinned(&mut rig);
         assert_eq!(shown.len(), 1);
         assert_eq!(shown[0]["flow"], format!("udp 10.0.0.2:{HEAVY} > 10.0.0.1:80"));

@@ -38,18 +38,28 @@ fn b6_another_member_takes_over_and_says_who_is_behind_it() {
     let mark = rig.sent.len();
     rig.carrier(2, false);
     stations_leave_by(&mut rig, 1);
-    assert_eq!(announced(&rig, mark), [], "a backup's loss is nobody's business");
+    assert_eq!(announced(&rig, mark), [], "losing a backup changes nothing");
     rig.carrier(2, true);
     assert_eq!(announced(&rig, mark), []);
     rig.carrier(1, false);
-    assert_eq!(announced(&rig, mark), [(2, 0x09), (2, 0x0b)], "as many as stations, before any frame");
+    assert_eq!(
+        announced(&rig, mark),
+        [(2, 0x09), (2, 0x0b)],
+        "one announcement per station, before any \
+        frame"
+    );
     stations_leave_by(&mut rig, 2);
     let mark = rig.sent.len();
     rig.carrier(1, true);
     rig.run(SEC);
     stations_leave_by(&mut rig, 2);
-    assert_eq!(announced(&rig, mark), [], "without a primary the active one stays");
-    assert_eq!((rig.receive(2, &udp(1)), rig.receive(1, &udp(1))), (1, 0), "a backup's frames are not taken");
+    assert_eq!(announced(&rig, mark), [], "without a primary, the active member stays");
+    assert_eq!(
+        (rig.receive(2, &udp(1)), rig.receive(1, &udp(1))),
+        (1, 0),
+        "frames from a backup are \
+        dropped"
+    );
 }
 
 #[test]
@@ -130,7 +140,12 @@ fn b9_a_broadcast_comes_in_by_the_active_member_only() {
     assert_eq!(rig.active(), Some(1));
     let broadcast = arp(0x77, false);
     assert_eq!([1, 2, 3].map(|port| rig.receive(port, &broadcast)), [1, 0, 0]);
-    assert_eq!([1, 2, 3].map(|port| rig.receive(port, &from(0x77, None, 1))), [1, 1, 1], "others by any");
+    assert_eq!(
+        [1, 2, 3].map(|port| rig.receive(port, &from(0x77, None, 1))),
+        [1, 1, 1],
+        "other frames \
+        arrive on any member"
+    );
     rig.carrier(1, false);
     assert_eq!([2, 3].map(|port| rig.receive(port, &broadcast)), [1, 0]);
     rig.ask("set-active p3").unwrap();
@@ -244,7 +259,7 @@ fn stations_are_remembered_within_bounds_and_not_for_ever() {
     rig.assert_sound();
     rig.send(&from(99, None, 1));
     assert_eq!(rig.receive(1, &from(99, None, 1)), 0);
-    assert_eq!(rig.receive(1, &from(98, None, 1)), 1, "it may be outside by now");
+    assert_eq!(rig.receive(1, &from(98, None, 1)), 1, "it may have moved outside");
     rig.assert_sound();
 }
 

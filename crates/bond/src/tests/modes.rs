@@ -14,7 +14,7 @@ fn round_robin_deals_out_in_turn() {
     let mut rig = BondRig::new(bond(Mode::RoundRobin, 2));
     let left: Vec<u16> = (0..512).flat_map(|_| rig.send(&udp(1))).collect();
     assert_eq!(left.iter().filter(|port| **port == 1).count(), 256, "one flow, evenly");
-    assert!(left.windows(4).all(|some| some.contains(&1) && some.contains(&2)), "not in long runs");
+    assert!(left.windows(4).all(|some| some.contains(&1) && some.contains(&2)), "not in long bursts");
     rig.carrier(2, false);
     assert!((0..100).all(|_| rig.send(&udp(1)) == [1]));
     rig.carrier(2, true);
@@ -108,7 +108,7 @@ fn answer_to(rig: &mut BondRig, since: usize, by: &[u16], to: fn(u16) -> u16) ->
         ));
         let admitted = rig.admitted().contains(&seen.port);
         let arrived = rig.receive(seen.port, &reply);
-        assert_eq!(arrived, usize::from(admitted), "the answer itself goes the way of all frames");
+        assert_eq!(arrived, usize::from(admitted), "the answer itself is forwarded like any frame");
     }
     asked.len()
 }

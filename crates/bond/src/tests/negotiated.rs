@@ -208,7 +208,7 @@ fn hostile_lacpdus_change_nothing() {
     let shown = rig.ask("show").unwrap();
     assert!(shown["members"][0]["lacp"]["refused"].as_u64().unwrap() > 100, "{shown}");
     assert_eq!(shown["members"][1]["lacp"]["refused"], 0);
-    assert!(rig.said.len() < 40, "and the operator is not flooded: {}", rig.said.len());
+    assert!(rig.said.len() < 40, "and the log is not flooded: {}", rig.said.len());
 }
 
 #[test]

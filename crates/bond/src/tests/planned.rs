@@ -40,7 +40,7 @@ impl FrameStreams {
     /// Asserts that every frame has arrived; returns how many did so after a later one of their flow.
     fn end(&self, rig: &mut BondRig, flows: u16) -> u32 {
         rig.run(10 * MS);
-        assert_eq!(rig.refused_by_partner, 0, "nothing is sent to whom does not collect");
+        assert_eq!(rig.refused_by_partner, 0, "nothing is sent to a partner that is not collecting");
         let mut next = BTreeMap::<u16, u32>::new();
         let (mut late, mut arrived) = (0, 0);
         for seen in rig.taken.iter().filter(|seen| seen.bytes.len() >= 46 && seen.bytes[36..38] == [0, 80]) {
@@ -52,7 +52,7 @@ impl FrameStreams {
         }
         assert_eq!(arrived, u32::from(flows) * self.number, "all that was sent has arrived");
         let came = rig.inside.iter().filter(|frame| **frame == udp(7)).count();
-        assert_eq!(came as u32, self.from_partner, "all that the partner sent has come in");
+        assert_eq!(came as u32, self.from_partner, "everything the partner sent has arrived");
         rig.assert_sound();
         late
     }
@@ -169,7 +169,7 @@ fn a_leaver_that_is_lost_is_left_at_once() {
         lose(&mut rig);
         rig.run(MS);
         assert!(flows.iter().all(|flow| rig.send(&udp(*flow)) != [2]));
-        assert!(others.iter().all(|flow| rig.send(&udp(*flow)) == [3]), "who stays, stays");
+        assert!(others.iter().all(|flow| rig.send(&udp(*flow)) == [3]), "buckets of remaining members stay");
         rig.assert_sound();
     }
 }
@@ -186,7 +186,7 @@ fn slb_says_who_has_left_with_a_member_once_it_is_left() {
     rig.run(3 * SEC);
     let announced = rig.data_since(mark);
     assert_eq!(announced.len(), 20);
-    assert!(announced.iter().all(|seen| seen.port == 1), "none by the member that is left");
+    assert!(announced.iter().all(|seen| seen.port == 1), "none through the drained member");
     assert_eq!(rig.admitted(), [1]);
     rig.assert_sound();
 }

@@ -173,7 +173,7 @@ fn carry_out(rig: &mut BondRig, act: Act) {
             if before.0 == rig.bond.size() {
                 let after = rig.report();
                 let grows = |new: &[u64], old: &[u64]| new.iter().zip(old).all(|(new, old)| new >= old);
-                assert!(grows(&after.bytes, &before.1.bytes), "counters are monotone");
+                assert!(grows(&after.bytes, &before.1.bytes), "counters never decrease");
                 assert!(after.moved >= before.1.moved && after.moved_busy >= before.1.moved_busy);
             }
         }

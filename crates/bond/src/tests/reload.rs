@@ -48,7 +48,7 @@ fn a_member_less_leaves_the_others_alone_and_tells_its_partner() {
     all_arrive(&mut rig);
     let (before, mark) = (rig.table(), rig.sent.len());
     rig.reload(Bond { members: vec![member(1), member(3)], ..bond(Mode::BalanceTcp, 3) });
-    let last = rig.sent[mark..].iter().find(|seen| seen.port == 2).expect("its partner is told");
+    let last = rig.sent[mark..].iter().find(|seen| seen.port == 2).expect("its partner is notified");
     assert_eq!(last.bytes[12..14], [0x88, 0x09]);
     all_arrive(&mut rig);
     rig.run(5 * SEC);
@@ -216,7 +216,7 @@ fn another_app_may_stand_on_it() {
         let mut rig = BondRig::new(open.clone());
         rig.add_partner();
         rig.run(5 * SEC);
-        assert_eq!(rig.receive(1, &udp(1)), 0, "nobody says where to");
+        assert_eq!(rig.receive(1, &udp(1)), 0, "no target is given");
         rig.reload_as(open, program);
         assert_eq!(rig.receive(1, &udp(1)), 1, "{mode:?}");
         assert_eq!(rig.receive(1, &super::frames::arp(0x77, false)), 1);

@@ -113,14 +113,14 @@ fn what_cannot_be_done_is_said_in_a_sentence() {
         ("rebalance now", "a bond understands"),
         ("disable", "a bond understands"),
         ("migrate 1", "a bond understands"),
-        ("migrate one p1", "not a bucket's number"),
-        ("migrate -1 p1", "not a bucket's number"),
-        ("migrate 256 p1", "there is no bucket 256: they are 0 to 255"),
-        ("migrate 4294967296 p1", "not a bucket's number"),
-        ("migrate 1 p9", "bond `bond0` has no member `p9`, but p1, p2"),
+        ("migrate one p1", "not a bucket number"),
+        ("migrate -1 p1", "not a bucket number"),
+        ("migrate 256 p1", "there is no bucket 256: buckets are numbered 0 to 255"),
+        ("migrate 4294967296 p1", "not a bucket number"),
+        ("migrate 1 p9", "bond `bond0` has no member `p9`; its members are p1, p2"),
         ("disable p9", "has no member `p9`"),
         ("enable p0", "has no member `p0`"),
-        ("set-active p1", "no member is the active one"),
+        ("set-active p1", "has no active member"),
     ];
     for (words, part) in cases {
         let why = rig.ask(words).unwrap_err();

@@ -305,7 +305,7 @@ impl BondRig {
             }
             Action::Say(_, text) => self.said.push(text),
             Action::Answer { id, answer } => self.answers.push((id, answer)),
-            other => panic!("a bond has no clients and checks nobody: {other:?}"),
+            other => panic!("a bond has no clients and runs no checks: {other:?}"),
         }
         more
     }
@@ -340,7 +340,7 @@ impl BondRig {
         for (app, bytes) in punts {
             self.ledger.to_app += 1;
             let name = self.program.apps[app].clone();
-            assert!(self.app.punts().contains(&name), "nobody listens to {name}");
+            assert!(self.app.punts().contains(&name), "nothing listens on {name}");
             self.deliver(Event::Frame { app: &name, input: PortId(port), bytes: &bytes });
         }
     }
@@ -667,7 +667,7 @@ impl BondRig {
                 _ => enabled,
             };
             let is = self.admitted().contains(&port);
-            assert!(is == wanted || is && lingers(id), "p{port} is admitted: {is}, should be: {wanted}");
+            assert!(is == wanted || is && lingers(id), "p{port} is admitted: {is}, expected: {wanted}");
         }
         let members: Vec<u16> = self.bond.members.iter().map(|member| member.port.0).collect();
         assert!(self.admitted().iter().all(|port| members.contains(port)), "only members are admitted");

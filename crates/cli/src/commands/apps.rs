@@ -187,8 +187,8 @@ fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec
     match name {
         None => Ok(all),
         Some(name) if all.iter().any(|one| one == name) => Ok(vec![name.to_string()]),
-        Some(name) if all.is_empty() => bail!("there is no {key} `{name}`: no {key} runs"),
-        Some(name) => bail!("there is no {key} `{name}`, but {}", all.join(", ")),
+        Some(name) if all.is_empty() => bail!("there is no {key} `{name}`: no {key} app is running"),
+        Some(name) => bail!("there is no {key} `{name}`; there is {}", all.join(", ")),
     }
 }
 

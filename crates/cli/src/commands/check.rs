@@ -50,7 +50,7 @@ fn absent_interfaces(plan: &Plan, report: &mut Report) {
         let PortKind::Xdp(xdp) = &port.kind else { continue };
         if port.nic.is_none() {
             let message = format!(
-                "there is no interface `{}` on this host now: `weir run` will need it",
+                "there is currently no interface `{}` on this host: `weir run` will need it",
                 xdp.interface
             );
             report.warning(report.span_of(declared.origin), message);
@@ -83,7 +83,7 @@ fn summary(file: &str, loaded: &Loaded) -> String {
         some => format!(", {}", count(some, "warning")),
     };
     format!(
-        "{file}: good ({}, {}, {}, {}{warnings})",
+        "{file}: valid ({}, {}, {}, {}{warnings})",
         count(ports.len(), "port"),
         count(program.pipes.len(), "pipe"),
         if entries == 1 { "1 entry".to_string() } else { format!("{entries} entries") },

@@ -83,7 +83,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let ioctl = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let index = name_to_index(&ioctl, name).with_context(|| format!("there is no interface {name}"))?;
     let mut decap = TcDecap::load(&settings).context("the kernel refuses the program")?;
-    decap.attach(name).with_context(|| format!("the program cannot be attached to {name}"))?;
+    decap.attach(name).with_context(|| format!("cannot attach the program to {name}"))?;
     privileges::keep(privileges::DECAP).context("giving up privileges")?;
     say(arguments, || format!("weir takes tunnels off at {name}"), || json!({ "attached": name }))?;
     while !signals.stop() {
@@ -101,7 +101,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
             .filter(|(_, count)| *count > 0)
             .map(|(what, count)| format!("{what} {count}"))
             .collect();
-        if some.is_empty() { "no frame of a tunnel came".to_string() } else { some.join(", ") }
+        if some.is_empty() { "no tunnel frame arrived".to_string() } else { some.join(", ") }
     };
     let all: Map<String, Value> =
         counts.iter().map(|(what, count)| ((*what).to_string(), json!(count))).collect();
@@ -120,12 +120,10 @@ fn settings(arguments: &Arguments) -> Result<DecapSettings, BadInput> {
     }
     let ports = [arguments.gue_port, arguments.vxlan_port];
     if ports.contains(&0) || ports[0] == ports[1] {
-        return Err(BadInput(
-            "the ports of GUE and VXLAN are two different ones, from 1 to 65535".to_string(),
-        ));
+        return Err(BadInput("the ports of GUE and VXLAN must be different, from 1 to 65535".to_string()));
     }
     if let Some(bad) = to.iter().find(|address| address.is_unspecified() || address.is_multicast()) {
-        return Err(BadInput(format!("--to {bad} is not the address of a host")));
+        return Err(BadInput(format!("--to {bad} is not a host address")));
     }
     let tunnel = |kind: &Kind| match kind {
         Kind::Ipip => Tunnel::Ipip,

@@ -30,7 +30,7 @@ pub fn completions(arguments: &Completions, mut command: Command) -> Result<Exit
     // Into memory first, because the generators panic on write errors.
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut command, "weir", &mut script);
-    output::print(String::from_utf8(script).context("the script is not text")?)?;
+    output::print(String::from_utf8(script).context("the script is not valid UTF-8")?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -42,6 +42,6 @@ pub fn man(arguments: &Man, command: Command) -> Result<ExitCode> {
     let dir = &arguments.dir;
     std::fs::create_dir_all(dir)
         .and_then(|()| clap_mangen::generate_to(command, dir))
-        .with_context(|| format!("the pages cannot be written to {}", dir.display()))?;
+        .with_context(|| format!("cannot write the pages to {}", dir.display()))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -120,19 +120,19 @@ struct SeedWords([u64; 2]);
 
 fn interval(text: &str) -> Result<u64, String> {
     let ns = weir_config::value::duration(text).filter(|ns| *ns > 0);
-    ns.ok_or_else(|| "a length of time is a whole number and ns, us, ms, s, m or h, as in 5s".to_string())
+    ns.ok_or_else(|| "expected a whole number followed by ns, us, ms, s, m or h, such as 5s".to_string())
 }
 
 /// Parses mebibytes; returns bytes.
 fn mebibytes(text: &str) -> Result<usize, String> {
     let count = text.parse().ok().filter(|count: &usize| (1..=1 << 20).contains(count));
-    count.map(|count| count << 20).ok_or_else(|| "memory is 1 to 1048576 MiB".to_string())
+    count.map(|count| count << 20).ok_or_else(|| "expected 1 to 1048576 MiB".to_string())
 }
 
 fn flow(text: &str) -> Result<KeyKind, String> {
     let words = || KeyKind::ALL.map(KeyKind::word).join(", ");
     let found = KeyKind::ALL.into_iter().find(|kind| kind.word() == text);
-    found.ok_or_else(|| format!("a flow is one of {}", words()))
+    found.ok_or_else(|| format!("expected one of {}", words()))
 }
 
 fn prefixes(text: &str) -> Result<(u8, u8), String> {
@@ -140,7 +140,7 @@ fn prefixes(text: &str) -> Result<(u8, u8), String> {
     let bits = |text: &str, most: u8| text.parse().ok().filter(|bits| *bits <= most);
     let both = bits(v4, 32).zip(bits(v6, 128));
     both.ok_or_else(|| {
-        "prefixes are bits of IPv4 (0 to 32) and perhaps of IPv6 (0 to 128): 24,64".to_string()
+        "expected prefix lengths for IPv4 (0 to 32) and optionally IPv6 (0 to 128), such as 24,64".to_string()
     })
 }
 
@@ -149,7 +149,7 @@ fn seed(text: &str) -> Result<SeedWords, String> {
         return Ok(SeedWords(Seed::random().words()));
     }
     let number = u128::from_str_radix(text, 16);
-    let number = number.map_err(|_| "a seed is `random` or up to 32 hexadecimal digits".to_string())?;
+    let number = number.map_err(|_| "expected `random` or up to 32 hexadecimal digits".to_string())?;
     Ok(SeedWords([(number >> 64) as u64, number as u64]))
 }
 

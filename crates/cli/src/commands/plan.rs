@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let Some(plan) = load(file)? else { return Ok(bad_input()) };
         plans.push(plan);
     }
-    let [old, new] = plans.as_slice() else { bail!("two configurations are compared") };
+    let [old, new] = plans.as_slice() else { bail!("two configurations are needed") };
     let moves =
         compare((&old.program, &old.apps.bit_assignments()), (&new.program, &new.apps.bit_assignments()));
     let most = arguments.max_move.unwrap_or(1.0);
@@ -74,8 +74,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     }
     for Moves { name, .. } in moves.iter().filter(|moves| moves.flows_end) {
         output::complain(format!(
-            "the flows of `{name}` that live now begin anew: another table keeps them then, and each goes \
-             where the buckets say\n"
+            "the live flows of `{name}` start over: a different table will keep them, and each goes where \
+             the buckets send it\n"
         ));
     }
     for Moves { name, moved, .. } in &over {
@@ -197,9 +197,9 @@ fn moves_of_bits(old: &BitAssignment, new: &BitAssignment) -> Moves {
     let moved = (0..values).filter(moves).count() as f64 / f64::from(values);
     let mut why = Vec::new();
     if old.mask != new.mask {
-        why.push("`by` looks at other bits".to_string());
+        why.push("`by` uses different bits".to_string());
     } else if moved > 0.0 {
-        why.push("each value of the bits is dealt again, in turn".to_string());
+        why.push("each value of the bits is assigned again, in turn".to_string());
     }
     let least = least(&shares(Assigned::ByBits(old)), &shares(Assigned::ByBits(new)));
     Moves { name: new.name.clone(), moved, least, why, flows_end: false }
@@ -212,7 +212,7 @@ fn reasons(old: &Group, new: &Group) -> Vec<String> {
     let prefixes = |group: &Group| group.affinity.map(Affinity::prefixes);
     add(prefixes(old) != prefixes(new), "`affinity` changes".to_string());
     add(old.seed != new.seed, "`seed` changes".to_string());
-    add(old.fill != new.fill, "the way in which buckets are filled changes".to_string());
+    add(old.fill != new.fill, "the method of filling buckets changes".to_string());
     let how = if new.size > old.size { "grows" } else { "shrinks" };
     let size = format!("`size` {how} from {} to {}", old.size, new.size);
     add(old.size != new.size, size);
@@ -226,7 +226,7 @@ fn reasons(old: &Group, new: &Group) -> Vec<String> {
     let others = had.intersection(&has).filter(|name| before.get(*name) != after.get(*name)).count();
     add(more > 0, format!("{more} added"));
     add(fewer > 0, format!("{fewer} removed"));
-    add(others > 0, format!("{others} with another weight"));
+    add(others > 0, format!("{others} with a different weight"));
     why
 }
 
@@ -321,7 +321,7 @@ mod tests {
         assert!(!end(&flows, &flows) && end(&flows, &nat) && end(&nat, &flows));
         let mut none = program("flows");
         none.pipes.clear();
-        assert!(end(&flows, &none) && !end(&none, &flows), "flows are kept no longer, or were not");
+        assert!(end(&flows, &none) && !end(&none, &flows), "the service starts or stops keeping flows");
     }
 
     #[test]
@@ -339,7 +339,7 @@ mod tests {
     #[test]
     fn what_has_changed_is_said() {
         let (old, all) = (group(251, &[("a", 1), ("b", 1)]), [("a", 2), ("c", 1)]);
-        assert_eq!(moves(&old, &group(251, &all)).why, ["1 added", "1 removed", "1 with another weight"]);
+        assert_eq!(moves(&old, &group(251, &all)).why, ["1 added", "1 removed", "1 with a different weight"]);
         assert_eq!(moves(&old, &old).why, [""; 0]);
         // With another hash, a packet stays only by chance.
         let by_source = group(251, &[("a", 1), ("b", 1)]).affinity(Some(Affinity::ADDRESS));
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!((swapped.moved, swapped.least), (1.0, 0.0));
         let wider = compare(&old, &dealt(3, &["a", "b", "c", "b"]));
         assert_eq!((wider.moved, wider.least), (0.25, 0.25));
-        assert_eq!(wider.why, ["`by` looks at other bits"]);
+        assert_eq!(wider.why, ["`by` uses different bits"]);
         // Another kind of assignment.
         let mut buckets = Program::default();
         buckets.groups.push(Group { name: "web".into(), ..group(251, &[("a", 1), ("b", 1)]) });

@@ -18,7 +18,7 @@ pub struct Arguments {
 /// # Errors
 /// Fails if the kernel cannot be queried, or if standard output cannot be written to.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let all = weir_port::xdp::interfaces().context("the kernel cannot be asked for its interfaces")?;
+    let all = weir_port::xdp::interfaces().context("cannot list the kernel's interfaces")?;
     if arguments.json {
         let one = |report: &weir_port::xdp::InterfaceReport| {
             json!({

@@ -146,7 +146,7 @@ fn summary(plan: &Plan, replayed: &Replayed) -> String {
     }
     let slept_s = replayed.slept_ns / NS_PER_S;
     if slept_s > 0 {
-        text += &format!("  apps slept for {slept_s} s without frames: they were woken {STEPS_MAX} times\n");
+        text += &format!("  apps waited for {slept_s} s without frames: they were woken {STEPS_MAX} times\n");
     }
     if !ledger.balances() {
         text += "THE LEDGER DOES NOT BALANCE: please report this\n";

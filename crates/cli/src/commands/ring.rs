@@ -64,19 +64,19 @@ fn no_ring(who: &str, new_flows: NewFlows) -> Option<String> {
         NewFlows::LeastFlows => "to the back end with the fewest connections (least_connections)",
     };
     Some(format!(
-        "{who} has no ring: each new flow goes {how}. `--scheduler maglev` prints the ring for packets that \
-         no flow is kept for"
+        "{who} has no ring: each new flow goes {how}. `--scheduler maglev` prints the ring for packets \
+         without a flow"
     ))
 }
 
 const FILE: &[Key] = weir_config::keys! {
     needed "back_ends": Shape::List(&Shape::Map(BACK_END)), "the list of back ends";
-    "katran": Shape::Map(KATRAN_KEYS), "what of a flow Katran's hash is of, which is not asked here";
+    "katran": Shape::Map(KATRAN_KEYS), "which fields of a flow Katran's hash covers, which is not asked here";
     "glb": Shape::Map(GLB_KEYS), "the forwarding table's `seed`";
 };
 const BACK_END: &[Key] = weir_config::keys! {
-    "name": Shape::Name, "what it is called; by default its address";
-    "address": Shape::Ip, "the address by which katran and glb know it";
+    "name": Shape::Name, "its name; by default its address";
+    "address": Shape::Ip, "the address that identifies it in katran and glb";
     "weight": Shape::Number(0, WEIGHT_MAX), "its share of the slots; 0 gets none" or "1";
 };
 
@@ -121,9 +121,7 @@ fn chosen(program: &Program, arguments: &Arguments) -> Result<Group, String> {
     let names: Vec<&str> = program.groups.iter().map(|group| group.name.as_str()).collect();
     let known = if names.is_empty() { "it has none".to_string() } else { names.join(", ") };
     let Some(wanted) = &arguments.service else {
-        return Err(format!(
-            "this is a configuration: name a service or group of it with --service ({known})"
-        ));
+        return Err(format!("this is a configuration: choose a service or group with --service ({known})"));
     };
     let of_app = format!("lb/{wanted}");
     let named = |one: &&Group| one.name == *wanted || one.name == of_app;
@@ -143,7 +141,7 @@ fn chosen(program: &Program, arguments: &Arguments) -> Result<Group, String> {
     }
     if group.fill == Fill::Given {
         return Err(format!(
-            "the buckets of group `{}` are given while it runs: see `weir show`",
+            "the buckets of group `{}` are assigned at run time: see `weir show`",
             group.name
         ));
     }
@@ -177,8 +175,8 @@ fn listed(document: &Node, arguments: &Arguments, report: &mut Report) -> Result
             section.needed("back_ends", report)
         }
         _ if matches!(fill, Fill::Glb(..)) => {
-            let help = "write `glb: { seed: .. }`, and the list below `back_ends:`";
-            report.error_help(document.span, "the rows of glb need the forwarding table's seed", help);
+            let help = "write `glb: { seed: .. }`, and put the list under `back_ends:`";
+            report.error_help(document.span, "glb needs the seed of its forwarding table", help);
             None
         }
         _ => Some(document),

@@ -93,7 +93,7 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
         return shown;
     }
     if let Some(word) = of.first() {
-        output::complain(format_args!("weir: `show {what}` stands alone: what is `{word}`?\n"));
+        output::complain(format_args!("weir: `show {what}` takes no further words, such as `{word}`\n"));
         return Ok(bad_input());
     }
     let request =

@@ -55,7 +55,7 @@ fn reload_unit(unit: &str, path: &Path, daemon: &Value) -> Result<ExitCode> {
     if daemon["user_manager"] == true {
         systemctl.arg("--user");
     }
-    let status = systemctl.args(["reload", name]).status().context("systemctl does not run")?;
+    let status = systemctl.args(["reload", name]).status().context("cannot run systemctl")?;
     if !status.success() {
         bail!("`systemctl reload {name}` failed: `journalctl -u {name}` says why");
     }
@@ -83,7 +83,7 @@ fn start(daemon: &Value) -> Result<Child> {
     if let Some(log) = log_of(daemon) {
         successor.stderr(log);
     }
-    successor.spawn().context("the successor does not start")
+    successor.spawn().context("cannot start the successor")
 }
 
 /// Opens the daemon's log. Otherwise, anything that waits for the end of this process's standard error would
@@ -98,7 +98,10 @@ fn wait(successor: &mut Child, path: &Path) -> Result<()> {
     let start = Instant::now();
     loop {
         if let Some(status) = successor.try_wait()? {
-            bail!("the new weir has not taken over ({status}): weir's log says why; the old one continues");
+            bail!(
+                "the new weir did not take over ({status}): see weir's log for the reason; the old one \
+                continues"
+            );
         }
         // Meanwhile, the daemon refuses to answer, or the socket is being handed over.
         if process(path).is_ok_and(|answer| answer["pid"] == successor.id()) {
@@ -107,7 +110,7 @@ fn wait(successor: &mut Child, path: &Path) -> Result<()> {
         if start.elapsed() > PATIENCE {
             successor.kill()?;
             successor.wait()?;
-            bail!("the new weir has not taken over within {} s, and was ended", PATIENCE.as_secs());
+            bail!("the new weir did not take over within {} s and was killed", PATIENCE.as_secs());
         }
         std::thread::sleep(EVERY);
     }

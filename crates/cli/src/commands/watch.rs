@@ -23,8 +23,7 @@ const NAMES: [&str; 9] =
 /// Fails if it is not a usable number of seconds.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| SECONDS.contains(seconds));
-    let wrong =
-        || format!("the pause between two answers is {} to {} seconds", SECONDS.start(), SECONDS.end());
+    let wrong = || format!("the interval must be {} to {} seconds", SECONDS.start(), SECONDS.end());
     seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
 }
 

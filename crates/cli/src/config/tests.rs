@@ -177,8 +177,8 @@ fn tunnels_have_ports() {
     for (tunnels, expected) in [
         ("{ gre: { port: 5 } }", "4:12: error: there is no UDP tunnel `gre`"),
         ("{ gue: {} }", "4:17: error: `port` is missing: the UDP destination port"),
-        ("{ gue: { port: 0 } }", "4:25: error: `port` is a whole number from 1 to 65535, not `0`"),
-        ("{ gue: { port: 4789 } }", "4:25: error: port 4789 means `vxlan` too"),
+        ("{ gue: { port: 0 } }", "4:25: error: `port` must be a whole number from 1 to 65535, not `0`"),
+        ("{ gue: { port: 4789 } }", "4:25: error: port 4789 is also the port of `vxlan`"),
     ] {
         assert_eq!(wrong(&format!("{file}tunnels: {tunnels}\n"))[0].split("; ").next(), Some(expected));
     }
@@ -221,12 +221,12 @@ fn all_errors_are_told_at_once() {
     assert_eq!(
         wrong(text),
         [
-            "1:10: error: the number of workers is a whole number from 1 to 256, not `0`",
+            "1:10: error: the number of workers must be a whole number from 1 to 256, not `0`",
             "2:1: error: there is no key `hash_sead` here",
             "4:22: error: there is no pipe `b`",
-            "5:3: error: `drop` is a word of the language, not a name",
-            "7:3: error: `miss` is missing: where packets go that match nothing: a pipe, a port, `kernel`, \
-                `drop`",
+            "5:3: error: `drop` is a reserved word, not a name",
+            "7:3: error: `miss` is missing: where packets that match nothing go: a pipe, a port, `kernel`, \
+             `drop`",
             "9:14: error: there is no field `ipv4.scr`",
             "10:14: error: there is no port, pipe, group or app `p9`",
         ]
@@ -245,32 +245,24 @@ fn each_error_has_its_place() {
     for (pipe, culprit, expected) in [
         ("type: basik, forward: p0, miss: drop", "basik", "`type` cannot be `basik`"),
         ("GOOD, learn: default", "default", "only flow pipes have `learn`"),
-        ("GOOD, miss: p0", "miss: p0", "`miss` is here twice"),
+        ("GOOD, miss: p0", "miss: p0", "`miss` appears twice"),
         ("GOOD, match: { eth.dst: 1.2.3.4 }", "1.2.3.4", "`1.2.3.4` is not a value of `eth.dst`: "),
         ("GOOD, match: { vlan.vid: 4096 }", "4096", "`vlan.vid` has 12 bits: at most 0xfff, not `4096`"),
         ("GOOD, match: { ipv4.src: 10.0.0.1/8 }", "10.0.0.1/8", "`10.0.0.1` has bits outside the mask /8"),
         ("GOOD, match: { ipv4.src: per_entry }, entries: [{}]", "{}", "`ipv4.src` is missing"),
         ("GOOD, entries: [{ match: { ipv4.src: 1 } }]", "ipv4.src", "pipe `a` does not match `ipv4.src`"),
         ("GOOD, entries: [{ priority: 1 }]", "1 }", "only entries of acl pipes have a priority"),
-        ("GOOD, entries: [{ forward: in_port }]", "in_port", "an entry gives its `forward` only where"),
-        ("GOOD, entries: [{ counter: x }]", "x }", "an entry gives its `counter` only where"),
+        ("GOOD, entries: [{ forward: in_port }]", "in_port", "an entry gives its own `forward` only if"),
+        ("GOOD, entries: [{ counter: x }]", "x }", "an entry gives its own `counter` only if"),
         ("GOOD, entries: [{ set: { eth.dst: 1 } }]", "eth.dst", "the action takes no `eth.dst` per entry"),
         ("GOOD, action: [{ set: { ip.protocol: 1 } }]", "ip.protocol", "`ip.protocol` is read-only"),
-        (
-            "GOOD, action: [decrement_ttl, pop_vlan]",
-            "pop_vlan",
-            "`pop_vlan` cannot stand behind `decrement_ttl`",
-        ),
+        ("GOOD, action: [decrement_ttl, pop_vlan]", "pop_vlan", "`pop_vlan` cannot follow `decrement_ttl`"),
         ("GOOD, action: [dorp]", "dorp", "there is no operation `dorp`"),
         ("GOOD, monitor: { meter: m }", "m }", "there is no meter `m`"),
-        ("GOOD, monitor: { red: pass }", "pass", "`red` says what becomes"),
-        ("GOOD, capacity: 0", "0 }", "`capacity` is a whole number from 1 to "),
-        ("type: basic, forward: p0, miss: per_entry", "per_entry", "a miss cannot be `per_entry`"),
-        (
-            "type: basic, forward: a, miss: drop",
-            "a: {",
-            "pipes must not lead back to where they came from: a -> a",
-        ),
+        ("GOOD, monitor: { red: pass }", "pass", "`red` says what happens"),
+        ("GOOD, capacity: 0", "0 }", "`capacity` must be a whole number from 1 to "),
+        ("type: basic, forward: p0, miss: per_entry", "per_entry", "`miss` cannot be `per_entry`"),
+        ("type: basic, forward: a, miss: drop", "a: {", "pipes must not form a loop: a -> a"),
         ("type: hash, hash: 5-tuple, group: g, forward: p0, miss: drop", "g,", "there is no group `g`"),
         ("GOOD, match: { ipv4.src: prefix }", "ipv4.src", "a BASIC pipe cannot match `ipv4.src` by prefix"),
         (
@@ -292,7 +284,7 @@ fn each_error_has_its_place() {
 /// The source of a tunnel, the words under the caret, and the message about them.
 #[test]
 fn sources_that_flows_cannot_share_are_refused() {
-    for (told, culprit, expected) in [
+    for (refusal, culprit, expected) in [
         ("src: 10.255.0.1/16", "10.255.0.1/16", "`10.255.0.1` has bits outside the mask /16"),
         (
             "src: 0.0.0.0/0",
@@ -300,26 +292,26 @@ fn sources_that_flows_cannot_share_are_refused() {
             "flows cannot share the addresses of a /0: write a prefix from /8 to",
         ),
         ("src: 10.0.0.2/31", "10.0.0.2/31", "flows cannot share the addresses of a /31: write a prefix from"),
-        ("src: 224.0.0.0/8", "224.0.0.0/8", "`224.0.0.0/8` has no addresses of hosts"),
+        ("src: 224.0.0.0/8", "224.0.0.0/8", "`224.0.0.0/8` contains no host addresses"),
         (
             "src: \"fd00::/48\"",
             "\"fd00::/48",
             "flows cannot share the addresses of a /48: write a prefix from /64",
         ),
         ("src: \"fd00::/64\"", "10.0.0.9", "`10.0.0.9` is not a value of `ipv6.dst`"),
-        ("src: 10.1.0.0/16, src_bits: 8", "8 } }", "`src` is a prefix already"),
+        ("src: 10.1.0.0/16, src_bits: 8", "8 } }", "`src` is already a prefix"),
         ("src: per_entry, src_bits: 25", "25 } }", "`src_bits` cannot be 25"),
         ("src: 10.1.0.0, src_bits: 1", "1 } }", "`src_bits` cannot be 1"),
     ] {
         let text = with_pipe(&format!(
             "type: basic, forward: p0, miss: drop, action: [{{ encap_ipip: {{ eth.dst: 02:00:00:00:00:01, \
-             eth.src: 02:00:00:00:00:02, dst: 10.0.0.9, {told} }} }}]"
+             eth.src: 02:00:00:00:00:02, dst: 10.0.0.9, {refusal} }} }}]"
         ));
         let report = read("t", &text).report;
         let at = report.diagnostics().into_iter().find(|one| one.message.starts_with(expected));
-        let span = at.unwrap_or_else(|| panic!("{told}\n{report}")).span;
+        let span = at.unwrap_or_else(|| panic!("{refusal}\n{report}")).span;
         let line = text.lines().nth(span.line as usize - 1).unwrap();
-        assert!(line[span.column as usize - 1..].starts_with(culprit), "{told}\n{report}");
+        assert!(line[span.column as usize - 1..].starts_with(culprit), "{refusal}\n{report}");
     }
 }
 
@@ -372,8 +364,8 @@ fn entries_at_run_time() {
         entry_key(&plan.program, &plan.attachments, "balance", "{ match: { ipv4.src: 0.0.0.1 } }").unwrap();
     assert_eq!(key, EntryKey::of(&read));
     assert_eq!(write_key(&plan.program, &plan.program.pipes[0], &key), "{ match: { ipv4.src: 0.0.0.1 } }");
-    let told = |text| entry(&plan.program, &plan.attachments, "balance", text).unwrap_err().to_string();
-    let report = told("{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: x }, counter: fips9 }");
+    let refusal = |text| entry(&plan.program, &plan.attachments, "balance", text).unwrap_err().to_string();
+    let report = refusal("{ match: { ipv4.src: 0.0.0.2 }, set: { eth.dst: x }, counter: fips9 }");
     assert_eq!(report.matches("error").count(), 3, "{report}");
     assert!(report.contains("entry:1:22: error: `0.0.0.2` has bits outside the mask 0.0.0.1"), "{report}");
     let report = entry(&plan.program, &plan.attachments, "balanse", "{}").unwrap_err().to_string();
@@ -525,7 +517,10 @@ fn buckets_are_filled_by_weights_or_given() {
     assert_eq!(plan(&given.replace(", size: 4", "")).program.groups[0].size, 256);
     assert_eq!(plan(&with_group("fill: wants")).program.groups[0].seed, None);
     let weighed = wrong(&with_group("fill: given"));
-    assert!(weighed[0].contains("a weight has no part in a group whose buckets are given"), "{weighed:?}");
+    assert!(
+        weighed[0].contains("a group whose buckets are given one by one does not use weights"),
+        "{weighed:?}"
+    );
     let odd = wrong(&given.replace("size: 4", "size: 3"));
     assert!(odd[0].contains("a power of two up to 65536, not 3"), "{odd:?}");
 }
@@ -566,14 +561,14 @@ fn groups_chosen_by_metadata_are_written_by_name() {
     assert_eq!(sizes, [251, 256], "they follow the number of targets");
     for (right, mistake, message) in [
         ("group(web)", "group(wep)", "there is no group `wep`"),
-        ("number: 7, ", "", "group `web` has no number to be chosen by: add `number: 1`"),
+        ("number: 7, ", "", "group `web` has no number, so metadata cannot select it: add `number: 1`"),
         ("number: 7", "number: 9", "have the same number, 9"),
         ("{ group: web, target: b1 }", "{ target: b1 }", "`{ group: name, target: name }`"),
         ("{ group: web, target: b1 }", "{ group: wob, target: b1 }", "there is no group `wob`"),
         ("{ group: web, target: b1 }", "{ group: web, target: b9 }", "group `web` has no target `b9`"),
-        ("hash: 5-tuple", "hash: round_robin", "metadata cannot choose it"),
+        ("hash: 5-tuple", "hash: round_robin", "metadata cannot select it"),
         ("{ by: meta.0 }, forward: p0", "{ by: meta.4 }, forward: p0", "meta.4"),
-        ("{ by: meta.0 }, forward: p0", "{ by: meta.1 }, forward: p0", "nothing has written it"),
+        ("{ by: meta.0 }, forward: p0", "{ by: meta.1 }, forward: p0", "nothing writes it"),
     ] {
         let all = wrong(&text.replacen(right, mistake, 1));
         assert!(all.iter().any(|one| one.contains(message)), "no `{message}` in {all:?}");
@@ -615,7 +610,7 @@ fn what_stays_with_the_kernel_and_whose_frames_are_taken() {
     for (keys, message) in [
         ("take: all, leave: [{}]", "this leaves everything with the kernel"),
         ("take: all, leave: [{ dport: 22 }]", "`dport` needs `protocol: tcp`"),
-        ("take: all, leave: [{ ethertype: arp, dst: 10.0.0.1 }]", "`dst` already says which EtherType"),
+        ("take: all, leave: [{ ethertype: arp, dst: 10.0.0.1 }]", "`dst` already implies the EtherType"),
         ("take: [{ dst: 10.0.0.1, protocol: udp, dport: 0 }]", "a port is a number from 1 to 65535"),
         ("take: [{ dst: 10.0.0.1, protocol: udp, dport: 9-8 }]", "the range `9-8` is empty"),
         ("take: [{ dst: 10.0.0.1, protocol: udp, dport: 70000 }]", "70000"),

@@ -20,12 +20,12 @@ pub fn findings(plan: Option<&Plan>) -> Vec<Finding> {
 
 fn af_xdp() -> Has {
     match socket(AddressFamily::XDP, SocketType::RAW, None) {
-        Ok(_) => Has::All("needs AF_XDP sockets, which this kernel has".to_string()),
+        Ok(_) => Has::All("needs AF_XDP sockets: supported by this kernel".to_string()),
         Err(Errno::AFNOSUPPORT) => {
             Has::Lacks("needs AF_XDP sockets: use a kernel with CONFIG_XDP_SOCKETS".to_string())
         }
         Err(error) => {
-            Has::Unknown(format!("needs AF_XDP sockets, and this process may not open one: {error}"))
+            Has::Unknown(format!("needs AF_XDP sockets, but this process may not open one: {error}"))
         }
     }
 }

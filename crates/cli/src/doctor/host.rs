@@ -60,10 +60,10 @@ fn kernel() -> Finding {
 fn types() -> Finding {
     let file = "/sys/kernel/btf/vmlinux";
     if Path::new(file).exists() {
-        return Finding::new("btf", file, Level::Ok, "the kernel describes its types");
+        return Finding::new("btf", file, Level::Ok, "the kernel provides BTF type information");
     }
-    let says = "the kernel has no type information, by which the verifier explains what it refuses: use one \
-                with CONFIG_DEBUG_INFO_BTF";
+    let says = "the kernel has no BTF type information, which the verifier needs to explain rejections: use \
+        one with CONFIG_DEBUG_INFO_BTF";
     Finding::new("btf", file, Level::Warning, says)
 }
 
@@ -72,9 +72,15 @@ fn privileges() -> Finding {
     let missing: Vec<&str> =
         NEEDED.iter().filter(|(one, _)| !held.contains(*one)).map(|(_, name)| *name).collect();
     if missing.is_empty() {
-        return Finding::new("privileges", "this process", Level::Ok, "it has what the daemon needs");
+        return Finding::new(
+            "privileges",
+            "this process",
+            Level::Ok,
+            "it has all privileges that the daemon \
+            needs",
+        );
     }
-    let says = format!("without {} the daemon cannot run like this: run it as root", missing.join(", "));
+    let says = format!("the daemon needs {}, which is missing: run it as root", missing.join(", "));
     Finding::new("privileges", "this process", Level::Warning, says)
 }
 
@@ -97,12 +103,12 @@ fn clock() -> Finding {
     match name.trim() {
         "" => Finding::new("clock", "time stamps", Level::Warning, format!("{file} cannot be read")),
         name if SLOW_CLOCKS.contains(&name) => {
-            let says = "reading it takes a microsecond or more for each stamp: boot with clocksource=tsc if \
-                        the processor's is stable";
+            let says = "reading it takes a microsecond or more: boot with clocksource=tsc if the \
+                processor's TSC is stable";
             Finding::new("clock", name, Level::Warning, says)
         }
         name => {
-            Finding::new("clock", name, Level::Ok, "stamps are fast and exact to a microsecond or better")
+            Finding::new("clock", name, Level::Ok, "timestamps are fast and exact to a microsecond or better")
         }
     }
 }
@@ -118,7 +124,7 @@ fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     let all = match weir_port::xdp::interfaces() {
         Ok(all) => all,
         Err(error) => {
-            let says = format!("the kernel cannot be asked for its interfaces: {error}");
+            let says = format!("cannot list the kernel's interfaces: {error}");
             return vec![Finding::new("xdp", "interfaces", Level::Warning, says)];
         }
     };
@@ -156,10 +162,10 @@ fn interface(report: &weir_port::xdp::InterfaceReport, right: Option<u64>) -> Fi
     };
     match obstacle {
         Some(obstacle) => Finding::new("xdp", &report.name, Level::Warning, obstacle),
-        None if modes.is_empty() => Finding::new("xdp", &report.name, Level::Warning, "no mode of XDP"),
+        None if modes.is_empty() => Finding::new("xdp", &report.name, Level::Warning, "no XDP mode works"),
         None => {
-            let taken = if report.is_taken { "; a weir takes its frames" } else { "" };
-            let right = right.map(|count| format!("; {count} sampled frames had right checksums"));
+            let taken = if report.is_taken { "; a running weir takes its frames" } else { "" };
+            let right = right.map(|count| format!("; {count} sampled frames had correct checksums"));
             let says = format!("modes: {}{taken}{}", modes.join(", "), right.unwrap_or_default());
             Finding::new("xdp", &report.name, Level::Ok, says)
         }
@@ -170,7 +176,7 @@ fn interface(report: &weir_port::xdp::InterfaceReport, right: Option<u64>) -> Fi
 fn missing(plan: &Plan) -> Vec<Finding> {
     let missing = |port: &PortConfig| match &port.kind {
         PortKind::Xdp(xdp) if port.nic.is_none() => {
-            let says = format!("there is no such interface, which the port `{}` names", port.name);
+            let says = format!("there is no such interface, but port `{}` names it", port.name);
             Some(Finding::new("xdp", &xdp.interface, Level::Fault, says))
         }
         _ => None,
@@ -213,17 +219,17 @@ fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Findin
         0 => "addresses alone",
         // The kernel looks into tunnels that it can recognise without a port, such as GRE, but not into
         // VXLAN.
-        2 => "addresses alone, the inner ones of a tunnel such as GRE, and the outer ones of VXLAN",
+        2 => "only addresses: the inner ones of tunnels such as GRE, the outer ones of VXLAN",
         3 => "fields without the source port",
-        _ => "what this version of weir does not know",
+        _ => "fields that this version of weir does not know",
     };
     let whose = match role {
         Role::Router => "this host forwards",
-        Role::HostWithEqualRoutes => "this host has equal routes",
+        Role::HostWithEqualRoutes => "this host has equal-cost routes",
         Role::Host => {
             let says = format!(
-                "{policy}: {hashed} are hashed, which changes nothing here, for this host does not forward \
-                 and has no equal routes"
+                "{policy}: {hashed} are hashed, which has no effect here because this host does not forward \
+                 and has no equal-cost routes"
             );
             return found(Level::Ok, says);
         }
@@ -234,8 +240,8 @@ fn hash_policy(family: &str, (policy, fields): (u64, u64), role: Role) -> Findin
         format!("`sysctl -w {name}=1`")
     };
     let says = format!(
-        "{whose}, and policy {policy} hashes {hashed}, so all tunnels between two nodes take one of its \
-         equal routes: {mend}"
+        "{whose}, but policy {policy} hashes {hashed}, so all tunnels between two nodes take the same one \
+         of its equal-cost routes: {mend}"
     );
     found(Level::Warning, says)
 }
@@ -246,17 +252,14 @@ fn rehash() -> Option<Finding> {
     Some(match number("net/core/txrehash")? {
         0 => {
             let says = format!(
-                "flows keep their port after a timeout, so the path app does not learn of it: \
-                 `sysctl -w {name}=1`"
+                "flows keep their port after a timeout, so the path app does not notice it: `sysctl -w \
+                 {name}=1`"
             );
             Finding::new("rehash", name, Level::Warning, says)
         }
-        _ => Finding::new(
-            "rehash",
-            name,
-            Level::Ok,
-            "a timeout shows as another port, which the path app uses",
-        ),
+        _ => {
+            Finding::new("rehash", name, Level::Ok, "a timeout changes the port, which the path app notices")
+        }
     })
 }
 
@@ -268,9 +271,9 @@ mod tests {
     fn only_policies_that_hash_the_source_port_spread_tunnels() {
         use Role::{Host, HostWithEqualRoutes, Router};
         for (policy, fields, role, level, words) in [
-            (0, 7, Router, Level::Warning, "this host forwards, and policy 0 hashes addresses alone"),
+            (0, 7, Router, Level::Warning, "this host forwards, but policy 0 hashes addresses alone"),
             (0, 7, HostWithEqualRoutes, Level::Warning, "`sysctl -w net.ipv4.fib_multipath_hash_policy=1`"),
-            (0, 7, Host, Level::Ok, "does not forward and has no equal routes"),
+            (0, 7, Host, Level::Ok, "does not forward and has no equal-cost routes"),
             (1, 7, Router, Level::Ok, "ports are part"),
             (2, 7, Router, Level::Warning, "the outer ones of VXLAN"),
             (3, 7, Router, Level::Warning, "`sysctl -w net.ipv4.fib_multipath_hash_fields=23`"),

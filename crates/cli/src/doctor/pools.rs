@@ -77,7 +77,7 @@ fn finding(pool: &NatPool, answered: &HashSet<IpAddr>, links: &[Link]) -> Findin
     };
     let (name, length) = (&link.name, if pool.is_ipv4() { 32 } else { 128 });
     let says = format!(
-        "neighbours on `{name}` look for {address} there, and no host answers {question} for it, so answers \
+        "neighbours on `{name}` expect {address} there, but no host answers {question} for it, so answers \
          to the pool are lost: `ip address add {address}/{length} dev {name}`, or remove `announce: none` if \
          it is the pool of a service"
     );
@@ -110,10 +110,10 @@ mod tests {
             (pool("10.0.1.8", 32), &none, Level::Fault, "`ip address add 10.0.1.8/32 dev eth1`"),
             (pool("10.0.1.8", 31), &weir("10.0.1.8"), Level::Ok, "this host answers ARP"),
             (pool("10.0.1.8", 32), &weir("10.0.1.8"), Level::Ok, "weir answers ARP"),
-            (pool("10.0.1.8", 30), &weir("10.0.1.8"), Level::Fault, "look for 10.0.1.10 there"),
+            (pool("10.0.1.8", 30), &weir("10.0.1.8"), Level::Fault, "expect 10.0.1.10 there"),
             (pool("10.0.2.8", 32), &none, Level::Ok, "routers need a route"),
             // The first ones are on no link.
-            (pool("10.0.0.0", 23), &none, Level::Fault, "look for 10.0.1.0 there"),
+            (pool("10.0.0.0", 23), &none, Level::Fault, "expect 10.0.1.0 there"),
             (pool("2001:db8::8", 128), &none, Level::Fault, "no host answers neighbour discovery"),
             (pool("2001:db8:1::8", 128), &none, Level::Ok, "routers need a route"),
         ] {

@@ -119,12 +119,12 @@ fn services_of_ipvs_become_ours() {
     let (yaml, report) = converted("ipvs", text);
     let wanted = "\
 # IPVS's other, as weir understands it; docs/reference/configuration.md describes the keys.
-# line 6: weir has no services by `-f`, so this one was left out
+# line 6: weir does not support services by `-f`, so this one was omitted
 ports:
   in: { xdp: eth1 }
 apps:
-  # line 1: scheduler `wrr` has no part in that: maglev, by hash and weight, stands in for it
-  # line 3: `-x 100` has no counterpart and was left out
+  # line 1: scheduler `wrr` has no effect here: maglev, by hash and weight, replaces it
+  # line 3: `-x 100` has no counterpart and was omitted
   - lb:
       name: tcp-192.0.2.1-80
       port: in
@@ -134,9 +134,9 @@ apps:
       back_ends:
         - { name: 10.0.0.1, ip: 10.0.0.1, mode: l2, weight: 3 }
         - { name: 10.0.0.2, ip: 10.0.0.2, mode: nat, port: 8080, weight: 1 }
-  # line 4: `-b mh-port` has no counterpart and was left out
-  # line 4: scheduler `mh` has another table: flows move when weir takes over
-  # line 5: `--tun-port 6080` has no counterpart and was left out
+  # line 4: `-b mh-port` has no counterpart and was omitted
+  # line 4: scheduler `mh` uses a different table: flows move when weir takes over
+  # line 5: `--tun-port 6080` has no counterpart and was omitted
   - lb:
       name: udp-2001-db8--1-53
       port: in
@@ -146,7 +146,7 @@ apps:
         - { name: 2001-db8--2, ip: \"2001:db8::2\", mode: gue, weight: 0 }
 ";
     assert_eq!(yaml, wanted);
-    assert_eq!((report.errors(), report.warnings()), (0, 6), "what is left out is said twice: {report}");
+    assert_eq!((report.errors(), report.warnings()), (0, 6), "an omission is reported twice: {report}");
 }
 
 /// IPVS schedulers become ones that keep flows, unless clients persist.
@@ -206,23 +206,26 @@ fn persistence_of_ipvs_runs_with_nat() {
         }
     }
     let bad = "-A -t 10.0.0.1:80 -s rr -p -M 255.0.255.0\n";
-    assert!(refused("ipvs", bad).contains("`255.0.255.0` is no netmask of 10.0.0.1"));
+    assert!(refused("ipvs", bad).contains("`255.0.255.0` is not a netmask for 10.0.0.1"));
 }
 
 #[test]
 fn lines_that_ipvsadm_does_not_print_are_refused_with_their_place() {
     let said = refused("ipvs", "-A -t 192.0.2.1:http -s rr\n");
-    assert!(said.contains("other:1:7: error: `http` is no port") && said.contains("ipvsadm -S -n"), "{said}");
+    assert!(
+        said.contains("other:1:7: error: `http` is not a port") && said.contains("ipvsadm -S -n"),
+        "{said}"
+    );
     let said = refused("ipvs", "-a -t 192.0.2.1:80 -r 10.0.0.1:80\n");
     assert!(said.contains("other:1:7: error: there is no service `192.0.2.1:80` above"), "{said}");
     let said = refused("ipvs", "-A -t 192.0.2.1:80\n-a -t 192.0.2.1:80 -w heavy -r 10.0.0.1\n");
     assert!(said.contains("other:2:23: error: a weight is a number"), "{said}");
     for (text, message) in [
         ("-A", "the service is missing"),
-        ("-A -t 1.2.3:80", "`1.2.3` is no IP address"),
-        ("-A -t 1.2.3.4:80\n-A -t 1.2.3.4:80", "is there twice"),
+        ("-A -t 1.2.3:80", "`1.2.3` is not an IP address"),
+        ("-A -t 1.2.3.4:80\n-A -t 1.2.3.4:80", "appears twice"),
         ("-A -t 1.2.3.4:80\n-a -t 1.2.3.4:80 -g", "the real server is missing"),
-        ("-A -t 1.2.3.4:80\n-a -t 1.2.3.4:80 -r", "`-r` wants a value"),
+        ("-A -t 1.2.3.4:80\n-a -t 1.2.3.4:80 -r", "`-r` needs a value"),
         ("hello", "`hello` is not understood"),
         ("", "there is no service here"),
     ] {
@@ -248,7 +251,7 @@ fn commands_of_katrans_client_become_services() {
     let (yaml, report) = converted("katran", text);
     let wanted = "\
 # Katran's other, as weir understands it; docs/reference/configuration.md describes the keys.
-# line 11: `-new_hc 10.0.0.2` was left out: Katran's probes are its own
+# line 11: `-new_hc 10.0.0.2` was omitted: it configures Katran's own health checks
 ports:
   in: { xdp: eth1 }
 apps:
@@ -260,7 +263,7 @@ apps:
       back_ends:
         - { name: 10.0.0.2, ip: 10.0.0.2, mode: ipip, weight: 5, mac: 00:00:DE:AD:BE:AF }
         - { name: fc00--1, ip: \"fc00::1\", mode: ipip, weight: 1, mac: 00:00:DE:AD:BE:AF }
-  # line 10: flag `QUIC_VIP` was left out: it needs UDP, real servers, and one `-quic_mapping` from 1 to \
+  # line 10: flag `QUIC_VIP` was omitted: it needs UDP, real servers, and one `-quic_mapping` from 1 to \
 16777214 for each of them
   - lb:
       name: udp-10.200.1.2-all
@@ -274,10 +277,10 @@ apps:
     assert_eq!(yaml, wanted);
     assert_eq!(report.warnings(), 2, "{report}");
     let said = refused("katran", "-A -t 10.200.1.1:80\n-a -t 10.200.1.1:80 -r ten\n");
-    assert!(said.contains("other:2:24: error: `ten` is no IP address"), "{said}");
+    assert!(said.contains("other:2:24: error: `ten` is not an IP address"), "{said}");
     let said = refused("katran", "-A -t 10.200.1.1:80\n-d -t 10.200.1.1:80 -r 10.0.0.1\n");
     assert!(said.contains("there is no real server `10.0.0.1` to remove"), "{said}");
-    assert!(refused("katran", "katran").contains("options of Katran's client are wanted"));
+    assert!(refused("katran", "katran").contains("expected options of Katran's client"));
     assert!(refused("katran", "-A -t 10.0.0.1").contains("the VIP's port is missing"));
 }
 
@@ -296,9 +299,8 @@ fn katrans_flags_of_vips_and_reals_and_its_quic_mappings_become_keys() {
         -A -t 10.200.1.6:80\n";
     let (yaml, report) = converted("katran", text);
     let wanted = "
-  # line 2: flag `LOCAL_REAL` of `10.0.0.2` has no counterpart and was left out
-  # line 1: flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; servers with \
-others keep their flows only
+  # line 2: flag `LOCAL_REAL` of `10.0.0.2` has no counterpart and was omitted
+  # line 1: flag `QUIC_VIP`: weir understands version 2 of Katran's connection IDs; others only keep flows
   - lb:
       name: udp-10.200.1.5-443
       port: in
@@ -333,7 +335,7 @@ others keep their flows only
         "-A -t 10.0.0.1:1 -vf QUIC_VIP\n-a -t 10.0.0.1:1 -r 10.0.0.2\n-quic_mapping 10.0.0.2=7\n",
     ] {
         let (yaml, _) = converted("katran", text);
-        assert!(yaml.contains("`QUIC_VIP` was left out") && !yaml.contains("quic: {"), "{yaml}");
+        assert!(yaml.contains("`QUIC_VIP` was omitted") && !yaml.contains("quic: {"), "{yaml}");
     }
 }
 
@@ -347,7 +349,7 @@ fn numbers_of_katrans_real_servers_change_as_in_katran() {
     let (yaml, report) = converted("katran", text);
     assert!(yaml.contains("server_id: \"000007\"") && !yaml.contains("stateless"), "{yaml}");
     assert!(yaml.contains("# line 3: `10.0.0.3=7` is not mapped"), "{yaml}");
-    assert!(yaml.contains("# line 10: `10.0.0.1:1` is there already"), "{yaml}");
+    assert!(yaml.contains("# line 10: `10.0.0.1:1` already exists"), "{yaml}");
     assert_eq!((report.warnings(), yaml.matches("- lb:").count()), (3, 1), "{yaml}");
 }
 
@@ -432,8 +434,8 @@ tunnels: { gue: { port: 19523 } }
 ports:
   in: { xdp: eth1 }
 apps:
-  # line 5: `colour` has no counterpart and was left out
-  # line 10: the checks (http on port 80, gue on port 19523) were left out: write `check`
+  # line 5: `colour` has no counterpart and was omitted
+  # line 10: the checks (http on port 80, gue on port 19523) were omitted: write `check`
   - lb:
       name: example1
       port: in
@@ -451,13 +453,13 @@ apps:
     assert_eq!((report.errors(), report.warnings()), (0, 2), "{report}");
     for (text, message) in [
         ("{}", "`tables` is missing"),
-        (r#"{"tables":[{"seed":"12","hash_key":"x"}]}"#, "these are not 32 hexadecimal digits"),
+        (r#"{"tables":[{"seed":"12","hash_key":"x"}]}"#, "this is not 32 hexadecimal digits"),
         (
             r#"{"tables":[{"binds":[{"ip":"1.1.1.1/33","proto":"tcp","port":1}]}]}"#,
-            "is no IP address or prefix",
+            "is not an IP address or prefix",
         ),
         (r#"{"tables":[{"binds":[{"ip":"1.1.1.1","proto":"icmp","port":1}]}]}"#, "`proto` cannot be"),
-        (r#"{"tables":[{"backends":[{"state":"active"}]}]}"#, "a back end has an `ip`"),
+        (r#"{"tables":[{"backends":[{"state":"active"}]}]}"#, "a back end needs an `ip`"),
     ] {
         let said = refused("glb", text);
         assert!(said.contains(message), "{text}: {said}");

@@ -18,17 +18,23 @@ pub fn assign(plan: &Plan, list: &[PathBuf], flag: &str, first: usize) -> Result
         let (name, path) = match text.split_once('=').filter(|(name, _)| !name.contains('/')) {
             Some((name, path)) if plan.program.port_named(name).is_some() => (name.to_string(), path.into()),
             Some((name, _)) => bail!(
-                "{flag}{text}: there is no port `{name}`; there are: {} (if it is the name of a file, write \
+                "{flag}{text}: there is no port `{name}`; the ports are: {} (if it is the name of a file, \
+                 write \
                     ./{text})",
                 ports(plan)
             ),
             None => match unnamed.next() {
                 Some(port) => (port.name.clone(), path.clone()),
-                None => bail!("{flag}{text}: for which port? Write PORT={text}; there are: {}", ports(plan)),
+                None => {
+                    bail!("{flag}{text}: say which port with PORT={text}; the ports are: {}", ports(plan))
+                }
             },
         };
         if let Some((_, other)) = all.iter().find(|(other, _)| *other == name) {
-            bail!("{flag}{text}: port `{name}` has {} already; a port has one file", other.display());
+            bail!(
+                "{flag}{text}: port `{name}` already has {}; a port can have only one file",
+                other.display()
+            );
         }
         all.push((name, path));
     }
@@ -49,10 +55,10 @@ pub fn assign_apps(plan: &Plan, list: &[PathBuf]) -> Result<Vec<(String, PathBuf
         let text = path.to_string_lossy();
         let Some((name, path)) = text.split_once('=') else { bail!("--app {text}: write NAME=OUT.pcap") };
         if !plan.program.apps.iter().any(|app| app == name) {
-            bail!("--app {text}: there is no app `{name}`; there are: {}", plan.program.apps.join(", "));
+            bail!("--app {text}: there is no app `{name}`; the apps are: {}", plan.program.apps.join(", "));
         }
         if all.iter().any(|(other, _)| other == name) {
-            bail!("--app {text}: `{name}` is here twice");
+            bail!("--app {text}: `{name}` appears twice");
         }
         all.push((name.to_string(), path.into()));
     }

@@ -19,9 +19,9 @@ const HELP: &[&str] = &[
     "up, down, page up/down  scroll; Home, End",
     "s                       sort by the next column (*), then as the daemon does",
     "r                       reverse the order (*r)",
-    "p, space                pause: the picture stands still",
-    "+, -                    ask less often, more often",
-    "Ctrl-L                  draw again       Ctrl-Z  stop, `fg` goes on",
+    "p, space                pause: freeze the picture",
+    "+, -                    poll less often, more often",
+    "Ctrl-L                  redraw           Ctrl-Z  suspend; `fg` resumes",
     "q, Ctrl-C               quit",
     "",
     "Rates are per second, between the last two answers; bit/s are without FCS.",
@@ -142,10 +142,10 @@ fn fitting(lengths: &[usize], at: usize, width: usize) -> Range<usize> {
 fn trouble(view: &View, now: Instant) -> Option<String> {
     let since = |then: Instant| now.saturating_duration_since(then);
     if let Some((then, why)) = &view.trouble {
-        return Some(format!("NO ANSWER for {}, asking again: {why}", span(since(*then))));
+        return Some(format!("NO ANSWER for {}, retrying: {why}", span(since(*then))));
     }
     let waits = view.asked.map(since).filter(|waits| *waits >= SLOW)?;
-    Some(format!("NO ANSWER for {}: the daemon is there and says nothing", span(waits)))
+    Some(format!("NO ANSWER for {}: the daemon is listening but does not answer", span(waits)))
 }
 
 /// The last line: the keys, and which lines of the page are visible.

@@ -150,7 +150,14 @@ fn a_small_terminal_a_pause_help_and_a_silent_daemon_are_drawn_as_expected() {
     view.press(Key::Char('?'), now);
     compare("help", &screen(&mut view, now, (80, 24)));
     let (mut view, now) = view_of("ports");
-    answer(&mut view, now + SECOND, Err(anyhow::anyhow!("no weir answers on /run/weir/weir.sock")));
+    answer(
+        &mut view,
+        now + SECOND,
+        Err(anyhow::anyhow!(
+            "no weir daemon is listening on \
+        /run/weir/weir.sock"
+        )),
+    );
     compare("ports-no-answer", &screen(&mut view, now + 12 * SECOND, (80, 8)));
     answer(&mut view, now + 13 * SECOND, Ok(said(14)));
     assert!(!screen(&mut view, now + 13 * SECOND, (80, 8)).contains("NO ANSWER"));
@@ -163,7 +170,7 @@ fn a_daemon_that_was_started_again_has_no_negative_rates() {
     again["uptime_s"] = json!(1);
     answer(&mut view, now + SECOND, Ok(again));
     assert!(view.rates.is_none() && view.before.is_none());
-    assert!(view.question(now + 2 * SECOND).is_some(), "it is asked again soon");
+    assert!(view.question(now + 2 * SECOND).is_some(), "it is polled again soon");
 }
 
 #[test]

@@ -261,8 +261,8 @@ fn kill_9_shows_no_reset_and_connections_go_on_when_weir_is_back() {
 
     let daemon = start(&wire);
     for (stream, before) in &mut open {
-        assert_eq!(&answer(stream).expect("the connection goes on"), before);
-        assert_eq!(&who(stream).expect("the connection goes on"), before);
+        assert_eq!(&answer(stream).expect("the connection continues"), before);
+        assert_eq!(&who(stream).expect("the connection continues"), before);
     }
     assert_eq!((tcp_count(&wire.weir, "OutRsts"), tcp_count(&wire.third, "OutRsts")), (0, 0));
     drop(daemon);
@@ -288,7 +288,7 @@ fn a_host_that_has_a_vip_is_told_so() {
     sh(&format!("ip -n {} addr add {VIP}/32 dev w0", wire.weir));
     let daemon = start(&wire);
     let log = daemon.log();
-    assert!(log.contains("weir announces 10.0.0.80: the host has it"), "{log}");
+    assert!(log.contains("weir announces 10.0.0.80: the host has this address"), "{log}");
     assert!(!log.contains("10.0.0.81"), "{log}");
     let file = daemon.folder.file("weir.yaml");
     let exe = env!("CARGO_BIN_EXE_weir");
@@ -338,9 +338,9 @@ fn check_says_what_is_not_announced() {
     };
     let said = check(queues("none0"));
     assert_eq!(said.code, Some(0), "{}", said.err);
-    under(&said.err, "warning: port `p0` has not all queues", "web");
+    under(&said.err, "warning: port `p0` does not use all queues", "web");
     let said = check(queues("lo"));
-    assert!(!said.err.contains("has not all queues"), "it has one: {}", said.err);
+    assert!(!said.err.contains("does not use all queues"), "it has one: {}", said.err);
     for (config, why, caret) in [
         (service(tcp, "      announce: maybe\n"), "`announce` cannot be", "maybe"),
         (
@@ -350,7 +350,7 @@ fn check_says_what_is_not_announced() {
         ),
         (
             service(tcp, "").replace("mac: 02:00:00:00:11:00", "ip: 10.0.0.9, vlan: 7"),
-            "has a `vlan` and needs `mac`",
+            "has a `vlan`, so it needs `mac`",
             "b1",
         ),
         (service(tcp, "").replace("name: b1,", "name: b1, vlan: 4095,"), "4094", "4095"),

@@ -163,10 +163,10 @@ fn bad_datagrams_are_told_and_nothing_else_happens() {
         (&[&good[..9], b"7", &good[10..]].concat(), "no port `p7`"),
     ] {
         client.send(bytes);
-        let (kind, port, told) = client.receive().unwrap();
-        let told = String::from_utf8(told).unwrap();
+        let (kind, port, message) = client.receive().unwrap();
+        let message = String::from_utf8(message).unwrap();
         assert_eq!((kind, port.as_str()), (4, ""));
-        assert!(told.contains(why), "{told}: {why}");
+        assert!(message.contains(why), "{message}: {why}");
     }
     client.send(&good);
     daemon.wait_for("the good one", |daemon| counts(daemon, &["injected"]) == [1]);
@@ -230,8 +230,8 @@ fn a_ninth_client_is_told_so_and_sent_away() {
     let mut daemon = Daemon::start(SLOW);
     let clients: Vec<Client> = (0..8).map(|_| Client::of(&mut daemon)).collect();
     let ninth = Client::connect(&daemon.folder.file("slow.sock")).unwrap();
-    let (kind, _, told) = ninth.receive().unwrap();
-    assert_eq!((kind, String::from_utf8(told).unwrap().as_str()), (4, "8 clients are here already"));
+    let (kind, _, message) = ninth.receive().unwrap();
+    assert_eq!((kind, String::from_utf8(message).unwrap().as_str()), (4, "8 clients are already connected"));
     assert_eq!(ninth.receive(), None);
     drop(clients);
     daemon.wait_for("all to go", |daemon| counts(daemon, &["clients"]) == [0]);
@@ -454,7 +454,7 @@ fn mistakes_are_told_with_line_and_caret() {
     assert_eq!(said.code, Some(2));
     for (place, caret) in [
         ("broken.yaml:9:11: error: there is no port, pipe, group or app", "slow_paht"),
-        ("broken.yaml:12:23: error: `p1` is the name of a port", "p1"),
+        ("broken.yaml:12:23: error: `p1` is already the name of a port", "p1"),
     ] {
         let lines: Vec<&str> = said.err.lines().collect();
         let at =

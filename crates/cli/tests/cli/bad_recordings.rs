@@ -79,7 +79,7 @@ fn sketch_files_that_do_not_fit_are_refused_with_the_reason() {
     folder.write("small.sk", bytes);
     weir(folder.path(), &["measure", "in.pcap", "--save", "seed.sk", "--seed", "8"]).good();
     let cases: [(&str, &[&str]); 3] = [
-        ("newer.sk", &["newer.sk: version 2 of sketch files is not read here, only 1"]),
+        ("newer.sk", &["newer.sk: sketch file version 2 is not supported, only 1"]),
         ("seed.sk", &["a.sk and seed.sk cannot be merged: they have different seeds", "--seed"]),
         ("small.sk", &["a.sk and small.sk", "different sizes, 16384 and 1024 keys"]),
     ];

@@ -94,7 +94,7 @@ fn a_bond_is_shown_for_people_and_programs() {
         " 0 wait\n",
         "  member  state    LACP  buckets  packets  bytes   share\n",
         "  p1      enabled  -         128",
-        " buckets  to p2  a member is there\n",
+        " buckets  to p2  a member is available\n",
     ] {
         assert!(said.contains(part), "no `{part}` in\n{said}");
     }
@@ -133,14 +133,12 @@ fn what_is_no_bond_is_told() {
     {
         daemon
             .weir(&[&["bond"], words].concat())
-            .refused(1, &["bond `bond0` has no member `p0`, but p1, p2"]);
+            .refused(1, &["bond `bond0` has no member `p0`; its members are p1, p2"]);
     }
     daemon
         .weir(&["bond", "migrate", "bond0", "256", "p1"])
-        .refused(1, &["there is no bucket 256: they are 0 to 255"]);
-    daemon
-        .weir(&["bond", "set-active", "bond0", "p1"])
-        .refused(1, &["in mode static no member is the active one"]);
+        .refused(1, &["there is no bucket 256: buckets are numbered 0 to 255"]);
+    daemon.weir(&["bond", "set-active", "bond0", "p1"]).refused(1, &["in mode static has no active member"]);
     assert_eq!(daemon.weir(&["bond", "migrate", "bond0", "x", "p1"]).code, Some(2));
     assert_eq!(daemon.weir(&["bond", "dance", "bond0"]).code, Some(2));
     daemon.weir(&["show", "bond", "bond0", "p1"]).refused(2, &["show bond buckets NAME"]);
@@ -157,7 +155,7 @@ fn a_member_is_taken_out_and_comes_back_and_nothing_is_lost() {
     send(&daemon, 0..100);
     let before = table(&daemon);
     let said = daemon.weir(&["bond", "disable", "bond0", "p1"]).good().out;
-    assert_eq!(said, "p1 is left: its buckets move when they are idle, within 1000 ms\n");
+    assert_eq!(said, "p1 is being drained: its buckets move when they are idle, within 1000 ms\n");
     settled(&mut daemon);
     assert!(daemon.weir(&["show", "bond"]).good().out.contains("disabled: by the operator"));
     assert!(daemon.log().contains("bond0: p1: disabled, by the operator\n"), "{}", daemon.log());
@@ -246,9 +244,9 @@ fn the_active_member_is_chosen_by_hand() {
     daemon.wait_for("20 frames", |daemon| transmitted(daemon)["p2"] >= 20);
     daemon
         .weir(&["bond", "migrate", "bond0", "0", "p1"])
-        .refused(1, &["in mode active_backup buckets do not move by hand"]);
+        .refused(1, &["in mode active_backup, buckets cannot be moved manually"]);
     let plan = daemon.weir(&["bond", "rebalance", "bond0"]).good().out;
-    assert_eq!(plan, "nothing moves: mode active_backup is not balanced by load now\n");
+    assert_eq!(plan, "nothing moves: mode active_backup does not balance by load\n");
 }
 
 /// Without a partner nothing is sent, and the output says why.
@@ -271,7 +269,7 @@ fn lacp_without_a_partner_is_shown_member_by_member() {
         "             state activity timeout aggregation ",
         "    partner  00:00:00:00:00:00 priority 0, key 0, port 0 priority 0\n",
         "    LACPDUs  0 received, ",
-        "was given up 1 times\n",
+        "defaulted 1 times\n",
     ] {
         assert!(said.contains(part), "no `{part}` in\n{said}");
     }

@@ -129,7 +129,7 @@ pipes: { a: { type: basic, forward: p0, miss: drop, entries: [{}] } }
     );
     assert_eq!(code, Some(0), "{said}");
     assert!(
-        said.contains("weir.yaml:1:10: warning: there is no interface `weirabsent0` on this host now"),
+        said.contains("weir.yaml:1:10: warning: there is currently no interface `weirabsent0` on this host"),
         "{said}"
     );
     let (_, said) = check(
@@ -172,7 +172,7 @@ fn a_socket_path_that_is_too_long_is_an_error() {
     let (code, said) = check(&format!("socket: {long}\nports: {{ p0: {{ mem: ~ }} }}\n"));
     assert_eq!(code, Some(2), "{said}");
     assert!(
-        said.contains("weir.yaml:1:9: error: the path has 108 bytes and a socket's path 107 at most"),
+        said.contains("weir.yaml:1:9: error: the path has 108 bytes, but a socket path has at most 107"),
         "{said}"
     );
     let folder = Folder::new();
@@ -188,7 +188,7 @@ fn the_words_of_the_parser_are_not_shown() {
     (1..40).for_each(|at| text += &format!("a{at}: &a{at} [*a{0}, *a{0}]\n", at - 1));
     let (code, said) = check(&text);
     assert_eq!(code, Some(2), "{said}");
-    assert!(said.contains("stand for too much here"), "{said}");
+    assert!(said.contains("expand to too much here"), "{said}");
     assert!(!said.contains("budget") && !said.contains("RecordedAnchor"), "{said}");
 }
 

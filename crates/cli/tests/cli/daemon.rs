@@ -291,11 +291,11 @@ fn with_several_workers_a_packet_is_explained_by_that_of_its_flow() {
 fn a_second_daemon_is_refused_and_a_dead_ones_socket_is_taken_over() {
     let mut daemon = Daemon::start(TWO);
     daemon.weir(&["run", "weir.yaml"]).refused(1, &["weir.sock", "already", "--socket"]);
-    assert_eq!(daemon.weir(&["show", "ledger"]).good().code, Some(0), "the first one goes on");
+    assert_eq!(daemon.weir(&["show", "ledger"]).good().code, Some(0), "the first one continues");
     daemon.signal(Signal::KILL);
     daemon.end();
     assert!(daemon.folder.file("weir.sock").exists(), "kill -9 leaves it behind");
-    daemon.weir(&["show", "ledger"]).refused(1, &["no weir answers", "weir.sock"]);
+    daemon.weir(&["show", "ledger"]).refused(1, &["no weir daemon is listening", "weir.sock"]);
     let folder = Folder::new();
     folder.write("weir.yaml", TWO);
     std::fs::rename(daemon.folder.file("weir.sock"), folder.file("weir.sock")).unwrap();

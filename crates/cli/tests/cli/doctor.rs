@@ -37,9 +37,9 @@ fn the_program_of_a_running_weir_is_not_in_its_own_way() {
     let folder = Folder::new();
     folder.write("weir.yaml", PORT);
     let daemon = Daemon::start_in_namespace(folder, &wire.weir);
-    is(says(&wire, &daemon.folder, "xdp", "w0"), "ok", "a weir takes its frames");
+    is(says(&wire, &daemon.folder, "xdp", "w0"), "ok", "another weir takes its frames");
     let ports = sh(&format!("ip netns exec {} {} ports", wire.weir, env!("CARGO_BIN_EXE_weir")));
-    assert!(ports.contains("an XDP program is attached to w0 already: a weir takes its frames"), "{ports}");
+    assert!(ports.contains("an XDP program is attached to w0: another weir takes its frames"), "{ports}");
 }
 
 /// The peer is in a namespace without a name or a process.
@@ -52,13 +52,13 @@ fn advice_about_an_end_that_cannot_be_seen_stops_when_checksums_are_right() {
     let folder = Folder::new();
     folder.write("weir.yaml", PORT);
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
-    is(says(&wire, &daemon.folder, "xdp", "w0"), "warning", "which cannot be looked into from here");
+    is(says(&wire, &daemon.folder, "xdp", "w0"), "warning", "which cannot be inspected from here");
     sh(&format!("{inside} ip neigh replace 10.0.0.1 lladdr 02:00:00:00:00:00 dev f0"));
     let sent = "import socket\nsocket.socket(2, 2).sendto(b\"x\", (\"10.0.0.1\", 1))";
     sh(&format!("{inside} python3 -c '{sent}'"));
     let sampled = |daemon: &mut Daemon| daemon.show("ports")[0]["extra"]["checksums_sampled"] != 0;
     daemon.wait_for("a sample", sampled);
-    is(says(&wire, &daemon.folder, "xdp", "w0"), "ok", "sampled frames had right checksums");
+    is(says(&wire, &daemon.folder, "xdp", "w0"), "ok", "sampled frames had correct checksums");
 }
 
 #[test]

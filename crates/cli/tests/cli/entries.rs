@@ -65,7 +65,7 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all_and_its_line_is_named() {
     (0..1000).for_each(|number| writeln!(many, "add {}", fast(number)).unwrap());
     let there = "add fast { match: { ipv4.dst: 10.0.0.1, udp.dport: 53 }, \
                  set: { eth.dst: 02:00:00:00:00:01 }, forward: p1 }";
-    for (text, told) in [
+    for (text, expected) in [
         (format!("{many}\n# The next one exists.\n{there}\n"), "line 1003: pipe `fast` already has an entry"),
         (format!("{many}add {}", fast(7)), "line 1001: an earlier change of the batch"),
         (format!("{many}remove {}\n", fast(5000)), "line 1001: pipe `fast` has no entry"),
@@ -82,8 +82,8 @@ fn a_file_is_loaded_as_a_whole_or_not_at_all_and_its_line_is_named() {
     ] {
         daemon.folder.write("changes", &text);
         let said = daemon.weir(&["entry", "load", "changes"]);
-        assert!(said.code == Some(1) && said.err.contains(told), "no `{told}` in: {}", said.err);
-        assert_eq!(listed(&daemon), [""; 0], "{told}");
+        assert!(said.code == Some(1) && said.err.contains(expected), "no `{expected}` in: {}", said.err);
+        assert_eq!(listed(&daemon), [""; 0], "{expected}");
     }
     daemon.weir(&["entry", "load", "absent"]).refused(2, &["absent"]);
 }

@@ -39,14 +39,14 @@ fn a_near_miss_says_which_field_differs() {
     for part in [
         "miss",
         "nearest { match: { ipv4.src: 0.0.0.1 } }  at weir.yaml:14",
-        "differs in ipv4.dst: wanted 10.0.0.53, is 10.0.0.54",
+        "differs in ipv4.dst: expected 10.0.0.53, found 10.0.0.54",
         "verdict drop (miss)",
     ] {
         assert!(said.out.contains(part), "no `{part}` in\n{}", said.out);
     }
     // The packet does not have the field.
     let said = weir(folder.path(), &["explain", "weir.yaml", "--packet", "arp=request"]).good();
-    assert!(said.out.contains("the packet does not have it"), "{}", said.out);
+    assert!(said.out.contains("the packet does not have this field"), "{}", said.out);
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn f10_frames_that_are_recorded_in_part_are_named() {
     writer.flush().unwrap();
     let replay = ["replay", "weir.yaml", "in.pcap"];
     let said = weir(folder.path(), &replay).good();
-    let remark = "frames recorded only in part: 1; record with a larger snaplen (`tcpdump -s 0`)";
+    let remark = "frames recorded only partly: 1; record with a larger snaplen (`tcpdump -s 0`)";
     assert!(said.out.contains(&format!("port p0: {remark}")), "{}", said.out);
     let json = weir(folder.path(), &[&replay[..], &["--json"]].concat()).good().json();
     assert_eq!(

@@ -22,7 +22,7 @@ fn with_metrics() -> (SocketAddr, Daemon) {
 }
 
 /// Sends a raw request and returns the whole response.
-fn told(mut stream: impl Read + Write, request: &[u8]) -> String {
+fn exchange(mut stream: impl Read + Write, request: &[u8]) -> String {
     stream.write_all(request).unwrap();
     let mut text = String::new();
     stream.read_to_string(&mut text).unwrap_or_else(|error| panic!("{error}: {text}"));
@@ -32,9 +32,9 @@ fn told(mut stream: impl Read + Write, request: &[u8]) -> String {
 #[test]
 fn metrics_and_health_are_served_as_http_demands() {
     let (address, daemon) = with_metrics();
-    let over_tcp = |request: &str| told(TcpStream::connect(address).unwrap(), request.as_bytes());
+    let over_tcp = |request: &str| exchange(TcpStream::connect(address).unwrap(), request.as_bytes());
     let socket = || UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
-    let over_socket = |request: &str| told(socket(), request.as_bytes());
+    let over_socket = |request: &str| exchange(socket(), request.as_bytes());
     for (request, status, body) in [
         ("GET /metrics HTTP/1.1\r\nHost: w\r\n\r\n", 200, "weir_ledger_balanced 1\n"),
         ("GET /metrics?a=b&c HTTP/1.1\r\nHost: w\r\n\r\n", 200, "# EOF\n"),
@@ -96,7 +96,7 @@ fn a_thousand_slow_clients_of_metrics_and_of_the_socket_delay_nobody() {
         });
         for _ in 0..20 {
             let start = Instant::now();
-            let metrics = told(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
+            let metrics = exchange(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
             scrapes.push(start.elapsed());
             assert!(metrics.ends_with("# EOF\n"), "{metrics}");
             let start = Instant::now();
@@ -120,7 +120,7 @@ fn the_slowest_of_too_many_clients_are_closed() {
     let (address, _daemon) = with_metrics();
     let mut slow: Vec<TcpStream> = (0..1500).map(|_| TcpStream::connect(address).unwrap()).collect();
     let start = Instant::now();
-    let metrics = told(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
+    let metrics = exchange(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
     assert!(metrics.ends_with("# EOF\n") && start.elapsed() < PROMPT);
     // The first was closed for a later one.
     slow[0].set_read_timeout(Some(PROMPT)).unwrap();
@@ -153,7 +153,7 @@ fn who_may_not_use_the_socket_is_told_so() {
     command.args(["show", "--socket", "weir.sock"]).current_dir(daemon.folder.path()).uid(65_534);
     let output = command.stdin(Stdio::null()).output().unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
-    assert!(err.contains("you may not use weir.sock") && err.contains("sudo"), "{err}");
+    assert!(err.contains("permission denied for weir.sock") && err.contains("sudo"), "{err}");
     let absent = weir(daemon.folder.path(), &["show", "--socket", "none.sock"]);
-    absent.refused(1, &["no weir answers on none.sock"]);
+    absent.refused(1, &["no weir daemon is listening on none.sock"]);
 }

@@ -30,7 +30,7 @@ fn a_file_that_is_far_too_large_is_refused_by_its_size() {
     let sparse = std::fs::File::create(folder.file("sparse")).unwrap();
     sparse.set_len((1 << 30) + 1).unwrap();
     std::os::unix::fs::symlink("/dev/zero", folder.file("endless")).unwrap();
-    for (file, words) in [("sparse", "bytes, and at most"), ("endless", "the most that are read")] {
+    for (file, words) in [("sparse", "bytes, but the limit"), ("endless", "bytes, the limit")] {
         let names = format!(
             "root: a\nports: {{ p0: {{ mem: ~ }} }}\npipes:\n  a:\n    type: basic\n    \
              match: {{ udp.dport: per_entry }}\n    forward: p0\n    miss: drop\n    \

@@ -109,7 +109,10 @@ fn explaining_live_begins_with_what_xdp_does() {
     let (verdict, line, _) = first("src=10.0.0.2 dst=10.0.0.1 proto=udp dport=22", "p0");
     assert!(verdict == "left" && line.starts_with("xdp     left to the host at w0: no rule"), "{line}");
     let (verdict, line, _) = first(&packet(9), "p0");
-    assert!(verdict == "not_ours" && line.contains("another MAC address than 02:00:00:00:00:00"), "{line}");
+    assert!(
+        verdict == "not_ours" && line.contains("its destination MAC address is not 02:00:00:00:00:00"),
+        "{line}"
+    );
     let (verdict, line, answer) = first("src=10.0.0.2 dst=10.0.2.1", "p2");
     assert!(verdict == "taken" && line.contains("on queue 0; on queue 1 it stays with the host"), "{line}");
     assert_eq!((&answer["xdp"]["queues"], &answer["xdp"]["other_queues"]), (&json!([0]), &json!([1])));
@@ -148,9 +151,9 @@ fn an_output_that_is_gone_drops_and_is_used_again_when_it_is_back() {
     daemon.wait_for_link("p1", "up");
     daemon.forwards(&wire);
     assert_eq!(daemon.port("p1")["mode"], "native copy");
-    let told = daemon.log();
+    let log = daemon.log();
     for line in ["port p1: interface w1 is gone;", "port p1: interface w1 is back and in use", "w1 is up"] {
-        assert!(told.contains(line), "no `{line}` in {told}");
+        assert!(log.contains(line), "no `{line}` in {log}");
     }
     assert!(!daemon.explained(&packet(0)).contains("gone"));
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
@@ -174,9 +177,9 @@ fn an_input_that_is_made_anew_is_used_with_its_new_address() {
     daemon.wait_for_link("p0", "up");
     daemon.forwards(&wire);
     assert_eq!((is_ours(&daemon, 0), is_ours(&daemon, 7)), (false, true));
-    let told = daemon.log();
-    assert!(told.contains("port p0: interface w0 has MAC address 02:00:00:00:00:07"), "{told}");
-    assert!(told.contains("the program was rebuilt for the interface"), "{told}");
+    let log = daemon.log();
+    assert!(log.contains("port p0: interface w0 has MAC address 02:00:00:00:00:07"), "{log}");
+    assert!(log.contains("the program was rebuilt for the interface"), "{log}");
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
@@ -208,9 +211,9 @@ fn an_interface_that_changes_is_followed() {
     wire.far("ip neigh flush dev f0");
     daemon.wait_for("the MAC address", |daemon| daemon.explained(&packet(9)).contains("verdict transmit"));
     daemon.forwards(&wire);
-    let told = daemon.log();
-    for line in ["w1 is down", "w9 was called w1 and is now w9", "w9 is up", "w9 has no carrier"] {
-        assert!(told.contains(&format!("port p1: interface {line}")), "no `{line}` in {told}");
+    let log = daemon.log();
+    for line in ["w1 is down", "w9 was renamed from w1 to w9", "w9 is up", "w9 has no carrier"] {
+        assert!(log.contains(&format!("port p1: interface {line}")), "no `{line}` in {log}");
     }
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
@@ -257,9 +260,9 @@ fn a_reload_changes_faults_and_recordings_and_refuses_what_needs_a_restart() {
         1,
         &[
             "restart",
-            "`workers` (1 to cores [0]: workers that go on stay where they run",
+            "`workers` (1 to cores [0]: remaining workers keep their cores",
             "`busy`",
-            "`queues` or `mode` of port `p0` (one reload can remove",
+            "`queues` or `mode` of port `p0` (remove",
         ],
     );
     daemon.forwards(&wire);
@@ -374,10 +377,10 @@ fn the_vxlan_gateway_connects_vlans_with_the_kernels_tunnels() {
         assert_eq!(sh(&run), "answered\n");
     }
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
-    let told = daemon.log();
+    let log = daemon.log();
     let advice = format!("nsenter --net=/run/netns/{third} ethtool -K t0 tx-vlan-stag-hw-insert off");
-    assert!(told.contains(&advice), "{told}");
-    assert!(!told.contains("tx off"), "what was done is not said again: {told}");
+    assert!(log.contains(&advice), "{log}");
+    assert!(!log.contains("tx off"), "what was done is not said again: {log}");
     daemon.signal(rustix::process::Signal::KILL);
     daemon.end();
     assert!(!promiscuous(), "it is as before, however it ends");

@@ -87,9 +87,10 @@ fn tshark_reads_every_field_of_every_record() {
     let messages = record(&path);
     assert!(messages > 5);
     let all: Vec<Given> = (0..RECORDS).map(given).collect();
-    let told = |each: &dyn Fn(&Given) -> Option<String>| all.iter().filter_map(each).collect::<Vec<String>>();
+    let exported =
+        |each: &dyn Fn(&Given) -> Option<String>| all.iter().filter_map(each).collect::<Vec<String>>();
     let number = |name: &str, each: &dyn Fn(&Given) -> u64| {
-        assert_eq!(fields(&path, name), told(&|one| Some(each(one).to_string())), "{name}");
+        assert_eq!(fields(&path, name), exported(&|one| Some(each(one).to_string())), "{name}");
     };
     number("cflow.srcport", &|one| one.record.key.sport().into());
     number("cflow.dstport", &|one| one.record.key.dport().into());
@@ -117,14 +118,14 @@ fn tshark_reads_every_field_of_every_record() {
     bits("cflow.tos", |one| one.class);
     let addresses = |name: &str, ipv6: bool, each: &dyn Fn(&FlowKey) -> IpAddr| {
         let of = |one: &Given| Some(each(&one.record.key)).filter(|one| one.is_ipv6() == ipv6);
-        assert_eq!(fields(&path, name), told(&|one| of(one).map(|one| one.to_string())), "{name}");
+        assert_eq!(fields(&path, name), exported(&|one| of(one).map(|one| one.to_string())), "{name}");
     };
     addresses("cflow.srcaddr", false, &FlowKey::src);
     addresses("cflow.dstaddr", false, &FlowKey::dst);
     addresses("cflow.srcaddrv6", true, &FlowKey::src);
     addresses("cflow.dstaddrv6", true, &FlowKey::dst);
     let vni = |one: &Given| one.record.key.vni().map(|vni| vni.to_string());
-    assert_eq!(fields(&path, "cflow.layer2_segment_id"), told(&vni));
+    assert_eq!(fields(&path, "cflow.layer2_segment_id"), exported(&vni));
     let times = fields(&path, "cflow.abstimeend");
     assert!(times.len() == all.len() && times.iter().all(|time| time.contains(":20.007")), "{times:?}");
     // In each message's header, and with every name.

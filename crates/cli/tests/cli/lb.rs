@@ -169,8 +169,16 @@ fn an_operator_drains_and_maintains() {
     wait_for(&mut daemon, ["up", "up"]);
     daemon.weir(&["lb", "weight", "web", "b1", "3"]).good();
     assert!(buckets(&daemon)[0] > 180, "{:?}", buckets(&daemon));
-    daemon.weir(&["lb", "drain", "api", "b1"]).refused(1, &["there is no service `api`, but web"]);
-    daemon.weir(&["lb", "drain", "web", "b3"]).refused(1, &["has no back end `b3`, but b1, b2"]);
+    daemon.weir(&["lb", "drain", "api", "b1"]).refused(
+        1,
+        &["there is no service `api`; the services are \
+        web"],
+    );
+    daemon.weir(&["lb", "drain", "web", "b3"]).refused(
+        1,
+        &["has no back end `b3`; its back ends are b1, \
+        b2"],
+    );
     let app = daemon.show("apps")[0].clone();
     assert_eq!((&app["name"], &app["up"], &app["checked"]), (&json!("lb"), &json!(2), &json!(2)));
 }

@@ -83,7 +83,7 @@ fn what_cannot_be_chosen_by_has_a_line_and_a_caret() {
         (with("{ id: 1, server_id_length: 1 }"), "{ id: 1", "`nonce_length` is missing"),
         (with("{ id: 1, server_id_length: 1, nonce_length: 4, key: 00 }"), "00 }", "32 hexadecimal digits"),
         (with(&format!("{quic}, {quic}")), "{ id: 2, server_id_length: 1, nonce_length: 4 }]", "number 2"),
-        (with("{ id: 2, server_id_length: 2, nonce_length: 4 }"), "b1", "1 octets, and configuration 2"),
+        (with("{ id: 2, server_id_length: 2, nonce_length: 4 }"), "b1", "1 octets, but configuration 2"),
         (SERVICE.replacen("server_id: 02", "server_id: 01", 1), "b2", "the same `server_id`"),
         (SERVICE.replacen("server_id: 02", "server_id: 0x2", 1), "0x2", "hexadecimal digits"),
         (SERVICE.replacen(", server_id: 02", "", 1), "b2", "needs a `server_id`"),
@@ -132,8 +132,8 @@ fn values_that_cannot_be_have_a_line_and_a_caret() {
     for (from, to, under, why) in [
         ("mtu: 1500", "mtu: 575", "575", "576"),
         ("mtu: 1500", "mtu: 65536", "65536", "65535"),
-        ("mtu: 1500", "mtu: auto", "auto", "`mtu` is a whole number from 576 to 65535"),
-        ("mtu: 1500", "mtu: [1500]", "[1500]", "`mtu` is wanted here, not a list"),
+        ("mtu: 1500", "mtu: auto", "auto", "`mtu` must be a whole number from 576 to 65535"),
+        ("mtu: 1500", "mtu: [1500]", "[1500]", "expected `mtu`, found a list"),
         ("mss: auto", "mss: 535", "535", "536"),
         ("mss: auto", "mss: 65536", "65536", "65535"),
         ("mss: auto", "mss: max", "max", "`mss`, if it is not `auto`"),
@@ -148,12 +148,18 @@ fn values_that_cannot_be_have_a_line_and_a_caret() {
             "announce: arp",
             "announce: arp\n      announce_vlans: [7, 4095]",
             "4095",
-            "a VLAN is a whole number from 0 to 4094",
+            "a VLAN must be a whole number from 0 to 4094",
         ),
         ("announce: arp", "announce: none\n      announce_vlans: 77", "77", "announces nothing"),
         ("source: 198.51.100.1", "source: 0.0.0.0/0", "0.0.0.0/0", "write a prefix from /8 to /30"),
         ("mac: 02:00:00:00:00:12, vlan: 12", "ip: 10.0.0.12, gateway: p0", "p0", "IP address"),
-        ("mac: 02:00:00:00:00:12, vlan: 12", "ip: 10.0.0.12, vlan: 12", "b2", "has a `vlan` and needs `mac`"),
+        (
+            "mac: 02:00:00:00:00:12, vlan: 12",
+            "ip: 10.0.0.12, vlan: 12",
+            "b2",
+            "has a `vlan`, so it needs \
+            `mac`",
+        ),
     ] {
         assert!(TUNNELS.contains(from), "{from}");
         folder.write("lb.yaml", TUNNELS.replacen(from, to, 1));
@@ -179,12 +185,12 @@ fn a_way_too_narrow_for_ipv6_is_warned_of() {
     };
     let said = check("\"2001:db8::80\"", "mtu: 1329");
     let lines: Vec<&str> = said.lines().collect();
-    let at = lines.iter().position(|line| line.contains("warning: packets of IPv6 to back end `b1`"));
+    let at = lines.iter().position(|line| line.contains("warning: IPv6 packets to back end `b1`"));
     let at = at.unwrap_or_else(|| panic!("{said}"));
     assert!(lines[at].contains("1279 bytes") && lines[at].contains("an MTU of 1330"), "{said}");
     assert_eq!(lines[at + 2].find('^'), lines[at + 1].find("1329"), "{said}");
     for (vip, mtu) in [("\"2001:db8::80\"", "mtu: 1330"), ("10.0.0.80", "mtu: 576")] {
-        assert!(!check(vip, mtu).contains("packets of IPv6"), "{vip} {mtu}");
+        assert!(!check(vip, mtu).contains("IPv6 packets"), "{vip} {mtu}");
     }
 }
 
@@ -268,7 +274,7 @@ fn what_is_repeated_and_what_is_refused_is_counted() {
     daemon.weir(&["reload"]).good();
     daemon.receive(&[&one]);
     daemon.wait_for("one more", |daemon| shown(daemon, "refused") == [3, 3]);
-    assert_eq!(sum(&daemon, "syns_repeated"), 2, "it goes on after a reload");
+    assert_eq!(sum(&daemon, "syns_repeated"), 2, "it continues after a reload");
     let metrics = daemon.metrics();
     assert!(metrics.contains("weir_group_refused_total{group=\"lb/h3\"} 3"), "{metrics}");
     assert!(metrics.contains("weir_target_syns_repeated_total{group=\"lb/h3\",target=\"b1\"}"), "{metrics}");
@@ -291,7 +297,7 @@ fn a_back_end_that_leaves_syns_unanswered_gets_no_new_flows() {
     let place = shown(&daemon, "health").iter().position(|one| one == "suspect").unwrap();
     assert_eq!(shown(&daemon, "syns_repeated")[place], 10, "it is the one without answers");
     let reason = shown(&daemon, "reason")[place].to_string();
-    assert!(reason.contains("10 of 10 new flows within 2000 ms had no answer"), "{reason}");
+    assert!(reason.contains("10 of 10 new flows within 2000 ms got no answer"), "{reason}");
     assert!(daemon.log().contains(" of h3 gets no new flows: 10 of 10"), "{}", daemon.log());
     let more: Vec<String> = (0..10).map(|port| format!("{SYN} sport={}", 5000 + port)).collect();
     daemon.receive(&more.iter().map(String::as_str).collect::<Vec<_>>());

@@ -107,14 +107,14 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     daemon.end();
     let mut daemon = Daemon::start_in(daemon.into_folder());
     assert_eq!(list(&daemon), now);
-    assert!(daemon.log().contains("2 changes of the run time are back"), "{}", daemon.log());
+    assert!(daemon.log().contains("restored 2 run-time changes"), "{}", daemon.log());
     // The file is edited: it takes precedence there.
     let edited = CONFIG.replace("name: b2,", "name: b2, weight: 5,");
     daemon.folder.write("weir.yaml", edited.replace("- lb: { per", "- lb: { flows: 4096, per"));
     daemon.weir(&["reload"]).good();
     assert_eq!(list(&daemon)[1], "web/b2 5 unchecked");
     assert_eq!(daemon.weir(&["lb", "remove-service", "dns"]).good().out, "service dns was removed\n");
-    assert_eq!(daemon.weir(&["lb", "reset"]).good().out, "everything is as the file says\n");
+    assert_eq!(daemon.weir(&["lb", "reset"]).good().out, "all run-time changes are discarded\n");
     assert_eq!(list(&daemon), ["web/b1 1 unchecked", "web/b2 5 unchecked"]);
     // An unreadable file is set aside.
     daemon.signal(Signal::TERM);
@@ -123,7 +123,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     folder.write("state/weir.json", "{ \"version\": 1, \"edits\": 7 }");
     let daemon = Daemon::start_in(folder);
     assert_eq!(list(&daemon).len(), 2);
-    assert!(daemon.log().contains("cannot be used: `edits` is not what weir writes"), "{}", daemon.log());
+    assert!(daemon.log().contains("cannot be used: `edits` is not in weir's format"), "{}", daemon.log());
     assert!(daemon.folder.file("state/weir.json.refused").exists());
 }
 
@@ -161,7 +161,7 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
     daemon.folder.write("weir.yaml", config.replace("name: b2,", "name: b2, weight: 7,"));
     daemon.weir(&["reload"]).good();
     assert_eq!(weights(&daemon, metrics), [7; 4]);
-    let forgotten = "the weight 5 of b2 of web, set at run time, is forgotten: the file says 7 now";
+    let forgotten = "the weight 5 of b2 of web, set at run time, is discarded: the file now says 7";
     daemon.wait_for("the log of a forgotten weight", |daemon| daemon.log().contains(forgotten));
 }
 
@@ -193,7 +193,7 @@ pipes: { hash: { type: hash, hash: 5-tuple, group: web, forward: web, miss: drop
     let mut daemon = Daemon::start(config);
     daemon.weir(&["weight", "web", "b1", "3"]).good();
     daemon.weir(&["reload"]).good();
-    let forgotten = "the weight 3 of web/b1, set at run time, is forgotten: the file says 1";
+    let forgotten = "the weight 3 of web/b1, set at run time, is discarded: the file now says 1";
     daemon.wait_for("the log of a forgotten weight", |daemon| daemon.log().contains(forgotten));
     assert_eq!(daemon.show("groups")[0]["targets"][1]["weight"], 1);
 }
@@ -212,7 +212,7 @@ fn what_cannot_be_is_refused_and_nothing_is_half_applied() {
         (add(json!({ "mca": "x" })), vec!["field `mca`", "there is no key `mca`"]),
         (add(json!({ "weight": 65_536 })), vec!["field `weight`", "65535"]),
         (add(json!({ "mode": "ipip" })), vec!["field `ip`", "`ip` is missing"]),
-        (add(json!({ "mode": "l2", "port": 8080 })), vec!["`port` has no part in `mode: l2`"]),
+        (add(json!({ "mode": "l2", "port": 8080 })), vec!["`port` has no effect in `mode: l2`"]),
         (
             json!({ "do": "add", "service": "web", "back_end": { "name": "b9" } }),
             vec!["needs `ip`", "or `mac`"],
@@ -245,7 +245,7 @@ fn what_cannot_be_is_refused_and_nothing_is_half_applied() {
 fn the_last_service_may_go_and_another_come() {
     let daemon = Daemon::start(CONFIG);
     daemon.weir(&["lb", "add", "web", "{ name: b9, mac"]).refused(1, &["not YAML"]);
-    daemon.weir(&["lb", "add", "web", "b9"]).refused(1, &["a mapping is wanted"]);
+    daemon.weir(&["lb", "add", "web", "b9"]).refused(1, &["expected a mapping"]);
     daemon.weir(&["lb", "remove", "api", "b9"]).refused(1, &["there is no service `api`"]);
     daemon.weir(&["lb", "remove-service", "web"]).good();
     assert_eq!(list(&daemon), Vec::<String>::new());
@@ -343,8 +343,8 @@ fn refuses(daemon: &Daemon, address: SocketAddr, (back_ends, b3): (&str, &str)) 
         ),
         ("GET", "/v1/services/api", "", 404, "no such service"),
         ("DELETE", "/v1/services/web/back_ends/b9", "", 404, "no such"),
-        ("GET", "/v1/other", "", 404, "no such path"),
-        ("PUT", "/v1/services", "", 405, "no such method"),
+        ("GET", "/v1/other", "", 404, "unknown path"),
+        ("PUT", "/v1/services", "", 405, "does not support this method"),
     ] {
         let (said, answer) = http(address, method, path, body);
         let why = answer["error"].as_str().unwrap_or_default();
@@ -507,7 +507,7 @@ fn a_change_that_a_restart_would_forget_fails() {
     std::os::unix::fs::symlink("/dev/full", folder.file("state/weir.json")).unwrap();
     let daemon = Daemon::start_in(folder);
     for _ in 0..2 {
-        let words = ["the change is in effect, but a restart will forget it", "No space left on device"];
+        let words = ["the change is in effect but will not survive a restart", "No space left on device"];
         daemon.weir(&["lb", "drain", "web", "b1"]).refused(1, &words);
     }
     assert_eq!(list(&daemon)[0], "web/b1 1 draining");

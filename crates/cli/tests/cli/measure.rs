@@ -267,7 +267,7 @@ fn sketch_files_merge_and_others_are_refused() {
     measure(&folder, &["in.pcap", "--seed", "5", "--save", "d.sk"]).good();
     measure(&folder, &["merge", "a.sk", "d.sk"]).refused(2, &["a.sk and d.sk", "different seeds", "--seed"]);
     measure(&folder, &["in.pcap", "--flow", "pair", "--save", "e.sk"]).good();
-    measure(&folder, &["merge", "a.sk", "e.sk"]).refused(2, &["different kinds of flow"]);
+    measure(&folder, &["merge", "a.sk", "e.sk"]).refused(2, &["different flow keys"]);
     let bytes = std::fs::read(folder.file("a.sk")).unwrap();
     folder.write("cut.sk", &bytes[..bytes.len() - 9]);
     measure(&folder, &["merge", "a.sk", "cut.sk"]).refused(2, &["cut.sk", "damaged"]);

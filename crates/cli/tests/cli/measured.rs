@@ -275,16 +275,16 @@ fn mistakes_are_shown_where_they_are() {
     let folder = super::folder::Folder::new();
     for (more, words) in [
         ("interval: 200ms, flush: 70ms", "`flush` must divide the interval"),
-        ("interval: 1ms", "`interval` cannot be this"),
+        ("interval: 1ms", "`interval` is out of range"),
         ("pipe: balance", "`port` or `pipe`, not both"),
         ("pipe: [balance]", "`port` or `pipe`, not both"),
         ("overlay: pods", "`port` is not for a measured `overlay`"),
         ("ipfix: { to: nowhere }", "is not an address and port"),
         ("ipfix: {}", "`to` is missing"),
         ("parquet: {}", "`directory` is missing"),
-        ("parquet: { directory: x, rotate: 1ms }", "`rotate` cannot be this"),
-        ("memory: 12", "`memory` is a whole number"),
-        ("idle_timeout: 5s", "`idle_timeout` means nothing without flows that are kept"),
+        ("parquet: { directory: x, rotate: 1ms }", "`rotate` is out of range"),
+        ("memory: 12", "`memory` must be a whole number"),
+        ("idle_timeout: 5s", "`idle_timeout` has no effect unless flows are kept"),
     ] {
         folder.write("weir.yaml", measured("").replace("interval: 200ms", more));
         let said = weir(folder.path(), &["check", "weir.yaml"]);
@@ -298,8 +298,8 @@ fn mistakes_are_shown_where_they_are() {
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert!(said.err.contains("`balance` keeps no flows"), "{}", said.err);
     for (pipes, words) in [
-        ("[]", "write one name at least"),
-        ("[balance, balance]", "pipe `balance` is measured already"),
+        ("[]", "write at least one name"),
+        ("[balance, balance]", "pipe `balance` is already measured"),
         ("[balance, balanse]", "`balanse`"),
     ] {
         folder.write("weir.yaml", basic.replace("pipe: balance }", &format!("pipe: {pipes} }}")));
@@ -308,7 +308,7 @@ fn mistakes_are_shown_where_they_are() {
     }
     folder.write("weir.yaml", basic.replace("pipe: balance }", "port: [] }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
-    assert!(said.code != Some(0) && said.err.contains("write one name at least"), "{}", said.err);
+    assert!(said.code != Some(0) && said.err.contains("write at least one name"), "{}", said.err);
     // A pipe that sums packets up must be configured with a definition of a flow; a FLOW pipe has its own.
     folder.write("weir.yaml", basic.replace("pipe: balance }", "pipe: balance, key: inner }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
@@ -338,6 +338,6 @@ fn a_collector_that_is_away_is_said_and_what_it_misses_is_counted() {
     daemon.receive(&[ONE, OTHER]);
     daemon.wait_for("a loss that is counted", |daemon| {
         let shown = daemon.weir(&["show", "measure", "edge"]).good().out;
-        shown.contains("2 lost; the collector is away")
+        shown.contains("2 lost; the collector is unreachable")
     });
 }

@@ -83,7 +83,7 @@ fn a_renamed_interface_is_the_same_for_everybody() {
     let mut daemon = start(&wire);
     ["down", "name up0"].iter().for_each(|to| wire.ip(&format!("link set w0 {to}")));
     wire.ip("link set up0 up");
-    says(&mut daemon, "port p0: interface up0 was called w0 and is now up0");
+    says(&mut daemon, "port p0: interface up0 was renamed from w0 to up0");
     // Long enough for routes and neighbours to be reread.
     std::thread::sleep(std::time::Duration::from_millis(1500));
     forwards(&wire, &mut daemon);

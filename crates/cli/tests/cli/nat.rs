@@ -212,7 +212,7 @@ fn nat_pools_that_cannot_work_have_a_line_and_a_caret() {
         ("{ addresses: 192.0.2.8/29, ports: 2000-1000 }", "2000-1000", "is empty"),
         ("{ addresses: 192.0.2.8/29, ports: 1024-1080 }", "192.0.2.8/29", "64 are needed"),
         ("{ addresses: 192.0.2.9/29 }", "192.0.2.9/29", "did you mean `192.0.2.8`"),
-        ("{ addresses: [192.0.2.8, \"2001:db8::1\"] }", "[", "IPv4 and of IPv6"),
+        ("{ addresses: [192.0.2.8, \"2001:db8::1\"] }", "[", "IPv4 and IPv6"),
         ("{ ports: 1024-65535 }", "world", "`addresses` is missing"),
         ("{ addresses: 192.0.2.8/29 }\n  more: { addresses: 192.0.2.15 }", "192.0.2.15", "in common"),
     ] {
@@ -230,7 +230,7 @@ fn nat_pools_that_cannot_work_have_a_line_and_a_caret() {
         ("addresses: 192.0.2.8/29", "addresses: \"2001:db8::/120\"", "ipv6.src"),
         ("nat_pool: world }", "nat_pool: word }", "there is no NAT pool `word`"),
         (", nat_pool: world }", " }", "`{ per_flow: nat_pool }` is for a pipe with"),
-        ("reverse: true, ", "", "wants `reverse: true`"),
+        ("reverse: true, ", "", "needs `reverse: true`"),
         ("action: back", "action: to, set: { eth.dst: 02:00:00:00:00:fd }", "need an action without it"),
     ];
     for (from, to, why) in cases {

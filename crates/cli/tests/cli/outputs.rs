@@ -184,7 +184,7 @@ fn a_full_disk_is_logged_with_the_file_and_what_is_missing() {
     daemon.receive(&[&long(2)]);
     daemon.signal(Signal::TERM);
     daemon.end();
-    let last = format!("{} frames are missing in it", missing + 1);
+    let last = format!("{} frames are missing from it", missing + 1);
     assert!(logged(&daemon, ["ERROR port p2: ", no_room, &last]), "{}", daemon.log());
     assert!(daemon.log().matches(no_room).count() <= 4, "it is not said of each frame: {}", daemon.log());
 }

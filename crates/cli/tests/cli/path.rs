@@ -18,19 +18,19 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
     for (old, new, words) in [
         ("peers: [10.0.2.1]", "peers: []", "no peers"),
         ("[10.0.2.1]", "[10.0.2.1, 10.0.2.1]", "10.0.2.1 is listed twice"),
-        ("[10.0.2.1]", "[\"fe80::1\"]", "no address of a remote node"),
+        ("[10.0.2.1]", "[\"fe80::1\"]", "cannot be the address of a remote node"),
         ("[10.0.2.1]", "[\"2001:db8::1\"], scheme: doca_ar", "IPv4 only"),
-        ("[10.0.2.1]", "[\"2001:db8::1\"], local: 10.0.1.1", "the other version of IP"),
-        ("[10.0.2.1]", "[224.0.0.1]", "no address of a remote node"),
+        ("[10.0.2.1]", "[\"2001:db8::1\"], local: 10.0.1.1", "different IP versions"),
+        ("[10.0.2.1]", "[224.0.0.1]", "cannot be the address of a remote node"),
         ("uplink: up0, ", "", "`uplink` is missing"),
-        ("up0", "a/b", "no interface can have this name"),
+        ("up0", "a/b", "not a valid interface name"),
         ("] }", "], scheme: best }", "adaptive"),
-        ("] }", "], sources: 50000-50010 }", "32 ports at least"),
+        ("] }", "], sources: 50000-50010 }", "at least 32 ports"),
         ("] }", "], sources: many }", "49152-65535"),
         ("] }", "], key: secret }", "openssl rand -hex 16"),
-        ("] }", "], probe: { interval: 1us } }", "`interval` cannot be this"),
+        ("] }", "], probe: { interval: 1us } }", "`interval` is out of range"),
         ("] }", "], rate: 0 }", "`rate`"),
-        ("] }\n", &format!("] }}{twice}"), "`fabric` has the uplink `up0` already"),
+        ("] }\n", &format!("] }}{twice}"), "`fabric` already uses the uplink `up0`"),
     ] {
         folder.write("weir.yaml", APP.replace(old, new));
         let said = weir(folder.path(), &["check", "weir.yaml"]);

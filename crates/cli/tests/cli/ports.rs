@@ -124,8 +124,8 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
     assert_eq!(daemon.weir(&["show", "deltas", "--json"]).good().json()["flow_account"]["met"], all);
     daemon.weir(&["stop"]).good();
     daemon.end();
-    let told = daemon.log();
-    assert!(told.contains("every frame is accounted for") && told.contains("none lost"), "{told}");
+    let log = daemon.log();
+    assert!(log.contains("every frame is accounted for") && log.contains("none lost"), "{log}");
 }
 
 /// Every worker gets its queue of a new port, with its own memory, and releases both.

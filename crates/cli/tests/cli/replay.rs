@@ -170,7 +170,7 @@ fn no_file_is_both_read_and_written_or_written_twice() {
     for (one, other) in [("new.pcap", "./new.pcap"), ("new.pcap", "dangling.pcap")] {
         let (one, other) = (format!("p0={one}"), format!("p1={other}"));
         let said = weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "-o", &one, "-o", &other]);
-        said.refused(1, &["the output of port `p1`", "the output of port `p0`", "a file of its own"]);
+        said.refused(1, &["the output of port `p1`", "the output of port `p0`", "its own file"]);
     }
     weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "-o", "weir.yaml"])
         .refused(1, &["the same file as weir.yaml", "the configuration"]);
@@ -226,13 +226,13 @@ fn of_a_disk_that_fills_up_what_is_whole_in_the_file_counts_as_transmitted() {
     // In blocks of 512 bytes in dash, of 1024 in bash. The signal would kill weir before it could report the
     // error.
     let script = format!(
-        "trap '' XFSZ; ulimit -f 200; exec '{}' replay weir.yaml in.pcap -o out.pcap --json >said 2>told",
+        "trap '' XFSZ; ulimit -f 200; exec '{}' replay weir.yaml in.pcap -o out.pcap --json >said 2>errors",
         env!("CARGO_BIN_EXE_weir")
     );
     let status = std::process::Command::new("sh").args(["-c", &script]).current_dir(folder.path()).status();
     assert_eq!(status.unwrap().code(), Some(1));
     let read = |name: &str| std::fs::read_to_string(folder.file(name)).unwrap();
-    let said = Said { out: read("said"), err: read("told"), code: Some(1) };
+    let said = Said { out: read("said"), err: read("errors"), code: Some(1) };
     full(&said, "File too large", &["p1", "out.pcap"]);
     let json = said.json();
     let whole = weir_port::pcap::Reader::open(std::fs::File::open(folder.file("out.pcap")).unwrap()).unwrap();
@@ -305,10 +305,10 @@ fn odd_times_are_told_and_cost_nothing() {
     record_at(&folder.file("in.pcap"), &[start, start + S, 88 * YEAR, start + 2 * S, start + 3 * S]);
     let said = weir(folder.path(), &["replay", "weir.yaml", "in.pcap", "-o", "out.pcap"]).good();
     assert_eq!(times(&folder.file("out.pcap")), [0, 1, 1, 2, 3].map(|at| start + at * S));
-    assert!(said.out.contains("  port p0: frames with odd times"), "{}", said.out);
+    assert!(said.out.contains("  port p0: frames with implausible timestamps"), "{}", said.out);
     record_at(&folder.file("in.pcap"), &[start, 104 * YEAR, 104 * YEAR + S, start, start + S]);
     let said = weir(folder.path(), &["replay", "weir.yaml", "in.pcap"]).good();
-    for part in ["p0: silences of more than a day: 1", "p0: times that its clock went back"] {
+    for part in ["p0: gaps of more than a day: 1", "p0: times that its clock went backwards"] {
         assert!(said.out.contains(part), "{}", said.out);
     }
 }
@@ -320,7 +320,7 @@ fn apps_sleep_through_what_no_recording_lasts() {
     let file = format!("{}/../../configs/lb-over-bond.yaml", env!("CARGO_MANIFEST_DIR"));
     record_at(&folder.file("in.pcap"), &[S, 54 * YEAR, 54 * YEAR + 5 * S]);
     let said = weir(folder.path(), &["replay", &file, "p1=in.pcap"]).good();
-    assert!(said.out.contains("apps slept for 1") && said.out.contains("silences of more"), "{}", said.out);
+    assert!(said.out.contains("apps waited for 1") && said.out.contains("gaps of more"), "{}", said.out);
 }
 
 /// A pcapng of Ethernet and LINUX_SLL, with alternating packets.
@@ -364,5 +364,5 @@ fn packets_of_other_link_types_are_skipped_and_named() {
     explain("9").refused(1, &["has 8 frames"]);
     folder.write("foreign.pcapng", mixed(true));
     let said = weir(folder.path(), &["replay", "weir.yaml", "foreign.pcapng"]);
-    said.refused(1, &["p0: nothing to read", "link type 113 (LINUX_SLL", "Ethernet (1) only"]);
+    said.refused(1, &["p0: nothing to read", "link type 113 (LINUX_SLL", "only Ethernet (1)"]);
 }

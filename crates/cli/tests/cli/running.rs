@@ -148,7 +148,7 @@ impl Daemon {
     }
 
     pub fn signal(&self, signal: Signal) {
-        kill_process(self.pid(), signal).expect("the daemon is there");
+        kill_process(self.pid(), signal).expect("the daemon is listening");
     }
 
     pub fn pid(&self) -> Pid {

@@ -134,7 +134,7 @@ fn soak() {
     assert_eq!(arrived(&wire, 1) - before, sent, "of the stream, none is lost and none is doubled");
     let account = daemon.ask(&json!({ "command": "show", "what": "deltas" }))["flow_account"].clone();
     let all = json!(sent);
-    assert_eq!((&account["met"], &account["live"]), (&all, &all), "every flow goes on: {account}");
+    assert_eq!((&account["met"], &account["live"]), (&all, &all), "every flow continues: {account}");
     let shown = balances(&daemon);
     let (second, last) = thirds(&memory);
     println!("{} turns, generation {}; {sent} packets, none lost", memory.len(), shown["generation"]);
@@ -144,7 +144,7 @@ fn soak() {
     assert!(last <= second * GROWTH_MAX, "its memory grows: {memory:?} KiB");
     daemon.weir(&["stop"]).good();
     assert!(daemon.end().success());
-    let told = daemon.log();
-    assert!(told.contains("every frame is accounted for") && told.contains("none lost"), "{told}");
-    assert!(!told.contains("panicked"), "{told}");
+    let log = daemon.log();
+    assert!(log.contains("every frame is accounted for") && log.contains("none lost"), "{log}");
+    assert!(!log.contains("panicked"), "{log}");
 }

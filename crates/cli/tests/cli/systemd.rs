@@ -21,7 +21,7 @@ fn repository() -> PathBuf {
 }
 
 /// A socket like systemd's, and a daemon configured to use it.
-fn told(watchdog_usec: Option<u32>) -> (UnixDatagram, Daemon, Folder) {
+fn notified(watchdog_usec: Option<u32>) -> (UnixDatagram, Daemon, Folder) {
     let folder = Folder::new();
     let path = folder.file("notify");
     let socket = UnixDatagram::bind(&path).unwrap();
@@ -43,7 +43,7 @@ fn next(socket: &UnixDatagram) -> String {
 
 #[test]
 fn systemd_is_told_of_start_reload_and_stop() {
-    let (socket, mut daemon, _folder) = told(None);
+    let (socket, mut daemon, _folder) = notified(None);
     assert_eq!(next(&socket), "READY=1");
     let reloads = |daemon: &Daemon, how: &str, answer: i32| match how {
         "signal" => daemon.signal(Signal::HUP),
@@ -66,7 +66,7 @@ fn systemd_is_told_of_start_reload_and_stop() {
 
 #[test]
 fn the_watchdog_is_told_that_the_daemon_lives() {
-    let (socket, daemon, _folder) = told(Some(400_000));
+    let (socket, daemon, _folder) = notified(Some(400_000));
     assert_eq!(next(&socket), "READY=1");
     (0..5).for_each(|_| assert_eq!(next(&socket), "WATCHDOG=1"));
     // A stopped daemon is silent; one message may have been in flight.
@@ -81,7 +81,7 @@ fn the_watchdog_is_told_that_the_daemon_lives() {
 /// The queue of the socket is full, as when systemd is stuck: the daemon works, and notifies it later.
 #[test]
 fn a_systemd_that_does_not_read_costs_nothing() {
-    let (socket, mut daemon, folder) = told(Some(4000));
+    let (socket, mut daemon, folder) = notified(Some(4000));
     assert_eq!(next(&socket), "READY=1");
     let full = UnixDatagram::unbound().unwrap();
     full.set_nonblocking(true).unwrap();
@@ -353,9 +353,9 @@ fn sockets_for_another_process_are_left_alone_and_wrong_ones_refused() {
     let (code, said) = run("socket", "127.0.0.1:0");
     assert!(code == Some(1) && said.contains("`socket` is not a Unix stream socket"), "{said}");
     let (code, said) = run("socket", &folder.file("other.sock").display().to_string());
-    assert!(code == Some(1) && said.contains("other.sock, and `socket` says weir.sock"), "{said}");
+    assert!(code == Some(1) && said.contains("other.sock, but `socket` says weir.sock"), "{said}");
     let (code, said) = run("socket:metrics", &folder.file("third.sock").display().to_string());
-    assert!(code == Some(1) && said.contains("LISTEN_FDNAMES has 2 names, and LISTEN_FDS is 1"), "{said}");
+    assert!(code == Some(1) && said.contains("LISTEN_FDNAMES has 2 names, but LISTEN_FDS is 1"), "{said}");
     // Notifications for another process are not for this one.
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.envs([("LISTEN_PID", "1"), ("LISTEN_FDS", "7"), ("LISTEN_FDNAMES", "socket")]);

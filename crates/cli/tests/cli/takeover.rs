@@ -77,7 +77,7 @@ fn a_successor_that_cannot_run_leaves_the_old_daemon_as_it_was() {
     };
     // There is no daemon to take over from.
     let (code, said) = run("weir.yaml", "--socket nobody.sock");
-    assert!(code == Some(1) && said.contains("does not hand over"), "{said}");
+    assert!(code == Some(1) && said.contains("refuses to hand over"), "{said}");
     // An interface that does not exist.
     daemon.folder.write("other.yaml", nat::config().replace("xdp: w0", "xdp: w9"));
     let (code, said) = run("other.yaml", "--socket weir.sock");
@@ -135,7 +135,7 @@ fn takeovers_with_two_workers(count: u32) {
         assert!(stream.wait().unwrap().success());
         sent += u64::from(2 * RATE);
         let log = daemon.log();
-        assert!(log.contains("taken over; 0 frames were dropped meanwhile"), "turn {turn}: {log}");
+        assert!(log.contains("taken over; 0 frames were dropped in the meantime"), "turn {turn}: {log}");
         assert!(log.contains("every frame is accounted for"), "turn {turn}: {log}");
     }
     daemon.wait_for("the last packets", |_| arrived(&wire, 1) - before >= sent);
@@ -190,7 +190,7 @@ fn a_successor_that_falls_silent_is_ended() {
     let mut silent = silent.spawn().expect("python3 runs");
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert_eq!(silent.wait().unwrap().signal(), Some(9));
-    assert!(daemon.log().contains("has not taken over"), "{}", daemon.log());
+    assert!(daemon.log().contains("did not take over"), "{}", daemon.log());
     let left = sh(&format!("ip -n {} -d link show w0", wire.weir));
     assert!(!left.contains("xdp"), "{left}");
 }

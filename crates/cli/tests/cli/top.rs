@@ -236,7 +236,7 @@ fn a_daemon_that_goes_is_told_and_found_again() {
     top.wait_for(&["balances"]);
     daemon.weir(&["stop"]).good();
     daemon.end();
-    top.wait_for(&["NO ANSWER", "asking again: no weir answers on weir.sock"]);
+    top.wait_for(&["NO ANSWER", "retrying: no weir daemon is listening on weir.sock"]);
     let daemon = Daemon::start_in(daemon.into_folder());
     top.wait_for(&["balances"]);
     let start = Instant::now();

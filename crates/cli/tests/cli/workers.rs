@@ -105,8 +105,8 @@ fn a_reload_changes_the_number_of_workers_and_nothing_shown_falls() {
     }
     daemon.weir(&["stop"]).good();
     assert!(daemon.end().success());
-    let told = daemon.log();
-    assert!(told.contains("every frame is accounted for") && told.contains("none lost"), "{told}");
+    let log = daemon.log();
+    assert!(log.contains("every frame is accounted for") && log.contains("none lost"), "{log}");
 }
 
 /// Returns the line of the ports: p0 with these queues.
@@ -176,6 +176,6 @@ fn workers_come_and_go_under_traffic_and_pinned_flows_stay() {
     assert_eq!(shown["flow_account"]["met"], received, "{}", shown["flow_account"]);
     daemon.weir(&["stop"]).good();
     daemon.end();
-    let told = daemon.log();
-    assert!(told.contains("every frame is accounted for") && told.contains("none lost"), "{told}");
+    let log = daemon.log();
+    assert!(log.contains("every frame is accounted for") && log.contains("none lost"), "{log}");
 }

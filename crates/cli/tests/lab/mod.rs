@@ -29,10 +29,11 @@ pub fn may_run() -> Option<MutexGuard<'static, ()>> {
 /// Runs a lab to its end. Returns the JSON object on its last line, its other output, and its exit status.
 pub fn run(arguments: &[&str]) -> (Value, String, ExitStatus) {
     let Output { stdout, stderr, status } = command(arguments).arg("--json").output().expect("the lab runs");
-    let (text, told) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr).into_owned());
-    let last = text.lines().last().unwrap_or_else(|| panic!("{status}: nothing printed; {told}"));
-    let result = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {last}; {told}"));
-    (result, told, status)
+    let (text, stderr_text) =
+        (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr).into_owned());
+    let last = text.lines().last().unwrap_or_else(|| panic!("{status}: nothing printed; {stderr_text}"));
+    let result = serde_json::from_str(last).unwrap_or_else(|error| panic!("{error}: {last}; {stderr_text}"));
+    (result, stderr_text, status)
 }
 
 fn command(arguments: &[&str]) -> Command {

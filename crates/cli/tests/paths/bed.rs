@@ -196,15 +196,15 @@ impl Bed {
     /// Returns the doctor's result for a check of host a: level and sentence.
     pub fn doctor(&self, check: &str) -> (String, String) {
         let output = self.weir_at("a").arg("doctor").arg(self.file("a")).arg("--json").output().unwrap();
-        let told: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
-        let checks = told["checks"].as_array().expect("checks");
+        let output_of: Value = serde_json::from_slice(&output.stdout).expect("a JSON object");
+        let checks = output_of["checks"].as_array().expect("checks");
         let is_fault = checks.iter().any(|one| one["level"] == "fault");
         assert_eq!(
-            (told["ok"].as_bool(), output.status.code()),
+            (output_of["ok"].as_bool(), output.status.code()),
             (Some(!is_fault), Some(i32::from(is_fault)))
         );
         let one =
-            checks.iter().find(|one| one["check"] == check).unwrap_or_else(|| panic!("{check}: {told}"));
+            checks.iter().find(|one| one["check"] == check).unwrap_or_else(|| panic!("{check}: {output_of}"));
         (one["level"].as_str().unwrap().to_string(), one["says"].as_str().unwrap().to_string())
     }
 
@@ -223,7 +223,7 @@ impl Bed {
     }
 
     /// Returns what a command prints for people.
-    pub fn told(&self, words: &[&str]) -> String {
+    pub fn output_of(&self, words: &[&str]) -> String {
         let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
         let output = command.args(words).arg("--socket").arg(self.socket("a")).output().unwrap();
         String::from_utf8_lossy(&output.stdout).into_owned()

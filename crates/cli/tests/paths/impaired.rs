@@ -85,7 +85,7 @@ fn marks_drive_new_flows_away() {
         stream.lost_of(100);
         let path = path_by(bed, link)?;
         let is_light = path["weight"].as_u64()? <= 128;
-        (path["state"] == "congested" && path["why"] == "packets are marked" && is_light).then_some(())
+        (path["state"] == "congested" && path["why"] == "packets are ECN-marked" && is_light).then_some(())
     });
     assert!(impair.counts().marked > 0);
     for port in 8000..8060 {

@@ -51,7 +51,7 @@ fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything(
 fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     let Some(mut bed) = Bed::build('d') else { return };
     bed.configure("a");
-    bed.wait_for_doctor("fabric", "warning", "weir does not answer here");
+    bed.wait_for_doctor("fabric", "warning", "no weir daemon is running here");
     bed.start_at("a");
     bed.wait_for_doctor("fabric", "fault", "it does not answer probes: run weir there");
     ["r1", "r2"].iter().for_each(|router| bed.set(router, &["net.ipv4.fib_multipath_hash_policy=0"]));
@@ -79,5 +79,5 @@ fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     bed.wait_for_doctor("hash_policy", "warning", "`sysctl -w net.ipv4.fib_multipath_hash_policy=1`");
     bed.wait_for_doctor("rehash", "warning", "net.core.txrehash=1");
     bed.ip("a", "route replace 10.0.2.1/32 dev lo");
-    bed.wait_for_doctor("route", "fault", "its route is by `lo`");
+    bed.wait_for_doctor("route", "fault", "its route uses `lo`");
 }

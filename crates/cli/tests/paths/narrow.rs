@@ -18,8 +18,8 @@ fn a_path_that_loses_large_frames_is_grey_until_they_pass() {
     });
     assert_eq!(path_by(&bed, 0).expect("another path")["large"], "pass");
     bed.wait_for_doctor("fabric", "warning", "1 of its 4 paths lose packets of 1500 bytes");
-    let told = bed.told(&["show", "path"]);
-    assert!(told.contains("1 of 4 paths lose packets of 1500 bytes"), "{told}");
+    let output_of = bed.output_of(&["show", "path"]);
+    assert!(output_of.contains("1 of 4 paths lose packets of 1500 bytes"), "{output_of}");
     bed.ip("r1", "link set dev p1 mtu 1500");
     bed.wait_for("four good paths", Bed::paths);
 }

@@ -20,7 +20,7 @@ fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left
     let ports = bed.wait_for("ports for paths", |bed| {
         let shown = bed.ask(&["show", "path"])?;
         let state = shown.pointer("/path/0/nodes/0/state")?.as_str()?;
-        let says_so = state.contains("routers do not say who they are: 16 ports");
+        let says_so = state.contains("routers do not identify themselves: 16 ports");
         says_so.then_some(bed.paths()?.len())
     });
     assert_eq!(ports, 16);

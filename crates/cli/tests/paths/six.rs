@@ -28,10 +28,10 @@ fn over_ipv6_paths_are_found_and_a_failed_one_is_left() {
     assert!(lost < 200, "{lost} packets were lost");
     let now = bed.wait_for("the flow's path", |bed| bed.path_of(7001));
     assert_ne!(now["hops"][1], spine.as_str());
-    let text = bed.told(&["path", "conntrack", "fabric"]);
+    let text = bed.output_of(&["path", "conntrack", "fabric"]);
     assert!(text.contains("fd06::1") && text.contains("by fd00:2::1"), "{text}");
-    let told = bed.told(&["show", "path"]);
-    assert!(told.contains("fd00:2::1: 2 paths") && told.contains("fd09:1:2::2"), "{told}");
+    let output_of = bed.output_of(&["show", "path"]);
+    assert!(output_of.contains("fd00:2::1: 2 paths") && output_of.contains("fd09:1:2::2"), "{output_of}");
 
     bed.ip("r1", &format!("neigh del {spine} dev {link}"));
     bed.wait_for("two good paths", both);

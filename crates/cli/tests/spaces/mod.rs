@@ -1,6 +1,6 @@
 //! Network namespaces with weir and real programs in them, for tests that need root. All are removed, however
 //! a test ends.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, reason = "each test uses only a part")]
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};

@@ -63,12 +63,12 @@ async fn contains(body: &mut Incoming, wanted: &[u8]) -> Outcome {
         |read: &[u8]| wanted.is_empty() || read.windows(wanted.len()).any(|window| window == wanted);
     while !is_there(&read) {
         let Some(frame) = body.frame().await else {
-            return Err("the body is not what is expected".to_string());
+            return Err("the body does not contain what is expected".to_string());
         };
-        let frame = frame.map_err(|error| format!("the body is cut short: {error}"))?;
+        let frame = frame.map_err(|error| format!("the body is truncated: {error}"))?;
         read.extend(frame.into_data().unwrap_or_default());
         if read.len() > ANSWER_MAX && !is_there(&read) {
-            return Err(format!("the first {ANSWER_MAX} bytes of the body are not what is expected"));
+            return Err(format!("the first {ANSWER_MAX} bytes of the body do not contain what is expected"));
         }
     }
     Ok(())

@@ -79,7 +79,7 @@ struct Thread {
 impl Checks {
     /// Creates an idle set; `doorbell` wakes the main thread when a check has ended.
     pub fn new(doorbell: Doorbell) -> Checks {
-        let inside = Err("weir has no network namespace for checks of this way".to_string());
+        let inside = Err("weir has no network namespace for `via: service` checks".to_string());
         Checks { doorbell, thread: None, inside }
     }
 
@@ -87,7 +87,7 @@ impl Checks {
     /// afterwards. Without it, such checks fail.
     pub fn prepare(&mut self) {
         self.inside = Inside::start(self.doorbell.clone())
-            .map_err(|error| format!("weir has no network namespace for checks of this way: {error}"));
+            .map_err(|error| format!("weir has no network namespace for `via: service` checks: {error}"));
     }
 
     /// Starts a check.
@@ -291,7 +291,7 @@ async fn datagram(server: Server<'_>, payload: &[u8], expect: &[u8]) -> Outcome 
     sockets.send(payload).await?;
     let answer = sockets.receive(|_| true).await?;
     let is_there = expect.is_empty() || answer.windows(expect.len()).any(|window| window == expect);
-    if is_there { Ok(()) } else { Err("the answer is not what is expected".to_string()) }
+    if is_there { Ok(()) } else { Err("the answer does not contain what is expected".to_string()) }
 }
 
 /// Describes what went wrong, without the error number that the standard library adds.

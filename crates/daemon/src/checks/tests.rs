@@ -93,7 +93,7 @@ fn status_and_body_decide() {
     const GOOD: &str = "HTTP/1.1 200 OK\r\nContent-Length: 8\r\n\r\nall fine";
     assert_eq!(check(answering(GOOD), http([200, 399], None)), Ok(()));
     assert_eq!(check(answering(GOOD), http([200, 399], Some("fine"))), Ok(()));
-    let wrong = Err("the body is not what is expected".to_string());
+    let wrong = Err("the body does not contain what is expected".to_string());
     assert_eq!(check(answering(GOOD), http([200, 399], Some("good"))), wrong);
     let bad = "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n";
     assert_eq!(check(answering(bad), http([200, 399], None)), Err("status 503".to_string()));
@@ -109,7 +109,7 @@ fn a_datagram_is_answered_as_expected() {
     let upper = || echoing(|asked| vec![asked.to_ascii_uppercase()]);
     assert_eq!(check(upper(), Ask::Udp(b"ping".to_vec(), Vec::new())), Ok(()));
     assert_eq!(check(upper(), Ask::Udp(b"ping".to_vec(), b"ING".to_vec())), Ok(()));
-    let wrong = Err("the answer is not what is expected".to_string());
+    let wrong = Err("the answer does not contain what is expected".to_string());
     assert_eq!(check(upper(), Ask::Udp(b"ping".to_vec(), b"ing".to_vec())), wrong);
     assert_eq!(
         check(closed(), Ask::Udp(b"ping".to_vec(), Vec::new())),
@@ -229,7 +229,7 @@ fn without_a_namespace_a_check_of_the_services_way_is_bad() {
         close: Close::Fin,
     };
     let why = checks.make("lb", CheckId(0), Arc::new(check)).unwrap_err();
-    assert_eq!(why, "weir has no network namespace for checks of this way");
+    assert_eq!(why, "weir has no network namespace for `via: service` checks");
     assert!(checks.take_sent().is_none());
     checks.deliver(&[0; 20]);
 }
@@ -398,7 +398,7 @@ mod tls {
             assert_eq!(check(server.port, Ask::Tls(None)), Ok(()));
             assert_eq!(check(server.port, Ask::Tls(Some("web.example".to_string()))), Ok(()));
             assert_eq!(check(server.port, https("s_server")), Ok(()));
-            let wrong = Err("the body is not what is expected".to_string());
+            let wrong = Err("the body does not contain what is expected".to_string());
             assert_eq!(check(server.port, https("something else")), wrong);
         }
     }

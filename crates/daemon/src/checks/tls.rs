@@ -22,7 +22,7 @@ pub async fn shake(
 ) -> Result<TlsStream<TcpStream>, String> {
     let host = name.map(|name| name.split(':').next().unwrap_or(name).to_string());
     let name = match host {
-        Some(host) => ServerName::try_from(host).map_err(|error| format!("the name is not one: {error}"))?,
+        Some(host) => ServerName::try_from(host).map_err(|error| format!("invalid server name: {error}"))?,
         None => ServerName::from(server.at.ip()),
     };
     let connector = TlsConnector::from(config()?);

@@ -37,7 +37,7 @@ mod tests {
             assert!((1..TURNS_MAX).all(|_| !pressure.is_too_high(true)));
             assert!(!pressure.is_too_high(false));
         }
-        let told: Vec<u32> = (1..=3 * TURNS_MAX).filter(|_| pressure.is_too_high(true)).collect();
-        assert_eq!(told, [TURNS_MAX, 2 * TURNS_MAX, 3 * TURNS_MAX]);
+        let alarms: Vec<u32> = (1..=3 * TURNS_MAX).filter(|_| pressure.is_too_high(true)).collect();
+        assert_eq!(alarms, [TURNS_MAX, 2 * TURNS_MAX, 3 * TURNS_MAX]);
     }
 }

@@ -8,12 +8,12 @@ use weir_config::{Key, Report, Shape};
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "listen": Shape::Endpoint, "address and port; without `tls` a loopback address";
-    needed "token": Shape::Text, "the file of the token that requests must carry";
-    "tls": Shape::Map(TLS), "the certificate and its key, for other addresses";
+    needed "token": Shape::Text, "the file with the token that requests must carry";
+    "tls": Shape::Map(TLS), "the certificate and its key, required for other addresses";
 };
 const TLS: &[Key] = weir_config::keys! {
-    needed "certificate": Shape::Text, "the file of the certificate chain, as PEM";
-    needed "key": Shape::Text, "the file of its private key, as PEM";
+    needed "certificate": Shape::Text, "the file with the certificate chain, as PEM";
+    needed "key": Shape::Text, "the file with its private key, as PEM";
 };
 
 /// Where control over HTTP listens.
@@ -52,7 +52,7 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<ControlOver> {
     let (address, token): (SocketAddr, &str) = (address?, token?);
     if section.get("tls").is_none() && !address.ip().is_loopback() {
         let message =
-            format!("{} is not a loopback address: everyone on the way could read the token", address.ip());
+            format!("{} is not a loopback address: anyone on the path could read the token", address.ip());
         report.error_help(
             listen.unwrap_or(node).span,
             message,

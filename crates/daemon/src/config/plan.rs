@@ -98,20 +98,20 @@ const FRAGMENTS: [(&str, bool); 2] = [("follow", true), ("alone", false)];
 /// The keys at the top level of the file.
 pub const KEYS: &[Key] = weir_config::keys! {
     "workers": Shape::Either(&[Shape::Number(1, WORKERS_MAX), Shape::List(&Shape::Number(0, CORE_MAX))]),
-        "how many threads carry frames, or a list of cores with one on each" or "1";
+        "the number of worker threads, or a list of cores with one worker on each" or "1";
     "busy": Shape::Boolean, "whether workers never sleep" or "false";
-    "mtu": Shape::Number(MTU_MIN, MTU_MAX), "the largest MTU of the ports; buffers are made for it" or "1500";
-    "hash_seed": Shape::Number(0, u64::MAX), "seed of the select hash; equal over a fleet" or "0";
+    "mtu": Shape::Number(MTU_MIN, MTU_MAX), "the largest MTU of the ports; sets the buffer size" or "1500";
+    "hash_seed": Shape::Number(0, u64::MAX), "seed of the select hash; use the same across a fleet" or "0";
     "socket": Shape::Text, "path of the daemon's control socket" or SOCKET;
     "metrics": Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105";
     "control": Shape::Map(control::KEYS), "where services are controlled over HTTP, and by whom";
-    "state": Shape::Text, "the folder of what survives a restart" or "/var/lib/weir";
+    "state": Shape::Text, "the folder for state that survives a restart" or "/var/lib/weir";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
-    "fragments": Shape::Words(|| words(&FRAGMENTS)), "whether fragments have the ports of their datagram"
+    "fragments": Shape::Words(|| words(&FRAGMENTS)), "whether fragments get the ports of their datagram"
         or "alone";
-    "ports": Shape::Named(&Shape::Defined("port", ports::schema)), "where frames come from and go to";
+    "ports": Shape::Named(&Shape::Defined("port", ports::schema)), "where frames arrive and leave";
     "root": Shape::Name, "the pipe that frames enter from ports without a `root` of their own";
-    "counters": Shape::List(&Shape::Name), "names of shared counters; then no others can be used";
+    "counters": Shape::List(&Shape::Name), "names of shared counters; if given, only these can be used";
     "meters": Shape::Named(&Shape::Map(sets::METER)), "meters by name";
     "groups": Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name";
     "nat_pools": Shape::Named(&Shape::Map(nat::NAT_POOL)), "addresses and ports for flows to take, by name";
@@ -167,12 +167,12 @@ fn workers(section: &Section, report: &mut Report) -> Workers {
         for node in nodes {
             let Some(core) = number(node, "a core", 0..=CORE_MAX, report) else { continue };
             if cores.contains(&(core as u16)) {
-                report.error(node.span, format!("core {core} is here twice"));
+                report.error(node.span, format!("core {core} appears twice"));
             }
             cores.push(core as u16);
         }
         if nodes.is_empty() {
-            report.error(node.span, "one worker at least is needed");
+            report.error(node.span, "at least one worker is needed");
         }
         return Workers::Cores(cores);
     }
@@ -232,7 +232,7 @@ impl Builder<'_> {
     fn takes_too_much(&self, report: &mut Report) {
         for (at, port) in self.reader.program.ports.iter().enumerate() {
             if let Err(why) = self.plan.frames(PortId(at as u16)).check() {
-                let message = format!("port `{}` cannot take what it and its apps name: {why}", port.name);
+                let message = format!("port `{}` cannot take what it and its apps request: {why}", port.name);
                 report.error(report.span_of(port.origin), message);
             }
         }
@@ -266,7 +266,7 @@ impl Builder<'_> {
                 taken.length > 0 && !is_its && pool.prefixes.iter().any(|prefix| prefix.overlaps(taken))
             });
             if let Some(rule) = shared {
-                let message = format!("NAT pool `{}` has {}, which an app takes", pool.name, rule.dst);
+                let message = format!("NAT pool `{}` has {}, which an app uses", pool.name, rule.dst);
                 report.error(report.span_of(pool.origin), message);
             }
         }

@@ -213,9 +213,9 @@ fn known(program: &Program, pipe: PipeId, flow: &FlowMet) -> String {
         Known::No => "unknown".into(),
         Known::Found(found) => format!("live, {}", decision(found)),
         Known::Learnt(new) => format!("new, would be learnt: {}", decision(new)),
-        Known::NoNatPort => "new, and no address and port are free for it".into(),
-        Known::AnswersTaken => "new, and another connection has its answers".into(),
-        Known::Full(new) => format!("new, and the table is full: {}", decision(new)),
+        Known::NoNatPort => "new, but no pair of address and port is free".into(),
+        Known::AnswersTaken => "new, but another connection uses the same answers".into(),
+        Known::Full(new) => format!("new, but the table is full: {}", decision(new)),
     };
     format!("{ended}{known}")
 }
@@ -224,8 +224,8 @@ fn pick(names: &Names<'_>, pick: &Pick) -> String {
     let target = pick.target.as_ref().map_or("no live target", |(_, name)| name);
     let moving = match pick.moving {
         Moving::No => "",
-        Moving::Waits => " (its move waits until it rests)",
-        Moving::Rested => " (moved now: it has rested)",
+        Moving::Waits => " (its move waits until it is idle)",
+        Moving::Rested => " (moved now: it was idle)",
         Moving::Overdue => " (moved now: it has waited long enough)",
     };
     if let Some(id) = &pick.server_id {
@@ -255,7 +255,7 @@ fn pick(names: &Names<'_>, pick: &Pick) -> String {
     };
     let by = match pick.rss {
         Rss::NotAsked => by,
-        Rss::Absent => by + " (the select hash: no NIC's came with the frame)",
+        Rss::Absent => by + " (the select hash: the frame carries no NIC hash)",
         Rss::Taken(hash) => format!("{by} (the NIC's, {hash:#010x})"),
     };
     format!("{by} -> bucket {} of group {} -> {target}{moving}", pick.bucket, pick.name)
@@ -283,8 +283,8 @@ fn lookup(out: &mut String, names: &Names<'_>, step: &Step) {
 }
 
 fn difference(out: &mut String, one: &Difference) {
-    let actual = one.actual.as_deref().unwrap_or("nothing: the packet does not have it");
-    let _ = writeln!(out, "             differs in {}: wanted {}, is {actual}", one.name, one.wanted);
+    let actual = one.actual.as_deref().unwrap_or("nothing: the packet does not have this field");
+    let _ = writeln!(out, "             differs in {}: expected {}, found {actual}", one.name, one.wanted);
 }
 
 fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
@@ -299,7 +299,7 @@ fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
             let hop = hop.map_or("no second chance".to_string(), |hop| format!("second chance: {hop}"));
             format!("{operation}: {bytes} bytes in front, {hop}")
         }
-        Change::Fits { length, most } => format!("{operation}: {length} bytes, {most} at most"),
+        Change::Fits { length, most } => format!("{operation}: {length} bytes, limit {most}"),
         Change::Mss { before, after } => format!("{operation}: {before} -> {after}"),
         Change::Nothing => format!("{operation}: nothing to do"),
         Change::Failed(reason) => format!("{} failed: {}", operation, reason.explanation()),

@@ -87,7 +87,7 @@ mod tests {
         let (mut repeated, start) = (Repeated::default(), Instant::now());
         let said = (0..100).filter(|_| repeated.take("p0 is down", start).is_some()).count();
         assert_eq!(said, 16);
-        assert_eq!(repeated.take("p1 is down", start), Some(0), "another is not kept back");
+        assert_eq!(repeated.take("p1 is down", start), Some(0), "a different line is not suppressed");
         assert_eq!(repeated.take("p0 is down", start + Duration::from_secs(30)), Some(84));
         assert_eq!(repeated.take("p0 is down", start + Duration::from_secs(31)), None);
     }

@@ -144,7 +144,7 @@ impl Keeper {
         // Before anything is read, so that no later change is missed.
         let mut news = match Monitor::open(Groups::ROUTING) {
             Ok(news) => news,
-            Err(error) => return warn!("netlink does not tell of neighbours: {error}"),
+            Err(error) => return warn!("netlink does not report neighbours: {error}"),
         };
         let begun = Instant::now();
         let (mut pause, mut dirty) = (Duration::ZERO, true);

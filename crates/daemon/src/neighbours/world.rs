@@ -235,7 +235,7 @@ fn found<'a>(
         Some(State::Failed) => Some(Err(format!("{}{} does not answer at {}", way.1, by(), interface()))),
         // Resolution is in progress; a known neighbour stays valid until it fails.
         Some(State::Asked) | None => {
-            target.refused.as_ref().map(|why| Err(format!("the host does not ask for {}: {why}", way.1)))
+            target.refused.as_ref().map(|why| Err(format!("the host does not resolve {}: {why}", way.1)))
         }
     }
 }
@@ -297,7 +297,7 @@ mod tests {
         world.set(2, ip(1), Some(State::Sure(OTHER)));
         assert_eq!(reported(&mut world), [Ok(OTHER)]);
         world.set(2, ip(1), None);
-        assert_eq!(reported(&mut world), [], "what the kernel has forgotten is asked for first");
+        assert_eq!(reported(&mut world), [], "neighbours that the kernel forgot are resolved first");
         world.set(2, ip(1), Some(State::Failed));
         assert_eq!(reported(&mut world), [Err("10.0.0.1 does not answer at eth0".to_string())]);
         assert_eq!(reported(&mut world), []);
@@ -368,7 +368,7 @@ mod tests {
         let why = "10.0.0.254, the router to 10.0.0.1 does not answer at eth0";
         assert_eq!(reported(&mut world), [Err(why.to_string())]);
         world.set(2, ip(77), Some(State::Sure(MAC)));
-        assert_eq!(world.neighbours.len(), 1, "nobody wants to know of others");
+        assert_eq!(world.neighbours.len(), 1, "no other neighbours are wanted");
     }
 
     #[test]
@@ -378,6 +378,6 @@ mod tests {
         assert_eq!(State::of(4, Some(MAC)), State::Stale(MAC));
         assert_eq!(State::of(1, None), State::Asked);
         assert_eq!(State::of(0x20, Some(MAC)), State::Failed);
-        assert_eq!(State::of(0x40, Some([0; 6])), State::Failed, "a loopback has no neighbours");
+        assert_eq!(State::of(0x40, Some([0; 6])), State::Failed, "a loopback interface has no neighbours");
     }
 }

@@ -102,7 +102,10 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     let token = token.trim_ascii().to_vec();
     let [least, most] = LENGTH;
     if !(least..=most).contains(&token.len()) || !token.iter().all(u8::is_ascii_graphic) {
-        bail!("a token is {least} to {most} letters and digits: `openssl rand -hex 32` makes one");
+        bail!(
+            "a token must have {least} to {most} letters and digits: generate one with `openssl rand -hex \
+            32`"
+        );
     }
     Ok(token)
 }

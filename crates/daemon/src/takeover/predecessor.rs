@@ -54,13 +54,13 @@ impl Daemon {
     /// of the protocol.
     pub(crate) fn prepare_handover(&mut self, path: &str, sockets: Option<u64>) -> Result<()> {
         if self.handover.is_some() {
-            bail!("another weir is taking over already");
+            bail!("another weir is already taking over");
         }
         if self.plan.ports.iter().any(|port| matches!(port.kind, PortKind::Dpdk { .. })) {
-            bail!("`dpdk` ports cannot be taken over: stop this weir, and start the other");
+            bail!("`dpdk` ports cannot be taken over: stop this weir, then start the other");
         }
         if let Some(port) = self.plan.ports.iter().find(|port| !matches!(port.kind, PortKind::Xdp(_))) {
-            bail!("only `xdp` ports can be taken over, and `{}` is none", port.name);
+            bail!("only `xdp` ports can be taken over, and `{}` is not one", port.name);
         }
         let offering = (sockets == Some(SOCKETS)).then(|| Offering::of(&self.interfaces));
         let hello = json!({
@@ -82,7 +82,7 @@ impl Daemon {
         };
         std::thread::Builder::new().name("weir-takeover".into()).spawn(transfer)?;
         self.handover = Some(PendingHandover(ready));
-        info!("another weir takes over");
+        info!("another weir is taking over");
         Ok(())
     }
 
@@ -94,7 +94,7 @@ impl Daemon {
             Err(TryRecvError::Disconnected) => Err(anyhow::anyhow!("its thread has ended")),
         };
         self.handover = None;
-        ready.inspect_err(|error| warn!("the other weir does not take over: {error:#}")).ok()
+        ready.inspect_err(|error| warn!("the other weir did not take over: {error:#}")).ok()
     }
 
     /// Returns the names of the ports' interfaces.
@@ -163,7 +163,7 @@ impl Daemon {
             bail!("the other weir has not taken over");
         }
         let dropped = interfaces.held_back() + stopped + done.head["dropped"].as_u64().unwrap_or_default();
-        info!("another weir has taken over; {dropped} frames were dropped meanwhile");
+        info!("another weir has taken over; {dropped} frames were dropped in the meantime");
         Ok(())
     }
 }
@@ -189,7 +189,7 @@ fn transfer(
     workers: &Workers,
     since_ms: u32,
 ) -> Result<ReadyHandover> {
-    let stream = UnixStream::connect(path).context("it does not listen")?;
+    let stream = UnixStream::connect(path).context("it is not listening")?;
     let mut wire = Wire::new(stream)?;
     wire.send(hello, &[], &[])?;
     offering.map_or(Ok(()), |offering| offering.send(&mut wire))?;
@@ -201,7 +201,7 @@ fn transfer(
     wire.send(&json!({ "say": "ready" }), &[], &[])?;
     let answer = wire.receive()?;
     if !answer.is("go") {
-        bail!("{}", answer.head["say"].as_str().unwrap_or("it says what this weir does not understand"));
+        bail!("{}", answer.head["say"].as_str().unwrap_or("this weir does not understand its message"));
     }
     Ok(ReadyHandover { wire, stocks, since_ms, adopted: read_adopted(&answer.head["sockets"]) })
 }

@@ -74,7 +74,7 @@ impl Offering {
         loop {
             let message = wire.receive()?;
             let is_last = message.head["last"] != false;
-            all.add(message).context("the old weir's sockets are not understood")?;
+            all.add(message).context("cannot parse the old weir's sockets")?;
             if is_last {
                 return Ok(all);
             }
@@ -153,7 +153,7 @@ impl Offered {
         let at = self.memories.iter().position(|memory| memory.pool == number);
         let memory = &self.memories[at.ok_or("another worker has its memory")?];
         if memory.chunk as usize != chunk {
-            return Err(format!("its frames have {} bytes, and {chunk} are wanted", memory.chunk));
+            return Err(format!("its frames have {} bytes instead of {chunk}", memory.chunk));
         }
         let Memory { chunks, file, .. } = self.memories.swap_remove(at.unwrap_or_default());
         let pool = RegionPool::adopt(file, chunks, chunk);
@@ -171,13 +171,13 @@ impl Offered {
         for (number, pool, chunks) in &self.adopted {
             let is_on = |index, queue| self.places.contains(&(index, queue, *number));
             let those = left.iter().filter(|(index, one)| is_on(*index, one.queue)).map(|(_, one)| one);
-            let home = Home::new(*chunks, those).context("the old weir's sockets are not in order")?;
+            let home = Home::new(*chunks, those).context("the old weir's sockets are inconsistent")?;
             let mut rest = Some(home);
             for interface in interfaces.prepared() {
                 rest = rest.and_then(|home| interface.bring_home(*pool, home));
             }
             if rest.is_some() {
-                bail!("no port is on the memory that was adopted");
+                bail!("no port uses the adopted memory");
             }
         }
         Ok(())

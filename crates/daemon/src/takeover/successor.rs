@@ -51,11 +51,11 @@ impl Takeover {
     pub fn begin(socket: &Path) -> Result<Takeover> {
         let path = socket.with_extension(format!("{}.successor", std::process::id()));
         let listener = UnixListener::bind(&path)
-            .with_context(|| format!("cannot listen on {} to be handed over to", path.display()))?;
+            .with_context(|| format!("cannot listen on {} for the handover", path.display()))?;
         let removed = Removed(&path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
         let request = json!({ "command": "hand_over", "socket": path, "sockets": SOCKETS });
-        weir_control::ask(socket, &request).context("the running weir does not hand over")?;
+        weir_control::ask(socket, &request).context("the running weir refuses to hand over")?;
         let mut comes = [PollFd::new(&listener, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         if poll(&mut comes, Some(&patience))? == 0 {
@@ -67,7 +67,7 @@ impl Takeover {
         let hello = wire.receive()?;
         if !hello.is("hello") || hello.head["protocol"] != PROTOCOL {
             bail!(
-                "the running weir is of version {}, which hands over in another way: stop it, and start this \
+                "the running weir has version {}, whose handover is incompatible: stop it, then start this \
                  one",
                 hello.head["version"].as_str().unwrap_or("unknown")
             );
@@ -154,10 +154,10 @@ impl Takeover {
             let changes = Changes::new(changes).map_err(|why| anyhow!("{why}"))?;
             let made = daemon.fleet.change_all(changes, daemon.clock);
             made?.context("entries of the run time")?;
-            info!("{count} entries that were added at run time are taken over");
+            info!("took over {count} entries that were added at run time");
         }
         if let Some(first) = refused.first() {
-            warn!("{} entries of the run time do not fit this program, such as: {first}", refused.len());
+            warn!("{} run-time entries do not fit this program, for example: {first}", refused.len());
         }
         Ok(())
     }
@@ -176,7 +176,7 @@ impl Takeover {
         let end = self.take_until("end", &workers)?;
         workers.ask_all(|_, answer| Command::ResumeFlows(None, answer))?;
         let Message { head, descriptors, bytes } = end;
-        let left = read_left(&head["left"], &bytes).context("the old weir's sockets are not understood")?;
+        let left = read_left(&head["left"], &bytes).context("cannot parse the old weir's sockets")?;
         self.offered.return_chunks(&left, &daemon.interfaces)?;
         let mut all = Vec::new();
         let mut descriptors = descriptors.into_iter();
@@ -184,7 +184,7 @@ impl Takeover {
             let (Some(index), Some(native), Some(link), Some(sockets)) =
                 (one[0].as_u64(), one[1].as_bool(), descriptors.next(), descriptors.next())
             else {
-                bail!("the old weir's interfaces are not understood");
+                bail!("cannot parse the old weir's interfaces");
             };
             let (index, zero_copy) = (index as u32, one[2].as_bool());
             let left = of_interface(&left, index);
@@ -196,9 +196,9 @@ impl Takeover {
         begin_to_receive(&workers, &daemon.interfaces)?;
         for (pipe, flows) in &self.flows {
             let TakenOver { flows, ended, unreadable } = flows;
-            info!("pipe {pipe}: {flows} flows go on, {ended} have ended, {unreadable} could not be read");
+            info!("pipe {pipe}: {flows} flows continue, {ended} ended, {unreadable} could not be read");
         }
-        info!("{taken} interfaces are taken over, with {} open sockets", left.len());
+        info!("took over {taken} interfaces with {} open sockets", left.len());
         Ok((head["apps"].clone(), listeners))
     }
 
@@ -221,7 +221,7 @@ impl Takeover {
                 return Ok(message);
             }
             if !message.is("flows") {
-                bail!("the old weir says `{}`, which is not understood", message.head["say"]);
+                bail!("unexpected message from the old weir: `{}`", message.head["say"]);
             }
             self.take_page(message, &stocks, workers)?;
         }
@@ -244,7 +244,7 @@ impl Takeover {
         };
         let entries = head["entries"].as_array().into_iter().flatten().map(decided_for);
         let entries = entries.collect::<Option<Vec<DecidedFor>>>();
-        let entries = entries.context("the old weir's flows are not understood")?;
+        let entries = entries.context("cannot parse the old weir's flows")?;
         for records in bytes.chunks(length * ROWS as usize) {
             let page = FlowPage { entries: entries.clone(), records: records.into(), length, next: None };
             let page = Arc::new(page);
@@ -266,8 +266,8 @@ impl Takeover {
 fn outside(unit: Option<&str>, own: Option<&str>) -> Option<String> {
     let (unit, own) = unit.zip(own).filter(|(unit, own)| unit != own)?;
     Some(format!(
-        "systemd runs the running weir as a service, in the control group {unit}, and this process is in \
-         {own}: systemd would not know it. Start it in that control group, or stop the service first"
+        "systemd runs the running weir as a service, in the control group {unit}, but this process is in \
+         {own}, so systemd would lose track of it. Start it in that control group, or stop the service first"
     ))
 }
 
@@ -290,7 +290,7 @@ fn after_all(
     let until = Instant::now() + patience;
     while !are_ready() {
         if Instant::now() > until {
-            bail!("the workers do not use the old weir's sockets");
+            bail!("the workers cannot use the old weir's sockets");
         }
         wake()?;
     }

@@ -90,12 +90,12 @@ impl Wire {
             bail!("more than {} interfaces cannot be handed over", DESCRIPTORS_MAX / 2);
         }
         let sent = sendmsg(&self.0, &[IoSlice::new(&lengths)], &mut ancillary, SendFlags::NOSIGNAL);
-        let sent = sent.context("the other daemon does not listen")?;
+        let sent = sent.context("the other daemon is not listening")?;
         self.0
             .write_all(&lengths[sent..])
             .and_then(|()| self.0.write_all(head.as_bytes()))
             .and_then(|()| self.0.write_all(bytes))
-            .context("the other daemon does not listen")
+            .context("the other daemon is not listening")
     }
 
     /// Receives a message.
@@ -123,7 +123,7 @@ impl Wire {
         let length = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| lengths[at + byte])) as usize;
         let (head, bytes) = (length(0), length(4));
         if head > HEAD_MAX || bytes > BYTES_MAX {
-            bail!("the other daemon says what this one does not understand");
+            bail!("this daemon does not understand the other's message");
         }
         let mut text = vec![0; head];
         self.0.read_exact(&mut text).context(context)?;
@@ -139,7 +139,7 @@ impl Wire {
 /// # Errors
 /// Fails if it is not JSON.
 pub fn head(text: &[u8]) -> Result<Value> {
-    serde_json::from_slice(text).context("the other daemon's message is no JSON")
+    serde_json::from_slice(text).context("the other daemon's message is not JSON")
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use weir_program::snapshot::{Count, FlowAccount, Page, Seen, is_later};
 use weir_program::{Entry, EntryMatch};
 
 /// Why an entry of a pipe whose flows keep values cannot be given another action.
-pub const OTHER_ACTION: &str = "flows keep values of its action: remove it and add it with the other one";
+pub const OTHER_ACTION: &str = "flows keep values of its action: remove the entry and add it with the other \
+    action";
 
 impl CompiledPipe {
     /// Inserts an entry that fits the pipe.

@@ -435,7 +435,7 @@ impl Guards {
     }
 }
 
-/// Reads one field of one packet as a number; `None` if the packet does not have it.
+/// Reads one field of one packet as a number; `None` if the packet does not have this field.
 #[inline]
 #[must_use]
 pub fn read(plan: &KeyPlan, batch: &Batch, packets: &Packets, slot: usize) -> Option<u128> {

@@ -96,16 +96,16 @@ pub struct Engine {
     /// Which program this is, counted from 1.
     generation: u64,
     /// Flows of previous programs, which leave as their deltas are accepted.
-    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
+    #[allow(clippy::vec_box, reason = "they were boxed earlier, and are moved between two breaths")]
     leaving: Vec<Box<Flows>>,
     /// Sums of previous programs, likewise.
-    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
+    #[allow(clippy::vec_box, reason = "they were boxed earlier, and are moved between two breaths")]
     left_sums: Vec<Box<Aggregate>>,
     /// The progress of taking over from another engine, before and after the takeover.
     staging: Option<Staging>,
     succession: Option<Box<Succession>>,
     /// Engines of removed workers whose entry counts are still to be taken over.
-    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
+    #[allow(clippy::vec_box, reason = "they were boxed earlier, and are moved between two breaths")]
     estates: Vec<Box<Engine>>,
     /// Whether another engine is taking over: no entry expires then.
     still: bool,

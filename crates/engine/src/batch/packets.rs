@@ -43,7 +43,7 @@ pub struct Fragments {
     /// the same.
     pub ports: [[u8; 4]; 64],
     /// Fragments of the next batch whose ports were set in advance.
-    told: u64,
+    learnt: u64,
     /// Packets that arrived as fragments of TCP or UDP, with ports that are known.
     followed: u64,
     /// Fragments of TCP or UDP whose ports were not set, among those whose headers were parsed.
@@ -301,26 +301,26 @@ impl Packets {
             stale: 0,
             written: 0,
             parsed: 0,
-            fragments: Fragments { ported: 0, ports: [[0; 4]; 64], told: 0, followed: 0, untold: 0 },
+            fragments: Fragments { ported: 0, ports: [[0; 4]; 64], learnt: 0, followed: 0, untold: 0 },
         }
     }
 
     /// Sets the ports of the datagram for the frame in a slot of the next batch, which is a fragment of it.
     pub fn set_datagram_ports(&mut self, slot: usize, ports: [u8; 4]) {
-        self.fragments.told |= 1 << slot;
+        self.fragments.learnt |= 1 << slot;
         self.fragments.ports[slot & 63] = ports;
     }
 
     /// The ports of a fragment of the next batch, if they were set.
     #[must_use]
     pub fn told_ports(&self, slot: usize) -> Option<[u8; 4]> {
-        (self.fragments.told >> slot & 1 == 1).then(|| self.fragments.ports[slot & 63])
+        (self.fragments.learnt >> slot & 1 == 1).then(|| self.fragments.ports[slot & 63])
     }
 
     /// The fragments of TCP or UDP in `list` whose ports were not set. Their headers must have been parsed.
     #[must_use]
     pub fn untold(&self, list: u64) -> u64 {
-        list & self.fragments.untold & !self.fragments.told
+        list & self.fragments.untold & !self.fragments.learnt
     }
 
     /// Calls `found` with slot and worker for each of these fragments whose ports a worker other than `own`
@@ -347,13 +347,13 @@ impl Packets {
     /// The ports of a fragment whose headers were parsed, if known.
     #[must_use]
     pub fn ports_of(&self, slot: usize) -> Option<[u8; 4]> {
-        let known = (self.fragments.told | self.fragments.ported) >> slot & 1 == 1;
+        let known = (self.fragments.learnt | self.fragments.ported) >> slot & 1 == 1;
         known.then(|| self.fragments.ports[slot & 63])
     }
 
     /// Forgets what was set for the next batch, which will not be read.
     pub fn forget(&mut self) {
-        (self.parsed, self.fragments.told) = (0, 0);
+        (self.parsed, self.fragments.learnt) = (0, 0);
     }
 
     /// Whether the outermost IP header of a packet is that of a fragment whose ports are known.
@@ -391,7 +391,7 @@ impl Packets {
             self.start();
         }
         let good = parsed | self.parse(batch, list & !parsed, reading, true, &mut malformed);
-        self.fragments.told = 0;
+        self.fragments.learnt = 0;
         let found = (&self.headers, &self.fragments);
         self.outer.make(batch, found, good, reading, &ahead);
         self.inner.make(batch, found, good, reading, &ahead);
@@ -539,13 +539,13 @@ impl Packets {
             let (bytes, level) = (batch.frame(slot).bytes(), self.headers[slot].outer());
             if arrives && fragment::is_of_ports(level) {
                 self.fragments.untold |= 1 << slot;
-                let told = self.fragments.told >> slot & 1 == 1;
+                let learnt = self.fragments.learnt >> slot & 1 == 1;
                 let found = match fragment::part(bytes, level) {
                     Ok(FragmentPart::First(ports)) => {
                         self.fragments.ports[slot] = ports;
                         Ok(())
                     }
-                    Ok(FragmentPart::Later) if !told => Err(DropReason::FirstFragmentMissing),
+                    Ok(FragmentPart::Later) if !learnt => Err(DropReason::FirstFragmentMissing),
                     found => found.map(|_| ()),
                 };
                 if let Err(reason) = found {

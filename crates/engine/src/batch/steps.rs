@@ -87,7 +87,7 @@ pub struct Plan {
 
 /// How an operation's values are laid out in an action row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(clippy::large_enum_variant, reason = "an action has few")]
+#[allow(clippy::large_enum_variant, reason = "an action has few operations")]
 enum Fill {
     Number { value: Value, bytes: usize },
     Tag { tpid: u16, vid: Value, pcp: Value },

@@ -159,9 +159,9 @@ impl Proposer {
 
     /// Sends the next command to the workers, and waits for them again.
     fn next(&mut self, proposal: &mut Proposal, step: ProposalStep, now_ns: u64, send: Send<'_>) {
-        let told = proposal.awaited.len();
+        let asked = proposal.awaited.len();
         proposal.awaited.clear();
-        for worker in 0..told {
+        for worker in 0..asked {
             let (asker, answer) = sync_channel(1);
             let command = command(proposal.owner, step == ProposalStep::Committing, asker);
             let left = if self.is_owed(worker) { Some(command) } else { send(worker, command) };

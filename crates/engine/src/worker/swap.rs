@@ -25,7 +25,7 @@ pub(super) struct Swaps {
     /// The time of the last slice.
     last_ns: u64,
     /// Engines that were not taken back.
-    #[allow(clippy::vec_box, reason = "they were boxed before, and are moved between two breaths")]
+    #[allow(clippy::vec_box, reason = "they were boxed earlier, and are moved between two breaths")]
     kept: Vec<Box<Engine>>,
 }
 

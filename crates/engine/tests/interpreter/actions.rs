@@ -192,7 +192,7 @@ fn a5_a_change_inside_vxlan_mends_the_inner_checksums_and_the_outer_one() {
     }
     let none = frame(&TUNNEL.replace("csum=good", "csum=0"));
     let out = acted(vec![set(Field::Ipv4Src.inner(), 9)], &none);
-    assert_eq!(number(&out, 40), 0, "no outer checksum, none to mend");
+    assert_eq!(number(&out, 40), 0, "no outer checksum, so none to update");
     assert!(checksums_are_right(&out[INNER..]));
 }
 
@@ -253,7 +253,12 @@ fn a6_another_mended_checksum_is_never_all_ones() {
 #[test]
 fn a6_a_value_that_stays_is_written_all_the_same() {
     let bytes = frame(&format!("{TCP} csum=65535"));
-    assert_eq!(number(&acted(vec![set(Field::L4Dport, 80)], &bytes), 50), 0, "0xffff and 0 are one number");
+    assert_eq!(
+        number(&acted(vec![set(Field::L4Dport, 80)], &bytes), 50),
+        0,
+        "0xffff and 0 are the same \
+        number"
+    );
     let udp = frame(&format!("{UDP} csum=65535"));
     assert_eq!(number(&acted(vec![set(Field::L4Dport, 80)], &udp), 40), 0xffff);
 }
@@ -311,7 +316,7 @@ fn a8_encap_puts_the_outer_headers_in_front() {
     assert_eq!(out[50..], bytes);
     assert!(checksums_are_right(&out));
     let out = acted(vec![encap(true, Some(Value::Const(0xbeef)))], &bytes);
-    assert_eq!((number(&out, 12), out[14], out[15] >> 4), (0x86dd, 0x60, 0), "behind it is the flow label");
+    assert_eq!((number(&out, 12), out[14], out[15] >> 4), (0x86dd, 0x60, 0), "the flow label follows it");
     assert_eq!(out[18..22], [0, 16 + bytes.len() as u8, 17, 33]);
     assert_eq!((out[22 + 7], out[22 + 15], out[38 + 15]), (1, 1, 2));
     assert_eq!([54, 56, 58, 60].map(|at| number(&out, at)), [0xbeef, 4789, 16 + bytes.len() as u16, 0]);

@@ -52,7 +52,7 @@ fn w2_a_group_is_picked_from_by_the_select_hash_of_the_outer_key() {
     assert_eq!(
         interpreter.walk(PortId(0), &frame(ARP), 128, 0).verdict,
         HIT,
-        "without IP by its Ethernet header"
+        "a frame without IP is hashed by its Ethernet header"
     );
 }
 
@@ -88,7 +88,7 @@ fn w5_a_port_without_a_root_drops_whatever_comes() {
     let interpreter = start(&program(vec![only(Field::L4Dport, 80, 0xffff)]));
     for bytes in [frame(TCP), vec![0; 3]] {
         let walk = interpreter.explain(PortId(1), &bytes, 128, 0);
-        assert_eq!(walk.verdict, dropped(DropReason::Policy), "unread, so not malformed");
+        assert_eq!(walk.verdict, dropped(DropReason::Policy), "not parsed, so not malformed");
     }
 }
 

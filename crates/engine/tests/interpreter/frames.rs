@@ -17,7 +17,7 @@ fn f1_what_no_pipe_reads_is_not_checked() {
     short[17] = 20; // The total length fits, the UDP header is missing.
     assert_eq!(meets(only(Field::IpProtocol, 17, 255), &short), HIT);
     assert_eq!(meets(only(Field::L4Dport, 9, 0xffff), &short), dropped(DropReason::MalformedUdp));
-    assert_eq!(meets(all(), &cut(UDP, 15)), HIT, "L2 is all that is read");
+    assert_eq!(meets(all(), &cut(UDP, 15)), HIT, "only L2 is parsed");
     assert_eq!(meets(only(Field::Ipv4Ttl, 64, 255), &cut(UDP, 15)), dropped(DropReason::MalformedIpv4));
 }
 
@@ -87,7 +87,7 @@ fn f2_eight_extension_headers_are_followed_and_a_ninth_is_too_many() {
     assert_eq!(nine, dropped(DropReason::TooManyExtensionHeaders));
     let fragment_last = format!("{} frag=1480", text(7).replace(" dport=9", ""));
     let verdict = meets(only(Field::IpFragment, 1, 1), &frame(&fragment_last));
-    assert_eq!(verdict, HIT, "a fragment ends the walk");
+    assert_eq!(verdict, HIT, "parsing stops at a fragment");
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn f6_a_multicast_source_is_malformed() {
         assert_eq!(meets(only(Field::IpVersion, 4, 15), &bytes), HIT, "{src}");
     }
     let inside = frame("src=10.0.0.1 dst=10.0.0.2 vni=5 inner(src=224.0.0.1 dst=10.1.0.2)");
-    assert_eq!(meets(only(Field::L4Dport, 4789, 0xffff), &inside), HIT, "not read that deep");
+    assert_eq!(meets(only(Field::L4Dport, 4789, 0xffff), &inside), HIT, "not parsed that deep");
     let deep = meets(only(Field::IpVersion.inner(), 4, 15), &inside);
     assert_eq!(deep, dropped(DropReason::MalformedInner));
 }
@@ -290,9 +290,9 @@ fn f8_moved_headers_are_found_again_when_the_frame_enters_the_next_pipe() {
     let inner = frame(&format!("{tunnel} inner(src=10.1.0.1 dst=10.1.0.2 proto=udp dport=4789 payload=00)"));
     let decap = || act(vec![Operation::Decap(TunnelKind::Vxlan)]).forward(PipeId(1));
     let bad = walk(&program(vec![decap(), all()]), &inner);
-    assert_eq!(bad.verdict, dropped(DropReason::MalformedVxlan), "the inner packet is the outer one now");
+    assert_eq!(bad.verdict, dropped(DropReason::MalformedVxlan), "the inner packet is now the outer one");
     let alone = walk(&program(vec![act(vec![Operation::Decap(TunnelKind::Vxlan)])]), &inner);
-    assert_eq!(alone.verdict, HIT, "nothing reads it any more");
+    assert_eq!(alone.verdict, HIT, "nothing reads it now");
     let good = frame(&format!("{tunnel} inner(vlan=7.0 src=10.1.0.1 dst=10.1.0.2)"));
     assert_eq!(walk(&program(vec![decap(), only(Field::VlanVid, 7, 0xfff)]), &good).verdict, HIT);
 }

@@ -101,7 +101,7 @@ fn m5_the_longest_prefix_wins_and_length_0_matches_all() {
     assert_eq!(longest("src=10.0.0.1 dst=10.0.0.9"), Some(prefix(ipv4(0), 24)));
     assert_eq!(longest("src=10.0.0.1 dst=10.9.0.9"), Some(prefix(ipv4(0), 8)));
     assert_eq!(longest("src=10.0.0.1 dst=11.0.0.0"), Some(prefix(0, 0)));
-    assert_eq!(longest(ARP), None, "no address, no prefix of it");
+    assert_eq!(longest(ARP), None, "without an address there is no prefix");
 }
 
 #[test]
@@ -126,7 +126,7 @@ fn m6_the_lowest_priority_wins_and_of_equals_the_one_written_first() {
     interpreter.apply(&remove(range(0, 100), 5)).expect("it is there");
     let again = Entry::on(range(0, 100)).priority(5);
     interpreter.apply(&Change::Add { pipe: PipeId(0), entry: again }).expect("there is room");
-    assert_eq!(best(&interpreter), range(80, 80), "what is added again is written last");
+    assert_eq!(best(&interpreter), range(80, 80), "an entry that is added again comes last");
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn m16_a_bucket_in_use_moves_when_it_has_rested_or_waited_long_enough() {
     assert_eq!(
         port(Some(all_to(0, 1, u64::MAX)), 10 * MS),
         (0, 18, 1, 0),
-        "a later move replaces one that waits"
+        "a later move replaces a waiting one"
     );
 }
 
@@ -265,7 +265,7 @@ fn m18_round_robin_deals_the_packets_of_the_pipe_out_in_turn() {
         assert_eq!(
             interpreter.explain(PortId(0), &frame(TCP), 128, 0).verdict,
             verdict,
-            "to ask takes no turn"
+            "a query does not take a turn"
         );
         assert_eq!(
             interpreter.walk(PortId(0), &frame(UDP), 128, 0).verdict,
@@ -314,7 +314,7 @@ fn m8_hashed_fields_are_masked_and_taken_in_order() {
     let bytes = frame("eth.dst=02:00:00:00:00:09 src=2001:db8::1 dst=2001:db8::2 proto=udp sport=7 dport=80");
     let pick = walk(&program, &bytes).trace[0].pick.clone().expect("a HASH pipe picks");
     assert_eq!(pick.hash, select_hash(7, &[0x50, 0x2001_0db8_0000_0000, 2, 0x0200_0000_0009]));
-    assert_eq!(walk(&program, &frame(UDP)).verdict, MISS, "without one of the fields it misses");
+    assert_eq!(walk(&program, &frame(UDP)).verdict, MISS, "it misses if a field is absent");
 }
 
 #[test]
@@ -334,7 +334,7 @@ fn m9_the_key_is_as_received_or_since_the_last_rehash() {
         let walk = walk(&program(vec![rewrite(rehash), flow(Learn::Default, 4)]), &frame(TCP));
         assert_eq!(walk.trace[1].flow.and_then(|flow| flow.key).map(|key| key.dport()), Some(dport));
     }
-    assert_eq!(meets(flow(Learn::Default, 4), &frame(ARP)), MISS, "no IP, no key");
+    assert_eq!(meets(flow(Learn::Default, 4), &frame(ARP)), MISS, "without IP there is no key");
 }
 
 #[test]
@@ -449,14 +449,19 @@ fn m10_an_entry_of_a_live_flow_takes_it_over() {
     assert_eq!(
         interpreter.apply(&Change::Add { pipe: PipeId(0), entry: own() }),
         Ok(()),
-        "no row more is needed"
+        "no additional row is needed"
     );
     let walk = interpreter.walk(PortId(0), &frame(TCP), 128, 0);
     assert_eq!(known(&walk), Known::Found(FlowDecision::Own));
     let pipe = &interpreter.snapshot().pipes[0];
-    assert_eq!((pipe.flows[0].hits.packets, pipe.entries[1].hits.packets), (2, 1), "the flow's counts go on");
+    assert_eq!(
+        (pipe.flows[0].hits.packets, pipe.entries[1].hits.packets),
+        (2, 1),
+        "the flow keeps its \
+        counts"
+    );
     interpreter.apply(&Change::Remove { pipe: PipeId(0), key: EntryKey::of(&own()) }).expect("it is there");
-    assert_eq!(interpreter.snapshot().pipes[0].flows, [], "with the entry goes its flow");
+    assert_eq!(interpreter.snapshot().pipes[0].flows, [], "removing the entry removes its flow");
 }
 
 #[test]
@@ -487,7 +492,7 @@ fn m11_without_a_live_target_nothing_is_learnt_or_counted() {
         assert_eq!(
             walk.verdict == Verdict::Transmit(PortId(0)),
             live,
-            "a pinned flow stays, one that follows drops"
+            "a pinned flow stays, a following one drops"
         );
         assert_eq!(interpreter.snapshot().pipes[0].flows[0].hits.packets, 1 + u64::from(live));
     }
@@ -568,8 +573,8 @@ fn explain_names_the_nearest_entry_and_what_differs() {
     let Lookup::Miss(miss) = &walk.trace[0].lookup else { panic!("it misses") };
     let nearest = miss.nearest.as_ref().expect("there are entries");
     assert_eq!(nearest.entry.matches[1], EntryMatch::Value(81), "one field, one bit");
-    let told: Vec<_> =
+    let listed: Vec<_> =
         nearest.differences.iter().map(|one| (one.name.as_str(), one.wanted.as_str())).collect();
-    assert_eq!(told, [("l4.dport", "81")]);
+    assert_eq!(listed, [("l4.dport", "81")]);
     assert_eq!(nearest.differences[0].actual.as_deref(), Some("80"));
 }

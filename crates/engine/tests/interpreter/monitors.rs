@@ -72,7 +72,7 @@ fn c2_a_shared_counter_does_not_count_what_the_action_drops() {
     };
     let (lost, _) = walk(&mut interpreter, 1);
     assert_eq!(lost.verdict, dropped(DropReason::TtlExpired));
-    assert!(lost.trace[0].monitor.counter.is_none(), "explain does not say that it counts");
+    assert!(lost.trace[0].monitor.counter.is_none(), "explain does not report the count");
     let (_, bytes) = walk(&mut interpreter, 2);
     assert_eq!(interpreter.snapshot().counters, [Count { packets: 1, bytes }]);
     assert_eq!(hits(&interpreter, 0, 0).packets, 2, "the entry was hit twice");
@@ -121,7 +121,7 @@ fn c3_an_aware_meter_never_makes_a_packet_better() {
     assert_eq!(
         colors(&both, &[0, 0, 0]),
         [Color::Green, Yellow, Red],
-        "yellow draws on the excess bucket alone"
+        "yellow draws only on the excess bucket"
     );
 }
 
@@ -159,10 +159,10 @@ fn c6_run_time_entries_go_when_idle_for_longer_and_configured_ones_stay() {
     let entry = Entry::on(80).run_time();
     interpreter.apply(&Change::Add { pipe: PipeId(0), entry }).expect("there is room");
     interpreter.age(10 * MS);
-    assert_eq!(live(&interpreter), 2, "10 ms are not longer than 10 ms");
+    assert_eq!(live(&interpreter), 2, "10 ms is not longer than 10 ms");
     interpreter.walk(PortId(0), &frame(TCP), 128, 10 * MS);
     interpreter.age(20 * MS + 999_999);
-    assert_eq!(live(&interpreter), 2, "ages are kept in milliseconds");
+    assert_eq!(live(&interpreter), 2, "ages are stored in milliseconds");
     interpreter.age(21 * MS);
     assert_eq!(live(&interpreter), 1);
 }

@@ -129,7 +129,7 @@ pub fn known(walk: &Walk) -> Known {
 /// none.
 pub fn checksums_are_right(bytes: &[u8]) -> bool {
     use etherparse::{NetHeaders, PacketHeaders, TransportHeader};
-    let headers = PacketHeaders::from_ethernet_slice(bytes).expect("a frame that etherparse reads");
+    let headers = PacketHeaders::from_ethernet_slice(bytes).expect("a frame that etherparse parses");
     let payload = headers.payload.slice();
     let mut wanted = headers.transport.clone();
     let net_is_right = match headers.net.as_ref().expect("IP") {

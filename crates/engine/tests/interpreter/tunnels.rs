@@ -135,7 +135,7 @@ fn a14_decap_combines_the_ecn_of_both_headers() {
     assert_eq!(
         acted(vec![Operation::Decap(TunnelKind::Vxlan)], &arp),
         arp[50..],
-        "what is not IP has no ECN"
+        "a non-IP packet has no ECN"
     );
 }
 

@@ -21,7 +21,7 @@ impl Both {
     /// Returns what happens to a frame that arrives at a port.
     pub fn verdict(&mut self, input: PortId, bytes: &[u8]) -> Verdict {
         let wanted = self.twin.walk(input, bytes, 128, self.bench.now_ns).verdict;
-        assert_eq!(self.bench.frame(input, bytes), wanted, "the twin says otherwise");
+        assert_eq!(self.bench.frame(input, bytes), wanted, "the twin disagrees");
         wanted
     }
 

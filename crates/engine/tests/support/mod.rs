@@ -1,5 +1,5 @@
 //! Small programs, and a bench to run an engine on, for the tests of the engine.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, reason = "each test uses only a part")]
 
 pub mod balancer;
 pub mod both;

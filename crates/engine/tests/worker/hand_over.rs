@@ -106,7 +106,7 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
     // Flows, and their fragments, which have no ports and so form flows of their own.
     assert_eq!(owners.len(), usize::from(FLOWS) * 2);
     let each: Vec<usize> = workers.iter().map(|worker| worker.report().pipes[0].flows).collect();
-    assert!(each.iter().all(|flows| *flows > usize::from(FLOWS)), "both have a fair share: {each:?}");
+    assert!(each.iter().all(|flows| *flows > usize::from(FLOWS)), "both get a fair share: {each:?}");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_sleeping_worker_is_woken_once_by_frames_for_it() {
     wires[0].push(&[0; 60]);
     (0..40).flat_map(of_flow).for_each(|frame| wires[0].push(&frame));
     (0..4).for_each(|_| _ = first.breathe(0));
-    assert_eq!(knocked(), 1, "until it wakes, once is enough");
+    assert_eq!(knocked(), 1, "a sleeping worker is woken only once");
     second.set_asleep(false);
     assert!(second.breathe(0) > 0);
 }

@@ -41,8 +41,8 @@ fn an_injected_frame_waits_for_room_and_goes_before_data() {
     wires[0].limit_transmit(1);
     worker.breathe(1);
     assert_eq!(answer.try_recv(), Ok(Ok(())));
-    assert!(worker.take_signal(), "whoever asked is woken");
-    assert_eq!((wires[0].pop(), wires[0].pop()), (Some(udp(1, 53)), None), "data finds the ring full");
+    assert!(worker.take_signal(), "the requester is woken");
+    assert_eq!((wires[0].pop(), wires[0].pop()), (Some(udp(1, 53)), None), "data frames find the ring full");
     wires[0].limit_transmit(9);
     wires[1].push(&udp(5, 53));
     worker.breathe(2);
@@ -98,7 +98,7 @@ fn only_so_many_wait_for_a_port_and_a_stuck_one_takes_no_others_room() {
     worker.breathe(1);
     assert!(
         (0..WAITING_MAX as u16).all(|sport| wires[1].pop() == Some(udp(sport, 53))),
-        "in the order they came"
+        "in the order of arrival"
     );
     assert!(waiting[WAITING_MAX..].iter().all(|answer| answer.try_recv() == Ok(Ok(()))));
     let report = ask(&mut worker, &commands, Command::Stop);

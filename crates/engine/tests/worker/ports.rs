@@ -144,7 +144,7 @@ fn s7_a_port_that_is_slow_to_close_keeps_nobody_waiting() {
     for _ in 0..3 {
         wire.push(&udp(2, 53));
         worker.breathe(0);
-        assert_eq!(wire.pop(), Some(udp(2, 53)), "the other port goes on");
+        assert_eq!(wire.pop(), Some(udp(2, 53)), "the other port continues");
         assert_eq!((balanced(&worker).held, worker.is_waiting()), (1, true));
         assert_eq!(worker.report().ports.len(), 1);
     }

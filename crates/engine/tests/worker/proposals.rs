@@ -160,7 +160,7 @@ impl ProposalWorkers {
                 self.now_ns += LONG_NS;
             }
         }
-        assert!(self.open.is_empty(), "a proposal does not end");
+        assert!(self.open.is_empty(), "a proposal never ends");
         // Commands that had no room go ahead of this one.
         self.propose(Changes::default());
         for _ in 0..100 {
@@ -451,7 +451,12 @@ fn e3_a_batch_of_a_breath_is_carried_out_at_once_and_a_large_one_in_slices() {
         let mut bench = ProposalWorkers::new(1);
         bench.propose(Changes::new((0..count).map(add).collect()).expect("different entries"));
         for breath in 1..=breaths {
-            assert_eq!(bench.workers[0].0.engine().entries(WIDE).len(), 0, "nothing before all is reserved");
+            assert_eq!(
+                bench.workers[0].0.engine().entries(WIDE).len(),
+                0,
+                "nothing happens before \
+                everything is reserved"
+            );
             bench.breathe(0);
             bench.look(0);
             assert!(breath < breaths || bench.met.is_empty());

@@ -219,7 +219,7 @@ impl Announcer {
         let rival = write_mac(rival.number());
         actions.push(Action::Say(
             Level::Warning,
-            format!("{rival} at {port} says that it has {vip}, which weir announces: one of them must go"),
+            format!("{rival} at {port} claims {vip}, which weir announces: remove one of them"),
         ));
     }
 

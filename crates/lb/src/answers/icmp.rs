@@ -213,7 +213,7 @@ mod tests {
         assert_eq!((parsed.0, parsed.1), ([10, 0, 0, 80], [10, 0, 0, 9]));
         assert_eq!(answer[38..40], FRAGMENTATION_NEEDED);
         assert_eq!(answer[42..46], [0, 0, 0x05, 0xc8], "the MTU of the next hop is 1480");
-        assert_eq!(answer[46..], frame[18..18 + 548], "as much as may be of the packet, as it was");
+        assert_eq!(answer[46..], frame[18..18 + 548], "as much of the original packet as fits");
         assert_eq!(Sum::default().bytes(&answer[18..38]).fold(), 0xffff);
         assert_eq!(Sum::default().bytes(&answer[38..]).fold(), 0xffff);
     }
@@ -239,7 +239,7 @@ mod tests {
         assert_eq!(
             super::answer(&short, Wrong::TooBig(100)).unwrap().len(),
             14 + 48 + 148,
-            "the whole of a shorter one"
+            "all of a shorter packet"
         );
     }
 

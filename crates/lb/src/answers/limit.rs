@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(allowed(0, 50), 10);
         assert_eq!(allowed(500_000, 50), 0);
         assert_eq!(allowed(3_000_000, 50), 3);
-        assert_eq!(allowed(SECOND_NS, 50), 10, "no more than the burst is saved up");
+        assert_eq!(allowed(SECOND_NS, 50), 10, "at most the burst accumulates");
         assert_eq!(limit.refused(), 200 - 23);
     }
 }

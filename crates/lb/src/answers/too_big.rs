@@ -61,7 +61,7 @@ mod tests {
         assert!(!ask(1, 49) && ask(1, 50) && !ask(1, 50), "twenty in a second");
         let got = (0..=255).filter(|client| ask(*client, 60)).count();
         assert!(got >= BURST as usize - 25, "{got}");
-        assert!(got <= BURST as usize, "{got}: all together have a limit");
+        assert!(got <= BURST as usize, "{got}: there is a limit for all clients together");
         assert_eq!(answers.counts()[0].1 + answers.counts()[1].1, 100 + 1 + 3 + 256);
     }
 }

@@ -74,7 +74,10 @@ impl<'a> Draft<'a> {
     fn edits(self) -> Result<Edits, String> {
         let edits: Vec<Edit> = self.edits.into_iter().flatten().collect();
         if edits.len() > EDITS_MAX {
-            return Err(format!("there can be {EDITS_MAX} changes at run time: write some into the file"));
+            return Err(format!(
+                "there can be at most {EDITS_MAX} changes at run time: move some into the \
+                file"
+            ));
         }
         Ok(Edits(edits))
     }
@@ -89,12 +92,12 @@ impl<'a> Draft<'a> {
         }
         let fields = request.as_object().ok_or("a request is an object")?;
         if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            return Err(format!("there is no field `{unknown}`, but {}", KEYS.join(", ")));
+            return Err(format!("there is no field `{unknown}`: use {}", KEYS.join(", ")));
         }
         let word = request["do"].as_str().unwrap_or_default();
         if word == "reset" {
             if fields.len() > 1 {
-                return Err("`reset` has no other field: it is of everything".to_string());
+                return Err("`reset` takes no other field: it resets everything".to_string());
             }
             (self.edits, self.places) = (Vec::new(), HashMap::new());
             return Ok(());
@@ -106,16 +109,17 @@ impl<'a> Draft<'a> {
             }
             ("add", Some(back_end @ Value::Object(_)), _) => self.add(owner(request)?, back_end),
             ("add", None, _) => {
-                let whose = "`back_end` is, and `service` or `pool` names whose it is";
+                let whose = "`back_end`, and `service` or `pool` to say where it belongs";
                 Err(format!("`service` is a mapping with its keys, or {whose}"))
             }
             ("add", ..) => {
                 Err("`back_end` is a mapping with its keys, `name` and `mac` at least".to_string())
             }
             (_, None, _) => match owner(request)? {
-                Owner::Pool(pool) => {
-                    Err(format!("`back_end` is missing: pool `{pool}` can only lose back ends"))
-                }
+                Owner::Pool(pool) => Err(format!(
+                    "`back_end` is missing: a request can only remove back ends of pool \
+                        `{pool}`, not the pool"
+                )),
                 owner => self.remove_service(owner),
             },
             (_, Some(Value::String(name)), _) => self.remove(owner(request)?, name),
@@ -127,7 +131,7 @@ impl<'a> Draft<'a> {
     fn names(&self, request: &Value) -> Result<(), String> {
         let (Some(service), Some(back_end)) = (request["service"].as_str(), request["back_end"].as_str())
         else {
-            return Err("`service` and `back_end` name what this is about".to_string());
+            return Err("`service` and `back_end` name the back end to change".to_string());
         };
         let service = self.list_of(Owner::Service(service.to_string()), true)?;
         if self.has(&service, back_end) { Ok(()) } else { Err(no_back_end(&service, back_end)) }
@@ -168,10 +172,10 @@ impl<'a> Draft<'a> {
     }
 
     fn add_service(&mut self, service: &Value) -> Result<(), String> {
-        let name = service["name"].as_str().ok_or("`service.name` is missing: what the service is called")?;
+        let name = service["name"].as_str().ok_or("`service.name` is missing: the name of the service")?;
         let owner = Owner::Service(name.to_string());
         if self.list_of(owner.clone(), true).is_ok() {
-            return Err(format!("there is a {owner} already: remove it in the same list to replace it"));
+            return Err(format!("{owner} already exists: to replace it, remove it in the same list"));
         }
         self.put(EditTarget { owner, back_end: None }, canonical(service));
         Ok(())
@@ -189,11 +193,11 @@ impl<'a> Draft<'a> {
     }
 
     fn add(&mut self, owner: Owner, back_end: &Value) -> Result<(), String> {
-        let name = back_end["name"].as_str().ok_or("`back_end.name` is missing: what it is called")?;
+        let name = back_end["name"].as_str().ok_or("`back_end.name` is missing: its name")?;
         let owner = self.list_of(owner, false)?;
         if self.has(&owner, name) {
             return Err(format!(
-                "{owner} has a back end `{name}` already: remove it in the same list to replace it"
+                "{owner} already has a back end `{name}`: to replace it, remove it in the same list"
             ));
         }
         self.set(owner, name, canonical(back_end))
@@ -252,7 +256,7 @@ fn owner(request: &Value) -> Result<Owner, String> {
         }),
         (Value::Null, Value::String(name)) => Ok(Owner::Pool(name.clone())),
         (Value::Null, Value::Null) => {
-            Err("`service` is missing, and so is `pool`: whose back end?".to_string())
+            Err("`service` or `pool` is missing: say where the back end belongs".to_string())
         }
         _ => Err("`service` or `pool` is a name, and only one of them".to_string()),
     }

@@ -136,13 +136,10 @@ impl Edits {
         let held = |(edit, met): (&Edit, &bool)| met.then(|| edit.clone());
         let edits = Edits(self.0.iter().zip(&applying.met).filter_map(held).collect());
         let lost = self.0.iter().zip(&applying.met).filter(|(_, met)| !**met);
-        let told = lost.map(|(edit, _)| {
-            format!(
-                "{}: the file was changed there, so what was changed at run time is forgotten",
-                edit.place
-            )
+        let notes = lost.map(|(edit, _)| {
+            format!("{}: the file changed there, so the run-time change is discarded", edit.place)
         });
-        (edits, told.collect())
+        (edits, notes.collect())
     }
 }
 

@@ -28,9 +28,9 @@ fn take(file: &Node, edits: &Edits, requests: &[Value]) -> Result<Edits, String>
 
 fn applied(text: &str, edits: &Edits) -> (Node, Edits, Vec<String>) {
     let (mut node, mut report) = (document(text), Report::new("t", text));
-    let (held, told) = edits.applied(&mut node, &mut report);
+    let (held, notes) = edits.applied(&mut node, &mut report);
     assert_eq!(report.errors(), 0, "{report}");
-    (node, held, told)
+    (node, held, notes)
 }
 
 /// Lists of back ends by owner; a service that uses a pool has the pool's name instead of a list.
@@ -130,9 +130,9 @@ proptest! {
             if let (Ok(made), Some(after)) = (made, after) {
                 (edits, wanted) = (made, after);
             }
-            let (node, held, told) = applied(FILE, &edits);
+            let (node, held, notes) = applied(FILE, &edits);
             prop_assert_eq!(sorted(seen(&node)), sorted(wanted.clone()));
-            prop_assert_eq!((&held, told.len()), (&edits, 0));
+            prop_assert_eq!((&held, notes.len()), (&edits, 0));
             // Another process reads the same edits back.
             let read = Edits::read(&edits.json());
             prop_assert_eq!(read.as_ref(), Some(&edits));
@@ -165,9 +165,9 @@ fn the_later_of_file_and_edit_holds() {
     assert_eq!(applied(&other, &edits).1.0.len(), 4);
     // Where the file changes, it takes precedence.
     let other = FILE.replace("weight: 2", "weight: 5").replace("name: dns, port: p0", "name: dns, port: p1");
-    let (node, held, told) = applied(&other, &edits);
-    assert_eq!((held.0.len(), told.len()), (2, 2), "{told:?}");
-    assert!(told[0].starts_with("back end `b1` of service `web`: the file was changed there"), "{told:?}");
+    let (node, held, notes) = applied(&other, &edits);
+    assert_eq!((held.0.len(), notes.len()), (2, 2), "{notes:?}");
+    assert!(notes[0].starts_with("back end `b1` of service `web`: the file changed there"), "{notes:?}");
     assert_eq!(seen(&node)["service web"].as_ref().unwrap().len(), 3);
     // The file may already contain what was added, or may have lost the list it was added to.
     let other = FILE.replace("weight: 2 }", "weight: 2 }, { name: b9 }");
@@ -191,14 +191,18 @@ fn a_refusal_names_the_field() {
             json!({ "do": "add", "service": "dns", "back_end": { "name": "b9" } }),
             "pool `fleet`, which others may",
         ),
-        (json!({ "do": "add", "service": "web", "back_end": { "name": "b1" } }), "a back end `b1` already"),
-        (json!({ "do": "add", "back_end": { "name": "b1" } }), "`service` is missing"),
+        (
+            json!({ "do": "add", "service": "web", "back_end": { "name": "b1" } }),
+            "already has a back end \
+            `b1`",
+        ),
+        (json!({ "do": "add", "back_end": { "name": "b1" } }), "`service` or `pool` is missing"),
         (json!({ "do": "remove", "service": "api" }), "there is no service `api`"),
         (json!({ "do": "remove", "service": "web", "back_end": "b7" }), "no back end `b7`"),
         (json!({ "do": "remove", "service": "web", "back_end": 7 }), "`back_end` is the name"),
-        (json!({ "do": "remove", "pool": "fleet" }), "can only lose back ends"),
+        (json!({ "do": "remove", "pool": "fleet" }), "can only remove back ends"),
         (json!({ "do": "remove", "service": "web", "weight": 1 }), "no field `weight`"),
-        (json!({ "do": "reset", "service": "web" }), "`reset` has no other field"),
+        (json!({ "do": "reset", "service": "web" }), "`reset` takes no other field"),
         (json!({ "do": "drain", "service": "dns", "back_end": "b7" }), "pool `fleet` has no back end `b7`"),
         (json!({ "do": "drain", "service": "dns" }), "`service` and `back_end`"),
     ] {

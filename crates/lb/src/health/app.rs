@@ -421,12 +421,12 @@ impl LbApp {
         };
         let mac = neighbour.and_then(Neighbour::mac);
         let weight = Some(row.full / service.scale);
-        let told = BackEndReport { health: standing.word(), reason, mac, weight };
-        self.health.board.look().insert((service.name.clone(), row.name.clone()), told);
+        let report = BackEndReport { health: standing.word(), reason, mac, weight };
+        self.health.board.look().insert((service.name.clone(), row.name.clone()), report);
     }
 
     /// Returns the board's entry for a back end.
-    pub(super) fn told_of(&self, service: &Service, row: &Row) -> BackEndReport {
+    pub(super) fn report_of(&self, service: &Service, row: &Row) -> BackEndReport {
         self.health.board.of(&service.name, &row.name)
     }
 
@@ -470,9 +470,9 @@ impl Service {
         let what = match (self.failing, self.fail) {
             (false, _) => return format!("{}: a back end is up again", self.name),
             (true, Fail::Drop) => "its packets are dropped",
-            (true, Fail::All) => "all that are down get their share",
+            (true, Fail::All) => "all back ends that are down get their share",
             (true, Fail::Reject) => "its packets are rejected",
-            (true, Fail::Last) => "those that went down last keep their share",
+            (true, Fail::Last) => "the back ends that went down last keep their share",
         };
         format!("{}: no back end is up, {what}", self.name)
     }
@@ -543,16 +543,16 @@ impl App for LbApp {
 
     /// The operator's wishes, by the names of services and back ends, and neighbours.
     fn state(&self) -> Option<Value> {
-        let mut told = match self.wishes() {
+        let mut saved = match self.wishes() {
             Some(Value::Array(wishes)) => wishes,
             _ => Vec::new(),
         };
-        told.extend(self.told_neighbours());
-        (!told.is_empty()).then(|| json!(told))
+        saved.extend(self.saved_neighbours());
+        (!saved.is_empty()).then(|| json!(saved))
     }
 
     fn resume(&mut self, state: &Value) {
-        state.as_array().into_iter().flatten().for_each(|told| self.resume_neighbour(told));
+        state.as_array().into_iter().flatten().for_each(|saved| self.resume_neighbour(saved));
         self.resume_wishes(state);
     }
 

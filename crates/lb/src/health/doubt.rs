@@ -115,9 +115,9 @@ impl LbApp {
         }
         let name = &links.ports[port].1;
         let text = match up {
-            false => format!("port {name} has lost its link: flows to the back ends behind it stay"),
+            false => format!("port {name} lost its link: flows to the back ends behind it are kept"),
             true => format!(
-                "port {name} has its link again: back ends that stay lost keep their flows for {} s",
+                "port {name} has its link back: back ends that are still down keep their flows for {} s",
                 SETTLE_NS / 1_000_000_000
             ),
         };

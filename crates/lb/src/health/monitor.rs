@@ -149,7 +149,7 @@ impl Monitor {
         self.set(ServerState::Down, now_ns);
         self.against = self.times.rise.saturating_sub(1);
         (self.next_ns, self.until_ns) = (now_ns, None);
-        self.why = "it has not been checked since its maintenance".to_string();
+        self.why = "it has not been checked since maintenance".to_string();
     }
 
     fn set(&mut self, state: ServerState, now_ns: u64) {
@@ -202,7 +202,7 @@ impl Monitor {
     pub fn reason(&self) -> String {
         let Times { rise, fall, .. } = self.times;
         match self.state {
-            ServerState::Unknown => "no check has ended yet".to_string(),
+            ServerState::Unknown => "no check has finished yet".to_string(),
             ServerState::Down if self.why.is_empty() => format!("{} of {rise} good checks", self.against),
             ServerState::Up if self.against > 0 => {
                 format!("{} of {fall} bad checks: {}", self.against, self.why)

@@ -51,7 +51,7 @@ impl LoggedLines {
         self.said += 1;
         Some(match std::mem::take(&mut self.kept_back) {
             0 => String::new(),
-            count => format!(" ({count} changes before that)"),
+            count => format!(" ({count} earlier changes)"),
         })
     }
 }
@@ -95,7 +95,7 @@ impl LbApp {
         let mut former = std::mem::take(&mut self.former);
         let neighbour = |(at, hop): (usize, &Hop)| {
             let written = all.mac(at);
-            let unknown = || Err(format!("{} is being looked for", hop.address));
+            let unknown = || Err(format!("{} is being resolved", hop.address));
             // The predecessor may have heard something newer since.
             let found = former.remove(hop).filter(|found| found.is_ok() || written.is_none());
             let found = found.unwrap_or_else(|| written.map_or_else(unknown, Ok));
@@ -168,8 +168,8 @@ impl LbApp {
             (Ok(from), Ok(to)) => format!("{address} at {port} has moved from {} to {}", mac(from), mac(to)),
             (Err(_), Ok(_)) if is_new => return,
             (Err(_), Ok(to)) => format!("{address} at {port} is {}", mac(to)),
-            (Ok(_), Err(why)) => format!("{address} at {port} is no neighbour any more: {why}"),
-            (Err(_), Err(why)) if is_new => format!("{address} at {port} is no neighbour: {why}"),
+            (Ok(_), Err(why)) => format!("{address} at {port} is no longer a neighbour: {why}"),
+            (Err(_), Err(why)) if is_new => format!("{address} at {port} is not a neighbour: {why}"),
             (Err(_), Err(_)) => return,
         };
         let level = if one.found.is_ok() { Level::Info } else { Level::Warning };
@@ -220,20 +220,20 @@ impl LbApp {
     }
 
     /// What another process must know about neighbours.
-    pub(super) fn told_neighbours(&self) -> impl Iterator<Item = Value> + '_ {
-        let told = |one: &Neighbour| {
+    pub(super) fn saved_neighbours(&self) -> impl Iterator<Item = Value> + '_ {
+        let saved = |one: &Neighbour| {
             let mac = self.last(one)?;
             Some(json!({ "port": *one.hop.port, "neighbour": one.hop.address.to_string(), "mac": mac }))
         };
-        self.neighbours.iter().filter_map(told)
+        self.neighbours.iter().filter_map(saved)
     }
 
     /// Takes over what another process has recorded about a neighbour.
-    pub(super) fn resume_neighbour(&mut self, told: &Value) {
+    pub(super) fn resume_neighbour(&mut self, saved: &Value) {
         let read = || -> Option<(Hop, Mac)> {
-            let address: IpAddr = told["neighbour"].as_str()?.parse().ok()?;
-            let mac: Mac = serde_json::from_value(told["mac"].clone()).ok()?;
-            Some((Hop { port: told["port"].as_str()?.into(), address }, mac))
+            let address: IpAddr = saved["neighbour"].as_str()?.parse().ok()?;
+            let mac: Mac = serde_json::from_value(saved["mac"].clone()).ok()?;
+            Some((Hop { port: saved["port"].as_str()?.into(), address }, mac))
         };
         let known: HashMap<Hop, Found> = read().map(|(hop, mac)| (hop, Ok(mac))).into_iter().collect();
         self.former.extend(known);

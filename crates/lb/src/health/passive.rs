@@ -130,7 +130,7 @@ impl LbApp {
         let targets: Vec<(usize, New)> = service.rows.iter().enumerate().filter_map(gets).collect();
         let Some((place, new)) = passive.worst(&targets) else { return };
         let why = format!(
-            "{} of {} new flows within {} ms had no answer",
+            "{} of {} new flows within {} ms got no answer",
             new.unanswered,
             new.begun.max(new.unanswered),
             passive.within_ns / 1_000_000

@@ -10,8 +10,9 @@ use weir_app::{Action, RequestId};
 use weir_config::Report;
 use weir_config::sets::WEIGHT_MAX;
 
-const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, a service, a back end, and \
-    the new weight; or `add`, `remove`, `add-service`, `remove-service`, `list` or `reset`";
+const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, followed by a service, a \
+    back end and, for `weight`, the new weight; or `add`, `remove`, `add-service`, `remove-service`, `list` \
+    or `reset`";
 
 /// The largest number of requests in a list.
 const LIST_MAX: usize = 65_536;
@@ -100,7 +101,7 @@ impl LbApp {
             Value::String(words) => {
                 let order = self.order_of(&words.split_whitespace().collect::<Vec<_>>())?;
                 self.carry_out(order, now_ns, actions);
-                return Ok(with_warning(Value::from(self.told(order)), self.warning_of(&[order])));
+                return Ok(with_warning(Value::from(self.describe(order)), self.warning_of(&[order])));
             }
             Value::Object(_) if request["do"] == "list" => return Ok(self.list()),
             Value::Array(all) => {
@@ -175,10 +176,10 @@ impl LbApp {
         let fields =
             request.as_object().ok_or("a request is an object with `do`, `service` and `back_end`")?;
         if request["do"] == "list" {
-            return Err("`do`: `list` stands alone, in no list of requests".to_string());
+            return Err("`do: list` cannot be part of a list of requests".to_string());
         }
         if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            return Err(format!("there is no field `{unknown}`, but {}", KEYS.join(", ")));
+            return Err(format!("there is no field `{unknown}`: use {}", KEYS.join(", ")));
         }
         let field =
             |key: &str| request[key].as_str().ok_or_else(|| format!("`{key}` is missing, or not a string"));
@@ -224,15 +225,15 @@ impl LbApp {
         let names = |names: Vec<&str>| names.join(", ");
         let at = self.services.iter().position(|one| one.name == service).ok_or_else(|| {
             let all = names(self.services.iter().take(16).map(|one| one.name.as_str()).collect());
-            format!("there is no service `{service}`, but {all}")
+            format!("there is no service `{service}`; the services are {all}")
         })?;
         let found = &self.services[at];
         if found.group.is_none() {
-            return Err(format!("`{service}` has no weights that can be changed: it is by source bits"));
+            return Err(format!("`{service}` has no weights that can be changed: it assigns by source bits"));
         }
         let place = found.rows.iter().position(|row| row.name == back_end).ok_or_else(|| {
             let all = names(found.rows.iter().take(16).map(|row| row.name.as_str()).collect());
-            format!("service `{service}` has no back end `{back_end}`, but {all}")
+            format!("service `{service}` has no back end `{back_end}`; its back ends are {all}")
         })?;
         Ok((at, place))
     }
@@ -253,13 +254,13 @@ impl LbApp {
     }
 
     /// Describes what was done.
-    fn told(&self, AcceptedRequest { at, what }: AcceptedRequest) -> String {
+    fn describe(&self, AcceptedRequest { at, what }: AcceptedRequest) -> String {
         let service = &self.services[at.0];
         let (name, of) = (&service.rows[at.1].name, &service.name);
         match what {
             What::Wish(Wish::Drain) => format!("{name} of {of} gets no new flows"),
-            What::Wish(Wish::Maintain) => format!("{name} of {of} gets nothing and is not checked"),
-            What::Wish(Wish::Work) => format!("{name} of {of} works again, as far as its checks say so"),
+            What::Wish(Wish::Maintain) => format!("{name} of {of} gets no packets and is not checked"),
+            What::Wish(Wish::Work) => format!("{name} of {of} is back in service, as far as its checks pass"),
             What::Weigh(weight) => {
                 format!("the weight of {name} of {of} is {}", weight / service.scale)
             }
@@ -270,9 +271,9 @@ impl LbApp {
     fn list(&self) -> Value {
         let services = self.services.iter().map(|service| {
             let back_end = |row: &super::app::Row| {
-                let told = self.told_of(service, row);
+                let report = self.report_of(service, row);
                 json!({ "name": row.name, "weight": row.full / service.scale,
-                    "health": told.health, "reason": told.reason })
+                    "health": report.health, "reason": report.reason })
             };
             let back_ends: Vec<Value> = service.rows.iter().map(back_end).collect();
             json!({ "name": service.name, "back_ends": back_ends })
@@ -301,7 +302,7 @@ fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
     let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
     let of = name.strip_prefix("pool:").unwrap_or(name);
     Ok(Some(match (word, name, value.trim()) {
-        ("reset", "", "") => (json!({ "do": "reset" }), "everything is as the file says".to_string()),
+        ("reset", "", "") => (json!({ "do": "reset" }), "all run-time changes are discarded".to_string()),
         ("add-service", mapping, _) if !mapping.is_empty() => {
             let service = mapping_of(rest)?;
             let said = format!("service {} was added", service["name"].as_str().unwrap_or_default());
@@ -309,7 +310,7 @@ fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
         }
         ("add", name, mapping) if !mapping.is_empty() => {
             let back_end = mapping_of(mapping)?;
-            let said = format!("{} of {of} was added", back_end["name"].as_str().unwrap_or_default());
+            let said = format!("{} was added to {of}", back_end["name"].as_str().unwrap_or_default());
             (json!({ "do": "add", "service": name, "back_end": back_end }), said)
         }
         ("remove-service", name, "") if !name.is_empty() => {
@@ -317,7 +318,7 @@ fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
         }
         ("remove", name, back_end) if !back_end.is_empty() && !back_end.contains(char::is_whitespace) => (
             json!({ "do": "remove", "service": name, "back_end": back_end }),
-            format!("{back_end} of {of} was removed"),
+            format!("{back_end} was removed from {of}"),
         ),
         ("add" | "add-service" | "remove" | "remove-service" | "reset", ..) => return Err(USAGE.to_string()),
         _ => return Ok(None),
@@ -331,6 +332,6 @@ fn mapping_of(text: &str) -> Result<Value, String> {
     let value = node.map(|node| to_json(&node)).filter(Value::is_object);
     value.ok_or_else(|| match report.diagnostics().first() {
         Some(wrong) => wrong.message.clone(),
-        None => "a mapping is wanted, such as '{ name: b1, mac: 02:00:00:00:00:11 }'".to_string(),
+        None => "expected a mapping, such as '{ name: b1, mac: 02:00:00:00:00:11 }'".to_string(),
     })
 }

@@ -25,15 +25,19 @@ impl LbApp {
         let up = f64::from(u8::from(standing.is_up()));
         let kept = f64::from(u8::from(matches!(row.wish, Wish::Drain | Wish::Maintain)));
         let mut all = vec![
-            one(("backend_up", "1: the back end works, as far as is known", Gauge(up))),
-            one(("backend_withheld", "1: an operator drains or maintains the back end", Gauge(kept))),
-            one(("backend_weight", "The weight that the back end has now", Gauge(weight))),
+            one(("backend_up", "1 if the back end is up, as far as known", Gauge(up))),
+            one((
+                "backend_withheld",
+                "1 if an operator drained the back end or put it into maintenance",
+                Gauge(kept),
+            )),
+            one(("backend_weight", "The current weight of the back end", Gauge(weight))),
         ];
         if let Some(counts) = monitor.map(Monitor::counts) {
             all.extend(
                 [
-                    ("backend_checks_passed", "Checks of the back end that were good", Count(counts.passed)),
-                    ("backend_checks_failed", "Checks of the back end that were bad", Count(counts.failed)),
+                    ("backend_checks_passed", "Successful checks of the back end", Count(counts.passed)),
+                    ("backend_checks_failed", "Failed checks of the back end", Count(counts.failed)),
                     ("backend_changes", "Times that the back end went up or down", Count(counts.changes)),
                 ]
                 .map(one),

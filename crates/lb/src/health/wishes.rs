@@ -36,8 +36,8 @@ impl Row {
 /// Says that the weight that an operator has set for a back end is no longer in effect.
 fn forgets(service: &str, row: &Row, weight: u32) -> String {
     let (name, configured) = (&row.name, row.configured);
-    let what = format!("the weight {weight} of {name} of {service}, set at run time, is forgotten");
-    format!("{what}: the file says {configured} now")
+    let what = format!("the weight {weight} of {name} of {service}, set at run time, is discarded");
+    format!("{what}: the file now says {configured}")
 }
 
 impl LbApp {
@@ -64,13 +64,13 @@ impl LbApp {
     pub(super) fn wishes(&self) -> Option<Value> {
         let rows =
             self.services.iter().flat_map(|service| service.rows.iter().map(move |row| (service, row)));
-        let told = |(service, row): (&Service, &Row)| {
+        let saved = |(service, row): (&Service, &Row)| {
             let (wish, given) = (row.wish.word(), row.given(service.scale));
             (wish.is_some() || given.is_some())
                 .then(|| json!([service.name, row.name, wish, given, row.configured]))
         };
-        let told: Vec<Value> = rows.filter_map(told).collect();
-        (!told.is_empty()).then(|| json!(told))
+        let saved: Vec<Value> = rows.filter_map(saved).collect();
+        (!saved.is_empty()).then(|| json!(saved))
     }
 
     pub(super) fn resume_wishes(&mut self, state: &Value) {
@@ -80,19 +80,19 @@ impl LbApp {
                 places.insert((service.name.clone(), row.name.clone()), (at, place));
             }
         }
-        for told in state.as_array().into_iter().flatten() {
-            let name = |at: usize| told[at].as_str().unwrap_or_default().to_string();
+        for saved in state.as_array().into_iter().flatten() {
+            let name = |at: usize| saved[at].as_str().unwrap_or_default().to_string();
             let Some(&(at, place)) = places.get(&(name(0), name(1))) else { continue };
             let scale = self.services[at].scale;
             let row = &mut self.services[at].rows[place];
-            match told[2].as_str() {
+            match saved[2].as_str() {
                 Some("drain") => row.wish = Wish::Drain,
                 Some("maintenance") => row.wish = Wish::Maintain,
                 _ => {}
             }
             let most = weir_config::sets::WEIGHT_MAX / u64::from(scale);
-            let given = told[3].as_u64().filter(|weight| *weight <= most).map(|weight| weight as u32);
-            let gone = row.keep(given, told[4].as_u64().map_or(u32::MAX, |weight| weight as u32), scale);
+            let given = saved[3].as_u64().filter(|weight| *weight <= most).map(|weight| weight as u32);
+            let gone = row.keep(given, saved[4].as_u64().map_or(u32::MAX, |weight| weight as u32), scale);
             let gone = gone.map(|weight| forgets(&name(0), row, weight));
             self.forgotten.extend(gone);
         }

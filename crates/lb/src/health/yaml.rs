@@ -33,36 +33,36 @@ const LABEL_MAX: usize = 63;
 
 /// The keys of `check`. `type` says which of them it may have ([`OF_TYPE`]).
 pub(crate) const CHECK: &[Key] = weir_config::keys! {
-    needed "type": Shape::Words(|| words(&OF_TYPE)), "what is asked of the server";
+    needed "type": Shape::Words(|| words(&OF_TYPE)), "the type of the check";
     "port": Shape::Number(1, 65_535), "its port, by default that of the service";
     "via": Shape::Words(|| words(&VIA)),
-        "its way: the host's to `address`, or that of the service's packets to its VIPs" or "address";
+        "its route: the host's route to `address`, or that of the service's packets to its VIPs" or "address";
     "from": Shape::Either(&[Shape::Ip, Shape::List(&Shape::Ip)]),
-        "with `via: service`, weir's own address that answers are sent to, or one of each version of IP";
+        "with `via: service`, weir's own address that answers are sent to; at most one per IP version";
     "path": Shape::Text, "the path of an HTTP request" or "/";
     "host": Shape::Text, "the host of an HTTP request, and the name of a TLS handshake";
-    "status": Shape::Text, "the HTTP status that is good, or a range" or "200-399";
+    "status": Shape::Text, "the HTTP status that counts as success, or a range" or "200-399";
     "body": Shape::Text, "what the body must contain";
     "name": Shape::Text, "the name of a DNS query";
-    "rcode": Shape::Words(|| words(&RCODES)), "the response code of a good DNS answer" or "noerror";
+    "rcode": Shape::Words(|| words(&RCODES)), "the expected DNS response code" or "noerror";
     "payload": Shape::Text, "the datagram that is sent: text, or 0x and hexadecimal digits";
-    "expect": Shape::Text, "what the answer must contain, in the same notation; anything if it is left out";
-    "close": Shape::Words(|| words(&CLOSE)), "how its TCP connection ends: in order, or at once" or "fin";
-    "interval": Shape::Time, "from one check to the next" or "1s";
+    "expect": Shape::Text, "what the answer must contain, in the same notation; by default anything";
+    "close": Shape::Words(|| words(&CLOSE)), "how its TCP connection ends: with a FIN or a reset" or "fin";
+    "interval": Shape::Time, "the time from one check to the next" or "1s";
     "timeout": Shape::Time, "how long a check may take" or "500ms";
-    "rise": Shape::Number(1, 100), "good checks in a row that bring it up" or "2";
-    "fall": Shape::Number(1, 100), "bad checks in a row that take it down" or "3";
-    "jitter": Shape::Share, "how far intervals differ at random" or "10%";
+    "rise": Shape::Number(1, 100), "how many successful checks in a row bring it up" or "2";
+    "fall": Shape::Number(1, 100), "how many failed checks in a row take it down" or "3";
+    "jitter": Shape::Share, "how much intervals vary at random" or "10%";
     "fail": Shape::Words(|| words(&DRAINS)),
-        "what becomes of a server that fails it: `down` ends its flows, `drain` lets it keep them" or "down";
-    "slow_start": Shape::Time, "how long its weight rises when it comes back" or "never";
+        "what happens to a server that fails it: `down` ends its flows, `drain` keeps them" or "down";
+    "slow_start": Shape::Time, "how long its weight ramps up when it comes back" or "never";
 };
 /// The keys of `passive`.
 pub(crate) const PASSIVE: &[Key] = weir_config::keys! {
     "unanswered": Shape::Number(2, 1_000_000),
-        "new flows without an answer that make a back end suspect" or "5";
-    "share": Shape::Share, "and their share of its new flows" or "50%";
-    "within": Shape::Time, "within which time" or "2s";
+        "how many new flows without an answer make a back end suspect" or "5";
+    "share": Shape::Share, "their minimum share of its new flows" or "50%";
+    "within": Shape::Time, "the time within which they are counted" or "2s";
     "for": Shape::Time, "how long a suspect back end gets no new flows" or "10s";
 };
 /// The minimum and maximum of `within`, and of `for`.
@@ -104,9 +104,11 @@ const RCODES: [(&str, Option<u8>); 7] = [
 pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut Report) -> Health {
     let few = services.iter().map(|(_, service)| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX;
     for node in services.iter().filter(|_| !few).filter_map(|(node, _)| value(node, "passive")) {
-        let message =
-            format!("`passive` needs the flows of each back end, which are counted for up to {COUNTED_MAX}");
-        report.error_help(node.span, message, "leave `passive` out");
+        let message = format!(
+            "`passive` needs per-back-end flow counts, which are kept for at most {COUNTED_MAX} \
+                back ends"
+        );
+        report.error_help(node.span, message, "omit `passive`");
     }
     let resolved = |service: &Service| service.back_ends.iter().any(|one| one.resolve.is_some());
     let guarded = services.iter().map(|(node, one)| (resolved(one), guarded(node, one, pools, report)));
@@ -120,7 +122,10 @@ pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut 
     let different: std::collections::HashSet<&Watch> = watches.collect();
     let rate: u64 = different.iter().map(|watch| 1_000_000_000 / watch.times.interval_ns).sum();
     if let Some((node, _)) = services.first().filter(|_| rate > RATE_MAX) {
-        let message = format!("all services together have {rate} checks per second, and {RATE_MAX} at most");
+        let message = format!(
+            "all services together have {rate} checks per second, but the limit is \
+            {RATE_MAX}"
+        );
         report.error_help(node.span, message, "write longer intervals");
     }
     Health { services: guarded, ..Health::default() }
@@ -162,13 +167,16 @@ fn fits(guarded: &Guarded, (span, service): (Span, &Service), common: Option<&No
         report.error_help(at, message, "write `by: source`");
     }
     if guarded.fail == Fail::Reject && matches!(service.by, By::SourceBits(_)) {
-        let message = "a service with `by: src/MASK` has a back end for every client: nothing is rejected";
-        report.error_help(span, message, "write `by: source`, or leave `fail` out");
+        let message = "a service with `by: src/MASK` always has a back end for a client: nothing is rejected";
+        report.error_help(span, message, "write `by: source`, or omit `fail`");
     }
     let most = WEIGHT_MAX as u32 / super::scale(guarded);
     for (back_end, _) in service.back_ends.iter().zip(&guarded.back_ends).filter(|(one, _)| one.weight > most)
     {
-        let message = format!("with `slow_start`, weights are at most {most}: they rise in {RAMP} steps");
+        let message = format!(
+            "with `slow_start`, weights are at most {most}, because they rise in {RAMP} \
+            steps"
+        );
         report.error(report.span_of(back_end.origin), message);
     }
 }
@@ -237,7 +245,7 @@ fn watch(
     let Some(port) = port.map(|port| port as u16).or_else(known) else {
         report.error_help(
             span,
-            "this service has all ports: which one is checked?",
+            "this service has all ports: say which one is checked",
             "write `port:` in `check`",
         );
         return None;
@@ -252,7 +260,7 @@ fn from(section: &Section<'_>, report: &mut Report) -> Option<Sources> {
     let Some(node) = section.get("from") else {
         if is_used {
             let at = section.get("via").or(section.get("type"))?;
-            let help = "write `from: ADDRESS`: one that nobody has, which weir announces";
+            let help = "write `from: ADDRESS`: an unused address, which weir will announce";
             report.error_help(at.span, "`via: service` needs an address that answers are sent to", help);
         }
         return None;
@@ -264,7 +272,7 @@ fn from(section: &Section<'_>, report: &mut Report) -> Option<Sources> {
     let all = v4_all.into_iter().chain(v6.map(|(address, bits)| (address.into(), bits)));
     let is_one = |one: IpAddr, bits| bits == 0 && is_station(one) && one != IpAddr::V4(Ipv4Addr::BROADCAST);
     for (wrong, _) in all.filter(|(one, bits)| !is_one(*one, *bits)) {
-        report.error(node.span, format!("{wrong} is not the address of a host"));
+        report.error(node.span, format!("{wrong} is not a host address"));
     }
     if section.get("via").is_none() {
         report.error_help(
@@ -289,8 +297,10 @@ fn via(section: &Section<'_>, (service, back_end): (&Service, &BackEnd), report:
     let ways: Vec<(IpAddr, IpAddr)> = v4.into_iter().chain(v6).collect();
     if ways.is_empty() {
         let at = section.get("from")?;
-        report
-            .error(at.span, format!("service `{}` has no VIP of the version of IP of `from`", service.name));
+        report.error(
+            at.span,
+            format!("service `{}` has no VIP of the same IP version as `from`", service.name),
+        );
         return None;
     }
     Some(Via { service: service.name.clone(), back_end: back_end.name.clone(), ways })
@@ -300,14 +310,14 @@ fn via(section: &Section<'_>, (service, back_end): (&Service, &BackEnd), report:
 fn passive(node: &Node, service: &Service, report: &mut Report) -> Option<Passive> {
     let before = report.errors();
     if !service.is_sticky() {
-        let message = "a service that keeps no flows does not know which SYNs stay unanswered";
-        let help = "leave `passive` out, or write neither `stateless: true` nor another `by` than `5-tuple`";
+        let message = "a service that keeps no flows cannot know which SYNs stay unanswered";
+        let help = "omit `passive`, or write neither `stateless: true` nor another `by` than `5-tuple`";
         report.error_help(node.span, message, help);
         return None;
     }
     if !service.addresses.iter().any(|one| one.protocol == PROTOCOL_TCP) {
-        let message = "`passive` counts SYNs of TCP, which this service does not have";
-        report.error_help(node.span, message, "leave `passive` out");
+        let message = "`passive` counts TCP SYNs, but this service has no TCP";
+        report.error_help(node.span, message, "omit `passive`");
         return None;
     }
     let section = Section::read(node, PASSIVE, report);
@@ -394,7 +404,7 @@ fn ask(section: &Section<'_>, report: &mut Report) -> Option<Ask> {
         }
         "icmp" => Ask::Icmp,
         "tcp" => Ask::Tcp,
-        other => unreachable!("`{other}` is a type of checks that nothing is asked for"),
+        other => unreachable!("a check of type `{other}` takes no other keys"),
     };
     if cfg!(not(feature = "tls")) && matches!(kind, "https" | "tls") {
         let help = "build it with `--features tls`";
@@ -477,7 +487,7 @@ fn bytes(node: &Node, report: &mut Report) -> Option<Vec<u8>> {
 fn address(node: &Node, report: &mut Report) -> Option<IpAddr> {
     let address = parsed::<IpAddr>(node, "an IP address", report)?;
     if address.is_unspecified() || address.is_multicast() {
-        report.error(node.span, format!("{address} is not the address of a server"));
+        report.error(node.span, format!("{address} is not a server address"));
         return None;
     }
     Some(address)

@@ -18,7 +18,7 @@ pub fn read(file: &str, json: &str) -> Imported {
     for (key, span, node) in pairs(&document, &mut all.report) {
         match key {
             "tables" => tables = Some(node),
-            _ => all.note(None, span, format!("`{key}` has no counterpart and was left out")),
+            _ => all.note(None, span, format!("`{key}` has no counterpart and was omitted")),
         }
     }
     let Some(tables) = tables else {
@@ -54,7 +54,7 @@ fn table(all: &mut Imported, node: &Node) {
                     back_end(all, place, node);
                 }
             }
-            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
+            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was omitted")),
         }
     }
     let service = &mut all.services[place];
@@ -79,7 +79,7 @@ fn hex(node: &Node, report: &mut Report) -> Option<String> {
     let digits = text(node, "32 hexadecimal digits", report)?;
     let good = digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     if !good {
-        report.error(node.span, "these are not 32 hexadecimal digits");
+        report.error(node.span, "this is not 32 hexadecimal digits");
     }
     // Quoted, because digits alone, or with an `e` between them, would be a number to other YAML parsers.
     good.then(|| format!("\"{digits}\""))
@@ -99,7 +99,7 @@ fn bind(all: &mut Imported, place: usize, node: &Node) {
                 let words = [("tcp", "tcp"), ("udp", "udp")];
                 protocol = weir_config::section::choice(node, "`proto`", &words, report);
             }
-            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
+            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was omitted")),
         }
     }
     let port = match ports {
@@ -131,7 +131,7 @@ fn prefix(node: &Node, report: &mut Report) -> Option<String> {
         _ => false,
     };
     if !good {
-        report.error(node.span, format!("`{text}` is no IP address or prefix"));
+        report.error(node.span, format!("`{text}` is not an IP address or prefix"));
     }
     good.then(|| text.to_string())
 }
@@ -172,10 +172,10 @@ fn back_end(all: &mut Imported, place: usize, node: &Node) {
                     _ => (*kind).to_string(),
                 };
                 let checks: Vec<String> = checks.iter().map(check).collect();
-                let message = format!("the checks ({}) were left out: write `check`", checks.join(", "));
+                let message = format!("the checks ({}) were omitted: write `check`", checks.join(", "));
                 all.note(Some(place), span, message);
             }
-            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was left out")),
+            _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was omitted")),
         }
     }
     // The director sends new flows of such a back end to the second one of their rows.
@@ -183,11 +183,11 @@ fn back_end(all: &mut Imported, place: usize, node: &Node) {
         found.keys.push("state: draining".to_string());
     }
     if !has_ip {
-        all.report.error(node.span, "a back end has an `ip`");
+        all.report.error(node.span, "a back end needs an `ip`");
     }
     let service = &mut all.services[place];
     if has_ip && service.back_ends.iter().any(|other| other.ip == found.ip) {
-        let message = format!("back end {} is there twice", name_of_ip(&found.ip.to_string()));
+        let message = format!("back end {} appears twice", name_of_ip(&found.ip.to_string()));
         return all.report.error(node.span, message);
     }
     service.back_ends.push(found);

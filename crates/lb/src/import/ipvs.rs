@@ -50,13 +50,13 @@ fn service_of<'a>(all: &mut Imported, at: Span, rest: &[Word<'a>]) -> Option<(&'
     match rest {
         [(word, span), value, ..] => match protocol(word) {
             Some("") => {
-                let message = format!("weir has no services by `{word}`, so this one was left out");
+                let message = format!("weir does not support services by `{word}`, so this one was omitted");
                 all.note(None, *span, message);
                 None
             }
             Some(protocol) => Some((protocol, *value)),
             None => {
-                all.report.error(*span, format!("-t or -u is wanted here, not `{word}`"));
+                all.report.error(*span, format!("expected -t or -u, found `{word}`"));
                 None
             }
         },
@@ -73,7 +73,7 @@ fn add_service(all: &mut Imported, known: &mut ServiceIndex, at: Span, rest: &[W
     let place = all.services.len();
     let key = (protocol, address.0.to_string());
     if known.contains_key(&key) {
-        all.report.error(address.1, format!("service `{}` is there twice", address.0));
+        all.report.error(address.1, format!("service `{}` appears twice", address.0));
         return;
     }
     let port = port.filter(|&port| port != 0).map_or_else(|| "all".to_string(), |port| port.to_string());
@@ -100,14 +100,14 @@ fn add_service(all: &mut Imported, known: &mut ServiceIndex, at: Span, rest: &[W
                 let value = options.next().copied().unwrap_or(("", span));
                 match prefix(value.0, vip) {
                     Some(bits) => netmask = Some(bits),
-                    None => all.report.error(value.1, format!("`{}` is no netmask of {vip}", value.0)),
+                    None => all.report.error(value.1, format!("`{}` is not a netmask for {vip}", value.0)),
                 }
             }
             "-b" | "--sched-flags" | "--pe" => {
                 let value = options.next().map_or("", |(value, _)| value);
-                all.note(Some(place), span, format!("`{word} {value}` has no counterpart and was left out"));
+                all.note(Some(place), span, format!("`{word} {value}` has no counterpart and was omitted"));
             }
-            _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was left out")),
+            _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was omitted")),
         }
     }
     if let Some(seconds) = persists {
@@ -125,11 +125,18 @@ fn add_service(all: &mut Imported, known: &mut ServiceIndex, at: Span, rest: &[W
 fn persistence(all: &mut Imported, place: usize, (seconds, span): Word<'_>) -> u64 {
     let asked = seconds.parse().ok().filter(|&seconds: &u64| seconds > 0);
     if asked.is_none() {
-        all.report.error(span, format!("`-p {seconds}` is no number of seconds"));
+        all.report.error(span, format!("`-p {seconds}` is not a number of seconds"));
     }
     let kept = asked.unwrap_or(360).min(PERSISTENCE_MAX);
     if asked.is_some_and(|asked| asked > kept) {
-        all.note(Some(place), span, format!("clients stay for {kept} s after their last connection"));
+        all.note(
+            Some(place),
+            span,
+            format!(
+                "clients are remembered for {kept} s after their last \
+            connection"
+            ),
+        );
     }
     kept
 }
@@ -154,19 +161,16 @@ fn scheduler(all: &mut Imported, place: usize, (word, span): Word<'_>) -> bool {
         "rr" | "wrr" => ("round_robin", None),
         // `sed`, too, selects the minimum of (connections + 1) / weight.
         "lc" | "wlc" | "sed" => ("least_connections", None),
-        "nq" => ("least_connections", Some("lets no back end be idle, which weir does not promise")),
-        "mh" => ("maglev", Some("has another table: flows move when weir takes over")),
-        "sh" => {
-            ("maglev", Some("hashes the source address in another way: clients move when weir takes over"))
-        }
-        _ => ("maglev", Some("is not there in weir: maglev, by hash and weight, stands in for it")),
+        "nq" => ("least_connections", Some("never leaves a back end idle, which weir does not guarantee")),
+        "mh" => ("maglev", Some("uses a different table: flows move when weir takes over")),
+        "sh" => ("maglev", Some("hashes the source address differently: clients move when weir takes over")),
+        _ => ("maglev", Some("does not exist in weir: maglev, by hash and weight, replaces it")),
     };
     let service = &mut all.services[place];
     let persists = service.keys.iter().any(|key| key.starts_with("affinity:"));
     let kept = scheduler == "maglev" || !persists;
     service.scheduler = if kept { scheduler } else { "maglev" };
-    let note =
-        if kept { note } else { Some("has no part in that: maglev, by hash and weight, stands in for it") };
+    let note = if kept { note } else { Some("has no effect here: maglev, by hash and weight, replaces it") };
     if let Some(note) = note {
         all.note(Some(place), span, format!("scheduler `{word}` {note}"));
     }
@@ -188,7 +192,7 @@ fn add_server(all: &mut Imported, known: &ServiceIndex, at: Span, rest: &[Word<'
             "-m" | "--masquerading" => mode = "nat",
             "-r" | "--real-server" | "-w" | "--weight" | "--tun-type" => {
                 let Some(&value) = options.next() else {
-                    return all.report.error(span, format!("`{word}` wants a value"));
+                    return all.report.error(span, format!("`{word}` needs a value"));
                 };
                 match word {
                     "-w" | "--weight" => match value.0.parse::<u64>().ok().filter(|&weight| weight <= 65_535)
@@ -209,11 +213,11 @@ fn add_server(all: &mut Imported, known: &ServiceIndex, at: Span, rest: &[Word<'
             "-x" | "-y" | "--u-threshold" | "--l-threshold" | "--tun-port" => {
                 let value = options.next().map_or("", |(value, _)| value);
                 if !(word.len() == 2 && value == "0") {
-                    let message = format!("`{word} {value}` has no counterpart and was left out");
+                    let message = format!("`{word} {value}` has no counterpart and was omitted");
                     all.note(Some(place), span, message);
                 }
             }
-            _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was left out")),
+            _ => all.note(Some(place), span, format!("`{word}` has no counterpart and was omitted")),
         }
     }
     let Some(((ip, port), _)) = server else {
@@ -223,7 +227,7 @@ fn add_server(all: &mut Imported, known: &ServiceIndex, at: Span, rest: &[Word<'
         return;
     };
     if unweighted && weight > 1 {
-        let message = format!("weight {weight} does not count with this scheduler, and became 1");
+        let message = format!("this scheduler ignores weight {weight}, so it became 1");
         all.note(Some(place), at, message);
         weight = 1;
     }

@@ -20,7 +20,7 @@ pub fn read(file: &str, text: &str) -> Imported {
             Some((_, span)) if from == words.len() => {
                 all.report.error(
                     *span,
-                    "options of Katran's client are wanted: -A -t VIP:PORT, -a -t VIP:PORT -r REAL",
+                    "expected options of Katran's client: -A -t VIP:PORT, -a -t VIP:PORT -r REAL",
                 );
             }
             Some(_) => command(&mut all, &words[from..], &mut said),
@@ -60,12 +60,12 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut GeneralSettings) {
             |(option, value)| (option, Some((value, span))),
         );
         if !word.starts_with('-') {
-            return all.report.error(span, format!("an option is wanted here, not `{word}`"));
+            return all.report.error(span, format!("expected an option, found `{word}`"));
         }
         let value = match value {
             None if VALUES.contains(&option) => match rest.next() {
                 Some(&value) => value,
-                None => return all.report.error(span, format!("`{word}` wants a value")),
+                None => return all.report.error(span, format!("`{word}` needs a value")),
             },
             None => ("", span),
             Some(value) => value,
@@ -81,7 +81,7 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut GeneralSettings) {
     } else if let Some((mac, span)) = options.get("change_mac") {
         match weir_packet::read_mac(mac) {
             Some(_) => said.router = Some((*mac).to_string()),
-            None => all.report.error(*span, format!("`{mac}` is no MAC address")),
+            None => all.report.error(*span, format!("`{mac}` is not a MAC address")),
         }
     } else if let Some(action) = ["A", "E", "D", "a", "e", "d"].into_iter().find(|action| has(action)) {
         change(all, at, action, (&options, said));
@@ -90,10 +90,10 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut GeneralSettings) {
     } else if let Some((option, (value, span))) =
         options.iter().find(|(option, _)| ["new_hc", "del_hc", "del_qm"].contains(option))
     {
-        let message = format!("`-{option} {value}` was left out: Katran's probes are its own");
+        let message = format!("`-{option} {value}` was omitted: it configures Katran's own health checks");
         all.note(None, *span, message);
     } else if !options.keys().any(|option| SHOWS.contains(option)) {
-        let message = format!("`{}` is not understood and was left out", line[0].0);
+        let message = format!("`{}` is not understood and was omitted", line[0].0);
         all.note(None, at, message);
     }
 }
@@ -125,7 +125,7 @@ fn change(
             all.services.len() - 1
         }
         ("A", Some(_)) => {
-            let message = format!("`{}` is there already: this line changes nothing in Katran", address.0);
+            let message = format!("`{}` already exists: this line changes nothing in Katran", address.0);
             return all.note(None, at, message);
         }
         (_, Some(place)) => place,
@@ -157,7 +157,7 @@ fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (
             said.quic.retain(|(name, _)| *name != service.name);
             said.quic.extend(set.then(|| (service.name.clone(), span)));
         }
-        _ => all.note(Some(place), span, format!("flag `{flag}` has no counterpart and was left out")),
+        _ => all.note(Some(place), span, format!("flag `{flag}` has no counterpart and was omitted")),
     }
 }
 
@@ -195,7 +195,7 @@ fn quic(all: &mut Imported, said: &GeneralSettings) {
         let is_known =
             !service.back_ends.is_empty() && service.back_ends.iter().all(|one| number(one).is_some());
         if !(is_udp && is_known) {
-            let message = "flag `QUIC_VIP` was left out: it needs UDP, real servers, and one \
+            let message = "flag `QUIC_VIP` was omitted: it needs UDP, real servers, and one \
                            `-quic_mapping` from 1 to 16777214 for each of them";
             all.note(Some(place), *span, message.to_string());
             continue;
@@ -206,8 +206,8 @@ fn quic(all: &mut Imported, said: &GeneralSettings) {
             let id = number(back_end).map(|number| format!("server_id: \"{number:06x}\""));
             back_end.keys.extend(id);
         }
-        let message = "flag `QUIC_VIP`: of Katran's connection IDs, those of version 2 are understood; \
-                       servers with others keep their flows only";
+        let message = "flag `QUIC_VIP`: weir understands version 2 of Katran's connection IDs; others only \
+            keep flows";
         all.note(Some(place), *span, message.to_string());
     }
 }
@@ -230,14 +230,14 @@ fn real(all: &mut Imported, place: usize, at: Span, action: &str, options: &Hash
         return all.report.error(at, "the real server is missing: -r ADDRESS");
     };
     let Ok(ip) = address.parse() else {
-        return all.report.error(span, format!("`{address}` is no IP address"));
+        return all.report.error(span, format!("`{address}` is not an IP address"));
     };
     let &(weight, span) = options.get("w").unwrap_or(&("1", at));
     let Some(weight) = weight.parse::<u64>().ok().filter(|&weight| weight <= 65_535) else {
         return all.report.error(span, "a weight is a number from 0 to 65535");
     };
     if let Some(&(flag, span)) = options.get("rf") {
-        let message = format!("flag `{flag}` of `{address}` has no counterpart and was left out");
+        let message = format!("flag `{flag}` of `{address}` has no counterpart and was omitted");
         all.note(Some(place), span, message);
     }
     let back_ends = &mut all.services[place].back_ends;

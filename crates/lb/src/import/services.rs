@@ -160,15 +160,15 @@ pub fn endpoint((text, span): Word<'_>, report: &mut Report) -> Option<(IpAddr, 
         },
     };
     let Ok(address) = address.parse::<IpAddr>() else {
-        report.error(span, format!("`{address}` is no IP address"));
+        report.error(span, format!("`{address}` is not an IP address"));
         return None;
     };
     match port.map(str::parse::<u16>) {
         None => Some((address, None)),
         Some(Ok(port)) => Some((address, Some(port))),
         Some(Err(_)) => {
-            let help = "numbers are wanted, not names of services: `ipvsadm -S -n` prints them";
-            report.error_help(span, format!("`{}` is no port", port.unwrap_or_default()), help);
+            let help = "expected numbers, not service names: `ipvsadm -S -n` prints them";
+            report.error_help(span, format!("`{}` is not a port", port.unwrap_or_default()), help);
             None
         }
     }

@@ -94,7 +94,11 @@ impl XenoFlowOptions {
 
 fn mac(text: &str) -> Result<u128, String> {
     let mac = read_mac(text).filter(|mac| mac[0] & 1 == 0);
-    mac.map(Number::number).ok_or_else(|| "a station's MAC address is wanted: 02:00:00:00:00:01".to_string())
+    mac.map(Number::number).ok_or_else(|| {
+        "expected a unicast MAC address such as \
+        02:00:00:00:00:01"
+            .to_string()
+    })
 }
 
 /// Returns true for a XenoFlow file: a JSON object, or the same in YAML. weir's own files have no key

@@ -37,10 +37,10 @@ fn a_client_keeps_its_back_end_in_every_mode_and_a_new_back_end_moves_no_flow() 
         for (last, to) in (0..60).zip(&first) {
             assert_eq!(ask(&mut rig, client(last), 1000), *to, "an open connection in mode {mode}");
             let new: BTreeSet<u8> = (2000..2003).map(|sport| ask(&mut rig, client(last), sport)).collect();
-            assert_eq!(new.len(), 1, "all new ones of a client go to one");
+            assert_eq!(new.len(), 1, "all new flows of a client go to one back end");
             moved += usize::from(!new.contains(to));
         }
-        assert!((1..30).contains(&moved), "a quarter or so goes to the new one: {moved}");
+        assert!((1..30).contains(&moved), "about a quarter goes to the new one: {moved}");
     }
 }
 

@@ -111,7 +111,7 @@ fn solicitation_for(target: &str, (src, dst): (&str, &str), option: bool, more: 
 const GROUP: &str = "ff02::1:ff00:53";
 
 fn read(frame: &[u8]) -> PacketHeaders<'_> {
-    PacketHeaders::from_ethernet_slice(frame).expect("a frame that etherparse reads")
+    PacketHeaders::from_ethernet_slice(frame).expect("a frame that etherparse parses")
 }
 
 /// The VLANs of a frame.
@@ -146,7 +146,7 @@ fn services_with_tcp_are_announced_unless_they_say_otherwise() {
     assert!(announced(Service { announce: Announce::Nobody, ..tcp("web") }).is_empty());
     let prefix = Address { prefix: 24, ..tcp("web").addresses[0] };
     let prefixes = Service { addresses: vec![prefix], ..tcp("web") };
-    assert!(announced(prefixes).is_empty(), "prefixes are routed to");
+    assert!(announced(prefixes).is_empty(), "prefixes must be routed to");
     // One service that announces suffices, and each VIP is announced once per port.
     let lb = balancer(vec![udp(), tcp("web"), at(443, tcp("tls"))], &PortKind::Mem);
     assert_eq!(lb.answered.vips.len(), 2);
@@ -445,7 +445,7 @@ fn another_station_with_a_vip_is_spoken_of_and_not_answered() {
         assert_eq!(talk.handle("lb/announce", &gratuitous), None);
     }
     assert_eq!(talk.said.len(), 1, "{:?}", talk.said);
-    assert!(talk.said[0].contains("02:00:00:00:09:09 at p0 says that it has 10.0.0.53"), "{}", talk.said[0]);
+    assert!(talk.said[0].contains("02:00:00:00:09:09 at p0 claims 10.0.0.53"), "{}", talk.said[0]);
     assert!(talk.app.counts().contains(&("vip_conflicts", 3)));
 }
 
@@ -489,7 +489,7 @@ fn the_addresses_of_a_nat_pool_are_weirs_own_where_back_ends_are() {
     let mut talk = Talk::new(&pooled(0, Announce::Auto));
     let gratuitous = arp("sender_ip=203.0.113.8 target_ip=203.0.113.8");
     talk.step(Event::Frame { app: "lb/announce", input: PortId(1), bytes: &gratuitous });
-    assert!(talk.said[0].contains("at p1 says that it has 203.0.113.8"), "{:?}", talk.said);
+    assert!(talk.said[0].contains("at p1 claims 203.0.113.8"), "{:?}", talk.said);
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn ten_thousand_random_changes_move_no_flow_that_had_a_live_back_end() {
         |flow: u32| (Ipv4Addr::from_bits(0x0a01_0000 + flow / 50_000), (flow % 50_000) as u16 + 1024);
     let send = |rig: &mut FlowRig, flow| {
         let (src, sport) = client(flow);
-        rig.send_from(src, sport).expect("somebody is up")
+        rig.send_from(src, sport).expect("some back end is up")
     };
     // Where each flow is, and since which observed change.
     let mut homes: Vec<(u8, u32)> = (0..flows).map(|flow| (send(&mut rig, flow), 0)).collect();

@@ -143,7 +143,7 @@ fn what_does_not_fit_goes_to_the_app_with_the_length_that_does() {
                     let fits = mtu - takes[outer];
                     let sent = walk(&packet(family, protocol, fits.into(), ""));
                     assert_eq!(sent.verdict, Verdict::Transmit(PortId(1)), "{mode:?}");
-                    assert_eq!(sent.bytes.len(), usize::from(mtu) + 14, "as long as the way allows");
+                    assert_eq!(sent.bytes.len(), usize::from(mtu) + 14, "as long as the path allows");
                     let frame = packet(family, protocol, usize::from(fits) + 1, "");
                     let refused = walk(&frame);
                     assert!(matches!(refused.verdict, Verdict::App(_)), "{mode:?}");

@@ -317,8 +317,8 @@ fn a_reload_and_another_process_know_the_last_mac_addresses() {
     world.lose(&[0, 1, 2]);
     world.link(false);
     world.run(1000);
-    let told = world.app.state().expect("neighbours").to_string();
-    assert_eq!(told.matches("neighbour").count(), 3, "{told}");
+    let saved = world.app.state().expect("neighbours").to_string();
+    assert_eq!(saved.matches("neighbour").count(), 3, "{saved}");
     let lb = balancer(kind);
     let mut program = program_of(lb.clone(), true);
     lb.settle(&(0..COUNT).map(|at| (hop(at), mac(at))).collect::<HashMap<_, _>>(), &mut program);

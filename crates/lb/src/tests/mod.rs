@@ -244,9 +244,9 @@ fn bits_of_the_source_with_too_few_values_for_all_back_ends_are_refused() {
     assert_eq!(problem(0b1, [1, 0, 1]), None);
     assert_eq!(problem(0b11, [40, 20, 20]), None, "two, one and one");
     for (mask, weights, wanted, instead) in [
-        (0b1, [1, 1, 1], "have 2 values, and the back ends of service `dns` need 3", "src/0.0.0.3"),
-        (0b1, [3, 1, 0], "have 2 values, and the back ends of service `dns` need 4", "src/0.0.0.3"),
-        (0b100, [2, 3, 0], "have 2 values, and the back ends of service `dns` need 5", "src/0.0.0.7"),
+        (0b1, [1, 1, 1], "have 2 values, but the back ends of service `dns` need 3", "src/0.0.0.3"),
+        (0b1, [3, 1, 0], "have 2 values, but the back ends of service `dns` need 4", "src/0.0.0.3"),
+        (0b100, [2, 3, 0], "have 2 values, but the back ends of service `dns` need 5", "src/0.0.0.7"),
         (0b11, [65_535, 1, 0], "need 65536", "source"),
     ] {
         let said = problem(mask, weights).unwrap_or_default();
@@ -275,7 +275,12 @@ fn services_share_tables() {
     let entries = |name: &str| program.pipes[program.pipe_named(name).unwrap().index()].entries.len();
     assert_eq!(entries("lb"), 100);
     assert_eq!(entries("lb/v6"), 2, "one for each port");
-    assert_eq!(program.pipes.len(), 7, "and one that keeps flows, one that hashes, and one for its errors");
+    assert_eq!(
+        program.pipes.len(),
+        7,
+        "and a pipe that keeps flows, one that hashes, and one for ICMP \
+        errors"
+    );
     assert_eq!(entries("lb/errors/v4"), 100);
     assert_eq!(entries("lb/flows"), 300);
     assert_eq!(program.counters[..2], ["lb/s1/b0", "lb/s1/b1"]);

@@ -67,7 +67,7 @@ fn checksums_are_right(headers: &PacketHeaders<'_>) -> bool {
 
 /// Returns source and destination of a frame, with ports.
 fn ends(frame: &[u8]) -> [(IpAddr, u16); 2] {
-    let headers = PacketHeaders::from_ethernet_slice(frame).expect("a frame that etherparse reads");
+    let headers = PacketHeaders::from_ethernet_slice(frame).expect("a frame that etherparse parses");
     assert!(checksums_are_right(&headers), "{}", craft::describe(frame));
     let ports = match &headers.transport {
         Some(TransportHeader::Tcp(tcp)) => [tcp.source_port, tcp.destination_port],

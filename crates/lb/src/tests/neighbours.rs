@@ -112,9 +112,9 @@ impl Both {
         flows.filter_map(|flow| self.engine.send(flow)).collect()
     }
 
-    fn told(&self, back_end: &str) -> (String, String) {
-        let told = self.app.board().of("dns", back_end);
-        (told.health.to_string(), told.reason)
+    fn condition(&self, back_end: &str) -> (String, String) {
+        let condition = self.app.board().of("dns", back_end);
+        (condition.health.to_string(), condition.reason)
     }
 }
 
@@ -125,11 +125,11 @@ fn the_program_begins_with_those_that_are_known() {
     let weights: Vec<u32> = program.groups[0].targets.iter().map(|target| target.weight).collect();
     assert_eq!(weights, [1, 0, 1]);
     let mut both = Both::new(&lb, &[0, 2]);
-    assert_eq!((both.changes, both.resolved.len()), (0, 3), "what the program has is no change");
+    assert_eq!((both.changes, both.resolved.len()), (0, 3), "what the program already has is not a change");
     assert_eq!(both.sent_to(0..100), [0, 2].into());
-    assert_eq!(both.told("b0"), ("unchecked".into(), String::new()));
-    let why = "no neighbour: 10.0.1.1 is being looked for";
-    assert_eq!(both.told("b1"), ("down".into(), why.into()));
+    assert_eq!(both.condition("b0"), ("unchecked".into(), String::new()));
+    let why = "no neighbour: 10.0.1.1 is being resolved";
+    assert_eq!(both.condition("b1"), ("down".into(), why.into()));
 }
 
 #[test]
@@ -142,21 +142,21 @@ fn one_that_is_known_already_is_sent_what_one_with_a_mac_address_is_sent() {
 #[test]
 fn one_that_is_found_gets_flows_and_one_that_is_lost_gives_them_away() {
     let mut both = Both::new(&balancer(), &[]);
-    assert_eq!(both.sent_to(0..50), [].into(), "nobody is known, and nothing is sent to nobody");
+    assert_eq!(both.sent_to(0..50), [].into(), "no neighbour is known, and nothing is sent");
     both.met(1, Ok(mac(1)));
     assert_eq!(both.sent_to(0..100), [1].into());
     both.met(0, Ok(mac(0)));
     assert_eq!(both.sent_to(100..300), [0, 1].into());
     let lost = "10.0.1.1 does not answer at eth0";
     both.met(1, Err(lost.to_string()));
-    assert_eq!(both.told("b1"), ("down".into(), format!("no neighbour: {lost}")));
-    assert_eq!(both.sent_to(0..300), [0].into(), "its flows are elsewhere, too");
+    assert_eq!(both.condition("b1"), ("down".into(), format!("no neighbour: {lost}")));
+    assert_eq!(both.sent_to(0..300), [0].into(), "its flows have moved, too");
     both.met(1, Ok(mac(1)));
     let said = [
-        format!("10.0.1.1 at p0 is no neighbour any more: {lost}"),
+        format!("10.0.1.1 at p0 is no longer a neighbour: {lost}"),
         "10.0.1.1 at p0 is 02:00:00:00:01:01".to_string(),
     ];
-    assert_eq!(both.said, said, "what is found for the first time is not worth a line");
+    assert_eq!(both.said, said, "the first resolution is not logged");
 }
 
 #[test]
@@ -177,7 +177,7 @@ fn a_mac_address_that_moves_takes_its_flows_along() {
     both.now_ns += 60_000_000_000;
     both.met(1, Ok([2, 0, 0, 0, 1, 1]));
     let last = both.said.last().unwrap();
-    assert!(both.said.len() == 5 && last.ends_with("02:00:00:00:01:01 (17 changes before that)"), "{last}");
+    assert!(both.said.len() == 5 && last.ends_with("02:00:00:00:01:01 (17 earlier changes)"), "{last}");
     both.met(1, Ok([2, 0, 0, 0, 1, 9]));
     // The interpreter, whose buckets are filled round robin, also knows about it.
     let client = |last| query(OURS, Ipv4Addr::new(192, 0, 2, last), VIP, 77, 0);
@@ -194,7 +194,7 @@ fn a_reload_and_another_process_begin_with_what_is_known() {
     both.met(2, Ok(mac(7)));
     assert_eq!(lb.known(), HashMap::from([(hop(0), mac(0)), (hop(2), mac(7))]));
     both.met(0, Err("gone".to_string()));
-    assert_eq!(lb.known(), HashMap::from([(hop(2), mac(7))]), "not with those that are lost");
+    assert_eq!(lb.known(), HashMap::from([(hop(2), mac(7))]), "not for lost neighbours");
     both.met(0, Ok(mac(0)));
     assert_eq!(lb.known().len(), 2);
     let state: Value = both.app.state().expect("neighbours");
@@ -224,6 +224,6 @@ fn a_back_end_that_an_operator_takes_away_stays_away_when_it_is_found() {
     let mut actions = Vec::new();
     both.app.step(0, Event::Request { id: weir_app::RequestId(1), request: &drain }, &mut actions);
     both.met(1, Ok(mac(1)));
-    assert_eq!(both.told("b1").0, "draining");
+    assert_eq!(both.condition("b1").0, "draining");
     assert_eq!(both.sent_to(0..100), [0].into());
 }

@@ -32,7 +32,7 @@ fn a_client_that_migrates_keeps_its_back_end_while_that_is_there() {
     let mut rig = FlowRig::new(&program);
     let places = Place::find(&program, "h3");
     let to = |rig: &mut FlowRig, client: u8| rig.frame(&packet(client, 4000 + u16::from(client), 1));
-    assert!((0..40).all(|client| to(&mut rig, client) == Some(1)), "whatever the 5-tuple is");
+    assert!((0..40).all(|client| to(&mut rig, client) == Some(1)), "regardless of the 5-tuple");
     // It drains, and keeps its connections; then it is down, and others serve its connections, each by its
     // flow.
     rig.apply(places[1].changes((State::Up, State::Draining), 1));

@@ -26,7 +26,7 @@ pub struct Exporter {
     batches: SyncSender<Vec<Given>>,
     /// Closed when the thread has ended.
     ended: Receiver<()>,
-    told: Arc<Counts>,
+    tally: Arc<Counts>,
 }
 
 /// A destination, which runs on the thread.
@@ -52,8 +52,8 @@ impl Exporter {
     pub fn start<O: Destination>(name: &str, destination: impl FnOnce(Arc<Counts>) -> O) -> Exporter {
         let (batches, receiver) = sync_channel(BATCHES);
         let (end, ended) = sync_channel(0);
-        let told = Arc::new(Counts::default());
-        let mut destination = destination(told.clone());
+        let tally = Arc::new(Counts::default());
+        let mut destination = destination(tally.clone());
         let run = move || {
             priority::ordinary();
             run(&mut destination, &receiver);
@@ -62,7 +62,7 @@ impl Exporter {
         if let Err(error) = std::thread::Builder::new().name(format!("weir-{name}")).spawn(run) {
             warn!("no thread to export flow records by {name}: {error}");
         }
-        Exporter { batch: Vec::new(), batches, ended, told }
+        Exporter { batch: Vec::new(), batches, ended, tally }
     }
 
     /// Gives a record to be sent.
@@ -81,7 +81,7 @@ impl Exporter {
         let batch = std::mem::take(&mut self.batch);
         let records = batch.len() as u64;
         if self.batches.try_send(batch).is_err() {
-            self.told.lost(records);
+            self.tally.lost(records);
         }
     }
 
@@ -94,8 +94,8 @@ impl Exporter {
     }
 
     /// Returns what became of the records.
-    pub fn told(&self) -> Export {
-        self.told.export()
+    pub fn tally(&self) -> Export {
+        self.tally.export()
     }
 }
 
@@ -142,7 +142,7 @@ impl Counts {
     /// Records a failure; logs it if there was none before.
     pub fn fails(&self, error: impl std::fmt::Display, to: impl std::fmt::Display) {
         if self.works.swap(false, Ordering::Relaxed) {
-            warn!("flow records for {to} are lost: {error}");
+            warn!("flow records for {to} are being lost: {error}");
         }
     }
 
@@ -186,9 +186,9 @@ mod tests {
     fn an_exporter_whose_thread_is_far_behind_loses_records_and_counts_them() {
         let (batches, held) = sync_channel(1);
         let (_, ended) = sync_channel(0);
-        let mut exporter = Exporter { batch: Vec::new(), batches, ended, told: Arc::default() };
+        let mut exporter = Exporter { batch: Vec::new(), batches, ended, tally: Arc::default() };
         (0..3 * BATCH as u64).for_each(|n| exporter.give(given(n)));
-        assert_eq!((exporter.told().lost, held.try_iter().flatten().count()), (2 * BATCH as u64, BATCH));
+        assert_eq!((exporter.tally().lost, held.try_iter().flatten().count()), (2 * BATCH as u64, BATCH));
     }
 
     #[test]
@@ -204,9 +204,9 @@ mod tests {
             }
         }
         let mut exporter = Exporter::start("test", Slow);
-        let told = exporter.told.clone();
+        let tally = exporter.tally.clone();
         (0..5_000).for_each(|n| exporter.give(given(n)));
         exporter.finish();
-        assert_eq!(told.export(), Export { sent: 5_001, lost: 0, works: true });
+        assert_eq!(tally.export(), Export { sent: 5_001, lost: 0, works: true });
     }
 }

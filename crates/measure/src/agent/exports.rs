@@ -37,7 +37,7 @@ impl Exports {
         self.0.each_mut().map(|one| {
             let exporter = one.as_mut()?;
             exporter.flush();
-            Some(exporter.told())
+            Some(exporter.tally())
         })
     }
 
@@ -48,12 +48,12 @@ impl Exports {
 }
 
 fn by_ipfix(to: Option<Ipfix>) -> Option<Exporter> {
-    to.map(|to| Exporter::start("ipfix", |told| Sender::new(to, told)))
+    to.map(|to| Exporter::start("ipfix", |tally| Sender::new(to, tally)))
 }
 
 #[cfg(feature = "parquet")]
 fn to_files(name: &str, to: Option<&Parquet>) -> Option<Exporter> {
-    to.map(|to| Exporter::start("parquet", |told| super::parquet::Files::new(name, to.clone(), told)))
+    to.map(|to| Exporter::start("parquet", |tally| super::parquet::Files::new(name, to.clone(), tally)))
 }
 
 /// The configuration refuses it in such a build.

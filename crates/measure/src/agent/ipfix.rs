@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The connection to a collector, and what was sent.
 pub struct Sender {
     to: Ipfix,
-    told: Arc<Counts>,
+    tally: Arc<Counts>,
     encoder: Encoder,
     line: Line,
     /// Messages since the templates were last sent, and when that was.
@@ -49,14 +49,14 @@ impl Destination for Sender {
 
 impl Sender {
     /// Creates a sender that has not sent anything.
-    pub fn new(to: Ipfix, told: Arc<Counts>) -> Sender {
+    pub fn new(to: Ipfix, tally: Arc<Counts>) -> Sender {
         let line = Line::Down(Instant::now(), PAUSES[0]);
-        Sender { to, told, encoder: Encoder::new(to.domain, MESSAGE), line, announced: (0, Instant::now()) }
+        Sender { to, tally, encoder: Encoder::new(to.domain, MESSAGE), line, announced: (0, Instant::now()) }
     }
 
     fn send_all(&mut self, batch: &[Given]) {
         if !self.is_open() {
-            self.told.lost(batch.len() as u64);
+            self.tally.lost(batch.len() as u64);
             return;
         }
         let (messages, since) = self.announced;
@@ -65,21 +65,21 @@ impl Sender {
             self.announced = (0, Instant::now());
         }
         let now_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs() as u32);
-        let Sender { encoder, line, told, announced, .. } = self;
+        let Sender { encoder, line, tally, announced, .. } = self;
         let mut failed = None;
         let mut send = |message: &[u8], records: u32| {
             announced.0 += 1;
             // After a failure, the rest of the batch is lost with the connection.
             let sent = if failed.is_some() { Ok(false) } else { line.send(message).map(|()| true) };
             let count = if matches!(sent, Ok(true)) { Counts::sent } else { Counts::lost };
-            count(told, u64::from(records));
+            count(tally, u64::from(records));
             failed = failed.take().or(sent.err());
         };
         batch.iter().for_each(|given| encoder.add(given, now_s, &mut send));
         encoder.finish(now_s, &mut send);
         match failed {
             Some(error) => self.failed(&error),
-            None => self.told.works(self.to.to),
+            None => self.tally.works(self.to.to),
         }
     }
 
@@ -118,7 +118,7 @@ impl Sender {
         if let Some(pause) = pause {
             self.line = Line::Down(Instant::now() + pause, (pause * 2).min(PAUSES[1]));
         }
-        self.told.fails(error, self.to.to);
+        self.tally.fails(error, self.to.to);
     }
 }
 

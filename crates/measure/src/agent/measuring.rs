@@ -67,7 +67,7 @@ pub struct Measuring {
     /// Until when each pipe of each worker has reported everything, in milliseconds.
     complete_ms: HashMap<(u8, Arc<str>), u64>,
     exports: Exports,
-    told: MeasurementReport,
+    snapshot: MeasurementReport,
     /// Whether there is something to report.
     changed: bool,
 }
@@ -77,7 +77,7 @@ impl Measuring {
     pub fn new(wanted: Measurement, workers: usize) -> Measuring {
         let summary = Summary::new(&wanted.settings, Seed::random());
         let exports = Exports::start(&wanted);
-        let told = MeasurementReport { shed: wanted.settings.fit().1, ..MeasurementReport::default() };
+        let snapshot = MeasurementReport { shed: wanted.settings.fit().1, ..MeasurementReport::default() };
         Measuring {
             wanted,
             workers,
@@ -86,7 +86,7 @@ impl Measuring {
             waiting: Vec::new(),
             complete_ms: HashMap::new(),
             exports,
-            told,
+            snapshot,
             changed: true,
         }
     }
@@ -100,8 +100,8 @@ impl Measuring {
         }
         let quiet = Measurement { ipfix: None, parquet: None, ..wanted.clone() };
         let began = Measuring::new(quiet, workers);
-        let told = MeasurementReport { shed: began.told.shed.clone(), ..self.told };
-        Measuring { wanted, told, exports, ..began }
+        let snapshot = MeasurementReport { shed: began.snapshot.shed.clone(), ..self.snapshot };
+        Measuring { wanted, snapshot, exports, ..began }
     }
 
     /// Returns its name.
@@ -141,7 +141,7 @@ impl Measuring {
             last_ns: times.wall_ns(last_ms),
             observed: delta.observed,
         };
-        let [records, packets, bytes] = &mut self.told.records;
+        let [records, packets, bytes] = &mut self.snapshot.records;
         (*records, *packets, *bytes) = (*records + 1, *packets + record.packets, *bytes + record.bytes);
         self.changed = true;
         self.exports.give(|| Given {
@@ -153,7 +153,7 @@ impl Measuring {
         });
         let (began, number) = (first_ms / self.wanted.interval_ms, last_ms / self.wanted.interval_ms);
         if began < number {
-            self.told.spanning += record.packets;
+            self.snapshot.spanning += record.packets;
         }
         self.add(number, record);
     }
@@ -165,7 +165,7 @@ impl Measuring {
             self.waiting.push((number, record));
             return;
         }
-        let misplaced = if number > present { &mut self.told.early } else { &mut self.told.late };
+        let misplaced = if number > present { &mut self.snapshot.early } else { &mut self.snapshot.late };
         if number != present {
             *misplaced += record.packets;
         }
@@ -195,13 +195,13 @@ impl Measuring {
         let mut report = self.summary.close(times.wall_ns(start_ms), times.wall_ns(end_ms));
         // Deltas of different flows arrive in any order.
         report.backwards = 0;
-        self.told.intervals += 1;
-        self.told.history.push_back(Sum::of(&report));
-        if self.told.history.len() > HISTORY {
-            self.told.history.pop_front();
+        self.snapshot.intervals += 1;
+        self.snapshot.history.push_back(Sum::of(&report));
+        if self.snapshot.history.len() > HISTORY {
+            self.snapshot.history.pop_front();
         }
-        self.told.shed.clone_from(&report.shed);
-        self.told.interval = Some(Arc::new(report));
+        self.snapshot.shed.clone_from(&report.shed);
+        self.snapshot.interval = Some(Arc::new(report));
         self.changed = true;
     }
 
@@ -217,13 +217,13 @@ impl Measuring {
     /// Called after each iteration's reading: hands records on and publishes reports.
     pub fn turn(&mut self, times: &Times) {
         let exports = self.exports.flush();
-        self.changed |= [self.told.ipfix, self.told.parquet] != exports;
-        [self.told.ipfix, self.told.parquet] = exports;
-        self.told.now_ns = times.wall_ns(times.now_ms);
+        self.changed |= [self.snapshot.ipfix, self.snapshot.parquet] != exports;
+        [self.snapshot.ipfix, self.snapshot.parquet] = exports;
+        self.snapshot.now_ns = times.wall_ns(times.now_ms);
         if std::mem::take(&mut self.changed) {
-            self.board().look().clone_from(&self.told);
+            self.board().look().clone_from(&self.snapshot);
         }
-        self.board().look().now_ns = self.told.now_ns;
+        self.board().look().now_ns = self.snapshot.now_ns;
     }
 
     /// Ends the current interval, because there will be no more deltas. Only the exports are left.
@@ -242,7 +242,7 @@ impl Measuring {
     /// Gives up the next part. Returns its name and the part.
     pub fn shed(&mut self) -> Option<(String, Part)> {
         let part = self.summary.shed_next()?;
-        self.told.shed.push(part);
+        self.snapshot.shed.push(part);
         self.changed = true;
         Some((self.wanted.name.clone(), part))
     }

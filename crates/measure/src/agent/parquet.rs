@@ -21,7 +21,7 @@ const GROUP_SHARE: u64 = 64;
 pub struct Files {
     name: String,
     to: Parquet,
-    told: Arc<Counts>,
+    tally: Arc<Counts>,
     file: Option<Open>,
     /// Until when nothing is tried, and the pause after the next failure.
     down: (Instant, Duration),
@@ -36,7 +36,7 @@ struct Open {
 impl Destination for Files {
     fn send(&mut self, batch: Vec<Given>) {
         if self.file.is_none() && !self.open() {
-            self.told.lost(batch.len() as u64);
+            self.tally.lost(batch.len() as u64);
             return;
         }
         let Some(Open { file, .. }) = &mut self.file else { return };
@@ -68,8 +68,8 @@ impl Destination for Files {
 
 impl Files {
     /// Creates no file yet: the first record opens the first file. `name` is that of the measurement.
-    pub fn new(name: &str, to: Parquet, told: Arc<Counts>) -> Files {
-        Files { name: name.to_string(), to, told, file: None, down: (Instant::now(), PAUSES[0]) }
+    pub fn new(name: &str, to: Parquet, tally: Arc<Counts>) -> Files {
+        Files { name: name.to_string(), to, tally, file: None, down: (Instant::now(), PAUSES[0]) }
     }
 
     /// Opens the next file, if it is time to. Returns false if there is none.
@@ -103,8 +103,8 @@ impl Files {
         let rows = file.rows();
         match file.finish() {
             Ok(()) => {
-                self.told.sent(rows);
-                self.told.works(self.to.directory.display());
+                self.tally.sent(rows);
+                self.tally.works(self.to.directory.display());
                 self.down = (Instant::now(), PAUSES[0]);
             }
             Err(error) => self.fails(rows, &error),
@@ -115,8 +115,8 @@ impl Files {
     fn fails(&mut self, rows: u64, error: &Error) {
         let (_, pause) = self.down;
         self.down = (Instant::now() + pause, (pause * 2).min(PAUSES[1]));
-        self.told.lost(rows);
-        self.told.fails(format_args!("{error:#}"), self.to.directory.display());
+        self.tally.lost(rows);
+        self.tally.fails(format_args!("{error:#}"), self.to.directory.display());
     }
 }
 

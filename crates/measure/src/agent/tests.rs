@@ -83,9 +83,12 @@ fn an_interval_ends_when_all_workers_have_ended_it() {
     rig.swept(0, 200);
     rig.swept(1, 200);
     assert_eq!(rig.intervals(), [(0, 8), (100, 7)]);
-    let told = rig.board.look().clone();
-    assert_eq!((told.records, told.late, told.early, told.spanning), ([3, 15, 1500], 0, 0, 0));
-    assert_eq!(told.interval.unwrap().top[0].packets, 7);
+    let snapshot = rig.board.look().clone();
+    assert_eq!(
+        (snapshot.records, snapshot.late, snapshot.early, snapshot.spanning),
+        ([3, 15, 1500], 0, 0, 0)
+    );
+    assert_eq!(snapshot.interval.unwrap().top[0].packets, 7);
 }
 
 #[test]
@@ -97,8 +100,8 @@ fn what_comes_late_or_is_of_two_intervals_is_counted_and_said() {
     rig.give(0, 3, 6, (90, 110));
     rig.swept(0, 200);
     assert_eq!(rig.intervals(), [(0, 1), (100, 10)]);
-    let told = rig.board.look().clone();
-    assert_eq!((told.late, told.spanning), (4, 6));
+    let snapshot = rig.board.look().clone();
+    assert_eq!((snapshot.late, snapshot.spanning), (4, 6));
 }
 
 #[test]
@@ -156,8 +159,8 @@ fn parts_are_given_up_in_the_stated_order_and_every_answer_says_so() {
     assert_eq!(rig.measuring.shed().unwrap().1, fits[1]);
     rig.swept(0, 100);
     rig.measuring.turn(&at(0));
-    let told = rig.board.look().clone();
+    let snapshot = rig.board.look().clone();
     let given_up = [&does_not_fit[..], &fits[..2]].concat();
-    assert_eq!(told.shed, given_up);
-    assert_eq!(told.interval.unwrap().shed, given_up);
+    assert_eq!(snapshot.shed, given_up);
+    assert_eq!(snapshot.interval.unwrap().shed, given_up);
 }

@@ -98,14 +98,14 @@ pub(super) struct Measure {
 
 impl Measure {
     /// The common beginning of every answer.
-    fn answer(&self, told: &MeasurementReport) -> Value {
-        let [records, packets, bytes] = told.records;
+    fn answer(&self, snapshot: &MeasurementReport) -> Value {
+        let [records, packets, bytes] = snapshot.records;
         let mut json = json!({
-            "name": self.name, "interval_ms": self.interval_ms, "intervals": told.intervals,
-            "records": records, "packets": packets, "bytes": bytes, "late_packets": told.late,
-            "early_packets": told.early, "spanning_packets": told.spanning, "shed": told.shed,
+            "name": self.name, "interval_ms": self.interval_ms, "intervals": snapshot.intervals,
+            "records": records, "packets": packets, "bytes": bytes, "late_packets": snapshot.late,
+            "early_packets": snapshot.early, "spanning_packets": snapshot.spanning, "shed": snapshot.shed,
         });
-        for (word, export) in [("ipfix", told.ipfix), ("parquet", told.parquet)] {
+        for (word, export) in [("ipfix", snapshot.ipfix), ("parquet", snapshot.parquet)] {
             if let Some(Export { sent, lost, works }) = export {
                 json[word] = json!({ "sent": sent, "lost": lost, "works": works });
             }
@@ -114,20 +114,20 @@ impl Measure {
     }
 
     fn answer_to(&self, request: &Value) -> Result<Value, String> {
-        let told = self.board.look().clone();
-        let mut json = self.answer(&told);
+        let snapshot = self.board.look().clone();
+        let mut json = self.answer(&snapshot);
         match request.as_str() {
-            Some("interval") => json["last"] = json!(told.interval.as_deref()),
+            Some("interval") => json["last"] = json!(snapshot.interval.as_deref()),
             Some("history") => {
                 let row = |sum: &Sum| {
                     let [flows, sources, destinations] = sum.distinct.map(f64::round);
                     json!({
-                        "ago_ms": ago_ms(told.now_ns, sum.start_ns),
+                        "ago_ms": ago_ms(snapshot.now_ns, sum.start_ns),
                         "packets": sum.packets, "bytes": sum.bytes, "flows": flows,
                         "sources": sources, "destinations": destinations, "entropy": sum.entropy,
                     })
                 };
-                json["history"] = told.history.iter().map(row).collect();
+                json["history"] = snapshot.history.iter().map(row).collect();
             }
             _ => return Err("a measurement answers `interval` and `history`".to_string()),
         }
@@ -149,9 +149,9 @@ impl App for Measure {
         let predecessor: Box<dyn Any> = predecessor;
         if let Ok(old) = predecessor.downcast::<Measure>() {
             let old = old.board.look().clone();
-            let mut told = self.board.look();
-            if told.interval.is_none() {
-                (told.interval, told.history) = (old.interval, old.history);
+            let mut snapshot = self.board.look();
+            if snapshot.interval.is_none() {
+                (snapshot.interval, snapshot.history) = (old.interval, old.history);
             }
         }
     }
@@ -169,17 +169,17 @@ impl App for Measure {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let told = self.board.look();
-        let [records, packets, bytes] = told.records;
-        let [ipfix, parquet] = [told.ipfix, told.parquet].map(Option::unwrap_or_default);
+        let snapshot = self.board.look();
+        let [records, packets, bytes] = snapshot.records;
+        let [ipfix, parquet] = [snapshot.ipfix, snapshot.parquet].map(Option::unwrap_or_default);
         vec![
             ("measured_records", records),
             ("measured_packets", packets),
             ("measured_bytes", bytes),
-            ("measured_late_packets", told.late),
-            ("measured_early_packets", told.early),
-            ("measured_spanning_packets", told.spanning),
-            ("measured_intervals", told.intervals),
+            ("measured_late_packets", snapshot.late),
+            ("measured_early_packets", snapshot.early),
+            ("measured_spanning_packets", snapshot.spanning),
+            ("measured_intervals", snapshot.intervals),
             ("measured_ipfix_sent", ipfix.sent),
             ("measured_ipfix_lost", ipfix.lost),
             ("measured_parquet_sent", parquet.sent),
@@ -189,9 +189,9 @@ impl App for Measure {
 
     /// Totals of the last interval. Their number does not depend on the traffic.
     fn gauges(&self) -> Vec<(&'static str, f64)> {
-        let told = self.board.look();
-        let shed = ("interval_shed", told.shed.len() as f64);
-        let Some(sum) = told.history.back() else { return vec![shed] };
+        let snapshot = self.board.look();
+        let shed = ("interval_shed", snapshot.shed.len() as f64);
+        let Some(sum) = snapshot.history.back() else { return vec![shed] };
         let [flows, sources, destinations] = sum.distinct;
         let entropy = sum.entropy.map(|entropy| ("interval_flow_entropy_bits", entropy));
         let totals = [

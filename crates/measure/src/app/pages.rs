@@ -13,7 +13,7 @@ const TOP: &[Column] = &[
     column("packets", "packets", Holds::Number),
     column("of all", "of_all", Holds::Text),
     column("bytes", "bytes", Holds::Number),
-    column("packets too many, at most", "bound", Holds::Number),
+    column("packets overcounted, at most", "bound", Holds::Number),
 ];
 
 /// How many top lists are shown, of the first of [`TOPS`]: ports say little where there are few addresses.
@@ -52,7 +52,7 @@ fn facts(measurement: &Value) -> Vec<(&'static str, String)> {
     let name = word(&measurement["name"]);
     let mut facts = vec![("measurement", format!("{name}, {intervals} intervals of {seconds:.1} s"))];
     if last.is_null() {
-        facts.push(("last interval", "none has ended yet".to_string()));
+        facts.push(("last interval", "none has finished yet".to_string()));
         return facts;
     }
     let [packets, bytes] = ["packets", "bytes"].map(|name| number(&last[name]));
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(parts(&json!({})), []);
         let parts = parts(&json!({ "answers": [[{ "name": "edge", "last": null }]] }));
         let [Part::Facts(facts)] = &parts[..] else { panic!("{parts:?}") };
-        assert_eq!(facts[1], ("last interval", "none has ended yet".to_string()));
+        assert_eq!(facts[1], ("last interval", "none has finished yet".to_string()));
     }
 
     #[test]

@@ -30,14 +30,14 @@ fn app(board: &MeasurePublisher) -> Measure {
     Measure { name: "edge".into(), interval_ms: 1_000, board: board.clone() }
 }
 
-fn told(board: &MeasurePublisher) {
+fn snapshot(board: &MeasurePublisher) {
     let report = report();
-    let mut told = board.look();
-    told.history.push_back(Sum::of(&report));
-    (told.records, told.intervals, told.late) = ([2, 42, 4200], 1, 5);
-    told.shed = vec![Part::Spreaders];
-    told.ipfix = Some(Export { sent: 1, lost: 1, works: false });
-    told.interval = Some(Arc::new(report));
+    let mut snapshot = board.look();
+    snapshot.history.push_back(Sum::of(&report));
+    (snapshot.records, snapshot.intervals, snapshot.late) = ([2, 42, 4200], 1, 5);
+    snapshot.shed = vec![Part::Spreaders];
+    snapshot.ipfix = Some(Export { sent: 1, lost: 1, works: false });
+    snapshot.interval = Some(Arc::new(report));
 }
 
 fn asked(app: &mut Measure, request: &str) -> Result<Value, String> {
@@ -53,17 +53,18 @@ fn asked(app: &mut Measure, request: &str) -> Result<Value, String> {
 fn before_the_first_interval_it_says_that_there_is_none() {
     let answer = asked(&mut app(&MeasurePublisher::default()), "interval").unwrap();
     assert_eq!((&answer["last"], &answer["packets"]), (&Value::Null, &json!(0)));
-    assert!(text::interval(&answer).contains("no interval has ended yet"));
+    assert!(text::interval(&answer).contains("no interval has finished yet"));
 }
 
 #[test]
 fn an_interval_is_told_with_what_must_be_known_of_it() {
     let board = MeasurePublisher::default();
-    told(&board);
+    snapshot(&board);
     let answer = asked(&mut app(&board), "interval").unwrap();
     assert_eq!((&answer["last"]["packets"], &answer["late_packets"]), (&json!(42), &json!(5)));
     let text = text::interval(&answer);
-    for part in ["measurement edge", "192.0.2.1", "spreaders", "the collector is away", "late_packets"] {
+    for part in ["measurement edge", "192.0.2.1", "spreaders", "the collector is unreachable", "late_packets"]
+    {
         assert!(text.contains(part), "no `{part}` in {text}");
     }
     let history = asked(&mut app(&board), "history").unwrap();
@@ -75,7 +76,7 @@ fn an_interval_is_told_with_what_must_be_known_of_it() {
 #[test]
 fn the_number_of_its_metrics_does_not_depend_on_the_traffic() {
     let board = MeasurePublisher::default();
-    told(&board);
+    snapshot(&board);
     let app = app(&board);
     assert_eq!((app.gauges().len(), app.counts().len()), (7, 11));
     assert_eq!(app.gauges()[0], ("interval_packets", 42.0));
@@ -84,7 +85,7 @@ fn the_number_of_its_metrics_does_not_depend_on_the_traffic() {
 #[test]
 fn after_a_reload_the_last_interval_is_still_there() {
     let (old, new) = (MeasurePublisher::default(), MeasurePublisher::default());
-    told(&old);
+    snapshot(&old);
     let mut heir = app(&new);
     heir.inherit(Box::new(app(&old)));
     assert_eq!(asked(&mut heir, "interval").unwrap()["last"]["packets"], 42);

@@ -18,7 +18,7 @@ pub fn interval(answer: &Value) -> String {
     let mut text = head(answer);
     let last = &answer["last"];
     if last.is_null() {
-        text += "  no interval has ended yet\n";
+        text += "  no interval has finished yet\n";
         return text;
     }
     let seconds = (number(&last["end_ns"]) - number(&last["start_ns"])) / 1e9;
@@ -68,11 +68,11 @@ fn head(answer: &Value) -> String {
     let of = |name: &str| number(&answer[name]);
     let _ =
         writeln!(text, "  intervals              {} of {:.1} s", of("intervals"), of("interval_ms") / 1e3);
-    let _ = writeln!(text, "  in all                 {} packets in {} records", of("packets"), of("records"));
+    let _ = writeln!(text, "  total                  {} packets in {} records", of("packets"), of("records"));
     for (name, what) in [
-        ("late_packets", "came after their interval had ended"),
-        ("early_packets", "came before their interval had begun"),
-        ("spanning_packets", "may be of an interval before"),
+        ("late_packets", "arrived after their interval had ended"),
+        ("early_packets", "arrived before their interval had begun"),
+        ("spanning_packets", "may belong to an earlier interval"),
     ] {
         if of(name) != 0.0 {
             let _ = writeln!(text, "  {name:<22} {} {what}", of(name));
@@ -82,7 +82,14 @@ fn head(answer: &Value) -> String {
     if !shed.is_empty() {
         let _ = writeln!(text, "  given up               {}", shed.join(", "));
     }
-    for (word, away) in [("ipfix", "; the collector is away"), ("parquet", "; no file can be written")] {
+    for (word, away) in [
+        ("ipfix", "; the collector is unreachable"),
+        (
+            "parquet",
+            "; files cannot be \
+        written",
+        ),
+    ] {
         if let Some(export) = answer[word].as_object() {
             let state = if export["works"] == Value::Bool(true) { "" } else { away };
             let (sent, lost) = (&export["sent"], &export["lost"]);

@@ -36,7 +36,7 @@ const ROTATIONS: [u64; 2] = [1_000 * NS_PER_MS, 86_400_000 * NS_PER_MS];
 const MEASUREMENTS_MAX: usize = 16;
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
-    needed "name": Shape::Name, "what it is called";
+    needed "name": Shape::Name, "its name";
     "port": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
         "the port (or list of ports) whose frames are measured; or `pipe`, or `overlay`";
     "pipe": Shape::Either(&[Shape::Name, Shape::List(&Shape::Name)]),
@@ -44,27 +44,28 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "overlay": Shape::Name, "the overlay app whose flows between pods are measured; or `port`, or `pipe`";
     "key": Shape::Words(|| words(&SOURCES)), "with `port`: the headers that tell flows apart" or "outer";
     "flows": Shape::Number(1, CAPACITY_MAX as u64),
-        "with `port`: keeps flows instead of summing packets up; so many, at each port and worker";
-    "idle_timeout": Shape::Time, "with `flows`: flows without a packet for longer make room" or "30s";
+        "with `port`: keeps flows instead of summing up packets; the number of flows per port and worker";
+    "idle_timeout": Shape::Time, "with `flows`: flows idle for longer are evicted" or "30s";
     "interval": Shape::Time, "how long an interval is" or "5s";
-    "flush": Shape::Time, "how often flows give their counts, a part of the interval; by default once in it";
+    "flush": Shape::Time, "how often flows report their counts, a fraction of the interval; by default once \
+     per interval";
     "flush_packets": Shape::Number(1, u32::MAX as u64),
-        "where flows are kept: one gives its counts after so many packets, too";
+        "where flows are kept: a flow also reports its counts after this number of packets";
     "top": Shape::Number(1, TOP_MAX), "rows of each top list" or "10";
     "memory": Shape::Number(MEMORY_LEAST, MEMORY_MAX),
-        "bytes for sketches; what does not fit is left out" or "67108864";
+        "bytes for sketches; what does not fit is omitted" or "67108864";
     "ipfix": Shape::Map(IPFIX), "sends flow records to a collector";
     "parquet": Shape::Map(PARQUET), "writes flow records to files";
 };
 const IPFIX: &[Key] = weir_config::keys! {
     needed "to": Shape::Endpoint, "the collector's address and port, such as 192.0.2.1:4739";
-    "over": Shape::Words(|| words(&OVER)), "how it is reached" or "udp";
+    "over": Shape::Words(|| words(&OVER)), "the transport protocol to the collector" or "udp";
     "domain": Shape::Number(0, u32::MAX as u64), "the observation domain" or "1";
 };
 const PARQUET: &[Key] = weir_config::keys! {
     needed "directory": Shape::Text, "the folder that files are written to, such as /var/lib/weir/flows";
-    "rotate": Shape::Time, "for how long records go to one file" or "1m";
-    "rotate_bytes": Shape::Number(FILE_LEAST, FILE_MAX), "how large a file becomes, roughly" or "268435456";
+    "rotate": Shape::Time, "how long records go to the same file" or "1m";
+    "rotate_bytes": Shape::Number(FILE_LEAST, FILE_MAX), "approximate maximum size of a file" or "268435456";
 };
 const SOURCES: [(&str, KeySource); 2] = [("outer", KeySource::Outer), ("inner", KeySource::Inner)];
 const OVER: [(&str, bool); 2] = [("udp", false), ("tcp", true)];
@@ -99,11 +100,16 @@ impl Own {
         let keeps_flows = matches!(pipe.kind, PipeKind::Flow { .. });
         if let Some(origin) = self.key.filter(|_| keeps_flows) {
             let message = format!("FLOW pipe `{}` has its own `key`", pipe.name);
-            report.error_help(report.span_of(origin), message, "write it there: its flows are measured");
+            report.error_help(
+                report.span_of(origin),
+                message,
+                "write it there: the measured flows are the \
+                pipe's",
+            );
         }
         if let Some(origin) = self.flush_packets.filter(|_| !keeps_flows) {
-            let message = format!("pipe `{}` keeps no flows that could give their counts", pipe.name);
-            let help = "leave `flush_packets` out, or measure a FLOW pipe";
+            let message = format!("pipe `{}` keeps no flows that could report their counts", pipe.name);
+            let help = "omit `flush_packets`, or measure a FLOW pipe";
             report.error_help(report.span_of(origin), message, help);
         }
     }
@@ -136,7 +142,7 @@ impl Configured for Measurements {
                 .find(|one| one.overlay.is_some())
                 .is_some_and(|one| one.name != measurement.name)
             {
-                let message = format!("another measurement has the overlay `{}`", of.name);
+                let message = format!("another measurement already covers the overlay `{}`", of.name);
                 report.error(report.span_of(*origin), message);
             }
         }
@@ -150,7 +156,7 @@ impl Configured for Measurements {
                 let declared = &program.ports[port.index()];
                 let Some(root) = declared.root else {
                     let message =
-                        format!("the frames of port `{}` go nowhere: it has no root", declared.name);
+                        format!("the frames of port `{}` enter no pipe: it has no root", declared.name);
                     let help = "give it one, or measure another port";
                     report.error_help(report.span_of(*origin), message, help);
                     continue;
@@ -173,7 +179,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
             let message = format!("two measurements are called `{name}`");
             scope.report.error(scope.report.span_of(written.origin), message);
         } else if all.len() == MEASUREMENTS_MAX {
-            let message = format!("there are {MEASUREMENTS_MAX} measurements at most");
+            let message = format!("there can be at most {MEASUREMENTS_MAX} measurements");
             scope.report.error(scope.report.span_of(written.origin), message);
         } else {
             all.push(written);
@@ -251,7 +257,7 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<MeasurementPort
         for key in ["port", "pipe", "key", "flows", "idle_timeout", "flush_packets"] {
             if let Some(node) = section.get(key) {
                 let message = format!("`{key}` is not for a measured `overlay`");
-                let help = "leave it out: the overlay app keeps flows by what pods see";
+                let help = "omit it: the overlay app identifies flows by the addresses that pods see";
                 scope.report.error_help(node.span, message, help);
             }
         }
@@ -264,7 +270,7 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<MeasurementPort
             for key in ["flows", "idle_timeout"] {
                 if let Some(node) = section.get(key) {
                     let message = format!("`{key}` is for a measured `port`, not for a pipe");
-                    scope.report.error_help(node.span, message, "leave it out: a FLOW pipe has its own");
+                    scope.report.error_help(node.span, message, "omit it: a FLOW pipe has its own");
                 }
             }
             let nodes = one_or_list(node, scope.report);
@@ -280,7 +286,7 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<MeasurementPort
             None
         }
         (None, None) => {
-            scope.report.error(section.span, "`port`, `pipe` or `overlay` is missing: what is measured");
+            scope.report.error(section.span, "`port`, `pipe` or `overlay` is missing: say what to measure");
             None
         }
     }
@@ -291,7 +297,7 @@ fn one_or_list<'a>(node: &'a Node, report: &mut Report) -> &'a [Node] {
     match &node.kind {
         Kind::List(list) => {
             if list.is_empty() {
-                report.error(node.span, "nothing is measured here: write one name at least");
+                report.error(node.span, "nothing is measured here: write at least one name");
             }
             list
         }
@@ -317,7 +323,7 @@ fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
     let interval_ns = section.time("interval", report);
     let mut span = section.get("interval").map_or(section.span, |node| node.span);
     if !(least..=most).contains(&interval_ns) || !interval_ns.is_multiple_of(NS_PER_MS) {
-        report.error_help(span, "`interval` cannot be this", "write 100 ms to 1 h, in whole milliseconds");
+        report.error_help(span, "`interval` is out of range", "write 100 ms to 1 h, in whole milliseconds");
     }
     let mut flush_ns = interval_ns;
     if let Some(node) = section.get("flush") {
@@ -326,7 +332,7 @@ fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
     let is_part =
         flush_ns >= FLUSH_LEAST && flush_ns.is_multiple_of(NS_PER_MS) && interval_ns.is_multiple_of(flush_ns);
     if !is_part {
-        let help = "write 10 ms at least, in whole milliseconds, so that the interval is a multiple of it";
+        let help = "write at least 10 ms, in whole milliseconds, so that the interval is a multiple of it";
         report.error_help(span, "`flush` must divide the interval", help);
     }
     let packets = section.get("flush_packets").and_then(|_| section.number("flush_packets", report));
@@ -345,8 +351,8 @@ fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut
     if section.get("flows").is_none() {
         for key in ["idle_timeout", "flush_packets"] {
             if let Some(node) = section.get(key).filter(|_| section.get("port").is_some()) {
-                let message = format!("`{key}` means nothing without flows that are kept");
-                report.error_help(node.span, message, "say with `flows` how many are, or leave it out");
+                let message = format!("`{key}` has no effect unless flows are kept");
+                report.error_help(node.span, message, "set the number with `flows`, or omit it");
             }
         }
         return Pipe::basic("").origin(origin).measured(measured);
@@ -377,11 +383,11 @@ fn write(
     (fronts, names)
 }
 
-/// Has a configured pipe measured. Returns its name.
+/// Sets up the measurement of a configured pipe. Returns the name of the pipe.
 fn measure(pipe: PipeId, measured: Measured, span: Span, scope: &mut Scope<'_>) -> Option<String> {
     let pipe = scope.program.pipe_mut(pipe);
     if pipe.monitor.measured.replace(measured).is_some() {
-        let message = format!("pipe `{}` is measured already", pipe.name);
+        let message = format!("pipe `{}` is already measured", pipe.name);
         scope.report.error(span, message);
         return None;
     }
@@ -409,7 +415,7 @@ fn parquet(node: &Node, report: &mut Report) -> Option<Parquet> {
     let [least, most] = ROTATIONS;
     if !(least..=most).contains(&rotate_ns) {
         let span = section.get("rotate").map_or(section.span, |node| node.span);
-        report.error_help(span, "`rotate` cannot be this", "write 1 s to 24 h");
+        report.error_help(span, "`rotate` is out of range", "write 1 s to 24 h");
     }
     let rotate_bytes = section.number("rotate_bytes", report)?;
     Some(Parquet { directory: directory?.into(), rotate: Duration::from_nanos(rotate_ns), rotate_bytes })

@@ -69,7 +69,7 @@ fn check(report: &Report) -> (u64, u64) {
 
 #[test]
 fn estimates_are_within_their_bounds_in_intervals_and_in_all() {
-    let (mut missed, mut told) = (0, 0);
+    let (mut missed, mut expected) = (0, 0);
     for (seed, flows, skew) in
         [(1, 200, 0.0), (2, 5000, 0.8), (3, 20_000, 1.1), (4, 20_000, 1.5), (5, 3, 1.0)]
     {
@@ -82,7 +82,7 @@ fn estimates_are_within_their_bounds_in_intervals_and_in_all() {
             let interval = summary.close(part[0].first_ns, part[part.len() - 1].last_ns);
             assert!(interval.exact_ended.is_none() && interval.shed.is_empty());
             let (missing, all) = check(&interval);
-            (missed, told) = (missed + missing, told + all);
+            (missed, expected) = (missed + missing, expected + all);
             sum = (sum.0 + interval.packets, sum.1 + interval.bytes);
         }
         let report = summary.report();
@@ -91,12 +91,12 @@ fn estimates_are_within_their_bounds_in_intervals_and_in_all() {
         assert_eq!(report.packets, truth);
         assert_eq!((report.unflowed[0].packets, report.unflowed[0].bytes), (12, 720));
         let (missing, all) = check(&report);
-        (missed, told) = (missed + missing, told + all);
+        (missed, expected) = (missed + missing, expected + all);
         let quantiles = report.packet_bytes.unwrap();
         assert!(quantiles[0].value.estimate >= 60.0 && quantiles[6].value.estimate <= 1500.0);
     }
     // Bounds of 99.7 and of 95 percent.
-    assert!(told > 150 && missed * 50 < told, "{missed} of {told}");
+    assert!(expected > 150 && missed * 50 < expected, "{missed} of {expected}");
 }
 
 #[test]

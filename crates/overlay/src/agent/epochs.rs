@@ -36,8 +36,8 @@ mod tests {
     fn an_epoch_that_comes_again_waits_for_frames_of_the_former() {
         let mut epochs = Epochs::new(4);
         assert_eq!([epochs.next(10), epochs.next(20), epochs.next(30)], [None; 3]);
-        assert_eq!(epochs.next(40), Some(10 + FLIGHT_NS), "the first comes again");
+        assert_eq!(epochs.next(40), Some(10 + FLIGHT_NS), "the first one comes again");
         assert_eq!(epochs.next(50), Some(20 + FLIGHT_NS));
-        assert_eq!(epochs.next(FLIGHT_NS * 2), None, "all frames of before have arrived");
+        assert_eq!(epochs.next(FLIGHT_NS * 2), None, "all earlier frames have arrived");
     }
 }

@@ -31,7 +31,7 @@ use weir_netlink::{Link, Read, forwarding_and_neighbours};
 const LEASE_NS: u64 = 500_000_000;
 /// The longest wait of an iteration: a part of the lease.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The same while flow records wait for the collector, or the table is swept.
+/// The same while flow records waiting for the collector, or the table is swept.
 const PAUSE_BUSY: Duration = Duration::from_millis(1);
 /// How long to wait after an obstacle before retrying.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -116,7 +116,7 @@ impl Keeper {
     fn open(&mut self) -> Result<Running> {
         must_be_privileged()?;
         // Before anything is read, so that no later change is missed.
-        let news = News::open().context("netlink does not tell of changes")?;
+        let news = News::open().context("netlink does not report changes")?;
         must_be_liberal()?;
         let links = links()?;
         let (parts, settings, nodes) = settings(&self.overlay, &links)?;
@@ -124,14 +124,16 @@ impl Keeper {
             must_forward(&self.overlay.uplink)?;
         }
         let mut programs = TcOverlay::load(self.overlay.flows, nodes)
-            .context("the kernel does not load the programs for overlays")?;
+            .context("the kernel cannot load the programs for overlays")?;
         programs.set(&settings)?;
         no_other_overlay(&self.overlay)?;
         let bits = [settings.established(), settings.translated()];
         let rule = Rule::make(&self.overlay.name, settings.wants(), bits)
-            .context("nftables does not take the rule that tells established connections")?;
+            .context("nftables rejects the rule that identifies established connections")?;
         let uplink = &self.overlay.uplink;
-        programs.attach_uplink(uplink).with_context(|| format!("`{uplink}` does not take the programs"))?;
+        programs
+            .attach_uplink(uplink)
+            .with_context(|| format!("cannot attach the programs to `{uplink}`"))?;
         let world = World::new(parts, links);
         let mut running = Running {
             programs,
@@ -304,7 +306,7 @@ impl Running {
             return Ok(());
         }
         if self.nodes.len() == OVERLAY_NODES_MAX {
-            telling.say(&format!("no room for the node {node}: its flows take the slow path"));
+            telling.say(&format!("no room for node {node}: its flows take the slow path"));
             return Ok(());
         }
         let Some(stamp) = self.stamps.pop() else { return Ok(()) };
@@ -328,7 +330,7 @@ impl Running {
                 self.programs.detach_pod(pod);
                 self.stamps.push(stamp);
                 let why = anyhow::Error::new(error);
-                telling.say(&format!("`{name}` does not take the programs: {why:#}"));
+                telling.say(&format!("cannot attach the programs to `{name}`: {why:#}"));
             }
         }
     }
@@ -365,7 +367,7 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         bail!("`{}` is a VXLAN device with `external`, which has no VNI of its own", overlay.tunnel);
     }
     if vxlan.copies_label {
-        bail!("`{}` copies the flow labels of packets, which the cache does not", overlay.tunnel);
+        bail!("`{}` copies flow labels, which the cache does not support", overlay.tunnel);
     }
     let sources = match vxlan.sources {
         [first, last] if first < last => [first, last],
@@ -391,7 +393,7 @@ fn local_ports() -> Result<[u16; 2]> {
     let mut numbers = text.split_whitespace().filter_map(|number| number.parse().ok());
     match (numbers.next(), numbers.next()) {
         (Some(first), Some(last)) => Ok([first, last]),
-        _ => bail!("{PORTS} is no range of ports"),
+        _ => bail!("{PORTS} is not a range of ports"),
     }
 }
 
@@ -430,9 +432,7 @@ fn must_be_privileged() -> Result<()> {
     let missing = NEEDED.iter().filter(|(one, _)| !has.contains(*one)).map(|(_, name)| *name);
     let missing = missing.collect::<Vec<_>>().join(" and ");
     if !missing.is_empty() {
-        bail!(
-            "an overlay needs {missing}, which this process does not have: run weir as root, or give it that"
-        );
+        bail!("an overlay needs {missing}, which this process lacks: run weir as root, or grant it that");
     }
     Ok(())
 }
@@ -443,7 +443,8 @@ fn must_forward(uplink: &str) -> Result<()> {
     // Bounded: the kernel writes it.
     match std::fs::read_to_string(path) {
         Ok(text) if text.trim() == "0" => bail!(
-            "net.ipv6.conf.{uplink}.forwarding is 0, so the kernel does not tell the way to nodes with IPv6: \
+            "net.ipv6.conf.{uplink}.forwarding is 0, so the kernel does not report routes to nodes with \
+             IPv6: \
              `sysctl -w net.ipv6.conf.all.forwarding=1`"
         ),
         _ => Ok(()),

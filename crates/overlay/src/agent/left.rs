@@ -55,12 +55,12 @@ impl Left {
     /// Returns a sentence about the processes that must end first: whatever a process has created is removed
     /// with it.
     pub fn belongs_to(&self) -> Option<String> {
-        let stop = "end it first, and what it has made goes with it";
+        let stop = "stop it first, which also removes what it has installed";
         if let Some(Holder { process, name }) = self.holders.first() {
-            return Some(format!("process {process} ({name}) has the programs of an overlay: {stop}"));
+            return Some(format!("process {process} ({name}) has loaded the programs of an overlay: {stop}"));
         }
         let owned = self.tables.iter().find(|table| table.has_owner)?;
-        Some(format!("the table `inet {}` of nftables belongs to a process that runs: {stop}", owned.name))
+        Some(format!("the nftables table `inet {}` belongs to a running process: {stop}", owned.name))
     }
 
     /// Removes what can be removed. Returns a sentence about each removal.
@@ -68,19 +68,19 @@ impl Left {
         let mut said = Vec::new();
         for Table { name, .. } in &self.tables {
             rule::remove(name).with_context(|| format!("the table `inet {name}` cannot be removed"))?;
-            said.push(format!("removed the table `inet {name}` of nftables"));
+            said.push(format!("removed the nftables table `inet {name}`"));
         }
         for pin in &self.pins {
             let path = pin.display();
             remove_file(pin).with_context(|| format!("{path} cannot be removed"))?;
-            said.push(format!("removed {path}, which kept a program of an overlay"));
+            said.push(format!("removed {path}, which pinned a program of an overlay"));
         }
         for interface in super::keeper::links()?.into_iter().map(|link| link.name) {
             // An interface that has gone meanwhile has nothing.
             let count = remove_dead(&interface).unwrap_or_default();
             if count > 0 {
                 said.push(format!(
-                    "removed {count} filters at `{interface}`, which a process that was killed has left"
+                    "removed {count} filters from `{interface}`, which a killed process left behind"
                 ));
             }
         }
@@ -90,11 +90,11 @@ impl Left {
     /// Returns one sentence per item.
     pub fn sentences(&self) -> Vec<String> {
         let programs = self.attached.iter().map(|(interface, program)| {
-            format!("the program `{}` ({}) is still at `{interface}`", program.name, program.id)
+            format!("the program `{}` ({}) is still attached to `{interface}`", program.name, program.id)
         });
         let tables =
             self.tables.iter().map(|table| format!("the table `inet {}` is still there", table.name));
-        let pins = self.pins.iter().map(|pin| format!("{} still keeps a program", pin.display()));
+        let pins = self.pins.iter().map(|pin| format!("{} still pins a program", pin.display()));
         programs.chain(tables).chain(pins).collect()
     }
 }

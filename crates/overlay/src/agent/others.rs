@@ -30,14 +30,14 @@ impl Others {
         let now = programs.strangers_at(index);
         let before = self.said.insert(index, now.clone()).unwrap_or_default();
         for (at, what) in [
-            "before ours: what it drops or takes, ours does not see",
+            "before ours: our program does not see what it drops or takes",
             "behind ours: it does not see frames that take the fast path",
         ]
         .into_iter()
         .enumerate()
         {
             for id in now[at].iter().filter(|id| !before[at].contains(id)) {
-                telling.say(&format!("at `{name}`, program {id} of somebody else runs {what}"));
+                telling.say(&format!("at `{name}`, a foreign program ({id}) runs {what}"));
             }
         }
     }
@@ -51,12 +51,12 @@ pub fn no_other_overlay(overlay: &Overlay) -> Result<()> {
     for table in tables {
         if table.has_owner {
             bail!(
-                "the table `inet {}` of nftables is another overlay's: `weir overlay cleanup` says whose",
+                "the nftables table `inet {}` belongs to another overlay: `weir overlay cleanup` shows which",
                 table.name
             );
         }
         if table.name == own {
-            bail!("a table `inet {own}` of nftables is in the way: `weir overlay cleanup` removes it");
+            bail!("there already is an nftables table `inet {own}`: `weir overlay cleanup` removes it");
         }
     }
     Ok(())

@@ -70,12 +70,13 @@ impl Telling {
         }
         self.has_told = true;
         match &obstacle {
-            Some(why) => warn!("{}: {why}; it is tried again, and traffic takes the slow path", self.name),
-            None => info!("{}: the programs are at work", self.name),
+            Some(why) => warn!("{}: {why}; weir will retry, and traffic takes the slow path", self.name),
+            None => info!("{}: the programs are active", self.name),
         }
-        let mut told = self.board.look();
-        told.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the programs are at work".to_string()));
-        told.obstacle = obstacle.clone();
+        let mut snapshot = self.board.look();
+        snapshot
+            .note(since_1970(), obstacle.clone().unwrap_or_else(|| "the programs are active".to_string()));
+        snapshot.obstacle = obstacle.clone();
         self.obstacle = obstacle;
     }
 
@@ -112,11 +113,11 @@ impl Telling {
         self.next_ns = now_ns + EVERY_NS;
         let Sums { frames, entries } = self.before.with(programs);
         self.say_lost(now_ns, &entries);
-        let mut told = self.board.look();
-        (told.frames, told.entries, told.now_ns) = (frames, entries, since_1970());
-        told.causes.clone_from(&self.causes);
-        told.pods = pods.values().map(|(name, _)| name.clone()).collect();
-        told.nodes = nodes.keys().copied().collect();
+        let mut snapshot = self.board.look();
+        (snapshot.frames, snapshot.entries, snapshot.now_ns) = (frames, entries, since_1970());
+        snapshot.causes.clone_from(&self.causes);
+        snapshot.pods = pods.values().map(|(name, _)| name.clone()).collect();
+        snapshot.nodes = nodes.keys().copied().collect();
     }
 
     /// Reports lost flow records, once in a while.
@@ -128,8 +129,8 @@ impl Telling {
         }
         let [records, packets] = [lost[0] - self.lost[0], lost[1] - self.lost[1]];
         warn!(
-            "{}: {records} flow records of {packets} packets are lost: flows come and go faster than \
-             they are read",
+            "{}: lost {records} flow records of {packets} packets: flows come and go faster than they are \
+             read",
             self.name
         );
         (self.lost, self.say_lost_ns) = (lost, now_ns + EVERY_LOSS_NS);
@@ -139,7 +140,8 @@ impl Telling {
     pub fn mark_in_use(&mut self, mark: Option<u32>) {
         if let Some(mark) = mark.filter(|_| !self.is_mark_in_use) {
             self.say(&format!(
-                "somebody else changes bits {mark:#x} of skb->mark, so nothing is learnt: give `mark` others"
+                "another program changes bits {mark:#x} of skb->mark, so nothing is learnt: choose other \
+                 bits for `mark`"
             ));
         }
         self.is_mark_in_use = mark.is_some();
@@ -148,10 +150,7 @@ impl Telling {
     /// Reports how many packets of flow records the collector did not take at the end.
     pub fn missed(&self, packets: u64) {
         if packets > 0 {
-            warn!(
-                "{}: flow records of {packets} packets are lost: the collector did not take them",
-                self.name
-            );
+            warn!("{}: lost flow records of {packets} packets: the collector did not accept them", self.name);
         }
     }
 

@@ -44,7 +44,7 @@ impl Translations {
                 self.unknown.insert(tuple);
                 continue;
             };
-            // Without room, it stays on the kernel's path.
+            // Without room, it stays on the slow path.
             for (from, to) in [(original, reply.reversed()), (reply, original.reversed())] {
                 if programs.translate(&from, &to).is_ok() {
                     self.known.insert(to);

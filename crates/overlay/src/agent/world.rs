@@ -120,7 +120,7 @@ impl World {
     }
 
     /// Programs redirect frames to the peer, which must belong to a pod: other ports of the bridge, such as
-    /// those of virtual machines, stay on the kernel's path.
+    /// those of virtual machines, stay on the slow path.
     fn is_pod(&self, link: &Link) -> bool {
         let is_there = match &self.parts.pods {
             Pods::Bridge(bridge) => link.master == *bridge,
@@ -383,7 +383,7 @@ mod tests {
         let route = |text: &str| [vec![AF_INET6, 64, 0, 0, 254, 0, 0, 0, 0, 0, 0, 0], of(text)].concat();
         let all = |cause| vec![Change::All(cause)];
         assert_eq!(took(&mut world, RTM_NEWADDR, &address("fd00::5")), all(Cause::Address));
-        assert_eq!(took(&mut world, RTM_NEWADDR, &address("fd00::5")), [], "told again");
+        assert_eq!(took(&mut world, RTM_NEWADDR, &address("fd00::5")), [], "reported again");
         assert_eq!(took(&mut world, RTM_DELADDR, &address("fd00::5")), all(Cause::Address));
         assert_eq!(took(&mut world, RTM_NEWADDR, &address("fe80::5")), []);
         assert_eq!(took(&mut world, RTM_NEWADDR, &[AF_INET6]), all(Cause::Address), "what is not understood");
@@ -462,7 +462,7 @@ mod tests {
         assert_eq!((tuples[0].ports, tuples[1].ports), ([0x1234, 5001], [5001, 0x1234]));
         assert_eq!(tuples[0].addresses[0], tuples[1].addresses[1]);
         for length in 0..body.len() {
-            assert!(ended(&body[..length]).len() <= 2, "what is cut short is no panic");
+            assert!(ended(&body[..length]).len() <= 2, "a truncated message does not panic");
         }
     }
 }

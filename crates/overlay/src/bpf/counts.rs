@@ -1,6 +1,6 @@
 //! What the programs have counted, in the order of `overlay/maps.h`.
 
-/// Outcomes of frames by name: three sums, then the reasons why frames took the kernel's path.
+/// Outcomes of frames by name: three sums, then the reasons why frames took the slow path.
 pub const OVERLAY_COUNTS: [&str; 28] = [
     "seen",
     "fast",
@@ -43,7 +43,7 @@ impl OverlayFrames {
         OVERLAY_COUNTS.iter().position(|one| *one == name).map_or(0, |at| self.0[at])
     }
 
-    /// Returns the reasons why frames took the kernel's path, each with the number of frames.
+    /// Returns the reasons why frames took the slow path, each with the number of frames.
     pub fn slow(&self) -> impl Iterator<Item = (&'static str, u64)> {
         OVERLAY_COUNTS.into_iter().zip(self.0).skip(3)
     }

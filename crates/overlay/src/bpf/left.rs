@@ -33,7 +33,7 @@ fn ours(info: &ProgramInfo) -> Option<OverlayProgram> {
     Some(OverlayProgram { id: info.id(), name: name.to_string() })
 }
 
-/// Returns the overlay programs at the tc hooks of an interface, whoever attached them.
+/// Returns the overlay programs at the tc hooks of an interface, regardless of who attached them.
 ///
 /// # Errors
 /// Returns the kernel's error: there is no such interface.

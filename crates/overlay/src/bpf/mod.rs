@@ -61,7 +61,7 @@ pub struct OverlaySettings {
     pub sources: [u16; 2],
     /// Our bits of `skb->mark`: contiguous, and at least [`OVERLAY_MARK_BITS`] of them.
     pub mark: u32,
-    /// How long a direction of a flow may continue without a frame on the kernel's path, in nanoseconds.
+    /// How long a direction of a flow may continue without a frame on the slow path, in nanoseconds.
     pub ttl_ns: u64,
     /// The seed of the table's hash.
     pub seed: u64,

@@ -15,7 +15,7 @@
  * something changes, and an entry with an old stamp is void. It also has to extend a lease: without it, all
  * frames take the kernel's path.
  *
- * Promises: a frame that is not handled here continues as if the programs were not there. A frame is dropped
+ * Promises: a frame that is not handled here continues as without the programs. A frame is dropped
  * only if it was changed already and the kernel then refuses the rest, and that is counted. For each
  * direction, frames seen = fast + slow (by reason) + dropped.
  */

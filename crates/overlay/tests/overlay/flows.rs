@@ -90,7 +90,7 @@ fn records_without_room_are_counted() {
         }
         at = next;
     }
-    assert!(at < rig.programs.sets(), "all had room: {:?}", rig.programs.entries());
+    assert!(at < rig.programs.sets(), "nothing was evicted: {:?}", rig.programs.entries());
     assert_eq!(rig.programs.entries().lost, [0, 0]);
     // Flows whose connections end do not wait.
     for port in 0..flows {
@@ -107,7 +107,7 @@ fn records_without_room_are_counted() {
     }
     let kept: u64 = given.iter().map(|gone| gone.packets[0]).sum();
     assert_eq!((records, kept + packets), (packets, rig.programs.entries().gone_packets[0]));
-    assert!(packets > 0, "all had room: make more flows");
+    assert!(packets > 0, "nothing was evicted: create more flows");
 }
 
 /// What one thread does: frames of more flows than fit, in both directions, learnt again whenever they are

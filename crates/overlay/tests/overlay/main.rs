@@ -1,5 +1,5 @@
 //! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the fast path and what
-//! it looks like afterwards, and what takes the kernel's path. Needs root, and creates a network namespace
+//! it looks like afterwards, and what takes the slow path. Needs root, and creates a network namespace
 //! for each test.
 
 mod flows;
@@ -326,10 +326,10 @@ fn nothing_is_learnt_that_is_not_established_or_not_of_now() {
     assert_eq!(rig.programs.entries().not_established, 1);
     // A pod or another program cannot claim that the connection is established.
     let (_, _, forged) = rig.run("overlay_send", &frame, ESTABLISHED | 1);
-    assert_eq!(forged, mark | 1, "the bits of others stay");
+    assert_eq!(forged, mark | 1, "other bits of the mark stay");
     rig.programs.bump(&[NODE_STAMP]).unwrap();
     let (.., left) = rig.run("overlay_learn_send", &after, mark | ESTABLISHED | 1);
-    assert_eq!((rig.programs.entries().outdated, left), (1, 1), "it changed on the way");
+    assert_eq!((rig.programs.entries().outdated, left), (1, 1), "it was changed in flight");
     let (_, _, mark) = rig.run("overlay_send", &frame, 0);
     let stranger = with(&after, 30, &[10, 0, 1, 9]);
     rig.run("overlay_learn_send", &stranger, mark | ESTABLISHED);
@@ -443,7 +443,7 @@ fn more_flows_than_fit_lose_no_count() {
     assert!(flows.len() > 48 && flows.len() <= 64, "{}", flows.len());
     assert_eq!(entries.evicted, 640 - flows.len() as u64);
     let left = rig.programs.left();
-    assert_eq!(left.len() as u64, entries.evicted, "each is told of");
+    assert_eq!(left.len() as u64, entries.evicted, "each is reported");
     assert_eq!(left.iter().map(|gone| gone.packets[0]).sum::<u64>(), entries.gone_packets[0]);
     assert!(left.iter().all(|gone| gone.key.addresses == [POD, OTHER] && gone.born_ns <= gone.used_ns));
     for direction in 0..2 {

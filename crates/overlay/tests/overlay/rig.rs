@@ -175,12 +175,12 @@ impl Rig {
     }
 
     /// Returns the count that one frame of what the pod sends, or the uplink receives, increments besides the
-    /// frames seen; the frame must come out unchanged, on the kernel's path.
+    /// frames seen; the frame must come out unchanged, on the slow path.
     pub fn slow(&mut self, name: &str, frame: &[u8]) -> &'static str {
         let at = usize::from(name == "overlay_receive");
         let before = self.programs.frames()[at];
         let (verdict, out, _) = self.run(name, frame, 0);
-        assert_eq!((verdict, &out[..]), (PASS, frame), "as if the programs were not there");
+        assert_eq!((verdict, &out[..]), (PASS, frame), "as without the programs");
         let after = self.programs.frames()[at];
         assert!(after.is_balanced(), "{after:?}");
         let grown: Vec<_> =

@@ -458,7 +458,7 @@ fn flows_of_both_versions_give_each_count_once() {
         }
         assert_eq!(rig.sweep(&GIVE), [], "given before");
         let idle = OverlaySweep { idle_ns: u64::MAX, given_ns: 0, ends: false };
-        assert_eq!(rig.sweep(&idle), [], "they have nothing more to give");
+        assert_eq!(rig.sweep(&idle), [], "they have no more to report");
         assert_eq!(rig.programs.flows().unwrap().read(), []);
         let entries = rig.programs.entries();
         let packets = sent.len() as u64;

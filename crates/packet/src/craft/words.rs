@@ -18,13 +18,13 @@ const ETHERNET: usize = 14;
 const MAC: &str = "a MAC address like 02:00:00:00:00:01";
 const IPV4: &str = "an IPv4 address";
 const ADDRESS: &str = "an IPv4 or IPv6 address";
-const TAG: &str = "VID, VID.PCP or VID.PCP.dei, 4095.7 at most, and behind it perhaps @0x8100 or @0x88a8";
-const BITS_2: &str = "a number, 3 at most";
-const BITS_6: &str = "a number, 63 at most";
-const BITS_8: &str = "a number, 255 at most";
-const BITS_16: &str = "a number, 65535 at most";
-const BITS_20: &str = "a number, 0xfffff at most";
-const BITS_24: &str = "a number, 0xffffff at most";
+const TAG: &str = "VID, VID.PCP or VID.PCP.dei, at most 4095.7, optionally followed by @0x8100 or @0x88a8";
+const BITS_2: &str = "a number, at most 3";
+const BITS_6: &str = "a number, at most 63";
+const BITS_8: &str = "a number, at most 255";
+const BITS_16: &str = "a number, at most 65535";
+const BITS_20: &str = "a number, at most 0xfffff";
+const BITS_24: &str = "a number, at most 0xffffff";
 const BITS_32: &str = "a number of 32 bits, or of 16 with IPv4";
 const HEX: &str = "an even number of hex digits";
 const CHECKSUM: &str = "good, bad or a number of 16 bits";
@@ -49,20 +49,20 @@ pub const KEYS: &[(&str, &str, &str)] = &[
     ("target_ip", IPV4, "a frame with arp="),
     ("src", ADDRESS, IP),
     ("dst", ADDRESS, IP),
-    ("proto", "udp, tcp, icmp, icmpv6 or a number (whose header is payload)", IP),
+    ("proto", "udp, tcp, icmp, icmpv6 or a number (then the L4 header is part of payload=)", IP),
     ("ttl", BITS_8, IP),
     ("dscp", BITS_6, IP),
     ("ecn", BITS_2, IP),
     ("id", BITS_32, "IPv4 addresses, or an IPv6 packet with frag="),
     ("df", "0 or 1", V4),
-    ("frag", "OFFSET, or OFFSET+ when more follow; a multiple of 8, 65528 at most", IP),
-    ("options", "a number of 4-byte words, 10 at most", V4),
-    ("ip_options", "hex digits of whole 4-byte words, 40 bytes at most", "IPv4 addresses, and no options="),
+    ("frag", "OFFSET, or OFFSET+ when more follow; a multiple of 8, at most 65528", IP),
+    ("options", "a number of 4-byte words, at most 10", V4),
+    ("ip_options", "hex digits of whole 4-byte words, at most 40 bytes", "IPv4 addresses, and no options="),
     ("ip_csum", CHECKSUM, V4),
     ("flow_label", BITS_20, V6),
     (
         "ext",
-        "hbh, dst, routing and ah, perhaps with content as in hbh:HEX, separated by commas, 16 at most",
+        "hbh, dst, routing and ah, optionally with content as in hbh:HEX, separated by commas, at most 16",
         V6,
     ),
     ("sport", BITS_16, PORTS),
@@ -71,7 +71,7 @@ pub const KEYS: &[(&str, &str, &str)] = &[
     ("seq", "a number of 32 bits", IN_TCP),
     ("ack", "a number of 32 bits", IN_TCP),
     ("window", BITS_16, IN_TCP),
-    ("tcp_options", "hex digits of whole 4-byte words, 40 bytes at most", IN_TCP),
+    ("tcp_options", "hex digits of whole 4-byte words, at most 40 bytes", IN_TCP),
     ("icmp_type", BITS_8, IN_ICMP),
     ("icmp_code", BITS_8, IN_ICMP),
     ("icmp_rest", "a number of 32 bits", IN_ICMP),
@@ -136,13 +136,13 @@ impl std::fmt::Display for RecipeError {
                 let keys: Vec<&str> = KEYS.iter().map(|(key, ..)| *key).collect();
                 write!(f, "no such key; the keys are {}", keys.join(" "))
             }
-            WordError::Twice => write!(f, "the key was there before; say it once"),
+            WordError::Twice => write!(f, "the key appears twice; write it once"),
             WordError::Expected(value) => write!(f, "the value must be {value}"),
             WordError::OutOfPlace(needs) => write!(f, "it does not apply here; it needs {needs}"),
             WordError::Families => write!(f, "source and destination must both be IPv4 or both be IPv6"),
-            WordError::Parenthesis => write!(f, "parentheses do not match; close each inner( with one )"),
+            WordError::Parenthesis => write!(f, "unbalanced parentheses; close each inner( with a )"),
             WordError::TooDeep => {
-                write!(f, "more than {NESTING_MAX} recipes inside each other; take one out")
+                write!(f, "more than {NESTING_MAX} nested recipes; remove one")
             }
             WordError::TooLong(bytes) => {
                 write!(f, "the frame would have {bytes} bytes; {FRAME_MAX} is the limit")

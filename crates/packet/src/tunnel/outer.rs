@@ -121,7 +121,7 @@ impl OuterShape {
                 place[26..30].copy_from_slice(&src.octets());
                 place[30..34].copy_from_slice(&dst.octets());
             }
-            _ => debug_assert!(false, "addresses of two versions"),
+            _ => debug_assert!(false, "addresses of different IP versions"),
         }
         if self.kind.is_udp() {
             let dport = self.transport() + 2;

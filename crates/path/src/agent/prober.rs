@@ -202,7 +202,7 @@ impl Prober {
                 && let Err(error) = running.uplink.programs.set_peer(node.address, &peer)
             {
                 node.forget_written();
-                self.telling.say_once(&format!("the paths of {} cannot be written: {error}", node.address));
+                self.telling.say_once(&format!("cannot write the paths of {}: {error}", node.address));
             }
         }
     }

@@ -3,7 +3,7 @@
 use super::node::Node;
 use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
 use crate::paths::{Path, Paths};
-use crate::{Board, Fabric, FlowRow, NodeTold, PathTold};
+use crate::{Board, Fabric, FlowRow, NodeReport, PathReport};
 use std::net::IpAddr;
 use std::time::SystemTime;
 use tracing::{info, warn};
@@ -40,12 +40,12 @@ impl Telling {
             return;
         }
         match &obstacle {
-            Some(why) => warn!("{}: {why}; it is tried again, and traffic goes by ECMP", self.name),
+            Some(why) => warn!("{}: {why}; weir will retry, and traffic uses ECMP", self.name),
             None => info!("{}: the uplink is there", self.name),
         }
-        let mut told = self.board.look();
-        told.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the uplink is there".to_string()));
-        told.obstacle = obstacle.clone();
+        let mut snapshot = self.board.look();
+        snapshot.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the uplink is there".to_string()));
+        snapshot.obstacle = obstacle.clone();
         self.obstacle = obstacle;
     }
 
@@ -75,8 +75,8 @@ impl Telling {
         self.next_ns = now_ns + EVERY_NS.max(EVERY_NS_PER_NODE * nodes.len() as u64);
         let counts = counts(&programs.counters());
         let nodes = nodes.iter().map(|one| node(one, programs, now_ns)).collect();
-        let mut told = self.board.look();
-        (told.counts, told.nodes, told.now_ns) = (counts, nodes, since_1970());
+        let mut snapshot = self.board.look();
+        (snapshot.counts, snapshot.nodes, snapshot.now_ns) = (counts, nodes, since_1970());
     }
 }
 
@@ -137,26 +137,26 @@ fn counts(counters: &PathCounters) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeTold {
-    let told = |paths: &Paths| {
+fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeReport {
+    let snapshot = |paths: &Paths| {
         let traffic = programs.traffic(node.index, paths.all().len());
         let all = paths.all().iter().zip(&traffic).enumerate();
         all.map(|(number, (one, traffic))| path(node, (number, one), traffic, now_ns)).collect()
     };
-    NodeTold {
+    NodeReport {
         address: node.address,
         state: node.state.clone(),
         large_bytes: node.paths.as_ref().map_or(0, Paths::large_bytes),
-        paths: node.paths.as_ref().map(told).unwrap_or_default(),
+        paths: node.paths.as_ref().map(snapshot).unwrap_or_default(),
     }
 }
 
-fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_ns: u64) -> PathTold {
+fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_ns: u64) -> PathReport {
     let (reason, since_ns) = path.last_change();
     let (probes, lost) = path.judged();
     let PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap } =
         *traffic;
-    PathTold {
+    PathReport {
         port: path.ports().main,
         spare: path.ports().spare,
         hops: node.known.all().get(number).map(|found| found.hops.clone()).unwrap_or_default(),

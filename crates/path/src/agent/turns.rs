@@ -218,7 +218,7 @@ mod tests {
                 }
             }
         }
-        assert!(nodes.iter().all(|node| node.known.all().len() == 4), "none is missed for want of probes");
+        assert!(nodes.iter().all(|node| node.known.all().len() == 4), "none is missed for lack of probes");
         assert!(most <= SURVEYS_MAX, "{most}");
         let budget = (now / 1_000_000) as usize * (PACKETS_PER_SECOND_MAX as usize / 1000);
         assert!(sent <= budget + PACKETS_PER_SECOND_MAX as usize / 10, "{sent} of {budget}");

@@ -46,7 +46,7 @@ impl Uplink {
     /// Loads the programs. They are attached in [`Uplink::mind`].
     pub fn load(fabric: &Fabric, settings: &Settings) -> Result<Uplink> {
         let mut programs = TcPath::load(fabric.peers.len(), fabric.flows)
-            .context("the kernel does not load the programs for paths")?;
+            .context("the kernel cannot load the programs for paths")?;
         programs.set(&rules(fabric, settings))?;
         let ioctl = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Uplink {
@@ -95,7 +95,7 @@ impl Uplink {
             }
             Err(error) => {
                 let why = anyhow::Error::new(error);
-                Some(Err(format!("`{}` does not take the programs: {why:#}", self.name)))
+                Some(Err(format!("cannot attach the programs to `{}`: {why:#}", self.name)))
             }
         }
     }

@@ -45,7 +45,7 @@ struct settings {
 	__u32 source_count; /* not 0 */
 	__u32 answers_ns; /* between two answers to a peer, on average */
 	__u32 answers_burst_ns;
-	__u32 pinned_ms; /* DOCA-AR: a flow idle for longer is a new one */
+	__u32 pinned_ms; /* DOCA-AR: a flow idle for longer counts as new */
 	__u32 gap_us; /* after such a pause a flow may take another path, */
 	__u32 noise_ns; /* if it gains more than that */
 	__u32 reroute_bytes; /* a flow that has sent more leaves a congested path without a pause, */

@@ -449,7 +449,7 @@ impl TcPath {
         }
     }
 
-    /// Forgets a peer; its frames pass untouched, its probes are not answered.
+    /// Forgets a peer; its frames pass untouched, its probes get no answer.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -637,7 +637,7 @@ fn only<K: aya::Pod + PartialEq>(
     Ok(())
 }
 
-/// Returns how many programs are at the tc hooks of an interface, whoever attached them.
+/// Returns how many programs are at the tc hooks of an interface, regardless of who attached them.
 ///
 /// # Errors
 /// Returns the kernel's error: there is no such interface.

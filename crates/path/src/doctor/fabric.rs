@@ -15,8 +15,8 @@ pub fn findings(fabrics: &[Fabric], examined: &Examined<'_>) -> Vec<Finding> {
             Ok(shown) => found.extend(of_app(fabric, &shown)),
             Err(error) => {
                 let says = format!(
-                    "weir does not answer here ({error:#}): after `weir run`, weir doctor says whether the \
-                     fabric hashes source ports"
+                    "no weir daemon is running here ({error:#}): after `weir run`, weir doctor reports \
+                     whether the fabric hashes source ports"
                 );
                 found.push(Finding::new("fabric", &fabric.name, Level::Warning, says));
             }
@@ -42,7 +42,7 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
     let one = |peer: &IpAddr| match node(peer) {
         Some(node) => of_node(&peer.to_string(), node),
         None => {
-            let says = "the daemon runs without this peer: `weir reload`";
+            let says = "the running daemon does not have this peer: `weir reload`";
             Finding::new("fabric", peer.to_string(), Level::Warning, says)
         }
     };
@@ -52,8 +52,8 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
 /// Other schemes use any ports, and do not survey where they lead.
 fn without_survey(fabric: &Fabric) -> Finding {
     let says = format!(
-        "by `scheme: {}` no paths are looked for, so whether the fabric hashes source ports is not known: it \
-         is with `scheme: {}`",
+        "`scheme: {}` does not discover paths, so it is unknown whether the fabric hashes source ports: use \
+         `scheme: {}` to find out",
         fabric.scheme,
         Scheme::Adaptive
     );
@@ -69,21 +69,21 @@ fn of_node(peer: &str, node: &Value) -> Finding {
     let is_hidden = paths.iter().all(|path| path["hops"].as_array().is_none_or(Vec::is_empty));
     let (level, says) = match (paths.len(), answers) {
         (0, _) if state.starts_with("not surveyed") => {
-            (Level::Warning, "its paths are not known yet: ask again in a few seconds".to_string())
+            (Level::Warning, "its paths are not yet known: try again in a few seconds".to_string())
         }
         (0, _) => {
-            let says = "it does not answer probes: run weir there, with a path app, this node among its \
-                        peers, and the same `key`";
+            let says = "it does not answer probes: run weir there, with a path app that has this node among \
+                its peers, and the same `key`";
             (Level::Fault, says.to_string())
         }
         // There is no traffic to it, so single paths are not probed, and have not failed.
-        _ if state.ends_with("no answer") => (Level::Fault, "it answers no more: is it down?".to_string()),
-        (count, 0) => (Level::Fault, format!("none of its {count} paths answers now: is it down?")),
+        _ if state.ends_with("no answer") => (Level::Fault, "it no longer answers: is it down?".to_string()),
+        (count, 0) => (Level::Fault, format!("none of its {count} paths currently answers: is it down?")),
         (1, _) => {
             let version = if peer.contains(':') { "ipv6" } else { "ipv4" };
             let says = format!(
-                "probes from 32 source ports took one path: the fabric has no other, its routers do not tell \
-                 links apart, or they do not hash the UDP source port \
+                "probes from 32 source ports took one path: the fabric has no other path, its routers do \
+                 not distinguish links, or they do not hash the UDP source port \
                  (Linux: `sysctl -w net.{version}.fib_multipath_hash_policy=1`)"
             );
             (Level::Warning, says)
@@ -91,8 +91,8 @@ fn of_node(peer: &str, node: &Value) -> Finding {
         _ if narrow.is_some() => (Level::Warning, narrow.unwrap_or_default()),
         (count, _) if is_hidden => {
             let says = format!(
-                "routers do not say who they are, so each of {count} source ports is taken for a path: let \
-                 them send ICMP time exceeded"
+                "routers do not identify themselves, so each of {count} source ports is assumed to be a \
+                 path: let them send ICMP time exceeded"
             );
             (Level::Warning, says)
         }
@@ -112,11 +112,11 @@ fn narrow(node: &Value, paths: &[Value]) -> Option<String> {
         (0, 0) => None,
         (0, _) => Some(format!(
             "it answers no probe of {bytes} bytes, the MTU of the uplink: either an MTU in the fabric is \
-             smaller, or an older weir runs there, and whether large frames pass is not known"
+             smaller, or an older weir runs there, so it is unknown whether large frames pass"
         )),
         (lost, _) => Some(format!(
-            "{lost} of its {count} paths lose packets of {bytes} bytes and return small ones: raise the MTU \
-             of the links there, whose hops `weir show path` names, or lower that of the tunnels"
+            "{lost} of its {count} paths lose packets of {bytes} bytes but pass small ones: raise the MTU \
+             of the links there (`weir show path` names their hops), or lower that of the tunnels"
         )),
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     fn what_the_daemon_knows_of_a_peer_is_judged() {
         let (good, hop): (_, &[&str]) = ("good", &["10.9.0.1"]);
         for (node, level, words) in [
-            (node("not surveyed yet", &[]), Level::Warning, "ask again"),
+            (node("not surveyed yet", &[]), Level::Warning, "try again"),
             (node("no answer to probes", &[]), Level::Fault, "the same `key`"),
             (node("", &[(good, hop)]), Level::Warning, "fib_multipath_hash_policy=1"),
             (node("", &[(good, hop), ("failed", hop)]), Level::Warning, "1 of its 2 paths"),

@@ -42,7 +42,7 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
     let fits = least.saturating_sub(overhead);
     found.push(if own > fits {
         let says = format!(
-            "its MTU of {own} and {overhead} bytes of tunnel do not fit `{below}`, whose MTU is {least}: \
+            "its MTU of {own} plus {overhead} bytes of tunnel headers exceeds {least}, the MTU of `{below}`: \
              `ip link set {name} mtu {fits}`, or raise that of `{below}` and of the fabric"
         );
         Finding::new("mtu", name, Level::Fault, says)
@@ -70,14 +70,14 @@ fn judge_checksums(name: &str, below: &str, leaves: Option<bool>, does_tunnels: 
         Some(true) if does_tunnels => {
             let says = format!(
                 "`{below}` computes inner checksums; if peers count wrong ones (`nstat -az \
-                 TcpInCsumErrors`), or TCP is slow, {mend}"
+                 TcpInCsumErrors`), or TCP is slow: {mend}"
             );
             Finding::new("checksums", name, Level::Ok, says)
         }
         Some(true) => {
             let says = format!(
-                "inner checksums are left to `{below}`, which does not compute those of tunnels, so TCP is \
-                 slow or its segments arrive with wrong ones: {mend}"
+                "inner checksums are left to `{below}`, which does not compute them for tunnels, so TCP is \
+                 slow or its segments arrive with wrong checksums: {mend}"
             );
             Finding::new("checksums", name, Level::Warning, says)
         }
@@ -98,7 +98,7 @@ fn source_ports(name: &str, range: &Value) -> Finding {
     // The kernel uses ports from `low` on, below `high`; for `low` >= `high` its default range.
     if high == low + 1 {
         let says = format!(
-            "all its frames leave from port {low}, so without weir they take one path: create it with \
+            "all its frames have source port {low}, so without weir they take one path: create it with \
              `srcport 49152 65535`"
         );
         return Finding::new("source_ports", name, Level::Warning, says);
@@ -115,12 +115,12 @@ fn mtu(interface: &str) -> Option<u64> {
 fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
     let Fabric { name, uplink, vxlan_port, .. } = fabric;
     if mtu(uplink).is_none() {
-        let says = format!("there is no such interface, which `{name}` names as its uplink");
+        let says = format!("there is no such interface, but `{name}` names it as its uplink");
         return Finding::new("uplink", uplink, Level::Fault, says);
     }
     let is_it = |device: &&Value| device["linkinfo"]["info_data"]["port"] == u64::from(*vxlan_port);
     if devices.iter().any(|device| is_it(&device)) {
-        let says = format!("it is there, and so is a VXLAN interface with UDP port {vxlan_port}");
+        let says = format!("it exists, and so does a VXLAN interface with UDP port {vxlan_port}");
         return Finding::new("uplink", uplink, Level::Ok, says);
     }
     let says = format!(
@@ -135,12 +135,12 @@ fn route(fabric: &Fabric, peer: &str) -> Finding {
     let uplink = &fabric.uplink;
     match ip(&["route", "get", peer]) {
         Ok(routes) if routes.first().is_some_and(|route| route["dev"] == uplink.as_str()) => {
-            Finding::new("route", peer, Level::Ok, format!("its route is by `{uplink}`"))
+            Finding::new("route", peer, Level::Ok, format!("its route uses `{uplink}`"))
         }
         Ok(routes) => {
             let by = routes.first().and_then(|route| route["dev"].as_str()).unwrap_or("nothing").to_string();
             let says = format!(
-                "its route is by `{by}` and not by `{uplink}`, where frames get their path: change `uplink` \
+                "its route uses `{by}` instead of `{uplink}`, where frames get their path: change `uplink` \
                  or the route"
             );
             Finding::new("route", peer, Level::Fault, says)

@@ -130,7 +130,7 @@ fn a_broken_way_back_condemns_no_path() {
     }
     assert!(!states.contains(&State::Grey) && !states.contains(&State::Congested));
     let failed = states.iter().filter(|state| **state == State::Failed).count();
-    assert!(failed < 2000 / 4, "only until an answer tells that the probes had arrived: {failed}");
+    assert!(failed < 2000 / 4, "only until an answer shows that the probes arrived: {failed}");
     assert_eq!(paths.all()[1].judged().1, paths.all()[1].loss.misses());
 }
 
@@ -145,7 +145,7 @@ fn a_path_that_loses_packets_is_no_way_out_however_short_its_queue() {
     // A burst on the other one takes less than a timeout.
     paths.sent(now, 0, 1_000_000);
     assert!(paths.is_better(now, 0, 1));
-    assert_eq!(paths.doubtful(now), [1], "it is watched, also while nothing is sent");
+    assert_eq!(paths.doubtful(now), [1], "it is probed even while nothing is sent");
     let now = all_answer(&mut paths, now, 30, &[0, 0]);
     assert_eq!(paths.all()[1].state(), State::Good);
     assert_eq!(paths.doubtful(now), [0_usize; 0]);
@@ -362,14 +362,14 @@ proptest! {
 
     #[test]
     fn equal_stories_have_equal_ends(story in events(), seed: u64) {
-        let told = |_: u8| {
+        let run = |_: u8| {
             let (mut random, mut chosen) = (Random::new(seed), Vec::new());
             replay(&story, 5, |now, paths| {
                 chosen.push((paths.choose(now, None, &mut random), paths.shares()));
             });
             chosen
         };
-        prop_assert_eq!(told(0), told(1));
+        prop_assert_eq!(run(0), run(1));
     }
 }
 
@@ -397,7 +397,7 @@ fn states(paths: &Paths) -> Vec<State> {
 #[test]
 fn a_path_that_loses_large_frames_is_grey_until_one_passes() {
     let mut paths = paths(3);
-    assert_eq!(large_probes(&mut paths, 0, 20, &[true; 3]), 0, "there are none before their length is known");
+    assert_eq!(large_probes(&mut paths, 0, 20, &[true; 3]), 0, "there are none until their length is known");
     paths.set_large(1500);
     let sent = large_probes(&mut paths, 20_000 * MS, 100, &[true; 3]);
     assert!((24..=45).contains(&sent), "each path once in ten seconds: {sent}");
@@ -423,7 +423,7 @@ fn a_node_that_answers_no_large_probe_has_good_paths() {
     large_probes(&mut paths, 0, 100, &[false; 2]);
     assert_eq!((states(&paths), paths.fit(0)), (vec![State::Good; 2], Fit::Unanswered));
     large_probes(&mut paths, 100_000 * MS, 16, &[false, true]);
-    assert_eq!(states(&paths), [State::Grey, State::Good], "now something is known");
+    assert_eq!(states(&paths), [State::Grey, State::Good], "now there is information");
 }
 
 #[test]
@@ -436,7 +436,7 @@ fn large_probes_that_are_lost_with_small_ones_say_nothing() {
         answer(&mut paths, now, 0, 0);
         paths.probe_sent(now, 1);
         if let Some(path) = paths.large_due(now) {
-            assert!(path == 0 || now < 20_010 * MS, "a path that fails is not asked");
+            assert!(path == 0 || now < 20_010 * MS, "a failed path is not probed");
             let sequence = paths.large_sent(now, path, &mut random);
             assert!(path == 1 || paths.large_answered(path, sequence));
         }

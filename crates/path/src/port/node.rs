@@ -204,8 +204,8 @@ impl Node {
             return change;
         }
         self.found = Some(match self.known.all().len() {
-            0 => "no answer to probes: weir runs there with a path app, this node among its peers, and the \
-                  same key? Flows are spread over all ports"
+            0 => "no answer to probes: does weir run there with a path app that has this node among its \
+                peers, and the same key? Flows are spread over all ports"
                 .to_string(),
             // The states of paths show it: the node may be down temporarily.
             count => format!("{count} paths, and no answer"),
@@ -367,21 +367,21 @@ impl Node {
     pub fn follow(&mut self, now_ns: u64, random: &mut Random, actions: &mut Vec<Action>) -> Vec<String> {
         self.paths.tick(now_ns);
         let now = states(&self.paths);
-        let told = self.told(&now);
-        let is_turn = self.is_given && (now_ns >= self.step_ns || !told.is_empty());
+        let notes = self.notes(&now);
+        let is_turn = self.is_given && (now_ns >= self.step_ns || !notes.is_empty());
         self.states = now;
         if is_turn {
             self.step_ns = now_ns + STEP_NS;
             self.move_buckets(random, actions);
         }
-        if !told.is_empty() {
+        if !notes.is_empty() {
             // Routers may now map ports differently.
             self.survey_ns = self.survey_ns.min(now_ns + SURVEY_PAUSE_NS);
         }
-        told
+        notes
     }
 
-    fn told(&self, now: &[State]) -> Vec<String> {
+    fn notes(&self, now: &[State]) -> Vec<String> {
         let faults = |state: &State| matches!(state, State::Failed | State::Grey);
         let changed = (0..).zip(self.states.iter().zip(now)).filter(|(_, (was, is))| was != is);
         let changed = changed.filter(|(_, (was, is))| faults(was) || faults(is));

@@ -100,11 +100,11 @@ mod tests {
         assert_eq!(ask(&mut window, 0, (5, 2)), Ok(1));
         assert_eq!(ask(&mut window, 0, (5, 2)), Err(Unanswered::Repeated));
         assert_eq!(ask(&mut window, 0, (5, 1)), Ok(2), "it was overtaken");
-        assert_eq!(ask(&mut window, 0, (4, 9)), Err(Unanswered::Repeated), "of a session before");
-        assert_eq!(ask(&mut window, 0, (6, 2)), Ok(1), "the peer has started anew");
+        assert_eq!(ask(&mut window, 0, (4, 9)), Err(Unanswered::Repeated), "from an earlier session");
+        assert_eq!(ask(&mut window, 0, (6, 2)), Ok(1), "the peer has restarted");
         let answered = (10..10_000).filter(|at| ask(&mut window, 1, (6, *at)).is_ok()).count() as u64;
         assert!((BURST - 4..=BURST + 1).contains(&answered), "{answered}");
         assert_eq!(ask(&mut window, 1_000_000_000, (6, 10_000)), Ok(9_992), "all that came are counted");
-        assert_eq!(ask(&mut window, 2 * SILENCE_NS, (1, 1)), Ok(1), "after silence any session may begin");
+        assert_eq!(ask(&mut window, 2 * SILENCE_NS, (1, 1)), Ok(1), "after silence, any session may begin");
     }
 }

@@ -6,7 +6,7 @@ use super::node::Node;
 use crate::app::{all_flows, node as node_json, samples as samples_of};
 use crate::paths::State;
 use crate::scheme::Scheme;
-use crate::{FlowRow, NodeTold, PathTold};
+use crate::{FlowRow, NodeReport, PathReport};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use weir_app::Sample;
@@ -31,7 +31,7 @@ pub fn json(app: &PathPortApp, now_ns: u64) -> Value {
 /// The series of all paths.
 pub fn samples(app: &PathPortApp) -> Vec<Sample> {
     let of = |one: &Node| {
-        let NodeTold { address, paths, .. } = node(one, 0);
+        let NodeReport { address, paths, .. } = node(one, 0);
         paths.iter().enumerate().flat_map(|(at, path)| samples_of(address, at, path)).collect::<Vec<_>>()
     };
     app.nodes.iter().filter(|node| node.group.is_some()).flat_map(of).collect()
@@ -97,17 +97,17 @@ pub fn counts(counts: &Counts) -> Vec<(&'static str, u64)> {
     ]
 }
 
-fn node(node: &Node, now_ns: u64) -> NodeTold {
+fn node(node: &Node, now_ns: u64) -> NodeReport {
     let all = node.paths.all();
     // Flows are spread over ports if only one path was found.
     let what = if node.known.all().len() == 1 { "ports" } else { "paths" };
     let is = |state: State| all.iter().filter(|path| path.state() == state).count();
     let answer = if node.group.is_none() {
-        "each flow has a port of its own".to_string()
+        "each flow has its own port".to_string()
     } else if is(State::New) == all.len() {
-        "nothing has answered yet".to_string()
+        "no answer yet".to_string()
     } else if is(State::Failed) == all.len() {
-        "nothing answers: flows are spread over all ports".to_string()
+        "no answers: flows are spread over all ports".to_string()
     } else {
         format!("{} of {} {what} answer", all.len() - is(State::Failed) - is(State::New), all.len())
     };
@@ -115,7 +115,7 @@ fn node(node: &Node, now_ns: u64) -> NodeTold {
         Some(found) if node.group.is_some() => format!("{found}; {answer}"),
         _ => answer,
     };
-    NodeTold {
+    NodeReport {
         address: node.address.into(),
         state,
         large_bytes: node.paths.large_bytes(),
@@ -123,12 +123,12 @@ fn node(node: &Node, now_ns: u64) -> NodeTold {
     }
 }
 
-fn path(node: &Node, at: usize, now_ns: u64) -> PathTold {
+fn path(node: &Node, at: usize, now_ns: u64) -> PathReport {
     let (path, traffic) = (&node.paths.all()[at], node.traffic[at]);
     let (probes, lost) = path.judged();
     let (why, since_ns) = path.last_change();
     let known = Some(node.known.all()).filter(|known| known.len() > 1);
-    PathTold {
+    PathReport {
         port: path.ports().main,
         spare: path.ports().spare,
         hops: known.and_then(|known| known.get(at)).map(|found| found.hops.clone()).unwrap_or_default(),

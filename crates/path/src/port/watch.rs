@@ -30,13 +30,13 @@ impl PathPortApp {
     /// Examines all nodes.
     pub(super) fn watch(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         self.ticked_ns = now_ns;
-        let mut told = Vec::new();
+        let mut notes = Vec::new();
         for at in 0..self.nodes.len() {
-            self.discover(now_ns, at, actions, &mut told);
+            self.discover(now_ns, at, actions, &mut notes);
             let secret = self.secret();
             let PathPortApp { nodes, config, random, budget, counts, .. } = self;
             let node = &mut nodes[at];
-            told.extend(node.follow(now_ns, random, actions));
+            notes.extend(node.follow(now_ns, random, actions));
             let probes = node.probe(now_ns, config, budget, random);
             counts.probes_sent += probes.len() as u64;
             let inject =
@@ -44,7 +44,7 @@ impl PathPortApp {
             actions.extend(probes.iter().map(inject));
         }
         actions.extend(self.probe_large(now_ns));
-        told.into_iter().for_each(|what| self.log_change(now_ns, what, actions));
+        notes.into_iter().for_each(|what| self.log_change(now_ns, what, actions));
         if now_ns >= self.read_ns {
             let is_busy = self.nodes.iter().any(|node| node.paths.is_busy(now_ns));
             self.read_ns = now_ns + if is_busy { READ_NS } else { READ_IDLE_NS };
@@ -69,7 +69,7 @@ impl PathPortApp {
 
     /// Starts a survey of a node's paths if it is time, unless another app does so; or continues it, and
     /// takes in its result.
-    fn discover(&mut self, now_ns: u64, at: usize, actions: &mut Vec<Action>, told: &mut Vec<String>) {
+    fn discover(&mut self, now_ns: u64, at: usize, actions: &mut Vec<Action>, notes: &mut Vec<String>) {
         let Some(Discovery { sources, every_ns }) = self.config.discovery else { return };
         let between = self.between(at);
         let node = &mut self.nodes[at];
@@ -90,7 +90,7 @@ impl PathPortApp {
         } else {
             let Some(found) = node.survey.as_mut().and_then(|survey| survey.turn(now_ns)) else { return };
             let change = node.learn(now_ns, &found, every_ns, &self.config);
-            told.extend(found.forgeries().map(|forgeries| format!("{}: {forgeries}", node.address)));
+            notes.extend(found.forgeries().map(|forgeries| format!("{}: {forgeries}", node.address)));
             match found.round_trip_ns {
                 Some(round_trip_ns) => {
                     settings = settings.allowing(round_trip_ns);
@@ -101,7 +101,7 @@ impl PathPortApp {
             change
         };
         if let Some(found) = node.found.as_ref().filter(|found| before.as_ref() != Some(found)) {
-            told.push(format!("{}: {found}", node.address));
+            notes.push(format!("{}: {found}", node.address));
         }
         let mut moves = Vec::new();
         node.apply(now_ns, change, (settings, &self.config.ports), &mut moves);

@@ -96,8 +96,10 @@ pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Sect
 fn fabric_port(node: &Node, scope: &mut Scope<'_>) -> Option<Attachment> {
     let port = scope.attachment(node).filter(Attachment::is_usable)?;
     if port.to != Forward::Port(port.lead) {
-        let message =
-            format!("`{}` is a {}: probes would not leave where the data does", port.name, port.kind);
+        let message = format!(
+            "`{}` is a {}: probes would leave through a different interface than the data",
+            port.name, port.kind
+        );
         scope.report.error_help(node.span, message, "name a port");
         return None;
     }
@@ -111,14 +113,14 @@ fn inward(
     scope: &mut Scope<'_>,
 ) -> (Option<Attachment>, Option<PipeId>) {
     if let (Some(_), Some(node)) = (section.get("input"), section.get("root")) {
-        scope.report.error(node.span, "frames from the fabric go to `input` or to a `root`, not to both");
+        scope.report.error(node.span, "frames from the fabric go to `input` or to a `root`, not both");
     }
     let input = section.get("input").and_then(|node| {
         let input = scope.attachment(node).filter(Attachment::is_usable)?;
         if let Some(closed) = &input.closed {
             scope.report.error_help(node.span, closed.why.clone(), closed.help);
         } else if port.is_some_and(|port| input.ports.contains(&port.lead)) {
-            scope.report.error(node.span, format!("`{}` is the port towards the fabric already", input.name));
+            scope.report.error(node.span, format!("`{}` is already the port towards the fabric", input.name));
         }
         Some(input)
     });
@@ -136,7 +138,12 @@ fn own_mac(section: &Section<'_>, port: Option<&Attachment>, report: &mut Report
     let port = port?;
     if port.mac.is_none() {
         let message = format!("the MAC address of port `{}` is not known here", port.name);
-        report.error_help(yaml::span_of(section, "port"), message, "write `mac`: probes are sent from it");
+        report.error_help(
+            yaml::span_of(section, "port"),
+            message,
+            "write `mac`: it is the source MAC \
+            address of probes",
+        );
     }
     port.mac
 }
@@ -156,10 +163,7 @@ fn ports(section: &Section<'_>, [first, last]: [u16; 2], report: &mut Report) ->
         return (0..PATHS_MAX as u16).map(|at| first + at * step).filter(|port| *port <= last).collect();
     };
     if let Some(sources) = section.get("sources") {
-        report.error(
-            sources.span,
-            "`ports` says which ports are paths, so there is nothing to be found in `sources`",
-        );
+        report.error(sources.span, "`ports` lists the ports that are paths, so `sources` has no effect");
     }
     let items = list(node, "ports", report);
     let mut ports = Vec::new();
@@ -173,7 +177,7 @@ fn ports(section: &Section<'_>, [first, last]: [u16; 2], report: &mut Report) ->
         ports.push(port);
     }
     if !(1..=PATHS_MAX).contains(&items.len()) {
-        report.error(node.span, format!("1 to {PATHS_MAX} ports can be paths"));
+        report.error(node.span, format!("write 1 to {PATHS_MAX} ports"));
     }
     ports
 }

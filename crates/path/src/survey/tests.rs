@@ -126,7 +126,7 @@ fn after_some_wrong_guesses_a_part_of_a_cookie_is_not_enough() {
     let mut liar = Liar(Random::new(11));
     (1..WRONG_MAX).for_each(|_| survey.expired(&liar.guess(wish.port, wish.ttl, false)));
     survey.expired(&said(&wish, [10, 0, 0, 1], LEAST));
-    assert_eq!(hop(&survey), Some([10, 0, 0, 1].into()), "a right one counts");
+    assert_eq!(hop(&survey), Some([10, 0, 0, 1].into()), "a correct quote counts");
     for wrong in
         [Expired { check: 0, ..said(&wish, [10, 0, 0, 2], LEAST) }, said(&wish, [10, 0, 0, 3], LEAST)]
     {
@@ -183,7 +183,7 @@ fn where_routers_are_silent_delays_tell_ports_of_one_path() {
             "{groups:?}"
         );
     }
-    assert!(surveyed(4, |_, _| true).0.delays.is_empty(), "hops are enough");
+    assert!(surveyed(4, |_, _| true).0.delays.is_empty(), "hops suffice");
 }
 
 #[test]

@@ -438,7 +438,7 @@ mod tests {
         [0, 2].into_iter().for_each(|slot| pools.give(batch.take(slot)));
         batch.clear();
         port.receive(&mut pools, &mut batch);
-        assert_eq!(hashes(&batch), [0, 0x8000_0001], "a hash does not go on with the mbuf");
+        assert_eq!(hashes(&batch), [0, 0x8000_0001], "a hash does not travel with the mbuf");
         Bits(batch.mask()).for_each(|slot| pools.give(batch.take(slot)));
         batch.clear();
         let fresh: Vec<Frame> = std::iter::from_fn(|| pools.first().take()).collect();

@@ -77,9 +77,15 @@ impl Clock {
         let Clock { odd, back, silences, .. } = self;
         let days = self.silent_ns / SILENCE_NS;
         let all = [
-            (self.odd, format!("frames with odd times, which arrived with the frame before them: {odd}")),
-            (self.back, format!("times that its clock went back, and was counted on from there: {back}")),
-            (self.silences, format!("silences of more than a day: {silences}, together {days} days")),
+            (
+                self.odd,
+                format!(
+                    "frames with implausible timestamps, delivered together with the frame \
+                before: {odd}"
+                ),
+            ),
+            (self.back, format!("times that its clock went backwards, and continued from there: {back}")),
+            (self.silences, format!("gaps of more than a day: {silences}, {days} days in total")),
         ];
         all.into_iter().filter(|(count, _)| *count > 0).map(|(_, text)| text).collect()
     }
@@ -114,7 +120,11 @@ mod tests {
             let times = [start, start + S, odd, start + 3 * S, start + 4 * S];
             let (all, remarks) = arrivals(&times);
             assert_eq!(all, [0, S, S, 3 * S, 4 * S], "{odd}");
-            assert_eq!(remarks, ["frames with odd times, which arrived with the frame before them: 1"]);
+            assert_eq!(
+                remarks,
+                ["frames with implausible timestamps, delivered together with the frame \
+                before: 1"]
+            );
         }
     }
 
@@ -128,7 +138,7 @@ mod tests {
     fn time_that_went_back_is_counted_on() {
         let (all, remarks) = arrivals(&[100 * S, 103 * S, 10 * S, 12 * S, 13 * S]);
         assert_eq!(all, [0, 3 * S, 3 * S, 5 * S, 6 * S]);
-        assert_eq!(remarks, ["times that its clock went back, and was counted on from there: 1"]);
+        assert_eq!(remarks, ["times that its clock went backwards, and continued from there: 1"]);
     }
 
     #[test]

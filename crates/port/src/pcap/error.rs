@@ -23,7 +23,7 @@ pub enum Problem {
     Ends { what: &'static str, wanted: usize, there: usize },
     #[error("the file is empty")]
     Empty,
-    #[error("not a recording: it begins with {}, neither pcap nor pcapng{}", hex(.0), guess(.0))]
+    #[error("not a recording: it begins with {}, which is neither pcap nor pcapng{}", hex(.0), guess(.0))]
     Unknown([u8; 4]),
     #[error("{format} version {major}.{minor} is not supported")]
     Version { format: &'static str, major: u16, minor: u16 },

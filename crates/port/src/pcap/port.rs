@@ -193,7 +193,7 @@ impl Recording {
 
     fn remark(&self) -> Option<Remark> {
         let (name, lost) = (&self.name, self.writer.lost());
-        let text = |error| format!("{name} cannot be written: {error}; {lost} frames are missing in it");
+        let text = |error| format!("{name} cannot be written: {error}; {lost} frames are missing from it");
         self.writer.error().map(|error| Remark { text: text(error), is_error: true })
     }
 }
@@ -202,7 +202,7 @@ impl Recording {
 fn ended(error: &ReadError) -> String {
     match error.problem {
         Problem::Link { .. } => format!("nothing to read: {error}"),
-        _ => format!("cut short at {error}"),
+        _ => format!("truncated at {error}"),
     }
 }
 
@@ -295,7 +295,7 @@ impl Port for PcapPort {
             all.extend(notes.map(|text| Remark { text, is_error: false }));
         }
         if self.truncated > 0 {
-            let text = format!("frames recorded only in part: {}; {RECORD_ALL}", self.truncated);
+            let text = format!("frames recorded only partly: {}; {RECORD_ALL}", self.truncated);
             all.push(Remark { text, is_error: false });
         }
         let kept = |error| format!("{}; what came before is kept", ended(error));

@@ -67,7 +67,7 @@ impl Links {
     /// Only Ethernet.
     pub const ETHERNET: Links = Links {
         has: |number| number == LINK_ETHERNET,
-        said: "Ethernet (1) only; record on one Ethernet interface",
+        said: "only Ethernet (1); record on one Ethernet interface",
     };
 }
 

@@ -12,8 +12,8 @@ pub enum XdpError {
     NoInterface(String),
     /// The process lacks a privilege for the named step.
     #[error(
-        "the kernel does not permit {0}: run as root, or give the binary its capabilities by \
-         `setcap cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon,cap_ipc_lock+ep`"
+        "the kernel does not permit {0}: run as root, or give the binary its capabilities with `setcap \
+         cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon,cap_ipc_lock+ep`"
     )]
     NoPrivilege(&'static str),
     /// RLIMIT_MEMLOCK is too low for the frame memory.
@@ -100,7 +100,7 @@ pub enum XdpError {
     Take(#[from] TakeError),
     /// The kernel refused the XDP program.
     #[error(
-        "the kernel refuses weir's XDP program ({0}); it must be Linux 5.18 or newer, with \
+        "the kernel rejects weir's XDP program ({0}); weir needs Linux 5.18 or newer, with \
          CONFIG_BPF_SYSCALL and CONFIG_XDP_SOCKETS"
     )]
     Program(String),

@@ -177,7 +177,7 @@ impl Line {
         let Some((mut socket, left)) = locked(&self.adopted).take().zip(left) else { return Ok(false) };
         if !socket.resume() {
             return Err(XdpError::System {
-                doing: "going on with another process's rings",
+                doing: "continuing with another process's rings",
                 interface: interface.name(),
                 reason: io::Errno::INVAL.into(),
             });

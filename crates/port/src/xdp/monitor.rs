@@ -129,7 +129,7 @@ mod tests {
         let index = |name, before| links.found(name, &before).map(|link| link.index);
         assert_eq!(index("w1", one(5, "w1", 1, false)), Some(6));
         assert_eq!(index("w0", one(5, "w0", 1, false)), Some(5), "under another name");
-        assert_eq!(index("w0", one(5, "w0", 3, false)), None, "another one has got its index");
+        assert_eq!(index("w0", one(5, "w0", 3, false)), None, "another interface reuses its index");
         assert_eq!(index("w0", one(4, "w9", 3, false)), Some(5), "it was renamed, and is recreated");
     }
 

@@ -56,18 +56,18 @@ impl fmt::Display for InterfaceNews {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             InterfaceNews::Gone => {
-                f.write_str("is gone; frames for it are dropped as `interface_gone` until it is back")
+                f.write_str("is gone; frames for it are dropped as `interface_gone` until it returns")
             }
             InterfaceNews::Moved => f.write_str(
-                "has moved to another network namespace; frames for it are dropped as `interface_gone` until \
-                 it is back",
+                "has moved to another network namespace; frames for it are dropped as `interface_gone` \
+                 until it returns",
             ),
             InterfaceNews::Back => f.write_str("is back and in use"),
             InterfaceNews::Refused(why) => write!(f, "is back, but cannot be used: {why}"),
-            InterfaceNews::Renamed(before, now) => write!(f, "was called {before} and is now {now}"),
+            InterfaceNews::Renamed(before, now) => write!(f, "was renamed from {before} to {now}"),
             InterfaceNews::State(InterfaceState::NoCarrier) => f.write_str("has no carrier"),
             InterfaceNews::State(state) => write!(f, "is {state}"),
-            InterfaceNews::Mtu(before, now) => write!(f, "has MTU {now} and had {before}"),
+            InterfaceNews::Mtu(before, now) => write!(f, "has MTU {now}, previously {before}"),
             InterfaceNews::Mac(mac) => write!(f, "has MAC address {}", write_hex(mac, ":")),
         }
     }

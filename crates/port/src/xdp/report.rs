@@ -135,10 +135,10 @@ fn report(
     } else if link.kind == "veth" {
         is_far_unknown = true;
         obstacles.push(format!(
-            "{FAR_UNKNOWN} {} is in another network namespace, which cannot be looked into from \
-             here: run `ethtool -K PEER tx off txvlan off tx-vlan-stag-hw-insert off` there, or \
-             frames sent by that namespace arrive without L4 checksum (`checksums_wrong` of `weir show \
-             ports` counts such) and with hidden VLAN tags",
+            "{FAR_UNKNOWN} {} is in another network namespace, which cannot be inspected from here: run \
+             `ethtool -K PEER tx off txvlan off tx-vlan-stag-hw-insert off` there, or frames sent by that \
+             namespace arrive without an L4 checksum (counted as `checksums_wrong` in `weir show ports`) \
+             and with hidden VLAN tags",
             link.name
         ));
     }
@@ -176,8 +176,8 @@ fn own_obstacles(link: &Link, is_taken: bool, ethtool: &Ethtool, chunk: u32) -> 
     let name = &link.name;
     let mut obstacles = Vec::new();
     if link.xdp {
-        let owner = if is_taken { "a weir takes its frames" } else { "`bpftool net` shows its owner" };
-        obstacles.push(format!("{ATTACHED} to {name} already: {owner}; stop that first"));
+        let owner = if is_taken { "another weir takes its frames" } else { "`bpftool net` shows its owner" };
+        obstacles.push(format!("{ATTACHED} to {name}: {owner}; stop that first"));
     }
     let most = chunk - NOT_PACKET;
     if link.mtu > most && name != "lo" {
@@ -203,9 +203,8 @@ fn own_obstacles(link: &Link, is_taken: bool, ethtool: &Ethtool, chunk: u32) -> 
 fn stripped(name: &str, [tags, service_tags]: [bool; 2]) -> Option<String> {
     let flags = [(tags, " rxvlan off"), (service_tags, " rx-vlan-stag-hw-parse off")];
     let flags: String = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).collect();
-    (!flags.is_empty()).then(|| {
-        format!("the NIC takes VLAN tags out of frames before weir sees them: `ethtool -K {name}{flags}`")
-    })
+    (!flags.is_empty())
+        .then(|| format!("the NIC strips VLAN tags before weir sees the frames: `ethtool -K {name}{flags}`"))
 }
 
 /// Explains what is missing in frames that the other end of a veth sends, and gives the command that fixes
@@ -217,7 +216,7 @@ fn incomplete(far: &str, within: &str, offloads: Offloads) -> Option<String> {
         (offloads.service_vlan, " tx-vlan-stag-hw-insert off"),
     ];
     let flags: String = flags.into_iter().filter(|(is_on, _)| *is_on).map(|(_, flag)| flag).collect();
-    let checksum = "without L4 checksum (`checksums_wrong` of `weir show ports` counts such)";
+    let checksum = "without an L4 checksum (counted as `checksums_wrong` in `weir show ports`)";
     let tags = "with VLAN tags that XDP does not see";
     let what = match (offloads.checksum, offloads.vlan || offloads.service_vlan) {
         (true, true) => format!("{checksum} and {tags}"),

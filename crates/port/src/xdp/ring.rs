@@ -310,7 +310,7 @@ mod tests {
         assert_eq!(kernels.pop(), None);
         ours.publish();
         assert_eq!(kernels.pop(), Some(7));
-        assert_eq!(ours.unconsumed(), 1, "popped, but its place is not given back");
+        assert_eq!(ours.unconsumed(), 1, "popped, but its slot is not yet released");
         kernels.release();
         assert_eq!(ours.unconsumed(), 0);
     }

@@ -45,13 +45,13 @@ impl Spread {
             Spread::One => None,
             Spread::AsWorkers(_) => Some("RSS gives each worker its own flows".to_string()),
             Spread::Unknown => Some(
-                "it cannot be known how frames are spread over the queues: with several workers, weir hands \
+                "weir cannot tell how frames are spread over the queues: with several workers, it hands \
                  flows over"
                     .to_string(),
             ),
             Spread::Otherwise => Some(format!(
-                "RSS gives workers flows of others, which are handed over: `ethtool -X {interface} hkey {} \
-                 equal {queues}` spares that",
+                "RSS gives workers flows that belong to others and must be handed over: `ethtool -X \
+                 {interface} hkey {} equal {queues}` avoids that",
                 key_text()
             )),
         }

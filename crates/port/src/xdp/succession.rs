@@ -156,9 +156,9 @@ impl Offer {
     fn refusal(&self, rings: Rings, mode: Option<Mode>) -> Option<&'static str> {
         let its = Mode::of(self.native, self.zero_copy);
         if self.rings != rings {
-            return Some("its rings have other sizes");
+            return Some("its rings have different sizes");
         }
-        mode.is_some_and(|mode| mode != its).then_some("it runs in another mode")
+        mode.is_some_and(|mode| mode != its).then_some("it runs in a different mode")
     }
 }
 

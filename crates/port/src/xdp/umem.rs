@@ -277,7 +277,7 @@ fn with_first_piece(frame: &mut Frame, pool: &RegionPool) {
     let first = PAGE - start % PAGE;
     if first < FIRST_PIECE_MIN {
         let (length, front) = (frame.len(), (FIRST_PIECE_MIN - first) as u16);
-        frame.prepend(front).expect("a page less a few bytes is free in front of it");
+        frame.prepend(front).expect("a page minus a few bytes is free in front of it");
         frame.bytes_mut().copy_within(usize::from(front).., 0);
         frame.resize(length as u16).expect("it becomes shorter");
     }

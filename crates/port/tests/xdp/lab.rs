@@ -245,7 +245,7 @@ impl End {
     pub fn close(mut self) {
         assert_eq!(self.port.close(&mut self.pools), 0);
         let pool = self.pools.region_mut(self.pool);
-        assert_eq!(pool.available(), pool.chunks() as usize, "every frame is home");
+        assert_eq!(pool.available(), pool.chunks() as usize, "every frame is back in its pool");
     }
 }
 

@@ -161,7 +161,7 @@ fn another_process_takes_an_interface_over_and_the_kernel_gets_no_frame_meanwhil
     let mut new = lab.weir(|| XdpInterface::prepare(config("w0", &take))).unwrap();
     let mut heir = lab.near_end(&new, 0);
     far.send(&[udp(W0, 5000, 1)]);
-    assert_eq!(near.receive(1), [udp(W0, 5000, 1)], "to be prepared changes nothing");
+    assert_eq!(near.receive(1), [udp(W0, 5000, 1)], "preparing changes nothing");
     let handover = old.hand_over().unwrap();
     near.close();
     far.send(&[udp(W0, 5000, 2)]);
@@ -180,7 +180,7 @@ fn another_process_takes_an_interface_over_and_the_kernel_gets_no_frame_meanwhil
     far.close();
     drop(new);
     lab.attach("w0", &take);
-    assert!(lab.connects_soon(), "nothing is left of either");
+    assert!(lab.connects_soon(), "neither leaves anything behind");
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn modes_are_forced_or_refused() {
         let (mut pools, pool) = pools(RINGS.chunks());
         let native = attach("w0", &Take::all(), Some(Mode::NativeZeroCopy)).unwrap();
         let refused = native.open_queue(0, &mut pools, pool).err().unwrap();
-        assert!(matches!(refused, XdpError::NoZeroCopy { .. }), "a veth cannot: {refused}");
+        assert!(matches!(refused, XdpError::NoZeroCopy { .. }), "a veth cannot do this: {refused}");
         assert_eq!(pools.region_mut(pool).available(), RINGS.chunks() as usize);
     });
     assert!(matches!(attach("weirnone0", &Take::all(), None), Err(XdpError::NoInterface(_))));

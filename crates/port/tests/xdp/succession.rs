@@ -25,7 +25,7 @@ fn end_on(interface: &XdpInterface, pool: RegionPool) -> End {
 
 fn shareable() -> RegionPool {
     let pool = RegionPool::shareable(RINGS.chunks() + 64, 2048);
-    assert!(pool.file().is_some(), "there are files in memory here");
+    assert!(pool.file().is_some(), "in-memory files exist here");
     pool
 }
 
@@ -149,7 +149,7 @@ fn each_frame_arrives_once_while_a_socket_passes_from_one_to_the_next() {
     far.close();
     drop(old);
     lab.attach("w0", &Take::default());
-    assert!(lab.connects_soon(), "nothing is left of any");
+    assert!(lab.connects_soon(), "none leaves anything behind");
 }
 
 #[test]

@@ -45,9 +45,9 @@ pub enum FindingKind {
     NameTwice { what: &'static str, name: String },
     #[error("{what} {index} does not exist")]
     Dangling { what: &'static str, index: usize },
-    #[error("pipes must not lead back to where they came from: {}", path.join(" -> "))]
+    #[error("pipes must not form a loop: {}", path.join(" -> "))]
     Loop { path: Vec<String> },
-    #[error("no port's frames come to pipe `{pipe}`: name it as a root or in a forward, or remove it")]
+    #[error("no frames reach pipe `{pipe}`: name it as a root or in a forward, or remove it")]
     Unreachable { pipe: String },
     #[error("no port has a root pipe: every frame that is received is dropped")]
     NoRoot,
@@ -56,38 +56,39 @@ pub enum FindingKind {
             kernel"
     )]
     KernelUnavailable { place: String, port: String },
-    #[error("a miss cannot be `per_entry`: where nothing matched, there is no entry")]
+    #[error("`miss` cannot be `per_entry`: a packet that misses has no entry")]
     MissPerEntry,
-    #[error("`{field}` is read here, but nothing has written it on the way {}", path.join(" -> "))]
+    #[error("`{field}` is read here, but nothing writes it on the path {}", path.join(" -> "))]
     MetadataUnwritten { field: Field, path: Vec<String> },
-    #[error("`meter.color` is always green here: no meter is met on the way {}", path.join(" -> "))]
+    #[error("`meter.color` is always green here: there is no meter on the path {}", path.join(" -> "))]
     ColorUnmetered { path: Vec<String> },
     #[error("a {} pipe cannot match `{field}` by {criterion}: {instead}", kind.to_uppercase())]
     CriterionNotAllowed { kind: &'static str, field: Field, criterion: &'static str, instead: &'static str },
-    #[error("an LPM pipe matches exactly one field by `prefix`, this one {count}")]
+    #[error("an LPM pipe matches exactly one field by `prefix`, but this one matches {count}")]
     PrefixCount { count: usize },
-    #[error("`{field}` has {bits} bits; a range is for fields of 16 bits at most")]
+    #[error("`{field}` has {bits} bits; ranges are for fields of at most 16 bits")]
     RangeTooWide { field: Field, bits: u8 },
     #[error("this can never match: no packet has both `{first}` and `{second}`")]
     NeverHits { first: String, second: String },
     #[error(
         "every packet is dropped here: the pipe has neither `match` nor entries, so packets miss it, `miss` \
-            is `drop`, and its {unused} is never used; write `entries: [{{}}]` if every packet is to hit"
+         is `drop`, and its {unused} is never used; write `entries: [{{}}]` if every packet should hit"
     )]
     DropsAll { unused: &'static str },
-    #[error("a HASH pipe hashes one field at least")]
+    #[error("a HASH pipe must hash at least one field")]
     NothingHashed,
     #[error("`{field}` is read-only: it can be matched and copied from, not written")]
     ReadOnly { field: Field },
-    #[error("a pipe has one action template at least, if an empty one")]
+    #[error("a pipe needs at least one action template, even if it is empty")]
     NoTemplate,
-    #[error("`{later}` stands after `{earlier}`; the order of an action is {}", crate::operation::order())]
+    #[error(
+        "`{later}` must come before `{earlier}`; the order of operations in an action is {}",
+        crate::operation::order()
+    )]
     ActionOrder { earlier: &'static str, later: &'static str },
     #[error("`{name}` is at most {max:#x}, not {value:#x}")]
     OutOfRange { name: String, value: u128, max: u128 },
-    #[error(
-        "the value {value:#x} of `{field}` has bits outside the mask {mask:#x}: they could never be equal"
-    )]
+    #[error("the value {value:#x} of `{field}` has bits outside the mask {mask:#x}, so it can never match")]
     OutsideMask { field: Field, value: u128, mask: u128 },
     #[error("a prefix of `{field}` has at most {bits} bits, not {length}")]
     PrefixTooLong { field: Field, length: u8, bits: u8 },
@@ -97,11 +98,11 @@ pub enum FindingKind {
     RangeEmpty { field: Field, first: u16, last: u16 },
     #[error("{what} is {}, not {value:#06x}", numbers(of))]
     NotOneOf { what: &'static str, of: &'static [u16], value: u16 },
-    #[error("the entry gives {found} matches, its pipe `{pipe}` wants {wanted}")]
+    #[error("the entry gives {found} matches, but its pipe `{pipe}` needs {wanted}")]
     MatchCount { pipe: String, wanted: usize, found: usize },
-    #[error("the entry gives {found} for {place}, its pipe wants {wanted}")]
+    #[error("the entry gives {found} for {place}, but its pipe needs {wanted}")]
     MatchKind { place: String, wanted: &'static str, found: &'static str },
-    #[error("the entry gives {found} values for its action, which wants {wanted}")]
+    #[error("the entry gives {found} values for its action, which needs {wanted}")]
     ValueCount { wanted: usize, found: usize },
     #[error("the pipe's `{what}` is per entry, but the entry gives none")]
     PerEntryMissing { what: &'static str },
@@ -109,14 +110,17 @@ pub enum FindingKind {
     PerEntryUnexpected { what: &'static str },
     #[error("only entries of ACL pipes have a priority")]
     PriorityUnexpected,
-    #[error("pipe `{pipe}` has this entry twice: keys that are equal under the pipe's mask")]
+    #[error("pipe `{pipe}` has this entry twice: the keys are equal under the pipe's mask")]
     EntryTwice { pipe: String },
     #[error(
-        "this entry can never be hit: entry {by} of the pipe (priority {priority}) matches all that it \
-            matches"
+        "this entry can never be hit: entry {by} of the pipe (priority {priority}) matches everything it \
+         matches"
     )]
     Shadowed { by: usize, priority: u32 },
-    #[error("pipe `{pipe}` holds {capacity} entries at most, but {entries} are written: raise its capacity")]
+    #[error(
+        "pipe `{pipe}` holds at most {capacity} entries, but {entries} are written: raise its \
+        `capacity`"
+    )]
     CapacityTooSmall { pipe: String, capacity: u32, entries: usize },
     #[error("a capacity is between 1 and {max}, not {capacity}")]
     Capacity { capacity: u32, max: u32 },
@@ -127,26 +131,26 @@ pub enum FindingKind {
     TargetWithoutEntry { pipe: String, target: String, group: String },
     #[error("`learn: default` needs the entry that new flows get: one with `match: default`")]
     NoDefaultEntry,
-    #[error("metadata chooses a group by its number, and no group has one: add `number: 1` to it")]
+    #[error("metadata selects a group by its number, but no group has one: add `number: 1` to it")]
     NoNumberedGroup,
-    #[error("group `{group}` has no `number`, so metadata cannot choose it")]
+    #[error("group `{group}` has no `number`, so metadata cannot select it")]
     Unnumbered { group: String },
     #[error(
-        "group `{group}` has a number, but no pipe has entries for its targets: what chooses it is dropped \
-         (no_target)"
+        "group `{group}` has a number, but no pipe has entries for its targets: packets that select it are \
+         dropped (no_target)"
     )]
     NumberWithoutEntries { group: String },
-    #[error("a group's number is from 1 to 65535, because metadata starts as 0: not {number}")]
+    #[error("a group's number must be from 1 to 65535, not {number}: metadata starts as 0")]
     GroupNumber { number: u16 },
     #[error("groups `{first}` and `{group}` have the same number, {number}")]
     GroupNumberTwice { number: u16, first: String, group: String },
-    #[error("`round_robin` takes the buckets of one group in turn: metadata cannot choose it")]
+    #[error("`round_robin` takes the buckets of one group in turn: metadata cannot select it")]
     TurnsOfSeveral,
     #[error("the groups have {count} buckets in all, the limit is {max}: give them smaller sizes")]
     TooManyBuckets { count: u64, max: u64 },
-    #[error("group `{group}` has no targets: its packets are refused (no_target)")]
+    #[error("group `{group}` has no targets: its packets are dropped (no_target)")]
     GroupEmpty { group: String },
-    #[error("all targets of group `{group}` have weight 0: new packets are refused (no_target)")]
+    #[error("all targets of group `{group}` have weight 0: new packets are dropped (no_target)")]
     GroupDead { group: String },
     #[error("the size of a Maglev group is a prime between its number of targets ({targets}) and {max}, not \
         {size}{}",
@@ -157,50 +161,53 @@ pub enum FindingKind {
             and {max}, not {size}"
     )]
     WantsSize { size: u32, targets: usize, max: u32 },
-    #[error("a group filled as another system's has {wanted} buckets, not {size}")]
+    #[error("a group filled like another system's ring has {wanted} buckets, not {size}")]
     ForeignSize { size: u32, wanted: u32 },
-    #[error("a group filled as another system's is picked from by that system's hash, which has no `seed`")]
+    #[error(
+        "a group filled like another system's ring is looked up by that system's hash, which has no \
+        `seed`"
+    )]
     ForeignSeed,
-    #[error("`{target}` needs an `address`, by which the other system knows it")]
+    #[error("`{target}` needs an `address`, which identifies it in the other system")]
     NoAddress { target: String },
-    #[error("`{target}` and `{first}` have the same address, so they cannot be told apart")]
+    #[error("`{target}` and `{first}` have the same address, so they cannot be distinguished")]
     AddressTwice { first: String, target: String },
-    #[error("packets pick from group `{group}` by the hash of another system: write `hash: 5-tuple`")]
+    #[error("group `{group}` is looked up by another system's hash: write `hash: 5-tuple`")]
     HashOfOthers { group: String },
-    #[error("packets pick from group `{group}` by their source (`affinity`): write `hash: 5-tuple`")]
+    #[error("group `{group}` is looked up by source address (`affinity`): write `hash: 5-tuple`")]
     HashOfSource { group: String },
     #[error(
-        "`affinity` is for groups filled by maglev or wants, with `new_flows: hash`: something else decides \
-         for the flows of `{group}`"
+        "`affinity` is for groups filled by maglev or wants, with `new_flows: hash`: the flows of `{group}` \
+         are assigned differently"
     )]
     AffinityOfFill { group: String },
-    #[error("`affinity` has up to 32 bits of IPv4 and 128 of IPv6, not {ipv4} and {ipv6}")]
+    #[error("`affinity` can use up to 32 bits of IPv4 and 128 of IPv6, not {ipv4} and {ipv6}")]
     AffinityBits { ipv4: u8, ipv6: u8 },
-    #[error("the `timeout` of the `affinity` of `{group}` is at most 10 days")]
+    #[error("the `timeout` of the `affinity` of `{group}` can be at most 10 days")]
     AffinityTimeout { group: String },
     #[error(
         "`new_flows` is for groups filled by maglev or wants: the buckets of `{group}` decide for every flow"
     )]
     NewFlowsOfFill { group: String },
-    #[error("no group that the pipe may pick from has `quic`: packets have no server IDs")]
+    #[error("no group that the pipe may pick from has `quic`, so packets have no server IDs")]
     NoServerIds,
-    #[error("a `quic` configuration has a number from 0 to 6, not {id}")]
+    #[error("a `quic` configuration must have a number from 0 to 6, not {id}")]
     QuicNumber { id: u8 },
     #[error("group `{group}` has two `quic` configurations with the number {id}")]
     QuicNumberTwice { group: String, id: u8 },
     #[error("{why} (`quic` configuration {id})")]
     QuicLengths { id: u8, why: String },
-    #[error("`{target}` has a server ID of {octets} octets, and `quic` configuration {id} wants {wanted}")]
+    #[error("`{target}` has a server ID of {octets} octets, but `quic` configuration {id} needs {wanted}")]
     ServerIdLength { target: String, octets: usize, id: u8, wanted: u8 },
-    #[error("`{target}` and `{first}` have the same server ID, so they cannot be told apart")]
+    #[error("`{target}` and `{first}` have the same server ID, so they cannot be distinguished")]
     ServerIdTwice { first: String, target: String },
     #[error("the size of a group whose buckets are given is a power of two up to {max}, not {size}")]
     GivenSize { size: u32, max: u32 },
     #[error("a FLOW pipe learns from a group filled by maglev or wants; the buckets of `{group}` are given")]
     LearnGiven { group: String },
     #[error(
-        "`per_flow` is for flow pipes that do not follow: the flow keeps the value of the entry it was \
-        learnt for"
+        "`per_flow` is for flow pipes that do not `follow`: the flow keeps the value of the entry it was \
+         learnt for"
     )]
     KeptNowhere,
     #[error(
@@ -208,24 +215,24 @@ pub enum FindingKind {
         group, or a HASH pipe with `by: select`"
     )]
     SecondChanceNowhere,
-    #[error("GUE of variant 1 has no header, in which a `second_chance` could be")]
+    #[error("GUE variant 1 has no header that could hold a `second_chance`")]
     SecondChanceBare,
-    #[error("the addresses of `second_chance` are of IPv4, and so are the outer ones")]
+    #[error("`second_chance` needs IPv4 addresses, both its own and the outer ones")]
     SecondChanceIpv6,
     #[error("a flow learns a value from a field of its first packet's headers, not from `{field}`")]
     LearntFrom { field: Field },
-    #[error("`{field}` has {from} bits, and the number that a flow learns from it has {bits}")]
+    #[error("`{field}` has {from} bits, but the value that a flow learns from it has {bits}")]
     LearntWider { field: Field, from: u8, bits: u8 },
     #[error(
-        "pipe `{pipe}` learns answers with its flows, but `owner: {by}` may give them to another worker: the \
-            action sets what it takes, or it takes one direction; use one worker"
+        "pipe `{pipe}` learns answers with its flows, but `owner: {by}` may give them to another worker, \
+         because the action rewrites those fields or they cover only one direction: use one worker"
     )]
     AnswersElsewhere { pipe: String, by: &'static str },
     #[error("`reverse` {why}")]
     Reverse { why: &'static str },
     #[error("NAT pool `{pool}` {why}")]
     NatPool { pool: String, why: String },
-    #[error("NAT pool `{pool}` is used in two pipes, first in `{first}`: each flow takes of its pipe's own")]
+    #[error("NAT pool `{pool}` is used by two pipes, first by `{first}`: give each pipe its own pool")]
     NatPoolTwice { pool: String, first: String },
     #[error("`nat_pool` {why}")]
     Nat { why: &'static str },
@@ -238,30 +245,30 @@ pub enum FindingKind {
     #[error("a target leads to a port, a pipe, an app, the kernel, in_port or drop, not to {found}")]
     TargetForward { found: &'static str },
     #[error(
-        "by pipe `{pipe}` a frame belongs to a worker by {by}, and by pipe `{other}`, which it meets too, by \
-            {other_by}: it cannot be on two workers, so give both the same, or use one worker"
+        "pipe `{pipe}` assigns a frame to a worker by {by}, but pipe `{other}`, which the frame also \
+         passes, by {other_by}: a frame cannot be on two workers, so use the same in both, or use one worker"
     )]
     TwoOwners { pipe: String, by: String, other: String, other_by: String },
     #[error(
-        "pipe `{pipe}` wants its flows on a worker by `owner: {by}`, but a `rehash` on the way there makes \
-            the key of changed headers, and the worker is chosen when a frame is received: {instead}"
+        "pipe `{pipe}` assigns its flows to workers by `owner: {by}`, but a `rehash` on the path to it \
+         computes the key from changed headers, and the worker is chosen when a frame is received: {instead}"
     )]
     OwnerChanged { pipe: String, by: &'static str, instead: String },
     #[error(
-        "the worker of a flow of pipe `{pipe}` follows from what the pipes in front of it say, but what \
-            `{by}` does with a packet cannot be known before: it may match and write metadata, and neither \
-            meter, hash, pick from a group, change headers nor keep flows; or use one worker"
+        "the worker of a flow of pipe `{pipe}` depends on the pipes before it, but what `{by}` does to a \
+         packet cannot be predicted: it may only match and write metadata, and must not meter, hash, pick \
+         from a group, change headers or keep flows; otherwise use one worker"
     )]
     OwnerHidden { pipe: String, by: String },
     #[error("`owner: client` {why}")]
     OwnerClient { why: &'static str },
-    #[error("a meter's {what} is above 0")]
+    #[error("a meter's {what} must be above 0")]
     MeterZero { what: &'static str },
-    #[error("a peak rate is not below the committed one: pir {pir}, cir {cir}")]
+    #[error("the peak rate must not be below the committed rate: pir {pir}, cir {cir}")]
     PeakBelowCommitted { pir: u64, cir: u64 },
     #[error(
-        "meter `{meter}` is used by pipe `{first}` already; two pipes would colour a batch in different \
-            orders"
+        "meter `{meter}` is already used by pipe `{first}`; two pipes would colour a batch in different \
+         orders"
     )]
     MeterTwice { meter: String, first: String },
     #[error("{what} `{name}` is never used")]

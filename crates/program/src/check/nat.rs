@@ -19,7 +19,7 @@ pub(super) fn pools(program: &Program, findings: &mut Vec<Finding>) {
             let mut pairs =
                 other.prefixes.iter().flat_map(|one| pool.prefixes.iter().map(move |own| (one, own)));
             if let Some((_, own)) = pairs.find(|(one, own)| one.overlaps(**own)) {
-                refuse(format!("has {own} in common with NAT pool `{}`", other.name));
+                refuse(format!("shares {own} with NAT pool `{}`", other.name));
             }
         }
         let mut users = program.pipes.iter().filter(|pipe| pipe.nat.is_some_and(|id| id.index() == at));
@@ -39,28 +39,31 @@ fn pool_alone(pool: &NatPool) -> Option<String> {
         return Some(format!("has {} prefixes, the limit is {PREFIXES_MAX}", prefixes.len()));
     }
     if prefixes.iter().any(|one| one.first.is_ipv4() != pool.is_ipv4()) {
-        return Some("has addresses of IPv4 and of IPv6: make it two pools, of two pipes".into());
+        return Some("has both IPv4 and IPv6 addresses: split it into two pools, for two pipes".into());
     }
     for (at, one) in prefixes.iter().enumerate() {
         if prefixes[..at].iter().any(|other| other.overlaps(*one)) {
-            return Some(format!("has addresses of {one} twice"));
+            return Some(format!("contains addresses of {one} twice"));
         }
     }
     if pool.first > pool.last {
-        return Some(format!("has no ports: {} is behind {}", pool.first, pool.last));
+        return Some(format!("has no ports: the first, {}, is above the last, {}", pool.first, pool.last));
     }
     let ports = u32::from(pool.last - pool.first) + 1;
     if ports < SLICES {
-        let why = format!("has {ports} ports: {SLICES} are needed, one at least for each of as many workers");
+        let why = format!("has {ports} ports but needs at least {SLICES}, one for each slice");
         return Some(why);
     }
     if pool.first == 0 {
-        return Some("has port 0, from which nothing may be sent: begin with 1 at least".into());
+        return Some("includes port 0, which cannot be a source port: begin with at least 1".into());
     }
     // Ports are kept in rounds of one port per slice; the first and the last round count in full.
     let held = u64::from(pool.bound()) * u64::from(SLICES);
     (held > PLACES_MAX).then(|| {
-        format!("has {held} pairs of address and port in rounds of {SLICES} ports, the limit is {PLACES_MAX}")
+        format!(
+            "has {held} pairs of address and port (ports rounded to multiples of {SLICES}), the limit \
+            is {PLACES_MAX}"
+        )
     })
 }
 
@@ -77,11 +80,13 @@ pub(super) fn pipe(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>)
         return;
     };
     if !matches!(pipe.kind, PipeKind::Flow { reverse: true, .. }) {
-        kinds.push(FindingKind::Nat { why: "wants `reverse: true`" });
+        kinds.push(FindingKind::Nat { why: "needs `reverse: true`" });
     }
     if pipe.owner != OwnedBy::Both {
-        kinds
-            .push(FindingKind::Nat { why: "wants `owner: both`: the pool's ports say where answers belong" });
+        kinds.push(FindingKind::Nat {
+            why: "needs `owner: both`: the pool's ports determine which worker \
+                owns the answers",
+        });
     }
     let used = pipe.templates.iter().filter(|template| template.operations.iter().any(takes));
     kinds.extend(used.flat_map(|template| action(pool, template)).map(|why| FindingKind::Nat { why }));
@@ -111,7 +116,7 @@ fn action(pool: &NatPool, template: &Template) -> Option<&'static str> {
         (false, _, false) => {
             Some("is for `set: { ipv6.src: { per_flow: nat_pool }, l4.sport: { per_flow: nat_pool } }` alone")
         }
-        (true, false, _) => Some("wants both the address and the port to be set, each once"),
+        (true, false, _) => Some("needs both the address and the port to be set, each once"),
     }
 }
 
@@ -129,10 +134,10 @@ pub fn fit(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     let is_target = matches!(entry.matches.first(), Some(EntryMatch::Target(_) | EntryMatch::Member { .. }));
     match (is_target, template.operations.iter().any(takes)) {
         (true, false) => {
-            kinds.push(FindingKind::Nat { why: "wants an action that uses it for every target" })
+            kinds.push(FindingKind::Nat { why: "needs an action that uses it for every target" })
         }
         (false, true) => kinds.push(FindingKind::Nat {
-            why: "is for flows that are learnt: `default` and a flow's own entry need an action without it",
+            why: "is for learnt flows: `default` and a flow's own entry need an action without it",
         }),
         _ => {}
     }

@@ -256,7 +256,10 @@ fn wanted(
     if let Some(changed) = lost {
         let by = OwnedBy::WORDS.into_iter().rev().find(|(_, by)| changed & parts(*by) == 0);
         let instead = match by {
-            Some((word, _)) => format!("say `owner: {word}`, which stays as received, or use one worker"),
+            Some((word, _)) => format!(
+                "write `owner: {word}`, whose fields stay as received, or use one \
+                worker"
+            ),
             None => "use one worker".to_string(),
         };
         let kind = FindingKind::OwnerChanged { pipe: pipe.name.clone(), by: pipe.owner.word(), instead };

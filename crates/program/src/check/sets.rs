@@ -194,7 +194,7 @@ fn foreign(group: &Group, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Finds server IDs that cannot be told apart or that no server can encode.
+/// Finds server IDs that cannot be distinguished or that no server can encode.
 fn quic(group: &Group, findings: &mut Vec<Finding>) {
     let Some(configs) = &group.quic else { return };
     let mut add = |origin, kind| findings.push(Finding::new(origin, kind));

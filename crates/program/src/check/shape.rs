@@ -248,14 +248,14 @@ impl Shape {
     /// Reports one finding for each loop, found by following forwards from each pipe without a position in
     /// the order.
     fn loops(&self, program: &Program, findings: &mut Vec<Finding>) {
-        let mut told = vec![false; self.edges.len()];
+        let mut visited = vec![false; self.edges.len()];
         for start in (0..self.edges.len()).filter(|&at| self.position[at] == usize::MAX) {
-            if told[start] {
+            if visited[start] {
                 continue;
             }
             let Some(path) = self.way_back(start) else { continue };
             for &at in &path {
-                told[at] = true;
+                visited[at] = true;
             }
             let mut names: Vec<String> = path.iter().map(|&at| program.pipes[at].name.clone()).collect();
             names.push(names[0].clone());

@@ -69,8 +69,8 @@ pub fn check(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
         answers(pipe, key, learn, kinds);
     }
     if pipe.owner == OwnedBy::Client && !(reverse && matches!(learn, Learn::Pin(GroupChoice::ByMeta(_)))) {
-        let why = "wants `learn: { pin: { by: meta.N }, reverse: true }`: a packet for which metadata \
-                   chooses no group comes from the end that answers";
+        let why = "needs `learn: { pin: { by: meta.N }, reverse: true }`: a packet for which metadata \
+            selects no group comes from the answering end";
         kinds.push(FindingKind::OwnerClient { why });
     }
     let Some(choice) = learn.group() else { return };
@@ -83,7 +83,7 @@ pub fn check(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
 fn answers(pipe: &Pipe, key: KeySource, learn: Learn, kinds: &mut Vec<FindingKind>) {
     let mut refuse = |why| kinds.push(FindingKind::Reverse { why });
     if key != KeySource::Outer {
-        refuse("wants `key: outer`");
+        refuse("needs `key: outer`");
     }
     if !matches!(learn, Learn::Pin(_)) {
         refuse("wants `pin`");
@@ -91,7 +91,7 @@ fn answers(pipe: &Pipe, key: KeySource, learn: Learn, kinds: &mut Vec<FindingKin
     let operations = pipe.templates.iter().flat_map(|template| &template.operations);
     let computed = |one: &&Operation| matches!(one, Operation::Add(..) | Operation::Copy { .. });
     if operations.filter(computed).filter_map(Operation::writes).any(is_of_key) {
-        refuse("wants addresses and ports to be `set`, not copied or added to");
+        refuse("needs addresses and ports to be `set`, not copied or added to");
     }
 }
 
@@ -125,8 +125,8 @@ fn is_of_key(field: Field) -> bool {
 pub fn fit(program: &Program, learn: Learn, pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     nat::fit(pipe, entry, kinds);
     if pipe.owner == OwnedBy::Client && entry.matches != [EntryMatch::Default] && sets_source(pipe, entry) {
-        let why = "computes the worker from the end that flows begin at: only the `default` entry, which \
-                   answers get, may set source address and port";
+        let why = "computes the worker from the end that opens flows: only the `default` entry, which \
+            answers get, may set source address and port";
         kinds.push(FindingKind::OwnerClient { why });
     }
     if let [EntryMatch::Flow(_) | EntryMatch::Default] = entry.matches.as_slice() {

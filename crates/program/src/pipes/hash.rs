@@ -94,7 +94,7 @@ pub fn check(program: &Program, input: &HashInput, choice: GroupChoice, kinds: &
         kinds.push(FindingKind::NothingHashed);
     }
     if fields.iter().any(|(field, _)| *field == Field::InputPort) {
-        kinds.push(FindingKind::PortNumber { instead: "match it, and give each port a group of its own" });
+        kinds.push(FindingKind::PortNumber { instead: "match it, and give each port its own group" });
     }
     for (field, mask) in fields {
         kinds.extend(too_large(format!("the mask of {field}"), *mask, (*field).max()));

@@ -15,7 +15,7 @@
 
 mod gate;
 mod policy;
-#[allow(unsafe_code, reason = "loads and compares vectors by SSE2, which the target has")]
+#[allow(unsafe_code, reason = "loads and compares vectors with SSE2, which the target guarantees")]
 mod row;
 
 pub use gate::Gate;
@@ -233,7 +233,11 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     /// Adds the updates of a batch, using instructions that not every x86-64 has if they are available: this
     /// saves a tenth of the instructions.
     #[inline(always)]
-    #[allow(unsafe_code, reason = "what is compiled for AVX2 may be called after a look at the processor")]
+    #[allow(
+        unsafe_code,
+        reason = "code compiled for AVX2 may be called once the CPU was found to support \
+        it"
+    )]
     fn add_widest(
         &mut self,
         list: u64,

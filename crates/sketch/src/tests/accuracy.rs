@@ -151,7 +151,7 @@ fn univmon_counts_flows_that_its_levels_suffice_for() {
     let [cardinality, entropy, f1] = errors(UnivMon::<2>::levels_for(truth.len() as u64, KEYS));
     assert!(cardinality < 0.1 && entropy < 0.03 && f1 > 0.95, "{cardinality} {entropy} {f1}");
     let [cardinality, ..] = errors(7);
-    assert!(cardinality > 0.3, "too few levels do not count what the last one forgets: {cardinality}");
+    assert!(cardinality > 0.3, "with too few levels, what the last one evicts is not counted: {cardinality}");
     let levels = [(0, 10), (5, 10), (10, 10), (78_642, 400), (u64::MAX / 4, 1)];
     let levels = levels.map(|(flows, keys)| UnivMon::<2>::levels_for(flows, keys));
     assert_eq!(levels, [1, 1, 2, 10, 32]);

@@ -70,7 +70,7 @@ pub enum AclError {
     #[error("a range is empty, overlaps the other or lies outside the key")]
     BadRange,
     /// A rule with this id exists.
-    #[error("there is a rule {0} already")]
+    #[error("rule {0} already exists")]
     Exists(u32),
 }
 

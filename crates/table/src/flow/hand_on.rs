@@ -37,7 +37,7 @@ impl FlowTable {
         if other.packets != 0 {
             (flow.state, flow.seq) = (other.state, other.seq);
         }
-        flow.marks.set(other.marks.0 & Marks::TOLD);
+        flow.marks.set(other.marks.0 & Marks::RECORDED);
         flow.marks = flow.marks.with_heard(flow.heard() + other.heard());
         true
     }

@@ -56,7 +56,7 @@ impl Flow {
         (self.first, self.last) = (from.first, from.last);
         (self.state, self.seq) = (from.state, from.seq);
         // Another process saw its first packet and has reported it.
-        self.marks = Marks(Marks::TOLD | Marks::GAVE).with_heard(from.heard);
+        self.marks = Marks(Marks::RECORDED | Marks::GAVE).with_heard(from.heard);
     }
 }
 

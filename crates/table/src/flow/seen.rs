@@ -12,7 +12,7 @@ pub(super) struct Marks(pub u8);
 
 impl Marks {
     /// Whether the first packet has been reported.
-    pub const TOLD: u8 = 1;
+    pub const RECORDED: u8 = 1;
     /// Whether it has reported counts: if so, no packet is its first one.
     pub const GAVE: u8 = 2;
     /// How many packets were seen, up to [`HEARD_MAX`], in the bits starting here.
@@ -40,7 +40,7 @@ impl Marks {
     }
 
     pub fn with_heard(self, heard: u8) -> Marks {
-        Marks(self.0 & (Marks::TOLD | Marks::GAVE) | heard.min(HEARD_MAX) << Marks::HEARD_AT)
+        Marks(self.0 & (Marks::RECORDED | Marks::GAVE) | heard.min(HEARD_MAX) << Marks::HEARD_AT)
     }
 }
 

@@ -76,7 +76,7 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     let with_ovs = std::fs::exists(SWITCH_DPDK).unwrap_or(false);
     if !with_ovs {
         screen.say(&format!(
-            "bond: without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"
+            "bond: measured without Open vSwitch, which is not installed: apt-get install {PACKAGE_DPDK}"
         ));
     }
     let interrupt = Interrupt::on_signals()?;
@@ -84,7 +84,7 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     let mebibytes = 2 * memory.mebibytes + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
     let pages = HugePages::reserve(mebibytes as usize);
     if !pages.enough {
-        screen.say(&format!("bond: not measured, there are no {mebibytes} MiB of huge pages to be had"));
+        screen.say(&format!("bond: not measured, because {mebibytes} MiB of huge pages are not available"));
         return Ok(None);
     }
     screen.say(&Row::heading());

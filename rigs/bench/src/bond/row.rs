@@ -105,12 +105,12 @@ struct Void {
 impl fmt::Display for Void {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Void { arm, turns, good, slow, apart, idle, lossy } = self;
-        write!(f, "{arm} is void: of {turns} turns {good} count, and {TURNS_MIN} are needed;")?;
+        write!(f, "{arm} is void: of {turns} turns {good} are valid, but {TURNS_MIN} are needed;")?;
         let percent = 100.0 * DROPPED_MAX;
         let reasons = [
             (lossy, format!("dropped more than {percent:.1} % at the members")),
             (slow, "had counters that took too long to read: other programs use this core".to_string()),
-            (idle, "have forwarded nothing".to_string()),
+            (idle, "forwarded nothing".to_string()),
             (apart, "had a sink that was behind: other programs use the second core".to_string()),
         ];
         let reasons = reasons.iter().filter(|(count, _)| **count > 0);
@@ -234,8 +234,8 @@ mod tests {
         let ovs = ["ovs_lb_mpps", "ovs_lb_mpps_min", "ovs_lb_mpps_max", "ovs_lb_dropped", "ovs_recirc_mpps"];
         assert_eq!(keys[5..10], ovs);
         assert_eq!((row.weir_of_ceiling, row.weir_of_ovs_lb), (Some(0.5), None));
-        let why =
-            "ovs_lb is void: of 6 turns 0 count, and 5 are needed; 6 dropped more than 0.1 % at the members";
+        let why = "ovs_lb is void: of 6 turns 0 are valid, but 5 are needed; 6 dropped more than 0.1 % \
+             at the members";
         assert_eq!(row.void.iter().map(Void::to_string).collect::<Vec<_>>(), [why]);
         assert!(row.to_string().ends_with(why), "{row}");
         assert!(!rounds.suffice());
@@ -252,11 +252,11 @@ mod tests {
         }
         let row = Row::new(1, &rounds).to_string();
         for part in [
-            "weir is void: of 6 turns 1 count",
+            "weir is void: of 6 turns 1 are valid",
             "1 dropped more than 0.1 %",
             "2 had counters that took too long to read",
             "1 had a sink that was behind",
-            "1 have forwarded nothing",
+            "1 forwarded nothing",
         ] {
             assert!(row.contains(part), "{row}");
         }

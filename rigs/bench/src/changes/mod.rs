@@ -173,7 +173,7 @@ pub fn run(entries: u32, only: &[String], say: impl Fn(&dyn Display) -> Result<(
     let mut run = Run::begin(false)?;
     let session = Session::start(&mut run, entries)?;
     let rate = session.find_rate()?;
-    say(&format_args!("{entries} entries; {:.2} Mpps without loss, of which 80 % come", rate / 1e6))?;
+    say(&format_args!("{entries} entries; {:.2} Mpps without loss, 80 % of which is sent", rate / 1e6))?;
     say(&"phase      lost (control)  p99.99 us (wall)  longest us  event late ms      per s  core lost ms")?;
     let mut phases = Vec::new();
     for (name, work) in PHASES {

@@ -32,7 +32,7 @@ pub fn age(session: &Session) -> Result<f64> {
     };
     let before = flows()?;
     if before == 0 {
-        bail!("the flows have aged before their phase: the daemon took too long to start");
+        bail!("the flows expired before their phase: the daemon took too long to start");
     }
     let gone = session.interrupt.wait(PATIENCE, || {
         session.interrupt.sleep(PHASE / 10)?;
@@ -100,11 +100,11 @@ pub fn reload(session: &Session) -> Result<f64> {
     let generation = |answer: Result<Value>| answer.ok().and_then(|answer| answer["generation"].as_u64());
     let before = generation(session.weir.show("generation")).context("generation")?;
     // A reload that takes longer than its client waits continues without it.
-    let told = session.weir.ask(&json!({ "command": "reload" }));
+    let reply = session.weir.ask(&json!({ "command": "reload" }));
     let swapped =
         || Ok(generation(session.weir.show("generation")).is_some_and(|generation| generation > before));
-    if told.is_err() && !session.interrupt.wait(PATIENCE, swapped)? {
-        return told.map(|_| 0.0);
+    if reply.is_err() && !session.interrupt.wait(PATIENCE, swapped)? {
+        return reply.map(|_| 0.0);
     }
     Ok(f64::from(session.entries))
 }

@@ -99,11 +99,11 @@ pub fn measure(changes: u32) -> Result<Value> {
     let (core, socket) = (setting.other.to_string(), weir.socket().to_string_lossy().into_owned());
     let mut probe = far.command(&weir::program()?);
     probe.args(["bench", "arm", "--core", &core, "changes", "f0", &socket, &changes.to_string()]);
-    let told = probe.output().context("the far end does not start")?;
-    ensure!(told.status.success(), "the far end: {}", String::from_utf8_lossy(&told.stderr).trim());
+    let finished = probe.output().context("the far end does not start")?;
+    ensure!(finished.status.success(), "the far end: {}", String::from_utf8_lossy(&finished.stderr).trim());
     weir.stop(&mut run)?;
-    let text = String::from_utf8_lossy(&told.stdout);
-    let last = text.lines().last().context("the far end said nothing")?;
+    let text = String::from_utf8_lossy(&finished.stdout);
+    let last = text.lines().last().context("the far end printed nothing")?;
     serde_json::from_str(last).with_context(|| format!("the far end said `{last}`"))
 }
 
@@ -362,11 +362,11 @@ impl Far {
         (self.watch, self.seen) = (Some(watch), None);
         let request = format!("{what} dns b{back_end}");
         let command = json!({ "command": "app", "app": "lb", "request": request });
-        let (told, begun) = channel();
+        let (finished, begun) = channel();
         std::thread::scope(|scope| -> Result<Duration> {
             let socket = &probe.socket;
             let asked = scope.spawn(move || {
-                let _ = told.send(Instant::now());
+                let _ = finished.send(Instant::now());
                 weir::ask(socket, &command)
             });
             self.carry(rate, PATIENCE, |far| far.seen.is_some())?;

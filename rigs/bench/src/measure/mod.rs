@@ -93,7 +93,7 @@ fn run_plan(plan: &Plan, say: Say<'_>) -> Result<Value> {
     let Size { flows, packets, rounds } = plan.size;
     say(&format_args!(
         "{flows} flows, intervals of {packets} packets in bursts of {}, aggregator of {} KiB, median of \
-         {rounds} rounds, ns of processor time a packet",
+         {rounds} rounds, ns of processor time per packet",
         round::BURST,
         AGGREGATOR >> 10
     ))?;
@@ -222,7 +222,7 @@ fn line(name: &str, pure: Reading, aggregated: Reading) -> String {
 /// one.
 fn aggregator_alone(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<Value>)> {
     let (mut policies, mut search) = (Vec::new(), Vec::new());
-    say(&"the aggregator alone, 13 byte keys: ns (evictions a packet); tags one by one")?;
+    say(&"the aggregator alone, 13 byte keys: ns (evictions per packet); tags one by one")?;
     for skew in plan.zipf {
         let packets = Traffic::Zipf(*skew).packets(plan.size, 1, FIVE_TUPLES.of);
         let mut arms: Vec<Make<'_, 2>> = Vec::new();
@@ -258,9 +258,7 @@ fn flow_radar_search(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
         Box::new(|| Box::new(Aggregated::new(aggregator::<2, Vectors>(POLICY, Gate::default()), sketch()))),
     ];
     let readings = measure(&packets, plan.size.rounds, &arms);
-    say(
-        &"FlowRadar, zipf 1.1, 13 byte keys, by how the aggregator finds a tag: ns (the paper: 4 byte keys)",
-    )?;
+    say(&"FlowRadar, zipf 1.1, 13 byte keys, by the aggregator's tag search: ns (the paper: 4 byte keys)")?;
     let mut rows = Vec::new();
     for ((search, paper_ns), reading) in paper::FLOW_RADAR_SEARCH.into_iter().zip(&readings) {
         let ns = reading.ns.median;
@@ -302,7 +300,7 @@ fn accuracy_rows(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<String>)>
     let interval = accuracy::interval(plan.size);
     let heavy = accuracy::heavy(&interval, plan.size.rounds)?;
     say(&format_args!(
-        "heavy flows (from {} % of all packets on) of 600 KB, zipf {MIDDLE}: F1, ARE of their sizes, ns a \
+        "heavy flows (from {} % of all packets on) of 600 KB, zipf {MIDDLE}: F1, ARE of their sizes, ns per \
          packet",
         accuracy::HEAVY * 100.0
     ))?;
@@ -312,7 +310,7 @@ fn accuracy_rows(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<String>)>
     let lost = accuracy::lost(&heavy);
     lost.iter().chain(&rivals::left_out()).try_for_each(|sentence| say(sentence))?;
     let others = accuracy::others(&interval, plan.size)?;
-    say(&"everything else of 600 KB, beside the exact truth")?;
+    say(&"everything else of 600 KB, compared with the exact values")?;
     for row in &others {
         let text = |key: &str| row[key].as_str().unwrap_or_default().to_string();
         let value = row["value"].as_f64().unwrap_or(f64::NAN);
@@ -337,7 +335,7 @@ mod tests {
     /// Checks the fields that scripts read, and that no number is missing.
     #[test]
     fn a_tiny_run_holds_the_stable_fields() {
-        let results = run_plan(&TINY, &mut |_| Ok(())).expect("nothing is asked of the machine");
+        let results = run_plan(&TINY, &mut |_| Ok(())).expect("nothing depends on the machine");
         let solutions = results["solutions"].as_array().expect("rows");
         // Four kinds of traffic with 13-byte keys; at two skews, keys of 4 bytes (no pairs), 8 and 37.
         assert_eq!(solutions.len(), 4 * 9 + 2 * (8 + 9 + 9));

@@ -80,9 +80,9 @@ pub fn rivals() -> Vec<&'static str> {
 /// Returns a sentence about the missing rival, if any.
 pub fn left_out() -> Option<String> {
     #[cfg(feature = "dpdk")]
-    return eal().err().map(|why| format!("{MEMBER} is left out: {why}"));
+    return eal().err().map(|why| format!("{MEMBER} is omitted: {why}"));
     #[cfg(not(feature = "dpdk"))]
-    Some("rte_member is left out: this weir is built without DPDK (feature `dpdk`)".into())
+    Some("rte_member is omitted: this weir is built without DPDK (feature `dpdk`)".into())
 }
 
 /// Creates one of [`rivals`], empty, for `keys` keys in `bytes` bytes by its own accounting.

@@ -82,7 +82,7 @@ impl Bed {
                     && shown["pods"].as_array().is_some_and(|pods| !pods.is_empty()))
             };
             if !interrupt.wait(PATIENCE, works)? {
-                bail!("weir's programs are not at work: {}", daemon.app(APP, "show")?);
+                bail!("weir's programs are not active: {}", daemon.app(APP, "show")?);
             }
         }
         Ok(bed)

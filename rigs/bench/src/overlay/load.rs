@@ -276,7 +276,7 @@ fn arrived(socket: &UdpSocket) -> Result<u64> {
             return Ok(u64::from_be_bytes(count));
         }
     }
-    bail!("nobody says how many packets have arrived")
+    bail!("no count of arrived packets")
 }
 
 /// Counts the 64-byte packets of one flow that arrived, and the nanoseconds that the processor spent in

@@ -152,6 +152,6 @@ mod tests {
         assert_eq!(softirq_ns(&answer), 250.0);
         let stream = TESTS.iter().find(|test| test.name == "tcp_stream").expect("a test");
         assert_eq!(value(stream, &json!({ "count": 1_000_000_000_u64, "ns": 1_000_000_000_u64 })), 8.0);
-        assert!(value(&TESTS[0], &json!({})).is_nan(), "who gives no answer has no rate");
+        assert!(value(&TESTS[0], &json!({})).is_nan(), "an arm without answers has no rate");
     }
 }

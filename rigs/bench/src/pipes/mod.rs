@@ -34,7 +34,7 @@ const FLOWS: u32 = 10_000;
 pub fn run(only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Vec<Value>>> {
     let path = std::env::var_os(VARIABLE);
     let binary = path.as_ref().and_then(|path| std::fs::canonicalize(path).ok().filter(|_| !path.is_empty()));
-    let why = obstacle().or_else(|| binary.is_none().then(|| format!("{VARIABLE} names no program")));
+    let why = obstacle().or_else(|| binary.is_none().then(|| format!("{VARIABLE} does not name a program")));
     let (None, Some(binary)) = (&why, binary) else {
         say(&format_args!("pipes: not measured, {}", why.unwrap_or_default()))?;
         return Ok(None);
@@ -42,7 +42,7 @@ pub fn run(only: &[String], say: impl Fn(&dyn Display) -> Result<()>) -> Result<
     let interrupt = Interrupt::on_signals()?;
     let pages = HugePages::reserve(HUGE_MIB as usize + swx::MEBIBYTES as usize);
     if !pages.enough {
-        bail!("there are not enough huge pages to be had");
+        bail!("not enough huge pages are available");
     }
     say(&"net_pcap to net_null: Mpps of processor time, median (min - max)")?;
     let mut rows = Vec::new();

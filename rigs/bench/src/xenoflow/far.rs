@@ -140,7 +140,7 @@ impl Ends {
     fn arrived(&self) -> Result<u64> {
         let table = std::fs::read_to_string("/proc/net/dev").context("/proc/net/dev")?;
         let line = table.lines().find_map(|line| line.trim().strip_prefix(&self.name)?.strip_prefix(':'));
-        let line = line.with_context(|| format!("there is no interface `{}` here", self.name))?;
+        let line = line.with_context(|| format!("there is no interface `{}`", self.name))?;
         Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
     }
 

@@ -132,9 +132,13 @@ impl Bench {
         std::fs::write(&file, format!("{{\"backends\":[{}]}}\n", BACK_ENDS[..back_ends].join(",")))?;
         let mut import = Command::new(weir::program()?);
         import.args(["import", "xenoflow"]).arg(&file).args(["--in", "w0", "--out", "w1"]);
-        let told = import.output().context("weir import does not start")?;
-        ensure!(told.status.success(), "weir import: {}", String::from_utf8_lossy(&told.stderr).trim());
-        let yaml = String::from_utf8_lossy(&told.stdout);
+        let finished = import.output().context("weir import does not start")?;
+        ensure!(
+            finished.status.success(),
+            "weir import: {}",
+            String::from_utf8_lossy(&finished.stderr).trim()
+        );
+        let yaml = String::from_utf8_lossy(&finished.stdout);
         Ok(format!("workers: [{}]\nbusy: true\n{yaml}", self.setting.core))
     }
 
@@ -146,9 +150,13 @@ impl Bench {
         let mut far = self.far.command(&weir::program()?);
         far.args(["bench", "arm", "--core", &self.setting.other.to_string(), "far", from, to]);
         far.args(["--even", &even.to_string(), "--millis", &millis.to_string(), "--rates", &rates.join(",")]);
-        let told = far.output().context("the far end does not start")?;
-        ensure!(told.status.success(), "the far end: {}", String::from_utf8_lossy(&told.stderr).trim());
-        let text = String::from_utf8_lossy(&told.stdout);
+        let finished = far.output().context("the far end does not start")?;
+        ensure!(
+            finished.status.success(),
+            "the far end: {}",
+            String::from_utf8_lossy(&finished.stderr).trim()
+        );
+        let text = String::from_utf8_lossy(&finished.stdout);
         serde_json::from_str(text.trim()).with_context(|| format!("the far end said `{text}`"))
     }
 }

@@ -95,7 +95,7 @@ fn perform(
 ) -> Result<Vec<Phase>> {
     screen.say("inside -- weir == two links, then four == Open vSwitch -- outside");
     if !kernel::maps_bound_sockets() {
-        screen.say("this kernel cannot hand sockets over (Linux 6.4): a takeover opens them anew");
+        screen.say("this kernel cannot hand sockets over (needs Linux 6.4): a takeover reopens them");
     }
     let topology = Topology::build(run)?;
     let partner = Partner::start(run, &topology, interrupt)?;
@@ -111,7 +111,7 @@ fn perform(
     lab.cut_and_mend()?;
     lab.remove_and_add()?;
     lab.fall_silent()?;
-    lab.lead_elsewhere("a link has another key", "br0")?;
+    lab.lead_elsewhere("a link has a different key", "br0")?;
     lab.lead_elsewhere("a link leads to another system", "br1")?;
     lab.speak_otherwise()?;
     lab.restart_partner()?;
@@ -218,7 +218,7 @@ impl Lab<'_> {
         for _ in 0..self.options.cuts {
             self.through_timed(&mut removed, |lab, stream| {
                 lab.node.command("disable p2")?;
-                lab.settled("the member's leave", stream, |bond| bond.buckets_of(2) == 0)
+                lab.settled("the member's removal", stream, |bond| bond.buckets_of(2) == 0)
             })?;
             self.through_timed(&mut added, |lab, stream| {
                 lab.node.command("enable p2")?;
@@ -248,7 +248,7 @@ impl Lab<'_> {
     fn lead_elsewhere(&mut self, name: &str, bridge: &str) -> Result<()> {
         self.during(name, Promise::Back, |lab, stream| {
             lab.partner.take_out(LINKS, bridge)?;
-            lab.wait_in(stream, "the link to be left", |bond| !bond.uses(LINKS))
+            lab.wait_in(stream, "removal of the link", |bond| !bond.uses(LINKS))
         })?;
         self.partner.take_in(LINKS)?;
         self.wait_for("four members", |bond| bond.enabled() == LINKS)
@@ -280,9 +280,9 @@ impl Lab<'_> {
 
     /// All links must leave the bond and be aggregated again, which takes the 2 s that IEEE 802.1AX requires.
     fn change_key(&mut self) -> Result<()> {
-        self.during("the partner has another key", Promise::Back, |lab, stream| {
+        self.during("the partner has a different key", Promise::Back, |lab, stream| {
             lab.partner.rekey()?;
-            lab.wait_in(stream, "the members to be left", |bond| bond.enabled() == 0)?;
+            lab.wait_in(stream, "removal of the members", |bond| bond.enabled() == 0)?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
         })
     }
@@ -300,7 +300,7 @@ impl Lab<'_> {
     fn take_over(&mut self) -> Result<()> {
         let limit = if kernel::maps_bound_sockets() { TAKEOVER } else { TAKEOVER_ANEW };
         let elsewhere = Promise::Elsewhere { within: self.interrupt.limit(limit) };
-        self.during("another weir takes over", elsewhere, |lab, stream| {
+        self.during("another weir is taking over", elsewhere, |lab, stream| {
             lab.node.succeed(lab.run, &lab.topology, lab.interrupt)?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
         })
@@ -320,7 +320,7 @@ impl Lab<'_> {
             &format!("a probed partner falls silent{within}"),
             Promise::Elsewhere { within: self.interrupt.limit(UNANSWERED) },
         );
-        let mut speaks = Phase::new(&format!("the probed partner speaks again{within}"), Promise::Nothing);
+        let mut speaks = Phase::new(&format!("the probed partner answers again{within}"), Promise::Nothing);
         for _ in 0..self.options.cuts {
             let link = self.node.bond()?.active().context("no member is active")?;
             self.through(&mut silent, |lab, stream| {

@@ -66,7 +66,7 @@ impl Phase {
 
     /// Adds the stream of one event, and the number of buckets that moved while in use during it.
     pub fn add(&mut self, tally: &Tally, moved_busy: u64) {
-        self.needs(tally.sent > tally.lost, || format!("of {} packets none arrived", tally.sent));
+        self.needs(tally.sent > tally.lost, || format!("none of {} packets arrived", tally.sent));
         self.tally.add(tally);
         self.moved_busy += moved_busy;
     }
@@ -243,7 +243,7 @@ mod tests {
         for (sent, lost) in [(0, 0), (9, 9)] {
             let mut phase = Phase::new("x", Promise::Back);
             phase.add(&Tally { sent, ..tally(lost, 0) }, 0);
-            assert_eq!(phase.reasons(), [format!("this shows nothing: of {sent} packets none arrived")]);
+            assert_eq!(phase.reasons(), [format!("this shows nothing: none of {sent} packets arrived")]);
         }
         let mut phase = Phase::new("x", Promise::Elsewhere { within: Duration::from_millis(10) });
         phase.recovered(Some(0.0));

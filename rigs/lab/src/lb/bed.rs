@@ -109,7 +109,7 @@ impl Bed {
     pub fn wait_until_left(&self, back_end: &str, interrupt: &Interrupt) -> Result<()> {
         let held = || self.counts().held.get(back_end).copied().unwrap_or_default();
         if !interrupt.wait(PATIENCE, || Ok(held() == 0))? {
-            bail!("{} flows stay at {back_end}", held());
+            bail!("{} flows remain on {back_end}", held());
         }
         Ok(())
     }

@@ -141,10 +141,10 @@ impl Load {
         for Client { program, name, process, output } in self.clients {
             run.interrupt(process, self.patience)?;
             let text = fs::read_to_string(&output)?;
-            let told = || format!("{name} said nothing: {text} {}", run.last_words(&name));
+            let failure = || format!("{name} printed nothing: {text} {}", run.last_words(&name));
             let count = match program {
-                "wrk" => wrk_count(&text).with_context(told)?,
-                "dnsperf" => dnsperf_count(&text).with_context(told)?,
+                "wrk" => wrk_count(&text).with_context(failure)?,
+                "dnsperf" => dnsperf_count(&text).with_context(failure)?,
                 _ => curl_count(&text, &mut tally.answered),
             };
             tally.add(program, count);

@@ -59,8 +59,8 @@ pub struct Options {
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
-    let seconds = text.parse().map_err(|_| "a number of seconds is wanted, such as 2".to_string())?;
-    if (0.2..=600.0).contains(&seconds) { Ok(seconds) } else { Err("0.2 to 600 are possible".to_string()) }
+    let seconds = text.parse().map_err(|_| "expected a number of seconds, such as 2".to_string())?;
+    if (0.2..=600.0).contains(&seconds) { Ok(seconds) } else { Err("write 0.2 to 600".to_string()) }
 }
 
 /// Runs the lab. Succeeds if every phase succeeds.
@@ -81,7 +81,7 @@ fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Res
     let mut run = options.common.begin()?;
     let bed = Bed::start(&mut run, options, interrupt)?;
     screen.say(&format!(
-        "two clients -- switch -- weir, four back ends ({}): {} connections and flows that stay; wrk, \
+        "two clients -- switch -- weir, four back ends ({}): {} persistent connections and flows; wrk, \
          dnsperf, curl",
         options.mode.word(),
         bed.flows()

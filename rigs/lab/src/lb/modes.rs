@@ -27,15 +27,15 @@ pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>
     let (network, slowdown) = (&stage.bed.network, stage.interrupt.slowdown());
     let names = network.back_ends.each_ref().map(|host| host.name);
     // All clients and both IP versions at once.
-    let told = thread::scope(|scope| {
+    let results = thread::scope(|scope| {
         let start = |family, client| scope.spawn(move || ask(client, (family, slowdown), REQUESTS, queries));
         let of = |family| network.clients.each_ref().map(|client| start(family, client));
         [0, 1].map(of).map(|clients| clients.map(thread::ScopedJoinHandle::join))
     });
     let mut phases = Vec::new();
-    for (told, version) in told.into_iter().zip(FAMILIES) {
+    for (results, version) in results.into_iter().zip(FAMILIES) {
         let (mut tally, mut faults) = (Tally::default(), Vec::new());
-        for one in told {
+        for one in results {
             match one {
                 Ok(Ok(one)) => tally.join(one),
                 Ok(Err(error)) => faults.push(error.to_string()),

@@ -108,7 +108,7 @@ impl Phase {
         phase.must(broken == 0, format!("{broken} flows broke or moved"));
         let held: u64 = phase.counts.held.values().sum();
         phase.needs(phase.counts.requests > 0, "nothing was asked");
-        phase.needs(held > 0, "no flow stays, so none could move or break");
+        phase.needs(held > 0, "there are no persistent flows, so none could move or break");
         phase
     }
 
@@ -276,9 +276,9 @@ fn drain(stage: &mut Stage<'_>) -> Result<Phase> {
     let seen = stage.during(|_| Ok(()))?;
     let mut phase = stage.judge(seen).without_failures().with_new_at("b2");
     let new = phase.new_at("b1");
-    phase.must(new == 0, format!("{new} new flows at b1, which is drained"));
+    phase.must(new == 0, format!("{new} new flows on drained b1"));
     let held = phase.counts.held.get("b1").copied().unwrap_or_default();
-    phase.needs(held > 0, "b1 has no flows that it could keep");
+    phase.needs(held > 0, "b1 has no flows to keep");
     stage.bed.order("enable", "b1", None)?;
     stage.bed.wait_for_health("b1", "up", stage.interrupt)?;
     Ok(phase)

@@ -81,7 +81,7 @@ impl Bed {
             Ok(shown["obstacle"].is_null() && shown["pods"].as_array().is_some_and(|pods| !pods.is_empty()))
         };
         if !interrupt.wait(PATIENCE, works)? {
-            bail!("the programs are not at work at {}: {}", NAMES[at], self.show(at)?);
+            bail!("the programs are not active on {}: {}", NAMES[at], self.show(at)?);
         }
         Ok(())
     }

@@ -46,7 +46,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let chosen = chosen(&options.phases)?;
     session::check_means("overlay", &namespace::missing(&NEEDED), "./setup")?;
     if !std::fs::exists(BRIDGED).unwrap_or(false) {
-        bail!("rules of nftables do not see bridged frames here: run `modprobe br_netfilter` first");
+        bail!("nftables rules do not see bridged frames here: run `modprobe br_netfilter` first");
     }
     session::run(&options.common, |interrupt, screen| {
         let mut run = options.common.begin()?;
@@ -60,7 +60,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         }
         let ok = done.iter().all(|(_, phase)| phase.ok);
         let phases: Vec<_> = done.iter().map(|(name, phase)| phase.json(name)).collect();
-        let text = if ok { "all as it must be" } else { "not all is as it must be" }.into();
+        let text = if ok { "everything as expected" } else { "not everything is as expected" }.into();
         Ok(Outcome { ok, text, json: json!({ "ok": ok, "phases": phases }) })
     })
 }
@@ -71,7 +71,7 @@ fn chosen(wanted: &[String]) -> Result<Vec<(&'static str, phases::Perform)>> {
     let chosen: Vec<_> = phases::ALL.into_iter().filter(|(name, _)| is_wanted(name)).collect();
     premise(!chosen.is_empty(), || {
         let names = phases::ALL.map(|(name, _)| name);
-        format!("no phase begins with `{}`; there are {}", wanted.join("`, `"), names.join(", "))
+        format!("no phase begins with `{}`; the phases are {}", wanted.join("`, `"), names.join(", "))
     })?;
     Ok(chosen)
 }
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn a_lab_without_phases_does_not_succeed() {
         let error = chosen(&["no_such".into()]).expect_err("it would show nothing").to_string();
-        assert!(error.contains("no phase begins with `no_such`; there are short_way"), "{error}");
+        assert!(error.contains("no phase begins with `no_such`; the phases are short_way"), "{error}");
         assert_eq!(chosen(&[]).expect("all").len(), phases::ALL.len());
     }
 }

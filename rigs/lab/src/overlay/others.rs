@@ -129,7 +129,7 @@ pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
                 bed.wait_for_answers(&talk, 10, interrupt)?,
                 format!("no answers with offload {offload}"),
             );
-            phase.must(talk.of("name") == 41, "somebody else answers");
+            phase.must(talk.of("name") == 41, "another host answers");
             phase.add(&talk.end(run, interrupt)?);
         }
     }
@@ -153,15 +153,15 @@ pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
     foreign.args(["decap", UPLINK, "--json", "--vni", "7", "--from", "192.0.2.0/24", "--to", &node(0)]);
     let foreign = run.start("foreign", foreign.stdout(File::create(&file)?))?;
     phase.must(
-        interrupt.wait(PATIENCE, || told(bed, "runs behind ours"))?,
-        "nobody is told of the one behind",
+        interrupt.wait(PATIENCE, || is_reported(bed, "runs behind ours"))?,
+        "the program behind is not reported",
     );
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path with another program behind");
     run.kill(bed.daemons[0].process())?;
     bed.restart(run, 0, interrupt)?;
     phase.must(
-        interrupt.wait(PATIENCE, || told(bed, "runs before ours"))?,
-        "nobody is told of the one in front",
+        interrupt.wait(PATIENCE, || is_reported(bed, "runs before ours"))?,
+        "the program in front is not reported",
     );
     phase.must(bed.wait_for_fast(0, 4 * SOME, interrupt)?, "no fast path with another program in front");
     let [_, received] = bed.fast(0)?;
@@ -169,7 +169,7 @@ pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
     let counts = fs::read_to_string(&file)?;
     let counts: Value = serde_json::from_str(counts.lines().last().unwrap_or_default())?;
     let seen: u64 = counts["counts"].as_object().into_iter().flatten().filter_map(|(_, n)| n.as_u64()).sum();
-    phase.must(seen >= received, format!("the one in front has seen {seen} of {received} frames: {counts}"));
+    phase.must(seen >= received, format!("the program in front saw {seen} of {received} frames: {counts}"));
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path when it is gone");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
@@ -179,7 +179,7 @@ pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
 }
 
 /// Returns true if an event says so.
-fn told(bed: &Bed, what: &str) -> Result<bool> {
+fn is_reported(bed: &Bed, what: &str) -> Result<bool> {
     let shown = bed.show(0)?;
     let mut events = shown["events"].as_array().into_iter().flatten();
     Ok(events.any(|event| event["what"].as_str().is_some_and(|said| said.contains(what))))

@@ -128,7 +128,7 @@ fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
                 |(name, count): (&String, &Value)| (name == "seen", count.as_u64().unwrap_or_default());
             let (seen, rest): (Vec<_>, Vec<_>) = frames.map(count).partition(|(is_seen, _)| *is_seen);
             let sum = |all: &[(bool, u64)]| all.iter().map(|(_, count)| count).sum::<u64>();
-            phase.must(sum(&seen) == sum(&rest), format!("the ledger is not balanced: {shown}"));
+            phase.must(sum(&seen) == sum(&rest), format!("the ledger does not balance: {shown}"));
         }
         phase.must(shown["frames"]["sent"]["dropped"] == 0, "frames were dropped");
     }
@@ -148,7 +148,7 @@ fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
     interrupt.sleep(SETTLED)?;
     phase.misdelivered = talks[0].of("answered") - before;
     phase.must(phase.misdelivered == 0, "forbidden requests were answered");
-    phase.must(bed.fast(1)?[1] == received, "the tunnel has nothing to do with it");
+    phase.must(bed.fast(1)?[1] == received, "the tunnel is not involved");
     bed.topology.allow(1)?;
     phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "allowed requests are not answered");
     phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no fast path again");
@@ -259,7 +259,7 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let refused = bed.cleanup(0).err().map(|error| format!("{error:#}")).unwrap_or_default();
-    phase.must(refused.contains("end it first"), format!("cleanup beside a daemon: {refused}"));
+    phase.must(refused.contains("stop it first"), format!("cleanup beside a daemon: {refused}"));
     run.kill(bed.daemons[0].process())?;
     for talk in &talks {
         phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers any more");

@@ -153,9 +153,9 @@ fn shown_flows(bed: &Bed) -> Result<u64> {
 /// Waits until all flows have expired and their counts are measured, and checks the sums.
 fn settled(bed: &Bed, phase: &mut Phase, interrupt: &Interrupt) -> Result<Seen> {
     let gone = || Ok(bed.daemons[0].show("flows")?["live"] == 0);
-    phase.must(interrupt.wait(PATIENCE, gone)?, "idle flows do not go");
+    phase.must(interrupt.wait(PATIENCE, gone)?, "idle flows do not expire");
     let complete = || Seen::look(bed).map(|seen| seen.measured().0 == seen.given());
-    phase.must(interrupt.wait(PATIENCE, complete)?, "what flows have given is not measured");
+    phase.must(interrupt.wait(PATIENCE, complete)?, "what flows reported is not measured");
     let seen = Seen::look(bed)?;
     let (fast, given) = (seen.fast(), seen.given());
     phase.must(given == fast, format!("{given} packets in records, {fast} by the fast path"));

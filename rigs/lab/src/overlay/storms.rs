@@ -112,7 +112,7 @@ pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
     let before = bed.answers.of("answered");
     interrupt.sleep(SETTLED)?;
     phase.misdelivered = bed.answers.of("answered") - before;
-    phase.must(phase.misdelivered == 0, "forgotten flows went on");
+    phase.must(phase.misdelivered == 0, "forgotten flows continued");
     bed.topology.allow(0)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
     phase.add(&udp.end(run, interrupt)?);

@@ -316,7 +316,7 @@ impl Talk {
     pub fn answer(run: &mut Run, at: &Namespace, address: &str, name: u64) -> Result<Talk> {
         let log = run.folder().join(format!("answer-{name}.json"));
         if log.exists() {
-            bail!("{} belongs to another that answers", log.display());
+            bail!("{} belongs to another responder", log.display());
         }
         let mut command = at.command(&weir::program()?);
         command.args(["lab", "talk", "answer", address, &name.to_string()]).arg(&log).stdout(Stdio::null());

@@ -162,7 +162,7 @@ pub fn read_samples(file: &Path, conditions: [u32; 2]) -> Result<Vec<Sample>> {
 /// # Errors
 /// The file cannot be written, or a sample has no flows.
 pub fn add_samples(file: &Path, samples: &[Sample], conditions: [u32; 2]) -> Result<()> {
-    ensure!(samples.iter().all(|sample| !sample.flow_ms.is_empty()), "a run has flows");
+    ensure!(samples.iter().all(|sample| !sample.flow_ms.is_empty()), "a run needs flows");
     let lines: String = samples.iter().map(|sample| format!("{}\n", sample.json(conditions))).collect();
     let mut out = fs::OpenOptions::new().append(true).create(true).open(file)?;
     out.write_all(lines.as_bytes()).with_context(|| file.display().to_string())

@@ -94,7 +94,7 @@ impl Reload {
     #[must_use]
     pub fn text(self) -> String {
         let Reload { entries, seconds, moves } = self;
-        format!("a reload of {entries} entries, {seconds:.1} s: {moves} moves because of it")
+        format!("a reload of {entries} entries, {seconds:.1} s: it caused {moves} moves")
     }
 
     /// The result as JSON. This format is stable.
@@ -198,7 +198,7 @@ impl Bed {
             outages.extend(outages_ms(&sent, &received));
         }
         premise(cuts == 0 || !outages.is_empty(), || {
-            format!("{cuts} links were cut, and no flow has lost a packet")
+            format!("{cuts} links were cut, but no flow lost a packet")
         })?;
         Ok(sorted(outages))
     }
@@ -220,7 +220,7 @@ impl Bed {
         let after = self.nodes.moves()?;
         let (_, received) = stream.end(run, interrupt)?;
         carried("the stream during the reload", received.len() as f64)?;
-        ensure!(after.steered > before.steered, "the reload has begun the app anew: {before:?}, {after:?}");
+        ensure!(after.steered > before.steered, "the reload restarted the app: {before:?}, {after:?}");
         Ok(Reload { entries, seconds: time.as_secs_f64(), moves: after.forced - before.forced })
     }
 
@@ -274,6 +274,6 @@ mod tests {
         assert_eq!(of(&plan), [1; 3]);
         plan.arms.truncate(1);
         plan.faithful_runs = 9;
-        assert_eq!(of(&plan), [1; 3], "nobody runs nine times");
+        assert_eq!(of(&plan), [1; 3], "no arm runs nine times");
     }
 }

@@ -106,7 +106,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             bed.stop(&mut run)?;
         }
         let rows: Vec<_> = rows.iter().map(|row| row.json(ELEPHANT_PERCENT)).collect();
-        let text = "Times are of the last of all flows, in milliseconds.".into();
+        let text = "Times are until the last flow has finished, in milliseconds.".into();
         Ok(Outcome {
             ok: true,
             text,

@@ -251,7 +251,7 @@ impl Twin {
         let all: Vec<u16> = self.members.keys().copied().collect();
         prop_assert!(
             stood_in.is_empty() || self.worst(&modest, &all) > 1,
-            "a stand-in was moved that nobody needed"
+            "a stand-in was moved without need"
         );
         let rehomed: Vec<u32> = differences(before[1], after[1]).iter().map(|change| change.0).collect();
         prop_assert_eq!(rehomed, of(before[1], member));
@@ -273,7 +273,7 @@ impl Twin {
             prop_assert_eq!(before, after);
             return Ok(());
         }
-        prop_assert!(self.worst(after[1], &all) <= 1, "homes are further than a bucket from the shares");
+        prop_assert!(self.worst(after[1], &all) <= 1, "homes differ from the shares by more than a bucket");
         prop_assert!(all.iter().all(|member| self.members[member].0 > 0 || !after[1].contains(member)));
         let fewer = |member: &u16| of(before[1], *member).len().saturating_sub(of(after[1], *member).len());
         let homeless = of(before[1], NO_TARGET).len();
@@ -290,7 +290,7 @@ impl Twin {
         }
         prop_assert!(
             modest == after[1] || self.worst(&modest, &all) > 1,
-            "moves between others that nobody needed"
+            "unneeded moves between other members"
         );
         Ok(())
     }
@@ -324,7 +324,7 @@ fn run(events: impl Iterator<Item = TwinEvent>, equal: bool) -> Result<(), TestC
     }
     let all: Vec<u16> = twin.members.keys().copied().collect();
     prop_assert_eq!(twin.living().len(), all.iter().filter(|member| twin.members[member].0 > 0).count());
-    prop_assert!(twin.worst(assignment.slots(), &all) <= 1, "uneven in the end");
+    prop_assert!(twin.worst(assignment.slots(), &all) <= 1, "unbalanced at the end");
     Ok(())
 }
 

@@ -75,7 +75,7 @@ fn a_flood_of_bad_pdus_is_four_lines_and_two_a_minute() {
         net.run(10 * MS);
     }
     assert_eq!(lines, 2 * (4 + 1), "two kinds, four at once, and one more within this minute");
-    assert!(kept_back > 2900, "each line says how many it stands for: {kept_back}");
+    assert!(kept_back > 2900, "each line says how many it represents: {kept_back}");
     assert!(net.all_work());
 }
 
@@ -94,7 +94,7 @@ fn never_more_than_three_lacpdus_in_a_second() {
     let times: Vec<u64> = net.ends[0].pdus(1).iter().map(|pdu| pdu.0).collect();
     assert_eq!(most_in_a_second(&times), 3);
     assert!(times.len() > 25, "and not fewer than that: {}", times.len());
-    assert!(net.run_until(7 * SEC, Net::all_work).is_some(), "what was held back is said in the end");
+    assert!(net.run_until(7 * SEC, Net::all_work).is_some(), "suppressed lines are reported at the end");
 }
 
 #[test]

@@ -121,9 +121,9 @@ fn a_cut_link_expires_defaults_and_comes_back() {
     for end in [0, 1] {
         assert_eq!(net.states(end, 1), ("current", "distributing"));
         // Up, down and up again; collecting alone on the way up is reported too.
-        let told: Vec<_> = net.ends[end].changes.iter().filter(|change| change.1 == 1).collect();
-        assert_eq!(told.iter().filter(|change| change.3).count(), 2);
-        assert_eq!(told.iter().filter(|change| !change.2).count(), 1);
+        let announced: Vec<_> = net.ends[end].changes.iter().filter(|change| change.1 == 1).collect();
+        assert_eq!(announced.iter().filter(|change| change.3).count(), 2);
+        assert_eq!(announced.iter().filter(|change| !change.2).count(), 1);
     }
 }
 
@@ -175,7 +175,7 @@ fn carrier_of_one_end_only() {
     assert!(counters.refused(Refusal::LinkDown) >= 1);
     assert!(net.ends[0].reports.is_empty());
     net.run(SEC);
-    assert_eq!(net.ends[1].used[&1], (false, false), "the other end hears nothing for 3 s");
+    assert_eq!(net.ends[1].used[&1], (false, false), "the other end receives nothing for 3 s");
     net.carrier(0, 1, true);
     assert!(net.run_until(3 * SEC, Net::all_work).is_some());
 }
@@ -253,7 +253,7 @@ fn a_change_of_rate_breaks_nothing() {
     net.cut(0, true);
     assert!(
         net.run_until(3 * SEC, |net| !net.works(0, 1) && !net.works(1, 1)).is_some(),
-        "fast it is at the end"
+        "it is fast at the end"
     );
 }
 
@@ -341,7 +341,7 @@ fn members_come_and_go() {
     net.step(0, Event::Remove { member: 2 });
     assert_eq!(net.ends[0].used[&2], (false, false));
     net.run(MS);
-    assert_eq!(net.ends[1].used[&2], (false, false), "the partner is told");
+    assert_eq!(net.ends[1].used[&2], (false, false), "the partner is notified");
     net.run(10 * SEC);
     assert!(net.link_works(0) && net.link_works(2));
     for end in &net.ends {
@@ -417,15 +417,11 @@ fn fallback_is_said_once_every_link_that_is_up_is_silent() {
     assert_eq!(net.ends[0].negotiation, Negotiation::Configured, "a partner has 3 s to speak");
     net.run(200 * MS);
     assert_eq!(net.ends[0].negotiation, Negotiation::Fallback);
-    assert_eq!(net.ends[1].negotiation, Negotiation::Configured, "only who is told to");
+    assert_eq!(net.ends[1].negotiation, Negotiation::Configured, "only when asked to");
     net.carrier(0, 2, false);
     assert_eq!(net.ends[0].negotiation, Negotiation::Fallback);
     net.carrier(0, 1, false);
-    assert_eq!(
-        net.ends[0].negotiation,
-        Negotiation::Configured,
-        "without a link there is nothing to fall back on"
-    );
+    assert_eq!(net.ends[0].negotiation, Negotiation::Configured, "without a link there is no fallback");
     net.carrier(0, 1, true);
     net.cut(0, false);
     net.run(1100 * MS);
@@ -489,7 +485,7 @@ fn two_ends_of_which_none_speaks_first_are_not_in_sync() {
     assert_eq!(net.ends[0].changes, []);
     assert!(
         with_partner(config(1), |pdu| pdu.actor.state = State(0x3e)).works(0, 1),
-        "we speak, and it knows"
+        "we send LACPDUs, and it receives them"
     );
     let unaware = |pdu: &mut LacpPdu| {
         pdu.actor.state = State(0x3e);
@@ -549,7 +545,7 @@ fn second_in_sync_with_open_vswitch() -> Net {
     open_vswitch(&mut net, 2, ours);
     in_sync_with_open_vswitch(&mut net, 1);
     assert!(net.works(0, 2));
-    assert_eq!(net.states(0, 1), ("current", "collecting"), "it takes what comes, and sends nothing yet");
+    assert_eq!(net.states(0, 1), ("current", "collecting"), "it receives, but does not yet send");
     assert_eq!(net.ends[0].used[&1], (true, false));
     net
 }

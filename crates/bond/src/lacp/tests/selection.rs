@@ -100,7 +100,7 @@ fn stable_stays_and_the_others_move_to_what_is_better() {
         net.run(5 * SEC);
         net.connect((0, settings(2)), (2, settings(2)));
         net.run(5 * SEC);
-        assert_eq!(used(&net, 0), [1], "{policy:?} does not leave for what is as good");
+        assert_eq!(used(&net, 0), [1], "{policy:?} does not switch to an equally good partner");
         net.connect((0, settings(3)), (2, settings(3)));
         net.run(5 * SEC);
         assert_eq!(used(&net, 0), expected, "{policy:?}");
@@ -130,7 +130,7 @@ fn fewer_than_min_links_are_not_used() {
     assert_eq!(
         used(&net, 1),
         [1],
-        "who takes nothing is sent nothing, but for the link where that cannot be said"
+        "a member that does not collect is sent nothing, except on the link that cannot signal it"
     );
     net.carrier(0, 1, true);
     net.run(4 * SEC);

@@ -175,11 +175,11 @@ impl Net {
             }
             Action::Member { member, collecting, distributing } => {
                 let before = at.used.insert(member, (collecting, distributing)).unwrap_or_default();
-                assert_ne!(before, (collecting, distributing), "only changes are told");
+                assert_ne!(before, (collecting, distributing), "only changes are reported");
                 at.changes.push((now, member, collecting, distributing));
             }
             Action::Negotiation(negotiation) => {
-                assert_ne!(at.negotiation, negotiation, "only changes are told");
+                assert_ne!(at.negotiation, negotiation, "only changes are reported");
                 at.negotiation = negotiation;
             }
             Action::Report { member, notice, .. } => at.reports.push((now, member, notice)),

@@ -32,19 +32,19 @@ fn clients_are_addresses_or_prefixes() {
 #[test]
 fn what_does_not_go_with_affinity_is_told() {
     for (keys, message) in [
-        ("affinity: client", "`affinity` is not `client`"),
+        ("affinity: client", "`affinity` cannot be `client`"),
         ("affinity: { ipv4: 33 }", "from 0 to 32, not `33`"),
         ("affinity: { ipv6: 129 }", "from 0 to 128, not `129`"),
         ("affinity: { bits: 24 }", "bits"),
         ("affinity: { timeout: soon }", "`timeout` cannot be `soon`"),
         ("affinity: { timeout: 11d }", "at most 10 days"),
-        ("affinity: { timeout: 1h }\n      stateless: true", "without flows, no client is remembered"),
+        ("affinity: { timeout: 1h }\n      stateless: true", "without flows, clients are not remembered"),
         ("affinity: [source]", "a list"),
-        ("affinity: source\n      scheduler: round_robin", "this service's `scheduler` does not"),
-        ("affinity: source\n      scheduler: least_connections", "this service's `scheduler` does not"),
-        ("affinity: source\n      scheduler: katran", "this service's `scheduler` does not"),
-        ("affinity: source\n      by: source", "`by` chooses already"),
-        ("affinity: source\n      by: src/0.0.0.1", "`by` chooses already"),
+        ("affinity: source\n      scheduler: round_robin", "so `scheduler` has no effect"),
+        ("affinity: source\n      scheduler: least_connections", "so `scheduler` has no effect"),
+        ("affinity: source\n      scheduler: katran", "so `scheduler` has no effect"),
+        ("affinity: source\n      by: source", "`by` already selects"),
+        ("affinity: source\n      by: src/0.0.0.1", "`by` already selects"),
     ] {
         let loaded = loaded(keys);
         let said = loaded.report.to_string();

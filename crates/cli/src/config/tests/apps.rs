@@ -7,7 +7,8 @@ fn a_port_of_an_app_has_the_apps_root() {
     // Whether or not this machine has the interface.
     let plan = plan(&example("lb-dns").replace("xdp: eth0", "xdp: eth0, mac: 02:00:00:00:00:01"));
     assert_eq!(plan.program.ports[0].root, plan.program.pipe_named("lb"));
-    let what = "two services, fragments and ICMP errors of both, questions and pings for their address";
+    let what = "rules for two services, the fragments and ICMP errors of both, and neighbour requests and \
+        pings for their address";
     assert_eq!(plan.take(PortId(0)).unwrap().len(), 8, "{what}");
     assert_eq!(plan.program.counters[0], "lb/dns/b1");
 }
@@ -37,41 +38,41 @@ fn each_error_of_an_app_has_its_place() {
             "`socket` is missing: the unix socket where its clients connect",
         ),
         ("external: { socket: s }", "{ socket", "`name` is missing"),
-        ("external: { name: p0, socket: s }", "p0", "`p0` is the name of a port already"),
-        ("external: { name: a, socket: s }", "a, socket", "`a` is the name of a pipe already"),
-        ("external: { name: g, socket: s }", "g, socket", "`g` is the name of a group already"),
+        ("external: { name: p0, socket: s }", "p0", "`p0` is already the name of a port"),
+        ("external: { name: a, socket: s }", "a, socket", "`a` is already the name of a pipe"),
+        ("external: { name: g, socket: s }", "g, socket", "`g` is already the name of a group"),
         (
             "external: { name: lb, socket: s }",
             "lb, socket",
-            "`lb` is the name of the load balancer's pipe already",
+            "`lb` is already the name of the load balancer's pipe",
         ),
-        ("external: { name: drop, socket: s }", "drop", "`drop` is a word of the language, not a name"),
+        ("external: { name: drop, socket: s }", "drop", "`drop` is a reserved word, not a name"),
         (
             "external: { name: x, socket: s }, external: { name: y, socket: t }",
             "external: { name: y",
-            "`external` is here twice",
+            "`external` appears twice",
         ),
         (
             "external: { name: x, socket: s } }, { external: { name: x, socket: t }",
             "x, socket: t",
-            "`x` is the name of another app already",
+            "`x` is already the name of another app",
         ),
         (
             "external: { name: x, socket: s } }, { external: { name: y, socket: s }",
             "s } }]",
-            "this is the socket of app `x` already",
+            "app `x` already uses this socket",
         ),
         (
             "external: { name: x, socket: /run/weir/weir.sock }",
             "/run/weir",
-            "this is the socket of the daemon already",
+            "the daemon already uses this socket",
         ),
         ("external: { name: x, socket: \"\" }", "\"\"", "the path names no file"),
         ("external: { name: x, socket: /run/ }", "/run/", "the path names no file"),
         (
             &format!("external: {{ name: x, socket: {long} }}"),
             "/aaa",
-            "the path has 108 bytes and a socket's path 107 at most",
+            "the path has 108 bytes, but a socket path has at most 107",
         ),
         ("external: { name: x, socket: s, clients: 9 }", "clients", "there is no key `clients` here"),
         ("extrenal: { name: x, socket: s }", "extrenal", "there is no app `extrenal`"),

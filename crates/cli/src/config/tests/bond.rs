@@ -46,7 +46,7 @@ fn a_bond_has_defaults() {
 /// Every key of a bond, and its result.
 #[test]
 fn a_bond_is_what_it_says() {
-    let told = plan(&with_bonds(
+    let outcome = plan(&with_bonds(
         "{ bond: { name: b, mode: balance_tcp, members: [{ port: p1, weight: 3, lacp_priority: 7, lacp_key: \
             9 }, p2], \
          root: a, buckets: 1024, hash: { basis: 5, headers: inner }, primary: p2, reselect: failure, \
@@ -59,7 +59,7 @@ fn a_bond_is_what_it_says() {
          system_priority: 3, \
          system_id: 02:00:00:00:00:77, key: 4, min_links: 2, select: count, fallback: true } } }",
     ));
-    let bond = &bonds(&told)[0];
+    let bond = &bonds(&outcome)[0];
     let first = &bond.members[0];
     assert_eq!(
         (first.weight, first.priority, first.key, bond.members[1].weight),
@@ -84,7 +84,7 @@ fn a_bond_is_what_it_says() {
     let lacp = bond.lacp.as_ref().unwrap();
     assert_eq!((lacp.system.priority, lacp.system.mac[5], lacp.key, lacp.min_links), (3, 0x77, 4, 2));
     assert!(!lacp.active && lacp.fallback && lacp.rate == Rate::Slow && lacp.policy == Policy::Count);
-    assert_eq!((bond.elephants, told.program.pipe_named("b/hash").is_some()), (4, true));
+    assert_eq!((bond.elephants, outcome.program.pipe_named("b/hash").is_some()), (4, true));
     assert!(!bond.rss);
 }
 
@@ -112,20 +112,20 @@ const ERRORS: &[(&str, &str, &str)] = &[
     ("mode: static, members: [p1]", "{ mode", "`name` is missing"),
     ("name: b, members: [p1]", "{ name", "`mode` is missing"),
     ("name: b, mode: static", "{ name", "`members` is missing"),
-    ("name: a, mode: static, members: [p1]", "a, mode", "`a` is the name of a pipe already"),
-    ("name: p1, mode: static, members: [p1]", "p1, mode", "`p1` is the name of a port already"),
-    ("name: drop, mode: static, members: [p1]", "drop", "`drop` is a word of the language"),
-    ("GOOD } }, { bond: { GOOD", "b, mode: static, members: [p1, p2] } }]", "two bonds are called so"),
+    ("name: a, mode: static, members: [p1]", "a, mode", "`a` is already the name of a pipe"),
+    ("name: p1, mode: static, members: [p1]", "p1, mode", "`p1` is already the name of a port"),
+    ("name: drop, mode: static, members: [p1]", "drop", "`drop` is a reserved word"),
+    ("GOOD } }, { bond: { GOOD", "b, mode: static, members: [p1, p2] } }]", "two bonds have this name"),
     (
         "GOOD } }, { bond: { name: c, mode: static, members: [p0, p2]",
         "p2] } }]",
-        "port `p2` is a member of bond `b`",
+        "port `p2` is already a member of bond `b`",
     ),
-    ("name: b, mode: static, members: [p1, p1]", "p1] }", "port `p1` is a member of bond `b` already"),
+    ("name: b, mode: static, members: [p1, p1]", "p1] }", "port `p1` is already a member of bond `b`"),
     ("name: b, mode: static, members: [p1, p9]", "p9", "there is no port `p9`"),
     ("name: b, mode: static, members: [{ port: p1, wieght: 1 }]", "wieght", "there is no key `wieght` here"),
     ("name: b, mode: static, members: []", "b, mode", "bond `b` has no members"),
-    ("name: b, mode: static, members: p1", "p1 }", "a list of ports is wanted here"),
+    ("name: b, mode: static, members: p1", "p1 }", "expected a list of ports"),
     ("name: b, mode: ballance_slb, members: [p1]", "ballance_slb", "`mode` cannot be `ballance_slb`"),
     (
         "name: b, mode: static, members: [{ port: p1, weight: 0 }, { port: p2, weight: 0 }]",
@@ -135,33 +135,33 @@ const ERRORS: &[(&str, &str, &str)] = &[
     (
         "name: b, mode: static, members: [{ port: p1, weight: 65536 }]",
         "65536",
-        "`weight` is a whole number from 0 to 65535",
+        "`weight` must be a whole number from 0 to 65535",
     ),
     ("name: b, mode: balance_tcp, members: [p1]", "b, mode", "bond `b` needs `lacp`"),
-    ("GOOD, lacp: {}", "b, mode", "`mode: static` is without LACP"),
+    ("GOOD, lacp: {}", "b, mode", "`mode: static` does not use LACP"),
     ("GOOD, inside: p0, root: a", "a } }]", "frames from the members go to `inside` or to a `root`"),
-    ("GOOD, inside: p1", "p1, p2", "port `p1` is a member, and cannot be the inside too"),
+    ("GOOD, inside: p1", "p1, p2", "port `p1` is a member, so it cannot also be `inside`"),
     ("GOOD, inside: p7", "p7", "there is no port `p7`"),
     ("GOOD, root: c", "c }", "there is no pipe `c`"),
     ("GOOD, buckets: 100", "b, mode", "100 buckets for 2 members: write a power of two"),
     ("GOOD, buckets: 1", "b, mode", "1 buckets for 2 members"),
-    ("GOOD, buckets: 131072", "131072", "`buckets` is a whole number from 1 to 65536"),
-    ("GOOD, primary: p0", "b, mode", "`primary: p0` is no member"),
+    ("GOOD, buckets: 131072", "131072", "`buckets` must be a whole number from 1 to 65536"),
+    ("GOOD, primary: p0", "b, mode", "`primary: p0` is not a member"),
     ("GOOD, reselect: alwys", "alwys", "`reselect` cannot be `alwys`"),
-    ("GOOD, hash: { basis: x }", "x }", "`basis` is a whole number from 0"),
+    ("GOOD, hash: { basis: x }", "x }", "`basis` must be a whole number from 0"),
     ("GOOD, hash: { headers: both }", "both", "`headers` cannot be `both`"),
     ("GOOD, hash: rrs", "rrs", "`hash` (`rss`, or a mapping of `basis` and `headers`) cannot be `rrs`"),
     (
         "name: b, mode: balance_slb, members: [p1], hash: rss",
         "b, mode",
-        "`hash: rss` has no part in `mode: balance_slb`",
+        "`hash: rss` has no effect in `mode: balance_slb`",
     ),
     ("GOOD, updelay: 2h", "2h", "an hour at most"),
     ("GOOD, downdelay: 5", "5 }", "`downdelay` cannot be `5`"),
     ("GOOD, rebalance: { every: 1s }", "every", "there is no key `every` here"),
-    ("GOOD, rebalance: { budget: 0 }", "0 }", "`budget` is a whole number from 1 to 65536"),
-    ("GOOD, rebalance: { elephants: 65 }", "65 }", "`elephants` is a whole number from 0 to 64"),
-    ("GOOD, rebalance: { elephants: some }", "some", "`elephants` is a whole number from 0 to 64"),
+    ("GOOD, rebalance: { budget: 0 }", "0 }", "`budget` must be a whole number from 1 to 65536"),
+    ("GOOD, rebalance: { elephants: 65 }", "65 }", "`elephants` must be a whole number from 0 to 64"),
+    ("GOOD, rebalance: { elephants: some }", "some", "`elephants` must be a whole number from 0 to 64"),
     (
         "GOOD, rebalance: { elephants: 1, interval: never }",
         "b, mode",
@@ -175,28 +175,28 @@ const ERRORS: &[(&str, &str, &str)] = &[
     (
         "name: b, mode: balance_slb, members: [p1], rebalance: { elephants: 1 }",
         "b, mode",
-        "`mode: balance_slb` pins no elephants: only `balance_tcp` and `static`",
+        "`mode: balance_slb` cannot pin elephants: only `balance_tcp` and `static`",
     ),
     (
         "name: b, mode: active_backup, members: [p1], rebalance: { elephants: 1 }",
         "b, mode",
-        "`mode: active_backup` pins no elephants",
+        "`mode: active_backup` cannot pin elephants",
     ),
     (
         "name: b, mode: round_robin, members: [p1], rebalance: { elephants: 1 }",
         "b, mode",
-        "`mode: round_robin` pins no elephants",
+        "`mode: round_robin` cannot pin elephants",
     ),
     (
         "name: b, mode: broadcast, members: [p1], rebalance: { elephants: 1 }",
         "b, mode",
-        "`mode: broadcast` pins no elephants",
+        "`mode: broadcast` cannot pin elephants",
     ),
     ("GOOD, probe: {}", "{} }", "`targets` is missing"),
-    ("GOOD, probe: { targets: [] }", "[] }", "1 to 16 addresses can be asked"),
+    ("GOOD, probe: { targets: [] }", "[] }", "write 1 to 16 addresses"),
     ("GOOD, probe: { targets: [eth0] }", "eth0", "`eth0` is not an IP address"),
     ("GOOD, probe: { targets: [192.0.2.1], source: \"::1\" }", "\"::1\"", "`::1` is not an IPv4 address"),
-    ("GOOD, learnt_max: 0", "0 }", "`learnt_max` is a whole number from 1 to 65536"),
+    ("GOOD, learnt_max: 0", "0 }", "`learnt_max` must be a whole number from 1 to 65536"),
     ("GOOD, announce: [x]", "x]", "`x` is not an IP address"),
     ("GOOD, primry: p1", "primry", "there is no key `primry` here"),
     ("TCP, lacp: { mode: on }", "on }", "`mode` cannot be `on`"),
@@ -205,14 +205,14 @@ const ERRORS: &[(&str, &str, &str)] = &[
     (
         "TCP, lacp: { system_id: 01:00:00:00:00:01 }",
         "01:00:00:00:00:01",
-        "`01:00:00:00:00:01` is not the address of a station",
+        "`01:00:00:00:00:01` is not a unicast address",
     ),
     (
         "TCP, lacp: { system_id: 00:00:00:00:00:00 }",
         "00:00:00:00:00:00",
-        "`00:00:00:00:00:00` is not the address of a station",
+        "`00:00:00:00:00:00` is not a unicast address",
     ),
-    ("TCP, lacp: { key: 65536 }", "65536", "`key` is a whole number from 0 to 65535"),
+    ("TCP, lacp: { key: 65536 }", "65536", "`key` must be a whole number from 0 to 65535"),
     ("TCP, lacp: { min_link: 1 }", "min_link", "there is no key `min_link` here"),
 ];
 
@@ -242,10 +242,7 @@ fn members_of_a_bond_carry_the_same_frames() {
     let problems = weir_bond::problems(&[bond]);
     assert_eq!(problems.len(), 1);
     assert_eq!(problems[0].0, origin);
-    assert!(
-        problems[0].1.to_string().starts_with("the MTU of `p1` is 1500 and that of `p2` 1400"),
-        "{problems:?}"
-    );
+    assert!(problems[0].1.to_string().starts_with("`p1` has MTU 1500 but `p2` has 1400"), "{problems:?}");
 }
 
 #[test]
@@ -257,7 +254,7 @@ fn a_bond_has_64_members_at_most() {
     let declared: String = ports.iter().map(|port| format!("{port}: {{ mem: }}, ")).collect();
     let text = |bonds: &str| format!("ports: {{ {declared} }}\napps: [{bonds}]\n");
     assert!(read("t", &text(&members(""))).plan.is_some());
-    assert!(wrong(&text(&members(", m0")))[0].contains("a bond has 64 members at most"));
+    assert!(wrong(&text(&members(", m0")))[0].contains("a bond has at most 64 members"));
 }
 
 /// A load balancer over a bond, and forwards to other places.
@@ -271,11 +268,11 @@ fn a_service_stands_on_a_bond_that_leads_nowhere_else() {
     assert_eq!(inward.forward, Forward::Pipe(good.program.pipe_named("lb").unwrap()));
     assert_eq!(good.program.ports[1].root, good.program.pipe_named("b/slow"));
     for more in [", inside: p0", ", root: a"] {
-        let told = wrong(&with_bonds(&(bond(more) + lb)));
-        assert_eq!(told.len(), 1, "{told:?}");
+        let outcome = wrong(&with_bonds(&(bond(more) + lb)));
+        assert_eq!(outcome.len(), 1, "{outcome:?}");
         assert!(
-            told[0].starts_with("3:24: error: bond `b` sends what comes in to its `inside` or `root`"),
-            "{told:?}"
+            outcome[0].starts_with("3:24: error: bond `b` sends incoming frames to its `inside` or `root`"),
+            "{outcome:?}"
         );
     }
 }
@@ -327,12 +324,12 @@ fn an_entry_of_a_bond_is_one_of_each_member() {
     assert!(constant[0].contains("match `port` per entry"), "{constant:?}");
     for text in ["{ match: { port: b, udp.dport: 53 }, counter: c }", "{ match: { port: b, udp.dport: 53 } }"]
     {
-        let told = match text.contains("counter") {
+        let outcome = match text.contains("counter") {
             true => entry(&expanded.program, &expanded.attachments, "a", text).unwrap_err().to_string(),
             false => entry_key(&expanded.program, &expanded.attachments, "a", text).unwrap_err().to_string(),
         };
-        assert!(told.starts_with("entry:1:18: error: `b` is a bond: at run time"), "{told}");
-        assert!(told.contains("names one of its members, p1, p2"), "{told}");
+        assert!(outcome.starts_with("entry:1:18: error: `b` is a bond: at run time"), "{outcome}");
+        assert!(outcome.contains("names one of its members, p1, p2"), "{outcome}");
     }
 }
 

@@ -36,9 +36,9 @@ fn a_back_end_that_cannot_be_resolved_is_refused() {
     };
     let eth0 = "xdp: eth0";
     for (back_end, message) in [
-        ("weight: 1", "a back end needs `ip`, whose MAC address is found out, or `mac`"),
+        ("weight: 1", "a back end needs `mac`, or `ip` so that its MAC address can be resolved"),
         ("ip: 10.0.0.11, address: 10.0.0.12", "`ip` and `address` (10.0.0.12) mean the same"),
-        ("ip: 10.0.0.11, mac: 02:00:00:00:00:11, gateway: 10.0.0.1", "`mac` says already where"),
+        ("ip: 10.0.0.11, mac: 02:00:00:00:00:11, gateway: 10.0.0.1", "`mac` already says where"),
         ("ip: 224.0.0.1", "224.0.0.1 has no MAC address"),
         ("ip: 10.0.0.11, gateway: ten", "an IP address"),
     ] {

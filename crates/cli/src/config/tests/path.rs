@@ -25,29 +25,29 @@ fn a_path_app_at_a_port_leads_its_ports() {
 
 #[test]
 fn what_a_path_app_at_a_port_lacks_is_said_where_it_is() {
-    let told = |from: &str, to: &str| {
+    let outcome = |from: &str, to: &str| {
         assert!(GOOD.contains(from), "{from}");
         wrong(&with(&GOOD.replace(from, to))).join("\n")
     };
     let said = [
-        (("[10.0.0.2]", "[]"), "no peers: name the underlay address of one remote node at least"),
+        (("[10.0.0.2]", "[]"), "no peers: name the underlay address of at least one remote node"),
         (("[10.0.0.2]", "[10.0.0.2, 10.0.0.2]"), "10.0.0.2 is listed twice"),
         (("port: p0", "port: p9"), "there is no port `p9`"),
-        (("input: p1", "input: p0"), "`p0` is the port towards the fabric already"),
+        (("input: p1", "input: p0"), "`p0` is already the port towards the fabric"),
         (("input: p1", "scheme: letflow"), "`scheme` cannot be `letflow`"),
         (("input: p1", "uplink: eth0"), "`uplink` goes with `uplink`, not with `port`"),
-        (("input: p1", "ports: [7], sources: 50000-60000"), "`ports` says which ports are paths"),
+        (("input: p1", "ports: [7], sources: 50000-60000"), "`ports` lists the ports that are paths"),
         (("input: p1", "sources: 50000-50001"), "this range of ports cannot be used"),
         (("input: p1", "ports: [7, 7]"), "7 is listed twice"),
-        (("input: p1", "ports: []"), "1 to 16 ports can be paths"),
+        (("input: p1", "ports: []"), "write 1 to 16 ports"),
         (("input: p1", "key: abc"), "a key has 32 hexadecimal digits"),
         (("port: p0, input: p1", "port: p1"), "the MAC address of port `p1` is not known here"),
         (("local: 10.0.0.1, ", ""), "`local` is missing"),
         (("next_hop: 02:00:00:00:00:02, ", ""), "`next_hop` is missing"),
     ];
     for ((from, to), what) in said {
-        let told = told(from, to);
-        assert!(told.starts_with("2:") && told.contains(what), "{what}: {told}");
+        let outcome = outcome(from, to);
+        assert!(outcome.starts_with("2:") && outcome.contains(what), "{what}: {outcome}");
     }
     let uplink =
         |peers: &str| wrong(&format!("apps: [{{ path: {{ name: f, uplink: u, peers: {peers} }} }}]\n"));

@@ -2,7 +2,7 @@
 //! for, when it began and was last seen, its state, what it keeps, and its address and port from a NAT pool.
 //! Counts stay: the process that ends sends them to its collector.
 //!
-//! Guarantees: everything read is validated, whoever wrote it; a flow that cannot continue is not entered.
+//! Guarantees: all input is validated, regardless of its writer; a flow that cannot continue is not entered.
 
 use super::Flows;
 use crate::pipes::lookup::NO_ROW;

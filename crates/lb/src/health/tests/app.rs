@@ -144,9 +144,9 @@ impl HealthRig {
         own.map(|((_, target), weight)| (*target, *weight)).collect()
     }
 
-    pub fn told(&self, back_end: &str) -> (String, String) {
-        let told = self.app_board().of("web", back_end);
-        (told.health.to_string(), told.reason)
+    pub fn condition(&self, back_end: &str) -> (String, String) {
+        let condition = self.app_board().of("web", back_end);
+        (condition.health.to_string(), condition.reason)
     }
 
     fn app_board(&self) -> HealthPublisher {
@@ -157,16 +157,16 @@ impl HealthRig {
 #[test]
 fn a_back_end_that_dies_loses_its_weight_and_gets_it_back() {
     let mut rig = HealthRig::new(health(&[("web", &[1, 2, 3])], Fail::All));
-    assert_eq!(rig.told("b1"), ("unknown".into(), "no check has ended yet".into()));
+    assert_eq!(rig.condition("b1"), ("unknown".into(), "no check has finished yet".into()));
     rig.run(2000);
     assert_eq!(rig.changed(), []);
-    assert_eq!(rig.told("b1"), ("up".into(), String::new()));
+    assert_eq!(rig.condition("b1"), ("up".into(), String::new()));
     rig.broken.push(2);
     rig.run(3900);
     assert_eq!(rig.changed(), [], "two bad checks are not three");
     rig.run(6000);
     assert_eq!(rig.changed(), [(1, 0)]);
-    assert_eq!(rig.told("b2"), ("down".into(), "refused".into()));
+    assert_eq!(rig.condition("b2"), ("down".into(), "refused".into()));
     assert_eq!(App::first_weights(&rig.app), [("lb/web".to_string(), "b2".to_string(), 0)]);
     rig.broken.clear();
     rig.run(9000);
@@ -187,7 +187,7 @@ fn a_check_that_only_drains_ends_no_flow() {
     rig.broken.push(1);
     rig.run(8000);
     assert_eq!(rig.changed(), [(0, 0)]);
-    assert_eq!(rig.told("b1"), ("draining".into(), "refused".into()));
+    assert_eq!(rig.condition("b1"), ("draining".into(), "refused".into()));
     assert!(rig.said.contains(&"b1 of web gets no new flows: refused".to_string()), "{:?}", rig.said);
     // If all of them fail, `fail` decides as usual.
     rig.broken.push(2);
@@ -195,7 +195,7 @@ fn a_check_that_only_drains_ends_no_flow() {
     assert_eq!(rig.changed(), []);
     rig.broken.clear();
     rig.run(30_000);
-    assert_eq!((rig.changed(), rig.told("b1").0), (vec![], "up".into()));
+    assert_eq!((rig.changed(), rig.condition("b1").0), (vec![], "up".into()));
 }
 
 #[test]
@@ -245,25 +245,25 @@ fn an_operator_drains_maintains_and_weighs() {
     let mut rig = HealthRig::new(health(&[("web", &[1, 2])], Fail::All));
     rig.run(2000);
     assert_eq!(rig.request("drain web b1"), Ok(json!("b1 of web gets no new flows")));
-    assert_eq!((rig.changed(), rig.told("b1").0), (vec![(0, 0)], "draining".to_string()));
+    assert_eq!((rig.changed(), rig.condition("b1").0), (vec![(0, 0)], "draining".to_string()));
     rig.broken.push(2);
     rig.run(8000);
-    assert_eq!(rig.changed(), [(0, 0)], "b2 is the only one that may get anything");
+    assert_eq!(rig.changed(), [(0, 0)], "only b2 may get packets");
     rig.request("maintenance web b1").unwrap();
     let before = rig.asked.iter().filter(|(_, server)| *server == 1).count();
     rig.run(18_000);
     assert_eq!(rig.asked.iter().filter(|(_, server)| *server == 1).count(), before, "it is not checked");
     rig.request("enable web b1").unwrap();
-    assert_eq!(rig.told("b1").0, "down", "until it has been checked");
+    assert_eq!(rig.condition("b1").0, "down", "until it has been checked");
     rig.run(18_001);
-    assert_eq!(rig.told("b1").0, "up");
+    assert_eq!(rig.condition("b1").0, "up");
     assert_eq!(rig.changed(), [(1, 0)]);
     assert_eq!(rig.request("weight web b1 7"), Ok(json!("the weight of b1 of web is 7")));
     assert_eq!(rig.changed(), [(0, 7), (1, 0)]);
     for (bad, part) in [
         ("drain", "a request is"),
-        ("drain api b1", "no service `api`, but web"),
-        ("drain web b9", "no back end `b9`, but b1, b2"),
+        ("drain api b1", "no service `api`; the services are web"),
+        ("drain web b9", "no back end `b9`; its back ends are b1, b2"),
         ("weight web b1 x", "from 0 to 65535, not `x`"),
         ("drain web b1 5", "a request is"),
     ] {
@@ -292,7 +292,7 @@ fn a_weight_rises_slowly() {
     seen.dedup();
     assert_eq!(seen.last(), Some(&50));
     assert!(seen.windows(2).all(|two| two[1] == two[0] + 5), "{seen:?}");
-    assert_eq!(rig.told("b1"), ("up".into(), String::new()));
+    assert_eq!(rig.condition("b1"), ("up".into(), String::new()));
 }
 
 #[test]
@@ -316,9 +316,9 @@ fn a_reload_keeps_what_is_known_and_wished() {
     rig.app.bind(&program(&new));
     rig.step(Event::Start);
     assert_eq!(rig.changed(), [(0, 0), (1, 0)]);
-    assert_eq!(rig.told("b1"), ("down".into(), "refused".into()));
-    assert_eq!(rig.told("b2").0, "draining");
-    assert_eq!(rig.told("b3").0, "unknown");
+    assert_eq!(rig.condition("b1"), ("down".into(), "refused".into()));
+    assert_eq!(rig.condition("b2").0, "draining");
+    assert_eq!(rig.condition("b3").0, "unknown");
     rig.run(5001);
     assert!(rig.asked.iter().all(|(_, server)| *server == 3), "the others are not due yet");
 }
@@ -331,7 +331,7 @@ fn an_outcome_that_nobody_waits_for_changes_nothing() {
     for id in 0..10 {
         assert_eq!(rig.step(Event::Checked { id: CheckId(id), outcome: &bad }), []);
     }
-    assert_eq!((rig.changed(), rig.told("b1").1), (vec![], String::new()));
+    assert_eq!((rig.changed(), rig.condition("b1").1), (vec![], String::new()));
 }
 
 #[test]
@@ -355,7 +355,7 @@ fn a_list_of_requests_is_carried_out_whole_or_not_at_all() {
     ] {
         let why = rig.ask(&bad).unwrap_err();
         assert!(why.contains(part), "{bad}: {why}");
-        assert_eq!((rig.changed(), rig.told("b1").0.as_str()), (vec![], "up"), "{bad}");
+        assert_eq!((rig.changed(), rig.condition("b1").0.as_str()), (vec![], "up"), "{bad}");
     }
     assert_eq!(rig.ask(&json!([drain("b1"), weight(json!(9))])), Ok(json!({ "done": 2 })));
     assert_eq!(rig.changed(), [(0, 0), (1, 9)]);

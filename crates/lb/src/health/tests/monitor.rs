@@ -59,7 +59,7 @@ fn the_first_outcome_decides_and_then_several_in_a_row() {
 #[test]
 fn it_says_why() {
     let reason = |outcomes: &[bool]| monitor_after(times(), outcomes).reason();
-    assert_eq!(reason(&[]), "no check has ended yet");
+    assert_eq!(reason(&[]), "no check has finished yet");
     assert_eq!(reason(&[true]), "");
     assert_eq!(reason(&[true, false]), "1 of 3 bad checks: refused");
     assert_eq!(reason(&[false]), "refused");

@@ -70,9 +70,9 @@ fn a_back_end_that_answers_nobody_loses_new_flows_before_its_check_fails() {
     assert_eq!(world.is_out(), NONE);
     world.run(7000, &[1]);
     assert_eq!(world.is_out(), [1], "within 3 s");
-    let (state, why) = world.rig.told("b2");
+    let (state, why) = world.rig.condition("b2");
     assert_eq!(state, "suspect");
-    assert!(why.ends_with("new flows within 2000 ms had no answer"), "{why}");
+    assert!(why.ends_with("new flows within 2000 ms got no answer"), "{why}");
     let at =
         world.rig.said.iter().position(|said| said.starts_with("b2 of web gets no new flows: ")).unwrap();
     assert_eq!(world.rig.levels[at], Level::Warning);
@@ -87,7 +87,7 @@ fn a_back_end_that_answers_nobody_loses_new_flows_before_its_check_fails() {
     assert!(out * STEP_MS >= 10_000, "{out}");
     // It answers again.
     world.run(40_000, &[]);
-    assert_eq!((world.is_out(), world.rig.told("b2").0), (vec![], "up".to_string()));
+    assert_eq!((world.is_out(), world.rig.condition("b2").0), (vec![], "up".to_string()));
     assert!(world.rig.said.contains(&"b2 of web may get new flows again".to_string()));
 }
 
@@ -155,7 +155,7 @@ fn a_suspect_gets_flows_when_no_other_is_up() {
     world.run(7000, &[1]);
     world.rig.request("maintenance web b1").unwrap();
     assert_eq!(world.is_out(), [0], "b2 is suspect and gets flows");
-    assert_eq!(world.rig.told("b2").0, "suspect");
+    assert_eq!(world.rig.condition("b2").0, "suspect");
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_reload_keeps_it() {
         rig
     };
     let mut rig = next(passive(&[1, 2], 60_000), world.rig.app);
-    assert_eq!((rig.changed(), rig.told("b2").0), (vec![(1, 0)], "suspect".to_string()));
+    assert_eq!((rig.changed(), rig.condition("b2").0), (vec![(1, 0)], "suspect".to_string()));
     rig.run(20_000);
     assert_eq!(rig.changed(), []);
     let mut without = passive(&[1, 2], 60_000);

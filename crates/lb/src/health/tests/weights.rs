@@ -31,9 +31,9 @@ fn what_an_operator_takes_away_stays_away() {
         assert_eq!(weights(&all, fail), (vec![0, 0], false));
     }
     let unknown = [member(Standing::NoNeighbour, 0, 1), member(Standing::Down, 0, 1)];
-    assert_eq!(weights(&unknown, Fail::All), (vec![0, 1], true), "nothing can be sent to nobody");
+    assert_eq!(weights(&unknown, Fail::All), (vec![0, 1], true), "nothing is sent when there is no back end");
     let zero = [member(Standing::Down, 0, 0), member(Standing::Up, 0, 0)];
-    assert_eq!(weights(&zero, Fail::All), (vec![0, 0], false), "nothing is configured for anybody");
+    assert_eq!(weights(&zero, Fail::All), (vec![0, 0], false), "no back end has a configured weight");
 }
 
 #[test]

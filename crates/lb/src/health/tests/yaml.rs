@@ -129,12 +129,12 @@ fn passive_checks_need_flows_of_tcp() {
         assert_eq!(report.errors(), 1, "{report}");
         report.to_string()
     };
-    let wanted = "a service that keeps no flows does not know which SYNs stay unanswered";
+    let wanted = "a service that keeps no flows cannot know which SYNs stay unanswered";
     assert!(refused(Service { stateless: true, ..service(&["b1"]) }).contains(wanted));
     assert!(refused(Service { by: By::Source, ..service(&["b1"]) }).contains(wanted));
     let mut udp = service(&["b1"]);
     udp.addresses[0].protocol = 17;
-    assert!(refused(udp).contains("`passive` counts SYNs of TCP, which this service does not have"));
+    assert!(refused(udp).contains("`passive` counts TCP SYNs, but this service has no TCP"));
 }
 
 #[test]
@@ -175,11 +175,11 @@ fn what_is_wrong_is_told_with_its_place() {
         ("check: { type: udp, payload: 0x1 }", "pairs of hexadecimal digits"),
         ("check: { type: tcp, interval: 1ms }", "`interval` is from 10ms to 1h"),
         ("check: { type: tcp, timeout: never }", "`timeout` is from 1ms to 60s"),
-        ("check: { type: tcp, rise: 0 }", "`rise` is a whole number from 1 to 100"),
+        ("check: { type: tcp, rise: 0 }", "`rise` must be a whole number from 1 to 100"),
         ("check: { type: tcp, jitter: 60% }", "between 0 and 50%"),
         ("check: { type: tcp, speed: 3 }", "there is no key `speed`"),
         ("fail: open", "`fail` cannot be `open`"),
-        ("passive: { unanswered: 1 }", "`unanswered` is a whole number from 2 to"),
+        ("passive: { unanswered: 1 }", "`unanswered` must be a whole number from 2 to"),
         ("passive: { share: 0 }", "`share` is between 1% and 100%"),
         ("passive: { within: 1ms }", "`within` is from 100ms to 60s"),
         ("passive: { for: never }", "`for` is from 1s to 1h"),
@@ -203,7 +203,7 @@ fn a_check_needs_an_address() {
     let mut report = Report::new("weir.yaml", text);
     let node = raw::parse(text, &mut report).unwrap();
     let _ = read(&[(&node, service(&["b1"]))], &[], &mut report);
-    assert!(report.to_string().contains("0.0.0.0 is not the address of a server"), "{report}");
+    assert!(report.to_string().contains("0.0.0.0 is not a server address"), "{report}");
 }
 
 #[test]
@@ -248,9 +248,9 @@ fn what_is_wrong_with_the_way_is_said() {
     for (check, why) in [
         ("via: service", "`via: service` needs an address that answers are sent to"),
         ("from: 10.0.0.9", "`from` is for checks that take the service's own path"),
-        ("via: service, from: 224.0.0.9", "224.0.0.9 is not the address of a host"),
-        ("via: service, from: [10.0.0.9, 10.0.0.8]", "one source address of each version of IP is enough"),
-        ("via: service, from: \"2001:db8::9\"", "service `web` has no VIP of the version of IP of `from`"),
+        ("via: service, from: 224.0.0.9", "224.0.0.9 is not a host address"),
+        ("via: service, from: [10.0.0.9, 10.0.0.8]", "write at most one source address per IP version"),
+        ("via: service, from: \"2001:db8::9\"", "service `web` has no VIP of the same IP version as `from`"),
         ("via: tunnel", "`via`"),
     ] {
         let said = wrong(check);

@@ -23,8 +23,8 @@ fn sender(to: SocketAddr, tcp: bool) -> Sender {
 }
 
 fn counts(sender: &Sender) -> (u64, u64) {
-    let told = sender.told.export();
-    (told.sent, told.lost)
+    let tally = sender.tally.export();
+    (tally.sent, tally.lost)
 }
 
 #[test]

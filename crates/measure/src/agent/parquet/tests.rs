@@ -49,8 +49,8 @@ fn batch(records: u64) -> Vec<Given> {
     (0..records).map(given).collect()
 }
 
-fn told(files: &Files) -> (u64, u64, bool) {
-    let Export { sent, lost, works } = files.told.export();
+fn tally(files: &Files) -> (u64, u64, bool) {
+    let Export { sent, lost, works } = files.tally.export();
     (sent, lost, works)
 }
 
@@ -60,7 +60,7 @@ fn a_file_has_its_name_when_it_is_whole() {
     let mut files = folder.files(1 << 30);
     files.send(batch(100));
     assert!(folder.names().iter().all(|name| name.ends_with(".parquet.part")), "{:?}", folder.names());
-    assert_eq!(told(&files), (0, 0, true));
+    assert_eq!(tally(&files), (0, 0, true));
     // It is due.
     files.file.as_mut().unwrap().until = Instant::now();
     files.tend();
@@ -68,7 +68,7 @@ fn a_file_has_its_name_when_it_is_whole() {
     files.end();
     let names = folder.names();
     assert!(names.len() == 2 && names.iter().all(|name| name.ends_with(".parquet")), "{names:?}");
-    assert_eq!(told(&files), (105, 0, true));
+    assert_eq!(tally(&files), (105, 0, true));
     let bytes = std::fs::read(folder.0.join(&names[0])).unwrap();
     assert_eq!((&bytes[..4], &bytes[bytes.len() - 4..]), (&b"PAR1"[..], &b"PAR1"[..]));
 }
@@ -81,7 +81,7 @@ fn a_file_that_is_large_enough_is_followed_by_another() {
     files.end();
     let names = folder.names();
     assert!(names.len() > 3, "{names:?}");
-    assert_eq!(told(&files), (20_000, 0, true));
+    assert_eq!(tally(&files), (20_000, 0, true));
 }
 
 #[test]
@@ -91,12 +91,12 @@ fn without_its_folder_records_are_counted_until_it_is_there() {
     files.to.directory = folder.0.join("not/yet");
     files.send(batch(10));
     files.send(batch(10));
-    assert_eq!(told(&files), (0, 20, false));
+    assert_eq!(tally(&files), (0, 20, false));
     std::fs::create_dir_all(&files.to.directory).unwrap();
     files.down.0 = Instant::now();
     files.send(batch(10));
     files.end();
-    assert_eq!(told(&files), (10, 20, true));
+    assert_eq!(tally(&files), (10, 20, true));
 }
 
 #[test]
@@ -107,8 +107,8 @@ fn a_file_that_cannot_be_written_is_given_up_and_counted() {
     // A full disk.
     files.file.as_mut().unwrap().file.fill_disk();
     files.send(batch(10_000));
-    assert_eq!(told(&files), (0, 10_000, false));
+    assert_eq!(tally(&files), (0, 10_000, false));
     assert_eq!((files.file.is_none(), folder.names()), (true, Vec::new()));
     files.send(batch(1));
-    assert_eq!(told(&files), (0, 10_001, false));
+    assert_eq!(tally(&files), (0, 10_001, false));
 }

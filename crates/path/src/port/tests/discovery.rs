@@ -26,7 +26,7 @@ fn exactly_the_paths_of_a_fabric_are_found_and_used() {
     for spines in [2, 3, 4, 7, 8, 12, 16] {
         let mut rig = Rig::spines(spines);
         let early: Vec<u16> = (0..64).map(|flow| rig.send(flow)).collect();
-        assert!(early.iter().all(|port| *port >= 49_152), "nobody waits for discovery");
+        assert!(early.iter().all(|port| *port >= 49_152), "traffic does not wait for discovery");
         rig.run_with(64, 3 * SEC);
         let mut found = links(&mut rig);
         found.sort_unstable();
@@ -45,7 +45,7 @@ fn a_single_path_may_hide_links_so_flows_stay_spread_until_others_are_found() {
     for _ in 0..2 {
         rig.run_with(64, 8 * SEC);
         let state = rig.show()["nodes"][0]["state"].as_str().unwrap_or_default().to_string();
-        assert!(state.starts_with("one path, so traffic goes by ECMP"), "{state}");
+        assert!(state.starts_with("one path, so traffic uses ECMP"), "{state}");
         assert!(state.ends_with("; 16 of 16 ports answer"), "{state}");
         let used: BTreeSet<u16> = (0..200).map(|flow| rig.send(flow)).collect();
         assert_eq!(used.len(), 16);
@@ -65,7 +65,7 @@ fn a_fabric_that_changes_is_followed() {
     let before = links(&mut rig);
     let ports: Vec<u16> = (0..64).map(|flow| rig.send(flow)).collect();
     rig.run_with(64, 6 * SEC);
-    assert_eq!(links(&mut rig), before, "another survey of the same fabric changes no path");
+    assert_eq!(links(&mut rig), before, "surveying the same fabric again changes no path");
     let same = (0..64).filter(|flow| rig.send(*flow) == ports[*flow as usize]).count();
     assert_eq!(same, 64, "and no flow");
     rig.links.truncate(4);
@@ -97,7 +97,11 @@ fn where_routers_are_silent_ports_are_taken_for_paths() {
     rig.is_silent = true;
     rig.run_with(64, 6 * SEC);
     let state = rig.show()["nodes"][0]["state"].as_str().unwrap_or_default().to_string();
-    assert_eq!(state, "routers do not say who they are: 16 ports are taken for paths; 16 of 16 paths answer");
+    assert_eq!(
+        state,
+        "routers do not identify themselves: 16 ports are assumed to be paths; 16 of 16 paths \
+        answer"
+    );
     assert!(rig.refused.is_empty() && rig.count("expired") == 0);
 }
 
@@ -120,7 +124,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     let mut rig = Rig::sharing(discovering(), &exchange);
     (rig.hashes, rig.links) = (true, vec![rig.links[0]; 8]);
     rig.run_with(64, 3 * SEC);
-    let Claim::Other(Some(shared)) = uplink.claim(between) else { panic!("this one has discovered") };
+    let Claim::Other(Some(shared)) = uplink.claim(between) else { panic!("this node has discovered") };
     let ports = |rig: &Rig| rig.app.nodes[0].paths.all().iter().map(|path| path.ports()).collect::<Vec<_>>();
     let found: Vec<_> = shared.known.all().iter().map(|found| found.ports).collect();
     assert_eq!((ports(&rig), found.len()), (found, 8));
@@ -145,7 +149,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     }
     drop(uplink);
     rig.run_with(64, 3 * SEC);
-    assert!(rig.count("expired") > 0, "it discovers when nobody else does");
+    assert!(rig.count("expired") > 0, "it discovers when no other node does");
     assert_eq!(ports(&rig), found, "and keeps what it had");
 }
 

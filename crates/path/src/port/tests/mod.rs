@@ -162,7 +162,7 @@ fn a_reload_keeps_flows_buckets_and_states() {
     let later = rig.show();
     let path = &later["nodes"][1]["paths"][0];
     assert_eq!((&path["state"], &path["loss"]), (&serde_json::json!("good"), &serde_json::json!(0.0)));
-    assert!(path["probes"].as_u64() > Some(50), "what was known of the path is kept: {path}");
+    assert!(path["probes"].as_u64() > Some(50), "what was known about the path is kept: {path}");
     rig.reload(config(Scheme::Adaptive));
     rig.run_with(64, 100 * MS);
     assert_eq!(rig.refused.len(), 0);
@@ -195,7 +195,7 @@ fn a_full_table_costs_nobody_a_packet() {
     let mut rig = Rig::new(few);
     (0..200).for_each(|flow| _ = rig.send(flow));
     assert_eq!((rig.pinned(), rig.count("unpinned")), (16, 184));
-    assert_eq!(rig.refused.len(), 1, "the app rests");
+    assert_eq!(rig.refused.len(), 1, "the app does nothing");
 }
 
 #[test]
@@ -270,7 +270,7 @@ fn probes_of_peers_are_answered_and_no_others() {
     (10..2_000).for_each(|number| rig.frame(0, &probe(number).frame(SECRET)));
     assert!(rig.count("limited") > 1_500 && answers(&rig).len() < 300);
     rig.frame(0, &data(LOCAL, 1, 50_000));
-    assert_eq!(rig.inside.len(), 1, "data goes on to the input");
+    assert_eq!(rig.inside.len(), 1, "data continues to the input");
 }
 
 #[test]
@@ -286,7 +286,11 @@ fn probes_of_all_paths_are_numbered_together_and_the_session_ends_with_the_numbe
     let probes: Vec<Packet> =
         rig.injected.iter().map(|frame| Packet::read(frame, 4789, SECRET).unwrap()).collect();
     assert!(probes.len() > 100);
-    assert!(probes.is_sorted_by_key(|probe| (probe.session, probe.number)), "no peer takes one for old");
+    assert!(
+        probes.is_sorted_by_key(|probe| (probe.session, probe.number)),
+        "no peer takes one for an old \
+        one"
+    );
     assert_eq!(probes.last().unwrap().session, probes[0].session + 1);
     assert_eq!(rig.count("late"), 0);
 }

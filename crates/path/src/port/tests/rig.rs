@@ -371,7 +371,7 @@ impl Rig {
         // Without an input, weir encapsulates the inner frame.
         let from = if self.config.input.is_some() { 0 } else { 50 };
         self.frame(INPUT, &frame[from..]);
-        assert_eq!(self.sent.len(), before + 1, "no packet waits, and none is lost: {:?}", self.dropped);
+        assert_eq!(self.sent.len(), before + 1, "no packet is queued, and none is lost: {:?}", self.dropped);
         self.sent[before].port
     }
 
