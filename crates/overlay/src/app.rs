@@ -35,7 +35,9 @@ impl OverlayApp {
         let places = self.overlay.pods.as_ref().map(|start| format!("{start}*"));
         let places = self.overlay.bridge.clone().or(places);
         let of = |at: usize| counts(&snapshot.frames[at]);
-        let event = |event: &super::Event| json!({ "ago_ms": ago_ms(snapshot.now_ns, event.at_ns), "what": event.what });
+        let now_ns = snapshot.now_ns;
+        let event =
+            |event: &super::Event| json!({ "ago_ms": ago_ms(now_ns, event.at_ns), "what": event.what });
         without_nulls(json!({
             "name": name, "tunnel": tunnel, "uplink": uplink, "pods_at": places, "room": flows,
             "obstacle": snapshot.obstacle, "pods": snapshot.pods,

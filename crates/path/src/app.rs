@@ -37,7 +37,9 @@ impl PathApp {
         json["counts"] =
             Value::Object(snapshot.counts.iter().map(|&(name, n)| (name.to_string(), json!(n))).collect());
         json["nodes"] = snapshot.nodes.iter().map(node).collect();
-        let event = |event: &super::Event| json!({ "ago_ms": ago_ms(snapshot.now_ns, event.at_ns), "what": event.what });
+        let now_ns = snapshot.now_ns;
+        let event =
+            |event: &super::Event| json!({ "ago_ms": ago_ms(now_ns, event.at_ns), "what": event.what });
         json["events"] = snapshot.events.iter().map(event).collect();
         without_nulls(json)
     }
