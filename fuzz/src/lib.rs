@@ -12,7 +12,7 @@ use std::path::Path;
 use weir_app::foreign::SettingValues;
 use weir_engine::lockstep::{Act, Arriving, Lockstep};
 use weir_engine::ring::{CARRIER_BYTES, carriers};
-use weir_oracle::arbitrary::{Coverage, Random};
+use weir_oracle::arbitrary::{Choices, Coverage};
 use weir_packet::craft::{FRAME_MAX, Recipe, describe};
 use weir_packet::quic_lb::{QuicLb, QuicLbConfig};
 use weir_packet::{Depth, FlowKey, HEADROOM, KeySource, parse as parse_headers};
@@ -159,7 +159,7 @@ const ACTS: usize = 200;
 /// Derives a program, packets and changes from the bytes. The engine, with batches split in three ways, must
 /// do what the interpreter does.
 pub fn program(choices: &[u8]) {
-    let mut random = Random::from_bytes(choices);
+    let mut random = Choices::from_bytes(choices);
     let program = weir_oracle::arbitrary::program(&mut random);
     let mut lockstep = Lockstep::new(&program, 1).expect("generated programs compile");
     let mut coverage = Coverage::new();

@@ -21,7 +21,6 @@ pub mod neighbour;
 pub mod page;
 pub mod priority;
 pub mod privileges;
-pub mod random;
 mod running;
 pub mod shown;
 

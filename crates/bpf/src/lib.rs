@@ -1,7 +1,7 @@
 //! eBPF programs, written in small C that clang compiles and aya loads, each with its user-space half: those
 //! that belong to no feature, and what the programs of features share. That is how they are compiled
 //! (`clang.rs`), loaded ([`load`]) and attached to interfaces ([`hook`]). Features keep their programs in
-//! their own crates, in the module `bpf`.
+//! their own crates, in the module `bpf`, and so does rigs/papers.
 //!
 //! The programs' licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel offers its helpers only to
 //! GPL-compatible programs. Map values are exchanged as arrays of integers laid out here. Only `link.rs`
@@ -15,16 +15,12 @@ mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod link;
 pub mod load;
-mod oncache;
 mod take;
-mod xdp_generate;
 mod xdp_take;
 
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
-pub use oncache::Oncache;
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
-pub use xdp_generate::XdpGenerate;
 pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, XdpTake};
 
 /// The error that aya returns when the kernel refuses a program, a map or an attachment.

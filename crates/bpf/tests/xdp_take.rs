@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use weir_bpf::{Counters, Fragments, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, XdpTake};
+use weir_packet::random::Random;
 
 const OWN: [u8; 6] = [2, 0, 0, 0, 0, 1];
 const ALSO_OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
@@ -220,15 +221,12 @@ fn covers(prefix: Prefix, address: IpAddr) -> bool {
     bits(prefix.address)[..length] == bits(address).get(..length).unwrap_or_default()[..]
 }
 
-/// xorshift64: a seeded source of a small range of values, so that rules and frames match often.
-struct XorShift(u64);
+/// A seeded source of a small range of values, so that rules and frames match often.
+struct Draws(Random);
 
-impl XorShift {
+impl Draws {
     fn below(&mut self, limit: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % limit
+        self.0.below(limit)
     }
 
     fn one_in(&mut self, count: u64) -> bool {
@@ -239,7 +237,7 @@ impl XorShift {
         of[self.below(of.len() as u64) as usize]
     }
 
-    fn sometimes<T>(&mut self, make: impl FnOnce(&mut XorShift) -> T) -> Option<T> {
+    fn sometimes<T>(&mut self, make: impl FnOnce(&mut Draws) -> T) -> Option<T> {
         self.one_in(2).then(|| make(self))
     }
 
@@ -378,7 +376,7 @@ impl XorShift {
 #[test]
 fn the_kernels_verdict_is_that_of_a_naive_reading() {
     let Some(mut program) = load() else { return };
-    let mut random = XorShift(0x5eed_cafe_f00d_0001);
+    let mut random = Draws(Random::new(0x5eed_cafe_f00d_0001));
     let (mut taken, mut refused, mut asked, mut own) = (0, 0, 0, 0);
     for _ in 0..400 {
         let take = random.take();
@@ -473,7 +471,7 @@ fn ten_thousand_services_are_taken_and_what_is_left_stays() {
     let leave = (7..2_500).step_by(10).map(|n| TakeRule { fragments: Fragments::No, ..service(n, 1001) });
     let take = Take { rules, leave: leave.collect(), ..Take::default() };
     program.set_take([OWN; 2], &take).unwrap();
-    let mut random = XorShift(0x5eed_cafe_f00d_0002);
+    let mut random = Draws(Random::new(0x5eed_cafe_f00d_0002));
     let mut seen = [0; 2];
     for _ in 0..20_000 {
         let (n, dport, fragment) =
@@ -491,7 +489,7 @@ fn ten_thousand_services_are_taken_and_what_is_left_stays() {
 #[test]
 fn what_is_taken_before_and_after_a_change_is_taken_between_its_steps() {
     let Some(mut program) = load() else { return };
-    let mut random = XorShift(0x5eed_cafe_f00d_0003);
+    let mut random = Draws(Random::new(0x5eed_cafe_f00d_0003));
     let kept = [service(1, 53), service(2, 53), service(3, 80)];
     let (frame, mut steps) = (packet_for(1, 53, false), 0);
     for round in 0..30 {

@@ -22,25 +22,22 @@ const FROM: [&str; 2] = ["10.3.0.9", "fd03::9"];
 const SERVER: [&str; 2] = ["10.3.0.2", "fd03::2"];
 const VIP: [&str; 2] = ["203.0.113.80", "2001:db8:80::1"];
 
-/// The namespaces and what runs there.
-struct Bed(Spaces);
+/// Builds the network; `None` without root.
+fn network(name: &str) -> Option<Spaces> {
+    let spaces = Spaces::build(name, &ROLES)?;
+    spaces.switch("switch", &[("weir", WEIR_MAC), ("server", SERVER_MAC)]);
+    spaces.addresses("weir", "eth0", WEIR);
+    spaces.addresses("server", "eth0", SERVER);
+    Some(spaces)
+}
 
-impl Bed {
-    /// Builds it; `None` without root.
-    fn build(name: &str) -> Option<Bed> {
-        let spaces = Spaces::build(name, &ROLES)?;
-        spaces.switch("switch", &[("weir", WEIR_MAC), ("server", SERVER_MAC)]);
-        spaces.addresses("weir", "eth0", WEIR);
-        spaces.addresses("server", "eth0", SERVER);
-        Some(Bed(spaces))
-    }
-
+impl Spaces {
     /// Listens on all addresses of the server with TCP and HTTP on port 80, and on the VIP with UDP, whether
     /// the server has it or not, because the answer to a datagram must come from there.
     fn serve(&self) {
-        self.0.set("server", &["net.ipv4.ip_nonlocal_bind=1"]);
+        self.set("server", &["net.ipv4.ip_nonlocal_bind=1"]);
         let open = || (TcpListener::bind("[::]:80").unwrap(), UdpSocket::bind((VIP[0], 53)).unwrap());
-        let (web, names) = self.0.within("server", open);
+        let (web, names) = self.within("server", open);
         std::thread::spawn(move || {
             for mut stream in web.incoming().flatten() {
                 std::thread::spawn(move || {
@@ -60,7 +57,7 @@ impl Bed {
     }
 
     /// Starts weir with services over one back end: name, position of the VIP, protocol, port, check.
-    fn weir(&mut self, back_end: &str, services: &[(&str, usize, &str, u16, &str)]) {
+    fn balance(&mut self, back_end: &str, services: &[(&str, usize, &str, u16, &str)]) {
         let mut text = "ports: { p0: { xdp: eth0 } }\napps:\n".to_string();
         for (name, family, protocol, port, check) in services {
             text += &format!(
@@ -71,12 +68,12 @@ impl Bed {
                 VIP[*family], WEIR[0], WEIR[1], SERVER[*family]
             );
         }
-        self.0.weir("weir", &text);
+        self.weir("weir", &text);
     }
 
     /// Returns service, health and reason of every back end, once weir answers.
     fn health(&self) -> Option<Vec<[String; 3]>> {
-        let shown = self.0.show("backends")?;
+        let shown = self.show("backends")?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_string();
         let row = |row: &Value| [&row["service"], &row["health"], &row["reason"]].map(text);
         Some(shown["backends"].as_array()?.iter().map(row).collect())
@@ -84,7 +81,7 @@ impl Bed {
 
     /// Waits until the services named `plain` are up, and all others as wanted.
     fn wait(&self, wanted: &str) -> Vec<[String; 3]> {
-        self.0.until(&format!("services are {wanted}"), || {
+        self.until(&format!("services are {wanted}"), || {
             let found = self.health().unwrap_or_default();
             let is_good = |[service, health, _]: &[String; 3]| {
                 health == if service.starts_with("plain") { "up" } else { wanted }
@@ -94,13 +91,13 @@ impl Bed {
     }
 
     /// Starts `weir decap` on the server.
-    fn decap(&mut self, outer: usize) {
-        self.0.decap("server", &["--vni", "42", "--from", WEIR[outer], "--to", SERVER[outer]]);
+    fn start_decap(&mut self, outer: usize) {
+        self.decap("server", &["--vni", "42", "--from", WEIR[outer], "--to", SERVER[outer]]);
     }
 
     fn vips(&self, verb: &str) {
         for vip in VIP {
-            self.0.ip("server", &format!("addr {verb} {vip} dev lo"));
+            self.ip("server", &format!("addr {verb} {vip} dev lo"));
         }
     }
 }
@@ -122,12 +119,16 @@ fn via() -> String {
 }
 
 /// A back end is down while it lacks the VIP, up with it, and down without it again.
-fn finds_out(bed: &mut Bed, back_end: &str, services: &[(&'static str, usize, &'static str, u16, String)]) {
+fn finds_out(
+    bed: &mut Spaces,
+    back_end: &str,
+    services: &[(&'static str, usize, &'static str, u16, String)],
+) {
     bed.serve();
     let services = services
         .iter()
         .map(|(name, family, protocol, port, check)| (*name, *family, *protocol, *port, check.as_str()));
-    bed.weir(back_end, &services.collect::<Vec<_>>());
+    bed.balance(back_end, &services.collect::<Vec<_>>());
     for [service, _, reason] in bed.wait("down") {
         assert!(service.starts_with("plain") == reason.is_empty(), "{service}: {reason}");
     }
@@ -139,7 +140,7 @@ fn finds_out(bed: &mut Bed, back_end: &str, services: &[(&'static str, usize, &'
 
 #[test]
 fn l2_with_every_kind_of_check() {
-    let Some(mut bed) = Bed::build("l") else { return };
+    let Some(mut bed) = network("l") else { return };
     let mut services = services(&via());
     let own = |check: &str| format!("{check}, {}", via());
     services.extend([
@@ -151,22 +152,21 @@ fn l2_with_every_kind_of_check() {
     // A neighbour, whose entry is written once it is resolved.
     finds_out(&mut bed, "weight: 1", &services);
     // The host is not involved.
-    let host =
-        bed.0.ip("weir", "link show") + &bed.0.ip("weir", "rule show") + &bed.0.ip("weir", "addr show");
+    let host = bed.ip("weir", "link show") + &bed.ip("weir", "rule show") + &bed.ip("weir", "addr show");
     assert!(!host.contains("tun") && !host.contains(FROM[0]) && !host.contains(VIP[0]), "{host}");
 }
 
 #[test]
 fn l2_of_a_fixed_address() {
-    let Some(mut bed) = Bed::build("m") else { return };
+    let Some(mut bed) = network("m") else { return };
     finds_out(&mut bed, &format!("mac: \"{SERVER_MAC}\""), &services(&via()));
 }
 
 /// A tunnel over each IP version, in beds with these names.
 fn over_each_version(mode: &str, names: [&str; 2]) {
     for (outer, name) in names.into_iter().enumerate() {
-        let Some(mut bed) = Bed::build(name) else { return };
-        bed.decap(outer);
+        let Some(mut bed) = network(name) else { return };
+        bed.start_decap(outer);
         finds_out(&mut bed, &format!("mode: {mode}, ip: \"{}\"", SERVER[outer]), &services(&via()));
     }
 }
@@ -183,15 +183,15 @@ fn gre() {
 
 #[test]
 fn gue() {
-    let Some(mut bed) = Bed::build("g") else { return };
-    bed.decap(0);
+    let Some(mut bed) = network("g") else { return };
+    bed.start_decap(0);
     finds_out(&mut bed, &format!("mode: gue, ip: \"{}\"", SERVER[0]), &services(&via()));
 }
 
 #[test]
 fn vxlan() {
-    let Some(mut bed) = Bed::build("v") else { return };
-    bed.decap(1);
+    let Some(mut bed) = network("v") else { return };
+    bed.start_decap(1);
     let back_end = format!("mode: vxlan, ip: \"{}\", vni: 42, inner_mac: \"{SERVER_MAC}\"", SERVER[1]);
     finds_out(&mut bed, &back_end, &services(&via()));
 }

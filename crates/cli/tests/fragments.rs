@@ -21,42 +21,39 @@ const VIPS: [&str; 2] = ["203.0.113.80", "fd00:80::1"];
 const WEIR_MAC: &str = "02:00:00:00:00:01";
 const ROLES: [&str; 5] = ["c", "w", "b1", "b2", "n"];
 
-/// The namespaces and what runs there.
-struct Bed(Spaces);
-
-impl Bed {
-    /// Builds it; `None` without root.
-    fn build() -> Option<Bed> {
-        let spaces = Spaces::build("fr", &ROLES)?;
-        let stations = ["c", "w", "b1", "b2"];
-        let macs: Vec<String> = (0..4).map(|at| format!("02:00:00:00:00:0{at}")).collect();
-        let pairs: Vec<(&str, &str)> = stations.into_iter().zip(macs.iter().map(String::as_str)).collect();
-        spaces.switch("n", &pairs);
-        spaces.ip("n", "link set br0 mtu 1600");
-        for (number, role) in (1..).zip(stations) {
-            spaces.ip("n", &format!("link set {role} mtu 1600"));
-            spaces.ip(role, &format!("link set eth0 mtu {}", if role == "c" { 1500 } else { 1600 }));
-            spaces.addresses(role, "eth0", [&format!("10.1.0.{number}"), &format!("fd00:1::{number}")]);
-        }
-        for vip in VIPS {
-            spaces.ip("c", &format!("route add {vip} dev eth0"));
-            spaces.ip("c", &format!("neigh add {vip} lladdr {WEIR_MAC} dev eth0 nud permanent"));
-            for back_end in ["b1", "b2"] {
-                spaces.ip(back_end, &format!("addr add {vip} dev lo"));
-            }
-        }
-        Some(Bed(spaces))
+/// Builds the network; `None` without root.
+fn network() -> Option<Spaces> {
+    let spaces = Spaces::build("fr", &ROLES)?;
+    let stations = ["c", "w", "b1", "b2"];
+    let macs: Vec<String> = (0..4).map(|at| format!("02:00:00:00:00:0{at}")).collect();
+    let pairs: Vec<(&str, &str)> = stations.into_iter().zip(macs.iter().map(String::as_str)).collect();
+    spaces.switch("n", &pairs);
+    spaces.ip("n", "link set br0 mtu 1600");
+    for (number, role) in (1..).zip(stations) {
+        spaces.ip("n", &format!("link set {role} mtu 1600"));
+        spaces.ip(role, &format!("link set eth0 mtu {}", if role == "c" { 1500 } else { 1600 }));
+        spaces.addresses(role, "eth0", [&format!("10.1.0.{number}"), &format!("fd00:1::{number}")]);
     }
+    for vip in VIPS {
+        spaces.ip("c", &format!("route add {vip} dev eth0"));
+        spaces.ip("c", &format!("neigh add {vip} lladdr {WEIR_MAC} dev eth0 nud permanent"));
+        for back_end in ["b1", "b2"] {
+            spaces.ip(back_end, &format!("addr add {vip} dev lo"));
+        }
+    }
+    Some(spaces)
+}
 
+impl Spaces {
     /// Starts `weir decap` on the second back end.
-    fn decap(&mut self) {
+    fn start_decap(&mut self) {
         let from = ["--from", "10.1.0.0/24", "--from", "fd00:1::/64"];
-        self.0.decap("b2", &[&from[..], &["--to", "10.1.0.4", "--to", "fd00:1::4"]].concat());
+        self.decap("b2", &[&from[..], &["--to", "10.1.0.4", "--to", "fd00:1::4"]].concat());
     }
 
     /// Opens a socket on a thread in a namespace.
     fn socket(&self, role: &str, address: SocketAddr) -> UdpSocket {
-        self.0.within(role, || UdpSocket::bind(address).unwrap())
+        self.within(role, || UdpSocket::bind(address).unwrap())
     }
 
     /// Makes a back end answer on the service's address with its name, and the length of what it received if
@@ -117,15 +114,15 @@ fn config() -> String {
 
 #[test]
 fn datagrams_above_the_mtu_reach_the_back_end_of_the_whole_ones() {
-    let Some(mut bed) = Bed::build() else { return };
-    bed.decap();
-    bed.0.weir("w", &config());
+    let Some(mut bed) = network() else { return };
+    bed.start_decap();
+    bed.weir("w", &config());
     for vip in VIPS {
         let vip: IpAddr = vip.parse().unwrap();
         bed.serve("b1", vip);
         bed.serve("b2", vip);
         let any = if vip.is_ipv4() { "10.1.0.1" } else { "fd00:1::1" };
-        let diagnosis = || format!("{:?} {:?}\n{}", bed.0.show("ledger"), bed.0.show("pipes"), bed.0.log());
+        let diagnosis = || format!("{:?} {:?}\n{}", bed.show("ledger"), bed.show("pipes"), bed.log());
         let mut answered = std::collections::BTreeMap::new();
         for _ in 0..16 {
             let socket = bed.socket("c", (any.parse::<IpAddr>().unwrap(), 0).into());

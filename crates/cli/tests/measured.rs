@@ -7,13 +7,15 @@ use weir_engine::batch::Engine;
 use weir_engine::delta::FlowDelta;
 use weir_engine::ring;
 use weir_engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
+use weir_packet::random::Random;
 use weir_packet::{FlowKey, Pools, Port, TableHash};
+use weir_papers::{CountMin, CountSketch, LinearCounting};
 use weir_port::{MemPort, MemWire};
 use weir_program::builder::ProgramBuilder;
 use weir_program::{
     Entry, EntryMatch, Fill, Group, GroupId, Learn, Measured, Pipe, PipeId, PortId, Program, Target,
 };
-use weir_sketch::{CountMin, CountSketch, KeyHash, LinearCounting, Mrac, Seed};
+use weir_sketch::{KeyHash, Mrac, Seed};
 
 const MS: u64 = 1_000_000;
 const SECRET: TableHash = TableHash::new([1, 2]);
@@ -22,18 +24,8 @@ const RING: usize = 32;
 /// Flows of the traffic; the tables have room for all of them.
 const FLOWS: u64 = 300;
 
-/// Pseudo-random numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// A program that pins flows to one of two targets; the name of its pipe and the periods differ.
-fn program(numbers: &mut Numbers) -> Program {
+fn program(numbers: &mut Random) -> Program {
     let measured = Measured {
         period_ms: [5, 20, 100][numbers.below(3) as usize],
         packets: [1, 7, u32::MAX][numbers.below(3) as usize],
@@ -155,7 +147,7 @@ impl Crew {
 /// A random run that feeds both sketches. Returns the number of packets, of deltas with packets, and of
 /// reloads.
 fn run(seed: u64, workers: usize) -> [usize; 3] {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Random::new(seed);
     let sketch_seed = Seed::new([seed, 7]);
     let hash = KeyHash::new(&sketch_seed);
     let (mut by_packet, mut by_delta) = (Sketches::new(&sketch_seed), Sketches::new(&sketch_seed));

@@ -6,7 +6,8 @@ mod folder;
 
 use folder::Folder;
 use serde_json::Value;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+use weir_bed::{Namespace, Run, cable, namespace};
 
 /// Forwards every frame from one interface to the other.
 const CONFIGURATION: &str = "
@@ -20,64 +21,40 @@ pipes:
 /// The message of `bench rate` if a machine is too busy for any rate.
 const BUSY: &str = "frames are lost at every rate";
 
-/// A network namespace with two veth pairs, f0-w0 and f1-w1, in which the kernel sends nothing by itself.
-struct Namespace(String);
-
-impl Namespace {
-    fn new() -> Namespace {
-        let namespace = Namespace(format!("weir-rate-{}", std::process::id()));
-        ip(&["netns", "add", &namespace.0]);
-        let quiet = "net.ipv6.conf.default.disable_ipv6=1";
-        ip(&["netns", "exec", &namespace.0, "sysctl", "-qw", quiet]);
-        for (far, near) in [("f0", "w0"), ("f1", "w1")] {
-            ip(&["-n", &namespace.0, "link", "add", far, "type", "veth", "peer", "name", near]);
-            ip(&["-n", &namespace.0, "link", "set", far, "up"]);
-            ip(&["-n", &namespace.0, "link", "set", near, "up"]);
-        }
-        namespace
+/// Creates a network namespace with two veth pairs, f0-w0 and f1-w1, in which the kernel sends nothing by
+/// itself.
+fn pairs(run: &Run) -> Namespace {
+    let namespace = run.namespace("rate").unwrap();
+    for (far, near) in [("f0", "w0"), ("f1", "w1")] {
+        cable(None, &namespace.end(far), &namespace.end(near)).unwrap();
     }
-
-    /// Asserts that no process is in it, and no program on an interface.
-    fn assert_is_clean(&self) {
-        assert_eq!(ip(&["netns", "pids", &self.0]), "");
-        let links = ip(&["-n", &self.0, "link"]);
-        assert!(links.contains("w1") && !links.contains("xdp"), "{links}");
-    }
+    namespace
 }
 
-impl Drop for Namespace {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "del", &self.0]).output();
-    }
-}
-
-fn ip(arguments: &[&str]) -> String {
-    let output = Command::new("ip").args(arguments).output().expect("iproute2 is installed");
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8_lossy(&output.stdout).into_owned()
+/// Asserts that no process is in a namespace, and no program on an interface.
+fn assert_is_clean(namespace: &Namespace) {
+    assert_eq!(namespace::output("ip", &["netns", "pids", namespace.name()]).unwrap(), "");
+    let links = namespace::output("ip", &["-n", namespace.name(), "link"]).unwrap();
+    assert!(links.contains("w1") && !links.contains("xdp"), "{links}");
 }
 
 #[test]
 fn a_rate_is_found_between_veth_pairs_and_nothing_is_left() {
-    if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("CI").is_none(), "namespaces need root, and CI does not skip them");
-        eprintln!("skipped: namespaces need root");
-        return;
-    }
-    let (folder, namespace) = (Folder::new(), Namespace::new());
+    let Some(bed) = Run::of_test("rate") else { return };
+    let (folder, namespace) = (Folder::new(), pairs(&bed));
     let file = folder.write("through.yaml", CONFIGURATION);
-    let mut command = Command::new("ip");
-    command.args(["netns", "exec", &namespace.0, env!("CARGO_BIN_EXE_weir"), "bench", "rate"]);
+    let mut command = namespace.command(env!("CARGO_BIN_EXE_weir"));
     command
         .current_dir(folder.path())
+        .args(["bench", "rate"])
         .arg(file)
         .args(["--from", "f0", "--to", "f1", "--flows", "1000", "--quick", "--json"]);
-    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     // `ip netns exec` becomes the program, so that the run's folder has this number.
     let run = format!("/run/weir/lab/{}", child.id());
     let Output { stdout, stderr, status } = child.wait_with_output().expect("it ends");
     let (out, stderr_text) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
-    namespace.assert_is_clean();
+    assert_is_clean(&namespace);
     assert!(!std::path::Path::new(&run).exists(), "{run} is left");
     if stderr_text.contains(BUSY) {
         eprintln!("the machine is too busy for a rate: {stderr_text}");

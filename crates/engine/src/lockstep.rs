@@ -3,7 +3,7 @@
 
 use crate::batch::{Engine, Outcome};
 use std::collections::{BTreeMap, HashMap};
-use weir_oracle::arbitrary::{self, Coverage, Event, Random, event};
+use weir_oracle::arbitrary::{self, Choices, Coverage, Event, event};
 use weir_oracle::{Arrival, Interpreter, Walk};
 use weir_packet::{Batch, FlowKey, Frame, HEADROOM, Observed, Pools, TableHash};
 use weir_program::buckets::GroupTables;
@@ -105,7 +105,7 @@ impl Lockstep {
     }
 
     /// Picks a random action that suits the current state.
-    pub fn choose(&self, random: &mut Random) -> Act {
+    pub fn choose(&self, random: &mut Choices) -> Act {
         match event(random, &self.program, &self.interpreter.snapshot()) {
             Event::Frame { input, bytes, headroom, hash } => {
                 let ports = arbitrary::datagram_ports(random);
@@ -406,7 +406,7 @@ fn kind(error: &ChangeError) -> (Option<usize>, std::mem::Discriminant<ChangeErr
 }
 
 /// Invalidates a change in some way.
-fn spoilt(random: &mut Random, program: &Program, mut change: Change) -> Change {
+fn spoilt(random: &mut Choices, program: &Program, mut change: Change) -> Change {
     if let Change::Batch(changes) = &change {
         let mut changes = changes.to_vec();
         let at = random.below(changes.len());

@@ -6,7 +6,7 @@
 use std::fmt::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use weir_engine::lockstep::{Act, Arriving, Lockstep};
-use weir_oracle::arbitrary::{Coverage, Random, program};
+use weir_oracle::arbitrary::{Choices, Coverage, program};
 use weir_program::{Entry, Forward, Monitor, Pipe, Program};
 
 /// Number of cases in a default run: about ten seconds, and enough to exercise everything.
@@ -29,7 +29,7 @@ fn number(name: &str) -> Option<u64> {
 
 /// Runs a case from its seed.
 fn run(seed: u64, coverage: &mut Coverage) -> Result<Program, Box<Failure>> {
-    let mut random = Random::from_seed(seed);
+    let mut random = Choices::from_seed(seed);
     let program = program(&mut random);
     let mut acts = Vec::new();
     let result = caught(|| {

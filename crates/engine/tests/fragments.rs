@@ -9,7 +9,7 @@ use weir_engine::batch::Engine;
 use weir_engine::fragments::WAITING_MAX;
 use weir_engine::worker::{HandOver, Worker};
 use weir_oracle as interpreter;
-use weir_oracle::arbitrary::Random;
+use weir_oracle::arbitrary::Choices;
 use weir_oracle::{Arrival, Datagrams, Interpreter};
 use weir_packet::craft::frame;
 use weir_packet::{DropReason, Field, HEADROOM, KeySource, Ledger, Pools, Port, Sum, TunnelKind, checksum};
@@ -81,7 +81,7 @@ fn addresses(frame: &[u8]) -> Vec<u8> {
 }
 
 /// A datagram with a payload of this many bytes, as a frame.
-fn datagram(random: &mut Random, sport: u16, length: usize) -> Vec<u8> {
+fn datagram(random: &mut Choices, sport: u16, length: usize) -> Vec<u8> {
     let [src, dst] = if random.percent(50) {
         [format!("10.0.0.{}", random.between(1, 9)), "192.0.2.1".to_string()]
     } else {
@@ -93,7 +93,7 @@ fn datagram(random: &mut Random, sport: u16, length: usize) -> Vec<u8> {
 }
 
 /// Some cuts of a datagram, none inside a TCP header, which would be malformed.
-fn cuts(random: &mut Random, whole: &[u8]) -> Vec<usize> {
+fn cuts(random: &mut Choices, whole: &[u8]) -> Vec<usize> {
     let length = whole.len() - ETHERNET - ip_header(whole).0;
     let mut cuts: Vec<usize> =
         (0..random.between(1, 6)).map(|_| random.between(3, length / 8 - 1) * 8).collect();
@@ -102,7 +102,7 @@ fn cuts(random: &mut Random, whole: &[u8]) -> Vec<usize> {
     cuts
 }
 
-fn shuffle<T>(random: &mut Random, all: &mut [T]) {
+fn shuffle<T>(random: &mut Choices, all: &mut [T]) {
     (1..all.len()).for_each(|at| all.swap(at, random.below(at + 1)));
 }
 
@@ -187,8 +187,8 @@ impl FragmentWorkers {
     }
 }
 
-/// Random datagrams: whole ones, and the list of fragments of each.
-fn random_datagrams(random: &mut Random, count: u16) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
+/// Choices datagrams: whole ones, and the list of fragments of each.
+fn random_datagrams(random: &mut Choices, count: u16) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
     let one = |number: u16| {
         let length = random.between(60, 1700);
         let whole = datagram(random, 1024 + number, length);
@@ -202,7 +202,7 @@ fn random_datagrams(random: &mut Random, count: u16) -> Vec<(Vec<u8>, Vec<Vec<u8
 #[test]
 fn f13_fragments_in_any_order_go_where_the_whole_datagram_goes() {
     for (seed, program) in (0..20).flat_map(|seed| [(seed, by_hash()), (seed, by_flow())]) {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let mut crew = FragmentWorkers::new(&program, 1);
         let datagrams = random_datagrams(&mut random, 30);
         let mut wanted = BTreeMap::new();
@@ -243,7 +243,7 @@ fn f13_fragments_in_any_order_go_where_the_whole_datagram_goes() {
 fn both_forms_of_following_do_the_same() {
     let mut met = [0; 3];
     for seed in 0..60 {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let program = if seed % 2 == 0 { by_hash() } else { by_flow() };
         let mut crew = FragmentWorkers::new(&program, 1);
         let mut interpreter =
@@ -327,7 +327,7 @@ fn f11_fragments_have_the_ports_of_their_datagram() {
 fn f11_ports_are_written_in_all_fragments_alike() {
     let set = |field, value| Operation::Set(field, Value::Const(value));
     for seed in 0..40 {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let length = random.between(60, 1500);
         let whole = datagram(&mut random, 4000, length);
         let (_, is_ipv4) = ip_header(&whole);
@@ -407,7 +407,7 @@ fn f12_tiny_and_overlapping_fragments_are_malformed() {
 #[test]
 fn f13_fragments_without_their_first_one_are_dropped_with_a_reason() {
     let mut crew = FragmentWorkers::new(&by_flow(), 1);
-    let mut random = Random::from_seed(3);
+    let mut random = Choices::from_seed(3);
     let whole = datagram(&mut random, 5000, 1500);
     crew.arrive(0, &whole);
     let home = crew.left()[0].0;
@@ -444,7 +444,7 @@ fn f13_fragments_without_their_first_one_are_dropped_with_a_reason() {
 #[test]
 fn what_waits_when_a_worker_stops_is_counted() {
     let mut crew = FragmentWorkers::new(&by_hash(), 1);
-    let whole = datagram(&mut Random::from_seed(1), 5000, 100);
+    let whole = datagram(&mut Choices::from_seed(1), 5000, 100);
     crew.arrive(0, &cut(&whole, 1, &[40])[1]);
     assert_eq!(crew.ledger().held, 1);
     crew.workers[0].0.stop();
@@ -454,7 +454,7 @@ fn what_waits_when_a_worker_stops_is_counted() {
 #[test]
 fn o6_fragments_that_arrive_at_any_worker_reach_the_worker_of_their_flow() {
     for (count, program) in [2, 4].into_iter().flat_map(|count| [(count, by_hash()), (count, by_flow())]) {
-        let mut random = Random::from_seed(count as u64);
+        let mut random = Choices::from_seed(count as u64);
         let mut crew = FragmentWorkers::new(&program, count);
         let datagrams = random_datagrams(&mut random, 100);
         let mut wanted = BTreeMap::new();

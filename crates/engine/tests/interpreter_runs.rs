@@ -1,8 +1,8 @@
-//! Random programs, packets and changes through the interpreter alone: every feature is covered, programs
+//! Choices programs, packets and changes through the interpreter alone: every feature is covered, programs
 //! pass the check, and the counters add up.
 
 use std::net::IpAddr;
-use weir_oracle::arbitrary::{Coverage, Event, Random, dealt_buckets, event, program};
+use weir_oracle::arbitrary::{Choices, Coverage, Event, dealt_buckets, event, program};
 use weir_oracle::{Arrival, EntrySource, FlowSource, Interpreter, Walk};
 use weir_packet::FlowKey;
 use weir_program::change::Change;
@@ -17,7 +17,7 @@ fn started(program: &Program) -> Interpreter {
 
 /// One random program with `events` random events.
 fn run(seed: u64, events: usize, coverage: &mut Coverage) {
-    let mut random = Random::from_seed(seed);
+    let mut random = Choices::from_seed(seed);
     let program = program(&mut random);
     let mut interpreter = started(&program);
     let mut now_ns = 0;
@@ -61,7 +61,7 @@ fn entries(snapshot: &Snapshot) -> usize {
 #[test]
 fn random_programs_pass_the_check() {
     for seed in 0..2_000 {
-        let program = program(&mut Random::from_seed(seed));
+        let program = program(&mut Choices::from_seed(seed));
         let known = |kind: &FindingKind| matches!(kind, FindingKind::MetadataUnwritten { .. });
         let errors =
             check(&program).into_iter().filter(|one| one.severity == Severity::Error && !known(&one.kind));
@@ -124,7 +124,7 @@ fn seen(walk: &Walk) -> Walk {
 fn entries_read_one_by_one_explain_the_same() {
     let mut explained = 0;
     for seed in 0..600 {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let program = program(&mut random);
         let mut interpreter = started(&program);
         // It keeps nothing but what it reads.

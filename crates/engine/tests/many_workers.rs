@@ -25,7 +25,7 @@ use support::{SECRET, balancer};
 use weir_engine::batch::Engine;
 use weir_engine::lockstep::Arriving;
 use weir_engine::worker::{Assembly, Command, HandOver, Outcome, Part, Proposer, Rewire, Rewiring, Worker};
-use weir_oracle::arbitrary::{Event, Random, event, program};
+use weir_oracle::arbitrary::{Choices, Event, event, program};
 use weir_packet::{BATCH, Depth, FlowKey, KeySource, Layer, Ledger, Level, Pools, Port, parse};
 use weir_port::{MemPort, MemWire};
 use weir_program::change::{Change, Changes, EntryKey};
@@ -345,7 +345,7 @@ fn hand(program: &Program, engine: Engine) -> Hand {
 
 /// Turns a random program into one whose meaning does not depend on the number of workers; `None` if that is
 /// impossible.
-fn shared(mut program: Program, random: &mut Random) -> Option<Program> {
+fn shared(mut program: Program, random: &mut Choices) -> Option<Program> {
     if !program.keeps_flows() || program.groups.iter().any(|group| group.fill == Fill::Given) {
         return None;
     }
@@ -463,7 +463,7 @@ struct Met {
 
 /// Swaps the program of all crews. The last crew also changes its number of workers, with frames in flight
 /// between them. Returns the number.
-fn swap(crews: &mut [PassingWorkers], program: &Program, random: &mut Random) -> usize {
+fn swap(crews: &mut [PassingWorkers], program: &Program, random: &mut Choices) -> usize {
     let (rings, mut after) = (random.percent(50), random.pick(&[1, 2, 4]));
     if program.follow_fragments {
         // What a worker knows about datagrams does not move with them.
@@ -495,7 +495,7 @@ fn compare(crews: &[PassingWorkers], program: &Program, met: &mut Met) -> Result
 }
 
 /// Returns the program of a seed, if its meaning does not depend on the number of workers.
-fn program_of(seed: u64, random: &mut Random) -> Option<Program> {
+fn program_of(seed: u64, random: &mut Choices) -> Option<Program> {
     match seed % 8 {
         0 | 4 => {
             Some(support::source_nat((1024, 1024 + random.pick(&[63, 127, 191])), random.pick(&[32, 31])))
@@ -506,7 +506,7 @@ fn program_of(seed: u64, random: &mut Random) -> Option<Program> {
 }
 
 /// Returns a frame for the program of a seed.
-fn frame_for(seed: u64, random: &mut Random) -> Vec<u8> {
+fn frame_for(seed: u64, random: &mut Choices) -> Vec<u8> {
     match seed % 8 == BALANCER && random.percent(90) {
         true => balancer::frame(random),
         false => weir_oracle::arbitrary::frame(random),
@@ -514,7 +514,7 @@ fn frame_for(seed: u64, random: &mut Random) -> Vec<u8> {
 }
 
 fn run(seed: u64, met: &mut Met) -> Result<(), String> {
-    let mut random = Random::from_seed(seed);
+    let mut random = Choices::from_seed(seed);
     let Some(program) = program_of(seed, &mut random) else { return Ok(()) };
     met.cases += 1;
     let is_inner = |one: &Owning| matches!(one, Owning::Same(owner) if owner.source == KeySource::Inner);
@@ -604,7 +604,7 @@ fn unique_bindings(shown: &Shown) -> Result<usize, String> {
 fn propose_under_way(
     crew: &mut PassingWorkers,
     program: &Program,
-    random: &mut Random,
+    random: &mut Choices,
     met: &mut Met,
 ) -> Result<(), String> {
     let mut proposer = Proposer::new(crew.workers.len());

@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use support::{Bench, SECRET, start, targets, udp};
 use weir_engine::batch::Engine;
 use weir_engine::delta::{DeltaReason, FlowDelta};
+use weir_packet::random::Random;
 use weir_packet::{FlowKey, KeySource};
 use weir_program::change::{Change, EntryKey};
 use weir_program::{
@@ -270,19 +271,9 @@ fn c9_a_flow_that_has_given_its_counts_has_had_its_first_packet() {
     assert_eq!(state, Some(FlowState::Stream));
 }
 
-/// Pseudo-random numbers.
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (self.0 >> 33) % end
-    }
-}
-
 /// Successive programs: the pipe keeps its name or not, has another capacity, is measured with other periods
 /// or not at all.
-fn any_program(numbers: &mut Numbers) -> Program {
+fn any_program(numbers: &mut Random) -> Program {
     if numbers.below(3) == 0 {
         let measured = Measured::every([1, 10, 100][numbers.below(3) as usize]);
         let name = ["f", "s", "s"][numbers.below(3) as usize];
@@ -304,7 +295,7 @@ fn any_program(numbers: &mut Numbers) -> Program {
 /// A run of frames, reloads, removals and pauses of the collector. Returns the deltas, and checks after every
 /// step that each frame is accounted for.
 fn run(seed: u64, steps: usize) -> (HashMap<FlowKey, u64>, HashMap<FlowKey, u64>, usize) {
-    let mut numbers = Numbers(seed);
+    let mut numbers = Random::new(seed);
     let mut bench = Bench::new(&any_program(&mut numbers));
     let (mut met, mut reloads, mut stalled) = (HashMap::new(), 0, false);
     let mut deltas: Vec<FlowDelta> = Vec::new();

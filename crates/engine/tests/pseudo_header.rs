@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use weir_engine::lockstep::{Act, Arriving, Lockstep};
 use weir_oracle::Interpreter;
-use weir_oracle::arbitrary::{Coverage, Random};
+use weir_oracle::arbitrary::{Choices, Coverage};
 use weir_packet::{Field, FieldKind, LevelId};
 use weir_program::builder::ProgramBuilder;
 use weir_program::{Entry, Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Value};
@@ -77,12 +77,12 @@ impl Made {
     }
 }
 
-fn bytes(random: &mut Random, count: usize) -> Vec<u8> {
+fn bytes(random: &mut Choices, count: usize) -> Vec<u8> {
     (0..count).map(|_| random.below(256) as u8).collect()
 }
 
 /// A header with a checksum at its offset and some payload; also which part of it is covered and counted.
-fn segment(random: &mut Random, protocol: u8, first: Option<u8>) -> (Vec<u8>, usize, usize) {
+fn segment(random: &mut Choices, protocol: u8, first: Option<u8>) -> (Vec<u8>, usize, usize) {
     let payload = random.below(20);
     let mut segment = bytes(random, 20 + payload);
     let whole = segment.len();
@@ -112,7 +112,7 @@ fn segment(random: &mut Random, protocol: u8, first: Option<u8>) -> (Vec<u8>, us
 }
 
 /// Options with or without a home address, padded to whole extension headers.
-fn options(random: &mut Random, home: Option<&[u8]>) -> Vec<u8> {
+fn options(random: &mut Choices, home: Option<&[u8]>) -> Vec<u8> {
     let mut header = vec![0, 0];
     for _ in 0..random.below(3) {
         let value = random.below(5);
@@ -140,7 +140,7 @@ fn options(random: &mut Random, home: Option<&[u8]>) -> Vec<u8> {
 }
 
 /// Extension headers with their numbers, and the addresses that they put into the pseudo header.
-fn extensions(random: &mut Random) -> (Vec<(u8, Vec<u8>)>, Other) {
+fn extensions(random: &mut Choices) -> (Vec<(u8, Vec<u8>)>, Other) {
     let (mut all, mut other) = (Vec::new(), [None, None]);
     for _ in 0..random.below(5) {
         all.push(match random.below(6) {
@@ -172,7 +172,7 @@ fn extensions(random: &mut Random) -> (Vec<(u8, Vec<u8>)>, Other) {
     (all, other)
 }
 
-fn ipv6(random: &mut Random, protocol: u8, segment: &[u8]) -> (Vec<u8>, Other) {
+fn ipv6(random: &mut Choices, protocol: u8, segment: &[u8]) -> (Vec<u8>, Other) {
     let (extensions, other) = extensions(random);
     let numbers = extensions.iter().map(|(number, _)| *number).chain([protocol]);
     let mut numbers = numbers.collect::<Vec<_>>().into_iter();
@@ -188,7 +188,7 @@ fn ipv6(random: &mut Random, protocol: u8, segment: &[u8]) -> (Vec<u8>, Other) {
     (packet, other)
 }
 
-fn ipv4(random: &mut Random, protocol: u8, segment: &[u8]) -> Vec<u8> {
+fn ipv4(random: &mut Choices, protocol: u8, segment: &[u8]) -> Vec<u8> {
     let words = random.pick(&[5, 5, 7]);
     let first = if random.percent(20) { 0x20 } else { 0 };
     let mut packet = vec![0x40 | words as u8, 0, 0, 0, 0, 0, first, 0, 64, protocol, 0, 0];
@@ -203,7 +203,7 @@ fn ipv4(random: &mut Random, protocol: u8, segment: &[u8]) -> Vec<u8> {
 }
 
 /// A frame with a correct checksum, at a level.
-fn made(random: &mut Random, is_ipv6: bool, level: LevelId) -> Made {
+fn made(random: &mut Choices, is_ipv6: bool, level: LevelId) -> Made {
     let all = PROTOCOLS.iter().filter(|(.., both)| is_ipv6 || *both).copied().collect::<Vec<_>>();
     let (protocol, place, first, _) = random.pick(&all);
     let (segment, covered, length) = segment(random, protocol, first);
@@ -241,7 +241,7 @@ fn program(operation: Operation) -> Program {
 
 /// 64 random frames whose field is changed: both executors agree, and checksums whose pseudo header contains
 /// it are updated.
-fn change(random: &mut Random, field: Field, met: &mut BTreeMap<(u8, bool), u32>) {
+fn change(random: &mut Choices, field: Field, met: &mut BTreeMap<(u8, bool), u32>) {
     let is_source = matches!(field.kind, FieldKind::Ipv4Src | FieldKind::Ipv6Src);
     let is_ipv6 = matches!(field.kind, FieldKind::Ipv6Src | FieldKind::Ipv6Dst);
     let value = Value::Const((random.wide() >> 4) & field.max());
@@ -267,7 +267,7 @@ fn change(random: &mut Random, field: Field, met: &mut BTreeMap<(u8, bool), u32>
 
 #[test]
 fn a18_a_right_checksum_stays_right_whatever_address_its_pseudo_header_has() {
-    let mut random = Random::from_seed(10);
+    let mut random = Choices::from_seed(10);
     let fields = [Field::Ipv4Src, Field::Ipv4Dst, Field::Ipv6Src, Field::Ipv6Dst];
     let mut met = BTreeMap::new();
     for field in fields.into_iter().flat_map(|field| [field, field.inner()]) {

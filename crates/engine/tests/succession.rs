@@ -5,14 +5,14 @@ mod support;
 
 use support::{Bench, SECRET, start, udp};
 use weir_engine::batch::Engine;
-use weir_oracle::arbitrary::{Event, Random, event, program};
+use weir_oracle::arbitrary::{Choices, Event, event, program};
 use weir_packet::Field;
 use weir_program::change::{Change, EntryKey};
 use weir_program::snapshot::Snapshot;
 use weir_program::{Entry, Operation, Pipe, PipeId, PipeKind, PortId, Program, Timeouts, Value};
 
 /// A random program, with some random frames and changes applied. Nothing expires.
-fn grown(random: &mut Random) -> Bench {
+fn grown(random: &mut Choices) -> Bench {
     let mut program = program(random);
     for pipe in &mut program.pipes {
         pipe.monitor.idle_timeout_ns = 0;
@@ -28,7 +28,7 @@ fn grown(random: &mut Random) -> Bench {
 }
 
 /// Runs a random frame or makes a random change; with a twin, there too.
-fn one_event(random: &mut Random, bench: &mut Bench, twin: Option<&mut Bench>) {
+fn one_event(random: &mut Choices, bench: &mut Bench, twin: Option<&mut Bench>) {
     let state = bench.engine.snapshot();
     match event(random, bench.engine.program(), &state) {
         Event::Frame { input, bytes, .. } => {
@@ -51,7 +51,7 @@ fn one_event(random: &mut Random, bench: &mut Bench, twin: Option<&mut Bench>) {
 }
 
 /// The same program with a few entries removed and others moved.
-fn changed(random: &mut Random, program: &Program) -> Program {
+fn changed(random: &mut Choices, program: &Program) -> Program {
     let mut new = program.clone();
     for pipe in &mut new.pipes {
         if !pipe.entries.is_empty() && random.percent(50) {
@@ -83,7 +83,7 @@ fn sorted(engine: &Engine) -> Snapshot {
 fn s6_a_swap_in_slices_is_at_every_moment_a_swap_at_once() {
     let (mut swaps, mut settled) = (0, 0);
     for seed in 0..200 {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let mut old = grown(&mut random);
         let new = changed(&mut random, &old.program);
         let Ok(placeholder) = Engine::new(&new, SECRET) else { continue };

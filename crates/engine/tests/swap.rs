@@ -6,7 +6,7 @@ mod support;
 use std::collections::{BTreeMap, HashMap};
 use support::{Bench, SECRET, start, udp};
 use weir_engine::batch::{Engine, SwapReport};
-use weir_oracle::arbitrary::{Event, Random, event, program};
+use weir_oracle::arbitrary::{Choices, Event, event, program};
 use weir_packet::{Field, FlowKey, KeySource};
 use weir_program::Verdict;
 use weir_program::change::{Change, Changes, EntryKey};
@@ -276,7 +276,7 @@ struct Numbers {
     apps: Vec<usize>,
 }
 
-fn shuffled(random: &mut Random, count: usize) -> Vec<usize> {
+fn shuffled(random: &mut Choices, count: usize) -> Vec<usize> {
     let mut places: Vec<usize> = (0..count).collect();
     for at in (1..count).rev() {
         places.swap(at, random.below(at + 1));
@@ -291,7 +291,7 @@ fn placed<T: Clone>(list: &[T], places: &[usize]) -> Vec<T> {
 }
 
 impl Numbers {
-    fn new(random: &mut Random, program: &Program) -> Numbers {
+    fn new(random: &mut Choices, program: &Program) -> Numbers {
         Numbers {
             ports: shuffled(random, program.ports.len()),
             pipes: shuffled(random, program.pipes.len()),
@@ -442,7 +442,7 @@ fn named(program: &Program, (verdict, copies): (Verdict, Vec<Verdict>)) -> Vec<S
 
 /// A random program that has run for a while, with changes to run-time entries only, because a swap restores
 /// configured ones.
-fn grown(random: &mut Random) -> Bench {
+fn grown(random: &mut Choices) -> Bench {
     let mut program = program(random);
     // Turns start over with each program, in the order in which its targets are written (M24).
     program.groups.iter_mut().for_each(|group| group.new_flows = NewFlows::Hash);
@@ -499,7 +499,7 @@ fn grown(random: &mut Random) -> Bench {
 fn s4_after_new_numbers_alone_everything_goes_on() {
     let mut reordered = 0;
     for seed in 0..300 {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let mut old = grown(&mut random);
         let numbers = Numbers::new(&mut random, &old.program);
         let mut new = old.successor(&numbers.program(&old.program));
@@ -557,7 +557,7 @@ fn counts(bench: &Bench) -> BTreeMap<String, (Count, Count)> {
 }
 
 /// Changes a program so that some state is lost; returns the names of pipes that keep their shape.
-fn damage(random: &mut Random, program: &mut Program) {
+fn damage(random: &mut Choices, program: &mut Program) {
     for at in 0..program.pipes.len() {
         let pipe = &mut program.pipes[at];
         match random.below(8) {
@@ -583,7 +583,7 @@ fn damage(random: &mut Random, program: &mut Program) {
 fn whatever_is_lost_is_accounted_for() {
     let (mut kept, mut lost, mut gone) = (0, 0, 0);
     for seed in 0..300 {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let mut bench = grown(&mut random);
         let mut new = Numbers::new(&mut random, &bench.program).program(&bench.program);
         damage(&mut random, &mut new);

@@ -26,6 +26,7 @@ mod parse;
 mod pools;
 mod port;
 pub mod quic_lb;
+pub mod random;
 #[allow(unsafe_code, reason = "advice to the kernel about memory, which changes none of its contents")]
 mod resident;
 mod rss;

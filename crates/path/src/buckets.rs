@@ -5,7 +5,7 @@
 //! at random, so that hosts that see the same queue do not all leave it together.
 
 use crate::paths::Paths;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 use weir_table::bucket::{Buckets, fill_wants};
 
 /// Buckets per node: with 16 paths, shares still differ by a quarter.

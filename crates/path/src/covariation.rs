@@ -85,7 +85,7 @@ fn are_alike(one: &Changes, other: &Changes, noise: f64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_app::random::Random;
+    use weir_packet::random::Random;
 
     const NOISE_NS: u64 = 20_000;
 

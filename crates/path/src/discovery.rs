@@ -213,7 +213,7 @@ fn other(ports: Ports, not: u16) -> Option<u16> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use weir_app::random::Random;
+    use weir_packet::random::Random;
 
     fn hop(number: u8) -> Option<IpAddr> {
         Some(IpAddr::from([10, 9, number, 1]))

@@ -2,7 +2,7 @@
 
 use crate::paths::{Paths, State};
 use crate::scheme::{Scheme, port_of};
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// A flow is moved without a gap only if that gains this fraction of its path's score.
 const GAIN_PART: u64 = 4;

@@ -11,7 +11,7 @@
 //!
 //! Nothing outside of `agent`, [`bpf`] and `doctor` does I/O, has a thread or reads a clock: time is a `u64`
 //! in nanoseconds that the caller passes and that never decreases (`CLOCK_MONOTONIC`), and randomness comes
-//! from a seeded [`weir_app::random::Random`]. Equal calls give equal answers.
+//! from a seeded [`weir_packet::random::Random`]. Equal calls give equal answers.
 //!
 //! The state of a remote node is meant to be shared by all nodes behind the same last hop (a leaf switch):
 //! they share their paths, but not the ports that lead along them.

@@ -17,7 +17,7 @@ use crate::delay::Delay;
 use crate::loss::Loss;
 use crate::settings::Settings;
 use std::fmt;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// The maximum number of paths to a node: a fabric rarely has more spines, and 64 buckets still give each
 /// path 4.

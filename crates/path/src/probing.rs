@@ -6,7 +6,7 @@
 //! few: see [`Budget::take_large`].
 
 use crate::paths::Paths;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// The maximum rate of a host, probes/s: 10,000 of 100 bytes are 8 Mbit/s, and 2 % of a core at 2 us each.
 pub const PACKETS_PER_SECOND_MAX: u64 = 10_000;

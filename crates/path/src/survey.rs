@@ -16,7 +16,7 @@ use crate::paths::PATHS_MAX;
 use crate::wire::{Address, Outer, Packet, Secret, siphash, trace_checksum};
 use std::collections::VecDeque;
 use std::net::IpAddr;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// The TTL of a probe that must reach the node.
 pub const TTL_WHOLE: u8 = 64;

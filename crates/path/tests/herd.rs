@@ -2,7 +2,7 @@
 //! Here 64 hosts, each with its own probes every 10 ms and its own phase, send over four links of 1 Gbit/s.
 //! Three links carry others' traffic already, and the fourth is idle.
 
-use weir_app::random::Random;
+use weir_packet::random::Random;
 use weir_path::flow::{Flow, Route};
 use weir_path::paths::{Answer, Paths, Ports};
 use weir_path::scheme::Scheme;

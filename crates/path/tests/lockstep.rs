@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 use weir_path::bpf::{PathFlow, PathOut, PathPeer, PathSettings, Steer, TcPath};
 use weir_path::flow::{Flow, Route};
 use weir_path::paths::{Answer, Offer, Paths, Ports};

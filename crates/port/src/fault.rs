@@ -18,6 +18,7 @@
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
+use weir_packet::random::Random;
 use weir_packet::{
     BATCH, Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, Remark,
 };
@@ -75,26 +76,9 @@ impl Default for Delay {
     }
 }
 
-/// splitmix64: one word of state, and every seed is good.
-#[derive(Clone, Debug)]
-struct Dice(u64);
-
-impl Dice {
-    fn throw(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ word >> 31
-    }
-
-    /// Returns a number below `limit`. Limits are small, so the bias of the multiplication does not matter.
-    fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.throw()) * u128::from(limit)) >> 64) as u64
-    }
-
-    fn happens(&mut self, ppm: u32) -> bool {
-        self.below(1_000_000) < u64::from(ppm)
-    }
+/// Returns true with this probability, in millionths.
+fn happens(dice: &mut Random, ppm: u32) -> bool {
+    dice.below(1_000_000) < u64::from(ppm)
 }
 
 /// What happens to a frame.
@@ -140,7 +124,7 @@ struct FaultCounts {
 
 /// One direction of the cable.
 struct CableDirection {
-    dice: Dice,
+    dice: Random,
     rates: Rates,
     overtaken: VecDeque<Late>,
     delayed: VecDeque<Late>,
@@ -154,7 +138,7 @@ impl CableDirection {
         // With room for a refused batch, so that nothing is allocated later.
         let list = |ppm: u32| VecDeque::with_capacity(if ppm == 0 { 0 } else { LATE_MAX + BATCH });
         CableDirection {
-            dice: Dice(seed),
+            dice: Random::new(seed),
             rates,
             overtaken: list(rates.delay_ppm | rates.reordering_ppm),
             delayed: list(rates.delay_ppm),
@@ -181,13 +165,13 @@ impl CableDirection {
     /// duplicated.
     fn decide(&mut self, frame: &mut Frame, now_ns: u64) -> (FrameFate, bool) {
         let rates = self.rates;
-        let lost = self.dice.happens(rates.loss_ppm);
-        let twice = self.dice.happens(rates.duplication_ppm);
-        let cut = self.dice.happens(rates.truncation_ppm);
-        let corrupt = self.dice.happens(rates.corruption_ppm);
-        let delay = self.dice.happens(rates.delay_ppm);
-        let reorder = self.dice.happens(rates.reordering_ppm);
-        let (length, bit) = (self.dice.below(frame.len() as u64), self.dice.throw());
+        let lost = happens(&mut self.dice, rates.loss_ppm);
+        let twice = happens(&mut self.dice, rates.duplication_ppm);
+        let cut = happens(&mut self.dice, rates.truncation_ppm);
+        let corrupt = happens(&mut self.dice, rates.corruption_ppm);
+        let delay = happens(&mut self.dice, rates.delay_ppm);
+        let reorder = happens(&mut self.dice, rates.reordering_ppm);
+        let (length, bit) = (self.dice.below(frame.len() as u64), self.dice.bits());
         if lost {
             self.counts.lost += 1;
             return (FrameFate::Lost, false);
@@ -327,11 +311,11 @@ impl FaultPort {
         let before = inner.statistics();
         // Each direction has its own random numbers, so that traffic one way does not change the faults of
         // the other.
-        let mut seeds = Dice(faults.seed);
+        let mut seeds = Random::new(faults.seed);
         FaultPort {
             inner,
-            incoming: CableDirection::new(seeds.throw(), faults.receive),
-            outgoing: CableDirection::new(seeds.throw(), faults.transmit),
+            incoming: CableDirection::new(seeds.bits(), faults.receive),
+            outgoing: CableDirection::new(seeds.bits(), faults.transmit),
             now_ns: 0,
             arrived: Batch::new(),
             ready: VecDeque::with_capacity(4 * BATCH),
@@ -344,9 +328,9 @@ impl FaultPort {
 
     /// Changes the faults. Frames that are already late stay late.
     pub fn change(&mut self, faults: Faults) {
-        let mut seeds = Dice(faults.seed);
-        self.incoming.change(seeds.throw(), faults.receive);
-        self.outgoing.change(seeds.throw(), faults.transmit);
+        let mut seeds = Random::new(faults.seed);
+        self.incoming.change(seeds.bits(), faults.receive);
+        self.outgoing.change(seeds.bits(), faults.transmit);
     }
 
     /// Receives from the inner port and moves frames through the faults into `ready`.

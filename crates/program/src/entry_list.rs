@@ -453,16 +453,16 @@ impl Bytes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_oracle::arbitrary::Random;
+    use weir_oracle::arbitrary::Choices;
 
-    fn number(random: &mut Random) -> u128 {
+    fn number(random: &mut Choices) -> u128 {
         let value = u128::from(random.bits()) << 64 | u128::from(random.bits());
         value >> random.below(129).min(127)
     }
 
-    fn entry(random: &mut Random) -> Entry {
-        let short = |random: &mut Random| random.bits() as u16;
-        let one_match = |random: &mut Random| match random.below(9) {
+    fn entry(random: &mut Choices) -> Entry {
+        let short = |random: &mut Choices| random.bits() as u16;
+        let one_match = |random: &mut Choices| match random.below(9) {
             0 => EntryMatch::Value(number(random)),
             1 => EntryMatch::Prefix { value: number(random), length: random.below(129) as u8 },
             2 => EntryMatch::Masked { value: number(random), mask: number(random) },
@@ -501,7 +501,7 @@ mod tests {
 
     #[test]
     fn what_is_packed_is_unpacked() {
-        let mut random = Random::from_seed(1);
+        let mut random = Choices::from_seed(1);
         for count in 0..200 {
             let entries: Vec<Entry> = (0..count % 20).map(|_| entry(&mut random)).collect();
             let list: EntryList = entries.iter().cloned().collect();
@@ -511,7 +511,7 @@ mod tests {
 
     #[test]
     fn keys_are_equal_bytes_if_and_only_if_they_are_equal() {
-        let mut random = Random::from_seed(2);
+        let mut random = Choices::from_seed(2);
         let mut entries: Vec<Entry> = (0..100).map(|_| entry(&mut random)).collect();
         let again: Vec<Entry> = entries.iter().map(|one| Entry { template: 9, ..one.clone() }).collect();
         entries.extend(again);
@@ -531,7 +531,7 @@ mod tests {
 
     #[test]
     fn a_packed_key_is_unpacked() {
-        let mut random = Random::from_seed(3);
+        let mut random = Choices::from_seed(3);
         assert_eq!((PackedKey::default().unpack(), size_of::<PackedKey>()), (None, 24));
         for _ in 0..1000 {
             let entry = entry(&mut random);

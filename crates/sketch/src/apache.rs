@@ -5,16 +5,10 @@
 //! only with files of equal seeds; frequent items are written as text, and merge with any others.
 
 use crate::estimate::{Estimate, MergeError};
-use crate::hash::{Item, KEY_WORDS_MAX};
-use crate::key::Projection;
-use crate::ranked::{Top, sorted};
-use datasketches::codec::{SketchBytes, SketchSlice};
 use datasketches::common::{NumStdDev, SearchCriteria};
-use datasketches::error::{Error, ErrorKind};
-use datasketches::frequencies::{ErrorType, FrequentItemValue, FrequentItemsSketch};
+use datasketches::error::Error;
 use datasketches::hll::{HllSketch, HllType, HllUnion};
 use datasketches::kll::{KllFloat, KllSketch};
-use std::hash::{Hash, Hasher};
 
 /// A file is not in the expected format.
 #[derive(Debug, thiserror::Error)]
@@ -152,120 +146,6 @@ impl Quantiles {
     }
 }
 
-/// A key, its keyed hash, and how it is written.
-#[derive(Clone, Debug)]
-struct Named {
-    item: Item<KEY_WORDS_MAX>,
-    projection: Projection,
-}
-
-impl PartialEq for Named {
-    fn eq(&self, other: &Named) -> bool {
-        self.item == other.item
-    }
-}
-
-impl Eq for Named {}
-
-impl Hash for Named {
-    /// Feeds the keyed hash, since the map's own has a public seed.
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.item.hash);
-    }
-}
-
-impl FrequentItemValue for Named {
-    fn serialize_size(named: &Named) -> usize {
-        String::serialize_size(&named.projection.text(&named.item.key))
-    }
-
-    fn serialize_value(&self, bytes: &mut SketchBytes) {
-        self.projection.text(&self.item.key).serialize_value(bytes);
-    }
-
-    fn deserialize_value(_: &mut SketchSlice<'_>) -> Result<Named, Error> {
-        Err(Error::new(ErrorKind::InvalidArgument, "text is read as text"))
-    }
-}
-
-/// Frequent items (Anderson et al.: A high-performance algorithm for identifying frequent items in data
-/// streams, IMC 2017): a map that subtracts its median when it is full. A size is between the bounds, and
-/// these are at most 3.5·N/map apart.
-#[derive(Clone, Debug)]
-pub struct Frequent {
-    sketch: FrequentItemsSketch<Named>,
-    projection: Projection,
-}
-
-/// Frequent items read from a file: text and sizes.
-#[derive(Clone, Debug)]
-pub struct FrequentText(FrequentItemsSketch<String>);
-
-impl Frequent {
-    /// Creates an empty map of 2^`power` places (3 to 26); three quarters of them are used.
-    #[must_use]
-    pub fn new(projection: Projection, power: u8) -> Frequent {
-        let places = 1 << power.clamp(3, 26);
-        Frequent { sketch: FrequentItemsSketch::new(places).expect("a power of two"), projection }
-    }
-
-    /// Counts a key.
-    #[inline]
-    pub fn update(&mut self, item: &Item<KEY_WORDS_MAX>, count: u64) {
-        self.sketch.update_with_count(Named { item: *item, projection: self.projection }, count);
-    }
-
-    /// All keys that may be heavier than the error of the sketch, the heaviest first.
-    #[must_use]
-    pub fn top(&self) -> Vec<Top<KEY_WORDS_MAX>> {
-        let rows = self.sketch.frequent_items(ErrorType::NoFalseNegatives);
-        let top = rows.iter().map(|row| {
-            let size = certain(row.estimate(), row.lower_bound(), row.upper_bound());
-            Top { key: row.item().item.key, size }
-        });
-        sorted(top.collect())
-    }
-
-    /// Writes it in Apache's format (strings).
-    #[must_use]
-    pub fn to_file(&self) -> Vec<u8> {
-        self.sketch.serialize()
-    }
-}
-
-impl FrequentText {
-    /// Reads Apache's format (strings).
-    ///
-    /// # Errors
-    /// The bytes are not in that format, or are truncated.
-    pub fn from_file(bytes: &[u8]) -> Result<FrequentText, FormatError> {
-        Ok(FrequentText(FrequentItemsSketch::deserialize(bytes)?))
-    }
-
-    /// Adds the counts of another sketch.
-    pub fn merge(&mut self, other: &FrequentText) {
-        self.0.merge(&other.0);
-    }
-
-    /// All keys that may be heavier than the error of the sketch, the heaviest first.
-    #[must_use]
-    pub fn top(&self) -> Vec<(String, Estimate)> {
-        let rows = self.0.frequent_items(ErrorType::NoFalseNegatives);
-        let size = |row: &datasketches::frequencies::Row<String>| {
-            (row.item().clone(), certain(row.estimate(), row.lower_bound(), row.upper_bound()))
-        };
-        let mut top: Vec<(String, Estimate)> = rows.iter().map(size).collect();
-        top.sort_by(|one, other| other.1.value.total_cmp(&one.1.value).then_with(|| one.0.cmp(&other.0)));
-        top
-    }
-
-    /// Writes it in Apache's format (strings).
-    #[must_use]
-    pub fn to_file(&self) -> Vec<u8> {
-        self.0.serialize()
-    }
-}
-
 /// Writes heavy keys that were counted elsewhere in Apache's format of frequent items (strings): each with
 /// its guaranteed count, at least 1. No key, listed or not, has more than `missing` beyond that; `total` is
 /// the count of all keys.
@@ -294,15 +174,12 @@ const FREQUENT_VERSION: u8 = 1;
 const FREQUENT_FAMILY: u8 = 10;
 const EMPTY_FLAGS: u8 = 5;
 
-fn certain(value: u64, low: u64, high: u64) -> Estimate {
-    Estimate { value: value as f64, low: low as f64, high: high as f64, confidence: 1.0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::key::KeyKind;
-    use crate::{KeyHash, Seed, traffic};
+    use crate::{KeyHash, Seed};
+    use datasketches::frequencies::{ErrorType, FrequentItemsSketch};
+    use std::collections::BTreeSet;
 
     const SEED: Seed = Seed::new([1, 2]);
 
@@ -346,36 +223,13 @@ mod tests {
         for count in [0_u64, 1, 6, 7, 1000] {
             let rows: Vec<(String, u64)> =
                 (0..count).map(|key| (format!("key {key}"), 1 + key * 3)).collect();
-            let read = FrequentText::from_file(&frequent_items(&rows, 17, 9_000_000)).unwrap();
-            let mut expected: Vec<(String, u64)> =
-                rows.into_iter().filter(|(_, low)| low + 17 > 17).collect();
-            expected.reverse();
-            let found: Vec<(String, u64)> =
-                read.top().into_iter().map(|(text, size)| (text, size.low as u64)).collect();
-            assert_eq!(found, expected);
-            assert!(read.top().iter().all(|(_, size)| size.high - size.low == 17.0));
+            let file = frequent_items(&rows, 17, 9_000_000);
+            let read = FrequentItemsSketch::<String>::deserialize(&file).unwrap();
+            let expected: BTreeSet<(String, u64)> = rows.into_iter().collect();
+            let found = read.frequent_items(ErrorType::NoFalseNegatives);
+            assert!(found.iter().all(|row| row.upper_bound() - row.lower_bound() == 17));
+            let found = found.iter().map(|row| (row.item().clone(), row.lower_bound())).collect();
+            assert_eq!(expected, found);
         }
-    }
-
-    #[test]
-    fn frequent_items_are_written_as_text() {
-        let (hash, projection) = (KeyHash::new(&SEED), Projection::new(KeyKind::Source));
-        let mut frequent = Frequent::new(projection, 6);
-        for flow in traffic::Zipf::new(1000, 1.3, 5).take(20_000) {
-            let key = projection.of(&traffic::flow_key(flow));
-            frequent.update(&hash.item(key), 1);
-        }
-        let top = frequent.top();
-        assert_eq!(top[0].key, projection.of(&traffic::flow_key(0)));
-        let mut read = FrequentText::from_file(&frequent.to_file()).unwrap();
-        let texts: Vec<String> = top.iter().map(|top| projection.text(&top.key)).collect();
-        let read_texts: Vec<String> = read.top().into_iter().map(|(text, _)| text).collect();
-        let as_set = |texts: &[String]| texts.iter().cloned().collect::<std::collections::BTreeSet<_>>();
-        assert_eq!(as_set(&read_texts), as_set(&texts));
-        assert_eq!((&read.top()[0].0, read.top()[0].1), (&texts[0], top[0].size));
-        let once = read.top()[0].1.value;
-        read.merge(&read.clone());
-        assert!(read.top()[0].1.value >= 2.0 * once);
-        assert!(FrequentText::from_file(&frequent.to_file()[..40]).is_err());
     }
 }

@@ -87,57 +87,20 @@ impl Counter for i64 {
 
 /// Returns a count as a signed number; larger ones do not occur.
 #[inline(always)]
-pub(crate) fn signed(count: u64) -> i64 {
+pub fn signed(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
 /// Adds the counters of another sketch of the same size.
-pub(crate) fn merge<C: Counter>(counters: &mut [C], others: &[C]) {
+pub fn merge<C: Counter>(counters: &mut [C], others: &[C]) {
     for (counter, other) in counters.iter_mut().zip(others) {
         counter.merge(*other);
     }
 }
 
-/// Returns the median; the mean of the middle two for an even number. Sorts its input, which is short.
-#[inline(always)]
-pub(crate) fn median<const D: usize>(mut values: [i64; D]) -> i64 {
-    if D == 5 {
-        return median_of_five(values[0], values[1], values[2], values[3], values[4]);
-    }
-    values.sort_unstable();
-    if D % 2 == 1 { values[D / 2] } else { i64::midpoint(values[D / 2 - 1], values[D / 2]) }
-}
-
-/// The median of five without branches: it is the median of the fifth number, the larger of two pairs'
-/// minima, and the smaller of their maxima.
-#[inline(always)]
-fn median_of_five(a: i64, b: i64, c: i64, d: i64, e: i64) -> i64 {
-    let low = a.min(b).max(c.min(d));
-    let high = a.max(b).min(c.max(d));
-    let (low, high) = (low.min(high), low.max(high));
-    e.clamp(low, high)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    proptest! {
-        #[test]
-        fn the_median_is_in_the_middle(values in prop::array::uniform5(-20_i64..20)) {
-            let mut sorted = values;
-            sorted.sort_unstable();
-            prop_assert_eq!(median(values), sorted[2]);
-            let [a, b, c, d, _] = values;
-            let mut four = [a, b, c, d];
-            let mut three = [a, b, c];
-            three.sort_unstable();
-            prop_assert_eq!(median([a, b, c]), three[1]);
-            four.sort_unstable();
-            prop_assert_eq!(median([a, b, c, d]), i64::midpoint(four[1], four[2]));
-        }
-    }
 
     #[test]
     fn unsigned_counters_stay_at_their_largest_value() {

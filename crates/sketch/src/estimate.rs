@@ -76,7 +76,7 @@ pub struct SizeError {
 
 impl SizeError {
     /// Returns the memory if it is not less than `least`, nor too much.
-    pub(crate) fn check(bytes: usize, least: usize) -> Result<usize, SizeError> {
+    pub fn check(bytes: usize, least: usize) -> Result<usize, SizeError> {
         if bytes < least || bytes > BYTES_MAX { Err(SizeError { bytes, least }) } else { Ok(bytes) }
     }
 }
@@ -88,7 +88,7 @@ pub struct MergeError;
 
 impl MergeError {
     /// Returns the error unless both are equal.
-    pub(crate) fn unless(alike: bool) -> Result<(), MergeError> {
+    pub fn unless(alike: bool) -> Result<(), MergeError> {
         if alike { Ok(()) } else { Err(MergeError) }
     }
 }

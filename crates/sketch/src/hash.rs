@@ -20,14 +20,14 @@ pub const LANES_MAX: usize = 8;
 
 /// Multiplies and folds: every bit of the result depends on every bit of both factors.
 #[inline(always)]
-pub(crate) const fn fold(a: u64, b: u64) -> u64 {
+pub const fn fold(a: u64, b: u64) -> u64 {
     let product = a as u128 * b as u128;
     product as u64 ^ (product >> 64) as u64
 }
 
 /// Scales 32 uniform bits to a number below `size`.
 #[inline(always)]
-pub(crate) const fn below(lane: u32, size: usize) -> usize {
+pub const fn below(lane: u32, size: usize) -> usize {
     ((lane as u64 * size as u64) >> 32) as usize
 }
 
@@ -80,37 +80,36 @@ const fn finish(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// The purposes for which secrets are derived, so that no two sketches share their rows.
+/// The purposes for which secrets are derived, so that no two sketches share their rows. Their numbers are in
+/// files; some are those of sketches in `rigs/papers`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// The hash of keys.
     Key,
-    /// [`crate::CountMin`].
+    /// `CountMin`.
     CountMin = 2,
-    /// [`crate::CountSketch`].
+    /// `CountSketch`.
     CountSketch,
-    /// [`crate::FlowRadar`]: cells, then filter.
+    /// `FlowRadar`: cells, then filter.
     FlowRadar,
-    /// [`crate::FlajoletMartin`].
+    /// `FlajoletMartin`.
     FlajoletMartin,
-    /// [`crate::LinearCounting`].
+    /// `LinearCounting`.
     LinearCounting,
     /// [`crate::Mrac`].
     Mrac,
-    /// [`crate::Modular`]: the hash of [`crate::Reversible`].
+    /// `Modular`: the hash of `Reversible`.
     Modular,
-    /// [`crate::TwoLevel`].
+    /// `TwoLevel`.
     TwoLevel,
-    /// [`crate::UnivMon`]: sampling.
+    /// `UnivMon`: sampling.
     UnivMon,
-    /// [`crate::Coco`].
+    /// `Coco`.
     Coco,
-    /// [`crate::Elastic`].
+    /// `Elastic`.
     Elastic,
-    /// [`crate::traffic`].
-    Traffic,
     /// [`crate::SpreadSketch`].
-    Spread,
+    Spread = 14,
 }
 
 /// A key with its hash.
@@ -215,7 +214,7 @@ impl KeyHash {
 
 /// The secrets with which one sketch derives its rows from a key's hash.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Lanes([[u64; 2]; LANES_MAX / 2]);
+pub struct Lanes([[u64; 2]; LANES_MAX / 2]);
 
 impl std::fmt::Debug for Lanes {
     /// Does not print the secret.
@@ -226,7 +225,7 @@ impl std::fmt::Debug for Lanes {
 
 impl Lanes {
     /// The secrets of the sketch with this purpose; `part` distinguishes the parts of one sketch.
-    pub(crate) fn new(seed: &Seed, purpose: Purpose, part: u64) -> Lanes {
+    pub fn new(seed: &Seed, purpose: Purpose, part: u64) -> Lanes {
         Lanes(std::array::from_fn(|pair| {
             let number = part << 8 | (pair as u64) << 1;
             [seed.word(purpose, number), seed.word(purpose, number + 1) | 1]
@@ -235,14 +234,14 @@ impl Lanes {
 
     /// Sixty-four bits for a hash; `pair` is below [`LANES_MAX`] / 2.
     #[inline(always)]
-    pub(crate) fn bits(&self, hash: u64, pair: usize) -> u64 {
+    pub fn bits(&self, hash: u64, pair: usize) -> u64 {
         let [add, multiply] = self.0[pair];
         fold(hash ^ add, multiply)
     }
 
     /// Thirty-two bits for each of `D` rows.
     #[inline(always)]
-    pub(crate) fn rows<const D: usize>(&self, hash: u64) -> [u32; D] {
+    pub fn rows<const D: usize>(&self, hash: u64) -> [u32; D] {
         const { assert!(D <= LANES_MAX, "a sketch has more rows than there are lanes") };
         let mut rows = [0; D];
         let mut row = 0;

@@ -219,7 +219,7 @@ pub fn widen([addresses, last]: [u64; 2]) -> [u64; 5] {
     [IPV4_MARK, addresses >> 32, 0, addresses & 0xffff_ffff, last]
 }
 
-/// Returns the source address of a key as the number that a [`crate::Reversible`] can recover: 32 bits for
+/// Returns the source address of a key as the number that a reversible sketch can recover: 32 bits for
 /// IPv4, the upper 64 bits for IPv6.
 #[inline]
 #[must_use]

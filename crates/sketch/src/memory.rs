@@ -5,21 +5,11 @@ use crate::aggregator::Evicted;
 
 /// Number of updates whose memory is fetched at once: with four places each, the lines fit into the
 /// first-level cache.
-pub(crate) const CHUNK: usize = 32;
-
-/// The places of one update: places in a table, one for each row.
-#[derive(Clone, Copy)]
-pub(crate) struct Places<const D: usize>(pub(crate) [u32; D]);
-
-impl<const D: usize> Default for Places<D> {
-    fn default() -> Places<D> {
-        Places([0; D])
-    }
-}
+pub const CHUNK: usize = 32;
 
 /// Finds the places of many updates in `sketch`, then makes the updates at them. Finding a place fetches it.
 #[inline(always)]
-pub(crate) fn in_chunks<S, const W: usize, P: Copy + Default>(
+pub fn in_chunks<S, const W: usize, P: Copy + Default>(
     sketch: &mut S,
     updates: &[Evicted<W>],
     find: impl Fn(&S, &Evicted<W>) -> P,
@@ -38,7 +28,7 @@ pub(crate) fn in_chunks<S, const W: usize, P: Copy + Default>(
 
 /// Returns a vector of `length` values, whose memory the kernel was asked to back with huge pages before it
 /// is touched.
-pub(crate) fn table<T: Clone>(value: T, length: usize) -> Vec<T> {
+pub fn table<T: Clone>(value: T, length: usize) -> Vec<T> {
     let mut table = Vec::with_capacity(length);
     weir_packet::advise_huge(&table);
     table.resize(length, value);

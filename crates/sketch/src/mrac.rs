@@ -17,7 +17,6 @@ use crate::aggregator::Evicted;
 use crate::counter::{Counter, merge, signed};
 use crate::estimate::{Estimate, MergeError, Sigmas, SizeError};
 use crate::hash::{Lanes, Purpose, Seed, below};
-use crate::linear_counting::{linear_count, linear_error};
 use crate::memory::{in_chunks, table};
 use std::collections::BTreeMap;
 
@@ -205,6 +204,23 @@ fn panjer(sizes: &[(usize, f64)], values: usize) -> Vec<f64> {
         probabilities[value] = sum / value as f64;
     }
     probabilities
+}
+
+/// Returns the number of keys, given how many of how many places stayed empty: linear counting (Whang,
+/// Vander-Zanden and Taylor, ACM TODS 15(2), 1990).
+#[must_use]
+pub fn linear_count(places: f64, empty: f64) -> f64 {
+    (places * (places / empty).ln()).abs()
+}
+
+/// The relative standard error of that. It allows for one more key, since the true value is an integer.
+#[must_use]
+pub fn linear_error(places: f64, keys: f64) -> f64 {
+    if keys == 0.0 {
+        return 0.0;
+    }
+    let load = keys / places;
+    ((places * (load.exp() - load - 1.0)).max(0.0).sqrt() + 0.5) / keys
 }
 
 #[cfg(test)]

@@ -32,7 +32,7 @@ struct IndexSlot {
 
 /// A bounded number of keys with their counts.
 #[derive(Clone, Debug)]
-pub(crate) struct Ranked<const W: usize> {
+pub struct Ranked<const W: usize> {
     heap: Vec<RankedNode>,
     items: Vec<Item<W>>,
     /// The place in the heap of each slot's node: stored separately from the keys, so that moving nodes
@@ -45,7 +45,7 @@ pub(crate) struct Ranked<const W: usize> {
 
 impl<const W: usize> Ranked<W> {
     /// Creates an empty ranking.
-    pub(crate) fn new(capacity: usize) -> Ranked<W> {
+    pub fn new(capacity: usize) -> Ranked<W> {
         let capacity = capacity.clamp(1, 1 << 28);
         Ranked {
             heap: Vec::with_capacity(capacity),
@@ -57,36 +57,37 @@ impl<const W: usize> Ranked<W> {
     }
 
     /// Bytes of memory for this many keys.
-    pub(crate) const fn bytes_for(capacity: usize) -> usize {
+    pub const fn bytes_for(capacity: usize) -> usize {
         capacity * (size_of::<RankedNode>() + size_of::<Item<W>>() + size_of::<u32>())
             + index_len(capacity) * size_of::<IndexSlot>()
     }
 
     /// Bytes of memory.
-    pub(crate) fn bytes(&self) -> usize {
+    pub fn bytes(&self) -> usize {
         Self::bytes_for(self.capacity)
     }
 
-    pub(crate) fn is_full(&self) -> bool {
+    /// Returns true if another key can only replace one.
+    pub fn is_full(&self) -> bool {
         self.heap.len() == self.capacity
     }
 
     /// The least count, or 0 while there is room.
     #[inline(always)]
-    pub(crate) fn least(&self) -> u64 {
+    pub fn least(&self) -> u64 {
         if self.is_full() { self.heap[0].count } else { 0 }
     }
 
     /// Fetches what [`Ranked::find`] reads first.
     #[inline(always)]
-    pub(crate) fn prefetch(&self, hash: u64) {
+    pub fn prefetch(&self, hash: u64) {
         weir_packet::prefetch(&self.index[hash as usize & (self.index.len() - 1)]);
     }
 
     /// Fetches what [`Ranked::find`] and [`Ranked::count`] read next, for the first slot with such a hash.
     /// Returns the slot.
     #[inline(always)]
-    pub(crate) fn prefetch_item(&self, hash: u64) -> Option<u32> {
+    pub fn prefetch_item(&self, hash: u64) -> Option<u32> {
         let slot = self.index[hash as usize & (self.index.len() - 1)].slot.checked_sub(1)?;
         weir_packet::prefetch(&self.items[slot as usize]);
         weir_packet::prefetch(&self.nodes[slot as usize]);
@@ -95,7 +96,7 @@ impl<const W: usize> Ranked<W> {
 
     /// Returns the slot of a key.
     #[inline]
-    pub(crate) fn find(&self, item: &Item<W>) -> Option<u32> {
+    pub fn find(&self, item: &Item<W>) -> Option<u32> {
         let mask = self.index.len() - 1;
         let mut place = item.hash as usize & mask;
         loop {
@@ -110,20 +111,20 @@ impl<const W: usize> Ranked<W> {
 
     /// Returns the count of a slot.
     #[inline]
-    pub(crate) fn count(&self, slot: u32) -> u64 {
+    pub fn count(&self, slot: u32) -> u64 {
         self.heap[self.nodes[slot as usize] as usize].count
     }
 
     /// Writes the count of a slot.
     #[inline]
-    pub(crate) fn set(&mut self, slot: u32, count: u64) {
+    pub fn set(&mut self, slot: u32, count: u64) {
         let node = self.nodes[slot as usize] as usize;
         let before = std::mem::replace(&mut self.heap[node].count, count);
         if count > before { self.sink(node) } else { self.rise(node) }
     }
 
     /// Adds a key that is not present, while there is room, and returns its slot.
-    pub(crate) fn insert(&mut self, item: Item<W>, count: u64) -> u32 {
+    pub fn insert(&mut self, item: Item<W>, count: u64) -> u32 {
         debug_assert!(!self.is_full() && self.find(&item).is_none());
         let (slot, node) = (self.items.len() as u32, self.heap.len());
         self.items.push(item);
@@ -136,7 +137,7 @@ impl<const W: usize> Ranked<W> {
 
     /// Replaces the key with the least count, and returns the old key's slot, which it reuses.
     #[inline]
-    pub(crate) fn replace_least(&mut self, item: Item<W>, count: u64) -> u32 {
+    pub fn replace_least(&mut self, item: Item<W>, count: u64) -> u32 {
         let slot = self.heap[0].slot;
         self.leave(slot);
         self.items[slot as usize] = item;
@@ -147,7 +148,7 @@ impl<const W: usize> Ranked<W> {
 
     /// Sets the count of a key if it is present, or enters it if it is heavier than the lightest.
     #[inline(always)]
-    pub(crate) fn offer(&mut self, item: &Item<W>, count: u64) {
+    pub fn offer(&mut self, item: &Item<W>, count: u64) {
         if count > self.least() {
             self.take(item, count);
         }
@@ -163,12 +164,12 @@ impl<const W: usize> Ranked<W> {
     }
 
     /// All keys with their counts and slots, in unspecified order.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Item<W>, u64, u32)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Item<W>, u64, u32)> {
         self.heap.iter().map(|node| (&self.items[node.slot as usize], node.count, node.slot))
     }
 
     /// Forgets everything.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.heap.clear();
         self.items.clear();
         self.nodes.clear();
@@ -176,7 +177,7 @@ impl<const W: usize> Ranked<W> {
     }
 
     /// Joins the keys of another ranking: all counts are queried again, and the largest stay.
-    pub(crate) fn join(&mut self, other: &Ranked<W>, count: impl Fn(&Item<W>) -> u64) {
+    pub fn join(&mut self, other: &Ranked<W>, count: impl Fn(&Item<W>) -> u64) {
         let items: Vec<Item<W>> = self.iter().chain(other.iter()).map(|(item, ..)| *item).collect();
         self.clear();
         for item in items {
@@ -185,7 +186,7 @@ impl<const W: usize> Ranked<W> {
     }
 
     /// The keys whose size is `least` or more, the heaviest first; ties are ordered by key.
-    pub(crate) fn top(&self, size: impl Fn(&Item<W>) -> Estimate, least: f64) -> Vec<Top<W>> {
+    pub fn top(&self, size: impl Fn(&Item<W>) -> Estimate, least: f64) -> Vec<Top<W>> {
         let sizes = self.iter().map(|(item, ..)| Top { key: item.key, size: size(item) });
         sorted(sizes.filter(|top| top.size.value >= least).collect())
     }
@@ -272,7 +273,7 @@ const fn index_len(capacity: usize) -> usize {
 }
 
 /// Sorts heavy keys: the heaviest first, ties are ordered by key.
-pub(crate) fn sorted<const W: usize>(mut top: Vec<Top<W>>) -> Vec<Top<W>> {
+pub fn sorted<const W: usize>(mut top: Vec<Top<W>>) -> Vec<Top<W>> {
     top.sort_by(|one, other| {
         other.size.value.total_cmp(&one.size.value).then_with(|| one.key.cmp(&other.key))
     });

@@ -248,7 +248,7 @@ fn bounded(value: f64, beside: f64) -> Estimate {
 mod tests {
     use super::*;
     use crate::KeyHash;
-    use crate::traffic::Random;
+    use weir_packet::random::Random;
 
     const SEED: Seed = Seed::new([3, 4]);
 

@@ -1,5 +1,5 @@
-//! The heaviest keys with their packets and bytes: Space-Saving ([`crate::SpaceSaving`]) by packets, whose
-//! keys also count bytes.
+//! The heaviest keys with their packets and bytes: Space-Saving (Metwally, Agrawal, El Abbadi, ICDT 2005) by
+//! packets, whose keys also count bytes.
 //!
 //! A key that replaces the lightest inherits its packets as an error; its bytes begin at 0. What it had
 //! counted before it was last replaced does not exceed the error in packets, so the bytes are bounded as

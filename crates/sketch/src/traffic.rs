@@ -3,40 +3,9 @@
 //! A stream is an iterator over the numbers of flows; [`five_tuple`] and its siblings turn them into keys.
 //! Number 0 is the heaviest flow of a Zipf stream.
 
-use crate::hash::{Purpose, Seed};
 use std::net::{IpAddr, Ipv6Addr};
 use weir_packet::FlowKey;
-
-/// A generator of random numbers: wyrand (Wang Yi, 2019). Not for secrets.
-#[derive(Clone, Debug)]
-pub struct Random(u64);
-
-impl Random {
-    /// Equal seeds give equal numbers.
-    #[must_use]
-    pub const fn new(seed: u64) -> Random {
-        Random(Seed::new([seed, 0]).word(Purpose::Traffic, 0))
-    }
-
-    /// The next 64 bits.
-    #[inline]
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0xa076_1d64_78bd_642f);
-        crate::hash::fold(self.0, self.0 ^ 0xe703_7ed1_a0b4_28db)
-    }
-
-    /// The next number in `0..1`; arithmetic on it may still round to 1.
-    #[inline]
-    pub fn uniform(&mut self) -> f64 {
-        (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// The next number below `end`.
-    #[inline]
-    pub fn below(&mut self, end: u64) -> u64 {
-        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
-    }
-}
+use weir_packet::random::Random;
 
 /// True Zipf: the flow with number r has a share proportional to 1 / (r + 1)^skew. Drawn by rejection from
 /// the inverted integral (Hörmann and Derflinger, ACM TOMACS 6(3), 1996), without a table, so that any number

@@ -7,28 +7,13 @@
 use std::hint::black_box;
 use std::time::Instant;
 use weir_packet::FlowKey;
+use weir_packet::random::Random;
 use weir_table::*;
 
 const MILLION: usize = 1 << 20;
 
 /// How often a measurement is repeated.
 const RUNS: usize = 30;
-
-/// splitmix64: keys and hashes that are the same in every run.
-struct SplitMix(u64);
-
-impl SplitMix {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        word ^ (word >> 31)
-    }
-
-    fn below(&mut self, range: usize) -> usize {
-        ((u128::from(self.next()) * range as u128) >> 64) as usize
-    }
-}
 
 /// Runs `work`, which returns how many items it processed. Returns the nanoseconds per item of the best run,
 /// because other programs use this machine too.
@@ -57,7 +42,7 @@ fn key<const W: usize>(number: u64) -> [u64; W] {
 
 /// Hashes the key derived from a number.
 fn hash(number: u64) -> u64 {
-    SplitMix(number).next()
+    Random::new(number).bits()
 }
 
 /// Passes batches of keys and hashes of random numbers below `range` to `work`. The cost of producing them is
@@ -68,11 +53,11 @@ fn time_batches<K>(
     key: impl Fn(u64) -> K,
     mut work: impl FnMut(&[K; 64], &[u64; 64]),
 ) {
-    let mut random = SplitMix(9);
+    let mut random = Random::new(9);
     let mut run = |work: &mut dyn FnMut(&[K; 64], &[u64; 64])| {
         measure(|| {
             for _ in 0..MILLION / 4 / 64 {
-                let numbers: [u64; 64] = std::array::from_fn(|_| random.below(range) as u64);
+                let numbers: [u64; 64] = std::array::from_fn(|_| random.below(range as u64));
                 work(black_box(&std::array::from_fn(|i| key(numbers[i]))), black_box(&numbers.map(hash)));
             }
             MILLION / 4
@@ -180,8 +165,8 @@ fn bucket() {
         black_box(fill_wants(Some(&slots), &weights, 65536)).0.len()
     });
     let buckets = Buckets::new(fill_maglev(&targets, 65537));
-    let mut random = SplitMix(3);
-    let hashes: Vec<u64> = (0..MILLION).map(|_| random.next()).collect();
+    let mut random = Random::new(3);
+    let hashes: Vec<u64> = (0..MILLION).map(|_| random.bits()).collect();
     time("bucket: pick of 65537", || {
         hashes.iter().for_each(|&hash| _ = black_box(buckets.pick(hash)));
         MILLION
@@ -189,23 +174,23 @@ fn bucket() {
 }
 
 /// Prefixes in the unicast space: 60 % are /24, the others /16 to /32; for IPv6, /32 to /64 in 2000::/3.
-fn prefixes(width: Width, count: usize, random: &mut SplitMix) -> Vec<(u128, u8)> {
+fn prefixes(width: Width, count: usize, random: &mut Random) -> Vec<(u128, u8)> {
     (0..count)
         .map(|_| match width {
             Width::V4 => {
                 let length = if random.below(10) < 6 { 24 } else { 16 + random.below(17) as u8 };
-                (u128::from(random.next() as u32 & u32::MAX << (32 - length)), length)
+                (u128::from(random.bits() as u32 & u32::MAX << (32 - length)), length)
             }
             Width::V6 => {
-                let length = [32, 40, 44, 48, 48, 48, 56, 64][random.below(8)];
-                (u128::from(random.next() >> 3 | 1 << 61) << 64 & u128::MAX << (128 - length), length)
+                let length = [32, 40, 44, 48, 48, 48, 56, 64][random.below(8) as usize];
+                (u128::from(random.bits() >> 3 | 1 << 61) << 64 & u128::MAX << (128 - length), length)
             }
         })
         .collect()
 }
 
 fn lpm(width: Width, count: usize) {
-    let mut random = SplitMix(4);
+    let mut random = Random::new(4);
     let prefixes = prefixes(width, count, &mut random);
     let mut table = Lpm::with_capacity(width, count);
     time(&format!("lpm {width:?} {count}: insert"), || {
@@ -218,8 +203,8 @@ fn lpm(width: Width, count: usize) {
         let batches: Vec<[u128; 64]> = (0..MILLION / 64)
             .map(|_| {
                 std::array::from_fn(|_| {
-                    let (prefix, length) = prefixes[random.below(count)];
-                    let host = u128::from(random.next()) << 64 | u128::from(random.next());
+                    let (prefix, length) = prefixes[random.below(count as u64) as usize];
+                    let host = u128::from(random.bits()) << 64 | u128::from(random.bits());
                     let host = host
                         & !u128::MAX.checked_shr(128 - u32::from(width.bits())).unwrap_or(0).wrapping_neg();
                     let behind =
@@ -247,7 +232,7 @@ fn lpm(width: Width, count: usize) {
 }
 
 fn acl(rules: u32, masks: usize) {
-    let mut random = SplitMix(5);
+    let mut random = Random::new(5);
     let masks: Vec<[u64; 5]> = (0..masks)
         .map(|n| {
             [
@@ -260,9 +245,9 @@ fn acl(rules: u32, masks: usize) {
         })
         .collect();
     let mut table = Acl::with_capacity(rules as usize, 99);
-    let keys: Vec<[u64; 5]> = (0..rules).map(|_| std::array::from_fn(|_| random.next())).collect();
+    let keys: Vec<[u64; 5]> = (0..rules).map(|_| std::array::from_fn(|_| random.bits())).collect();
     for (id, key) in (0..).zip(&keys) {
-        let mask = masks[random.below(masks.len())];
+        let mask = masks[random.below(masks.len() as u64) as usize];
         let priority = random.below(1000) as u32;
         table.insert(Rule { id, priority, key: *key, mask, ..Rule::default() }).expect("room");
     }
@@ -271,7 +256,11 @@ fn acl(rules: u32, masks: usize) {
         let batches: Vec<[[u64; 5]; 64]> = (0..256)
             .map(|_| {
                 std::array::from_fn(|_| {
-                    if hit { keys[random.below(keys.len())] } else { std::array::from_fn(|_| random.next()) }
+                    if hit {
+                        keys[random.below(keys.len() as u64) as usize]
+                    } else {
+                        std::array::from_fn(|_| random.bits())
+                    }
                 })
             })
             .collect();

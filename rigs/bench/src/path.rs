@@ -9,12 +9,12 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use serde_json::{Value, json};
+use weir_bed::Run;
 use weir_lab::Interrupt;
 use weir_lab::path::{
     Arm, Bed, Cell, ELEPHANT_PERCENT, ElephantStarts, Identity, Plan, RATE_MBIT, Regime, Reload, Row, Sample,
     Scheme, add_samples, at, check_means, read_samples,
 };
-use weir_lab::run::Run;
 use weir_lab::screen::Screen;
 
 /// The options of `weir bench path`.

@@ -11,9 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
+use weir_bed::{Run, Started};
 use weir_lab::Interrupt;
 use weir_lab::premise::carried;
-use weir_lab::run::{Run, Started};
 
 /// The peer, and the Debian package that contains it.
 pub const TESTPMD: &str = "dpdk-testpmd";

@@ -17,8 +17,8 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::run::Run;
 use weir_lab::weir::Weir;
 use weir_port::zero_loss::{Trial, rate_without_loss};
 

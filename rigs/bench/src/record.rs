@@ -15,8 +15,9 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use weir_bed::namespace;
 use weir_lab::spread::Spread;
-use weir_lab::{Interrupt, namespace, weir};
+use weir_lab::{Interrupt, weir};
 use weir_port::pcap::{Links, Reader};
 
 /// The speed that `weir measure` must reach: this many packets per second, or this share of the speed of

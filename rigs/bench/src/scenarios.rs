@@ -4,6 +4,7 @@
 //! and ageing enabled.
 
 use std::net::Ipv4Addr;
+use weir_packet::random::Random;
 use weir_packet::{Field, KeySource, TunnelKind};
 use weir_port::UdpFlow;
 use weir_program::builder::ProgramBuilder;
@@ -43,31 +44,6 @@ pub const ALL: [(&str, Make); 7] = [
     ("learn", learn),
 ];
 
-/// A small generator (SplitMix64), so that every run visits the keys in the same order.
-pub struct Random(u64);
-
-impl Random {
-    /// Creates a generator from a seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Random {
-        Random(seed)
-    }
-
-    /// The next number.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    /// A number below `limit`.
-    pub fn below(&mut self, limit: usize) -> usize {
-        ((u128::from(self.next()) * limit as u128) >> 64) as usize
-    }
-}
-
 /// Flow number `at`, all different: sources in 10/8, destinations in 172.16/12.
 #[must_use]
 pub fn flow(at: u32) -> UdpFlow {
@@ -82,7 +58,7 @@ pub fn shuffled(count: u32) -> Vec<UdpFlow> {
     let mut random = Random::new(1);
     let mut order: Vec<u32> = (0..count).collect();
     for at in (1..order.len()).rev() {
-        order.swap(at, random.below(at + 1));
+        order.swap(at, random.below(at as u64 + 1) as usize);
     }
     order.into_iter().map(flow).collect()
 }
@@ -297,8 +273,8 @@ fn acl(rules: u32) -> Pipe {
                 EntryMatch::Masked { value: u128::from(value) & mask, mask }
             }
         };
-        let entry = Entry::on(rule(0x0a00_0000 | random.next() & 0xff_ffff, prefix(source)))
-            .and(rule(0xac10_0000 | random.next() & 0x3ff, prefix(destination)))
+        let entry = Entry::on(rule(0x0a00_0000 | random.bits() & 0xff_ffff, prefix(source)))
+            .and(rule(0xac10_0000 | random.bits() & 0x3ff, prefix(destination)))
             .and(rule(8000 + u64::from(priority), if port == 0 { 0 } else { 0xffff }));
         pipe = pipe.entry(entry.priority(priority));
     }
@@ -312,7 +288,7 @@ fn prefixes(count: usize) -> impl Iterator<Item = EntryMatch> {
     let mut seen = std::collections::BTreeSet::from([(0u128, 0u8)]);
     while seen.len() < count {
         let length = 16 + random.below(17) as u8;
-        let value = 0xac00_0000 | random.next() as u32 & 0x00ff_ffff;
+        let value = 0xac00_0000 | random.bits() as u32 & 0x00ff_ffff;
         seen.insert((u128::from(value & u32::MAX << (32 - length)), length));
     }
     seen.into_iter().map(|(value, length)| EntryMatch::Prefix { value, length })

@@ -6,20 +6,20 @@
 //!   node: w0 --[ weir | testpmd macswap ]-- w1
 //! ```
 //!
-//! The source sends more than either can forward, in the kernel, on its own core (`bpf::XdpGenerate`). The
+//! The source sends more than either can forward, in the kernel, on its own core (`papers::XdpGenerate`). The
 //! kernel counts the frames that arrive at f1, for both in the same way. Only one program can use an
 //! interface at a time, so each turn starts its own process; the turns alternate.
 
 use super::peers::{Forwarder, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Context, Result};
-use namespace::Namespace;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use weir_bed::namespace;
+use weir_bed::{Namespace, Run, cable};
 use weir_lab::premise::carried;
-use weir_lab::run::Run;
 use weir_lab::screen::line;
 use weir_lab::spread::Spread;
-use weir_lab::{Interrupt, namespace, weir};
+use weir_lab::{Interrupt, weir};
 use weir_port::huge_pages::HugePages;
 
 /// Rounds whose median is reported, after an uncounted warm-up round.
@@ -86,11 +86,7 @@ impl Bench {
     fn new(run: &mut Run, setting: Setting, interrupt: Interrupt) -> Result<Bench> {
         let (far, node) = (run.namespace("far")?, run.namespace("node")?);
         for (end, other) in [("f0", "w0"), ("f1", "w1")] {
-            far.ip(&format!(
-                "link add name {end} type veth peer name {other} netns {}\nlink set {end} up\n",
-                node.name()
-            ))?;
-            node.ip(&format!("link set {other} up\n"))?;
+            cable(None, &far.end(end), &node.end(other))?;
         }
         let mut command = far.command(&weir::program()?);
         command.args(["bench", "arm", "--core", &setting.other.to_string(), "source", "f0"]);

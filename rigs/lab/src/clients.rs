@@ -15,9 +15,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::dnsperf::SOCKETS;
-use super::namespace::Namespace;
-use super::run::Run;
 use super::topology::{CLIENTS_COUNT, INTERFACE};
+use weir_bed::Namespace;
+use weir_bed::Run;
 
 /// Shortest interval between changes. Routes could change faster, but each change takes CPU time from the
 /// load.

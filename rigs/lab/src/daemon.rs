@@ -4,9 +4,9 @@ use anyhow::Result;
 use serde_json::Value;
 
 use super::Interrupt;
-use super::run::Run;
 use super::topology::{BackEnd, INTERFACE, Topology, VIP};
 use super::weir::Weir;
+use weir_bed::Run;
 
 /// Name of the measured service in the configuration.
 const SERVICE: &str = "dns";

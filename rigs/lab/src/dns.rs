@@ -16,12 +16,13 @@ use super::daemon::{self, Daemon, Snapshot};
 use super::dnsperf::{self, Load, Plan};
 use super::reloads::Reloads;
 use super::report::{Arm, Report, grouped};
-use super::run::Run;
 use super::screen::Screen;
 use super::session::{self, Outcome};
 use super::topology::{Topology, VIP};
 use super::witness::Witness;
-use super::{Interrupt, namespace, nsd, verdict};
+use super::{Interrupt, nsd, verdict};
+use weir_bed::Run;
+use weir_bed::namespace;
 
 /// How often the lab polls while a load runs.
 const TICK: Duration = Duration::from_millis(20);

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use super::latency::Latency;
-use super::namespace::Namespace;
-use super::run::{Run, Started};
+use weir_bed::Namespace;
+use weir_bed::{Run, Started};
 
 /// Sockets of dnsperf. Its receivers poll every socket in turn, so more of them would take CPU time from weir
 /// and the servers.

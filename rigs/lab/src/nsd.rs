@@ -9,9 +9,9 @@ use std::process::Stdio;
 
 use anyhow::Result;
 
-use super::namespace::Namespace;
-use super::run::{Run, Started};
 use super::topology::{BackEnd, VIP};
+use weir_bed::Namespace;
+use weir_bed::{Run, Started};
 
 /// Number of names in the zone.
 pub const NAMES: u32 = 256;

@@ -14,8 +14,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::run::{Run, Started};
-use super::{Interrupt, namespace};
+use super::Interrupt;
+use weir_bed::namespace;
+use weir_bed::{Run, Started};
 
 /// The switch.
 pub const SWITCH: &str = "/usr/lib/openvswitch-switch/ovs-vswitchd";

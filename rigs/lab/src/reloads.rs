@@ -10,9 +10,9 @@ use std::time::Duration;
 use anyhow::Result;
 
 use super::daemon::{Daemon, configuration, other_configuration};
-use super::run::Run;
 use super::share::Share;
 use super::topology::Topology;
+use weir_bed::Run;
 
 /// Reloads over the duration of a load.
 pub struct Reloads {

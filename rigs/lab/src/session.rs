@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use serde_json::Value;
 
-use super::run::Run;
 use super::screen::{self, Screen};
 use super::{INTERRUPTED, Interrupt, Interrupted};
+use weir_bed::Run;
 
 /// Options common to all labs.
 #[derive(clap::Args)]

@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use crate::namespace::Namespace;
-use crate::run::{Run, Started};
 use crate::{Interrupt, screen, weir};
+use weir_bed::Namespace;
+use weir_bed::{Run, Started};
 
 /// Number of flows: enough for every member to carry some, and so few that each has a packet every few
 /// milliseconds.

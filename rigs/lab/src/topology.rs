@@ -12,9 +12,7 @@
 //! (clients.rs); all of these are local to `client`.
 
 use anyhow::Result;
-
-use super::namespace::Namespace;
-use super::run::Run;
+use weir_bed::{Namespace, Run, Switch};
 
 /// Address of the service.
 pub const VIP: &str = "10.77.0.53";
@@ -52,8 +50,8 @@ pub struct BackEnd {
 
 /// The namespaces of the lab.
 pub struct Topology {
-    /// The bridge; its interfaces are named after the hosts' roles.
-    pub switch: Namespace,
+    /// The switch; its interfaces are named after the hosts' roles.
+    pub switch: Switch,
     /// Where dnsperf runs.
     pub client: Namespace,
     /// Where weir runs.
@@ -65,12 +63,9 @@ pub struct Topology {
 impl Topology {
     /// Creates the network, with one queue per worker on the weir node; `run` removes it.
     pub fn build(run: &Run, workers: u32) -> Result<Topology> {
-        let switch = run.namespace("switch")?;
-        switch.ip("link add switch type bridge stp_state 0 mcast_snooping 0\nlink set switch up\n")?;
-        let client = run.namespace("client")?;
-        cable(&switch, "client", &client, (CLIENT, CLIENT_MAC), 1)?;
-        let weir = run.namespace(WEIR_ROLE)?;
-        cable(&switch, WEIR_ROLE, &weir, (WEIR, WEIR_MAC), workers)?;
+        let switch = Switch::create(run, "switch")?;
+        let client = host(run, &switch, ("client", CLIENT, CLIENT_MAC), 1)?;
+        let weir = host(run, &switch, (WEIR_ROLE, WEIR, WEIR_MAC), workers)?;
         weir.ip(&format!("address add {VIP}/32 dev {INTERFACE}\nroute add {CLIENTS} via {CLIENT}\n"))?;
         let back_ends =
             BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
@@ -79,40 +74,27 @@ impl Topology {
     }
 }
 
-/// Connects a host by a veth with `queues` queues: `eth0` in the host, an interface named after its role in
-/// the switch.
-///
-/// # Errors
-/// A command of `ip`, `bridge` or `ethtool` fails.
-pub fn cable(
-    switch: &Namespace,
-    role: &str,
-    host: &Namespace,
-    (address, mac): (&str, &str),
+/// Connects a host, given its role, address and MAC address, by `queues` queues.
+fn host(
+    run: &Run,
+    switch: &Switch,
+    (role, address, mac): (&str, &str, &str),
     queues: u32,
-) -> Result<()> {
-    let sizes = format!("numtxqueues {queues} numrxqueues {queues}");
-    switch.ip(&format!(
-        "link add name {role} {sizes} type veth peer name {INTERFACE} address {mac} {sizes} netns {}\n\
-         link set {role} master switch up\n",
-        host.name()
-    ))?;
-    host.ip(&format!("link set {INTERFACE} up\naddress add {address}/24 dev {INTERFACE}\n"))?;
+) -> Result<Namespace> {
+    let host = run.namespace(role)?;
+    switch.plug(role, Some(queues), &host.end(INTERFACE).mac(mac).address(format!("{address}/24")))?;
     host.checksum_in_software(INTERFACE)?;
-    // With a static entry, the switch never floods frames to other hosts. The switch may already have learnt
-    // it, hence `replace`.
-    switch.bridge(&format!("fdb replace {mac} dev {role} master static\n"))
+    Ok(host)
 }
 
 /// Adds the VIP as local but unannounced: the host answers ARP only for addresses of the receiving interface,
 /// and uses only those in its requests.
 fn back_end(
     run: &Run,
-    switch: &Namespace,
+    switch: &Switch,
     (name, address, mac): (&'static str, &'static str, &'static str),
 ) -> Result<BackEnd> {
-    let namespace = run.namespace(name)?;
-    cable(switch, name, &namespace, (address, mac), 1)?;
+    let namespace = host(run, switch, (name, address, mac), 1)?;
     let silence = |interface| {
         [(format!("ipv4/conf/{interface}/arp_ignore"), 1), (format!("ipv4/conf/{interface}/arp_announce"), 2)]
     };

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::Interrupt;
-use super::run::{Run, Started};
+use weir_bed::{Run, Started};
 
 /// How long it may take to start. Loading XDP programs and opening sockets takes a tenth of it; DPDK takes a
 /// second to load its drivers on an idle machine.

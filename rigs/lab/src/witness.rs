@@ -5,8 +5,8 @@ use std::ops::Sub;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::namespace::Namespace;
 use super::topology::{BackEnd, INTERFACE, Topology, WEIR_ROLE};
+use weir_bed::Namespace;
 
 /// Counters of an interface, in frames.
 #[derive(Clone, Copy)]
@@ -52,7 +52,7 @@ impl Witness {
         Ok(Witness {
             weir: interface(&topology.weir, INTERFACE)?,
             xdp: xdp(&topology.weir)?,
-            switch: interface(&topology.switch, WEIR_ROLE)?,
+            switch: interface(topology.switch.namespace(), WEIR_ROLE)?,
             client: interface(&topology.client, INTERFACE)?,
             back_ends: topology.back_ends.iter().map(back_end).collect::<Result<_>>()?,
         })

@@ -118,7 +118,7 @@ impl Default for Calendar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_app::random::Random;
+    use weir_packet::random::Random;
 
     #[test]
     fn events_come_in_the_order_of_a_stable_sort() {

@@ -6,7 +6,7 @@
 use anyhow::{Context, Result, bail, ensure};
 use std::fmt;
 use std::str::FromStr;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// Maximum number of leaves, and of spines: their numbers have 16 bits, and routes are stored for each pair
 /// of leaves.

@@ -1,6 +1,6 @@
 //! Flow sizes and arrivals.
 
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// Bytes, and the share of flows up to that size; interpolated linearly.
 type Sizes = &'static [(f64, f64)];

@@ -2,7 +2,7 @@
 
 use crate::fabric::{Fabric, Shape};
 use crate::scenario::Contender;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 use weir_path::flow::Round;
 use weir_path::paths::{Paths, Ports};
 use weir_path::probing::Budget;

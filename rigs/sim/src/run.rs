@@ -10,7 +10,7 @@ use crate::scenario::{Contender, Scenario};
 use crate::tcp::{Ack, DATA_BYTES, HEADER_BYTES, Receiver, TcpSender};
 use anyhow::{Result, ensure};
 use std::collections::VecDeque;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 use weir_path::flow::{Flow, Route};
 use weir_path::scheme::{DOCA_TIMEOUT_NS, Scheme, doca_ports, port_of};
 use weir_path::settings::Settings;

@@ -319,7 +319,7 @@ impl TcpSender {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use weir_app::random::Random;
+    use weir_packet::random::Random;
 
     /// Sends over a link that loses and reorders packets, one packet per microsecond; returns the number of
     /// packets sent.

@@ -3,6 +3,7 @@
 mod twin;
 
 use super::*;
+use weir_packet::random::Random;
 
 fn up(size: u32, weights: &[u32]) -> Assignment {
     let members: Vec<(u16, u32)> = (1..).zip(weights.iter().copied()).collect();
@@ -361,9 +362,7 @@ fn buckets_follow_weights() {
 }
 
 fn random(seed: u64) -> u64 {
-    let word = seed.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB) >> 20
+    Random::new(seed).bits() >> 20
 }
 
 /// B15: the standard deviation stays below 12.5 % of the mean.

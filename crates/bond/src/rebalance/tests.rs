@@ -386,21 +386,11 @@ proptest! {
 /// The simulation of section 2.4.
 mod simulation {
     use super::*;
+    use weir_packet::random::Random;
 
     const SEEDS: u64 = 20;
     /// 10 Gbit/s for 10 s.
     const BYTES: f64 = 12.5e9;
-
-    struct TestRandom(u64);
-
-    impl TestRandom {
-        fn next(&mut self) -> u64 {
-            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-            let word = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-            let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-            word ^ (word >> 31)
-        }
-    }
 
     #[derive(Clone, Copy, Debug)]
     enum FlowSizes {
@@ -409,7 +399,7 @@ mod simulation {
     }
 
     /// Bytes of 256 buckets in an interval: 100 000 equal flows, or 10 000 by Zipf with exponent 1.1.
-    fn interval(flows: FlowSizes, random: &mut TestRandom) -> Vec<u64> {
+    fn interval(flows: FlowSizes, random: &mut Random) -> Vec<u64> {
         let sizes: Vec<f64> = match flows {
             FlowSizes::Uniform => vec![1.0; 100_000],
             FlowSizes::Zipf => (1..=10_000).map(|rank| f64::from(rank).powf(-1.1)).collect(),
@@ -417,7 +407,7 @@ mod simulation {
         let whole: f64 = sizes.iter().sum();
         let mut buckets = vec![0; 256];
         for size in sizes {
-            buckets[random.next() as usize % 256] += (BYTES * size / whole) as u64;
+            buckets[random.bits() as usize % 256] += (BYTES * size / whole) as u64;
         }
         buckets
     }
@@ -433,10 +423,10 @@ mod simulation {
     ) -> (Vec<f64>, f64) {
         let (mut ratios, mut moved) = (vec![0.0; runs + 1], 0.0);
         for seed in 0..SEEDS {
-            let mut random = TestRandom(seed);
+            let mut random = Random::new(seed);
             let rates = interval(flows, &mut random);
             let mut slots: Vec<u16> = (0..256)
-                .map(|_| if all_on_one { 0 } else { (random.next() % u64::from(members)) as u16 })
+                .map(|_| if all_on_one { 0 } else { (random.bits() % u64::from(members)) as u16 })
                 .collect();
             let mut totals = vec![0; 256];
             let mut rebalance = Rebalance::new(rule, 10_000, 0, &totals);
@@ -533,9 +523,9 @@ mod simulation {
     fn a_mix_of_speeds_is_even_by_capacity_only() {
         let capacities = [1000, 10_000, 10_000, 10_000];
         for (rule, limit) in [(Rule::default(), 7.0..8.0), (OURS, 1.0..1.05)] {
-            let mut random = TestRandom(7);
+            let mut random = Random::new(7);
             let loads = interval(FlowSizes::Uniform, &mut random);
-            let slots: Vec<u16> = (0..256).map(|_| (random.next() % 4) as u16).collect();
+            let slots: Vec<u16> = (0..256).map(|_| (random.bits() % 4) as u16).collect();
             let carriers: Vec<Carrier> =
                 (0..).zip(capacities).map(|(member, capacity)| Carrier { member, capacity }).collect();
             let after = planned(rule, &loads, &slots, &carriers).after;

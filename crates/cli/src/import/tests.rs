@@ -1,6 +1,7 @@
 use super::*;
 use crate::config::{Nic, Nics};
 use weir_packet::Field;
+use weir_packet::random::Random;
 use weir_program::operation::{Operation, Value};
 
 const FILE: &str = r#"{"backends":[{"name":"fips2","mac_address":"A0:88:C2:B5:F4:5A"},
@@ -398,13 +399,12 @@ fn no_text_panics() {
         ",",
         "\"x\"",
     ];
-    let mut state = 1_u64;
+    let mut random = Random::new(1);
     for _ in 0..4000 {
         let mut text = String::new();
         for _ in 0..24 {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            text += words[(state >> 33) as usize % words.len()];
-            text += if state >> 40 & 7 == 0 { "" } else { " " };
+            text += words[random.below(words.len() as u64) as usize];
+            text += if random.below(8) == 0 { "" } else { " " };
         }
         for system in ["ipvs", "katran", "glb"] {
             let _ = convert(system, &text, &[]);

@@ -50,7 +50,7 @@ apps:
 /// between them, whose host has none of the VIPs and forwards nothing.
 fn bed(name: &str) -> Option<Wire> {
     let wire = Wire::new(name, 2)?;
-    let Wire { weir, far, third } = &wire;
+    let Wire { weir, far, third, .. } = &wire;
     for line in [
         format!("ip -n {far} link set f1 netns {third}"),
         format!("ip -n {third} addr add 10.0.1.2/24 dev f1"),

@@ -333,7 +333,7 @@ print("answered")
 #[test]
 fn the_vxlan_gateway_connects_vlans_with_the_kernels_tunnels() {
     let Some(wire) = Wire::new("vxlan", 0) else { return };
-    let Wire { weir, far, third } = &wire;
+    let Wire { weir, far, third, .. } = &wire;
     let ip = |netns: &str, lines: &[&str]| {
         lines.iter().for_each(|line| _ = sh(&format!("ip -n {netns} {line}")));
     };

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use weir_packet::random::Random;
 
 /// Ten frames in five flows, and one without IP.
 const PACKETS: [&str; 11] = [
@@ -143,11 +144,8 @@ fn conversations_are_those_of_wireshark() {
         return;
     }
     let folder = Folder::new();
-    let mut state = 1_u64;
-    let mut below = |end: u64| {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 33) % end
-    };
+    let mut random = Random::new(1);
+    let mut below = |end| random.below(end);
     let recipes: Vec<String> = (0..3000)
         .map(|_| {
             let [src, dst] =

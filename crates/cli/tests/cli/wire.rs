@@ -1,6 +1,7 @@
 //! Two network namespaces connected by veth pairs: one for weir, one for the other end. Needs root.
 
 use std::process::{Command, Stdio};
+use weir_bed::{Namespace, Run, cable};
 
 /// Arguments for one queue; the default depends on the number of processors.
 pub const QUEUE: &str = "numtxqueues 1 numrxqueues 1";
@@ -13,23 +14,18 @@ pub struct Wire {
     pub far: String,
     /// One without an interface.
     pub third: String,
+    spaces: [Namespace; 3],
+    _run: Run,
 }
 
 impl Wire {
     /// Creates `pairs` pairs: w0 has 10.0.0.1 and f0 10.0.0.2, w1 10.0.1.1 and f1 10.0.1.2, and so on. `name`
-    /// distinguishes tests. Returns `None` with a message without root; in CI that is a failure.
+    /// distinguishes tests. `None` without root.
     pub fn new(name: &str, pairs: u32) -> Option<Wire> {
-        if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        let name = format!("weirtest-{}-{name}", std::process::id());
-        let wire = Wire { weir: format!("{name}-w"), far: format!("{name}-f"), third: format!("{name}-t") };
-        for netns in [&wire.weir, &wire.far, &wire.third] {
-            sh(&format!("ip netns add {netns}"));
-            sh(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
-        }
+        let run = Run::of_test(name)?;
+        let spaces = ["w", "f", "t"].map(|role| run.namespace(role).unwrap());
+        let [weir, far, third] = spaces.each_ref().map(|space| space.name().to_string());
+        let wire = Wire { weir, far, third, spaces, _run: run };
         (0..pairs).for_each(|pair| wire.add(pair, 0));
         Some(wire)
     }
@@ -41,17 +37,13 @@ impl Wire {
 
     /// The same with this many queues at both ends.
     pub fn add_wide(&self, pair: u32, mac: u8, queues: u32) {
-        let Wire { weir, far, .. } = self;
-        let queues = format!("numtxqueues {queues} numrxqueues {queues}");
-        sh(&format!(
-            "ip -n {weir} link add w{pair} address 02:00:00:00:0{pair}:{mac:02x} {queues} type veth \
-             peer name f{pair} address 02:00:00:00:1{pair}:00 {queues} netns {far}"
-        ));
-        sh(&format!("ip netns exec {far} ethtool -K f{pair} tx off txvlan off"));
-        for (netns, end, host) in [(weir, "w", 1), (far, "f", 2)] {
-            sh(&format!("ip -n {netns} addr add 10.0.{pair}.{host}/24 dev {end}{pair}"));
-            sh(&format!("ip -n {netns} link set {end}{pair} up"));
-        }
+        let [weir, far, _] = &self.spaces;
+        let [here, there] = ["w", "f"].map(|end| format!("{end}{pair}"));
+        let near = weir.end(&here).mac(format!("02:00:00:00:0{pair}:{mac:02x}"));
+        let other = far.end(&there).mac(format!("02:00:00:00:1{pair}:00"));
+        let address = |host| format!("10.0.{pair}.{host}/24");
+        cable(Some(queues), &near.address(address(1)), &other.address(address(2))).unwrap();
+        far.output("ethtool", &["-K", &there, "tx", "off", "txvlan", "off"]).unwrap();
     }
 
     /// Runs an `ip` command on weir's side.
@@ -62,14 +54,6 @@ impl Wire {
     /// Runs a command at the far end and returns what it printed.
     pub fn far(&self, command: &str) -> String {
         sh(&format!("ip netns exec {} {command}", self.far))
-    }
-}
-
-impl Drop for Wire {
-    fn drop(&mut self) {
-        for netns in [&self.weir, &self.far, &self.third] {
-            let _ = Command::new("ip").args(["netns", "del", netns]).status();
-        }
     }
 }
 

@@ -1,96 +1,74 @@
 //! Two hosts with VXLAN, two routers, and four links between them, all in network namespaces.
 
-use rustix::process::geteuid;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use crate::spaces::Spaces;
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::fs::File;
 use std::net::UdpSocket;
-use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::ops::{Deref, DerefMut};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_bed::{Started, cable};
 
 const HOSTS: [&str; 2] = ["a", "b"];
 pub const LINKS: usize = 4;
 /// Additional routers, of beds over IPv6.
 pub const SPINES: usize = 2;
-const ROLES: [&str; 6] = ["a", "b", "r1", "r2", "s0", "s1"];
 
-/// The namespaces, daemons and files of a test; all are removed, however it ends.
+/// The namespaces, and what is configured in them.
 pub struct Bed {
-    prefix: String,
-    folder: PathBuf,
-    pub daemons: Vec<Child>,
+    spaces: Spaces,
+    pub daemons: Vec<Started>,
     /// The underlay addresses of both hosts, and those inside the tunnel.
     outer: [&'static str; 2],
     inner: [&'static str; 2],
 }
 
+impl Deref for Bed {
+    type Target = Spaces;
+
+    fn deref(&self) -> &Spaces {
+        &self.spaces
+    }
+}
+
+impl DerefMut for Bed {
+    fn deref_mut(&mut self) -> &mut Spaces {
+        &mut self.spaces
+    }
+}
+
 impl Bed {
     /// Builds it, with this letter in its names; `None` without root.
     pub fn build(letter: char) -> Option<Bed> {
-        assert!(geteuid().is_root() || std::env::var_os("CI").is_none(), "CI runs as root");
-        if !geteuid().is_root() {
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        let prefix = format!("w{letter}{}", std::process::id());
-        let folder = std::env::temp_dir().join(&prefix);
-        std::fs::create_dir_all(&folder).unwrap();
+        let spaces = Spaces::build(&letter.to_string(), &["a", "b", "r1", "r2"])?;
         let (outer, inner) = (["10.0.1.1", "10.0.2.1"], ["192.168.0.1", "192.168.0.2"]);
-        let bed = Bed { prefix, folder, daemons: Vec::new(), outer, inner };
+        let bed = Bed { spaces, daemons: Vec::new(), outer, inner };
         bed.wire();
         bed.route();
         Some(bed)
     }
 
-    fn name(&self, role: &str) -> String {
-        format!("{}-{role}", self.prefix)
-    }
-
-    pub fn ip(&self, role: &str, lines: &str) {
-        for line in lines.lines().map(str::trim).filter(|line| !line.is_empty()) {
-            let status = Command::new("ip").arg("-n").arg(self.name(role)).args(line.split(' ')).status();
-            assert!(status.unwrap().success(), "ip -n {role} {line}");
-        }
-    }
-
     /// Runs `tc` in the first router.
     pub fn tc(&self, line: &str) {
-        let status = Command::new("tc").args(["-n", &self.name("r1")]).args(line.split(' ')).status();
-        assert!(status.unwrap().success(), "tc {line}");
-    }
-
-    pub fn set(&self, role: &str, values: &[&str]) {
-        let sysctl = ["netns", "exec", &self.name(role), "sysctl", "-qw"].map(str::to_string);
-        let status = Command::new("ip").args(sysctl).args(values).status();
-        assert!(status.unwrap().success(), "{role}: {values:?}");
+        self.at("r1").output("tc", &line.split(' ').collect::<Vec<_>>()).unwrap();
     }
 
     fn wire(&self) {
         for role in ["a", "b", "r1", "r2"] {
-            let status = Command::new("ip").args(["netns", "add", &self.name(role)]).status();
-            assert!(status.unwrap().success());
             self.set(role, &["net.ipv6.conf.all.disable_ipv6=1", "net.ipv6.conf.default.disable_ipv6=1"]);
             // A new namespace has the host's.
             self.set(role, &["net.ipv4.ip_forward=0", "net.ipv4.fib_multipath_hash_policy=0"]);
-            self.ip(role, "link set dev lo up");
         }
-        let [r1, r2] = ["r1", "r2"].map(|role| self.name(role));
-        for (host, router, net) in [("a", &r1, 1), ("b", &r2, 2)] {
-            self.ip(host, &format!("link add up0 type veth peer name host netns {router}"));
-            self.ip(host, &format!("addr add 10.0.{net}.1/24 dev up0\nlink set dev up0 up"));
+        for (host, router, net) in [("a", "r1", 1), ("b", "r2", 2)] {
+            let end = self.at(host).end("up0").address(format!("10.0.{net}.1/24"));
+            cable(None, &end, &self.at(router).end("host").address(format!("10.0.{net}.254/24"))).unwrap();
             self.ip(host, &format!("route add default via 10.0.{net}.254"));
-            let lines = format!("addr add 10.0.{net}.254/24 dev host\nlink set dev host up");
-            self.ip(&format!("r{net}"), &lines);
         }
         for link in 0..LINKS {
-            self.ip("r1", &format!("link add p{link} type veth peer name p{link} netns {r2}"));
-            for (router, end) in [("r1", 1), ("r2", 2)] {
-                let lines = format!("addr add 10.9.{link}.{end}/24 dev p{link}\nlink set dev p{link} up");
-                self.ip(router, &lines);
-            }
+            let name = format!("p{link}");
+            let end = |router, end| self.at(router).end(&name).address(format!("10.9.{link}.{end}/24"));
+            cable(None, &end("r1", 1), &end("r2", 2)).unwrap();
         }
     }
 
@@ -114,11 +92,9 @@ impl Bed {
     pub fn over_six(&mut self) {
         let on = ["net.ipv6.conf.all.disable_ipv6=0", "net.ipv6.conf.default.disable_ipv6=0"];
         let router = ["net.ipv6.conf.all.forwarding=1", "net.ipv6.icmp.ratelimit=0"];
-        for spine in 0..SPINES {
-            let status = Command::new("ip").args(["netns", "add", &self.name(&format!("s{spine}"))]).status();
-            assert!(status.unwrap().success());
-        }
-        for role in ROLES {
+        let spines = ["s0", "s1"];
+        spines.into_iter().for_each(|spine| self.add(spine));
+        for role in HOSTS.into_iter().chain(["r1", "r2"]).chain(spines) {
             self.set(role, &on);
             if !HOSTS.contains(&role) {
                 self.set(role, &router);
@@ -129,13 +105,12 @@ impl Bed {
             self.ip(host, &format!("addr add fd00:{net}::1/64 dev up0 nodad"));
             self.ip(router, &format!("addr add fd00:{net}::ff/64 dev host nodad"));
             self.ip(host, &format!("route add default via fd00:{net}::ff"));
-            for spine in 0..SPINES {
-                let (name, at) = (format!("s{spine}"), self.name(&format!("s{spine}")));
-                self.ip(router, &format!("link add x{spine} type veth peer name x{net} netns {at}"));
-                let of = format!("fd09:{net}:{}:", spine + 1);
-                self.ip(router, &format!("addr add {of}:1/64 dev x{spine} nodad\nlink set dev x{spine} up"));
-                self.ip(&name, &format!("addr add {of}:2/64 dev x{net} nodad\nlink set dev x{net} up"));
-                self.ip(&name, &format!("route add fd00:{net}::/64 via {of}:1"));
+            for (number, spine) in spines.into_iter().enumerate() {
+                let of = format!("fd09:{net}:{}:", number + 1);
+                let (near, far) = (format!("x{number}"), format!("x{net}"));
+                let end = self.at(router).end(&near).address(format!("{of}:1/64"));
+                cable(None, &end, &self.at(spine).end(&far).address(format!("{of}:2/64"))).unwrap();
+                self.ip(spine, &format!("route add fd00:{net}::/64 via {of}:1"));
             }
         }
         for (router, net, to) in [("r1", 1, 2), ("r2", 2, 1)] {
@@ -155,7 +130,7 @@ impl Bed {
     }
 
     fn socket(&self, host: &str) -> PathBuf {
-        self.folder.join(format!("{host}.sock"))
+        self.folder().join(format!("{host}.sock"))
     }
 
     /// Starts the daemons of both hosts.
@@ -164,7 +139,7 @@ impl Bed {
     }
 
     fn file(&self, host: &str) -> PathBuf {
-        self.folder.join(format!("{host}.yaml"))
+        self.folder().join(format!("{host}.yaml"))
     }
 
     /// Writes the configuration of a host. At 10 Mbit/s, the minimum pause is 40 ms, so a stream with a
@@ -183,14 +158,13 @@ impl Bed {
     pub fn start_at(&mut self, host: &str) {
         self.configure(host);
         let mut command = self.weir_at(host);
-        command.arg("run").arg(self.file(host));
-        self.daemons.push(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap());
+        command.arg("run").arg(self.file(host)).stdout(Stdio::null());
+        let daemon = self.run_mut().start(host, &mut command).unwrap();
+        self.daemons.push(daemon);
     }
 
     fn weir_at(&self, host: &str) -> Command {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.name(host), env!("CARGO_BIN_EXE_weir")]);
-        command
+        self.command(host, env!("CARGO_BIN_EXE_weir"))
     }
 
     /// Returns the doctor's result for a check of host a: level and sentence.
@@ -248,19 +222,9 @@ impl Bed {
         }
     }
 
-    /// Runs something in a namespace.
-    pub fn inside<T: Send>(&self, role: &str, work: impl FnOnce() -> T + Send) -> T {
-        let namespace = File::open(Path::new("/run/netns").join(self.name(role))).unwrap();
-        let enter = || {
-            move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-            work()
-        };
-        std::thread::scope(|scope| scope.spawn(enter).join().unwrap())
-    }
-
     /// Returns how many frames a router has sent on each link.
     pub fn sent_by_link(&self) -> [u64; LINKS] {
-        self.inside("r1", || {
+        self.within("r1", || {
             let counts = std::fs::read_to_string("/proc/thread-self/net/dev").unwrap();
             std::array::from_fn(|link| {
                 let name = format!("p{link}:");
@@ -284,20 +248,6 @@ impl Bed {
     }
 }
 
-impl Drop for Bed {
-    fn drop(&mut self) {
-        for daemon in &mut self.daemons {
-            let _ = daemon.kill();
-            let _ = daemon.wait();
-        }
-        for role in ROLES {
-            let _ =
-                Command::new("ip").args(["netns", "del", &self.name(role)]).stderr(Stdio::null()).status();
-        }
-        let _ = std::fs::remove_dir_all(&self.folder);
-    }
-}
-
 /// A flow of numbered packets through the tunnel.
 pub struct Stream {
     from: UdpSocket,
@@ -307,7 +257,7 @@ pub struct Stream {
 
 impl Stream {
     pub fn open(bed: &Bed, port: u16) -> Stream {
-        let bind = |role, address| bed.inside(role, || UdpSocket::bind((address, port)).unwrap());
+        let bind = |role, address| bed.within(role, || UdpSocket::bind((address, port)).unwrap());
         let [here, there] = bed.inner;
         let (from, to) = (bind("a", here), bind("b", there));
         from.connect((there, port)).unwrap();

@@ -6,7 +6,7 @@ use weir_bpf::{Impairment, TcImpair, class_of};
 
 /// Attaches a program to the end of a link towards host b.
 fn impaired(bed: &Bed, link: usize) -> TcImpair {
-    bed.inside("r1", || {
+    bed.within("r1", || {
         let mut impair = TcImpair::load(4789).unwrap();
         impair.attach(&format!("p{link}")).unwrap();
         impair

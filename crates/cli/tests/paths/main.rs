@@ -6,6 +6,8 @@ mod impaired;
 mod narrow;
 mod silent;
 mod six;
+#[path = "../spaces/mod.rs"]
+mod spaces;
 
 use bed::{Bed, LINKS, Stream};
 use std::collections::BTreeSet;
@@ -40,10 +42,11 @@ fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything(
     assert!(lost < 200, "{lost} packets were lost");
     assert_ne!(bed.wait_for("the flow's link", |bed| bed.link_of(7001)), link);
 
-    let attached = |bed: &Bed| bed.inside("a", || weir_path::bpf::programs_at("up0").unwrap());
+    let attached = |bed: &Bed| bed.within("a", || weir_path::bpf::programs_at("up0").unwrap());
     assert_eq!(attached(&bed), 2);
     // SIGKILL: it cannot clean up.
-    bed.daemons[0].kill().unwrap();
+    let daemon = bed.daemons[0];
+    bed.run_mut().kill(daemon).unwrap();
     bed.wait_for("nothing is left at the uplink", |bed| (attached(bed) == 0).then_some(()));
 }
 

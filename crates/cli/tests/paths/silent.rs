@@ -4,7 +4,7 @@ use crate::bed::{Bed, LINKS, Stream};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 #[test]
 fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left() {
@@ -30,7 +30,7 @@ fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left
         // All links but the first have queues that come and go independently.
         for link in 1..LINKS {
             let (bed, stops) = (&bed, &stops);
-            scope.spawn(move || bed.inside("r1", || bursts(link, stops)));
+            scope.spawn(move || bed.within("r1", || bursts(link, stops)));
         }
         let found = bed.wait_for("ports of one link taken for one path", |bed| {
             let paths = bed.ask(&["show", "path"])?.pointer("/path/0/nodes/0/paths")?.as_array()?.len();

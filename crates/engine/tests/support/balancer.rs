@@ -2,7 +2,7 @@
 //! flows have workers determined in different ways; and frames for it, in both directions.
 
 use super::{start, targets};
-use weir_oracle::arbitrary::Random;
+use weir_oracle::arbitrary::Choices;
 use weir_packet::Field;
 use weir_packet::craft::frame as craft;
 use weir_program::{
@@ -103,7 +103,7 @@ fn words(protocol: &str, (src, sport): Endpoint, (dst, dport): Endpoint) -> Stri
 }
 
 /// A frame of a client, of a back end, to the pool, or an ICMP error about one of these; some are fragments.
-pub fn frame(random: &mut Random) -> Vec<u8> {
+pub fn frame(random: &mut Choices) -> Vec<u8> {
     let client = ([10, 9, 0, random.between(1, 3) as u8], random.between(4000, 4012) as u16);
     let service = (random.pick(&VIPS), random.pick(&PORTS));
     let back_end = (random.pick(&BACK_ENDS), MAPPED);

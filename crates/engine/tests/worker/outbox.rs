@@ -5,7 +5,7 @@ use crate::support::{SECRET, start, udp};
 use weir_engine::batch::Engine;
 use weir_engine::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender, carriers};
 use weir_engine::worker::Worker;
-use weir_oracle::arbitrary::{Random, frame, program};
+use weir_oracle::arbitrary::{Choices, frame, program};
 use weir_packet::{DropReason, Field, Ledger, Pool, Pools, Port, RegionPool};
 use weir_port::{MemPort, MemWire};
 use weir_program::builder::ProgramBuilder;
@@ -15,7 +15,7 @@ use weir_program::{AppId, Fill, Forward, Group, Operation, Pipe, PipeId, PortId,
 fn ledgers_balance_whatever_random_programs_do() {
     let (mut met, mut missed) = (Ledger::default(), 0);
     for seed in 0..400 {
-        let mut random = Random::from_seed(seed);
+        let mut random = Choices::from_seed(seed);
         let program = program(&mut random);
         // A pool of 80 chunks, for ports that may each send a batch, does run out.
         let (worker, wires) = worker(&program, 80);
@@ -44,7 +44,7 @@ fn ledgers_balance_whatever_random_programs_do() {
         DropReason::Stopped,
         DropReason::PortRemoved,
         DropReason::InterfaceGone,
-        // Random frames have full headroom.
+        // Choices frames have full headroom.
         DropReason::NoHeadroom,
     ];
     let missing: Vec<_> =

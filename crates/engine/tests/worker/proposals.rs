@@ -11,7 +11,7 @@ use weir_engine::worker::{
     CHANGES_PER_BREATH, Command, Outcome, Proposal, Proposer, Rewire, Rewiring, Worker,
 };
 use weir_oracle::Interpreter;
-use weir_oracle::arbitrary::Random;
+use weir_oracle::arbitrary::Choices;
 use weir_packet::{Field, FlowKey};
 use weir_port::MemWire;
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
@@ -203,7 +203,7 @@ fn carry_out(model: &mut Entries, change: &Change) {
 }
 
 /// Generates a few changes of any pipe, or many of the wide one.
-fn changes(random: &mut Random) -> Changes {
+fn changes(random: &mut Choices) -> Changes {
     if random.percent(10) {
         let first = random.below(4) * 100;
         let count = CHANGES_PER_BREATH * 3;
@@ -216,7 +216,7 @@ fn changes(random: &mut Random) -> Changes {
     Changes::new(all).unwrap_or_else(|_| Changes::of(first))
 }
 
-fn change(random: &mut Random) -> Change {
+fn change(random: &mut Choices) -> Change {
     let pipe = random.pick(&[FLOWS, FLOWS, SMALL, WIDE]);
     let number = random.below(10);
     let entry = match pipe {
@@ -230,7 +230,7 @@ fn change(random: &mut Random) -> Change {
     }
 }
 
-fn entry(random: &mut Random, port: usize) -> Entry {
+fn entry(random: &mut Choices, port: usize) -> Entry {
     leading_to(random.below(2), port)
 }
 
@@ -240,7 +240,7 @@ fn leading_to(output: usize, port: usize) -> Entry {
 }
 
 fn run(seed: u64) -> BTreeSet<&'static str> {
-    let mut random = Random::from_seed(seed);
+    let mut random = Choices::from_seed(seed);
     let mut bench = ProposalWorkers::new(random.between(2, 3));
     for _ in 0..random.between(20, 200) {
         let worker = random.below(bench.workers.len());

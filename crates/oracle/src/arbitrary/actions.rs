@@ -1,6 +1,6 @@
-//! Random actions: operations of the table in the fixed order, with random arguments.
+//! Choices actions: operations of the table in the fixed order, with random arguments.
 
-use super::Random;
+use super::Choices;
 use super::pools::value;
 use super::programs::read_field;
 use weir_packet::{Access, Field, Source};
@@ -16,7 +16,7 @@ fn counts(stage: Stage) -> &'static [usize] {
 }
 
 /// Generates an action in the fixed order.
-pub(super) fn template(random: &mut Random, number: usize, flows: Flows) -> Template {
+pub(super) fn template(random: &mut Choices, number: usize, flows: Flows) -> Template {
     let mut operations = Vec::new();
     for stage in [Stage::Decap, Stage::PopVlan, Stage::Rewrite, Stage::PushVlan, Stage::Encap] {
         let all: Vec<Operation> =
@@ -30,7 +30,7 @@ pub(super) fn template(random: &mut Random, number: usize, flows: Flows) -> Temp
 }
 
 /// Generates an operation with random arguments. Fields come before numbers that could be read as fields.
-pub(super) fn operation(random: &mut Random, mut operation: Operation, flows: Flows) -> Operation {
+pub(super) fn operation(random: &mut Choices, mut operation: Operation, flows: Flows) -> Operation {
     if flows == Flows::Answered
         && let Operation::Add(field, _) | Operation::Copy { to: field, .. } = &operation
     {
@@ -66,7 +66,7 @@ pub(super) fn operation(random: &mut Random, mut operation: Operation, flows: Fl
 }
 
 /// Picks a field to write: often one that every packet has.
-fn written_field(random: &mut Random) -> Field {
+fn written_field(random: &mut Choices) -> Field {
     const COMMON: &[Field] = &[
         Field::EthDst,
         Field::EthSrc,
@@ -93,7 +93,7 @@ pub(super) enum Flows {
 }
 
 /// Picks a field from which a flow may learn a number for this field.
-fn learnt_field(random: &mut Random, like: Field) -> Field {
+fn learnt_field(random: &mut Choices, like: Field) -> Field {
     loop {
         let field = if random.percent(60) { read_field(random) } else { written_field(random) };
         if matches!(field.spec().source, Source::Frame(_)) && field.spec().bits <= like.spec().bits {
@@ -102,7 +102,7 @@ fn learnt_field(random: &mut Random, like: Field) -> Field {
     }
 }
 
-fn number(random: &mut Random, like: Field, flows: Flows) -> Value {
+fn number(random: &mut Choices, like: Field, flows: Flows) -> Value {
     match random.below(10) {
         0..2 if flows != Flows::None => Value::PerFlow,
         2..4 if flows != Flows::None => Value::Learnt(learnt_field(random, like)),

@@ -1,6 +1,6 @@
-//! Random entries that fit their pipe.
+//! Choices entries that fit their pipe.
 
-use super::Random;
+use super::Choices;
 use super::pools::{flow_key, value};
 use super::programs::forward;
 use weir_packet::Field;
@@ -12,7 +12,7 @@ use weir_program::{
 
 /// Generates the entries of a new pipe, without duplicate keys.
 pub(super) fn entries(
-    random: &mut Random,
+    random: &mut Choices,
     program: &Program,
     pipe: &Pipe,
     at: usize,
@@ -52,7 +52,7 @@ fn groups(program: &Program, choice: GroupChoice) -> Vec<GroupId> {
 }
 
 /// Generates a key for each target, sometimes for all but one, and for the default of new flows.
-fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
+fn fixed_keys(random: &mut Choices, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
     let mut rows = |choice: GroupChoice| {
         let mut all = Vec::new();
         for group in groups(program, choice) {
@@ -76,14 +76,14 @@ fn fixed_keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryM
 }
 
 /// Generates an entry that could be added at run time.
-pub(super) fn entry(random: &mut Random, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Entry {
+pub(super) fn entry(random: &mut Choices, program: &Program, pipe: &Pipe, at: usize, pipes: usize) -> Entry {
     let matches = keys(random, program, pipe);
     entry_for(random, program, pipe, matches, (at, pipes))
 }
 
 /// The same with these matches. Targets have the action that uses a NAT pool, which is the first one.
 fn entry_for(
-    random: &mut Random,
+    random: &mut Choices,
     program: &Program,
     pipe: &Pipe,
     matches: Vec<EntryMatch>,
@@ -113,7 +113,7 @@ fn entry_for(
 
 /// Picks a meter that no other pipe uses: a meter belongs to one pipe, and at most one pipe has meters per
 /// entry.
-fn own_meter(random: &mut Random, program: &Program) -> MeterId {
+fn own_meter(random: &mut Choices, program: &Program) -> MeterId {
     let taken = |meter: &MeterId| {
         program.pipes.iter().any(|pipe| pipe.monitor.meter == Some(SharedUse::Pipe(*meter)))
     };
@@ -122,8 +122,8 @@ fn own_meter(random: &mut Random, program: &Program) -> MeterId {
     random.pick(&left)
 }
 
-fn keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
-    let target = |random: &mut Random, choice: GroupChoice| {
+fn keys(random: &mut Choices, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> {
+    let target = |random: &mut Choices, choice: GroupChoice| {
         let group = random.pick(&groups(program, choice));
         choice.key(group, random.below(program.groups[group.index()].targets.len()) as u16)
     };
@@ -137,7 +137,7 @@ fn keys(random: &mut Random, program: &Program, pipe: &Pipe) -> Vec<EntryMatch> 
     }
 }
 
-fn key(random: &mut Random, field: Field, criterion: Criterion) -> Option<EntryMatch> {
+fn key(random: &mut Choices, field: Field, criterion: Criterion) -> Option<EntryMatch> {
     let bits = u32::from(field.spec().bits);
     Some(match criterion {
         Criterion::Const { .. } => return None,

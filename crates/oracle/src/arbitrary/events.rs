@@ -1,9 +1,9 @@
-//! Random events for a running program: frames, changes, time.
+//! Choices events for a running program: frames, changes, time.
 
 use super::entries::entry;
 use super::packets::frame_of;
 use super::pools::PORTS;
-use super::{Random, frame};
+use super::{Choices, frame};
 use weir_packet::FlowKey;
 use weir_program::change::{Change, Changes, EntryKey};
 use weir_program::snapshot::Snapshot;
@@ -36,7 +36,7 @@ pub enum Event {
 
 /// Generates the next event for a program in a state.
 #[must_use]
-pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event {
+pub fn event(random: &mut Choices, program: &Program, state: &Snapshot) -> Event {
     let given = program.groups.iter().any(|group| group.fill == Fill::Given);
     match random.weighted(&[80, 8, 9, 3, if given { 12 } else { 0 }]) {
         0 => Event::Frame {
@@ -56,7 +56,7 @@ pub fn event(random: &mut Random, program: &Program, state: &Snapshot) -> Event 
 
 /// Generates a frame of a live flow that has an address and a port of a NAT pool, or of its answers: no other
 /// frame hits those. `None` if there is no such flow, and most of the time.
-fn of_flow(random: &mut Random, state: &Snapshot) -> Option<Vec<u8>> {
+fn of_flow(random: &mut Choices, state: &Snapshot) -> Option<Vec<u8>> {
     let flows = state.pipes.iter().flat_map(|pipe| &pipe.flows).filter(|flow| flow.binding.is_some());
     // A key may be older than the headers that contain the ports.
     let with_ports = |key: &FlowKey| matches!(key.protocol(), 6 | 17);
@@ -72,18 +72,18 @@ fn of_flow(random: &mut Random, state: &Snapshot) -> Option<Vec<u8>> {
 /// Generates a NIC's hash: none half of the time, otherwise one of a few, some of which differ in one half
 /// only.
 #[must_use]
-pub fn hash(random: &mut Random) -> u32 {
+pub fn hash(random: &mut Choices) -> u32 {
     random.pick(&[0, 0, 0, 0, 1, 0x4000_0000, 0x8000_0001, u32::MAX])
 }
 
 /// Generates the known ports of a later fragment's datagram.
 #[must_use]
-pub fn datagram_ports(random: &mut Random) -> Option<[u16; 2]> {
+pub fn datagram_ports(random: &mut Choices) -> Option<[u16; 2]> {
     random.percent(80).then(|| [random.pick(PORTS), random.pick(PORTS)])
 }
 
 /// Generates a change, or a few of them as a batch.
-fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
+fn change(random: &mut Choices, program: &Program, state: &Snapshot) -> Change {
     if random.percent(75) {
         return one_change(random, program, state);
     }
@@ -94,16 +94,16 @@ fn change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
     Changes::new(changes).map_or(first, Change::Batch)
 }
 
-fn one_change(random: &mut Random, program: &Program, state: &Snapshot) -> Change {
+fn one_change(random: &mut Choices, program: &Program, state: &Snapshot) -> Change {
     let at = random.below(program.pipes.len());
     let id = PipeId(at as u16);
     if random.percent(15) && !program.groups.is_empty() {
         return set_weight(random, program);
     }
     let pipe = &program.pipes[at];
-    let new = |random: &mut Random| entry(random, program, pipe, at, program.pipes.len());
+    let new = |random: &mut Choices| entry(random, program, pipe, at, program.pipes.len());
     let present = &state.pipes[at].entries;
-    let key = |random: &mut Random| match present.len() {
+    let key = |random: &mut Choices| match present.len() {
         0 => EntryKey::of(&new(random)),
         _ if random.percent(10) => EntryKey::of(&new(random)),
         count => present[random.below(count)].key.clone(),
@@ -121,7 +121,7 @@ fn one_change(random: &mut Random, program: &Program, state: &Snapshot) -> Chang
     }
 }
 
-fn set_weight(random: &mut Random, program: &Program) -> Change {
+fn set_weight(random: &mut Choices, program: &Program) -> Change {
     let group = random.below(program.groups.len());
     if random.percent(5) {
         return move_buckets(random, program, 50);
@@ -139,7 +139,7 @@ fn set_weight(random: &mut Random, program: &Program) -> Change {
 
 /// Generates moves of a group's buckets, mostly of a group with given buckets: of a few buckets or all of
 /// them, immediate or later.
-fn move_buckets(random: &mut Random, program: &Program, given_percent: usize) -> Change {
+fn move_buckets(random: &mut Choices, program: &Program, given_percent: usize) -> Change {
     let given = |at: &usize| program.groups[*at].fill == Fill::Given;
     let list: Vec<usize> = (0..program.groups.len()).filter(given).collect();
     let group = match list.is_empty() || !random.percent(given_percent) {
@@ -147,7 +147,7 @@ fn move_buckets(random: &mut Random, program: &Program, given_percent: usize) ->
         false => random.pick(&list),
     };
     let (size, targets) = program.groups.get(group).map_or((1, 1), |group| (group.size, group.targets.len()));
-    let one = |random: &mut Random, bucket: u32| match random.below(100) {
+    let one = |random: &mut Choices, bucket: u32| match random.below(100) {
         0 => (size, 0),
         1 => (bucket, targets as u16),
         2..12 => (bucket, u16::MAX),

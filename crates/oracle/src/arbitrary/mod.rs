@@ -1,23 +1,23 @@
-//! Random programs, packets and changes from one small generator that tests, the fuzzer and CI share; and
+//! Choices programs, packets and changes from one small generator that tests, the fuzzer and CI share; and
 //! [`Coverage`], which records what a run has exercised.
 //!
 //! Values come from small pools, so that packets hit entries often. Programs pass the check, except that they
 //! may read metadata before writing it, because its initial value of 0 must be tested too.
 
 mod actions;
+mod choices;
 mod coverage;
 mod entries;
 mod events;
 mod packets;
 mod pools;
 mod programs;
-mod random;
 
+pub use choices::Choices;
 pub use coverage::Coverage;
 pub use events::{Event, datagram_ports, event, hash};
 pub use packets::frame;
 pub use programs::program;
-pub use random::Random;
 
 use weir_program::Group;
 

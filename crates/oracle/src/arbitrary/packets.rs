@@ -1,6 +1,6 @@
-//! Random frames: recipes for `packet::craft`, most of them well-formed, some of which are then corrupted.
+//! Choices frames: recipes for `packet::craft`, most of them well-formed, some of which are then corrupted.
 
-use super::Random;
+use super::Choices;
 use super::pools::{
     DSCPS, FLOWS, KEYS, MACS, ORDINARY, PORTS, SPECIAL_V4, SPECIAL_V6, TTLS, V4, V6, VIDS, VNIS,
 };
@@ -39,7 +39,7 @@ const EXTENSIONS: &[&str] = &[
 
 /// A random frame.
 #[must_use]
-pub fn frame(random: &mut Random) -> Vec<u8> {
+pub fn frame(random: &mut Choices) -> Vec<u8> {
     let text = recipe(random, true);
     let mut frame = weir_packet::craft::frame(&text);
     if random.percent(20) {
@@ -49,7 +49,7 @@ pub fn frame(random: &mut Random) -> Vec<u8> {
 }
 
 /// Truncates the frame, or overwrites a byte near its start, where the headers are.
-fn spoil(random: &mut Random, frame: &mut Vec<u8>) {
+fn spoil(random: &mut Choices, frame: &mut Vec<u8>) {
     if random.percent(30) {
         frame.truncate(random.below(frame.len() + 1));
         return;
@@ -63,7 +63,7 @@ fn spoil(random: &mut Random, frame: &mut Vec<u8>) {
     }
 }
 
-fn recipe(random: &mut Random, may_tunnel: bool) -> String {
+fn recipe(random: &mut Choices, may_tunnel: bool) -> String {
     let mut words = ethernet(random);
     match random.weighted(&[10, 8, 82]) {
         0 if random.percent(50) => words.push("type=35020".to_string()),
@@ -79,7 +79,7 @@ fn recipe(random: &mut Random, may_tunnel: bool) -> String {
     words.join(" ")
 }
 
-fn ethernet(random: &mut Random) -> Vec<String> {
+fn ethernet(random: &mut Choices) -> Vec<String> {
     let mac = |address: u64| {
         let bytes = &address.to_be_bytes()[2..];
         bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
@@ -95,7 +95,7 @@ fn ethernet(random: &mut Random) -> Vec<String> {
     words
 }
 
-fn arp(random: &mut Random) -> Vec<String> {
+fn arp(random: &mut Choices) -> Vec<String> {
     vec![
         format!("arp={}", random.pick(&["request", "reply"])),
         format!("sender_ip={}", random.pick(V4)),
@@ -103,7 +103,7 @@ fn arp(random: &mut Random) -> Vec<String> {
     ]
 }
 
-fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
+fn ip(random: &mut Choices, may_tunnel: bool) -> Vec<String> {
     let usual = random.percent(40);
     let (src, dst, protocol, ports) = random.pick(FLOWS);
     let (src, dst) = if usual { (src, dst) } else { addresses(random) };
@@ -135,7 +135,7 @@ fn ip(random: &mut Random, may_tunnel: bool) -> Vec<String> {
 }
 
 /// A frame of a flow, or an ICMP error about it on its way back.
-pub(super) fn frame_of(random: &mut Random, key: &FlowKey) -> Vec<u8> {
+pub(super) fn frame_of(random: &mut Choices, key: &FlowKey) -> Vec<u8> {
     let (src, dst) = (key.src(), key.dst());
     let ports = format!("sport={} dport={}", key.sport(), key.dport());
     let flow = format!("src={src} dst={dst} {} {ports}", protocol_word(key.protocol(), src.is_ipv4()));
@@ -154,7 +154,7 @@ pub(super) fn frame_of(random: &mut Random, key: &FlowKey) -> Vec<u8> {
 
 /// The packet that an ICMP error is about, mostly from one of the shared flows, truncated as routers do, as
 /// hexadecimal digits.
-fn reported(random: &mut Random) -> String {
+fn reported(random: &mut Choices) -> String {
     let (src, dst, protocol, (sport, dport)) = random.pick(FLOWS);
     let mut text = format!("src={src} dst={dst} {}", protocol_word(protocol, src.is_ipv4()));
     match random.below(10) {
@@ -172,7 +172,7 @@ fn reported(random: &mut Random) -> String {
 }
 
 /// GRE, or IP in IP.
-fn tunnel_in_ip(random: &mut Random, protocol: u8) -> String {
+fn tunnel_in_ip(random: &mut Choices, protocol: u8) -> String {
     if protocol != 47 {
         return format!("tunnel=ipip inner({})", packet(random));
     }
@@ -193,7 +193,7 @@ fn tunnel_in_ip(random: &mut Random, protocol: u8) -> String {
 }
 
 /// A tunnel in UDP.
-fn tunnel_in_udp(random: &mut Random, word: &str) -> String {
+fn tunnel_in_udp(random: &mut Choices, word: &str) -> String {
     let vni = random.pick(VNIS);
     match word {
         "gue" => format!("tunnel=gue inner({})", packet(random)),
@@ -208,14 +208,14 @@ fn tunnel_in_udp(random: &mut Random, word: &str) -> String {
 }
 
 /// An IP packet without an Ethernet header.
-fn packet(random: &mut Random) -> String {
+fn packet(random: &mut Choices) -> String {
     let mut words = ip(random, false);
     payload(random, &mut words);
     words.join(" ")
 }
 
 /// Some payload, unless there already is one.
-fn payload(random: &mut Random, words: &mut Vec<String>) {
+fn payload(random: &mut Choices, words: &mut Vec<String>) {
     if random.percent(30) && !words.iter().any(|word| word.starts_with("payload=")) {
         let payload = if random.percent(40) { quic(random) } else { "5a".repeat(random.below(40)) };
         words.push(format!("payload={payload}"));
@@ -223,7 +223,7 @@ fn payload(random: &mut Random, words: &mut Vec<String>) {
 }
 
 /// Possibly a QUIC packet with a server ID of one octet, often truncated.
-fn quic(random: &mut Random) -> String {
+fn quic(random: &mut Choices) -> String {
     let first = random.pick(&[0x00, 0x10, 0x20, 0x3f, 0x40, 0x60, 0xe0]);
     let id = format!("{first:02x}{:02x}{}", random.below(6), "5a".repeat(random.pick(&[3, 4, 5, 15, 18])));
     if random.percent(60) {
@@ -248,7 +248,7 @@ fn protocol_word(protocol: u8, is_ipv4: bool) -> String {
     }
 }
 
-fn addresses(random: &mut Random) -> (IpAddr, IpAddr) {
+fn addresses(random: &mut Choices) -> (IpAddr, IpAddr) {
     let special = random.percent(6);
     if random.percent(60) {
         let src = if special { random.pick(SPECIAL_V4) } else { random.pick(&V4[..ORDINARY]) };
@@ -262,7 +262,7 @@ fn addresses(random: &mut Random) -> (IpAddr, IpAddr) {
 }
 
 /// Words that apply to one version of IP only.
-fn network(random: &mut Random, is_ipv4: bool) -> Vec<String> {
+fn network(random: &mut Choices, is_ipv4: bool) -> Vec<String> {
     let mut words = Vec::new();
     if is_ipv4 {
         if random.percent(15) {
@@ -282,7 +282,7 @@ fn network(random: &mut Random, is_ipv4: bool) -> Vec<String> {
     words
 }
 
-fn transport(random: &mut Random, protocol: u8, ports: (u16, u16), tunnel: bool) -> Vec<String> {
+fn transport(random: &mut Choices, protocol: u8, ports: (u16, u16), tunnel: bool) -> Vec<String> {
     let mut words = Vec::new();
     let (word, port) = random.pick(&[("vxlan", 4789), ("vxlan", 4789), ("geneve", 6081), ("gue", 6080)]);
     if protocol == 1 || protocol == 58 {

@@ -1,6 +1,6 @@
 //! Pools of values from which both packets and entries are drawn, so that they often match.
 
-use super::Random;
+use super::Choices;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{Field, FieldKind, FlowKey};
 
@@ -54,14 +54,14 @@ pub(super) const FLOWS: &[(IpAddr, IpAddr, u8, (u16, u16))] = &[
 ];
 
 /// The key of one of these flows, outside or inside a tunnel.
-pub(super) fn flow_key(random: &mut Random) -> FlowKey {
+pub(super) fn flow_key(random: &mut Choices) -> FlowKey {
     let (src, dst, protocol, ports) = random.pick(FLOWS);
     let vni = random.percent(30).then(|| random.pick(VNIS));
     FlowKey::new(src, dst, protocol, ports, vni)
 }
 
 /// A value that a field is likely to have.
-pub(super) fn value(random: &mut Random, field: Field) -> u128 {
+pub(super) fn value(random: &mut Choices, field: Field) -> u128 {
     if random.percent(4) && field != Field::InputPort {
         return random.wide() & field.max();
     }
@@ -97,7 +97,7 @@ pub(super) fn value(random: &mut Random, field: Field) -> u128 {
 }
 
 /// A mask, usually of all bits.
-pub(super) fn mask(random: &mut Random, field: Field) -> u128 {
+pub(super) fn mask(random: &mut Choices, field: Field) -> u128 {
     match random.below(10) {
         // A port is compared as a whole.
         0..2 if field == Field::InputPort => field.max(),

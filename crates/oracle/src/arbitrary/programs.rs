@@ -1,6 +1,6 @@
-//! Random programs: one to eight pipes of all types, each forwarding to later ones only.
+//! Choices programs: one to eight pipes of all types, each forwarding to later ones only.
 
-use super::Random;
+use super::Choices;
 use super::actions::{Flows, operation, template};
 use super::entries::entries;
 use super::pools::{mask, value};
@@ -17,7 +17,7 @@ use weir_table::{GlbHash, KatranHash, KatranVersion};
 
 /// A random program that passes the check, except that it may read metadata that was never written.
 #[must_use]
-pub fn program(random: &mut Random) -> Program {
+pub fn program(random: &mut Choices) -> Program {
     let pipes = random.between(1, 8);
     let mut program = Program {
         ports: ports(random, pipes),
@@ -44,9 +44,9 @@ fn names(what: &str, count: usize) -> Vec<String> {
     (0..count).map(|at| format!("{what}{at}")).collect()
 }
 
-fn ports(random: &mut Random, pipes: usize) -> Vec<PortDeclaration> {
+fn ports(random: &mut Choices, pipes: usize) -> Vec<PortDeclaration> {
     let kernel_path = random.percent(70);
-    let port = |at: usize, random: &mut Random| PortDeclaration {
+    let port = |at: usize, random: &mut Choices| PortDeclaration {
         root: match random.below(10) {
             0 if at > 0 => None,
             1 | 2 => Some(PipeId(random.below(pipes) as u16)),
@@ -58,7 +58,7 @@ fn ports(random: &mut Random, pipes: usize) -> Vec<PortDeclaration> {
     (0..random.between(2, 4)).map(|at| port(at, random)).collect()
 }
 
-fn meter(random: &mut Random, at: usize) -> MeterDeclaration {
+fn meter(random: &mut Choices, at: usize) -> MeterDeclaration {
     let unit = random.pick(&[MeterUnit::Bytes, MeterUnit::Packets]);
     let (rates, bursts): (&[u64], &[u64]) = match unit {
         MeterUnit::Bytes => (&[1, 1_000, 33_333, 1_000_000_007], &[64, 150, 1_500]),
@@ -74,7 +74,7 @@ fn meter(random: &mut Random, at: usize) -> MeterDeclaration {
     MeterDeclaration::new(format!("meter{at}"), config).origin(Origin(100 + at as u32))
 }
 
-fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Group {
+fn group(random: &mut Choices, program: &Program, pipes: usize, at: usize) -> Group {
     let fill = random.pick(&[Fill::Maglev, Fill::Wants, Fill::Given]);
     let size = match fill {
         Fill::Maglev => random.pick(&[5, 7, 13, 61]),
@@ -85,7 +85,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
     let dead = random.percent(10);
     // Pipes before this one may use the group.
     let onward = random.between(1, pipes);
-    let target = |number: usize, random: &mut Random| Target {
+    let target = |number: usize, random: &mut Choices| Target {
         name: format!("target{number}"),
         weight: if dead || random.percent(15) { 0 } else { random.between(1, 3) as u32 },
         inactive: random.percent(20),
@@ -131,7 +131,7 @@ fn group(random: &mut Random, program: &Program, pipes: usize, at: usize) -> Gro
 }
 
 /// Configurations that encode server IDs of one octet.
-fn quic(random: &mut Random) -> Vec<QuicConfig> {
+fn quic(random: &mut Choices) -> Vec<QuicConfig> {
     let mut one = |id| {
         let key = random.percent(40).then(|| [random.below(256) as u8; 16]);
         QuicConfig { id, server_id: 1, nonce: random.pick(&[4, 5, 15]), key }
@@ -153,7 +153,7 @@ fn foreign(bits: u64) -> Option<Fill> {
 }
 
 /// A forward that a pipe may use: the next pipes, ports, groups that lead onward, and so on.
-pub(super) fn forward(random: &mut Random, program: &Program, at: usize, pipes: usize) -> Forward {
+pub(super) fn forward(random: &mut Choices, program: &Program, at: usize, pipes: usize) -> Forward {
     let groups = groups_onward(program, at);
     match random.weighted(&[50, 20, 6, 12, 5, 5, 5, 6]) {
         0 if at + 1 < pipes => {
@@ -171,7 +171,7 @@ pub(super) fn forward(random: &mut Random, program: &Program, at: usize, pipes: 
 }
 
 /// A forward of the pipe as a whole, which may also copy to an app.
-fn own_forward(random: &mut Random, program: &Program, at: usize, pipes: usize) -> Forward {
+fn own_forward(random: &mut Choices, program: &Program, at: usize, pipes: usize) -> Forward {
     match forward(random, program, at, pipes) {
         Forward::Pipe(next) if !program.apps.is_empty() && random.percent(25) => {
             Forward::Tee { app: AppId(random.below(program.apps.len()) as u16), next }
@@ -209,7 +209,7 @@ struct Maker {
 }
 
 impl Maker {
-    fn pipe(&mut self, random: &mut Random, at: usize) -> Pipe {
+    fn pipe(&mut self, random: &mut Choices, at: usize) -> Pipe {
         let kind = self.kind(random);
         let flows = match kind {
             PipeKind::Flow { reverse: true, .. } => Flows::Answered,
@@ -224,7 +224,7 @@ impl Maker {
         let operations = templates.iter_mut().flat_map(|template| &mut template.operations);
         operations.for_each(|operation| allow_second_chance(&kind, operation));
         let per_entry = random.percent(35);
-        let forward = |random: &mut Random, program: &Program| own_forward(random, program, at, self.pipes);
+        let forward = |random: &mut Choices, program: &Program| own_forward(random, program, at, self.pipes);
         let matches = matches(random, &kind);
         let mut pipe =
             Pipe::new(format!("pipe{at}"), kind).origin(Origin(1000 + 100 * at as u32)).actions(templates);
@@ -248,7 +248,7 @@ impl Maker {
     }
 
     /// Adds second chances where a pipe picks the GLB director's rows.
-    fn second_chances(&self, random: &mut Random, kind: &PipeKind, template: &mut Template) {
+    fn second_chances(&self, random: &mut Choices, kind: &PipeKind, template: &mut Template) {
         let is_director = |group: &Group| matches!(group.fill, Fill::Glb(..));
         let director = match kind.group().filter(|_| picks_rows(kind)) {
             Some(GroupChoice::One(one)) => is_director(&self.program.groups[one.index()]),
@@ -275,7 +275,7 @@ impl Maker {
 
     /// Adds a pool, often a small one that is soon exhausted, and prepends an action that uses it to those of
     /// a pipe.
-    fn nat_pool(&mut self, random: &mut Random, templates: &mut Vec<Template>) -> NatPoolId {
+    fn nat_pool(&mut self, random: &mut Choices, templates: &mut Vec<Template>) -> NatPoolId {
         let id = NatPoolId(self.program.nat_pools.len() as u16);
         let is_ipv4 = random.percent(80);
         let first: IpAddr = if is_ipv4 {
@@ -300,7 +300,7 @@ impl Maker {
     }
 
     /// A kind of pipe. From a group that is filled like another system's, packets pick by their flow keys.
-    fn kind(&self, random: &mut Random) -> PipeKind {
+    fn kind(&self, random: &mut Choices) -> PipeKind {
         let source = random.pick(&[KeySource::Outer, KeySource::Outer, KeySource::Inner]);
         let by_key = |choice: GroupChoice| {
             let picked = |(at, group): (usize, &Group)| match choice {
@@ -321,7 +321,7 @@ impl Maker {
         }
     }
 
-    fn any_kind(&self, random: &mut Random, source: KeySource) -> PipeKind {
+    fn any_kind(&self, random: &mut Choices, source: KeySource) -> PipeKind {
         let group = (!self.program.groups.is_empty())
             .then(|| GroupId(random.below(self.program.groups.len()) as u16));
         let given = |group: GroupId| self.program.groups[group.index()].fill == Fill::Given;
@@ -329,7 +329,7 @@ impl Maker {
         let numbered =
             (0..).map(GroupId).zip(&self.program.groups).filter(|(_, group)| group.number.is_some());
         let numbered: Vec<GroupId> = numbered.map(|(id, _)| id).collect();
-        let choice = |random: &mut Random, group: GroupId, flow: bool| {
+        let choice = |random: &mut Choices, group: GroupId, flow: bool| {
             let unable = numbered.is_empty() || flow && numbered.iter().any(|group| given(*group));
             match !unable && random.percent(30) {
                 true => GroupChoice::ByMeta(random.pick(&[0, 0, 3, 1, 2])),
@@ -350,7 +350,7 @@ impl Maker {
                 PipeKind::Hash { input: HashInput::RoundRobin, group: group.into() }
             }
             (1, Some(group)) => {
-                let one = |random: &mut Random| {
+                let one = |random: &mut Choices| {
                     let field = read_field(random);
                     (field, mask(random, field))
                 };
@@ -381,7 +381,7 @@ impl Maker {
         }
     }
 
-    fn monitor(&mut self, random: &mut Random) -> Monitor {
+    fn monitor(&mut self, random: &mut Choices) -> Monitor {
         let counters = self.program.counters.len();
         let counter = (counters > 0 && random.percent(50)).then(|| match random.percent(50) {
             true => SharedUse::PerEntry,
@@ -408,8 +408,8 @@ impl Maker {
 }
 
 /// Timeouts of flows, by state half of the time.
-fn timeouts(random: &mut Random) -> Timeouts {
-    let one = |random: &mut Random| random.pick(&[0, 1_000, 5_000_000, 100_000_000]);
+fn timeouts(random: &mut Choices) -> Timeouts {
+    let one = |random: &mut Choices| random.pick(&[0, 1_000, 5_000_000, 100_000_000]);
     let mut timeouts = Timeouts::all(one(random));
     if random.percent(50) {
         for state in FlowState::ALL {
@@ -420,7 +420,7 @@ fn timeouts(random: &mut Random) -> Timeouts {
 }
 
 /// A field to hash or copy; a port has a name rather than a number.
-pub(super) fn read_field(random: &mut Random) -> Field {
+pub(super) fn read_field(random: &mut Choices) -> Field {
     loop {
         let field = match_field(random);
         if field != Field::InputPort {
@@ -430,7 +430,7 @@ pub(super) fn read_field(random: &mut Random) -> Field {
 }
 
 /// A field to match, often one that many packets have.
-pub(super) fn match_field(random: &mut Random) -> Field {
+pub(super) fn match_field(random: &mut Choices) -> Field {
     const COMMON: &[Field] = &[
         Field::EthType,
         Field::EthDst,
@@ -460,7 +460,7 @@ pub(super) fn match_field(random: &mut Random) -> Field {
     if random.percent(45) { random.pick(COMMON) } else { random.pick(Field::ALL) }
 }
 
-fn matches(random: &mut Random, kind: &PipeKind) -> Vec<Match> {
+fn matches(random: &mut Choices, kind: &PipeKind) -> Vec<Match> {
     const PREFIXED: &[Field] = &[
         Field::Ipv4Src,
         Field::Ipv4Dst,
@@ -477,7 +477,7 @@ fn matches(random: &mut Random, kind: &PipeKind) -> Vec<Match> {
         let mask = mask(random, field);
         list.push((field, Criterion::Const { value: value(random, field) & mask, mask }));
     }
-    let distinct = |random: &mut Random, count: usize| {
+    let distinct = |random: &mut Choices, count: usize| {
         let mut fields: Vec<Field> = (0..count).map(|_| match_field(random)).collect();
         fields.sort_unstable();
         fields.dedup();

@@ -3,7 +3,7 @@
 use crate::handle::Handle;
 use crate::rig::*;
 use aya::programs::TcAttachType;
-use weir_bpf::Oncache;
+use weir_papers::Oncache;
 
 const MISSED: u8 = 0x04;
 const BOTH: u8 = 0x0c;

@@ -8,7 +8,7 @@ use crate::settings::Settings;
 use crate::survey::{Survey, Surveyed};
 use crate::{Fabric, Shared};
 use std::net::IpAddr;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// How often the traffic to a node is read, in nanoseconds: as often as an active node is probed. With many
 /// nodes it is less often, so that a thread makes at most 20,000 system calls per second.

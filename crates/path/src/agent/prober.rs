@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use weir_app::clock::monotonic_ns;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// The longest wait of an iteration while the app is active, and otherwise. With many nodes the former is
 /// longer, since an iteration handles all of them.

@@ -6,7 +6,7 @@ use crate::Fabric;
 use crate::paths::PATHS_MAX;
 use crate::probing::Budget;
 use crate::survey::Wish;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// Maximum number of concurrent surveys: 200 nodes are surveyed in some ten seconds.
 const SURVEYS_MAX: usize = 16;

@@ -10,7 +10,7 @@
 
 use super::{Path, Paths, State};
 use std::fmt;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// Time between two large probes of a path, ns.
 const EVERY_NS: u64 = 10_000_000_000;

@@ -10,7 +10,7 @@ use crate::buckets::{PathBuckets, SIZE};
 use crate::scheme::DOCA_TIMEOUT_NS;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::Ipv4Addr;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 use weir_packet::{Depth, FlowKey, IPV4_MARK, KeySource, select_hash};
 use weir_program::{Entry, EntryMatch};
 use weir_table::bucket::Buckets;

@@ -13,8 +13,8 @@ use crate::wire::{NO_PATH, Outer, Packet};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use weir_app::Action;
-use weir_app::random::Random;
 use weir_engine::worker::BucketReport;
+use weir_packet::random::Random;
 use weir_program::GroupId;
 use weir_program::change::Change;
 

@@ -1,15 +1,15 @@
 //! Two network namespaces connected by veth pairs, and ports at their ends.
 //!
 //! Each test has a [`Lab`]: a namespace for weir with the interfaces w0 and w1, and one for the other end
-//! with f0 and f1. Threads enter them, the process never does. Each test first removes the labs of dead runs.
+//! with f0 and f1. Threads enter them, the process never does.
 
 use std::io::ErrorKind;
 use std::net::TcpStream;
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use weir_bed::{Namespace, Run, cable};
 use weir_bpf::{Prefix, Take, TakeRule};
 use weir_packet::{Batch, Bits, Pool, PoolId, Pools, Port, RegionPool};
 use weir_port::xdp::{Mode, Rings, XdpConfig, XdpError, XdpInterface, XdpPort};
@@ -45,54 +45,44 @@ pub const PATIENCE: Duration = Duration::from_secs(3);
 pub struct Lab {
     pub weir: String,
     pub far: String,
+    spaces: [Namespace; 2],
+    _run: Run,
 }
 
 impl Lab {
-    /// Creates a lab. Without root, prints so and returns `None`; in CI that is a failure.
+    /// Creates a lab; `None` without root.
     pub fn new(pairs: u32, queues: u32) -> Option<Lab> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        sweep();
-        let name = format!("weirtest-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let lab = Lab { weir: format!("{name}-w"), far: format!("{name}-f") };
-        for netns in [&lab.weir, &lab.far] {
-            run(&format!("ip netns add {netns}"));
-            run(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.all.disable_ipv6=1"));
-        }
-        for pair in 0..pairs {
-            lab.add_pair(pair, queues);
-        }
+        let run = Run::of_test(&COUNT.fetch_add(1, Ordering::Relaxed).to_string())?;
+        let spaces = ["w", "f"].map(|role| run.namespace(role).unwrap());
+        let [weir, far] = spaces.each_ref().map(|space| space.name().to_string());
+        let lab = Lab { weir, far, spaces, _run: run };
+        (0..pairs).for_each(|pair| lab.add_pair(pair, queues));
         Some(lab)
     }
 
     /// Interface w0 has 10.0.0.1 and MAC 02:00:00:00:00:00, f0 has 10.0.0.2 and 02:00:00:00:01:00, w1
     /// 10.0.1.1 ...
     pub fn add_pair(&self, pair: u32, queues: u32) {
-        let Lab { weir, far } = self;
-        let sizes = format!("numtxqueues {queues} numrxqueues {queues}");
-        run(&format!(
-            "ip -n {weir} link add w{pair} address 02:00:00:00:00:0{pair} {sizes} type veth \
-             peer name f{pair} address 02:00:00:00:01:0{pair} {sizes} netns {far}"
-        ));
-        for (netns, end, host) in [(weir, "w", 1), (far, "f", 2)] {
-            run(&format!("ip -n {netns} addr add 10.0.{pair}.{host}/24 dev {end}{pair}"));
-            run(&format!("ip netns exec {netns} ethtool -K {end}{pair} tx off txvlan off"));
-            run(&format!("ip -n {netns} link set {end}{pair} up"));
+        let names = ["w", "f"].map(|end| format!("{end}{pair}"));
+        let end = |at: usize| {
+            let end = self.spaces[at].end(&names[at]).mac(format!("02:00:00:00:0{at}:0{pair}"));
+            end.address(format!("10.0.{pair}.{}/24", at + 1))
+        };
+        cable(Some(queues), &end(0), &end(1)).unwrap();
+        for (space, name) in self.spaces.iter().zip(&names) {
+            space.output("ethtool", &["-K", name, "tx", "off", "txvlan", "off"]).unwrap();
         }
     }
 
     /// Runs `body` in weir's namespace.
     pub fn weir<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
-        inside(&self.weir, body)
+        self.spaces[0].within(body)
     }
 
     /// Runs `body` in the other namespace.
     pub fn far<R: Send>(&self, body: impl FnOnce() -> R + Send) -> R {
-        inside(&self.far, body)
+        self.spaces[1].within(body)
     }
 
     /// Attaches to an interface on weir's side.
@@ -134,41 +124,9 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
-    fn drop(&mut self) {
-        for netns in [&self.weir, &self.far] {
-            let _ = Command::new("ip").args(["netns", "del", netns]).status();
-        }
-    }
-}
-
-/// Removes namespaces whose test process is dead.
-fn sweep() {
-    let Ok(entries) = std::fs::read_dir("/run/netns") else { return };
-    for name in entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
-        let Some(pid) = name.strip_prefix("weirtest-").and_then(|rest| rest.split('-').next()) else {
-            continue;
-        };
-        if !Path::new("/proc").join(pid).exists() {
-            let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
-        }
-    }
-}
-
 pub fn run(command: &str) {
     let output = Command::new("sh").args(["-c", command]).output().unwrap();
     assert!(output.status.success(), "{command}: {}", String::from_utf8_lossy(&output.stderr));
-}
-
-pub fn inside<R: Send>(netns: &str, body: impl FnOnce() -> R + Send) -> R {
-    let enter = || {
-        let netns = std::fs::File::open(Path::new("/run/netns").join(netns)).unwrap();
-        let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-        rustix::thread::move_into_link_name_space(rustix::fd::AsFd::as_fd(&netns), kind).unwrap();
-        body()
-    };
-    std::thread::scope(|scope| scope.spawn(enter).join())
-        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// A port with its own pool.

@@ -8,7 +8,8 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use lab::{End, Lab, PATIENCE, RINGS, SOMEBODY, W0, attach, config, extra, inside, pools, run, service, udp};
+use lab::{End, Lab, PATIENCE, RINGS, SOMEBODY, W0, attach, config, extra, pools, run, service, udp};
+use weir_bed::Namespace;
 use weir_bpf::{Take, TakeRule};
 use weir_packet::{Batch, Bits, Port};
 use weir_port::xdp::{Mode, XdpError, XdpInterface, XdpPort, interfaces, obstacles};
@@ -318,7 +319,7 @@ fn the_report_names_a_veths_modes_and_obstacles() {
 #[test]
 fn child() {
     let Ok(netns) = std::env::var("WEIR_TEST_CHILD") else { return };
-    inside(&netns, || {
+    Namespace::existing(&netns).within(|| {
         let _end = End::open(&attach("w0", &Take::all(), None).unwrap(), 0);
         println!("\nready");
         std::thread::sleep(Duration::from_secs(60));

@@ -8,9 +8,9 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_bed::{Run, Started};
 use weir_lab::Interrupt;
 use weir_lab::ovs::Ovs;
-use weir_lab::run::{Run, Started};
 use weir_lab::weir::Weir;
 
 /// How long an arm runs before it is measured, and how long it is measured.

@@ -7,7 +7,7 @@ use super::weir::preferred;
 use crate::peers::{Forwarder, Setting};
 use anyhow::Result;
 use std::path::Path;
-use weir_lab::run::Run;
+use weir_bed::Run;
 
 /// Starts it, with a separate recording for each pair.
 pub fn start(run: &mut Run, setting: &Setting, recordings: [&Path; 2]) -> Result<Arm> {

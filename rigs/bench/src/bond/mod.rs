@@ -28,10 +28,11 @@ use arm::Arm;
 use row::{ARMS, Round, Rounds, Row};
 use serde_json::Value;
 use turn::Turn;
+use weir_bed::Run;
+use weir_bed::namespace;
+use weir_lab::Interrupt;
 use weir_lab::ovs::{PACKAGE_DPDK, SWITCH_DPDK};
-use weir_lab::run::Run;
 use weir_lab::screen::Screen;
-use weir_lab::{Interrupt, namespace};
 use weir_port::huge_pages::HugePages;
 
 /// Flows of the recordings, one frame each.

@@ -6,10 +6,10 @@ use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
 use std::path::Path;
+use weir_bed::Namespace;
+use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::namespace::Namespace;
 use weir_lab::ovs::{Ovs, SWITCH_DPDK};
-use weir_lab::run::Run;
 
 /// MiB of its memory: it allocates 262 144 mbufs.
 pub const MEBIBYTES: u32 = 1024;

@@ -5,8 +5,9 @@ use crate::peers::{Forwarder, Setting};
 use anyhow::Result;
 use std::path::Path;
 use std::process::Command;
-use weir_lab::run::{Run, Started};
-use weir_lab::{namespace, weir};
+use weir_bed::namespace;
+use weir_bed::{Run, Started};
+use weir_lab::weir;
 
 /// MiB of its memory.
 pub const MEBIBYTES: u32 = 128;

@@ -6,8 +6,8 @@ use crate::peers::Setting;
 use anyhow::Result;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::run::Run;
 use weir_lab::weir::Weir;
 
 /// Returns a command for a program that must not wait for other programs.

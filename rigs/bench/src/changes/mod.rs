@@ -25,8 +25,8 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::process::Command;
 use std::time::{Duration, Instant};
+use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::run::Run;
 use weir_lab::weir::Weir;
 
 /// Duration of a phase, unless its work determines when it ends.

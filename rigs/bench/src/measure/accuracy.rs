@@ -9,12 +9,14 @@ use super::{AGGREGATOR, POLICY};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
-use weir_sketch::accuracy::{Found, are, relative_error, wmre};
-use weir_sketch::traffic::{Random, Zipf};
-use weir_sketch::{
-    Aggregator, Coco, CountMin, Distinct, Elastic, Evicted, Exact, FlajoletMartin, FlowRadar, Gate,
-    HeavyHitters, LinearCounting, Mrac, Reversible, SpaceSaving, Top, TwoLevel, UnivMon, Update,
+use weir_packet::random::Random;
+use weir_papers::{
+    Coco, CountMin, Elastic, FlajoletMartin, FlowRadar, HeavyHitters, LinearCounting, Reversible,
+    SpaceSaving, TwoLevel, UnivMon,
 };
+use weir_sketch::accuracy::{Found, are, relative_error, wmre};
+use weir_sketch::traffic::Zipf;
+use weir_sketch::{Aggregator, Distinct, Evicted, Exact, Gate, Mrac, Top, Update};
 
 /// Bytes of every sketch and every rival, as in the comparison of ElasticSketch's paper.
 pub const BYTES: usize = 600_000;

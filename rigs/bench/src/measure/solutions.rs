@@ -2,10 +2,11 @@
 
 use super::round::{SEED, Sketch};
 use anyhow::Result;
-use weir_sketch::{
-    CountMin, FlajoletMartin, FlowRadar, LinearCounting, Mrac, Nine, NineBytes, Reversible, SpaceSaving,
-    TwoLevel, UnivMon,
+use weir_papers::{
+    CountMin, FlajoletMartin, FlowRadar, LinearCounting, Nine, NineBytes, Reversible, SpaceSaving, TwoLevel,
+    UnivMon,
 };
+use weir_sketch::Mrac;
 
 /// Levels of UnivMon, and keys per level.
 const UNIVMON: (usize, usize) = (14, 128);

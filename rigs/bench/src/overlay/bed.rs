@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
+use weir_bed::Namespace;
+use weir_bed::{Run, Started};
 use weir_lab::Interrupt;
-use weir_lab::namespace::Namespace;
-use weir_lab::overlay::topology::{BRIDGE, TUNNEL, Topology, UPLINK, node, pod};
-use weir_lab::run::{Run, Started};
+use weir_lab::overlay::topology::{BRIDGE, Cluster, TUNNEL, UPLINK, node, pod};
 use weir_lab::weir::{Weir, program};
 
 use super::load::{PORT, PORT_LAST};
@@ -50,7 +50,7 @@ impl Bed {
     /// Sets up the test bed; `run` removes it.
     pub fn start(run: &mut Run, processors: Processors, interrupt: &Interrupt) -> Result<Bed> {
         // Without a cache, with mode `oncache`, with weir.
-        let networks = [Topology::build(run, "v-")?, Topology::build(run, "o-")?, Topology::build(run, "")?];
+        let networks = [Cluster::build(run, "v-")?, Cluster::build(run, "o-")?, Cluster::build(run, "")?];
         for network in &networks {
             for node in &network.nodes {
                 let of = |protocol: &str| {
@@ -95,7 +95,7 @@ impl Bed {
 }
 
 /// Starts weir on a node.
-fn daemon(run: &mut Run, network: &Topology, at: usize, cpu: usize, interrupt: &Interrupt) -> Result<Weir> {
+fn daemon(run: &mut Run, network: &Cluster, at: usize, cpu: usize, interrupt: &Interrupt) -> Result<Weir> {
     let configuration = format!(
         "apps:\n  - overlay: {{ name: {APP}, tunnel: {TUNNEL}, uplink: {UPLINK}, bridge: {BRIDGE} }}\n"
     );
@@ -109,7 +109,7 @@ fn daemon(run: &mut Run, network: &Topology, at: usize, cpu: usize, interrupt: &
 
 /// Loads mode `oncache` on a node, with the rule that marks established flows: it sets the second bit of the
 /// type of service, next to the first, with which the cache has marked a miss.
-fn cache(run: &mut Run, network: &Topology, at: usize, cpu: usize) -> Result<()> {
+fn cache(run: &mut Run, network: &Cluster, at: usize, cpu: usize) -> Result<()> {
     let rule = "table inet oncache {\n chain forward {\n type filter hook forward priority 10;\n \
                 ct state established ip dscp 1 ip dscp set 3\n }\n}\n";
     network.nodes[at].input("nft", &["-f", "-"], rule)?;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
-use weir_bpf::Oncache;
+use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::run::Run;
 use weir_lab::spread::Spread;
+use weir_papers::Oncache;
 
 use super::bed::{Bed, VXLAN, WEIR};
 

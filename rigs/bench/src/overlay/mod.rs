@@ -14,13 +14,13 @@ mod row;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::time::Duration;
+use weir_bed::Run;
+use weir_bed::namespace;
 use weir_lab::Interrupt;
-use weir_lab::namespace;
 use weir_lab::premise::carried;
-use weir_lab::run::Run;
 use weir_lab::screen::Screen;
+use weir_packet::random::Random;
 
-use super::scenarios::Random;
 use bed::{ARMS, Bed, Processors, WEIR};
 use miss::Miss;
 use row::{Row, SOFTIRQ, Sample, TESTS, Test, softirq_ns, value};
@@ -168,7 +168,7 @@ fn rows(
 fn order(random: &mut Random) -> [usize; ARMS.len()] {
     let mut order = std::array::from_fn(|at| at);
     for last in (1..order.len()).rev() {
-        order.swap(last, random.below(last + 1));
+        order.swap(last, random.below(last as u64 + 1) as usize);
     }
     order
 }

@@ -5,8 +5,8 @@ use std::net::Ipv4Addr;
 use std::thread;
 
 use anyhow::{Context, Result};
-use weir_bpf::Oncache;
 use weir_lab::screen::line;
+use weir_papers::Oncache;
 
 /// Where to attach the programs.
 #[derive(clap::Args)]

@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
-use weir_lab::run::Run;
+use weir_bed::Run;
 
 use super::bed::Asker;
 

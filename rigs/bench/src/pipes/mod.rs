@@ -15,8 +15,8 @@ use programs::{ALL, Program};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use swx::Swx;
+use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::run::Run;
 use weir_lab::spread::Spread;
 use weir_port::huge_pages::HugePages;
 

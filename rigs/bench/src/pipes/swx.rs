@@ -11,9 +11,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
+use weir_bed::{Run, Started};
 use weir_lab::Interrupt;
 use weir_lab::premise::carried;
-use weir_lab::run::{Run, Started};
 
 /// MiB of huge pages.
 pub const MEBIBYTES: u32 = 1280;

@@ -14,9 +14,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::process::Command;
+use weir_bed::{Namespace, Run, cable};
 use weir_lab::Interrupt;
-use weir_lab::namespace::Namespace;
-use weir_lab::run::Run;
 use weir_lab::weir::{self, Weir};
 
 /// The thesis's distributions of clients: name, back ends, and how many of ten clients are even. The worst
@@ -99,12 +98,9 @@ impl Bench {
         let run = Run::begin(false)?;
         let (far, node) = (run.namespace("far")?, run.namespace("node")?);
         for (end, other) in [("f0", "w0"), ("f1", "w1")] {
-            far.ip(&format!(
-                "link add name {end} type veth peer name {other} netns {}\nlink set {end} up\n",
-                node.name()
-            ))?;
+            cable(None, &far.end(end), &node.end(other))?;
         }
-        node.ip("link set w0 address 02:00:00:00:00:02\nlink set w0 up\nlink set w1 up\n")?;
+        node.ip("link set w0 address 02:00:00:00:00:02\n")?;
         far.ip("link add name g0 type veth peer name g1\nlink set g0 up\nlink set g1 up\n")?;
         Ok(Bench { run, interrupt, far, node, setting, quick })
     }

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use super::topology::{OUTSIDE, Topology};
 use crate::Interrupt;
-use crate::run::{Run, Started};
+use weir_bed::{Run, Started};
 
 /// Number of connections: enough for every member to carry some.
 const CONNECTIONS: &str = "24";

@@ -15,7 +15,6 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use serde_json::json;
 
 use self::iperf::Iperf;
 use self::node::{Bond, Node};
@@ -23,12 +22,14 @@ use self::partner::Partner;
 use self::phase::{Phase, Promise};
 use self::topology::{LINKS, OUTSIDE, Topology};
 use super::ovs::{PACKAGE, SWITCH};
+use super::phase::outcome;
 use super::premise::premise;
-use super::run::Run;
 use super::screen::Screen;
-use super::session::{self, Outcome};
+use super::session;
 use super::stream::Stream;
-use super::{Interrupt, kernel, namespace};
+use super::{Interrupt, kernel};
+use weir_bed::Run;
+use weir_bed::namespace;
 
 /// How often the lab polls.
 const TICK: Duration = Duration::from_millis(20);
@@ -80,10 +81,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     session::check_means("bond", &missing, "./setup")?;
     session::run(&options.common, |interrupt, screen| {
         let phases = perform(options, &mut options.common.begin()?, interrupt, screen)?;
-        let ok = phases.iter().all(|phase| phase.reasons().is_empty());
-        let text = if ok { "All phases succeeded." } else { "Some phases failed." };
-        let phases: Vec<_> = phases.iter().map(Phase::json).collect();
-        Ok(Outcome { ok, text: text.into(), json: json!({ "ok": ok, "phases": phases }) })
+        let phases = phases.iter().map(Phase::json).collect();
+        Ok(outcome(phases, ["All phases succeeded.", "Some phases failed."]))
     })
 }
 

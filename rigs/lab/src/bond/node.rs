@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
-use crate::run::Run;
 use crate::weir::Weir;
+use weir_bed::Run;
 
 /// A running weir node.
 pub struct Node {

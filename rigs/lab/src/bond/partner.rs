@@ -7,7 +7,7 @@ use anyhow::Result;
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
 use crate::ovs::{Ovs, SWITCH};
-use crate::run::Run;
+use weir_bed::Run;
 
 /// The LACP key of the bond. Without one, Open vSwitch uses the number of one of the links, which changes
 /// when that link leaves or the switch restarts.

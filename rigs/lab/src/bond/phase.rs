@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use super::iperf::Throughput;
 use super::topology::LINKS;
-use crate::premise::premise;
 use crate::spread::Spread;
 use crate::stream::Tally;
 
@@ -30,8 +29,8 @@ pub enum Promise {
     Back,
 }
 
-/// A phase, which may have several events of the same kind.
-pub struct Phase {
+/// What was seen in a phase, which may have several events of the same kind.
+pub struct Streamed {
     /// What happens in the phase.
     pub name: String,
     promise: Promise,
@@ -45,14 +44,15 @@ pub struct Phase {
     throughput: Option<Throughput>,
     /// Share of the frames on each of the links that should carry traffic.
     shares: Option<Vec<f64>>,
-    /// Other failures.
-    failures: Vec<String>,
 }
+
+/// The result of a phase.
+pub type Phase = crate::phase::Phase<Streamed>;
 
 impl Phase {
     /// Creates a phase without events.
     pub fn new(name: &str, promise: Promise) -> Phase {
-        Phase {
+        Phase::with(Streamed {
             name: name.into(),
             promise,
             tally: Tally { back: true, ..Tally::default() },
@@ -60,8 +60,7 @@ impl Phase {
             moved_busy: 0,
             throughput: None,
             shares: None,
-            failures: Vec::new(),
-        }
+        })
     }
 
     /// Adds the stream of one event, and the number of buckets that moved while in use during it.
@@ -81,11 +80,6 @@ impl Phase {
         matches!(self.promise, Promise::Back | Promise::Elsewhere { .. })
     }
 
-    /// Fails unless a premise holds.
-    pub fn needs(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
-        self.failures.extend(premise(holds, otherwise).err().map(|unmet| unmet.to_string()));
-    }
-
     /// Adds the recovery time of one event.
     pub fn recovered(&mut self, ms: Option<f64>) {
         self.recoveries_ms.extend(ms);
@@ -100,12 +94,8 @@ impl Phase {
 
     /// Sets the result of a TCP load. Every link should have carried some of it.
     pub fn load(&mut self, throughput: Throughput, frames: &[u64]) {
-        if frames.contains(&0) {
-            self.failures.push(format!("a link carried nothing: {frames:?}"));
-        }
-        if throughput.mbps < 1.0 {
-            self.failures.push("there was almost no throughput".into());
-        }
+        self.must(!frames.contains(&0), format!("a link carried nothing: {frames:?}"));
+        self.must(throughput.mbps >= 1.0, "there was almost no throughput");
         self.throughput = Some(throughput);
     }
 
@@ -116,7 +106,7 @@ impl Phase {
 
     /// Returns the reasons why the phase failed; none if it succeeded.
     pub fn reasons(&self) -> Vec<String> {
-        let mut reasons = self.failures.clone();
+        let mut reasons = self.faults().to_vec();
         let Tally { lost, reordered, duplicated, back, .. } = self.tally;
         if duplicated > 0 {
             reasons.push(format!("{duplicated} packets were duplicated"));

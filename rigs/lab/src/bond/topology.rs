@@ -12,9 +12,7 @@
 //! outage.
 
 use anyhow::Result;
-
-use crate::namespace::Namespace;
-use crate::run::Run;
+use weir_bed::{End, Namespace, Run, cable};
 
 /// Addresses of the hosts.
 pub const INSIDE: &str = "10.88.0.1";
@@ -48,13 +46,14 @@ impl Topology {
             outside: run.namespace("outside")?,
         };
         let Topology { inside, weir, switch, outside } = &topology;
-        cable((weir, "p0"), (inside, INTERFACE))?;
+        // weir has one worker, and needs one queue.
+        cable(Some(1), &weir.end("p0"), &host(inside, INSIDE, INSIDE_MAC))?;
         for link in 1..=LINKS {
-            cable((weir, &format!("p{link}")), (switch, &format!("s{link}")))?;
+            cable(Some(1), &weir.end(&format!("p{link}")), &switch.end(&format!("s{link}")))?;
         }
-        cable((switch, "o0"), (outside, INTERFACE))?;
-        host(inside, (INSIDE, INSIDE_MAC), (OUTSIDE, OUTSIDE_MAC))?;
-        host(outside, (OUTSIDE, OUTSIDE_MAC), (INSIDE, INSIDE_MAC))?;
+        cable(Some(1), &switch.end("o0"), &host(outside, OUTSIDE, OUTSIDE_MAC))?;
+        know(inside, OUTSIDE, OUTSIDE_MAC)?;
+        know(outside, INSIDE, INSIDE_MAC)?;
         Ok(topology)
     }
 
@@ -85,21 +84,12 @@ impl Topology {
     }
 }
 
-/// Connects two interfaces, with one queue at each end because weir has one worker.
-fn cable((here, name): (&Namespace, &str), (there, other): (&Namespace, &str)) -> Result<()> {
-    here.ip(&format!(
-        "link add name {name} numtxqueues 1 numrxqueues 1 type veth peer name {other} numtxqueues 1 \
-            numrxqueues 1 netns {}\n\
-         link set {name} up\n",
-        there.name()
-    ))?;
-    there.ip(&format!("link set {other} up\n"))
+fn host<'a>(host: &'a Namespace, address: &str, mac: &str) -> End<'a> {
+    host.end(INTERFACE).mac(mac).address(format!("{address}/24"))
 }
 
-fn host(host: &Namespace, (address, mac): (&str, &str), (other, its): (&str, &str)) -> Result<()> {
-    host.ip(&format!(
-        "link set {INTERFACE} address {mac}\naddress add {address}/24 dev {INTERFACE}\n\
-         neighbour add {other} lladdr {its} dev {INTERFACE} nud permanent\n"
-    ))?;
+/// Makes another host a permanent neighbour of one.
+fn know(host: &Namespace, other: &str, mac: &str) -> Result<()> {
+    host.ip(&format!("neighbour add {other} lladdr {mac} dev {INTERFACE} nud permanent\n"))?;
     host.checksum_in_software(INTERFACE)
 }

@@ -11,8 +11,8 @@ use super::network::{MOVED, Network};
 use super::questions::{Counts, Questions};
 use super::servers::{Servers, decap};
 use crate::Interrupt;
-use crate::run::Run;
 use crate::weir::Weir;
+use weir_bed::Run;
 
 /// How long an expected event may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);

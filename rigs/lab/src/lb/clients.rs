@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 use super::network::{FAMILIES, Host, Network, VIPS};
 use super::questions::ByName;
-use crate::run::{Run, Started};
+use weir_bed::{Run, Started};
 
 /// Programs that are run.
 pub const NEEDED: [&str; 4] = ["wrk", "dnsperf", "curl", "stdbuf"];

@@ -25,12 +25,13 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::Interrupt;
-use crate::namespace;
+use crate::phase::outcome;
 use crate::screen::Screen;
-use crate::session::{self, Outcome};
+use crate::session;
 use bed::Bed;
 use configuration::Mode;
-use phases::{Phase, Stage};
+use phases::Stage;
+use weir_bed::namespace;
 
 /// Programs that the lab runs, besides the clients.
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "nginx"];
@@ -69,15 +70,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     session::check_means("lb", &namespace::missing(&needed), "./setup")?;
     session::run(&options.common, |interrupt, screen| {
         let done = perform(options, interrupt, screen)?;
-        let ok = done.iter().all(|(_, phase)| phase.is_ok());
-        let phases: Vec<Value> = done.iter().map(|(name, phase)| phase.json(name)).collect();
-        let text = if ok { "All phases succeeded." } else { "Some phases failed." };
-        let json = json!({ "ok": ok, "mode": options.mode.word(), "phases": phases });
-        Ok(Outcome { ok, text: text.into(), json })
+        let mut outcome = outcome(done, ["All phases succeeded.", "Some phases failed."]);
+        outcome.json["mode"] = json!(options.mode.word());
+        Ok(outcome)
     })
 }
 
-fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Result<Vec<(String, Phase)>> {
+fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Result<Vec<Value>> {
     let mut run = options.common.begin()?;
     let bed = Bed::start(&mut run, options, interrupt)?;
     screen.say(&format!(
@@ -93,7 +92,7 @@ fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Res
         stage.name = name.to_owned();
         let phase = perform(&mut stage)?;
         stage.screen.say(&phase.text(name));
-        done.push((name.to_owned(), phase));
+        done.push(phase.json(name));
     }
     if options.no_modes {
         return Ok(done);
@@ -102,7 +101,7 @@ fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Res
     for mode in Mode::ALL {
         for (name, phase) in modes::perform(&mut stage, mode)? {
             stage.screen.say(&phase.text(&name));
-            done.push((name, phase));
+            done.push(phase.json(&name));
         }
     }
     Ok(done)

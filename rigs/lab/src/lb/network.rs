@@ -14,9 +14,8 @@
 
 use anyhow::Result;
 
-use crate::namespace::Namespace;
-use crate::run::Run;
-use crate::topology::{INTERFACE, WEIR_ROLE, cable};
+use crate::topology::{INTERFACE, WEIR_ROLE};
+use weir_bed::{Namespace, Run, Switch};
 
 /// IP versions, by which addresses are indexed.
 pub const FAMILIES: [&str; 2] = ["v4", "v6"];
@@ -58,13 +57,15 @@ pub struct Host {
 
 impl Host {
     /// Connects a host, whose addresses contain this number, to the switch.
-    fn join(run: &Run, switch: &Namespace, name: &'static str, net: u8, number: u8) -> Result<Host> {
+    fn join(run: &Run, switch: &Switch, name: &'static str, net: u8, number: u8) -> Result<Host> {
         let namespace = run.namespace(name)?;
         namespace.set(&IPV6)?;
         let addresses = [format!("10.{net}.0.{number}"), format!("fd{net}::{number}")];
         let mac = format!("02:{net}:00:00:00:{number:02}");
-        cable(switch, name, &namespace, (&addresses[0], &mac), 1)?;
-        namespace.ip(&format!("address add {}/64 dev {INTERFACE} nodad\n", addresses[1]))?;
+        let [v4, v6] = &addresses;
+        let end = namespace.end(INTERFACE).mac(&mac).address(format!("{v4}/24")).address(format!("{v6}/64"));
+        switch.plug(name, Some(1), &end)?;
+        namespace.checksum_in_software(INTERFACE)?;
         Ok(Host { name, addresses, mac, namespace })
     }
 }
@@ -74,14 +75,13 @@ pub struct Network {
     pub clients: [Host; 2],
     pub weir: Host,
     pub back_ends: [Host; 4],
-    _switch: Namespace,
+    _switch: Switch,
 }
 
 impl Network {
     /// Creates the network; `run` removes it.
     pub fn build(run: &Run) -> Result<Network> {
-        let switch = run.namespace("switch")?;
-        switch.ip("link add switch type bridge stp_state 0 mcast_snooping 0\nlink set switch up\n")?;
+        let switch = Switch::create(run, "switch")?;
         let join = |name, net, number| Host::join(run, &switch, name, net, number);
         let clients = [join("client1", 78, 1)?, join("client2", 78, 2)?];
         let weir = join(WEIR_ROLE, 77, 2)?;

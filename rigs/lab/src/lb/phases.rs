@@ -9,10 +9,9 @@ use super::bed::{Bed, Death};
 use super::clients::{Load, Tally};
 use super::questions::{ByName, Counts, UDP_ANSWER};
 use crate::Interrupt;
-use crate::premise::premise;
 use crate::report::grouped;
-use crate::run::Run;
 use crate::screen::Screen;
+use weir_bed::Run;
 
 /// The default weights of all back ends, and an alternative.
 const WEIGHTS: [[u32; 4]; 2] = [[1, 1, 1, 1], [3, 1, 2, 1]];
@@ -35,8 +34,9 @@ pub struct Stage<'a> {
     pub name: String,
 }
 
-/// The result of a phase.
-pub struct Phase {
+/// The counts of a phase, judged.
+#[derive(Default)]
+pub struct Judged {
     counts: Counts,
     /// The counts of real clients.
     clients: Tally,
@@ -47,9 +47,10 @@ pub struct Phase {
     minimum_share: f64,
     /// Time from the death of a server to its detection, in milliseconds.
     detect_ms: Option<f64>,
-    /// What went wrong.
-    faults: Vec<String>,
 }
+
+/// The result of a phase.
+pub type Phase = crate::phase::Phase<Judged>;
 
 /// What was observed in a phase.
 struct Seen {
@@ -102,41 +103,20 @@ impl Phase {
         let moved: u64 = counts.moved.values().chain(counts.broken.values()).sum();
         let share = |count: u64| count as f64 / flows as f64;
         let (moved_share, minimum_share) = (share(moved), share(had));
-        let faults = Vec::new();
-        let mut phase =
-            Phase { counts, clients, broken, moved_share, minimum_share, detect_ms: None, faults };
+        let judged = Judged { counts, clients, broken, moved_share, minimum_share, detect_ms: None };
+        let mut phase = Phase::with(judged);
         phase.must(broken == 0, format!("{broken} flows broke or moved"));
         let held: u64 = phase.counts.held.values().sum();
-        phase.needs(phase.counts.requests > 0, "nothing was asked");
-        phase.needs(held > 0, "there are no persistent flows, so none could move or break");
+        phase.needs(phase.counts.requests > 0, || "nothing was asked".into());
+        phase.needs(held > 0, || "there are no persistent flows, so none could move or break".into());
         phase
     }
 
     /// Judges the counts of clients that made one pass of requests.
     pub fn of_clients(clients: Tally, back_ends: &[&str]) -> Phase {
         let counts = Counts { began: clients.answered.clone(), ..Counts::default() };
-        let phase = Phase {
-            counts,
-            clients,
-            broken: 0,
-            moved_share: 0.0,
-            minimum_share: 0.0,
-            detect_ms: None,
-            faults: Vec::new(),
-        };
+        let phase = Phase::with(Judged { counts, clients, ..Judged::default() });
         back_ends.iter().fold(phase.without_failures(), |phase, name| phase.with_new_at(name))
-    }
-
-    /// Notes a fault unless `so` holds.
-    pub fn must(&mut self, so: bool, fault: impl Into<String>) {
-        if !so {
-            self.faults.push(fault.into());
-        }
-    }
-
-    /// Notes a fault unless the premise holds.
-    fn needs(&mut self, holds: bool, otherwise: &str) {
-        self.faults.extend(premise(holds, || otherwise.into()).err().map(|unmet| unmet.to_string()));
     }
 
     /// Notes a fault if requests were not answered.
@@ -146,7 +126,7 @@ impl Phase {
         let programs = self.clients.programs.clone();
         for (program, count) in programs {
             self.must(count.failures == 0, format!("{} requests of {program} failed", count.failures));
-            self.needs(count.requests > 0, &format!("{program} asked nothing"));
+            self.needs(count.requests > 0, || format!("{program} asked nothing"));
         }
         self
     }
@@ -155,7 +135,7 @@ impl Phase {
     fn without_tcp_failures(mut self) -> Phase {
         let count = self.clients.of(&TCP);
         self.must(count.failures == 0, format!("{} requests over TCP failed", count.failures));
-        self.needs(count.requests > 0, "nothing was asked over TCP");
+        self.needs(count.requests > 0, || "nothing was asked over TCP".into());
         self
     }
 
@@ -169,11 +149,6 @@ impl Phase {
     fn new_at(&self, name: &str) -> u64 {
         let of = |by: &ByName| by.get(name).copied().unwrap_or_default();
         of(&self.counts.began) + of(&self.clients.answered)
-    }
-
-    /// Returns true if there were no faults.
-    pub fn is_ok(&self) -> bool {
-        self.faults.is_empty()
     }
 
     fn sums(&self) -> (u64, u64) {
@@ -197,7 +172,7 @@ impl Phase {
              moved {:.1} %{minimum}{detected}  {}",
             self.broken,
             100.0 * self.moved_share,
-            self.faults.join("; ")
+            self.faults().join("; ")
         )
     }
 
@@ -211,7 +186,7 @@ impl Phase {
             "name": name, "ok": self.is_ok(), "requests": requests, "failures": failures,
             "broken": self.broken, "moved_share": self.moved_share, "minimum_share": self.minimum_share,
             "detect_ms": self.detect_ms, "clients": clients, "new": self.counts.began,
-            "faults": self.faults,
+            "faults": self.faults(),
         })
     }
 }
@@ -278,7 +253,7 @@ fn drain(stage: &mut Stage<'_>) -> Result<Phase> {
     let new = phase.new_at("b1");
     phase.must(new == 0, format!("{new} new flows on drained b1"));
     let held = phase.counts.held.get("b1").copied().unwrap_or_default();
-    phase.needs(held > 0, "b1 has no flows to keep");
+    phase.needs(held > 0, || "b1 has no flows to keep".into());
     stage.bed.order("enable", "b1", None)?;
     stage.bed.wait_for_health("b1", "up", stage.interrupt)?;
     Ok(phase)
@@ -296,12 +271,12 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
     })?;
     let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
     phase.detect_ms = detect_ms;
-    phase.needs(had > 0, "b2 had no flows");
+    phase.needs(had > 0, || "b2 had no flows".into());
     let (moved, least) = (phase.moved_share, phase.minimum_share);
     phase.must(moved <= least, format!("more flows moved ({moved:.3}) than b2 had ({least:.3})"));
     let after = stage.during(|_| Ok(()))?;
     let after = stage.judge(after).without_failures();
-    phase.faults.extend(after.faults.into_iter().map(|fault| format!("after b2 was out: {fault}")));
+    after.faults().iter().for_each(|fault| phase.must(false, format!("after b2 was out: {fault}")));
     Ok(phase)
 }
 

@@ -22,8 +22,8 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::network::{Host, VIPS};
-use crate::run::{Run, Started};
 use crate::weir;
+use weir_bed::{Run, Started};
 
 /// How often counts are written.
 const SAY: Duration = Duration::from_millis(20);

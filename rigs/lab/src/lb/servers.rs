@@ -11,9 +11,9 @@ use super::configuration::{VNI, WEB_PORT_BEHIND};
 use super::network::{Host, SOURCES, VIPS};
 use crate::Interrupt;
 use crate::nsd;
-use crate::run::{Run, Started};
 use crate::topology::INTERFACE;
 use crate::weir;
+use weir_bed::{Run, Started};
 
 /// The servers of a back end.
 pub struct Servers([Started; 2]);

@@ -7,10 +7,10 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::talk::Talk;
-use super::topology::{NODES, PORT, TUNNEL, Topology, UPLINK, pod};
+use super::topology::{Cluster, NODES, PORT, TUNNEL, UPLINK, pod};
 use crate::Interrupt;
-use crate::run::Run;
 use crate::weir::{self, Weir};
+use weir_bed::Run;
 
 /// The app's name.
 const APP: &str = "pods";
@@ -25,7 +25,7 @@ const NAMES: [&str; NODES] = ["weir-n1", "weir-n2", "weir-n3"];
 
 /// The network.
 pub struct Bed {
-    pub topology: Topology,
+    pub topology: Cluster,
     pub daemons: Vec<Weir>,
     /// The end that answers in the first pod of the second node.
     pub answers: Talk,
@@ -38,7 +38,7 @@ pub struct Bed {
 impl Bed {
     /// Sets up the network; `run` removes it.
     pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
-        let topology = Topology::build(run, "")?;
+        let topology = Cluster::build(run, "")?;
         let daemons = (0..NODES)
             .map(|at| daemon(&topology, run, (at, AT_BRIDGE, &[]), interrupt))
             .collect::<Result<_>>()?;
@@ -185,7 +185,7 @@ pub fn configuration(pods: &str) -> String {
 
 /// Starts a node's daemon, given where its pods are and its environment variables.
 fn daemon(
-    topology: &Topology,
+    topology: &Cluster,
     run: &mut Run,
     (at, pods, variables): (usize, &str, &[(&str, &str)]),
     interrupt: &Interrupt,

@@ -7,7 +7,7 @@ use super::bed::Bed;
 use super::phases::{Phase, SOME, TCP, UDP};
 use super::topology::{PORT, UPLINK, pod};
 use crate::Interrupt;
-use crate::run::Run;
+use weir_bed::Run;
 
 /// Requests that just fit a pod's MTU, with Don't Fragment set.
 const LONG_UDP: [&str; 6] = ["--flows", "4", "--pause-ms", "5", "--size", "1400"];
@@ -21,7 +21,7 @@ const FOREIGN: &str = "10";
 
 /// Frames that no longer fit the underlay are fragmented by the kernel, as without a cache.
 pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talks = [bed.ask(run, &LONG_UDP)?, bed.ask(run, &LONG_TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let oversize =
@@ -49,7 +49,7 @@ pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
 /// Segmentation and checksums, done by the pods or offloaded; a frame of several segments counts as that many
 /// packets.
 pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     for offload in [&["tx", "off"][..], &["tx", "on"], &["gro", "on"], &["gso", "off", "tso", "off"]] {
         for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
             pod.output("ethtool", &[&["-K", "eth0"], offload].concat())?;
@@ -83,7 +83,7 @@ pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrup
 
 /// Only one end has a cache, with complete checksums from the pods; then only the other.
 pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
         pod.output("ethtool", &["-K", "eth0", "tx", "off"])?;
     }
@@ -109,7 +109,7 @@ pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
 
 /// Foreign filters at the same interfaces stay, and see the frames that the cache leaves to the kernel.
 pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let node = &bed.topology.nodes[0];
     // Without tcx, weir's programs are filters too, placed after foreign ones. A filter that returns a
     // verdict ends the chain, so these filters leave the decision to the next one.
@@ -150,7 +150,7 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
 
 /// The output of `weir overlay explain` for a flow matches what happens to it.
 pub fn explained(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let flows = bed.flows(0)?;

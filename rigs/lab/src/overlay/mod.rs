@@ -17,13 +17,12 @@ pub mod topology;
 
 use std::process::ExitCode;
 
-use anyhow::{Result, bail};
-use serde_json::json;
-
-use crate::namespace;
+use crate::phase::outcome;
 use crate::premise::premise;
-use crate::session::{self, Outcome};
+use crate::session;
+use anyhow::{Result, bail};
 use bed::Bed;
+use weir_bed::namespace;
 
 /// Programs that the lab runs.
 const NEEDED: [&str; 7] = ["ip", "bridge", "nft", "tc", "ethtool", "nfcapd", "nfdump"];
@@ -56,12 +55,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         for (name, perform) in chosen {
             let phase = perform(&mut bed, &mut run, interrupt)?;
             screen.say(&phase.text(name));
-            done.push((name, phase));
+            done.push(phase.json(name));
         }
-        let ok = done.iter().all(|(_, phase)| phase.ok);
-        let phases: Vec<_> = done.iter().map(|(name, phase)| phase.json(name)).collect();
-        let text = if ok { "everything as expected" } else { "not everything is as expected" }.into();
-        Ok(Outcome { ok, text, json: json!({ "ok": ok, "phases": phases }) })
+        Ok(outcome(done, ["everything as expected", "not everything is as expected"]))
     })
 }
 

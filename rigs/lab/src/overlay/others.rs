@@ -10,9 +10,8 @@ use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
 use super::talk::Talk;
 use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, pod, tunnel_mac};
 use crate::Interrupt;
-use crate::namespace::Namespace;
-use crate::run::Run;
 use crate::weir;
+use weir_bed::{Namespace, Run, cable};
 
 /// The MAC addresses of the node that replaces the second one: those of its uplink and its VXLAN device.
 const NEW_NODE: [&str; 2] = ["02:98:00:00:00:22", "02:98:00:00:01:22"];
@@ -24,7 +23,7 @@ const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size
 /// Another node appears with the address of the second one, and a pod with the address of its pod. The old
 /// node and pod still exist, and would accept frames for their MAC addresses.
 pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let [other, new] = replacement(bed, run)?;
@@ -57,31 +56,23 @@ pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
 
 /// Creates a node without a cache at the switch, and returns it and its pod.
 fn replacement(bed: &Bed, run: &Run) -> Result<[Namespace; 2]> {
-    let (new, inside) = (run.namespace("n2b")?, run.namespace("p2b")?);
-    let (switch, [mac, tunnel]) = (&bed.topology.switch, NEW_NODE);
+    let (new, inside, [mac, tunnel]) = (run.namespace("n2b")?, run.namespace("p2b")?, NEW_NODE);
     let (local, first, address) = (node(1), node(0), pod(1, 0));
+    bed.topology.switch.plug("f2b", None, &new.end(UPLINK).mac(mac).address(format!("{local}/24")))?;
+    // Two hosts must not answer ARP for the same address; neighbour entries are static.
+    new.set(&[("ipv4/ip_forward", 1), (&format!("ipv4/conf/{UPLINK}/arp_ignore"), 8)])?;
+    let gateway = new.end("vp1").mtu(1450).address("10.244.2.1/32");
+    cable(None, &gateway, &inside.end("eth0").mtu(1450).address(format!("{address}/32")))?;
     new.ip(&format!(
-        "link add {UPLINK} address {mac} type veth peer name f2b netns {}\n\
-         address add {local}/24 dev {UPLINK}\nlink set {UPLINK} up\n\
+        "neighbour add {first} lladdr 02:98:00:00:00:01 dev {UPLINK} nud permanent\n\
          link add {TUNNEL} address {tunnel} mtu 1450 type vxlan id 42 local {local} dstport 4789 \
-         dev {UPLINK} nolearning noudpcsum\nlink set {TUNNEL} up\n\
-         link add vp1 mtu 1450 type veth peer name eth0 mtu 1450 netns {}\nlink set vp1 up\n\
-         address add 10.244.2.1/32 dev vp1\nroute add {address}/32 dev vp1\n\
+         dev {UPLINK} nolearning noudpcsum\nlink set {TUNNEL} up\nroute add {address}/32 dev vp1\n\
          route add 10.244.1.0/24 via 10.244.1.0 dev {TUNNEL} onlink\n\
          neighbour add 10.244.1.0 lladdr {} dev {TUNNEL} nud permanent\n",
-        switch.name(),
-        inside.name(),
         tunnel_mac(0)
     ))?;
     new.bridge(&format!("fdb add {} dev {TUNNEL} dst {first}\n", tunnel_mac(0)))?;
-    // Two hosts must not answer ARP for the same address; neighbour entries are static.
-    new.set(&[("ipv4/ip_forward", 1), (&format!("ipv4/conf/{UPLINK}/arp_ignore"), 8)])?;
-    new.ip(&format!("neighbour add {first} lladdr 02:98:00:00:00:01 dev {UPLINK} nud permanent\n"))?;
-    switch.ip("link set f2b master br0\nlink set f2b up\n")?;
-    inside.ip(&format!(
-        "address add {address}/32 dev eth0\nlink set eth0 up\nroute add 10.244.2.1/32 dev eth0\n\
-         route add default via 10.244.2.1 dev eth0\n"
-    ))?;
+    inside.ip("route add 10.244.2.1/32 dev eth0\nroute add default via 10.244.2.1 dev eth0\n")?;
     Ok([new, inside])
 }
 
@@ -100,19 +91,14 @@ fn leads_to(bed: &Bed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
 
 /// A pod forwards short and long frames to an address behind it, wherever they are segmented.
 pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let behind = run.namespace("p21b")?;
     let router = &bed.topology.pods[1][0];
-    router.ip(&format!(
-        "link add down0 mtu 1450 type veth peer name eth0 mtu 1450 netns {}\nlink set down0 up\n\
-         address add 10.244.2.98/32 dev down0\nroute add {BEHIND}/32 dev down0\n",
-        behind.name()
-    ))?;
+    let gateway = router.end("down0").mtu(1450).address("10.244.2.98/32");
+    cable(None, &gateway, &behind.end("eth0").mtu(1450).address(format!("{BEHIND}/32")))?;
+    router.ip(&format!("route add {BEHIND}/32 dev down0\n"))?;
     router.set(&[("ipv4/ip_forward", 1)])?;
-    behind.ip(&format!(
-        "address add {BEHIND}/32 dev eth0\nlink set eth0 up\nroute add 10.244.2.98/32 dev eth0\n\
-         route add default via 10.244.2.98 dev eth0\n"
-    ))?;
+    behind.ip("route add 10.244.2.98/32 dev eth0\nroute add default via 10.244.2.98 dev eth0\n")?;
     bed.topology.nodes[1].ip(&format!("route add {BEHIND}/32 via {} dev {BRIDGE}\n", pod(1, 0)))?;
     Talk::answer(run, &behind, &format!("0.0.0.0:{PORT}"), 41)?.started(interrupt)?;
     let to = format!("{BEHIND}:{PORT}");
@@ -144,7 +130,7 @@ pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
 /// Foreign programs at the same hook: one attached earlier sees all frames, one attached later only those of
 /// the slow path, and an event informs the operator.
 pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let file = run.folder().join("foreign.json");

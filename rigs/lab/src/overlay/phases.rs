@@ -10,8 +10,7 @@ use super::talk::Talk;
 use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
 use super::{frames, others, records, six, storms};
 use crate::Interrupt;
-use crate::premise::premise;
-use crate::run::Run;
+use weir_bed::Run;
 
 /// After this time, no old state may be left.
 pub const SETTLED: Duration = Duration::from_secs(1);
@@ -22,17 +21,17 @@ pub const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
 /// TCP flows.
 pub const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
 
-/// The result of a phase.
-pub struct Phase {
-    /// Whether the phase succeeded.
-    pub ok: bool,
+/// What asking ends have counted in a phase.
+#[derive(Default)]
+pub struct Asked {
     pub sent: u64,
     /// Requests that reached a different pod than the one the slow path leads to.
     pub misdelivered: u64,
     pub lost: u64,
-    /// What went wrong.
-    faults: Vec<String>,
 }
+
+/// The result of a phase.
+pub type Phase = crate::phase::Phase<Asked>;
 
 pub type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
 
@@ -68,50 +67,37 @@ pub const ALL: [(&str, Perform); 26] = [
 ];
 
 impl Phase {
-    pub fn new() -> Phase {
-        Phase { ok: true, sent: 0, misdelivered: 0, lost: 0, faults: Vec::new() }
-    }
-
-    /// Notes a fault unless `so` holds.
-    pub fn must(&mut self, so: bool, fault: impl Into<String>) {
-        if !so {
-            self.ok = false;
-            self.faults.push(fault.into());
-        }
-    }
-
     /// Adds the counts of an asking end.
     pub fn add(&mut self, counts: &Value) {
         let of = |name: &str| counts[name].as_u64().unwrap_or_default();
         self.sent += of("sent");
         self.lost += of("sent").saturating_sub(of("answered"));
-        let sent = premise(of("sent") > 0, || "nothing was asked".into());
-        self.must(sent.is_ok(), sent.err().map_or_else(String::new, |unmet| unmet.to_string()));
+        self.needs(of("sent") > 0, || "nothing was asked".into());
         self.must(of("broken") == 0, format!("{} flows broke", of("broken")));
     }
 
     /// The result as a line of text.
     pub fn text(&self, name: &str) -> String {
-        let word = if self.ok { "ok" } else { "FAILED" };
-        let Phase { sent, misdelivered, lost, faults, .. } = self;
+        let word = if self.is_ok() { "ok" } else { "FAILED" };
+        let Asked { sent, misdelivered, lost } = **self;
         format!(
             "  {name:<32} {word:<6} sent {sent} misdelivered {misdelivered} lost {lost} {}",
-            faults.join("; ")
+            self.faults().join("; ")
         )
     }
 
     /// The result as JSON.
     pub fn json(&self, name: &str) -> Value {
         json!({
-            "name": name, "ok": self.ok, "sent": self.sent, "misdelivered": self.misdelivered,
-            "lost": self.lost, "faults": self.faults,
+            "name": name, "ok": self.is_ok(), "sent": self.sent, "misdelivered": self.misdelivered,
+            "lost": self.lost, "faults": self.faults(),
         })
     }
 }
 
 /// Established flows skip the VXLAN device without any loss.
 fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     for at in [0, 1] {
         phase.must(bed.wait_for_fast(at, 4 * SOME, interrupt)?, format!("n{} has no fast path", at + 1));
@@ -137,7 +123,7 @@ fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
 
 /// Flows between pods of one node skip its bridge, and a rule that denies them takes effect.
 fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let to = format!("{}:{PORT}", pod(1, 0));
     let talks = [bed.ask_from(run, [1, 1], &to, &UDP)?, bed.ask_from(run, [1, 1], &to, &TCP)?];
     phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no fast path");
@@ -161,7 +147,7 @@ fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
 /// A service address leads to a pod by NAT, with and without source translation, on another node and on the
 /// same one. When it leads to another pod, no flow goes to the former.
 fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     for (asks, masquerade) in [([0, 0], false), ([0, 0], true), ([1, 1], false)] {
         let node = asks[0];
         bed.topology.serve(node, &pod(1, 0), masquerade)?;
@@ -200,7 +186,7 @@ fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase>
 
 /// A rule that denies a live flow takes effect, and so does its removal.
 fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     bed.topology.deny(0, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
@@ -218,7 +204,7 @@ fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
 
 /// The remote node's interface gets another MAC address.
 fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let mac = "02:98:00:00:00:99";
@@ -239,7 +225,7 @@ fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
 
 /// The MTU of the underlay and of a pod's interface shrinks.
 fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu 1400\n"))?;
@@ -255,7 +241,7 @@ fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
 
 /// A daemon is killed: its programs and its rule are gone, and flows continue.
 fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let refused = bed.cleanup(0).err().map(|error| format!("{error:#}")).unwrap_or_default();
@@ -293,7 +279,7 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
 
 /// A daemon is suspended while a rule changes and more events occur than the kernel buffers for it.
 fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     run.hold(bed.daemons[0].process());
@@ -326,7 +312,7 @@ fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
 
 /// Ten times as many flows as fit.
 fn more_flows_than_room(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let flows = (10 * ROOM).to_string();
     let talk = bed.ask(run, &["--flows", &flows, "--pause-ms", "100"])?;
     phase.must(bed.wait_for_answers(&talk, 20 * 10 * ROOM, interrupt)?, "too few answers");
@@ -339,7 +325,7 @@ fn more_flows_than_room(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
 
 /// A pod's address is given to another pod of the same node.
 fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path");
     // The second pod of the node gets the address; the first still has it, and would answer.
@@ -368,7 +354,7 @@ fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<P
 
 /// A pod's address moves to another node; the old pod still exists, and would answer.
 fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let address = pod(1, 0);
@@ -390,7 +376,7 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
 /// Routed pods, each behind its own interface: flows from another node and from the same one, and a pod whose
 /// address passes to another pod.
 fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     run.kill(bed.daemons[2].process())?;
     bed.topology.without_bridge(2)?;
     bed.restart_for(run, 2, "pods: vp*", interrupt)?;

@@ -11,7 +11,7 @@ use super::phases::{Phase, SOME, TCP, UDP};
 use super::six;
 use super::topology::pod_6;
 use crate::Interrupt;
-use crate::run::{Run, Started};
+use weir_bed::{Run, Started};
 
 /// The collector's port.
 const COLLECTOR: &str = "4739";
@@ -63,7 +63,7 @@ impl Seen {
 /// Each packet of the fast path is in exactly one record, in every consumer's sum; all other packets that the
 /// pods sent took the slow path.
 pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let folder = run.folder().join("records");
     fs::create_dir_all(&folder)?;
     let collector = collect(bed, run, &folder.to_string_lossy())?;

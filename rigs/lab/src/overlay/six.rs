@@ -7,11 +7,11 @@ use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
 use super::talk::Talk;
 use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, node_6, pod, pod_6, pod_mac};
 use crate::Interrupt;
-use crate::run::Run;
+use weir_bed::Run;
 
 /// Pods with IPv6: both protocols take the fast path, and all changes take effect for them.
 pub fn pods(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let answers = answer(bed, run, [1, 0], &pod_6(1, 0), 61)?;
     answers.started(interrupt)?;
     let near = bed.ask_from(run, [1, 1], &asked(), &UDP)?;
@@ -27,7 +27,7 @@ pub fn pods(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
 /// Nodes that tunnel over IPv6, with checksums: pods with IPv4 and with IPv6, changes, a pod that moves, and
 /// a node without a cache, whose kernel verifies the checksums.
 pub fn nodes(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let answers = answer(bed, run, [1, 0], &pod_6(1, 0), 62)?;
     answers.started(interrupt)?;
     bed.topology.underlay(true)?;

@@ -9,7 +9,7 @@ use super::bed::Bed;
 use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
 use super::topology::{UPLINK, pod};
 use crate::Interrupt;
-use crate::run::Run;
+use weir_bed::Run;
 
 /// Rounds in which rules come and go, and transactions in each round.
 const ROUNDS: usize = 10;
@@ -26,7 +26,7 @@ const SOON: Duration = Duration::from_millis(300);
 /// A rule that denies the flow is added and removed 10 000 times, each in its own transaction. Whenever it
 /// stays, nothing passes: no frame may have taught the cache what was allowed before.
 pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let talk = bed.ask(run, &["--flows", "4", "--pause-ms", "1"])?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let deny = format!("add rule inet guard deny ip daddr {} udp dport 5001 drop\n", pod(1, 0));
@@ -52,7 +52,7 @@ pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result
 
 /// 100 000 neighbours change while the daemon can buffer only a few messages; a rule takes effect in between.
 pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     run.kill(bed.daemons[0].process())?;
     bed.restart_with(run, 0, &[("WEIR_NETLINK_ROOM", LITTLE_ROOM)], interrupt)?;
     let talk = bed.ask(run, &UDP)?;
@@ -86,7 +86,7 @@ pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
 /// Connection tracking sees enough of a flow to keep it, and sees its end. A connection that it forgets is
 /// forgotten by the cache, too.
 pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
-    let mut phase = Phase::new();
+    let mut phase = Phase::default();
     let node = &bed.topology.nodes[0];
     node.set(&[("netfilter/nf_conntrack_udp_timeout", 2), ("netfilter/nf_conntrack_udp_timeout_stream", 2)])?;
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];

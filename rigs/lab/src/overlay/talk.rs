@@ -19,9 +19,9 @@ use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::{Value, json};
 use weir_netlink::{Protocol, Request, change};
 
-use crate::namespace::Namespace;
-use crate::run::{Run, Started};
 use crate::{Interrupt, weir};
+use weir_bed::Namespace;
+use weir_bed::{Run, Started};
 
 /// Minimum bytes of a request and of its answer: its length, and the name of the answering end.
 const MESSAGE: usize = 64;

@@ -11,9 +11,7 @@
 //! drop all others.
 
 use anyhow::Result;
-
-use crate::namespace::Namespace;
-use crate::run::Run;
+use weir_bed::{Namespace, Run, Switch, cable};
 
 /// Nodes.
 pub const NODES: usize = 3;
@@ -21,7 +19,7 @@ pub const NODES: usize = 3;
 pub const PODS: usize = 2;
 /// The port that pods answer on.
 pub const PORT: u16 = 5001;
-/// A port that is open only after [`Topology::open`].
+/// A port that is open only after [`Cluster::open`].
 pub const OTHER_PORT: u16 = 5002;
 /// The VXLAN device of a node.
 pub const TUNNEL: &str = "vx0";
@@ -58,13 +56,13 @@ table inet guard {
 ";
 
 /// The namespaces of the lab.
-pub struct Topology {
+pub struct Cluster {
     /// The nodes, `n1` to `n3`.
     pub nodes: Vec<Namespace>,
     /// The pods of each node.
     pub pods: Vec<Vec<Namespace>>,
     /// The switch between them.
-    pub switch: Namespace,
+    pub switch: Switch,
 }
 
 /// Returns the underlay address of a node, numbered from 0.
@@ -92,13 +90,13 @@ pub fn tunnel_mac(at: usize) -> String {
     format!("02:98:00:00:01:{:02x}", at + 1)
 }
 
-impl Topology {
+impl Cluster {
     /// Creates the network; `run` removes it. The names of its namespaces start with `prefix`, so that
     /// several networks can coexist.
     ///
     /// # Errors
     /// A command of `ip`, `bridge` or `nft` fails.
-    pub fn build(run: &Run, prefix: &str) -> Result<Topology> {
+    pub fn build(run: &Run, prefix: &str) -> Result<Cluster> {
         let named = |name: String| run.namespace(&format!("{prefix}{name}"));
         let nodes = (1..=NODES).map(|node| named(format!("n{node}"))).collect::<Result<Vec<_>>>()?;
         let of = |node: usize| (1..=PODS).map(|pod| named(format!("p{node}{pod}"))).collect::<Result<_>>();
@@ -106,8 +104,7 @@ impl Topology {
         for one in nodes.iter().chain(pods.iter().flatten()) {
             one.set(&IPV6)?;
         }
-        let topology = Topology { nodes, pods, switch: named("switch".into())? };
-        topology.switch.ip("link add br0 type bridge\nlink set br0 up\n")?;
+        let topology = Cluster { nodes, pods, switch: Switch::create(run, &format!("{prefix}switch"))? };
         for at in 0..NODES {
             topology.node(at)?;
         }
@@ -118,22 +115,15 @@ impl Topology {
     }
 
     fn node(&self, at: usize) -> Result<()> {
-        let (node, switch) = (&self.nodes[at], self.switch.name());
-        let port = format!("f{}", at + 1);
+        let (node, number) = (&self.nodes[at], at + 1);
+        let uplink = node.end(UPLINK).mac(format!("02:98:00:00:00:{number:02x}"));
+        let uplink = uplink.address(format!("{}/24", self::node(at))).address(format!("{}/64", node_6(at)));
+        self.switch.plug(&format!("f{number}"), None, &uplink)?;
         node.ip(&format!(
-            "link add {UPLINK} address 02:98:00:00:00:{:02x} type veth peer name {port} netns {switch}\n\
-             address add {}/24 dev {UPLINK}\nlink set {UPLINK} up\n\
-             link add {BRIDGE} address 02:98:00:00:02:{:02x} type bridge\n\
-             address add 10.244.{}.1/24 dev {BRIDGE}\nlink set {BRIDGE} up\n\
-             address add {}/64 dev {UPLINK} nodad\naddress add fd00:244:{}::1/64 dev {BRIDGE} nodad\n",
-            at + 1,
-            self::node(at),
-            at + 1,
-            at + 1,
-            node_6(at),
-            at + 1
+            "link add {BRIDGE} address 02:98:00:00:02:{number:02x} type bridge\n\
+             address add 10.244.{number}.1/24 dev {BRIDGE}\nlink set {BRIDGE} up\n\
+             address add fd00:244:{number}::1/64 dev {BRIDGE} nodad\n"
         ))?;
-        self.switch.ip(&format!("link set {port} master br0\nlink set {port} up\n"))?;
         node.set(&[("ipv4/ip_forward", 1), ("ipv6/conf/all/forwarding", 1)])?;
         node.set(&[("bridge/bridge-nf-call-iptables", 1), ("bridge/bridge-nf-call-ip6tables", 1)])?;
         node.input("nft", &["-f", "-"], POLICY)?;
@@ -245,16 +235,12 @@ pub fn pod_mac(node: usize, at: usize) -> String {
 
 /// Plugs a pod into its node's bridge.
 fn plug(node: &Namespace, pod: &Namespace, at: usize, number: usize) -> Result<()> {
-    let (port, address, mac) = (format!("vp{}", number + 1), self::pod(at, number), pod_mac(at, number));
-    node.ip(&format!(
-        "link add {port} mtu 1450 type veth peer name eth0 address {mac} mtu 1450 netns {}\n\
-         link set {port} master {BRIDGE}\nlink set {port} up\n",
-        pod.name()
-    ))?;
+    let port = format!("vp{}", number + 1);
+    let eth0 = pod.end("eth0").mac(pod_mac(at, number)).mtu(1450);
+    let eth0 = eth0.address(format!("{}/24", self::pod(at, number)));
+    let eth0 = eth0.address(format!("{}/64", pod_6(at, number)));
+    cable(None, &node.end(&port).mtu(1450), &eth0)?;
+    node.ip(&format!("link set {port} master {BRIDGE}\n"))?;
     let net = at + 1;
-    pod.ip(&format!(
-        "address add {address}/24 dev eth0\naddress add {}/64 dev eth0 nodad\nlink set eth0 up\n\
-         route add default via 10.244.{net}.1\nroute add default via fd00:244:{net}::1\n",
-        pod_6(at, number)
-    ))
+    pod.ip(&format!("route add default via 10.244.{net}.1\nroute add default via fd00:244:{net}::1\n"))
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 use super::cell::{Cell, ElephantStarts, Sample};
 use super::elephant::Elephant;
@@ -18,8 +18,8 @@ use super::statistics::{at, shuffle, sorted};
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
 use crate::premise::{carried, premise};
-use crate::run::Run;
 use crate::stream::{Stream, outages_ms};
+use weir_bed::Run;
 
 /// How long the elephant runs before flows start, so that its queue is full and a prober has noticed.
 const SETTLE: Duration = Duration::from_millis(1200);

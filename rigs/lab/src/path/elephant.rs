@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 
 use super::topology::{ELEPHANT, Topology, UPLINK};
-use crate::namespace::Namespace;
 use crate::premise::premise;
-use crate::run::{Run, Started};
 use crate::weir;
+use weir_bed::Namespace;
+use weir_bed::{Run, Started};
 
 /// Bytes of a packet after its UDP header, and of the whole frame.
 const PAYLOAD: usize = 1400;

@@ -18,8 +18,8 @@ use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::{set_socket_linger, set_tcp_congestion};
 
 use super::topology::{INNER_B, Topology};
-use crate::run::{Run, Started};
 use crate::{Interrupt, screen, weir};
+use weir_bed::{Run, Started};
 
 /// How long a flow may take: retransmission timers double from 0.2 s. A flow that takes longer is aborted,
 /// and counts with this time.

@@ -26,8 +26,8 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::namespace;
 use crate::session::{self, Outcome};
+use weir_bed::namespace;
 
 /// Programs that the lab runs.
 const NEEDED: [&str; 5] = ["ip", "ethtool", "nft", "tc", "chrt"];

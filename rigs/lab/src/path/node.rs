@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::topology::{A, B, LINKS, PORT, Topology, UPLINK};
 use crate::Interrupt;
-use crate::run::Run;
 use crate::weir::Weir;
+use weir_bed::Run;
 
 /// The app's name in both configurations.
 const APP: &str = "fabric";

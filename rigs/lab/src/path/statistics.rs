@@ -1,7 +1,7 @@
 //! Statistics for few runs: quantiles, bootstrap intervals, and whether an observed share agrees with a
 //! predicted one.
 
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// Number of bootstrap samples.
 const RESAMPLES: usize = 1000;

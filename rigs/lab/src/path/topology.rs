@@ -14,9 +14,7 @@
 use std::path::Path;
 
 use anyhow::Result;
-
-use crate::namespace::Namespace;
-use crate::run::Run;
+use weir_bed::{Namespace, Run, cable};
 
 /// The parallel links, `p0` to `p3` at both routers.
 pub const LINKS: usize = 4;
@@ -62,13 +60,8 @@ pub struct Topology {
     pub rate_mbit: u32,
 }
 
-/// An end of a cable: namespace, interface, address with prefix length, MAC address.
-struct End<'a> {
-    namespace: &'a Namespace,
-    interface: String,
-    address: String,
-    mac: String,
-}
+/// An end of a link: namespace, interface, and the numbers of its address: net, link and host.
+type Place<'a> = (&'a Namespace, &'a str, [u8; 3]);
 
 /// Returns true if routers can have different hash seeds. Debian 12's kernel has no such setting, and the lab
 /// works without it.
@@ -98,13 +91,13 @@ impl Topology {
 
     fn cables(&self) -> Result<()> {
         let Topology { a, b, r1, r2, from, to, .. } = self;
-        cable(1, &end(a, UPLINK, 99, 1, 1), &end(r1, "a", 99, 1, 254))?;
-        cable(2, &end(b, UPLINK, 99, 2, 1), &end(r2, "b", 99, 2, 254))?;
-        cable(3, &end(from, UPLINK, 98, 1, 1), &end(r1, "from", 98, 1, 254))?;
-        cable(4, &end(to, UPLINK, 98, 2, 1), &end(r2, "to", 98, 2, 254))?;
-        for link in 0..LINKS as u8 {
-            let name = format!("p{link}");
-            cable(8 + link, &end(r1, &name, 97, link, 1), &end(r2, &name, 97, link, 2))?;
+        link((a, UPLINK, [99, 1, 1]), (r1, "a", [99, 1, 254]))?;
+        link((b, UPLINK, [99, 2, 1]), (r2, "b", [99, 2, 254]))?;
+        link((from, UPLINK, [98, 1, 1]), (r1, "from", [98, 1, 254]))?;
+        link((to, UPLINK, [98, 2, 1]), (r2, "to", [98, 2, 254]))?;
+        for number in 0..LINKS as u8 {
+            let name = format!("p{number}");
+            link((r1, &name, [97, number, 1]), (r2, &name, [97, number, 2]))?;
         }
         Ok(())
     }
@@ -181,37 +174,23 @@ impl Topology {
     }
 }
 
-fn end<'a>(namespace: &'a Namespace, interface: &str, net: u8, link: u8, host: u8) -> End<'a> {
-    End {
-        namespace,
-        interface: interface.into(),
-        address: format!("10.{net}.{link}.{host}"),
-        mac: format!("02:{net}:00:00:{link:02x}:{host:02x}"),
-    }
+fn address([net, link, host]: [u8; 3]) -> String {
+    format!("10.{net}.{link}.{host}")
+}
+
+fn mac([net, link, host]: [u8; 3]) -> String {
+    format!("02:{net}:00:00:{link:02x}:{host:02x}")
 }
 
 /// Connects two interfaces with one queue at each end, which know each other's MAC address.
-fn cable(number: u8, here: &End<'_>, there: &End<'_>) -> Result<()> {
-    let (one, other) = (here.namespace, there.namespace);
-    // The peer gets a temporary name, because its final name may already exist in the first namespace, where
-    // it is created.
-    let there_name = format!("cable{number}");
-    one.ip(&format!(
-        "link add name {} numtxqueues 1 numrxqueues 1 type veth peer name {there_name} numtxqueues 1 \
-         numrxqueues 1\nlink set dev {there_name} netns {}\n",
-        here.interface,
-        other.name()
-    ))?;
-    other.ip(&format!("link set dev {there_name} name {}\n", there.interface))?;
-    for (end, peer) in [(here, there), (there, here)] {
-        let End { namespace, interface, address, mac } = end;
-        namespace.ip(&format!(
-            "link set dev {interface} address {mac} up\naddress add {address}/24 dev {interface}\n"
-        ))?;
-        namespace.ip(&format!(
-            "neighbour add {} lladdr {} dev {interface} nud permanent\n",
-            peer.address, peer.mac
-        ))?;
+fn link(here: Place<'_>, there: Place<'_>) -> Result<()> {
+    let [one, other] = [here, there].map(|(namespace, interface, numbers)| {
+        namespace.end(interface).mac(mac(numbers)).address(format!("{}/24", address(numbers)))
+    });
+    cable(Some(1), &one, &other)?;
+    for ((namespace, interface, _), (.., peer)) in [(here, there), (there, here)] {
+        let (address, mac) = (address(peer), mac(peer));
+        namespace.ip(&format!("neighbour add {address} lladdr {mac} dev {interface} nud permanent\n"))?;
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::lacp::*;
 use std::collections::BTreeMap;
+use weir_packet::random::Random;
 
 pub const MS: u64 = 1_000_000;
 pub const SEC: u64 = 1_000 * MS;
@@ -59,7 +60,7 @@ pub struct Net {
     pub ends: Vec<BondEnd>,
     pub links: Vec<WireLink>,
     flying: Vec<(u64, usize, u16, Vec<u8>)>,
-    dice: u64,
+    dice: Random,
 }
 
 /// A fast, active bond of the system whose address ends in this byte.
@@ -84,7 +85,7 @@ pub fn settings(member: u16) -> Settings {
 impl Net {
     pub fn new(configs: &[Config]) -> Net {
         let ends = configs.iter().cloned().map(BondEnd::new).collect();
-        Net { now: 0, ends, links: Vec::new(), flying: Vec::new(), dice: 1 }
+        Net { now: 0, ends, links: Vec::new(), flying: Vec::new(), dice: Random::new(1) }
     }
 
     /// Two bonds with `links` links: member n of one is connected to member n of the other.
@@ -189,8 +190,8 @@ impl Net {
     fn transmit(&mut self, end: usize, member: u16, frame: Vec<u8>) {
         let Some(link) = self.links.iter().find(|link| link.ends.contains(&(end, member))) else { return };
         let side = usize::from(link.ends[1] == (end, member));
-        self.dice = self.dice.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-        if link.lost[side] || (self.dice >> 33) % 100 < link.loss_percent {
+        let drawn = self.dice.below(100);
+        if link.lost[side] || drawn < link.loss_percent {
             return;
         }
         let (to, port) = link.ends[1 - side];

@@ -1,8 +1,9 @@
-//! A run of a lab: its id, directory, namespaces and processes, and how they are removed.
+//! A run of a lab, a bench or a test: its id, directory, namespaces and processes, and how they are removed.
 //!
-//! The id is the process id of the lab. `/run/weir/lab/<id>/processes` lists the lab and every process it
-//! started, one `<pid> <start time>` per line. If a lab is killed by SIGKILL, the next one removes its
-//! leftovers. It ends only processes listed there, and only if they are still the ones that were started.
+//! The id is the process id; tests, of which a process has several, add their name. In
+//! `/run/weir/lab/<id>/processes` are this process and every process it started, one `<pid> <start time>` per
+//! line. If a run is killed by SIGKILL, the next one removes its leftovers. It ends only processes listed
+//! there, and only if they are still the ones that were started.
 //!
 //! Promise: dropping a [`Run`] ends its processes and removes its namespaces (with their interfaces) and its
 //! directory.
@@ -15,7 +16,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, geteuid, kill_process_group};
 
 use super::namespace::{self, Namespace};
 
@@ -31,7 +32,7 @@ pub struct Started(usize);
 
 /// A run of a lab.
 pub struct Run {
-    id: u32,
+    id: String,
     folder: PathBuf,
     children: Vec<Child>,
     keep: bool,
@@ -43,12 +44,32 @@ impl Run {
     /// Removes the leftovers of dead runs and starts a new run. With `keep`, dropping it removes nothing, but
     /// the next run does.
     pub fn begin(keep: bool) -> Result<Run> {
+        Run::with_id(std::process::id().to_string(), keep)
+    }
+
+    /// Does the same for a test; `name` distinguishes the tests of a process. `None` without root, which in
+    /// CI is a failure: a skipped test proves nothing.
+    ///
+    /// # Panics
+    /// There is no directory for the run.
+    #[must_use]
+    pub fn of_test(name: &str) -> Option<Run> {
+        if !geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "this test needs root, and CI does not skip it");
+            return None;
+        }
+        Some(Run::with_id(format!("{}-{name}", std::process::id()), false).expect("root creates a directory"))
+    }
+
+    fn with_id(id: String, keep: bool) -> Result<Run> {
         remove_leftovers();
-        let id = std::process::id();
-        let folder = Path::new(FOLDER).join(id.to_string());
+        // A run of this id belonged to a process with the same number.
+        remove_namespaces(&id);
+        let folder = Path::new(FOLDER).join(&id);
+        let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
         let run = Run { id, folder, children: Vec::new(), keep, grace: GRACE };
-        run.record(id)?;
+        run.record(std::process::id())?;
         Ok(run)
     }
 
@@ -66,7 +87,7 @@ impl Run {
 
     /// Creates the namespace `weir-<id>-<role>`.
     pub fn namespace(&self, role: &str) -> Result<Namespace> {
-        Namespace::create(&format!("{}{role}", prefix(self.id)))
+        Namespace::create(&format!("{}{role}", prefix(&self.id)))
     }
 
     /// Starts a process in its own process group (the lab handles Ctrl-C); its error output goes to
@@ -163,7 +184,7 @@ impl Drop for Run {
             return;
         }
         self.end_children();
-        remove_namespaces(self.id);
+        remove_namespaces(&self.id);
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
@@ -182,42 +203,45 @@ fn end_by(child: &mut Child, deadline: Instant) -> std::io::Result<ExitStatus> {
     }
 }
 
-fn prefix(id: u32) -> String {
+fn prefix(id: &str) -> String {
     format!("weir-{id}-")
 }
 
 /// Removes the processes, namespaces and directories of dead runs.
 fn remove_leftovers() {
-    let folders = fs::read_dir(FOLDER).into_iter().flatten().flatten();
-    let of_folders = folders.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let of_namespaces = namespace::names().into_iter().filter_map(|name| run_of(&name));
-    let mut ids: Vec<u32> = of_folders.chain(of_namespaces).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    for id in ids.into_iter().filter(|&id| !lives(id)) {
-        end_recorded(id);
-        remove_namespaces(id);
-        let _ = fs::remove_dir_all(Path::new(FOLDER).join(id.to_string()));
+    for entry in fs::read_dir(FOLDER).into_iter().flatten().flatten() {
+        let Some(id) = entry.file_name().into_string().ok().filter(|id| pid_of(id).is_some()) else {
+            continue;
+        };
+        if !lives(&id) {
+            end_recorded(&id);
+            remove_namespaces(&id);
+            let _ = fs::remove_dir_all(entry.path());
+        }
     }
+    let dead = |name: &String| run_of(name).is_some_and(|pid| start_time(pid).is_none());
+    namespace::names().iter().filter(|name| dead(name)).for_each(|name| namespace::remove(name));
 }
 
-/// Returns the id of the run that a namespace belongs to: `weir-<id>-<role>`.
+/// Returns the process id of a run: `<pid>` or `<pid>-<test>`.
+fn pid_of(id: &str) -> Option<u32> {
+    id.split('-').next()?.parse().ok()
+}
+
+/// Returns the process id of the run that a namespace belongs to: `weir-<id>-<role>`.
 fn run_of(namespace: &str) -> Option<u32> {
-    let (id, _role) = namespace.strip_prefix("weir-")?.split_once('-')?;
-    id.parse().ok()
+    let (id, _role) = namespace.strip_prefix("weir-")?.rsplit_once('-')?;
+    pid_of(id)
 }
 
 /// Returns true if the run's process is alive. A run that is just starting has no list of processes yet.
-fn lives(id: u32) -> bool {
-    match (start_time(id), recorded(id).first()) {
-        (Some(now), Some(&(_, then))) => now == then,
-        (now, None) => now.is_some() && id != std::process::id(),
-        (None, Some(_)) => false,
-    }
+fn lives(id: &str) -> bool {
+    let now = pid_of(id).and_then(start_time);
+    recorded(id).first().map_or(now.is_some(), |&(_, then)| now == Some(then))
 }
 
-fn recorded(id: u32) -> Vec<(u32, u64)> {
-    let text = fs::read_to_string(Path::new(FOLDER).join(id.to_string()).join(PROCESSES)).unwrap_or_default();
+fn recorded(id: &str) -> Vec<(u32, u64)> {
+    let text = fs::read_to_string(Path::new(FOLDER).join(id).join(PROCESSES)).unwrap_or_default();
     let pair = |line: &str| {
         let (pid, start) = line.split_once(' ')?;
         Some((pid.parse().ok()?, start.parse().ok()?))
@@ -225,7 +249,7 @@ fn recorded(id: u32) -> Vec<(u32, u64)> {
     text.lines().filter_map(pair).collect()
 }
 
-fn end_recorded(id: u32) {
+fn end_recorded(id: &str) {
     let ours = |&(pid, start): &(u32, u64)| pid != std::process::id() && start_time(pid) == Some(start);
     let left: Vec<(u32, u64)> = recorded(id).into_iter().filter(ours).collect();
     for &(pid, _) in &left {
@@ -242,7 +266,7 @@ fn end_recorded(id: u32) {
     }
 }
 
-fn remove_namespaces(id: u32) {
+fn remove_namespaces(id: &str) {
     let prefix = prefix(id);
     for name in namespace::names().iter().filter(|name| name.starts_with(&prefix)) {
         namespace::remove(name);
@@ -278,6 +302,7 @@ mod tests {
     #[test]
     fn a_namespace_names_its_run() {
         assert_eq!(run_of("weir-123-client"), Some(123));
+        assert_eq!(run_of("weir-123-name-client"), Some(123));
         assert_eq!(run_of("weir-123"), None);
         assert_eq!(run_of("weir-x-client"), None);
         assert_eq!(run_of("docker-1-client"), None);

@@ -1,30 +1,29 @@
-//! A generator driven by a fuzzer's bytes, if any, and after that by a seed: SplitMix64 (Steele et al.,
-//! OOPSLA'14).
+//! Choices driven by a fuzzer's bytes, if any, and after that by a seed.
 
-const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+use weir_packet::random::Random;
 
 /// A source of random choices.
 #[derive(Clone, Debug)]
-pub struct Random {
-    state: u64,
+pub struct Choices {
+    random: Random,
     bytes: Vec<u8>,
     used: usize,
 }
 
-impl Random {
+impl Choices {
     /// Creates choices determined by a seed.
     #[must_use]
-    pub fn from_seed(seed: u64) -> Random {
-        Random { state: seed, bytes: Vec::new(), used: 0 }
+    pub fn from_seed(seed: u64) -> Choices {
+        Choices { random: Random::new(seed), bytes: Vec::new(), used: 0 }
     }
 
     /// Creates choices determined by bytes, two for each choice, and by their sum once they are used up. A
     /// fuzzer that changes a byte thus changes a choice.
     #[must_use]
-    pub fn from_bytes(bytes: &[u8]) -> Random {
-        let state =
+    pub fn from_bytes(bytes: &[u8]) -> Choices {
+        let seed =
             bytes.iter().fold(0, |sum: u64, byte| sum.wrapping_mul(257).wrapping_add(u64::from(*byte)));
-        Random { state, bytes: bytes.to_vec(), used: 0 }
+        Choices { random: Random::new(seed), bytes: bytes.to_vec(), used: 0 }
     }
 
     /// Returns true if some of the bytes are unused.
@@ -35,10 +34,7 @@ impl Random {
 
     /// Returns 64 random bits.
     pub fn bits(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GOLDEN);
-        let mixed = (self.state ^ (self.state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.random.bits()
     }
 
     /// Returns 128 random bits.

@@ -1,6 +1,6 @@
 //! The traffic generator in the kernel. Needs root. `weir bench xdp` shows that its frames arrive.
 
-use weir_bpf::XdpGenerate;
+use weir_papers::XdpGenerate;
 
 /// The loopback interface, present in every namespace. It accepts no XDP frames, so nothing is disturbed.
 const LO: u32 = 1;

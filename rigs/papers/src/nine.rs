@@ -2,18 +2,18 @@
 //! to all of them. A key's hash is computed once; the memory of the next key is fetched while the current one
 //! is counted.
 
-use crate::aggregator::Evicted;
 use crate::count_min::HeavyHitters;
-use crate::estimate::SizeError;
 use crate::flajolet_martin::FlajoletMartin;
 use crate::flow_radar::FlowRadar;
-use crate::hash::Seed;
 use crate::linear_counting::LinearCounting;
-use crate::mrac::Mrac;
 use crate::reversible::Reversible;
 use crate::space_saving::SpaceSaving;
 use crate::two_level::TwoLevel;
 use crate::univmon::UnivMon;
+use weir_sketch::aggregator::Evicted;
+use weir_sketch::estimate::SizeError;
+use weir_sketch::hash::Seed;
+use weir_sketch::mrac::Mrac;
 
 /// The memory of each solution, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,7 +94,7 @@ impl<const W: usize, const Q: usize, const L: usize> Nine<W, Q, L> {
         })
     }
 
-    /// Counts packets; `source` gives the number of a key's source (see [`crate::key::source_number`]).
+    /// Counts packets; `source` gives the number of a key's source (see [`weir_sketch::key::source_number`]).
     /// Batches of more than thirty keys cost least.
     #[inline]
     pub fn add(&mut self, evicted: &[Evicted<W>], source: impl Fn(&[u64; W]) -> u64) {

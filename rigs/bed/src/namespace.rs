@@ -3,11 +3,13 @@
 //! It uses commands rather than rtnetlink: forty short processes cost 0.2 s, every line can be typed by hand
 //! for inspection (`weir lab dns --keep`), and none of our threads has to change its namespace.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 /// The directory with a file for each namespace created by `ip netns add`.
 const NAMESPACES: &str = "/run/netns";
@@ -32,9 +34,36 @@ impl Namespace {
         Ok(namespace)
     }
 
+    /// Returns a namespace that another process has created, given its name.
+    #[must_use]
+    pub fn existing(name: &str) -> Namespace {
+        Namespace { name: name.to_owned() }
+    }
+
     /// Returns its name, for `ip -n NAME`.
+    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Moves the calling thread into it, for the rest of its life.
+    pub fn enter(&self) -> Result<()> {
+        // Bounded: nothing is read.
+        let file = File::open(format!("{NAMESPACES}/{}", self.name)).with_context(|| self.name.clone())?;
+        Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
+    }
+
+    /// Runs `work` on a thread in it.
+    ///
+    /// # Panics
+    /// `work` panics, or the namespace cannot be entered.
+    pub fn within<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+        let inside = || {
+            self.enter().expect("root may enter a namespace");
+            work()
+        };
+        std::thread::scope(|scope| scope.spawn(inside).join())
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
     /// Runs `ip` commands in it, one per line.

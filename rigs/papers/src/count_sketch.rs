@@ -5,10 +5,11 @@
 //! the error exceeds sqrt(8·F2/w) with probability 1/8 (Chebyshev), F2 being the sum of the squares of all
 //! sizes, which the sketch estimates, too.
 
-use crate::counter::{Counter, median, merge, signed};
-use crate::estimate::{Estimate, MergeError, SizeError};
-use crate::hash::{Lanes, Purpose, Seed, below};
-use crate::memory::{CHUNK, Places, table};
+use crate::count_min::Places;
+use weir_sketch::counter::{Counter, merge, signed};
+use weir_sketch::estimate::{Estimate, MergeError, SizeError};
+use weir_sketch::hash::{Lanes, Purpose, Seed, below};
+use weir_sketch::memory::{CHUNK, table};
 
 /// `D` rows of signed counters.
 #[derive(Clone, Debug, PartialEq)]
@@ -166,8 +167,47 @@ pub(crate) fn majority_fails(rows: u32, p: f64) -> f64 {
     sum
 }
 
+/// Returns the median; the mean of the middle two for an even number. Sorts its input, which is short.
+#[inline(always)]
+fn median<const D: usize>(mut values: [i64; D]) -> i64 {
+    if D == 5 {
+        return median_of_five(values[0], values[1], values[2], values[3], values[4]);
+    }
+    values.sort_unstable();
+    if D % 2 == 1 { values[D / 2] } else { i64::midpoint(values[D / 2 - 1], values[D / 2]) }
+}
+
+/// The median of five without branches: it is the median of the fifth number, the larger of two pairs'
+/// minima, and the smaller of their maxima.
+#[inline(always)]
+fn median_of_five(a: i64, b: i64, c: i64, d: i64, e: i64) -> i64 {
+    let low = a.min(b).max(c.min(d));
+    let high = a.max(b).min(c.max(d));
+    let (low, high) = (low.min(high), low.max(high));
+    e.clamp(low, high)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::median;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_median_is_in_the_middle(values in prop::array::uniform5(-20_i64..20)) {
+            let mut sorted = values;
+            sorted.sort_unstable();
+            prop_assert_eq!(median(values), sorted[2]);
+            let [a, b, c, d, _] = values;
+            let mut four = [a, b, c, d];
+            let mut three = [a, b, c];
+            three.sort_unstable();
+            prop_assert_eq!(median([a, b, c]), three[1]);
+            four.sort_unstable();
+            prop_assert_eq!(median([a, b, c, d]), i64::midpoint(four[1], four[2]));
+        }
+    }
+
     #[test]
     fn a_majority_fails_as_the_binomial_says() {
         assert!((super::majority_fails(3, 0.5) - 0.5).abs() < 1e-12);

@@ -1,13 +1,11 @@
 //! The programs of `oncache.bpf.c`, for comparisons: `weir run` does not load them.
 
-use crate::hook::{self, Attachment};
-use crate::load::uninterrupted;
-use aya::maps::{HashMap, MapData};
+use aya::maps::{HashMap, MapData, MapError};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
-use aya::{Ebpf, TestRun};
+use aya::{Ebpf, EbpfError, TestRun};
 use std::net::Ipv4Addr;
-
-use super::{EbpfError, MapError};
+use weir_bpf::hook::{self, Attachment};
+use weir_bpf::load::uninterrupted;
 
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/oncache.bpf.o"));
 

@@ -1,9 +1,8 @@
-//! Seeded random numbers, so that runs are reproducible: splitmix64.
-
-use weir_table::bucket::seeded;
+//! Seeded random numbers, so that runs are reproducible: splitmix64. Tests, benches and the simulator use it
+//! as well.
 
 /// The increment of splitmix64 (Steele, Lea, Flood: OOPSLA 2014).
-const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A random number generator. Not cryptographically secure.
 #[derive(Clone, Debug)]
@@ -19,9 +18,10 @@ impl Random {
     /// The next 64 bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
-        let word = seeded(self.0, 0);
         self.0 = self.0.wrapping_add(STEP);
-        word
+        let word = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+        word ^ word >> 31
     }
 
     /// The next number below `end`; 0 if `end` is 0.

@@ -1,8 +1,8 @@
 //! Estimates compared with the truth, on streams as large as an interval.
 
 use super::*;
-use crate::accuracy::{Found, are, relative_error, wmre};
-use crate::traffic::Zipf;
+use weir_sketch::accuracy::{Found, are, relative_error, wmre};
+use weir_sketch::traffic::Zipf;
 
 const FLOWS: u64 = 60_000;
 const PACKETS: usize = 600_000;

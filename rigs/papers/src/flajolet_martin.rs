@@ -6,9 +6,9 @@
 //! with a relative standard error of 0.78/sqrt(m). For few keys, the bias is removed as proposed by
 //! Scheuermann and Mauve (NOSSDAV 2007); if there are empty bitmaps, these are counted instead.
 
-use crate::estimate::{Estimate, MergeError, Sigmas, SizeError};
-use crate::hash::{Lanes, Purpose, Seed, below};
-use crate::linear_counting::{linear_count, linear_error};
+use weir_sketch::estimate::{Estimate, MergeError, Sigmas, SizeError};
+use weir_sketch::hash::{Lanes, Purpose, Seed, below};
+use weir_sketch::mrac::{linear_count, linear_error};
 
 /// The constant of the paper: 2^R is φ times the number of keys, on average.
 const PHI: f64 = 0.773_51;

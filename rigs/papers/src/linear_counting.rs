@@ -5,10 +5,11 @@
 //! with a standard error of sqrt(m·(e^t - t - 1)) at t keys per bit. When few bits are 0, the estimate is
 //! useless.
 
-use crate::aggregator::Evicted;
-use crate::estimate::{Estimate, MergeError, Sigmas, SizeError};
-use crate::hash::{Lanes, Purpose, Seed, below};
-use crate::memory::{in_chunks, table};
+use weir_sketch::aggregator::Evicted;
+use weir_sketch::estimate::{Estimate, MergeError, Sigmas, SizeError};
+use weir_sketch::hash::{Lanes, Purpose, Seed, below};
+use weir_sketch::memory::{in_chunks, table};
+use weir_sketch::mrac::{linear_count, linear_error};
 
 /// A bitmap.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,18 +88,4 @@ impl LinearCounting {
     pub fn clear(&mut self) {
         self.words.fill(0);
     }
-}
-
-/// Returns the number of keys, given how many of how many places stayed empty.
-pub(crate) fn linear_count(places: f64, empty: f64) -> f64 {
-    (places * (places / empty).ln()).abs()
-}
-
-/// The relative standard error of that. It allows for one more key, since the true value is an integer.
-pub(crate) fn linear_error(places: f64, keys: f64) -> f64 {
-    if keys == 0.0 {
-        return 0.0;
-    }
-    let load = keys / places;
-    ((places * (load.exp() - load - 1.0)).max(0.0).sqrt() + 0.5) / keys
 }

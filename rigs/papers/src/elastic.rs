@@ -9,10 +9,10 @@
 //! and with L counted in the light part it exceeds the truth by more than e·L/w with probability 1/e. Votes
 //! depend on the order of packets, so aggregated and single packets lead to different states.
 
-use crate::estimate::{Estimate, MergeError, SizeError};
-use crate::hash::{Item, Lanes, Purpose, Seed, below};
-use crate::memory::table;
-use crate::ranked::{Top, sorted};
+use weir_sketch::estimate::{Estimate, MergeError, SizeError};
+use weir_sketch::hash::{Item, Lanes, Purpose, Seed, below};
+use weir_sketch::memory::table;
+use weir_sketch::ranked::{Top, sorted};
 
 /// Flows in a bucket.
 const FLOWS: usize = 7;
@@ -235,8 +235,8 @@ impl<const W: usize> Elastic<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::{Zipf, five_tuple};
-    use crate::{Exact, KeyHash, Update};
+    use weir_sketch::traffic::{Zipf, five_tuple};
+    use weir_sketch::{Exact, KeyHash, Update};
 
     #[test]
     fn sizes_are_not_too_small_and_heavy_flows_are_found() {

@@ -10,11 +10,11 @@
 //! aggregated and single packets lead to different states, and the paper's bound is on the variance: that of
 //! the sum of a part is at most (its size)·(N - its size)/w, w being the buckets of a row.
 
-use crate::estimate::{Estimate, MergeError, SizeError};
-use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, below};
-use crate::memory::table;
-use crate::traffic::Random;
 use std::collections::HashMap;
+use weir_packet::random::Random;
+use weir_sketch::estimate::{Estimate, MergeError, SizeError};
+use weir_sketch::hash::{Item, KeyHash, Lanes, Purpose, Seed, below};
+use weir_sketch::memory::table;
 
 /// A key and a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +154,7 @@ impl<const W: usize, const D: usize> Coco<W, D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::{Zipf, five_tuple};
+    use weir_sketch::traffic::{Zipf, five_tuple};
 
     #[test]
     fn parts_are_unbiased_and_add_up() {

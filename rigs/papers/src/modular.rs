@@ -9,7 +9,7 @@
 //!
 //! There are four rows for each of `L` words: a look-up of one byte returns its bits in four rows at once.
 
-use crate::hash::{Purpose, Seed};
+use weir_sketch::hash::{Purpose, Seed};
 
 /// Rows for each word of a look-up, of 16 bits each.
 pub const ROWS: usize = 4;

@@ -1,8 +1,8 @@
 //! Traffic for benches, generated in the kernel.
 
-use crate::load::uninterrupted;
 use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use aya::{Ebpf, EbpfError};
+use weir_bpf::load::uninterrupted;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_generate.bpf.o"));
 

@@ -3,6 +3,7 @@
 #![allow(clippy::print_stdout, reason = "an example")]
 
 use std::time::Instant;
+use weir_papers::*;
 use weir_sketch::traffic::{Zipf, five_tuple};
 use weir_sketch::*;
 

@@ -8,9 +8,9 @@
 //!
 //! Aggregated and single packets lead to different states, both within these bounds.
 
-use crate::estimate::{Estimate, MergeError, SizeError};
-use crate::hash::Item;
-use crate::ranked::{Ranked, Top, sorted};
+use weir_sketch::estimate::{Estimate, MergeError, SizeError};
+use weir_sketch::hash::Item;
+use weir_sketch::ranked::{Ranked, Top, sorted};
 
 /// Up to k keys with counts and errors.
 #[derive(Clone, Debug)]

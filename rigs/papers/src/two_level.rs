@@ -11,12 +11,12 @@
 //! the keys that the one before leaves. They count up to [`COUNT_MAX`] destinations with a relative standard
 //! error of [`ERROR`]; beyond that, they only report that there are more.
 
-use crate::aggregator::Evicted;
-use crate::estimate::{Estimate, MergeError, SizeError};
-use crate::hash::{Lanes, Purpose, Seed, below};
-use crate::linear_counting::linear_count;
-use crate::memory::{in_chunks, table};
 use crate::modular::{BITS_MAX, COLUMNS_MAX, Columns, Modular, ROWS};
+use weir_sketch::aggregator::Evicted;
+use weir_sketch::estimate::{Estimate, MergeError, SizeError};
+use weir_sketch::hash::{Lanes, Purpose, Seed, below};
+use weir_sketch::memory::{in_chunks, table};
+use weir_sketch::mrac::linear_count;
 
 /// Rows of the second level.
 const SECOND_ROWS: usize = 3;
@@ -62,7 +62,7 @@ impl Bitmap {
 /// A source with many destinations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spreader {
-    /// The address, or its upper 64 bits (see [`crate::key::source_number`]).
+    /// The address, or its upper 64 bits (see [`weir_sketch::key::source_number`]).
     pub number: u64,
     /// Number of distinct destinations.
     pub spread: Estimate,
@@ -130,7 +130,8 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
         std::array::from_fn(|row| row * self.width + below(lanes[row], self.width))
     }
 
-    /// Records a source (a number, see [`crate::key::source_number`]) and the hash of source and destination.
+    /// Records a source (a number, see [`weir_sketch::key::source_number`]) and the hash of source and
+    /// destination.
     #[inline(always)]
     pub fn update(&mut self, source: u64, pair_hash: u64) {
         self.update_at(&self.modular.columns_of(source), self.places(source), pair_hash);
@@ -253,7 +254,7 @@ fn fullest(row: &[u64], least: u64) -> Vec<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::traffic::Random;
+    use weir_packet::random::Random;
 
     #[test]
     fn a_bitmap_counts_within_its_error() {

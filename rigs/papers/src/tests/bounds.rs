@@ -78,7 +78,7 @@ fn cardinalities_hold_their_bounds() {
     for number in 0..STREAMS {
         let seed = Seed::new([number, 2]);
         let hash = KeyHash::new(&seed);
-        let keys = 1 + traffic::Random::new(number).below(1 << (number % 16));
+        let keys = 1 + Random::new(number).below(1 << (number % 16));
         let mut one = LinearCounting::with_bytes(1000, &seed).unwrap();
         let mut other = FlajoletMartin::with_bytes(1024, &seed).unwrap();
         for key in 0..keys {

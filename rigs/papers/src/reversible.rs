@@ -6,13 +6,13 @@
 //!
 //! Costs: four counters per packet; with the addresses' tables, 8 KiB, in the first-level cache.
 
-use crate::aggregator::Evicted;
 use crate::count_sketch::majority_fails;
-use crate::counter::{Counter, merge, signed};
-use crate::estimate::{Estimate, MergeError, SizeError};
-use crate::hash::Seed;
-use crate::memory::{in_chunks, table};
 use crate::modular::{BITS_MAX, COLUMNS_MAX, Columns, Modular, ROWS, Reversed};
+use weir_sketch::aggregator::Evicted;
+use weir_sketch::counter::{Counter, merge, signed};
+use weir_sketch::estimate::{Estimate, MergeError, SizeError};
+use weir_sketch::hash::Seed;
+use weir_sketch::memory::{in_chunks, table};
 
 /// The share of the least change from which a column is considered: in some rows, the changes of other
 /// addresses cancel part of an address's change; the median over all rows decides afterwards.
@@ -21,7 +21,7 @@ const COLUMN_SHARE: f64 = 0.5;
 /// A change of one address.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AddressChange {
-    /// The address, or its upper 64 bits (see [`crate::key::source_number`]).
+    /// The address, or its upper 64 bits (see [`weir_sketch::key::source_number`]).
     pub number: u64,
     /// How much it has grown; negative if it has shrunk.
     pub change: Estimate,

@@ -16,10 +16,10 @@
 //! Packet counts and filter do not depend on how packets were aggregated before; which flows the filter
 //! mistakes does. Two tables can be merged if no flow is in both, because equal flows cancel.
 
-use crate::aggregator::Evicted;
-use crate::estimate::{MergeError, SizeError};
-use crate::hash::{Item, KeyHash, Lanes, Purpose, Seed, below};
-use crate::memory::{in_chunks, table};
+use weir_sketch::aggregator::Evicted;
+use weir_sketch::estimate::{MergeError, SizeError};
+use weir_sketch::hash::{Item, KeyHash, Lanes, Purpose, Seed, below};
+use weir_sketch::memory::{in_chunks, table};
 
 /// Parts of the table: three have the highest threshold.
 const PARTS: usize = 3;

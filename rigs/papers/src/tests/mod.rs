@@ -1,5 +1,5 @@
 //! Properties of all sketches: that aggregation leaves no trace, that merging does not either, and that
-//! bounds hold. The truth is [`crate::Exact`].
+//! bounds hold. The truth is [`weir_sketch::Exact`].
 
 mod accuracy;
 mod bounds;
@@ -7,8 +7,10 @@ mod hostile;
 mod linear;
 mod merging;
 
-use crate::traffic::{Flood, PopZipf, Random, Trains, Zipf, five_tuple};
 use crate::*;
+use weir_packet::random::Random;
+use weir_sketch::traffic::{Flood, PopZipf, Trains, Zipf, five_tuple};
+use weir_sketch::*;
 
 pub(super) const SEED: Seed = Seed::new([0x0123_4567_89ab_cdef, 0x1122_3344_5566_7788]);
 

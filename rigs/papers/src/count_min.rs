@@ -5,12 +5,22 @@
 //! least of these. With w counters in a row and N counted in all, the estimate is not less than the truth,
 //! and more than the truth + e·N/w with probability e^-D at most.
 
-use crate::aggregator::Evicted;
-use crate::counter::{Counter, merge, signed};
-use crate::estimate::{Estimate, MergeError, SizeError};
-use crate::hash::{Item, Lanes, Purpose, Seed, below};
-use crate::memory::{Places, in_chunks, table};
-use crate::ranked::{Ranked, Top};
+use weir_sketch::aggregator::Evicted;
+use weir_sketch::counter::{Counter, merge, signed};
+use weir_sketch::estimate::{Estimate, MergeError, SizeError};
+use weir_sketch::hash::{Item, Lanes, Purpose, Seed, below};
+use weir_sketch::memory::{in_chunks, table};
+use weir_sketch::ranked::{Ranked, Top};
+
+/// The places of one update: places in a table, one for each row.
+#[derive(Clone, Copy)]
+pub(crate) struct Places<const D: usize>(pub(crate) [u32; D]);
+
+impl<const D: usize> Default for Places<D> {
+    fn default() -> Places<D> {
+        Places([0; D])
+    }
+}
 
 /// `D` rows of counters.
 #[derive(Clone, Debug, PartialEq)]

@@ -12,13 +12,13 @@
 //! paper proves polylogarithmic memory for a relative error, without constants, so a sum has no bound here;
 //! sizes and changes have those of [`CountSketch`].
 
-use crate::aggregator::Evicted;
 use crate::count_sketch::CountSketch;
-use crate::counter::Counter;
-use crate::estimate::{MergeError, SizeError};
-use crate::hash::{Item, Lanes, Purpose, Seed};
-use crate::memory::CHUNK;
-use crate::ranked::{Ranked, Top, sorted};
+use weir_sketch::aggregator::Evicted;
+use weir_sketch::counter::Counter;
+use weir_sketch::estimate::{MergeError, SizeError};
+use weir_sketch::hash::{Item, Lanes, Purpose, Seed};
+use weir_sketch::memory::CHUNK;
+use weir_sketch::ranked::{Ranked, Top, sorted};
 
 /// A level: a sketch and its heaviest keys.
 #[derive(Clone, Debug)]

@@ -1,0 +1,13 @@
+//! The test bed of labs, benches and tests: network namespaces, cables between them, and the processes in
+//! them.
+//!
+//! A [`Run`] owns namespaces, processes and files, and removes them however it ends. A [`Namespace`] runs
+//! commands; [`cable`] connects two of them, and a [`Switch`] connects many. Nothing here knows weir.
+
+mod cable;
+pub mod namespace;
+pub mod run;
+
+pub use cable::{End, Switch, cable};
+pub use namespace::Namespace;
+pub use run::{Run, Started};

@@ -1,0 +1,65 @@
+//! Phases of labs: what happened in each, and what went wrong.
+
+use std::ops::{Deref, DerefMut};
+
+use serde_json::{Value, json};
+
+use crate::premise::premise;
+use crate::session::Outcome;
+
+/// What a lab has seen in a phase, and what was wrong with it.
+#[derive(Default)]
+pub struct Phase<T> {
+    seen: T,
+    faults: Vec<String>,
+}
+
+impl<T> Phase<T> {
+    /// Creates a phase without faults.
+    pub fn with(seen: T) -> Phase<T> {
+        Phase { seen, faults: Vec::new() }
+    }
+
+    /// Notes a fault unless `so` holds.
+    pub fn must(&mut self, so: bool, fault: impl Into<String>) {
+        if !so {
+            self.faults.push(fault.into());
+        }
+    }
+
+    /// Notes a fault unless a premise holds.
+    pub fn needs(&mut self, holds: bool, otherwise: impl FnOnce() -> String) {
+        self.faults.extend(premise(holds, otherwise).err().map(|unmet| unmet.to_string()));
+    }
+
+    /// Returns the faults noted so far.
+    pub fn faults(&self) -> &[String] {
+        &self.faults
+    }
+
+    /// Returns true if there are none.
+    pub fn is_ok(&self) -> bool {
+        self.faults.is_empty()
+    }
+}
+
+impl<T> Deref for Phase<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.seen
+    }
+}
+
+impl<T> DerefMut for Phase<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.seen
+    }
+}
+
+/// Returns the outcome of a lab, which is the first of two texts if all phases are ok.
+pub fn outcome(phases: Vec<Value>, [good, bad]: [&str; 2]) -> Outcome {
+    let ok = phases.iter().all(|phase| phase["ok"] == true);
+    let text = if ok { good } else { bad }.to_string();
+    Outcome { ok, text, json: json!({ "ok": ok, "phases": phases }) }
+}
