@@ -8,14 +8,16 @@
 //! Input is not trusted: lengths are checked before they are used, and anything that no measurement could
 //! have written is an error.
 
-use crate::keys::TOPS;
-use crate::settings::{Part, Settings};
-use crate::sketches::{Sketches, Totals, keys_of};
+use crate::queries::{Asks, Query, tops};
+use crate::settings::Settings;
+use crate::sketches::{Sketch, Totals, keys_of};
 use crate::summary::Summary;
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
 use weir_sketch::top_counts::TopCount;
-use weir_sketch::{Count, Distinct, FormatError, KeyHash, KeyKind, Quantiles, Seed, TopCounts};
+use weir_sketch::{
+    Count, Distinct, FormatError, KeyHash, KeyKind, Mrac, Quantiles, Seed, SpreadSketch, TopCounts,
+};
 
 /// The magic number of a sketch file.
 const MARK: [u8; 8] = *b"weir-sk\n";
@@ -86,9 +88,9 @@ impl Summary {
         body.totals(&self.all.totals);
         self.all.distinct.iter().for_each(|one| body.blob(&one.to_file()));
         body.0.push(self.kept.len() as u8);
-        for part in &self.kept {
-            body.0.push(number_of(*part));
-            body.part(&self.all, *part);
+        for query in &self.kept {
+            body.0.push(query.row().number);
+            self.all.answers[query.place()].iter().for_each(|sketch| body.sketch(sketch));
         }
         output.write_all(&MARK)?;
         output.write_all(&VERSION.to_le_bytes())?;
@@ -106,16 +108,17 @@ impl Summary {
         let distinct = ["flows", "sources", "destinations"].into_iter().zip(&all.distinct);
         let mut files: Vec<(String, Vec<u8>)> =
             distinct.map(|(what, one)| (format!("{what}.hll"), one.to_file())).collect();
-        for (what, quantiles) in [("packet-bytes", &all.packet_bytes), ("inter-arrival", &all.inter_arrival)]
-        {
-            files.extend(quantiles.iter().map(|one| (format!("{what}.kll"), one.to_file())));
+        for (query, answer) in Query::all().zip(&all.answers) {
+            if let Some(Sketch::Quantiles(quantiles)) = answer {
+                files.push((format!("{}.kll", query.word()), quantiles.to_file()));
+            }
         }
-        for (place, (top, part)) in all.tops.iter().zip(crate::sketches::TOP_PARTS).enumerate() {
-            let Some(top) = top else { continue };
+        for (place, named, _) in tops() {
+            let Some(top) = all.top(place) else { continue };
             let row = |row: &TopCount<5>| (self.keys.text(place, &row.key), row.packets - row.error);
             let rows: Vec<(String, u64)> = top.top(top.len()).iter().map(row).collect();
             let bytes = weir_sketch::frequent_items(&rows, top.missing(), top.total().packets);
-            files.push((format!("{}.frequent", part.word()), bytes));
+            files.push((format!("{}.frequent", named.word), bytes));
         }
         files
     }
@@ -147,15 +150,6 @@ impl Summary {
         let summary = left.summary()?;
         if left.at == body.len() { Ok(summary) } else { left.wrong() }
     }
-}
-
-fn number_of(part: Part) -> u8 {
-    Part::SHED_ORDER.iter().position(|one| *one == part).expect("every part is shed at some point") as u8
-}
-
-/// The place of the top list that belongs to a part.
-fn place_of(part: Part) -> Option<usize> {
-    crate::sketches::TOP_PARTS.iter().position(|one| *one == part)
 }
 
 /// CRC-32 (IEEE 802.3), using a table of one byte.
@@ -201,31 +195,18 @@ impl Body {
         }
     }
 
-    fn part(&mut self, sketches: &Sketches, part: Part) {
-        match part {
-            Part::FlowSizes => self.sizes(sketches),
-            Part::Spreaders => self.spread(sketches),
-            Part::PacketBytes => self.quantiles(sketches.packet_bytes.as_ref()),
-            Part::InterArrival => self.quantiles(sketches.inter_arrival.as_ref()),
-            Part::TopFlows
-            | Part::TopSources
-            | Part::TopDestinations
-            | Part::TopSourcePorts
-            | Part::TopDestinationPorts => {
-                let top = place_of(part).and_then(|place| sketches.tops[place].as_ref());
-                top.into_iter().for_each(|top| self.top(top));
-            }
+    fn sketch(&mut self, sketch: &Sketch) {
+        match sketch {
+            Sketch::Top(top) => self.top(top),
+            Sketch::Sizes(sizes) => self.sizes(sizes),
+            Sketch::Spread(spread) => self.spread(spread),
+            Sketch::Quantiles(quantiles) => self.blob(&quantiles.to_file()),
         }
     }
 
-    fn quantiles(&mut self, quantiles: Option<&Quantiles>) {
-        self.blob(&quantiles.map(Quantiles::to_file).unwrap_or_default());
-    }
-
-    fn sizes(&mut self, sketches: &Sketches) {
-        let counters = sketches.sizes.as_ref().map(|sizes| sizes.counters()).unwrap_or_default();
+    fn sizes(&mut self, sizes: &Mrac) {
         let filled: Vec<(usize, &u32)> =
-            counters.iter().enumerate().filter(|(_, count)| **count > 0).collect();
+            sizes.counters().iter().enumerate().filter(|(_, count)| **count > 0).collect();
         self.u32(filled.len() as u32);
         for (place, count) in filled {
             self.u32(place as u32);
@@ -233,8 +214,8 @@ impl Body {
         }
     }
 
-    fn spread(&mut self, sketches: &Sketches) {
-        let buckets: Vec<_> = sketches.spread.iter().flat_map(|spread| spread.filled()).collect();
+    fn spread(&mut self, spread: &SpreadSketch<5>) {
+        let buckets: Vec<_> = spread.filled().collect();
         self.u32(buckets.len() as u32);
         for (place, registers, key, level) in buckets {
             self.u32(place);
@@ -337,14 +318,14 @@ impl<'a> Left<'a> {
         for distinct in &mut summary.all.distinct {
             *distinct = Distinct::from_file(self.blob()?)?;
         }
-        let mut missing = Part::SHED_ORDER.to_vec();
+        let mut missing = Query::shed_order();
         for _ in 0..self.u8()? {
-            let part = Part::SHED_ORDER.get(usize::from(self.u8()?)).copied();
-            let Some(part) = part.filter(|part| missing.contains(part)) else { return self.wrong() };
-            missing.retain(|one| *one != part);
-            self.part(&mut summary, part)?;
+            let query = Query::numbered(self.u8()?).filter(|query| missing.contains(query));
+            let Some(query) = query else { return self.wrong() };
+            missing.retain(|one| *one != query);
+            self.sketch(&mut summary, query)?;
         }
-        missing.into_iter().for_each(|part| summary.shed_part(part));
+        missing.into_iter().for_each(|query| summary.shed_query(query));
         Ok(summary)
     }
 
@@ -361,48 +342,36 @@ impl<'a> Left<'a> {
         Ok(totals)
     }
 
-    fn part(&mut self, summary: &mut Summary, part: Part) -> Result<(), FileError> {
-        match part {
-            Part::FlowSizes => self.sizes(&mut summary.all),
-            Part::Spreaders => self.spread(&mut summary.all),
-            Part::PacketBytes => self.quantiles(&mut summary.all.packet_bytes),
-            Part::InterArrival => self.quantiles(&mut summary.all.inter_arrival),
-            Part::TopFlows
-            | Part::TopSources
-            | Part::TopDestinations
-            | Part::TopSourcePorts
-            | Part::TopDestinationPorts => {
-                let place = place_of(part).filter(|place| *place < TOPS.len());
-                let Some(place) = place else { return self.wrong() };
-                let top = self.top(keys_of(&summary.settings, place), &summary.keys.hash)?;
-                summary.all.tops[place] = Some(top);
-                Ok(())
+    fn sketch(&mut self, summary: &mut Summary, query: Query) -> Result<(), FileError> {
+        let answer = &mut summary.all.answers[query.place()];
+        match (&query.row().asks, answer) {
+            (Asks::Top(top), answer) => {
+                *answer = Some(Sketch::Top(self.top(keys_of(&summary.settings, top), &summary.keys.hash)?));
             }
+            (Asks::Quantiles(_), answer) => {
+                *answer = Some(Sketch::Quantiles(Quantiles::from_file(self.blob()?)?));
+            }
+            (Asks::FlowSizes, Some(Sketch::Sizes(sizes))) => self.sizes(sizes)?,
+            (Asks::Spreaders, Some(Sketch::Spread(spread))) => self.spread(spread)?,
+            (Asks::FlowSizes | Asks::Spreaders, _) => return self.wrong(),
         }
-    }
-
-    fn quantiles(&mut self, quantiles: &mut Option<Quantiles>) -> Result<(), FileError> {
-        *quantiles = Some(Quantiles::from_file(self.blob()?)?);
         Ok(())
     }
 
-    fn sizes(&mut self, sketches: &mut Sketches) -> Result<(), FileError> {
+    fn sizes(&mut self, sizes: &mut Mrac) -> Result<(), FileError> {
         for _ in 0..self.u32()? {
             let (place, count) = (self.u32()?, self.u32()?);
-            let counter =
-                sketches.sizes.as_mut().and_then(|sizes| sizes.counters_mut().get_mut(place as usize));
-            let Some(counter) = counter else { return self.wrong() };
+            let Some(counter) = sizes.counters_mut().get_mut(place as usize) else { return self.wrong() };
             *counter = count;
         }
         Ok(())
     }
 
-    fn spread(&mut self, sketches: &mut Sketches) -> Result<(), FileError> {
+    fn spread(&mut self, spread: &mut SpreadSketch<5>) -> Result<(), FileError> {
         for _ in 0..self.u32()? {
             let (place, registers) = (self.u32()?, self.array()?);
             let (key, level) = (self.words()?, self.u8()?);
-            let spread = sketches.spread.as_mut();
-            if !spread.is_some_and(|spread| spread.fill(place, &registers, &key, level)) {
+            if !spread.fill(place, &registers, &key, level) {
                 return self.wrong();
             }
         }

@@ -241,7 +241,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_a_flow_or_have_a_reason() {
-        let mut random = weir_sketch::traffic::Random::new(1);
+        let mut random = weir_packet::random::Random::new(1);
         let base = frame("src=10.0.0.1 dst=10.0.0.2 proto=udp sport=1000 dport=4789 len=120");
         for _ in 0..20_000 {
             let mut bytes = base.clone();

@@ -1,19 +1,11 @@
 //! From a flow's key to the keys of everything that is counted about it.
 
+use crate::queries::tops;
 use crate::settings::Settings;
 use weir_packet::FlowKey;
 use weir_sketch::{Evicted, Item, KeyHash, KeyKind, Projection, Seed};
 
-/// The subjects of top lists, in the order of their indices in arrays.
-pub(crate) const TOPS: [KeyKind; 5] = [
-    KeyKind::FiveTuple,
-    KeyKind::Source,
-    KeyKind::Destination,
-    KeyKind::SourcePort,
-    KeyKind::DestinationPort,
-];
-
-/// Indices in arrays, by kind.
+/// Places in the table of queries.
 pub(crate) const FLOWS: usize = 0;
 pub(crate) const SOURCES: usize = 1;
 pub(crate) const DESTINATIONS: usize = 2;
@@ -23,8 +15,8 @@ pub(crate) const DESTINATIONS: usize = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     pub(crate) hash: KeyHash,
-    /// By index: the one at [`FLOWS`] defines what a flow is, according to the settings.
-    pub(crate) tops: [Projection; TOPS.len()],
+    /// By the place of their list: the one at [`FLOWS`] defines what a flow is, according to the settings.
+    pub(crate) tops: Vec<Projection>,
     tuple: Projection,
     pair: Projection,
     /// Neither truncates addresses nor omits tunnels: a key is used unchanged.
@@ -33,7 +25,7 @@ pub(crate) struct Keys {
 
 impl Keys {
     pub(crate) fn new(settings: &Settings, seed: &Seed) -> Keys {
-        let mut tops = TOPS.map(|kind| settings.projection(kind));
+        let mut tops: Vec<Projection> = tops().map(|(.., top)| settings.projection(top.kind)).collect();
         tops[FLOWS] = settings.projection(settings.flow);
         Keys {
             hash: KeyHash::new(seed),
@@ -50,7 +42,7 @@ impl Keys {
         if self.is_whole { key.0 } else { self.tuple.of(key) }
     }
 
-    /// The key of one kind for a 5-tuple, by index.
+    /// The key of one kind for a 5-tuple, by place.
     #[inline(always)]
     pub(crate) fn of(&self, place: usize, tuple: &[u64; 5]) -> [u64; 5] {
         self.tops[place].of(&FlowKey(*tuple))
@@ -62,7 +54,7 @@ impl Keys {
         self.pair.of(&FlowKey(*tuple))
     }
 
-    /// The item of one kind, by index. A 5-tuple is used directly, with its existing hash.
+    /// The item of one kind, by place. A 5-tuple is used directly, with its existing hash.
     #[inline(always)]
     pub(crate) fn item(&self, place: usize, evicted: &Evicted<5>) -> Item<5> {
         if place == FLOWS && self.tops[FLOWS].kind() == KeyKind::FiveTuple {

@@ -14,6 +14,7 @@ mod frames;
 mod keys;
 mod link;
 mod page;
+mod queries;
 mod record;
 mod recording;
 mod report;
@@ -32,12 +33,14 @@ pub use app::{
 pub use file::{FileError, Unlike};
 pub use frames::{Frames, NoFlow};
 pub use link::Link;
+pub use queries::Query;
 pub use record::FlowRecord;
 pub use recording::{DETAILED, INTERVALS, Measured, Recording, STEPS, Series};
 pub use report::{
-    ChangeRow, Estimated, Interval, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow, Unflowed,
+    Answer, Answers, ChangeRow, Estimated, Interval, QuantileRow, Report, SizeClass, SpreaderRow, TopList,
+    TopRow, Unflowed,
 };
-pub use settings::{Part, Settings};
+pub use settings::Settings;
 pub use summary::Summary;
 pub use text::grouped;
 pub use weir_sketch::{KeyKind, Seed};

@@ -107,15 +107,7 @@ impl Measured {
     pub fn truncate(&mut self, rows: usize) {
         let all = &mut self.all;
         all.top.truncate(rows);
-        let lists = [
-            &mut all.top_flows,
-            &mut all.top_sources,
-            &mut all.top_destinations,
-            &mut all.top_source_ports,
-            &mut all.top_destination_ports,
-        ];
-        lists.into_iter().flatten().for_each(|list| list.rows.truncate(rows));
-        all.spreaders.iter_mut().for_each(|list| list.truncate(rows));
+        all.answers.0.iter_mut().flatten().for_each(|answer| answer.truncate(rows));
     }
 }
 
@@ -298,6 +290,6 @@ mod tests {
         assert_eq!(measured.intervals.len(), DETAILED + 5);
         assert!(!measured.intervals[DETAILED - 1].top.is_empty());
         let short = &measured.intervals[DETAILED];
-        assert!(short.top.is_empty() && short.top_flows.is_none() && short.packets == 1);
+        assert!(short.top.is_empty() && short.answers.list("top_flows").is_none() && short.packets == 1);
     }
 }

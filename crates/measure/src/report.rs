@@ -4,8 +4,9 @@
 //! Times are nanoseconds of the source's clock. An `exact` beside an estimate is the true value, if it was
 //! counted.
 
-use crate::settings::Part;
-use serde::Serialize;
+use crate::queries::{COUNT, QUERIES, Query};
+use serde::ser::SerializeMap;
+use serde::{Serialize, Serializer};
 use weir_sketch::Estimate;
 
 /// An estimate, its bounds, and the true value if it is known.
@@ -105,7 +106,7 @@ pub struct SpreaderRow {
 /// A key that had many more or many fewer packets than in the previous interval.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChangeRow {
-    /// The kind of key: `flow`, `source` or `destination`.
+    /// The noun for the key, such as `flow` or `source`.
     pub kind: &'static str,
     /// The key as text.
     pub key: String,
@@ -120,6 +121,62 @@ pub struct QuantileRow {
     pub share: f64,
     /// The value.
     pub value: Estimated,
+}
+
+/// The answer to a query.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub enum Answer {
+    /// The keys with the most packets.
+    Top(TopList),
+    /// The distribution of flows by packets, in size classes that double.
+    Sizes(Vec<SizeClass>),
+    /// Sources with many destinations.
+    Spreaders(Vec<SpreaderRow>),
+    /// Quantiles.
+    Quantiles(Vec<QuantileRow>),
+}
+
+impl Answer {
+    /// Limits a list to this many rows.
+    pub(crate) fn truncate(&mut self, rows: usize) {
+        match self {
+            Answer::Top(list) => list.rows.truncate(rows),
+            Answer::Spreaders(list) => list.truncate(rows),
+            Answer::Sizes(_) | Answer::Quantiles(_) => (),
+        }
+    }
+}
+
+/// The answers to all queries, by place; `None` if a query was shed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answers(pub(crate) [Option<Answer>; COUNT]);
+
+impl Answers {
+    /// Returns the answer with a key in JSON, such as `top_flows`.
+    #[must_use]
+    pub fn get(&self, field: &str) -> Option<&Answer> {
+        self.0[QUERIES.iter().position(|row| row.field == field)?].as_ref()
+    }
+
+    /// Returns the top list with a key in JSON.
+    #[must_use]
+    pub fn list(&self, field: &str) -> Option<&TopList> {
+        match self.get(field)? {
+            Answer::Top(list) => Some(list),
+            Answer::Sizes(_) | Answer::Spreaders(_) | Answer::Quantiles(_) => None,
+        }
+    }
+}
+
+impl Serialize for Answers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut map = serializer.serialize_map(Some(COUNT))?;
+        for (row, answer) in QUERIES.iter().zip(&self.0) {
+            map.serialize_entry(row.field, answer)?;
+        }
+        map.end()
+    }
 }
 
 /// What an interval, or all of the traffic, consisted of.
@@ -145,28 +202,13 @@ pub struct Report {
     pub destinations: Estimated,
     /// Top flows, in a list of its own for readers of JSON; the same list as `top_flows.rows`.
     pub top: Vec<TopRow>,
-    /// What else is known about flows; `None` if it was shed, as for all that follow.
-    pub top_flows: Option<TopList>,
-    /// Top sources.
-    pub top_sources: Option<TopList>,
-    /// Top destinations.
-    pub top_destinations: Option<TopList>,
-    /// Top source ports.
-    pub top_source_ports: Option<TopList>,
-    /// Top destination ports.
-    pub top_destination_ports: Option<TopList>,
-    /// The distribution of flows by packets, in size classes that double.
-    pub flow_sizes: Option<Vec<SizeClass>>,
-    /// Sources with many destinations.
-    pub spreaders: Option<Vec<SpreaderRow>>,
+    /// The answers to queries.
+    #[serde(flatten)]
+    pub answers: Answers,
     /// Heavy changes since the previous interval, largest first; none in the report on everything.
     pub changes: Vec<ChangeRow>,
-    /// Quantiles of packets' bytes.
-    pub packet_bytes: Option<Vec<QuantileRow>>,
-    /// Quantiles of the nanoseconds between packets.
-    pub inter_arrival_ns: Option<Vec<QuantileRow>>,
     /// What was shed for lack of memory, in that order.
-    pub shed: Vec<Part>,
+    pub shed: Vec<Query>,
     /// Memory used by sketches, in bytes.
     pub memory: usize,
     /// Why exact counts are missing although they were requested.

@@ -1,22 +1,21 @@
 //! From sketches to a report.
 
 use crate::entropy::entropy;
-use crate::keys::{DESTINATIONS, FLOWS, SOURCES, TOPS};
+use crate::keys::{DESTINATIONS, FLOWS, SOURCES};
+use crate::queries::{Asks, COUNT, QUERIES, Top, tops};
 use crate::report::{
-    ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow, Unflowed,
+    Answer, Answers, ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow,
+    Unflowed,
 };
-use crate::sketches::Sketches;
+use crate::sketches::{Sketch, Sketches};
 use crate::summary::Summary;
 use crate::truth::{self, Truth};
 use std::collections::BTreeMap;
 use weir_sketch::top_counts::TopCount;
-use weir_sketch::{Estimate, Exact, Quantiles, TopCounts};
+use weir_sketch::{Distinct, Estimate, Exact, Mrac, Quantiles, SpreadSketch, TopCounts};
 
 /// The shares of quantiles.
 pub(crate) const SHARES: [f64; 7] = [0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0];
-
-/// The words for kinds of keys with changes, by index.
-const CHANGED: [&str; 3] = ["flow", "source", "destination"];
 
 /// Sketches of a time span, and what is needed to report on them.
 pub(crate) struct Reporting<'a> {
@@ -48,15 +47,16 @@ impl Reporting<'_> {
             packets: *packets,
             bytes: *bytes,
         });
-        let exact: [Option<Exact<5>>; TOPS.len()] =
-            std::array::from_fn(|place| self.tuples().map(|tuples| truth::by_kind(tuples, keys, place)));
+        let by_kind = |place| self.tuples().map(|tuples| truth::by_kind(tuples, keys, place));
+        let exact: Vec<Option<Exact<5>>> = tops().map(|(place, ..)| by_kind(place)).collect();
         let distinct = |place: usize| {
             let mut number = Estimated::from(sketches.distinct[place].estimate());
             number.exact = exact[place].as_ref().map(|exact| exact.len() as f64);
             number
         };
-        let mut tops = [0, 1, 2, 3, 4].map(|place| self.top(place, exact[place].as_ref()));
-        let top = tops[FLOWS].as_ref().map(|list| list.rows.clone()).unwrap_or_default();
+        let answer = |place| self.answer(place, exact.get(place).and_then(Option::as_ref));
+        let answers = Answers(std::array::from_fn(answer));
+        let top = answers.list(QUERIES[FLOWS].field).map(|list| list.rows.clone()).unwrap_or_default();
         Report {
             start_ns,
             end_ns,
@@ -68,24 +68,25 @@ impl Reporting<'_> {
             sources: distinct(SOURCES),
             destinations: distinct(DESTINATIONS),
             top,
-            top_flows: tops[FLOWS].take(),
-            top_sources: tops[SOURCES].take(),
-            top_destinations: tops[DESTINATIONS].take(),
-            top_source_ports: tops[3].take(),
-            top_destination_ports: tops[4].take(),
-            flow_sizes: self.sizes(),
-            spreaders: self.spreaders(),
+            answers,
             changes: Vec::new(),
-            packet_bytes: sketches.packet_bytes.as_ref().map(quantiles),
-            inter_arrival_ns: sketches.inter_arrival.as_ref().map(quantiles),
             shed: self.summary.shed.clone(),
             memory: self.summary.settings.bytes_of(&self.summary.kept),
             exact_ended: self.truth.and_then(|truth| truth.ended.clone()),
         }
     }
 
-    fn top(&self, place: usize, exact: Option<&Exact<5>>) -> Option<TopList> {
-        let top = self.sketches.tops[place].as_ref()?;
+    /// Answers the query at a place; `exact` are the true counts of the keys of a list.
+    fn answer(&self, place: usize, exact: Option<&Exact<5>>) -> Option<Answer> {
+        Some(match self.sketches.answers[place].as_ref()? {
+            Sketch::Top(top) => Answer::Top(self.top(place, top, exact)),
+            Sketch::Sizes(sizes) => Answer::Sizes(self.sizes(sizes)),
+            Sketch::Spread(spread) => Answer::Spreaders(self.spreaders(spread)),
+            Sketch::Quantiles(sketch) => Answer::Quantiles(quantiles(sketch)),
+        })
+    }
+
+    fn top(&self, place: usize, top: &TopCounts<5>, exact: Option<&Exact<5>>) -> TopList {
         let row = |row: TopCount<5>| {
             let bytes = row.bytes(self.summary.largest);
             let exact = exact.map(|exact| exact.get(&row.key));
@@ -100,21 +101,22 @@ impl Reporting<'_> {
             }
         };
         let rows = top.top(self.rows()).into_iter().map(row).collect();
-        let number = match self.sketches.distinct.get(place) {
-            Some(distinct) => distinct.estimate(),
-            // Ports: all possible ones for two protocols.
-            None => Estimate { value: 2.0 * top.len() as f64, low: 0.0, high: 131_072.0, confidence: 1.0 },
+        let number = match (self.sketches.distinct.get(place), &QUERIES[place].asks) {
+            (None, Asks::Top(Top { keys_max: high, .. })) => {
+                Estimate { value: 2.0 * top.len() as f64, low: 0.0, high: *high, confidence: 1.0 }
+            }
+            (distinct, _) => distinct.map_or(Estimate::exact(0.0), Distinct::estimate),
         };
         let entropy = entropy(top, number).map(|bits| {
             let mut bits = Estimated::from(bits);
             bits.exact = exact.map(Exact::entropy);
             bits
         });
-        Some(TopList { rows, missing: top.missing(), entropy })
+        TopList { rows, missing: top.missing(), entropy }
     }
 
-    fn sizes(&self) -> Option<Vec<SizeClass>> {
-        let sizes = self.sketches.sizes.as_ref()?.distribution().sizes;
+    fn sizes(&self, sizes: &Mrac) -> Vec<SizeClass> {
+        let sizes = sizes.distribution().sizes;
         let exact = self.tuples().map(|tuples| truth::sizes(tuples, &self.summary.keys));
         let mut classes: BTreeMap<u32, [f64; 2]> = BTreeMap::new();
         for (column, sizes) in [Some(&sizes), exact.as_ref()].into_iter().enumerate() {
@@ -128,12 +130,11 @@ impl Reporting<'_> {
             flows,
             exact: exact.as_ref().map(|_| truth.round() as u64),
         };
-        Some(classes.into_iter().map(class).collect())
+        classes.into_iter().map(class).collect()
     }
 
-    fn spreaders(&self) -> Option<Vec<SpreaderRow>> {
+    fn spreaders(&self, sketch: &SpreadSketch<5>) -> Vec<SpreaderRow> {
         let (keys, settings) = (&self.summary.keys, &self.summary.settings);
-        let sketch = self.sketches.spread.as_ref()?;
         let found = sketch.spreaders(settings.spread_least as f64, |key| keys.hash.hash(key));
         let exact = self.tuples().map(|tuples| truth::spreads(tuples, keys));
         let row = |one: &weir_sketch::Spread<5>| {
@@ -142,15 +143,15 @@ impl Reporting<'_> {
                 exact.as_ref().map(|exact| exact.get(&one.key).copied().unwrap_or_default() as f64);
             SpreaderRow { source: keys.text(SOURCES, &one.key), destinations }
         };
-        Some(found.iter().take(self.rows()).map(row).collect())
+        found.iter().take(self.rows()).map(row).collect()
     }
 
     /// Heavy changes since the interval with these top lists. Only certain changes are reported.
-    pub(crate) fn changes(&self, before: &[Option<TopCounts<5>>; TOPS.len()]) -> Vec<ChangeRow> {
+    pub(crate) fn changes(&self, before: &[Option<Sketch>; COUNT]) -> Vec<ChangeRow> {
         let mut rows = Vec::new();
-        for (place, kind) in CHANGED.into_iter().enumerate() {
-            if let (Some(now), Some(before)) = (&self.sketches.tops[place], &before[place]) {
-                rows.extend(self.changes_of(place, kind, now, before));
+        for (place, _, top) in tops() {
+            if let (Some(now), Some(Sketch::Top(before))) = (self.sketches.top(place), &before[place]) {
+                rows.extend(self.changes_of(place, top.one, now, before));
             }
         }
         rows.sort_by(|one, other| other.change.estimate.abs().total_cmp(&one.change.estimate.abs()));

@@ -1,64 +1,8 @@
 //! What is measured, with how much memory, and what is shed first if that is too little.
 
+use crate::queries::Query;
 use crate::sketches::Sketches;
-use serde::{Deserialize, Serialize};
 use weir_sketch::{Aggregator, KeyKind, Projection};
-
-/// A part of a measurement that costs memory and can be left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Part {
-    /// Sources with many destinations ([`weir_sketch::SpreadSketch`]).
-    Spreaders,
-    /// How many flows have how many packets ([`weir_sketch::Mrac`]).
-    FlowSizes,
-    /// Quantiles of the time between packets ([`weir_sketch::Quantiles`]).
-    InterArrival,
-    /// Quantiles of packets' bytes ([`weir_sketch::Quantiles`]).
-    PacketBytes,
-    /// The source ports with the most packets ([`weir_sketch::TopCounts`], like all that follow).
-    TopSourcePorts,
-    /// The destination ports with the most packets.
-    TopDestinationPorts,
-    /// The destinations with the most packets, their entropy and changes.
-    TopDestinations,
-    /// The sources with the most packets, their entropy and changes.
-    TopSources,
-    /// The flows with the most packets, their entropy and changes.
-    TopFlows,
-}
-
-impl Part {
-    /// All parts, in the order in which they are shed: least requested first, and among equally requested
-    /// ones, the most expensive first.
-    pub const SHED_ORDER: [Part; 9] = [
-        Part::Spreaders,
-        Part::FlowSizes,
-        Part::InterArrival,
-        Part::PacketBytes,
-        Part::TopSourcePorts,
-        Part::TopDestinationPorts,
-        Part::TopDestinations,
-        Part::TopSources,
-        Part::TopFlows,
-    ];
-
-    /// Returns its name in outputs and settings.
-    #[must_use]
-    pub const fn word(self) -> &'static str {
-        match self {
-            Part::Spreaders => "spreaders",
-            Part::FlowSizes => "flow-sizes",
-            Part::InterArrival => "inter-arrival",
-            Part::PacketBytes => "packet-bytes",
-            Part::TopSourcePorts => "top-source-ports",
-            Part::TopDestinationPorts => "top-destination-ports",
-            Part::TopDestinations => "top-destinations",
-            Part::TopSources => "top-sources",
-            Part::TopFlows => "top-flows",
-        }
-    }
-}
 
 /// What is measured, and with how much memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,11 +20,11 @@ pub struct Settings {
     /// The number of keys that the summary of flows remembers; those of addresses remember half as many,
     /// those of ports a quarter.
     pub keys: usize,
-    /// The memory limit for sketches, in bytes. Parts are shed in the order of [`Part::SHED_ORDER`] until the
-    /// others fit; totals and the numbers of flows, sources and destinations are always kept.
+    /// The memory limit for sketches, in bytes. Queries are shed in the order of [`Query::shed_order`] until
+    /// the others fit; totals and the numbers of flows, sources and destinations are always kept.
     pub memory: usize,
-    /// The parts that are wanted at all.
-    pub parts: Vec<Part>,
+    /// The queries that are wanted at all.
+    pub queries: Vec<Query>,
     /// A source with at least this many destinations is reported as a super-spreader.
     pub spread_least: u64,
     /// One of this many packets is sampled for quantiles of bytes and times.
@@ -102,7 +46,7 @@ impl Default for Settings {
             interval_top: 10,
             keys: 16_384,
             memory: 64 << 20,
-            parts: Part::SHED_ORDER.to_vec(),
+            queries: Query::all().collect(),
             spread_least: 64,
             quantile_stride: 1,
             packet_bytes_max: 262_144,
@@ -123,11 +67,11 @@ impl Settings {
         if self.tunnels_apart { projection } else { projection.across_tunnels() }
     }
 
-    /// The parts that fit into the memory, and those that are shed, in the order of shedding.
+    /// The queries that fit into the memory, and those that are shed, in the order of shedding.
     #[must_use]
-    pub fn fit(&self) -> (Vec<Part>, Vec<Part>) {
-        let wanted = |part: &Part| self.parts.contains(part);
-        let mut kept: Vec<Part> = Part::SHED_ORDER.into_iter().filter(wanted).collect();
+    pub fn fit(&self) -> (Vec<Query>, Vec<Query>) {
+        let mut kept = Query::shed_order();
+        kept.retain(|query| self.queries.contains(query));
         let mut shed = Vec::new();
         while !kept.is_empty() && self.bytes_of(&kept) > self.memory {
             shed.push(kept.remove(0));
@@ -135,11 +79,11 @@ impl Settings {
         (kept, shed)
     }
 
-    /// Memory used with these parts, in bytes: that of the aggregator, and of the sketches of the current
+    /// Memory used for these queries, in bytes: that of the aggregator, and of the sketches of the current
     /// interval, of everything and, for top lists, of the previous interval.
     #[must_use]
-    pub fn bytes_of(&self, parts: &[Part]) -> usize {
-        let sketches: usize = parts.iter().map(|part| Sketches::bytes_of(self, *part)).sum();
+    pub fn bytes_of(&self, queries: &[Query]) -> usize {
+        let sketches: usize = queries.iter().map(|query| Sketches::bytes_of(self, *query)).sum();
         Aggregator::<5>::bytes_for(AGGREGATOR_BYTES) + Sketches::FIXED_BYTES * 2 + sketches
     }
 }

@@ -1,19 +1,11 @@
-//! The sketches of one time span: an interval, or everything. Each question is answered by the estimator with
-//! the best bounds:
-//!
-//! | question | by | bound |
-//! |---|---|---|
-//! | top flows, addresses, ports; their bytes; entropy; changes | [`TopCounts`] | certain, key by key |
-//! | number of flows, sources, destinations | [`Distinct`] | 99.7 % |
-//! | distribution of flows by packets | [`Mrac`] | none is proven; the truth beside it on request |
-//! | super-spreaders | [`SpreadSketch`] | 95 % |
-//! | quantiles of bytes and of times | [`Quantiles`] | 99 % |
+//! The sketches of one time span: an interval, or everything. `queries.rs` says which there are.
 //!
 //! They are fed in batches with the evictions of an aggregator. The sketches of an interval are merged into
 //! those of everything, which costs a few milliseconds once, so that each packet is counted only once.
 
-use crate::keys::{DESTINATIONS, FLOWS, Keys, SOURCES, TOPS};
-use crate::settings::{Part, Settings};
+use crate::keys::{FLOWS, Keys, SOURCES};
+use crate::queries::{Asks, COUNT, QUERIES, Query, Top};
+use crate::settings::Settings;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use weir_sketch::{Distinct, Evicted, Item, MergeError, Mrac, Quantiles, Seed, SpreadSketch, TopCounts};
@@ -78,150 +70,164 @@ fn added(one: [u64; 2], other: &[u64; 2]) -> [u64; 2] {
     [one[0].saturating_add(other[0]), one[1].saturating_add(other[1])]
 }
 
-/// The sketches of one time span; `None` if shed or not wanted.
+/// What answers a query.
+#[derive(Clone, Debug)]
+pub(crate) enum Sketch {
+    Top(TopCounts<5>),
+    Sizes(Mrac),
+    Spread(SpreadSketch<5>),
+    Quantiles(Quantiles),
+}
+
+impl Sketch {
+    fn new(settings: &Settings, asks: &Asks, seed: &Seed) -> Sketch {
+        match asks {
+            Asks::Top(top) => Sketch::Top(TopCounts::new(keys_of(settings, top))),
+            Asks::FlowSizes => {
+                Sketch::Sizes(Mrac::with_bytes(SIZES_BYTES, seed).expect("a fitting constant"))
+            }
+            Asks::Spreaders => {
+                Sketch::Spread(SpreadSketch::with_bytes(SPREAD_BYTES, seed).expect("a fitting constant"))
+            }
+            Asks::Quantiles(_) => Sketch::Quantiles(Quantiles::default()),
+        }
+    }
+
+    /// Adds what a sketch for the same query has counted.
+    fn merge(&mut self, other: &Sketch) -> Result<(), MergeError> {
+        match (self, other) {
+            (Sketch::Top(one), Sketch::Top(other)) => one.merge(other),
+            (Sketch::Sizes(one), Sketch::Sizes(other)) => one.merge(other),
+            (Sketch::Spread(one), Sketch::Spread(other)) => one.merge(other),
+            (Sketch::Quantiles(one), Sketch::Quantiles(other)) => one.merge(other),
+            (Sketch::Top(_) | Sketch::Sizes(_) | Sketch::Spread(_) | Sketch::Quantiles(_), _) => {
+                Err(MergeError)
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        match self {
+            Sketch::Top(top) => top.clear(),
+            Sketch::Sizes(sizes) => sizes.clear(),
+            Sketch::Spread(spread) => spread.clear(),
+            Sketch::Quantiles(quantiles) => *quantiles = Quantiles::default(),
+        }
+    }
+}
+
+/// The sketches of one time span.
 #[derive(Clone, Debug)]
 pub(crate) struct Sketches {
     pub(crate) totals: Totals,
     pub(crate) distinct: [Distinct; 3],
-    pub(crate) tops: [Option<TopCounts<5>>; TOPS.len()],
-    pub(crate) sizes: Option<Mrac>,
-    pub(crate) spread: Option<SpreadSketch<5>>,
-    pub(crate) packet_bytes: Option<Quantiles>,
-    pub(crate) inter_arrival: Option<Quantiles>,
+    /// By the place of the query; `None` if shed or not wanted.
+    pub(crate) answers: [Option<Sketch>; COUNT],
 }
 
-/// The part that a top list belongs to, by index.
-pub(crate) const TOP_PARTS: [Part; TOPS.len()] = [
-    Part::TopFlows,
-    Part::TopSources,
-    Part::TopDestinations,
-    Part::TopSourcePorts,
-    Part::TopDestinationPorts,
-];
-
-/// The number of keys that a top list remembers, by index.
-pub(crate) fn keys_of(settings: &Settings, place: usize) -> usize {
-    let share = match place {
-        FLOWS => 1,
-        SOURCES | DESTINATIONS => 2,
-        _ => 4,
-    };
-    (settings.keys / share).clamp(16, 1 << 24)
+/// The number of keys that a top list remembers.
+pub(crate) fn keys_of(settings: &Settings, top: &Top) -> usize {
+    (settings.keys / top.share).clamp(16, 1 << 24)
 }
 
 impl Sketches {
     /// Bytes for what is never shed: the three counts of distinct keys.
     pub(crate) const FIXED_BYTES: usize = 3 * (4 << 10) + 1024;
 
-    /// Memory of a part in bytes: in an interval's sketches, in those of everything, and in the previous
+    /// Memory for a query in bytes: in an interval's sketches, in those of everything, and in the previous
     /// interval's top lists, from which changes are computed.
-    pub(crate) fn bytes_of(settings: &Settings, part: Part) -> usize {
-        match part {
-            Part::Spreaders => 2 * SPREAD_BYTES,
-            Part::FlowSizes => 2 * SIZES_BYTES,
-            Part::InterArrival | Part::PacketBytes => 2 * QUANTILES_BYTES,
-            Part::TopFlows
-            | Part::TopSources
-            | Part::TopDestinations
-            | Part::TopSourcePorts
-            | Part::TopDestinationPorts => {
-                let place = TOP_PARTS.iter().position(|one| *one == part).unwrap_or(FLOWS);
-                let copies = if place <= DESTINATIONS { 3 } else { 2 };
-                copies * TopCounts::<5>::bytes_for(keys_of(settings, place))
+    pub(crate) fn bytes_of(settings: &Settings, query: Query) -> usize {
+        match &query.row().asks {
+            Asks::Spreaders => 2 * SPREAD_BYTES,
+            Asks::FlowSizes => 2 * SIZES_BYTES,
+            Asks::Quantiles(_) => 2 * QUANTILES_BYTES,
+            Asks::Top(top) => {
+                let copies = if top.has_changes { 3 } else { 2 };
+                copies * TopCounts::<5>::bytes_for(keys_of(settings, top))
             }
         }
     }
 
-    pub(crate) fn new(settings: &Settings, parts: &[Part], seed: &Seed) -> Sketches {
-        let has = |part: Part| parts.contains(&part);
-        let top = |place: usize| has(TOP_PARTS[place]).then(|| TopCounts::new(keys_of(settings, place)));
-        let sizes = || Mrac::with_bytes(SIZES_BYTES, seed).expect("a fitting constant");
-        let spread = || SpreadSketch::with_bytes(SPREAD_BYTES, seed).expect("a fitting constant");
-        Sketches {
-            totals: Totals::new(),
-            distinct: Default::default(),
-            tops: std::array::from_fn(top),
-            sizes: has(Part::FlowSizes).then(sizes),
-            spread: has(Part::Spreaders).then(spread),
-            packet_bytes: has(Part::PacketBytes).then(Quantiles::default),
-            inter_arrival: has(Part::InterArrival).then(Quantiles::default),
+    pub(crate) fn new(settings: &Settings, queries: &[Query], seed: &Seed) -> Sketches {
+        let mut answers = [const { None }; COUNT];
+        for query in queries {
+            answers[query.place()] = Some(Sketch::new(settings, &query.row().asks, seed));
+        }
+        Sketches { totals: Totals::new(), distinct: Default::default(), answers }
+    }
+
+    /// The top list at a place.
+    pub(crate) fn top(&self, place: usize) -> Option<&TopCounts<5>> {
+        match self.answers[place].as_ref()? {
+            Sketch::Top(top) => Some(top),
+            Sketch::Sizes(_) | Sketch::Spread(_) | Sketch::Quantiles(_) => None,
         }
     }
 
-    /// Sheds a part.
-    pub(crate) fn shed(&mut self, part: Part) {
-        match part {
-            Part::Spreaders => self.spread = None,
-            Part::FlowSizes => self.sizes = None,
-            Part::InterArrival => self.inter_arrival = None,
-            Part::PacketBytes => self.packet_bytes = None,
-            Part::TopFlows
-            | Part::TopSources
-            | Part::TopDestinations
-            | Part::TopSourcePorts
-            | Part::TopDestinationPorts => {
-                for (top, _) in self.tops.iter_mut().zip(TOP_PARTS).filter(|(_, one)| *one == part) {
-                    *top = None;
-                }
-            }
-        }
+    /// Sheds the answer to a query.
+    pub(crate) fn shed(&mut self, query: Query) {
+        self.answers[query.place()] = None;
     }
 
     /// Counts evictions of the aggregator.
     pub(crate) fn add(&mut self, evicted: &[Evicted<5>], keys: &Keys) {
         for chunk in evicted.chunks(CHUNK) {
-            for place in 0..TOPS.len() {
-                self.add_to_top(place, chunk, keys);
+            for place in 0..keys.tops.len() {
+                self.add_keys(place, chunk, keys);
             }
         }
     }
 
     /// Counts a chunk in everything that concerns one kind of key.
     #[inline]
-    fn add_to_top(&mut self, place: usize, chunk: &[Evicted<5>], keys: &Keys) {
+    fn add_keys(&mut self, place: usize, chunk: &[Evicted<5>], keys: &Keys) {
         let mut items = [Item::<5>::default(); CHUNK];
         for (item, one) in items.iter_mut().zip(chunk) {
             *item = keys.item(place, one);
-            if let Some(top) = &self.tops[place] {
+            if let Some(top) = self.top(place) {
                 top.prefetch(item);
             }
         }
         let items = &items[..chunk.len()];
-        if let Some(top) = &self.tops[place] {
+        if let Some(top) = self.top(place) {
             items.iter().for_each(|item| top.prefetch_row(item));
         }
         if let Some(distinct) = self.distinct.get_mut(place) {
             items.iter().for_each(|item| distinct.update(item.hash));
         }
-        match place {
-            FLOWS => self.add_sizes(items, chunk),
-            SOURCES => self.add_spread(items, chunk, keys),
-            _ => (),
+        for (row, answer) in QUERIES.iter().zip(&mut self.answers) {
+            match (&row.asks, answer) {
+                (Asks::FlowSizes, Some(Sketch::Sizes(sizes))) if place == FLOWS => {
+                    items.iter().zip(chunk).for_each(|(flow, one)| sizes.update(flow.hash, one.packets));
+                }
+                (Asks::Spreaders, Some(Sketch::Spread(spread))) if place == SOURCES => {
+                    items.iter().for_each(|source| spread.prefetch(source.hash));
+                    for (source, one) in items.iter().zip(chunk) {
+                        spread.update(source, keys.hash.hash(&keys.pair(&one.item.key)));
+                    }
+                }
+                _ => (),
+            }
         }
-        if let Some(top) = &mut self.tops[place] {
+        if let Some(Sketch::Top(top)) = &mut self.answers[place] {
             for (item, one) in items.iter().zip(chunk) {
                 top.update(item, one.packets, one.bytes);
             }
         }
     }
 
-    fn add_sizes(&mut self, flows: &[Item<5>], chunk: &[Evicted<5>]) {
-        let Some(sizes) = &mut self.sizes else { return };
-        for (flow, one) in flows.iter().zip(chunk) {
-            sizes.update(flow.hash, one.packets);
+    /// Counts a packet in quantiles, `times` times: its bytes, and the nanoseconds since the one before.
+    pub(crate) fn add_packet(&mut self, times: u64, bytes: f64, gap_ns: Option<f64>) {
+        for (row, answer) in QUERIES.iter().zip(&mut self.answers) {
+            if let (Asks::Quantiles(quantity), Some(Sketch::Quantiles(quantiles))) = (&row.asks, answer)
+                && let Some(value) = (quantity.of)(bytes, gap_ns)
+            {
+                (0..times).for_each(|_| quantiles.update(value));
+            }
         }
     }
 
-    fn add_spread(&mut self, sources: &[Item<5>], chunk: &[Evicted<5>], keys: &Keys) {
-        let Some(spread) = &mut self.spread else { return };
-        sources.iter().for_each(|source| spread.prefetch(source.hash));
-        for (source, one) in sources.iter().zip(chunk) {
-            spread.update(source, keys.hash.hash(&keys.pair(&one.item.key)));
-        }
-    }
-
-    /// Adds what other sketches have counted. If there is anything to add, a part that either side lacks is
-    /// dropped.
+    /// Adds what other sketches have counted. If there is anything to add, what either side lacks is dropped.
     pub(crate) fn merge(&mut self, other: &Sketches) -> Result<(), MergeError> {
         if other.totals.is_empty() {
             return Ok(());
@@ -231,38 +237,19 @@ impl Sketches {
             if self.totals.is_empty() { one.clone_from(other) } else { one.merge(other) }
         }
         self.totals.merge(&other.totals);
-        for (one, other) in self.tops.iter_mut().zip(&other.tops) {
-            join(one, other.as_ref(), TopCounts::merge)?;
+        for (one, other) in self.answers.iter_mut().zip(&other.answers) {
+            match (one.as_mut(), other) {
+                (Some(one), Some(other)) => one.merge(other)?,
+                (Some(_), None) | (None, _) => *one = None,
+            }
         }
-        join(&mut self.sizes, other.sizes.as_ref(), Mrac::merge)?;
-        join(&mut self.spread, other.spread.as_ref(), SpreadSketch::merge)?;
-        join(&mut self.packet_bytes, other.packet_bytes.as_ref(), Quantiles::merge)?;
-        join(&mut self.inter_arrival, other.inter_arrival.as_ref(), Quantiles::merge)
+        Ok(())
     }
 
     /// Forgets everything.
     pub(crate) fn clear(&mut self) {
         self.totals = Totals::new();
         self.distinct = Default::default();
-        self.tops.iter_mut().flatten().for_each(TopCounts::clear);
-        self.sizes.iter_mut().for_each(Mrac::clear);
-        self.spread.iter_mut().for_each(SpreadSketch::clear);
-        self.packet_bytes.iter_mut().for_each(|one| *one = Quantiles::default());
-        self.inter_arrival.iter_mut().for_each(|one| *one = Quantiles::default());
-    }
-}
-
-/// Merges where both exist.
-fn join<T>(
-    one: &mut Option<T>,
-    other: Option<&T>,
-    merge: impl Fn(&mut T, &T) -> Result<(), MergeError>,
-) -> Result<(), MergeError> {
-    match (one.as_mut(), other) {
-        (Some(one), Some(other)) => merge(one, other),
-        _ => {
-            *one = None;
-            Ok(())
-        }
+        self.answers.iter_mut().flatten().for_each(Sketch::clear);
     }
 }

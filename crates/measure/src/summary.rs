@@ -5,12 +5,13 @@
 //! steps of KLL for a single packet, and occasionally the updates of an eviction.
 
 use crate::file::Unlike;
-use crate::keys::{Keys, TOPS};
+use crate::keys::Keys;
+use crate::queries::{COUNT, Query, tops};
 use crate::record::FlowRecord;
 use crate::report::{Interval, Report};
 use crate::reporting::Reporting;
-use crate::settings::{AGGREGATOR_BYTES, Part, Settings};
-use crate::sketches::Sketches;
+use crate::settings::{AGGREGATOR_BYTES, Settings};
+use crate::sketches::{Sketch, Sketches};
 use crate::truth::Truth;
 use std::borrow::Cow;
 use weir_sketch::{Aggregator, BATCH, Evicted, Gate, Policy, Seed, TopCounts, Update};
@@ -28,15 +29,15 @@ pub struct Summary {
     pub(crate) settings: Settings,
     pub(crate) seed: Seed,
     pub(crate) keys: Keys,
-    pub(crate) kept: Vec<Part>,
-    pub(crate) shed: Vec<Part>,
+    pub(crate) kept: Vec<Query>,
+    pub(crate) shed: Vec<Query>,
     aggregator: Aggregator<5>,
     updates: Vec<Update<5>>,
     evicted: Vec<Evicted<5>>,
     interval: Sketches,
     pub(crate) all: Sketches,
     /// The top lists of the previous interval.
-    before: Option<[Option<TopCounts<5>>; TOPS.len()]>,
+    before: Option<[Option<Sketch>; COUNT]>,
     truth: Option<Truth>,
     /// When the last packet arrived, in ns.
     last_ns: Option<u64>,
@@ -144,14 +145,7 @@ impl Summary {
         } else {
             gap_ns.map(|gap| gap as f64)
         };
-        for _ in 0..times {
-            if let Some(quantiles) = &mut self.interval.packet_bytes {
-                quantiles.update(size);
-            }
-            if let (Some(quantiles), Some(gap)) = (&mut self.interval.inter_arrival, gap) {
-                quantiles.update(gap);
-            }
-        }
+        self.interval.add_packet(times, size, gap);
     }
 
     /// Passes the collected updates to the aggregator, and its evictions to the sketches.
@@ -190,12 +184,12 @@ impl Summary {
             report.changes = self.reporting(&self.interval).changes(before);
         }
         self.all.merge(&self.interval).expect("both were made the same way");
-        let before = self.before.get_or_insert_with(|| std::array::from_fn(|_| None));
-        for (place, before) in before.iter_mut().enumerate().take(crate::keys::DESTINATIONS + 1) {
-            std::mem::swap(before, &mut self.interval.tops[place]);
-            if self.interval.tops[place].is_none() {
-                self.interval.tops[place] =
-                    self.all.tops[place].as_ref().map(|top| TopCounts::new(top.capacity()));
+        let before = self.before.get_or_insert([const { None }; COUNT]);
+        for (place, ..) in tops().filter(|(.., top)| top.has_changes) {
+            std::mem::swap(&mut before[place], &mut self.interval.answers[place]);
+            if self.interval.answers[place].is_none() {
+                let new = self.all.top(place).map(|top| TopCounts::new(top.capacity()));
+                self.interval.answers[place] = new.map(Sketch::Top);
             }
         }
         self.interval.clear();
@@ -230,25 +224,25 @@ impl Summary {
         Reporting { summary: self, sketches, truth: self.truth.as_ref(), is_all: false }
     }
 
-    /// Sheds the next part in the order of [`Part::SHED_ORDER`], for a source that the measurement cannot
+    /// Sheds the next query in the order of [`Query::shed_order`], for a source that the measurement cannot
     /// keep up with. Returns it; `None` when nothing is left to shed.
-    pub fn shed_next(&mut self) -> Option<Part> {
-        let part = (!self.kept.is_empty()).then(|| self.kept.remove(0))?;
-        self.shed_part(part);
-        Some(part)
+    pub fn shed_next(&mut self) -> Option<Query> {
+        let query = (!self.kept.is_empty()).then(|| self.kept.remove(0))?;
+        self.shed_query(query);
+        Some(query)
     }
 
-    pub(crate) fn shed_part(&mut self, part: Part) {
-        self.kept.retain(|one| *one != part);
-        if !self.shed.contains(&part) {
-            self.shed.push(part);
+    pub(crate) fn shed_query(&mut self, query: Query) {
+        self.kept.retain(|one| *one != query);
+        if !self.shed.contains(&query) {
+            self.shed.push(query);
         }
-        self.interval.shed(part);
-        self.all.shed(part);
+        self.interval.shed(query);
+        self.all.shed(query);
     }
 
-    /// Adds what another measurement with an equal seed and equal keys has counted. Parts that either lacks
-    /// are shed. The other's intervals are not kept separate.
+    /// Adds what another measurement with an equal seed and equal keys has counted. Queries that either
+    /// lacks are shed. The other's intervals are not kept separate.
     ///
     /// # Errors
     /// They cannot be merged.
@@ -263,9 +257,9 @@ impl Summary {
         }
         other.gather();
         self.gather();
-        for part in Part::SHED_ORDER {
-            if self.kept.contains(&part) && !other.kept.contains(&part) {
-                self.shed_part(part);
+        for query in self.kept.clone() {
+            if !other.kept.contains(&query) {
+                self.shed_query(query);
             }
         }
         self.all.merge(&other.all).expect("seeds and sizes are equal");

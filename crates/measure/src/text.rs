@@ -1,7 +1,10 @@
 //! Reports for terminals with 100 columns.
 
+use crate::queries::{Asks, QUERIES, Quantity};
 use crate::recording::Measured;
-use crate::report::{ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow};
+use crate::report::{
+    Answer, ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow,
+};
 use std::fmt::Write;
 
 /// Characters of a key; longer ones (IPv6 flows) get a line of their own.
@@ -34,7 +37,7 @@ fn scaled(number: f64, unit: &str) -> String {
 }
 
 /// Formats a duration.
-fn lasted(ns: f64) -> String {
+pub(crate) fn lasted(ns: f64) -> String {
     match ns {
         ns if ns >= 1e9 => format!("{:.3} s", ns / 1e9),
         ns if ns >= 1e6 => format!("{:.3} ms", ns / 1e6),
@@ -43,7 +46,7 @@ fn lasted(ns: f64) -> String {
     }
 }
 
-fn whole(number: f64) -> String {
+pub(crate) fn whole(number: f64) -> String {
     grouped(number.round().max(0.0) as u64)
 }
 
@@ -80,22 +83,19 @@ impl Report {
     #[must_use]
     pub fn text(&self, rows: usize) -> String {
         let mut text = self.head();
-        let lists = [
-            ("flows", &self.top_flows),
-            ("sources", &self.top_sources),
-            ("destinations", &self.top_destinations),
-            ("source ports", &self.top_source_ports),
-            ("destination ports", &self.top_destination_ports),
-        ];
-        for (what, list) in lists {
-            if let Some(list) = list.as_ref().filter(|list| !list.rows.is_empty()) {
-                top_text(&mut text, what, list, self.packets, rows);
+        for (row, answer) in QUERIES.iter().zip(&self.answers.0) {
+            match (&row.asks, answer) {
+                (Asks::Top(top), Some(Answer::Top(list))) if !list.rows.is_empty() => {
+                    top_text(&mut text, top.one, list, self.packets, rows);
+                }
+                (_, Some(Answer::Sizes(sizes))) => sizes_text(&mut text, sizes),
+                (_, Some(Answer::Spreaders(spreaders))) => spreaders_text(&mut text, spreaders, rows),
+                (Asks::Quantiles(quantity), Some(Answer::Quantiles(rows))) => {
+                    quantiles_text(&mut text, quantity, rows);
+                }
+                (_, Some(Answer::Top(_) | Answer::Quantiles(_)) | None) => (),
             }
         }
-        sizes_text(&mut text, self.flow_sizes.as_deref().unwrap_or_default());
-        spreaders_text(&mut text, self.spreaders.as_deref().unwrap_or_default(), rows);
-        quantiles_text(&mut text, "packet bytes", self.packet_bytes.as_deref(), whole);
-        quantiles_text(&mut text, "between packets", self.inter_arrival_ns.as_deref(), lasted);
         text
     }
 
@@ -123,7 +123,7 @@ impl Report {
             let _ = writeln!(text, "  time went backwards at {} packets", grouped(self.backwards));
         }
         if !self.shed.is_empty() {
-            let words: Vec<&str> = self.shed.iter().map(|part| part.word()).collect();
+            let words: Vec<&str> = self.shed.iter().map(|query| query.word()).collect();
             let _ = writeln!(text, "  omitted for lack of memory or time: {}", words.join(", "));
         }
         if let Some(why) = &self.exact_ended {
@@ -133,8 +133,8 @@ impl Report {
     }
 }
 
-fn top_text(text: &mut String, what: &str, list: &TopList, packets: u64, rows: usize) {
-    let _ = write!(text, "\nTop {what}");
+fn top_text(text: &mut String, one: &str, list: &TopList, packets: u64, rows: usize) {
+    let _ = write!(text, "\nTop {one}s");
     if let Some(entropy) = &list.entropy {
         let _ = write!(text, ", entropy {:.2} bits", entropy.estimate);
         if entropy.high - entropy.low >= 0.01 {
@@ -204,16 +204,13 @@ fn spreaders_text(text: &mut String, spreaders: &[SpreaderRow], rows: usize) {
     }
 }
 
-fn quantiles_text(
-    text: &mut String,
-    what: &str,
-    rows: Option<&[QuantileRow]>,
-    value: impl Fn(f64) -> String,
-) {
-    let Some(rows) = rows.filter(|rows| !rows.is_empty()) else { return };
-    let _ = write!(text, "\nQuantiles of {what}:");
+fn quantiles_text(text: &mut String, quantity: &Quantity, rows: &[QuantileRow]) {
+    if rows.is_empty() {
+        return;
+    }
+    let _ = write!(text, "\nQuantiles of {}:", quantity.title);
     for row in rows {
-        let _ = write!(text, "  {:.0} % {}", row.share * 100.0, value(row.value.estimate));
+        let _ = write!(text, "  {:.0} % {}", row.share * 100.0, (quantity.text)(row.value.estimate));
     }
     text.push('\n');
 }

@@ -7,7 +7,7 @@
 use super::exports::Exports;
 use super::names::Named;
 use crate::export::{End, Given};
-use crate::{FlowRecord, Part, Seed, Summary};
+use crate::{FlowRecord, Query, Seed, Summary};
 use crate::{HISTORY, MeasurePublisher, Measurement, MeasurementReport, Sum};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -240,7 +240,7 @@ impl Measuring {
     }
 
     /// Gives up the next part. Returns its name and the part.
-    pub fn shed(&mut self) -> Option<(String, Part)> {
+    pub fn shed(&mut self) -> Option<(String, Query)> {
         let part = self.summary.shed_next()?;
         self.snapshot.shed.push(part);
         self.changed = true;

@@ -3,11 +3,11 @@
 //! their own. Processing deltas costs the workers nothing.
 //!
 //! Promises: neither a worker nor the main thread ever waits for a measurement. If deltas arrive faster than
-//! they are measured, measurements give up parts, one at a time, in the order of [`Part::SHED_ORDER`]; exact
+//! they are measured, measurements give up parts, one at a time, in the order of [`Query::shed_order`]; exact
 //! totals and the numbers of flows, sources and destinations stay. A part that was given up returns with the
 //! next change of the measurement's configuration. At the end, everything that was delivered is measured.
 //!
-//! [`Part::SHED_ORDER`]: crate::Part::SHED_ORDER
+//! [`Query::shed_order`]: crate::Query::shed_order
 
 mod exporter;
 mod exports;

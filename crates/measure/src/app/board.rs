@@ -1,6 +1,6 @@
 //! The running app: answers from what the collector has published.
 
-use crate::{Part, Report};
+use crate::{Query, Report};
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -33,7 +33,7 @@ pub struct MeasurementReport {
     /// at its end.
     pub spanning: u64,
     /// What was shed, because the collector could not keep up or lacked memory.
-    pub shed: Vec<Part>,
+    pub shed: Vec<Query>,
     /// The export by IPFIX.
     pub ipfix: Option<Export>,
     /// The export to Parquet files; what counts as sent is in complete files.
@@ -61,7 +61,8 @@ impl Sum {
     pub fn of(report: &Report) -> Sum {
         let Report { start_ns, packets, bytes, .. } = *report;
         let distinct = [report.flows, report.sources, report.destinations].map(|one| one.estimate);
-        let entropy = report.top_flows.as_ref().and_then(|top| top.entropy).map(|entropy| entropy.estimate);
+        let entropy =
+            report.answers.list("top_flows").and_then(|top| top.entropy).map(|entropy| entropy.estimate);
         Sum { start_ns, packets, bytes, distinct, entropy }
     }
 }

@@ -1,7 +1,8 @@
 //! The page of measurements in `weir top`: what the last interval consisted of. Its numbers are those of the
 //! interval rather than of the time between two answers, so none is shown as a rate.
 
-use super::text::{TOPS, estimated, number, word};
+use super::text::{estimated, number, word};
+use crate::queries::tops;
 use serde_json::{Value, json};
 use weir_app::page::{Column, Holds, Page, Part, Table, column, items};
 
@@ -16,7 +17,7 @@ const TOP: &[Column] = &[
     column("packets overcounted, at most", "bound", Holds::Number),
 ];
 
-/// How many top lists are shown, of the first of [`TOPS`]: ports say little where there are few addresses.
+/// How many top lists are shown, of the first of the table: ports say little where there are few addresses.
 const LISTS: usize = 3;
 
 fn parts(answer: &Value) -> Vec<Part> {
@@ -27,7 +28,7 @@ fn parts(answer: &Value) -> Vec<Part> {
 fn one(measurement: &Value) -> Vec<Part> {
     let mut parts = vec![Part::Facts(facts(measurement))];
     let last = &measurement["last"];
-    for (field, what) in TOPS.iter().take(LISTS) {
+    for (_, list, top) in tops().take(LISTS) {
         let all = number(&last["packets"]).max(1.0);
         let row = |row: &Value| {
             let of_all = format!("{:.1} %", 100.0 * number(&row["packets"]) / all);
@@ -36,9 +37,9 @@ fn one(measurement: &Value) -> Vec<Part> {
                 "bound": row["bound"],
             })
         };
-        let rows: Vec<Value> = items(&last[*field]["rows"]).iter().map(row).collect();
+        let rows: Vec<Value> = items(&last[list.field]["rows"]).iter().map(row).collect();
         if !rows.is_empty() {
-            let title = format!("top {what}s of {}", word(&measurement["name"]));
+            let title = format!("top {}s of {}", top.one, word(&measurement["name"]));
             parts.push(Part::Table(Table { title, columns: TOP, rows }));
         }
     }

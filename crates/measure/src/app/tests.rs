@@ -2,7 +2,7 @@
 
 use super::board::Measure;
 use super::{Export, MeasurePublisher, Sum, text};
-use crate::{FlowRecord, Part, Report, Seed, Settings, Summary};
+use crate::{FlowRecord, Query, Report, Seed, Settings, Summary};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use weir_app::{Action, App, Event, RequestId};
@@ -35,7 +35,7 @@ fn snapshot(board: &MeasurePublisher) {
     let mut snapshot = board.look();
     snapshot.history.push_back(Sum::of(&report));
     (snapshot.records, snapshot.intervals, snapshot.late) = ([2, 42, 4200], 1, 5);
-    snapshot.shed = vec![Part::Spreaders];
+    snapshot.shed = vec![Query::SPREADERS];
     snapshot.ipfix = Some(Export { sent: 1, lost: 1, works: false });
     snapshot.interval = Some(Arc::new(report));
 }

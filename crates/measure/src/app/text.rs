@@ -1,17 +1,9 @@
 //! What `weir show measure` prints.
 
+use crate::queries::{Top, tops};
 use serde_json::Value;
 use std::fmt::Write;
 use weir_app::shown::seconds;
-
-/// Top lists: the field of a report, and the kind of its keys.
-pub(super) const TOPS: [(&str, &str); 5] = [
-    ("top_flows", "flow"),
-    ("top_sources", "source"),
-    ("top_destinations", "destination"),
-    ("top_source_ports", "source port"),
-    ("top_destination_ports", "destination port"),
-];
 
 /// The last interval of a measurement.
 pub fn interval(answer: &Value) -> String {
@@ -29,13 +21,13 @@ pub fn interval(answer: &Value) -> String {
     for name in ["flows", "sources", "destinations"] {
         let _ = writeln!(text, "  {name:<22} {}", estimated(&last[name]));
     }
-    for (field, what) in TOPS {
-        let entropy = &last[field]["entropy"];
+    for (_, row, Top { one, .. }) in tops() {
+        let entropy = &last[row.field]["entropy"];
         if !entropy.is_null() {
-            let _ = writeln!(text, "  {:<22} {}", format!("entropy by {what}"), estimated(entropy));
+            let _ = writeln!(text, "  {:<22} {}", format!("entropy by {one}"), estimated(entropy));
         }
     }
-    TOPS.iter().for_each(|(field, what)| top(&mut text, &last[*field], what));
+    tops().for_each(|(_, row, list)| top(&mut text, &last[row.field], list.one));
     spreaders(&mut text, &last["spreaders"]);
     changes(&mut text, &last["changes"]);
     text

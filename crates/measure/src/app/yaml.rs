@@ -3,7 +3,7 @@
 use super::board::Measure;
 use super::{Ipfix, MeasurePublisher, Measurement, OfOverlay, Parquet};
 use crate::export::NO_PARQUET;
-use crate::{Part, Settings};
+use crate::{Query, Settings};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,7 +200,7 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         top,
         interval_top: top,
         memory: section.number("memory", scope.report).unwrap_or_default() as usize,
-        parts: parts(),
+        queries: queries(),
         ..Settings::default()
     };
     let ipfix = section.get("ipfix").and_then(|node| ipfix(node, scope.report));
@@ -239,9 +239,8 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
 }
 
 /// What flow deltas can provide: nothing that depends on single packets.
-fn parts() -> Vec<Part> {
-    let of_packets = [Part::PacketBytes, Part::InterArrival];
-    Part::SHED_ORDER.into_iter().filter(|part| !of_packets.contains(part)).collect()
+fn queries() -> Vec<Query> {
+    Query::all().filter(|query| !query.is_about_packets()).collect()
 }
 
 /// The place of a measurement.

@@ -1,10 +1,14 @@
 //! A measurement against exact counts, on streams of many shapes.
 
-use crate::{FlowRecord, KeyKind, Part, Report, Seed, Settings, Summary};
+use crate::queries::tops;
+use crate::sketches::Sketch;
+use crate::{Answer, FlowRecord, KeyKind, Query, Report, Seed, Settings, Summary};
 use proptest::prelude::*;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use weir_packet::random::Random;
 use weir_packet::{FlowKey, Observed};
-use weir_sketch::traffic::{Random, Zipf};
+use weir_sketch::traffic::Zipf;
+use weir_sketch::{Mrac, SpreadSketch};
 
 const SEED: Seed = Seed::new([11, 12]);
 
@@ -45,14 +49,12 @@ fn small() -> Settings {
 /// Checks that everything with a certain bound is within it. Returns how many of the other estimates miss,
 /// and their number.
 fn check(report: &Report) -> (u64, u64) {
-    let lists = [
-        &report.top_flows,
-        &report.top_sources,
-        &report.top_destinations,
-        &report.top_source_ports,
-        &report.top_destination_ports,
-    ];
-    for list in lists.into_iter().flatten() {
+    let lists = || tops().filter_map(|(_, row, _)| report.answers.list(row.field));
+    let spreaders = match report.answers.get("spreaders") {
+        Some(Answer::Spreaders(rows)) => rows.as_slice(),
+        _ => &[],
+    };
+    for list in lists() {
         for row in &list.rows {
             let (packets, bytes) = (row.exact_packets.unwrap(), row.exact_bytes.unwrap());
             assert!(row.packets - row.bound <= packets && packets <= row.packets, "{row:?}");
@@ -60,8 +62,8 @@ fn check(report: &Report) -> (u64, u64) {
         }
     }
     assert!(report.changes.iter().all(|row| !row.change.misses()), "{:?}", report.changes);
-    let entropies = lists.into_iter().flatten().filter_map(|list| list.entropy.as_ref());
-    let spreads = report.spreaders.iter().flatten().map(|row| &row.destinations);
+    let entropies = lists().filter_map(|list| list.entropy.as_ref());
+    let spreads = spreaders.iter().map(|row| &row.destinations);
     let numbers = [&report.flows, &report.sources, &report.destinations];
     let all: Vec<_> = numbers.into_iter().chain(entropies).chain(spreads).collect();
     (all.iter().filter(|one| one.misses()).count() as u64, all.len() as u64)
@@ -92,7 +94,7 @@ fn estimates_are_within_their_bounds_in_intervals_and_in_all() {
         assert_eq!((report.unflowed[0].packets, report.unflowed[0].bytes), (12, 720));
         let (missing, all) = check(&report);
         (missed, expected) = (missed + missing, expected + all);
-        let quantiles = report.packet_bytes.unwrap();
+        let Some(Answer::Quantiles(quantiles)) = report.answers.get("packet_bytes") else { panic!() };
         assert!(quantiles[0].value.estimate >= 60.0 && quantiles[6].value.estimate <= 1500.0);
     }
     // Bounds of 99.7 and of 95 percent.
@@ -101,25 +103,26 @@ fn estimates_are_within_their_bounds_in_intervals_and_in_all() {
 
 #[test]
 fn what_does_not_fit_is_shed_in_order_and_said() {
-    let all = Settings::default();
+    let (all, order) = (Settings::default(), Query::shed_order());
     assert_eq!(all.fit().1, []);
-    for count in 0..=Part::SHED_ORDER.len() {
-        let memory = all.bytes_of(&Part::SHED_ORDER[count..]);
+    for count in 0..=order.len() {
+        let memory = all.bytes_of(&order[count..]);
         let settings = Settings { memory, ..Settings::default() };
         let mut summary = Summary::new(&settings, SEED);
         records(100, 1.0, 500, 1).iter().for_each(|record| summary.add(record));
         let report = summary.report();
-        assert_eq!(report.shed, Part::SHED_ORDER[..count]);
-        assert_eq!(report.spreaders.is_none(), count >= 1);
-        assert_eq!(report.top_flows.is_none(), count == Part::SHED_ORDER.len());
+        assert_eq!(report.shed, order[..count]);
+        assert_eq!(report.answers.get("spreaders").is_none(), count >= 1);
+        assert_eq!(report.answers.list("top_flows").is_none(), count == order.len());
         assert!(report.packets >= 500 && report.memory == memory);
     }
     let mut summary = Summary::new(&all, SEED);
-    assert_eq!(summary.shed_next(), Some(Part::Spreaders));
+    assert_eq!(summary.shed_next(), Some(Query::SPREADERS));
     records(100, 1.0, 500, 1).iter().for_each(|record| summary.add(record));
-    assert_eq!((summary.close(0, 1).shed, summary.report().spreaders), (vec![Part::Spreaders], None));
+    assert_eq!(summary.close(0, 1).shed, [Query::SPREADERS]);
+    assert_eq!(summary.report().answers.get("spreaders"), None);
     while summary.shed_next().is_some() {}
-    assert_eq!(summary.report().shed.len(), Part::SHED_ORDER.len());
+    assert_eq!(summary.report().shed.len(), order.len());
 }
 
 #[test]
@@ -179,11 +182,11 @@ proptest! {
         one.close(0, 1);
         other.close(0, 1);
         one.merge(other).unwrap();
-        prop_assert_eq!(&one.all.sizes, &whole.all.sizes);
-        prop_assert_eq!(&one.all.spread, &whole.all.spread);
+        prop_assert_eq!(linear(&one), linear(&whole));
         prop_assert_eq!(one.all.totals.flowed, whole.all.totals.flowed);
         prop_assert_eq!(one.all.totals.span_ns, whole.all.totals.span_ns);
-        for (one, whole) in one.all.tops.iter().flatten().zip(whole.all.tops.iter().flatten()) {
+        for (place, ..) in tops() {
+            let (Some(one), Some(whole)) = (one.all.top(place), whole.all.top(place)) else { panic!() };
             prop_assert_eq!(one.total(), whole.total());
             for row in whole.iter() {
                 let merged = one.get(&weir_sketch::KeyHash::new(&SEED).item(row.key)).packets();
@@ -203,6 +206,19 @@ fn measurements_of_other_seeds_or_settings_are_not_merged() {
     assert!(summary.merge(Summary::new(&Settings { top: 3, ..small() }, SEED)).is_ok());
 }
 
+/// What does not depend on the order of records.
+fn linear(summary: &Summary) -> (Vec<&Mrac>, Vec<&SpreadSketch<5>>) {
+    let (mut sizes, mut spreads) = (Vec::new(), Vec::new());
+    for sketch in summary.all.answers.iter().flatten() {
+        match sketch {
+            Sketch::Sizes(one) => sizes.push(one),
+            Sketch::Spread(one) => spreads.push(one),
+            Sketch::Top(_) | Sketch::Quantiles(_) => (),
+        }
+    }
+    (sizes, spreads)
+}
+
 fn saved(summary: &mut Summary) -> Vec<u8> {
     let mut bytes = Vec::new();
     summary.write(&mut bytes).unwrap();
@@ -212,19 +228,20 @@ fn saved(summary: &mut Summary) -> Vec<u8> {
 #[test]
 fn what_is_saved_is_read_again() {
     for settings in
-        [small(), Settings { memory: 6 << 20, keys: 64, ..small() }, Settings { parts: vec![], ..small() }]
+        [small(), Settings { memory: 6 << 20, keys: 64, ..small() }, Settings { queries: vec![], ..small() }]
     {
         let mut summary = Summary::new(&Settings { exact_memory: 0, ..settings }, SEED);
         records(5000, 1.0, 20_000, 3).iter().for_each(|record| summary.add(record));
         summary.add_unflowed("arp", 3, 180, 5);
         let bytes = saved(&mut summary);
         let mut read = Summary::read(&bytes[..]).unwrap();
-        let (sizes, spread) = (&read.all.sizes, &read.all.spread);
-        assert!((sizes, spread) == (&summary.all.sizes, &summary.all.spread));
+        assert!(linear(&read) == linear(&summary));
         let (one, other) = (summary.report(), read.report());
         assert_eq!(one.top, other.top);
-        assert_eq!((one.flows, one.flow_sizes, one.packets), (other.flows, other.flow_sizes, other.packets));
-        assert_eq!((one.spreaders, one.packet_bytes), (other.spreaders, other.packet_bytes));
+        assert_eq!((one.flows, one.packets), (other.flows, other.packets));
+        for field in ["flow_sizes", "spreaders", "packet_bytes"] {
+            assert_eq!(one.answers.get(field), other.answers.get(field));
+        }
         assert_eq!(one.unflowed, other.unflowed);
         read.merge(summary).unwrap();
         assert_eq!(read.report().packets, 2 * other.packets);
