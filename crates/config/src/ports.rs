@@ -156,6 +156,13 @@ pub struct Fault {
 }
 
 impl PortConfig {
+    /// Creates a port of a kind, of which nothing else is known or configured.
+    #[must_use]
+    pub fn new(name: impl Into<String>, kind: PortKind) -> PortConfig {
+        let name = name.into();
+        PortConfig { name, kind, nic: None, mac: None, mac_configured: false, fault: None, trace: None }
+    }
+
     /// Returns the MTU of its interface, in bytes; `None` if unknown.
     #[must_use]
     pub fn mtu(&self) -> Option<u16> {

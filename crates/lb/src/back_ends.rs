@@ -195,19 +195,7 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
                 format!("two back ends are called `{name}`"),
             );
         }
-        back_ends.extend(mac.map(|mac| BackEnd {
-            name,
-            mac,
-            resolve: None,
-            mode: Mode::L2,
-            out: None,
-            vlan: None,
-            server_id: None,
-            weight: 1,
-            state: State::Up,
-            address: None,
-            origin: Default::default(),
-        }));
+        back_ends.extend(mac.map(|mac| BackEnd::new(name, mac)));
     }
     if back_ends.is_empty() && report.errors() == 0 {
         report.error(node.span, "there are no back ends");

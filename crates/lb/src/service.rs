@@ -8,6 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 use weir_config::attachment::Attachment;
+use weir_config::sets::default_size;
 use weir_program::{
     Affinity, Fill, FlowState, Forward, NatPoolId, NewFlows, Origin, PortId, QuicConfig, ServerId, Timeouts,
 };
@@ -230,6 +231,24 @@ pub struct BackEnd {
 }
 
 impl BackEnd {
+    /// Creates a back end that gets its packets unchanged, under this MAC address.
+    #[must_use]
+    pub fn new(name: impl Into<String>, mac: [u8; 6]) -> BackEnd {
+        BackEnd {
+            name: name.into(),
+            mac,
+            resolve: None,
+            mode: Mode::L2,
+            out: None,
+            vlan: None,
+            server_id: None,
+            weight: 1,
+            state: State::Up,
+            address: None,
+            origin: Origin::default(),
+        }
+    }
+
     /// Returns the address by which other systems know it, which is the one that packets are sent to by
     /// default.
     #[must_use]
@@ -407,6 +426,38 @@ pub fn timeouts(answers_pass: bool) -> Timeouts {
 }
 
 impl Service {
+    /// Creates a service whose flows are assigned by their 5-tuple and kept, with the defaults of the
+    /// configuration for everything else. It has no ports.
+    #[must_use]
+    pub fn new(name: impl Into<String>, address: Address, back_ends: Arc<[BackEnd]>) -> Service {
+        Service {
+            name: name.into(),
+            ports: Vec::new(),
+            out: None,
+            addresses: vec![address],
+            by: By::FiveTuple,
+            stateless: false,
+            timeouts: timeouts(false),
+            resets_idle: false,
+            fill: Fill::Maglev,
+            new_flows: NewFlows::Hash,
+            affinity: None,
+            quic: None,
+            size: default_size(Fill::Maglev, Some(1), back_ends.len()),
+            back_ends,
+            source_mac: SourceMac::Auto,
+            source: (None, None),
+            nat_pool: None,
+            mtu: MTU,
+            limited: false,
+            mss: None,
+            announce: Announce::default(),
+            announce_vlans: vec![0],
+            icmp_echo: IcmpEcho::default(),
+            origin: Origin::default(),
+        }
+    }
+
     /// Returns where a back end is; `None` means through the port on which a packet arrived.
     #[must_use]
     pub fn way<'a>(&'a self, back_end: &'a BackEnd) -> Option<&'a Attachment> {

@@ -18,13 +18,12 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use weir_config::attachment::{Attachment, Attachments};
 use weir_config::ports::{PortConfig, PortKind};
-use weir_config::sets::default_size;
 use weir_lab::spread::Spread;
-use weir_lb::{Address, BackEnd, By, Lb, MTU, Mode, Service, SourceMac, State, timeouts};
+use weir_lb::{Address, BackEnd, Lb, Mode, Service};
 use weir_packet::PROTOCOL_UDP;
 use weir_port::UdpFlow;
 use weir_program::builder::ProgramBuilder;
-use weir_program::{Fill, NewFlows, Origin, PortId, Program};
+use weir_program::{Origin, PortId, Program};
 
 pub use change::{Probe, probe};
 
@@ -282,64 +281,26 @@ fn program(setting: &Setting) -> Program {
 /// A memory port. Frames of the bench are addressed to the first one.
 fn attachment(id: PortId, name: &str) -> Attachment {
     let mac = Some([2, 0, 0, 0, 0, 2 + id.0 as u8]);
-    let kind = PortKind::Mem;
-    let port = PortConfig {
-        name: name.to_string(),
-        kind,
-        nic: None,
-        mac,
-        mac_configured: true,
-        fault: None,
-        trace: None,
-    };
+    let port = PortConfig { mac, mac_configured: true, ..PortConfig::new(name, PortKind::Mem) };
     Attachment::port(id, &port, Origin::default())
 }
 
 fn back_end(at: u16, ipip: bool) -> BackEnd {
     let [high, low] = at.to_be_bytes();
     let address = Ipv4Addr::new(10, 9, high, low);
-    BackEnd {
-        name: format!("b{at}"),
-        mac: [2, 0, 0, 1, high, low],
-        resolve: None,
-        mode: if ipip { Mode::Ipip(address.into()) } else { Mode::L2 },
-        out: None,
-        vlan: None,
-        server_id: None,
-        weight: 1,
-        state: State::Up,
-        address: None,
-        origin: Origin::default(),
-    }
+    let mode = if ipip { Mode::Ipip(address.into()) } else { Mode::L2 };
+    BackEnd { mode, ..BackEnd::new(format!("b{at}"), [2, 0, 0, 1, high, low]) }
 }
 
 fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc<[BackEnd]>) -> Service {
     let vip = Ipv4Addr::from_bits(VIP + at).into();
+    let address = Address { vip, prefix: 32, protocol: PROTOCOL_UDP, ports: (PORT, PORT) };
     Service {
-        name: format!("s{at}"),
         ports: vec![PortId(0)],
         out: out.cloned(),
-        addresses: vec![Address { vip, prefix: 32, protocol: PROTOCOL_UDP, ports: (PORT, PORT) }],
-        by: By::FiveTuple,
         stateless: setting.stateless,
-        timeouts: timeouts(false),
-        resets_idle: false,
-        fill: Fill::Maglev,
-        new_flows: NewFlows::Hash,
-        affinity: None,
-        quic: None,
-        size: default_size(Fill::Maglev, Some(1), back_ends.len()),
-        back_ends: Arc::clone(back_ends),
-        source_mac: SourceMac::Auto,
         source: (Some((Ipv4Addr::new(10, 9, 255, 254), 0)), None),
-        nat_pool: None,
-        mtu: MTU,
-        limited: false,
-        mss: None,
-        announce: Default::default(),
-        announce_vlans: vec![0],
-        icmp_echo: Default::default(),
-        origin: Origin::default(),
+        ..Service::new(format!("s{at}"), address, Arc::clone(back_ends))
     }
 }
 

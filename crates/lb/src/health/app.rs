@@ -17,8 +17,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use weir_app::check::{CheckId, Outcome, Via};
 use weir_app::neighbour::{Found, Hop};
-use weir_app::random::Random;
 use weir_app::{Action, App, Event, Level, RequestId, Sample};
+use weir_packet::random::Random;
 use weir_program::change::Change;
 use weir_program::{GroupId, PortId, Program};
 

@@ -2,7 +2,7 @@
 
 use super::weights::RAMP;
 use weir_app::check::Outcome;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 /// How long past its timeout to wait for a check. Every check gets an outcome from its executor, so a check
 /// without one by then could not be carried out.

@@ -20,13 +20,9 @@ fn tcp(name: &str) -> Service {
 
 fn ports_of(kind: &PortKind) -> [PortConfig; 2] {
     [0, 1].map(|at| PortConfig {
-        name: format!("p{at}"),
-        kind: kind.clone(),
         mac: Some(OURS),
         mac_configured: true,
-        nic: None,
-        fault: None,
-        trace: None,
+        ..PortConfig::new(format!("p{at}"), kind.clone())
     })
 }
 

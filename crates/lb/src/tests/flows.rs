@@ -6,6 +6,7 @@
 use super::*;
 use proptest::prelude::*;
 use weir_engine::batch::Engine;
+use weir_packet::random::Random;
 use weir_packet::{Batch, Pools, TableHash};
 use weir_program::buckets::GroupTables;
 use weir_program::change::Change;
@@ -234,15 +235,12 @@ struct Fleet {
     /// The number of the change in which each of them last lost its flows.
     lost: [u32; BACK_ENDS],
     flows: u32,
-    random: u64,
+    random: Random,
 }
 
 impl Fleet {
     fn below(&mut self, limit: u32) -> u32 {
-        // An LCG by Knuth, of which the upper bits are used.
-        self.random =
-            self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        ((self.random >> 33) % u64::from(limit)) as u32
+        self.random.drawn(limit)
     }
 
     fn program(&self, states: &[State]) -> Program {
@@ -285,7 +283,7 @@ impl Fleet {
 fn ten_thousand_random_changes_move_no_flow_that_had_a_live_back_end() {
     let flows = std::env::var("WEIR_FLOWS").ok().map_or(20_000, |text| text.parse().expect("a number"));
     let (states, weights) = ([State::Up; BACK_ENDS], [1; BACK_ENDS]);
-    let mut fleet = Fleet { states, weights, lost: [0; BACK_ENDS], flows, random: 7 };
+    let mut fleet = Fleet { states, weights, lost: [0; BACK_ENDS], flows, random: Random::new(7) };
     let full = fleet.program(&states);
     let (mut rig, places) = (FlowRig::new(&full), Place::find(&full, "dns"));
     let client =

@@ -108,15 +108,7 @@ fn balancer(kind: ServiceKind) -> Lb {
     };
     let back_ends = (0..COUNT).map(|at| (format!("b{at}"), 1, watch(at))).collect();
     let guarded = vec![Guarded { name: "dns".into(), fail: kind.fail, passive: None, back_ends }];
-    let ports = [0, 1].map(|at| PortConfig {
-        name: format!("p{at}"),
-        kind: PortKind::Mem,
-        mac: None,
-        mac_configured: false,
-        nic: None,
-        fault: None,
-        trace: None,
-    });
+    let ports = [0, 1].map(|at| PortConfig::new(format!("p{at}"), PortKind::Mem));
     let neighbours = Neighbours::of(&lb.services, &guarded, &ports);
     lb.health = Health { services: guarded, neighbours, ..Health::default() };
     lb.health.find(&lb.services, &program_of(lb.clone(), true));

@@ -31,19 +31,8 @@ const THEIRS: [u8; 6] = [2, 0, 0, 0, 0, 0xfd];
 const VIP: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 53);
 
 fn back_ends(count: u8) -> Arc<[BackEnd]> {
-    let one = |at| BackEnd {
-        name: format!("b{at}"),
-        mac: [2, 0, 0, 0, 1, at],
-        resolve: None,
-        mode: Mode::L2,
-        out: None,
-        vlan: None,
-        server_id: None,
-        weight: 1,
-        state: State::Up,
-        address: None,
-        origin: Origin(u32::from(at)),
-    };
+    let one =
+        |at| BackEnd { origin: Origin(u32::from(at)), ..BackEnd::new(format!("b{at}"), [2, 0, 0, 0, 1, at]) };
     (0..count).map(one).collect()
 }
 
@@ -66,43 +55,20 @@ fn change(service: &mut Service, change: impl FnOnce(&mut [BackEnd])) {
 
 fn service(name: &str, by: By) -> Service {
     Service {
-        name: name.to_string(),
         ports: vec![PortId(0)],
-        out: None,
-        addresses: vec![address(VIP.into(), 53)],
         by,
-        stateless: false,
-        timeouts: timeouts(false),
-        resets_idle: false,
-        fill: Fill::Maglev,
-        new_flows: NewFlows::Hash,
-        affinity: None,
-        quic: None,
         size: 251,
-        back_ends: back_ends(3),
-        source_mac: SourceMac::Auto,
-        source: (None, None),
-        nat_pool: None,
-        mtu: MTU,
-        limited: false,
-        mss: None,
-        announce: Announce::Auto,
-        announce_vlans: vec![0],
-        icmp_echo: IcmpEcho::Auto,
         origin: Origin(100),
+        ..Service::new(name, address(VIP.into(), 53), back_ends(3))
     }
 }
 
 /// A port with this number and MAC address.
 fn port(at: u16, mac: [u8; 6]) -> Attachment {
     let config = PortConfig {
-        name: format!("p{at}"),
-        kind: PortKind::Mem,
         mac: Some(mac),
         mac_configured: true,
-        nic: None,
-        fault: None,
-        trace: None,
+        ..PortConfig::new(format!("p{at}"), PortKind::Mem)
     };
     Attachment::port(PortId(at), &config, Origin(0))
 }

@@ -27,15 +27,7 @@ fn balancer() -> Lb {
             (back_end.mac, back_end.resolve) = ([0; 6], Some(hop(at).address));
         }
     });
-    let ports = [0, 1].map(|at| PortConfig {
-        name: format!("p{at}"),
-        kind: PortKind::Mem,
-        mac: None,
-        mac_configured: false,
-        nic: None,
-        fault: None,
-        trace: None,
-    });
+    let ports = [0, 1].map(|at| PortConfig::new(format!("p{at}"), PortKind::Mem));
     let back_ends = one.back_ends.iter().map(|one| (one.name.clone(), one.weight, None)).collect();
     let guarded = vec![Guarded { name: "dns".into(), fail: Fail::All, passive: None, back_ends }];
     let neighbours = Neighbours::of(&[one.clone()], &guarded, &ports);

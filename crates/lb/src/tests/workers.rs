@@ -4,6 +4,7 @@
 use super::*;
 use std::collections::HashMap;
 use weir_engine::batch::{Engine, Share};
+use weir_packet::random::Random;
 use weir_packet::{Batch, Pools, TableHash, craft};
 use weir_program::check::owners;
 use weir_program::{NatPool, NatPoolId, NatPrefix};
@@ -200,12 +201,8 @@ fn no_two_flows_become_the_same_and_the_way_back_restores_the_packet() {
     for workers in [1, 2, 4] {
         let mut all = PassingEngines::new(&program, workers);
         let mut taken: HashMap<(u8, Vec<u8>), String> = HashMap::new();
-        let (mut dropped, mut state) = (0, workers as u64);
-        let mut below = |limit: u64| {
-            // An LCG by Knuth, of which the upper bits are used.
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % limit
-        };
+        let (mut dropped, mut random) = (0, Random::new(workers as u64));
+        let mut below = |limit| random.below(limit);
         for _ in 0..3000 {
             let protocol = ["tcp", "udp"][below(2) as usize];
             let (service, client) = (below(3) as usize, format!("192.0.2.{}", 1 + below(4)));

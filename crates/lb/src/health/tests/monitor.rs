@@ -2,7 +2,7 @@
 
 use crate::health::{Monitor, RAMP, ServerState, Step, Times};
 use proptest::prelude::*;
-use weir_app::random::Random;
+use weir_packet::random::Random;
 
 const MS: u64 = 1_000_000;
 

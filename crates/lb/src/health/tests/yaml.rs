@@ -1,58 +1,17 @@
 //! `check`, `address` and `fail` as written in the configuration.
 
 use crate::health::{CHECK, Fail, Health, read};
-use crate::{Address, BackEnd, By, MTU, Mode, Service, SourceMac, State, timeouts};
+use crate::{Address, BackEnd, By, Mode, Service};
 use std::net::IpAddr;
 use std::sync::Arc;
 use weir_app::check::{Ask, Request};
 use weir_config::{Report, raw};
-use weir_program::{Fill, NewFlows};
 
 fn service(back_ends: &[&str]) -> Service {
-    let one = |name: &&str| BackEnd {
-        name: (*name).to_string(),
-        mac: [2, 0, 0, 0, 0, 1],
-        resolve: None,
-        mode: Mode::L2,
-        out: None,
-        vlan: None,
-        server_id: None,
-        weight: 1,
-        state: State::Up,
-        address: None,
-        origin: Default::default(),
-    };
-    Service {
-        name: "web".to_string(),
-        ports: Vec::new(),
-        out: None,
-        addresses: vec![Address {
-            vip: "10.0.0.80".parse().unwrap(),
-            prefix: 32,
-            protocol: 6,
-            ports: (80, 80),
-        }],
-        by: By::FiveTuple,
-        stateless: false,
-        timeouts: timeouts(false),
-        resets_idle: false,
-        fill: Fill::Maglev,
-        new_flows: NewFlows::Hash,
-        affinity: None,
-        quic: None,
-        size: 251,
-        back_ends: back_ends.iter().map(one).collect(),
-        source_mac: SourceMac::Auto,
-        source: (None, None),
-        nat_pool: None,
-        mtu: MTU,
-        limited: false,
-        mss: None,
-        announce: Default::default(),
-        announce_vlans: vec![0],
-        icmp_echo: Default::default(),
-        origin: Default::default(),
-    }
+    let one = |name: &&str| BackEnd::new(*name, [2, 0, 0, 0, 0, 1]);
+    let vip = "10.0.0.80".parse().unwrap();
+    let address = Address { vip, prefix: 32, protocol: 6, ports: (80, 80) };
+    Service::new("web", address, back_ends.iter().map(one).collect())
 }
 
 /// Reads a service with two back ends.

@@ -12,11 +12,11 @@ use crate::wire::{Kind, Packet, Secret};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::net::Ipv4Addr;
-use weir_app::random::Random;
 use weir_app::{Action, App, Event, RequestId};
 use weir_config::attachment::Attachment;
 use weir_config::ports::{PortConfig, PortKind};
 use weir_engine::batch::Engine;
+use weir_packet::random::Random;
 use weir_packet::{Batch, Bits, KeySource, Pools, TableHash, TunnelKind};
 use weir_program::builder::ProgramBuilder;
 use weir_program::check::{Severity, check};
@@ -121,15 +121,7 @@ pub fn discovering() -> PathPort {
 }
 
 fn input() -> Attachment {
-    let port = PortConfig {
-        name: "p1".into(),
-        kind: PortKind::Mem,
-        mac: None,
-        mac_configured: false,
-        nic: None,
-        fault: None,
-        trace: None,
-    };
+    let port = PortConfig::new("p1", PortKind::Mem);
     Attachment::port(PortId(INPUT), &port, Origin::default())
 }
 
