@@ -13,6 +13,7 @@ mod file;
 mod frames;
 mod keys;
 mod link;
+mod numbers;
 mod page;
 mod queries;
 mod record;
@@ -33,6 +34,7 @@ pub use app::{
 pub use file::{FileError, Unlike};
 pub use frames::{Frames, NoFlow};
 pub use link::Link;
+pub use numbers::grouped;
 pub use queries::Query;
 pub use record::FlowRecord;
 pub use recording::{DETAILED, INTERVALS, Measured, Recording, STEPS, Series};
@@ -42,5 +44,4 @@ pub use report::{
 };
 pub use settings::Settings;
 pub use summary::Summary;
-pub use text::grouped;
 pub use weir_sketch::{KeyKind, Seed};

@@ -12,7 +12,7 @@
 //! | [`Asks::Spreaders`] | [`weir_sketch::SpreadSketch`] | 95 % |
 //! | [`Asks::Quantiles`] | [`weir_sketch::Quantiles`] | 99 % |
 
-use crate::text::{lasted, whole};
+use crate::numbers::{lasted, whole};
 use serde::{Serialize, Serializer};
 use weir_sketch::KeyKind;
 
