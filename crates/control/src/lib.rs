@@ -1,121 +1,16 @@
-//! A client of the control socket: requests and answers are JSON objects, posted over HTTP.
+//! The control protocol: the requests that a running daemon answers, its answers, and a client.
 //!
-//! This is a separate crate because both the commands of `weir` and the labs talk to a running daemon, and
-//! neither needs the other. An HTTP/1.1 request takes only a few lines, so no HTTP client is needed.
+//! Requests and answers are JSON objects, posted over HTTP to the control socket. They are defined here once:
+//! the daemon reads [`Request`] and writes the structs in [`answer`], and commands and `weir top` do the
+//! reverse. This crate knows nothing about the daemon.
+//!
+//! A client may be older than the daemon, and during an upgrade newer: a field that is added is optional.
 
-use anyhow::{Context, Result, anyhow, bail};
-use serde_json::{Value, json};
-use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::Duration;
+pub mod answer;
+mod client;
+mod read;
+mod request;
 
-/// How long to wait for an answer: longer than the daemon itself waits for its parts.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// How often the daemon reports the progress of a reload, in seconds.
-const PROGRESS_S: u64 = 1;
-
-/// How long to wait for the answer to a text of changes, which may contain millions.
-const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
-
-/// The largest answer in bytes.
-const ANSWER_MAX: u64 = 256 << 20;
-
-/// How much of a text is sent at a time.
-const PIECE: usize = 1 << 18;
-
-/// Sends `request` to the daemon that listens on `path` and returns its answer.
-///
-/// # Errors
-/// No daemon listens there, it does not answer in time, or it answers with an error.
-pub fn ask(path: &Path, request: &Value) -> Result<Value> {
-    let mut stream = connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let body = request.to_string();
-    let mut answer = Vec::new();
-    stream
-        .write_all(format!("{}{body}", head("/command", body.len())).as_bytes())
-        .and_then(|()| receive(&stream, &mut answer))
-        .context("the daemon did not answer")?;
-    read(answer)
-}
-
-/// Sends a text of changes to the daemon that listens on `path`, and returns its answer. `sent` is called
-/// from time to time with the number of bytes sent.
-///
-/// # Errors
-/// As for [`ask`].
-pub fn change(path: &Path, text: &[u8], mut sent: impl FnMut(usize)) -> Result<Value> {
-    let mut stream = connect(path)?;
-    stream.set_read_timeout(Some(CHANGES_PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut done = stream.write_all(head("/changes", text.len()).as_bytes());
-    for (at, piece) in text.chunks(PIECE).enumerate() {
-        if done.is_err() {
-            // The daemon may refuse the text before its end; its answer says why.
-            break;
-        }
-        done = stream.write_all(piece);
-        sent(at * PIECE + piece.len());
-    }
-    let mut answer = Vec::new();
-    let come = receive(&stream, &mut answer);
-    if answer.is_empty() {
-        done.and(come).context("the daemon did not answer")?;
-    }
-    read(answer)
-}
-
-fn head(target: &str, length: usize) -> String {
-    format!("POST {target} HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n")
-}
-
-/// Receives an answer. If this fails, `answer` holds what has arrived.
-fn receive(stream: &UnixStream, answer: &mut Vec<u8>) -> io::Result<()> {
-    // Bounded: by `take`.
-    stream.take(ANSWER_MAX + 1).read_to_end(answer)?;
-    if answer.len() as u64 > ANSWER_MAX {
-        return Err(io::Error::other(format!("it has more than {ANSWER_MAX} bytes, the limit")));
-    }
-    Ok(())
-}
-
-fn read(answer: Vec<u8>) -> Result<Value> {
-    let answer = String::from_utf8(answer).context("the daemon's answer is not text")?;
-    let (_, body) = answer.split_once("\r\n\r\n").context("the daemon's answer is incomplete")?;
-    let answer: Value = serde_json::from_str(body).context("the daemon's answer is incomplete")?;
-    match answer.get("error").and_then(Value::as_str) {
-        Some(error) => bail!("{error}"),
-        None => Ok(answer),
-    }
-}
-
-/// Asks the daemon for a reload and waits until it ends, as long as the daemon reports progress. Calls
-/// `progress` about once a second with the report: `stage` and `seconds`.
-///
-/// # Errors
-/// As for [`ask`]; or the reload failed, and the old program keeps running.
-pub fn reload(path: &Path, mut progress: impl FnMut(&Value)) -> Result<Value> {
-    let mut answer = ask(path, &json!({ "command": "reload", "wait_s": PROGRESS_S }))?;
-    while let Some(number) = answer.get("reload").cloned() {
-        progress(&answer);
-        answer = ask(path, &json!({ "command": "reload", "reload": number, "wait_s": PROGRESS_S }))?;
-    }
-    Ok(answer)
-}
-
-fn connect(path: &Path) -> Result<UnixStream> {
-    UnixStream::connect(path).map_err(|error| match error.kind() {
-        ErrorKind::PermissionDenied => anyhow!(
-            "permission denied for {}: only its owner may use it, so run this as root (sudo) or as the user \
-             that runs weir",
-            path.display()
-        ),
-        _ => anyhow!(error).context(format!(
-            "no weir daemon is listening on {}: is it running, and is this its socket (--socket)?",
-            path.display()
-        )),
-    })
-}
+pub use client::{ask, change, reload};
+pub use read::read;
+pub use request::{App, Entries, Entry, Explain, HandOver, Inject, Reload, Request, Show, Weight, What};

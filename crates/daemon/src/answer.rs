@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 use weir_app::RequestId;
+use weir_control::{App, Entry, HandOver, Reload, Request, Weight};
 use weir_engine::worker::{Command, Inject, Injected};
 use weir_program::PortId;
 use weir_program::change::{Change, ChangeError, Changes};
-use weir_program::check::WEIGHT_MAX;
 
 /// How long a request may take to answer.
 const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
@@ -43,7 +43,7 @@ pub enum Later {
     /// reload.
     Reload(Ticket, Duration),
     /// The request is answered when all workers have switched to a new program.
-    Settled(Value),
+    Settled(Request),
     /// All workers make a change, or none does.
     Change(changing::Ticket),
     /// The same with many changes at once.
@@ -80,7 +80,7 @@ impl Later {
                 Some(made.and_then(|made| Ok(made.map(|()| json!({ "done": true }))?)))
             }
             Later::Settled(_) if daemon.reloads.are_due() => None,
-            Later::Settled(request) => match daemon.answer_at_once(request) {
+            Later::Settled(request) => match daemon.fulfil(request) {
                 Ok(Reply::Now(now)) => Some(Ok(now)),
                 Ok(Reply::Later(later)) => {
                     *self = later;
@@ -134,42 +134,39 @@ impl Later {
 
 impl Daemon {
     /// Answers a request, or returns what will.
-    pub fn answer(&mut self, request: &Value) -> Result<Reply> {
-        if let Some(handover) = self.handover.as_ref().filter(|_| request["command"] != "stop") {
+    pub fn answer(&mut self, request: &Request) -> Result<Reply> {
+        if let Some(handover) = self.handover.as_ref().filter(|_| *request != Request::Stop {}) {
             handover.refuse()?;
         }
-        let later = match text(request, "command")? {
-            "hand_over" => {
-                self.prepare_handover(text(request, "socket")?, request["sockets"].as_u64())?;
-                return Ok(Reply::Now(json!({ "handing_over": true })));
+        match request {
+            // The workers would not answer before.
+            Request::Entry(_) | Request::Weight(_) if self.reloads.are_due() => {
+                Ok(Reply::Later(Later::Settled(request.clone())))
             }
-            "process" => return Ok(Reply::Now(self.systemd.process()?)),
-            "inject" => self.inject(request)?,
-            "app" => Later::App(self.request(text(request, "app")?, &request["request"])?),
-            "reload" => {
-                let ticket = request["reload"].as_u64().unwrap_or_else(|| self.ask_reload());
-                let patience = request["wait_s"].as_u64().map_or(ANSWER_PATIENCE, Duration::from_secs);
-                Later::Reload(ticket, patience.min(RELOAD_PATIENCE))
-            }
-            "stop" => return Ok(Reply::Now(json!({ "stopping": true }))),
-            // The workers would not answer before. Pure queries are for an observer.
-            _ if self.reloads.are_due() => Later::Settled(request.clone()),
-            _ => return self.answer_at_once(request),
-        };
-        Ok(Reply::Later(later))
+            _ => self.fulfil(request),
+        }
     }
 
-    /// Answers a request that the workers can answer now.
-    fn answer_at_once(&mut self, request: &Value) -> Result<Reply> {
-        match text(request, "command")? {
-            "entry" => self.entry(request).map(Reply::Later),
-            "weight" => self.weight(request),
-            other => bail!(
-                "unknown command `{other}`; the commands are show, reload, entry, entries, weight, inject, \
-                 app, explain, process \
-                 or stop"
-            ),
-        }
+    fn fulfil(&mut self, request: &Request) -> Result<Reply> {
+        let later = match request {
+            Request::Entry(entry) => self.entry(entry)?,
+            Request::Weight(weight) => return self.weight(weight),
+            Request::Inject(inject) => self.inject(inject)?,
+            Request::App(App { app, request }) => Later::App(self.request(app, request)?),
+            Request::Reload(Reload { reload, wait_s }) => {
+                let ticket = reload.unwrap_or_else(|| self.ask_reload());
+                let patience = wait_s.map_or(ANSWER_PATIENCE, Duration::from_secs);
+                Later::Reload(ticket, patience.min(RELOAD_PATIENCE))
+            }
+            Request::HandOver(HandOver { socket, sockets }) => {
+                self.prepare_handover(socket, *sockets)?;
+                return Ok(Reply::Now(json!({ "handing_over": true })));
+            }
+            Request::Process {} => return Ok(Reply::Now(json!(self.systemd.process()?))),
+            Request::Stop {} => return Ok(Reply::Now(json!({ "stopping": true }))),
+            Request::Show(_) | Request::Entries(_) | Request::Explain(_) => bail!("an observer answers this"),
+        };
+        Ok(Reply::Later(later))
     }
 
     /// Describes the state of a port's link; `None` for recordings and memory.
@@ -182,43 +179,37 @@ impl Daemon {
     }
 
     /// Begins to change an entry.
-    fn entry(&mut self, request: &Value) -> Result<Later> {
-        let (pipe, written) = (text(request, "pipe")?, text(request, "entry")?);
+    fn entry(&mut self, Entry { verb, pipe, entry }: &Entry) -> Result<Later> {
         let mut reader = config::RunTime::new(&self.plan.program, &self.plan.attachments);
-        let read = reader.change(text(request, "do")?, pipe, written);
+        let read = reader.change(verb, pipe, entry);
         let change = read.map_err(|report| anyhow!("{}", report.to_string().trim_end()))?;
         Ok(Later::Change(self.fleet.begin(Changes::of(change), self.clock)))
     }
 
     /// Changes a weight. If the group belongs to an app, the app makes the change, so that both have the same
     /// weight.
-    fn weight(&mut self, request: &Value) -> Result<Reply> {
-        let (group, target) = (text(request, "group")?, text(request, "target")?);
-        let weight = request["weight"]
-            .as_u64()
-            .and_then(|weight| u32::try_from(weight).ok())
-            .with_context(|| format!("`weight` is a number from 0 to {WEIGHT_MAX}"))?;
+    fn weight(&mut self, Weight { group, target, weight }: &Weight) -> Result<Reply> {
         let id =
             self.plan.program.group_named(group).with_context(|| format!("there is no group `{group}`"))?;
-        if let Some((app, request)) = self.host.running.weighing(group, target, weight) {
+        if let Some((app, request)) = self.host.running.weighing(group, target, *weight) {
             return Ok(Reply::Later(Later::App(self.request(&app, &request)?)));
         }
         let targets = &self.plan.program.groups[id.index()].targets;
-        let at = targets.iter().position(|one| one.name == target);
+        let at = targets.iter().position(|one| one.name == *target);
         let at = at.with_context(|| format!("group `{group}` has no target `{target}`"))?;
-        self.change(&Change::SetWeight { group: id, target: at as u16, weight })?;
+        self.change(&Change::SetWeight { group: id, target: at as u16, weight: *weight })?;
         Ok(Reply::Now(json!({ "done": true })))
     }
 
-    fn inject(&mut self, request: &Value) -> Result<Later> {
-        let bytes = live::packet(request, None)?;
-        let port = |key: &str| -> Result<Option<PortId>> {
-            let Some(name) = request[key].as_str() else { return Ok(None) };
+    fn inject(&mut self, request: &weir_control::Inject) -> Result<Later> {
+        let bytes = live::packet(request.packet.as_deref(), request.hex.as_deref(), None)?;
+        let port = |name: &Option<String>| -> Result<Option<PortId>> {
+            let Some(name) = name else { return Ok(None) };
             let id =
                 self.plan.program.port_named(name).with_context(|| format!("there is no port `{name}`"))?;
             Ok(Some(id))
         };
-        let (output, input) = (port("output")?, port("input")?.unwrap_or_default());
+        let (output, input) = (port(&request.output)?, port(&request.input)?.unwrap_or_default());
         let (answer, injected) = sync_channel(1);
         let inject = Inject { bytes, output, input };
         if !self.fleet.offer(self.worker_for(&inject), Command::Inject(inject, answer)) {
@@ -226,10 +217,6 @@ impl Daemon {
         }
         Ok(Later::Injected(injected))
     }
-}
-
-pub(super) fn text<'a>(request: &'a Value, key: &str) -> Result<&'a str> {
-    request[key].as_str().with_context(|| format!("the request needs `{key}`"))
 }
 
 /// Changes from a text, made by all workers or none.

@@ -27,7 +27,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fd::AsFd;
 use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::ready;
@@ -96,7 +96,7 @@ pub enum Question {
     /// Whether the main thread and all workers are alive.
     Health,
     /// A command.
-    Command(Value),
+    Command(weir_control::Request),
     /// Changes.
     Changes(Read),
 }
@@ -238,8 +238,9 @@ impl Drop for Ring<'_> {
 
 impl Parts {
     /// Sends a request to the part that can answer it.
-    async fn ask(&self, request: Value) -> Answer {
-        if matches!(request["command"].as_str(), Some("show" | "explain" | "entries")) {
+    async fn ask(&self, request: weir_control::Request) -> Answer {
+        use weir_control::Request;
+        if matches!(request, Request::Show(_) | Request::Explain(_) | Request::Entries(_)) {
             return self.observe(&self.to_observer, Question::Command(request)).await;
         }
         self.ask_main(Question::Command(request), ANSWER_PATIENCE).await
@@ -460,10 +461,11 @@ impl Door {
             Ok(Err(_)) => return refused(StatusCode::BAD_REQUEST, "the request is truncated or too long"),
             Ok(Ok(body)) => body.to_bytes(),
         };
-        let Ok(request) = serde_json::from_slice(&body) else {
-            return refused(StatusCode::BAD_REQUEST, "a request is a JSON object");
+        let request = match weir_control::Request::read(&body) {
+            Ok(request) => request,
+            Err(why) => return refused(StatusCode::BAD_REQUEST, &why),
         };
-        tracing::debug!("asked: {request}");
+        tracing::debug!("asked: {request:?}");
         client.set(ANSWERING, LIFE);
         match self.parts.ask(request).await {
             Ok(answer) => response(StatusCode::OK, JSON, answer),

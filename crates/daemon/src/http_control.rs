@@ -6,7 +6,7 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{ALLOW, AUTHORIZATION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Request, Response, StatusCode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::time::Instant;
 use tokio::time::timeout;
 use weir_app::http::{HttpControl, RequestNames, Route};
@@ -94,7 +94,7 @@ impl Door {
     }
 
     async fn ask_app(&self, apps: &HttpControl, request: &Value) -> Result<Value, (StatusCode, String)> {
-        let command = json!({ "command": "app", "app": apps.app, "request": request });
+        let command = weir_control::Request::app(apps.app, request.clone());
         let answer = self.parts.ask_main(Question::Command(command), ANSWER_PATIENCE).await;
         match answer {
             Ok(text) => serde_json::from_str(&text)

@@ -66,7 +66,7 @@ mod weights;
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
 pub use private::state_file;
-pub use shown::{ledger_json, shown};
+pub use shown::{ledger, shown};
 pub use signals::Signals;
 pub use systemd::{own_cgroup, own_executable};
 

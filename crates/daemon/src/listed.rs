@@ -9,11 +9,13 @@ use super::load::PAGE_MAX;
 use super::observer::Snapshot;
 use crate::config;
 use crate::explain::decision;
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use weir_control::answer::{EntryRow, FlowRow, Lines};
+use weir_control::{Entries, Show};
 use weir_engine::worker::Command;
 use weir_program::change::EntryKey;
 use weir_program::nat::Binding;
@@ -68,13 +70,11 @@ impl Cursor {
 
 impl Snapshot {
     /// Returns where the requested page begins.
-    fn cursor(&self, request: &Value) -> Result<Cursor> {
-        let from = &request["from"];
-        if from.is_null() {
+    fn cursor(&self, request: &Show) -> Result<Cursor> {
+        let Some(from) = &request.from else {
             return Ok(Cursor { generation: self.generation, ..Cursor::default() });
-        }
-        let cursor = from.as_str().and_then(Cursor::parse);
-        let cursor = cursor.context("`from` must be the `next` of the previous page")?;
+        };
+        let cursor = Cursor::parse(from).context("`from` must be the `next` of the previous page")?;
         if cursor.generation != self.generation {
             bail!("the program was replaced while its lists were read: try again");
         }
@@ -115,11 +115,9 @@ impl Snapshot {
     }
 
     /// Returns a page of entries: of one pipe, or of all.
-    pub fn show_entries(&self, request: &Value) -> Result<Value> {
-        let only = match &request["pipe"] {
-            Value::Null => None,
-            _ => Some(self.pipe_named(request)?.index() as u32),
-        };
+    pub fn show_entries(&self, request: &Show) -> Result<Value> {
+        let only = request.pipe.as_deref().map(|name| self.pipe_named(name)).transpose()?;
+        let only = only.map(|id| id.index() as u32);
         let mut at = self.cursor(request)?;
         at.list = only.unwrap_or(0).max(at.list);
         let end = only.map_or(self.plan.program.pipes.len() as u32, |only| only + 1);
@@ -139,21 +137,24 @@ impl Snapshot {
         Ok(json!({ "entries": rows, "next": (at.list < end).then(|| at.to_string()) }))
     }
 
-    fn entry_row(&self, pipe: PipeId, (entry, seen): &(Entry, Seen)) -> Value {
+    fn entry_row(&self, pipe: PipeId, (entry, seen): &(Entry, Seen)) -> EntryRow {
         let pipe = &self.plan.program.pipes[pipe.index()];
-        json!({
-            "pipe": pipe.name, "entry": config::write_entry(&self.plan.program, pipe, entry),
-            "run_time": entry.run_time, "packets": seen.count.packets, "bytes": seen.count.bytes,
-            "last_ms": seen.last_ms,
-        })
+        EntryRow {
+            pipe: pipe.name.clone(),
+            entry: config::write_entry(&self.plan.program, pipe, entry),
+            run_time: entry.run_time,
+            packets: seen.count.packets,
+            bytes: seen.count.bytes,
+            last_ms: seen.last_ms.into(),
+        }
     }
 
     /// Returns a page of flows, and on the first page the number of flows.
-    pub fn show_flows(&self, request: &Value) -> Result<Value> {
-        let limit = request["limit"].as_u64().map_or(FLOWS, |limit| limit as usize).min(ROWS_MAX);
+    pub fn show_flows(&self, request: &Show) -> Result<Value> {
+        let limit = request.limit.map_or(FLOWS, |limit| limit as usize).min(ROWS_MAX);
         let mut at = self.cursor(request)?;
         let mut answer = json!({});
-        if request["from"].is_null() {
+        if request.from.is_none() {
             answer["live"] = json!(self.live_flows());
         }
         let pipes = self.plan.program.pipes.len();
@@ -202,12 +203,16 @@ impl Snapshot {
         // Including those that a measurement has collected.
         let mut count = flow.hits;
         count.add(flow.given);
-        json!({
-            "pipe": name, "flow": flow.key.to_string(),
-            "decision": decision(&self.plan.program, pipe, flow.decision),
-            "packets": count.packets, "bytes": count.bytes, "first_ms": flow.first_ms,
-            "last_ms": flow.last_ms, "state": flow.state.map(|state| state.word()),
-            "nat": flow.binding.map(binding),
+        json!(FlowRow {
+            pipe: name.clone(),
+            flow: flow.key.to_string(),
+            decision: decision(&self.plan.program, pipe, flow.decision),
+            packets: count.packets,
+            bytes: count.bytes,
+            first_ms: flow.first_ms.into(),
+            last_ms: flow.last_ms.into(),
+            state: flow.state.map(|state| state.word().to_string()),
+            nat: flow.binding.map(binding),
         })
     }
 
@@ -226,18 +231,15 @@ fn binding((address, port): Binding) -> String {
 impl Snapshot {
     /// Returns a page of a pipe's entries as changes that add them: those from place `from` on, and where the
     /// next page begins. Configured entries are left out, unless `all` are requested.
-    pub fn list_entries(&self, request: &Value) -> Result<Value> {
-        let id = self.pipe_named(request)?;
+    pub fn list_entries(&self, request: &Entries) -> Result<Value> {
+        let id = self.pipe_named(&request.pipe)?;
         let pipe = &self.plan.program.pipes[id.index()];
-        let from = request["from"].as_u64().unwrap_or_default();
-        let from = u32::try_from(from).map_err(|_| anyhow!("`from` is the number of a place"))?;
-        let page = self.ask_one(0, |answer| Command::Page(id, from, PAGE_MAX, answer))?;
-        let all = request["all"] == true;
-        let wanted = page.entries.iter().filter(|(entry, _)| all || entry.run_time);
+        let page = self.ask_one(0, |answer| Command::Page(id, request.from, PAGE_MAX, answer))?;
+        let wanted = page.entries.iter().filter(|(entry, _)| request.all || entry.run_time);
         let line = |(entry, _): &(weir_program::Entry, _)| {
             format!("add {} {}", pipe.name, config::write_entry(&self.plan.program, pipe, entry))
         };
-        Ok(json!({ "entries": wanted.map(line).collect::<Vec<_>>(), "next": page.next }))
+        Ok(json!(Lines { entries: wanted.map(line).collect(), next: page.next }))
     }
 }
 

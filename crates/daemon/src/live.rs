@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::cell::OnceCell;
 use std::net::IpAddr;
+use weir_control::Explain;
 use weir_engine::worker::Command;
 use weir_oracle::{EntrySource, FlowSource, Interpreter};
 use weir_packet::craft::Recipe;
@@ -86,23 +87,23 @@ impl FlowSource for LiveFlows<'_> {
 
 /// Returns the packet in a request: `packet` (a recipe) or `hex`. A recipe without a destination MAC address
 /// gets `to`, if that is known.
-pub fn packet(request: &Value, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
-    if let Some(text) = request["packet"].as_str() {
+pub fn packet(recipe: Option<&str>, hex: Option<&str>, to: Option<[u8; 6]>) -> Result<Vec<u8>> {
+    if let Some(text) = recipe {
         let mut recipe: Recipe = text.parse().map_err(|error| anyhow::anyhow!("{error}"))?;
         let says = text.split_whitespace().any(|word| word.starts_with("eth.dst="));
         recipe.eth_dst = to.filter(|_| !says).unwrap_or(recipe.eth_dst);
         return Ok(recipe.build());
     }
-    let hex = request["hex"].as_str().context("the request needs `packet` or `hex`")?;
+    let hex = hex.context("the request needs `packet` or `hex`")?;
     read_hex(hex).context("`hex` must be an even number of hexadecimal digits")
 }
 
 /// Explains a packet in the running program.
-pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
+pub fn explain(now: &Snapshot, request: &Explain) -> Result<Value> {
     let mut program = now.plan.program.without_entries();
     // With the current weights: the rows of the GLB director follow from them.
     program.groups = now.tables.groups().to_vec();
-    let input = match request["port"].as_str() {
+    let input = match &request.port {
         Some(name) => program.port_named(name).with_context(|| format!("there is no port `{name}`"))?,
         None if program.ports.is_empty() => bail!(
             "there is no port on which a packet could arrive; for pods of an overlay, use `weir overlay \
@@ -110,7 +111,8 @@ pub fn explain(now: &Snapshot, request: &Value) -> Result<Value> {
         ),
         None => PortId(0),
     };
-    let frame = packet(request, now.plan.ports.get(input.index()).and_then(|port| port.mac))?;
+    let mac = now.plan.ports.get(input.index()).and_then(|port| port.mac);
+    let frame = packet(request.packet.as_deref(), request.hex.as_deref(), mac)?;
     let mut worker = now.owners.worker(input, &frame);
     let ids = (0..program.groups.len()).map(|at| GroupId(at as u16));
     let buckets = ids.map(|group| now.slots(group)).collect::<Result<_>>()?;

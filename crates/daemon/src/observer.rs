@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 use weir_app::agent::FlowTable;
 use weir_app::clock::Clock;
 use weir_app::{Sample, priority};
+use weir_control::Request;
 use weir_engine::worker::{Command, Histogram, Report};
 use weir_program::buckets::GroupTables;
 use weir_program::owner::Owners;
@@ -297,13 +298,14 @@ impl Observer {
 
     /// Answers a command; again if the workers have switched programs meanwhile, because then some were asked
     /// about the new one.
-    fn command(&mut self, request: &Value) -> Result<Value> {
+    fn command(&mut self, request: &Request) -> Result<Value> {
         for _ in 0..ANSWERED_MAX {
             let now = self.snapshot(PATIENCE)?;
-            let answer = match request["command"].as_str() {
-                Some("explain") => live::explain(&now, request),
-                Some("entries") => now.list_entries(request),
-                _ => now.show(request),
+            let answer = match request {
+                Request::Explain(explain) => live::explain(&now, explain),
+                Request::Entries(entries) => now.list_entries(entries),
+                Request::Show(show) => now.show(show),
+                _ => bail!("the main thread answers this"),
             };
             if now.still_runs()? {
                 return answer;

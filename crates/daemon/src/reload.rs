@@ -30,6 +30,7 @@ use std::time::{Duration, Instant};
 use tracing::{error, info};
 use weir_app::clock::Clock;
 use weir_app::{Action, RequestId, priority};
+use weir_control::answer::{Progress, Reloaded};
 use weir_engine::batch::{Engine, Moved};
 use weir_engine::ring::CarrierSender;
 use weir_engine::worker::{Command, Rewire, Rewiring, Swapped};
@@ -222,7 +223,7 @@ impl Reloads {
             None => "it begins".into(),
         };
         let seconds = self.now.as_ref().map_or(0, |reload| reload.since.elapsed().as_secs());
-        json!({ "reload": ticket, "stage": phase, "seconds": seconds })
+        json!(Progress { reload: ticket, stage: phase, seconds })
     }
 
     fn ask(&mut self) -> Ticket {
@@ -524,7 +525,7 @@ impl Daemon {
             Err(error) => error!("not reloaded, the old program continues: {error:#}"),
         }
         let outcome = summary
-            .map(|summary| json!({ "summary": summary, "generation": self.generation }))
+            .map(|summary| json!(Reloaded { summary, generation: self.generation }))
             .map_err(|error| format!("{error:#}"));
         self.reloads.outcomes.truncate(OUTCOMES - 1);
         self.reloads.outcomes.push_front((ticket, outcome));

@@ -4,14 +4,15 @@ use super::collector::{self, Sum, Totals};
 use super::durations;
 use super::observer::Snapshot;
 use crate::config;
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Result, anyhow};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use weir_app::buckets;
 use weir_app::kind::{Counts, Kind};
+use weir_control::{Show, What, answer};
 use weir_engine::delta::DeltaReason;
 use weir_engine::worker::{Breaths, PipeReport, Report};
-use weir_packet::{DropReason, Ledger};
+use weir_packet::{DropReason, Ledger, PortStatistics};
 use weir_program::census::{COUNTED_MAX, Flows};
 use weir_program::snapshot::{Count, FlowAccount};
 use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
@@ -67,38 +68,30 @@ pub fn shown(kinds: &'static [Kind]) -> impl Iterator<Item = &'static str> {
 
 impl Snapshot {
     /// Answers `weir show`.
-    pub fn show(&self, request: &Value) -> Result<Value> {
-        if let Some(parts) = request["what"].as_array() {
-            return self.show_parts(parts);
-        }
-        let only = request["what"].as_str().unwrap_or("all");
+    pub fn show(&self, request: &Show) -> Result<Value> {
+        let only = match &request.what {
+            Some(What::Several(parts)) => return self.show_parts(parts),
+            Some(What::One(only)) => only.as_str(),
+            None => "all",
+        };
         match only {
-            "entries" => return self.show_entries(request),
-            "flows" => return self.show_flows(request),
-            _ => {}
+            "all" => self.all().map(Value::Object),
+            "entries" => self.show_entries(request),
+            "flows" => self.show_flows(request),
+            "deltas" => self.show_parts(&["deltas".to_string(), "flow_account".to_string()]),
+            _ => self.show_parts(&[only.to_string()]),
         }
-        if only == "all" {
-            return self.all().map(Value::Object);
-        }
-        if only == "deltas" {
-            let account = account_json(&self.reports, &self.read);
-            return Ok(json!({ "deltas": deltas_json(&self.read), "flow_account": account }));
-        }
-        self.show_parts(&[json!(only)])
     }
 
     /// Returns several sections.
-    fn show_parts(&self, names: &[Value]) -> Result<Value> {
-        let part = |name: &Value| {
-            let name = name.as_str().context("the parts in `what` must be words")?;
+    fn show_parts(&self, names: &[String]) -> Result<Value> {
+        let part = |name: &String| {
             let table = || self.tables().find(|(other, _)| other == name).map(|(_, table)| table);
             let found = self.section(name)?.or_else(table).ok_or_else(|| {
-                anyhow!(
-                    "nothing is called `{name}`: {}",
-                    shown(self.plan.apps.kinds()).collect::<Vec<_>>().join(", ")
-                )
+                let all: Vec<&str> = shown(self.plan.apps.kinds()).collect();
+                anyhow!("nothing is called `{name}`: {}", all.join(", "))
             })?;
-            Ok((name.to_string(), found))
+            Ok((name.clone(), found))
         };
         names.iter().map(part).collect::<Result<Map<_, _>>>().map(Value::Object)
     }
@@ -131,24 +124,27 @@ impl Snapshot {
             "health" => json!(if self.is_fresh { "ok" } else { "the main thread does not answer" }),
             "log_lost" => json!(crate::log::lost()),
             "received_by_worker" => reports.iter().map(|report| report.ledger.received).collect(),
-            "ledger" => ledger_json(&total(reports)),
-            "drops" => drops_json(&total(reports)),
+            "ledger" => json!(ledger(&total(reports))),
+            "drops" => json!(drops(&total(reports))),
             "balances" => json!(total(reports).balances()),
-            "ports" => self.ports_json(),
-            "pipes" => self.pipes_json(),
-            "counters" => self.counters_json(),
-            "groups" => self.groups_json()?,
-            "nat_pools" => self.nat_pools_json(),
+            "ports" => json!(self.ports()),
+            "pipes" => json!(self.pipes()),
+            "counters" => json!(self.counters()),
+            "groups" => json!(self.groups()?),
+            "nat_pools" => json!(self.nat_pools()),
             "apps" => self.apps.clone(),
-            "workers" => self.workers_json(),
+            "workers" => json!(self.workers()),
             "breaths" => sum(|report| report.breaths),
-            "breath_times" => reports.iter().map(|report| durations::breaths(&report.breath_times)).collect(),
-            "events_late" => durations::json(&self.late),
+            "breath_times" => {
+                let breaths = reports.iter().map(|report| durations::breaths(&report.breath_times));
+                json!(breaths.collect::<Vec<_>>())
+            }
+            "events_late" => json!(durations::times(&self.late)),
             "pool_copies" => sum(|report| report.pool_copies),
             "handed_over" => sum(|report| report.handed_over),
             "flow_deltas" => sum(|report| report.deltas),
-            "deltas" => deltas_json(&self.read),
-            "flow_account" => account_json(reports, &self.read),
+            "deltas" => json!(deltas(&self.read)),
+            "flow_account" => json!(account(reports, &self.read)),
             "tee_missed" => sum(|report| report.tee_missed),
             _ => return Ok(None),
         }))
@@ -209,76 +205,65 @@ impl Snapshot {
         program.groups.iter().enumerate().map(|(at, group)| (group.name.as_str(), refused(at))).collect()
     }
 
-    /// Returns a line for each worker, with its breaths by processor time.
-    fn workers_json(&self) -> Value {
+    /// Returns a row for each worker, with its breaths by processor time.
+    fn workers(&self) -> Vec<answer::Worker> {
         let us = |ns: u64| ns as f64 / 1e3;
-        let worker = |(at, report): (usize, &Report)| {
+        let worker = |(worker, report): (usize, &Report)| {
             let Breaths { wall, processor } = &report.breath_times;
-            json!({
-                "worker": at, "received": report.ledger.received, "handed_over": report.handed_over,
-                "held": report.ledger.held, "breaths": report.breaths,
-                "p50_us": us(processor.quantile_ns(0.5)), "p99_us": us(processor.quantile_ns(0.99)),
-                "p9999_us": us(processor.quantile_ns(0.9999)), "longest_us": us(processor.longest_ns()),
-                "wall_p9999_us": us(wall.quantile_ns(0.9999)), "wall_longest_us": us(wall.longest_ns()),
-            })
+            answer::Worker {
+                worker,
+                received: report.ledger.received,
+                handed_over: report.handed_over,
+                held: report.ledger.held,
+                breaths: report.breaths,
+                p50_us: us(processor.quantile_ns(0.5)),
+                p99_us: us(processor.quantile_ns(0.99)),
+                p9999_us: us(processor.quantile_ns(0.9999)),
+                longest_us: us(processor.longest_ns()),
+                wall_p9999_us: us(wall.quantile_ns(0.9999)),
+                wall_longest_us: us(wall.longest_ns()),
+            }
         };
         self.reports.iter().enumerate().map(worker).collect()
     }
 
-    fn ports_json(&self) -> Value {
-        let reports = &self.reports;
+    fn ports(&self) -> Vec<answer::Port> {
         let port = |at: usize| {
-            let mut all = Map::new();
-            let mut sums = [0u64; 10];
-            let programs = self.programs.get(at).into_iter().flatten();
-            let mut extra: Map<String, Value> =
-                programs.map(|(name, count)| ((*name).into(), json!(count))).collect();
+            let mut sum = PortStatistics::default();
+            let mut extra = answer::Counts::new();
+            let mut add = |name: &str, count: u64| {
+                let before = extra.get(name).and_then(Value::as_u64).unwrap_or(0);
+                extra.insert(name.to_string(), json!(before + count));
+            };
+            self.programs.get(at).into_iter().flatten().for_each(|(name, count)| add(name, *count));
             let mut modes = Vec::new();
-            for report in reports.iter().filter_map(|report| report.ports.get(at)) {
-                let s = &report.statistics;
-                let counts = [
-                    s.received,
-                    s.received_bytes,
-                    s.transmitted,
-                    s.transmitted_bytes,
-                    s.to_kernel,
-                    s.held,
-                    s.lost_before,
-                    s.starved,
-                    s.oversize,
-                    s.gone,
-                ];
-                sums.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
-                for (name, count) in &report.extra {
-                    let before = extra.get(*name).and_then(Value::as_u64).unwrap_or(0);
-                    extra.insert((*name).into(), json!(before + count));
-                }
+            for report in self.reports.iter().filter_map(|report| report.ports.get(at)) {
+                sum.add(&report.statistics);
+                report.extra.iter().for_each(|(name, count)| add(name, *count));
                 modes.push(report.mode.clone());
             }
             modes.dedup();
-            all.insert("name".into(), json!(self.plan.ports[at].name));
-            all.insert("mode".into(), json!(modes.join(", ")));
-            all.insert("link".into(), json!(self.links[at]));
-            let names = [
-                "received",
-                "received_bytes",
-                "transmitted",
-                "transmitted_bytes",
-                "to_kernel",
-                "held",
-                "lost_before",
-                "starved",
-                "oversize",
-                "gone",
-            ];
-            all.extend(names.into_iter().zip(sums).map(|(name, sum)| (name.to_string(), json!(sum))));
-            all.insert("extra".into(), Value::Object(extra));
-            Value::Object(all)
+            answer::Port {
+                name: self.plan.ports[at].name.clone(),
+                mode: modes.join(", "),
+                link: self.links[at].clone(),
+                received: sum.received,
+                received_bytes: sum.received_bytes,
+                transmitted: sum.transmitted,
+                transmitted_bytes: sum.transmitted_bytes,
+                to_kernel: sum.to_kernel,
+                held: sum.held,
+                lost_before: sum.lost_before,
+                starved: sum.starved,
+                oversize: sum.oversize,
+                gone: sum.gone,
+                extra,
+            }
         };
         (0..self.plan.ports.len()).map(port).collect()
     }
 
-    fn pipes_json(&self) -> Value {
+    fn pipes(&self) -> Vec<answer::Pipe> {
         let reports = &self.reports;
         let pipe = |(at, pipe): (usize, &weir_program::Pipe)| {
             let mut sum = PipeReport::default();
@@ -289,21 +274,22 @@ impl Snapshot {
                 sum.misses.add(report.misses);
                 sum.account.add(&report.account);
             }
-            let mut json = json!({
-                "name": pipe.name, "type": pipe.kind.word(), "entries": sum.entries,
-                    "capacity": pipe.capacity,
-                "hits": sum.hits, "misses": sum.misses.packets,
-                    "forward": config::write_forward(pipe.forward, &self.plan.program),
-                "miss": config::write_forward(pipe.miss, &self.plan.program),
-            });
-            if let PipeKind::Flow { .. } = pipe.kind {
-                json["flows"] = json!(sum.flows);
+            let is_flow = matches!(pipe.kind, PipeKind::Flow { .. });
+            let capacity = u64::from(pipe.capacity);
+            answer::Pipe {
+                name: pipe.name.clone(),
+                r#type: pipe.kind.word().to_string(),
+                entries: sum.entries as u64,
                 // Each worker has its own table for its flows; these are added up here.
-                json["capacity"] = json!(pipe.capacity as usize * reports.len());
-                json["capacity_per_worker"] = json!(pipe.capacity);
-                json["unflowed_full"] = json!(sum.account.unflowed.full);
+                capacity: if is_flow { capacity * reports.len() as u64 } else { capacity },
+                hits: sum.hits,
+                misses: sum.misses.packets,
+                forward: config::write_forward(pipe.forward, &self.plan.program),
+                miss: config::write_forward(pipe.miss, &self.plan.program),
+                flows: is_flow.then_some(sum.flows as u64),
+                capacity_per_worker: is_flow.then_some(capacity),
+                unflowed_full: is_flow.then_some(sum.account.unflowed.full),
             }
-            json
         };
         self.plan.program.pipes.iter().enumerate().map(pipe).collect()
     }
@@ -317,13 +303,13 @@ impl Snapshot {
         sums
     }
 
-    fn counters_json(&self) -> Value {
-        let names = self.plan.program.counters.iter();
-        let one = |(name, count): (&String, Count)| {
-            json!({ "name": name, "packets": count.packets,
-            "bytes": count.bytes })
+    fn counters(&self) -> Vec<answer::Counter> {
+        let one = |(name, Count { packets, bytes }): (&String, Count)| answer::Counter {
+            name: name.clone(),
+            packets,
+            bytes,
         };
-        names.zip(self.counts()).map(one).collect()
+        self.plan.program.counters.iter().zip(self.counts()).map(one).collect()
     }
 
     /// Returns how many address and port pairs of a NAT pool are in use, and how many there are.
@@ -335,48 +321,56 @@ impl Snapshot {
         (used, self.plan.program.nat_pools[at].places())
     }
 
-    fn nat_pools_json(&self) -> Value {
+    fn nat_pools(&self) -> Vec<answer::NatPool> {
         let pool = |(at, pool): (usize, &NatPool)| {
             let (used, all) = self.nat_pool_use(at);
             let prefixes = pool.prefixes.iter().map(NatPrefix::to_string).collect::<Vec<_>>();
-            json!({ "name": pool.name, "addresses": prefixes.join(" "),
-                "ports": format!("{}-{}", pool.first, pool.last),
-                "used": used, "free": all.saturating_sub(used) })
+            answer::NatPool {
+                name: pool.name.clone(),
+                addresses: prefixes.join(" "),
+                ports: format!("{}-{}", pool.first, pool.last),
+                used,
+                free: all.saturating_sub(used),
+            }
         };
         self.plan.program.nat_pools.iter().enumerate().map(pool).collect()
     }
 
-    fn groups_json(&self) -> Result<Value> {
+    fn groups(&self) -> Result<Vec<answer::Group>> {
         let scales = self.plan.apps.scales();
         let group = |(at, group): (usize, &Group)| {
             let (id, scale) = (GroupId(at as u16), scales.get(&group.name).copied().unwrap_or(1));
-            let (table, target) = (self.tables.table(id), |at: usize, buckets: u64| {
-                let target = &group.targets[at];
-                let weight = if target.weight % scale == 0 {
-                    json!(target.weight / scale)
-                } else {
-                    json!(f64::from(target.weight) / f64::from(scale))
+            let shown = |size: usize, held: &dyn Fn(usize) -> u64, given: Option<answer::Given>| {
+                let target = |(at, target): (usize, &weir_program::Target)| answer::Target {
+                    name: target.name.clone(),
+                    weight: if target.weight % scale == 0 {
+                        json!(target.weight / scale)
+                    } else {
+                        json!(f64::from(target.weight) / f64::from(scale))
+                    },
+                    buckets: held(at),
                 };
-                json!({ "name": target.name, "weight": weight, "buckets": buckets })
-            });
+                let targets = group.targets.iter().enumerate().map(target).collect();
+                let (name, number) = (group.name.clone(), group.number);
+                answer::Group { name, number, buckets: size as u64, targets, given }
+            };
             if group.fill != Fill::Given {
-                let targets = (0..group.targets.len()).map(|at| target(at, table.share(at).into()));
-                let targets: Vec<Value> = targets.collect();
-                return Ok(json!({
-                    "name": group.name, "number": group.number, "buckets": group.size, "targets": targets,
-                }));
+                let table = self.tables.table(id);
+                return Ok(shown(group.size as usize, &|at| table.share(at).into(), None));
             }
             // While moves are pending, workers may differ in a few buckets; show those of the first worker.
             let reports = self.fleet.buckets(id)?;
             let slots = reports.first().map(|one| one.slots.clone()).unwrap_or_default();
             let held = |at: usize| slots.iter().filter(|&&slot| usize::from(slot) == at).count() as u64;
             let all = buckets(reports);
-            let targets: Vec<Value> = (0..group.targets.len()).map(|at| target(at, held(at))).collect();
-            Ok(json!({
-                "name": group.name, "number": group.number, "buckets": slots.len(), "targets": targets,
-                "packets": all.packets.iter().sum::<u64>(), "bytes": all.bytes.iter().sum::<u64>(),
-                "moved": all.moved, "moved_busy": all.moved_busy, "pending": all.pending,
-            }))
+            let given = answer::Given {
+                packets: all.packets.iter().sum(),
+                bytes: all.bytes.iter().sum(),
+                moved: all.moved,
+                moved_busy: all.moved_busy,
+                pending: all.pending as u64,
+            };
+            Ok(shown(slots.len(), &held, Some(given)))
         };
         // Their targets have the current weights.
         self.tables.groups().iter().enumerate().map(group).collect()
@@ -391,8 +385,7 @@ impl Snapshot {
         Ok(self.fleet.buckets(group)?.into_iter().next().map(|one| one.slots).unwrap_or_default())
     }
 
-    pub fn pipe_named(&self, request: &Value) -> Result<PipeId> {
-        let name = request["pipe"].as_str().context("the request needs `pipe`")?;
+    pub fn pipe_named(&self, name: &str) -> Result<PipeId> {
         let names =
             || self.plan.program.pipes.iter().map(|pipe| pipe.name.as_str()).collect::<Vec<_>>().join(", ");
         self.plan
@@ -410,52 +403,54 @@ pub fn total(reports: &[Report]) -> Ledger {
 }
 
 /// Returns a ledger in the stable output format.
-pub fn ledger_json(ledger: &Ledger) -> Value {
-    let dropped: Map<String, Value> =
-        ledger.drops().map(|(reason, count)| (reason.as_str().to_string(), json!(count))).collect();
-    json!({
-        "received": ledger.received, "originated": ledger.originated, "copied": ledger.copied,
-        "transmitted": ledger.transmitted, "to_kernel": ledger.to_kernel, "to_app": ledger.to_app,
-            "held": ledger.held,
-        "dropped": dropped,
-    })
+pub fn ledger(ledger: &Ledger) -> answer::Ledger {
+    answer::Ledger {
+        received: ledger.received,
+        originated: ledger.originated,
+        copied: ledger.copied,
+        transmitted: ledger.transmitted,
+        to_kernel: ledger.to_kernel,
+        to_app: ledger.to_app,
+        held: ledger.held,
+        dropped: ledger.drops().map(|(reason, count)| (reason.as_str().to_string(), json!(count))).collect(),
+    }
 }
 
-fn drops_json(ledger: &Ledger) -> Value {
-    let one = |(reason, count): (DropReason, u64)| {
-        json!({ "reason": reason.as_str(), "frames": count,
-        "meaning": reason.explanation() })
+fn drops(ledger: &Ledger) -> Vec<answer::Drops> {
+    let one = |(reason, frames): (DropReason, u64)| answer::Drops {
+        reason: reason.as_str().to_string(),
+        frames,
+        meaning: reason.explanation().to_string(),
     };
     ledger.drops().map(one).collect()
 }
 
 /// Flow deltas by reason.
-fn deltas_json(read: &Totals) -> Value {
-    let one = |(reason, sum): (DeltaReason, &Sum)| {
-        let Sum { deltas, packets, bytes } = sum;
-        json!({ "reason": reason.word(), "deltas": deltas, "packets": packets, "bytes": bytes })
+fn deltas(read: &Totals) -> Vec<answer::Deltas> {
+    let one = |(reason, &Sum { deltas, packets, bytes }): (DeltaReason, &Sum)| answer::Deltas {
+        reason: reason.word().to_string(),
+        deltas,
+        packets,
+        bytes,
     };
     DeltaReason::ALL.into_iter().zip(read).map(one).collect()
 }
 
-/// Where the packets that met FLOW pipes are: `met` = `live` + `deltas` + `unflowed`. Of those in deltas,
-/// `waiting` are on their way to the collector.
-fn account_json(reports: &[Report], read: &Totals) -> Value {
+/// Returns where the packets that met FLOW pipes are.
+fn account(reports: &[Report], read: &Totals) -> answer::FlowAccount {
     let mut account = FlowAccount::default();
     reports.iter().for_each(|report| account.add(&report.flows));
     let left: u64 = reports.iter().map(|report| report.deltas_left).sum();
     let read = collector::over_reasons(read).packets;
-    let unflowed: Map<String, Value> = account
-        .unflowed
-        .by_reason()
-        .into_iter()
-        .map(|(why, count)| (why.to_string(), json!(count)))
-        .collect();
-    json!({
-        "met": account.met, "live": account.live, "deltas": account.given, "unflowed": unflowed,
-        "waiting": account.given.saturating_sub(read),
+    let unflowed = account.unflowed.by_reason().into_iter();
+    answer::FlowAccount {
+        met: account.met,
+        live: account.live,
+        deltas: account.given,
+        unflowed: unflowed.map(|(why, count)| (why.to_string(), json!(count))).collect(),
+        waiting: account.given.saturating_sub(read),
         // Sent by flows, but neither delivered nor waiting to be sent; or read, but never sent.
-        "lost": account.given.abs_diff(left) + read.saturating_sub(account.given),
-        "balances": account.balances(),
-    })
+        lost: account.given.abs_diff(left) + read.saturating_sub(account.given),
+        balances: account.balances(),
+    }
 }

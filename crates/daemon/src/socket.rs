@@ -24,6 +24,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot};
+use weir_control::Request;
 
 /// How often workers are checked for being too late with changes. Their answers are handled at once.
 const LOOK: Duration = Duration::from_secs(1);
@@ -127,7 +128,7 @@ impl Control {
                 Ok(Reply::Later(later)) => self.wait(later, answer, daemon),
                 Ok(Reply::Now(now)) => {
                     reply(answer, Ok(now));
-                    return request["command"] != "stop";
+                    return request != Request::Stop {};
                 }
                 Err(error) => reply(answer, Err(error)),
             },

@@ -7,7 +7,6 @@
 use anyhow::{Context, Result, anyhow};
 use rustix::process::Pid;
 use rustix::time::{ClockId, clock_gettime};
-use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
@@ -15,6 +14,7 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::{Duration, Instant};
+use weir_control::answer::Process;
 use weir_engine::worker::Report;
 
 /// When to retry what could not be sent.
@@ -78,16 +78,21 @@ impl Systemd {
     }
 
     /// Describes this process, for a successor that is started in its place (`weir upgrade`).
-    pub fn process(&self) -> Result<Value> {
+    pub fn process(&self) -> Result<Process> {
         let exact = |word: OsString| word.into_string().map_err(|word| anyhow!("{word:?} is not UTF-8"));
         let arguments: Result<Vec<String>> = std::env::args_os().skip(1).map(exact).collect();
         let arguments =
             arguments.context("the command line cannot be passed on: run `weir run --takeover`")?;
-        Ok(json!({
-            "pid": std::process::id(), "arguments": arguments,
-            "directory": std::env::current_dir()?, "executable": own_executable()?,
-            "unit": self.unit_cgroup(), "user_manager": has_user_manager(), "watchdog_usec": watchdog_usec(),
-        }))
+        let directory = std::env::current_dir()?.into_os_string();
+        Ok(Process {
+            pid: std::process::id(),
+            arguments,
+            directory: Some(exact(directory)?),
+            executable: own_executable()?,
+            unit: self.unit_cgroup(),
+            user_manager: has_user_manager(),
+            watchdog_usec: watchdog_usec(),
+        })
     }
 
     /// Reports that a reload begins.
@@ -151,9 +156,9 @@ fn has_user_manager() -> bool {
 
 /// Returns the device and inode of this process's executable. A file that has replaced it under the same name
 /// has another inode.
-pub fn own_executable() -> Result<Value> {
+pub fn own_executable() -> Result<[u64; 2]> {
     let file = std::fs::metadata("/proc/self/exe")?;
-    Ok(json!([file.dev(), file.ino()]))
+    Ok([file.dev(), file.ino()])
 }
 
 /// Returns how long this process may be silent. The setting may be meant for another process, because the

@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use weir_app::edits::{self, Edits};
 use weir_app::kind::Kind;
 use weir_app::{Action, App, Event, RunningApps};
+use weir_control::answer::Progress;
 use weir_control::ask;
 use weir_engine::worker::{Inject, Rewiring};
 use weir_program::change::Change;
@@ -185,7 +186,7 @@ impl Bench {
     }
 
     /// Requests a reload as `weir reload` does. Returns the daemon's progress reports, and the outcome.
-    fn reload(&self) -> JoinHandle<(Vec<Value>, Result<Value>)> {
+    fn reload(&self) -> JoinHandle<(Vec<Progress>, Result<Value>)> {
         let path = self.folder.join("weir.sock");
         std::thread::spawn(move || {
             let mut seen = Vec::new();
@@ -324,10 +325,7 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     bench.until(|bench| bench.daemon.generation == 2 && first.is_finished());
     let (seen, outcome) = first.join().unwrap();
     assert_eq!(outcome.unwrap()["generation"], 2);
-    assert!(
-        seen.iter().all(|seen| seen["stage"] == "the file is being read, checked and compiled"),
-        "{seen:?}"
-    );
+    assert!(seen.iter().all(|seen| seen.stage == "the file is being read, checked and compiled"), "{seen:?}");
     let entries = bench.ask(json!({ "command": "show", "what": "entries" })).unwrap();
     assert_eq!(entries["entries"].as_array().unwrap().len(), 2, "{entries}");
     let groups = bench.ask(json!({ "command": "show", "what": "groups" })).unwrap();
@@ -366,7 +364,7 @@ fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     let path = bench.folder.join("weir.sock");
     let add =
         json!({ "command": "entry", "do": "add", "pipe": "fast", "entry": "{ match: { udp.dport: 9 } }" });
-    let adding = std::thread::spawn(move || ask(&path, &add));
+    let adding = std::thread::spawn(move || ask::<Value>(&path, &add));
     bench.ticks(20);
     assert_eq!(noted(&bench.notes).events, ["start", "link 1 true None"]);
     assert!(!adding.is_finished() && !reload.is_finished());
@@ -393,7 +391,7 @@ fn a_change_of_a_client_waits_for_a_late_worker_and_a_reload_for_the_change() {
     let path = bench.folder.join("weir.sock");
     let add =
         json!({ "command": "entry", "do": "add", "pipe": "fast", "entry": "{ match: { udp.dport: 9 } }" });
-    let adding = std::thread::spawn(move || ask(&path, &add));
+    let adding = std::thread::spawn(move || ask::<Value>(&path, &add));
     bench.until(|bench| bench.daemon.fleet.is_changing());
     bench.ticks(20);
     let reload = bench.reload();

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_app::kind::{Kind, Outcome, Tool, Verb};
+use weir_control::{Request, answer};
 
 /// Name of every subcommand's first argument in the help.
 const NAME: &str = "NAME";
@@ -174,15 +175,14 @@ fn append(answer: &mut Value, page: Value) {
 }
 
 fn request(connection: &Connection, app: &str, words: &str) -> Result<Value> {
-    connection.answer(&json!({ "command": "app", "app": app, "request": words }))
+    connection.answer(&Request::app(app, words))
 }
 
 /// Returns the names of the running apps of a kind, or only the requested one.
 fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec<String>> {
-    let answer = connection.answer(&json!({ "command": "show", "what": "apps" }))?;
-    let apps = answer["apps"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let of_kind = apps.iter().filter(|app| app["kind"] == kind.key);
-    let all: Vec<String> = of_kind.filter_map(|app| app["name"].as_str()).map(str::to_string).collect();
+    let shown: answer::Shown = connection.answer(&Request::show("apps"))?;
+    let of_kind = shown.apps.into_iter().filter(|app| app.kind == kind.key);
+    let all: Vec<String> = of_kind.map(|app| app.name).collect();
     let key = kind.key;
     match name {
         None => Ok(all),

@@ -5,13 +5,14 @@ use super::show::Connection;
 use crate::output;
 use anyhow::{Context, Result};
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::{IsTerminal, stderr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_config::infile;
-use weir_control::change;
+use weir_control::answer::Lines;
+use weir_control::{Request, change};
 
 /// How often a long load reports its progress.
 const NEWS: Duration = Duration::from_millis(500);
@@ -77,7 +78,8 @@ pub fn run(arguments: &Entry) -> Result<ExitCode> {
 
 impl One {
     fn ask(&self, verb: &str) -> Result<ExitCode> {
-        let request = json!({ "command": "entry", "do": verb, "pipe": self.pipe, "entry": self.entry });
+        let (verb, pipe, entry) = (verb.to_string(), self.pipe.clone(), self.entry.clone());
+        let request = Request::Entry(weir_control::Entry { verb, pipe, entry });
         self.connection.ask(&request, |_| "done\n".to_string())
     }
 }
@@ -87,7 +89,7 @@ impl Load {
         let text = read(&self.file)?;
         let (start, mut reported) = (Instant::now(), Instant::now());
         let talks = stderr().is_terminal() && !self.connection.is_json();
-        let answer = change(&self.connection.path(), &text, |sent| {
+        let answer: Result<Value> = change(&self.connection.path(), &text, |sent| {
             if talks && reported.elapsed() >= NEWS {
                 reported = Instant::now();
                 output::complain(format_args!("\r{} % read", sent * 100 / text.len().max(1)));
@@ -113,18 +115,18 @@ fn read(file: &Path) -> Result<Vec<u8>> {
 
 impl List {
     fn run(&self) -> Result<ExitCode> {
-        let mut from = Some(json!(0));
-        while let Some(row) = from {
-            let request = json!({ "command": "entries", "pipe": self.pipe, "from": row, "all": self.all });
-            let page = self.connection.answer(&request)?;
-            for line in page["entries"].as_array().into_iter().flatten() {
+        let mut next = Some(0);
+        while let Some(from) = next {
+            let request = weir_control::Entries { pipe: self.pipe.clone(), from, all: self.all };
+            let page: Lines = self.connection.answer(&Request::Entries(request))?;
+            for line in page.entries {
                 if self.connection.is_json() {
-                    output::line(line)?;
+                    output::line(Value::from(line))?;
                 } else {
-                    output::line(line.as_str().unwrap_or_default())?;
+                    output::line(line)?;
                 }
             }
-            from = Some(page["next"].clone()).filter(Value::is_number);
+            next = page.next;
         }
         Ok(ExitCode::SUCCESS)
     }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_control::Request;
 use weir_daemon::explain::{Explanation, Names};
 use weir_packet::write_hex;
 use weir_port::pcap::{RECORD_ALL, Record};
@@ -47,13 +48,11 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let record = record(arguments)?;
     let frame = &record.bytes;
     if arguments.live {
-        let mut request = json!({ "command": "explain", "port": arguments.port });
-        match &arguments.packet {
-            // The daemon adds the destination if the recipe has none.
-            Some(recipe) => request["packet"] = json!(recipe),
-            None => request["hex"] = json!(write_hex(frame, "")),
-        }
-        let mut answer = arguments.connection.answer(&request)?;
+        // The daemon adds the destination if the recipe has none.
+        let packet = arguments.packet.clone();
+        let hex = packet.is_none().then(|| write_hex(frame, ""));
+        let request = weir_control::Explain { packet, hex, port: arguments.port.clone() };
+        let mut answer: Value = arguments.connection.answer(&Request::Explain(request))?;
         let text = answer["text"].as_str().unwrap_or_default().to_string();
         answer["recorded_of"] = recorded_of(&record);
         print(arguments, &record, &answer, &text)?;

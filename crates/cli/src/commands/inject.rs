@@ -5,9 +5,10 @@ use super::packet;
 use super::show::Connection;
 use crate::{output, replay};
 use anyhow::{Context, Result};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_control::{Inject, Request};
 use weir_packet::write_hex;
 
 /// Arguments of `weir inject`.
@@ -36,11 +37,15 @@ pub struct Arguments {
 /// # Errors
 /// Fails if the input is invalid, if there is no daemon, or if a frame was not sent.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let key = if arguments.through { "input" } else { "output" };
+    let port = Some(arguments.port.clone());
+    let (input, output) = if arguments.through { (port, None) } else { (None, port) };
     let mut many = 0;
     for frame in frames(arguments)? {
-        let request = json!({ "command": "inject", "hex": write_hex(&frame?, ""), key: arguments.port });
-        arguments.connection.answer(&request).with_context(|| format!("after {many} frames"))?;
+        let hex = write_hex(&frame?, "");
+        let (input, output) = (input.clone(), output.clone());
+        let request = Request::Inject(Inject { packet: None, hex: Some(hex), output, input });
+        let _: Value =
+            arguments.connection.answer(&request).with_context(|| format!("after {many} frames"))?;
         many += 1;
     }
     if arguments.connection.is_json() {

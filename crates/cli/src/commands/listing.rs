@@ -5,6 +5,7 @@ use crate::output;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::process::ExitCode;
+use weir_control::{Request, Show};
 
 /// The sections that `weir show` prints in pages.
 pub const LISTS: [&str; 2] = ["entries", "flows"];
@@ -12,32 +13,30 @@ pub const LISTS: [&str; 2] = ["entries", "flows"];
 /// Requests one page after the other, and calls `each` with every answer.
 fn follow(
     connection: &Connection,
-    (what, request): (&str, &Value),
+    (what, request): (&str, &Show),
     mut each: impl FnMut(Value) -> Result<()>,
 ) -> Result<()> {
     let mut request = request.clone();
-    let mut left = request["limit"].as_u64();
     loop {
-        let mut page = connection.answer(&request)?;
+        let mut page: Value = connection.answer(&Request::Show(request.clone()))?;
         let next = page["next"].take();
         if let Some(rows) = page[what].as_array_mut() {
             // The daemon may return slightly more than requested.
-            rows.truncate(left.map_or(usize::MAX, |left| left as usize));
-            left = left.map(|left| left - rows.len() as u64);
+            rows.truncate(request.limit.map_or(usize::MAX, |left| left as usize));
+            request.limit = request.limit.map(|left| left - rows.len() as u64);
         }
         each(page)?;
         // Without a limit, the daemon applies its own to flows.
-        let is_enough = left.map_or(what == "flows", |left| left == 0);
-        if next.is_null() || is_enough {
+        let is_enough = request.limit.map_or(what == "flows", |left| left == 0);
+        request.from = next.as_str().map(str::to_string);
+        if request.from.is_none() || is_enough {
             return Ok(());
         }
-        request["from"] = next;
-        request["limit"] = json!(left);
     }
 }
 
 /// Prints a list as it arrives.
-pub fn print(connection: &Connection, what: &str, request: Value) -> Result<ExitCode> {
+pub fn print(connection: &Connection, what: &str, request: Show) -> Result<ExitCode> {
     if connection.is_json() {
         return print_json(connection, what, &request);
     }
@@ -63,7 +62,7 @@ pub fn print(connection: &Connection, what: &str, request: Value) -> Result<Exit
 }
 
 /// Prints one object, which is complete even if a later page cannot be fetched.
-fn print_json(connection: &Connection, what: &str, request: &Value) -> Result<ExitCode> {
+fn print_json(connection: &Connection, what: &str, request: &Show) -> Result<ExitCode> {
     let (mut is_first, mut separator) = (true, "");
     let done = follow(connection, (what, request), |page| {
         if std::mem::take(&mut is_first) {
@@ -89,9 +88,9 @@ fn print_json(connection: &Connection, what: &str, request: &Value) -> Result<Ex
 }
 
 /// Returns a whole answer, for comparison with an earlier one.
-pub fn whole(connection: &Connection, what: &str, request: &Value) -> Result<Value> {
+pub fn whole(connection: &Connection, what: &str, request: &Show) -> Result<Value> {
     if !LISTS.contains(&what) {
-        return connection.answer(request);
+        return connection.answer(&Request::Show(request.clone()));
     }
     let mut all = Value::Null;
     follow(connection, (what, request), |mut page| {

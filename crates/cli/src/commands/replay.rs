@@ -72,7 +72,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         let pipes: Vec<_> = plan.program.pipes.iter().zip(&replayed.report.pipes).map(pipe).collect();
         let remarks: Vec<_> = replayed.remarks.iter().map(remark).collect();
         output::line(json!({
-            "frames": weir_daemon::ledger_json(ledger), "balances": ledger.balances(), "counters": counters,
+            "frames": weir_daemon::ledger(ledger), "balances": ledger.balances(), "counters": counters,
             "pipes": pipes, "apps": replayed.apps.iter().map(app).collect::<Vec<_>>(),
             "error": errors.first(), "remarks": remarks, "slept_s": replayed.slept_ns / NS_PER_S,
         }))?;

@@ -7,12 +7,13 @@ use crate::kinds::KINDS;
 use crate::output;
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
-use weir_control::ask;
+use weir_control::{Request, What};
 use weir_daemon::shown;
 
 /// How to reach the daemon, and how to print its answer.
@@ -38,12 +39,12 @@ impl Connection {
     }
 
     /// Sends a request and returns the answer.
-    pub fn answer(&self, request: &Value) -> Result<Value> {
-        ask(&self.path(), request)
+    pub fn answer<A: DeserializeOwned>(&self, request: &Request) -> Result<A> {
+        weir_control::ask(&self.path(), request)
     }
 
     /// Sends a request and prints the answer; `text` formats it for people.
-    pub fn ask(&self, request: &Value, text: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
+    pub fn ask(&self, request: &Request, text: impl FnOnce(&Value) -> String) -> Result<ExitCode> {
         self.print(self.answer(request)?, text)
     }
 
@@ -72,7 +73,7 @@ pub struct Show {
     pipe: Option<String>,
     /// For flows: at most this many.
     #[arg(long)]
-    limit: Option<usize>,
+    limit: Option<u64>,
     /// Repeat at this interval in seconds, with rates per second beside totals.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1",
         value_parser = watch::seconds)]
@@ -96,8 +97,12 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
         output::complain(format_args!("weir: `show {what}` takes no further words, such as `{word}`\n"));
         return Ok(bad_input());
     }
-    let request =
-        json!({ "command": "show", "what": what, "pipe": arguments.pipe, "limit": arguments.limit });
+    let request = weir_control::Show {
+        what: Some(What::One(what.clone())),
+        pipe: arguments.pipe.clone(),
+        from: None,
+        limit: arguments.limit,
+    };
     if watch.is_none() && listing::LISTS.contains(&what.as_str()) {
         return listing::print(connection, what, request);
     }
@@ -213,12 +218,11 @@ pub struct Plain {
 pub fn reload(arguments: &Plain) -> Result<ExitCode> {
     let connection = &arguments.connection;
     let mut said = String::new();
-    let answer = weir_control::reload(&socket(connection.socket.clone(), None), |progress| {
-        let stage = plain(&progress["stage"]);
+    let answer = weir_control::reload(&connection.path(), |progress| {
         // For an interactive user; a script gets only the answer.
-        if stage != said && std::io::stderr().is_terminal() {
-            output::complain(format_args!("after {} s: {stage}\n", progress["seconds"]));
-            said = stage;
+        if progress.stage != said && std::io::stderr().is_terminal() {
+            output::complain(format_args!("after {} s: {}\n", progress.seconds, progress.stage));
+            said.clone_from(&progress.stage);
         }
     })?;
     connection.print(answer, |answer| plain(&answer["summary"]) + "\n")
@@ -226,7 +230,7 @@ pub fn reload(arguments: &Plain) -> Result<ExitCode> {
 
 /// Runs `weir stop`.
 pub fn stop(arguments: &Plain) -> Result<ExitCode> {
-    arguments.connection.ask(&json!({ "command": "stop" }), |_| "stopping\n".to_string())
+    arguments.connection.ask(&Request::Stop {}, |_| "stopping\n".to_string())
 }
 
 /// Arguments of `weir app`.
@@ -245,8 +249,7 @@ pub struct App {
 pub fn app(arguments: &App) -> Result<ExitCode> {
     let words = arguments.request.join(" ");
     let request: Value = serde_json::from_str(&words).unwrap_or(Value::String(words));
-    let request = json!({ "command": "app", "app": arguments.name, "request": request });
-    arguments.connection.ask(&request, |answer| match answer.as_object() {
+    arguments.connection.ask(&Request::app(&arguments.name, request), |answer| match answer.as_object() {
         Some(answer) => answer.iter().map(|(name, value)| section(name, value)).collect(),
         None => plain(answer) + "\n",
     })
@@ -267,7 +270,7 @@ pub struct Weight {
 
 /// Runs `weir weight`.
 pub fn weight(arguments: &Weight) -> Result<ExitCode> {
-    let Weight { group, target, weight, connection } = arguments;
-    let request = json!({ "command": "weight", "group": group, "target": target, "weight": weight });
-    connection.ask(&request, |_| "done\n".to_string())
+    let (group, target) = (arguments.group.clone(), arguments.target.clone());
+    let request = Request::Weight(weir_control::Weight { group, target, weight: arguments.weight });
+    arguments.connection.ask(&request, |_| "done\n".to_string())
 }

@@ -4,10 +4,11 @@ use super::{Finding, Level, ip};
 use crate::config::{Plan, PortConfig, PortKind};
 use crate::ways;
 use rustix::thread::{CapabilitySet, capabilities};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::cell::OnceCell;
 use std::fs;
 use std::path::Path;
+use weir_control::{Request, answer};
 
 /// What the daemon needs, and what for.
 const NEEDED: [(CapabilitySet, &str); 4] = [
@@ -130,13 +131,11 @@ fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
     };
     let asked = OnceCell::new();
     let counts = |name: &str| {
-        let ports = asked.get_or_init(|| {
-            let request = json!({ "command": "show", "what": "ports" });
-            weir_control::ask(socket, &request).unwrap_or_default()["ports"].take()
-        });
+        let shown: &answer::Shown =
+            asked.get_or_init(|| weir_control::ask(socket, &Request::show("ports")).unwrap_or_default());
         let mut named = plan.into_iter().flat_map(|plan| &plan.ports);
         let port = named.find(|port| port.nic.as_ref().is_some_and(|nic| nic.name == name));
-        port.and_then(|port| ports.as_array()?.iter().find(|one| one["name"] == port.name.as_str()))
+        port.and_then(|port| shown.ports.iter().find(|one| one.name == port.name))
     };
     let one = |report: &weir_port::xdp::InterfaceReport| {
         let right = counts(&report.name).filter(|_| report.is_far_unknown).and_then(right_checksums);
@@ -147,8 +146,8 @@ fn interfaces(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
 }
 
 /// Returns how many received frames of a running port were checked, if all had correct checksums.
-fn right_checksums(port: &Value) -> Option<u64> {
-    let count = |name: &str| port["extra"][name].as_u64();
+fn right_checksums(port: &answer::Port) -> Option<u64> {
+    let count = |name: &str| port.extra.get(name)?.as_u64();
     count("checksums_sampled").filter(|sampled| *sampled > 0 && count("checksums_wrong") == Some(0))
 }
 

@@ -11,7 +11,6 @@ mod pools;
 
 use crate::config::Plan;
 use crate::kinds::KINDS;
-use serde_json::json;
 use std::path::Path;
 use weir_app::doctor::{Examined, Has, hooks, ip};
 pub use weir_app::doctor::{Finding, Level};
@@ -24,9 +23,7 @@ pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     found.extend(features::findings(plan));
     found.extend(planned.and_then(|(plan, file)| host::ways(plan, file)));
     found.extend(plan.into_iter().flat_map(pools::findings));
-    let ask = |app: &str, request: &str| {
-        weir_control::ask(socket, &json!({ "command": "app", "app": app, "request": request }))
-    };
+    let ask = |app: &str, request: &str| weir_control::ask(socket, &weir_control::Request::app(app, request));
     let examined = Examined { apps: plan.map(|plan| &plan.apps), ask: &ask };
     let agents = KINDS.iter().filter_map(|kind| kind.agent).map(|create| create());
     found.extend(agents.flat_map(|agent| agent.findings(&examined)));

@@ -4,12 +4,12 @@
 use super::pages::Listed;
 use crate::kinds::KINDS;
 use anyhow::{Context, Result};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 use weir_app::page::items;
-use weir_control::ask;
+use weir_control::{Request, Show, What, ask};
 use weir_daemon::Doorbell;
 
 /// The sections that every page shows in its first line.
@@ -89,8 +89,12 @@ pub fn answered(socket: &Path, question: Question) -> Answer {
             answer["apps"] = own.cloned().collect();
             answer["answers"] = items(&answer["apps"])
                 .iter()
-                .map(|app| question.listed.page.requests.iter().map(|words| request(socket, app, words)))
-                .map(|answers| answers.collect::<Result<Value>>())
+                .map(|app| {
+                    let name = app["name"].as_str().unwrap_or_default();
+                    let requests = question.listed.page.requests.iter();
+                    let ask = |words: &&str| ask::<Value>(socket, &Request::app(name, *words));
+                    requests.map(ask).collect::<Result<Value>>()
+                })
                 .collect::<Result<Value>>()?;
         }
         Ok(answer)
@@ -101,11 +105,8 @@ pub fn answered(socket: &Path, question: Question) -> Answer {
 
 /// Asks for several sections at once, so that they are from the same moment.
 fn show<'a>(socket: &Path, parts: impl Iterator<Item = &'a &'a str>) -> Result<Value> {
-    ask(socket, &json!({ "command": "show", "what": parts.collect::<Vec<_>>() }))
-}
-
-fn request(socket: &Path, app: &Value, words: &str) -> Result<Value> {
-    ask(socket, &json!({ "command": "app", "app": app["name"], "request": words }))
+    let what = What::Several(parts.map(|part| (*part).to_string()).collect());
+    ask(socket, &Request::Show(Show { what: Some(what), ..Show::default() }))
 }
 
 /// Returns for each kind of app whether any exist.

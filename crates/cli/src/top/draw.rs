@@ -71,21 +71,20 @@ pub fn draw(view: &mut View, now: Instant, area: Rect, buffer: &mut Buffer) {
 
 /// The first line: the daemon, its program, and its current rates.
 fn head(view: &View) -> String {
-    let Some(said) = view.head() else { return "weir top".into() };
+    let Some(head) = view.head() else { return "weir top".into() };
     let paused = if view.paused { "PAUSED " } else { "" };
     let rate = |count: f64| format!("{}/s", short(count));
     let rates = view.rates.map_or_else(String::new, |rates| {
         let [received, transmitted, dropped] = [rates.received, rates.transmitted, rates.dropped].map(rate);
         format!("in {received}  out {transmitted}  dropped {dropped}  ")
     });
-    let uptime = Duration::from_secs(said["uptime_s"].as_u64().unwrap_or_default());
-    let file = said["file"].as_str().unwrap_or_default();
-    let wrong = if said["balances"] == false { "LEDGER DOES NOT BALANCE  " } else { "" };
+    let wrong = if head.balances == Some(false) { "LEDGER DOES NOT BALANCE  " } else { "" };
     format!(
-        "{paused}weir  {wrong}{rates}up {}  gen {}  every {} s  {file}",
-        span(uptime),
-        said["generation"],
+        "{paused}weir  {wrong}{rates}up {}  gen {}  every {} s  {}",
+        span(Duration::from_secs(head.uptime_s)),
+        head.generation.unwrap_or_default(),
         view.interval.as_secs_f64(),
+        head.file,
     )
 }
 

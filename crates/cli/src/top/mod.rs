@@ -36,6 +36,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use terminal::{Drawn, Modes};
 use view::{View, Wish};
+use weir_control::{Request, answer};
 use weir_daemon::Doorbell;
 
 /// How often the screen is redrawn if nothing happens, because it shows how long an answer has been
@@ -54,7 +55,7 @@ pub fn run(socket: PathBuf, interval: Duration) -> Result<ExitCode> {
         bail!("`weir top` needs a terminal; `weir show` prints the same as text");
     }
     // Errors at the start are better reported in plain text.
-    weir_control::ask(&socket, &serde_json::json!({ "command": "show", "what": "generation" }))?;
+    let _: answer::Shown = weir_control::ask(&socket, &Request::show("generation"))?;
     let signals = Signals::take()?;
     let doorbell = Doorbell::new()?;
     let asker = Asker::start(socket, doorbell.clone())?;

@@ -2,10 +2,12 @@
 //! ([`weir_app::kind::Kind::pages`]).
 
 use crate::kinds::KINDS;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weir_app::kind::Kind;
-use weir_app::page::{Column, Holds, Page, Part, Table, column, items, table};
+use weir_app::page::{Column, Holds, Page, Part, Table, column, table};
+use weir_control::answer::{Port, Shown};
 
 /// A page, and the kind of app that it is about.
 #[derive(Clone, Copy)]
@@ -126,45 +128,43 @@ const ACCOUNT: &[Column] = &[
     column("in all", "packets", Holds::Total),
 ];
 
+/// Returns the sections of an answer that are interpreted here.
+pub fn shown(answer: &Value) -> Shown {
+    Shown::deserialize(answer).unwrap_or_default()
+}
+
 /// Where frames are and go, and whether everything is well.
 fn overview(answer: &Value) -> Vec<Part> {
-    let ledger = &answer["ledger"];
-    let bytes = |key: &str| items(&answer["ports"]).iter().filter_map(|port| port[key].as_u64()).sum::<u64>();
+    let Shown { ledger, balances, health, log_lost, events_late, ports, .. } = shown(answer);
+    let bytes = |of: fn(&Port) -> u64| Some(ports.iter().map(of).sum::<u64>());
     let row = |fate: &str, frames: u64, bytes: Option<u64>| {
         let frames = json!(frames);
         json!({ "fate": fate, "frames": frames, "bytes": bytes })
     };
-    let of = |key: &str| ledger[key].as_u64().unwrap_or_default();
     let rows = vec![
-        row("received", of("received"), Some(bytes("received_bytes"))),
-        row("originated", of("originated"), None),
-        row("copied", of("copied"), None),
-        row("transmitted", of("transmitted"), Some(bytes("transmitted_bytes"))),
-        row("to the kernel", of("to_kernel"), None),
-        row("to apps", of("to_app"), None),
-        row("dropped", dropped(ledger), None),
+        row("received", ledger.received, bytes(|port| port.received_bytes)),
+        row("originated", ledger.originated, None),
+        row("copied", ledger.copied, None),
+        row("transmitted", ledger.transmitted, bytes(|port| port.transmitted_bytes)),
+        row("to the kernel", ledger.to_kernel, None),
+        row("to apps", ledger.to_app, None),
+        row("dropped", ledger.drops(), None),
     ];
-    let balances = match answer["balances"].as_bool() {
+    let balances = match balances {
         Some(true) => "balances",
         Some(false) => "DOES NOT BALANCE: please report it",
         None => "-",
     };
-    let late = answer["events_late"]["longest_us"].as_f64().unwrap_or_default() / 1e3;
     vec![
         Part::Table(Table { title: "frames".into(), columns: FATES, rows }),
         Part::Facts(vec![
-            ("held", of("held").to_string()),
+            ("held", ledger.held.to_string()),
             ("ledger", balances.to_string()),
-            ("health", answer["health"].as_str().unwrap_or("-").to_string()),
-            ("apps served", format!("at most {late:.1} ms late")),
-            ("log lines lost", answer["log_lost"].to_string()),
+            ("health", health.unwrap_or_else(|| "-".to_string())),
+            ("apps served", format!("at most {:.1} ms late", events_late.longest_us / 1e3)),
+            ("log lines lost", log_lost.to_string()),
         ]),
     ]
-}
-
-/// Returns how many frames of a ledger were dropped.
-pub fn dropped(ledger: &Value) -> u64 {
-    ledger["dropped"].as_object().into_iter().flatten().filter_map(|(_, frames)| frames.as_u64()).sum()
 }
 
 /// The workers, and how long the breaths of all of them took.
@@ -172,12 +172,10 @@ fn workers(answer: &Value) -> Vec<Part> {
     // The daemon's histogram has eight buckets per power of two; one with a bucket per power of two fits a
     // screen.
     let mut octaves = BTreeMap::<u32, u64>::new();
-    for worker in items(&answer["breath_times"]) {
-        for bucket in items(&worker["processor"]["buckets"]) {
-            let limit_ns = bucket[0].as_u64().unwrap_or(u64::MAX);
-            let octave = limit_ns.checked_next_power_of_two().map_or(u64::BITS, u64::ilog2);
-            *octaves.entry(octave).or_default() += bucket[1].as_u64().unwrap_or_default();
-        }
+    let times = shown(answer).breath_times;
+    for (limit_ns, count) in times.into_iter().flat_map(|breaths| breaths.processor.buckets) {
+        let limit = limit_ns.and_then(u64::checked_next_power_of_two);
+        *octaves.entry(limit.map_or(u64::BITS, u64::ilog2)).or_default() += count;
     }
     let shortest = octaves.first_key_value().map_or(0, |(octave, _)| *octave);
     let longest = octaves.keys().rev().find(|octave| **octave < u64::BITS).map_or(0, |octave| octave + 1);
@@ -206,19 +204,19 @@ fn duration(ns: u64) -> String {
 /// Flows: what they have exported, by reason, and where the packets that met FLOW pipes are. Results of flow
 /// measurements belong here, too: one more section, and one more table.
 fn flows(answer: &Value) -> Vec<Part> {
-    let account = &answer["flow_account"];
+    let account = shown(answer).flow_account;
     // Counters have a rate; the current positions of packets have none.
     let counted =
         |which: &str, packets: &Value| json!({ "which": which, "packets": packets, "counted": packets });
-    let present = |which: &str, key: &str| json!({ "which": which, "packets": account[key] });
+    let present = |which: &str, packets: u64| json!({ "which": which, "packets": packets });
     let mut rows = vec![
-        counted("met flow pipes", &account["met"]),
-        counted("are in deltas", &account["deltas"]),
-        present("are in live flows", "live"),
-        present("wait for the collector", "waiting"),
-        present("are lost (0, or a bug)", "lost"),
+        counted("met flow pipes", &account.met.into()),
+        counted("are in deltas", &account.deltas.into()),
+        present("are in live flows", account.live),
+        present("wait for the collector", account.waiting),
+        present("are lost (0, or a bug)", account.lost),
     ];
-    let unflowed = account["unflowed"].as_object().into_iter().flatten();
+    let unflowed = account.unflowed.iter();
     rows.extend(unflowed.map(|(why, packets)| counted(&format!("have no flow: {why}"), packets)));
     vec![
         table("deltas", &answer["deltas"], DELTAS),

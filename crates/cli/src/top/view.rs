@@ -3,13 +3,13 @@
 
 use super::asker::{Answer, Question};
 use super::keys::Key;
-use super::pages::{Listed, all, dropped};
+use super::pages::{Listed, all, shown};
 use super::parts::Sort;
 use crate::kinds::KINDS;
-use serde_json::Value;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 use weir_app::page::{Holds, Part};
+use weir_control::answer::{Ledger, Shown};
 
 /// How many received rates are kept for the history.
 pub const HISTORY: usize = 120;
@@ -74,7 +74,7 @@ pub struct View {
     /// What it showed of the previous answer.
     pub before: Option<Sample>,
     /// The latest answer, of any page.
-    latest: Option<(Instant, Value)>,
+    latest: Option<(Instant, Shown)>,
     /// The rates of the first line.
     pub rates: Option<Rates>,
     /// Received frames per second, one number for each answer.
@@ -175,8 +175,9 @@ impl View {
         match answer.said {
             Ok(said) => {
                 self.trouble = None;
-                self.known = said["generation"].as_u64();
-                self.take_ledger(answer.taken, &said);
+                let head = shown(&said);
+                self.known = head.generation;
+                self.take_ledger(answer.taken, head);
                 if answer.number == self.at {
                     let parts = (self.page().page.parts)(&said);
                     self.before = self.now.take();
@@ -199,22 +200,22 @@ impl View {
     }
 
     /// Computes the rates of the first line, unless the daemon was restarted since.
-    fn take_ledger(&mut self, taken: Instant, said: &Value) {
-        let uptime = |said: &Value| said["uptime_s"].as_u64();
-        let before = self.latest.replace((taken, said.clone()));
-        let before = before.filter(|(_, before)| uptime(said) >= uptime(before));
+    fn take_ledger(&mut self, taken: Instant, head: Shown) {
+        let (uptime_s, ledger) = (head.uptime_s, head.ledger.clone());
+        let before = self.latest.replace((taken, head));
+        let before = before.filter(|(_, before)| uptime_s >= before.uptime_s);
         if before.is_none() {
             (self.now, self.before) = (None, None);
         }
         self.rates = before.map(|(then, before)| {
             let seconds = taken.saturating_duration_since(then).as_secs_f64().max(1e-3);
-            let per_second = |count: fn(&Value) -> u64| {
-                count(&said["ledger"]).saturating_sub(count(&before["ledger"])) as f64 / seconds
+            let per_second = |count: fn(&Ledger) -> u64| {
+                count(&ledger).saturating_sub(count(&before.ledger)) as f64 / seconds
             };
             Rates {
-                received: per_second(|ledger| ledger["received"].as_u64().unwrap_or_default()),
-                transmitted: per_second(|ledger| ledger["transmitted"].as_u64().unwrap_or_default()),
-                dropped: per_second(dropped),
+                received: per_second(|ledger| ledger.received),
+                transmitted: per_second(|ledger| ledger.transmitted),
+                dropped: per_second(Ledger::drops),
             }
         });
         if let Some(rates) = self.rates {
@@ -224,8 +225,8 @@ impl View {
     }
 
     /// Returns the latest answer, of any page.
-    pub fn head(&self) -> Option<&Value> {
-        self.latest.as_ref().map(|(_, said)| said)
+    pub fn head(&self) -> Option<&Shown> {
+        self.latest.as_ref().map(|(_, head)| head)
     }
 
     /// Handles a key.

@@ -53,7 +53,8 @@ fn run(folder: &Path, netns: &str, arguments: &[&str]) -> Output {
 
 /// Returns the process that answers on the control socket.
 fn process(folder: &Folder) -> Option<u32> {
-    let answer = weir_control::ask(&folder.file("weir.sock"), &json!({ "command": "process" }));
+    let answer: anyhow::Result<serde_json::Value> =
+        weir_control::ask(&folder.file("weir.sock"), &json!({ "command": "process" }));
     answer.ok()?["pid"].as_u64().map(|pid| pid as u32)
 }
 

@@ -22,6 +22,8 @@ use tracing::{info, warn};
 use weir_app::clock::Clock;
 use weir_app::edits::{self, Edits};
 use weir_app::kind::Kind;
+use weir_control::answer::Lines;
+use weir_control::{Entries, HandOver, Request};
 use weir_engine::batch::{DecidedFor, FlowPage, FlowStock, TakenOver};
 use weir_engine::worker::Command;
 use weir_packet::DropReason;
@@ -54,8 +56,10 @@ impl Takeover {
             .with_context(|| format!("cannot listen on {} for the handover", path.display()))?;
         let removed = Removed(&path);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600))?;
-        let request = json!({ "command": "hand_over", "socket": path, "sockets": SOCKETS });
-        weir_control::ask(socket, &request).context("the running weir refuses to hand over")?;
+        let text = path.to_str().context("the control socket's path is not UTF-8")?.to_string();
+        let request = Request::HandOver(HandOver { socket: text, sockets: Some(SOCKETS) });
+        let asked: Result<Value> = weir_control::ask(socket, &request);
+        asked.context("the running weir refuses to hand over")?;
         let mut comes = [PollFd::new(&listener, PollFlags::IN)];
         let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
         if poll(&mut comes, Some(&patience))? == 0 {
@@ -136,17 +140,18 @@ impl Takeover {
         for pipe in plan.program.pipes.iter().filter(of_nobody) {
             let mut from = Some(0);
             while let Some(place) = from {
-                let request = json!({ "command": "entries", "pipe": pipe.name, "from": place });
+                let request = Entries { pipe: pipe.name.clone(), from: place, all: false };
                 // The old program may not have the pipe.
-                let Ok(page) = weir_control::ask(&self.socket, &request) else { break };
-                for line in page["entries"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+                let page: Result<Lines> = weir_control::ask(&self.socket, &Request::Entries(request));
+                let Ok(page) = page else { break };
+                for line in &page.entries {
                     match reader.line(line) {
                         Some(Ok(change)) => changes.push(change),
                         Some(Err(report)) => refused.push(report.to_string()),
                         None => {}
                     }
                 }
-                from = page["next"].as_u64();
+                from = page.next;
             }
         }
         let count = changes.len();

@@ -1,0 +1,396 @@
+//! The daemon's answers, and the rows of the sections that it shows.
+//!
+//! Fields that are missing in the answer of another version have their default.
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+/// Numbers by name, in the daemon's order.
+pub type Counts = Map<String, Value>;
+
+/// Defines structs that are written to JSON and read from it.
+macro_rules! answers {
+    ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => { $(
+        $(#[$meta])*
+        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct $name {
+            $($(#[$field_meta])* pub $field: $type,)*
+        }
+    )* };
+}
+
+answers! {
+    /// The progress of a reload.
+    Progress {
+        /// The number of the reload.
+        reload: u64,
+        /// What it does.
+        stage: String,
+        /// How long it has taken.
+        seconds: u64,
+    }
+
+    /// A reload that has ended.
+    Reloaded {
+        /// What was kept and what was removed, in one sentence.
+        summary: String,
+        /// The generation of the new program.
+        generation: u64,
+    }
+
+    /// The daemon's process.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// Its arguments, without the name of the program.
+        arguments: Vec<String>,
+        /// Its working directory.
+        directory: Option<String>,
+        /// The device and the inode of its executable.
+        executable: [u64; 2],
+        /// Its control group, if a unit of systemd runs it.
+        unit: Option<String>,
+        /// Whether that is a unit of a user.
+        user_manager: bool,
+        /// How long it may be silent, in microseconds.
+        watchdog_usec: Option<u64>,
+    }
+
+    /// A page of entries, as changes that add them.
+    Lines {
+        /// The changes.
+        entries: Vec<String>,
+        /// Where the next page begins.
+        next: Option<u32>,
+    }
+
+    /// What became of all frames.
+    Ledger {
+        /// Frames that ports received.
+        received: u64,
+        /// Frames that were injected.
+        originated: u64,
+        /// Copies.
+        copied: u64,
+        /// Frames that ports transmitted.
+        transmitted: u64,
+        /// Frames passed to the kernel.
+        to_kernel: u64,
+        /// Frames passed to apps.
+        to_app: u64,
+        /// Frames in rings.
+        held: u64,
+        /// Dropped frames by reason.
+        dropped: Counts,
+    }
+
+    /// A reason for which frames were dropped.
+    Drops {
+        /// The reason.
+        reason: String,
+        /// How many frames were dropped.
+        frames: u64,
+        /// What the reason means, in one sentence.
+        meaning: String,
+    }
+
+    /// A port.
+    Port {
+        /// Its name.
+        name: String,
+        /// Its modes, one unless workers have different ones.
+        mode: String,
+        /// The state of its link.
+        link: Option<String>,
+        /// Frames received.
+        received: u64,
+        /// Their bytes.
+        received_bytes: u64,
+        /// Frames transmitted.
+        transmitted: u64,
+        /// Their bytes.
+        transmitted_bytes: u64,
+        /// Frames passed to the kernel.
+        to_kernel: u64,
+        /// Frames in the transmit ring.
+        held: u64,
+        /// Frames lost before a worker saw them.
+        lost_before: u64,
+        /// How often there was no free frame to receive into.
+        starved: u64,
+        /// Frames that were too long.
+        oversize: u64,
+        /// Frames in the ring when the interface disappeared.
+        gone: u64,
+        /// Counts that only some kinds of ports have.
+        extra: Counts,
+    }
+
+    /// A pipe.
+    Pipe {
+        /// Its name.
+        name: String,
+        /// Its type.
+        r#type: String,
+        /// The number of its entries.
+        entries: u64,
+        /// How many entries, or flows of all workers, it has room for.
+        capacity: u64,
+        /// Packets that hit an entry.
+        hits: u64,
+        /// Packets that missed.
+        misses: u64,
+        /// Where packets that hit go.
+        forward: String,
+        /// Where packets that missed go.
+        miss: String,
+        /// For flow pipes: the number of flows.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        flows: Option<u64>,
+        /// For flow pipes: the room for flows of each worker.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        capacity_per_worker: Option<u64>,
+        /// For flow pipes: packets without a flow because the table was full.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        unflowed_full: Option<u64>,
+    }
+
+    /// A shared counter.
+    Counter {
+        /// Its name.
+        name: String,
+        /// The packets.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+    }
+
+    /// A NAT pool.
+    NatPool {
+        /// Its name.
+        name: String,
+        /// Its prefixes.
+        addresses: String,
+        /// The range of its ports.
+        ports: String,
+        /// Pairs of an address and a port that flows have.
+        used: u64,
+        /// Those that none has.
+        free: u64,
+    }
+
+    /// A group.
+    Group {
+        /// Its name.
+        name: String,
+        /// Its number.
+        number: Option<u16>,
+        /// The number of its buckets.
+        buckets: u64,
+        /// Its targets.
+        targets: Vec<Target>,
+        /// What else is known if an app fills its buckets.
+        #[serde(flatten)]
+        given: Option<Given>,
+    }
+
+    /// A target of a group.
+    Target {
+        /// Its name.
+        name: String,
+        /// Its weight, which is a fraction while it rises.
+        weight: Value,
+        /// The number of its buckets.
+        buckets: u64,
+    }
+
+    /// The traffic and the moves of buckets that an app fills.
+    Given {
+        /// Packets of all buckets.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// Buckets that were moved.
+        moved: u64,
+        /// Those that were in use then.
+        moved_busy: u64,
+        /// Buckets that wait to be moved.
+        pending: u64,
+    }
+
+    /// A worker.
+    Worker {
+        /// Its number.
+        worker: usize,
+        /// Frames received.
+        received: u64,
+        /// Frames handed over to other workers.
+        handed_over: u64,
+        /// Frames in rings.
+        held: u64,
+        /// Breaths.
+        breaths: u64,
+        /// Quantiles of the processor time of breaths, in microseconds.
+        p50_us: f64,
+        /// See `p50_us`.
+        p99_us: f64,
+        /// See `p50_us`.
+        p9999_us: f64,
+        /// The most processor time of a breath.
+        longest_us: f64,
+        /// A quantile of the duration of breaths.
+        wall_p9999_us: f64,
+        /// The longest breath.
+        wall_longest_us: f64,
+    }
+
+    /// How long breaths have taken.
+    Breaths {
+        /// By the clock.
+        wall: Times,
+        /// By processor time.
+        processor: Times,
+    }
+
+    /// A histogram of durations.
+    Times {
+        /// How many there were.
+        count: u64,
+        /// Their sum, in microseconds.
+        total_us: f64,
+        /// Quantiles, in microseconds.
+        p50_us: f64,
+        /// See `p50_us`.
+        p99_us: f64,
+        /// See `p50_us`.
+        p9999_us: f64,
+        /// The longest.
+        longest_us: f64,
+        /// What a reader needs to subtract an earlier answer: the upper limit of each bucket in nanoseconds,
+        /// if it has one, and its count.
+        buckets: Vec<(Option<u64>, u64)>,
+    }
+
+    /// Flow deltas of a reason.
+    Deltas {
+        /// The reason.
+        reason: String,
+        /// How many there were.
+        deltas: u64,
+        /// Their packets.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+    }
+
+    /// Where the packets that met flow pipes are: `met` = `live` + `deltas` + `unflowed`.
+    FlowAccount {
+        /// Packets that met a flow pipe.
+        met: u64,
+        /// Packets in live flows.
+        live: u64,
+        /// Packets in deltas.
+        deltas: u64,
+        /// Packets that no flow counts, by reason.
+        unflowed: Counts,
+        /// Packets in deltas that are on their way to the collector.
+        waiting: u64,
+        /// Packets that flows sent but that were neither delivered nor wait to be sent, or that were read
+        /// but never sent.
+        lost: u64,
+        /// Whether the account balances.
+        balances: bool,
+    }
+
+    /// An entry.
+    EntryRow {
+        /// Its pipe.
+        pipe: String,
+        /// The entry, as in the configuration.
+        entry: String,
+        /// Whether it was added at run time.
+        run_time: bool,
+        /// Packets that hit it.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// When the last one did.
+        last_ms: u64,
+    }
+
+    /// A flow.
+    FlowRow {
+        /// Its pipe.
+        pipe: String,
+        /// Its key.
+        flow: String,
+        /// What was decided for it.
+        decision: String,
+        /// Its packets.
+        packets: u64,
+        /// Their bytes.
+        bytes: u64,
+        /// When it began.
+        first_ms: u64,
+        /// When its last packet came.
+        last_ms: u64,
+        /// Its state, if it is a TCP connection.
+        state: Option<String>,
+        /// Its address and port after NAT.
+        nat: Option<String>,
+    }
+
+    /// The sections that clients interpret; those that were not asked for are empty.
+    Shown {
+        /// The generation of the program.
+        generation: Option<u64>,
+        /// The configuration file.
+        file: String,
+        /// How long the daemon has run.
+        uptime_s: u64,
+        /// Whether it works, in a few words.
+        health: Option<String>,
+        /// Lines of the log that were lost.
+        log_lost: u64,
+        /// What became of all frames.
+        ledger: Ledger,
+        /// Whether the ledger balances.
+        balances: Option<bool>,
+        /// The ports.
+        ports: Vec<Port>,
+        /// The running apps.
+        apps: Vec<App>,
+        /// The breaths of each worker.
+        breath_times: Vec<Breaths>,
+        /// How late apps were served.
+        events_late: Times,
+        /// Where packets that met flow pipes are.
+        flow_account: FlowAccount,
+    }
+
+    /// A running app.
+    App {
+        /// Its name.
+        name: String,
+        /// Its kind.
+        kind: String,
+        /// Frames that were forwarded to it.
+        punted: u64,
+        /// Frames that it injected.
+        injected: u64,
+        /// Changes of its that were refused.
+        refused: u64,
+        /// What only this kind counts.
+        #[serde(flatten)]
+        counts: Counts,
+    }
+}
+
+impl Ledger {
+    /// Returns how many frames were dropped.
+    #[must_use]
+    pub fn drops(&self) -> u64 {
+        self.dropped.values().filter_map(Value::as_u64).sum()
+    }
+}
