@@ -397,7 +397,7 @@ mod tests {
             ("slow:0:5", "`0` is not a link"),
             ("slow:0-1", "lacks its percent"),
             ("slow:0-1:0", "below 0.1 percent"),
-            ("loss:x:1", "`x` is not a number"),
+            ("loss:x:1", "`x` is not a switch number"),
             ("loss:0:101", "not between 0 and 100"),
             ("burn:0-1", "no fault is named `burn`"),
             ("cut:0-1:2:3", "too many parts"),

@@ -300,9 +300,11 @@ mod tests {
 
     #[test]
     fn bad_files_are_refused() {
-        for (text, says) in
-            [("", "no results"), ("{}", "no results"), (r#"{"weir_sim":1,"outcomes":[]}"#, "format 1")]
-        {
+        for (text, says) in [
+            ("", "not a result file"),
+            ("{}", "not a result file"),
+            (r#"{"weir_sim":1,"outcomes":[]}"#, "format 1"),
+        ] {
             let error = format!("{:#}", Results::read(text).unwrap_err());
             assert!(error.contains(says), "{error}");
         }

@@ -164,7 +164,7 @@ fn an_elephant_leaves_its_bucket_and_the_rest_is_made_even() {
         assert!(
             rig.said
                 .iter()
-                .any(|line| line.starts_with(&format!("pinned: udp 10.0.0.2:{HEAVY} > 10.0.0.1:80 on p")))
+                .any(|line| line.starts_with(&format!("pinned udp 10.0.0.2:{HEAVY} > 10.0.0.1:80 to p")))
         );
         let plan = rig.ask("rebalance dry-run").unwrap();
         assert_eq!(plan["elephants"], serde_json::json!([]), "it is known");

@@ -91,7 +91,7 @@ fn a_bond_is_shown_for_people_and_programs() {
         "  mode            static\n",
         "  buckets         256\n",
         "  next rebalance  in ",
-        " 0 wait\n",
+        " 0 waiting\n",
         "  member  state    LACP  buckets  packets  bytes   share\n",
         "  p1      enabled  -         128",
         " buckets  to p2  a member is available\n",
@@ -124,10 +124,12 @@ fn what_is_no_bond_is_told() {
     let daemon = Daemon::start(
         &config(TWO).replace("apps: [", "apps: [{ external: { name: slow, socket: slow.sock } }, "),
     );
-    daemon.weir(&["show", "bond", "bond1"]).refused(1, &["there is no bond `bond1`, but bond0"]);
-    daemon.weir(&["show", "bond", "slow"]).refused(1, &["there is no bond `slow`, but bond0"]);
-    daemon.weir(&["bond", "disable", "bond1", "p1"]).refused(1, &["there is no bond `bond1`, but bond0"]);
-    daemon.weir(&["bond", "rebalance", "slow"]).refused(1, &["there is no bond `slow`, but bond0"]);
+    daemon.weir(&["show", "bond", "bond1"]).refused(1, &["there is no bond `bond1`; there is bond0"]);
+    daemon.weir(&["show", "bond", "slow"]).refused(1, &["there is no bond `slow`; there is bond0"]);
+    daemon
+        .weir(&["bond", "disable", "bond1", "p1"])
+        .refused(1, &["there is no bond `bond1`; there is bond0"]);
+    daemon.weir(&["bond", "rebalance", "slow"]).refused(1, &["there is no bond `slow`; there is bond0"]);
     for words in
         [&["disable", "bond0", "p0"][..], &["set-active", "bond0", "p0"], &["migrate", "bond0", "1", "p0"]]
     {
@@ -170,7 +172,7 @@ fn a_member_is_taken_out_and_comes_back_and_nothing_is_lost() {
     // Move one bucket by hand.
     let other = if before[7] == "p1" { "p2" } else { "p1" };
     let said = daemon.weir(&["bond", "migrate", "bond0", "7", other]).good().out;
-    assert_eq!(said, format!("bucket 7 goes to {other} when it is idle, within 1000 ms\n"));
+    assert_eq!(said, format!("bucket 7 moves to {other} when it is idle, within 1000 ms\n"));
     settled(&mut daemon);
     let mut wanted = before.clone();
     wanted[7] = other.to_string();

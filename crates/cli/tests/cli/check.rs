@@ -8,7 +8,7 @@ fn a_good_file_is_good() {
     let folder = Folder::new();
     folder.write("weir.yaml", TWO);
     let said = weir(folder.path(), &["check", "weir.yaml"]).good();
-    assert_eq!(said.out, "weir.yaml: good (2 ports, 1 pipe, 2 entries, 0 groups)\n");
+    assert_eq!(said.out, "weir.yaml: valid (2 ports, 1 pipe, 2 entries, 0 groups)\n");
     let json = weir(folder.path(), &["check", "weir.yaml", "--json"]).good().json();
     assert_eq!(
         (&json["ok"], &json["errors"], json["diagnostics"].as_array().map(Vec::len)),
@@ -143,7 +143,7 @@ pipes: { a: { type: basic, forward: p0, miss: drop, entries: [{}] } }
 #[test]
 fn what_two_ports_cannot_share_is_an_error() {
     for (ports, why) in [
-        ("{ p0: { xdp: lo }, p1: { xdp: lo } }", "interface `lo` is port `p0` already"),
+        ("{ p0: { xdp: lo }, p1: { xdp: lo } }", "interface `lo` is already port `p0`"),
         (
             "{ p0: { pcap: { out: x.pcap } }, p1: { pcap: { out: ./x.pcap } } }",
             "writes ./x.pcap, and so does `out` of port `p0`",

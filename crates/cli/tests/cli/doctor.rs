@@ -37,7 +37,7 @@ fn the_program_of_a_running_weir_is_not_in_its_own_way() {
     let folder = Folder::new();
     folder.write("weir.yaml", PORT);
     let daemon = Daemon::start_in_namespace(folder, &wire.weir);
-    is(says(&wire, &daemon.folder, "xdp", "w0"), "ok", "another weir takes its frames");
+    is(says(&wire, &daemon.folder, "xdp", "w0"), "ok", "a running weir takes its frames");
     let ports = sh(&format!("ip netns exec {} {} ports", wire.weir, env!("CARGO_BIN_EXE_weir")));
     assert!(ports.contains("an XDP program is attached to w0: another weir takes its frames"), "{ports}");
 }

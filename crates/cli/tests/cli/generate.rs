@@ -51,5 +51,5 @@ fn every_subcommand_has_a_page() {
     let page = std::fs::read_to_string(folder.file("share/man1/weir.1")).unwrap();
     assert!(page.contains("weir\\-show(1)"), "{page}");
     folder.write("file", "");
-    weir(folder.path(), &["man", "file"]).refused(1, &["file", "cannot be written"]);
+    weir(folder.path(), &["man", "file"]).refused(1, &["file", "cannot write the pages"]);
 }

@@ -73,9 +73,9 @@ fn what_cannot_be_chosen_by_has_a_line_and_a_caret() {
         (
             all("      scheduler: round_robin\n      stateless: true\n"),
             "round_robin",
-            "with `stateless` none do",
+            "with `stateless` none are kept",
         ),
-        (all("      scheduler: round_robin\n      by: source\n"), "round_robin", "with `by` none do"),
+        (all("      scheduler: round_robin\n      by: source\n"), "round_robin", "with `by` none are kept"),
         (all("      scheduler: least\n"), "least", "`scheduler` cannot be `least`"),
         (with("{ id: 7, server_id_length: 1, nonce_length: 4 }"), "7", "0"),
         (with("{ id: 1, server_id_length: 1, nonce_length: 3 }"), "3", "4"),

@@ -73,7 +73,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     assert_eq!(before.iter().sum::<u64>(), 48);
     let said =
         daemon.weir(&["lb", "add", "web", "{ name: b3, mac: 02:00:00:00:00:13, weight: 9 }"]).good().out;
-    assert_eq!(said, "b3 of web was added\n");
+    assert_eq!(said, "b3 was added to web\n");
     // Flows stay where they are, and new ones go to the new back end.
     send(&daemon);
     assert_eq!([count(&daemon, "b1"), count(&daemon, "b2")], before.map(|count| 2 * count));
@@ -215,7 +215,7 @@ fn what_cannot_be_is_refused_and_nothing_is_half_applied() {
         (add(json!({ "mode": "l2", "port": 8080 })), vec!["`port` has no effect in `mode: l2`"]),
         (
             json!({ "do": "add", "service": "web", "back_end": { "name": "b9" } }),
-            vec!["needs `ip`", "or `mac`"],
+            vec!["needs `mac`", "or `ip`"],
         ),
         (
             json!([add(json!({})), { "do": "weight", "service": "web", "back_end": "b9", "weight": 70_000 }]),
@@ -324,7 +324,7 @@ fn refuses(daemon: &Daemon, address: SocketAddr, (back_ends, b3): (&str, &str)) 
         ("POST", back_ends, r#"{"name": "b4", "mac": "x"}"#, 400, "field `mac`"),
         ("POST", back_ends, r#"{"name": "b4", "mac": "02:00:00:00:00:14", "x": 1}"#, 400, "field `x`"),
         ("POST", back_ends, r#"{"name": "b1", "mac": "02:00:00:00:00:14"}"#, 400, "already"),
-        ("POST", back_ends, &large, 413, "a mebibyte"),
+        ("POST", back_ends, &large, 413, "1 MiB"),
         ("PATCH", b3, r#"{"weight": -1}"#, 400, "a weight is a number"),
         ("PATCH", b3, r#"{"weight": 2, "wait": 1}"#, 400, "no field `wait`"),
         (

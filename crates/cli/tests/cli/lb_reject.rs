@@ -93,7 +93,7 @@ fn clients_are_rejected_as_long_as_there_is_no_back_end_for_them() {
     assert_eq!(clients.ask(50, "p0"), [50, 0], "after a restart");
     // A service may lose its last back end, and get one.
     let said = clients.daemon.weir(&["lb", "remove", "web", "b1"]).good().out;
-    assert_eq!(said, format!("b1 of web was removed; {warning}\n"));
+    assert_eq!(said, format!("b1 was removed from web; {warning}\n"));
     assert_eq!(clients.ask(10, "p0"), [0, 10]);
     let back = "{ name: b1, mac: 02:00:00:00:00:11 }";
     assert_eq!(clients.daemon.weir(&["lb", "add", "web", back]).good().out, "b1 of web was added\n");

@@ -99,7 +99,7 @@ fn a_renamed_interface_is_the_same_for_everybody() {
     let file = daemon.folder.write("twice.yaml", twice.replace("w0", "up0")).display().to_string();
     let said = weir(&wire, &["check", &file]);
     assert!(
-        said.code == Some(2) && said.err.contains("interface `up0` is port `p1` already"),
+        said.code == Some(2) && said.err.contains("interface `up0` is already port `p1`"),
         "{}",
         said.err
     );

@@ -210,11 +210,11 @@ fn nat_pools_that_cannot_work_have_a_line_and_a_caret() {
     let pool = "{ addresses: 192.0.2.8/29 }";
     for (with, under, why) in [
         ("{ addresses: 192.0.2.8/29, ports: 2000-1000 }", "2000-1000", "is empty"),
-        ("{ addresses: 192.0.2.8/29, ports: 1024-1080 }", "192.0.2.8/29", "64 are needed"),
+        ("{ addresses: 192.0.2.8/29, ports: 1024-1080 }", "192.0.2.8/29", "at least 64"),
         ("{ addresses: 192.0.2.9/29 }", "192.0.2.9/29", "did you mean `192.0.2.8`"),
         ("{ addresses: [192.0.2.8, \"2001:db8::1\"] }", "[", "IPv4 and IPv6"),
         ("{ ports: 1024-65535 }", "world", "`addresses` is missing"),
-        ("{ addresses: 192.0.2.8/29 }\n  more: { addresses: 192.0.2.15 }", "192.0.2.15", "in common"),
+        ("{ addresses: 192.0.2.8/29 }\n  more: { addresses: 192.0.2.15 }", "192.0.2.15", "shares"),
     ] {
         assert!(CONFIG.contains(pool));
         folder.write("nat.yaml", CONFIG.replace(pool, with));

@@ -178,7 +178,9 @@ fn a_full_disk_is_logged_with_the_file_and_what_is_missing() {
     let no_room = "cannot be written: No space left on device";
     let recording = ["ERROR port p2: ", "small/p2.pcap", no_room];
     daemon.wait_for("the recording's error", |daemon| logged(daemon, recording));
-    daemon.wait_for("the trace's error", |daemon| logged(daemon, ["ERROR port p1: ", "its trace", no_room]));
+    daemon.wait_for("the trace's error", |daemon| {
+        logged(daemon, ["ERROR port p1: ", "cannot write its trace", "No space left on device"])
+    });
     let missing = daemon.show("ledger")["dropped"]["not_written"].as_u64().unwrap();
     assert!(missing > 0, "{missing}");
     daemon.receive(&[&long(2)]);

@@ -33,7 +33,7 @@ fn an_overlay_needs_no_port_and_a_bad_one_is_shown() {
         ),
         ("cni0 }", "cni0, policy: lax }", "strict"),
         ("cni0 }", "cni0, flows: 1 }", "`flows`"),
-        ("cni0 }\n", &format!("cni0 }}{twice}"), "there is `pods` already"),
+        ("cni0 }\n", &format!("cni0 }}{twice}"), "`pods` already exists"),
     ] {
         assert!(APP.contains(old), "{old}");
         folder.write("weir.yaml", APP.replace(old, new));

@@ -19,7 +19,7 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
         ("peers: [10.0.2.1]", "peers: []", "no peers"),
         ("[10.0.2.1]", "[10.0.2.1, 10.0.2.1]", "10.0.2.1 is listed twice"),
         ("[10.0.2.1]", "[\"fe80::1\"]", "cannot be the address of a remote node"),
-        ("[10.0.2.1]", "[\"2001:db8::1\"], scheme: doca_ar", "IPv4 only"),
+        ("[10.0.2.1]", "[\"2001:db8::1\"], scheme: doca_ar", "only for IPv4"),
         ("[10.0.2.1]", "[\"2001:db8::1\"], local: 10.0.1.1", "different IP versions"),
         ("[10.0.2.1]", "[224.0.0.1]", "cannot be the address of a remote node"),
         ("uplink: up0, ", "", "`uplink` is missing"),

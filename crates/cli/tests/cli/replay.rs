@@ -144,8 +144,10 @@ fn a_port_has_one_file() {
         let all = [&["replay", "weir.yaml"], arguments].concat();
         weir(folder.path(), &all)
     };
-    replay(&["in.pcap", "-o", "p1=a.pcap", "-o", "p1=b.pcap"]).refused(2, &["p1=b.pcap", "`p1` has a.pcap"]);
-    replay(&["in.pcap", "-o", "a.pcap", "-o", "p1=b.pcap"]).refused(2, &["p1=b.pcap", "`p1` has a.pcap"]);
+    replay(&["in.pcap", "-o", "p1=a.pcap", "-o", "p1=b.pcap"])
+        .refused(2, &["p1=b.pcap", "`p1` already has a.pcap"]);
+    replay(&["in.pcap", "-o", "a.pcap", "-o", "p1=b.pcap"])
+        .refused(2, &["p1=b.pcap", "`p1` already has a.pcap"]);
     replay(&["in.pcap", "-o", "a.pcap", "-o", "b.pcap"]).refused(2, &["b.pcap", "PORT=b.pcap", "p0, p1"]);
     replay(&["p0=in.pcap", "p0=other.pcap"]).refused(2, &["p0=other.pcap", "`p0` has in.pcap"]);
     replay(&["in.pcap", "in.pcap", "in.pcap"]).refused(2, &["for which port", "p0, p1"]);

@@ -83,7 +83,7 @@ fn a_successor_that_cannot_run_leaves_the_old_daemon_as_it_was() {
     let (code, said) = run("other.yaml", "--socket weir.sock");
     assert!(code == Some(1) && said.contains("w9"), "{said}");
     let mut daemon = daemon;
-    daemon.wait_for("the old daemon to go on", |daemon| daemon.log().contains("does not take over"));
+    daemon.wait_for("the old daemon to go on", |daemon| daemon.log().contains("did not take over"));
     assert_eq!(daemon.show("ports").as_array().map(Vec::len), Some(2));
     assert!(daemon.succeed_in_namespace(&wire.weir).success(), "the next one can");
 }
@@ -92,7 +92,7 @@ fn a_successor_that_cannot_run_leaves_the_old_daemon_as_it_was() {
 fn ports_that_are_no_interfaces_are_not_handed_over() {
     let daemon = Daemon::start("ports: { p0: { mem: ~ } }\n");
     let said = weir(daemon.folder.path(), &["run", "weir.yaml", "--takeover", "--socket", "weir.sock"]);
-    assert!(said.code == Some(1) && said.err.contains("`p0` is none"), "{}", said.err);
+    assert!(said.code == Some(1) && said.err.contains("`p0` is not one"), "{}", said.err);
 }
 
 /// Both workers receive, a flow may belong to the other worker, and everything leaves by p1.

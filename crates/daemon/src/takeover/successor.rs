@@ -350,7 +350,7 @@ mod tests {
     fn workers_of_which_one_never_gets_ready_do_not_receive() {
         let go = || panic!("it lets them go");
         let error = after_all(|| false, Duration::ZERO, || Ok(()), go).unwrap_err();
-        assert!(error.to_string().contains("do not use the old weir's sockets"));
+        assert!(error.to_string().contains("cannot use the old weir's sockets"));
         let error = after_all(|| false, PATIENCE, || bail!("a worker has ended"), go).unwrap_err();
         assert_eq!(error.to_string(), "a worker has ended");
     }
