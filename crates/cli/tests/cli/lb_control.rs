@@ -156,7 +156,7 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
     daemon.weir(&["weight", "lb/web", "b9", "5"]).refused(1, &["no back end `b9`"]);
     daemon.weir(&["reload"]).good();
     assert_eq!(weights(&daemon, metrics), [5; 4]);
-    assert!(!daemon.log().contains("forgotten"), "{}", daemon.log());
+    assert!(!daemon.log().contains("discarded"), "{}", daemon.log());
     // The file says something else: it takes precedence, and the log says so.
     daemon.folder.write("weir.yaml", config.replace("name: b2,", "name: b2, weight: 7,"));
     daemon.weir(&["reload"]).good();
@@ -231,7 +231,7 @@ fn what_cannot_be_is_refused_and_nothing_is_half_applied() {
                 "service": { "vip": "10.0.0.80", "protocol": "tcp", "port": 80 } } }),
             vec!["has this address"],
         ),
-        (json!([{ "do": "list" }]), vec!["stands alone"]),
+        (json!([{ "do": "list" }]), vec!["cannot be part of a list"]),
         (json!(7), vec!["a request is an object"]),
     ] {
         let answer = ask(&daemon, request.clone());
