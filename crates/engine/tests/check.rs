@@ -591,7 +591,7 @@ fn o4_what_a_rehash_changes_tells_no_worker() {
     assert_eq!(wrong(set(Field::L4Sport), OwnedBy::Addresses), Vec::<String>::new());
     let advice = |operation, by| wrong(operation, by).into_iter().next().expect("a finding");
     assert!(advice(set(Field::Ipv4Dst), OwnedBy::Both).contains("write `owner: src`"));
-    assert!(advice(set(Field::L4Dport), OwnedBy::Both).contains("say `owner:"));
+    assert!(advice(set(Field::L4Dport), OwnedBy::Both).contains("write `owner:"));
     assert!(advice(set(Field::Ipv6Src), OwnedBy::Src).contains("write `owner: dst`"));
     assert!(advice(Operation::PopVlan, OwnedBy::Src).ends_with("use one worker"));
     // On one of two paths.

@@ -254,7 +254,7 @@ fn n9_an_entry_of_its_own_takes_a_flow_out_of_the_pool() {
 fn n9_the_check_refuses_what_cannot_work() {
     type Spoil = fn(&mut Program);
     let cases: [(&str, Spoil); 12] = [
-        ("64 are needed", |program| program.nat_pools[0].last = 1086),
+        ("at least 64", |program| program.nat_pools[0].last = 1086),
         ("has no ports", |program| program.nat_pools[0].last = 1000),
         ("has no addresses", |program| program.nat_pools[0].prefixes.clear()),
         ("twice", |program| {

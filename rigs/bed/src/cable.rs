@@ -60,7 +60,7 @@ impl End<'_> {
     }
 
     fn set_up(&self) -> Result<()> {
-        let mut lines = format!("link set {} up\n", self.name);
+        let mut lines = format!("link set dev {} up\n", self.name);
         for address in &self.addresses {
             let without_dad = if address.contains(':') { " nodad" } else { "" };
             lines += &format!("address add {address} dev {}{without_dad}\n", self.name);
@@ -110,7 +110,7 @@ impl Switch {
         let mut end = self.0.end(port);
         end.mtu = host.mtu;
         cable(queues, &end, host)?;
-        self.0.ip(&format!("link set {port} master {}\n", Switch::BRIDGE))?;
+        self.0.ip(&format!("link set dev {port} master {}\n", Switch::BRIDGE))?;
         match &host.mac {
             // The switch may already have learned it, hence `replace`.
             Some(mac) => self.0.bridge(&format!("fdb replace {mac} dev {port} master static\n")),

@@ -190,7 +190,7 @@ fn a_successor_that_falls_silent_is_ended() {
     let mut silent = silent.spawn().expect("python3 runs");
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert_eq!(silent.wait().unwrap().signal(), Some(9));
-    assert!(daemon.log().contains("did not take over"), "{}", daemon.log());
+    assert!(daemon.log().contains("has not taken over"), "{}", daemon.log());
     let left = sh(&format!("ip -n {} -d link show w0", wire.weir));
     assert!(!left.contains("xdp"), "{left}");
 }

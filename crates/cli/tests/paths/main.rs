@@ -61,7 +61,7 @@ fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
     bed.start_at("b");
     bed.wait_for_doctor("fabric", "warning", "probes from 32 source ports took one path");
     let node = bed.ask(&["show", "path"]).and_then(|shown| shown.pointer("/path/0/nodes/0/state").cloned());
-    assert!(node.is_some_and(|state| state.as_str().is_some_and(|state| state.contains("by ECMP"))));
+    assert!(node.is_some_and(|state| state.as_str().is_some_and(|state| state.contains("uses ECMP"))));
     let mut stream = Stream::open(&bed, 7001);
     stream.lost_of(50);
     bed.wait_for("frames keep the kernel's port", |bed| {
