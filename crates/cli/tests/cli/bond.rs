@@ -140,14 +140,14 @@ fn what_is_no_bond_is_told() {
     daemon
         .weir(&["bond", "migrate", "bond0", "256", "p1"])
         .refused(1, &["there is no bucket 256: buckets are numbered 0 to 255"]);
-    daemon.weir(&["bond", "set-active", "bond0", "p1"]).refused(1, &["in mode static has no active member"]);
+    daemon.weir(&["bond", "set-active", "bond0", "p1"]).refused(1, &["mode static has no active member"]);
     assert_eq!(daemon.weir(&["bond", "migrate", "bond0", "x", "p1"]).code, Some(2));
     assert_eq!(daemon.weir(&["bond", "dance", "bond0"]).code, Some(2));
     daemon.weir(&["show", "bond", "bond0", "p1"]).refused(2, &["show bond buckets NAME"]);
-    daemon.weir(&["show", "ports", "bond0"]).refused(2, &["`show ports` stands alone"]);
+    daemon.weir(&["show", "ports", "bond0"]).refused(2, &["`show ports` takes no further words"]);
     let none = Daemon::start(super::TWO);
     assert_eq!(none.weir(&["show", "bond"]).good().out, "no bond runs\n");
-    none.weir(&["show", "bond", "bond0"]).refused(1, &["there is no bond `bond0`: no bond runs"]);
+    none.weir(&["show", "bond", "bond0"]).refused(1, &["there is no bond `bond0`: no bond app is running"]);
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn clients_are_rejected_as_long_as_there_is_no_back_end_for_them() {
     assert_eq!(said, format!("b1 was removed from web; {warning}\n"));
     assert_eq!(clients.ask(10, "p0"), [0, 10]);
     let back = "{ name: b1, mac: 02:00:00:00:00:11 }";
-    assert_eq!(clients.daemon.weir(&["lb", "add", "web", back]).good().out, "b1 of web was added\n");
+    assert_eq!(clients.daemon.weir(&["lb", "add", "web", back]).good().out, "b1 was added to web\n");
     assert_eq!(clients.ask(10, "p0"), [10, 0]);
     clients.daemon.weir(&["lb", "drain", "web", "b1"]).good();
     assert_eq!(clients.ask(10, "p0"), [0, 10], "drained");

@@ -149,8 +149,8 @@ fn a_port_has_one_file() {
     replay(&["in.pcap", "-o", "a.pcap", "-o", "p1=b.pcap"])
         .refused(2, &["p1=b.pcap", "`p1` already has a.pcap"]);
     replay(&["in.pcap", "-o", "a.pcap", "-o", "b.pcap"]).refused(2, &["b.pcap", "PORT=b.pcap", "p0, p1"]);
-    replay(&["p0=in.pcap", "p0=other.pcap"]).refused(2, &["p0=other.pcap", "`p0` has in.pcap"]);
-    replay(&["in.pcap", "in.pcap", "in.pcap"]).refused(2, &["for which port", "p0, p1"]);
+    replay(&["p0=in.pcap", "p0=other.pcap"]).refused(2, &["p0=other.pcap", "`p0` already has in.pcap"]);
+    replay(&["in.pcap", "in.pcap", "in.pcap"]).refused(2, &["say which port", "p0, p1"]);
     assert!(!folder.file("a.pcap").exists() && !folder.file("b.pcap").exists());
 }
 
