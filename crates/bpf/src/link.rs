@@ -22,7 +22,7 @@ type Attributes = [u32; 4];
 /// Returns the kernel's error: `EBUSY` if a program is attached already, `EINVAL` before Linux 5.9.
 pub fn create(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
     let number = bpf(LINK_CREATE, &[raw(program), interface, XDP, flags])?;
-    // SAFETY: the kernel has just made this descriptor, and nothing else owns it.
+    // SAFETY: the kernel returned this new descriptor, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 

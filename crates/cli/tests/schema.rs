@@ -1,5 +1,5 @@
 //! `weir schema`, docs/reference/configuration.md and the configuration parser agree: what runs is valid,
-//! what is misspelt is not, and every word of the schema is documented.
+//! what is misspelt is refused, and every word of the schema is documented.
 
 use jsonschema::Validator;
 use serde_json::Value;
