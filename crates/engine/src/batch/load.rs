@@ -95,7 +95,7 @@ impl KeyPlan {
         let mask = mask & field.max();
         let source = match spec.source {
             weir_packet::Source::Frame(base) => LoadSource::Frame(field.level, base),
-            _ => LoadSource::Found(field),
+            weir_packet::Source::Found | weir_packet::Source::Packet => LoadSource::Found(field),
         };
         if spec.bits == 128 {
             let (high, low) = ((mask >> 64) as u64, mask as u64);
