@@ -16,7 +16,7 @@ use weir_engine::batch::{DecidedFor, Engine, FlowPage, Share};
 use weir_measure::{FileError, Summary};
 use weir_netlink::messages;
 use weir_packet::TableHash;
-use weir_path::wire::{DATAGRAM, Packet, Refusal, Secret};
+use weir_path::wire::{DATAGRAM, Packet, PacketRefusal, Secret};
 use weir_path::{icmp, wire};
 use weir_program::PortId;
 use weir_program::buckets::GroupTables;
@@ -69,7 +69,7 @@ pub fn probe(bytes: &[u8]) {
         let covered = at >= body && !(body + 24..body + 32).contains(&at) && at != body + 19;
         assert!(!changed || !covered, "{read:?} at {at}");
     }
-    assert!(matches!(Packet::read(&frame[..DATAGRAM / 2], VXLAN, SECRET), Err(Refusal::Malformed)));
+    assert!(matches!(Packet::read(&frame[..DATAGRAM / 2], VXLAN, SECRET), Err(PacketRefusal::Malformed)));
 }
 
 /// Parses the bytes as a sketch file with the right checksum. A file that parses must survive being written

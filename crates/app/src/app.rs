@@ -263,7 +263,7 @@ pub enum Action {
     /// [`Event::Neighbour`] follows if its MAC address has changed or is gone.
     Confirm(Hop),
     /// Send a datagram to a client of the app's socket.
-    Tell {
+    SendToClient {
         /// The client.
         client: ClientId,
         /// The datagram.

@@ -17,7 +17,7 @@ const UNDERSTOOD: &str = "a bond understands show, buckets, migrate BUCKET MEMBE
 
 /// A request of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum BondRequest {
     /// Answered once the buckets are read.
     Question(Question),
     /// Carried out at once.
@@ -42,22 +42,22 @@ pub(super) enum Command {
     SetActive(u16),
 }
 
-impl Request {
+impl BondRequest {
     /// Reads a request.
     ///
     /// # Errors
     /// A sentence.
-    pub fn read(words: &str, bond: &Bond, members: &Members) -> Result<Request, String> {
+    pub fn read(words: &str, bond: &Bond, members: &Members) -> Result<BondRequest, String> {
         let known = |name: &str| {
             let id = members.id(name).filter(|id| members.get(*id).is_some());
             id.ok_or_else(|| show::no_member(bond, name))
         };
         let words: Vec<&str> = words.split_whitespace().collect();
         let command = match *words.as_slice() {
-            ["show"] => return Ok(Request::Question(Question::Show)),
-            ["buckets"] => return Ok(Request::Question(Question::Buckets)),
-            ["rebalance"] => return Ok(Request::Question(Question::Rebalance)),
-            ["rebalance", "dry-run"] => return Ok(Request::Question(Question::DryRun)),
+            ["show"] => return Ok(BondRequest::Question(Question::Show)),
+            ["buckets"] => return Ok(BondRequest::Question(Question::Buckets)),
+            ["rebalance"] => return Ok(BondRequest::Question(Question::Rebalance)),
+            ["rebalance", "dry-run"] => return Ok(BondRequest::Question(Question::DryRun)),
             ["migrate", bucket, name] => {
                 let to = known(name)?;
                 let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not a bucket number"))?;
@@ -71,7 +71,7 @@ impl Request {
             ["set-active", name] => Command::SetActive(known(name)?),
             _ => return Err(UNDERSTOOD.to_string()),
         };
-        Ok(Request::Command(command))
+        Ok(BondRequest::Command(command))
     }
 }
 
@@ -119,12 +119,13 @@ impl BondApp {
     }
 
     pub(super) fn request(&mut self, now_ns: u64, id: RequestId, request: &Value, actions: &mut Vec<Action>) {
-        let answer = match Request::read(request.as_str().unwrap_or_default(), &self.bond, &self.members) {
-            Ok(Request::Question(question)) => {
+        let answer = match BondRequest::read(request.as_str().unwrap_or_default(), &self.bond, &self.members)
+        {
+            Ok(BondRequest::Question(question)) => {
                 self.asked.push((id, question));
                 return self.traffic.read(actions);
             }
-            Ok(Request::Command(command)) => self.carry_out(now_ns, command, actions),
+            Ok(BondRequest::Command(command)) => self.carry_out(now_ns, command, actions),
             Err(why) => Err(why),
         };
         actions.push(Action::Answer { id, answer: answer.map(Value::String) });

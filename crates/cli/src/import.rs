@@ -21,32 +21,32 @@ use weir_daemon::nics;
 
 /// Settings of files of other systems that can be run as they are; not used with weir's own configurations.
 #[derive(Clone, Debug)]
-pub struct Options(SettingValues);
+pub struct ImportOptions(SettingValues);
 
-impl Default for Options {
-    fn default() -> Options {
+impl Default for ImportOptions {
+    fn default() -> ImportOptions {
         let defaults = runnable().map(|one| SettingValues::defaults(one.settings));
-        Options(defaults.fold(SettingValues::new(Vec::new()), SettingValues::and))
+        ImportOptions(defaults.fold(SettingValues::new(Vec::new()), SettingValues::and))
     }
 }
 
-impl Args for Options {
+impl Args for ImportOptions {
     fn augment_args(command: Command) -> Command {
         command.args(runnable().flat_map(|one| one.settings).map(argument))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        Options::augment_args(command)
+        ImportOptions::augment_args(command)
     }
 }
 
-impl FromArgMatches for Options {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Options, clap::Error> {
-        Ok(Options(settings(runnable().flat_map(|one| one.settings), matches)))
+impl FromArgMatches for ImportOptions {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ImportOptions, clap::Error> {
+        Ok(ImportOptions(settings(runnable().flat_map(|one| one.settings), matches)))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Options::from_arg_matches(matches)?;
+        *self = ImportOptions::from_arg_matches(matches)?;
         Ok(())
     }
 }
@@ -95,7 +95,7 @@ pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
 ///
 /// # Errors
 /// Fails if the file cannot be read. Errors in its contents are in the report.
-pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
+pub fn load(file: &Path, options: &ImportOptions) -> Result<Loaded> {
     load_edited(file, options, &*edits::none(KINDS), &Nics::default())
 }
 
@@ -104,7 +104,7 @@ pub fn load(file: &Path, options: &Options) -> Result<Loaded> {
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub fn load_edited(file: &Path, options: &Options, edits: &dyn Edits, known: &Nics) -> Result<Loaded> {
+pub fn load_edited(file: &Path, options: &ImportOptions, edits: &dyn Edits, known: &Nics) -> Result<Loaded> {
     let text = match text(file)? {
         Ok(text) => text,
         Err(report) => return Ok(Loaded { plan: None, report, forgotten: Vec::new() }),

@@ -34,22 +34,22 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     /// Report everything that is wrong with a configuration.
-    Check(commands::check::Arguments),
+    Check(commands::check::CheckArguments),
     /// Report which share of flows another configuration would move.
-    Plan(commands::plan::Arguments),
+    Plan(commands::plan::PlanArguments),
     /// Print the JSON Schema of configurations, for editors.
     Schema,
     /// Convert another system's configuration to weir's.
     #[command(subcommand)]
-    Import(commands::import::Source),
+    Import(commands::import::ImportSource),
     /// Print the ring for a file of back ends: slot and back end.
-    Ring(commands::ring::Arguments),
+    Ring(commands::ring::RingArguments),
     /// Run a configuration: the daemon, in the foreground.
-    Run(commands::run::Arguments),
+    Run(commands::run::RunArguments),
     /// Show counters and state of the running daemon.
     Show(commands::show::Show),
     /// Watch the running daemon in a terminal.
-    Top(commands::top::Arguments),
+    Top(commands::top::TopArguments),
     /// Make the running daemon reload its configuration.
     Reload(commands::show::Plain),
     /// Replace the running daemon with this executable without losing a packet. If it already runs this one,
@@ -57,27 +57,27 @@ enum Command {
     Upgrade(commands::show::Plain),
     /// Add, update, remove, load or list entries of the running program.
     #[command(subcommand)]
-    Entry(commands::entry::Entry),
+    Entry(commands::entry::EntryCommand),
     /// Change the weight of a target of a group.
     Weight(commands::show::Weight),
     /// Send a request to a running app.
     App(commands::show::App),
     /// Transmit frames through a port of the running daemon, or through its program.
-    Inject(commands::inject::Arguments),
+    Inject(commands::inject::InjectArguments),
     /// Stop the running daemon.
     Stop(commands::show::Plain),
     /// Explain what happens to a packet, and why.
-    Explain(commands::explain::Arguments),
+    Explain(commands::explain::ExplainArguments),
     /// Analyse recordings: flows, sources, destinations, ports, sizes, changes.
-    Measure(commands::measure::Arguments),
+    Measure(commands::measure::MeasureArguments),
     /// Run a program over recordings, on a virtual clock.
-    Replay(commands::replay::Arguments),
+    Replay(commands::replay::ReplayArguments),
     /// List interfaces, what they support, and obstacles to using them.
-    Ports(commands::ports::Arguments),
+    Ports(commands::ports::PortsArguments),
     /// Check whether this host and the fabric meet weir's needs.
-    Doctor(commands::doctor::Arguments),
+    Doctor(commands::doctor::DoctorArguments),
     /// Decapsulate tunnels on a back end, for as long as it runs.
-    Decap(commands::decap::Arguments),
+    Decap(commands::decap::DecapArguments),
     /// Print a script that completes weir's arguments in a shell.
     Completions(commands::generate::Completions),
     /// Write manual pages: one for weir, and one for each subcommand.

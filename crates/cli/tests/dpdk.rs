@@ -20,16 +20,16 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const FRAMES: u64 = 100;
 
 /// A running daemon, killed if the test fails.
-struct Daemon {
+struct DpdkDaemon {
     child: Child,
     socket: PathBuf,
 }
 
-impl Daemon {
-    fn start(folder: &Folder, configuration: &str) -> Daemon {
+impl DpdkDaemon {
+    fn start(folder: &Folder, configuration: &str) -> DpdkDaemon {
         let (file, socket) = (folder.write("weir.yaml", configuration), folder.file("socket"));
         let child = run(&file, &socket).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut daemon = Daemon { child, socket };
+        let mut daemon = DpdkDaemon { child, socket };
         let start = Instant::now();
         while UnixStream::connect(&daemon.socket).is_err()
             || daemon.ask(&json!({"command": "show"})).is_none()
@@ -97,7 +97,7 @@ impl Daemon {
     }
 }
 
-impl Drop for Daemon {
+impl Drop for DpdkDaemon {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -172,7 +172,7 @@ const INJECTED: &str = "eth.dst=02:00:00:00:00:02 eth.src=02:00:00:00:00:01 src=
 fn a_recording_goes_through_dpdk_ports_and_every_frame_is_accounted_for() {
     let folder = Folder::new();
     let recording = folder.write("in.pcap", recording());
-    let daemon = Daemon::start(&folder, &configuration(&recording, "net_null0,no-rx=1", ""));
+    let daemon = DpdkDaemon::start(&folder, &configuration(&recording, "net_null0,no-rx=1", ""));
     daemon.wait_for("ports", |ports| ports[0]["received"] == FRAMES);
     let injected = json!({"command": "inject", "packet": INJECTED, "output": "loop"});
     assert_eq!(daemon.ask(&injected).unwrap(), json!({"done": true}));
@@ -206,7 +206,7 @@ ports:
 pipes:
   all: { type: basic, match: { ipv4.dst: per_entry }, forward: b, miss: b }
 ";
-    let daemon = Daemon::start(&folder, configuration);
+    let daemon = DpdkDaemon::start(&folder, configuration);
     let ports = daemon.wait_for("ports", |ports| ports[1]["transmitted"].as_u64().unwrap() > 10_000);
     assert_eq!(ports[0]["mode"], "net_null");
     // A frame sent out of a port is built in that port's memory; one from ordinary memory is copied into an
@@ -240,13 +240,13 @@ apps:
 ",
         wire("server")
     );
-    let daemon = Daemon::start(&folder, &bonded);
+    let daemon = DpdkDaemon::start(&folder, &bonded);
     let (up, down) = ((true, Value::Null), (false, json!("no carrier")));
     daemon.wait_for_members(&[down.clone(), up.clone()]);
     let ports = format!("ports:\n  p0: {{ dpdk: \"{}\", root: all }}\n", wire("client"));
     let pipes = "pipes:\n  all: { type: basic, match: { ipv4.dst: per_entry }, forward: drop, miss: drop }\n";
     for _ in 0..2 {
-        let client = Daemon::start(&other, &(ports.clone() + pipes));
+        let client = DpdkDaemon::start(&other, &(ports.clone() + pipes));
         daemon.wait_for_members(&[up.clone(), up.clone()]);
         // A reload must not lose track of the port's link.
         assert_eq!(daemon.ask(&json!({"command": "reload"})).unwrap()["error"], Value::Null);

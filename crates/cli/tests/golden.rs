@@ -19,7 +19,7 @@
 mod folder;
 
 use cli::config::{Plan, Report, write_key};
-use cli::explain::{Explanation, Names};
+use cli::explain::{Explanation, RenderNames};
 use cli::import;
 use cli::replay::{Recordings, Replayed, replay};
 use folder::Folder;
@@ -121,7 +121,7 @@ impl Walk {
     fn run(&self) -> Walked {
         let folder = Folder::new();
         let loaded =
-            import::load(&folder.write("config", &self.config), &import::Options::default()).unwrap();
+            import::load(&folder.write("config", &self.config), &import::ImportOptions::default()).unwrap();
         let Some(plan) = loaded.plan else { panic!("{}: {}", self.name(), loaded.report) };
         let files = |kind: &str, ports: Vec<&String>| -> Vec<(String, PathBuf)> {
             ports
@@ -156,7 +156,7 @@ impl Walk {
 
     fn explain(&self, plan: &Plan, report: &Report) -> String {
         let mut text = String::new();
-        let names = Names { program: &plan.program, report: Some(report) };
+        let names = RenderNames { program: &plan.program, report: Some(report) };
         let frames: Vec<(&String, &Vec<u8>)> = self
             .input
             .iter()

@@ -78,14 +78,14 @@ impl Sketches {
 type One = (Worker, MemWire, SyncSender<Command>);
 
 /// Workers that hand frames over to each other, and the collector's ends of their rings.
-struct Crew {
+struct MeasuredWorkers {
     workers: Vec<One>,
     rings: Vec<Receiver<FlowDelta>>,
     now_ns: u64,
 }
 
-impl Crew {
-    fn new(program: &Program, count: usize) -> Crew {
+impl MeasuredWorkers {
+    fn new(program: &Program, count: usize) -> MeasuredWorkers {
         let (mut workers, mut rings) = (Vec::new(), Vec::new());
         for (at, hand_over) in HandOver::of_capacity(count, 16).into_iter().enumerate() {
             let mut pools = Pools::region(512);
@@ -98,7 +98,7 @@ impl Crew {
             workers.push((worker, wire, commands));
             rings.push(ring);
         }
-        Crew { workers, rings, now_ns: 0 }
+        MeasuredWorkers { workers, rings, now_ns: 0 }
     }
 
     fn breathe(&mut self) {
@@ -151,7 +151,7 @@ fn run(seed: u64, workers: usize) -> [usize; 3] {
     let sketch_seed = Seed::new([seed, 7]);
     let hash = KeyHash::new(&sketch_seed);
     let (mut by_packet, mut by_delta) = (Sketches::new(&sketch_seed), Sketches::new(&sketch_seed));
-    let mut crew = Crew::new(&program(&mut numbers), workers);
+    let mut crew = MeasuredWorkers::new(&program(&mut numbers), workers);
     let (mut deltas, mut stalled, mut packets, mut reloads) = (Vec::new(), false, 0, 0);
     for _ in 0..150 {
         crew.now_ns += numbers.below(8) * MS;

@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 const SILENCE: Duration = Duration::from_millis(200);
 
 /// A tunnel, as configured in the kernel and in weir.
-struct Tunnel {
+struct TunnelCase {
     /// Name used in messages.
     name: &'static str,
     /// Arguments of `ip link add tunnel`.
@@ -51,8 +51,8 @@ struct Tunnel {
     same_port: bool,
 }
 
-const TUNNELS: &[Tunnel] = &[
-    Tunnel {
+const TUNNELS: &[TunnelCase] = &[
+    TunnelCase {
         name: "vxlan over IPv4",
         device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl \
             64 tos inherit \
@@ -64,7 +64,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: true,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "vxlan over IPv4 with a UDP checksum",
         device: "type vxlan id 5010 local 192.0.2.1 remote 192.0.2.2 dstport 4789 srcport 50000 50001 ttl \
             64 tos inherit \
@@ -76,7 +76,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: true,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "vxlan over IPv6",
         device: "type vxlan id 16777215 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 \
             50001 ttl 64 \
@@ -88,7 +88,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: true,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "vxlan over IPv6 with a UDP checksum",
         device: "type vxlan id 1 local 2001:db8::1 remote 2001:db8::2 dstport 4789 srcport 50000 50001 ttl \
             64 tos inherit \
@@ -100,7 +100,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: true,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "geneve over IPv4",
         device: "type geneve id 5010 remote 192.0.2.2 dstport 6081 ttl 64 tos inherit df set noudpcsum",
         before: None,
@@ -110,7 +110,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: true,
         same_port: false,
     },
-    Tunnel {
+    TunnelCase {
         name: "geneve over IPv6",
         device: "type geneve id 5010 remote 2001:db8::2 dstport 6081 ttl 64 tos inherit udp6zerocsumtx \
             udp6zerocsumrx",
@@ -121,7 +121,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: true,
         same_port: false,
     },
-    Tunnel {
+    TunnelCase {
         name: "gre with Ethernet inside (gretap)",
         device: "type gretap local 192.0.2.1 remote 192.0.2.2 key 7 ttl 64 tos inherit",
         before: None,
@@ -131,7 +131,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: true,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "gre with IP inside",
         device: "type gre local 192.0.2.1 remote 192.0.2.2 ttl 64 tos inherit",
         before: None,
@@ -141,7 +141,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: false,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "IP in IPv4 (ipip)",
         device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit",
         before: None,
@@ -151,7 +151,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: false,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "IP in IPv4 (sit)",
         device: "type sit local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit",
         before: None,
@@ -161,7 +161,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: false,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "IP in IPv6 (ip6tnl)",
         device: "type ip6tnl local 2001:db8::1 remote 2001:db8::2 mode any hoplimit 64 tclass inherit \
             encaplimit none",
@@ -172,7 +172,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: false,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "gue over IPv4 (ipip, encap gue)",
         device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap gue \
             encap-sport 50000 encap-dport 6080 noencap-csum",
@@ -183,7 +183,7 @@ const TUNNELS: &[Tunnel] = &[
         ethernet: false,
         same_port: true,
     },
-    Tunnel {
+    TunnelCase {
         name: "gue of variant 1 over IPv4 (ipip, encap fou)",
         device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap fou \
             encap-sport 50000 encap-dport 6080 noencap-csum",
@@ -196,7 +196,7 @@ const TUNNELS: &[Tunnel] = &[
     },
 ];
 
-impl Tunnel {
+impl TunnelCase {
     /// Outer addresses of the near and the far end.
     fn ends(&self) -> [&'static str; 2] {
         if self.ipv6 { ["2001:db8::1", "2001:db8::2"] } else { ["192.0.2.1", "192.0.2.2"] }
@@ -215,7 +215,7 @@ impl Tunnel {
     /// A configuration of weir that does what the near namespace does. A router decrements the TTL and
     /// rewrites MACs.
     fn plan(&self) -> Plan {
-        let Tunnel { word, options, .. } = self;
+        let TunnelCase { word, options, .. } = self;
         let [near, far] = self.ends();
         let outer = format!(
             "encap_{word}: {{ eth.dst: 02:00:00:00:02:01, eth.src: 02:00:00:00:02:00, src: \"{near}\", dst: \
@@ -241,15 +241,15 @@ impl Tunnel {
 }
 
 /// Two namespaces, one of them with a tunnel device.
-struct Lab {
+struct TunnelLab {
     near: String,
     far: Namespace,
     _run: Run,
 }
 
-impl Lab {
+impl TunnelLab {
     /// Creates it; `None` without root.
-    fn new() -> Option<Lab> {
+    fn new() -> Option<TunnelLab> {
         let run = Run::of_test("tunnel")?;
         let [near, far] = ["n", "f"].map(|role| run.namespace(role).unwrap());
         near.set(&[("ipv6/conf/all/disable_ipv6", 0), ("ipv6/conf/default/disable_ipv6", 0)]).unwrap();
@@ -270,11 +270,11 @@ impl Lab {
             ))
             .unwrap();
         }
-        Some(Lab { near: near.name().to_string(), far, _run: run })
+        Some(TunnelLab { near: near.name().to_string(), far, _run: run })
     }
 
     /// Creates the device; returns false if the kernel does not support it.
-    fn add(&self, tunnel: &Tunnel) -> bool {
+    fn add(&self, tunnel: &TunnelCase) -> bool {
         let near = &self.near;
         let before = tunnel.before.is_none_or(|line| succeeds(&format!("ip -n {near} {line}")));
         if !before || !succeeds(&format!("ip -n {near} link add tunnel {}", tunnel.device)) {
@@ -311,7 +311,7 @@ impl Lab {
     }
 
     /// Opens the far end of a link.
-    fn open(&self, name: &str) -> End {
+    fn open(&self, name: &str) -> FarSocket {
         self.far.within(|| {
             let take = weir_bpf::Take { promiscuous: true, ..weir_bpf::Take::all() };
             let interface =
@@ -319,7 +319,7 @@ impl Lab {
             let mut pools = Pools::new();
             let pool = pools.add(Pool::Region(RegionPool::new(RINGS.chunks() + 64, 2048)));
             let port = interface.open_queue(0, &mut pools, pool).unwrap();
-            End { port, pools, _interface: interface, _pool: pool }
+            FarSocket { port, pools, _interface: interface, _pool: pool }
         })
     }
 }
@@ -334,14 +334,14 @@ fn run(command: &str) {
 }
 
 /// A socket at the far end of a link.
-struct End {
+struct FarSocket {
     port: XdpPort,
     pools: Pools,
     _interface: XdpInterface,
     _pool: PoolId,
 }
 
-impl End {
+impl FarSocket {
     fn send(&mut self, bytes: &[u8]) {
         let mut batch = Batch::new();
         let mut frame = self.pools.first().take().unwrap();
@@ -380,7 +380,7 @@ impl End {
 }
 
 /// Frames to send into the tunnel through the near namespace's bridge or router.
-fn frames(tunnel: &Tunnel) -> Vec<Vec<u8>> {
+fn frames(tunnel: &TunnelCase) -> Vec<Vec<u8>> {
     let ethernet = "eth.src=02:00:00:00:01:01 eth.dst=02:00:00:00:03:03";
     let routed = "eth.src=02:00:00:00:01:01 eth.dst=02:00:00:00:01:00";
     let mut texts = Vec::new();
@@ -413,7 +413,7 @@ fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
 
 /// Clears what may differ: the IPv4 identification (after verifying the checksum), the IPv6 flow label, and
 /// where needed the source port.
-fn comparable(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
+fn comparable(tunnel: &TunnelCase, frame: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     if !tunnel.ipv6 {
         assert_eq!(checksum(weir_packet::Sum::default().bytes(&frame[14..34])), 0, "{}", describe(&frame));
@@ -430,7 +430,7 @@ fn comparable(tunnel: &Tunnel, frame: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn into_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
+fn into_the_tunnel(tunnel: &TunnelCase, plan: &Plan, ends: &mut [FarSocket; 2]) {
     for frame in frames(tunnel) {
         let [inside, outside] = ends;
         inside.send(&frame);
@@ -453,7 +453,7 @@ fn into_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
 
 /// Tries every outer ECN value with every inner one, in packets wrapped by weir and addressed to the near
 /// end.
-fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
+fn out_of_the_tunnel(tunnel: &TunnelCase, plan: &Plan, ends: &mut [FarSocket; 2]) {
     for (outer, inner) in (0..4).flat_map(|outer| (0..4).map(move |inner| (outer, inner))) {
         let texts = ["src=10.2.0.2 dst=10.1.0.1", "src=fd02::2 dst=fd01::1"];
         for text in &texts[..1 + usize::from(tunnel.carries_ipv6())] {
@@ -490,7 +490,7 @@ fn out_of_the_tunnel(tunnel: &Tunnel, plan: &Plan, ends: &mut [End; 2]) {
 
 /// A frame wrapped by weir, with source and destination exchanged and this outer ECN value. Exchanging the
 /// addresses does not change checksums, and the UDP checksum does not cover ECN.
-fn towards_near(tunnel: &Tunnel, frame: &[u8], ecn: u8) -> Vec<u8> {
+fn towards_near(tunnel: &TunnelCase, frame: &[u8], ecn: u8) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 2, 0, 2, 0, 0, 0, 2, 1]);
     if tunnel.ipv6 {
@@ -510,7 +510,7 @@ fn towards_near(tunnel: &Tunnel, frame: &[u8], ecn: u8) -> Vec<u8> {
 fn the_kernel_sends_and_receives_the_same_bytes() {
     let (mut absent, mut unequal) = (Vec::new(), Vec::new());
     for tunnel in TUNNELS {
-        let Some(lab) = Lab::new() else { return };
+        let Some(lab) = TunnelLab::new() else { return };
         if !lab.add(tunnel) {
             absent.push(tunnel.name);
             continue;

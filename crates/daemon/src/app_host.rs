@@ -4,7 +4,7 @@
 pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::AppSocket;
 use super::links::Links;
-use super::neighbours::{self, Place, Places};
+use super::neighbours::{self, Places, PortInterface};
 use crate::config::{Plan, PortConfig};
 use anyhow::Result;
 use serde_json::Value;
@@ -97,7 +97,7 @@ pub fn sockets(plan: &Plan, old: &[AppSocket]) -> Result<Vec<Option<AppSocket>>>
 pub fn places(plan: &Plan) -> Places {
     let place = |port: &PortConfig| {
         let (index, name) = (port.nic.as_ref().map_or(0, |nic| nic.index), port.interface_name()?);
-        Some((port.name.clone(), Place { index, name: name.to_string() }))
+        Some((port.name.clone(), PortInterface { index, name: name.to_string() }))
     };
     plan.ports.iter().filter_map(place).collect()
 }

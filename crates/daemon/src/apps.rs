@@ -5,7 +5,7 @@ use super::Daemon;
 use super::app_host::{Family, Former, Gauges, Ring};
 use super::app_socket::{AppSocket, Received};
 use super::checks::{Checked, Sent};
-use super::links::{Links, News};
+use super::links::{LinkChange, Links};
 use super::neighbours::Met;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
@@ -197,7 +197,7 @@ impl Daemon {
         }
     }
 
-    fn deliver_link(&mut self, news: &News) {
+    fn deliver_link(&mut self, news: &LinkChange) {
         let (port, up, speed_bps) = (news.port, news.state.up, news.state.speed_bps);
         self.deliver(news.app, Event::Link { port, up, speed_bps });
     }
@@ -306,7 +306,7 @@ impl Daemon {
             Action::CheckHears { packet } => self.checks.deliver(&packet),
             Action::Resolve(hops) => self.resolve(at, &hops),
             Action::Confirm(hop) => self.neighbours.confirm(hop),
-            Action::Tell { client, bytes } => {
+            Action::SendToClient { client, bytes } => {
                 if !self.socket_of(at).is_some_and(|socket| socket.send(client, &bytes)) {
                     return self.step(at, Event::Client { client, what: ClientEvent::Lost });
                 }

@@ -25,9 +25,9 @@ const PATIENCE_NS: u64 = 10_000_000_000;
 pub type Ticket = u64;
 
 /// The outcome of changes: all workers made them, or none did; an error means that a worker does not answer.
-pub type Ended = Result<Answer>;
+pub type Ended = Result<ChangeResult>;
 
-type Answer = Result<(), ChangeError>;
+type ChangeResult = Result<(), ChangeError>;
 
 /// Sends a worker a command. Returns the command if there is no room.
 pub type Send<'a> = &'a mut dyn FnMut(usize, Command) -> Option<Command>;
@@ -47,14 +47,14 @@ pub struct Changing {
 struct Open {
     ticket: Ticket,
     changes: Changes,
-    way: Way,
+    way: ChangeMode,
 }
 
-enum Way {
+enum ChangeMode {
     /// By a single worker, and few: at once.
     Alone {
-        answer: Receiver<Answer>,
-        come: Option<Answer>,
+        answer: Receiver<ChangeResult>,
+        come: Option<ChangeResult>,
         until_ns: u64,
     },
     Proposed(Proposal),
@@ -146,9 +146,9 @@ impl Changing {
     }
 
     /// Sends changes to the workers; `None` if there is no room for a command.
-    fn way(&mut self, changes: &Changes, now_ns: u64, send: Send<'_>) -> Option<Way> {
+    fn way(&mut self, changes: &Changes, now_ns: u64, send: Send<'_>) -> Option<ChangeMode> {
         if self.proposer.workers() > 1 || changes.len() > CHANGES_PER_BREATH {
-            return Some(Way::Proposed(self.proposer.propose(changes.clone(), now_ns, send)));
+            return Some(ChangeMode::Proposed(self.proposer.propose(changes.clone(), now_ns, send)));
         }
         let change = match &**changes {
             [one] => one.clone(),
@@ -157,19 +157,19 @@ impl Changing {
         let (asker, answer) = sync_channel(1);
         let until_ns = now_ns + PATIENCE_NS;
         let sent = send(0, Command::Change(Box::new(change), asker)).is_none();
-        sent.then_some(Way::Alone { answer, come: None, until_ns })
+        sent.then_some(ChangeMode::Alone { answer, come: None, until_ns })
     }
 }
 
 impl Open {
     fn look(&mut self, proposer: &mut Proposer, now_ns: u64, send: Send<'_>) -> Option<Ended> {
         let proposal = match &mut self.way {
-            Way::Alone { answer, come, until_ns } => {
+            ChangeMode::Alone { answer, come, until_ns } => {
                 let come = come.take().or_else(|| answer.try_recv().ok());
                 let silent = || anyhow!("worker 0 does not answer; the request may still be carried out");
                 return come.map(Ok).or_else(|| (now_ns >= *until_ns).then(|| Err(silent())));
             }
-            Way::Proposed(proposal) => proposal,
+            ChangeMode::Proposed(proposal) => proposal,
         };
         Some(match proposer.look(proposal, now_ns, send)? {
             Outcome::Refused(why) => Ok(Err(why)),
@@ -187,8 +187,8 @@ impl Open {
 
     fn wait(&mut self, most: Duration) {
         match &mut self.way {
-            Way::Proposed(proposal) => proposal.wait(most),
-            Way::Alone { answer, come, .. } => match answer.recv_timeout(most) {
+            ChangeMode::Proposed(proposal) => proposal.wait(most),
+            ChangeMode::Alone { answer, come, .. } => match answer.recv_timeout(most) {
                 Ok(answer) => *come = Some(answer),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => std::thread::sleep(most),

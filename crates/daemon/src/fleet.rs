@@ -49,7 +49,7 @@ pub struct Mailbox {
 }
 
 /// A running worker.
-struct Running {
+struct RunningWorker {
     commands: SyncSender<Command>,
     wake: Arc<OwnedFd>,
     /// How many frames and commands it has handled.
@@ -61,13 +61,13 @@ struct Running {
 
 /// A thread on its core that has no worker yet. It ends when this is dropped.
 pub struct Recruit {
-    orders: SyncSender<Order>,
-    running: Running,
+    orders: SyncSender<WorkerTask>,
+    running: RunningWorker,
     mailbox: Mailbox,
 }
 
 /// What such a thread will run.
-type Order = Box<dyn FnOnce() + Send>;
+type WorkerTask = Box<dyn FnOnce() + Send>;
 
 /// All workers, and the changes in progress on them.
 #[derive(Default)]
@@ -89,7 +89,7 @@ pub enum Offered {
 
 /// Handles to all workers, for threads that query them.
 #[derive(Default)]
-pub struct Workers(Vec<Running>);
+pub struct Workers(Vec<RunningWorker>);
 
 impl Deref for Fleet {
     type Target = Workers;
@@ -224,7 +224,7 @@ impl Recruit {
     /// Starts the thread of worker `worker` on this core, with memory of this NUMA node.
     pub fn start(worker: usize, core: Option<u16>, node: Option<u32>) -> Result<Recruit> {
         let (commands, mailbox) = mailbox()?;
-        let (orders, order) = sync_channel::<Order>(1);
+        let (orders, order) = sync_channel::<WorkerTask>(1);
         let (placed, ready) = sync_channel(1);
         let work = move || {
             priority::ordinary();
@@ -240,7 +240,7 @@ impl Recruit {
         let thread = std::thread::Builder::new().name(format!("weir-worker-{worker}")).spawn(work)?;
         ready.recv().context("a worker ended before it started")??;
         let (wake, handled, ended) = (mailbox.wake.clone(), Arc::default(), Arc::default());
-        let running = Running { commands, wake, handled, ended, thread: Some(thread) };
+        let running = RunningWorker { commands, wake, handled, ended, thread: Some(thread) };
         Ok(Recruit { orders, running, mailbox })
     }
 }
@@ -248,7 +248,7 @@ impl Recruit {
 impl Workers {
     /// Returns handles to the same workers for another thread.
     pub fn questioner(&self) -> Workers {
-        let one = |running: &Running| Running {
+        let one = |running: &RunningWorker| RunningWorker {
             commands: running.commands.clone(),
             wake: running.wake.clone(),
             handled: running.handled.clone(),
@@ -358,7 +358,7 @@ impl Workers {
     }
 }
 
-impl Running {
+impl RunningWorker {
     fn wake(&self) {
         ring(&self.wake);
     }
@@ -371,7 +371,7 @@ fn ring(wake: &OwnedFd) {
 }
 
 /// Returns the function with which changes are sent; it does not block.
-fn sender(workers: &[Running]) -> impl FnMut(usize, Command) -> Option<Command> {
+fn sender(workers: &[RunningWorker]) -> impl FnMut(usize, Command) -> Option<Command> {
     |worker, command| {
         let running = &workers[worker];
         let sent = running.commands.try_send(command);

@@ -14,7 +14,7 @@
 
 use super::doorbell::Doorbell;
 use super::load::{Published, Read};
-use super::observer::{self, Board};
+use super::observer::{self, ScenePublisher};
 use super::rest::{Acceptor, Entrance, Gate};
 use anyhow::{Context, Result};
 use http_body_util::{BodyExt, Full, Limited};
@@ -137,7 +137,7 @@ impl Server {
     pub fn start(
         listeners: Listeners,
         doorbell: Doorbell,
-        board: Board,
+        board: ScenePublisher,
         vocabulary: Published,
     ) -> Result<(Server, mpsc::Receiver<Asked>)> {
         let (to_main, asked) = mpsc::channel(REQUESTS);
@@ -228,9 +228,9 @@ pub(super) struct Parts {
 }
 
 /// Rings when dropped, so that the main thread notices an abandoned request.
-struct Ring<'a>(&'a Doorbell);
+struct RequestGuard<'a>(&'a Doorbell);
 
-impl Drop for Ring<'_> {
+impl Drop for RequestGuard<'_> {
     fn drop(&mut self) {
         self.0.ring();
     }
@@ -247,7 +247,7 @@ impl Parts {
     }
 
     pub(super) async fn ask_main(&self, question: Question, patience: Duration) -> Answer {
-        let _rings_at_last = Ring(&self.doorbell);
+        let _rings_at_last = RequestGuard(&self.doorbell);
         let (answer, wait) = oneshot::channel();
         let asked = async {
             self.to_main.send(Asked { question, answer }).await.ok()?;

@@ -80,7 +80,7 @@ use dpdk::{Dpdk, DpdkLink};
 use fleet::Fleet;
 use inherited::Inherited;
 use interfaces::Interfaces;
-use observer::{Board, Scene};
+use observer::{Scene, ScenePublisher};
 use persist::{Saving, Store};
 use reload::Reloads;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -128,7 +128,7 @@ struct Daemon {
     dpdk_links: Vec<Option<DpdkLink>>,
     host: AppHost,
     doorbell: Doorbell,
-    board: Board,
+    board: ScenePublisher,
     systemd: Systemd,
     clock: Clock,
     collector: Collector,
@@ -239,7 +239,7 @@ impl Daemon {
             interfaces,
             dpdk_links,
             host: AppHost::default(),
-            board: Board::new(doorbell.clone()),
+            board: ScenePublisher::new(doorbell.clone()),
             checks: checks::Checks::new(doorbell.clone()),
             neighbours: neighbours::Neighbours::new(doorbell.clone()),
             doorbell,

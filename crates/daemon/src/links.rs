@@ -20,13 +20,13 @@ const FRAMES_PASSING: u64 = 8;
 
 /// Whether frames are passing.
 #[derive(Default)]
-struct Pace {
+struct LinkActivity {
     since_ns: u64,
     frames: u64,
     is_busy: bool,
 }
 
-impl Pace {
+impl LinkActivity {
     /// Updates the pace from the number of frames so far. Returns the interval to the next check of links.
     fn period_ns(&mut self, frames: u64, now_ns: u64) -> u64 {
         if now_ns.saturating_sub(self.since_ns) >= IDLE_PERIOD_NS {
@@ -38,7 +38,7 @@ impl Pace {
 }
 
 /// Where the state of a link comes from.
-enum Source {
+enum LinkSource {
     /// A port without carrier, which is always up.
     None,
     /// The kernel, by the interface's current name; `None` while it cannot be used.
@@ -48,9 +48,9 @@ enum Source {
 }
 
 /// A watched link.
-struct Link {
+struct WatchedLink {
     port: PortId,
-    source: Source,
+    source: LinkSource,
     /// Indices of the running apps that watch it.
     apps: Vec<usize>,
     state: LinkState,
@@ -59,14 +59,14 @@ struct Link {
 /// All watched links.
 #[derive(Default)]
 pub struct Links {
-    links: Vec<Link>,
+    links: Vec<WatchedLink>,
     carrier: Option<Carrier>,
-    pace: Pace,
+    pace: LinkActivity,
     next_ns: u64,
 }
 
 /// A change of a link to report to an app.
-pub struct News {
+pub struct LinkChange {
     /// Index of the app.
     pub app: usize,
     /// The port.
@@ -84,11 +84,11 @@ impl Links {
             for &port in ports {
                 match links.links.iter_mut().find(|link| link.port == port) {
                     Some(link) => link.apps.push(app),
-                    None => links.links.push(Link::new(plan, dpdk, port, app)),
+                    None => links.links.push(WatchedLink::new(plan, dpdk, port, app)),
                 }
             }
         }
-        if links.links.iter().any(|link| matches!(link.source, Source::Interface(_))) {
+        if links.links.iter().any(|link| matches!(link.source, LinkSource::Interface(_))) {
             links.carrier = Some(Carrier::open()?);
         }
         for link in &mut links.links {
@@ -100,24 +100,24 @@ impl Links {
     /// Records the current name of a port's interface, or that it cannot be used.
     pub fn set_interface(&mut self, port: PortId, name: Option<String>) {
         if let Some(link) = self.links.iter_mut().find(|link| link.port == port) {
-            link.source = Source::Interface(name);
+            link.source = LinkSource::Interface(name);
         }
     }
 
     /// Returns the state of every link, for every app that watches it.
-    pub fn all(&self) -> Vec<News> {
-        self.links.iter().flat_map(Link::news).collect()
+    pub fn all(&self) -> Vec<LinkChange> {
+        self.links.iter().flat_map(WatchedLink::news).collect()
     }
 
     /// Returns when to check again.
     pub fn wake_ns(&self) -> Option<u64> {
-        let changes = self.links.iter().any(|link| !matches!(link.source, Source::None));
+        let changes = self.links.iter().any(|link| !matches!(link.source, LinkSource::None));
         changes.then_some(self.next_ns)
     }
 
     /// Checks the links if it is time. `frames` is how many frames the workers have handled so far. Returns
     /// what has changed.
-    pub fn look(&mut self, now_ns: u64, frames: u64) -> Vec<News> {
+    pub fn look(&mut self, now_ns: u64, frames: u64) -> Vec<LinkChange> {
         if self.wake_ns().is_none_or(|wake_ns| wake_ns > now_ns) {
             return Vec::new();
         }
@@ -134,33 +134,33 @@ impl Links {
     }
 }
 
-impl Source {
+impl LinkSource {
     /// Returns the current state. The previous state saves asking an interface for its speed, which takes
     /// longer, as long as it has not gone down or up.
     fn look(&self, carrier: Option<&Carrier>, before: Option<LinkState>) -> LinkState {
         match (self, carrier) {
-            (Source::Interface(None), _) => LinkState::default(),
-            (Source::Interface(Some(interface)), Some(carrier)) => {
+            (LinkSource::Interface(None), _) => LinkState::default(),
+            (LinkSource::Interface(Some(interface)), Some(carrier)) => {
                 let same = before.filter(|before| before.up == carrier.is_up(interface));
                 same.unwrap_or_else(|| carrier.state(interface))
             }
-            (Source::Dpdk(link), _) => link.state(),
-            (Source::None | Source::Interface(Some(_)), _) => LinkState { up: true, speed_bps: None },
+            (LinkSource::Dpdk(link), _) => link.state(),
+            (LinkSource::None | LinkSource::Interface(Some(_)), _) => LinkState { up: true, speed_bps: None },
         }
     }
 }
 
-impl Link {
-    fn new(plan: &Plan, dpdk: &[Option<DpdkLink>], port: PortId, app: usize) -> Link {
+impl WatchedLink {
+    fn new(plan: &Plan, dpdk: &[Option<DpdkLink>], port: PortId, app: usize) -> WatchedLink {
         let interface = plan.ports.get(port.index()).and_then(PortConfig::interface_name);
         let source = match interface {
-            Some(name) => Source::Interface(Some(name.to_string())),
-            None => dpdk.get(port.index()).cloned().flatten().map_or(Source::None, Source::Dpdk),
+            Some(name) => LinkSource::Interface(Some(name.to_string())),
+            None => dpdk.get(port.index()).cloned().flatten().map_or(LinkSource::None, LinkSource::Dpdk),
         };
-        Link { port, source, apps: vec![app], state: LinkState::default() }
+        WatchedLink { port, source, apps: vec![app], state: LinkState::default() }
     }
 
-    fn news(&self) -> Vec<News> {
-        self.apps.iter().map(|&app| News { app, port: self.port, state: self.state }).collect()
+    fn news(&self) -> Vec<LinkChange> {
+        self.apps.iter().map(|&app| LinkChange { app, port: self.port, state: self.state }).collect()
     }
 }

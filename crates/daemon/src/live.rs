@@ -4,7 +4,7 @@
 
 use super::arrival;
 use super::observer::Snapshot;
-use crate::explain::{Explanation, Names};
+use crate::explain::{Explanation, RenderNames};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::cell::OnceCell;
@@ -136,7 +136,7 @@ pub fn explain(now: &Snapshot, request: &Explain) -> Result<Value> {
         return Err(why);
     }
     let explanation = Explanation::new(walk, probe, &frame);
-    let names = Names { program: &program, report: None };
+    let names = RenderNames { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);
     let outputs = explanation
         .outputs()

@@ -39,7 +39,7 @@ pub struct Read {
 }
 
 /// Parses changes, a piece of the text at a time.
-pub struct Reader<'a> {
+pub struct ChangeParser<'a> {
     vocabulary: &'a Vocabulary,
     reader: RunTime<'a>,
     changes: Vec<Change>,
@@ -51,13 +51,20 @@ pub struct Reader<'a> {
 
 impl Vocabulary {
     /// Begins to parse a text.
-    pub fn reader(&self) -> Reader<'_> {
+    pub fn reader(&self) -> ChangeParser<'_> {
         let reader = RunTime::new(&self.plan.program, &self.plan.attachments);
-        Reader { vocabulary: self, reader, changes: Vec::new(), lines: Vec::new(), line: 0, rest: Vec::new() }
+        ChangeParser {
+            vocabulary: self,
+            reader,
+            changes: Vec::new(),
+            lines: Vec::new(),
+            line: 0,
+            rest: Vec::new(),
+        }
     }
 }
 
-impl Reader<'_> {
+impl ChangeParser<'_> {
     /// Parses a piece.
     ///
     /// # Errors

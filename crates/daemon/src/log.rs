@@ -40,10 +40,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// The running log; when dropped, it waits briefly for the last lines to be written.
-pub struct Log(SyncSender<Line>);
+pub struct Log(SyncSender<LogMessage>);
 
 /// A message to the writing thread.
-enum Line {
+enum LogMessage {
     Text(Vec<u8>),
     /// Answer once all earlier lines have been written.
     End(SyncSender<()>),
@@ -71,7 +71,7 @@ impl Drop for Log {
     fn drop(&mut self) {
         let until = Instant::now() + PATIENCE;
         let (answer, written) = sync_channel(1);
-        while let Err(TrySendError::Full(_)) = self.0.try_send(Line::End(answer.clone())) {
+        while let Err(TrySendError::Full(_)) = self.0.try_send(LogMessage::End(answer.clone())) {
             if Instant::now() >= until {
                 return;
             }
@@ -87,7 +87,7 @@ pub fn lost() -> u64 {
 }
 
 /// Writes lines until the process ends.
-fn write_all(queue: &Receiver<Line>) {
+fn write_all(queue: &Receiver<LogMessage>) {
     // It starts before the daemon has dropped its privileges, and needs none.
     if let Err(error) = privileges::drop_all() {
         let _ = writeln!(stderr(), "weir: cannot drop the privileges of the log thread: {error}");
@@ -95,8 +95,8 @@ fn write_all(queue: &Receiver<Line>) {
     let mut reported = 0;
     while let Ok(line) = queue.recv() {
         match line {
-            Line::Text(text) => write_line(&text, &mut reported),
-            Line::End(answer) => {
+            LogMessage::Text(text) => write_line(&text, &mut reported),
+            LogMessage::End(answer) => {
                 let _ = answer.try_send(());
             }
         }
@@ -116,7 +116,7 @@ fn write_line(text: &[u8], reported: &mut u64) {
 }
 
 /// The sending end of the queue, as required by `tracing`.
-struct Lines(SyncSender<Line>);
+struct Lines(SyncSender<LogMessage>);
 
 impl<'a> MakeWriter<'a> for Lines {
     type Writer = &'a Lines;
@@ -129,7 +129,7 @@ impl<'a> MakeWriter<'a> for Lines {
 impl Write for &Lines {
     fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
         // A suppressed event has no text.
-        if !text.is_empty() && self.0.try_send(Line::Text(text.to_vec())).is_err() {
+        if !text.is_empty() && self.0.try_send(LogMessage::Text(text.to_vec())).is_err() {
             LOST.fetch_add(1, Ordering::Relaxed);
         }
         Ok(text.len())

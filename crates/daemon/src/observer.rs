@@ -94,7 +94,7 @@ pub struct Scene {
 
 /// Where the main thread publishes scenes.
 #[derive(Clone)]
-pub struct Board(Arc<Published>);
+pub struct ScenePublisher(Arc<Published>);
 
 struct Published {
     doorbell: Doorbell,
@@ -112,11 +112,11 @@ struct Newest {
     scene: Option<Arc<Scene>>,
 }
 
-impl Board {
+impl ScenePublisher {
     /// Creates a board; `doorbell` wakes the main thread.
-    pub fn new(doorbell: Doorbell) -> Board {
+    pub fn new(doorbell: Doorbell) -> ScenePublisher {
         let (scene, renewed) = Default::default();
-        Board(Arc::new(Published { doorbell, wanted: AtomicBool::new(false), scene, renewed }))
+        ScenePublisher(Arc::new(Published { doorbell, wanted: AtomicBool::new(false), scene, renewed }))
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
@@ -264,12 +264,12 @@ impl Scene {
 
 /// A thread that answers.
 struct Observer {
-    board: Board,
+    board: ScenePublisher,
     last: Option<Arc<Snapshot>>,
 }
 
 /// Starts a thread that answers questions. It ends when all senders are gone.
-pub fn start(board: Board, name: &str) -> Result<mpsc::Sender<Asked>> {
+pub fn start(board: ScenePublisher, name: &str) -> Result<mpsc::Sender<Asked>> {
     let (ask, mut asked) = mpsc::channel::<Asked>(QUESTIONS);
     let mut observer = Observer { board, last: None };
     let work = move || {

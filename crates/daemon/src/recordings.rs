@@ -17,7 +17,7 @@ const EVERY: Duration = Duration::from_secs(1);
 const QUIET: Duration = Duration::from_secs(60);
 
 /// What was reported about a recording, and when.
-struct Said {
+struct ReportedRecording {
     text: String,
     when: Instant,
 }
@@ -28,7 +28,7 @@ pub struct Recordings {
     next: Option<Instant>,
     asked: Vec<Receiver<Report>>,
     /// By worker, port and the text before the counts.
-    said: BTreeMap<(usize, String, String), Said>,
+    said: BTreeMap<(usize, String, String), ReportedRecording>,
 }
 
 impl Recordings {
@@ -85,11 +85,11 @@ impl Recordings {
                 let (text, name) = (&remark.text, &port.name);
                 let what = text.split_once(';').map_or(text.as_str(), |(what, _)| what);
                 let key = (worker, name.clone(), what.to_string());
-                let is_told = |said: &Said| said.text == *text || now < said.when + QUIET;
+                let is_told = |said: &ReportedRecording| said.text == *text || now < said.when + QUIET;
                 if self.said.get(&key).is_some_and(is_told) {
                     continue;
                 }
-                self.said.insert(key, Said { text: text.clone(), when: now });
+                self.said.insert(key, ReportedRecording { text: text.clone(), when: now });
                 news.push(format!("port {name}: {text}"));
             }
         }

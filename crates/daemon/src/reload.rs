@@ -18,7 +18,7 @@ use super::added::Added;
 use super::app_host::{self, weigh};
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, nics_of};
-use super::resize::{Crew, Making, Resizing};
+use super::resize::{Making, Resizing, WorkerResize};
 use super::{Daemon, Weights, open, restart, rings_for};
 use crate::config::{self, Load, Plan};
 use anyhow::{Context, Result, anyhow, bail};
@@ -80,11 +80,11 @@ struct Prepared {
     order: Vec<Option<usize>>,
     added: Added,
     /// A change of the number of workers.
-    crew: Option<Box<Crew>>,
+    crew: Option<Box<WorkerResize>>,
 }
 
 /// The phase of the current reload.
-enum Phase {
+enum ReloadPhase {
     Preparing {
         prepared: Receiver<Result<Prepared>>,
         /// It is ready, and waits for changes that workers have begun.
@@ -97,7 +97,7 @@ enum Phase {
         weights: Vec<(String, String, u32)>,
         former: Arc<Plan>,
         /// A change of the number of workers, and its progress.
-        crew: Option<Box<Crew>>,
+        crew: Option<Box<WorkerResize>>,
         resizing: Option<Box<Resizing>>,
         /// What went wrong after the workers had been sent their engines.
         failed: Option<anyhow::Error>,
@@ -113,7 +113,7 @@ struct Swap {
 struct Reload {
     cause: Cause,
     since: Instant,
-    phase: Phase,
+    phase: ReloadPhase,
 }
 
 /// The thread that compiles programs. All reloads share it, because the allocator keeps memory per thread,
@@ -168,20 +168,21 @@ pub struct Reloads {
 impl Reloads {
     /// Returns true while workers switch programs, when they are slow to answer.
     pub fn are_taking_over(&self) -> bool {
-        matches!(&self.now, Some(Reload { phase: Phase::TakingOver { .. }, .. }))
+        matches!(&self.now, Some(Reload { phase: ReloadPhase::TakingOver { .. }, .. }))
     }
 
     /// Returns true from when a program is ready until all workers have switched to it: changes from clients
     /// must wait.
     pub fn are_due(&self) -> bool {
-        let ready = matches!(&self.now, Some(Reload { phase: Phase::Preparing { ready: Some(_), .. }, .. }));
+        let ready =
+            matches!(&self.now, Some(Reload { phase: ReloadPhase::Preparing { ready: Some(_), .. }, .. }));
         ready || self.are_taking_over()
     }
 
     /// Returns true while a program is being prepared.
     #[cfg(test)]
     pub fn are_preparing(&self) -> bool {
-        matches!(&self.now, Some(Reload { phase: Phase::Preparing { .. }, .. }))
+        matches!(&self.now, Some(Reload { phase: ReloadPhase::Preparing { .. }, .. }))
     }
 
     /// Returns how many reloads were requested; coalesced requests count once.
@@ -248,9 +249,9 @@ impl Reloads {
 impl Reload {
     fn progress_text(&self) -> String {
         match &self.phase {
-            Phase::Preparing { .. } => "the file is being read, checked and compiled".into(),
-            Phase::TakingOver { resizing: Some(resizing), .. } => resizing.progress().into(),
-            Phase::TakingOver { swaps, .. } => {
+            ReloadPhase::Preparing { .. } => "the file is being read, checked and compiled".into(),
+            ReloadPhase::TakingOver { resizing: Some(resizing), .. } => resizing.progress().into(),
+            ReloadPhase::TakingOver { swaps, .. } => {
                 let done = swaps.iter().filter(|swap| swap.swapped.is_some()).count();
                 format!("the workers are switching: {done} of {} have switched", swaps.len())
             }
@@ -285,7 +286,7 @@ impl Daemon {
     pub(super) fn advance_reload(&mut self) {
         if let Some(mut reload) = self.reloads.now.take() {
             match &mut reload.phase {
-                Phase::Preparing { prepared, ready, weights } => match next(ready, prepared) {
+                ReloadPhase::Preparing { prepared, ready, weights } => match next(ready, prepared) {
                     // All workers make a change before the swap, or all of them after it.
                     Ok(Ok(prepared)) if self.fleet.is_changing() => {
                         *ready = Some(Box::new(prepared));
@@ -301,7 +302,7 @@ impl Daemon {
                         self.end(reload.cause, Err(anyhow!("weir could not compile it: please report this")))
                     }
                 },
-                Phase::TakingOver { swaps, crew, resizing, failed, .. } => {
+                ReloadPhase::TakingOver { swaps, crew, resizing, failed, .. } => {
                     let swapped = swaps.iter_mut().all(Swap::has_ended);
                     if swapped && self.is_resized(crew, resizing, failed) {
                         self.conclude(reload);
@@ -320,7 +321,7 @@ impl Daemon {
     /// done.
     fn is_resized(
         &mut self,
-        crew: &mut Option<Box<Crew>>,
+        crew: &mut Option<Box<WorkerResize>>,
         resizing: &mut Option<Box<Resizing>>,
         failed: &mut Option<anyhow::Error>,
     ) -> bool {
@@ -382,7 +383,7 @@ impl Daemon {
         };
         match self.reloads.workshop.take_on(Box::new(work)) {
             Ok(()) => {
-                let phase = Phase::Preparing { prepared, ready: None, weights: Vec::new() };
+                let phase = ReloadPhase::Preparing { prepared, ready: None, weights: Vec::new() };
                 self.reloads.now = Some(Reload { cause, since: Instant::now(), phase });
             }
             Err(error) => self.end(cause, Err(error)),
@@ -430,11 +431,11 @@ impl Daemon {
         self.say_discarded(&former, &weights);
         self.weights.clear();
         self.vocabulary.set(self.generation, &self.plan);
-        let phase = Phase::TakingOver { swaps, weights, former, crew, resizing: None, failed: None };
+        let phase = ReloadPhase::TakingOver { swaps, weights, former, crew, resizing: None, failed: None };
         self.reloads.now = Some(Reload { phase, ..reload });
         // From here on, apps refer to the new program.
         if let Err(error) = self.succeed_apps(rings, sockets, order)
-            && let Some(Reload { phase: Phase::TakingOver { failed, .. }, .. }) = &mut self.reloads.now
+            && let Some(Reload { phase: ReloadPhase::TakingOver { failed, .. }, .. }) = &mut self.reloads.now
         {
             *failed = Some(error);
         }
@@ -468,7 +469,7 @@ impl Daemon {
     /// Ends a reload after all workers have switched: carries out what was deferred, and frees the old
     /// program.
     fn conclude(&mut self, reload: Reload) {
-        let Phase::TakingOver { swaps, weights, former, failed, .. } = reload.phase else { return };
+        let ReloadPhase::TakingOver { swaps, weights, former, failed, .. } = reload.phase else { return };
         self.take_former_frames();
         let (mut reports, mut engines, mut ended) = (Vec::new(), Vec::new(), failed);
         for (worker, swap) in swaps.into_iter().enumerate() {
@@ -498,7 +499,7 @@ impl Daemon {
     /// Records a weight that has been set, for a program that is being prepared.
     pub(super) fn note_weight(&mut self, group: GroupId, target: u16, weight: u32) {
         self.weights.insert((group, target), weight);
-        if let Some(Reload { phase: Phase::Preparing { weights, .. }, .. }) = &mut self.reloads.now
+        if let Some(Reload { phase: ReloadPhase::Preparing { weights, .. }, .. }) = &mut self.reloads.now
             && let Some(group) = self.plan.program.groups.get(group.index())
             && let Some(target) = group.targets.get(usize::from(target))
         {
@@ -610,7 +611,7 @@ impl Preparation {
         tables: &GroupTables,
         order: &[Option<usize>],
         added: &Added,
-    ) -> Result<Option<Box<Crew>>> {
+    ) -> Result<Option<Box<WorkerResize>>> {
         let queues_of = |(at, before): (usize, &Option<usize>)| match before {
             Some(before) => self.queues.get_mut(*before).and_then(Option::take),
             None => added.interfaces[at].as_ref().map(XdpInterface::queues),

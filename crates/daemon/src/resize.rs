@@ -24,7 +24,7 @@ use weir_program::buckets::GroupTables;
 use weir_program::owner::Steering;
 
 /// A change of the number of workers, as far as it can be prepared.
-pub struct Crew {
+pub struct WorkerResize {
     before: usize,
     after: usize,
     steering: Steering,
@@ -49,7 +49,7 @@ impl Drop for Opened {
 /// The progress of a change of the number.
 pub enum Resizing {
     /// The first worker makes replicas of its engine.
-    Replicating(Box<Crew>, Receiver<Vec<Box<Engine>>>),
+    Replicating(Box<WorkerResize>, Receiver<Vec<Box<Engine>>>),
     /// The workers gather, and flows are moved.
     Gathering(Gathering),
     /// Removed workers close their ports.
@@ -90,14 +90,14 @@ pub struct Making<'a> {
 
 impl Making<'_> {
     /// Prepares the change from `before` workers; `None` if their number stays.
-    pub fn prepare(&self, before: usize) -> Result<Option<Box<Crew>>> {
+    pub fn prepare(&self, before: usize) -> Result<Option<Box<WorkerResize>>> {
         let after = self.plan.workers.count();
         if after == before {
             return Ok(None);
         }
         let new = before..after.max(before);
         let rss_table = open::spread(self.plan, None);
-        Ok(Some(Box::new(Crew {
+        Ok(Some(Box::new(WorkerResize {
             before,
             after,
             steering: Steering { hash: self.hash, rss_table },
@@ -129,7 +129,7 @@ impl Making<'_> {
     }
 }
 
-impl Crew {
+impl WorkerResize {
     /// The larger of the numbers of workers before and after: the apps need that many rings.
     fn most(&self) -> usize {
         self.before.max(self.after)
@@ -138,7 +138,7 @@ impl Crew {
 
 impl Daemon {
     /// Begins to change the number of workers, all of which have already switched to the new program.
-    pub(super) fn begin_resizing(&mut self, mut crew: Box<Crew>) -> Result<Resizing> {
+    pub(super) fn begin_resizing(&mut self, mut crew: Box<WorkerResize>) -> Result<Resizing> {
         let (answer, replicas) = sync_channel(1);
         let engines = std::mem::take(&mut crew.engines);
         self.fleet.send(0, Command::Replicate(engines, answer))?;
@@ -179,8 +179,8 @@ impl Daemon {
     }
 
     /// Starts new workers, and gives each worker its part.
-    fn gather(&mut self, crew: Crew, replicas: Vec<Box<Engine>>) -> Result<Gathering> {
-        let Crew { before, after, steering, recruits, ports, punts, .. } = crew;
+    fn gather(&mut self, crew: WorkerResize, replicas: Vec<Box<Engine>>) -> Result<Gathering> {
+        let WorkerResize { before, after, steering, recruits, ports, punts, .. } = crew;
         for ((recruit, mut ports), punts) in recruits.into_iter().zip(ports).zip(punts) {
             let deltas = self.collector.open(self.fleet.len() as u8)?;
             let (pools, ports) = ports.0.take().unwrap_or_default();
@@ -231,7 +231,7 @@ impl Daemon {
     pub(super) fn rings_of_apps(
         &self,
         plan: &Plan,
-        crew: &mut Option<Box<Crew>>,
+        crew: &mut Option<Box<WorkerResize>>,
     ) -> (Vec<Vec<CarrierSender>>, Vec<app_host::Ring>) {
         let present = self.fleet.len();
         let most = crew.as_ref().map_or(present, |crew| crew.most());

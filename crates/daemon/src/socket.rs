@@ -10,7 +10,7 @@ use super::doorbell::Doorbell;
 use super::http::{Answer, Asked, Listeners, Question, Server};
 use super::inherited::{Inherited, METRICS};
 use super::load::Published;
-use super::observer::Board;
+use super::observer::ScenePublisher;
 use super::rest::Ready;
 use super::takeover::PendingHandover;
 use anyhow::{Context, Result};
@@ -95,7 +95,7 @@ impl Control {
     }
 
     /// Starts answering.
-    pub fn start(&mut self, doorbell: Doorbell, board: Board, vocabulary: Published) -> Result<()> {
+    pub fn start(&mut self, doorbell: Doorbell, board: ScenePublisher, vocabulary: Published) -> Result<()> {
         allow_descriptors();
         let listeners = self.listeners.take().context("started already")?;
         let (server, asked) = Server::start(listeners, doorbell, board, vocabulary)?;

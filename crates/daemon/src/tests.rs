@@ -31,7 +31,7 @@ struct Notes {
 }
 
 /// Wakes every 5 ms, records everything, and does what it is asked to.
-struct Probe {
+struct ProbeApp {
     notes: Arc<Mutex<Notes>>,
     wake_ns: Option<u64>,
     group: GroupId,
@@ -44,7 +44,7 @@ fn noted(notes: &Arc<Mutex<Notes>>) -> MutexGuard<'_, Notes> {
     notes.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl App for Probe {
+impl App for ProbeApp {
     fn name(&self) -> &str {
         "probe"
     }
@@ -129,7 +129,7 @@ fn read(text: &str) -> config::Loaded {
 }
 
 /// A daemon on recordings, with the probe in place of the external app of the same name.
-struct Bench {
+struct RecordedDaemon {
     daemon: Daemon,
     control: Control,
     folder: PathBuf,
@@ -148,13 +148,15 @@ fn given(folder: PathBuf) -> (Sender<&'static str>, Load) {
     (give, Arc::new(load))
 }
 
-impl Bench {
-    fn new(name: &str) -> Bench {
-        Bench::loading(name, |_| Arc::new(|_: &dyn Edits, _: &config::Nics| anyhow::bail!("not here")))
+impl RecordedDaemon {
+    fn new(name: &str) -> RecordedDaemon {
+        RecordedDaemon::loading(name, |_| {
+            Arc::new(|_: &dyn Edits, _: &config::Nics| anyhow::bail!("not here"))
+        })
     }
 
     /// A daemon that reloads its configuration with what `load` returns for its folder.
-    fn loading(name: &str, load: impl FnOnce(PathBuf) -> Load) -> Bench {
+    fn loading(name: &str, load: impl FnOnce(PathBuf) -> Load) -> RecordedDaemon {
         let folder = std::env::temp_dir().join(format!("weir-daemon-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let text = CONFIG.replace("PATH", &folder.display().to_string());
@@ -165,7 +167,7 @@ impl Bench {
         daemon.begin(rings, Vec::new(), &serde_json::Value::Null).unwrap();
         let Daemon { doorbell, board, vocabulary, .. } = &daemon;
         control.start(doorbell.clone(), board.clone(), vocabulary.clone()).unwrap();
-        let mut bench = Bench { daemon, control, folder, notes: Arc::default() };
+        let mut bench = RecordedDaemon { daemon, control, folder, notes: Arc::default() };
         bench.run_probe();
         bench
     }
@@ -173,7 +175,7 @@ impl Bench {
     /// Puts a new probe in place of all apps.
     fn run_probe(&mut self) {
         self.notes = Arc::default();
-        let probe = Probe { notes: self.notes.clone(), wake_ns: None, group: GroupId(9), pipe: PipeId(9) };
+        let probe = ProbeApp { notes: self.notes.clone(), wake_ns: None, group: GroupId(9), pipe: PipeId(9) };
         let program = &self.daemon.plan.program;
         self.daemon.host.running = RunningApps::new(vec![Box::new(probe)], RunningApps::default(), program);
         self.daemon.start_apps().unwrap();
@@ -215,7 +217,7 @@ impl Bench {
     }
 
     /// Runs the main loop until a condition holds.
-    fn until(&mut self, mut is_so: impl FnMut(&mut Bench) -> bool) {
+    fn until(&mut self, mut is_so: impl FnMut(&mut RecordedDaemon) -> bool) {
         let start = Instant::now();
         // The condition may become true while the main loop has nothing to do.
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
@@ -244,7 +246,7 @@ impl Bench {
     }
 }
 
-impl Drop for Bench {
+impl Drop for RecordedDaemon {
     fn drop(&mut self) {
         let _ = std::mem::take(&mut self.daemon.fleet).stop();
         let _ = std::fs::remove_dir_all(&self.folder);
@@ -253,7 +255,7 @@ impl Drop for Bench {
 
 #[test]
 fn an_app_is_woken_in_time() {
-    let mut bench = Bench::new("ticks");
+    let mut bench = RecordedDaemon::new("ticks");
     bench.until(|bench| noted(&bench.notes).late_ns.len() >= 100);
     let mut late = std::mem::take(&mut noted(&bench.notes).late_ns);
     late.sort_unstable();
@@ -264,7 +266,7 @@ fn an_app_is_woken_in_time() {
 
 #[test]
 fn an_app_is_told_of_frames_links_and_what_became_of_its_wishes() {
-    let mut bench = Bench::new("events");
+    let mut bench = RecordedDaemon::new("events");
     assert_eq!(noted(&bench.notes).events, ["start", "link 1 true None"], "a recording is always up");
     let inject = |packet: &str| json!({ "command": "inject", "packet": packet, "input": "p0" });
     assert_eq!(bench.ask(inject("dport=80")).unwrap(), json!({ "done": true }));
@@ -287,7 +289,7 @@ fn an_app_is_told_of_frames_links_and_what_became_of_its_wishes() {
 
 #[test]
 fn who_goes_before_the_answer_is_forgotten_and_costs_nothing() {
-    let mut bench = Bench::new("gone");
+    let mut bench = RecordedDaemon::new("gone");
     let mut stream = std::os::unix::net::UnixStream::connect(bench.folder.join("weir.sock")).unwrap();
     let body = r#"{"command": "app", "app": "probe", "request": "later"}"#;
     let head = format!("POST /command HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -302,7 +304,7 @@ fn who_goes_before_the_answer_is_forgotten_and_costs_nothing() {
 #[test]
 fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     let mut give = None;
-    let mut bench = Bench::loading("slow", |folder| {
+    let mut bench = RecordedDaemon::loading("slow", |folder| {
         let (sender, load) = given(folder);
         give = Some(sender);
         load
@@ -343,7 +345,7 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
 #[test]
 fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
     let mut give = None;
-    let mut bench = Bench::loading("late", |folder| {
+    let mut bench = RecordedDaemon::loading("late", |folder| {
         let (sender, load) = given(folder);
         give = Some(sender);
         load
@@ -382,7 +384,7 @@ fn plan_and_engines_agree_while_a_worker_is_late_to_take_over() {
 #[test]
 fn a_change_of_a_client_waits_for_a_late_worker_and_a_reload_for_the_change() {
     let mut give = None;
-    let mut bench = Bench::loading("change", |folder| {
+    let mut bench = RecordedDaemon::loading("change", |folder| {
         let (sender, load) = given(folder);
         give = Some(sender);
         load
@@ -411,7 +413,7 @@ fn a_change_of_a_client_waits_for_a_late_worker_and_a_reload_for_the_change() {
 /// Issue 9, 1.4: scrapes went through the main thread, and waited for it while it waited for workers.
 #[test]
 fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
-    let mut bench = Bench::new("scrape");
+    let mut bench = RecordedDaemon::new("scrape");
     let path = bench.folder.join("weir.sock");
     let scrape = move || {
         let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
@@ -472,7 +474,7 @@ fn links_that_are_watched_go_down_and_up() {
         scope.spawn(enter).join().unwrap()
     });
     let mut links = watched;
-    let seen = |news: Vec<super::links::News>| -> Vec<(usize, u16, bool, Option<u64>)> {
+    let seen = |news: Vec<super::links::LinkChange>| -> Vec<(usize, u16, bool, Option<u64>)> {
         news.iter().map(|one| (one.app, one.port.0, one.state.up, one.state.speed_bps)).collect()
     };
     let speed = Some(10_000_000_000);

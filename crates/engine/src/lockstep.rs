@@ -1,7 +1,7 @@
 //! The interpreter, and batch engines of several batch sizes, driven by the same actions and compared after
 //! each.
 
-use crate::batch::{Engine, Outcome};
+use crate::batch::{BatchOutcome, Engine};
 use std::collections::{BTreeMap, HashMap};
 use weir_oracle::arbitrary::{self, Choices, Coverage, Event, event};
 use weir_oracle::{Arrival, Interpreter, Walk};
@@ -311,7 +311,13 @@ impl Cutter {
 }
 
 /// Compares the outcomes. The bytes of a dropped packet do not matter.
-fn same_end(walk: &Walk, outcome: &Outcome, slot: usize, input: PortId, bytes: &[u8]) -> Result<(), String> {
+fn same_end(
+    walk: &Walk,
+    outcome: &BatchOutcome,
+    slot: usize,
+    input: PortId,
+    bytes: &[u8],
+) -> Result<(), String> {
     let verdict = outcome.verdict(slot, input);
     same("copies", &walk.copies, &outcome.copies(slot, bytes))?;
     if verdict != walk.verdict {

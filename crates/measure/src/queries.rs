@@ -22,7 +22,7 @@ use weir_sketch::KeyKind;
 pub struct Query(u8);
 
 /// What the table says about a query.
-pub(crate) struct Row {
+pub(crate) struct QueryRow {
     /// Its name in outputs and settings.
     pub(crate) word: &'static str,
     /// Its key in JSON.
@@ -38,7 +38,7 @@ pub(crate) struct Row {
 /// The kinds of queries.
 pub(crate) enum Asks {
     /// The keys of one kind with the most packets.
-    Top(Top),
+    Top(TopQuery),
     /// How many flows have how many packets.
     FlowSizes,
     /// Sources with many destinations.
@@ -48,7 +48,7 @@ pub(crate) enum Asks {
 }
 
 /// A list of keys.
-pub(crate) struct Top {
+pub(crate) struct TopQuery {
     /// How keys are built; for flows, the settings decide.
     pub(crate) kind: KeyKind,
     /// The noun for a key.
@@ -75,7 +75,7 @@ pub(crate) const COUNT: usize = QUERIES.len();
 
 /// All queries, in the order of outputs. Lists of keys come first, so that the place of a list here is the
 /// place of its keys in [`crate::keys::Keys`]; the first three are those whose distinct keys are counted.
-pub(crate) static QUERIES: [Row; 9] = [
+pub(crate) static QUERIES: [QueryRow; 9] = [
     top("top-flows", "top_flows", (8, 90), (KeyKind::FiveTuple, "flow")),
     top("top-sources", "top_sources", (7, 80), (KeyKind::Source, "source")),
     top("top-destinations", "top_destinations", (6, 70), (KeyKind::Destination, "destination")),
@@ -86,16 +86,16 @@ pub(crate) static QUERIES: [Row; 9] = [
         (5, 60),
         (KeyKind::DestinationPort, "destination port"),
     ),
-    Row { word: "flow-sizes", field: "flow_sizes", number: 1, worth: 20, asks: Asks::FlowSizes },
-    Row { word: "spreaders", field: "spreaders", number: 0, worth: 10, asks: Asks::Spreaders },
-    Row {
+    QueryRow { word: "flow-sizes", field: "flow_sizes", number: 1, worth: 20, asks: Asks::FlowSizes },
+    QueryRow { word: "spreaders", field: "spreaders", number: 0, worth: 10, asks: Asks::Spreaders },
+    QueryRow {
         word: "packet-bytes",
         field: "packet_bytes",
         number: 3,
         worth: 40,
         asks: Asks::Quantiles(Quantity { title: "packet bytes", of: |bytes, _| Some(bytes), text: whole }),
     },
-    Row {
+    QueryRow {
         word: "inter-arrival",
         field: "inter_arrival_ns",
         number: 2,
@@ -111,18 +111,18 @@ const fn top(
     field: &'static str,
     (number, worth): (u8, u8),
     (kind, one): (KeyKind, &'static str),
-) -> Row {
+) -> QueryRow {
     let (share, has_changes) = match kind {
         KeyKind::FiveTuple | KeyKind::FourTuple | KeyKind::Pair => (1, true),
         KeyKind::Source | KeyKind::Destination => (2, true),
         KeyKind::SourcePort | KeyKind::DestinationPort => (4, false),
     };
-    Row {
+    QueryRow {
         word,
         field,
         number,
         worth,
-        asks: Asks::Top(Top { kind, one, share, has_changes, keys_max: 131_072.0 }),
+        asks: Asks::Top(TopQuery { kind, one, share, has_changes, keys_max: 131_072.0 }),
     }
 }
 
@@ -153,7 +153,7 @@ impl Query {
         self.0.into()
     }
 
-    pub(crate) fn row(self) -> &'static Row {
+    pub(crate) fn row(self) -> &'static QueryRow {
         &QUERIES[self.place()]
     }
 
@@ -171,7 +171,7 @@ impl Query {
 }
 
 /// Returns the lists of keys, each with its place.
-pub(crate) fn tops() -> impl Iterator<Item = (usize, &'static Row, &'static Top)> {
+pub(crate) fn tops() -> impl Iterator<Item = (usize, &'static QueryRow, &'static TopQuery)> {
     QUERIES.iter().enumerate().filter_map(|(place, row)| match &row.asks {
         Asks::Top(top) => Some((place, row, top)),
         Asks::FlowSizes | Asks::Spreaders | Asks::Quantiles(_) => None,
@@ -197,7 +197,7 @@ mod tests {
 
     #[test]
     fn names_and_numbers_are_different_and_lists_come_first() {
-        let of = |name: fn(&Row) -> String| QUERIES.iter().map(name).collect::<BTreeSet<_>>().len();
+        let of = |name: fn(&QueryRow) -> String| QUERIES.iter().map(name).collect::<BTreeSet<_>>().len();
         let counts =
             [of(|row| row.word.into()), of(|row| row.field.into()), of(|row| row.number.to_string())];
         assert_eq!((counts, of(|row| row.worth.to_string())), ([COUNT; 3], COUNT));

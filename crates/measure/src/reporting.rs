@@ -2,7 +2,7 @@
 
 use crate::entropy::entropy;
 use crate::keys::{DESTINATIONS, FLOWS, SOURCES};
-use crate::queries::{Asks, COUNT, QUERIES, Top, tops};
+use crate::queries::{Asks, COUNT, QUERIES, TopQuery, tops};
 use crate::report::{
     Answer, Answers, ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow,
     Unflowed,
@@ -102,7 +102,7 @@ impl Reporting<'_> {
         };
         let rows = top.top(self.rows()).into_iter().map(row).collect();
         let number = match (self.sketches.distinct.get(place), &QUERIES[place].asks) {
-            (None, Asks::Top(Top { keys_max: high, .. })) => {
+            (None, Asks::Top(TopQuery { keys_max: high, .. })) => {
                 Estimate { value: 2.0 * top.len() as f64, low: 0.0, high: *high, confidence: 1.0 }
             }
             (distinct, _) => distinct.map_or(Estimate::exact(0.0), Distinct::estimate),

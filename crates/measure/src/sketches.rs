@@ -4,7 +4,7 @@
 //! those of everything, which costs a few milliseconds once, so that each packet is counted only once.
 
 use crate::keys::{FLOWS, Keys, SOURCES};
-use crate::queries::{Asks, COUNT, QUERIES, Query, Top};
+use crate::queries::{Asks, COUNT, QUERIES, Query, TopQuery};
 use crate::settings::Settings;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -126,7 +126,7 @@ pub(crate) struct Sketches {
 }
 
 /// The number of keys that a top list remembers.
-pub(crate) fn keys_of(settings: &Settings, top: &Top) -> usize {
+pub(crate) fn keys_of(settings: &Settings, top: &TopQuery) -> usize {
     (settings.keys / top.share).clamp(16, 1 << 24)
 }
 

@@ -2,7 +2,7 @@
 
 use super::board::{FlowRow, FlowsPage, FlowsWanted, OverlayReport};
 use super::explain::{Pair, explain};
-use super::{Board, Overlay};
+use super::{Overlay, OverlayPublisher};
 use serde_json::{Map, Value, json};
 use std::any::Any;
 use weir_app::shown::{ago_ms, without_nulls};
@@ -22,7 +22,7 @@ const DIRECTIONS: [&str; 2] = ["sent", "received"];
 #[derive(Clone, Debug)]
 pub(super) struct OverlayApp {
     pub overlay: Overlay,
-    pub board: Board,
+    pub board: OverlayPublisher,
     /// Requests that wait for flows, with their deadlines.
     pub waiting: Vec<(RequestId, u64, FlowsWanted)>,
     pub wake_ns: Option<u64>,
@@ -36,8 +36,10 @@ impl OverlayApp {
         let places = self.overlay.bridge.clone().or(places);
         let of = |at: usize| counts(&snapshot.frames[at]);
         let now_ns = snapshot.now_ns;
-        let event =
-            |event: &super::Event| json!({ "ago_ms": ago_ms(now_ns, event.at_ns), "what": event.what });
+        let event = |event: &super::OverlayEvent| {
+            let ago_ms = ago_ms(now_ns, event.at_ns);
+            json!({ "ago_ms": ago_ms, "what": event.what })
+        };
         without_nulls(json!({
             "name": name, "tunnel": tunnel, "uplink": uplink, "pods_at": places, "room": flows,
             "obstacle": snapshot.obstacle, "pods": snapshot.pods,

@@ -26,7 +26,7 @@ pub struct OverlayReport {
     /// How often something invalidated entries, by cause.
     pub causes: BTreeMap<&'static str, u64>,
     /// The latest events, newest last.
-    pub events: VecDeque<Event>,
+    pub events: VecDeque<OverlayEvent>,
     /// When this was last written, in nanoseconds since 1970.
     pub now_ns: u64,
     /// Requests that wait for flows.
@@ -55,7 +55,7 @@ pub struct FlowsPage {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct OverlayEvent {
     /// When, in nanoseconds since 1970.
     pub at_ns: u64,
     /// What happened, in a sentence.
@@ -102,9 +102,9 @@ pub struct FlowRow {
 
 /// Where the thread publishes what it knows, for the app.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<OverlayReport>>);
+pub struct OverlayPublisher(Arc<Mutex<OverlayReport>>);
 
-impl Board {
+impl OverlayPublisher {
     /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, OverlayReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -117,7 +117,7 @@ impl OverlayReport {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back(Event { at_ns, what });
+        self.events.push_back(OverlayEvent { at_ns, what });
         self.now_ns = self.now_ns.max(at_ns);
     }
 

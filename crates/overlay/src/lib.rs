@@ -1,7 +1,8 @@
 //! A cache in front of a container overlay. See README.md.
 //!
-//! The app defines what is wanted ([`Overlay`]) and shows what is published on the [`Board`]. The agent has a
-//! thread that loads the programs ([`bpf`]) and tracks what flows depend on.
+//! The app defines what is wanted ([`Overlay`]) and shows what is published on the
+//! [`OverlayPublisher`]. The agent has a thread that loads the programs ([`bpf`]) and tracks what flows
+//! depend on.
 
 mod agent;
 mod app;
@@ -18,7 +19,7 @@ mod wanted;
 mod yaml;
 
 pub use agent::read_messages;
-pub use board::{Board, Event, FlowRow, FlowsPage, FlowsWanted, OverlayReport, Translated};
+pub use board::{FlowRow, FlowsPage, FlowsWanted, OverlayEvent, OverlayPublisher, OverlayReport, Translated};
 pub use explain::Pair;
 pub use wanted::{Overlay, Policy, Wanted, flows_of};
 

@@ -1,7 +1,7 @@
 //! What the app answers from the published state.
 
 use super::app::OverlayApp;
-use super::{Board, FlowRow, FlowsPage, FlowsWanted, Overlay, OverlayReport, Policy, pages, text};
+use super::{FlowRow, FlowsPage, FlowsWanted, Overlay, OverlayPublisher, OverlayReport, Policy, pages, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weir_app::page::Part;
@@ -20,7 +20,7 @@ fn app() -> OverlayApp {
         policy: Policy::Strict,
         idle_ns: 30_000_000_000,
     };
-    OverlayApp { overlay, board: Board::default(), waiting: Vec::new(), wake_ns: None }
+    OverlayApp { overlay, board: OverlayPublisher::default(), waiting: Vec::new(), wake_ns: None }
 }
 
 fn snapshot() -> OverlayReport {

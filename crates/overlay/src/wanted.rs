@@ -1,6 +1,6 @@
 //! What the configuration wants of an overlay.
 
-use crate::board::Board;
+use crate::board::OverlayPublisher;
 
 /// The key of overlays under `apps`.
 pub const KEY: &str = "overlay";
@@ -51,5 +51,5 @@ pub struct Wanted {
     /// What is wanted.
     pub overlay: Overlay,
     /// Where its state is published.
-    pub board: Board,
+    pub board: OverlayPublisher,
 }

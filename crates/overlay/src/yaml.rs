@@ -1,7 +1,7 @@
 //! Reads `overlay` apps from the configuration.
 
 use super::app::OverlayApp;
-use super::{Board, Overlay, Policy, Wanted};
+use super::{Overlay, OverlayPublisher, Policy, Wanted};
 use std::sync::Arc;
 use weir_app::App;
 use weir_app::kind::{Apps, Configured, Scope};
@@ -69,7 +69,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
             let message = format!("`{}` already exists, and there can be only one overlay", other.name);
             scope.report.error(at("name"), message);
         } else {
-            all.push(Wanted { overlay, board: Board::default() });
+            all.push(Wanted { overlay, board: OverlayPublisher::default() });
         }
     }
     Arc::new(OverlayApps(all))

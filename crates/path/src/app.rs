@@ -1,7 +1,7 @@
 //! The running app: answers from what the thread has published.
 
 use super::board::{FlowRow, NodeReport, PathReport};
-use super::{Board, Fabric};
+use super::{Fabric, TunnelPublisher};
 use crate::paths::Fit;
 use serde_json::{Value, json};
 use std::any::Any;
@@ -20,7 +20,7 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 #[derive(Clone, Debug)]
 pub(super) struct PathApp {
     pub fabric: Fabric,
-    pub board: Board,
+    pub board: TunnelPublisher,
     /// Requests that wait for flows, with their deadlines.
     pub waiting: Vec<(RequestId, u64)>,
     pub wake_ns: Option<u64>,
@@ -39,7 +39,7 @@ impl PathApp {
         json["nodes"] = snapshot.nodes.iter().map(node).collect();
         let now_ns = snapshot.now_ns;
         let event =
-            |event: &super::Event| json!({ "ago_ms": ago_ms(now_ns, event.at_ns), "what": event.what });
+            |event: &super::TunnelEvent| json!({ "ago_ms": ago_ms(now_ns, event.at_ns), "what": event.what });
         json["events"] = snapshot.events.iter().map(event).collect();
         without_nulls(json)
     }

@@ -18,7 +18,7 @@ pub struct PathsReport {
     /// The remote nodes, in the order of the configuration.
     pub nodes: Vec<NodeReport>,
     /// The latest events, newest last.
-    pub events: VecDeque<Event>,
+    pub events: VecDeque<TunnelEvent>,
     /// When this was last written, in nanoseconds since 1970.
     pub now_ns: u64,
     /// A request waits for the flows.
@@ -84,7 +84,7 @@ pub struct PathReport {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct TunnelEvent {
     /// When, in nanoseconds since 1970.
     pub at_ns: u64,
     /// What happened, in a sentence.
@@ -120,9 +120,9 @@ pub struct FlowRow {
 
 /// Where the thread publishes what it knows, for the app.
 #[derive(Clone, Debug, Default)]
-pub struct Board(Arc<Mutex<PathsReport>>);
+pub struct TunnelPublisher(Arc<Mutex<PathsReport>>);
 
-impl Board {
+impl TunnelPublisher {
     /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, PathsReport> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -135,7 +135,7 @@ impl PathsReport {
         if self.events.len() == EVENTS {
             self.events.pop_front();
         }
-        self.events.push_back(Event { at_ns, what });
+        self.events.push_back(TunnelEvent { at_ns, what });
         self.now_ns = self.now_ns.max(at_ns);
     }
 }

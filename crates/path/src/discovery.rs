@@ -44,7 +44,7 @@ pub struct Observation {
 
 /// A path that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct DiscoveredPath {
     /// Its ports: the first two of the list that were seen on it.
     pub ports: Ports,
     /// Its hops; `None` where none ever answered.
@@ -53,7 +53,7 @@ pub struct Found {
 
 /// A change in the hops of the ports of known paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum HopChange {
     /// Path `path` is now reached by these ports; its hops are unchanged.
     Ports {
         /// Its number.
@@ -67,7 +67,7 @@ pub enum Change {
         path: usize,
     },
     /// A previously unknown path.
-    New(Found),
+    New(DiscoveredPath),
 }
 
 /// Returns true if two lists of hops may belong to one path: they are equal wherever both have an answer.
@@ -80,7 +80,7 @@ fn agree(one: &[Option<IpAddr>], other: &[Option<IpAddr>]) -> bool {
 /// any hop are left out. A port that misses some hops belongs to the path it agrees with if there is exactly
 /// one; if it agrees with several, it is inconclusive and left out.
 #[must_use]
-pub fn distinct(observations: &[Observation]) -> Vec<Found> {
+pub fn distinct(observations: &[Observation]) -> Vec<DiscoveredPath> {
     let answered = |one: &&Observation| one.hops.iter().any(Option::is_some);
     let unknown = |one: &Observation| one.hops.iter().filter(|hop| hop.is_none()).count();
     let mut order: Vec<(usize, &Observation)> = observations.iter().filter(answered).enumerate().collect();
@@ -102,7 +102,7 @@ pub fn distinct(observations: &[Observation]) -> Vec<Found> {
     groups.iter_mut().for_each(|group| group.1.sort_unstable());
     groups.sort_by_key(|group| group.1[0]);
     groups.truncate(PATHS_MAX);
-    groups.into_iter().map(|(hops, ports)| Found { ports: main_and_spare(ports), hops }).collect()
+    groups.into_iter().map(|(hops, ports)| DiscoveredPath { ports: main_and_spare(ports), hops }).collect()
 }
 
 fn main_and_spare(ports: Vec<(usize, u16)>) -> Ports {
@@ -114,7 +114,7 @@ fn main_and_spare(ports: Vec<(usize, u16)>) -> Ports {
 /// Compares known paths with current observations. A path keeps its ports as long as its main port leads
 /// along it, so that flows stay.
 #[must_use]
-pub fn changes(known: &[Found], observations: &[Observation]) -> Vec<Change> {
+pub fn changes(known: &[DiscoveredPath], observations: &[Observation]) -> Vec<HopChange> {
     let now = distinct(observations);
     let mut changes = Vec::new();
     let leads = |port: u16, hops: &[Option<IpAddr>]| {
@@ -124,7 +124,7 @@ pub fn changes(known: &[Found], observations: &[Observation]) -> Vec<Change> {
     };
     for (path, old) in known.iter().enumerate() {
         let Some(found) = now.iter().find(|found| agree(&found.hops, &old.hops)) else {
-            changes.push(Change::Gone { path });
+            changes.push(HopChange::Gone { path });
             continue;
         };
         let (main, spare) = (old.ports.main, old.ports.spare);
@@ -139,18 +139,18 @@ pub fn changes(known: &[Found], observations: &[Observation]) -> Vec<Change> {
             (false, false) => found.ports,
         };
         if ports != old.ports {
-            changes.push(Change::Ports { path, ports });
+            changes.push(HopChange::Ports { path, ports });
         }
     }
-    let is_new = |found: &Found| !known.iter().any(|old| agree(&found.hops, &old.hops));
-    changes.extend(now.into_iter().filter(is_new).map(Change::New));
+    let is_new = |found: &DiscoveredPath| !known.iter().any(|old| agree(&found.hops, &old.hops));
+    changes.extend(now.into_iter().filter(is_new).map(HopChange::New));
     changes
 }
 
 /// Returns true if hops do not distinguish paths: none are known, or there is a single list of them in which
 /// a router is silent, which may hide many paths.
 #[must_use]
-pub fn is_hidden(found: &[Found]) -> bool {
+pub fn is_hidden(found: &[DiscoveredPath]) -> bool {
     match found {
         [one] => one.hops.iter().any(Option::is_none) || one.hops.is_empty(),
         all => all.iter().all(|found| found.hops.is_empty()),
@@ -172,17 +172,17 @@ pub struct Followed {
 /// Brings the list of known paths up to date. A new path takes the number of one that is gone; otherwise it
 /// is appended. A path that is gone is removed if its port was seen to lead elsewhere. If its port was not
 /// seen, it may have failed temporarily, and stays.
-pub fn follow(known: &mut Vec<Found>, observations: &[Observation]) -> Followed {
+pub fn follow(known: &mut Vec<DiscoveredPath>, observations: &[Observation]) -> Followed {
     let mut followed = Followed::default();
     let (mut gone, mut new) = (Vec::new(), Vec::new());
     for change in changes(known, observations) {
         match change {
-            Change::Ports { path, ports } => {
+            HopChange::Ports { path, ports } => {
                 known[path].ports = ports;
                 followed.changed.push((path, false));
             }
-            Change::Gone { path } => gone.push(path),
-            Change::New(found) => new.push(found),
+            HopChange::Gone { path } => gone.push(path),
+            HopChange::New(found) => new.push(found),
         }
     }
     let taken = gone.len().min(new.len());
@@ -245,12 +245,15 @@ mod tests {
         assert_eq!(
             changes(&before, &after),
             [
-                Change::Ports { path: 0, ports: Ports { main: 3, spare: None } },
-                Change::Ports { path: 1, ports: Ports { main: 2, spare: Some(1) } },
-                Change::New(Found { ports: Ports { main: 4, spare: None }, hops: seen(0, 3).hops }),
+                HopChange::Ports { path: 0, ports: Ports { main: 3, spare: None } },
+                HopChange::Ports { path: 1, ports: Ports { main: 2, spare: Some(1) } },
+                HopChange::New(DiscoveredPath {
+                    ports: Ports { main: 4, spare: None },
+                    hops: seen(0, 3).hops
+                }),
             ]
         );
-        assert_eq!(changes(&before, &[seen(2, 2), seen(4, 2)]), [Change::Gone { path: 0 }]);
+        assert_eq!(changes(&before, &[seen(2, 2), seen(4, 2)]), [HopChange::Gone { path: 0 }]);
     }
 
     /// A two-tier fabric: leaf, some aggregation switches, cores behind each of them, leaf. Every switch has
@@ -282,7 +285,7 @@ mod tests {
         }
 
         /// Surveys it like the daemon: known ports first, then others, until there are enough.
-        fn survey(&self, known: &mut Vec<Found>, random: &mut Random) -> Followed {
+        fn survey(&self, known: &mut Vec<DiscoveredPath>, random: &mut Random) -> Followed {
             let ports = known.iter().flat_map(|found| [Some(found.ports.main), found.ports.spare]);
             let mut ports: Vec<u16> = ports.flatten().collect();
             loop {
@@ -297,10 +300,10 @@ mod tests {
         }
 
         /// Whether exactly the existing paths were found, and their ports lead along them.
-        fn is_found(&self, known: &[Found]) -> bool {
+        fn is_found(&self, known: &[DiscoveredPath]) -> bool {
             let mut paths: Vec<Hops> = known.iter().map(|found| found.hops.clone()).collect();
             paths.sort_unstable();
-            let leads = |found: &Found| {
+            let leads = |found: &DiscoveredPath| {
                 let ports = [Some(found.ports.main), found.ports.spare];
                 ports.into_iter().flatten().all(|port| self.hops(port) == found.hops)
             };

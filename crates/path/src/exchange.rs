@@ -49,10 +49,10 @@ pub enum Form {
 
 /// Where they share results.
 #[derive(Clone, Debug, Default)]
-pub struct Exchange(Arc<Mutex<BTreeMap<Between, Place>>>);
+pub struct Exchange(Arc<Mutex<BTreeMap<Between, Attendance>>>);
 
 #[derive(Debug)]
-struct Place {
+struct Attendance {
     finder: u64,
     form: Form,
     shared: Option<Shared>,
@@ -60,7 +60,7 @@ struct Place {
 
 /// An app's membership. When it is dropped, others take over discovery.
 #[derive(Debug)]
-pub struct Member {
+pub struct SurveyMember {
     id: u64,
     form: Form,
     exchange: Exchange,
@@ -76,24 +76,24 @@ impl Exchange {
 
     /// Registers an app.
     #[must_use]
-    pub fn join(&self, form: Form) -> Member {
+    pub fn join(&self, form: Form) -> SurveyMember {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Member { id: NEXT.fetch_add(1, Ordering::Relaxed), form, exchange: self.clone() }
+        SurveyMember { id: NEXT.fetch_add(1, Ordering::Relaxed), form, exchange: self.clone() }
     }
 
     /// The lock is never held longer than a copy takes.
-    fn look(&self) -> MutexGuard<'_, BTreeMap<Between, Place>> {
+    fn look(&self) -> MutexGuard<'_, BTreeMap<Between, Attendance>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Member {
+impl SurveyMember {
     /// Claims discovery of the paths, which succeeds if no other app has claimed it. Returns who discovers
     /// them.
     #[must_use]
     pub fn claim(&self, between: Between) -> Claim {
         let mut all = self.exchange.look();
-        let new = || Place { finder: self.id, form: self.form, shared: None };
+        let new = || Attendance { finder: self.id, form: self.form, shared: None };
         let place = all.entry(between).or_insert_with(new);
         let is_own = place.finder == self.id || place.form == self.form;
         if is_own { Claim::Own } else { Claim::Other(place.shared.clone()) }
@@ -115,7 +115,7 @@ impl Member {
     }
 }
 
-impl Drop for Member {
+impl Drop for SurveyMember {
     fn drop(&mut self) {
         self.exchange.look().retain(|_, place| place.finder != self.id);
     }

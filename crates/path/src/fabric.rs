@@ -1,6 +1,6 @@
 //! What the configuration wants of the paths of tunnels.
 
-use crate::board::Board;
+use crate::board::TunnelPublisher;
 use crate::scheme::Scheme;
 use crate::wire::Secret;
 use std::net::IpAddr;
@@ -46,5 +46,5 @@ pub struct Wanted {
     /// What is wanted.
     pub fabric: Fabric,
     /// Where their state is published.
-    pub board: Board,
+    pub board: TunnelPublisher,
 }

@@ -1,7 +1,7 @@
 //! The paths to a node as found by successive surveys.
 
 use crate::covariation::groups;
-use crate::discovery::{Followed, Found, distinct, follow, is_hidden};
+use crate::discovery::{DiscoveredPath, Followed, distinct, follow, is_hidden};
 use crate::paths::{NOISE, PATHS_MAX, Paths, Ports};
 use crate::settings::Settings;
 use crate::survey::Surveyed;
@@ -9,14 +9,14 @@ use crate::survey::Surveyed;
 /// What is known; initially nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
-    found: Vec<Found>,
+    found: Vec<DiscoveredPath>,
     /// The last survey met silent routers.
     is_hidden: bool,
 }
 
 /// How the list of paths has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum PathListChange {
     /// It is unchanged.
     None,
     /// It was replaced: numbers mean different paths than before.
@@ -28,7 +28,7 @@ pub enum Change {
 impl Known {
     /// The paths; a path's number is its index.
     #[must_use]
-    pub fn all(&self) -> &[Found] {
+    pub fn all(&self) -> &[DiscoveredPath] {
         &self.found
     }
 
@@ -40,7 +40,7 @@ impl Known {
     }
 
     /// Takes in the result of a survey of a node that answered.
-    pub fn learn(&mut self, surveyed: &Surveyed, settings: &Settings) -> Change {
+    pub fn learn(&mut self, surveyed: &Surveyed, settings: &Settings) -> PathListChange {
         let mut now = distinct(&surveyed.seen);
         self.is_hidden = is_hidden(&now);
         if self.is_hidden {
@@ -50,28 +50,28 @@ impl Known {
         let fewer = self.is_hidden && now.len() < self.found.len() && self.is_by_delays();
         if self.found.is_empty() || fewer {
             self.found = now;
-            return Change::Anew;
+            return PathListChange::Anew;
         }
         if self.is_hidden {
-            return Change::None;
+            return PathListChange::None;
         }
         let followed = follow(&mut self.found, &surveyed.seen);
-        if followed.is_renumbered { Change::Anew } else { Change::Followed(followed) }
+        if followed.is_renumbered { PathListChange::Anew } else { PathListChange::Followed(followed) }
     }
 
     /// Takes in what another app has found in the same fabric, between the same addresses.
-    pub fn adopt(&mut self, other: &Known) -> Change {
+    pub fn adopt(&mut self, other: &Known) -> PathListChange {
         if *self == *other {
-            return Change::None;
+            return PathListChange::None;
         }
         let before = std::mem::replace(self, other.clone()).found;
         if before.is_empty() || before.len() > self.found.len() {
-            return Change::Anew;
+            return PathListChange::Anew;
         }
         let pairs = before.iter().zip(&self.found).enumerate().filter(|(_, (was, is))| was != is);
         let changed = pairs.map(|(path, (was, is))| (path, was.hops != is.hops)).collect();
         let added = self.found.len() - before.len();
-        Change::Followed(Followed { changed, added, is_renumbered: false })
+        PathListChange::Followed(Followed { changed, added, is_renumbered: false })
     }
 
     /// Describes what is known, in a sentence.
@@ -99,11 +99,11 @@ impl Known {
     /// The paths as far as delays reveal them: ports that move together are one path, every other port is a
     /// path of its own. Ports that were once grouped stay together, because queues are not always present to
     /// reveal it.
-    fn by_delays(&self, found: &Surveyed, settings: &Settings) -> Vec<Found> {
+    fn by_delays(&self, found: &Surveyed, settings: &Settings) -> Vec<DiscoveredPath> {
         let groups = groups(&found.delays, settings.congested_ns / NOISE);
         let ports =
             groups.iter().map(|group| group.iter().map(|at| found.seen[*at].port).collect::<Vec<_>>());
-        let alone = |main, spare| Found { ports: Ports { main, spare }, hops: Vec::new() };
+        let alone = |main, spare| DiscoveredPath { ports: Ports { main, spare }, hops: Vec::new() };
         if self.found.is_empty() {
             return ports.map(|ports| alone(ports[0], ports.get(1).copied())).collect();
         }
@@ -166,11 +166,11 @@ mod tests {
         ];
         for (turn, seen) in surveys.iter().enumerate() {
             let learnt = finder.learn(&surveyed(seen), &settings);
-            assert_eq!(learnt == Change::Anew, [0, 3, 4].contains(&turn), "{turn}: {learnt:?}");
+            assert_eq!(learnt == PathListChange::Anew, [0, 3, 4].contains(&turn), "{turn}: {learnt:?}");
             match other.adopt(&finder) {
-                Change::Anew => paths = Paths::of(0, settings, &other),
-                Change::Followed(followed) => paths.follow(0, &other, &followed),
-                Change::None => assert_eq!(turn, 1),
+                PathListChange::Anew => paths = Paths::of(0, settings, &other),
+                PathListChange::Followed(followed) => paths.follow(0, &other, &followed),
+                PathListChange::None => assert_eq!(turn, 1),
             }
             assert_eq!(other, finder);
             let ports = paths.all().iter().map(|path| path.ports());

@@ -44,8 +44,8 @@ mod text;
 pub mod wire;
 mod yaml;
 
-pub use board::{Board, Event, FlowRow, NodeReport, PathReport, PathsReport};
-pub use exchange::{Between, Claim, Exchange, Form, Member, Shared};
+pub use board::{FlowRow, NodeReport, PathReport, PathsReport, TunnelEvent, TunnelPublisher};
+pub use exchange::{Between, Claim, Exchange, Form, Shared, SurveyMember};
 pub use fabric::{Fabric, Wanted};
 pub use yaml::fabrics;
 

@@ -375,7 +375,7 @@ impl Paths {
     }
 
     /// Takes in the answer to a probe. Returns false if no such probe is in flight.
-    pub fn probe_answered(&mut self, now: u64, path: usize, sequence: u32, answer: Answer) -> bool {
+    pub fn probe_answered(&mut self, now: u64, path: usize, sequence: u32, answer: ProbeReply) -> bool {
         let Some(found) = self.paths.get_mut(path) else { return false };
         if !found.loss.answered(sequence, answer.arrived) {
             return false;
@@ -641,7 +641,7 @@ impl Paths {
 
 /// The content of an answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct ProbeReply {
     /// The receiver's clock at arrival minus the sender's at departure, ns; the clocks may have any offset.
     pub delay_ns: i64,
     /// The probe arrived with the CE mark.

@@ -1,7 +1,7 @@
 //! What the app answers from the published state.
 
 use super::app::PathApp;
-use super::{Board, Fabric, FlowRow, NodeReport, PathReport, PathsReport, text};
+use super::{Fabric, FlowRow, NodeReport, PathReport, PathsReport, TunnelPublisher, text};
 use crate::scheme::Scheme;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
@@ -27,7 +27,7 @@ fn app() -> PathApp {
         answers: 5000,
         secret: None,
     };
-    PathApp { fabric, board: Board::default(), waiting: Vec::new(), wake_ns: None }
+    PathApp { fabric, board: TunnelPublisher::default(), waiting: Vec::new(), wake_ns: None }
 }
 
 fn snapshot() -> PathsReport {

@@ -154,7 +154,7 @@ pub struct Packet<A = Ipv4Addr> {
 
 /// Why a packet is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum PacketRefusal {
     /// Its length or layout is wrong.
     Malformed,
     /// Its cookie does not match the secret.
@@ -217,16 +217,20 @@ impl<A: Address> Packet<A> {
     }
 
     /// Reads what `body` writes, and checks its cookie.
-    fn read_body(outer: Outer<A>, body: &[u8; BODY_LENGTH], secret: Secret) -> Result<Packet<A>, Refusal> {
+    fn read_body(
+        outer: Outer<A>,
+        body: &[u8; BODY_LENGTH],
+        secret: Secret,
+    ) -> Result<Packet<A>, PacketRefusal> {
         let [kind, marked, hops, turn] = bytes(body, 4);
         let kind = match kind {
             1 => Kind::Request,
             2 => Kind::Answer,
             3 => Kind::Trace,
-            _ => return Err(Refusal::Malformed),
+            _ => return Err(PacketRefusal::Malformed),
         };
         if body[..4] != *MAGIC || marked > 1 {
-            return Err(Refusal::Malformed);
+            return Err(PacketRefusal::Malformed);
         }
         let packet = Packet {
             outer,
@@ -243,7 +247,7 @@ impl<A: Address> Packet<A> {
             reflected_ns: u64::from_be_bytes(bytes(body, 32)),
         };
         let cookie = u64::from_be_bytes(bytes(body, 40));
-        if cookie == packet.cookie(secret) { Ok(packet) } else { Err(Refusal::BadCookie) }
+        if cookie == packet.cookie(secret) { Ok(packet) } else { Err(PacketRefusal::BadCookie) }
     }
 
     fn cookie(&self, secret: Secret) -> u64 {
@@ -319,9 +323,9 @@ impl Packet {
     ///
     /// # Errors
     /// Says why it is rejected.
-    pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, Refusal> {
+    pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, PacketRefusal> {
         if !may_be_long(frame, BODY) {
-            return Err(Refusal::Malformed);
+            return Err(PacketRefusal::Malformed);
         }
         let [tos, long, longer] = [frame[15], 16, 38].map(usize::from);
         let length = |at: usize| usize::from(u16::from_be_bytes(bytes(frame, at)));
@@ -345,7 +349,7 @@ impl Packet {
             ttl: frame[22],
         };
         if !shape || outer.vxlan_port != vxlan_port {
-            return Err(Refusal::Malformed);
+            return Err(PacketRefusal::Malformed);
         }
         Packet::read_body(outer, &bytes(frame, BODY), secret)
     }
@@ -453,13 +457,19 @@ mod tests {
             assert_eq!(frame.len(), ETHERNET + usize::from(length));
             assert_eq!(checksum(Sum::default().bytes(&frame[14..34])), 0, "the IP header's is right");
             assert_eq!(Packet::read(&frame, 4789, SECRET), Ok(request));
-            assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(Refusal::BadCookie));
-            assert_eq!(Packet::read(&[&frame[..], &[0]].concat(), 4789, SECRET), Err(Refusal::Malformed));
-            assert_eq!(Packet::read(&frame[..frame.len() - 1], 4789, SECRET), Err(Refusal::Malformed));
+            assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(PacketRefusal::BadCookie));
+            assert_eq!(
+                Packet::read(&[&frame[..], &[0]].concat(), 4789, SECRET),
+                Err(PacketRefusal::Malformed)
+            );
+            assert_eq!(Packet::read(&frame[..frame.len() - 1], 4789, SECRET), Err(PacketRefusal::Malformed));
         }
         for other in [request.answer(50_001, 3, 9), Packet { kind: Kind::Trace, ..request }] {
             assert_eq!(Packet::read(&other.padded(SECRET, DATAGRAM as u16), 4789, SECRET), Ok(other));
-            assert_eq!(Packet::read(&other.padded(SECRET, 1500), 4789, SECRET), Err(Refusal::Malformed));
+            assert_eq!(
+                Packet::read(&other.padded(SECRET, 1500), 4789, SECRET),
+                Err(PacketRefusal::Malformed)
+            );
         }
     }
 
@@ -476,8 +486,8 @@ mod tests {
             let says = free.contains(&at) || stamp || at == 20;
             assert_eq!(Packet::read(&other, 4789, SECRET).is_ok(), says, "byte {at}");
         }
-        assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(Refusal::BadCookie));
-        assert_eq!(Packet::read(&frame[..97], 4789, SECRET), Err(Refusal::Malformed));
-        assert_eq!(Packet::read(&frame, 4790, SECRET), Err(Refusal::Malformed));
+        assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(PacketRefusal::BadCookie));
+        assert_eq!(Packet::read(&frame[..97], 4789, SECRET), Err(PacketRefusal::Malformed));
+        assert_eq!(Packet::read(&frame, 4790, SECRET), Err(PacketRefusal::Malformed));
     }
 }

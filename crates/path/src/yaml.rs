@@ -3,7 +3,7 @@
 
 use super::app::PathApp;
 use super::port::{self, PathPort, PathPortApp};
-use super::{Board, Exchange, Fabric, Wanted};
+use super::{Exchange, Fabric, TunnelPublisher, Wanted};
 use crate::scheme::{PORTS, Scheme};
 use crate::wire::Secret;
 use std::fmt::Display;
@@ -131,7 +131,7 @@ fn at_uplink(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
         let message = format!("`{}` already uses the uplink `{}`", other.fabric.name, fabric.uplink);
         scope.report.error_help(span_of(&section, "uplink"), message, "add the peers there");
     } else if all.is_new(&fabric.name, &section, scope) {
-        all.fabrics.push(Wanted { fabric, board: Board::default() });
+        all.fabrics.push(Wanted { fabric, board: TunnelPublisher::default() });
     }
 }
 

@@ -4,7 +4,7 @@
 
 use weir_packet::random::Random;
 use weir_path::flow::{Flow, Route};
-use weir_path::paths::{Answer, Paths, Ports};
+use weir_path::paths::{Paths, Ports, ProbeReply};
 use weir_path::scheme::Scheme;
 use weir_path::settings::Settings;
 
@@ -47,7 +47,7 @@ impl Sender {
             let sequence = self.paths.probe_sent(now, link);
             self.arrived[link] += 1;
             let delay_ns = (queue * 8 * 1_000_000_000 / RATE) as i64 + 7_000_000;
-            let answer = Answer { delay_ns, marked: false, arrived: self.arrived[link] };
+            let answer = ProbeReply { delay_ns, marked: false, arrived: self.arrived[link] };
             assert!(self.paths.probe_answered(now, link, sequence, answer));
         }
     }

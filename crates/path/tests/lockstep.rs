@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 use weir_packet::random::Random;
 use weir_path::bpf::{PathFlow, PathOut, PathPeer, PathSettings, Steer, TcPath};
 use weir_path::flow::{Flow, Route};
-use weir_path::paths::{Answer, Offer, Paths, Ports};
+use weir_path::paths::{Offer, Paths, Ports, ProbeReply};
 use weir_path::scheme::Scheme;
 use weir_path::settings::Settings;
 use weir_path::wire::VNI;
@@ -123,7 +123,7 @@ impl LockstepPair {
             }
             self.arrived[path] += 1;
             let delay_ns = 5000 + if fate < 5 { story.below(600_000) as i64 } else { 0 };
-            let answer = Answer { delay_ns, marked: fate == 9, arrived: self.arrived[path] };
+            let answer = ProbeReply { delay_ns, marked: fate == 9, arrived: self.arrived[path] };
             assert!(self.paths.probe_answered(self.now, path, sequence, answer));
         }
         self.now += story.below(12 * MS);

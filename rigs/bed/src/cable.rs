@@ -6,7 +6,7 @@ use super::namespace::Namespace;
 use super::run::Run;
 
 /// The interface at one end of a cable.
-pub struct End<'a> {
+pub struct CableEnd<'a> {
     namespace: &'a Namespace,
     name: &'a str,
     mac: Option<String>,
@@ -17,12 +17,12 @@ pub struct End<'a> {
 impl Namespace {
     /// Returns an end of a cable, for [`cable`]: an interface in this namespace.
     #[must_use]
-    pub fn end<'a>(&'a self, name: &'a str) -> End<'a> {
-        End { namespace: self, name, mac: None, mtu: None, addresses: Vec::new() }
+    pub fn end<'a>(&'a self, name: &'a str) -> CableEnd<'a> {
+        CableEnd { namespace: self, name, mac: None, mtu: None, addresses: Vec::new() }
     }
 }
 
-impl End<'_> {
+impl CableEnd<'_> {
     /// Gives the interface a MAC address; otherwise the kernel chooses one.
     #[must_use]
     pub fn mac(mut self, mac: impl Into<String>) -> Self {
@@ -73,7 +73,7 @@ impl End<'_> {
 ///
 /// # Errors
 /// A command of `ip` fails.
-pub fn cable(queues: Option<u32>, one: &End<'_>, other: &End<'_>) -> Result<()> {
+pub fn cable(queues: Option<u32>, one: &CableEnd<'_>, other: &CableEnd<'_>) -> Result<()> {
     one.namespace.ip(&format!(
         "link add {} type veth peer {} netns {}\n",
         one.settings(queues),
@@ -106,7 +106,7 @@ impl Switch {
     ///
     /// # Errors
     /// A command of `ip` or `bridge` fails.
-    pub fn plug(&self, port: &str, queues: Option<u32>, host: &End<'_>) -> Result<()> {
+    pub fn plug(&self, port: &str, queues: Option<u32>, host: &CableEnd<'_>) -> Result<()> {
         let mut end = self.0.end(port);
         end.mtu = host.mtu;
         cable(queues, &end, host)?;

@@ -8,6 +8,6 @@ mod cable;
 pub mod namespace;
 pub mod run;
 
-pub use cable::{End, Switch, cable};
+pub use cable::{CableEnd, Switch, cable};
 pub use namespace::Namespace;
 pub use run::{Run, Started};

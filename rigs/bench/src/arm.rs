@@ -42,18 +42,18 @@ const BURST: u32 = 1 << 18;
 
 /// The ports that a worker runs between, or another role.
 #[derive(clap::Args)]
-pub struct Arm {
+pub struct WorkerArm {
     /// The core to run on.
     #[arg(long)]
     core: usize,
     #[command(subcommand)]
-    ports: Ports,
+    ports: ArmPorts,
 }
 
 #[derive(clap::Subcommand)]
-enum Ports {
+enum ArmPorts {
     /// No worker: the far end of the `change` measurement of `weir bench lb`.
-    Changes(crate::lb::Probe),
+    Changes(crate::lb::FarEndOptions),
     /// Two DPDK devices.
     #[cfg(feature = "dpdk")]
     Dpdk {
@@ -104,22 +104,22 @@ enum Ports {
 }
 
 /// Serves turns until standard input ends.
-pub fn run(arm: &Arm) -> Result<()> {
+pub fn run(arm: &WorkerArm) -> Result<()> {
     let mut core = CpuSet::new();
     core.set(arm.core);
     sched_setaffinity(None, &core).with_context(|| format!("core {} cannot be used", arm.core))?;
     match &arm.ports {
         #[cfg(feature = "dpdk")]
-        Ports::Dpdk { mebibytes, huge, input, output, program, flows } => {
+        ArmPorts::Dpdk { mebibytes, huge, input, output, program, flows } => {
             let program = peer(program, *flows).with_context(|| format!("no program `{program}`"))?;
             forward(&program, dpdk(*mebibytes, *huge, [input, output])?)
         }
         #[cfg(feature = "dpdk")]
-        Ports::Sink { mebibytes, queues, devices } => sink(*mebibytes, *queues, devices),
-        Ports::Xdp { input, output } => forward(&basic2().program, xdp([input, output])?),
-        Ports::Source { interface } => source(interface),
-        Ports::Changes(probe) => crate::lb::probe(probe),
-        Ports::Far(far) => crate::xenoflow::far(far),
+        ArmPorts::Sink { mebibytes, queues, devices } => sink(*mebibytes, *queues, devices),
+        ArmPorts::Xdp { input, output } => forward(&basic2().program, xdp([input, output])?),
+        ArmPorts::Source { interface } => source(interface),
+        ArmPorts::Changes(probe) => crate::lb::probe(probe),
+        ArmPorts::Far(far) => crate::xenoflow::far(far),
     }
 }
 

@@ -76,34 +76,34 @@ pub enum Bench {
     /// Sketches and their aggregator: the cost of a packet in each of Agg-Evict's nine solutions, alone and
     /// aggregated, compared with the paper's figures; and accuracy compared with the exact truth and with
     /// rivals.
-    Measure(measure::Options),
+    Measure(measure::MeasureOptions),
     /// `weir measure` on a recording, compared with cat, tshark and nfpcapd: elapsed time, processor time,
     /// memory.
-    Record(record::Options),
+    Record(record::RecordOptions),
     /// The highest rate at which a configuration loses nothing, and the cost of a packet at that rate.
-    Rate(rate::Options),
+    Rate(rate::RateOptions),
     /// Traffic with known ground truth (true Zipf, popzipf, packet trains, a SYN flood, or a recording in a
     /// loop), into a recording or out of an interface.
-    Generate(generate::Options),
+    Generate(generate::GenerateOptions),
     /// The load balancer compared with the engine's programs that do the bare minimum of the same work: a
     /// service without flow state, a million persistent flows, new flows, IP-in-IP, ten thousand services;
     /// and how soon packets follow a change.
-    Lb(lb::Options),
+    Lb(lb::LbOptions),
     /// The experiments of XenoFlow's thesis, with its program: rate by payload, and added latency and loss by
     /// load, compared with its figures.
-    Xenoflow(xenoflow::Options),
+    Xenoflow(xenoflow::XenoFlowOptions),
     /// Path selection schemes: the time of messages through a tunnel over four links, one of them full; how
     /// soon traffic leaves a cut link; connections per second.
-    Path(path::Options),
+    Path(path::PathOptions),
     /// The cache in front of a container network, compared with plain VXLAN, a cache like ONCache's, and the
     /// nodes' own addresses: transactions, streams, interfaces traversed, and the cost of a miss.
-    Overlay(overlay::Options),
+    Overlay(overlay::OverlayOptions),
     /// One end of the measurements of `overlay`.
     #[command(hide = true)]
-    OverlayEnd(overlay::End),
+    OverlayEnd(overlay::LoadEnd),
     /// weir's part in a comparison, in a separate process.
     #[command(hide = true)]
-    Arm(arm::Arm),
+    Arm(arm::WorkerArm),
 }
 
 /// Measures, and prints the results.

@@ -16,7 +16,7 @@ use std::time::Duration;
 use weir_bed::Run;
 use weir_bed::namespace;
 use weir_lab::screen::line;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_lab::{Interrupt, weir};
 use weir_port::Stream;
 use weir_port::huge_pages::HugePages;
@@ -40,26 +40,26 @@ const ORDINARY_MIB: u32 = (FRAMES >> 8) + 128;
 
 /// A row of results, in million frames per second.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct DpdkRow {
     flows: u32,
     /// The rates, in the order of [`NAMES`].
-    rates: [Spread; 3],
+    rates: [ResultSpread; 3],
 }
 
 /// weir, and testpmd's two modes, as the keys of a row name them.
 const NAMES: [&str; 3] = ["weir", "testpmd_io", "testpmd_macswap"];
 
-impl Row {
+impl DpdkRow {
     fn json(&self) -> Value {
         let mut row = json!({ "flows": self.flows });
-        NAMES.iter().zip(self.rates).for_each(|(name, rate)| Spread::put(Some(rate), name, &mut row));
+        NAMES.iter().zip(self.rates).for_each(|(name, rate)| ResultSpread::put(Some(rate), name, &mut row));
         row
     }
 }
 
-impl std::fmt::Display for Row {
+impl std::fmt::Display for DpdkRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        for (name, Spread { median, min, max }) in ["weir", "io", "macswap"].iter().zip(self.rates) {
+        for (name, ResultSpread { median, min, max }) in ["weir", "io", "macswap"].iter().zip(self.rates) {
             write!(f, "  {name} {median:.2} ({min:.2} - {max:.2})")?;
         }
         let [weir, _, macswap] = self.rates.map(|rate| rate.median);
@@ -121,7 +121,7 @@ pub fn scaling() -> Result<Option<Value>> {
     }
     one.stop(&mut run)?;
     two.stop(&mut run)?;
-    let (rate, ratio) = (Spread::of(rates), Spread::of(ratios));
+    let (rate, ratio) = (ResultSpread::of(rates), ResultSpread::of(ratios));
     line(format_args!(
         "testpmd macswap      {:>6.2} Mpps  {:.2} of one core ({:.2} - {:.2})",
         rate.median, ratio.median, ratio.min, ratio.max
@@ -141,7 +141,7 @@ pub fn obstacle() -> Option<String> {
     }
 }
 
-fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) -> Result<Row> {
+fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) -> Result<DpdkRow> {
     let recording = record(run.folder(), flows)?;
     let devices =
         [format!("net_pcap0,rx_pcap={},infinite_rx=1", recording.display()), "net_null0,no-rx=1".to_string()];
@@ -160,7 +160,7 @@ fn measure(run: &mut Run, setting: &Setting, flows: u32, interrupt: &Interrupt) 
     }
     weir.stop(run)?;
     testpmd.stop(run)?;
-    Ok(Row { flows, rates: rates.map(Spread::of) })
+    Ok(DpdkRow { flows, rates: rates.map(ResultSpread::of) })
 }
 
 /// Returns the command that runs this program as weir's arm.

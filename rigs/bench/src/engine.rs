@@ -9,7 +9,7 @@ use anyhow::Result;
 use std::time::Instant;
 use weir_engine::batch::Engine;
 use weir_engine::worker::Worker;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_packet::{Batch, Pools, Port, TableHash};
 use weir_port::{Generator, Stream};
 use weir_program::change::Change;
@@ -29,7 +29,7 @@ const BREATH_NS: u64 = 4_300;
 
 /// A row of results.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Row {
+pub struct EngineRow {
     /// Scenario.
     pub name: &'static str,
     /// Median of the rounds, million packets per second.
@@ -47,7 +47,10 @@ pub struct Row {
 }
 
 /// Runs the scenarios named by `only` (all when empty).
-pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str) -> Result<()>) -> Result<Vec<Row>> {
+pub fn run(
+    only: &[String],
+    mut progress: impl FnMut(&EngineRow, &str) -> Result<()>,
+) -> Result<Vec<EngineRow>> {
     let mut rows = Vec::new();
     for (name, make) in ALL {
         if only.is_empty() || only.iter().any(|wanted| wanted == name) {
@@ -60,14 +63,14 @@ pub fn run(only: &[String], mut progress: impl FnMut(&Row, &str) -> Result<()>) 
     Ok(rows)
 }
 
-fn measure(scenario: &Scenario) -> Row {
+fn measure(scenario: &Scenario) -> EngineRow {
     let port_ns = ports_alone(scenario);
     let mut bench = Bench::new(scenario);
     bench.round(scenario, PACKETS);
     let mut rounds: Vec<(f64, f64)> = (0..ROUNDS).map(|_| bench.round(scenario, PACKETS)).collect();
     rounds.sort_by(|one, other| one.0.total_cmp(&other.0));
     let (ns, tsc_cycles) = rounds[ROUNDS / 2];
-    Row {
+    EngineRow {
         name: scenario.name,
         mpps: 1e3 / ns,
         mpps_min: 1e3 / rounds[ROUNDS - 1].0,
@@ -80,10 +83,10 @@ fn measure(scenario: &Scenario) -> Row {
 
 /// Returns the million packets per second through a scenario's program.
 #[must_use]
-pub fn mpps(scenario: &Scenario) -> Spread {
+pub fn mpps(scenario: &Scenario) -> ResultSpread {
     let mut bench = Bench::new(scenario);
     bench.round(scenario, PACKETS);
-    Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario, PACKETS).0).collect())
+    ResultSpread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario, PACKETS).0).collect())
 }
 
 /// Assigns the buckets of groups to their targets in turn, where buckets are assigned explicitly.

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The traffic to generate, and its destination.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct GenerateOptions {
     /// The file to write: classic pcap with nanoseconds.
     #[arg(short, long, value_name = "FILE", conflicts_with = "to", required_unless_present = "to")]
     output: Option<PathBuf>,
@@ -78,7 +78,7 @@ fn skew(text: &str) -> Result<f64, String> {
 }
 
 /// Generates the traffic, and reports how much.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &GenerateOptions) -> Result<()> {
     let mut frames = match &options.replay {
         Some(file) => Frames::Replayed(Box::new(Replay::open(file)?)),
         None => Frames::Made(Box::new(Made::new(options))),
@@ -134,7 +134,7 @@ pub struct Made {
 }
 
 impl Made {
-    fn new(options: &Options) -> Made {
+    fn new(options: &GenerateOptions) -> Made {
         let skew = options.skew;
         let traffic = match options.traffic.as_str() {
             "popzipf" => Traffic::PopZipf(skew),
@@ -225,7 +225,7 @@ fn time_ns(number: u64, rate: u64) -> u64 {
     (u128::from(number) * 1_000_000_000 / u128::from(rate.max(1))) as u64
 }
 
-fn write(frames: &mut Frames, options: &Options, file: &Path) -> Result<()> {
+fn write(frames: &mut Frames, options: &GenerateOptions, file: &Path) -> Result<()> {
     ensure!(options.rate > 0, "`--rate 0` gives a recording no timestamps: specify packets per second");
     let unwritable = || format!("{} cannot be written", file.display());
     let mut writer = Writer::new(File::create(file).with_context(unwritable)?).with_context(unwritable)?;
@@ -318,8 +318,8 @@ mod tests {
     use super::*;
     use weir_packet::FlowKey;
 
-    fn options(traffic: &str) -> Options {
-        Options {
+    fn options(traffic: &str) -> GenerateOptions {
+        GenerateOptions {
             output: None,
             to: None,
             traffic: traffic.to_string(),
@@ -372,7 +372,7 @@ mod tests {
     #[test]
     fn equal_seeds_give_equal_frames_and_others_do_not() {
         let frames = |seed| {
-            let mut made = Made::new(&Options { seed, ..options("trains") });
+            let mut made = Made::new(&GenerateOptions { seed, ..options("trains") });
             (0..100).map(|_| made.next().expect("no end").to_vec()).collect::<Vec<_>>()
         };
         assert_eq!(frames(5), frames(5));

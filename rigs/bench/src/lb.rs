@@ -18,14 +18,14 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use weir_config::attachment::{Attachment, Attachments};
 use weir_config::ports::{PortConfig, PortKind};
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_lb::{Address, BackEnd, Lb, Mode, Service};
 use weir_packet::PROTOCOL_UDP;
 use weir_port::UdpFlow;
 use weir_program::builder::ProgramBuilder;
 use weir_program::{Origin, PortId, Program};
 
-pub use change::{Probe, probe};
+pub use change::{FarEndOptions, probe};
 
 /// Back ends per service.
 const BACK_ENDS: u16 = 100;
@@ -50,7 +50,7 @@ const CHANGES: u32 = 200;
 
 /// What to measure, and how thoroughly.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct LbOptions {
     /// Only these rows: stateless, `pinned1m`, learn, `ipip_ns_more`, services10k, `services10k_stateless`;
     /// or change: how soon packets follow a back-end change, on AF_XDP.
     only: Vec<String>,
@@ -77,7 +77,7 @@ enum Goal {
 }
 
 /// Two programs that take turns.
-struct Pair {
+struct ProgramPair {
     name: &'static str,
     /// What the row compares.
     what: &'static str,
@@ -87,26 +87,26 @@ struct Pair {
 }
 
 /// All rows.
-const PAIRS: [Pair; 6] = [
-    Pair {
+const PAIRS: [ProgramPair; 6] = [
+    ProgramPair {
         name: "stateless",
         what: "one service without flows, compared with hash256",
         goal: Goal::Share(0.6),
         programs: || [scenario(&Setting { stateless: true, ..Setting::ONE }), hash256()],
     },
-    Pair {
+    ProgramPair {
         name: "pinned1m",
         what: "1 Mi persistent flows, compared with flow1m",
         goal: Goal::Share(0.75),
         programs: || [scenario(&Setting { flows: MILLION, ..Setting::ONE }), flow1m()],
     },
-    Pair {
+    ProgramPair {
         name: "learn",
         what: "every packet starts a new flow, compared with learn",
         goal: Goal::Share(0.6),
         programs: || [scenario(&Setting { flows: MILLION, learns: true, ..Setting::ONE }), learn()],
     },
-    Pair {
+    ProgramPair {
         name: "ipip_ns_more",
         what: "mode ipip compared with l2, without flows; the ratio is ns per packet",
         goal: Goal::NanosecondsMore(20.0),
@@ -115,13 +115,13 @@ const PAIRS: [Pair; 6] = [
             [scenario(&Setting { ipip: true, ..l2 }), scenario(&l2)]
         },
     },
-    Pair {
+    ProgramPair {
         name: "services10k",
         what: "10 000 services compared with one, with persistent flows",
         goal: Goal::Share(0.85),
         programs: || [scenario(&Setting { services: SERVICES, ..Setting::ONE }), scenario(&Setting::ONE)],
     },
-    Pair {
+    ProgramPair {
         name: "services10k_stateless",
         what: "10 000 services compared with one, without flows",
         goal: Goal::Share(0.85),
@@ -150,7 +150,7 @@ impl Setting {
 }
 
 /// Measures, and reports each row.
-pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+pub fn run(options: &LbOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let packets = if options.quick { PACKETS_QUICK } else { PACKETS };
     let mut rows = Vec::new();
     for pair in PAIRS {
@@ -168,7 +168,7 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
     Ok(json!({ "results": rows, "change": changed, "back_ends": BACK_ENDS, "rounds": options.rounds }))
 }
 
-fn measure(pair: &Pair, rounds: u16, packets: u64) -> Result<Value> {
+fn measure(pair: &ProgramPair, rounds: u16, packets: u64) -> Result<Value> {
     let scenarios = (pair.programs)();
     let mut benches = scenarios.each_ref().map(Bench::new);
     let mut rates = [const { Vec::new() }; 2];
@@ -189,7 +189,7 @@ fn measure(pair: &Pair, rounds: u16, packets: u64) -> Result<Value> {
         ensure!(unsent == 0, "{}: {unsent} of {all} packets were not sent by `{}`", pair.name, scenario.name);
     }
     let flows = benches[0].flows(&scenarios[0].program);
-    let ([rate, reference], ratio) = (rates.map(Spread::of), Spread::of(ratios));
+    let ([rate, reference], ratio) = (rates.map(ResultSpread::of), ResultSpread::of(ratios));
     Ok(json!({
         "name": pair.name, "mpps": rate.median, "reference": reference.median, "ratio": ratio.median,
         "mpps_min": rate.min, "mpps_max": rate.max, "ratio_min": ratio.min, "ratio_max": ratio.max,

@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A row of results.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Row {
+pub struct MemoryRow {
     /// Kind of entry.
     pub name: &'static str,
     /// Live entries.
@@ -35,12 +35,12 @@ pub struct Row {
 }
 
 /// Measures both kinds.
-pub fn run() -> Result<Vec<Row>> {
+pub fn run() -> Result<Vec<MemoryRow>> {
     Ok(vec![flows()?, basic()?])
 }
 
 /// Measures entries with 40-byte keys, learnt from packets.
-fn flows() -> Result<Row> {
+fn flows() -> Result<MemoryRow> {
     let scenario = flow1m();
     let mut pools = Pools::region(512);
     let pool = pools.first().id();
@@ -61,7 +61,7 @@ fn flows() -> Result<Row> {
     }
     let live = engine.flows(weir_program::PipeId(0), 0).1 as u32;
     premise(live >= ENTRIES / 10 * 9, || format!("the table has {live} of {ENTRIES} flows"))?;
-    Ok(Row {
+    Ok(MemoryRow {
         name: "flow, 40 B key",
         entries: live,
         bytes: (resident("self")? - before) as f64 / f64::from(live),
@@ -69,13 +69,13 @@ fn flows() -> Result<Row> {
 }
 
 /// Measures entries with 16-byte keys, from the configuration.
-fn basic() -> Result<Row> {
+fn basic() -> Result<MemoryRow> {
     let scenario = basic1m();
     let before = resident("self")?;
     let engine = Engine::new(&scenario.program, TableHash::new([1, 2]))?;
     let bytes = (resident("self")? - before) as f64 / f64::from(ENTRIES);
     drop(engine);
-    Ok(Row { name: "basic, 16 B key", entries: ENTRIES, bytes })
+    Ok(MemoryRow { name: "basic, 16 B key", entries: ENTRIES, bytes })
 }
 
 /// The cost of a configuration with a million entries.

@@ -12,14 +12,14 @@ use serde_json::{Value, json};
 use weir_bed::Run;
 use weir_lab::Interrupt;
 use weir_lab::path::{
-    Arm, Bed, Cell, ELEPHANT_PERCENT, ElephantStarts, Identity, Plan, RATE_MBIT, Regime, Reload, Row, Sample,
-    Scheme, add_samples, at, check_means, read_samples,
+    Cell, ComparisonBed, ComparisonPlan, ELEPHANT_PERCENT, ElephantStarts, Identity, PathScheme, RATE_MBIT,
+    Regime, Reload, Row, Sample, Scheme, add_samples, at, check_means, read_samples,
 };
 use weir_lab::screen::Screen;
 
 /// The options of `weir bench path`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct PathOptions {
     /// Runs of each scheme in each cell. 0: only the runs in --samples.
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=1000))]
     runs: u32,
@@ -88,7 +88,7 @@ struct Beside {
 }
 
 /// Measures, and prints the table; if interrupted or on failure, prints what was measured so far.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &PathOptions) -> Result<()> {
     let plan = plan(options);
     let mut screen = Screen::new(options.json);
     let mut samples = match &options.samples {
@@ -107,7 +107,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Prints the rows of the samples.
-fn print_rows(plan: &Plan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> {
+fn print_rows(plan: &ComparisonPlan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> {
     let rows = Row::of(&plan.cells, &plan.arms, samples, plan.seed);
     screen.say(&Row::heading());
     rows.iter().for_each(|row| screen.say(&row.text()));
@@ -116,8 +116,8 @@ fn print_rows(plan: &Plan, screen: &mut Screen, samples: &[Sample]) -> Vec<Row> 
 
 /// Performs the measurements that need the network.
 fn measure(
-    options: &Options,
-    plan: &Plan,
+    options: &PathOptions,
+    plan: &ComparisonPlan,
     screen: &mut Screen,
     samples: &mut Vec<Sample>,
     beside: &mut Beside,
@@ -129,7 +129,7 @@ fn measure(
     check_means()?;
     let interrupt = Interrupt::on_signals()?;
     let mut run = Run::begin(false)?;
-    let mut bed = Bed::start(&mut run, plan, &interrupt)?;
+    let mut bed = ComparisonBed::start(&mut run, plan, &interrupt)?;
     let mut round = 1;
     bed.compare(&mut run, plan, &interrupt, &mut |number, taken| {
         if number != round && round.is_multiple_of(ROUNDS_PER_TABLE) {
@@ -165,11 +165,11 @@ fn measure(
 }
 
 /// Saves samples as soon as they are taken, so that an interrupted comparison can be continued.
-fn keep(file: Option<&Path>, taken: &[Sample], plan: &Plan) -> Result<()> {
+fn keep(file: Option<&Path>, taken: &[Sample], plan: &ComparisonPlan) -> Result<()> {
     file.map_or(Ok(()), |file| add_samples(file, taken, plan.conditions()))
 }
 
-fn plan(options: &Options) -> Plan {
+fn plan(options: &PathOptions) -> ComparisonPlan {
     use ElephantStarts::{After, Before, Never};
     let regimes: &[(Regime, &[ElephantStarts])] = match options.regime {
         Regimes::Time => &[(Regime::Time, &[Never, Before])],
@@ -183,8 +183,8 @@ fn plan(options: &Options) -> Plan {
             cells.extend(starts.iter().map(cell));
         }
     }
-    let arm = |scheme: &Scheme| [false, true].map(|rehash| Arm { scheme: *scheme, rehash });
-    Plan {
+    let arm = |scheme: &Scheme| [false, true].map(|rehash| PathScheme { scheme: *scheme, rehash });
+    ComparisonPlan {
         rate_mbit: RATE_MBIT,
         elephant_percent: options.elephant,
         runs: options.runs as usize,
@@ -195,7 +195,7 @@ fn plan(options: &Options) -> Plan {
     }
 }
 
-fn results(options: &Options, rows: &[Row], identities: &[Identity], beside: &Beside) -> Value {
+fn results(options: &PathOptions, rows: &[Row], identities: &[Identity], beside: &Beside) -> Value {
     let rows: Vec<Value> = rows.iter().map(|row| row.json(options.elephant)).collect();
     let identities: Vec<Value> = identities.iter().map(Identity::json).collect();
     let failover = beside.failover_ms.map(|(p50, p99)| json!({ "p50": p50, "p99": p99 }));

@@ -78,12 +78,12 @@ pub struct Forwarder {
     lines: Receiver<String>,
     /// The kernel's accounting files of the forwarding threads.
     accounts: Vec<PathBuf>,
-    words: Words,
+    words: ForwarderOutput,
 }
 
 /// The words that a forwarder prints.
 #[derive(Clone, Copy)]
-struct Words {
+struct ForwarderOutput {
     /// In the line that says it is ready.
     ready: &'static str,
     /// In the line that says it is forwarding.
@@ -94,9 +94,10 @@ struct Words {
     sent: &'static str,
 }
 
-const WEIR: Words = Words { ready: "ready", started: "started", summary: None, sent: "transmitted" };
+const WEIR: ForwarderOutput =
+    ForwarderOutput { ready: "ready", started: "started", summary: None, sent: "transmitted" };
 
-const PEER: Words = Words {
+const PEER: ForwarderOutput = ForwarderOutput {
     ready: "Done",
     started: "packet forwarding packets/burst",
     summary: Some("Accumulated forward statistics"),
@@ -152,7 +153,12 @@ impl Forwarder {
         Ok(testpmd)
     }
 
-    fn start(run: &mut Run, name: &'static str, command: &mut Command, words: Words) -> Result<Forwarder> {
+    fn start(
+        run: &mut Run,
+        name: &'static str,
+        command: &mut Command,
+        words: ForwarderOutput,
+    ) -> Result<Forwarder> {
         let process = run.start(name, command.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
         let child = run.child(process);
         let (input, output) = (child.stdin.take().context("stdin")?, child.stdout.take().context("stdout")?);

@@ -37,7 +37,7 @@ const MEASURED: Duration = Duration::from_secs(3);
 
 /// What to measure.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct RateOptions {
     /// The configuration, with a `mem` port whose `share` says what share of the rate to send, or with ports
     /// connected to those that `--from` and `--to` name.
     file: PathBuf,
@@ -61,14 +61,14 @@ pub struct Options {
     pub json: bool,
 }
 
-impl Options {
+impl RateOptions {
     fn time(&self, whole: Duration) -> Duration {
         if self.quick { whole / 10 } else { whole }
     }
 }
 
 /// Finds the rate, reports it, and returns the JSON.
-pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+pub fn run(options: &RateOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let file = options.file.display();
     let text = std::fs::read_to_string(&options.file).with_context(|| format!("{file} cannot be read"))?;
     let mut run = Run::begin(false)?;
@@ -77,7 +77,7 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
     let weir = Weir::start_within(PATIENCE, &mut run, "weir", command, &text, &interrupt)?;
     let found = match (&options.from, &options.to) {
         (Some(from), Some(to)) => {
-            let mut pair = Pair::open(options, from, to)?;
+            let mut pair = InterfacePair::open(options, from, to)?;
             let rate = pair.search(&interrupt)?;
             ensure!(rate > 0.0, "frames are lost at every rate from {from} to {to}");
             pair.cost(rate, options.time(MEASURED), &weir)?
@@ -116,13 +116,13 @@ fn in_memory(weir: &Weir, measured: Duration, interrupt: &Interrupt) -> Result<V
         Ok(found.is_some())
     })?;
     let rate = found.context("no port has found a loss-free rate: does one have a `share`?")?;
-    let before = Reading::take(weir)?;
+    let before = RateCounters::take(weir)?;
     interrupt.sleep(measured)?;
-    Ok(Reading::take(weir)?.since(&before, rate as f64))
+    Ok(RateCounters::take(weir)?.since(&before, rate as f64))
 }
 
 /// A pair of interfaces connected to the daemon's.
-struct Pair {
+struct InterfacePair {
     sender: Sender,
     frames: Frames,
     to: String,
@@ -130,11 +130,15 @@ struct Pair {
     trial: Duration,
 }
 
-impl Pair {
-    fn open(options: &Options, from: &str, to: &str) -> Result<Pair> {
+impl InterfacePair {
+    fn open(options: &RateOptions, from: &str, to: &str) -> Result<InterfacePair> {
         let frames = Frames::zipf(options.flows, options.length);
-        let pair =
-            Pair { sender: Sender::open(from)?, frames, to: to.to_owned(), trial: options.time(TRIAL) };
+        let pair = InterfacePair {
+            sender: Sender::open(from)?,
+            frames,
+            to: to.to_owned(),
+            trial: options.time(TRIAL),
+        };
         pair.arrived()?;
         Ok(pair)
     }
@@ -180,17 +184,17 @@ impl Pair {
 
     /// Measures the cost of a packet for the daemon at a rate.
     fn cost(&mut self, rate: f64, measured: Duration, weir: &Weir) -> Result<Value> {
-        let before = Reading::take(weir)?;
+        let before = RateCounters::take(weir)?;
         let start = Instant::now();
         while start.elapsed() < measured {
             self.send(rate)?;
         }
-        Ok(Reading::take(weir)?.since(&before, rate))
+        Ok(RateCounters::take(weir)?.since(&before, rate))
     }
 }
 
 /// The counters of a daemon's workers.
-struct Reading {
+struct RateCounters {
     at: Instant,
     received: u64,
     /// Processor time of breaths, in microseconds.
@@ -198,8 +202,8 @@ struct Reading {
     breaths: Buckets,
 }
 
-impl Reading {
-    fn take(weir: &Weir) -> Result<Reading> {
+impl RateCounters {
+    fn take(weir: &Weir) -> Result<RateCounters> {
         let (times, ledger) = (weir.show("breath_times")?, weir.show("ledger")?);
         let received = ledger["ledger"]["received"].as_u64().context("frames received")?;
         let workers = times["breath_times"].as_array().context("times of workers")?;
@@ -210,12 +214,12 @@ impl Reading {
                 *breaths.entry(limit).or_default() += count;
             }
         }
-        Ok(Reading { at: Instant::now(), received, busy_us, breaths })
+        Ok(RateCounters { at: Instant::now(), received, busy_us, breaths })
     }
 
     /// Returns the cost per packet since another reading: the processor time of breaths divided by their
     /// packets. A slow breath's time is the upper bound of its bucket, which is at most an eighth too high.
-    fn since(&self, before: &Reading, rate: f64) -> Value {
+    fn since(&self, before: &RateCounters, rate: f64) -> Value {
         let breaths = durations(&before.breaths, &self.breaths);
         let packets = (self.received - before.received) as f64;
         let packets_a_breath = packets / breaths.count().max(1) as f64;

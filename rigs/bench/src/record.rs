@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use weir_bed::namespace;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_lab::{Interrupt, weir};
 use weir_port::pcap::{Links, Reader};
 
@@ -33,7 +33,7 @@ const BUFFER: usize = 1 << 20;
 
 /// What to measure.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct RecordOptions {
     /// The recording, pcap or pcapng, uncompressed. By default, one is generated with flows drawn from Zipf
     /// 1.1, as by `weir bench generate`.
     file: Option<PathBuf>,
@@ -56,7 +56,7 @@ pub struct Options {
 }
 
 /// A program that reads the recording.
-struct Arm {
+struct RecordingReader {
     name: &'static str,
     program: String,
     /// The Debian package that contains it.
@@ -65,8 +65,8 @@ struct Arm {
     arguments: &'static [&'static str],
 }
 
-fn arms() -> Result<Vec<Arm>> {
-    let arm = |name, program: &str, package, arguments| Arm {
+fn arms() -> Result<Vec<RecordingReader>> {
+    let arm = |name, program: &str, package, arguments| RecordingReader {
         name,
         program: program.to_string(),
         package,
@@ -99,7 +99,7 @@ impl Drop for Folder {
 }
 
 /// Measures, prints a table, and returns the JSON.
-pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+pub fn run(options: &RecordOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let interrupt = Interrupt::on_signals()?;
     let folder = Folder::new()?;
     let file = match &options.file {
@@ -127,7 +127,8 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
             turns.push(turn(arm, &file, &folder.0, &interrupt)?);
         }
     }
-    let rows: Vec<Row> = arms.iter().zip(&turns).map(|(arm, turns)| Row::of(arm.name, turns)).collect();
+    let rows: Vec<ProgramCost> =
+        arms.iter().zip(&turns).map(|(arm, turns)| ProgramCost::of(arm.name, turns)).collect();
     let cat_s = rows.iter().find(|row| row.name == "cat").map(|row| row.elapsed_s.median);
     for row in &rows {
         say(&row.line(packets, cat_s))?;
@@ -146,18 +147,18 @@ pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Resul
 
 /// Returns the requested arms that can run, and the names of those that cannot.
 fn present(
-    options: &Options,
+    options: &RecordOptions,
     say: &impl Fn(&dyn Display) -> Result<()>,
-) -> Result<(Vec<Arm>, Vec<&'static str>)> {
+) -> Result<(Vec<RecordingReader>, Vec<&'static str>)> {
     let mut all = arms()?;
     for name in &options.only {
         let names: Vec<&str> = all.iter().map(|arm| arm.name).collect();
         ensure!(names.contains(&name.as_str()), "unknown program `{name}`: use {}", names.join(", "));
     }
     all.retain(|arm| options.only.is_empty() || options.only.iter().any(|name| name == arm.name));
-    let (present, absent): (Vec<Arm>, Vec<Arm>) =
+    let (present, absent): (Vec<RecordingReader>, Vec<RecordingReader>) =
         all.into_iter().partition(|arm| Path::new(&arm.program).is_file() || is_installed(&arm.program));
-    for Arm { name, program, package, .. } in &absent {
+    for RecordingReader { name, program, package, .. } in &absent {
         say(&format_args!("{name}: skipped, {program} is not installed: apt-get install {package}"))?;
     }
     Ok((present, absent.iter().map(|arm| arm.name).collect()))
@@ -168,7 +169,7 @@ fn is_installed(program: &str) -> bool {
 }
 
 /// Generates a recording.
-fn made(options: &Options, folder: &Path, interrupt: &Interrupt) -> Result<PathBuf> {
+fn made(options: &RecordOptions, folder: &Path, interrupt: &Interrupt) -> Result<PathBuf> {
     let file = folder.join("made.pcap");
     let (count, length) = (options.count.to_string(), options.length.to_string());
     let mut command = Command::new(weir::program()?);
@@ -196,7 +197,7 @@ struct Turn {
 }
 
 /// Runs a program to its end.
-fn turn(arm: &Arm, file: &Path, folder: &Path, interrupt: &Interrupt) -> Result<Turn> {
+fn turn(arm: &RecordingReader, file: &Path, folder: &Path, interrupt: &Interrupt) -> Result<Turn> {
     let (out, errors) = (folder.join("out"), folder.join("errors"));
     std::fs::create_dir_all(&out)?;
     let mut command = Command::new(&arm.program);
@@ -259,25 +260,25 @@ fn reap(pid: Pid) -> std::io::Result<(ExitStatus, Turn)> {
 }
 
 /// The cost of a program in all rounds.
-struct Row {
+struct ProgramCost {
     name: &'static str,
-    elapsed_s: Spread,
-    processor_s: Spread,
+    elapsed_s: ResultSpread,
+    processor_s: ResultSpread,
     peak_bytes: u64,
 }
 
-impl Row {
-    fn of(name: &'static str, turns: &[Turn]) -> Row {
-        Row {
+impl ProgramCost {
+    fn of(name: &'static str, turns: &[Turn]) -> ProgramCost {
+        ProgramCost {
             name,
-            elapsed_s: Spread::of(turns.iter().map(|turn| turn.elapsed_s).collect()),
-            processor_s: Spread::of(turns.iter().map(|turn| turn.processor_s).collect()),
+            elapsed_s: ResultSpread::of(turns.iter().map(|turn| turn.elapsed_s).collect()),
+            processor_s: ResultSpread::of(turns.iter().map(|turn| turn.processor_s).collect()),
             peak_bytes: turns.iter().map(|turn| turn.peak_bytes).max().unwrap_or(0),
         }
     }
 
     fn line(&self, packets: u64, cat_s: Option<f64>) -> String {
-        let Spread { median, min, max } = self.elapsed_s;
+        let ResultSpread { median, min, max } = self.elapsed_s;
         let share = cat_s.map_or(String::new(), |cat_s| format!("{:.1} %", 100.0 * cat_s / median));
         format!(
             "{:<16} {median:>8.3} ({min:>6.3} - {max:>6.3}) {:>11.3} {:>9.0} {:>11.2} {share:>13}",
@@ -289,7 +290,7 @@ impl Row {
     }
 
     fn json(&self, packets: u64, cat_s: Option<f64>) -> Value {
-        let Spread { median, min, max } = self.elapsed_s;
+        let ResultSpread { median, min, max } = self.elapsed_s;
         json!({
             "name": self.name,
             "elapsed_s": median,
@@ -322,7 +323,7 @@ mod tests {
     #[test]
     fn rows_have_medians_and_the_speed_of_cat() {
         let turn = |elapsed_s| Turn { elapsed_s, processor_s: 2.0 * elapsed_s, peak_bytes: 1_000_000 };
-        let row = Row::of("weir", &[turn(0.5), turn(0.25), turn(9.0)]);
+        let row = ProgramCost::of("weir", &[turn(0.5), turn(0.25), turn(9.0)]);
         let json = row.json(1_000_000, Some(0.125));
         assert_eq!((&json["elapsed_s"], &json["elapsed_s_max"]), (&json!(0.5), &json!(9.0)));
         assert_eq!((&json["packets_per_s"], &json["speed_of_cat"]), (&json!(2e6), &json!(0.25)));

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use weir_engine::batch::Engine;
 use weir_engine::worker::{HandOver, Worker};
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_packet::{Pools, Port, TableHash};
 use weir_port::{Generator, Stream, UdpFlow};
 use weir_program::PortId;
@@ -59,7 +59,7 @@ const ALL: [(&str, scenarios::Make, Arrival); 4] = [
 
 /// A row of results.
 #[derive(Clone, Debug, serde::Serialize)]
-pub struct Row {
+pub struct ScalingRow {
     /// What was measured.
     pub name: &'static str,
     /// Number of workers.
@@ -76,16 +76,16 @@ pub struct Row {
     pub dropped: f64,
 }
 
-impl Display for Row {
+impl Display for ScalingRow {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Row { name, mpps, ratio, ratio_min, ratio_max, dropped, .. } = self;
+        let ScalingRow { name, mpps, ratio, ratio_min, ratio_max, dropped, .. } = self;
         write!(f, "{name:<20} {mpps:>6.2} Mpps  {ratio:.2} of one worker ({ratio_min:.2} - {ratio_max:.2})")?;
         if *dropped > 0.0 { write!(f, "  {:.2} % dropped", 100.0 * dropped) } else { Ok(()) }
     }
 }
 
 /// Measures the scenarios named by `only` (all when empty), and reports each.
-pub fn run(only: &[String], say: impl Fn(&Row) -> Result<()>) -> Result<Vec<Row>> {
+pub fn run(only: &[String], say: impl Fn(&ScalingRow) -> Result<()>) -> Result<Vec<ScalingRow>> {
     let cores = cores();
     let [one, other] = cores[..] else { bail!("two workers need two cores") };
     let mut rows = Vec::new();
@@ -109,7 +109,12 @@ fn cores() -> Vec<usize> {
     }
 }
 
-fn measure(name: &'static str, scenario: &Scenario, arrival: Arrival, cores: [usize; 2]) -> Result<Row> {
+fn measure(
+    name: &'static str,
+    scenario: &Scenario,
+    arrival: Arrival,
+    cores: [usize; 2],
+) -> Result<ScalingRow> {
     let mut one = Fleet::new(scenario, vec![scenario.flows.clone()])?;
     let mut two = Fleet::new(scenario, deal(scenario, arrival)?)?;
     let (mut rates, mut ratios, mut dropped) = (Vec::new(), Vec::new(), 0.0f64);
@@ -122,9 +127,9 @@ fn measure(name: &'static str, scenario: &Scenario, arrival: Arrival, cores: [us
             dropped = dropped.max(both.dropped);
         }
     }
-    let ratio = Spread::of(ratios);
-    let mpps = Spread::of(rates).median;
-    Ok(Row {
+    let ratio = ResultSpread::of(ratios);
+    let mpps = ResultSpread::of(rates).median;
+    Ok(ScalingRow {
         name,
         workers: 2,
         mpps,
@@ -162,7 +167,7 @@ fn owner(owners: &Owners, flow: &UdpFlow) -> usize {
 }
 
 /// The result of a turn.
-struct Turn {
+struct ScalingTurn {
     mpps: f64,
     dropped: f64,
 }
@@ -196,7 +201,7 @@ impl Fleet {
     }
 
     /// Runs a turn, with every worker on its own core.
-    fn turn(&mut self, cores: &[usize]) -> Turn {
+    fn turn(&mut self, cores: &[usize]) -> ScalingTurn {
         let before = self.counts();
         let (begin, over) = (Barrier::new(self.workers.len() + 1), AtomicBool::new(false));
         let start_ns = self.now_ns;
@@ -231,7 +236,10 @@ impl Fleet {
         let (sent, dropped) = self.counts();
         let (sent, dropped) = (sent - before.0, dropped - before.1);
         let seconds = busy.as_secs_f64() / self.workers.len() as f64;
-        Turn { mpps: sent as f64 / seconds / 1e6, dropped: dropped as f64 / (sent + dropped).max(1) as f64 }
+        ScalingTurn {
+            mpps: sent as f64 / seconds / 1e6,
+            dropped: dropped as f64 / (sent + dropped).max(1) as f64,
+        }
     }
 
     /// Returns the frames sent and dropped by all workers.

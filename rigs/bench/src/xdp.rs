@@ -18,7 +18,7 @@ use weir_bed::namespace;
 use weir_bed::{Namespace, Run, cable};
 use weir_lab::premise::carried;
 use weir_lab::screen::line;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_lab::{Interrupt, weir};
 use weir_port::huge_pages::HugePages;
 
@@ -49,31 +49,31 @@ pub fn run() -> Result<Option<Vec<Value>>> {
     let pages = HugePages::reserve(HUGE_MIB as usize);
     let mut run = Run::begin(false)?;
     let setting = Setting::new(if pages.enough { HUGE_MIB } else { ORDINARY_MIB }, pages.enough);
-    let mut bench = Bench::new(&mut run, setting, interrupt)?;
+    let mut bench = XdpBench::new(&mut run, setting, interrupt)?;
     line("turn     weir  testpmd  (Mpps delivered, offered)")?;
     let mut rates = [const { Vec::new() }; 3];
     for round in 0..=ROUNDS {
-        let (weir, offered) = bench.turn(&mut run, Bench::weir)?;
-        let (testpmd, _) = bench.turn(&mut run, Bench::testpmd)?;
+        let (weir, offered) = bench.turn(&mut run, XdpBench::weir)?;
+        let (testpmd, _) = bench.turn(&mut run, XdpBench::testpmd)?;
         let warm = if round > 0 { "" } else { "warm" };
         line(format_args!("{warm:<6} {weir:>6.3}  {testpmd:>7.3}  ({offered:.3})"))?;
         if round > 0 {
             rates.iter_mut().zip([weir, testpmd, offered]).for_each(|(rates, rate)| rates.push(rate));
         }
     }
-    let [weir, testpmd, offered] = rates.map(Spread::of);
+    let [weir, testpmd, offered] = rates.map(ResultSpread::of);
     let ratio = weir.median / testpmd.median;
     let (ours, theirs, percent) = (weir.median, testpmd.median, 100.0 * ratio);
     line(format_args!("median {ours:>6.3}  {theirs:>7.3}  weir / testpmd {percent:.0} %"))?;
     let mut row = json!({});
-    Spread::put(Some(weir), "weir", &mut row);
-    Spread::put(Some(testpmd), "testpmd", &mut row);
+    ResultSpread::put(Some(weir), "weir", &mut row);
+    ResultSpread::put(Some(testpmd), "testpmd", &mut row);
     row["ratio"] = json!(ratio);
     row["offered_mpps"] = json!(offered.median);
     Ok(Some(vec![row]))
 }
 
-struct Bench {
+struct XdpBench {
     node: Namespace,
     setting: Setting,
     interrupt: Interrupt,
@@ -82,8 +82,8 @@ struct Bench {
     counters: String,
 }
 
-impl Bench {
-    fn new(run: &mut Run, setting: Setting, interrupt: Interrupt) -> Result<Bench> {
+impl XdpBench {
+    fn new(run: &mut Run, setting: Setting, interrupt: Interrupt) -> Result<XdpBench> {
         let (far, node) = (run.namespace("far")?, run.namespace("node")?);
         for (end, other) in [("f0", "w0"), ("f1", "w1")] {
             cable(None, &far.end(end), &node.end(other))?;
@@ -92,7 +92,7 @@ impl Bench {
         command.args(["bench", "arm", "--core", &setting.other.to_string(), "source", "f0"]);
         let source = Forwarder::weir(run, "source", &mut command)?;
         let counters = format!("/proc/{}/net/dev", source.process_id(run));
-        Ok(Bench { node, setting, interrupt, source, counters })
+        Ok(XdpBench { node, setting, interrupt, source, counters })
     }
 
     fn weir(&self, run: &mut Run) -> Result<Forwarder> {
@@ -110,7 +110,7 @@ impl Bench {
     fn turn(
         &mut self,
         run: &mut Run,
-        start: fn(&Bench, &mut Run) -> Result<Forwarder>,
+        start: fn(&XdpBench, &mut Run) -> Result<Forwarder>,
     ) -> Result<(f64, f64)> {
         let mut forwarder = start(self, run)?;
         forwarder.begin(run)?;

@@ -10,31 +10,31 @@ use crate::{bond, dns, lb, overlay, path, stream};
 #[derive(Subcommand)]
 pub enum Lab {
     /// Balance real DNS queries over three name servers, and send the same load once without weir.
-    Dns(dns::Options),
+    Dns(dns::DnsOptions),
     /// Bond weir to an Open vSwitch; links fail and recover, members come and go, both ends restart.
-    Bond(bond::Options),
+    Bond(bond::BondOptions),
     /// Balance TCP connections and UDP flows while back ends come, go and die, and another weir takes over.
-    Lb(lb::Options),
+    Lb(lb::LbOptions),
     /// Put a cache in front of a container network of three nodes, while everything that it depends on
     /// changes.
-    Overlay(overlay::Options),
+    Overlay(overlay::OverlayOptions),
     /// Send flows through a tunnel over four links, one of them full, with several schemes.
-    Path(path::Options),
+    Path(path::PathOptions),
     /// One end of a stream in a lab.
     #[command(hide = true, subcommand)]
-    Stream(stream::End),
+    Stream(stream::StreamEnd),
     /// One end of the messages in a lab.
     #[command(hide = true, subcommand)]
-    Messages(path::messages::End),
+    Messages(path::messages::MessageEnd),
     /// One end of the requests and answers in a lab.
     #[command(hide = true, subcommand)]
-    Talk(overlay::talk::End),
+    Talk(overlay::talk::TalkEnd),
     /// The clients of a load balancer in a lab.
     #[command(hide = true)]
-    Questions(lb::questions::Options),
+    Questions(lb::questions::QuestionOptions),
     /// A flow that fills a link.
     #[command(hide = true)]
-    Elephant(path::elephant::Options),
+    Elephant(path::elephant::ElephantOptions),
 }
 
 /// Runs a lab.

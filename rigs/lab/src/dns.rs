@@ -13,11 +13,11 @@ use anyhow::{Result, bail};
 
 use super::clients::Clients;
 use super::daemon::{self, Daemon, Snapshot};
-use super::dnsperf::{self, Load, Plan};
+use super::dnsperf::{self, Load, LoadParameters};
 use super::reloads::Reloads;
-use super::report::{Arm, Report, grouped};
+use super::report::{LabReport, LoadReport, grouped};
 use super::screen::Screen;
-use super::session::{self, Outcome};
+use super::session::{self, LabOutcome};
 use super::topology::{Topology, VIP};
 use super::witness::Witness;
 use super::{Interrupt, nsd, verdict};
@@ -32,7 +32,7 @@ const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
 /// The options of `weir lab dns`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct DnsOptions {
     /// Duration of each of the two loads (direct, and through weir).
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
@@ -47,32 +47,32 @@ pub struct Options {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     reloads: u32,
     #[command(flatten)]
-    common: session::Options,
+    common: session::SessionOptions,
 }
 
 /// Runs the lab. Succeeds if nothing was lost and all counts agree.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &DnsOptions) -> Result<ExitCode> {
     let missing = namespace::missing(&NEEDED);
     session::check_means("dns", &missing, "./setup --for demo")?;
     session::run(&options.common, |interrupt, screen| {
         let run = options.common.begin()?;
-        let report = Lab { options, run, interrupt, screen }.perform()?;
+        let report = DnsLab { options, run, interrupt, screen }.perform()?;
         let reasons = verdict::reasons(&report);
         let (text, json) = (report.text(&reasons), report.json(&reasons));
-        Ok(Outcome { ok: reasons.is_empty(), text, json })
+        Ok(LabOutcome { ok: reasons.is_empty(), text, json })
     })
 }
 
-struct Lab<'a> {
-    options: &'a Options,
+struct DnsLab<'a> {
+    options: &'a DnsOptions,
     run: Run,
     interrupt: &'a Interrupt,
     screen: &'a mut Screen,
 }
 
-impl Lab<'_> {
-    fn perform(&mut self) -> Result<Report> {
-        let Options { seconds, rate, reloads, .. } = *self.options;
+impl DnsLab<'_> {
+    fn perform(&mut self) -> Result<LabReport> {
+        let DnsOptions { seconds, rate, reloads, .. } = *self.options;
         self.screen
             .say(&format!("client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s"));
         let topology = Topology::build(&self.run, self.options.workers)?;
@@ -93,7 +93,7 @@ impl Lab<'_> {
         let names: Vec<&'static str> = topology.back_ends.iter().map(|back_end| back_end.name).collect();
         let shares = reloads.shares(&names, snapshot.frames("received"), weir.flows);
         let reloads = (reloads.done(), self.options.reloads);
-        Ok(Report { weir, direct, snapshot, witness, shares, reloads })
+        Ok(LabReport { weir, direct, snapshot, witness, shares, reloads })
     }
 
     fn start_servers(&mut self, topology: &Topology) -> Result<()> {
@@ -111,7 +111,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    fn direct(&mut self, topology: &Topology, queries: &Path) -> Result<Arm> {
+    fn direct(&mut self, topology: &Topology, queries: &Path) -> Result<LoadReport> {
         let server = &topology.back_ends[0];
         self.screen.say(&format!("direct: the client asks {} itself", server.name));
         self.load(topology, server.address, queries, |_, _| Ok(Vec::new()))
@@ -123,7 +123,7 @@ impl Lab<'_> {
         queries: &Path,
         daemon: &Daemon,
         reloads: &mut Reloads,
-    ) -> Result<Arm> {
+    ) -> Result<LoadReport> {
         self.screen.say(&format!("weir: the client asks {VIP}, weir chooses among three"));
         let arm = self.load(topology, VIP, queries, |lab, elapsed| {
             reloads.tick(elapsed, daemon, &mut lab.run)?;
@@ -140,9 +140,9 @@ impl Lab<'_> {
         server: &'static str,
         queries: &Path,
         mut tick: impl FnMut(&mut Self, Duration) -> Result<Vec<String>>,
-    ) -> Result<Arm> {
-        let Options { rate, seconds, .. } = *self.options;
-        let plan = Plan { rate, seconds, slowdown: self.interrupt.slowdown() };
+    ) -> Result<LoadReport> {
+        let DnsOptions { rate, seconds, .. } = *self.options;
+        let plan = LoadParameters { rate, seconds, slowdown: self.interrupt.slowdown() };
         let clients = Clients::start(&mut self.run, &topology.client, server, plan.rate)?;
         let load = Load::start(&mut self.run, &topology.client, server, plan, queries)?;
         while !load.ended(&mut self.run)? {
@@ -154,7 +154,7 @@ impl Lab<'_> {
             }
         }
         let addresses = clients.stop()?;
-        Ok(Arm::new(&load.outcome(&self.run)?, addresses))
+        Ok(LoadReport::new(&load.outcome(&self.run)?, addresses))
     }
 
     /// Waits until no frame is in flight: two readings are equal.
@@ -172,7 +172,7 @@ impl Lab<'_> {
     }
 }
 
-fn progress(load: &Load, plan: Plan) -> String {
+fn progress(load: &Load, plan: LoadParameters) -> String {
     let tally = load.tally();
     let seconds = load.elapsed().as_secs_f64().min(f64::from(plan.seconds));
     format!(

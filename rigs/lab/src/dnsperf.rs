@@ -30,7 +30,7 @@ const GRACE: Duration = Duration::from_secs(10);
 
 /// Parameters of a load.
 #[derive(Clone, Copy)]
-pub struct Plan {
+pub struct LoadParameters {
     /// Queries per second.
     pub rate: u32,
     /// Duration of the load.
@@ -73,7 +73,7 @@ impl Tally {
 }
 
 /// Result of a load.
-pub struct Outcome {
+pub struct LoadResult {
     /// Queries sent, according to dnsperf's summary.
     pub sent: u64,
     /// Answers and losses.
@@ -95,7 +95,7 @@ impl Load {
         run: &mut Run,
         client: &Namespace,
         server: &str,
-        plan: Plan,
+        plan: LoadParameters,
         queries: &Path,
     ) -> Result<Load> {
         let mut command = client.command("dnsperf");
@@ -140,12 +140,12 @@ impl Load {
     }
 
     /// Returns the result of a load that has ended.
-    pub fn outcome(self, run: &Run) -> Result<Outcome> {
+    pub fn outcome(self, run: &Run) -> Result<LoadResult> {
         let Ok(sent) = self.reader.join() else { bail!("the thread that reads dnsperf's lines panicked") };
         let sent =
             sent.with_context(|| format!("dnsperf printed no summary: {}", run.last_words("dnsperf")))?;
         let tally = std::mem::take(&mut *self.tally.lock().unwrap_or_else(PoisonError::into_inner));
-        Ok(Outcome { sent, tally })
+        Ok(LoadResult { sent, tally })
     }
 }
 

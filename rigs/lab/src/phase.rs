@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 use serde_json::{Value, json};
 
 use crate::premise::premise;
-use crate::session::Outcome;
+use crate::session::LabOutcome;
 
 /// What a lab has seen in a phase, and what was wrong with it.
 #[derive(Default)]
@@ -58,8 +58,8 @@ impl<T> DerefMut for Phase<T> {
 }
 
 /// Returns the outcome of a lab, which is the first of two texts if all phases are ok.
-pub fn outcome(phases: Vec<Value>, [good, bad]: [&str; 2]) -> Outcome {
+pub fn outcome(phases: Vec<Value>, [good, bad]: [&str; 2]) -> LabOutcome {
     let ok = phases.iter().all(|phase| phase["ok"] == true);
     let text = if ok { good } else { bad }.to_string();
-    Outcome { ok, text, json: json!({ "ok": ok, "phases": phases }) }
+    LabOutcome { ok, text, json: json!({ "ok": ok, "phases": phases }) }
 }

@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::daemon::Snapshot;
-use super::dnsperf::{Outcome, SOCKETS};
+use super::dnsperf::{LoadResult, SOCKETS};
 use super::share::Share;
 use super::witness::Witness;
 
 /// A load and its results.
-pub struct Arm {
+pub struct LoadReport {
     /// Queries sent.
     pub sent: u64,
     /// Queries answered with NOERROR.
@@ -23,11 +23,11 @@ pub struct Arm {
     pub flows: u64,
 }
 
-impl Arm {
+impl LoadReport {
     /// Takes dnsperf's results, for queries from `addresses` client addresses.
-    pub fn new(outcome: &Outcome, addresses: u32) -> Arm {
+    pub fn new(outcome: &LoadResult, addresses: u32) -> LoadReport {
         let tally = &outcome.tally;
-        Arm {
+        LoadReport {
             sent: outcome.sent,
             answered: tally.answered,
             refused: tally.refused,
@@ -39,11 +39,11 @@ impl Arm {
 }
 
 /// All results.
-pub struct Report {
+pub struct LabReport {
     /// The load through weir.
-    pub weir: Arm,
+    pub weir: LoadReport,
     /// The same load without weir, to a single back end.
-    pub direct: Arm,
+    pub direct: LoadReport,
     /// weir's counters after the load.
     pub snapshot: Snapshot,
     /// The kernel's counters for the same period.
@@ -54,10 +54,10 @@ pub struct Report {
     pub reloads: (u32, u32),
 }
 
-impl Report {
+impl LabReport {
     /// Returns the report as JSON. This format is stable. `reasons` say why the lab failed.
     pub fn json(&self, reasons: &[String]) -> Value {
-        let arm = |arm: &Arm| json!({"p50": arm.p50_us, "p99": arm.p99_us});
+        let arm = |arm: &LoadReport| json!({"p50": arm.p50_us, "p99": arm.p99_us});
         let back_ends = self.snapshot.back_ends.iter();
         let back_ends =
             back_ends.map(|at| json!({"name": at.name, "packets": at.packets, "bytes": at.bytes}));
@@ -99,7 +99,7 @@ impl Report {
     }
 
     fn arms(&self) -> String {
-        let row = |name: &str, of: fn(&Arm) -> u64| {
+        let row = |name: &str, of: fn(&LoadReport) -> u64| {
             format!("  {name:<18}{:>12}{:>12}\n", grouped(of(&self.weir)), grouped(of(&self.direct)))
         };
         format!("\n  {:<18}{:>12}{:>12}\n", "", "weir", "direct")

@@ -11,9 +11,9 @@ use weir_bed::Run;
 
 /// Options common to all labs.
 #[derive(clap::Args)]
-// clap names a group after its type, and labs flatten this type into their own `Options`.
+// clap names a group after its type, and labs flatten this type into their own `SessionOptions`.
 #[group(skip)]
-pub struct Options {
+pub struct SessionOptions {
     /// For a slow machine, such as an emulated one: multiply time limits and client pauses by this number.
     /// Limits on loss and reordering do not change.
     #[arg(long, value_name = "FACTOR", default_value_t = 1)]
@@ -27,7 +27,7 @@ pub struct Options {
     pub keep: bool,
 }
 
-impl Options {
+impl SessionOptions {
     /// Starts a run.
     pub fn begin(&self) -> Result<Run> {
         Ok(Run::begin(self.keep)?.slowed_down_by(self.slowdown))
@@ -35,7 +35,7 @@ impl Options {
 }
 
 /// The outcome of a lab.
-pub struct Outcome {
+pub struct LabOutcome {
     /// Whether the lab succeeded.
     pub ok: bool,
     /// The final lines of text.
@@ -57,10 +57,10 @@ pub fn check_means(lab: &str, missing: &[&str], setup: &str) -> Result<()> {
 
 /// Runs a lab and prints its outcome, as JSON if wanted.
 pub fn run(
-    options: &Options,
-    lab: impl FnOnce(&Interrupt, &mut Screen) -> Result<Outcome>,
+    options: &SessionOptions,
+    lab: impl FnOnce(&Interrupt, &mut Screen) -> Result<LabOutcome>,
 ) -> Result<ExitCode> {
-    let Options { slowdown, json, keep } = *options;
+    let SessionOptions { slowdown, json, keep } = *options;
     let interrupt = Interrupt::on_signals()?.slowed_down_by(slowdown);
     let mut screen = Screen::new(json);
     let outcome = match lab(&interrupt, &mut screen) {

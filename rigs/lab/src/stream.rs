@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// One end of a stream, in its own process.
 #[derive(clap::Subcommand)]
-pub enum End {
+pub enum StreamEnd {
     /// Sends until standard input is closed.
     Send {
         /// The address to send to.
@@ -63,10 +63,10 @@ pub enum End {
 }
 
 /// Runs one end.
-pub fn run_end(end: &End) -> Result<()> {
+pub fn run_end(end: &StreamEnd) -> Result<()> {
     match end {
-        End::Send { address, rate, log } => send(*address, *rate, log),
-        End::Receive { address, log } => receive(*address, log),
+        StreamEnd::Send { address, rate, log } => send(*address, *rate, log),
+        StreamEnd::Receive { address, log } => receive(*address, log),
     }
 }
 
@@ -140,7 +140,7 @@ fn end_of_input() -> Arc<AtomicBool> {
 }
 
 /// A running stream.
-pub struct Stream {
+pub struct RunningStream {
     sender: Process,
     receiver: Process,
 }
@@ -154,14 +154,14 @@ struct Process {
     log: PathBuf,
 }
 
-impl Stream {
+impl RunningStream {
     /// Starts a stream with `rate` packets per second from one host to the address of another.
     pub fn start(
         run: &mut Run,
         (from, to): (&Namespace, (&Namespace, &str)),
         rate: u32,
         interrupt: &Interrupt,
-    ) -> Result<Stream> {
+    ) -> Result<RunningStream> {
         let (to, address) = to;
         let address = format!("{address}:{PORT}");
         let program = weir::program()?;
@@ -172,7 +172,7 @@ impl Stream {
         let mut command = from.command(&program);
         command.args(["lab", "stream", "send", &address, &rate.to_string()]);
         let sender = Process::start(run, "sender", &mut command)?;
-        Ok(Stream { sender, receiver })
+        Ok(RunningStream { sender, receiver })
     }
 
     /// Returns the numbers of packets sent and received so far.

@@ -1,13 +1,13 @@
 //! The verdict on a lab: whether it succeeded, and if not, the reasons as sentences.
 
 use super::premise::premise;
-use super::report::{Arm, Report};
+use super::report::{LabReport, LoadReport};
 
 /// With this many flows, 5 sigma of a back end's share are a tenth of all queries.
 const FLOWS_MIN: u64 = 500;
 
 /// Returns everything that is wrong with the run; nothing if all is well.
-pub fn reasons(report: &Report) -> Vec<String> {
+pub fn reasons(report: &LabReport) -> Vec<String> {
     let mut reasons = Vec::new();
     of_arm("through weir", &report.weir, &mut reasons);
     of_arm("direct", &report.direct, &mut reasons);
@@ -21,7 +21,7 @@ pub fn reasons(report: &Report) -> Vec<String> {
     reasons
 }
 
-fn of_arm(name: &str, arm: &Arm, reasons: &mut Vec<String>) {
+fn of_arm(name: &str, arm: &LoadReport, reasons: &mut Vec<String>) {
     let mut needs = |holds, otherwise: &str| {
         reasons
             .extend(premise(holds, || format!("{name}: {otherwise}")).err().map(|unmet| unmet.to_string()));
@@ -42,7 +42,7 @@ fn of_arm(name: &str, arm: &Arm, reasons: &mut Vec<String>) {
 }
 
 /// Checks that received + originated + copied = transmitted + to_kernel + to_app + dropped + held.
-fn of_ledger(report: &Report, reasons: &mut Vec<String>) {
+fn of_ledger(report: &LabReport, reasons: &mut Vec<String>) {
     let frames = |names: &[&str]| names.iter().map(|name| report.snapshot.frames(name)).sum::<u64>();
     let came = frames(&["received", "originated", "copied"]);
     let went = frames(&["transmitted", "to_kernel", "to_app", "held"]) + report.snapshot.dropped();
@@ -61,7 +61,7 @@ fn of_ledger(report: &Report, reasons: &mut Vec<String>) {
     }
 }
 
-fn of_witness(report: &Report, reasons: &mut Vec<String>) {
+fn of_witness(report: &LabReport, reasons: &mut Vec<String>) {
     let (received, transmitted) = (report.snapshot.frames("received"), report.snapshot.frames("transmitted"));
     let witness = &report.witness;
     if received != witness.xdp.taken {
@@ -87,7 +87,7 @@ fn of_witness(report: &Report, reasons: &mut Vec<String>) {
     }
 }
 
-fn of_shares(report: &Report, reasons: &mut Vec<String>) {
+fn of_shares(report: &LabReport, reasons: &mut Vec<String>) {
     for (share, back_end) in report.shares.iter().zip(&report.snapshot.back_ends) {
         if !share.contains(back_end.packets) {
             reasons.push(format!(
@@ -104,7 +104,11 @@ mod tests {
 
     fn reasons_of(sent: u64, answered: u64, flows: u64) -> Vec<String> {
         let mut reasons = Vec::new();
-        of_arm("direct", &Arm { sent, answered, refused: 0, p50_us: 1, p99_us: 1, flows }, &mut reasons);
+        of_arm(
+            "direct",
+            &LoadReport { sent, answered, refused: 0, p50_us: 1, p99_us: 1, flows },
+            &mut reasons,
+        );
         reasons
     }
 

@@ -417,7 +417,7 @@ impl Run {
     fn take_answer(&mut self, answer: &Packet) {
         let (path, delay_ns) = (answer.next as usize, answer.stamp as i64);
         let received =
-            weir_path::paths::Answer { delay_ns, marked: answer.marked, arrived: answer.echo as u32 };
+            weir_path::paths::ProbeReply { delay_ns, marked: answer.marked, arrived: answer.echo as u32 };
         self.nodes.at(answer.of).paths.probe_answered(self.now, path, answer.number, received);
     }
 

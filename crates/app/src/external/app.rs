@@ -49,7 +49,7 @@ impl External {
         let port = self.ports.get(input.index()).map_or("", String::as_str);
         let bytes = Datagram { kind: DatagramKind::Punted, port, frame }.bytes();
         self.state.delivered += self.state.clients.len() as u64;
-        let tell = |client: &ClientId| Action::Tell { client: *client, bytes: bytes.clone() };
+        let tell = |client: &ClientId| Action::SendToClient { client: *client, bytes: bytes.clone() };
         actions.extend(self.state.clients.iter().map(tell));
     }
 
@@ -92,7 +92,7 @@ impl External {
 }
 
 fn refuse(client: ClientId, why: &str) -> Action {
-    Action::Tell {
+    Action::SendToClient {
         client,
         bytes: Datagram { kind: DatagramKind::Refused, port: "", frame: why.as_bytes() }.bytes(),
     }

@@ -48,7 +48,7 @@ fn every_client_gets_every_frame_and_without_one_it_is_unheard() {
     assert_eq!(heard(&mut app, 7, ClientEvent::Connected), []);
     assert_eq!(heard(&mut app, 9, ClientEvent::Connected), []);
     let bytes = [&[1, 1, 2, 0, 0, 0, 0, 60][..], b"p1", FRAME].concat();
-    let tell = |client| Action::Tell { client: ClientId(client), bytes: bytes.clone() };
+    let tell = |client| Action::SendToClient { client: ClientId(client), bytes: bytes.clone() };
     assert_eq!(frame(&mut app), [tell(7), tell(9)]);
     heard(&mut app, 7, ClientEvent::Lost);
     heard(&mut app, 7, ClientEvent::Disconnected);
@@ -103,7 +103,7 @@ fn a_bad_datagram_is_answered_and_counted() {
         let mut app = app();
         let why = problem.to_string();
         let bytes_told = [&[VERSION, 4, 0, 0, 0, 0, 0, why.len() as u8][..], why.as_bytes()].concat();
-        let tell = Action::Tell { client: ClientId(3), bytes: bytes_told };
+        let tell = Action::SendToClient { client: ClientId(3), bytes: bytes_told };
         assert_eq!(heard(&mut app, 3, ClientEvent::Datagram(&bytes)), [tell], "{why}");
         assert_eq!(counts(&app), [0, 0, 0, 1]);
     }
@@ -116,7 +116,10 @@ fn one_client_too_many_is_sent_away() {
         assert_eq!(heard(&mut app, client, ClientEvent::Connected), []);
     }
     let actions = heard(&mut app, 99, ClientEvent::Connected);
-    assert!(matches!(actions[..], [Action::Tell { client: ClientId(99), .. }, Action::Leave(ClientId(99))]));
+    assert!(matches!(
+        actions[..],
+        [Action::SendToClient { client: ClientId(99), .. }, Action::Leave(ClientId(99))]
+    ));
     heard(&mut app, 99, ClientEvent::Lost);
     heard(&mut app, 99, ClientEvent::Disconnected);
     assert_eq!((frame(&mut app).len(), counts(&app)), (CLIENTS_MAX, [CLIENTS_MAX as u64, 0, 0, 0]));

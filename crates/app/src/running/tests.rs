@@ -31,7 +31,7 @@ fn a_successor_of_the_same_name_goes_on() {
     assert_eq!(apps.step(0, 0, came), []);
     let punt = |apps: &mut RunningApps| {
         let actions = apps.step(0, 0, Event::Frame { app: "slow", input: PortId(0), bytes: FRAME });
-        let [Action::Tell { bytes, .. }] = &actions[..] else { panic!("{actions:?}") };
+        let [Action::SendToClient { bytes, .. }] = &actions[..] else { panic!("{actions:?}") };
         String::from_utf8_lossy(&bytes[8..10]).into_owned()
     };
     assert_eq!(punt(&mut apps), "p0");

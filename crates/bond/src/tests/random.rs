@@ -17,14 +17,14 @@ enum Act {
     Receive(u16, u16),
     Gratuitous(u16, u16),
     Pdu(u16, Vec<u8>),
-    Reload(Reload),
+    Reload(RandomReload),
     /// A flow that is heavy for one interval and one look.
     Heavy(u16),
     Run(u64),
 }
 
 #[derive(Clone, Debug)]
-struct Reload {
+struct RandomReload {
     mode: Mode,
     /// Bit mask of the ports that are members.
     members: u8,
@@ -40,7 +40,7 @@ struct Reload {
     elephants: u32,
 }
 
-impl Reload {
+impl RandomReload {
     fn bond(&self) -> Bond {
         let mut ports: Vec<u16> = (1..=LINKS).filter(|port| self.members >> (port - 1) & 1 == 1).collect();
         if self.reversed {
@@ -63,7 +63,7 @@ impl Reload {
     }
 }
 
-fn reload() -> impl Strategy<Value = Reload> {
+fn reload() -> impl Strategy<Value = RandomReload> {
     let mode = prop::sample::select(Mode::WORDS.map(|(_, mode)| mode).to_vec());
     let flags = prop::array::uniform5(any::<bool>());
     let weights = prop::option::of(prop::array::uniform4(1_u32..20));
@@ -73,19 +73,21 @@ fn reload() -> impl Strategy<Value = Reload> {
         4_u32..7,
         0_u32..3,
     );
-    (mode, 1_u8..16, flags, weights, numbers).prop_map(|(mode, members, flags, weights, numbers)| Reload {
-        mode,
-        members,
-        reversed: flags[0],
-        lacp: flags[1],
-        fallback: flags[2],
-        weights,
-        primary: flags[3],
-        delays_ms: numbers.0,
-        buckets: numbers.1,
-        rebalances: flags[4],
-        learnt_max: numbers.2,
-        elephants: numbers.3,
+    (mode, 1_u8..16, flags, weights, numbers).prop_map(|(mode, members, flags, weights, numbers)| {
+        RandomReload {
+            mode,
+            members,
+            reversed: flags[0],
+            lacp: flags[1],
+            fallback: flags[2],
+            weights,
+            primary: flags[3],
+            delays_ms: numbers.0,
+            buckets: numbers.1,
+            rebalances: flags[4],
+            learnt_max: numbers.2,
+            elephants: numbers.3,
+        }
     })
 }
 
@@ -122,8 +124,8 @@ fn act() -> impl Strategy<Value = Act> {
 }
 
 /// A configuration in which flows are pinned.
-fn pinning() -> impl Strategy<Value = Reload> {
-    reload().prop_map(|reload| Reload {
+fn pinning() -> impl Strategy<Value = RandomReload> {
+    reload().prop_map(|reload| RandomReload {
         mode: if reload.lacp { Mode::BalanceTcp } else { Mode::Static },
         rebalances: true,
         elephants: reload.elephants.max(1),
@@ -202,7 +204,7 @@ proptest! {
     }
 }
 
-fn all_go_well(first: &Reload, acts: Vec<Act>) {
+fn all_go_well(first: &RandomReload, acts: Vec<Act>) {
     let mut rig = BondRig::new(first.bond());
     rig.add_partner();
     for act in acts {

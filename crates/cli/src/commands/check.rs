@@ -11,7 +11,7 @@ use weir_daemon::private;
 
 /// Arguments of `weir check`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct CheckArguments {
     /// The configuration file.
     file: PathBuf,
     /// Print a JSON object: `ok, errors, warnings, diagnostics[]`.
@@ -23,8 +23,8 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Fails if the file cannot be read, or if standard output cannot be written to.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let mut loaded = import::load(&arguments.file, &import::Options::default())?;
+pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
+    let mut loaded = import::load(&arguments.file, &import::ImportOptions::default())?;
     if let Some(plan) = &loaded.plan {
         absent_interfaces(plan, &mut loaded.report);
         unreachable_ways(plan, &arguments.file, &mut loaded.report);

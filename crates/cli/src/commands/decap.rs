@@ -28,7 +28,7 @@ const VNI_MAX: i64 = 0xff_ffff;
 
 /// Arguments of `weir decap`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct DecapArguments {
     /// The interface on which tunnelled frames arrive.
     interface: String,
     /// A prefix of trusted outer sources: those of load balancers. May be repeated.
@@ -39,7 +39,7 @@ pub struct Arguments {
     to: Vec<IpAddr>,
     /// The tunnels to decapsulate, besides VXLAN.
     #[arg(long, value_delimiter = ',', default_value = "ipip,gue,gre", value_name = "LIST")]
-    tunnels: Vec<Kind>,
+    tunnels: Vec<TunnelKind>,
     /// Also decapsulate VXLAN with this VNI.
     #[arg(long, value_parser = clap::value_parser!(u32).range(0..=VNI_MAX))]
     vni: Option<u32>,
@@ -60,7 +60,7 @@ pub struct Arguments {
 
 /// A kind of tunnel without an identifier.
 #[derive(Clone, Copy, clap::ValueEnum)]
-enum Kind {
+enum TunnelKind {
     Ipip,
     Gue,
     Gre,
@@ -70,7 +70,7 @@ enum Kind {
 ///
 /// # Errors
 /// Fails if the kernel refuses the program or the interface, or if the interface disappears.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &DecapArguments) -> Result<ExitCode> {
     let settings = match settings(arguments) {
         Ok(settings) => settings,
         Err(error) => {
@@ -109,12 +109,12 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn say(arguments: &Arguments, text: impl Fn() -> String, json: impl Fn() -> Value) -> Result<()> {
+fn say(arguments: &DecapArguments, text: impl Fn() -> String, json: impl Fn() -> Value) -> Result<()> {
     if arguments.json { output::line(json()) } else { output::line(text()) }
 }
 
-fn settings(arguments: &Arguments) -> Result<DecapSettings, BadInput> {
-    let Arguments { from, to, .. } = arguments;
+fn settings(arguments: &DecapArguments) -> Result<DecapSettings, BadInput> {
+    let DecapArguments { from, to, .. } = arguments;
     if from.len() > ADDRESSES_MAX || to.len() > ADDRESSES_MAX {
         return Err(BadInput(format!("at most {ADDRESSES_MAX} prefixes and as many addresses are possible")));
     }
@@ -125,10 +125,10 @@ fn settings(arguments: &Arguments) -> Result<DecapSettings, BadInput> {
     if let Some(bad) = to.iter().find(|address| address.is_unspecified() || address.is_multicast()) {
         return Err(BadInput(format!("--to {bad} is not a host address")));
     }
-    let tunnel = |kind: &Kind| match kind {
-        Kind::Ipip => Tunnel::Ipip,
-        Kind::Gue => Tunnel::Gue,
-        Kind::Gre => Tunnel::Gre,
+    let tunnel = |kind: &TunnelKind| match kind {
+        TunnelKind::Ipip => Tunnel::Ipip,
+        TunnelKind::Gue => Tunnel::Gue,
+        TunnelKind::Gre => Tunnel::Gre,
     };
     let tunnels = arguments.tunnels.iter().map(tunnel).chain(arguments.vni.map(Tunnel::Vxlan)).collect();
     let senders = from.iter().map(|text| prefix(text)).collect::<Result<_, _>>()?;

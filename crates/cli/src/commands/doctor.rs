@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 /// Arguments of `weir doctor`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct DoctorArguments {
     /// The configuration file; without one, only the host is examined.
     file: Option<PathBuf>,
     /// Path of the daemon's control socket; overrides the configuration.
@@ -25,10 +25,10 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Fails if the file cannot be read, or if standard output cannot be written to.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let mut plan = None;
     if let Some(file) = &arguments.file {
-        let loaded = import::load(file, &import::Options::default())?;
+        let loaded = import::load(file, &import::ImportOptions::default())?;
         if loaded.plan.is_none() {
             output::complain(&loaded.report);
             return Ok(bad_input());

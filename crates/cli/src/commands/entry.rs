@@ -19,7 +19,7 @@ const NEWS: Duration = Duration::from_millis(500);
 
 /// Arguments of `weir entry`.
 #[derive(Subcommand)]
-pub enum Entry {
+pub enum EntryCommand {
     /// Add an entry.
     Add(One),
     /// Replace an entry, except for what it matches.
@@ -28,7 +28,7 @@ pub enum Entry {
     Remove(One),
     /// Make all changes in a file, or none: lines of `add PIPE ENTRY`, `update PIPE ENTRY` or
     /// `remove PIPE ENTRY`; empty lines and lines that begin with `#` are ignored.
-    Load(Load),
+    Load(LoadArguments),
     /// Print a pipe's entries that were added at run time, as lines that `weir entry load` reads.
     List(List),
 }
@@ -46,7 +46,7 @@ pub struct One {
 
 /// A file of changes.
 #[derive(clap::Args)]
-pub struct Load {
+pub struct LoadArguments {
     /// The file; `-` is standard input.
     file: PathBuf,
     #[command(flatten)]
@@ -66,13 +66,13 @@ pub struct List {
 }
 
 /// Runs `weir entry`.
-pub fn run(arguments: &Entry) -> Result<ExitCode> {
+pub fn run(arguments: &EntryCommand) -> Result<ExitCode> {
     match arguments {
-        Entry::Add(one) => one.ask("add"),
-        Entry::Update(one) => one.ask("update"),
-        Entry::Remove(one) => one.ask("remove"),
-        Entry::Load(load) => load.run(),
-        Entry::List(list) => list.run(),
+        EntryCommand::Add(one) => one.ask("add"),
+        EntryCommand::Update(one) => one.ask("update"),
+        EntryCommand::Remove(one) => one.ask("remove"),
+        EntryCommand::Load(load) => load.run(),
+        EntryCommand::List(list) => list.run(),
     }
 }
 
@@ -84,7 +84,7 @@ impl One {
     }
 }
 
-impl Load {
+impl LoadArguments {
     fn run(&self) -> Result<ExitCode> {
         let text = read(&self.file)?;
         let (start, mut reported) = (Instant::now(), Instant::now());

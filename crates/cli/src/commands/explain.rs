@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use weir_control::Request;
-use weir_daemon::explain::{Explanation, Names};
+use weir_daemon::explain::{Explanation, RenderNames};
 use weir_packet::write_hex;
 use weir_port::pcap::{RECORD_ALL, Record};
 use weir_program::PortId;
 
 /// Arguments of `weir explain`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct ExplainArguments {
     /// The configuration file; not used with `--live`.
     #[arg(required_unless_present = "live", conflicts_with = "live")]
     file: Option<PathBuf>,
@@ -44,7 +44,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Fails if the input is invalid, or if there is no daemon.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
     let record = record(arguments)?;
     let frame = &record.bytes;
     if arguments.live {
@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let file = arguments.file.as_ref().context("which configuration?")?;
-    let loaded = import::load(file, &import::Options::default())?;
+    let loaded = import::load(file, &import::ImportOptions::default())?;
     let Some(plan) = &loaded.plan else {
         output::complain(&loaded.report);
         return Ok(bad_input());
@@ -71,7 +71,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         None => PortId(0),
     };
     let explanation = Explanation::offline(plan, input, frame)?;
-    let names = Names { program: &plan.program, report: Some(&loaded.report) };
+    let names = RenderNames { program: &plan.program, report: Some(&loaded.report) };
     let mut json = explanation.json(&names, input, frame);
     json["recorded_of"] = recorded_of(&record);
     print(arguments, &record, &json, &explanation.text(&names, input, frame))?;
@@ -83,7 +83,7 @@ fn recorded_of(record: &Record) -> Value {
     json!(record.is_truncated().then_some(record.length))
 }
 
-fn print(arguments: &Arguments, record: &Record, json: &Value, text: &str) -> Result<()> {
+fn print(arguments: &ExplainArguments, record: &Record, json: &Value, text: &str) -> Result<()> {
     if arguments.connection.is_json() {
         return output::line(json);
     }
@@ -96,7 +96,7 @@ fn print(arguments: &Arguments, record: &Record, json: &Value, text: &str) -> Re
     output::print(text)
 }
 
-fn record(arguments: &Arguments) -> Result<Record> {
+fn record(arguments: &ExplainArguments) -> Result<Record> {
     match (&arguments.packet, &arguments.pcap) {
         (Some(recipe), _) => {
             let bytes = packet(recipe)?;

@@ -14,14 +14,14 @@ use weir_app::kind::Kind;
 const FILE: &str = "FILE";
 
 /// The system to import from, its file, and what the file does not contain.
-pub struct Source {
+pub struct ImportSource {
     kind: &'static Kind,
     system: &'static Foreign,
     file: PathBuf,
     settings: SettingValues,
 }
 
-impl Subcommand for Source {
+impl Subcommand for ImportSource {
     fn augment_subcommands(command: Command) -> Command {
         let file = |help: &'static str| {
             Arg::new(FILE).help(help).required(true).value_parser(value_parser!(PathBuf))
@@ -34,7 +34,7 @@ impl Subcommand for Source {
     }
 
     fn augment_subcommands_for_update(command: Command) -> Command {
-        Source::augment_subcommands(command)
+        ImportSource::augment_subcommands(command)
     }
 
     fn has_subcommand(name: &str) -> bool {
@@ -42,18 +42,18 @@ impl Subcommand for Source {
     }
 }
 
-impl FromArgMatches for Source {
-    fn from_arg_matches(matches: &ArgMatches) -> Result<Source, clap::Error> {
+impl FromArgMatches for ImportSource {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<ImportSource, clap::Error> {
         let given = matches.subcommand().and_then(|(name, matches)| {
             let (kind, system) = foreign().find(|(_, one)| one.name == name)?;
             let file = matches.get_one::<PathBuf>(FILE)?.clone();
-            Some(Source { kind, system, file, settings: settings(system.settings.iter(), matches) })
+            Some(ImportSource { kind, system, file, settings: settings(system.settings.iter(), matches) })
         });
         given.ok_or_else(|| clap::Error::new(clap::error::ErrorKind::MissingSubcommand))
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
-        *self = Source::from_arg_matches(matches)?;
+        *self = ImportSource::from_arg_matches(matches)?;
         Ok(())
     }
 }
@@ -63,7 +63,7 @@ impl FromArgMatches for Source {
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub fn run(Source { kind, system, file, settings }: &Source) -> Result<ExitCode> {
+pub fn run(ImportSource { kind, system, file, settings }: &ImportSource) -> Result<ExitCode> {
     let converted = import::text(file)?.and_then(|text| {
         let (yaml, warnings) = (system.convert)(file, &text, settings)?;
         let all = Checked { yaml, refused: Vec::new() };

@@ -13,7 +13,7 @@ use weir_packet::write_hex;
 
 /// Arguments of `weir inject`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct InjectArguments {
     /// The port to send through; with `--through`, the port on which the frames appear to arrive.
     port: String,
     /// A recording, all of whose frames are sent.
@@ -36,7 +36,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Fails if the input is invalid, if there is no daemon, or if a frame was not sent.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &InjectArguments) -> Result<ExitCode> {
     let port = Some(arguments.port.clone());
     let (input, output) = if arguments.through { (port, None) } else { (None, port) };
     let mut many = 0;
@@ -56,9 +56,9 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-type Frames = Box<dyn Iterator<Item = Result<Vec<u8>>>>;
+type FrameIterator = Box<dyn Iterator<Item = Result<Vec<u8>>>>;
 
-fn frames(arguments: &Arguments) -> Result<Frames> {
+fn frames(arguments: &InjectArguments) -> Result<FrameIterator> {
     if let Some(recipe) = &arguments.packet {
         return Ok(Box::new(std::iter::once(Ok(packet(recipe)?))));
     }

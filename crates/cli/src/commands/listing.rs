@@ -1,6 +1,6 @@
 //! Lists that the daemon returns a page at a time: they are printed as they arrive.
 
-use super::show::{Connection, Table, section};
+use super::show::{Connection, PagedTable, section};
 use crate::output;
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -40,7 +40,7 @@ pub fn print(connection: &Connection, what: &str, request: Show) -> Result<ExitC
     if connection.is_json() {
         return print_json(connection, what, &request);
     }
-    let mut table = Table::default();
+    let mut table = PagedTable::default();
     let (mut is_first, mut is_empty) = (true, true);
     follow(connection, (what, &request), |page| {
         for (name, value) in page.as_object().into_iter().flatten().filter(|(name, _)| *name != what) {

@@ -2,7 +2,7 @@
 
 use super::BadInput;
 use crate::files::{self, Use};
-use crate::measure::{self, FileReport, Outcome};
+use crate::measure::{self, FileReport, MeasureOutcome};
 use crate::output;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ const PAGE_ROWS: usize = 500;
 /// Arguments of `weir measure`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Arguments {
+pub struct MeasureArguments {
     #[command(subcommand)]
     merge: Option<Merge>,
     /// Recordings (pcap or pcapng, optionally compressed with gzip or zstd), measured in sequence; `-` is
@@ -153,7 +153,7 @@ fn seed(text: &str) -> Result<SeedWords, String> {
     Ok(SeedWords([(number >> 64) as u64, number as u64]))
 }
 
-impl Arguments {
+impl MeasureArguments {
     fn settings(&self) -> Settings {
         Settings {
             flow: self.flow,
@@ -174,7 +174,7 @@ impl Arguments {
 /// # Errors
 /// Fails if nothing could be read, or a result could not be written. Errors in the rest of a file are printed
 /// after the result, and reflected in the exit code.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &MeasureArguments) -> Result<ExitCode> {
     if let Some(Merge::Merge(merge)) = &arguments.merge {
         return run_merge(merge);
     }
@@ -190,17 +190,17 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
         flag::register(signal, stop.clone()).context("signals")?;
     }
     let seed = Seed::new(arguments.seed.map_or(SEED, |seed| seed.0));
-    let mut flows = arguments.parquet.as_deref().map(Flows::create).transpose()?;
+    let mut flows = arguments.parquet.as_deref().map(WrittenFlows::create).transpose()?;
     let mut give = flows.as_mut().map(|flows| |given| flows.give(given));
     let give = give.as_mut().map(|give| -> &mut dyn FnMut(Given) { give });
     let settings = arguments.settings();
     let outcome = measure::files(&arguments.files, &settings, seed, arguments.interval, &stop, give)
         .map_err(|error| BadInput(format!("{error:#}")))?;
-    let Outcome { measured, summary, files, is_interrupted } = outcome;
+    let MeasureOutcome { measured, summary, files, is_interrupted } = outcome;
     let names: Vec<String> = files.iter().map(|file| file.file.clone()).collect();
     let beside = json!({ "files": files, "interrupted": is_interrupted });
     print_results(&arguments.results, measured, summary, &names.join(", "), beside)?;
-    flows.map(Flows::finish).transpose()?;
+    flows.map(WrittenFlows::finish).transpose()?;
     let wrong: Vec<&FileReport> = files.iter().filter(|file| file.error.is_some()).collect();
     for file in &wrong {
         output::complain(format_args!("weir: {}\n", measure::said(file)));
@@ -209,19 +209,19 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// The file of flows, until writing to it fails.
-struct Flows {
+struct WrittenFlows {
     path: PathBuf,
     file: Result<FlowFile>,
 }
 
-impl Flows {
-    fn create(path: &Path) -> Result<Flows> {
+impl WrittenFlows {
+    fn create(path: &Path) -> Result<WrittenFlows> {
         if let Some(why) = NO_PARQUET {
             return Err(BadInput(why.to_string()).into());
         }
         let file = FlowFile::create(path, usize::MAX);
         let named = || format!("{} cannot be written", path.display());
-        Ok(Flows { path: path.to_path_buf(), file: Ok(file.with_context(named)?) })
+        Ok(WrittenFlows { path: path.to_path_buf(), file: Ok(file.with_context(named)?) })
     }
 
     fn give(&mut self, given: Given) {

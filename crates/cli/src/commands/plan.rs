@@ -15,7 +15,7 @@ use weir_program::{Affinity, EntryMatch, Fill, Group, PipeKind, Program, Target}
 
 /// Arguments of `weir plan`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct PlanArguments {
     /// The configuration that would be loaded.
     file: PathBuf,
     /// The configuration that is running.
@@ -54,7 +54,7 @@ fn share(text: &str) -> Result<f64, String> {
 ///
 /// # Errors
 /// Fails if a file cannot be read, or if standard output cannot be written to.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &PlanArguments) -> Result<ExitCode> {
     let mut plans = Vec::new();
     for file in [&arguments.from, &arguments.file] {
         let Some(plan) = load(file)? else { return Ok(bad_input()) };
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 fn load(file: &Path) -> Result<Option<Plan>> {
-    let loaded = import::load(file, &import::Options::default())?;
+    let loaded = import::load(file, &import::ImportOptions::default())?;
     output::complain(&loaded.report);
     Ok(loaded.plan)
 }

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 /// Arguments of `weir ports`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct PortsArguments {
     /// Print a JSON object.
     #[arg(long)]
     json: bool,
@@ -17,7 +17,7 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Fails if the kernel cannot be queried, or if standard output cannot be written to.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &PortsArguments) -> Result<ExitCode> {
     let all = weir_port::xdp::interfaces().context("cannot list the kernel's interfaces")?;
     if arguments.json {
         let one = |report: &weir_port::xdp::InterfaceReport| {

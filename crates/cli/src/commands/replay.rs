@@ -16,7 +16,7 @@ const NS_PER_S: u64 = 1_000_000_000;
 
 /// Arguments of `weir replay`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct ReplayArguments {
     /// The configuration file.
     file: PathBuf,
     /// What ports receive: `IN.pcap` for the first port, `PORT=IN.pcap` for any.
@@ -39,8 +39,8 @@ pub struct Arguments {
 ///
 /// # Errors
 /// Fails if a file cannot be read or written, or if the ledger does not balance.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let loaded = import::load(&arguments.file, &import::Options::default())?;
+pub fn run(arguments: &ReplayArguments) -> Result<ExitCode> {
+    let loaded = import::load(&arguments.file, &import::ImportOptions::default())?;
     let Some(plan) = &loaded.plan else {
         output::complain(&loaded.report);
         return Ok(bad_input());
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Returns which files are for which ports and apps.
-fn recordings(plan: &Plan, arguments: &Arguments) -> Result<Recordings> {
+fn recordings(plan: &Plan, arguments: &ReplayArguments) -> Result<Recordings> {
     let last = plan.ports.len().saturating_sub(1);
     Ok(Recordings {
         input: assign(plan, &arguments.input, "", 0)?,

@@ -24,7 +24,7 @@ use weir_program::{Fill, Forward, Group, NewFlows, Program, Target};
 
 /// Arguments of `weir ring`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct RingArguments {
     /// How slots are filled: by weir's own method, or by another system's; in a configuration, the group
     /// determines it.
     #[arg(long, value_name = "NAME", value_parser = scheduler)]
@@ -84,7 +84,7 @@ const BACK_END: &[Key] = weir_config::keys! {
 ///
 /// # Errors
 /// Fails if the file cannot be read, or if standard output cannot be written to.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &RingArguments) -> Result<ExitCode> {
     let file = arguments.file.display().to_string();
     let text = match import::text(&arguments.file)? {
         Ok(text) => text,
@@ -117,7 +117,7 @@ fn is_configuration(document: &Node) -> bool {
 }
 
 /// Returns the selected group of a configuration.
-fn chosen(program: &Program, arguments: &Arguments) -> Result<Group, String> {
+fn chosen(program: &Program, arguments: &RingArguments) -> Result<Group, String> {
     let names: Vec<&str> = program.groups.iter().map(|group| group.name.as_str()).collect();
     let known = if names.is_empty() { "it has none".to_string() } else { names.join(", ") };
     let Some(wanted) = &arguments.service else {
@@ -163,7 +163,7 @@ fn word(fill: Fill) -> &'static str {
 }
 
 /// Reads a list of back ends as a group.
-fn listed(document: &Node, arguments: &Arguments, report: &mut Report) -> Result<Group, String> {
+fn listed(document: &Node, arguments: &RingArguments, report: &mut Report) -> Result<Group, String> {
     let Some(scheduler) = &arguments.scheduler else {
         return Err("say which ring with --scheduler: maglev, katran, katran_v2 or glb".to_string());
     };

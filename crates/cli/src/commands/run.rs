@@ -15,7 +15,7 @@ use weir_daemon::log::Log;
 
 /// The log level.
 #[derive(Clone, Copy, ValueEnum)]
-enum Level {
+enum LogLevel {
     /// Failures.
     Error,
     /// Also what needs attention.
@@ -26,24 +26,24 @@ enum Level {
     Debug,
 }
 
-impl From<Level> for tracing::Level {
-    fn from(level: Level) -> tracing::Level {
+impl From<LogLevel> for tracing::Level {
+    fn from(level: LogLevel) -> tracing::Level {
         match level {
-            Level::Error => tracing::Level::ERROR,
-            Level::Warn => tracing::Level::WARN,
-            Level::Info => tracing::Level::INFO,
-            Level::Debug => tracing::Level::DEBUG,
+            LogLevel::Error => tracing::Level::ERROR,
+            LogLevel::Warn => tracing::Level::WARN,
+            LogLevel::Info => tracing::Level::INFO,
+            LogLevel::Debug => tracing::Level::DEBUG,
         }
     }
 }
 
 /// Arguments of `weir run`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct RunArguments {
     /// The configuration file, or XenoFlow's `backends.json`.
     file: PathBuf,
     #[command(flatten)]
-    import: import::Options,
+    import: import::ImportOptions,
     /// Path of the control socket; overrides the configuration.
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -53,15 +53,15 @@ pub struct Arguments {
     takeover: bool,
     /// Log level on standard error.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
-    log: Level,
+    log: LogLevel,
 }
 
 /// Runs the command.
 ///
 /// # Errors
 /// The error says why the daemon cannot run.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
-    let Arguments { file, import, socket: own, .. } = arguments;
+pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
+    let RunArguments { file, import, socket: own, .. } = arguments;
     let (file, import, own) = (file.clone(), import.clone(), own.clone());
     let at = file.clone();
     let accept = move |loaded: Loaded| {

@@ -152,19 +152,19 @@ pub fn section(name: &str, value: &Value) -> String {
 }
 
 fn table(rows: &[Value]) -> String {
-    let mut table = Table::default();
+    let mut table = PagedTable::default();
     if rows.is_empty() { "  none\n".to_string() } else { table.page(rows) }
 }
 
 /// A table whose rows may arrive a page at a time: it has the columns of the first page, which are as wide as
 /// the rows so far require.
 #[derive(Default)]
-pub struct Table {
+pub struct PagedTable {
     columns: Vec<String>,
     widths: Vec<usize>,
 }
 
-impl Table {
+impl PagedTable {
     /// Formats some rows, the first ones below the names of the columns.
     pub fn page(&mut self, rows: &[Value]) -> String {
         let is_first = self.columns.is_empty();

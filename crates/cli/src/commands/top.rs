@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Arguments of `weir top`.
 #[derive(clap::Args)]
-pub struct Arguments {
+pub struct TopArguments {
     /// Path of the daemon's control socket.
     #[arg(long)]
     socket: Option<PathBuf>,
@@ -19,6 +19,6 @@ pub struct Arguments {
 }
 
 /// Runs `weir top`.
-pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+pub fn run(arguments: &TopArguments) -> Result<ExitCode> {
     top::run(socket(arguments.socket.clone(), None), arguments.interval)
 }

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use weir_program::NatPool;
 
 /// An interface's address and prefix length; neighbours resolve addresses within the prefix directly.
-struct Link {
+struct InterfaceNetwork {
     name: String,
     address: IpAddr,
     length: u32,
@@ -30,21 +30,21 @@ pub fn findings(plan: &Plan) -> Vec<Finding> {
 }
 
 /// Parses the output of `ip -j address show`.
-fn links(interfaces: &[Value]) -> Vec<Link> {
+fn links(interfaces: &[Value]) -> Vec<InterfaceNetwork> {
     let of = |interface: &Value| {
         let name = interface["ifname"].as_str().unwrap_or_default().to_string();
         let all = interface["addr_info"].as_array().cloned().unwrap_or_default();
         let link = move |one: Value| {
             let address = one["local"].as_str()?.parse().ok()?;
             let length = one["prefixlen"].as_u64()?.try_into().ok()?;
-            Some(Link { name: name.clone(), address, length })
+            Some(InterfaceNetwork { name: name.clone(), address, length })
         };
         all.into_iter().filter_map(link).collect::<Vec<_>>()
     };
     interfaces.iter().flat_map(of).collect()
 }
 
-impl Link {
+impl InterfaceNetwork {
     /// Whether neighbours resolve an address on this link.
     fn has(&self, address: IpAddr) -> bool {
         let apart = |one: u128, other: u128, width: u32| {
@@ -59,7 +59,7 @@ impl Link {
 }
 
 /// `answered`: the addresses for which weir answers.
-fn finding(pool: &NatPool, answered: &HashSet<IpAddr>, links: &[Link]) -> Finding {
+fn finding(pool: &NatPool, answered: &HashSet<IpAddr>, links: &[InterfaceNetwork]) -> Finding {
     let own: HashSet<IpAddr> = links.iter().map(|link| link.address).collect();
     let question = if pool.is_ipv4() { "ARP" } else { "neighbour discovery" };
     let found = |level, says: String| Finding::new("pool", &pool.name, level, says);

@@ -38,7 +38,7 @@ pub struct FileReport {
 }
 
 /// The outcome of a measurement.
-pub struct Outcome {
+pub struct MeasureOutcome {
     /// The result.
     pub measured: Measured,
     /// What can be saved and merged.
@@ -61,7 +61,7 @@ pub fn files(
     interval_ns: Option<u64>,
     stop: &Arc<AtomicBool>,
     flows: Option<&mut dyn FnMut(Given)>,
-) -> Result<Outcome> {
+) -> Result<MeasureOutcome> {
     let mut recording = Recording::new(settings, seed, interval_ns);
     if let Some(give) = flows {
         recording = recording.giving(give);
@@ -85,7 +85,7 @@ pub fn files(
         return Err(anyhow!("{}", errors.join("; ")));
     }
     let (measured, summary) = recording.end();
-    Ok(Outcome { measured, summary, files: reports, is_interrupted: stop.load(Ordering::Relaxed) })
+    Ok(MeasureOutcome { measured, summary, files: reports, is_interrupted: stop.load(Ordering::Relaxed) })
 }
 
 /// Describes the error in a file, and what was kept.

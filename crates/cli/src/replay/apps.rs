@@ -22,7 +22,7 @@ const COMMANDS: usize = 4096;
 /// The apps of a replay.
 pub struct Acting {
     running: RunningApps,
-    rings: Vec<Ring>,
+    rings: Vec<AppFrames>,
     commands: SyncSender<Command>,
     /// The recordings' time at virtual time 0.
     base_ns: u64,
@@ -30,7 +30,7 @@ pub struct Acting {
 }
 
 /// Frames for one of the program's apps.
-struct Ring {
+struct AppFrames {
     app: AppId,
     name: String,
     receiver: CarrierReceiver,
@@ -55,7 +55,7 @@ impl Acting {
             let (sender, receiver) = carriers(room);
             let path = records.iter().find(|(app, _)| app == name).map(|(_, path)| path.clone());
             let record = path.map(record).transpose()?;
-            rings.push(Ring { app: AppId(at as u16), name: name.clone(), receiver, record });
+            rings.push(AppFrames { app: AppId(at as u16), name: name.clone(), receiver, record });
             punts.push(sender);
         }
         let acting = Acting { running, rings, commands, base_ns, said: Vec::new() };
@@ -158,7 +158,10 @@ impl Acting {
                 self.said.push((now_ns, format!("{}: {text}", self.running.app(at).name())))
             }
             // There is no operator and no client.
-            Action::Answer { .. } | Action::Configure { .. } | Action::Tell { .. } | Action::Leave(_) => {}
+            Action::Answer { .. }
+            | Action::Configure { .. }
+            | Action::SendToClient { .. }
+            | Action::Leave(_) => {}
             // No checks are run, so no flow belongs to one, either.
             Action::ReadFlows(_) => {}
             // No check has sockets.

@@ -42,7 +42,7 @@ pub enum Wish {
 }
 
 /// What a page shows of an answer.
-pub struct Sample {
+pub struct AnswerSample {
     /// When the daemon answered.
     pub taken: Instant,
     /// What the page shows.
@@ -70,9 +70,9 @@ pub struct View {
     /// The page shown.
     at: usize,
     /// What it shows of the latest answer.
-    pub now: Option<Sample>,
+    pub now: Option<AnswerSample>,
     /// What it showed of the previous answer.
-    pub before: Option<Sample>,
+    pub before: Option<AnswerSample>,
     /// The latest answer, of any page.
     latest: Option<(Instant, Shown)>,
     /// The rates of the first line.
@@ -181,7 +181,7 @@ impl View {
                 if answer.number == self.at {
                     let parts = (self.page().page.parts)(&said);
                     self.before = self.now.take();
-                    self.now = Some(Sample { taken: answer.taken, parts });
+                    self.now = Some(AnswerSample { taken: answer.taken, parts });
                 }
             }
             Err(error) => {

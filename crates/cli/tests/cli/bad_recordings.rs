@@ -2,7 +2,7 @@
 //! there is no room for results: the rest is kept.
 
 use super::folder::Folder;
-use super::{Said, record, weir};
+use super::{CommandOutput, record, weir};
 use std::path::Path;
 use std::process::Command;
 use weir_measure::{Seed, Settings, Summary};
@@ -28,7 +28,7 @@ fn frame() -> Vec<u8> {
         .build()
 }
 
-fn measured(folder: &Path, file: &str) -> Said {
+fn measured(folder: &Path, file: &str) -> CommandOutput {
     weir(folder, &["measure", file])
 }
 
@@ -108,7 +108,8 @@ fn a_full_disk_does_not_take_the_result_away() {
         let path = format!("full/{}", &option[2..]);
         let mut command = Command::new("unshare");
         command.args(["-m", "sh", "-c", script, "sh", env!("CARGO_BIN_EXE_weir"), "measure", "in.pcap"]);
-        let said = Said::of(command.args([option, &path]).current_dir(folder.path()).output().unwrap());
+        let said =
+            CommandOutput::of(command.args([option, &path]).current_dir(folder.path()).output().unwrap());
         assert!(
             said.out.contains("1 packets") && said.out.contains("udp 10.0.0.1:5"),
             "{option}: {}",

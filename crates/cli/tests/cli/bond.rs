@@ -3,7 +3,7 @@
 
 use super::folder::Folder;
 use super::running::Daemon;
-use super::{Said, recorded, weir};
+use super::{CommandOutput, recorded, weir};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -385,7 +385,12 @@ fn record_at(path: &Path, frames: &[(u64, String)]) {
 }
 
 /// Replays an example with these recordings; each transmitting port is recorded under its name.
-fn replay_example(folder: &Folder, name: &str, input: &[(&str, Vec<(u64, String)>)], ports: &[&str]) -> Said {
+fn replay_example(
+    folder: &Folder,
+    name: &str,
+    input: &[(&str, Vec<(u64, String)>)],
+    ports: &[&str],
+) -> CommandOutput {
     let file = format!("{}/../../configs/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
     let mut arguments = vec!["replay".to_string(), file];
     for (port, frames) in input {

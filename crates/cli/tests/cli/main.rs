@@ -50,21 +50,21 @@ use weir_packet::craft::Recipe;
 use weir_port::pcap::{Reader, Writer};
 
 /// The output and exit code of a run of `weir`.
-struct Said {
+struct CommandOutput {
     out: String,
     err: String,
     code: Option<i32>,
 }
 
-impl Said {
-    fn of(output: Output) -> Said {
+impl CommandOutput {
+    fn of(output: Output) -> CommandOutput {
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("output is UTF-8");
-        Said { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
+        CommandOutput { out: text(output.stdout), err: text(output.stderr), code: output.status.code() }
     }
 
     /// Asserts success.
     #[track_caller]
-    fn good(self) -> Said {
+    fn good(self) -> CommandOutput {
         assert_eq!((self.code, self.err.as_str()), (Some(0), ""), "{}", self.out);
         self
     }
@@ -88,10 +88,10 @@ impl Said {
 }
 
 /// Runs `weir` in a folder.
-fn weir(folder: &Path, arguments: &[&str]) -> Said {
+fn weir(folder: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(arguments).current_dir(folder).env_remove("WEIR_SOCKET").stdin(Stdio::null());
-    Said::of(command.output().expect("weir runs"))
+    CommandOutput::of(command.output().expect("weir runs"))
 }
 
 /// Writes a recording of recipes, one per millisecond.

@@ -2,7 +2,7 @@
 //! rest is kept; sketch files merge.
 
 use super::folder::Folder;
-use super::{Said, record, weir};
+use super::{CommandOutput, record, weir};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,7 +30,7 @@ fn prepared() -> Folder {
     folder
 }
 
-fn measure(folder: &Folder, arguments: &[&str]) -> Said {
+fn measure(folder: &Folder, arguments: &[&str]) -> CommandOutput {
     weir(folder.path(), &[&["measure"], arguments].concat())
 }
 
@@ -83,7 +83,10 @@ fn the_same_packed_in_pieces_and_from_a_pipe() {
     }
     let mut command = Command::new(env!("CARGO_BIN_EXE_weir"));
     command.args(["measure", "-", "--json"]).stdin(std::fs::File::open(folder.file("in.pcap")).unwrap());
-    assert_eq!(of(Said::of(command.stdout(Stdio::piped()).output().unwrap()).good().json()), expected);
+    assert_eq!(
+        of(CommandOutput::of(command.stdout(Stdio::piped()).output().unwrap()).good().json()),
+        expected
+    );
     let twice = measure(&folder, &["in.pcap", "in.gz", "--json"]).good().json();
     assert_eq!((&twice["packets"], &twice["backwards"]), (&22.into(), &1.into()));
 }

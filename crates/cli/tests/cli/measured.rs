@@ -38,7 +38,7 @@ fn an_interval_is_shown_with_its_flows() {
 
 /// The contents of an IPv4 record.
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Record {
+struct Ipv4Record {
     octets: u64,
     packets: u64,
     bytes: u64,
@@ -50,8 +50,8 @@ struct Record {
 }
 
 /// Receives records until they have this number of packets.
-fn received(collector: &UdpSocket, packets: u64) -> Vec<Record> {
-    let (mut all, mut names, mut bytes) = (Vec::<Record>::new(), HashMap::new(), [0; 2048]);
+fn received(collector: &UdpSocket, packets: u64) -> Vec<Ipv4Record> {
+    let (mut all, mut names, mut bytes) = (Vec::<Ipv4Record>::new(), HashMap::new(), [0; 2048]);
     while all.iter().map(|one| one.packets).sum::<u64>() < packets {
         let length = collector.recv(&mut bytes).unwrap();
         let message = &bytes[..length];
@@ -81,9 +81,9 @@ fn big(bytes: &[u8]) -> u64 {
 
 /// Two addresses, ICMP, two ports, the protocol, octets, packets, two times, bytes, the reason, egress,
 /// ingress, the observation point, flags, class and VLAN.
-fn read(record: &[u8], names: &HashMap<u64, String>) -> Record {
+fn read(record: &[u8], names: &HashMap<u64, String>) -> Ipv4Record {
     let name = |bytes: &[u8]| names.get(&big(bytes)).cloned().unwrap_or_default();
-    Record {
+    Ipv4Record {
         octets: big(&record[15..23]),
         packets: big(&record[23..31]),
         bytes: big(&record[47..55]),
@@ -132,7 +132,7 @@ fn octets_are_those_of_ip_in_padded_and_tagged_frames() {
         daemon.receive(&[&padded, &tagged, twice]);
         let mut all = received(&collector, 3);
         all.sort_by_key(|one| one.octets);
-        let sum = |of: fn(&Record) -> u64| all.iter().map(of).sum::<u64>();
+        let sum = |of: fn(&Ipv4Record) -> u64| all.iter().map(of).sum::<u64>();
         assert_eq!(
             (sum(|one| one.octets), sum(|one| one.bytes)),
             (40 + 40 + 1000, 60 + 60 + 1022),

@@ -1,7 +1,7 @@
 //! Which interface a name refers to: one in the process's own network namespace, whatever its current name.
 //! Needs root.
 
-use super::Said;
+use super::CommandOutput;
 use super::folder::Folder;
 use super::running::Daemon;
 use super::wire::{Wire, sh};
@@ -23,10 +23,10 @@ apps:
 }
 
 /// Runs weir in the namespace with this namespace's /sys, as after `setns`.
-fn weir(wire: &Wire, arguments: &[&str]) -> Said {
+fn weir(wire: &Wire, arguments: &[&str]) -> CommandOutput {
     let net = format!("--net=/run/netns/{}", wire.weir);
     let mut command = Command::new("nsenter");
-    Said::of(command.args([&net, env!("CARGO_BIN_EXE_weir")]).args(arguments).output().unwrap())
+    CommandOutput::of(command.args([&net, env!("CARGO_BIN_EXE_weir")]).args(arguments).output().unwrap())
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn says(daemon: &mut Daemon, line: &str) {
     daemon.wait_for(line, |daemon| daemon.log().contains(line));
 }
 
-fn reload(daemon: &Daemon, name: &str) -> Said {
+fn reload(daemon: &Daemon, name: &str) -> CommandOutput {
     daemon.folder.write("weir.yaml", web(RESOLVED).replace("xdp: w0", &format!("xdp: {name}")));
     daemon.weir(&["reload"])
 }

@@ -3,7 +3,7 @@
 
 use super::folder::Folder;
 use super::running::Daemon;
-use super::{Said, TWO, record, weir};
+use super::{CommandOutput, TWO, record, weir};
 use rustix::process::Signal;
 use serde_json::json;
 use std::fs::File;
@@ -67,7 +67,7 @@ fn a_full_disk_is_an_error() {
     let folder = folder();
     for command in SHORT {
         let (err, status) = weir_to(folder.path(), command, full());
-        let said = Said { out: String::new(), err, code: status.code() };
+        let said = CommandOutput { out: String::new(), err, code: status.code() };
         said.refused(1, &["standard output", "No space left"]);
     }
     // An error on standard error cannot be reported, but the exit code is right.

@@ -11,22 +11,22 @@ use std::path::Path;
 
 /// What already exists where a file will be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Kind {
+enum ExistingOutput {
     Link,
     Fifo,
     Device,
 }
 
-impl Kind {
+impl ExistingOutput {
     /// Creates it. Returns a thread that reads what is written, if that is needed.
     fn make(self, path: &Path) -> Option<std::thread::JoinHandle<Vec<u8>>> {
         match self {
-            Kind::Link => symlink(path.with_extension("target"), path).unwrap(),
-            Kind::Device => {
+            ExistingOutput::Link => symlink(path.with_extension("target"), path).unwrap(),
+            ExistingOutput::Device => {
                 let null = rustix::fs::makedev(1, 3);
                 mknodat(CWD, path, FileType::CharacterDevice, 0o600.into(), null).unwrap();
             }
-            Kind::Fifo => {
+            ExistingOutput::Fifo => {
                 mkfifoat(CWD, path, 0o600.into()).unwrap();
                 let path = path.to_path_buf();
                 return Some(std::thread::spawn(move || std::fs::read(path).unwrap()));
@@ -38,9 +38,9 @@ impl Kind {
     fn assert_is_still_there(self, path: &Path) {
         let kind = path.symlink_metadata().unwrap().file_type();
         let same = match self {
-            Kind::Link => kind.is_symlink(),
-            Kind::Fifo => kind.is_fifo(),
-            Kind::Device => kind.is_char_device(),
+            ExistingOutput::Link => kind.is_symlink(),
+            ExistingOutput::Fifo => kind.is_fifo(),
+            ExistingOutput::Device => kind.is_char_device(),
         };
         assert!(same, "{self:?} at {} was replaced: {kind:?}", path.display());
     }
@@ -85,8 +85,8 @@ fn no_output_replaces_a_link_a_fifo_or_a_device() {
     let is_root = rustix::process::geteuid().is_root();
     assert!(is_root || std::env::var_os("CI").is_none(), "CI runs as root");
     for (arguments, output) in commands() {
-        for kind in [Kind::Link, Kind::Fifo, Kind::Device] {
-            if kind == Kind::Device && !is_root {
+        for kind in [ExistingOutput::Link, ExistingOutput::Fifo, ExistingOutput::Device] {
+            if kind == ExistingOutput::Device && !is_root {
                 continue;
             }
             let folder = Folder::new();
@@ -103,9 +103,9 @@ fn no_output_replaces_a_link_a_fifo_or_a_device() {
             drop(weir(folder.path(), &arguments).good());
             kind.assert_is_still_there(&path);
             let written = match (kind, reader) {
-                (Kind::Link, _) => std::fs::read(path.with_extension("target")).unwrap(),
+                (ExistingOutput::Link, _) => std::fs::read(path.with_extension("target")).unwrap(),
                 (_, Some(reader)) => reader.join().unwrap(),
-                (Kind::Device | Kind::Fifo, None) => continue,
+                (ExistingOutput::Device | ExistingOutput::Fifo, None) => continue,
             };
             assert!(!written.is_empty(), "{arguments:?} wrote nothing to {kind:?}");
         }

@@ -1,7 +1,7 @@
 //! `weir replay` is repeatable byte for byte, and reports recordings that end early.
 
 use super::folder::Folder;
-use super::{Said, TWO, record, recorded, weir};
+use super::{CommandOutput, TWO, record, recorded, weir};
 use std::path::Path;
 
 const PACKETS: [&str; 4] = [
@@ -185,7 +185,7 @@ fn no_file_is_both_read_and_written_or_written_twice() {
 }
 
 /// Checks whether a port's frames are all accounted for: transmitted, or lost with the disk.
-fn full(said: &Said, reason: &str, files: &[&str]) {
+fn full(said: &CommandOutput, reason: &str, files: &[&str]) {
     assert_eq!(said.code, Some(1), "{}{}", said.out, said.err);
     for part in files {
         assert!(said.err.contains(part), "no `{part}` in: {}", said.err);
@@ -234,7 +234,7 @@ fn of_a_disk_that_fills_up_what_is_whole_in_the_file_counts_as_transmitted() {
     let status = std::process::Command::new("sh").args(["-c", &script]).current_dir(folder.path()).status();
     assert_eq!(status.unwrap().code(), Some(1));
     let read = |name: &str| std::fs::read_to_string(folder.file(name)).unwrap();
-    let said = Said { out: read("said"), err: read("errors"), code: Some(1) };
+    let said = CommandOutput { out: read("said"), err: read("errors"), code: Some(1) };
     full(&said, "File too large", &["p1", "out.pcap"]);
     let json = said.json();
     let whole = weir_port::pcap::Reader::open(std::fs::File::open(folder.file("out.pcap")).unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! A daemon for one test, in a folder of its own.
 
 use super::folder::Folder;
-use super::{Said, weir};
+use super::{CommandOutput, weir};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::File;
@@ -102,7 +102,7 @@ impl Daemon {
     }
 
     /// Runs a `weir` command against this daemon.
-    pub fn weir(&self, arguments: &[&str]) -> Said {
+    pub fn weir(&self, arguments: &[&str]) -> CommandOutput {
         weir(self.folder.path(), &[arguments, &["--socket", "weir.sock"]].concat())
     }
 

@@ -235,23 +235,23 @@ echo $good $bad
 "#;
 
 /// Starts a script in a namespace. It reports how many of its requests were answered, and how many were not.
-fn ask(folder: &Folder, netns: &str, script: &str) -> Client {
+fn ask(folder: &Folder, netns: &str, script: &str) -> RequestScript {
     let mut command = Command::new("ip");
     command.args(["netns", "exec", netns, "bash", "-c", script]).current_dir(folder.path());
-    Client(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bash runs"))
+    RequestScript(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("bash runs"))
 }
 
 /// A script that sends requests until the file `stop` exists, or the test fails.
-struct Client(Child);
+struct RequestScript(Child);
 
-impl Drop for Client {
+impl Drop for RequestScript {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 }
 
-fn counted(mut client: Client) -> (u64, u64) {
+fn counted(mut client: RequestScript) -> (u64, u64) {
     let mut said = String::new();
     client.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
     let mut numbers = said.split_whitespace().map(|number| number.parse().unwrap());

@@ -16,7 +16,7 @@ pub const LINKS: usize = 4;
 pub const SPINES: usize = 2;
 
 /// The namespaces, and what is configured in them.
-pub struct Bed {
+pub struct PathNetwork {
     spaces: Spaces,
     pub daemons: Vec<Started>,
     /// The underlay addresses of both hosts, and those inside the tunnel.
@@ -24,7 +24,7 @@ pub struct Bed {
     inner: [&'static str; 2],
 }
 
-impl Deref for Bed {
+impl Deref for PathNetwork {
     type Target = Spaces;
 
     fn deref(&self) -> &Spaces {
@@ -32,18 +32,18 @@ impl Deref for Bed {
     }
 }
 
-impl DerefMut for Bed {
+impl DerefMut for PathNetwork {
     fn deref_mut(&mut self) -> &mut Spaces {
         &mut self.spaces
     }
 }
 
-impl Bed {
+impl PathNetwork {
     /// Builds it, with this letter in its names; `None` without root.
-    pub fn build(letter: char) -> Option<Bed> {
+    pub fn build(letter: char) -> Option<PathNetwork> {
         let spaces = Spaces::build(&letter.to_string(), &["a", "b", "r1", "r2"])?;
         let (outer, inner) = (["10.0.1.1", "10.0.2.1"], ["192.168.0.1", "192.168.0.2"]);
-        let bed = Bed { spaces, daemons: Vec::new(), outer, inner };
+        let bed = PathNetwork { spaces, daemons: Vec::new(), outer, inner };
         bed.wire();
         bed.route();
         Some(bed)
@@ -211,7 +211,7 @@ impl Bed {
         (good && !paths.is_empty()).then_some(paths)
     }
 
-    pub fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&Bed) -> Option<T>) -> T {
+    pub fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&PathNetwork) -> Option<T>) -> T {
         let until = Instant::now() + Duration::from_secs(90);
         loop {
             if let Some(found) = look(self) {
@@ -256,7 +256,7 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn open(bed: &Bed, port: u16) -> Stream {
+    pub fn open(bed: &PathNetwork, port: u16) -> Stream {
         let bind = |role, address| bed.within(role, || UdpSocket::bind((address, port)).unwrap());
         let [here, there] = bed.inner;
         let (from, to) = (bind("a", here), bind("b", there));

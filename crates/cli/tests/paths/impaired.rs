@@ -1,11 +1,11 @@
 //! Partial link failures: links that lose a few frames, or those of some source ports, or mark frames.
 
-use crate::bed::{Bed, LINKS, Stream};
+use crate::bed::{LINKS, PathNetwork, Stream};
 use serde_json::Value;
 use weir_bpf::{Impairment, TcImpair, class_of};
 
 /// Attaches a program to the end of a link towards host b.
-fn impaired(bed: &Bed, link: usize) -> TcImpair {
+fn impaired(bed: &PathNetwork, link: usize) -> TcImpair {
     bed.within("r1", || {
         let mut impair = TcImpair::load(4789).unwrap();
         impair.attach(&format!("p{link}")).unwrap();
@@ -14,7 +14,7 @@ fn impaired(bed: &Bed, link: usize) -> TcImpair {
 }
 
 /// Returns the path over a link, as shown.
-pub fn path_by(bed: &Bed, link: usize) -> Option<Value> {
+pub fn path_by(bed: &PathNetwork, link: usize) -> Option<Value> {
     let shown = bed.ask(&["show", "path"])?;
     let paths = shown.pointer("/path/0/nodes/0/paths")?.as_array()?.clone();
     let hop = format!("10.9.{link}.2");
@@ -24,10 +24,10 @@ pub fn path_by(bed: &Bed, link: usize) -> Option<Value> {
 }
 
 /// Returns a bed with four good paths, a stream over one of them, and the link that it takes.
-fn flow(name: char) -> Option<(Bed, Stream, usize)> {
-    let mut bed = Bed::build(name)?;
+fn flow(name: char) -> Option<(PathNetwork, Stream, usize)> {
+    let mut bed = PathNetwork::build(name)?;
     bed.start();
-    bed.wait_for("four good paths", Bed::paths);
+    bed.wait_for("four good paths", PathNetwork::paths);
     let mut stream = Stream::open(&bed, 7001);
     stream.lost_of(50);
     let link = bed.wait_for("the flow's link", |bed| bed.link_of(7001));

@@ -9,14 +9,14 @@ mod six;
 #[path = "../spaces/mod.rs"]
 mod spaces;
 
-use bed::{Bed, LINKS, Stream};
+use bed::{LINKS, PathNetwork, Stream};
 use std::collections::BTreeSet;
 
 #[test]
 fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything() {
-    let Some(mut bed) = Bed::build('p') else { return };
+    let Some(mut bed) = PathNetwork::build('p') else { return };
     bed.start();
-    let paths = bed.wait_for("four good paths", Bed::paths);
+    let paths = bed.wait_for("four good paths", PathNetwork::paths);
     let hops: BTreeSet<String> = paths.iter().map(|path| path["hops"].to_string()).collect();
     let all = (0..LINKS).map(|link| format!(r#"["10.0.1.254","10.9.{link}.2"]"#)).collect();
     assert_eq!((paths.len(), hops), (LINKS, all));
@@ -42,7 +42,7 @@ fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything(
     assert!(lost < 200, "{lost} packets were lost");
     assert_ne!(bed.wait_for("the flow's link", |bed| bed.link_of(7001)), link);
 
-    let attached = |bed: &Bed| bed.within("a", || weir_path::bpf::programs_at("up0").unwrap());
+    let attached = |bed: &PathNetwork| bed.within("a", || weir_path::bpf::programs_at("up0").unwrap());
     assert_eq!(attached(&bed), 2);
     // SIGKILL: it cannot clean up.
     let daemon = bed.daemons[0];
@@ -52,7 +52,7 @@ fn four_paths_are_found_a_flow_takes_one_and_leaves_it_when_it_loses_everything(
 
 #[test]
 fn the_doctor_says_what_is_wrong_with_a_node_and_its_fabric() {
-    let Some(mut bed) = Bed::build('d') else { return };
+    let Some(mut bed) = PathNetwork::build('d') else { return };
     bed.configure("a");
     bed.wait_for_doctor("fabric", "warning", "no weir daemon is running here");
     bed.start_at("a");

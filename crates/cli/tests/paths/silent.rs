@@ -1,6 +1,6 @@
 //! Routers that do not reveal their address.
 
-use crate::bed::{Bed, LINKS, Stream};
+use crate::bed::{LINKS, PathNetwork, Stream};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use weir_packet::random::Random;
 
 #[test]
 fn without_icmp_ports_are_paths_until_their_delays_tell_and_a_failed_one_is_left() {
-    let Some(mut bed) = Bed::build('s') else { return };
+    let Some(mut bed) = PathNetwork::build('s') else { return };
     for router in ["r1", "r2"] {
         // Time exceeded, once in a thousand seconds.
         bed.set(router, &["net.ipv4.icmp_ratelimit=1000000", "net.ipv4.icmp_ratemask=2048"]);

@@ -1,15 +1,15 @@
 //! Tunnels over IPv6, with IPv6 inside.
 
-use crate::bed::{Bed, SPINES, Stream};
+use crate::bed::{PathNetwork, SPINES, Stream};
 use serde_json::Value;
 use std::collections::BTreeSet;
 
 #[test]
 fn over_ipv6_paths_are_found_and_a_failed_one_is_left() {
-    let Some(mut bed) = Bed::build('6') else { return };
+    let Some(mut bed) = PathNetwork::build('6') else { return };
     bed.over_six();
     bed.start();
-    let both = |bed: &Bed| bed.paths().filter(|paths| paths.len() == SPINES);
+    let both = |bed: &PathNetwork| bed.paths().filter(|paths| paths.len() == SPINES);
     let paths = bed.wait_for("two good paths", both);
     let spines: BTreeSet<&str> = paths.iter().filter_map(|path| path["hops"][1].as_str()).collect();
     assert_eq!(spines, BTreeSet::from(["fd09:1:1::2", "fd09:1:2::2"]));
@@ -39,14 +39,15 @@ fn over_ipv6_paths_are_found_and_a_failed_one_is_left() {
 }
 
 /// A device that vanishes is reported once, and frames continue with the kernel's ports.
-fn devices_come_and_go(bed: &Bed, stream: &mut Stream) {
-    let obstacle = |bed: &Bed| bed.ask(&["show", "path"])?.pointer("/path/0/obstacle").cloned();
+fn devices_come_and_go(bed: &PathNetwork, stream: &mut Stream) {
+    let obstacle = |bed: &PathNetwork| bed.ask(&["show", "path"])?.pointer("/path/0/obstacle").cloned();
     bed.ip("a", "link set dev up0 name gone0");
     bed.wait_for("an obstacle", |bed| obstacle(bed)?.as_str().map(|_| ()));
     assert!(stream.lost_of(300) < 30);
     bed.ip("a", "link set dev gone0 name up0");
-    let is_free =
-        |bed: &Bed| bed.ask(&["show", "path"])?.pointer("/path/0")?.get("obstacle").is_none().then_some(());
+    let is_free = |bed: &PathNetwork| {
+        bed.ask(&["show", "path"])?.pointer("/path/0")?.get("obstacle").is_none().then_some(())
+    };
     bed.wait_for("no obstacle", is_free);
     let shown = bed.ask(&["show", "path"]).expect("it runs");
     let events = shown.pointer("/path/0/events").and_then(Value::as_array).expect("events");

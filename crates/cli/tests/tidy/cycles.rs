@@ -18,7 +18,7 @@ const REEXPORTS_MAX: usize = 8;
 type Module = Vec<String>;
 
 /// A use of a path by a module: whether it is re-exported, and the path.
-type Use = (bool, Vec<String>);
+type ImportedPath = (bool, Vec<String>);
 
 /// Returns cycles of more than [`CYCLE_MAX`] files, each at its first file.
 pub fn offences() -> Vec<Offence> {
@@ -66,7 +66,8 @@ fn without_tests(code: &str) -> String {
 
 /// Returns the cycles of a crate's modules.
 fn cycles(modules: &BTreeMap<Module, String>) -> Vec<Vec<Module>> {
-    let uses: BTreeMap<&Module, Vec<Use>> = modules.iter().map(|(at, code)| (at, uses(code))).collect();
+    let uses: BTreeMap<&Module, Vec<ImportedPath>> =
+        modules.iter().map(|(at, code)| (at, uses(code))).collect();
     let edges: BTreeMap<&Module, BTreeSet<Module>> = uses
         .iter()
         .map(|(at, own)| (*at, own.iter().filter_map(|one| target(at, one, &uses)).collect()))
@@ -87,7 +88,7 @@ fn cycles(modules: &BTreeMap<Module, String>) -> Vec<Vec<Module>> {
 }
 
 /// Returns the paths that code uses: in `use` items and in expressions.
-fn uses(code: &str) -> Vec<Use> {
+fn uses(code: &str) -> Vec<ImportedPath> {
     let mut uses = Vec::new();
     let mut rest = String::new();
     for item in code.split_inclusive(';') {
@@ -147,7 +148,11 @@ fn leaves(prefix: &mut Vec<String>, tree: &str, each: &mut impl FnMut(Vec<String
 }
 
 /// Returns the module that a use leads to, unless it is another crate's, its own, or a re-export of a child.
-fn target(from: &Module, (is_public, path): &Use, uses: &BTreeMap<&Module, Vec<Use>>) -> Option<Module> {
+fn target(
+    from: &Module,
+    (is_public, path): &ImportedPath,
+    uses: &BTreeMap<&Module, Vec<ImportedPath>>,
+) -> Option<Module> {
     let (start, rest) = absolute(from, path, uses)?;
     if *is_public && start == *from {
         return None;
@@ -160,7 +165,7 @@ fn target(from: &Module, (is_public, path): &Use, uses: &BTreeMap<&Module, Vec<U
 fn absolute<'a>(
     from: &Module,
     path: &'a [String],
-    uses: &BTreeMap<&Module, Vec<Use>>,
+    uses: &BTreeMap<&Module, Vec<ImportedPath>>,
 ) -> Option<(Module, &'a [String])> {
     match path.first()?.as_str() {
         "crate" => Some((Vec::new(), &path[1..])),
@@ -174,7 +179,12 @@ fn absolute<'a>(
 }
 
 /// Follows a path through modules and the names that they import.
-fn resolve(mut at: Module, mut rest: &[String], uses: &BTreeMap<&Module, Vec<Use>>, depth: usize) -> Module {
+fn resolve(
+    mut at: Module,
+    mut rest: &[String],
+    uses: &BTreeMap<&Module, Vec<ImportedPath>>,
+    depth: usize,
+) -> Module {
     while let Some((first, others)) = rest.split_first() {
         let child = [&at[..], std::slice::from_ref(first)].concat();
         if !uses.contains_key(&child) {

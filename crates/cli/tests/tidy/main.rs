@@ -8,6 +8,7 @@ mod house;
 mod inputs;
 mod lengths;
 mod links;
+mod names;
 mod namespaces;
 mod sentences;
 mod source;
@@ -75,6 +76,11 @@ fn no_file_is_named_after_nothing() {
 #[test]
 fn words_that_are_out_stay_out() {
     assert_none(&words::identifiers());
+}
+
+#[test]
+fn few_types_share_a_name() {
+    assert_none(&names::shared_too_often());
 }
 
 #[test]

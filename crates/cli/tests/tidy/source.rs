@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 const SKIPPED: [&str; 4] = ["target", "corpus", "artifacts", ".git"];
 
 /// A file of the repository.
-pub struct Source {
+pub struct SourceFile {
     /// Its path relative to the root, with `/`.
     pub path: String,
     /// Its content.
     pub text: String,
 }
 
-impl Source {
+impl SourceFile {
     /// Returns true if the file has one of these extensions; a file without one is known by its whole name.
     pub fn is(&self, extensions: &[&str]) -> bool {
         let path = Path::new(&self.path);
@@ -34,9 +34,9 @@ pub fn read(path: &str) -> String {
 }
 
 /// Returns all text files with one of these extensions, ordered by path.
-pub fn files(extensions: &[&str]) -> Vec<Source> {
-    let mut files: Vec<Source> =
-        paths().into_iter().map(|path| Source { path, text: String::new() }).collect();
+pub fn files(extensions: &[&str]) -> Vec<SourceFile> {
+    let mut files: Vec<SourceFile> =
+        paths().into_iter().map(|path| SourceFile { path, text: String::new() }).collect();
     files.retain(|file| file.is(extensions));
     for file in &mut files {
         file.text = read(&file.path);

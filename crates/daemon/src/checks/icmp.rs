@@ -1,6 +1,6 @@
 //! ICMP and ICMPv6 echo (RFC 792, RFC 4443 section 4).
 
-use super::witness::Pair;
+use super::witness::WitnessSockets;
 use super::{Server, said};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, ipproto, socket_with};
 use std::hash::{BuildHasher, RandomState};
@@ -26,7 +26,8 @@ pub async fn ask(server: Server<'_>) -> Outcome {
     // Answers have the identifier of the request, which is the first two bytes of `body`.
     let protocol = if address.is_ipv4() { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };
     server.note(protocol, u16::from_be_bytes([body[0], body[1]]));
-    let sockets = Pair::of_raw(socket, witness, SocketAddr::new(address, 0)).await.map_err(failed)?;
+    let sockets =
+        WitnessSockets::of_raw(socket, witness, SocketAddr::new(address, 0)).await.map_err(failed)?;
     sockets.send(&request(address, &body)).await?;
     loop {
         let answer = sockets.receive(|answer| answers(address, answer, &body)).await?;

@@ -30,7 +30,7 @@ use tokio::time::timeout;
 use weir_app::check::{Ask, Check, CheckId, Close, Outcome};
 use weir_app::privileges;
 use weir_packet::{PROTOCOL_TCP, PROTOCOL_UDP};
-use witness::Pair;
+use witness::WitnessSockets;
 
 /// How many checks may be in flight: each has a descriptor, and a process may be limited to 1024.
 const AT_ONCE: usize = 256;
@@ -50,7 +50,7 @@ pub struct Checked {
 }
 
 /// A check to be run.
-struct Order {
+struct QueuedCheck {
     app: Arc<str>,
     id: CheckId,
     check: Arc<Check>,
@@ -61,18 +61,18 @@ pub struct Checks {
     doorbell: Doorbell,
     thread: Option<Thread>,
     /// For checks that follow a service's own path, or why they are unavailable.
-    inside: Result<Inside, String>,
+    inside: Result<CheckNamespace, String>,
 }
 
 /// The thread in a separate network namespace.
-struct Inside {
+struct CheckNamespace {
     thread: Thread,
     namespace: Arc<Namespace>,
     sent: Receiver<Sent>,
 }
 
 struct Thread {
-    orders: mpsc::Sender<Order>,
+    orders: mpsc::Sender<QueuedCheck>,
     ended: Receiver<Checked>,
 }
 
@@ -86,7 +86,7 @@ impl Checks {
     /// Creates the namespace for checks that follow a service's own path, with privileges that weir drops
     /// afterwards. Without it, such checks fail.
     pub fn prepare(&mut self) {
-        self.inside = Inside::start(self.doorbell.clone())
+        self.inside = CheckNamespace::start(self.doorbell.clone())
             .map_err(|error| format!("weir has no network namespace for `via: service` checks: {error}"));
     }
 
@@ -95,7 +95,7 @@ impl Checks {
     /// # Errors
     /// The error says in a few words why it cannot be started.
     pub fn make(&mut self, app: &str, id: CheckId, check: Arc<Check>) -> Outcome {
-        let order = Order { app: app.into(), id, check };
+        let order = QueuedCheck { app: app.into(), id, check };
         if order.check.via.is_some() {
             return self.inside.as_ref().map_err(String::clone)?.thread.take(order);
         }
@@ -127,7 +127,7 @@ impl Checks {
 
 impl Thread {
     /// Hands it an order.
-    fn take(&self, order: Order) -> Outcome {
+    fn take(&self, order: QueuedCheck) -> Outcome {
         self.orders.try_send(order).map_err(|_| "weir has too many checks".to_string())
     }
 }
@@ -143,9 +143,9 @@ fn start(doorbell: Doorbell) -> io::Result<Thread> {
     Ok(Thread { orders, ended })
 }
 
-impl Inside {
+impl CheckNamespace {
     /// Starts the thread, and waits until its namespace exists.
-    fn start(doorbell: Doorbell) -> io::Result<Inside> {
+    fn start(doorbell: Doorbell) -> io::Result<CheckNamespace> {
         let (orders, waiting) = mpsc::channel(WAITING);
         let (outcomes, ended) = channel();
         let (ready, made) = channel();
@@ -165,7 +165,7 @@ impl Inside {
         };
         std::thread::Builder::new().name("weir-checks-via".into()).spawn(run)?;
         let (namespace, sent) = made.recv().map_err(|_| io::Error::other("its thread has ended"))??;
-        Ok(Inside { thread: Thread { orders, ended }, namespace, sent })
+        Ok(CheckNamespace { thread: Thread { orders, ended }, namespace, sent })
     }
 }
 
@@ -174,7 +174,7 @@ fn runtime() -> io::Result<tokio::runtime::Runtime> {
 }
 
 async fn serve(
-    mut orders: mpsc::Receiver<Order>,
+    mut orders: mpsc::Receiver<QueuedCheck>,
     outcomes: &Sender<Checked>,
     doorbell: &Doorbell,
     namespace: Option<Arc<Namespace>>,
@@ -183,7 +183,7 @@ async fn serve(
     if let Some(namespace) = namespace.clone() {
         tokio::spawn(async move { namespace.listen().await });
     }
-    while let Some(Order { app, id, check }) = orders.recv().await {
+    while let Some(QueuedCheck { app, id, check }) = orders.recv().await {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let (outcomes, doorbell, namespace) = (outcomes.clone(), doorbell.clone(), namespace.clone());
         tokio::spawn(async move {
@@ -280,10 +280,10 @@ async fn try_connect(server: Server<'_>) -> io::Result<TcpStream> {
 }
 
 /// Opens UDP sockets to the server.
-async fn open(server: Server<'_>) -> io::Result<Pair> {
+async fn open(server: Server<'_>) -> io::Result<WitnessSockets> {
     let socket = UdpSocket::bind(server.own()).await?;
     server.note(PROTOCOL_UDP, socket.local_addr()?.port());
-    Pair::of_port(socket, server.at).await
+    WitnessSockets::of_port(socket, server.at).await
 }
 
 async fn datagram(server: Server<'_>, payload: &[u8], expect: &[u8]) -> Outcome {

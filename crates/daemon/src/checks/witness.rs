@@ -12,16 +12,16 @@ use std::task::Poll;
 use tokio::net::UdpSocket;
 
 /// A socket that receives only from the server, and one that receives from all other addresses.
-pub struct Pair {
+pub struct WitnessSockets {
     socket: UdpSocket,
     witness: UdpSocket,
     /// The server.
     asked: SocketAddr,
 }
 
-impl Pair {
+impl WitnessSockets {
     /// Connects an already bound UDP socket to a server.
-    pub async fn of_port(socket: UdpSocket, asked: SocketAddr) -> io::Result<Pair> {
+    pub async fn of_port(socket: UdpSocket, asked: SocketAddr) -> io::Result<WitnessSockets> {
         // Only now, so that no other process shares the port.
         set_socket_reuseport(&socket, true)?;
         let own = socket.local_addr()?;
@@ -31,13 +31,17 @@ impl Pair {
         let witness = rustix::net::socket_with(family, kind, flags, None)?;
         set_socket_reuseport(&witness, true)?;
         rustix::net::bind(&witness, &own)?;
-        Ok(Pair { socket, witness: UdpSocket::from_std(witness.into())?, asked })
+        Ok(WitnessSockets { socket, witness: UdpSocket::from_std(witness.into())?, asked })
     }
 
     /// The same with two raw sockets, each of which receives everything.
-    pub async fn of_raw(socket: UdpSocket, witness: UdpSocket, asked: SocketAddr) -> io::Result<Pair> {
+    pub async fn of_raw(
+        socket: UdpSocket,
+        witness: UdpSocket,
+        asked: SocketAddr,
+    ) -> io::Result<WitnessSockets> {
         socket.connect(asked).await?;
-        Ok(Pair { socket, witness, asked })
+        Ok(WitnessSockets { socket, witness, asked })
     }
 
     pub async fn send(&self, bytes: &[u8]) -> Result<(), String> {

@@ -4,7 +4,7 @@
 
 mod render;
 
-pub use render::{Names, decision};
+pub use render::{RenderNames, decision};
 
 use crate::config::Plan;
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ impl Explanation {
     }
 
     /// Returns the explanation as text.
-    pub fn text(&self, names: &Names<'_>, input: PortId, frame: &[u8]) -> String {
+    pub fn text(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> String {
         let mut text = render::walk(names, &self.walk, input, frame);
         if !self.agrees() {
             text += &format!("\nBUG: the engine says otherwise, please report this: {:?}\n", self.probe);
@@ -68,7 +68,7 @@ impl Explanation {
     }
 
     /// Returns the explanation as JSON.
-    pub fn json(&self, names: &Names<'_>, input: PortId, frame: &[u8]) -> Value {
+    pub fn json(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> Value {
         let mut json = render::json(names, &self.walk, input, frame);
         json["agrees"] = json!(self.agrees());
         json

@@ -18,14 +18,14 @@ use weir_program::{
 };
 
 /// Names for numbers, and the places of parts in the configuration.
-pub struct Names<'a> {
+pub struct RenderNames<'a> {
     /// The program.
     pub program: &'a Program,
     /// The places, if the program was read from a file.
     pub report: Option<&'a Report>,
 }
 
-impl Names<'_> {
+impl RenderNames<'_> {
     fn port(&self, id: PortId) -> &str {
         self.program.ports.get(id.index()).map_or("?", |port| &port.name)
     }
@@ -88,7 +88,7 @@ fn is_of(pipe: &str, group: &str) -> bool {
 }
 
 /// Returns a walk as text.
-pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> String {
+pub fn walk(names: &RenderNames<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> String {
     let mut out = String::new();
     let _ =
         writeln!(out, "frame   {} bytes in on {}: {}", frame.len(), names.port(input), describe_short(frame));
@@ -122,7 +122,7 @@ pub fn walk(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Stri
     out
 }
 
-fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
+fn step(out: &mut String, names: &RenderNames<'_>, number: usize, step: &Step) {
     let _ = writeln!(out, "{number:>2} pipe {} ({})", step.name, kind(names, step.pipe));
     for field in &step.key {
         let value = field
@@ -161,11 +161,11 @@ fn step(out: &mut String, names: &Names<'_>, number: usize, step: &Step) {
     }
 }
 
-fn kind(names: &Names<'_>, pipe: PipeId) -> &'static str {
+fn kind(names: &RenderNames<'_>, pipe: PipeId) -> &'static str {
     names.program.pipes.get(pipe.index()).map_or("?", |pipe| pipe.kind.word())
 }
 
-fn asked(names: &Names<'_>, asked: Asked, field: weir_packet::Field) -> String {
+fn asked(names: &RenderNames<'_>, asked: Asked, field: weir_packet::Field) -> String {
     let value = |value| write_value(field, value, names.program);
     let masked =
         |mask: u128| if mask == field.max() { String::new() } else { format!(" under mask {}", Mask(mask)) };
@@ -220,7 +220,7 @@ fn known(program: &Program, pipe: PipeId, flow: &FlowMet) -> String {
     format!("{ended}{known}")
 }
 
-fn pick(names: &Names<'_>, pick: &Pick) -> String {
+fn pick(names: &RenderNames<'_>, pick: &Pick) -> String {
     let target = pick.target.as_ref().map_or("no live target", |(_, name)| name);
     let moving = match pick.moving {
         Moving::No => "",
@@ -261,7 +261,7 @@ fn pick(names: &Names<'_>, pick: &Pick) -> String {
     format!("{by} -> bucket {} of group {} -> {target}{moving}", pick.bucket, pick.name)
 }
 
-fn lookup(out: &mut String, names: &Names<'_>, step: &Step) {
+fn lookup(out: &mut String, names: &RenderNames<'_>, step: &Step) {
     match &step.lookup {
         Lookup::Hit(hit) => {
             let mark = if hit.run_time { " (added at run time)" } else { "" };
@@ -287,7 +287,7 @@ fn difference(out: &mut String, one: &Difference) {
     let _ = writeln!(out, "             differs in {}: expected {}, found {actual}", one.name, one.wanted);
 }
 
-fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
+fn change(names: &RenderNames<'_>, change: Change, operation: &Operation) -> String {
     match change {
         Change::Field { field, before, after } => {
             let value = |value| write_value(field, value, names.program);
@@ -306,7 +306,7 @@ fn change(names: &Names<'_>, change: Change, operation: &Operation) -> String {
     }
 }
 
-fn forward(names: &Names<'_>, forwarded: &Forwarded, end: End) -> String {
+fn forward(names: &RenderNames<'_>, forwarded: &Forwarded, end: End) -> String {
     let who = match (forwarded.miss, forwarded.per_entry) {
         (true, _) => "the pipe's miss says",
         (false, true) => "the entry says",
@@ -323,7 +323,7 @@ fn forward(names: &Names<'_>, forwarded: &Forwarded, end: End) -> String {
 }
 
 /// Returns a walk as JSON.
-pub fn json(names: &Names<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Value {
+pub fn json(names: &RenderNames<'_>, walk: &Walk, input: PortId, frame: &[u8]) -> Value {
     let verdict = |verdict: Verdict| match verdict {
         Verdict::Transmit(port) => json!({ "transmit": names.port(port) }),
         Verdict::Kernel(port) => json!({ "kernel": names.port(port) }),
@@ -351,7 +351,7 @@ fn wrong_json(wrong: WrongChecksum) -> Value {
     json!({ "header": header, "found": found, "expected": expected })
 }
 
-fn step_json(names: &Names<'_>, step: &Step) -> Value {
+fn step_json(names: &RenderNames<'_>, step: &Step) -> Value {
     let key: Vec<Value> = step
         .key
         .iter()

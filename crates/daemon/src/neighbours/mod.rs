@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_app::neighbour::{Found, Hop, Mac};
 use weir_netlink::{Groups, Monitor, Neighbour, NetlinkEvent, Object, Read};
-pub use world::{Place, Places};
-use world::{State, World};
+use world::{NeighbourState, World};
+pub use world::{Places, PortInterface};
 
 /// How long an iteration waits while neighbours are still to be asked for, or after changes of routes, so
 /// that many are handled together; and otherwise.
@@ -248,8 +248,8 @@ impl Keeper {
 }
 
 /// Returns a neighbour's interface, address and state.
-fn known_state(neighbour: &Neighbour) -> (u32, IpAddr, State) {
-    (neighbour.index, neighbour.address, State::of(neighbour.state, neighbour.mac))
+fn known_state(neighbour: &Neighbour) -> (u32, IpAddr, NeighbourState) {
+    (neighbour.index, neighbour.address, NeighbourState::of(neighbour.state, neighbour.mac))
 }
 
 /// Looks up all routes again and reads all neighbours.

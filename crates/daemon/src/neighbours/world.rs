@@ -17,17 +17,17 @@ const REFRESH_NS: u64 = 10_000_000_000;
 
 /// Where a port is: its interface's index, and its name, for people and for an interface that is recreated.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place {
+pub struct PortInterface {
     pub index: u32,
     pub name: String,
 }
 
 /// The places of ports by their names.
-pub type Places = BTreeMap<String, Place>;
+pub type Places = BTreeMap<String, PortInterface>;
 
 /// The state of a neighbour in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NeighbourState {
     /// It has answered recently, or need not answer.
     Sure(Mac),
     /// It was reachable; whether it still is is unknown.
@@ -38,22 +38,22 @@ pub enum State {
     Failed,
 }
 
-impl State {
+impl NeighbourState {
     /// Parses a neighbour state (`NUD_*`).
-    pub fn of(state: u16, mac: Option<Mac>) -> State {
+    pub fn of(state: u16, mac: Option<Mac>) -> NeighbourState {
         const USABLE: u16 =
             nud::REACHABLE | nud::STALE | nud::DELAY | nud::PROBE | nud::NOARP | nud::PERMANENT;
         match mac {
-            Some(mac) if state & nud::STALE != 0 => State::Stale(mac),
-            Some(mac) if state & USABLE != 0 && mac != [0; 6] => State::Sure(mac),
-            _ if state & nud::INCOMPLETE != 0 || state == 0 => State::Asked,
-            _ => State::Failed,
+            Some(mac) if state & nud::STALE != 0 => NeighbourState::Stale(mac),
+            Some(mac) if state & USABLE != 0 && mac != [0; 6] => NeighbourState::Sure(mac),
+            _ if state & nud::INCOMPLETE != 0 || state == 0 => NeighbourState::Asked,
+            _ => NeighbourState::Failed,
         }
     }
 }
 
 /// A neighbour that an app wants to know.
-struct Target {
+struct WantedNeighbour {
     app: Arc<str>,
     hop: Hop,
     /// Where it is: the interface and the next hop, or why there is none.
@@ -71,9 +71,9 @@ pub struct World {
     links: HashMap<u32, Link>,
     places: Places,
     /// The wanted neighbours, by interface and address.
-    neighbours: HashMap<(u32, IpAddr), State>,
+    neighbours: HashMap<(u32, IpAddr), NeighbourState>,
     wanted: HashSet<(u32, IpAddr)>,
-    targets: Vec<Target>,
+    targets: Vec<WantedNeighbour>,
     /// Where the next iteration starts asking.
     next: usize,
 }
@@ -88,7 +88,7 @@ impl World {
     pub fn want(&mut self, app: &Arc<str>, hops: Vec<Hop>) {
         self.targets.retain(|target| target.app != *app);
         let hops = hops.into_iter().filter(|hop| self.places.contains_key(&*hop.port));
-        let target = |hop| Target {
+        let target = |hop| WantedNeighbour {
             app: app.clone(),
             hop,
             way: Err(String::new()),
@@ -102,7 +102,7 @@ impl World {
     /// Replaces links, and looks up all routes again.
     pub fn find_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Destination) {
         self.links = links.into_iter().map(|link| (link.index, link)).collect();
-        let mut known: BTreeMap<(Place, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
+        let mut known: BTreeMap<(PortInterface, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
         for at in 0..self.targets.len() {
             let hop = &self.targets[at].hop;
             let Some(place) = self.places.get(&*hop.port) else { continue };
@@ -116,7 +116,7 @@ impl World {
     /// Returns the interface and the next hop to an address behind a port's interface.
     fn way(
         &self,
-        place: &Place,
+        place: &PortInterface,
         address: IpAddr,
         route: &dyn Fn(IpAddr, Option<u32>) -> Destination,
     ) -> Result<(u32, IpAddr), String> {
@@ -144,13 +144,13 @@ impl World {
     }
 
     /// Replaces all neighbours.
-    pub fn replace(&mut self, all: Vec<(u32, IpAddr, State)>) {
+    pub fn replace(&mut self, all: Vec<(u32, IpAddr, NeighbourState)>) {
         let all = all.into_iter().map(|(index, address, state)| ((index, address), state));
         self.neighbours = all.filter(|(at, _)| self.wanted.contains(at)).collect();
     }
 
     /// Sets the state of a neighbour, or removes it.
-    pub fn set(&mut self, index: u32, address: IpAddr, state: Option<State>) {
+    pub fn set(&mut self, index: u32, address: IpAddr, state: Option<NeighbourState>) {
         let at = (index, address);
         match state.filter(|_| self.wanted.contains(&at)) {
             Some(state) => _ = self.neighbours.insert(at, state),
@@ -186,9 +186,9 @@ impl World {
             let target = &mut self.targets[at];
             let Ok(way) = target.way else { continue };
             let pause_ns = match self.neighbours.get(&way) {
-                Some(State::Sure(_) | State::Asked) => continue,
-                Some(State::Stale(_)) => REFRESH_NS,
-                Some(State::Failed) | None => AGAIN_NS,
+                Some(NeighbourState::Sure(_) | NeighbourState::Asked) => continue,
+                Some(NeighbourState::Stale(_)) => REFRESH_NS,
+                Some(NeighbourState::Failed) | None => AGAIN_NS,
             };
             if target.asked_ns.is_some_and(|asked_ns| now_ns < asked_ns + pause_ns) {
                 continue;
@@ -215,8 +215,8 @@ impl World {
 
 /// Returns the state of a neighbour; `None` if it is unchanged.
 fn found<'a>(
-    target: &Target,
-    neighbours: &HashMap<(u32, IpAddr), State>,
+    target: &WantedNeighbour,
+    neighbours: &HashMap<(u32, IpAddr), NeighbourState>,
     interface: impl Fn() -> &'a str,
 ) -> Option<Found> {
     let way = match &target.way {
@@ -231,10 +231,12 @@ fn found<'a>(
         }
     };
     match neighbours.get(way) {
-        Some(State::Sure(mac) | State::Stale(mac)) => Some(Ok(*mac)),
-        Some(State::Failed) => Some(Err(format!("{}{} does not answer at {}", way.1, by(), interface()))),
+        Some(NeighbourState::Sure(mac) | NeighbourState::Stale(mac)) => Some(Ok(*mac)),
+        Some(NeighbourState::Failed) => {
+            Some(Err(format!("{}{} does not answer at {}", way.1, by(), interface())))
+        }
         // Resolution is in progress; a known neighbour stays valid until it fails.
-        Some(State::Asked) | None => {
+        Some(NeighbourState::Asked) | None => {
             target.refused.as_ref().map(|why| Err(format!("the host does not resolve {}: {why}", way.1)))
         }
     }
@@ -262,7 +264,7 @@ mod tests {
     }
 
     fn place(index: u32, name: &str) -> Places {
-        [("p0".to_string(), Place { index, name: name.to_string() })].into()
+        [("p0".to_string(), PortInterface { index, name: name.to_string() })].into()
     }
 
     fn world(all: &[IpAddr], route: &dyn Fn(IpAddr, Option<u32>) -> Destination) -> World {
@@ -286,19 +288,20 @@ mod tests {
         let mut world = world(&[ip(1)], &on_link);
         assert_eq!(reported(&mut world), [], "nothing is known yet");
         assert_eq!(world.ask(0), (vec![(2, ip(1))], false));
-        world.set(2, ip(1), Some(State::Asked));
+        world.set(2, ip(1), Some(NeighbourState::Asked));
         assert_eq!(reported(&mut world), []);
-        for state in [State::Sure(MAC), State::Stale(MAC), State::Sure(MAC)] {
+        for state in [NeighbourState::Sure(MAC), NeighbourState::Stale(MAC), NeighbourState::Sure(MAC)] {
             world.set(2, ip(1), Some(state));
-            let expected: Vec<Found> = if state == State::Stale(MAC) { vec![] } else { vec![Ok(MAC)] };
+            let expected: Vec<Found> =
+                if state == NeighbourState::Stale(MAC) { vec![] } else { vec![Ok(MAC)] };
             let got = reported(&mut world);
             assert!(got.is_empty() || got == expected, "{state:?}: {got:?}");
         }
-        world.set(2, ip(1), Some(State::Sure(OTHER)));
+        world.set(2, ip(1), Some(NeighbourState::Sure(OTHER)));
         assert_eq!(reported(&mut world), [Ok(OTHER)]);
         world.set(2, ip(1), None);
         assert_eq!(reported(&mut world), [], "neighbours that the kernel forgot are resolved first");
-        world.set(2, ip(1), Some(State::Failed));
+        world.set(2, ip(1), Some(NeighbourState::Failed));
         assert_eq!(reported(&mut world), [Err("10.0.0.1 does not answer at eth0".to_string())]);
         assert_eq!(reported(&mut world), []);
     }
@@ -306,12 +309,12 @@ mod tests {
     #[test]
     fn a_port_is_where_its_interface_is_whatever_that_is_called() {
         let mut world = world(&[ip(1)], &on_link);
-        world.set(2, ip(1), Some(State::Sure(MAC)));
+        world.set(2, ip(1), Some(NeighbourState::Sure(MAC)));
         assert_eq!(reported(&mut world), [Ok(MAC)]);
         world.find_ways(vec![link(2, "up1", 0)], &on_link);
         assert_eq!(reported(&mut world), [], "it was renamed");
         world.find_ways(vec![link(7, "eth0", 0)], &|address, _| Destination::Hop(7, address));
-        world.set(7, ip(1), Some(State::Sure(OTHER)));
+        world.set(7, ip(1), Some(NeighbourState::Sure(OTHER)));
         assert_eq!(reported(&mut world), [Ok(OTHER)], "it was created again");
         world.place(place(9, "up1"));
         world.find_ways(vec![link(7, "eth0", 0)], &on_link);
@@ -321,13 +324,13 @@ mod tests {
     #[test]
     fn those_that_do_not_answer_are_asked_again_and_again_but_not_at_once() {
         let mut world = world(&[ip(1)], &on_link);
-        world.set(2, ip(1), Some(State::Failed));
+        world.set(2, ip(1), Some(NeighbourState::Failed));
         assert_eq!(world.ask(0).0.len(), 1);
         assert_eq!(world.ask(AGAIN_NS - 1).0, []);
         assert_eq!(world.ask(AGAIN_NS).0.len(), 1);
-        world.set(2, ip(1), Some(State::Sure(MAC)));
+        world.set(2, ip(1), Some(NeighbourState::Sure(MAC)));
         assert_eq!(world.ask(60 * S).0, [], "the kernel is sure");
-        world.set(2, ip(1), Some(State::Stale(MAC)));
+        world.set(2, ip(1), Some(NeighbourState::Stale(MAC)));
         assert_eq!(world.ask(61 * S).0, [(2, ip(1))]);
         assert_eq!(world.ask(62 * S).0, []);
     }
@@ -364,20 +367,24 @@ mod tests {
         assert_eq!(asked, [(2, ip(254)), (2, ip(2)), (4, ip(3))], "a router, this port, a VLAN of it");
         let none = ["10.0.0.4 is an address of this host", "the host has no route to 10.0.0.5 at eth0"];
         assert_eq!(reported(&mut world), none.map(|why| Err(why.to_string())));
-        world.set(2, ip(254), Some(State::Failed));
+        world.set(2, ip(254), Some(NeighbourState::Failed));
         let why = "10.0.0.254, the router to 10.0.0.1 does not answer at eth0";
         assert_eq!(reported(&mut world), [Err(why.to_string())]);
-        world.set(2, ip(77), Some(State::Sure(MAC)));
+        world.set(2, ip(77), Some(NeighbourState::Sure(MAC)));
         assert_eq!(world.neighbours.len(), 1, "no other neighbours are wanted");
     }
 
     #[test]
     fn states_of_the_kernel() {
-        assert_eq!(State::of(2, Some(MAC)), State::Sure(MAC));
-        assert_eq!(State::of(0x80, Some(MAC)), State::Sure(MAC));
-        assert_eq!(State::of(4, Some(MAC)), State::Stale(MAC));
-        assert_eq!(State::of(1, None), State::Asked);
-        assert_eq!(State::of(0x20, Some(MAC)), State::Failed);
-        assert_eq!(State::of(0x40, Some([0; 6])), State::Failed, "a loopback interface has no neighbours");
+        assert_eq!(NeighbourState::of(2, Some(MAC)), NeighbourState::Sure(MAC));
+        assert_eq!(NeighbourState::of(0x80, Some(MAC)), NeighbourState::Sure(MAC));
+        assert_eq!(NeighbourState::of(4, Some(MAC)), NeighbourState::Stale(MAC));
+        assert_eq!(NeighbourState::of(1, None), NeighbourState::Asked);
+        assert_eq!(NeighbourState::of(0x20, Some(MAC)), NeighbourState::Failed);
+        assert_eq!(
+            NeighbourState::of(0x40, Some([0; 6])),
+            NeighbourState::Failed,
+            "a loopback interface has no neighbours"
+        );
     }
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use std::path::Path;
 use tokio::net::TcpStream;
 
-pub type Stream = TcpStream;
+pub type RestStream = TcpStream;
 
 #[derive(Clone)]
 pub struct Acceptor;
@@ -14,7 +14,7 @@ impl Acceptor {
         bail!("this weir was built without TLS: build it with `--features tls`")
     }
 
-    pub async fn accept(self, _: TcpStream) -> Option<Stream> {
+    pub async fn accept(self, _: TcpStream) -> Option<RestStream> {
         None
     }
 }

@@ -14,7 +14,7 @@ use tokio::net::TcpStream;
 const KEY_MAX: u64 = 1 << 20;
 
 /// A connection whose handshake is complete.
-pub type Stream = tokio_rustls::server::TlsStream<TcpStream>;
+pub type RestStream = tokio_rustls::server::TlsStream<TcpStream>;
 
 /// Performs handshakes.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl Acceptor {
     }
 
     /// Completes a handshake; `None` if the client does not.
-    pub async fn accept(self, stream: TcpStream) -> Option<Stream> {
+    pub async fn accept(self, stream: TcpStream) -> Option<RestStream> {
         self.0.accept(stream).await.ok()
     }
 }

@@ -3,7 +3,7 @@
 //! Buckets filled by weights are just an array that all workers share: a pick is a multiplication and a load.
 //! Given buckets also count the packets that meet them and carry out pending moves; each worker has its own.
 
-use crate::batch::outcome::Outcome;
+use crate::batch::outcome::BatchOutcome;
 use crate::batch::packets::Keys;
 use std::net::IpAddr;
 use std::ops::Range;
@@ -120,7 +120,7 @@ impl GroupTable {
     }
 
     /// Ends the walk of a packet for which there is no target.
-    pub fn without_target(&self, slot: usize, outcome: &mut Outcome) {
+    pub fn without_target(&self, slot: usize, outcome: &mut BatchOutcome) {
         match self.no_target {
             Some(app) => outcome.apps[app.index()] |= 1 << slot,
             None => outcome.drop(slot, DropReason::NoTarget),

@@ -39,7 +39,7 @@ use crate::pipes::Making;
 use crate::pipes::flow::Flows;
 use compile::CompiledPipe;
 pub use compile_error::CompileError;
-pub use outcome::Outcome;
+pub use outcome::BatchOutcome;
 use packets::Reading;
 pub use reserve::Reservation;
 pub use resize::Moved;
@@ -338,18 +338,18 @@ impl Engine {
 
     /// Runs the packets of `list`, received on `input`, through the program. The frames are rewritten in the
     /// batch; the outcome says where each one goes.
-    pub fn process(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &mut Outcome {
+    pub fn process(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &mut BatchOutcome {
         self.walk.live = true;
         self.run(batch, list, input, now_ns)
     }
 
     /// The same without counting, learning or metering. Frames are still rewritten.
-    pub fn probe(&mut self, batch: &mut Batch, input: PortId, now_ns: u64) -> &Outcome {
+    pub fn probe(&mut self, batch: &mut Batch, input: PortId, now_ns: u64) -> &BatchOutcome {
         self.walk.live = false;
         self.run(batch, batch.mask(), input, now_ns)
     }
 
-    fn run(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &mut Outcome {
+    fn run(&mut self, batch: &mut Batch, list: u64, input: PortId, now_ns: u64) -> &mut BatchOutcome {
         let walk = &mut self.walk;
         walk.start(now_ns, input);
         let Some(root) = self.program.ports.get(input.index()).and_then(|port| port.root) else {

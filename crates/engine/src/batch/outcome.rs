@@ -8,7 +8,7 @@ use weir_program::{Copied, Verdict};
 
 /// The outcome of a batch: one mask per exit.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct BatchOutcome {
     /// Packets for each port, by port number.
     pub transmit: Vec<u64>,
     /// Packets for the host's stack, at the port on which they arrived.
@@ -29,9 +29,9 @@ pub struct Outcome {
     pub tees: Tees,
 }
 
-impl Outcome {
-    pub(super) fn new(program: &Program) -> Outcome {
-        Outcome {
+impl BatchOutcome {
+    pub(super) fn new(program: &Program) -> BatchOutcome {
+        BatchOutcome {
             transmit: vec![0; program.ports.len()],
             kernel: 0,
             apps: vec![0; program.apps.len()],

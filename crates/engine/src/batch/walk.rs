@@ -3,7 +3,7 @@
 use super::compile;
 use super::compile_error::CompileError;
 use super::group::{GroupNumbers, GroupTable, Meeting};
-use super::outcome::Outcome;
+use super::outcome::BatchOutcome;
 use super::packets::{Packets, Reading};
 use std::sync::Arc;
 use weir_packet::{Batch, Bits, DropReason, KeySource, SelectIpv4, TableHash};
@@ -27,7 +27,7 @@ pub(crate) struct Walk {
     pub meters: Vec<Meter>,
     /// Packets waiting for each pipe.
     pub lists: Vec<u64>,
-    pub outcome: Outcome,
+    pub outcome: BatchOutcome,
     pub now_ns: u64,
     pub now_ms: u32,
     /// False while explaining, when nothing is counted, learnt or metered.
@@ -78,7 +78,7 @@ impl Walk {
             counters: vec![Count::default(); program.counters.len()],
             meters: meters?,
             lists: vec![0; program.pipes.len()],
-            outcome: Outcome::new(program),
+            outcome: BatchOutcome::new(program),
             now_ns: 0,
             now_ms: 0,
             live: true,

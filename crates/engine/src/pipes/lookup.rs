@@ -1,6 +1,6 @@
 //! What all types of tables share: how packets are looked up, which of them hit, and why an entry is refused.
 
-use crate::batch::Outcome;
+use crate::batch::BatchOutcome;
 use crate::batch::group::{GroupNumbers, GroupTable};
 use crate::batch::packets::{Packets, Reading};
 use crate::batch::rows::Slab;
@@ -40,7 +40,7 @@ pub struct Lookup<'a> {
     pub now_ns: u64,
     /// False while explaining: nothing is learnt or counted, and given buckets do not count.
     pub live: bool,
-    pub outcome: &'a mut Outcome,
+    pub outcome: &'a mut BatchOutcome,
     /// The row hit by each packet, where the result says so.
     pub rows: &'a mut [u32; 64],
     /// Packets dropped on the way.

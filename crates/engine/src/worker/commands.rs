@@ -1,6 +1,6 @@
 //! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
-use super::pending::{Answers, CHANGES_PER_BREATH};
+use super::pending::{CHANGES_PER_BREATH, PendingAnswers};
 use super::{HandOver, Inject, Injected, Part, Report, RetiredState, Worker};
 use crate::batch::{Engine, FlowPage, FlowStock, Share, SwapReport, TakenOver};
 use crate::ring::CarrierSender;
@@ -31,11 +31,11 @@ pub enum Command {
     /// Reserve changes for this owner, so that they can be committed whatever happens meanwhile. Answered
     /// when that is done, which takes several breaths if there are many; after an error nothing is reserved.
     /// With `true`, removing an entry that is not idle is refused.
-    Reserve(u64, Changes, bool, Answers),
+    Reserve(u64, Changes, bool, PendingAnswers),
     /// Commit what this owner has reserved. Answered when that is done.
-    Commit(u64, Answers),
+    Commit(u64, PendingAnswers),
     /// Release what this owner has reserved, if anything. Answered when that is done.
-    Release(u64, Answers),
+    Release(u64, PendingAnswers),
     /// Make replicas of the engine for new workers, out of engines for the same program. The engine must not
     /// change until they are in use. Answered when that is done, which takes several breaths.
     Replicate(Vec<Box<Engine>>, SyncSender<Vec<Box<Engine>>>),

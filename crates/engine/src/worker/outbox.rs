@@ -1,7 +1,7 @@
 //! Where frames leave a worker: its ports, the rings to the apps, and the pools to which memory returns.
 
 use super::waiting::Injected;
-use crate::batch::Outcome;
+use crate::batch::BatchOutcome;
 use crate::pipes::flow::IdleSegment;
 use crate::ring::{CARRIER_BYTES, CarrierSender};
 use weir_packet::{Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
@@ -55,7 +55,7 @@ impl Outbox {
     }
 
     /// Sends the frames of the batch as the engine's outcome says.
-    pub fn deliver(&mut self, batch: &mut Batch, input: PortId, outcome: &mut Outcome) {
+    pub fn deliver(&mut self, batch: &mut Batch, input: PortId, outcome: &mut BatchOutcome) {
         for slot in Bits(outcome.dropped) {
             self.drop_one(batch, slot, outcome.reasons[slot]);
         }
@@ -92,7 +92,7 @@ impl Outbox {
 
     /// Sends copies of those frames in a port's list that a later port also sends, and the other frames
     /// themselves, all in order of arrival.
-    fn transmit_copies(&mut self, batch: &mut Batch, port: usize, list: u64, outcome: &Outcome) {
+    fn transmit_copies(&mut self, batch: &mut Batch, port: usize, list: u64, outcome: &BatchOutcome) {
         let later = outcome.transmit[port + 1..].iter().fold(0, |all, list| all | list);
         let (mut sent, mut copied) = (list, list & outcome.flooded & later);
         for slot in Bits(copied) {
@@ -122,7 +122,7 @@ impl Outbox {
     }
 
     /// Passes copies of forwarded packets, and packets that are for apps, to the apps in order of arrival.
-    fn punt_with_copies(&mut self, batch: &mut Batch, input: PortId, outcome: &mut Outcome) {
+    fn punt_with_copies(&mut self, batch: &mut Batch, input: PortId, outcome: &mut BatchOutcome) {
         outcome.tees.sort();
         let punted = outcome.apps.iter().fold(0, |all, list| all | list);
         for slot in Bits(outcome.tees.slots() | punted) {

@@ -13,7 +13,7 @@ pub const CHANGES_PER_BREATH: usize = 64;
 pub const RESERVATIONS_MAX: usize = 16;
 
 /// Where a worker's answer to a step of a proposal is sent.
-pub type Answers = SyncSender<Result<(), ChangeError>>;
+pub type PendingAnswers = SyncSender<Result<(), ChangeError>>;
 
 /// A reservation, its owner, and what is being done.
 pub(super) struct Pending {
@@ -23,16 +23,16 @@ pub(super) struct Pending {
 }
 
 enum PendingStep {
-    Reserving(Answers),
+    Reserving(PendingAnswers),
     Reserved,
-    Committing(Answers),
+    Committing(PendingAnswers),
     /// Ends with this answer to the last asker, if there is one.
-    Releasing(Option<Answers>, Result<(), ChangeError>),
+    Releasing(Option<PendingAnswers>, Result<(), ChangeError>),
 }
 
 impl Worker {
     /// Begins to reserve changes.
-    pub(super) fn reserve(&mut self, owner: u64, changes: Changes, only_idle: bool, asker: Answers) {
+    pub(super) fn reserve(&mut self, owner: u64, changes: Changes, only_idle: bool, asker: PendingAnswers) {
         if self.pending.len() >= RESERVATIONS_MAX {
             return self.reply(&asker, Err(ChangeError::Busy { pipe: "*".into() }));
         }
@@ -42,7 +42,7 @@ impl Worker {
     }
 
     /// Begins to commit what this owner has reserved.
-    pub(super) fn commit(&mut self, owner: u64, asker: Answers) {
+    pub(super) fn commit(&mut self, owner: u64, asker: PendingAnswers) {
         let reserved = |one: &&mut Pending| one.owner == owner && matches!(one.step, PendingStep::Reserved);
         match self.pending.iter_mut().find(reserved) {
             Some(pending) => pending.step = PendingStep::Committing(asker),
@@ -51,7 +51,7 @@ impl Worker {
     }
 
     /// Begins to release what this owner has reserved. Anything that is already being committed stays.
-    pub(super) fn release(&mut self, owner: u64, asker: Answers) {
+    pub(super) fn release(&mut self, owner: u64, asker: PendingAnswers) {
         let has = |one: &&mut Pending| one.owner == owner && !matches!(one.step, PendingStep::Committing(_));
         match self.pending.iter_mut().find(has) {
             Some(pending) => pending.step = PendingStep::Releasing(Some(asker), Ok(())),
@@ -95,7 +95,7 @@ impl Worker {
         self.pending.iter().any(|one| !matches!(one.step, PendingStep::Reserved))
     }
 
-    fn reply(&mut self, asker: &Answers, answer: Result<(), ChangeError>) {
+    fn reply(&mut self, asker: &PendingAnswers, answer: Result<(), ChangeError>) {
         // The asker may no longer be waiting.
         let _ = asker.try_send(answer);
         self.outbox.signal = true;
@@ -109,7 +109,7 @@ impl Pending {
         engine: &mut Engine,
         most: &mut usize,
         now_ns: u64,
-    ) -> Option<(Option<Answers>, Result<(), ChangeError>)> {
+    ) -> Option<(Option<PendingAnswers>, Result<(), ChangeError>)> {
         let Pending { reservation, step, .. } = self;
         match step {
             PendingStep::Reserved => None,

@@ -10,7 +10,7 @@
 //! sent before any later ones.
 
 use super::Command;
-use super::pending::Answers;
+use super::pending::PendingAnswers;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 use weir_program::change::{ChangeError, Changes};
@@ -242,7 +242,7 @@ impl Proposal {
     }
 }
 
-fn command(owner: u64, commits: bool, asker: Answers) -> Command {
+fn command(owner: u64, commits: bool, asker: PendingAnswers) -> Command {
     if commits { Command::Commit(owner, asker) } else { Command::Release(owner, asker) }
 }
 

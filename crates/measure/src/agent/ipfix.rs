@@ -28,13 +28,13 @@ pub struct Sender {
     to: Ipfix,
     tally: Arc<Counts>,
     encoder: Encoder,
-    line: Line,
+    line: CollectorConnection,
     /// Messages since the templates were last sent, and when that was.
     announced: (u32, Instant),
 }
 
 /// The connection to the collector.
-enum Line {
+enum CollectorConnection {
     Udp(UdpSocket),
     Tcp(TcpStream),
     /// None before this time; also the pause after the next failure.
@@ -50,7 +50,7 @@ impl Destination for Sender {
 impl Sender {
     /// Creates a sender that has not sent anything.
     pub fn new(to: Ipfix, tally: Arc<Counts>) -> Sender {
-        let line = Line::Down(Instant::now(), PAUSES[0]);
+        let line = CollectorConnection::Down(Instant::now(), PAUSES[0]);
         Sender { to, tally, encoder: Encoder::new(to.domain, MESSAGE), line, announced: (0, Instant::now()) }
     }
 
@@ -85,16 +85,16 @@ impl Sender {
 
     /// Whether there is a connection to the collector; opens one if it is time.
     fn is_open(&mut self) -> bool {
-        if let Line::Tcp(stream) = &self.line
+        if let CollectorConnection::Tcp(stream) = &self.line
             && is_closed(stream)
         {
             self.failed(&std::io::ErrorKind::ConnectionReset.into());
         }
-        let Line::Down(from, _) = self.line else { return true };
+        let CollectorConnection::Down(from, _) = self.line else { return true };
         if Instant::now() < from {
             return false;
         }
-        match Line::open(self.to) {
+        match CollectorConnection::open(self.to) {
             Ok(line) => {
                 self.line = line;
                 self.encoder.restart();
@@ -111,23 +111,23 @@ impl Sender {
     /// Records a failure. A connection is closed; with datagrams, only the failed one is lost.
     fn failed(&mut self, error: &std::io::Error) {
         let pause = match self.line {
-            Line::Udp(_) => None,
-            Line::Tcp(_) => Some(PAUSES[0]),
-            Line::Down(_, pause) => Some(pause),
+            CollectorConnection::Udp(_) => None,
+            CollectorConnection::Tcp(_) => Some(PAUSES[0]),
+            CollectorConnection::Down(_, pause) => Some(pause),
         };
         if let Some(pause) = pause {
-            self.line = Line::Down(Instant::now() + pause, (pause * 2).min(PAUSES[1]));
+            self.line = CollectorConnection::Down(Instant::now() + pause, (pause * 2).min(PAUSES[1]));
         }
         self.tally.fails(error, self.to.to);
     }
 }
 
-impl Line {
-    fn open(to: Ipfix) -> std::io::Result<Line> {
+impl CollectorConnection {
+    fn open(to: Ipfix) -> std::io::Result<CollectorConnection> {
         if to.tcp {
             let stream = TcpStream::connect_timeout(&to.to, PATIENCE)?;
             stream.set_write_timeout(Some(PATIENCE))?;
-            return Ok(Line::Tcp(stream));
+            return Ok(CollectorConnection::Tcp(stream));
         }
         let any: SocketAddr = match to.to {
             SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
@@ -135,14 +135,14 @@ impl Line {
         };
         let socket = UdpSocket::bind(any)?;
         socket.connect(to.to)?;
-        Ok(Line::Udp(socket))
+        Ok(CollectorConnection::Udp(socket))
     }
 
     fn send(&mut self, message: &[u8]) -> std::io::Result<()> {
         match self {
-            Line::Udp(socket) => socket.send(message).map(drop),
-            Line::Tcp(stream) => stream.write_all(message),
-            Line::Down(..) => Err(std::io::ErrorKind::NotConnected.into()),
+            CollectorConnection::Udp(socket) => socket.send(message).map(drop),
+            CollectorConnection::Tcp(stream) => stream.write_all(message),
+            CollectorConnection::Down(..) => Err(std::io::ErrorKind::NotConnected.into()),
         }
     }
 }

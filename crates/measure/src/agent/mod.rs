@@ -22,7 +22,7 @@ mod tests;
 use crate::Measurement;
 use crate::app::measurements;
 use measuring::{Measuring, Times};
-use names::{Names, ProgramNames};
+use names::{PipeNames, ProgramNames};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::SystemTime;
@@ -31,7 +31,7 @@ use weir_app::agent::{Agent, DeltaReader, FlowTable, Next};
 use weir_engine::delta::FlowDelta;
 
 /// What must be known about a program.
-struct Plan {
+struct CollectorPlan {
     generation: u64,
     workers: usize,
     names: ProgramNames,
@@ -46,7 +46,7 @@ pub fn create() -> Box<dyn Agent> {
 
 /// The main thread's side.
 struct Measurer {
-    plans: Sender<Plan>,
+    plans: Sender<CollectorPlan>,
     reader: Option<Reader>,
     /// How often flow tables outside of pipes export their counts, in milliseconds, by name.
     periods: Vec<(String, u64)>,
@@ -62,7 +62,7 @@ impl Agent for Measurer {
         let measurements = measurements(apps);
         let period = |one: &Measurement| Some((one.pipes.first()?.clone(), one.overlay.as_ref()?.flush_ms));
         self.periods = measurements.iter().filter_map(period).collect();
-        let plan = Plan { generation, workers, names: ProgramNames::of(program), measurements };
+        let plan = CollectorPlan { generation, workers, names: ProgramNames::of(program), measurements };
         // If the collector has ended, that shows when the daemon stops.
         let _ = self.plans.send(plan);
     }
@@ -77,15 +77,15 @@ impl Agent for Measurer {
 
 /// The collector's side.
 struct Reader {
-    plans: Receiver<Plan>,
+    plans: Receiver<CollectorPlan>,
     times: Times,
-    names: Names,
+    names: PipeNames,
     measured: Vec<Measuring>,
 }
 
 impl Reader {
-    fn new(plans: Receiver<Plan>) -> Reader {
-        Reader { plans, times: Times::default(), names: Names::default(), measured: Vec::new() }
+    fn new(plans: Receiver<CollectorPlan>) -> Reader {
+        Reader { plans, times: Times::default(), names: PipeNames::default(), measured: Vec::new() }
     }
 
     fn take_plans(&mut self) {
@@ -95,8 +95,8 @@ impl Reader {
     }
 
     /// Keeps measurements that are unchanged, and starts and ends others.
-    fn follow(&mut self, plan: Plan) {
-        let Plan { generation, workers, names, measurements } = plan;
+    fn follow(&mut self, plan: CollectorPlan) {
+        let CollectorPlan { generation, workers, names, measurements } = plan;
         let mut before = std::mem::take(&mut self.measured);
         for one in measurements {
             let old = before.iter().position(|old| old.name() == one.name);

@@ -31,7 +31,7 @@ impl ProgramNames {
 
 /// For the last 256 generations, the measurement and the name of each pipe, and the name of each target.
 #[derive(Default)]
-pub struct Names {
+pub struct PipeNames {
     by_generation: Vec<Option<Generation>>,
     /// The measurement of flows between pods, and the name shown in place of a pipe's.
     of_pods: Option<(usize, Arc<str>)>,
@@ -62,7 +62,7 @@ struct Pipe {
     measured: Option<usize>,
 }
 
-impl Names {
+impl PipeNames {
     /// Records a program's pipes; their current measurements apply to those of former programs too.
     pub fn set(&mut self, generation: u64, names: ProgramNames, measured: &[Measuring]) {
         let ProgramNames { pipes, ports, targets } = names;

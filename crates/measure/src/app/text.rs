@@ -1,6 +1,6 @@
 //! What `weir show measure` prints.
 
-use crate::queries::{Top, tops};
+use crate::queries::{TopQuery, tops};
 use serde_json::Value;
 use std::fmt::Write;
 use weir_app::shown::seconds;
@@ -21,7 +21,7 @@ pub fn interval(answer: &Value) -> String {
     for name in ["flows", "sources", "destinations"] {
         let _ = writeln!(text, "  {name:<22} {}", estimated(&last[name]));
     }
-    for (_, row, Top { one, .. }) in tops() {
+    for (_, row, TopQuery { one, .. }) in tops() {
         let entropy = &last[row.field]["entropy"];
         if !entropy.is_null() {
             let _ = writeln!(text, "  {:<22} {}", format!("entropy by {one}"), estimated(entropy));

@@ -3,11 +3,11 @@
 use super::change::{Cause, Change};
 use super::epochs::Epochs;
 use super::giver::Giver;
-use super::news::{News, Source};
+use super::news::{KernelSubscriptions, MessageSource};
 use super::others::{Others, no_other_overlay};
+use super::reporter::Reporter;
 use super::rule::Rule;
 use super::table::Table;
-use super::telling::Telling;
 use super::translation::Translations;
 use super::world::{Parts, Pods, World};
 use crate::bpf::{
@@ -47,17 +47,17 @@ const PORTS: &str = "/proc/sys/net/ipv4/ip_local_port_range";
 pub struct Keeper {
     overlay: Overlay,
     stop: Arc<AtomicBool>,
-    telling: Telling,
+    reporter: Reporter,
     giver: Giver,
     table: Arc<Table>,
 }
 
 /// Its state while the programs are attached.
-struct Running {
+struct AttachedPrograms {
     programs: TcOverlay,
     /// Removed with it.
     _rule: Rule,
-    news: News,
+    news: KernelSubscriptions,
     world: World,
     vni: u32,
     epochs: Epochs,
@@ -77,7 +77,7 @@ struct Running {
 impl Keeper {
     pub fn new(wanted: Wanted, stop: Arc<AtomicBool>, giver: Giver, table: Arc<Table>) -> Keeper {
         let Wanted { overlay, board } = wanted;
-        Keeper { telling: Telling::new(overlay.name.clone(), board), overlay, stop, giver, table }
+        Keeper { reporter: Reporter::new(overlay.name.clone(), board), overlay, stop, giver, table }
     }
 
     /// Runs until stopped.
@@ -85,18 +85,18 @@ impl Keeper {
         while !self.stops() {
             let why = match self.open() {
                 Ok(mut running) => {
-                    self.telling.obstacle(None);
+                    self.reporter.obstacle(None);
                     self.table.set(running.programs.flows().ok());
                     let why = self.keep(&mut running);
                     self.table.set(None);
-                    self.telling.missed(self.giver.finish(&mut running.programs));
-                    self.telling.end(&running.programs);
+                    self.reporter.missed(self.giver.finish(&mut running.programs));
+                    self.reporter.end(&running.programs);
                     why
                 }
                 Err(error) => Some(format!("{error:#}")),
             };
             if let Some(why) = why {
-                self.telling.obstacle(Some(why));
+                self.reporter.obstacle(Some(why));
                 self.sleep(AGAIN);
             }
         }
@@ -113,10 +113,10 @@ impl Keeper {
         }
     }
 
-    fn open(&mut self) -> Result<Running> {
+    fn open(&mut self) -> Result<AttachedPrograms> {
         must_be_privileged()?;
         // Before anything is read, so that no later change is missed.
-        let news = News::open().context("netlink does not report changes")?;
+        let news = KernelSubscriptions::open().context("netlink does not report changes")?;
         must_be_liberal()?;
         let links = links()?;
         let (parts, settings, nodes) = settings(&self.overlay, &links)?;
@@ -135,7 +135,7 @@ impl Keeper {
             .attach_uplink(uplink)
             .with_context(|| format!("cannot attach the programs to `{uplink}`"))?;
         let world = World::new(parts, links);
-        let mut running = Running {
+        let mut running = AttachedPrograms {
             programs,
             _rule: rule,
             news,
@@ -153,12 +153,12 @@ impl Keeper {
         };
         let mut changes = running.world.pods();
         running.read_tables(&mut changes)?;
-        running.carry_out(&mut self.telling, self.overlay.policy, changes)?;
+        running.carry_out(&mut self.reporter, self.overlay.policy, changes)?;
         Ok(running)
     }
 
     /// Continues until stopped, or until the links are replaced: then returns why.
-    fn keep(&mut self, running: &mut Running) -> Option<String> {
+    fn keep(&mut self, running: &mut AttachedPrograms) -> Option<String> {
         while !self.stops() {
             match self.turn(running) {
                 Ok(true) => {}
@@ -171,19 +171,19 @@ impl Keeper {
     }
 
     /// Returns false if everything must start over.
-    fn turn(&mut self, running: &mut Running) -> Result<bool> {
+    fn turn(&mut self, running: &mut AttachedPrograms) -> Result<bool> {
         let mut changes = Vec::new();
-        let Running { news, world, .. } = running;
+        let AttachedPrograms { news, world, .. } = running;
         let read = news.read(|source, kind, body| world.take(source, kind, body, &mut changes));
         let now = monotonic_ns();
         if now >= running.look_ns {
             running.look_ns = now + LOOK_NS;
             must_be_liberal()?;
-            running.look_for_others(&mut self.telling, (now, &self.overlay));
+            running.look_for_others(&mut self.reporter, (now, &self.overlay));
         }
         if read == Read::Lost {
             // At once, because rereading everything takes time.
-            self.telling.count(Cause::Lost);
+            self.reporter.count(Cause::Lost);
             running.void(&BTreeSet::from([STAMP_GLOBAL]))?;
             running.translations.clear(&mut running.programs);
             running.relearn(&mut changes)?;
@@ -191,23 +191,23 @@ impl Keeper {
         if changes.contains(&Change::Restart) {
             return Ok(false);
         }
-        running.carry_out(&mut self.telling, self.overlay.policy, changes)?;
+        running.carry_out(&mut self.reporter, self.overlay.policy, changes)?;
         running.translations.answer(now, &mut running.programs);
         // Extend the lease only if the state is known, and not while messages may still be unread.
         if read != Read::More {
             running.programs.extend(now + LEASE_NS)?;
         }
         self.giver.turn(now, &mut running.programs)?;
-        self.telling.tell(now, &running.programs, &running.pods, &running.nodes);
+        self.reporter.report(now, &running.programs, &running.pods, &running.nodes);
         Ok(true)
     }
 }
 
-impl Running {
+impl AttachedPrograms {
     /// Reads forwarding tables and neighbours.
     fn read_tables(&mut self, changes: &mut Vec<Change>) -> Result<()> {
         for (kind, body) in forwarding_and_neighbours().context("neighbours cannot be read")? {
-            self.world.take(Source::Route, kind, &body, changes);
+            self.world.take(MessageSource::Route, kind, &body, changes);
         }
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Running {
     }
 
     /// Applies changes in order; then invalidates everything that depends on them, all at once.
-    fn carry_out(&mut self, telling: &mut Telling, policy: Policy, changes: Vec<Change>) -> Result<()> {
+    fn carry_out(&mut self, reporter: &mut Reporter, policy: Policy, changes: Vec<Change>) -> Result<()> {
         let (mut void, mut counted, mut free) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
         for change in changes {
             let (stamp, cause) = match change {
@@ -232,27 +232,27 @@ impl Running {
                     (self.pods.get(&pod).map_or(STAMP_GLOBAL, |(_, stamp)| *stamp), cause)
                 }
                 Change::NodeCame(node) => {
-                    self.node_came(telling, node)?;
+                    self.node_came(reporter, node)?;
                     continue;
                 }
                 Change::PodCame(pod, name) => {
-                    self.pod_came(telling, pod, name);
+                    self.pod_came(reporter, pod, name);
                     continue;
                 }
                 Change::PodLeft(pod) => {
-                    let Some(stamp) = self.pod_left(telling, pod) else { continue };
+                    let Some(stamp) = self.pod_left(reporter, pod) else { continue };
                     free.push(stamp);
                     (stamp, Cause::Link)
                 }
                 Change::Ended(tuples) => {
-                    telling.count(Cause::Connection);
+                    reporter.count(Cause::Connection);
                     self.ended(&tuples)?;
                     continue;
                 }
             };
             void.insert(stamp);
             if counted.insert((stamp, cause)) {
-                telling.count(cause);
+                reporter.count(cause);
             }
         }
         if !void.is_empty() {
@@ -265,18 +265,18 @@ impl Running {
 
     /// Looks for other programs at the same hooks, one interface per call, and for other users of the mark
     /// bits.
-    fn look_for_others(&mut self, telling: &mut Telling, (now, overlay): (u64, &Overlay)) {
+    fn look_for_others(&mut self, reporter: &mut Reporter, (now, overlay): (u64, &Overlay)) {
         let uplink = (self.world.uplink(), overlay.uplink.as_str());
         let pods = self.pods.iter().map(|(index, (name, _))| (*index, name.as_str()));
-        self.others.look(&self.programs, telling, std::iter::once(uplink).chain(pods));
+        self.others.look(&self.programs, reporter, std::iter::once(uplink).chain(pods));
         let entries = self.programs.entries();
         let learnt = [entries.learnt.iter().sum(), entries.outdated];
         let [before, outdated] = std::mem::replace(&mut self.learnt, learnt);
         let is_quiet = now.saturating_sub(self.void_ns) > QUIET_NS;
         if learnt[0] > before {
-            telling.mark_in_use(None);
+            reporter.mark_in_use(None);
         } else if is_quiet && learnt[1] > outdated {
-            telling.mark_in_use(Some(overlay.mark));
+            reporter.mark_in_use(Some(overlay.mark));
         }
     }
 
@@ -301,45 +301,45 @@ impl Running {
     }
 
     /// A node stays known: flows to it are invalidated when its tables change.
-    fn node_came(&mut self, telling: &mut Telling, node: IpAddr) -> Result<()> {
+    fn node_came(&mut self, reporter: &mut Reporter, node: IpAddr) -> Result<()> {
         if self.nodes.contains_key(&node) {
             return Ok(());
         }
         if self.nodes.len() == OVERLAY_NODES_MAX {
-            telling.say(&format!("no room for node {node}: its flows take the slow path"));
+            reporter.say(&format!("no room for node {node}: its flows take the slow path"));
             return Ok(());
         }
         let Some(stamp) = self.stamps.pop() else { return Ok(()) };
         self.programs.set_node(node, stamp)?;
         self.nodes.insert(node, stamp);
-        telling.say(&format!("the remote node {node} is known"));
+        reporter.say(&format!("the remote node {node} is known"));
         Ok(())
     }
 
-    fn pod_came(&mut self, telling: &mut Telling, pod: u32, name: String) {
+    fn pod_came(&mut self, reporter: &mut Reporter, pod: u32, name: String) {
         if self.pods.contains_key(&pod) {
             return;
         }
         let Some(stamp) = self.stamps.pop() else { return };
         match self.programs.attach_pod((&name, pod), stamp) {
             Ok(()) => {
-                telling.say(&format!("`{name}` has the programs"));
+                reporter.say(&format!("`{name}` has the programs"));
                 self.pods.insert(pod, (name, stamp));
             }
             Err(error) => {
                 self.programs.detach_pod(pod);
                 self.stamps.push(stamp);
                 let why = anyhow::Error::new(error);
-                telling.say(&format!("cannot attach the programs to `{name}`: {why:#}"));
+                reporter.say(&format!("cannot attach the programs to `{name}`: {why:#}"));
             }
         }
     }
 
     /// Returns its stamp, on which nothing may depend any more before it is reused.
-    fn pod_left(&mut self, telling: &mut Telling, pod: u32) -> Option<u32> {
+    fn pod_left(&mut self, reporter: &mut Reporter, pod: u32) -> Option<u32> {
         let (name, stamp) = self.pods.remove(&pod)?;
         self.programs.detach_pod(pod);
-        telling.say(&format!("`{name}` is gone"));
+        reporter.say(&format!("`{name}` is gone"));
         Some(stamp)
     }
 }
@@ -452,7 +452,7 @@ fn must_forward(uplink: &str) -> Result<()> {
 }
 
 /// Waits for news, or for the next iteration.
-fn wait(running: &Running, is_busy: bool) {
+fn wait(running: &AttachedPrograms, is_busy: bool) {
     let [route, filter] = running.news.fds();
     let [four, six] = running.programs.asks();
     let mut waits = [route, filter, four, six].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));

@@ -2,7 +2,7 @@
 //! the process that created it, so something can be left only if another process or a file in a bpffs holds a
 //! program, or if someone saved the nftables rules and loaded them again.
 
-use super::rule::{self, Table};
+use super::rule::{self, NftTable};
 use crate::bpf::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at};
 use anyhow::{Context, Result};
 use rustix::fs::readlink;
@@ -27,7 +27,7 @@ pub struct Left {
     /// Interfaces, and the programs attached to them.
     pub attached: Vec<(String, OverlayProgram)>,
     /// Tables of nftables.
-    pub tables: Vec<Table>,
+    pub tables: Vec<NftTable>,
     /// Files that hold programs.
     pub pins: Vec<PathBuf>,
     /// Processes that have programs.
@@ -66,7 +66,7 @@ impl Left {
     /// Removes what can be removed. Returns a sentence about each removal.
     pub fn remove(&self) -> Result<Vec<String>> {
         let mut said = Vec::new();
-        for Table { name, .. } in &self.tables {
+        for NftTable { name, .. } in &self.tables {
             rule::remove(name).with_context(|| format!("the table `inet {name}` cannot be removed"))?;
             said.push(format!("removed the nftables table `inet {name}`"));
         }
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn what_belongs_to_a_process_is_not_removed() {
-        let table = |has_owner| Table { name: "weir_pods".into(), has_owner };
+        let table = |has_owner| NftTable { name: "weir_pods".into(), has_owner };
         let free = Left { tables: vec![table(false)], ..Left::default() };
         assert_eq!(free.belongs_to(), None);
         assert_eq!(free.sentences(), ["the table `inet weir_pods` is still there"]);

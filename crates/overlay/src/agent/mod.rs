@@ -12,9 +12,9 @@ mod keeper;
 mod left;
 mod news;
 mod others;
+mod reporter;
 pub mod rule;
 mod table;
-mod telling;
 mod translation;
 mod world;
 
@@ -26,7 +26,7 @@ use crate::{Overlay, Wanted, doctor};
 use anyhow::{Context, Result};
 use giver::Giver;
 use keeper::Keeper;
-use news::Source;
+use news::MessageSource;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -110,7 +110,7 @@ impl Drop for Keep {
 pub fn read_messages<'a>(messages: impl Iterator<Item = (u16, &'a [u8])>) {
     let mut world = World::new(Parts { tunnel: 2, uplink: 3, pods: Pods::Bridge(4) }, Vec::new());
     for (kind, body) in messages {
-        for source in [Source::Route, Source::Filter] {
+        for source in [MessageSource::Route, MessageSource::Filter] {
             world.take(source, kind, body, &mut Vec::new());
         }
         let _ = translation::read(body);

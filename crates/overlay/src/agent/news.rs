@@ -10,23 +10,23 @@ const ROOM: usize = 1 << 20;
 const ROOM_VARIABLE: &str = "WEIR_NETLINK_ROOM";
 
 /// The two subscriptions.
-pub struct News {
+pub struct KernelSubscriptions {
     route: Monitor,
     filter: Monitor,
 }
 
 /// Where a message came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum MessageSource {
     Route,
     Filter,
 }
 
-impl News {
+impl KernelSubscriptions {
     /// Subscribes to everything that happens from now on.
-    pub fn open() -> io::Result<News> {
+    pub fn open() -> io::Result<KernelSubscriptions> {
         let room = std::env::var(ROOM_VARIABLE).ok().and_then(|room| room.parse().ok()).unwrap_or(ROOM);
-        Ok(News {
+        Ok(KernelSubscriptions {
             route: Monitor::with_buffer(Groups::ROUTING, room)?,
             filter: Monitor::with_buffer(Groups::NETFILTER, room)?,
         })
@@ -39,8 +39,8 @@ impl News {
 
     /// Reads messages, and passes each to `take`: its source, its type and its body. Returns the worse of the
     /// two results.
-    pub fn read(&mut self, mut take: impl FnMut(Source, u16, &[u8])) -> Read {
-        let route = self.route.read(|kind, body| take(Source::Route, kind, body));
-        route.max(self.filter.read(|kind, body| take(Source::Filter, kind, body)))
+    pub fn read(&mut self, mut take: impl FnMut(MessageSource, u16, &[u8])) -> Read {
+        let route = self.route.read(|kind, body| take(MessageSource::Route, kind, body));
+        route.max(self.filter.read(|kind, body| take(MessageSource::Filter, kind, body)))
     }
 }

@@ -1,8 +1,8 @@
 //! Other programs at the same hooks: caches of other daemons, which are not allowed, and third-party
 //! programs, which are, and which are reported to operators.
 
+use super::reporter::Reporter;
 use super::rule;
-use super::telling::Telling;
 use crate::Overlay;
 use crate::bpf::TcOverlay;
 use anyhow::{Context, Result, bail};
@@ -20,7 +20,7 @@ impl Others {
     pub fn look<'a>(
         &mut self,
         programs: &TcOverlay,
-        telling: &Telling,
+        reporter: &Reporter,
         interfaces: impl Iterator<Item = (u32, &'a str)> + Clone,
     ) {
         let Some((index, name)) = interfaces.clone().nth(self.next % interfaces.count().max(1)) else {
@@ -37,7 +37,7 @@ impl Others {
         .enumerate()
         {
             for id in now[at].iter().filter(|id| !before[at].contains(id)) {
-                telling.say(&format!("at `{name}`, a foreign program ({id}) runs {what}"));
+                reporter.say(&format!("at `{name}`, a foreign program ({id}) runs {what}"));
             }
         }
     }

@@ -65,20 +65,20 @@ impl Rule {
 
 /// One of our tables in the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Table {
+pub struct NftTable {
     pub name: String,
     /// Whether it is removed with the process that created it.
     pub has_owner: bool,
 }
 
 /// Returns our tables in this network namespace.
-pub fn tables() -> io::Result<Vec<Table>> {
+pub fn tables() -> io::Result<Vec<NftTable>> {
     let table = |body: &[u8]| {
         const OWNER: u16 = 7;
         let rest = body.get(4..)?;
         let name = text(find(rest, 1)?);
         let has_owner = find(rest, OWNER).is_some();
-        name.starts_with(PREFIX).then_some(Table { name, has_owner })
+        name.starts_with(PREFIX).then_some(NftTable { name, has_owner })
     };
     let question = [NFPROTO_INET, 0, 0, 0];
     let answers = dump(Protocol::Netfilter, NFTABLES << 8 | NFT_MSG_GETTABLE, &question)?;

@@ -2,7 +2,7 @@
 //! state, and what becomes invalid depends on the previous one.
 
 use super::change::{Cause, Change};
-use super::news::Source;
+use super::news::MessageSource;
 use super::translation::{ORIGINAL, REPLY, read};
 use crate::bpf::OverlayTuple;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -44,7 +44,7 @@ impl Parts {
 
 /// Where frames for a MAC address go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum NextHop {
     Node(IpAddr),
     Port(u32),
 }
@@ -54,7 +54,7 @@ pub struct World {
     parts: Parts,
     links: BTreeMap<u32, Link>,
     /// By the VXLAN device or the bridge, and MAC address.
-    places: HashMap<(u32, Mac), Place>,
+    places: HashMap<(u32, Mac), NextHop>,
     neighbours: HashMap<(u32, IpAddr), Mac>,
     /// Addresses of the node.
     addresses: HashSet<Address>,
@@ -130,15 +130,15 @@ impl World {
     }
 
     /// Takes a message, and appends the resulting changes.
-    pub fn take(&mut self, source: Source, kind: u16, body: &[u8], changes: &mut Vec<Change>) {
+    pub fn take(&mut self, source: MessageSource, kind: u16, body: &[u8], changes: &mut Vec<Change>) {
         match (source, kind) {
-            (Source::Route, kind) => self.event(NetlinkEvent::parse(kind, body), changes),
-            (Source::Filter, NEWGEN) => changes.push(Change::Policy),
-            (Source::Filter, CONNECTION_ENDED) => {
+            (MessageSource::Route, kind) => self.event(NetlinkEvent::parse(kind, body), changes),
+            (MessageSource::Filter, NEWGEN) => changes.push(Change::Policy),
+            (MessageSource::Filter, CONNECTION_ENDED) => {
                 let tuples = ended(body);
                 changes.extend((!tuples.is_empty()).then_some(Change::Ended(tuples)));
             }
-            (Source::Filter, _) => {}
+            (MessageSource::Filter, _) => {}
         }
     }
 
@@ -222,14 +222,14 @@ impl World {
         let bridge = self.parts.bridge();
         let is_port = |bridge| self.links.get(&index).is_some_and(|link| link.master == bridge);
         let (table, place) = match endpoint {
-            Some(node) if index == self.parts.tunnel => (index, Place::Node(node)),
+            Some(node) if index == self.parts.tunnel => (index, NextHop::Node(node)),
             None => match bridge {
-                Some(bridge) if is_port(bridge) => (bridge, Place::Port(index)),
+                Some(bridge) if is_port(bridge) => (bridge, NextHop::Port(index)),
                 _ => return,
             },
             _ => return,
         };
-        if is_new && let Place::Node(node) = place {
+        if is_new && let NextHop::Node(node) = place {
             changes.push(Change::NodeCame(node));
         }
         // The entry for unknown addresses: any flow may have used it.
@@ -255,20 +255,21 @@ impl World {
             None => self.neighbours.remove(&at),
         };
         let Some(before) = before else { return };
-        let own = self.links.get(&at.0).filter(|link| self.is_pod(link)).map(|link| Place::Port(link.index));
+        let own =
+            self.links.get(&at.0).filter(|link| self.is_pod(link)).map(|link| NextHop::Port(link.index));
         let place = own.or_else(|| self.places.get(&(at.0, before)).copied());
         let all = Change::All(Cause::Neighbour);
         changes.push(place.map_or(all, |place| self.of(place, Cause::Neighbour)));
     }
 
     /// What is invalidated together with a place.
-    fn of(&self, place: Place, cause: Cause) -> Change {
+    fn of(&self, place: NextHop, cause: Cause) -> Change {
         match place {
-            Place::Node(node) => Change::Node(node, cause),
-            Place::Port(port) if self.links.get(&port).is_some_and(|link| self.is_pod(link)) => {
+            NextHop::Node(node) => Change::Node(node, cause),
+            NextHop::Port(port) if self.links.get(&port).is_some_and(|link| self.is_pod(link)) => {
                 Change::Pod(port, cause)
             }
-            Place::Port(_) => Change::All(cause),
+            NextHop::Port(_) => Change::All(cause),
         }
     }
 }
@@ -330,7 +331,7 @@ mod tests {
 
     fn took(world: &mut World, kind: u16, body: &[u8]) -> Vec<Change> {
         let mut changes = Vec::new();
-        world.take(Source::Route, kind, body, &mut changes);
+        world.take(MessageSource::Route, kind, body, &mut changes);
         changes
     }
 

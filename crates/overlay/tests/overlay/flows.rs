@@ -15,7 +15,7 @@ pub const GIVE: OverlaySweep = OverlaySweep { idle_ns: 0, given_ns: u64::MAX, en
 /// A sweep in which all flows expire.
 pub const END: OverlaySweep = OverlaySweep { idle_ns: u64::MAX, given_ns: u64::MAX, ends: true };
 
-impl Rig {
+impl OverlayRig {
     /// Sweeps the whole table, and returns what flows report.
     pub fn sweep(&mut self, what: &OverlaySweep) -> Vec<OverlayGone> {
         let mut at = 0;
@@ -36,7 +36,7 @@ impl Rig {
 
 #[test]
 fn a_flow_gives_each_count_once_and_goes_when_it_is_idle() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
     rig.learn(UDP, 7001);
     rig.send(7000, 5);
@@ -75,7 +75,7 @@ fn a_flow_gives_each_count_once_and_goes_when_it_is_idle() {
 #[test]
 fn records_without_room_are_counted() {
     const FLOWS: u32 = 1 << 16;
-    let Some(mut rig) = Rig::new(FLOWS) else { return };
+    let Some(mut rig) = OverlayRig::new(FLOWS) else { return };
     let flows = 50_000;
     for port in 0..flows {
         rig.learn(UDP, port);
@@ -150,7 +150,7 @@ fn frames(ends: &AtomicBool, at: usize, (pod, up): (u32, u32), wrong: &AtomicU64
 
 #[test]
 fn processors_that_share_the_table_lose_no_count_and_mix_no_flows() {
-    let Some(mut rig) = Rig::new(32) else { return };
+    let Some(mut rig) = OverlayRig::new(32) else { return };
     rig.programs.attach_uplink("up0").unwrap();
     rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
     ip("neighbour add 10.0.1.3 lladdr 02:00:00:00:00:03 dev up0 nud permanent");

@@ -38,7 +38,7 @@ fn key(protocol: u8, port: u16) -> OverlayKey {
 
 #[test]
 fn a_learnt_flow_is_encapsulated_as_the_kernel_does_and_decapsulated() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     for protocol in [TCP, UDP] {
         rig.learn(protocol, 7000);
         let (verdict, out, mark) = rig.run("overlay_send", &sent(protocol, 7000), 0);
@@ -66,7 +66,7 @@ fn a_learnt_flow_is_encapsulated_as_the_kernel_does_and_decapsulated() {
 
 #[test]
 fn headers_are_those_of_the_kernels_own_vxlan_device() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.programs.attach_uplink("up0").unwrap();
     ip("link set vx0 address 02:00:00:00:00:05
 address add 10.244.1.5/32 dev lo
@@ -103,7 +103,7 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
 
 #[test]
 fn identifications_differ() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
     let ids: std::collections::BTreeSet<_> =
         (0..64).map(|_| rig.run("overlay_send", &sent(UDP, 7000), 0).1[18..20].to_vec()).collect();
@@ -112,7 +112,7 @@ fn identifications_differ() {
 
 #[test]
 fn what_needs_the_kernel_takes_its_way() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(TCP, 7000);
     rig.learn(UDP, 7000);
     let (tcp, udp) = (sent(TCP, 7000), sent(UDP, 7000));
@@ -168,7 +168,7 @@ fn arriving_as(frame: &[u8]) -> Vec<u8> {
 
 #[test]
 fn only_the_tunnel_of_the_flow_is_believed() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
     let good = arriving(UDP, 7000);
     let cases: &[(&str, Vec<u8>)] = &[
@@ -199,7 +199,7 @@ fn only_the_tunnel_of_the_flow_is_believed() {
 
 #[test]
 fn congestion_is_carried_as_rfc_6040_says() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(TCP, 7000);
     for (inner, outer) in [(0, 0), (1, 1), (2, 2), (3, 2)] {
         let (verdict, out, _) = rig.run("overlay_send", &with(&sent(TCP, 7000), 15, &[inner]), 0);
@@ -233,7 +233,7 @@ fn congestion_is_carried_as_rfc_6040_says() {
 
 #[test]
 fn what_an_interface_does_not_carry_takes_the_kernels_way() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
     let frame = |length: u16| {
         let mut frame = sent(UDP, 7000);
@@ -261,7 +261,7 @@ fn what_an_interface_does_not_carry_takes_the_kernels_way() {
 
 #[test]
 fn the_next_hop_is_that_of_now() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
     ip("neighbour replace 10.0.1.2 lladdr 02:00:00:00:00:09 dev up0 nud permanent");
     let (verdict, out, _) = rig.run("overlay_send", &sent(UDP, 7000), 0);
@@ -273,7 +273,7 @@ fn the_next_hop_is_that_of_now() {
 /// Even if all of it happens within one clock tick in which the kernel was already asked.
 #[test]
 fn what_is_learnt_after_a_change_has_the_next_hop_of_after_it() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
     for last in [9, 10, 11, 12] {
         assert_eq!(rig.run("overlay_send", &sent(UDP, 7000), 0).0, REDIRECT);
@@ -289,7 +289,7 @@ fn what_is_learnt_after_a_change_has_the_next_hop_of_after_it() {
 
 #[test]
 fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     let (out, back) = (sent(UDP, 7000), arriving(UDP, 7000));
     for (stamp, send, receive) in [
         (STAMP_GLOBAL, "stale_global", "stale_global"),
@@ -319,7 +319,7 @@ fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
 
 #[test]
 fn nothing_is_learnt_that_is_not_established_or_not_of_now() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     let (frame, after) = (sent(UDP, 7000), tunnelled(&routed(UDP, 7000), [HERE, NODE]));
     let (_, _, mark) = rig.run("overlay_send", &frame, 0);
     rig.run("overlay_learn_send", &after, mark);
@@ -340,7 +340,7 @@ fn nothing_is_learnt_that_is_not_established_or_not_of_now() {
 
 #[test]
 fn a_frame_that_is_flooded_is_learnt_from_at_its_own_pod_alone() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.run("overlay_send", &sent(UDP, 7000), 0);
     let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, 7000), 0);
     let others = with(&delivered(UDP, 7000), 0, &mac(9));
@@ -352,7 +352,7 @@ fn a_frame_that_is_flooded_is_learnt_from_at_its_own_pod_alone() {
 
 #[test]
 fn an_epoch_that_looks_like_a_former_one_teaches_nothing() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     let (frame, after) = (sent(UDP, 7000), tunnelled(&routed(UDP, 7000), [HERE, NODE]));
     let (_, _, mark) = rig.run("overlay_send", &frame, 0);
     for _ in 0..rig.settings.epochs() {
@@ -368,7 +368,7 @@ fn an_epoch_that_looks_like_a_former_one_teaches_nothing() {
 
 #[test]
 fn a_frame_that_goes_to_several_nodes_is_not_learnt_from() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.programs.set(&OverlaySettings { ttl_ns: 200_000_000, ..rig.settings }).unwrap();
     rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
     let (_, _, mark) = rig.run("overlay_send", &sent(UDP, 7000), 0);
@@ -378,7 +378,7 @@ fn a_frame_that_goes_to_several_nodes_is_not_learnt_from() {
         rig.run("overlay_learn_send", copy, mark | ESTABLISHED);
     }
     assert_eq!((rig.programs.entries().flooded, rig.programs.entries().learnt), (2, [1, 0]));
-    let known = |rig: &Rig| rig.programs.flows().unwrap().read()[0].learnt_ns[0] > 0;
+    let known = |rig: &OverlayRig| rig.programs.flows().unwrap().read()[0].learnt_ns[0] > 0;
     assert!(!known(&rig), "whichever came first or last");
     std::thread::sleep(std::time::Duration::from_millis(300));
     rig.run("overlay_learn_send", &copies.remove(1), mark | ESTABLISHED);
@@ -387,7 +387,7 @@ fn a_frame_that_goes_to_several_nodes_is_not_learnt_from() {
 
 #[test]
 fn another_pod_or_node_begins_anew_in_both_directions() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
     rig.learn(UDP, 7000);
     // The address now belongs to another pod: nothing that it sends has passed the rules.
@@ -411,7 +411,7 @@ fn another_pod_or_node_begins_anew_in_both_directions() {
 
 #[test]
 fn without_a_lease_nothing_takes_the_short_way() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(UDP, 7000);
     rig.programs.extend(1).unwrap();
     assert_eq!(rig.slow("overlay_send", &sent(UDP, 7000)), "lease");
@@ -422,7 +422,7 @@ fn without_a_lease_nothing_takes_the_short_way() {
 
 #[test]
 fn the_kernel_sees_a_frame_of_each_direction_now_and_then() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.programs.set(&OverlaySettings { ttl_ns: 1, ..rig.settings }).unwrap();
     rig.learn(UDP, 7000);
     // The clock is coarse, so wait for it to advance.
@@ -433,7 +433,7 @@ fn the_kernel_sees_a_frame_of_each_direction_now_and_then() {
 
 #[test]
 fn more_flows_than_fit_lose_no_count() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     for port in 0..640 {
         rig.learn(UDP, port);
         assert_eq!(rig.run("overlay_send", &sent(UDP, port), 0).0, REDIRECT, "the newest has room");
@@ -456,7 +456,7 @@ fn more_flows_than_fit_lose_no_count() {
 
 #[test]
 fn a_flow_is_forgotten_when_its_connection_ends() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn(TCP, 7000);
     rig.learn(TCP, 7001);
     rig.programs.forget(&key(TCP, 7000)).unwrap();
@@ -467,7 +467,7 @@ fn a_flow_is_forgotten_when_its_connection_ends() {
 
 #[test]
 fn what_is_attached_is_found_and_gone_with_its_links() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.programs.attach_uplink("up0").unwrap();
     let names = |interface: &str| -> Vec<String> {
         overlay_programs_at(interface).unwrap().into_iter().map(|program| program.name).collect()
@@ -490,7 +490,7 @@ fn what_is_attached_is_found_and_gone_with_its_links() {
 
 #[test]
 fn the_hash_is_that_of_crate_packet() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     let mut random = random();
     for _ in 0..1_000_000 {
         let key = OverlayKey {
@@ -513,7 +513,7 @@ fn random() -> impl FnMut() -> u64 {
 }
 
 /// The programs' hash of a key equals crate packet's hash of its words.
-fn assert_hash(rig: &mut Rig, key: &OverlayKey) {
+fn assert_hash(rig: &mut OverlayRig, key: &OverlayKey) {
     let bytes = key.bytes();
     let words: Vec<u64> = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
     let expected = select_hash(rig.settings.seed, &words) as u32;

@@ -41,7 +41,7 @@ fn sum(packet: &[u8]) -> u16 {
     folded(&packet[20..], u32::from(folded(&packet[12..20], 0)) + u32::from(packet[9]) + length)
 }
 
-impl Rig {
+impl OverlayRig {
     /// Makes the programs learn a direction that NAT changes.
     fn learn_nat(&mut self, [marks, learns]: [&str; 2], before: &[u8], after: &[u8]) {
         let (verdict, _, mark) = self.run(marks, before, 0);
@@ -63,7 +63,7 @@ impl Rig {
 
 #[test]
 fn a_service_is_translated_both_ways_as_the_kernel_does() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     for protocol in [TCP, UDP] {
         let [before, after] = [BEFORE, AFTER].map(|tuple| with_protocol(tuple, protocol));
         rig.learn_service(protocol);
@@ -95,7 +95,7 @@ fn a_service_is_translated_both_ways_as_the_kernel_does() {
 
 #[test]
 fn a_direct_flow_with_the_tuple_of_a_translated_one_is_not_mistaken_for_it() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.programs.translate(&BEFORE, &AFTER).unwrap();
     rig.programs.translate(&AFTER.reversed(), &BEFORE.reversed()).unwrap();
     rig.learn_service(UDP);
@@ -110,7 +110,7 @@ fn a_direct_flow_with_the_tuple_of_a_translated_one_is_not_mistaken_for_it() {
 
 #[test]
 fn an_ended_connection_is_forgotten_with_its_translation() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.programs.translate(&BEFORE, &AFTER).unwrap();
     rig.programs.translate(&AFTER.reversed(), &BEFORE.reversed()).unwrap();
     rig.learn_service(UDP);

@@ -14,7 +14,7 @@ fn frames(ports: [u16; 2], is_answer: bool, is_routed: bool) -> [Vec<u8>; 2] {
     ]
 }
 
-impl Rig {
+impl OverlayRig {
     /// Makes the programs learn a direction, as the kernel and nftables would; returns the frames.
     fn learn_near(&mut self, is_answer: bool, is_routed: bool) -> [Vec<u8>; 2] {
         let ports = if is_answer { [80, 7000] } else { [7000, 80] };
@@ -31,7 +31,7 @@ impl Rig {
 #[test]
 fn frames_between_pods_of_a_node_skip_it() {
     for is_routed in [true, false] {
-        let Some(mut rig) = Rig::new(64) else { return };
+        let Some(mut rig) = OverlayRig::new(64) else { return };
         // The MAC addresses of both must have been seen before anything is learnt about where they are.
         rig.learn_near(true, is_routed);
         let there = rig.learn_near(false, is_routed);
@@ -54,7 +54,7 @@ fn frames_between_pods_of_a_node_skip_it() {
 #[test]
 fn a_pod_that_changes_makes_both_ways_void() {
     for (stamp, at) in [(NEIGHBOUR_STAMP, 0), (POD_STAMP, 1)] {
-        let Some(mut rig) = Rig::new(64) else { return };
+        let Some(mut rig) = OverlayRig::new(64) else { return };
         rig.learn_near(true, true);
         let all = [rig.learn_near(false, true), rig.learn_near(true, true)];
         rig.programs.bump(&[stamp]).unwrap();
@@ -66,7 +66,7 @@ fn a_pod_that_changes_makes_both_ways_void() {
 
 #[test]
 fn a_tunnel_cannot_speak_for_a_pod_of_the_node() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn_near(true, true);
     rig.learn_near(false, true);
     rig.learn_near(true, true);
@@ -76,7 +76,7 @@ fn a_tunnel_cannot_speak_for_a_pod_of_the_node() {
 
 #[test]
 fn what_the_other_pod_does_not_carry_takes_the_kernels_way() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     rig.learn_near(true, true);
     let [sent, _] = rig.learn_near(false, true);
     rig.learn_near(true, true);

@@ -18,7 +18,7 @@ fn with_tos(frame: &[u8], at: usize, tos: u8) -> Vec<u8> {
 
 #[test]
 fn it_learns_what_has_both_marks_and_goes_by_it_for_ever() {
-    let Some(rig) = Rig::new(64) else { return };
+    let Some(rig) = OverlayRig::new(64) else { return };
     let mut cache = Oncache::load().unwrap();
     cache.attach_uplink("up0").unwrap();
     cache.attach_pod("pod0").unwrap();

@@ -72,7 +72,7 @@ neighbour add fd00:1::2 lladdr 02:00:00:00:00:02 dev up0 nud permanent
 ";
 
 /// The programs in a separate namespace.
-pub struct Rig {
+pub struct OverlayRig {
     pub programs: TcOverlay,
     pub settings: OverlaySettings,
     pub up: u32,
@@ -82,7 +82,7 @@ pub struct Rig {
     namespace: String,
 }
 
-impl Drop for Rig {
+impl Drop for OverlayRig {
     fn drop(&mut self) {
         let _ = Command::new("ip").args(["netns", "del", &self.namespace]).status();
     }
@@ -110,15 +110,15 @@ fn index(interface: &str) -> u32 {
     text.split(':').next().and_then(|index| index.parse().ok()).expect("an interface")
 }
 
-impl Rig {
+impl OverlayRig {
     /// Loads the programs with a lease, a remote node and a pod. Without root, prints so and returns `None`;
     /// in CI that is a failure.
-    pub fn new(flows: u32) -> Option<Rig> {
-        Rig::with(flows, OverlayIp::V4)
+    pub fn new(flows: u32) -> Option<OverlayRig> {
+        OverlayRig::with(flows, OverlayIp::V4)
     }
 
     /// The same with nodes of this IP version.
-    pub fn with(flows: u32, nodes: OverlayIp) -> Option<Rig> {
+    pub fn with(flows: u32, nodes: OverlayIp) -> Option<OverlayRig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let status = std::fs::read_to_string("/proc/self/status").unwrap();
         let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
@@ -162,7 +162,7 @@ impl Rig {
         programs.attach_pod(("pod0", pod), POD_STAMP).unwrap();
         let neighbour = index("pod1");
         programs.attach_pod(("pod1", neighbour), NEIGHBOUR_STAMP).unwrap();
-        Some(Rig { programs, settings, up: index("up0"), pod, neighbour, namespace })
+        Some(OverlayRig { programs, settings, up: index("up0"), pod, neighbour, namespace })
     }
 
     /// Runs a program on a frame with a mark; returns its verdict, the frame and its mark.

@@ -114,7 +114,7 @@ fn alike(expected: &mut [u8], out: &[u8], nodes: OverlayIp) {
     }
 }
 
-impl Rig {
+impl OverlayRig {
     /// Makes the programs learn both directions of a flow, as the kernel and nftables would.
     fn learn_frames(&mut self, [sent, left, came, given]: [&[u8]; 4], bits: u32) {
         for (marks, learns, before, after) in [
@@ -140,7 +140,7 @@ impl Rig {
 fn flows_are_encapsulated_and_decapsulated_in_all_combinations() {
     for versions in ALL {
         let [pods, nodes] = versions;
-        let Some(mut rig) = Rig::with(64, nodes) else { return };
+        let Some(mut rig) = OverlayRig::with(64, nodes) else { return };
         for protocol in [TCP, UDP] {
             let [sent, mut left, came, given] = rig.learn_6(versions, protocol, 7000);
             let (verdict, out, mark) = rig.run("overlay_send", &sent, 0);
@@ -179,7 +179,7 @@ fn with(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
 fn what_needs_the_kernel_takes_its_way() {
     for nodes in [OverlayIp::V4, OverlayIp::V6] {
         let versions = [OverlayIp::V6, nodes];
-        let Some(mut rig) = Rig::with(64, nodes) else { return };
+        let Some(mut rig) = OverlayRig::with(64, nodes) else { return };
         let [tcp, ..] = rig.learn_6(versions, TCP, 7000);
         let [udp, _, came, _] = rig.learn_6(versions, UDP, 7000);
         // Hop-by-hop, routing, destination options, authentication; fragments; neighbour discovery.
@@ -236,7 +236,7 @@ fn what_needs_the_kernel_takes_its_way() {
 fn congestion_is_carried_as_rfc_6040_says() {
     for versions in ALL {
         let [pods, nodes] = versions;
-        let Some(mut rig) = Rig::with(64, nodes) else { return };
+        let Some(mut rig) = OverlayRig::with(64, nodes) else { return };
         let [sent, _, came, _] = rig.learn_6(versions, TCP, 7000);
         let mark = |frame: &[u8], at: usize, ip: OverlayIp, ecn: u8| {
             let mut frame = with(frame, at + 1, &[if ip == OverlayIp::V4 { ecn } else { ecn << 4 }]);
@@ -271,7 +271,7 @@ fn congestion_is_carried_as_rfc_6040_says() {
 fn the_outer_checksum_of_ipv6_is_right_unless_the_device_has_none() {
     for pods in [OverlayIp::V4, OverlayIp::V6] {
         let versions = [pods, OverlayIp::V6];
-        let Some(mut rig) = Rig::with(64, OverlayIp::V6) else { return };
+        let Some(mut rig) = OverlayRig::with(64, OverlayIp::V6) else { return };
         let strict = OverlaySettings { zero_checks: [false; 2], ..rig.settings };
         for protocol in [TCP, UDP] {
             let [sent, _, came, given] = rig.learn_6(versions, protocol, 7000);
@@ -314,7 +314,7 @@ fn the_outer_checksum_of_ipv6_is_right_unless_the_device_has_none() {
 fn headers_are_those_of_the_kernels_own_vxlan_device() {
     for nodes in [OverlayIp::V4, OverlayIp::V6] {
         let versions = [OverlayIp::V6, nodes];
-        let Some(mut rig) = Rig::with(64, nodes) else { return };
+        let Some(mut rig) = OverlayRig::with(64, nodes) else { return };
         rig.programs.attach_uplink("up0").unwrap();
         ip(&format!(
             "link set vx0 address 02:00:00:00:00:05
@@ -345,7 +345,7 @@ neighbour add fd00:244:2::ffff lladdr 02:00:00:00:00:06 dev vx0 nud permanent"
 #[test]
 fn what_an_interface_does_not_carry_and_the_next_hop_are_those_of_now() {
     let versions = [OverlayIp::V6; 2];
-    let Some(mut rig) = Rig::with(64, OverlayIp::V6) else { return };
+    let Some(mut rig) = OverlayRig::with(64, OverlayIp::V6) else { return };
     let [sent, _, came, _] = rig.learn_6(versions, UDP, 7000);
     let frame = |length: u16| {
         let mut frame = sent.clone();
@@ -374,7 +374,7 @@ fn what_an_interface_does_not_carry_and_the_next_hop_are_those_of_now() {
 #[test]
 fn a_service_is_translated_both_ways() {
     for nodes in [OverlayIp::V4, OverlayIp::V6] {
-        let Some(mut rig) = Rig::with(64, nodes) else { return };
+        let Some(mut rig) = OverlayRig::with(64, nodes) else { return };
         for protocol in [TCP, UDP] {
             let tuple = |addresses: [Ipv6Addr; 2], ports| OverlayTuple {
                 addresses: addresses.map(IpAddr::from),
@@ -416,7 +416,7 @@ fn a_service_is_translated_both_ways() {
 #[test]
 fn more_flows_than_fit_lose_no_count_and_ended_ones_are_forgotten() {
     let versions = [OverlayIp::V6, OverlayIp::V4];
-    let Some(mut rig) = Rig::with(64, OverlayIp::V4) else { return };
+    let Some(mut rig) = OverlayRig::with(64, OverlayIp::V4) else { return };
     for port in 0..640 {
         let [sent, ..] = rig.learn_6(versions, UDP, port);
         assert_eq!(rig.run("overlay_send", &sent, 0).0, REDIRECT, "the newest has room");
@@ -438,7 +438,7 @@ fn more_flows_than_fit_lose_no_count_and_ended_ones_are_forgotten() {
 #[test]
 fn flows_of_both_versions_give_each_count_once() {
     for nodes in [OverlayIp::V4, OverlayIp::V6] {
-        let Some(mut rig) = Rig::with(64, nodes) else { return };
+        let Some(mut rig) = OverlayRig::with(64, nodes) else { return };
         let mut sent = Vec::new();
         for (pods, ports) in [(OverlayIp::V4, 7000..7003), (OverlayIp::V6, 7000..7005)] {
             for port in ports {
@@ -468,7 +468,7 @@ fn flows_of_both_versions_give_each_count_once() {
 
 #[test]
 fn the_hash_is_that_of_crate_packet() {
-    let Some(mut rig) = Rig::new(64) else { return };
+    let Some(mut rig) = OverlayRig::new(64) else { return };
     let mut random = crate::random();
     for _ in 0..1_000_000 {
         let mut address =

@@ -1,7 +1,7 @@
 //! DOCA-AR as published: each new tunnel header waits while four probes are sent, and uses the port of the
 //! first answer for its lifetime. One thread handles one flow after the other, with a timeout of 50 ms.
 
-use super::prober::{Probe, Prober, wait};
+use super::prober::{PathProbe, Prober, wait};
 use super::uplink::Uplink;
 use super::wire::Wire;
 use crate::bpf::PathMissed;
@@ -24,9 +24,9 @@ pub fn run(prober: &mut Prober, mut uplink: Uplink, wire: &Wire) {
     while !prober.stops() {
         let now = monotonic_ns();
         if let Some(state) = uplink.mind(now) {
-            prober.telling.obstacle(state);
+            prober.reporter.obstacle(state);
         }
-        prober.telling.tell(now, &uplink.programs, &[]);
+        prober.reporter.report(now, &uplink.programs, &[]);
         while let Some(missed) = uplink.programs.missed() {
             place(prober, &mut uplink, wire, &missed);
         }
@@ -57,7 +57,7 @@ fn race(
     while uplink.programs.answer().is_some() {}
     let mut numbers = Vec::new();
     for port in doca_ports(kernel_port) {
-        let probe = Probe::of(Wish::whole(port));
+        let probe = PathProbe::of(Wish::whole(port));
         let (source, peer): (IpAddr, IpAddr) = (addresses.0.into(), addresses.1.into());
         let (number, packet) = prober.packet(source, peer, &probe);
         if wire.send(&packet, peer).is_ok() {

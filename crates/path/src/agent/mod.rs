@@ -9,7 +9,7 @@
 mod doca;
 mod node;
 mod prober;
-mod telling;
+mod reporter;
 mod turns;
 mod uplink;
 mod wire;

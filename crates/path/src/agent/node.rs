@@ -1,7 +1,7 @@
 //! A remote node: its paths, their state, and what the programs get.
 
 use crate::bpf::{PathOut, PathPeer, TcPath};
-use crate::known::{Change, Known};
+use crate::known::{Known, PathListChange};
 use crate::paths::{Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
 use crate::probing::Rounds;
 use crate::settings::Settings;
@@ -29,7 +29,7 @@ const RETRY_NS: u64 = 5_000_000_000;
 const ADOPT_NS: u64 = 100_000_000;
 
 /// A message to be logged once.
-pub type News = String;
+pub type LogNotice = String;
 
 /// A remote node.
 pub struct Node {
@@ -87,7 +87,7 @@ impl Node {
     }
 
     /// Takes what another app has found, if anything. Returns what to log.
-    pub fn adopt(&mut self, now_ns: u64, shared: Option<&Shared>, settings: Settings) -> Option<News> {
+    pub fn adopt(&mut self, now_ns: u64, shared: Option<&Shared>, settings: Settings) -> Option<LogNotice> {
         self.survey_ns = now_ns + ADOPT_NS;
         let Shared { known, round_trip_ns } = shared?;
         let change = self.known.adopt(known);
@@ -103,7 +103,7 @@ impl Node {
         found: &Surveyed,
         fabric: &Fabric,
         settings: Settings,
-    ) -> Option<News> {
+    ) -> Option<LogNotice> {
         self.survey = None;
         self.survey_ns = now_ns + if found.seen.is_empty() { RETRY_NS } else { fabric.discover_ns };
         let before = std::mem::take(&mut self.state);
@@ -130,10 +130,10 @@ impl Node {
     }
 
     /// Updates the paths from what is known now.
-    fn apply(&mut self, now_ns: u64, change: Change, settings: Settings) {
+    fn apply(&mut self, now_ns: u64, change: PathListChange, settings: Settings) {
         match (change, &mut self.paths) {
-            (Change::None, Some(_)) => return,
-            (Change::Followed(followed), Some(paths)) => paths.follow(now_ns, &self.known, &followed),
+            (PathListChange::None, Some(_)) => return,
+            (PathListChange::Followed(followed), Some(paths)) => paths.follow(now_ns, &self.known, &followed),
             // Flows keep their path numbers, and so change paths once.
             _ => {
                 self.paths = Some(Paths::of(now_ns, settings, &self.known));
@@ -185,7 +185,7 @@ impl Node {
     }
 
     /// Updates states and weights. Returns what to log.
-    pub fn tick(&mut self, now_ns: u64) -> Vec<News> {
+    pub fn tick(&mut self, now_ns: u64) -> Vec<LogNotice> {
         let Some(paths) = &mut self.paths else { return Vec::new() };
         paths.tick(now_ns);
         let mut news = Vec::new();

@@ -2,17 +2,17 @@
 
 use super::doca;
 use super::node::Node;
-use super::telling::Telling;
+use super::reporter::Reporter;
 use super::turns::Turns;
 use super::uplink::{Uplink, secret};
 use super::wire::Wire;
 use crate::bpf::PathAnswer;
-use crate::paths::Answer;
+use crate::paths::ProbeReply;
 use crate::scheme::Scheme;
 use crate::settings::Settings;
 use crate::survey::Wish;
 use crate::wire::{Address, NO_PATH, Outer, Packet};
-use crate::{Between, Claim, Exchange, Fabric, Form, Member, Shared, Wanted};
+use crate::{Between, Claim, Exchange, Fabric, Form, Shared, SurveyMember, Wanted};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -39,7 +39,7 @@ const ETHERNET: usize = 14;
 
 /// The purpose of a probe.
 #[derive(Clone, Copy, Debug)]
-enum Asked {
+enum ProbePurpose {
     /// For a path, with its sequence number.
     Path { path: usize, sequence: u32 },
     /// For a path, with a large probe.
@@ -50,7 +50,7 @@ enum Asked {
 
 /// A probe to be sent.
 #[derive(Clone, Copy, Debug)]
-pub struct Probe {
+pub struct PathProbe {
     wish: Wish,
     turn: u8,
     /// The path that it belongs to, or [`NO_PATH`].
@@ -59,10 +59,10 @@ pub struct Probe {
     length: u16,
 }
 
-impl Probe {
+impl PathProbe {
     /// Creates a probe that belongs to no path and is not padded.
-    pub fn of(wish: Wish) -> Probe {
-        Probe { wish, turn: 0, path: NO_PATH, length: 0 }
+    pub fn of(wish: Wish) -> PathProbe {
+        PathProbe { wish, turn: 0, path: NO_PATH, length: 0 }
     }
 }
 
@@ -72,7 +72,7 @@ struct Sent {
     node: usize,
     port: u16,
     at_ns: u64,
-    asked: Asked,
+    asked: ProbePurpose,
 }
 
 /// The state of the thread.
@@ -80,10 +80,10 @@ pub struct Prober {
     pub fabric: Fabric,
     pub settings: Settings,
     pub stop: Arc<AtomicBool>,
-    pub telling: Telling,
+    pub reporter: Reporter,
     pub random: Random,
     /// State shared with apps at ports.
-    member: Member,
+    member: SurveyMember,
     session: u32,
     number: u32,
 }
@@ -107,7 +107,7 @@ impl Prober {
             ..Settings::of_rate(fabric.rate)
         };
         Prober {
-            telling: Telling::new(&fabric, board),
+            reporter: Reporter::new(&fabric, board),
             settings,
             fabric,
             stop,
@@ -128,7 +128,7 @@ impl Prober {
                     _ => self.watch(&mut running),
                 },
                 Err(error) => {
-                    self.telling.obstacle(Err(format!("{error:#}")));
+                    self.reporter.obstacle(Err(format!("{error:#}")));
                     self.sleep(AGAIN);
                 }
             }
@@ -165,12 +165,12 @@ impl Prober {
         while !self.stops() {
             let now = monotonic_ns();
             if let Some(state) = running.uplink.mind(now) {
-                self.telling.obstacle(state);
+                self.reporter.obstacle(state);
             }
             if self.fabric.scheme == Scheme::Adaptive && running.uplink.is_attached() {
                 self.turn(running);
             }
-            self.telling.tell(now, &running.uplink.programs, &running.nodes);
+            self.reporter.report(now, &running.uplink.programs, &running.nodes);
             let is_busy = running.nodes.iter().any(|node| node.is_busy(now));
             let [short, long] = PAUSES;
             let short = short.max(PAUSE_PER_NODE * running.nodes.len() as u32);
@@ -196,13 +196,13 @@ impl Prober {
         }
         for node in &mut running.nodes {
             for news in node.tick(now) {
-                self.telling.say(&news);
+                self.reporter.say(&news);
             }
             if let Some(peer) = node.peer()
                 && let Err(error) = running.uplink.programs.set_peer(node.address, &peer)
             {
                 node.forget_written();
-                self.telling.say_once(&format!("cannot write the paths of {}: {error}", node.address));
+                self.reporter.say_once(&format!("cannot write the paths of {}: {error}", node.address));
             }
         }
     }
@@ -215,20 +215,20 @@ impl Prober {
             let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
             let node = &mut running.nodes[sent.node];
             match sent.asked {
-                Asked::Survey => {
+                ProbePurpose::Survey => {
                     if let Some(survey) = &mut node.survey {
                         survey.arrived(answer.port, answer.ttl, sent.at_ns, (round_trip_ns, delay_ns));
                     }
                 }
-                Asked::Path { path, sequence } => {
-                    let seen = Answer { delay_ns, marked: answer.marked, arrived: answer.arrived };
+                ProbePurpose::Path { path, sequence } => {
+                    let seen = ProbeReply { delay_ns, marked: answer.marked, arrived: answer.arrived };
                     if let Some(paths) = &mut node.paths
                         && paths.probe_answered(monotonic_ns(), path, sequence, seen)
                     {
                         node.round_trips[path] = round_trip_ns;
                     }
                 }
-                Asked::Large { path, sequence } => {
+                ProbePurpose::Large { path, sequence } => {
                     if let Some(paths) = &mut node.paths {
                         paths.large_answered(path, sequence);
                     }
@@ -266,10 +266,10 @@ impl Prober {
             let node = &mut running.nodes[at];
             let Some(found) = node.survey.as_mut().and_then(|survey| survey.turn(now)) else { continue };
             if let Some(forgeries) = found.forgeries() {
-                self.telling.say(&format!("{}: {forgeries}", node.address));
+                self.reporter.say(&format!("{}: {forgeries}", node.address));
             }
             if let Some(news) = node.take(now, &found, &self.fabric, self.settings) {
-                self.telling.say(&news);
+                self.reporter.say(&news);
             }
             let Some(between) = self.between(running, at) else { continue };
             match found.round_trip_ns {
@@ -281,7 +281,7 @@ impl Prober {
             }
         }
         for (at, wish) in running.turns.wishes(&mut running.nodes, now) {
-            self.send(running, at, Probe::of(wish), Asked::Survey, now);
+            self.send(running, at, PathProbe::of(wish), ProbePurpose::Survey, now);
         }
     }
 
@@ -294,7 +294,7 @@ impl Prober {
             let Some(between) = self.between(running, at) else { continue };
             if let Claim::Other(shared) = self.member.claim(between) {
                 let news = running.nodes[at].adopt(now, shared.as_ref(), self.settings);
-                news.iter().for_each(|news| self.telling.say(news));
+                news.iter().for_each(|news| self.reporter.say(news));
             }
         }
     }
@@ -310,8 +310,8 @@ impl Prober {
         let (port, turn) = node.next_turn(path);
         let Some(paths) = &mut node.paths else { return };
         let sequence = paths.probe_sent(now, path);
-        let probe = Probe { turn, path: path as u8, ..Probe::of(Wish::whole(port)) };
-        self.send(running, at, probe, Asked::Path { path, sequence }, now);
+        let probe = PathProbe { turn, path: path as u8, ..PathProbe::of(Wish::whole(port)) };
+        self.send(running, at, probe, ProbePurpose::Path { path, sequence }, now);
     }
 
     /// Sends a large probe along a path. It does not count towards the path's loss.
@@ -321,14 +321,14 @@ impl Prober {
         let Some(paths) = &mut node.paths else { return };
         let sequence = paths.large_sent(now, path, &mut self.random);
         let length = paths.large_bytes();
-        let probe = Probe { turn, length, ..Probe::of(Wish::whole(port)) };
-        self.send(running, at, probe, Asked::Large { path, sequence }, now);
+        let probe = PathProbe { turn, length, ..PathProbe::of(Wish::whole(port)) };
+        self.send(running, at, probe, ProbePurpose::Large { path, sequence }, now);
     }
 
-    fn send(&mut self, running: &mut Running, at: usize, probe: Probe, asked: Asked, now: u64) {
+    fn send(&mut self, running: &mut Running, at: usize, probe: PathProbe, asked: ProbePurpose, now: u64) {
         let address = running.nodes[at].address;
         let Some(source) = running.uplink.source(at) else {
-            self.telling.say_once(&format!("there is no route to {address}"));
+            self.reporter.say_once(&format!("there is no route to {address}"));
             return;
         };
         let (number, packet) = self.packet(source, address, &probe);
@@ -341,7 +341,7 @@ impl Prober {
     /// Returns the next probe, starting with its IP header, and its number. eBPF adds the timestamp on
     /// transmission. Both addresses have the same IP version, which the configuration and the route
     /// guarantee.
-    pub fn packet(&mut self, source: IpAddr, destination: IpAddr, probe: &Probe) -> (u32, Vec<u8>) {
+    pub fn packet(&mut self, source: IpAddr, destination: IpAddr, probe: &PathProbe) -> (u32, Vec<u8>) {
         if self.number == u32::MAX {
             (self.session, self.number) = (self.session.wrapping_add(1), 0);
         }
@@ -360,8 +360,8 @@ impl Prober {
         (self.number, packet)
     }
 
-    fn request<A: Address>(&self, source: A, destination: A, probe: &Probe) -> Packet<A> {
-        let Probe { wish, turn, path, .. } = *probe;
+    fn request<A: Address>(&self, source: A, destination: A, probe: &PathProbe) -> Packet<A> {
+        let PathProbe { wish, turn, path, .. } = *probe;
         let outer = Outer::between(source, destination, wish.port, self.fabric.vxlan_port);
         let outer = Outer { dscp: self.fabric.dscp, ..outer };
         Packet { path, ..wish.probe(outer, (self.session, self.number), turn, 0) }

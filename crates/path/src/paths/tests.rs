@@ -17,7 +17,7 @@ fn paths(count: u16) -> Paths {
 fn answer(paths: &mut Paths, now: u64, path: usize, queue: i64) {
     let sequence = paths.probe_sent(now, path);
     let arrived = paths.all()[path].loss.arrived() + 1;
-    let said = Answer { delay_ns: 1_000_000_007 + queue, marked: false, arrived };
+    let said = ProbeReply { delay_ns: 1_000_000_007 + queue, marked: false, arrived };
     assert!(paths.probe_answered(now, path, sequence, said));
 }
 
@@ -123,7 +123,7 @@ fn a_broken_way_back_condemns_no_path() {
         let sequence = paths.probe_sent(now, 1);
         if round % 16 < 12 {
             let arrived = round as u32 + 1;
-            paths.probe_answered(now, 1, sequence, Answer { delay_ns: 0, marked: false, arrived });
+            paths.probe_answered(now, 1, sequence, ProbeReply { delay_ns: 0, marked: false, arrived });
         }
         paths.tick(now + 10 * MS);
         states.push(paths.all()[1].state());
@@ -181,10 +181,10 @@ fn a_clock_that_jumps_changes_no_choice() {
 fn replayed_and_made_up_answers_are_refused() {
     let mut paths = paths(1);
     let sequence = paths.probe_sent(0, 0);
-    let wild = Answer { delay_ns: i64::MIN, marked: true, arrived: 7 };
+    let wild = ProbeReply { delay_ns: i64::MIN, marked: true, arrived: 7 };
     assert!(!paths.probe_answered(1, 0, sequence + 1, wild));
     assert!(!paths.probe_answered(1, 9, sequence, wild));
-    assert!(paths.probe_answered(1, 0, sequence, Answer { delay_ns: 5, marked: false, arrived: 1 }));
+    assert!(paths.probe_answered(1, 0, sequence, ProbeReply { delay_ns: 5, marked: false, arrived: 1 }));
     assert!(!paths.probe_answered(1, 0, sequence, wild));
 }
 
@@ -269,7 +269,7 @@ fn a_large_flow_whose_packets_are_marked_moves_and_a_small_one_stays() {
 
 /// An event in the history of a path.
 #[derive(Clone, Debug)]
-enum Event {
+enum HistoryEvent {
     Probe(i64, bool),
     Lose,
     Send(u64),
@@ -278,39 +278,39 @@ enum Event {
     Wait(u64),
 }
 
-fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
+fn events() -> impl Strategy<Value = Vec<(usize, HistoryEvent)>> {
     let event = prop_oneof![
-        (any::<i64>(), any::<bool>()).prop_map(|(delay, marked)| Event::Probe(delay, marked)),
-        (0_i64..2_000_000, any::<bool>()).prop_map(|(delay, marked)| Event::Probe(delay, marked)),
-        Just(Event::Lose),
-        (0_u64..1_000_000).prop_map(Event::Send),
-        (0_u32..100, 0_u32..200).prop_map(|(packets, marked)| Event::Echo(packets, marked)),
-        Just(Event::Rehash),
-        (0_u64..100 * MS).prop_map(Event::Wait),
+        (any::<i64>(), any::<bool>()).prop_map(|(delay, marked)| HistoryEvent::Probe(delay, marked)),
+        (0_i64..2_000_000, any::<bool>()).prop_map(|(delay, marked)| HistoryEvent::Probe(delay, marked)),
+        Just(HistoryEvent::Lose),
+        (0_u64..1_000_000).prop_map(HistoryEvent::Send),
+        (0_u32..100, 0_u32..200).prop_map(|(packets, marked)| HistoryEvent::Echo(packets, marked)),
+        Just(HistoryEvent::Rehash),
+        (0_u64..100 * MS).prop_map(HistoryEvent::Wait),
     ];
     prop::collection::vec((0_usize..6, event), 0..300)
 }
 
 /// Plays a history; `check` sees the state after each event.
-fn replay(story: &[(usize, Event)], count: u16, mut check: impl FnMut(u64, &Paths)) {
+fn replay(story: &[(usize, HistoryEvent)], count: u16, mut check: impl FnMut(u64, &Paths)) {
     let (mut paths, mut now, mut arrived) = (paths(count), 0, [0; 6]);
     for (path, event) in story {
         match *event {
-            Event::Probe(delay_ns, marked) => {
+            HistoryEvent::Probe(delay_ns, marked) => {
                 let sequence = paths.probe_sent(now, *path);
                 arrived[*path] += 1;
-                let answer = Answer { delay_ns, marked, arrived: arrived[*path] };
+                let answer = ProbeReply { delay_ns, marked, arrived: arrived[*path] };
                 let known = paths.probe_answered(now, *path, sequence, answer);
                 assert_eq!(known, *path < usize::from(count));
             }
-            Event::Lose => {
+            HistoryEvent::Lose => {
                 paths.probe_sent(now, *path);
                 now += 10 * MS;
             }
-            Event::Send(bytes) => paths.sent(now, *path, bytes),
-            Event::Echo(packets, marked) => paths.echoed(now, *path, packets, marked),
-            Event::Rehash => paths.rehashed(now, *path),
-            Event::Wait(time) => now += time,
+            HistoryEvent::Send(bytes) => paths.sent(now, *path, bytes),
+            HistoryEvent::Echo(packets, marked) => paths.echoed(now, *path, packets, marked),
+            HistoryEvent::Rehash => paths.rehashed(now, *path),
+            HistoryEvent::Wait(time) => now += time,
         }
         paths.tick(now);
         check(now, &paths);

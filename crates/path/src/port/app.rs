@@ -11,7 +11,7 @@ use crate::icmp;
 use crate::probing::Budget;
 use crate::scheme::{DOCA_PROBES, Scheme, doca_ports};
 use crate::wire::{self, Kind, Packet, Secret};
-use crate::{Exchange, Form, Member};
+use crate::{Exchange, Form, SurveyMember};
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ const EVENTS: usize = 64;
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct TunnelCounts {
     pub pinned: u64,
     pub unpinned: u64,
     pub timed_out: u64,
@@ -55,7 +55,7 @@ pub(super) struct Counts {
 pub struct PathPortApp {
     pub(super) config: PathPort,
     pub(super) nodes: Vec<Node>,
-    pub(super) counts: Counts,
+    pub(super) counts: TunnelCounts,
     /// The time in nanoseconds since 1970 (in replay, since its start), and what happened.
     pub(super) events: VecDeque<(u64, String)>,
     /// The time of day at the start, in nanoseconds since 1970, and the app's own clock at that time.
@@ -70,7 +70,7 @@ pub struct PathPortApp {
     /// The pipes whose entries are paths.
     pub(super) ways: [Option<PipeId>; 2],
     pub(super) hashes: Hashes,
-    pub(super) member: Member,
+    pub(super) member: SurveyMember,
     pub(super) random: Random,
     pub(super) budget: Budget,
     session: u32,
@@ -89,7 +89,7 @@ impl PathPortApp {
         let nodes = config.peers.iter().zip(0..).map(|(peer, id)| Node::new(peer, id, &config));
         PathPortApp {
             nodes: nodes.collect(),
-            counts: Counts::default(),
+            counts: TunnelCounts::default(),
             events: VecDeque::new(),
             started: [0; 2],
             waiting: Waiting::default(),
@@ -304,8 +304,8 @@ impl PathPortApp {
     fn arrived(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
         let packet = match Packet::read(frame, self.config.vxlan_port, self.secret()) {
             Ok(packet) => packet,
-            Err(wire::Refusal::Malformed) => return self.counts.malformed += 1,
-            Err(wire::Refusal::BadCookie) => return self.counts.bad_cookie += 1,
+            Err(wire::PacketRefusal::Malformed) => return self.counts.malformed += 1,
+            Err(wire::PacketRefusal::BadCookie) => return self.counts.bad_cookie += 1,
         };
         let source = packet.outer.source;
         let Some(at) = self.nodes.iter().position(|node| node.address == source) else { return };

@@ -5,7 +5,7 @@ use super::reflector::Window;
 use crate::buckets::PathBuckets;
 use crate::icmp::Expired;
 use crate::known::{self, Known};
-use crate::paths::{Answer, PATHS_MAX, Path, Paths, Ports, STEP_NS, State};
+use crate::paths::{PATHS_MAX, Path, Paths, Ports, ProbeReply, STEP_NS, State};
 use crate::probing::{Budget, Rounds};
 use crate::settings::Settings;
 use crate::survey::{Survey, Surveyed, TTL_WHOLE, Wish};
@@ -32,7 +32,7 @@ const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
 
 /// What was sent along a path, and why buckets moved to it.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Traffic {
+pub struct PathTraffic {
     pub packets: u64,
     pub bytes: u64,
     pub flows: u64,
@@ -44,7 +44,7 @@ pub struct Traffic {
 /// A probe in flight: its number, its path and its sequence number there ([`NO_PATH`] if it belongs to a
 /// survey), and when it left.
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct ProbeInFlight {
     session: u32,
     number: u32,
     path: u8,
@@ -69,7 +69,7 @@ pub struct Node {
     /// Its paths are ports over which flows are spread, rather than discovered paths.
     is_spread: bool,
     pub buckets: PathBuckets,
-    pub traffic: [Traffic; PATHS_MAX],
+    pub traffic: [PathTraffic; PATHS_MAX],
     /// The requests of the peer.
     pub window: Window,
     /// The group of its buckets; `None` unless the scheme uses them.
@@ -87,7 +87,7 @@ pub struct Node {
     session: u32,
     pub(super) number: u32,
     /// The latest probes, oldest first.
-    asked: VecDeque<Asked>,
+    asked: VecDeque<ProbeInFlight>,
     states: Vec<State>,
     counted: BucketReport,
 }
@@ -195,7 +195,7 @@ impl Node {
         found: &Surveyed,
         every_ns: u64,
         config: &PathPort,
-    ) -> known::Change {
+    ) -> known::PathListChange {
         self.survey = None;
         self.survey_ns = now_ns + if found.round_trip_ns.is_none() { RETRY_NS } else { every_ns };
         if found.round_trip_ns.is_some() {
@@ -210,7 +210,7 @@ impl Node {
             // The states of paths show it: the node may be down temporarily.
             count => format!("{count} paths, and no answer"),
         });
-        known::Change::None
+        known::PathListChange::None
     }
 
     /// Updates paths and buckets to what is known now. A single path may hide links that routers do not
@@ -218,15 +218,15 @@ impl Node {
     pub fn apply(
         &mut self,
         now_ns: u64,
-        change: known::Change,
+        change: known::PathListChange,
         (settings, ports): (Settings, &[u16]),
         actions: &mut Vec<Action>,
     ) {
         let was_spread = std::mem::replace(&mut self.is_spread, self.known.all().len() < 2);
         match change {
-            known::Change::None => return,
-            known::Change::Followed(_) if was_spread && self.is_spread => return,
-            known::Change::Followed(followed) if !was_spread => {
+            known::PathListChange::None => return,
+            known::PathListChange::Followed(_) if was_spread && self.is_spread => return,
+            known::PathListChange::Followed(followed) if !was_spread => {
                 self.paths.follow(now_ns, &self.known, &followed)
             }
             _ => {
@@ -294,7 +294,14 @@ impl Node {
         if self.asked.len() == ASKED_MAX {
             self.asked.pop_front();
         }
-        self.asked.push_back(Asked { session, number, path, sequence, sent_ns: now_ns, is_large: false });
+        self.asked.push_back(ProbeInFlight {
+            session,
+            number,
+            path,
+            sequence,
+            sent_ns: now_ns,
+            is_large: false,
+        });
         let outer = self.outer(config, wish.port);
         Packet { path, ..wish.probe(outer, (session, number), sequence as u8, now_ns) }
     }
@@ -320,7 +327,7 @@ impl Node {
         let Ok(at) = self.asked.binary_search_by_key(&place, |one| (one.session, one.number)) else {
             return false;
         };
-        let Asked { path, sequence, sent_ns, is_large, .. } = self.asked[at];
+        let ProbeInFlight { path, sequence, sent_ns, is_large, .. } = self.asked[at];
         let delay_ns = packet.reflected_ns.wrapping_sub(packet.sent_ns) as i64;
         let round_trip_ns = now_ns.saturating_sub(sent_ns);
         if path == NO_PATH {
@@ -334,7 +341,7 @@ impl Node {
         if is_large {
             return is_ours && self.paths.large_answered(path, sequence);
         }
-        let answer = Answer { delay_ns, marked: packet.marked, arrived: packet.arrived };
+        let answer = ProbeReply { delay_ns, marked: packet.marked, arrived: packet.arrived };
         if !is_ours || !self.paths.probe_answered(now_ns, path, sequence, answer) {
             return false;
         }

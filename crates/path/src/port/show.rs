@@ -1,6 +1,6 @@
 //! The app's answers, in the format of the kernel's data plane.
 
-use super::app::{Counts, PathPortApp};
+use super::app::{PathPortApp, TunnelCounts};
 use super::flows::Hashes;
 use super::node::Node;
 use crate::app::{all_flows, node as node_json, samples as samples_of};
@@ -78,9 +78,9 @@ fn way(nodes: &[Node], hashes: &Hashes, number: u32) -> (Ipv4Addr, u32, u16) {
 }
 
 /// The counters, by name.
-pub fn counts(counts: &Counts) -> Vec<(&'static str, u64)> {
-    let Counts { pinned, unpinned, timed_out, probes_sent, collected, late, .. } = *counts;
-    let Counts { answered, malformed, bad_cookie, repeated, limited, expired, .. } = *counts;
+pub fn counts(counts: &TunnelCounts) -> Vec<(&'static str, u64)> {
+    let TunnelCounts { pinned, unpinned, timed_out, probes_sent, collected, late, .. } = *counts;
+    let TunnelCounts { answered, malformed, bad_cookie, repeated, limited, expired, .. } = *counts;
     vec![
         ("pinned", pinned),
         ("unpinned", unpinned),

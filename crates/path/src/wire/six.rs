@@ -7,7 +7,7 @@
 //! routers quote as much of a packet as fits (RFC 4443, section 3.3).
 
 use super::{
-    Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, Refusal, Secret, UDP, VNI, bytes,
+    Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, PacketRefusal, Secret, UDP, VNI, bytes,
     may_be_long,
 };
 use std::net::Ipv6Addr;
@@ -83,9 +83,9 @@ impl Packet<Ipv6Addr> {
     ///
     /// # Errors
     /// Says why it is rejected.
-    pub fn read6(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet<Ipv6Addr>, Refusal> {
+    pub fn read6(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet<Ipv6Addr>, PacketRefusal> {
         if !may_be_long(frame, BODY) {
-            return Err(Refusal::Malformed);
+            return Err(PacketRefusal::Malformed);
         }
         let length = ((frame.len() - ETHERNET - IP) as u16).to_be_bytes();
         let class = frame[14] << 4 | frame[15] >> 4;
@@ -109,7 +109,7 @@ impl Packet<Ipv6Addr> {
             ttl: frame[21],
         };
         if !shape || outer.vxlan_port != vxlan_port {
-            return Err(Refusal::Malformed);
+            return Err(PacketRefusal::Malformed);
         }
         let packet = Packet::read_body(outer, &bytes(frame, BODY), secret)?;
         let id = if packet.kind == Kind::Request { outer.id } else { 0 };
@@ -184,10 +184,10 @@ mod tests {
             let mut other = frame.clone();
             *other.last_mut().expect("a byte") ^= 0x40;
             assert!(Packet::read6(&other, 4789, SECRET).is_err(), "the checksum covers the padding");
-            assert_eq!(Packet::read6(&frame[..frame.len() - 1], 4789, SECRET), Err(Refusal::Malformed));
+            assert_eq!(Packet::read6(&frame[..frame.len() - 1], 4789, SECRET), Err(PacketRefusal::Malformed));
         }
         let answer = request.answer(50_001, 3, 9);
-        assert_eq!(Packet::read6(&answer.padded6(SECRET, 1500), 4789, SECRET), Err(Refusal::Malformed));
+        assert_eq!(Packet::read6(&answer.padded6(SECRET, 1500), 4789, SECRET), Err(PacketRefusal::Malformed));
     }
 
     #[test]
@@ -200,8 +200,8 @@ mod tests {
             let says = [15, 16, 17, 21].contains(&at);
             assert_eq!(Packet::read6(&other, 4789, SECRET).is_ok(), says, "byte {at}");
         }
-        assert_eq!(Packet::read6(&frame, 4789, Secret([7, 8])), Err(Refusal::BadCookie));
-        assert_eq!(Packet::read6(&frame[..FRAME6 - 1], 4789, SECRET), Err(Refusal::Malformed));
+        assert_eq!(Packet::read6(&frame, 4789, Secret([7, 8])), Err(PacketRefusal::BadCookie));
+        assert_eq!(Packet::read6(&frame[..FRAME6 - 1], 4789, SECRET), Err(PacketRefusal::Malformed));
         assert!((0..40).all(|length| quoted_id(&frame[54..][..length.min(39)]).is_none()));
     }
 }

@@ -36,7 +36,7 @@ struct IfreqPointer {
 ///
 /// # Safety
 /// The type must be `repr(C)` and at least as long as the structure of the command it is used with.
-unsafe trait Answer {}
+unsafe trait EthtoolReply {}
 
 #[repr(C)]
 struct Value {
@@ -95,15 +95,15 @@ struct Rss {
 
 // SAFETY: the kernel writes `table_words` words and `key_bytes` bytes after the header, and `rss` requests no
 // more than fits.
-unsafe impl Answer for Rss {}
+unsafe impl EthtoolReply for Rss {}
 // SAFETY: `struct ethtool_cmd` is 44 bytes long.
-unsafe impl Answer for EthtoolCmd {}
+unsafe impl EthtoolReply for EthtoolCmd {}
 // SAFETY: `struct ethtool_value`.
-unsafe impl Answer for Value {}
+unsafe impl EthtoolReply for Value {}
 // SAFETY: `struct ethtool_channels`.
-unsafe impl Answer for Channels {}
+unsafe impl EthtoolReply for Channels {}
 // SAFETY: `struct ethtool_drvinfo` is 196 bytes long.
-unsafe impl Answer for DriverInfo {}
+unsafe impl EthtoolReply for DriverInfo {}
 
 const _: () =
     assert!(size_of::<IfreqPointer>() == 40 && size_of::<Channels>() == 36 && size_of::<DriverInfo>() == 196);
@@ -131,9 +131,9 @@ struct Features {
 }
 
 // SAFETY: the kernel writes a name for each of its features, which are bits of a 64-bit word.
-unsafe impl Answer for EthtoolStrings {}
+unsafe impl EthtoolReply for EthtoolStrings {}
 // SAFETY: the kernel writes no more blocks than `count`.
-unsafe impl Answer for Features {}
+unsafe impl EthtoolReply for Features {}
 
 /// What an interface leaves to offloads in the frames that it sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -277,16 +277,16 @@ impl Ethtool {
         Some(value.value)
     }
 
-    fn ask<T: Answer>(&self, interface: &str, answer: &mut T) -> Option<()> {
+    fn ask<T: EthtoolReply>(&self, interface: &str, answer: &mut T) -> Option<()> {
         self.try_ask(interface, answer).ok()
     }
 
-    fn try_ask<T: Answer>(&self, interface: &str, answer: &mut T) -> io::Result<()> {
+    fn try_ask<T: EthtoolReply>(&self, interface: &str, answer: &mut T) -> io::Result<()> {
         let mut name = [0; 16];
         name[..15].get_mut(..interface.len()).ok_or(io::Errno::NODEV)?.copy_from_slice(interface.as_bytes());
         let mut request = IfreqPointer { name, data: std::ptr::from_mut(answer).cast(), rest: [0; 2] };
         // SAFETY: SIOCETHTOOL takes a `struct ifreq` whose pointer points to the command's structure
-        // (`Answer`).
+        // (`EthtoolReply`).
         unsafe { ioctl(&self.0, Updater::<SIOCETHTOOL, IfreqPointer>::new(&mut request)) }
     }
 }

@@ -29,7 +29,7 @@ const READS: u32 = 6;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// An arm.
-pub struct Arm {
+pub struct BondArm {
     /// The process that forwards frames.
     process: Started,
     /// The kernel's accounting file of its forwarding thread.
@@ -48,7 +48,7 @@ pub enum Carrier {
     Testpmd(Forwarder),
 }
 
-impl Arm {
+impl BondArm {
     /// Creates an arm from a running program, and the kernel's accounting file of its forwarding thread. It
     /// is suspended from now on.
     pub fn new(
@@ -57,8 +57,8 @@ impl Arm {
         account: PathBuf,
         carrier: Carrier,
         sink: Sink,
-    ) -> Result<Arm> {
-        let mut arm = Arm { process, account, carrier, sink };
+    ) -> Result<BondArm> {
+        let mut arm = BondArm { process, account, carrier, sink };
         arm.hold(run);
         Ok(arm)
     }

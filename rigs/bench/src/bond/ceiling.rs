@@ -1,7 +1,7 @@
 //! The ceiling: dpdk-testpmd, which inspects nothing, forwards frames over the same devices, two pairs on one
 //! core.
 
-use super::arm::{Arm, Carrier};
+use super::arm::{BondArm, Carrier};
 use super::sink::{Sink, memif};
 use super::weir::preferred;
 use crate::peers::{Forwarder, Setting};
@@ -10,7 +10,7 @@ use std::path::Path;
 use weir_bed::Run;
 
 /// Starts it, with a separate recording for each pair.
-pub fn start(run: &mut Run, setting: &Setting, recordings: [&Path; 2]) -> Result<Arm> {
+pub fn start(run: &mut Run, setting: &Setting, recordings: [&Path; 2]) -> Result<BondArm> {
     let socket = run.folder().join("testpmd.memif");
     let devices: Vec<String> = (0..2)
         .flat_map(|at| {
@@ -23,5 +23,5 @@ pub fn start(run: &mut Run, setting: &Setting, recordings: [&Path; 2]) -> Result
     testpmd.begin(run)?;
     let sink = Sink::start(run, "testpmd-sink", setting, &socket, 1)?;
     let (process, account) = (testpmd.process(), testpmd.account().to_owned());
-    Arm::new(run, process, account, Carrier::Testpmd(testpmd), sink)
+    BondArm::new(run, process, account, Carrier::Testpmd(testpmd), sink)
 }

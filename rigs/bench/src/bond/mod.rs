@@ -24,8 +24,8 @@ pub use flat::run as flatness;
 use super::dpdk::record;
 use super::peers::{FRAMES, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Result, bail};
-use arm::Arm;
-use row::{ARMS, Round, Rounds, Row};
+use arm::BondArm;
+use row::{ARMS, BondRow, Round, Rounds};
 use serde_json::Value;
 use turn::Turn;
 use weir_bed::Run;
@@ -88,7 +88,7 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
         screen.say(&format!("bond: not measured, because {mebibytes} MiB of huge pages are not available"));
         return Ok(None);
     }
-    screen.say(&Row::heading());
+    screen.say(&BondRow::heading());
     let mut rows = Vec::new();
     for &streams in streams {
         let row = measure(streams, memory, with_ovs, &interrupt, screen)?;
@@ -116,7 +116,7 @@ fn measure(
     with_ovs: bool,
     interrupt: &Interrupt,
     screen: &mut Screen,
-) -> Result<Row> {
+) -> Result<BondRow> {
     let mut run = Run::begin(false)?;
     let mut arms = Arms::start(&mut run, streams, memory, with_ovs, interrupt)?;
     let mut rounds = Rounds::default();
@@ -130,7 +130,7 @@ fn measure(
             break;
         }
     }
-    Ok(Row::new(streams, &rounds))
+    Ok(BondRow::new(streams, &rounds))
 }
 
 /// Formats a round as progress: rates, and in brackets the share that was dropped.
@@ -143,9 +143,9 @@ fn progress(streams: u32, number: usize, round: &Round) -> String {
 
 /// The arms of a comparison, all of them started and suspended.
 struct Arms {
-    weir: Arm,
-    ovs: Option<Arm>,
-    ceiling: Arm,
+    weir: BondArm,
+    ovs: Option<BondArm>,
+    ceiling: BondArm,
 }
 
 impl Arms {

@@ -1,7 +1,7 @@
 //! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation. It
 //! is one switch, which is reconfigured between turns.
 
-use super::arm::{Arm, Carrier, account};
+use super::arm::{BondArm, Carrier, account};
 use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
@@ -28,7 +28,7 @@ pub fn start(
     recording: &Path,
     namespace: &Namespace,
     interrupt: &Interrupt,
-) -> Result<Arm> {
+) -> Result<BondArm> {
     let socket = run.folder().join("ovs.memif");
     let command = |program: &str| namespace.preferred(program);
     let ovs =
@@ -36,7 +36,7 @@ pub fn start(
     configure(&ovs, recording, &socket, setting)?;
     let sink = Sink::start(run, "ovs-sink", setting, &socket, QUEUES)?;
     let (process, account) = (ovs.process(), account(run, ovs.process(), "pmd-c")?);
-    Arm::new(run, process, account, Carrier::Ovs { ovs, lb_output: true }, sink)
+    BondArm::new(run, process, account, Carrier::Ovs { ovs, lb_output: true }, sink)
 }
 
 fn settings(setting: &Setting) -> [String; 7] {

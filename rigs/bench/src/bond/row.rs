@@ -7,7 +7,7 @@
 use super::turn::{Doubt, Turn};
 use serde_json::{Value, json};
 use std::fmt;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 
 /// Share of dropped frames above which a turn does not count: sending to a full ring is cheap, so a rate with
 /// loss is misleading.
@@ -50,7 +50,7 @@ impl Rounds {
     }
 
     /// The rates without loss; `None` if there are too few.
-    fn rate(&self, arm: usize) -> Option<Spread> {
+    fn rate(&self, arm: usize) -> Option<ResultSpread> {
         enough(self.good(arm).map(|turn| turn.mpps).collect())
     }
 
@@ -60,7 +60,7 @@ impl Rounds {
             |turns: &mut dyn Iterator<Item = Turn>| turns.map(|turn| turn.dropped).collect::<Vec<f64>>();
         let of =
             if self.rate(arm).is_some() { shares(&mut self.good(arm)) } else { shares(&mut self.turns(arm)) };
-        (!of.is_empty()).then(|| Spread::of(of).median)
+        (!of.is_empty()).then(|| ResultSpread::of(of).median)
     }
 
     /// The ratio of one arm's rate to another's, by rounds.
@@ -119,17 +119,17 @@ impl fmt::Display for Void {
     }
 }
 
-fn enough(values: Vec<f64>) -> Option<Spread> {
-    (values.len() >= TURNS_MIN).then(|| Spread::of(values))
+fn enough(values: Vec<f64>) -> Option<ResultSpread> {
+    (values.len() >= TURNS_MIN).then(|| ResultSpread::of(values))
 }
 
 /// A row of results: million frames per second accepted by the two members; `None` where an arm is absent or
 /// void.
 #[derive(Clone, Debug)]
-pub struct Row {
+pub struct BondRow {
     streams: u32,
     /// By arm, as in [`ARMS`]: million packets per second of processor time, and the share that was dropped.
-    rates: [Option<Spread>; 4],
+    rates: [Option<ResultSpread>; 4],
     dropped: [Option<f64>; 4],
     weir_of_ovs_lb: Option<f64>,
     weir_of_ceiling: Option<f64>,
@@ -137,10 +137,10 @@ pub struct Row {
     void: Vec<Void>,
 }
 
-impl Row {
+impl BondRow {
     /// Computes the medians of the rounds.
-    pub fn new(streams: u32, rounds: &Rounds) -> Row {
-        Row {
+    pub fn new(streams: u32, rounds: &Rounds) -> BondRow {
+        BondRow {
             streams,
             rates: [0, 1, 2, 3].map(|arm| rounds.rate(arm)),
             dropped: [0, 1, 2, 3].map(|arm| rounds.dropped(arm)),
@@ -155,7 +155,7 @@ impl Row {
         let mut row = json!({ "streams": self.streams });
         for (arm, name) in ARMS.iter().enumerate() {
             match arm {
-                0 | 1 => Spread::put(self.rates[arm], name, &mut row),
+                0 | 1 => ResultSpread::put(self.rates[arm], name, &mut row),
                 _ => row[format!("{name}_mpps")] = json!(self.median(arm)),
             }
             row[format!("{name}_dropped")] = json!(self.dropped[arm]);
@@ -185,10 +185,10 @@ impl Row {
     }
 }
 
-impl fmt::Display for Row {
+impl fmt::Display for BondRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [weir, lb] = [0, 1].map(|arm| match self.rates[arm] {
-            Some(Spread { min, max, .. }) => format!("{} ({min:.2} - {max:.2})", self.rate(arm)),
+            Some(ResultSpread { min, max, .. }) => format!("{} ({min:.2} - {max:.2})", self.rate(arm)),
             None => self.rate(arm),
         });
         let [recirc, ceiling] = [self.rate(2), self.rate(3)];
@@ -226,7 +226,7 @@ mod tests {
                 (20.0 + 2.0 * f64::from(at), dropped),
             ]));
         }
-        let row = Row::new(7, &rounds);
+        let row = BondRow::new(7, &rounds);
         assert_eq!([0, 1, 2, 3].map(|arm| row.median(arm)), [Some(13.0), None, None, Some(26.0)]);
         assert_eq!(row.dropped, [Some(0.0), Some(0.5), None, Some(0.0005)]);
         let json = row.json();
@@ -250,7 +250,7 @@ mod tests {
             let dropped = if at == 4 { 0.5 } else { 0.0 };
             rounds.add([Some(Turn { mpps: 1.0, dropped, doubt }), None, None, None]);
         }
-        let row = Row::new(1, &rounds).to_string();
+        let row = BondRow::new(1, &rounds).to_string();
         for part in [
             "weir is void: of 6 turns 1 are valid",
             "1 dropped more than 0.1 %",

@@ -1,6 +1,6 @@
 //! weir's arm: a daemon whose bond has two members.
 
-use super::arm::{Arm, Carrier, account};
+use super::arm::{BondArm, Carrier, account};
 use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
@@ -24,13 +24,13 @@ pub fn start(
     recording: &Path,
     streams: u32,
     interrupt: &Interrupt,
-) -> Result<Arm> {
+) -> Result<BondArm> {
     let socket = run.folder().join("weir.memif");
     let weir =
         Weir::start(run, "weir", preferred, &configuration(setting, recording, streams, &socket), interrupt)?;
     let sink = Sink::start(run, "weir-sink", setting, &socket, 1)?;
     let account = account(run, weir.process(), "weir-worker")?;
-    Arm::new(run, weir.process(), account, Carrier::Weir(weir), sink)
+    BondArm::new(run, weir.process(), account, Carrier::Weir(weir), sink)
 }
 
 fn configuration(setting: &Setting, recording: &Path, streams: u32, socket: &Path) -> String {

@@ -63,7 +63,7 @@ const SPORTS: std::ops::Range<u16> = 1024..65_535;
 
 /// The options of the far end.
 #[derive(clap::Args)]
-pub struct Probe {
+pub struct FarEndOptions {
     /// The interface on which frames leave and return.
     interface: String,
     /// The daemon's control socket.
@@ -141,7 +141,7 @@ fn reload(socket: &Path) -> Result<()> {
 }
 
 /// Runs the far end: finds the rate, makes the changes of each phase, and prints the results as JSON.
-pub fn probe(probe: &Probe) -> Result<()> {
+pub fn probe(probe: &FarEndOptions) -> Result<()> {
     let mut far = Far::open(&probe.interface)?;
     let rate = far.rate_without_loss()?;
     ensure!(rate > 0.0, "frames are lost at every rate");
@@ -326,7 +326,7 @@ impl Far {
     }
 
     /// Makes changes at this rate. Returns how long packets took to follow, and how many were lost.
-    fn phase(&mut self, probe: &Probe, rate: f64) -> Result<Value> {
+    fn phase(&mut self, probe: &FarEndOptions, rate: f64) -> Result<Value> {
         self.settle();
         let (sent, arrived, start) = (self.sent, self.arrived, Instant::now());
         let mut taken = Vec::new();
@@ -347,7 +347,7 @@ impl Far {
     }
 
     /// Removes a back end or adds it again, and waits for a packet that follows. Returns how long that took.
-    fn change(&mut self, probe: &Probe, number: u32, rate: f64) -> Result<Duration> {
+    fn change(&mut self, probe: &FarEndOptions, number: u32, rate: f64) -> Result<Duration> {
         let back_end = (number / 2 % u32::from(BACK_ENDS)) as u8;
         let (what, watch) = match number % 2 {
             0 => ("maintenance", Watch::Goes(back_end)),

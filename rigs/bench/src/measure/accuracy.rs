@@ -2,7 +2,7 @@
 //! and with the estimates of rivals for the same packets.
 
 use super::rivals::{KeeperArm, Key, keeper, rivals};
-use super::round::{Aggregated, Arm, BURST, Make, SEED, Sketch, measure};
+use super::round::{Aggregated, BURST, CountingMethod, Make, SEED, Sketch, measure};
 use super::solutions::FIVE_TUPLES;
 use super::stream::{Size, Traffic};
 use super::{AGGREGATOR, POLICY};
@@ -187,7 +187,9 @@ pub fn heavy(interval: &Interval, rounds: usize) -> Result<Vec<Heavy>> {
     }
     let rivals = rivals();
     for &name in &rivals {
-        arms.push(Box::new(move || Box::new(KeeperArm(keeper(name, KEYS, BYTES))) as Box<dyn Arm<2>>));
+        arms.push(Box::new(move || {
+            Box::new(KeeperArm(keeper(name, KEYS, BYTES))) as Box<dyn CountingMethod<2>>
+        }));
     }
     let readings = measure(&interval.packets, rounds, &arms);
     let mut all = Vec::new();

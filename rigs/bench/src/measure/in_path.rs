@@ -21,7 +21,7 @@ use weir_engine::batch::Engine;
 use weir_engine::delta::FlowDelta;
 use weir_engine::ring::DeltaSender;
 use weir_engine::worker::Worker;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_measure::{FlowRecord, Settings, Summary};
 use weir_packet::{Pools, Port, TableHash};
 use weir_port::{Generator, Stream, UdpFlow};
@@ -66,15 +66,15 @@ enum How {
 }
 
 /// A worker with a program, and the collector that reads its deltas.
-struct Arm {
+struct CountingWorker {
     worker: Worker,
     now_ns: u64,
     collector: Option<JoinHandle<u64>>,
     rounds: Vec<f64>,
 }
 
-impl Arm {
-    fn new(program: &Program, flows: &[UdpFlow], how: How) -> Result<Arm> {
+impl CountingWorker {
+    fn new(program: &Program, flows: &[UdpFlow], how: How) -> Result<CountingWorker> {
         let mut pools = Pools::region(CHUNKS);
         let pool = pools.first().id();
         let stream = Stream::udp(64, flows.iter().copied());
@@ -90,7 +90,7 @@ impl Arm {
         if let Some(deltas) = deltas {
             worker = worker.with_deltas(deltas);
         }
-        Ok(Arm { worker, now_ns: 1_000_000_000, collector, rounds: Vec::new() })
+        Ok(CountingWorker { worker, now_ns: 1_000_000_000, collector, rounds: Vec::new() })
     }
 
     /// Runs a round. Returns million packets per second of processor time.
@@ -105,11 +105,11 @@ impl Arm {
 
     /// Ends the worker and its collector. Returns the rate, the deltas that arrived, and the packets that
     /// were lost.
-    fn end(self) -> (Spread, u64, u64) {
+    fn end(self) -> (ResultSpread, u64, u64) {
         let lost = self.worker.engine().flow_account().unflowed.delta;
         drop(self.worker);
         let deltas = self.collector.map_or(0, |collector| collector.join().unwrap_or(0));
-        (Spread::of(self.rounds), deltas, lost)
+        (ResultSpread::of(self.rounds), deltas, lost)
     }
 }
 
@@ -219,8 +219,9 @@ pub fn run(size: Size, say: Say<'_>) -> Result<Vec<Value>> {
     for case in cases(size) {
         let arms = [(Some(&case.off), How::Off), (Some(&case.on), case.how), (case.table.as_ref(), How::Off)];
         let arms = arms.into_iter().filter_map(|(program, how)| program.map(|program| (program, how)));
-        let mut arms =
-            arms.map(|(program, how)| Arm::new(program, &case.flows, how)).collect::<Result<Vec<_>>>()?;
+        let mut arms = arms
+            .map(|(program, how)| CountingWorker::new(program, &case.flows, how))
+            .collect::<Result<Vec<_>>>()?;
         let packets = (INTERVALS * size.packets as u64).min(ROUND_MAX);
         for number in 0..=size.rounds {
             for arm in &mut arms {
@@ -230,7 +231,7 @@ pub fn run(size: Size, say: Say<'_>) -> Result<Vec<Value>> {
                 }
             }
         }
-        let mut ends = arms.into_iter().map(Arm::end);
+        let mut ends = arms.into_iter().map(CountingWorker::end);
         let (off, ..) = ends.next().expect("two arms");
         let (on, deltas, lost) = ends.next().expect("two arms");
         let table = ends.next().map(|(table, ..)| table);
@@ -241,12 +242,19 @@ pub fn run(size: Size, say: Say<'_>) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-fn row(case: &Case, off: Spread, on: Spread, table: Option<Spread>, deltas: u64, lost: u64) -> Value {
+fn row(
+    case: &Case,
+    off: ResultSpread,
+    on: ResultSpread,
+    table: Option<ResultSpread>,
+    deltas: u64,
+    lost: u64,
+) -> Value {
     let mut row = json!({ "program": case.name });
-    Spread::put(Some(off), "off", &mut row);
-    Spread::put(Some(on), "on", &mut row);
+    ResultSpread::put(Some(off), "off", &mut row);
+    ResultSpread::put(Some(on), "on", &mut row);
     if table.is_some() {
-        Spread::put(table, "flow_table", &mut row);
+        ResultSpread::put(table, "flow_table", &mut row);
     }
     row["cost_percent"] = json!(100.0 * (1.0 - on.median / off.median));
     row["deltas"] = json!(deltas);

@@ -15,7 +15,7 @@ mod solutions;
 mod stream;
 
 use anyhow::Result;
-use round::{Aggregated, Arm, Make, Nothing, Pure, Reading, SEED, measure};
+use round::{Aggregated, ArmCost, CountingMethod, Make, Nothing, Pure, SEED, measure};
 use serde_json::{Value, json};
 use solutions::{ADDRESSES, FIVE_TUPLES, FIVE_TUPLES_V6, Keys, NAMES, PAIRS, solution};
 use std::fmt::Display;
@@ -32,7 +32,7 @@ const POLICY: Policy = Policy::MinCount;
 
 /// What to measure, and how thoroughly.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct MeasureOptions {
     /// A short run: fewer skews, a quarter of the packets, three rounds.
     #[arg(long)]
     quick: bool,
@@ -48,7 +48,7 @@ pub struct Options {
 }
 
 /// The cells of the tables.
-struct Plan {
+struct MeasurePlan {
     size: Size,
     zipf: &'static [f64],
     popzipf: &'static [f64],
@@ -56,14 +56,15 @@ struct Plan {
     others: bool,
 }
 
-impl Plan {
-    const WHOLE: Plan = Plan {
+impl MeasurePlan {
+    const WHOLE: MeasurePlan = MeasurePlan {
         size: Size::PAPER,
         zipf: &[0.0, 0.6, 0.8, 0.9, 1.0, 1.1, 1.2, 1.5],
         popzipf: &[0.9, 1.2, 1.5, 2.1, 3.0],
         others: true,
     };
-    const QUICK: Plan = Plan { size: Size::QUICK, zipf: &[0.0, 1.1, 1.5], popzipf: &[0.9], others: false };
+    const QUICK: MeasurePlan =
+        MeasurePlan { size: Size::QUICK, zipf: &[0.0, 1.1, 1.5], popzipf: &[0.9], others: false };
 }
 
 /// The skew for all other comparisons: that of the paper's backbone traffic.
@@ -73,8 +74,8 @@ const MIDDLE: f64 = 1.1;
 type Say<'a> = &'a mut dyn FnMut(&dyn Display) -> Result<()>;
 
 /// Measures, prints tables, writes plots, and returns the JSON.
-pub fn run(options: &Options, say: Say<'_>) -> Result<Value> {
-    let plan = if options.quick { Plan::QUICK } else { Plan::WHOLE };
+pub fn run(options: &MeasureOptions, say: Say<'_>) -> Result<Value> {
+    let plan = if options.quick { MeasurePlan::QUICK } else { MeasurePlan::WHOLE };
     if options.in_path {
         return Ok(json!({ "in_path": in_path::run(plan.size, say)? }));
     }
@@ -89,7 +90,7 @@ pub fn run(options: &Options, say: Say<'_>) -> Result<Value> {
     Ok(results)
 }
 
-fn run_plan(plan: &Plan, say: Say<'_>) -> Result<Value> {
+fn run_plan(plan: &MeasurePlan, say: Say<'_>) -> Result<Value> {
     let Size { flows, packets, rounds } = plan.size;
     say(&format_args!(
         "{flows} flows, intervals of {packets} packets in bursts of {}, aggregator of {} KiB, median of \
@@ -125,7 +126,7 @@ fn pair<const W: usize, const Q: usize, const L: usize>(
     keys: Keys<W>,
     packets: &[Update<W>],
     rounds: usize,
-) -> Result<Vec<Reading>> {
+) -> Result<Vec<ArmCost>> {
     drop(solution::<W, Q, L>(name, keys.source)?);
     let sketch = move || solution::<W, Q, L>(name, keys.source).expect("it was created before");
     let pure = || -> Make<'_, W> { Box::new(move || Box::new(Pure::new(sketch()))) };
@@ -148,7 +149,7 @@ fn alone<const W: usize, M: Compare>(policy: Policy, gate: Gate) -> Aggregated<W
 }
 
 /// Measures the nine solutions on all traffic with keys of 13 bytes, and with other keys at the middle skew.
-fn all_solutions(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
+fn all_solutions(plan: &MeasurePlan, say: Say<'_>) -> Result<Vec<Value>> {
     let mut traffic: Vec<Traffic> = plan.zipf.iter().map(|skew| Traffic::Zipf(*skew)).collect();
     traffic.extend(plan.popzipf.iter().map(|skew| Traffic::PopZipf(*skew)));
     if plan.others {
@@ -167,7 +168,7 @@ fn all_solutions(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
 }
 
 fn nine<const W: usize, const Q: usize, const L: usize>(
-    plan: &Plan,
+    plan: &MeasurePlan,
     traffic: Traffic,
     keys: Keys<W>,
     rows: &mut Vec<Value>,
@@ -199,8 +200,8 @@ fn nine<const W: usize, const Q: usize, const L: usize>(
     Ok(())
 }
 
-fn line(name: &str, pure: Reading, aggregated: Reading) -> String {
-    let p99 = |reading: Reading| reading.p99_ns.unwrap_or(f64::NAN);
+fn line(name: &str, pure: ArmCost, aggregated: ArmCost) -> String {
+    let p99 = |reading: ArmCost| reading.p99_ns.unwrap_or(f64::NAN);
     let paper = paper::of(name).map_or(String::new(), |paper| {
         let gain = paper.pure_ns / paper.aggregated_ns;
         format!("{:>19.1} {:>10.1} {gain:>4.1}", paper.pure_ns, paper.aggregated_ns)
@@ -220,7 +221,7 @@ fn line(name: &str, pure: Reading, aggregated: Reading) -> String {
 
 /// Measures the aggregator by itself: replacement policies at all skews, and tags compared at once and one by
 /// one.
-fn aggregator_alone(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<Value>)> {
+fn aggregator_alone(plan: &MeasurePlan, say: Say<'_>) -> Result<(Vec<Value>, Vec<Value>)> {
     let (mut policies, mut search) = (Vec::new(), Vec::new());
     say(&"the aggregator alone, 13 byte keys: ns (evictions per packet); tags one by one")?;
     for skew in plan.zipf {
@@ -229,7 +230,9 @@ fn aggregator_alone(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<Value>
         for policy in Policy::ALL {
             arms.push(Box::new(move || Box::new(alone::<2, Vectors>(policy, Gate::always_open()))));
         }
-        arms.push(Box::new(|| Box::new(alone::<2, Scalar>(POLICY, Gate::always_open())) as Box<dyn Arm<2>>));
+        arms.push(Box::new(|| {
+            Box::new(alone::<2, Scalar>(POLICY, Gate::always_open())) as Box<dyn CountingMethod<2>>
+        }));
         let readings = measure(&packets, plan.size.rounds, &arms);
         let mut text = format!("  zipf {skew:<4}");
         for (policy, reading) in Policy::ALL.into_iter().zip(&readings) {
@@ -249,7 +252,7 @@ fn aggregator_alone(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<Value>
 
 /// Measures FlowRadar without aggregator, with tags compared one by one, and all at once: the paper's
 /// comparison.
-fn flow_radar_search(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
+fn flow_radar_search(plan: &MeasurePlan, say: Say<'_>) -> Result<Vec<Value>> {
     let packets = Traffic::Zipf(MIDDLE).packets(plan.size, 1, FIVE_TUPLES.of);
     let sketch = || solution::<2, 4, 1>("flow_radar", FIVE_TUPLES.source).expect("it was created before");
     let arms: Vec<Make<'_, 2>> = vec![
@@ -270,7 +273,7 @@ fn flow_radar_search(plan: &Plan, say: Say<'_>) -> Result<Vec<Value>> {
 
 /// Measures all nine solutions behind one aggregator, at every true Zipf skew; also returns the cost of a
 /// packet at the middle skew.
-fn all_nine(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, f64)> {
+fn all_nine(plan: &MeasurePlan, say: Say<'_>) -> Result<(Vec<Value>, f64)> {
     let (mut rows, mut middle) = (Vec::new(), f64::NAN);
     say(&"all nine at once, 13 byte keys: ns alone, behind one aggregator (p99), Mpps")?;
     for skew in plan.zipf {
@@ -296,7 +299,7 @@ fn all_nine(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, f64)> {
 }
 
 /// Measures accuracy, and describes what rivals do better.
-fn accuracy_rows(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<String>)> {
+fn accuracy_rows(plan: &MeasurePlan, say: Say<'_>) -> Result<(Vec<Value>, Vec<String>)> {
     let interval = accuracy::interval(plan.size);
     let heavy = accuracy::heavy(&interval, plan.size.rounds)?;
     say(&format_args!(
@@ -325,7 +328,7 @@ fn accuracy_rows(plan: &Plan, say: Say<'_>) -> Result<(Vec<Value>, Vec<String>)>
 mod tests {
     use super::*;
 
-    const TINY: Plan = Plan {
+    const TINY: MeasurePlan = MeasurePlan {
         size: Size { flows: 2000, packets: 4096, rounds: 1 },
         zipf: &[MIDDLE],
         popzipf: &[0.9],

@@ -1,7 +1,7 @@
 //! Rivals that find heavy flows in the same traffic: the three variants of the crate `heavykeeper`, and
 //! DPDK's `rte_member` if weir is built with DPDK.
 
-use super::round::Arm;
+use super::round::CountingMethod;
 use heavykeeper::{BucketedTopK, CuckooTopK, TopK};
 use weir_sketch::Update;
 
@@ -122,7 +122,7 @@ fn width_for(bytes: usize, size: impl Fn(usize) -> usize) -> usize {
 /// A rival as an arm that counts every packet.
 pub struct KeeperArm(pub Box<dyn Keeper>);
 
-impl Arm<2> for KeeperArm {
+impl CountingMethod<2> for KeeperArm {
     fn burst(&mut self, packets: &[Update<2>]) {
         packets.iter().for_each(|packet| self.0.add(&packet.key));
     }

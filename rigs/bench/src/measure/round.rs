@@ -11,7 +11,7 @@ use crate::scaling::busy;
 use serde_json::{Value, json};
 use std::hint::black_box;
 use std::time::Instant;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_sketch::{Aggregator, AggregatorCounts, BATCH, Evicted, KeyHash, Seed, Update};
 
 /// Packets per burst, as in the paper.
@@ -24,7 +24,7 @@ pub const SEED: Seed = Seed::new([11, 22]);
 pub type Sketch<const W: usize> = Box<dyn FnMut(&[Evicted<W>])>;
 
 /// A way to count packets.
-pub trait Arm<const W: usize> {
+pub trait CountingMethod<const W: usize> {
     /// Counts a burst.
     fn burst(&mut self, packets: &[Update<W>]);
 
@@ -40,7 +40,7 @@ pub trait Arm<const W: usize> {
 /// No sketch: the cost of reading the packets.
 pub struct Nothing;
 
-impl<const W: usize> Arm<W> for Nothing {
+impl<const W: usize> CountingMethod<W> for Nothing {
     fn burst(&mut self, packets: &[Update<W>]) {
         black_box(packets.iter().fold(0, |sum, packet| sum ^ packet.key[0] ^ packet.key[W - 1]));
     }
@@ -60,7 +60,7 @@ impl<const W: usize> Pure<W> {
     }
 }
 
-impl<const W: usize> Arm<W> for Pure<W> {
+impl<const W: usize> CountingMethod<W> for Pure<W> {
     fn burst(&mut self, packets: &[Update<W>]) {
         self.items.clear();
         for packet in packets {
@@ -85,7 +85,7 @@ impl<const W: usize, M> Aggregated<W, M> {
     }
 }
 
-impl<const W: usize, M: weir_sketch::Compare> Arm<W> for Aggregated<W, M> {
+impl<const W: usize, M: weir_sketch::Compare> CountingMethod<W> for Aggregated<W, M> {
     fn burst(&mut self, packets: &[Update<W>]) {
         self.aggregator.add(packets, &mut self.out);
         if self.out.len() >= BATCH {
@@ -108,20 +108,20 @@ impl<const W: usize, M: weir_sketch::Compare> Arm<W> for Aggregated<W, M> {
 }
 
 /// Creates an arm for a round.
-pub type Make<'a, const W: usize> = Box<dyn Fn() -> Box<dyn Arm<W>> + 'a>;
+pub type Make<'a, const W: usize> = Box<dyn Fn() -> Box<dyn CountingMethod<W>> + 'a>;
 
 /// The cost of an arm.
 #[derive(Clone, Copy, Debug)]
-pub struct Reading {
+pub struct ArmCost {
     /// Nanoseconds per packet, on average.
-    pub ns: Spread,
+    pub ns: ResultSpread,
     /// The 99th percentile of bursts, in nanoseconds per packet; `None` without a timestamp counter.
     pub p99_ns: Option<f64>,
     /// Keys evicted from the aggregator per packet, excluding the flush.
     pub evictions: f64,
 }
 
-impl Reading {
+impl ArmCost {
     /// Returns million packets per second.
     pub fn mpps(&self) -> f64 {
         1e3 / self.ns.median
@@ -138,7 +138,7 @@ impl Reading {
 }
 
 /// Runs one round of one arm. Returns the average, the 99th percentile, and the arm's evictions.
-fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn Arm<W>) -> (f64, Option<f64>, f64) {
+fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn CountingMethod<W>) -> (f64, Option<f64>, f64) {
     let mut bursts: Vec<u64> = Vec::with_capacity(packets.len().div_ceil(BURST));
     let (start, start_processor, start_cycles) = (Instant::now(), busy(), cycles());
     let mut before = start_cycles;
@@ -160,7 +160,7 @@ fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn Arm<W>) -> (f64, O
 }
 
 /// Measures arms on the same packets, in turns, after one warm-up round each.
-pub fn measure<const W: usize>(packets: &[Update<W>], rounds: usize, arms: &[Make<'_, W>]) -> Vec<Reading> {
+pub fn measure<const W: usize>(packets: &[Update<W>], rounds: usize, arms: &[Make<'_, W>]) -> Vec<ArmCost> {
     let mut taken = vec![Vec::new(); arms.len()];
     for number in 0..=rounds {
         for (arm, taken) in arms.iter().zip(&mut taken) {
@@ -173,11 +173,11 @@ pub fn measure<const W: usize>(packets: &[Update<W>], rounds: usize, arms: &[Mak
     taken.iter().map(|rounds| reading(rounds)).collect()
 }
 
-fn reading(rounds: &[(f64, Option<f64>, f64)]) -> Reading {
+fn reading(rounds: &[(f64, Option<f64>, f64)]) -> ArmCost {
     let p99: Option<Vec<f64>> = rounds.iter().map(|round| round.1).collect();
-    Reading {
-        ns: Spread::of(rounds.iter().map(|round| round.0).collect()),
-        p99_ns: p99.map(|p99| Spread::of(p99).median),
+    ArmCost {
+        ns: ResultSpread::of(rounds.iter().map(|round| round.0).collect()),
+        p99_ns: p99.map(|p99| ResultSpread::of(p99).median),
         evictions: rounds[0].2,
     }
 }

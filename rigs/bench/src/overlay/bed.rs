@@ -39,16 +39,16 @@ pub struct Processors {
 }
 
 /// The test bed.
-pub struct Bed {
+pub struct OverlayBed {
     /// The clients, by arm.
     pub arms: Vec<Asker>,
     /// weir's daemons, by node.
     pub daemons: Vec<Weir>,
 }
 
-impl Bed {
+impl OverlayBed {
     /// Sets up the test bed; `run` removes it.
-    pub fn start(run: &mut Run, processors: Processors, interrupt: &Interrupt) -> Result<Bed> {
+    pub fn start(run: &mut Run, processors: Processors, interrupt: &Interrupt) -> Result<OverlayBed> {
         // Without a cache, with mode `oncache`, with weir.
         let networks = [Cluster::build(run, "v-")?, Cluster::build(run, "o-")?, Cluster::build(run, "")?];
         for network in &networks {
@@ -74,7 +74,7 @@ impl Bed {
             answer(run, name, to, processors.answer)?;
             arms.push(Asker::start(run, name, from, &address, processors.ask)?);
         }
-        let bed = Bed { arms, daemons };
+        let bed = OverlayBed { arms, daemons };
         for daemon in &bed.daemons {
             let works = || {
                 let shown = daemon.app(APP, "show")?;

@@ -48,7 +48,7 @@ const BURST: u32 = 64;
 
 /// One end, in its own process.
 #[derive(clap::Args)]
-pub struct End {
+pub struct LoadEnd {
     /// The processor for all its threads.
     #[arg(long)]
     cpu: usize,
@@ -68,11 +68,11 @@ enum Role {
     },
     /// Loads the programs of mode `oncache` for a node and prints `ready`; they are removed when the process
     /// ends.
-    Cache(super::oncache::Options),
+    Cache(super::oncache::OnCacheOptions),
 }
 
 /// Runs an end.
-pub fn run(end: &End) -> Result<()> {
+pub fn run(end: &LoadEnd) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(end.cpu);
     sched_setaffinity(None, &set).with_context(|| format!("processor {} cannot be used", end.cpu))?;

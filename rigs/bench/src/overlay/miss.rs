@@ -8,10 +8,10 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_papers::Oncache;
 
-use super::bed::{Bed, VXLAN, WEIR};
+use super::bed::{OverlayBed, VXLAN, WEIR};
 
 const STATS: &str = "/proc/sys/kernel/bpf_stats_enabled";
 
@@ -35,13 +35,13 @@ impl Drop for Statistics {
 /// The result, in nanoseconds per packet.
 pub struct Miss {
     /// The slow path in total, without weir.
-    pub kernel_ns: Spread,
+    pub kernel_ns: ResultSpread,
     /// All programs that a packet passes when it misses, and when it takes the fast path, including the cost
     /// of the statistics.
-    pub miss_ns: Spread,
-    pub hit_ns: Spread,
+    pub miss_ns: ResultSpread,
+    pub hit_ns: ResultSpread,
     /// The cost of the statistics per program.
-    pub statistics_ns: Spread,
+    pub statistics_ns: ResultSpread,
 }
 
 /// Number of programs that a packet passes when it misses: at the pod, the uplink, the other uplink, the
@@ -53,7 +53,7 @@ const RUNS: u32 = 100_000;
 impl Miss {
     /// Measures in turns.
     pub fn measure(
-        bed: &mut Bed,
+        bed: &mut OverlayBed,
         run: &mut Run,
         (rounds, slice_ms): (usize, u32),
         interrupt: &Interrupt,
@@ -72,7 +72,8 @@ impl Miss {
             drop(keep);
             interrupt.sleep(Duration::ZERO)?;
         }
-        let [kernel_ns, hit_ns, miss_ns, statistics_ns] = [kernel, hit, missed, statistics].map(Spread::of);
+        let [kernel_ns, hit_ns, miss_ns, statistics_ns] =
+            [kernel, hit, missed, statistics].map(ResultSpread::of);
         Ok(Miss { kernel_ns, miss_ns, hit_ns, statistics_ns })
     }
 
@@ -98,7 +99,8 @@ impl Miss {
 
     /// The result as JSON.
     pub fn json(&self) -> Value {
-        let of = |spread: Spread| json!({ "median": spread.median, "min": spread.min, "max": spread.max });
+        let of =
+            |spread: ResultSpread| json!({ "median": spread.median, "min": spread.min, "max": spread.max });
         json!({
             "kernel_ns": of(self.kernel_ns), "programs_miss_ns": of(self.miss_ns),
             "programs_hit_ns": of(self.hit_ns), "statistics_ns": of(self.statistics_ns),
@@ -107,7 +109,7 @@ impl Miss {
 }
 
 /// Returns the nanoseconds that weir's programs take per packet.
-fn programs_ns(bed: &mut Bed, run: &mut Run, order: &str) -> Result<f64> {
+fn programs_ns(bed: &mut OverlayBed, run: &mut Run, order: &str) -> Result<f64> {
     let before = spent_ns(bed, run)?;
     let answer = bed.arms[WEIR].order(run, order)?;
     let spent = spent_ns(bed, run)? - before;
@@ -115,7 +117,7 @@ fn programs_ns(bed: &mut Bed, run: &mut Run, order: &str) -> Result<f64> {
 }
 
 /// Returns the total run time of the programs of weir's daemons, in nanoseconds.
-fn spent_ns(bed: &Bed, run: &mut Run) -> Result<u64> {
+fn spent_ns(bed: &OverlayBed, run: &mut Run) -> Result<u64> {
     let mut sum = 0;
     for daemon in &bed.daemons {
         let folder = format!("/proc/{}/fdinfo", run.child(daemon.process()).id());

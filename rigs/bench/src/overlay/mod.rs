@@ -21,18 +21,18 @@ use weir_lab::premise::carried;
 use weir_lab::screen::Screen;
 use weir_packet::random::Random;
 
-use bed::{ARMS, Bed, Processors, WEIR};
+use bed::{ARMS, OverlayBed, Processors, WEIR};
 use miss::Miss;
-use row::{Row, SOFTIRQ, Sample, TESTS, Test, softirq_ns, value};
+use row::{OverlayRow, SOFTIRQ, Sample, TESTS, Test, softirq_ns, value};
 
-pub use load::{End, run as run_end};
+pub use load::{LoadEnd, run as run_end};
 
 /// Programs that the bench runs.
 const NEEDED: [&str; 6] = ["ip", "bridge", "nft", "taskset", "unshare", "mount"];
 
 /// The options of `weir bench overlay`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct OverlayOptions {
     /// Samples per test and arm.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -57,7 +57,7 @@ pub struct Options {
 }
 
 /// Measures, and prints the table.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &OverlayOptions) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
         bail!("network namespaces need root: sudo weir bench overlay");
     }
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> Result<()> {
     let interrupt = Interrupt::on_signals()?;
     let mut screen = Screen::new(options.json);
     let mut run = Run::begin(false)?;
-    let mut bed = Bed::start(&mut run, processors(options.apart)?, &interrupt)?;
+    let mut bed = OverlayBed::start(&mut run, processors(options.apart)?, &interrupt)?;
     let passes = passes(&mut bed, &mut run, &mut screen)?;
     // Measure this before the flow table and connection tracking are full.
     let miss = Miss::measure(&mut bed, &mut run, plan(options), &interrupt)?;
@@ -76,7 +76,7 @@ pub fn run(options: &Options) -> Result<()> {
     let rows = rows(options, &mut bed, &run, &mut screen, &interrupt)?;
     screen.say(&shown(&bed)?);
     if options.json {
-        let rows: Vec<Value> = rows.iter().map(Row::json).collect();
+        let rows: Vec<Value> = rows.iter().map(OverlayRow::json).collect();
         weir_lab::screen::line(json!({
             "rows": rows, "device_passes": passes, "miss_cost_ratio": miss.ratio(), "miss": miss.json(),
         }))?;
@@ -85,7 +85,7 @@ pub fn run(options: &Options) -> Result<()> {
 }
 
 /// Returns the number of rounds, and the milliseconds of a sample.
-fn plan(options: &Options) -> (usize, u32) {
+fn plan(options: &OverlayOptions) -> (usize, u32) {
     if options.quick { (3, 60) } else { (options.rounds as usize, options.sample_ms) }
 }
 
@@ -100,7 +100,7 @@ fn processors(apart: bool) -> Result<Processors> {
 
 /// Counts the interfaces that a packet traverses; returns null, and prints the reason, if the kernel cannot
 /// trace them.
-fn passes(bed: &mut Bed, run: &mut Run, screen: &mut Screen) -> Result<Value> {
+fn passes(bed: &mut OverlayBed, run: &mut Run, screen: &mut Screen) -> Result<Value> {
     let mut count = |arm: usize, one_way: bool| match passes::count(run, &mut bed.arms[arm], one_way) {
         Ok(count) => Some(count),
         Err(error) => {
@@ -126,17 +126,17 @@ fn passes(bed: &mut Bed, run: &mut Run, screen: &mut Screen) -> Result<Value> {
 
 /// Measures all requested tests.
 fn rows(
-    options: &Options,
-    bed: &mut Bed,
+    options: &OverlayOptions,
+    bed: &mut OverlayBed,
     run: &Run,
     screen: &mut Screen,
     interrupt: &Interrupt,
-) -> Result<Vec<Row>> {
+) -> Result<Vec<OverlayRow>> {
     let (rounds, sample_ms) = plan(options);
     let wanted = |test: &Test| options.test.as_ref().is_none_or(|name| test.name.starts_with(name.as_str()));
     let mut random = Random::new(options.seed);
     let mut rows = Vec::new();
-    screen.say(&Row::heading());
+    screen.say(&OverlayRow::heading());
     for test in TESTS.into_iter().filter(wanted) {
         let (mut samples, mut softirqs): (Vec<Sample>, Vec<Sample>) = (Vec::new(), Vec::new());
         for arm in &mut bed.arms {
@@ -154,9 +154,9 @@ fn rows(
             samples.push(sample);
             softirqs.push(softirq);
         }
-        let mut new = vec![Row::of(test, &samples)];
+        let mut new = vec![OverlayRow::of(test, &samples)];
         if test.name == "udp_stream" {
-            new.push(Row::of(SOFTIRQ, &softirqs));
+            new.push(OverlayRow::of(SOFTIRQ, &softirqs));
         }
         new.iter().for_each(|row| screen.say(&row.text()));
         rows.extend(new);
@@ -175,7 +175,7 @@ fn order(random: &mut Random) -> [usize; ARMS.len()] {
 
 /// Returns a line with the number of weir's frames that took the fast path. Fails if there were none, since
 /// the cache was not measured then.
-fn shown(bed: &Bed) -> Result<String> {
+fn shown(bed: &OverlayBed) -> Result<String> {
     let mut words = Vec::new();
     for at in 0..2 {
         let frames = &bed.show(at)?["frames"];

@@ -10,7 +10,7 @@ use weir_papers::Oncache;
 
 /// Where to attach the programs.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct OnCacheOptions {
     #[arg(long)]
     uplink: String,
     /// The interface of the known pod.
@@ -22,7 +22,7 @@ pub struct Options {
 }
 
 /// Keeps the programs attached until the process is killed.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &OnCacheOptions) -> Result<()> {
     let mut cache = Oncache::load()?;
     cache.attach_uplink(&options.uplink)?;
     cache.attach_pod(&options.pod)?;

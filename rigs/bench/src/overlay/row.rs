@@ -1,7 +1,7 @@
 //! The rows of the table: a test, and the result of each arm.
 
 use serde_json::{Value, json};
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 
 use super::bed::ARMS;
 
@@ -55,22 +55,22 @@ pub fn softirq_ns(answer: &Value) -> f64 {
 }
 
 /// A row.
-pub struct Row {
+pub struct OverlayRow {
     test: Test,
-    arms: [Spread; ARMS.len()],
+    arms: [ResultSpread; ARMS.len()],
     /// Each arm relative to plain VXLAN in the same round.
-    over_vxlan: [Spread; ARMS.len()],
+    over_vxlan: [ResultSpread; ARMS.len()],
     samples: usize,
 }
 
-impl Row {
+impl OverlayRow {
     /// Computes a row from at least one round.
-    pub fn of(test: Test, samples: &[Sample]) -> Row {
-        let spread = |arm: usize| Spread::of(samples.iter().map(|sample| sample[arm]).collect());
+    pub fn of(test: Test, samples: &[Sample]) -> OverlayRow {
+        let spread = |arm: usize| ResultSpread::of(samples.iter().map(|sample| sample[arm]).collect());
         let over = |arm: usize| {
-            Spread::of(samples.iter().map(|sample| sample[arm] / sample[super::bed::VXLAN]).collect())
+            ResultSpread::of(samples.iter().map(|sample| sample[arm] / sample[super::bed::VXLAN]).collect())
         };
-        Row {
+        OverlayRow {
             test,
             arms: std::array::from_fn(spread),
             over_vxlan: std::array::from_fn(over),
@@ -107,7 +107,7 @@ impl Row {
     pub fn json(&self) -> Value {
         let Test { name, flows, unit, .. } = self.test;
         let mut row = json!({ "test": name, "flows": flows, "unit": unit });
-        let ends = |spread: &Spread| json!([spread.min, spread.max]);
+        let ends = |spread: &ResultSpread| json!([spread.min, spread.max]);
         for (at, arm) in ARMS.into_iter().enumerate() {
             row[arm] = json!(self.arms[at].median);
         }
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn a_row_has_the_medians_of_the_arms_and_their_ratio_in_each_round() {
         let samples = [[100.0, 50.0, 70.0, 80.0], [120.0, 40.0, 72.0, 90.0], [110.0, 60.0, 71.0, 85.0]];
-        let row = Row::of(TESTS[0], &samples).json();
+        let row = OverlayRow::of(TESTS[0], &samples).json();
         assert_eq!(
             (&row["test"], &row["flows"], &row["unit"]),
             (&json!("tcp_rr"), &json!(1), &json!("transactions/s"))
@@ -140,9 +140,14 @@ mod tests {
             (row["over_vxlan"]["weir"].as_f64(), row["over_vxlan"]["vxlan"].as_f64()),
             (Some(1.6), Some(1.0))
         );
-        let line = Row::of(SOFTIRQ, &samples[..1]).text();
+        let line = OverlayRow::of(SOFTIRQ, &samples[..1]).text();
         assert!(line.contains("ns/packet") && line.contains("1.600 (1.600 - 1.600)"), "{line}");
-        assert_eq!(Row::heading().split_whitespace().nth(3), Some("host"), "{}", Row::heading());
+        assert_eq!(
+            OverlayRow::heading().split_whitespace().nth(3),
+            Some("host"),
+            "{}",
+            OverlayRow::heading()
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::fmt::Display;
 use swx::Swx;
 use weir_bed::Run;
 use weir_lab::Interrupt;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_port::huge_pages::HugePages;
 
 /// The environment variable that names the built example.
@@ -80,14 +80,14 @@ fn measure(
         }
     }
     weir.stop(&mut run)?;
-    let ([ours, theirs], ratio) = (rates.map(Spread::of), Spread::of(ratios).median);
+    let ([ours, theirs], ratio) = (rates.map(ResultSpread::of), ResultSpread::of(ratios).median);
     let name = program.name;
     say(&format_args!(
         "{name:<9} weir {:.2} ({:.2} - {:.2})  SWX {:.2} ({:.2} - {:.2})  weir / SWX {ratio:.2}",
         ours.median, ours.min, ours.max, theirs.median, theirs.min, theirs.max
     ))?;
     let mut row = json!({ "name": name, "flows": FLOWS, "ratio": ratio });
-    Spread::put(Some(ours), "weir", &mut row);
-    Spread::put(Some(theirs), "swx", &mut row);
+    ResultSpread::put(Some(ours), "weir", &mut row);
+    ResultSpread::put(Some(theirs), "swx", &mut row);
     Ok(row)
 }

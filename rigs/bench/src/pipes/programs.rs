@@ -10,12 +10,12 @@ pub struct Program {
     /// Its name, which is also that of weir's (`scenarios::peer`).
     pub name: &'static str,
     /// Creates it for this many flows; one program comes from the example's folder, which is passed too.
-    pub swx: fn(u32, &Path) -> std::io::Result<Source>,
+    pub swx: fn(u32, &Path) -> std::io::Result<SwxSource>,
 }
 
 /// The inputs of SWX for a program.
 #[derive(Default)]
-pub struct Source {
+pub struct SwxSource {
     /// The program.
     pub text: String,
     /// The table with entries, and the entries.
@@ -133,21 +133,26 @@ fn set(key: impl std::fmt::Display, number: u32) -> String {
     )
 }
 
-fn macswap(_: u32, _: &Path) -> std::io::Result<Source> {
+fn macswap(_: u32, _: &Path) -> std::io::Result<SwxSource> {
     let swap = "apply {\n  rx m.input\n  extract h.ethernet\n  mov m.address h.ethernet.dst\n  \
          mov h.ethernet.dst h.ethernet.src\n  mov h.ethernet.src m.address\n  emit h.ethernet\n  \
          tx m.output\n}\n";
-    Ok(Source { text: format!("{HEADERS}{swap}"), ..Source::default() })
+    Ok(SwxSource { text: format!("{HEADERS}{swap}"), ..SwxSource::default() })
 }
 
-fn basic2(_: u32, _: &Path) -> std::io::Result<Source> {
+fn basic2(_: u32, _: &Path) -> std::io::Result<SwxSource> {
     let key = "    m.parity exact\n";
     let look_up = "  mov m.parity h.ipv4.src\n  and m.parity 1\n  table t\n";
     let text = format!("{HEADERS}{}{BEGIN}{look_up}{END}", table(key, 16));
-    Ok(Source { text, table: "t", entries: (0..2).map(|at| set(at, at)).collect(), ..Source::default() })
+    Ok(SwxSource {
+        text,
+        table: "t",
+        entries: (0..2).map(|at| set(at, at)).collect(),
+        ..SwxSource::default()
+    })
 }
 
-fn exact(flows: u32, _: &Path) -> std::io::Result<Source> {
+fn exact(flows: u32, _: &Path) -> std::io::Result<SwxSource> {
     let key = tuple(|field, _| format!("    {field} exact\n"));
     let text = format!("{HEADERS}{}{BEGIN}{}  table t\n{END}", table(&key, 2 * flows), load_tuple());
     let entry = |at: u32| {
@@ -155,10 +160,10 @@ fn exact(flows: u32, _: &Path) -> std::io::Result<Source> {
         let (source, destination) = (source.to_bits(), destination.to_bits());
         set(format!("0x{source:x} 0x{destination:x} 0x{sport:x} 0x{dport:x} 17"), at & 15)
     };
-    Ok(Source { text, table: "t", entries: (0..flows).map(entry).collect(), ..Source::default() })
+    Ok(SwxSource { text, table: "t", entries: (0..flows).map(entry).collect(), ..SwxSource::default() })
 }
 
-fn selector(_: u32, _: &Path) -> std::io::Result<Source> {
+fn selector(_: u32, _: &Path) -> std::io::Result<SwxSource> {
     let mut text = format!("{HEADERS}selector s {{\n  group_id m.group\n  selector {{\n");
     text += &tuple(|field, _| format!("    {field}\n"));
     let _ = write!(
@@ -167,7 +172,7 @@ fn selector(_: u32, _: &Path) -> std::io::Result<Source> {
     );
     text += &table("    m.member exact\n", 2 * MEMBERS);
     let _ = write!(text, "{BEGIN}{}  mov m.group 0\n  table s\n  table t\n{END}", load_tuple());
-    Ok(Source {
+    Ok(SwxSource {
         text,
         table: "t",
         entries: (0..MEMBERS).map(|at| set(at, at)).collect(),
@@ -176,7 +181,7 @@ fn selector(_: u32, _: &Path) -> std::io::Result<Source> {
     })
 }
 
-fn learner(flows: u32, _: &Path) -> std::io::Result<Source> {
+fn learner(flows: u32, _: &Path) -> std::io::Result<SwxSource> {
     let known = "struct flow_t {\n  bit<32> output\n}\naction flow args instanceof flow_t {\n  \
          mov m.output t.output\n  regadd hits 0 1\n  rearm\n  return\n}\naction new args none {\n  \
          mov m.timeout 1\n  learn flow m.output m.timeout\n  return\n}\n";
@@ -187,11 +192,11 @@ fn learner(flows: u32, _: &Path) -> std::io::Result<Source> {
         2 * flows
     );
     let text = format!("{HEADERS}{known}{table}{BEGIN}{}  table t\n{END}", load_tuple());
-    Ok(Source { text, ..Source::default() })
+    Ok(SwxSource { text, ..SwxSource::default() })
 }
 
 /// The example's own program, with an entry for the recording's destination.
-fn vxlan(_: u32, example: &Path) -> std::io::Result<Source> {
+fn vxlan(_: u32, example: &Path) -> std::io::Result<SwxSource> {
     let text = std::fs::read_to_string(example.join("examples/vxlan.spec"))?;
     let values = [
         ("ethernet_dst_addr", "0x020000001000"),
@@ -219,7 +224,7 @@ fn vxlan(_: u32, example: &Path) -> std::io::Result<Source> {
     ];
     let values: String = values.into_iter().map(|(name, value)| format!(" {name} {value}")).collect();
     let entries = vec![format!("match 0x020000000002 action vxlan_encap{values}")];
-    Ok(Source { text, table: "vxlan_table", entries, ..Source::default() })
+    Ok(SwxSource { text, table: "vxlan_table", entries, ..SwxSource::default() })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! DPDK's example `pipeline` with a program: a process whose thread never sleeps, so it is suspended between
 //! its turns.
 
-use super::programs::{Program, Source};
+use super::programs::{Program, SwxSource};
 use crate::peers::{Setting, Turn};
 use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
@@ -100,7 +100,7 @@ impl Swx {
 }
 
 /// Writes the example's input files. Returns its script.
-fn write(folder: &Path, source: &Source, flows: u32) -> Result<PathBuf> {
+fn write(folder: &Path, source: &SwxSource, flows: u32) -> Result<PathBuf> {
     let file = |name: &str, text: &str| -> Result<String> {
         let path = folder.join(name);
         std::fs::write(&path, text).with_context(|| path.display().to_string())?;

@@ -52,7 +52,7 @@ pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Val
     other.set(setting.other);
     // The daemon inherits the affinity; its worker moves to its own core.
     sched_setaffinity(None, &other).context("a core that was allowed is not")?;
-    let mut bench = Bench::new(setting, quick)?;
+    let mut bench = XenoFlowBench::new(setting, quick)?;
     let most = bench.most()?;
     let loads = if quick { &LOADS_QUICK[..] } else { &LOADS[..] };
     // Rate 0 is as fast as possible.
@@ -83,7 +83,7 @@ pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Val
     Ok(json!({ "scenarios": results, "bare": bare, "rounds": rounds, "most_mpps": most }))
 }
 
-struct Bench {
+struct XenoFlowBench {
     run: Run,
     interrupt: Interrupt,
     far: Namespace,
@@ -92,8 +92,8 @@ struct Bench {
     quick: bool,
 }
 
-impl Bench {
-    fn new(setting: Setting, quick: bool) -> Result<Bench> {
+impl XenoFlowBench {
+    fn new(setting: Setting, quick: bool) -> Result<XenoFlowBench> {
         let interrupt = Interrupt::on_signals()?;
         let run = Run::begin(false)?;
         let (far, node) = (run.namespace("far")?, run.namespace("node")?);
@@ -102,7 +102,7 @@ impl Bench {
         }
         node.ip("link set w0 address 02:00:00:00:00:02\n")?;
         far.ip("link add name g0 type veth peer name g1\nlink set g0 up\nlink set g1 up\n")?;
-        Ok(Bench { run, interrupt, far, node, setting, quick })
+        Ok(XenoFlowBench { run, interrupt, far, node, setting, quick })
     }
 
     /// Returns the highest rate at which the far end can send through weir, in million frames per second.

@@ -24,7 +24,7 @@ pub use far::{Far, run as far};
 
 /// How thoroughly to measure.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct XenoFlowOptions {
     /// A short run: few rounds, short turns, half of the loads. The results are rough.
     #[arg(long)]
     quick: bool,
@@ -41,7 +41,7 @@ const WHAT: &str = "theirs: a switch in hardware (BlueField-3), read from the th
                     machine, in software. Compare shapes, not heights.";
 
 /// Measures, prints tables, writes plots, and returns the JSON.
-pub fn run(options: &Options, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
+pub fn run(options: &XenoFlowOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     say(&WHAT)?;
     let rate = rate::run(options.quick, &say)?;
     let load = load::run(options.quick, &say)?;

@@ -6,7 +6,7 @@ use crate::scenarios::{Scenario, shuffled};
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use std::fmt::Display;
-use weir_lab::spread::Spread;
+use weir_lab::spread::ResultSpread;
 use weir_packet::Field;
 use weir_program::builder::ProgramBuilder;
 use weir_program::{Entry, Operation, Pipe, SharedUse, Value as Given};
@@ -58,7 +58,7 @@ fn measure(scenario: &Scenario, payload: u32, packets: u64) -> Result<Value> {
     let frame = frame(payload);
     let mut bench = Bench::of_length(scenario, frame as usize);
     bench.round(scenario, packets);
-    let rate = Spread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario, packets).0).collect());
+    let rate = ResultSpread::of((0..ROUNDS).map(|_| 1e3 / bench.round(scenario, packets).0).collect());
     let (unsent, all) = bench.unsent();
     ensure!(unsent == 0, "{unsent} of {all} packets were not sent");
     Ok(json!({

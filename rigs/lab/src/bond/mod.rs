@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 
 use self::iperf::Iperf;
-use self::node::{Bond, Node};
+use self::node::{Bond, WeirNode};
 use self::partner::Partner;
 use self::phase::{Phase, Promise};
 use self::topology::{LINKS, OUTSIDE, Topology};
@@ -26,7 +26,7 @@ use super::phase::outcome;
 use super::premise::premise;
 use super::screen::Screen;
 use super::session;
-use super::stream::Stream;
+use super::stream::RunningStream;
 use super::{Interrupt, kernel};
 use weir_bed::Run;
 use weir_bed::namespace;
@@ -58,7 +58,7 @@ const NEEDED: [&str; 8] =
 
 /// The options of `weir lab bond`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct BondOptions {
     /// Duration of each quiet phase: steady traffic and TCP, over two links and over four.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
@@ -69,11 +69,11 @@ pub struct Options {
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     cuts: u32,
     #[command(flatten)]
-    common: session::Options,
+    common: session::SessionOptions,
 }
 
 /// Runs the lab. Succeeds if every phase keeps its promise.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &BondOptions) -> Result<ExitCode> {
     let mut missing = namespace::missing(&NEEDED);
     if !std::fs::exists(SWITCH).unwrap_or(false) {
         missing.push(PACKAGE);
@@ -87,7 +87,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn perform(
-    options: &Options,
+    options: &BondOptions,
     run: &mut Run,
     interrupt: &Interrupt,
     screen: &mut Screen,
@@ -98,8 +98,8 @@ fn perform(
     }
     let topology = Topology::build(run)?;
     let partner = Partner::start(run, &topology, interrupt)?;
-    let node = Node::start(run, &topology, 2, interrupt)?;
-    let mut lab = Lab { options, run, interrupt, screen, topology, partner, node, phases: Vec::new() };
+    let node = WeirNode::start(run, &topology, 2, interrupt)?;
+    let mut lab = BondLab { options, run, interrupt, screen, topology, partner, node, phases: Vec::new() };
     lab.wait_for("two members", |bond| bond.enabled() == 2)?;
     lab.screen.say(&Phase::heading());
     lab.steady("steady over two links", 2)?;
@@ -119,25 +119,25 @@ fn perform(
     lab.take_over()?;
     lab.fall_silent_under_probes(None)?;
     lab.fall_silent_under_probes(Some(7))?;
-    let Lab { node, run, phases, .. } = lab;
+    let BondLab { node, run, phases, .. } = lab;
     if !options.common.keep {
         node.stop(run)?;
     }
     Ok(phases)
 }
 
-struct Lab<'a> {
-    options: &'a Options,
+struct BondLab<'a> {
+    options: &'a BondOptions,
     run: &'a mut Run,
     interrupt: &'a Interrupt,
     screen: &'a mut Screen,
     topology: Topology,
     partner: Partner,
-    node: Node,
+    node: WeirNode,
     phases: Vec<Phase>,
 }
 
-impl Lab<'_> {
+impl BondLab<'_> {
     /// A phase without events.
     fn steady(&mut self, name: &str, members: usize) -> Result<()> {
         let mut phase = Phase::new(name, Promise::Nothing);
@@ -199,7 +199,7 @@ impl Lab<'_> {
 
     /// Returns a link (counted from 1) that carries some of a stream: a different one each time, if several
     /// do. With few flows, a link may carry none of them, and cutting it would show nothing.
-    fn link_in_use(&mut self, stream: &Stream, time: usize) -> Result<usize> {
+    fn link_in_use(&mut self, stream: &RunningStream, time: usize) -> Result<usize> {
         let before = self.node.sent_by_link()?;
         self.pass(LEAD / 2, stream, "links are counted")?;
         let frames = self.sent_since(before)?;
@@ -289,7 +289,7 @@ impl Lab<'_> {
     fn restart_weir(&mut self) -> Result<()> {
         self.during("weir restarts", Promise::Back, |lab, stream| {
             lab.node.stop(lab.run)?;
-            lab.node = Node::start(lab.run, &lab.topology, LINKS, lab.interrupt)?;
+            lab.node = WeirNode::start(lab.run, &lab.topology, LINKS, lab.interrupt)?;
             lab.settled("four members", stream, |bond| bond.enabled() == LINKS)
         })
     }
@@ -345,7 +345,7 @@ impl Lab<'_> {
         &mut self,
         name: &str,
         promise: Promise,
-        event: impl FnOnce(&mut Self, &Stream) -> Result<()>,
+        event: impl FnOnce(&mut Self, &RunningStream) -> Result<()>,
     ) -> Result<()> {
         let mut phase = Phase::new(name, promise);
         self.through(&mut phase, event)?;
@@ -358,7 +358,7 @@ impl Lab<'_> {
         &mut self,
         name: &str,
         promise: Promise,
-        event: impl FnOnce(&mut Self, &Stream) -> Result<()>,
+        event: impl FnOnce(&mut Self, &RunningStream) -> Result<()>,
     ) -> Result<()> {
         let mut phase = Phase::new(name, promise);
         self.through_timed(&mut phase, event)?;
@@ -369,7 +369,7 @@ impl Lab<'_> {
     fn through_timed(
         &mut self,
         phase: &mut Phase,
-        event: impl FnOnce(&mut Self, &Stream) -> Result<()>,
+        event: impl FnOnce(&mut Self, &RunningStream) -> Result<()>,
     ) -> Result<()> {
         let time = self.through(phase, |lab, stream| {
             let start = Instant::now();
@@ -383,9 +383,9 @@ impl Lab<'_> {
     fn through<T>(
         &mut self,
         phase: &mut Phase,
-        event: impl FnOnce(&mut Self, &Stream) -> Result<T>,
+        event: impl FnOnce(&mut Self, &RunningStream) -> Result<T>,
     ) -> Result<T> {
-        let stream = Stream::start(self.run, self.topology.ends(), self.options.rate, self.interrupt)?;
+        let stream = RunningStream::start(self.run, self.topology.ends(), self.options.rate, self.interrupt)?;
         let name = phase.name.clone();
         self.pass(LEAD, &stream, &name)?;
         let busy = self.node.bond()?.moved_busy();
@@ -402,7 +402,7 @@ impl Lab<'_> {
     }
 
     /// Waits for `time`, updating the screen.
-    fn pass(&mut self, time: Duration, stream: &Stream, what: &str) -> Result<()> {
+    fn pass(&mut self, time: Duration, stream: &RunningStream, what: &str) -> Result<()> {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.tick(stream, what)?;
@@ -410,7 +410,7 @@ impl Lab<'_> {
         Ok(())
     }
 
-    fn tick(&mut self, stream: &Stream, what: &str) -> Result<()> {
+    fn tick(&mut self, stream: &RunningStream, what: &str) -> Result<()> {
         self.interrupt.sleep(TICK)?;
         if self.screen.is_due() {
             let (sent, received) = stream.counts();
@@ -421,14 +421,14 @@ impl Lab<'_> {
     }
 
     /// Waits, while a stream runs, until the bond satisfies `is_so` and the partner uses as many links.
-    fn settled(&mut self, what: &str, stream: &Stream, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
+    fn settled(&mut self, what: &str, stream: &RunningStream, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
         self.wait(what, Some(stream), |bond, partner| {
             is_so(bond) && bond.waiting() == 0 && bond.enabled() == partner
         })
     }
 
     /// Waits, while a stream runs, until the bond satisfies `is_so`.
-    fn wait_in(&mut self, stream: &Stream, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
+    fn wait_in(&mut self, stream: &RunningStream, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
         self.wait(what, Some(stream), |bond, _| is_so(bond))
     }
 
@@ -446,7 +446,7 @@ impl Lab<'_> {
     fn wait(
         &mut self,
         what: &str,
-        stream: Option<&Stream>,
+        stream: Option<&RunningStream>,
         is_so: impl Fn(&Bond, usize) -> bool,
     ) -> Result<()> {
         let start = Instant::now();

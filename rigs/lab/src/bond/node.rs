@@ -9,7 +9,7 @@ use crate::weir::Weir;
 use weir_bed::Run;
 
 /// A running weir node.
-pub struct Node {
+pub struct WeirNode {
     weir: Weir,
     /// How many times slower this machine is than usual.
     slowdown: u32,
@@ -18,13 +18,18 @@ pub struct Node {
 /// A snapshot of the bond.
 pub struct Bond(Value);
 
-impl Node {
+impl WeirNode {
     /// Starts the node with `members` members.
-    pub fn start(run: &mut Run, topology: &Topology, members: usize, interrupt: &Interrupt) -> Result<Node> {
+    pub fn start(
+        run: &mut Run,
+        topology: &Topology,
+        members: usize,
+        interrupt: &Interrupt,
+    ) -> Result<WeirNode> {
         let command = |program: &str| topology.weir.preferred(program);
         let slowdown = interrupt.slowdown();
         let text = configuration((members, slowdown), "active", "fast");
-        Ok(Node { weir: Weir::start(run, "weir", command, &text, interrupt)?, slowdown })
+        Ok(WeirNode { weir: Weir::start(run, "weir", command, &text, interrupt)?, slowdown })
     }
 
     /// Lets another weir take over from this one.

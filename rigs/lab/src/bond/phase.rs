@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::iperf::Throughput;
 use super::topology::LINKS;
-use crate::spread::Spread;
+use crate::spread::ResultSpread;
 use crate::stream::Tally;
 
 /// What must hold after a phase.
@@ -101,7 +101,7 @@ impl Phase {
 
     /// Returns the median recovery time.
     pub fn recovery_ms(&self) -> Option<f64> {
-        (!self.recoveries_ms.is_empty()).then(|| Spread::of(self.recoveries_ms.clone()).median)
+        (!self.recoveries_ms.is_empty()).then(|| ResultSpread::of(self.recoveries_ms.clone()).median)
     }
 
     /// Returns the reasons why the phase failed; none if it succeeded.
@@ -163,7 +163,7 @@ impl Phase {
             }
         }
         if let Some(ms) = self.recovery_ms() {
-            let Spread { min, max, .. } = Spread::of(self.recoveries_ms.clone());
+            let ResultSpread { min, max, .. } = ResultSpread::of(self.recoveries_ms.clone());
             line += &format!("  {ms:>9.1} ms");
             if self.recoveries_ms.len() > 1 {
                 line += &format!(" ({min:.1} - {max:.1})");

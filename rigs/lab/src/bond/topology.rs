@@ -12,7 +12,7 @@
 //! outage.
 
 use anyhow::Result;
-use weir_bed::{End, Namespace, Run, cable};
+use weir_bed::{CableEnd, Namespace, Run, cable};
 
 /// Addresses of the hosts.
 pub const INSIDE: &str = "10.88.0.1";
@@ -84,7 +84,7 @@ impl Topology {
     }
 }
 
-fn host<'a>(host: &'a Namespace, address: &str, mac: &str) -> End<'a> {
+fn host<'a>(host: &'a Namespace, address: &str, mac: &str) -> CableEnd<'a> {
     host.end(INTERFACE).mac(mac).address(format!("{address}/24"))
 }
 

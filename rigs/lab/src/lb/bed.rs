@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 
-use super::Options;
-use super::configuration::{Mode, configuration, services};
+use super::LbOptions;
+use super::configuration::{LabMode, configuration, services};
 use super::network::{MOVED, Network};
-use super::questions::{Counts, Questions};
+use super::questions::{FlowCounts, Questions};
 use super::servers::{Servers, decap};
 use crate::Interrupt;
 use crate::weir::Weir;
@@ -20,21 +20,21 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 const SETTLE: Duration = Duration::from_millis(200);
 
 /// The network.
-pub struct Bed {
+pub struct LbBed {
     pub network: Network,
     weir: Weir,
     servers: Vec<Servers>,
     questions: Vec<Questions>,
-    mode: Mode,
+    mode: LabMode,
     /// How many times slower this machine is than usual.
     slowdown: u32,
     /// Persistent flows per protocol, IP version and client.
     flows: u32,
 }
 
-impl Bed {
+impl LbBed {
     /// Sets up the network, with all back ends but the last in the configuration; `run` removes it.
-    pub fn start(run: &mut Run, options: &Options, interrupt: &Interrupt) -> Result<Bed> {
+    pub fn start(run: &mut Run, options: &LbOptions, interrupt: &Interrupt) -> Result<LbBed> {
         let network = Network::build(run)?;
         let servers =
             network.back_ends.iter().map(|host| Servers::start(run, host)).collect::<Result<_>>()?;
@@ -47,7 +47,7 @@ impl Bed {
         let inside = |program: &str| network.weir.namespace.command(program);
         let weir = Weir::start(run, "weir", inside, &configuration, interrupt)?;
         let flows = options.flows;
-        let mut bed = Bed { network, weir, servers, questions: Vec::new(), mode, slowdown, flows };
+        let mut bed = LbBed { network, weir, servers, questions: Vec::new(), mode, slowdown, flows };
         for name in ["b1", "b2", "b3"] {
             bed.wait_for_health(name, "up", interrupt)?;
         }
@@ -88,19 +88,19 @@ impl Bed {
     }
 
     /// Returns how packets are sent to back ends.
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> LabMode {
         self.mode
     }
 
     /// Returns the counts of clients with persistent flows.
-    pub fn counts(&self) -> Counts {
-        let mut sum = Counts::default();
+    pub fn counts(&self) -> FlowCounts {
+        let mut sum = FlowCounts::default();
         self.questions.iter().for_each(|questions| sum.add(&questions.counts()));
         sum
     }
 
     /// Returns the same counts, once everything in flight has arrived.
-    pub fn settled(&self, interrupt: &Interrupt) -> Result<Counts> {
+    pub fn settled(&self, interrupt: &Interrupt) -> Result<FlowCounts> {
         interrupt.sleep(interrupt.limit(SETTLE))?;
         Ok(self.counts())
     }
@@ -120,7 +120,7 @@ impl Bed {
     }
 
     /// Replaces the configuration with one that has all back ends, in another mode.
-    pub fn change_mode(&mut self, mode: Mode, interrupt: &Interrupt) -> Result<()> {
+    pub fn change_mode(&mut self, mode: LabMode, interrupt: &Interrupt) -> Result<()> {
         self.mode = mode;
         self.network.answer_directly(|at| mode.answers_directly(at))?;
         self.reload(&[1; 4])?;

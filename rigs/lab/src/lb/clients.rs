@@ -102,14 +102,14 @@ struct Client {
 }
 
 /// All clients of a phase.
-pub struct Load {
+pub struct PhaseClients {
     clients: Vec<Client>,
     patience: Duration,
 }
 
-impl Load {
+impl PhaseClients {
     /// Starts the clients on a machine that is `slowdown` times slower than usual.
-    pub fn start(run: &mut Run, network: &Network, slowdown: u32) -> Result<Load> {
+    pub fn start(run: &mut Run, network: &Network, slowdown: u32) -> Result<PhaseClients> {
         let script = run.folder().join("wrk.lua");
         let queries = crate::nsd::write_queries(run.folder(), crate::nsd::NAMES)?;
         fs::write(&script, format!("function delay() return {} end\n{WRK}", DELAY_MS * slowdown))?;
@@ -132,7 +132,7 @@ impl Load {
                 clients.push(Client::start(run, (program, FAMILIES[at]), command)?);
             }
         }
-        Ok(Load { clients, patience: PATIENCE * slowdown })
+        Ok(PhaseClients { clients, patience: PATIENCE * slowdown })
     }
 
     /// Ends the clients, and returns their counts.

@@ -13,8 +13,8 @@ pub const WEB_PORT_BEHIND: u16 = 8080;
 const FLOWS: u32 = 65_536;
 
 /// The services: HTTP over TCP, and DNS over both.
-const KINDS: [Kind; 2] = [
-    Kind {
+const KINDS: [ServiceKind; 2] = [
+    ServiceKind {
         name: "web",
         protocol: "tcp",
         port: 80,
@@ -22,7 +22,7 @@ const KINDS: [Kind; 2] = [
         check: "type: http",
         resolves: true,
     },
-    Kind {
+    ServiceKind {
         name: "dns",
         protocol: "both",
         port: 53,
@@ -32,7 +32,7 @@ const KINDS: [Kind; 2] = [
     },
 ];
 
-struct Kind {
+struct ServiceKind {
     name: &'static str,
     protocol: &'static str,
     port: u16,
@@ -46,7 +46,7 @@ struct Kind {
 
 /// How packets are sent to back ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Mode {
+pub enum LabMode {
     /// With other MAC addresses.
     L2,
     /// Through an IP-in-IP tunnel, which `weir decap` decapsulates.
@@ -66,31 +66,39 @@ pub enum Mode {
     Mixed,
 }
 
-impl Mode {
+impl LabMode {
     /// All modes.
-    pub const ALL: [Mode; 8] =
-        [Mode::L2, Mode::Ipip, Mode::Gue, Mode::Gre, Mode::Vxlan, Mode::Nat, Mode::FullNat, Mode::Mixed];
+    pub const ALL: [LabMode; 8] = [
+        LabMode::L2,
+        LabMode::Ipip,
+        LabMode::Gue,
+        LabMode::Gre,
+        LabMode::Vxlan,
+        LabMode::Nat,
+        LabMode::FullNat,
+        LabMode::Mixed,
+    ];
 
     /// The mode's name in the lab's options and results.
     pub fn word(self) -> &'static str {
         match self {
-            Mode::L2 => "l2",
-            Mode::Ipip => "ipip",
-            Mode::Gue => "gue",
-            Mode::Gre => "gre",
-            Mode::Vxlan => "vxlan",
-            Mode::Nat => "nat",
-            Mode::FullNat => "full_nat",
-            Mode::Mixed => "mixed",
+            LabMode::L2 => "l2",
+            LabMode::Ipip => "ipip",
+            LabMode::Gue => "gue",
+            LabMode::Gre => "gre",
+            LabMode::Vxlan => "vxlan",
+            LabMode::Nat => "nat",
+            LabMode::FullNat => "full_nat",
+            LabMode::Mixed => "mixed",
         }
     }
 
     /// Returns the mode of a back end, numbered from 0.
-    fn of(self, back_end: usize) -> Mode {
+    fn of(self, back_end: usize) -> LabMode {
         match self {
             // A back end that is added later must not be the first with nat, since nat has a flow table of
             // its own.
-            Mode::Mixed => [Mode::L2, Mode::Nat, Mode::Ipip, Mode::Vxlan][back_end % 4],
+            LabMode::Mixed => [LabMode::L2, LabMode::Nat, LabMode::Ipip, LabMode::Vxlan][back_end % 4],
             mode => mode,
         }
     }
@@ -98,13 +106,13 @@ impl Mode {
     /// Returns true if a back end replies to clients directly.
     pub fn answers_directly(self, back_end: usize) -> bool {
         // With full_nat it replies to weir, whatever its route to clients.
-        self.of(back_end) != Mode::Nat
+        self.of(back_end) != LabMode::Nat
     }
 
     /// Returns true if a packet's destination can be determined without the flow's entry. The port that
     /// full_nat assigned to a connection is recorded only in that entry.
     pub fn outlives_its_flows(self) -> bool {
-        self != Mode::FullNat
+        self != LabMode::FullNat
     }
 }
 
@@ -115,9 +123,9 @@ pub fn services() -> impl Iterator<Item = String> {
 
 /// Returns a configuration in which these back ends have these weights, for a machine that is `slowdown`
 /// times slower than usual.
-pub fn configuration((mode, slowdown): (Mode, u32), back_ends: &[Host], weights: &[u32]) -> String {
+pub fn configuration((mode, slowdown): (LabMode, u32), back_ends: &[Host], weights: &[u32]) -> String {
     let mut text = format!("ports: {{ p0: {{ xdp: {INTERFACE} }} }}\n");
-    if mode == Mode::FullNat {
+    if mode == LabMode::FullNat {
         let pools = [0, 1].map(|at| format!("{}: {{ addresses: \"{}\" }}", FAMILIES[at], POOLS[at]));
         let _ = writeln!(text, "nat_pools: {{ {} }}", pools.join(", "));
     }
@@ -127,15 +135,15 @@ pub fn configuration((mode, slowdown): (Mode, u32), back_ends: &[Host], weights:
             service(&mut text, (kind, family), mode, slowdown);
             text += "      back_ends:\n";
             for (at, (host, weight)) in back_ends.iter().zip(weights).enumerate() {
-                text += &back_end(kind, family, mode.of(at), mode == Mode::Mixed, (at, host, *weight));
+                text += &back_end(kind, family, mode.of(at), mode == LabMode::Mixed, (at, host, *weight));
             }
         }
     }
     text
 }
 
-fn service(text: &mut String, (kind, family): (&Kind, usize), mode: Mode, slowdown: u32) {
-    let Kind { name, protocol, port, check, .. } = kind;
+fn service(text: &mut String, (kind, family): (&ServiceKind, usize), mode: LabMode, slowdown: u32) {
+    let ServiceKind { name, protocol, port, check, .. } = kind;
     let [v4, v6] = SOURCES;
     let _ = write!(
         text,
@@ -147,30 +155,30 @@ fn service(text: &mut String, (kind, family): (&Kind, usize), mode: Mode, slowdo
         VIPS[family],
         200 * slowdown,
     );
-    if mode == Mode::FullNat {
+    if mode == LabMode::FullNat {
         let _ = writeln!(text, "      nat_pool: {}", FAMILIES[family]);
     }
 }
 
 fn back_end(
-    kind: &Kind,
+    kind: &ServiceKind,
     family: usize,
-    mode: Mode,
+    mode: LabMode,
     crosses: bool,
     (at, host, weight): (usize, &Host, u32),
 ) -> String {
     let Host { name, addresses, mac, .. } = host;
-    let is_other = crosses && mode == Mode::Ipip;
+    let is_other = crosses && mode == LabMode::Ipip;
     let ip = &addresses[if is_other { 1 - family } else { family }];
     let mut line = format!("        - {{ name: {name}, mode: {}, ip: \"{ip}\"", mode.word());
     if !kind.resolves && at > 0 {
         let _ = write!(line, ", mac: \"{mac}\"");
     }
     match mode {
-        Mode::Vxlan => {
+        LabMode::Vxlan => {
             let _ = write!(line, ", vni: {VNI}, inner_mac: \"{mac}\"");
         }
-        Mode::Nat | Mode::FullNat => {
+        LabMode::Nat | LabMode::FullNat => {
             let _ = write!(line, ", port: {}", kind.behind);
         }
         _ => {}

@@ -28,8 +28,8 @@ use crate::Interrupt;
 use crate::phase::outcome;
 use crate::screen::Screen;
 use crate::session;
-use bed::Bed;
-use configuration::Mode;
+use bed::LbBed;
+use configuration::LabMode;
 use phases::Stage;
 use weir_bed::namespace;
 
@@ -38,10 +38,10 @@ const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "nginx"];
 
 /// The options of `weir lab lb`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct LbOptions {
     /// How packets are sent to back ends.
-    #[arg(long, value_enum, default_value_t = Mode::L2)]
-    mode: Mode,
+    #[arg(long, value_enum, default_value_t = LabMode::L2)]
+    mode: LabMode,
     /// How long each phase continues after its event, in seconds.
     #[arg(long, default_value_t = 2.0, value_parser = seconds)]
     seconds: f64,
@@ -56,7 +56,7 @@ pub struct Options {
     #[arg(long)]
     no_modes: bool,
     #[command(flatten)]
-    common: session::Options,
+    common: session::SessionOptions,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -65,7 +65,7 @@ fn seconds(text: &str) -> Result<f64, String> {
 }
 
 /// Runs the lab. Succeeds if every phase succeeds.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &LbOptions) -> Result<ExitCode> {
     let needed = [NEEDED.as_slice(), &clients::NEEDED].concat();
     session::check_means("lb", &namespace::missing(&needed), "./setup")?;
     session::run(&options.common, |interrupt, screen| {
@@ -76,9 +76,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Result<Vec<Value>> {
+fn perform(options: &LbOptions, interrupt: &Interrupt, screen: &mut Screen) -> Result<Vec<Value>> {
     let mut run = options.common.begin()?;
-    let bed = Bed::start(&mut run, options, interrupt)?;
+    let bed = LbBed::start(&mut run, options, interrupt)?;
     screen.say(&format!(
         "two clients -- switch -- weir, four back ends ({}): {} persistent connections and flows; wrk, \
          dnsperf, curl",
@@ -98,7 +98,7 @@ fn perform(options: &Options, interrupt: &Interrupt, screen: &mut Screen) -> Res
         return Ok(done);
     }
     stage.bed.end_flows(&mut stage.run)?;
-    for mode in Mode::ALL {
+    for mode in LabMode::ALL {
         for (name, phase) in modes::perform(&mut stage, mode)? {
             stage.screen.say(&phase.text(&name));
             done.push(phase.json(&name));

@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 
 use super::clients::{Tally, ask};
-use super::configuration::Mode;
+use super::configuration::LabMode;
 use super::network::FAMILIES;
-use super::phases::{Phase, Stage};
+use super::phases::{PhaseResult, Stage};
 use crate::nsd::write_queries;
 
 /// Curl requests per client. The probability that no request goes to one of the four back ends is less than
@@ -20,7 +20,7 @@ const QUERIES: u32 = 64;
 
 /// Changes to a mode, and sends requests from the clients over each IP version. Returns the phases with their
 /// names.
-pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>> {
+pub fn perform(stage: &mut Stage<'_>, mode: LabMode) -> Result<Vec<(String, PhaseResult)>> {
     stage.bed.change_mode(mode, stage.interrupt)?;
     let queries = write_queries(stage.run.folder(), QUERIES)?;
     let queries = &*queries.to_string_lossy();
@@ -42,7 +42,7 @@ pub fn perform(stage: &mut Stage<'_>, mode: Mode) -> Result<Vec<(String, Phase)>
                 Err(_) => bail!("a thread that ran clients panicked"),
             }
         }
-        let mut phase = Phase::of_clients(tally, &names);
+        let mut phase = PhaseResult::of_clients(tally, &names);
         faults.into_iter().for_each(|fault| phase.must(false, fault));
         phases.push((format!("{}_{version}", mode.word()), phase));
     }

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::bed::{Bed, Death};
-use super::clients::{Load, Tally};
-use super::questions::{ByName, Counts, UDP_ANSWER};
+use super::bed::{Death, LbBed};
+use super::clients::{PhaseClients, Tally};
+use super::questions::{ByName, FlowCounts, UDP_ANSWER};
 use crate::Interrupt;
 use crate::report::grouped;
 use crate::screen::Screen;
@@ -22,7 +22,7 @@ const TCP: [&str; 2] = ["wrk", "curl"];
 
 /// The stage on which phases are performed.
 pub struct Stage<'a> {
-    pub bed: Bed,
+    pub bed: LbBed,
     pub run: Run,
     pub interrupt: &'a Interrupt,
     pub screen: &'a mut Screen,
@@ -37,7 +37,7 @@ pub struct Stage<'a> {
 /// The counts of a phase, judged.
 #[derive(Default)]
 pub struct Judged {
-    counts: Counts,
+    counts: FlowCounts,
     /// The counts of real clients.
     clients: Tally,
     /// Connections that should not have broken, and flows over UDP that should not have moved.
@@ -50,11 +50,11 @@ pub struct Judged {
 }
 
 /// The result of a phase.
-pub type Phase = crate::phase::Phase<Judged>;
+pub type PhaseResult = crate::phase::Phase<Judged>;
 
 /// What was observed in a phase.
-struct Seen {
-    counts: Counts,
+struct PhaseObservation {
+    counts: FlowCounts,
     clients: Tally,
 }
 
@@ -66,7 +66,7 @@ enum Excused<'a> {
     Everybody,
 }
 
-type Perform = fn(&mut Stage<'_>) -> Result<Phase>;
+type Perform = fn(&mut Stage<'_>) -> Result<PhaseResult>;
 
 /// All phases in order: each starts with the network as the previous one left it.
 pub const ALL: [(&str, Perform); 11] = [
@@ -83,10 +83,10 @@ pub const ALL: [(&str, Perform); 11] = [
     ("kill_weir", |stage| restart(stage, Death::Killed)),
 ];
 
-impl Phase {
+impl PhaseResult {
     /// Judges the counts of persistent flows.
-    fn of(flows: u64, seen: Seen, excused: &Excused<'_>) -> Phase {
-        let Seen { counts, clients } = seen;
+    fn of(flows: u64, seen: PhaseObservation, excused: &Excused<'_>) -> PhaseResult {
+        let PhaseObservation { counts, clients } = seen;
         let (dead, had) = match excused {
             Excused::Nobody => (None, 0),
             Excused::Dead(name, had) => (Some(*name), *had),
@@ -104,7 +104,7 @@ impl Phase {
         let share = |count: u64| count as f64 / flows as f64;
         let (moved_share, minimum_share) = (share(moved), share(had));
         let judged = Judged { counts, clients, broken, moved_share, minimum_share, detect_ms: None };
-        let mut phase = Phase::with(judged);
+        let mut phase = PhaseResult::with(judged);
         phase.must(broken == 0, format!("{broken} flows broke or moved"));
         let held: u64 = phase.counts.held.values().sum();
         phase.needs(phase.counts.requests > 0, || "nothing was asked".into());
@@ -113,14 +113,14 @@ impl Phase {
     }
 
     /// Judges the counts of clients that made one pass of requests.
-    pub fn of_clients(clients: Tally, back_ends: &[&str]) -> Phase {
-        let counts = Counts { began: clients.answered.clone(), ..Counts::default() };
-        let phase = Phase::with(Judged { counts, clients, ..Judged::default() });
+    pub fn of_clients(clients: Tally, back_ends: &[&str]) -> PhaseResult {
+        let counts = FlowCounts { began: clients.answered.clone(), ..FlowCounts::default() };
+        let phase = PhaseResult::with(Judged { counts, clients, ..Judged::default() });
         back_ends.iter().fold(phase.without_failures(), |phase, name| phase.with_new_at(name))
     }
 
     /// Notes a fault if requests were not answered.
-    fn without_failures(mut self) -> Phase {
+    fn without_failures(mut self) -> PhaseResult {
         let failures = self.counts.failures;
         self.must(failures == 0, format!("{failures} requests of flows failed"));
         let programs = self.clients.programs.clone();
@@ -132,7 +132,7 @@ impl Phase {
     }
 
     /// Notes a fault if a request over TCP was never answered.
-    fn without_tcp_failures(mut self) -> Phase {
+    fn without_tcp_failures(mut self) -> PhaseResult {
         let count = self.clients.of(&TCP);
         self.must(count.failures == 0, format!("{} requests over TCP failed", count.failures));
         self.needs(count.requests > 0, || "nothing was asked over TCP".into());
@@ -140,7 +140,7 @@ impl Phase {
     }
 
     /// Notes a fault unless a back end got new flows.
-    fn with_new_at(mut self, name: &str) -> Phase {
+    fn with_new_at(mut self, name: &str) -> PhaseResult {
         let new = self.new_at(name) > 0;
         self.must(new, format!("no new flows at {name}"));
         self
@@ -193,15 +193,15 @@ impl Phase {
 
 impl Stage<'_> {
     /// Performs `event`, and returns what clients counted from before it until some time after it.
-    fn during(&mut self, event: impl FnOnce(&mut Self) -> Result<()>) -> Result<Seen> {
+    fn during(&mut self, event: impl FnOnce(&mut Self) -> Result<()>) -> Result<PhaseObservation> {
         let before = self.bed.settled(self.interrupt)?;
-        let load = Load::start(&mut self.run, &self.bed.network, self.interrupt.slowdown())?;
+        let load = PhaseClients::start(&mut self.run, &self.bed.network, self.interrupt.slowdown())?;
         self.rest(self.phase / 4)?;
         event(self)?;
         self.rest(self.phase)?;
         let clients = load.end(&mut self.run)?;
         let counts = self.bed.settled(self.interrupt)?.since(&before);
-        Ok(Seen { counts, clients })
+        Ok(PhaseObservation { counts, clients })
     }
 
     /// Waits.
@@ -209,7 +209,7 @@ impl Stage<'_> {
         let end = Instant::now() + time;
         loop {
             if self.screen.is_due() {
-                let Counts { requests, failures, held, .. } = self.bed.counts();
+                let FlowCounts { requests, failures, held, .. } = self.bed.counts();
                 let held: Vec<String> = held.iter().map(|(name, count)| format!("{name} {count}")).collect();
                 let (name, held, requests) = (&self.name, held.join(", "), grouped(requests));
                 let line = format!("  {name:<18}requests {requests}  failures {failures}  flows: {held}");
@@ -224,20 +224,20 @@ impl Stage<'_> {
     }
 
     /// Judges an observation in which no flow may break or move.
-    fn judge(&self, seen: Seen) -> Phase {
-        Phase::of(self.bed.flows(), seen, &Excused::Nobody)
+    fn judge(&self, seen: PhaseObservation) -> PhaseResult {
+        PhaseResult::of(self.bed.flows(), seen, &Excused::Nobody)
     }
 }
 
 /// A phase without events.
-fn steady(stage: &mut Stage<'_>) -> Result<Phase> {
+fn steady(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let seen = stage.during(|_| Ok(()))?;
     let phase = stage.judge(seen).without_failures();
     Ok(["b1", "b2", "b3"].iter().fold(phase, |phase, name| phase.with_new_at(name)))
 }
 
 /// The last back end is added by a reload: new flows go there, too.
-fn add(stage: &mut Stage<'_>) -> Result<Phase> {
+fn add(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let seen = stage.during(|stage| {
         stage.bed.reload(&WEIGHTS[0])?;
         stage.bed.wait_for_health("b4", "up", stage.interrupt)
@@ -246,7 +246,7 @@ fn add(stage: &mut Stage<'_>) -> Result<Phase> {
 }
 
 /// A back end is drained: it keeps its flows and gets no new ones; then it works again.
-fn drain(stage: &mut Stage<'_>) -> Result<Phase> {
+fn drain(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     stage.bed.order("drain", "b1", None)?;
     let seen = stage.during(|_| Ok(()))?;
     let mut phase = stage.judge(seen).without_failures().with_new_at("b2");
@@ -260,7 +260,7 @@ fn drain(stage: &mut Stage<'_>) -> Result<Phase> {
 }
 
 /// The servers of a back end die: its flows go elsewhere, the others stay.
-fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
+fn kill(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let mut detect_ms = None;
     let had = stage.bed.counts().held.get("b2").copied().unwrap_or_default();
     let seen = stage.during(|stage| {
@@ -269,7 +269,7 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
         // Lost questions count when they time out; wait so that this does not happen in the next phase.
         stage.rest(stage.interrupt.limit(UDP_ANSWER))
     })?;
-    let mut phase = Phase::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
+    let mut phase = PhaseResult::of(stage.bed.flows(), seen, &Excused::Dead("b2", had));
     phase.detect_ms = detect_ms;
     phase.needs(had > 0, || "b2 had no flows".into());
     let (moved, least) = (phase.moved_share, phase.minimum_share);
@@ -281,13 +281,13 @@ fn kill(stage: &mut Stage<'_>) -> Result<Phase> {
 }
 
 /// The servers work again: new flows go there, existing ones stay where they are.
-fn returns(stage: &mut Stage<'_>) -> Result<Phase> {
+fn returns(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let seen = stage.during(|stage| stage.bed.revive(&mut stage.run, 1, stage.interrupt))?;
     Ok(stage.judge(seen).without_failures().with_new_at("b2"))
 }
 
 /// A back end gets another MAC address, which the kernel learns: no flow moves.
-fn mac_moves(stage: &mut Stage<'_>) -> Result<Phase> {
+fn mac_moves(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let seen = stage.during(|stage| {
         stage.bed.network.move_mac()?;
         stage.bed.wait_for_move(stage.interrupt)?;
@@ -302,7 +302,7 @@ fn mac_moves(stage: &mut Stage<'_>) -> Result<Phase> {
 }
 
 /// Weights change at run time.
-fn weights(stage: &mut Stage<'_>) -> Result<Phase> {
+fn weights(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let seen = stage.during(|stage| {
         stage.bed.order("weight", "b1", Some(5))?;
         stage.bed.order("weight", "b3", Some(0))
@@ -311,7 +311,7 @@ fn weights(stage: &mut Stage<'_>) -> Result<Phase> {
 }
 
 /// Two configurations alternate.
-fn reloads(stage: &mut Stage<'_>) -> Result<Phase> {
+fn reloads(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let seen = stage.during(|stage| {
         // The last reload loads the first of the two.
         for number in (0..stage.reloads as usize).rev() {
@@ -325,14 +325,14 @@ fn reloads(stage: &mut Stage<'_>) -> Result<Phase> {
 
 /// Another weir takes over. Packets that arrive during the handover are dropped, so requests over UDP may
 /// fail.
-fn takeover(stage: &mut Stage<'_>) -> Result<Phase> {
+fn takeover(stage: &mut Stage<'_>) -> Result<PhaseResult> {
     let seen = stage.during(|stage| stage.bed.succeed(&mut stage.run, stage.interrupt))?;
     Ok(stage.judge(seen).without_tcp_failures())
 }
 
 /// weir exits and restarts without its flows. With the same back ends, flows that started where the buckets
 /// say keep their back end. Requests over UDP fail in between.
-fn restart(stage: &mut Stage<'_>, by: Death) -> Result<Phase> {
+fn restart(stage: &mut Stage<'_>, by: Death) -> Result<PhaseResult> {
     stage.bed.renew_flows(&mut stage.run, stage.interrupt)?;
     let seen = stage.during(|stage| {
         stage.bed.restart(&mut stage.run, by, stage.interrupt)?;
@@ -342,5 +342,5 @@ fn restart(stage: &mut Stage<'_>, by: Death) -> Result<Phase> {
     if stage.bed.mode().outlives_its_flows() {
         return Ok(stage.judge(seen).without_tcp_failures());
     }
-    Ok(Phase::of(stage.bed.flows(), seen, &Excused::Everybody))
+    Ok(PhaseResult::of(stage.bed.flows(), seen, &Excused::Everybody))
 }

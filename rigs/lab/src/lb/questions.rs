@@ -41,7 +41,7 @@ const QUESTION: &[u8] = b"\x02id\x06server\x00\x00\x10\x00\x03";
 
 /// The options of `weir lab questions`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct QuestionOptions {
     /// The file to write counts to.
     log: PathBuf,
     /// The addresses of the service, which is offered over TCP and UDP.
@@ -66,7 +66,7 @@ pub type ByName = BTreeMap<String, u64>;
 
 /// The counts of all flows.
 #[derive(Clone, Default)]
-pub struct Counts {
+pub struct FlowCounts {
     pub requests: u64,
     /// Requests without an answer.
     pub failures: u64,
@@ -80,12 +80,12 @@ pub struct Counts {
     pub held: ByName,
 }
 
-impl Counts {
+impl FlowCounts {
     /// Adds the counts of others.
-    pub fn add(&mut self, other: &Counts) {
+    pub fn add(&mut self, other: &FlowCounts) {
         self.requests += other.requests;
         self.failures += other.failures;
-        let Counts { began, broken, moved, held, .. } = self;
+        let FlowCounts { began, broken, moved, held, .. } = self;
         let all =
             [(began, &other.began), (broken, &other.broken), (moved, &other.moved), (held, &other.held)];
         for (sum, more) in all {
@@ -94,14 +94,14 @@ impl Counts {
     }
 
     /// Returns the counts since `before`, and the flows currently held.
-    pub fn since(&self, before: &Counts) -> Counts {
+    pub fn since(&self, before: &FlowCounts) -> FlowCounts {
         let less = |now: &ByName, then: &ByName| {
             let one = |(name, count): (&String, &u64)| {
                 (name.clone(), count.saturating_sub(then.get(name).copied().unwrap_or_default()))
             };
             now.iter().map(one).filter(|(_, count)| *count > 0).collect()
         };
-        Counts {
+        FlowCounts {
             requests: self.requests.saturating_sub(before.requests),
             failures: self.failures.saturating_sub(before.failures),
             began: less(&self.began, &before.began),
@@ -121,13 +121,13 @@ impl Counts {
         fs::rename(next, log).context("counts cannot be written")
     }
 
-    fn read(log: &Path) -> Option<Counts> {
+    fn read(log: &Path) -> Option<FlowCounts> {
         let value: Value = serde_json::from_str(&fs::read_to_string(log).ok()?).ok()?;
         let by_name = |key: &str| {
             let entries = value[key].as_object().into_iter().flatten();
             entries.map(|(name, count)| (name.clone(), count.as_u64().unwrap_or_default())).collect()
         };
-        Some(Counts {
+        Some(FlowCounts {
             requests: value["requests"].as_u64()?,
             failures: value["failures"].as_u64()?,
             began: by_name("began"),
@@ -139,8 +139,8 @@ impl Counts {
 }
 
 /// State shared by all flows.
-struct Shared {
-    counts: Mutex<Counts>,
+struct QuestionState {
+    counts: Mutex<FlowCounts>,
     stop: AtomicBool,
     /// Number of short UDP flows so far.
     ports: AtomicU16,
@@ -149,8 +149,8 @@ struct Shared {
     tcp_answer: Duration,
 }
 
-impl Shared {
-    fn count(&self, change: impl FnOnce(&mut Counts)) {
+impl QuestionState {
+    fn count(&self, change: impl FnOnce(&mut FlowCounts)) {
         change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -214,7 +214,7 @@ struct Flow {
 
 impl Flow {
     /// Removes the flow from its previous back end.
-    fn leaves(&self, counts: &mut Counts) {
+    fn leaves(&self, counts: &mut FlowCounts) {
         if let Some(held) = self.back_end.as_ref().and_then(|name| counts.held.get_mut(name)) {
             *held = held.saturating_sub(1);
         }
@@ -222,8 +222,8 @@ impl Flow {
 }
 
 /// Runs the clients.
-pub fn run_end(options: &Options) -> Result<()> {
-    let shared = Arc::new(Shared {
+pub fn run_end(options: &QuestionOptions) -> Result<()> {
+    let shared = Arc::new(QuestionState {
         counts: Mutex::default(),
         stop: AtomicBool::new(false),
         ports: AtomicU16::new(0),
@@ -258,7 +258,7 @@ pub fn run_end(options: &Options) -> Result<()> {
 }
 
 /// Runs a TCP flow until its connection breaks, or for one question.
-fn tcp_flow(shared: &Shared, mut flow: Flow) {
+fn tcp_flow(shared: &QuestionState, mut flow: Flow) {
     let connect = || -> std::io::Result<TcpStream> {
         let stream = TcpStream::connect_timeout(&flow.address, shared.tcp_answer)?;
         stream.set_nodelay(true)?;
@@ -298,7 +298,7 @@ fn ask_by_tcp(stream: &mut TcpStream, id: u16) -> std::io::Result<String> {
 }
 
 /// Runs a UDP flow until the lab ends, or for one question.
-fn udp_flow(shared: &Shared, mut flow: Flow) {
+fn udp_flow(shared: &QuestionState, mut flow: Flow) {
     let any: IpAddr =
         if flow.address.is_ipv6() { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
     let open = || -> std::io::Result<UdpSocket> {
@@ -392,8 +392,8 @@ impl Questions {
     }
 
     /// Returns the counts; empty before the clients have started.
-    pub fn counts(&self) -> Counts {
-        Counts::read(&self.log).unwrap_or_default()
+    pub fn counts(&self) -> FlowCounts {
+        FlowCounts::read(&self.log).unwrap_or_default()
     }
 }
 
@@ -432,8 +432,8 @@ mod tests {
     #[test]
     fn only_what_has_changed_is_counted_since() {
         let by = |pairs: &[(&str, u64)]| pairs.iter().map(|&(name, count)| (name.into(), count)).collect();
-        let before = Counts { requests: 5, began: by(&[("b1", 2), ("b2", 1)]), ..Counts::default() };
-        let now = Counts { requests: 9, began: by(&[("b1", 2), ("b2", 4)]), ..Counts::default() };
+        let before = FlowCounts { requests: 5, began: by(&[("b1", 2), ("b2", 1)]), ..FlowCounts::default() };
+        let now = FlowCounts { requests: 9, began: by(&[("b1", 2), ("b2", 4)]), ..FlowCounts::default() };
         let since = now.since(&before);
         assert_eq!((since.requests, since.began), (4, by(&[("b2", 3)])));
     }

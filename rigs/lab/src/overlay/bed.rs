@@ -24,7 +24,7 @@ pub const ROOM: u64 = 64;
 const NAMES: [&str; NODES] = ["weir-n1", "weir-n2", "weir-n3"];
 
 /// The network.
-pub struct Bed {
+pub struct OverlayBed {
     pub topology: Cluster,
     pub daemons: Vec<Weir>,
     /// The end that answers in the first pod of the second node.
@@ -35,15 +35,15 @@ pub struct Bed {
     slowdown: u32,
 }
 
-impl Bed {
+impl OverlayBed {
     /// Sets up the network; `run` removes it.
-    pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<Bed> {
+    pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<OverlayBed> {
         let topology = Cluster::build(run, "")?;
         let daemons = (0..NODES)
             .map(|at| daemon(&topology, run, (at, AT_BRIDGE, &[]), interrupt))
             .collect::<Result<_>>()?;
         let answers = Talk::answer(run, &topology.pods[1][0], &format!("0.0.0.0:{PORT}"), 21)?;
-        let bed = Bed { topology, daemons, answers, asked: 0, slowdown: interrupt.slowdown() };
+        let bed = OverlayBed { topology, daemons, answers, asked: 0, slowdown: interrupt.slowdown() };
         bed.answers.started(interrupt)?;
         for at in 0..NODES {
             bed.wait_for_work(at, interrupt)?;

@@ -3,7 +3,7 @@
 
 use anyhow::Result;
 
-use super::bed::Bed;
+use super::bed::OverlayBed;
 use super::phases::{Phase, SOME, TCP, UDP};
 use super::topology::{PORT, UPLINK, pod};
 use crate::Interrupt;
@@ -20,12 +20,13 @@ const FRAMES: [u64; 2] = [14 + 1450, 14 + 20 + 20];
 const FOREIGN: &str = "10";
 
 /// Frames that no longer fit the underlay are fragmented by the kernel, as without a cache.
-pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn long_frames(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talks = [bed.ask(run, &LONG_UDP)?, bed.ask(run, &LONG_TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
-    let oversize =
-        |bed: &Bed| anyhow::Ok(bed.show(0)?["frames"]["sent"]["oversize"].as_u64().unwrap_or_default());
+    let oversize = |bed: &OverlayBed| {
+        anyhow::Ok(bed.show(0)?["frames"]["sent"]["oversize"].as_u64().unwrap_or_default())
+    };
     let before = oversize(bed)?;
     for mtu in [1400, 1500] {
         bed.set_mtu(mtu)?;
@@ -48,7 +49,7 @@ pub fn long_frames(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resul
 
 /// Segmentation and checksums, done by the pods or offloaded; a frame of several segments counts as that many
 /// packets.
-pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn segments_and_checksums(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     for offload in [&["tx", "off"][..], &["tx", "on"], &["gro", "on"], &["gso", "off", "tso", "off"]] {
         for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
@@ -82,7 +83,7 @@ pub fn segments_and_checksums(bed: &mut Bed, run: &mut Run, interrupt: &Interrup
 }
 
 /// Only one end has a cache, with complete checksums from the pods; then only the other.
-pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn one_end_alone(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     for pod in [&bed.topology.pods[0][0], &bed.topology.pods[1][0]] {
         pod.output("ethtool", &["-K", "eth0", "tx", "off"])?;
@@ -108,7 +109,7 @@ pub fn one_end_alone(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
 }
 
 /// Foreign filters at the same interfaces stay, and see the frames that the cache leaves to the kernel.
-pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn foreign_filters(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let node = &bed.topology.nodes[0];
     // Without tcx, weir's programs are filters too, placed after foreign ones. A filter that returns a
@@ -149,7 +150,7 @@ pub fn foreign_filters(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> R
 }
 
 /// The output of `weir overlay explain` for a flow matches what happens to it.
-pub fn explained(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn explained(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");

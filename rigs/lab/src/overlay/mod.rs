@@ -21,7 +21,7 @@ use crate::phase::outcome;
 use crate::premise::premise;
 use crate::session;
 use anyhow::{Result, bail};
-use bed::Bed;
+use bed::OverlayBed;
 use weir_bed::namespace;
 
 /// Programs that the lab runs.
@@ -32,16 +32,16 @@ const BRIDGED: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";
 
 /// The options of `weir lab overlay`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct OverlayOptions {
     /// Run only phases whose names start with one of these prefixes, separated by commas.
     #[arg(long, alias = "phase", value_delimiter = ',')]
     phases: Vec<String>,
     #[command(flatten)]
-    common: session::Options,
+    common: session::SessionOptions,
 }
 
 /// Runs the lab.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &OverlayOptions) -> Result<ExitCode> {
     let chosen = chosen(&options.phases)?;
     session::check_means("overlay", &namespace::missing(&NEEDED), "./setup")?;
     if !std::fs::exists(BRIDGED).unwrap_or(false) {
@@ -50,7 +50,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     session::run(&options.common, |interrupt, screen| {
         let mut run = options.common.begin()?;
         screen.say("three nodes with two pods each, VXLAN between nodes, a cache on each node");
-        let mut bed = Bed::start(&mut run, interrupt)?;
+        let mut bed = OverlayBed::start(&mut run, interrupt)?;
         let mut done = Vec::new();
         for (name, perform) in chosen {
             let phase = perform(&mut bed, &mut run, interrupt)?;

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use anyhow::Result;
 use serde_json::Value;
 
-use super::bed::{Bed, PATIENCE};
+use super::bed::{OverlayBed, PATIENCE};
 use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
 use super::talk::Talk;
 use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, pod, tunnel_mac};
@@ -22,7 +22,7 @@ const LONG_TCP: [&str; 7] = ["--tcp", "--flows", "2", "--pause-ms", "5", "--size
 
 /// Another node appears with the address of the second one, and a pod with the address of its pod. The old
 /// node and pod still exist, and would accept frames for their MAC addresses.
-pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn node_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -55,7 +55,7 @@ pub fn node_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Res
 }
 
 /// Creates a node without a cache at the switch, and returns it and its pod.
-fn replacement(bed: &Bed, run: &Run) -> Result<[Namespace; 2]> {
+fn replacement(bed: &OverlayBed, run: &Run) -> Result<[Namespace; 2]> {
     let (new, inside, [mac, tunnel]) = (run.namespace("n2b")?, run.namespace("p2b")?, NEW_NODE);
     let (local, first, address) = (node(1), node(0), pod(1, 0));
     bed.topology.switch.plug("f2b", None, &new.end(UPLINK).mac(mac).address(format!("{local}/24")))?;
@@ -78,7 +78,7 @@ fn replacement(bed: &Bed, run: &Run) -> Result<[Namespace; 2]> {
 
 /// Updates the first node's entries for the second one, as an agent of the container network does, given the
 /// MAC addresses of the former and the new VXLAN device, and that of the uplink.
-fn leads_to(bed: &Bed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
+fn leads_to(bed: &OverlayBed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
     let first = &bed.topology.nodes[0];
     first.bridge(&format!("fdb add {new} dev {TUNNEL} dst {}\n", node(1)))?;
     first.ip(&format!(
@@ -90,7 +90,7 @@ fn leads_to(bed: &Bed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
 }
 
 /// A pod forwards short and long frames to an address behind it, wherever they are segmented.
-pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn pod_forwards(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let behind = run.namespace("p21b")?;
     let router = &bed.topology.pods[1][0];
@@ -129,7 +129,7 @@ pub fn pod_forwards(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
 
 /// Foreign programs at the same hook: one attached earlier sees all frames, one attached later only those of
 /// the slow path, and an event informs the operator.
-pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn foreign_programs(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -165,7 +165,7 @@ pub fn foreign_programs(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
 }
 
 /// Returns true if an event says so.
-fn is_reported(bed: &Bed, what: &str) -> Result<bool> {
+fn is_reported(bed: &OverlayBed, what: &str) -> Result<bool> {
     let shown = bed.show(0)?;
     let mut events = shown["events"].as_array().into_iter().flatten();
     Ok(events.any(|event| event["what"].as_str().is_some_and(|said| said.contains(what))))

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::bed::{Bed, ROOM};
+use super::bed::{OverlayBed, ROOM};
 use super::talk::Talk;
 use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
 use super::{frames, others, records, six, storms};
@@ -33,7 +33,7 @@ pub struct Asked {
 /// The result of a phase.
 pub type Phase = crate::phase::Phase<Asked>;
 
-pub type Perform = fn(&mut Bed, &mut Run, &Interrupt) -> Result<Phase>;
+pub type Perform = fn(&mut OverlayBed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in order.
 pub const ALL: [(&str, Perform); 26] = [
@@ -96,7 +96,7 @@ impl Phase {
 }
 
 /// Established flows skip the VXLAN device without any loss.
-fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn short_way(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     for at in [0, 1] {
@@ -122,7 +122,7 @@ fn short_way(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
 }
 
 /// Flows between pods of one node skip its bridge, and a rule that denies them takes effect.
-fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn same_node(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let to = format!("{}:{PORT}", pod(1, 0));
     let talks = [bed.ask_from(run, [1, 1], &to, &UDP)?, bed.ask_from(run, [1, 1], &to, &TCP)?];
@@ -146,7 +146,7 @@ fn same_node(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
 
 /// A service address leads to a pod by NAT, with and without source translation, on another node and on the
 /// same one. When it leads to another pod, no flow goes to the former.
-fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn service(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     for (asks, masquerade) in [([0, 0], false), ([0, 0], true), ([1, 1], false)] {
         let node = asks[0];
@@ -185,7 +185,7 @@ fn service(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase>
 }
 
 /// A rule that denies a live flow takes effect, and so does its removal.
-fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn deny(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -203,7 +203,7 @@ fn deny(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
 }
 
 /// The remote node's interface gets another MAC address.
-fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn next_hop(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -224,7 +224,7 @@ fn next_hop(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
 }
 
 /// The MTU of the underlay and of a pod's interface shrinks.
-fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn mtu(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -240,7 +240,7 @@ fn mtu(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
 }
 
 /// A daemon is killed: its programs and its rule are gone, and flows continue.
-fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn daemon_killed(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -278,7 +278,7 @@ fn daemon_killed(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<
 }
 
 /// A daemon is suspended while a rule changes and more events occur than the kernel buffers for it.
-fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn events_lost(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -311,7 +311,7 @@ fn events_lost(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
 }
 
 /// Ten times as many flows as fit.
-fn more_flows_than_room(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn more_flows_than_room(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let flows = (10 * ROOM).to_string();
     let talk = bed.ask(run, &["--flows", &flows, "--pause-ms", "100"])?;
@@ -324,7 +324,7 @@ fn more_flows_than_room(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
 }
 
 /// A pod's address is given to another pod of the same node.
-fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn pod_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path");
@@ -353,7 +353,7 @@ fn pod_replaced(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<P
 }
 
 /// A pod's address moves to another node; the old pod still exists, and would answer.
-fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn pod_moves(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -375,7 +375,7 @@ fn pod_moves(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phas
 
 /// Routed pods, each behind its own interface: flows from another node and from the same one, and a pod whose
 /// address passes to another pod.
-fn without_bridge(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+fn without_bridge(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     run.kill(bed.daemons[2].process())?;
     bed.topology.without_bridge(2)?;

@@ -6,7 +6,7 @@ use std::fs;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::bed::{AT_BRIDGE, Bed, PATIENCE, configuration};
+use super::bed::{AT_BRIDGE, OverlayBed, PATIENCE, configuration};
 use super::phases::{Phase, SOME, TCP, UDP};
 use super::six;
 use super::topology::pod_6;
@@ -25,14 +25,14 @@ const MEASURED: &str =
 const SOON_IDLE: &str = ", idle_timeout: 1s";
 
 /// A node's counts of frames, entries and records.
-struct Seen {
+struct NodeCounts {
     shown: Value,
     measured: Value,
 }
 
-impl Seen {
-    fn look(bed: &Bed) -> Result<Seen> {
-        Ok(Seen { shown: bed.show(0)?, measured: bed.daemons[0].app("records", "interval")? })
+impl NodeCounts {
+    fn look(bed: &OverlayBed) -> Result<NodeCounts> {
+        Ok(NodeCounts { shown: bed.show(0)?, measured: bed.daemons[0].app("records", "interval")? })
     }
 
     fn frames(&self, direction: &str, count: &str) -> u64 {
@@ -62,7 +62,7 @@ impl Seen {
 
 /// Each packet of the fast path is in exactly one record, in every consumer's sum; all other packets that the
 /// pods sent took the slow path.
-pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn flow_records(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let folder = run.folder().join("records");
     fs::create_dir_all(&folder)?;
@@ -108,11 +108,11 @@ pub fn flow_records(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Resu
 
 /// IPv6 flows have records like others, with their own header lengths, given the packets measured before.
 fn with_ipv6(
-    bed: &mut Bed,
+    bed: &mut OverlayBed,
     run: &mut Run,
     interrupt: &Interrupt,
     (phase, before): (&mut Phase, (u64, u64)),
-) -> Result<Seen> {
+) -> Result<NodeCounts> {
     let answers = six::answer(bed, run, [1, 0], &pod_6(1, 0), 60)?;
     answers.started(interrupt)?;
     let udp = bed.ask_from(run, [0, 0], &six::asked(), &UDP)?;
@@ -130,33 +130,33 @@ fn with_ipv6(
 }
 
 /// Starts an IPFIX collector.
-fn collect(bed: &Bed, run: &mut Run, folder: &str) -> Result<Started> {
+fn collect(bed: &OverlayBed, run: &mut Run, folder: &str) -> Result<Started> {
     let mut command = bed.topology.nodes[0].command("nfcapd");
     command.args(["-b", "127.0.0.1", "-p", COLLECTOR, "-w", folder]);
     run.start("nfcapd", &mut command)
 }
 
 /// Adds up the packets of all records of the collector.
-fn exported(bed: &Bed, folder: &str) -> Result<u64> {
+fn exported(bed: &OverlayBed, folder: &str) -> Result<u64> {
     let text = bed.topology.nodes[0].output("nfdump", &["-R", folder, "-q", "-N", "-o", "fmt:%pkt"])?;
     let packets = |line: &str| line.trim().parse::<u64>().with_context(|| format!("nfdump says `{line}`"));
     text.lines().map(packets).sum()
 }
 
 /// Returns the packets of the live flows between pods.
-fn shown_flows(bed: &Bed) -> Result<u64> {
+fn shown_flows(bed: &OverlayBed) -> Result<u64> {
     let shown = bed.daemons[0].show("flows")?;
     let flows = shown["flows"].as_array().into_iter().flatten();
     Ok(flows.filter(|flow| flow["pipe"] == "overlay/pods").filter_map(|flow| flow["packets"].as_u64()).sum())
 }
 
 /// Waits until all flows have expired and their counts are measured, and checks the sums.
-fn settled(bed: &Bed, phase: &mut Phase, interrupt: &Interrupt) -> Result<Seen> {
+fn settled(bed: &OverlayBed, phase: &mut Phase, interrupt: &Interrupt) -> Result<NodeCounts> {
     let gone = || Ok(bed.daemons[0].show("flows")?["live"] == 0);
     phase.must(interrupt.wait(PATIENCE, gone)?, "idle flows do not expire");
-    let complete = || Seen::look(bed).map(|seen| seen.measured().0 == seen.given());
+    let complete = || NodeCounts::look(bed).map(|seen| seen.measured().0 == seen.given());
     phase.must(interrupt.wait(PATIENCE, complete)?, "what flows reported is not measured");
-    let seen = Seen::look(bed)?;
+    let seen = NodeCounts::look(bed)?;
     let (fast, given) = (seen.fast(), seen.given());
     phase.must(given == fast, format!("{given} packets in records, {fast} by the fast path"));
     phase.must(seen.entry("overlay_lost_packets") == 0, "records were lost");

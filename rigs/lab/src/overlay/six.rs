@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::bed::{Bed, PATIENCE};
+use super::bed::{OverlayBed, PATIENCE};
 use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
 use super::talk::Talk;
 use super::topology::{BRIDGE, PORT, TUNNEL, UPLINK, node, node_6, pod, pod_6, pod_mac};
@@ -10,7 +10,7 @@ use crate::Interrupt;
 use weir_bed::Run;
 
 /// Pods with IPv6: both protocols take the fast path, and all changes take effect for them.
-pub fn pods(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn pods(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let answers = answer(bed, run, [1, 0], &pod_6(1, 0), 61)?;
     answers.started(interrupt)?;
@@ -26,7 +26,7 @@ pub fn pods(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase
 
 /// Nodes that tunnel over IPv6, with checksums: pods with IPv4 and with IPv6, changes, a pod that moves, and
 /// a node without a cache, whose kernel verifies the checksums.
-pub fn nodes(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn nodes(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let answers = answer(bed, run, [1, 0], &pod_6(1, 0), 62)?;
     answers.started(interrupt)?;
@@ -69,12 +69,18 @@ pub fn asked() -> String {
 }
 
 /// Makes a pod answer at an IPv6 address.
-pub fn answer(bed: &Bed, run: &mut Run, [node, pod]: [usize; 2], address: &str, name: u64) -> Result<Talk> {
+pub fn answer(
+    bed: &OverlayBed,
+    run: &mut Run,
+    [node, pod]: [usize; 2],
+    address: &str,
+    name: u64,
+) -> Result<Talk> {
     Talk::answer(run, &bed.topology.pods[node][pod], &format!("[{address}]:{PORT}"), name)
 }
 
 /// Waits until the first node knows a flow to a pod on a given node.
-fn knows(bed: &Bed, remote: &str, node: &str, interrupt: &Interrupt) -> Result<bool> {
+fn knows(bed: &OverlayBed, remote: &str, node: &str, interrupt: &Interrupt) -> Result<bool> {
     interrupt.wait(PATIENCE, || {
         let flows = bed.flows(0)?;
         Ok(flows["flows"].as_array().into_iter().flatten().any(|flow| {
@@ -86,7 +92,7 @@ fn knows(bed: &Bed, remote: &str, node: &str, interrupt: &Interrupt) -> Result<b
 /// A deny rule, a next hop with another MAC address, and an underlay with a smaller MTU, all on IPv6 flows
 /// between the first two nodes; the second node has this address.
 fn live_changes(
-    bed: &mut Bed,
+    bed: &mut OverlayBed,
     run: &mut Run,
     interrupt: &Interrupt,
     (phase, answers, address): (&mut Phase, &Talk, String),
@@ -130,7 +136,7 @@ fn live_changes(
 
 /// The address is given to the second pod of the node; the first still has it, and would answer.
 fn replaced(
-    bed: &mut Bed,
+    bed: &mut OverlayBed,
     run: &mut Run,
     interrupt: &Interrupt,
     (phase, former): (&mut Phase, &Talk),
@@ -138,7 +144,7 @@ fn replaced(
     let talk = bed.ask_from(run, [0, 0], &asked(), &UDP)?;
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path");
     let address = pod_6(1, 0);
-    let leads_to = |bed: &Bed, at: usize| {
+    let leads_to = |bed: &OverlayBed, at: usize| {
         let mac = pod_mac(1, at);
         let line = format!("neighbour replace {address} lladdr {mac} dev {BRIDGE} nud permanent\n");
         bed.topology.nodes[1].ip(&line)
@@ -154,7 +160,7 @@ fn replaced(
 
 /// The address moves to the third node; the old pod still exists, and would answer.
 fn moved(
-    bed: &mut Bed,
+    bed: &mut OverlayBed,
     run: &mut Run,
     interrupt: &Interrupt,
     (phase, former, talk): (&mut Phase, &Talk, &Talk),
@@ -170,7 +176,7 @@ fn moved(
 
 /// Waits until another pod answers, by the fast path at a node; the old pod must get no more requests.
 fn went_over(
-    bed: &Bed,
+    bed: &OverlayBed,
     interrupt: &Interrupt,
     (phase, former, talk): (&mut Phase, &Talk, &Talk),
     (name, at): (u64, usize),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::bed::Bed;
+use super::bed::OverlayBed;
 use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
 use super::topology::{UPLINK, pod};
 use crate::Interrupt;
@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_millis(300);
 
 /// A rule that denies the flow is added and removed 10 000 times, each in its own transaction. Whenever it
 /// stays, nothing passes: no frame may have taught the cache what was allowed before.
-pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn rule_flips(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &["--flows", "4", "--pause-ms", "1"])?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
@@ -51,7 +51,7 @@ pub fn rule_flips(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result
 }
 
 /// 100 000 neighbours change while the daemon can buffer only a few messages; a rule takes effect in between.
-pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn neighbour_events(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     run.kill(bed.daemons[0].process())?;
     bed.restart_with(run, 0, &[("WEIR_NETLINK_ROOM", LITTLE_ROOM)], interrupt)?;
@@ -85,7 +85,7 @@ pub fn neighbour_events(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> 
 
 /// Connection tracking sees enough of a flow to keep it, and sees its end. A connection that it forgets is
 /// forgotten by the cache, too.
-pub fn connections(bed: &mut Bed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+pub fn connections(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let node = &bed.topology.nodes[0];
     node.set(&[("netfilter/nf_conntrack_udp_timeout", 2), ("netfilter/nf_conntrack_udp_timeout_stream", 2)])?;

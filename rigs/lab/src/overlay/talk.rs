@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// One end, in its own process.
 #[derive(clap::Subcommand)]
-pub enum End {
+pub enum TalkEnd {
     /// Answers requests by UDP and TCP with its name, until it is killed.
     Answer {
         /// The address to listen on.
@@ -77,7 +77,7 @@ pub enum End {
 
 /// The counts of an end.
 #[derive(Default)]
-struct Counts {
+struct TalkCounts {
     sent: AtomicU64,
     answered: AtomicU64,
     /// Flows that broke.
@@ -87,7 +87,7 @@ struct Counts {
     stop: AtomicBool,
 }
 
-impl Counts {
+impl TalkCounts {
     fn write(&self, log: &Path, ended: bool) -> Result<()> {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let text = json!({
@@ -105,15 +105,15 @@ impl Counts {
 }
 
 /// Runs one end.
-pub fn run_end(end: &End) -> Result<()> {
+pub fn run_end(end: &TalkEnd) -> Result<()> {
     match end {
-        End::Answer { address, name, log } => answer(*address, *name, log),
-        End::Ask { address, tcp, flows, pause_ms, slowdown, size, log } => {
+        TalkEnd::Answer { address, name, log } => answer(*address, *name, log),
+        TalkEnd::Ask { address, tcp, flows, pause_ms, slowdown, size, log } => {
             let pause = Duration::from_millis(*pause_ms) * *slowdown;
             let asking = Asking { address: *address, pause, slowdown: *slowdown, size: *size };
             ask(asking, *tcp, *flows, log)
         }
-        End::Forget => forget_connections(),
+        TalkEnd::Forget => forget_connections(),
     }
 }
 
@@ -154,7 +154,7 @@ impl Asking {
 }
 
 fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(TalkCounts::default());
     let (udp, tcp) = (UdpSocket::bind(address)?, TcpListener::bind(address)?);
     // Exceed the kernel's limit, so that nothing is lost while this process is not scheduled.
     set_socket_recv_buffer_size_force(&udp, BUFFER)?;
@@ -180,7 +180,7 @@ fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
     }
 }
 
-fn answer_stream(mut stream: TcpStream, name: u64, counts: &Counts) {
+fn answer_stream(mut stream: TcpStream, name: u64, counts: &TalkCounts) {
     let _ = stream.set_nodelay(true);
     let mut message = vec![0; MESSAGE];
     while stream.read_exact(&mut message[..MESSAGE]).is_ok() {
@@ -198,7 +198,7 @@ fn answer_stream(mut stream: TcpStream, name: u64, counts: &Counts) {
 }
 
 fn ask(asking: Asking, tcp: bool, flows: u32, log: &Path) -> Result<()> {
-    let counts = Arc::new(Counts::default());
+    let counts = Arc::new(TalkCounts::default());
     let own = counts.clone();
     thread::spawn(move || {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -229,7 +229,7 @@ fn ask(asking: Asking, tcp: bool, flows: u32, log: &Path) -> Result<()> {
     counts.write(log, true)
 }
 
-fn take(message: &[u8], counts: &Counts) {
+fn take(message: &[u8], counts: &TalkCounts) {
     counts.answered.fetch_add(1, Ordering::Relaxed);
     if let Some(name) = message.get(8..16).and_then(|name| name.try_into().ok()) {
         counts.name.store(u64::from_be_bytes(name), Ordering::Relaxed);
@@ -237,7 +237,7 @@ fn take(message: &[u8], counts: &Counts) {
 }
 
 /// Runs UDP flows that ask whether or not they are answered.
-fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
+fn ask_all(asking: Asking, flows: u32, counts: &TalkCounts) -> Result<()> {
     let open = |_| -> Result<UdpSocket> {
         let socket = asking.socket()?;
         socket.set_nonblocking(true)?;
@@ -273,7 +273,7 @@ fn ask_all(asking: Asking, flows: u32, counts: &Counts) -> Result<()> {
 }
 
 /// Runs a UDP flow that sends the next request as soon as it is answered.
-fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
+fn ask_at_once(asking: Asking, counts: &TalkCounts) -> Result<()> {
     let socket = asking.socket()?;
     socket.set_read_timeout(Some(SETTLE * asking.slowdown))?;
     let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
@@ -288,7 +288,7 @@ fn ask_at_once(asking: Asking, counts: &Counts) -> Result<()> {
 }
 
 /// Runs a TCP flow.
-fn ask_stream(asking: Asking, counts: &Counts) -> Result<()> {
+fn ask_stream(asking: Asking, counts: &TalkCounts) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&asking.address, PATIENCE * asking.slowdown)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE * asking.slowdown))?;

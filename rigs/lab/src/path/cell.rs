@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-use super::node::{Arm, Scheme};
+use super::node::{PathScheme, Scheme};
 
 /// How large messages are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub struct Sample {
     /// The cell that was measured.
     pub cell: Cell,
     /// How ports were chosen.
-    pub arm: Arm,
+    pub arm: PathScheme,
     /// The time of each flow, in milliseconds.
     pub flow_ms: Vec<f64>,
 }
@@ -130,7 +130,7 @@ impl Sample {
         let scheme = Scheme::ALL.into_iter().find(|one| named("scheme", one.name()))?;
         let flow_ms: Option<Vec<f64>> = value["flow_ms"].as_array()?.iter().map(Value::as_f64).collect();
         let flow_ms = flow_ms.filter(|times| !times.is_empty())?;
-        let arm = Arm { scheme, rehash: value["txrehash"].as_u64()? == 1 };
+        let arm = PathScheme { scheme, rehash: value["txrehash"].as_u64()? == 1 };
         let [rate_mbit, elephant_percent] = conditions;
         let is_alike = value["rate_mbit"] == rate_mbit && value["elephant_percent"] == elephant_percent;
         let flows = usize::try_from(value["flows"].as_u64()?).ok()?;
@@ -178,7 +178,7 @@ mod tests {
         let _ = fs::remove_file(&file);
         assert_eq!(read_samples(&file, [200, 100]).unwrap(), []);
         let cell = Cell { regime: Regime::Size, flows: 2, elephant: ElephantStarts::After };
-        let arm = Arm { scheme: Scheme::Adaptive, rehash: true };
+        let arm = PathScheme { scheme: Scheme::Adaptive, rehash: true };
         let sample = Sample { cell, arm, flow_ms: vec![1.5, 2.0] };
         for _ in 0..2 {
             add_samples(&file, std::slice::from_ref(&sample), [200, 100]).unwrap();

@@ -13,12 +13,12 @@ use weir_packet::random::Random;
 use super::cell::{Cell, ElephantStarts, Sample};
 use super::elephant::Elephant;
 use super::messages::Messages;
-use super::node::{Arm, Nodes, Scheme};
+use super::node::{Nodes, PathScheme, Scheme};
 use super::statistics::{at, shuffle, sorted};
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
 use crate::premise::{carried, premise};
-use crate::stream::{Stream, outages_ms};
+use crate::stream::{RunningStream, outages_ms};
 use weir_bed::Run;
 
 /// How long the elephant runs before flows start, so that its queue is full and a prober has noticed.
@@ -35,7 +35,7 @@ const LEAD: Duration = Duration::from_millis(500);
 const CONNECTING: Duration = Duration::from_millis(1000);
 
 /// The plan of a comparison.
-pub struct Plan {
+pub struct ComparisonPlan {
     /// Rate of a link in Mbit/s.
     pub rate_mbit: u32,
     /// The elephant's rate, in percent of the link rate.
@@ -47,12 +47,12 @@ pub struct Plan {
     /// The cells to measure.
     pub cells: Vec<Cell>,
     /// The arms, at least one; the first is the baseline for the others.
-    pub arms: Vec<Arm>,
+    pub arms: Vec<PathScheme>,
     /// Determines the order of runs.
     pub seed: u64,
 }
 
-impl Plan {
+impl ComparisonPlan {
     /// Number of rounds.
     fn rounds(&self) -> usize {
         let has = |faithful| self.arms.iter().any(|arm| (arm.scheme == Scheme::DocaAr) == faithful);
@@ -61,9 +61,9 @@ impl Plan {
     }
 
     /// The arms that take part in a round, counted from 1. Arms with fewer runs are spread over all rounds.
-    fn arms_of(&self, round: usize) -> Vec<Arm> {
+    fn arms_of(&self, round: usize) -> Vec<PathScheme> {
         let rounds = self.rounds();
-        let takes_part = |arm: &&Arm| {
+        let takes_part = |arm: &&PathScheme| {
             let runs = if arm.scheme == Scheme::DocaAr { self.faithful_runs } else { self.runs };
             round * runs / rounds > (round - 1) * runs / rounds
         };
@@ -105,22 +105,22 @@ impl Reload {
 }
 
 /// The network with everything that runs in it.
-pub struct Bed {
+pub struct ComparisonBed {
     topology: Topology,
     elephant: Elephant,
     messages: Messages,
     nodes: Nodes,
 }
 
-impl Bed {
+impl ComparisonBed {
     /// Sets up the network; `run` removes it.
-    pub fn start(run: &mut Run, plan: &Plan, interrupt: &Interrupt) -> Result<Bed> {
+    pub fn start(run: &mut Run, plan: &ComparisonPlan, interrupt: &Interrupt) -> Result<ComparisonBed> {
         let topology = Topology::build(run, plan.rate_mbit)?;
         let offered = plan.rate_mbit * plan.elephant_percent / 100;
         let elephant = Elephant::start(run, &topology, offered, interrupt.slowdown())?;
         let messages = Messages::start(run, &topology)?;
         let nodes = Nodes::start(run, &topology, plan.arms[0], interrupt)?;
-        Ok(Bed { topology, elephant, messages, nodes })
+        Ok(ComparisonBed { topology, elephant, messages, nodes })
     }
 
     /// Runs the comparison. Passes the samples of every turn of an arm to `take`, with the number of the
@@ -128,7 +128,7 @@ impl Bed {
     pub fn compare(
         &mut self,
         run: &mut Run,
-        plan: &Plan,
+        plan: &ComparisonPlan,
         interrupt: &Interrupt,
         take: &mut dyn FnMut(usize, Vec<Sample>) -> Result<()>,
     ) -> Result<()> {
@@ -153,7 +153,7 @@ impl Bed {
     fn samples(
         &mut self,
         run: &mut Run,
-        (cells, arm): (&[Cell], Arm),
+        (cells, arm): (&[Cell], PathScheme),
         interrupt: &Interrupt,
     ) -> Result<Vec<Sample>> {
         let mut samples = Vec::new();
@@ -185,10 +185,10 @@ impl Bed {
     /// Makes the links drop everything, one after another, `cuts` times in total, under a stream of UDP
     /// flows. Returns the sorted outages, in milliseconds, of the flows that lost packets.
     pub fn cut(&mut self, run: &mut Run, cuts: usize, interrupt: &Interrupt) -> Result<Vec<f64>> {
-        self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
+        self.nodes.choose_by(&self.topology, PathScheme::OURS, interrupt)?;
         let mut outages = Vec::new();
         for number in 0..cuts {
-            let stream = Stream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
+            let stream = RunningStream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
             interrupt.sleep(LEAD)?;
             self.topology.blackhole(number % LINKS)?;
             interrupt.sleep(LEAD)?;
@@ -209,8 +209,8 @@ impl Bed {
     /// # Errors
     /// The reload has restarted the app: its counts start from 0.
     pub fn reload(&mut self, run: &mut Run, entries: u32, interrupt: &Interrupt) -> Result<Reload> {
-        self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
-        let stream = Stream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
+        self.nodes.choose_by(&self.topology, PathScheme::OURS, interrupt)?;
+        let stream = RunningStream::start(run, self.topology.ends(), STREAM_RATE, interrupt)?;
         interrupt.sleep(LEAD)?;
         let (before, start) = (self.nodes.moves()?, Instant::now());
         self.nodes.load(entries)?;
@@ -230,14 +230,14 @@ impl Bed {
     pub fn new_flows(&mut self, run: &mut Run, rounds: usize, interrupt: &Interrupt) -> Result<f64> {
         let mut ratios = Vec::new();
         for _ in 0..rounds {
-            self.nodes.choose_by(&self.topology, Arm::OURS, interrupt)?;
+            self.nodes.choose_by(&self.topology, PathScheme::OURS, interrupt)?;
             let mut with = self.messages.connect(run, CONNECTING)?;
             self.nodes.stop(run)?;
             let mut without = 0;
             for _ in 0..2 {
                 without += self.messages.connect(run, CONNECTING)?;
             }
-            self.nodes = Nodes::start(run, &self.topology, Arm::OURS, interrupt)?;
+            self.nodes = Nodes::start(run, &self.topology, PathScheme::OURS, interrupt)?;
             with += self.messages.connect(run, CONNECTING)?;
             carried("the connections with weir", with as f64)?;
             carried("the connections without weir", without as f64)?;
@@ -258,8 +258,8 @@ mod tests {
 
     #[test]
     fn arms_with_fewer_runs_are_spread_over_all_rounds() {
-        let arms = [Scheme::Ecmp, Scheme::DocaAr].map(|scheme| Arm { scheme, rehash: false });
-        let mut plan = Plan {
+        let arms = [Scheme::Ecmp, Scheme::DocaAr].map(|scheme| PathScheme { scheme, rehash: false });
+        let mut plan = ComparisonPlan {
             rate_mbit: 1,
             elephant_percent: 1,
             runs: 3,
@@ -268,7 +268,9 @@ mod tests {
             arms: arms.to_vec(),
             seed: 1,
         };
-        let of = |plan: &Plan| (1..=plan.rounds()).map(|round| plan.arms_of(round).len()).collect::<Vec<_>>();
+        let of = |plan: &ComparisonPlan| {
+            (1..=plan.rounds()).map(|round| plan.arms_of(round).len()).collect::<Vec<_>>()
+        };
         assert_eq!(of(&plan), [1, 1, 2, 1, 1, 2, 1, 1, 2]);
         plan.faithful_runs = 0;
         assert_eq!(of(&plan), [1; 3]);

@@ -26,7 +26,7 @@ const PORT: u16 = 9;
 
 /// The options of the process.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct ElephantOptions {
     /// The address to send to.
     address: SocketAddr,
     /// Bits per second, including Ethernet headers.
@@ -37,7 +37,7 @@ pub struct Options {
 }
 
 /// Sends until the process is killed.
-pub fn run(options: &Options) -> Result<()> {
+pub fn run(options: &ElephantOptions) -> Result<()> {
     let socket = UdpSocket::bind("0.0.0.0:0")?;
     socket.connect(options.address)?;
     let gap = Duration::from_secs_f64(8.0 * FRAME as f64 / options.rate_bps as f64);

@@ -106,11 +106,11 @@ fn any(flows: usize, share: f64) -> f64 {
 mod tests {
     use super::*;
     use crate::path::cell::Cell;
-    use crate::path::node::Arm;
+    use crate::path::node::PathScheme;
 
     fn identity(scheme: Scheme, flows: usize, hit: usize, runs: usize) -> Identity {
         let cell = |elephant| Cell { regime: Regime::Time, flows, elephant };
-        let arm = Arm { scheme, rehash: false };
+        let arm = PathScheme { scheme, rehash: false };
         let row = |elephant, times: Vec<f64>| Row::new(cell(elephant), arm, times);
         let mut hits = vec![30.0; runs - hit];
         hits.extend(vec![200.0; hit]);

@@ -34,7 +34,7 @@ const CHUNK: usize = 64 << 10;
 
 /// One end of the messages, in its own process.
 #[derive(clap::Subcommand)]
-pub enum End {
+pub enum MessageEnd {
     /// Sends the messages that each line of standard input requests, until it is closed.
     Send {
         /// The address to connect to.
@@ -48,10 +48,10 @@ pub enum End {
 }
 
 /// Runs one end.
-pub fn run_end(end: &End) -> Result<()> {
+pub fn run_end(end: &MessageEnd) -> Result<()> {
     match end {
-        End::Send { address } => send(*address),
-        End::Receive { address } => receive(*address),
+        MessageEnd::Send { address } => send(*address),
+        MessageEnd::Receive { address } => receive(*address),
     }
 }
 

@@ -15,9 +15,9 @@ mod statistics;
 mod topology;
 
 pub use cell::{Cell, ElephantStarts, Regime, Sample, add_samples, read_samples};
-pub use comparison::{Bed, Plan, Reload};
+pub use comparison::{ComparisonBed, ComparisonPlan, Reload};
 pub use identities::Identity;
-pub use node::{Arm, Scheme};
+pub use node::{PathScheme, Scheme};
 pub use rows::Row;
 pub use statistics::at;
 
@@ -26,7 +26,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use serde_json::json;
 
-use crate::session::{self, Outcome};
+use crate::session::{self, LabOutcome};
 use weir_bed::namespace;
 
 /// Programs that the lab runs.
@@ -39,7 +39,7 @@ pub const ELEPHANT_PERCENT: u32 = 200;
 
 /// The options of `weir lab path`.
 #[derive(clap::Args)]
-pub struct Options {
+pub struct PathOptions {
     /// Runs per scheme.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     runs: u32,
@@ -53,7 +53,7 @@ pub struct Options {
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     entries: u32,
     #[command(flatten)]
-    common: session::Options,
+    common: session::SessionOptions,
 }
 
 /// Fails if the comparison cannot be run.
@@ -65,18 +65,23 @@ pub fn check_means() -> Result<()> {
 }
 
 /// Runs the lab.
-pub fn run(options: &Options) -> Result<ExitCode> {
+pub fn run(options: &PathOptions) -> Result<ExitCode> {
     check_means()?;
     let flows = options.flows as usize;
     let cell = |elephant| Cell { regime: Regime::Time, flows, elephant };
-    let arm = |scheme, rehash| Arm { scheme, rehash };
-    let plan = Plan {
+    let arm = |scheme, rehash| PathScheme { scheme, rehash };
+    let plan = ComparisonPlan {
         rate_mbit: options.rate,
         elephant_percent: ELEPHANT_PERCENT,
         runs: options.runs as usize,
         faithful_runs: options.runs as usize,
         cells: vec![cell(ElephantStarts::Never), cell(ElephantStarts::Before)],
-        arms: vec![arm(Scheme::Ecmp, false), arm(Scheme::Ecmp, true), arm(Scheme::DocaAr, false), Arm::OURS],
+        arms: vec![
+            arm(Scheme::Ecmp, false),
+            arm(Scheme::Ecmp, true),
+            arm(Scheme::DocaAr, false),
+            PathScheme::OURS,
+        ],
         seed: 1,
     };
     session::run(&options.common, |interrupt, screen| {
@@ -87,7 +92,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
                 "this kernel has no net.ipv4.fib_multipath_hash_seed (Linux 6.11): both routers hash alike",
             );
         }
-        let mut bed = Bed::start(&mut run, &plan, interrupt)?;
+        let mut bed = ComparisonBed::start(&mut run, &plan, interrupt)?;
         let mut samples = Vec::new();
         bed.compare(&mut run, &plan, interrupt, &mut |number, taken| {
             taken.iter().for_each(|sample| screen.live(&[format!("  run {number}: {}", sample.text())]));
@@ -107,7 +112,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         }
         let rows: Vec<_> = rows.iter().map(|row| row.json(ELEPHANT_PERCENT)).collect();
         let text = "Times are until the last flow has finished, in milliseconds.".into();
-        Ok(Outcome {
+        Ok(LabOutcome {
             ok: true,
             text,
             json: json!({ "ok": true, "rows": rows, "reload": reload.map(Reload::json) }),

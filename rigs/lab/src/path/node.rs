@@ -54,7 +54,7 @@ impl Scheme {
 
 /// A scheme, with the host setting that matters for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arm {
+pub struct PathScheme {
     /// How ports are chosen.
     pub scheme: Scheme,
     /// Whether the kernel gives a TCP flow another hash, and so another port, when its retransmission timer
@@ -62,9 +62,9 @@ pub struct Arm {
     pub rehash: bool,
 }
 
-impl Arm {
+impl PathScheme {
     /// weir's own scheme, on hosts with default settings.
-    pub const OURS: Arm = Arm { scheme: Scheme::Adaptive, rehash: true };
+    pub const OURS: PathScheme = PathScheme { scheme: Scheme::Adaptive, rehash: true };
 
     /// The name in tables.
     #[must_use]
@@ -77,13 +77,18 @@ impl Arm {
 pub struct Nodes {
     a: Weir,
     b: Weir,
-    arm: Arm,
+    arm: PathScheme,
     rate_mbit: u32,
 }
 
 impl Nodes {
     /// Starts both daemons.
-    pub fn start(run: &mut Run, topology: &Topology, arm: Arm, interrupt: &Interrupt) -> Result<Nodes> {
+    pub fn start(
+        run: &mut Run,
+        topology: &Topology,
+        arm: PathScheme,
+        interrupt: &Interrupt,
+    ) -> Result<Nodes> {
         let rate_mbit = topology.rate_mbit;
         topology.set_rehash(arm.rehash)?;
         let start = |program: &str| topology.a.preferred(program);
@@ -96,7 +101,7 @@ impl Nodes {
     }
 
     /// Switches both to another scheme and host setting.
-    pub fn choose_by(&mut self, topology: &Topology, arm: Arm, interrupt: &Interrupt) -> Result<()> {
+    pub fn choose_by(&mut self, topology: &Topology, arm: PathScheme, interrupt: &Interrupt) -> Result<()> {
         if arm.rehash != self.arm.rehash {
             topology.set_rehash(arm.rehash)?;
         }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::cell::{Cell, ElephantStarts, Sample};
 use super::messages::LIMIT;
-use super::node::Arm;
+use super::node::PathScheme;
 use super::statistics::{at, average, median_interval, ratio_interval, sorted};
 
 /// A run is slow if its last flow takes more than this many times the first arm's median without elephant.
@@ -15,7 +15,7 @@ pub struct Row {
     /// The cell that was measured.
     pub cell: Cell,
     /// How ports were chosen.
-    pub arm: Arm,
+    pub arm: PathScheme,
     /// The time of the last flow of each run in milliseconds, sorted.
     pub max_ms: Vec<f64>,
     /// The time of each flow in milliseconds, sorted.
@@ -32,7 +32,7 @@ pub struct Row {
 
 impl Row {
     /// Creates a row with only the times of runs known.
-    pub(super) fn new(cell: Cell, arm: Arm, max_ms: Vec<f64>) -> Row {
+    pub(super) fn new(cell: Cell, arm: PathScheme, max_ms: Vec<f64>) -> Row {
         let max_ms = sorted(max_ms);
         let (flow_ms, one) = (Vec::new(), (1.0, 1.0));
         Row { cell, arm, max_ms, flow_ms, median_interval: one, gain: 1.0, gain_interval: one, slow: None }
@@ -41,8 +41,8 @@ impl Row {
     /// Computes the rows of all samples, in the order of cells and arms; rows without a sample are left out.
     /// The first arm is the baseline for the others. `seed` seeds the resampling.
     #[must_use]
-    pub fn of(cells: &[Cell], arms: &[Arm], samples: &[Sample], seed: u64) -> Vec<Row> {
-        let of = |cell: Cell, arm: Arm| {
+    pub fn of(cells: &[Cell], arms: &[PathScheme], samples: &[Sample], seed: u64) -> Vec<Row> {
+        let of = |cell: Cell, arm: PathScheme| {
             samples.iter().filter(move |sample| sample.cell == cell && sample.arm == arm)
         };
         let times = |cell, arm| sorted(of(cell, arm).map(Sample::max_ms).collect());
@@ -130,10 +130,10 @@ mod tests {
     use super::super::node::Scheme;
     use super::*;
 
-    const ECMP: Arm = Arm { scheme: Scheme::Ecmp, rehash: false };
-    const OURS: Arm = Arm { scheme: Scheme::Adaptive, rehash: true };
+    const ECMP: PathScheme = PathScheme { scheme: Scheme::Ecmp, rehash: false };
+    const OURS: PathScheme = PathScheme { scheme: Scheme::Adaptive, rehash: true };
 
-    fn samples(arm: Arm, elephant: ElephantStarts, times: [f64; 3]) -> Vec<Sample> {
+    fn samples(arm: PathScheme, elephant: ElephantStarts, times: [f64; 3]) -> Vec<Sample> {
         let cell = Cell { regime: Regime::Time, flows: 2, elephant };
         times.into_iter().map(|max| Sample { cell, arm, flow_ms: vec![1.0, max] }).collect()
     }

@@ -61,7 +61,7 @@ pub struct Topology {
 }
 
 /// An end of a link: namespace, interface, and the numbers of its address: net, link and host.
-type Place<'a> = (&'a Namespace, &'a str, [u8; 3]);
+type NodePlace<'a> = (&'a Namespace, &'a str, [u8; 3]);
 
 /// Returns true if routers can have different hash seeds. Debian 12's kernel has no such setting, and the lab
 /// works without it.
@@ -183,7 +183,7 @@ fn mac([net, link, host]: [u8; 3]) -> String {
 }
 
 /// Connects two interfaces with one queue at each end, which know each other's MAC address.
-fn link(here: Place<'_>, there: Place<'_>) -> Result<()> {
+fn link(here: NodePlace<'_>, there: NodePlace<'_>) -> Result<()> {
     let [one, other] = [here, there].map(|(namespace, interface, numbers)| {
         namespace.end(interface).mac(mac(numbers)).address(format!("{}/24", address(numbers)))
     });

@@ -51,7 +51,7 @@ fn a_tcp_collector_that_is_away_is_counted_and_found_again() {
     let listener = TcpListener::bind(address).unwrap();
     sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (0, 20));
-    sender.line = Line::Down(Instant::now(), PAUSES[0]);
+    sender.line = CollectorConnection::Down(Instant::now(), PAUSES[0]);
     sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (10, 20));
     let mut stream = listener.accept().unwrap().0;
@@ -60,12 +60,12 @@ fn a_tcp_collector_that_is_away_is_counted_and_found_again() {
     assert_eq!((&head[..2], &head[8..12], &head[16..]), (&[0, 10][..], &[0; 4][..], &[0, 2][..]));
     // It closes: the next batch is not sent into the void. The next connection starts from scratch.
     drop(stream);
-    while let Line::Tcp(stream) = &sender.line
+    while let CollectorConnection::Tcp(stream) = &sender.line
         && !is_closed(stream)
     {}
     sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (10, 30));
-    sender.line = Line::Down(Instant::now(), PAUSES[0]);
+    sender.line = CollectorConnection::Down(Instant::now(), PAUSES[0]);
     sender.send_all(&batch(10));
     let mut stream = listener.accept().unwrap().0;
     stream.read_exact(&mut head).unwrap();

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 use weir_packet::{FlowKey, Observed};
 
 /// A folder that is removed with the test.
-struct Folder(PathBuf);
+struct TestFolder(PathBuf);
 
-impl Folder {
-    fn new(name: &str) -> Folder {
+impl TestFolder {
+    fn new(name: &str) -> TestFolder {
         let path = std::env::temp_dir().join(format!("weir-parquet-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        Folder(path)
+        TestFolder(path)
     }
 
     /// The names of its files, sorted.
@@ -33,7 +33,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
@@ -56,7 +56,7 @@ fn tally(files: &Files) -> (u64, u64, bool) {
 
 #[test]
 fn a_file_has_its_name_when_it_is_whole() {
-    let folder = Folder::new("whole");
+    let folder = TestFolder::new("whole");
     let mut files = folder.files(1 << 30);
     files.send(batch(100));
     assert!(folder.names().iter().all(|name| name.ends_with(".parquet.part")), "{:?}", folder.names());
@@ -75,7 +75,7 @@ fn a_file_has_its_name_when_it_is_whole() {
 
 #[test]
 fn a_file_that_is_large_enough_is_followed_by_another() {
-    let folder = Folder::new("large");
+    let folder = TestFolder::new("large");
     let mut files = folder.files(1 << 16);
     (0..20).for_each(|_| files.send(batch(1_000)));
     files.end();
@@ -86,7 +86,7 @@ fn a_file_that_is_large_enough_is_followed_by_another() {
 
 #[test]
 fn without_its_folder_records_are_counted_until_it_is_there() {
-    let folder = Folder::new("missing");
+    let folder = TestFolder::new("missing");
     let mut files = folder.files(1 << 30);
     files.to.directory = folder.0.join("not/yet");
     files.send(batch(10));
@@ -101,7 +101,7 @@ fn without_its_folder_records_are_counted_until_it_is_there() {
 
 #[test]
 fn a_file_that_cannot_be_written_is_given_up_and_counted() {
-    let folder = Folder::new("full");
+    let folder = TestFolder::new("full");
     let mut files = folder.files(1 << 16);
     files.send(batch(10));
     // A full disk.

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use weir_app::{App, SampleValue};
 
 /// The links of the paths shown, in the order of the paths.
-fn links(rig: &mut Rig) -> Vec<usize> {
+fn links(rig: &mut TunnelRig) -> Vec<usize> {
     let shown = rig.show();
     let paths = shown["nodes"][0]["paths"].as_array().expect("paths").clone();
     let port = |path: &Value| path["port"].as_u64().expect("a port") as u16;
@@ -24,7 +24,7 @@ fn links(rig: &mut Rig) -> Vec<usize> {
 #[test]
 fn exactly_the_paths_of_a_fabric_are_found_and_used() {
     for spines in [2, 3, 4, 7, 8, 12, 16] {
-        let mut rig = Rig::spines(spines);
+        let mut rig = TunnelRig::spines(spines);
         let early: Vec<u16> = (0..64).map(|flow| rig.send(flow)).collect();
         assert!(early.iter().all(|port| *port >= 49_152), "traffic does not wait for discovery");
         rig.run_with(64, 3 * SEC);
@@ -41,7 +41,7 @@ fn exactly_the_paths_of_a_fabric_are_found_and_used() {
 
 #[test]
 fn a_single_path_may_hide_links_so_flows_stay_spread_until_others_are_found() {
-    let mut rig = Rig::spines(1);
+    let mut rig = TunnelRig::spines(1);
     for _ in 0..2 {
         rig.run_with(64, 8 * SEC);
         let state = rig.show()["nodes"][0]["state"].as_str().unwrap_or_default().to_string();
@@ -60,7 +60,7 @@ fn a_single_path_may_hide_links_so_flows_stay_spread_until_others_are_found() {
 
 #[test]
 fn a_fabric_that_changes_is_followed() {
-    let mut rig = Rig::spines(8);
+    let mut rig = TunnelRig::spines(8);
     rig.run_with(64, 3 * SEC);
     let before = links(&mut rig);
     let ports: Vec<u16> = (0..64).map(|flow| rig.send(flow)).collect();
@@ -82,7 +82,7 @@ fn a_fabric_that_changes_is_followed() {
 
 #[test]
 fn a_cut_link_of_a_discovered_fabric_is_left_within_50_ms() {
-    let mut rig = Rig::spines(4);
+    let mut rig = TunnelRig::spines(4);
     rig.run_with(64, 3 * SEC);
     rig.links[2].is_cut = true;
     let cut_ns = rig.now_ns;
@@ -93,7 +93,7 @@ fn a_cut_link_of_a_discovered_fabric_is_left_within_50_ms() {
 
 #[test]
 fn where_routers_are_silent_ports_are_taken_for_paths() {
-    let mut rig = Rig::spines(4);
+    let mut rig = TunnelRig::spines(4);
     rig.is_silent = true;
     rig.run_with(64, 6 * SEC);
     let state = rig.show()["nodes"][0]["state"].as_str().unwrap_or_default().to_string();
@@ -107,7 +107,7 @@ fn where_routers_are_silent_ports_are_taken_for_paths() {
 
 #[test]
 fn a_node_without_a_reflector_is_said_once_and_traffic_is_spread() {
-    let mut rig = Rig::spines(4);
+    let mut rig = TunnelRig::spines(4);
     rig.answers = false;
     rig.run_with(64, 20 * SEC);
     let about = rig.said.iter().filter(|line| line.contains("no answer to probes")).count();
@@ -121,11 +121,12 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     let exchange = Exchange::default();
     let uplink = exchange.join(Form::Uplink);
     let between = Between { local: LOCAL.into(), peer: REMOTE.into(), vxlan_port: 4789 };
-    let mut rig = Rig::sharing(discovering(), &exchange);
+    let mut rig = TunnelRig::sharing(discovering(), &exchange);
     (rig.hashes, rig.links) = (true, vec![rig.links[0]; 8]);
     rig.run_with(64, 3 * SEC);
     let Claim::Other(Some(shared)) = uplink.claim(between) else { panic!("this node has discovered") };
-    let ports = |rig: &Rig| rig.app.nodes[0].paths.all().iter().map(|path| path.ports()).collect::<Vec<_>>();
+    let ports =
+        |rig: &TunnelRig| rig.app.nodes[0].paths.all().iter().map(|path| path.ports()).collect::<Vec<_>>();
     let found: Vec<_> = shared.known.all().iter().map(|found| found.ports).collect();
     assert_eq!((ports(&rig), found.len()), (found, 8));
 
@@ -133,7 +134,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     let exchange = Exchange::default();
     let uplink = exchange.join(Form::Uplink);
     assert_eq!(uplink.claim(between), Claim::Own);
-    let mut rig = Rig::sharing(discovering(), &exchange);
+    let mut rig = TunnelRig::sharing(discovering(), &exchange);
     (rig.hashes, rig.links) = (true, vec![rig.links[0]; 8]);
     rig.run_with(64, SEC);
     assert_eq!(rig.count("expired"), 0, "it does not survey");
@@ -155,7 +156,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
 
 #[test]
 fn flows_and_series_are_shown() {
-    let mut rig = Rig::spines(4);
+    let mut rig = TunnelRig::spines(4);
     rig.run_with(40, 3 * SEC);
     let answer = rig.ask("conntrack");
     assert_eq!(answer["count"], 40);
@@ -184,7 +185,7 @@ fn flows_and_series_are_shown() {
 
 #[test]
 fn a_reload_keeps_what_was_discovered() {
-    let mut rig = Rig::spines(4);
+    let mut rig = TunnelRig::spines(4);
     rig.run_with(64, 3 * SEC);
     let (before, found) = ((0..64).map(|flow| rig.send(flow)).collect::<Vec<_>>(), links(&mut rig));
     let mut new = discovering();

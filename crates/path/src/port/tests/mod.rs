@@ -13,8 +13,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 use weir_packet::KeySource;
 
-fn adaptive() -> Rig {
-    Rig::new(config(Scheme::Adaptive))
+fn adaptive() -> TunnelRig {
+    TunnelRig::new(config(Scheme::Adaptive))
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn a_first_packet_leaves_at_once_and_its_flow_keeps_its_port() {
 #[test]
 fn what_weir_encapsulates_keeps_its_port_as_well() {
     for key in [KeySource::Inner, KeySource::Outer] {
-        let mut rig = Rig::new(PathPort { input: None, key, ..config(Scheme::Adaptive) });
+        let mut rig = TunnelRig::new(PathPort { input: None, key, ..config(Scheme::Adaptive) });
         (0..50).for_each(|flow| _ = rig.send(flow));
         let second: Vec<u16> = (0..50).map(|flow| rig.send(flow)).collect();
         assert_eq!(second.iter().copied().collect::<BTreeSet<_>>(), PORTS.into(), "all paths are used");
@@ -171,7 +171,7 @@ fn a_reload_keeps_flows_buckets_and_states() {
 #[test]
 fn ten_times_16_384_flows_leave_no_state_behind() {
     for scheme in [Scheme::Adaptive, Scheme::DocaAr] {
-        let mut rig = Rig::new(config(scheme));
+        let mut rig = TunnelRig::new(config(scheme));
         for round in 0..10 {
             for flow in 0..16_384 {
                 rig.send(round * 16_384 + flow);
@@ -192,7 +192,7 @@ fn ten_times_16_384_flows_leave_no_state_behind() {
 fn a_full_table_costs_nobody_a_packet() {
     let mut few = config(Scheme::Adaptive);
     few.flows = 16;
-    let mut rig = Rig::new(few);
+    let mut rig = TunnelRig::new(few);
     (0..200).for_each(|flow| _ = rig.send(flow));
     assert_eq!((rig.pinned(), rig.count("unpinned")), (16, 184));
     assert_eq!(rig.refused.len(), 1, "the app does nothing");
@@ -200,7 +200,7 @@ fn a_full_table_costs_nobody_a_packet() {
 
 #[test]
 fn doca_ar_takes_the_first_answer_and_waits_for_nobody() {
-    let mut rig = Rig::new(config(Scheme::DocaAr));
+    let mut rig = TunnelRig::new(config(Scheme::DocaAr));
     (0..4).for_each(|link| rig.links[link].delay_ns = MS * (4 - link as u64));
     let own = rig.send(1);
     assert_eq!(rig.injected.len(), 4);
@@ -219,7 +219,7 @@ fn doca_ar_takes_the_first_answer_and_waits_for_nobody() {
 
 #[test]
 fn ecmp_changes_nothing() {
-    let mut rig = Rig::new(config(Scheme::Ecmp));
+    let mut rig = TunnelRig::new(config(Scheme::Ecmp));
     let ports: Vec<u16> = (0..9).map(|flow| rig.send(flow)).collect();
     assert_eq!(ports, (60_000..60_009).collect::<Vec<_>>());
     rig.run(SEC);
@@ -247,7 +247,7 @@ fn probes_of_peers_are_answered_and_no_others() {
     let mut rig = adaptive();
     rig.run(MS);
     rig.frame(0, &probe(1).frame(SECRET));
-    let answers = |rig: &Rig| -> Vec<Packet> {
+    let answers = |rig: &TunnelRig| -> Vec<Packet> {
         let all = rig.injected.iter().map(|frame| Packet::read(frame, 4789, SECRET).unwrap());
         all.filter(|packet| packet.kind == Kind::Answer).collect()
     };
@@ -278,7 +278,7 @@ fn probes_of_all_paths_are_numbered_together_and_the_session_ends_with_the_numbe
     // With more than four paths not all are probed in a round, so their sequence numbers diverge.
     let mut config = config(Scheme::Adaptive);
     config.ports = (50_000..50_008).collect();
-    let mut rig = Rig::new(config);
+    let mut rig = TunnelRig::new(config);
     rig.run_with(2, SEC);
     rig.app.nodes[0].number = u32::MAX - 20;
     rig.injected.clear();
@@ -327,7 +327,7 @@ fn equal_events_give_equal_frames() {
 
 #[test]
 fn a_path_that_loses_large_frames_is_left_until_they_pass() {
-    let mut rig = Rig::new(PathPort { mtu: 1500, ..config(Scheme::Adaptive) });
+    let mut rig = TunnelRig::new(PathPort { mtu: 1500, ..config(Scheme::Adaptive) });
     rig.run(20 * SEC);
     assert_eq!(rig.states(), ["good"; 4]);
     let large = rig.injected.iter().filter(|frame| frame.len() == 14 + 1500).count();

@@ -38,25 +38,25 @@ const AHEAD_NS: u64 = 77 * SEC;
 
 /// A link of the fabric.
 #[derive(Clone, Copy, Debug)]
-pub struct Link {
+pub struct FabricLink {
     pub delay_ns: u64,
     pub is_cut: bool,
 }
 
 /// Data that left: when, and from which port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sent {
+pub struct SentData {
     pub at_ns: u64,
     pub port: u16,
 }
 
-pub struct Rig {
+pub struct TunnelRig {
     pub now_ns: u64,
     pub config: PathPort,
     pub program: Program,
     pub engine: Engine,
     pub app: Box<PathPortApp>,
-    pub links: Vec<Link>,
+    pub links: Vec<FabricLink>,
     /// The fabric hashes ports; otherwise they alternate.
     pub hashes: bool,
     /// Routers do not report expired TTLs.
@@ -68,7 +68,7 @@ pub struct Rig {
     /// This link drops frames of more than 1000 bytes.
     pub narrow: Option<usize>,
     /// Data sent towards the fabric, in order.
-    pub sent: Vec<Sent>,
+    pub sent: Vec<SentData>,
     /// Frames sent by the app towards the fabric.
     pub injected: Vec<Vec<u8>>,
     /// Frames that left through the input.
@@ -177,28 +177,28 @@ fn port_of(frame: &[u8]) -> u16 {
     u16::from_be_bytes([frame[34], frame[35]])
 }
 
-impl Rig {
-    pub fn new(config: PathPort) -> Rig {
-        Rig::sharing(config, &Exchange::default())
+impl TunnelRig {
+    pub fn new(config: PathPort) -> TunnelRig {
+        TunnelRig::sharing(config, &Exchange::default())
     }
 
     /// In front of a fabric of this many spines, whose paths must be discovered.
-    pub fn spines(count: usize) -> Rig {
-        let mut rig = Rig::new(discovering());
-        rig.links = vec![Link { delay_ns: MS / 10, is_cut: false }; count];
+    pub fn spines(count: usize) -> TunnelRig {
+        let mut rig = TunnelRig::new(discovering());
+        rig.links = vec![FabricLink { delay_ns: MS / 10, is_cut: false }; count];
         rig.hashes = true;
         rig
     }
 
-    pub fn sharing(config: PathPort, exchange: &Exchange) -> Rig {
+    pub fn sharing(config: PathPort, exchange: &Exchange) -> TunnelRig {
         let program = program_of(&config);
-        let mut rig = Rig {
+        let mut rig = TunnelRig {
             now_ns: 0,
             engine: Engine::new(&program, TableHash::new([1, 2])).expect("it compiles"),
             app: Box::new(PathPortApp::new(config.clone(), exchange)),
             config,
             program,
-            links: vec![Link { delay_ns: MS / 10, is_cut: false }; 4],
+            links: vec![FabricLink { delay_ns: MS / 10, is_cut: false }; 4],
             hashes: false,
             is_silent: false,
             answers: true,
@@ -346,7 +346,7 @@ impl Rig {
         self.batch.clear();
         for out in outs {
             match out {
-                0 => self.sent.push(Sent { at_ns: self.now_ns, port: port_of(&bytes) }),
+                0 => self.sent.push(SentData { at_ns: self.now_ns, port: port_of(&bytes) }),
                 _ => self.inside.push(bytes.clone()),
             }
         }

@@ -3,7 +3,7 @@
 use super::node::Node;
 use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
 use crate::paths::{Path, Paths};
-use crate::{Board, Fabric, FlowRow, NodeReport, PathReport};
+use crate::{Fabric, FlowRow, NodeReport, PathReport, TunnelPublisher};
 use std::net::IpAddr;
 use std::time::SystemTime;
 use tracing::{info, warn};
@@ -17,20 +17,20 @@ const EVERY_NS_PER_NODE: u64 = 1_000_000;
 const FLOWS_MAX: usize = 1 << 20;
 
 /// The reports of an app.
-pub struct Telling {
+pub struct Reporter {
     name: String,
     /// Addresses by peer index.
     peers: Vec<IpAddr>,
-    board: Board,
+    board: TunnelPublisher,
     obstacle: Option<String>,
     said: Option<String>,
     next_ns: u64,
 }
 
-impl Telling {
-    pub fn new(fabric: &Fabric, board: Board) -> Telling {
+impl Reporter {
+    pub fn new(fabric: &Fabric, board: TunnelPublisher) -> Reporter {
         let (name, peers) = (fabric.name.clone(), fabric.peers.clone());
-        Telling { name, peers, board, obstacle: None, said: None, next_ns: 0 }
+        Reporter { name, peers, board, obstacle: None, said: None, next_ns: 0 }
     }
 
     /// Records whether the programs are attached to the uplink; logs a change.
@@ -64,7 +64,7 @@ impl Telling {
     }
 
     /// Writes the board now and then, and has flows listed if a client is waiting for them.
-    pub fn tell(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
+    pub fn report(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
         let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
         if wants_flows && let Ok(flows) = programs.flows() {
             list(flows, self.board.clone(), &self.peers, nodes, now_ns);
@@ -85,7 +85,7 @@ fn since_1970() -> u64 {
 }
 
 /// Lists flows on a separate thread: there may be a million, and probes cannot wait.
-fn list(flows: PathFlows, board: Board, peers: &[IpAddr], nodes: &[Node], now_ns: u64) {
+fn list(flows: PathFlows, board: TunnelPublisher, peers: &[IpAddr], nodes: &[Node], now_ns: u64) {
     let port = |node: &Node, path: usize| {
         node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
     };

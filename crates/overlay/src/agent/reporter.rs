@@ -5,7 +5,7 @@ use crate::bpf::{
     OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, STAMP_GLOBAL, STAMP_POLICY,
     TcOverlay,
 };
-use crate::{Board, FlowRow, FlowsPage, FlowsWanted};
+use crate::{FlowRow, FlowsPage, FlowsWanted, OverlayPublisher};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::SystemTime;
@@ -25,9 +25,9 @@ const SETS: u32 = 256;
 const EVERY_LOSS_NS: u64 = 1_000_000_000;
 
 /// The reports of an app.
-pub struct Telling {
+pub struct Reporter {
     name: String,
-    board: Board,
+    board: OverlayPublisher,
     obstacle: Option<String>,
     has_told: bool,
     causes: BTreeMap<&'static str, u64>,
@@ -47,9 +47,9 @@ struct Sums {
     entries: Vec<(&'static str, u64)>,
 }
 
-impl Telling {
-    pub fn new(name: String, board: Board) -> Telling {
-        Telling {
+impl Reporter {
+    pub fn new(name: String, board: OverlayPublisher) -> Reporter {
+        Reporter {
             name,
             board,
             obstacle: None,
@@ -92,7 +92,7 @@ impl Telling {
     }
 
     /// Writes the board now and then, and has flows listed if a client is waiting for them.
-    pub fn tell(
+    pub fn report(
         &mut self,
         now_ns: u64,
         programs: &TcOverlay,
@@ -104,7 +104,7 @@ impl Telling {
             && let Ok(flows) = programs.flows()
         {
             let names = pods.iter().map(|(index, (name, _))| (*index, name.clone())).collect();
-            let reading = Reading { flows, now_ns, names, stamps: programs.stamps() };
+            let reading = FlowReading { flows, now_ns, names, stamps: programs.stamps() };
             read(reading, self.board.clone(), wanted);
         }
         if now_ns < self.next_ns {
@@ -181,7 +181,7 @@ fn since_1970() -> u64 {
 }
 
 /// The context for reading flows, and for interpreting their numbers.
-struct Reading {
+struct FlowReading {
     flows: OverlayFlows,
     now_ns: u64,
     /// Names of pods' interfaces, by index.
@@ -189,7 +189,7 @@ struct Reading {
     stamps: Vec<u64>,
 }
 
-impl Reading {
+impl FlowReading {
     /// Returns flows: as many as an answer may have, or the one that is wanted. They are never all in memory.
     fn page(&self, wanted: FlowsWanted) -> FlowsPage {
         let mut page = FlowsPage::default();
@@ -230,7 +230,7 @@ impl Reading {
 }
 
 /// Reads flows on a separate thread: there may be a million, and the lease cannot wait.
-fn read(reading: Reading, board: Board, wanted: Vec<(RequestId, FlowsWanted)>) {
+fn read(reading: FlowReading, board: OverlayPublisher, wanted: Vec<(RequestId, FlowsWanted)>) {
     let read = move || {
         for (id, wanted) in wanted {
             let page = reading.page(wanted);
