@@ -37,7 +37,8 @@ fn repeat<E>(
 mod tests {
     use super::*;
 
-    /// Interrupts this many attempts, then returns this; returns the number of attempts and the result.
+    /// Makes attempts of which the first `interrupted` are interrupted and the next one returns `then`.
+    /// Returns the number of attempts and the result.
     fn attempts(interrupted: usize, then: Result<(), &'static str>) -> (usize, Result<(), &'static str>) {
         let mut count = 0;
         let attempt = || {

@@ -52,8 +52,8 @@ pub fn explain(plan: &Plan, port: PortId, arrival: &Arrival, frame: &[u8]) -> Op
     let text = match judged {
         Judged::Taken => taken(name, &ours, &others),
         Judged::Left => format!(
-            "xdp     left to the host at {name}: no rule takes it, or one leaves it; the rest shows what \
-             would happen if it were taken\n"
+            "xdp     left to the host at {name}: no rule takes it, or a `leave` rule matches; the rest shows \
+             what would happen if it were taken\n"
         ),
         Judged::NotOurs => format!(
             "xdp     left to the host at {name}: its destination MAC address is not {}; the rest shows what \

@@ -108,7 +108,7 @@ pub struct Aggregate {
     former: Sums,
     /// When the current period began, in milliseconds: a multiple of its length.
     start_ms: u32,
-    /// Whether `start_ms` was found by a clock that does not wrap.
+    /// Whether `start_ms` was computed from a clock that does not wrap.
     aligned: bool,
     /// Whether it was reported that all sums of previous periods have been emitted.
     swept: bool,

@@ -206,7 +206,7 @@ fn sources_are_free(lb: &Lb, scope: &mut Scope<'_>) {
     let mut unique = HashSet::new();
     for source in lb.sources().iter().filter(|source| unique.insert(source.address)) {
         if let Some(message) = super::probes::taken(source, &lb.services) {
-            let help = "write another `from` in `check`, which weir announces as it does VIPs";
+            let help = "write another `from` in `check`; weir announces that address as it announces VIPs";
             scope.report.error_help(scope.report.span_of(source.origin), message, help);
         }
     }

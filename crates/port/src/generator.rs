@@ -126,7 +126,7 @@ fn udp_patch(template: &[u8], (source, destination, sport, dport): UdpFlow) -> [
     header[10..].try_into().expect("26 - 10 bytes")
 }
 
-/// `copy_from_slice` with the usual lengths as constants, which spares the call of `memcpy`.
+/// `copy_from_slice` with the usual lengths as constants, which avoids calling `memcpy`.
 #[inline(always)]
 fn copy(to: &mut [u8], from: &[u8]) {
     #[inline(always)]

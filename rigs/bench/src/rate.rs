@@ -217,8 +217,9 @@ impl RateCounters {
         Ok(RateCounters { at: Instant::now(), received, busy_us, breaths })
     }
 
-    /// Returns the cost per packet since another reading: the processor time of breaths divided by their
-    /// packets. A slow breath's time is the upper bound of its bucket, which is at most an eighth too high.
+    /// Returns the processor time per packet since an earlier reading: that of all breaths, divided by the
+    /// number of packets they handled. A slow breath's time is the upper bound of its bucket, which is at
+    /// most an eighth too high.
     fn since(&self, before: &RateCounters, rate: f64) -> Value {
         let breaths = durations(&before.breaths, &self.breaths);
         let packets = (self.received - before.received) as f64;

@@ -150,7 +150,8 @@ fn a_dry_run_changes_nothing() {
     assert_eq!(rebalance.step(1000 * MS, view), Some(dry));
 }
 
-/// 100 000 bytes of difference is uneven, one byte less is not; and likewise for a 32nd of the lower load.
+/// A difference of 100 000 bytes is uneven, and one byte less is not. The same applies to a 32nd of the lower
+/// load.
 #[test]
 fn the_thresholds_are_exact() {
     let carriers = equal(2);

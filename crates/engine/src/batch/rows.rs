@@ -2,10 +2,10 @@
 //! action row that it points to.
 //!
 //! Many entries have the same action (a million prefixes, eight next hops), so action rows are shared by
-//! content: what is read stays in the L1 cache, and an entry costs its key and 24 bytes (32 where its table
-//! does not keep the rows; then the row also has its counter, because counters differ most, and its key if
-//! that is the target of a group). Values are stored in the form that the steps of the template need, an
-//! encapsulation as the finished outer header, so that performing an action is a copy.
+//! content: what is read stays in the L1 cache, and an entry costs its key and 24 bytes (32 where the table
+//! does not hold the rows; then the row also holds the counter, because counters differ most between entries,
+//! and the key if that is the target of a group). Values are stored in the form that the steps of the
+//! template need, an encapsulation as the finished outer header, so that performing an action is a copy.
 
 use crate::batch::steps::Plan;
 use std::collections::HashMap;
@@ -325,7 +325,8 @@ impl<const W: usize> Rows for Exact<W, EntryRow> {
     }
 }
 
-/// The rows of a pipe whose table maps a key to a number only, with the keys, which no packet reads.
+/// The rows of a pipe whose table only maps keys to row numbers. The keys are stored here as well, but the
+/// packet path does not read them.
 #[derive(Debug, Default)]
 pub struct Slab {
     rows: Vec<SlabRow>,

@@ -146,8 +146,8 @@ impl<'a, T> Places<'a, T> {
     }
 }
 
-/// Returns the position of the wanted item, searching from `start` in both directions: when targets are
-/// inserted in front of others, those move by as many places, so most are found in as many steps.
+/// Returns the position of the wanted item, searching from `start` in both directions: when n targets are
+/// inserted, the targets behind them move by n places, so most are found in n steps.
 fn nearest<T>(all: &[T], start: usize, wanted: impl Fn(&T) -> bool) -> Option<usize> {
     let start = start.min(all.len());
     let (before, after) = all.split_at(start);
@@ -389,7 +389,8 @@ impl<'a> NameMatch<'a> {
         self.new.port_named(&self.old.ports.get(old.index())?.name)
     }
 
-    /// Returns an old entry with the numbers of the new program; `None` if something it names is gone.
+    /// Returns an old entry with the numbers of the new program; `None` if the new program lacks something
+    /// that the entry names.
     fn entry(&self, entry: &Entry, key: EntryKey) -> Option<Entry> {
         let mut entry = Entry { matches: key.matches, ..entry.clone() };
         if let Some(forward) = entry.forward {

@@ -225,16 +225,16 @@ fn second_chance(shape: OuterShape, outer: &mut [u8], [first, second]: [u32; 2])
     shape.second_chance(if hop == 0 { to } else { hop }, outer);
 }
 
-/// The number of hosts that a source address with this many low bits from the hash represents: all values of
-/// these bits except 0 and all ones, which are the addresses of a network and of all its hosts (RFC 1122
+/// The number of source addresses to choose from if this many low bits come from the hash: one for each value
+/// of these bits except 0 and all ones, which are the addresses of a network and of all its hosts (RFC 1122
 /// §3.2.1.3), or of any router (RFC 4291 §2.6.1).
 fn hosts(bits: u128, is_ipv6: bool) -> u64 {
     let bits = bits.min(if is_ipv6 { 64 } else { 24 }) as u32;
     u64::MAX.checked_shr(64 - bits).unwrap_or(0).saturating_sub(1)
 }
 
-/// The number of a flow's host. Its upper bits come from the lower bits of the hash, because the upper ones
-/// pick the bucket: all flows of a back end share some of them.
+/// The value of a flow's low source address bits. Its upper bits come from the lower bits of the hash,
+/// because the upper bits of the hash pick the bucket, so all flows of a back end share some of them.
 #[inline(always)]
 fn host(hosts: u64, hash: u64) -> u64 {
     if hosts == 0 {

@@ -23,8 +23,9 @@ pub struct Targets {
 struct TargetRows {
     start: u32,
     end: u32,
-    /// The row of the first target if those of the others follow it, as the rows of entries inserted together
-    /// do. Then the list need not be read: the rows of a million targets are four megabytes.
+    /// The row of the group's first target, if the rows of the other targets follow it in order, as they do
+    /// when their entries are inserted together. Then the list need not be read: the rows of a million
+    /// targets are four megabytes.
     first: u32,
     /// How many targets have the row that `first` implies.
     in_order: u32,

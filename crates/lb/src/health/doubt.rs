@@ -117,7 +117,8 @@ impl LbApp {
         let text = match up {
             false => format!("port {name} lost its link: flows to the back ends behind it are kept"),
             true => format!(
-                "port {name} has its link back: back ends that are still down keep their flows for {} s",
+                "the link of port {name} is up again: back ends that are still down keep their flows for \
+                 {} s",
                 SETTLE_NS / 1_000_000_000
             ),
         };

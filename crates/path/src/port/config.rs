@@ -43,7 +43,7 @@ pub struct PathPort {
     pub mtu: u16,
     /// What depends on the rate of a path.
     pub settings: Settings,
-    /// How often paths are probed to nodes to which nothing is sent, in nanoseconds.
+    /// The interval between probes of the paths to a node to which no data is sent, in nanoseconds.
     pub idle_ns: u64,
     /// How many flows keep their bucket or port.
     pub flows: u32,

@@ -31,7 +31,7 @@ pub(super) struct Period {
     next: u32,
     /// Whether all flows have reported what they counted before `start_ms`, and that was announced.
     swept: bool,
-    /// Whether `start_ms` was found by a clock that does not wrap.
+    /// Whether `start_ms` was computed from a clock that does not wrap.
     aligned: bool,
 }
 
