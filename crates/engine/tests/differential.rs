@@ -16,7 +16,7 @@ const ACTS: usize = 80;
 /// Maximum number of attempts to reduce a failure.
 const REDUCTIONS: usize = 4_000;
 
-/// Why a case failed, with everything that was done until then.
+/// Why a case failed, with all actions up to that point.
 struct Failure {
     what: String,
     program: Program,

@@ -187,7 +187,7 @@ impl FragmentWorkers {
     }
 }
 
-/// Choices datagrams: whole ones, and the list of fragments of each.
+/// Random datagrams: whole ones, and the list of fragments of each.
 fn random_datagrams(random: &mut Choices, count: u16) -> Vec<(Vec<u8>, Vec<Vec<u8>>)> {
     let one = |number: u16| {
         let length = random.between(60, 1700);

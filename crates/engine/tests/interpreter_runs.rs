@@ -1,4 +1,4 @@
-//! Choices programs, packets and changes through the interpreter alone: every feature is covered, programs
+//! Random programs, packets and changes through the interpreter alone: every feature is covered, programs
 //! pass the check, and the counters add up.
 
 use std::net::IpAddr;

@@ -73,7 +73,7 @@ fn s9_flows_go_from_full_tables_to_new_workers_and_back() {
     assert_eq!((back.moved, back.ended), (out.moved, 0));
     assert_eq!(decided(&engines), before);
     assert_eq!(account(&engines).met, 64);
-    // Two engines left counts of entries.
+    // Two removed engines left counts of entries behind.
     while engines[0].settle(1).is_some() || engines[0].is_settling() {}
     let hits: u64 = engines[0].entries(PipeId(0)).iter().map(|(_, count)| count.packets).sum();
     assert_eq!(hits, 64);

@@ -1,9 +1,9 @@
 //! The two hashes. They consist only of additions, rotations, exclusive ors and 64-bit multiplications (also
 //! of 32-bit halves), so that eBPF C can compute the same.
 //!
-//! `select` picks buckets; it is specified, and equal on all nodes of a fleet with equal seeds. `table`
-//! places entries; it has a secret per process, so that an attacker cannot aim traffic at one bucket of a
-//! table.
+//! `select` picks buckets; it is specified, and the same on all nodes of a fleet that have the same seed.
+//! `table` places entries; it has a secret per process, so that an attacker cannot aim traffic at one bucket
+//! of a table.
 //!
 //! Both are NH (RFC 4418 §5.2.2) followed by a finalizer. NH sums, over all words, the product of a word's
 //! two halves, each half with a key added. Two different keys that were chosen without knowing the secret

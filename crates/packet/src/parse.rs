@@ -1,4 +1,4 @@
-//! One pass over a frame's headers: which there are and where, or why the frame is malformed.
+//! One pass over a frame's headers finds which ones there are and where, or why the frame is malformed.
 //!
 //! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is
 //! [`Headers`]. A fragment has no L4 layer, the first one included: ports that only some packets of a
@@ -31,8 +31,8 @@ pub const PROTOCOL_UDP: u8 = 17;
 /// ICMP for IPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
 
-/// The most extension headers that are followed; more are a drop reason, so that a crafted chain costs a
-/// bounded walk.
+/// The maximum number of extension headers that are followed. A frame with more is dropped, so that the walk
+/// over a crafted chain is bounded.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const ETHERNET: usize = 14;
@@ -85,7 +85,7 @@ const FRAME: u32 = Layer::Present as u32 | Layer::Ethernet as u32;
 
 /// The usual frame, found by a few loads at fixed places: untagged, IPv4 without options, not a fragment and,
 /// where ports are parsed, UDP or TCP without a tunnel. `None` decides nothing; [`walk`] does. Whatever this
-/// finds, `walk` finds too (a test ensures that).
+/// finds, `walk` finds as well; a test ensures that.
 #[inline(always)]
 fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     let head: &[u8; USUAL] = frame.first_chunk()?;

@@ -15,7 +15,7 @@ pub trait Port: Any + Send {
     /// Returns the pool that transmitted frames must belong to; `None` if any pool will do.
     fn pool(&self) -> Option<PoolId>;
 
-    /// Appends frames that have arrived, as many as the batch has space for.
+    /// Appends frames that have arrived, up to the free space of the batch.
     fn receive(&mut self, pools: &mut Pools, batch: &mut Batch);
 
     /// Sends the frames of `list`. Returns the mask of those accepted, which leave the batch; the others stay
@@ -91,7 +91,7 @@ pub trait Port: Any + Send {
     }
 
     /// Continues closing the port, in a worker whose other ports must not wait for it. Called once per breath
-    /// until it returns [`Leave::Closed`]; meanwhile, only `statistics` is called besides.
+    /// until it returns [`Leave::Closed`]; meanwhile, no other method except `statistics` is called.
     fn leave(&mut self, pools: &mut Pools) -> Leave {
         Leave::Closed(self.close(pools))
     }

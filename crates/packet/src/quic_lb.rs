@@ -2,9 +2,9 @@
 //! keeps its back end.
 //!
 //! A connection ID begins with an octet whose first three bits name a configuration; the server ID follows,
-//! and a nonce. Without a key both are plain. With a key they are encrypted with AES-128: as one block if
-//! they are 16 octets together, otherwise by a Feistel network of four passes; a load balancer needs only
-//! three of them if the server ID is no longer than the nonce.
+//! and a nonce. Without a key, both are plain. With a key, they are encrypted with AES-128: as one block if
+//! they have 16 octets together, otherwise by a Feistel network of four passes, of which a load balancer
+//! needs only three if the server ID is no longer than the nonce.
 //!
 //! This module only decodes. A connection ID that is not routable comes with a reason, and its packet is
 //! balanced by flow, as §4.2 of the draft specifies.
@@ -73,7 +73,7 @@ pub enum Unroutable {
     Config,
 }
 
-/// A server ID: its octets, as many as the configuration says.
+/// The octets of a server ID; the configuration says how many there are.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerId {
     octets: [u8; PLAINTEXT_MAX],

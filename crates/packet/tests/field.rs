@@ -1,4 +1,4 @@
-//! The table of fields: its entries match where `craft`, which knows nothing about the table, puts things.
+//! The table of fields agrees with the places where `craft`, which does not use the table, puts things.
 
 use std::collections::HashSet;
 use weir_packet::craft::frame;

@@ -3,9 +3,10 @@
 //! A group maps a flow's hash to one of its buckets and the bucket names the target, so that a change of the
 //! set moves few flows. There are two ways to fill the buckets. Maglev ([`crate::maglev`]) is a pure function
 //! of the set of targets: every node of a fleet computes the same buckets without communicating, and a change
-//! of the set moves little more than it must; so are the rings of other systems ([`crate::katran`],
-//! [`crate::glb`]). Wants-count ([`fill_wants`]) starts from the present buckets and moves as few as
-//! possible, but its result depends on history; it is for the members and paths of a single host.
+//! of the set moves little more than it must. The rings of other systems are pure functions, too
+//! ([`crate::katran`], [`crate::glb`]). Wants-count ([`fill_wants`]) starts from the present buckets and
+//! moves as few as possible, but its result depends on history; it is for the members and paths of a single
+//! host.
 //!
 //! Which bucket a hash falls into is part of the specification, because all nodes must agree: `bucket =
 //! ((hash >> 32) * size) >> 32`. A group with its own seed uses [`seeded`] instead of the hash, so that
@@ -93,9 +94,9 @@ pub(crate) fn finalize(word: u64) -> u64 {
 /// returns how many differ from it.
 ///
 /// A live target (weight above 0) wants `size * weight / total` buckets; the remainder goes to the largest
-/// fractions (of equal ones, first to a target that has more buckets already, then to the lower number). A
-/// bucket changes its target only if the target is dead or has more than it wants. If the size differs from
-/// that of `previous`, all buckets count as moved.
+/// fractions (among equal fractions, first to the target that has more buckets already, then to the lower
+/// number). A bucket changes its target only if the target is dead or has more than it wants. If the size
+/// differs from that of `previous`, all buckets count as moved.
 #[must_use]
 pub fn fill_wants(previous: Option<&[u16]>, weights: &[u32], size: usize) -> (Vec<u16>, usize) {
     let size = size.min(BUCKETS_MAX);
@@ -208,7 +209,7 @@ mod tests {
                 least += before[at].min(counts[at]);
                 spare_rounds += counts[at] - floor;
             }
-            // Only buckets of dead targets, and of targets with more than they want, move; each of them once.
+            // Only buckets of dead targets and of targets with more than they want move, each of them once.
             prop_assert_eq!(moved, 64 - least);
             // A target that got one of the remainders has at least as large a fraction as the targets that
             // did not.

@@ -226,7 +226,7 @@ impl GivenBuckets {
         true
     }
 
-    /// Returns `None` if a move is not due, and otherwise whether the bucket is still in use.
+    /// Returns whether the bucket is still in use if its move is due, and `None` if the move is not due.
     fn due(&self, one: &Move, now_ns: u64) -> Option<bool> {
         let used = &self.uses[one.bucket as usize];
         let rests = used.packets == 0 || now_ns.saturating_sub(used.last_ns) >= one.gap_ns;

@@ -1,8 +1,8 @@
 //! The order in which new flows go to targets in turn (weighted round robin).
 //!
-//! A target of weight w has the places (2k + 1) / 2w in the interval from 0 to 1, for each k below w. All
-//! places in ascending order are the order of turns; of equal places, the lower target comes first. Each
-//! target thus has exactly its share of every round, and its turns are as far apart as possible: for the
+//! A target of weight w has the places (2k + 1) / 2w in the interval from 0 to 1, for each k below w. The
+//! ascending order of all places is the order of turns; where places are equal, the lower target comes first.
+//! Each target thus has exactly its share of every round, and its turns are as far apart as possible: for the
 //! weights 3 and 1 the order is 0, 0, 1, 0, and never three in a row followed by the fourth.
 //!
 //! Costs: 2 bytes for each turn of a round; to fill it, a sort of the round.
@@ -10,8 +10,8 @@
 use crate::bucket::{TARGETS_MAX, wants};
 
 /// Returns the targets in the order of their turns, at most `most` of them, for these weights. Weights are
-/// divided by their common divisor. If there are still more than `most` turns, each target has as many of
-/// `most` as it would want of that number of buckets ([`crate::fill_wants`] without history). Empty if no
+/// divided by their common divisor. If there are still more than `most` turns, each target has as many turns
+/// as it would want buckets if there were `most` of them ([`crate::fill_wants`] without history). Empty if no
 /// target has a weight.
 #[must_use]
 pub fn in_turn(weights: &[u32], most: usize) -> Vec<u16> {

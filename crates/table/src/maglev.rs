@@ -24,7 +24,7 @@ pub struct MaglevTarget {
 ///
 /// Which target (by id) gets which bucket depends on the set only, not on the order of the list. Each bucket
 /// in turn is taken by the target with the least `(2 * taken + 1) / weight`, where `taken` counts the buckets
-/// it already has; of equal ones, by the target with the lower id. It takes the next free bucket of its
+/// it already has; among equals, by the target with the lower id. It takes the next free bucket of its
 /// permutation. With equal weights, targets take turns in the order of their ids, as in the paper. With other
 /// weights, this is the apportionment of Webster and Sainte-Laguë: a target's number of buckets differs from
 /// its exact share by at most one half plus its proportional share of half a bucket for each target, that is,

@@ -30,7 +30,7 @@ const AGED_MAX: usize = 64;
 /// index. While more are idle, checking all ages takes longer.
 const FLOWS_AGED_MAX: usize = 512;
 
-/// Rows of sums of a previous program that are emitted in one breath: as many as there are flows above.
+/// Rows of sums of a previous program that are emitted in one breath: the same number as flows above.
 const SUMS_ROWS: usize = FLOWS_AGED_MAX / 16;
 
 /// Maximum number of moves checked per group in one breath; a packet that meets a bucket checks its move

@@ -1,4 +1,4 @@
-//! A group's buckets, as packets pick from them.
+//! The buckets of a group, from which packets pick.
 //!
 //! Buckets filled by weights are just an array that all workers share: a pick is a multiplication and a load.
 //! Given buckets also count the packets that meet them and carry out pending moves; each worker has its own.

@@ -25,7 +25,8 @@ pub struct FieldLoad {
     word: u8,
     /// Whether it is the first load of its word and overwrites it; later ones are ORed in.
     first: bool,
-    /// Where the words of usual flow keys contain the same: which word, and the number of bits below.
+    /// Where the same bits are in the words of usual flow keys: which word, and the number of bits below
+    /// them.
     known: Option<(u8, u8)>,
 }
 

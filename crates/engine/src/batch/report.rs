@@ -75,7 +75,7 @@ impl Engine {
         flows.map_or_else(Default::default, |flows| (flows.snapshots().take(limit).collect(), flows.live()))
     }
 
-    /// Returns up to `most` live flows of a FLOW pipe starting at a row, as many as one look covers.
+    /// Returns up to `most` live flows of a FLOW pipe from one page of rows, which begins at a row.
     #[must_use]
     pub fn flows_page(&self, pipe: PipeId, from: u32, most: usize) -> FlowsPage {
         let flows = self.pipes.get(pipe.index()).and_then(|pipe| pipe.table.flows());

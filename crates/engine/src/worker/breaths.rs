@@ -20,8 +20,8 @@ const BUCKETS: usize = (OCTAVES + 1) << STEP_BITS;
 /// example, and kept the next frame waiting. Shorter ones would only drown out those that had work.
 pub const LONG_NS: u64 = 16_384;
 
-/// Durations, in buckets whose width is at most an eighth of what they hold. Recording one costs a few
-/// instructions and no allocation.
+/// Durations, in buckets whose width is at most an eighth of the durations they hold. Recording one costs a
+/// few instructions and no allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     buckets: [u64; BUCKETS],

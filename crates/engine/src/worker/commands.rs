@@ -59,7 +59,7 @@ pub enum Command {
     Seen(Arc<Vec<(PipeId, EntryKey)>>, SyncSender<Vec<Option<Seen>>>),
     /// Make entries as young as other replicas, which packets last hit at these times in milliseconds.
     Rejuvenate(Vec<(PipeId, EntryKey, u32)>),
-    /// List up to this many flows of a pipe starting at this row, as many as one look covers.
+    /// List up to this many flows of a pipe from one page of rows, which begins at this row.
     Flows(PipeId, u32, usize, SyncSender<FlowsPage>),
     /// Look up one flow.
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),

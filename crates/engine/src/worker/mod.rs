@@ -68,7 +68,7 @@ pub struct Worker {
     batch: Box<Batch>,
     outbox: Outbox,
     hand_over: HandOver,
-    /// What the other workers call the ports.
+    /// The numbers by which the other workers know the ports.
     numbers: PortNumbers,
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,

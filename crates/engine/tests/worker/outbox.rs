@@ -44,7 +44,7 @@ fn ledgers_balance_whatever_random_programs_do() {
         DropReason::Stopped,
         DropReason::PortRemoved,
         DropReason::InterfaceGone,
-        // Choices frames have full headroom.
+        // Random frames have full headroom.
         DropReason::NoHeadroom,
     ];
     let missing: Vec<_> =

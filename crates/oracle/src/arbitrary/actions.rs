@@ -1,4 +1,4 @@
-//! Choices actions: operations of the table in the fixed order, with random arguments.
+//! Random actions: operations of the table in the fixed order, with random arguments.
 
 use super::Choices;
 use super::pools::value;

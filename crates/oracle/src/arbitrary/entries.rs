@@ -1,4 +1,4 @@
-//! Choices entries that fit their pipe.
+//! Random entries that fit their pipe.
 
 use super::Choices;
 use super::pools::{flow_key, value};

@@ -1,4 +1,4 @@
-//! Choices events for a running program: frames, changes, time.
+//! Random events for a running program: frames, changes, time.
 
 use super::entries::entry;
 use super::packets::frame_of;

@@ -1,4 +1,4 @@
-//! Choices programs, packets and changes from one small generator that tests, the fuzzer and CI share; and
+//! Random programs, packets and changes from one small generator that tests, the fuzzer and CI share; and
 //! [`Coverage`], which records what a run has exercised.
 //!
 //! Values come from small pools, so that packets hit entries often. Programs pass the check, except that they

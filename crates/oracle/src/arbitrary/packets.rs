@@ -1,4 +1,4 @@
-//! Choices frames: recipes for `packet::craft`, most of them well-formed, some of which are then corrupted.
+//! Random frames: recipes for `packet::craft`, most of them well-formed, some of which are then corrupted.
 
 use super::Choices;
 use super::pools::{

@@ -1,4 +1,4 @@
-//! Choices programs: one to eight pipes of all types, each forwarding to later ones only.
+//! Random programs: one to eight pipes of all types, each forwarding to later ones only.
 
 use super::Choices;
 use super::actions::{Flows, operation, template};

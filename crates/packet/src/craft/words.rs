@@ -89,7 +89,7 @@ pub const KEYS: &[(&str, &str, &str)] = &[
     ("hex", HEX, "a recipe alone"),
 ];
 
-/// Why a text is no recipe: which word, where, and what to do.
+/// Why a text is not a recipe: which word is wrong, where it is, and what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecipeError {
     /// Offset of the word in the text, in bytes.

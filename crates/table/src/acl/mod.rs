@@ -5,8 +5,8 @@
 //! best rules, and a packet is done as soon as no later tuple can improve on what it has found. A batch is
 //! looked up tuple by tuple, so a mask is loaded once for 64 packets.
 //!
-//! The rule with the lowest priority number wins; of equal priorities, the one with the lower id. Port ranges
-//! are cut into prefixes (`1024..=65535` is six of them), each an entry in a tuple of its own.
+//! The rule with the lowest priority number wins; among equal priorities, the one with the lower id. Port
+//! ranges are cut into prefixes (`1024..=65535` is six of them), each an entry in a tuple of its own.
 //!
 //! Promises: a refused insertion changes nothing. The entries of all tuples are in one index with a secret
 //! seed, sized once.

@@ -5,8 +5,8 @@ use crate::delta::{BYTES_MAX, PACKETS_MAX};
 use crate::state::FlowState;
 
 impl FlowTable {
-    /// Takes the counts and the state of a flow that stays, and returns the flow as it was before. Its times
-    /// stay, so that it does not become younger. `None` if the row is not live.
+    /// Resets the counts and the state of a flow that stays in the table, and returns the flow as it was
+    /// before. Its times stay, so that it does not become younger. `None` if the row is not live.
     pub fn hand_on(&mut self, row: u32) -> Option<Flow> {
         let flow = self.live_mut(row)?;
         let before = *flow;
