@@ -42,7 +42,7 @@ fn links_come_and_go_and_both_ends_restart() {
     let phases = result["phases"].as_array().expect("phases");
     let names: Vec<&str> = phases.iter().map(|phase| phase["name"].as_str().expect("a name")).collect();
     assert_eq!(names, PHASES, "{stderr_text}");
-    // Durations and losses depend on the machine and are for people to judge. This only asserts that every
+    // Durations and losses depend on the machine, so a human has to judge them. This only asserts that every
     // phase finished and that every flow of packets continued after it.
     for phase in phases {
         let reasons = phase["reasons"].as_array().expect("reasons");

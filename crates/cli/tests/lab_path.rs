@@ -23,7 +23,7 @@ fn every_scheme_carries_every_message() {
     let expected =
         [ARMS, ARMS].concat().into_iter().map(|(scheme, rehash)| (scheme.to_owned(), rehash.into()));
     assert_eq!(arms, expected.collect::<Vec<_>>(), "{stderr_text}");
-    // Times depend on the machine and are for people to judge. This only asserts that every flow finished
+    // Times depend on the machine, so a human has to judge them. This only asserts that every flow finished
     // where nothing blocks it, and that with the adaptive scheme weir found the paths, which the lab waits
     // for.
     for row in rows {

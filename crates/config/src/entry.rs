@@ -91,7 +91,7 @@ const TARGET: &[Key] = crate::keys! {
     needed "target": Shape::Name, "hash, flow: the target of the group";
 };
 const FLOW: &[Key] = crate::keys! {
-    needed "flow": Shape::Text, "flow: one flow, as `udp 10.0.0.1:53 > 10.0.0.2:4000`";
+    needed "flow": Shape::Text, "flow: one flow, such as `udp 10.0.0.1:53 > 10.0.0.2:4000`";
 };
 
 /// Returns the schema of an entry.

@@ -66,8 +66,8 @@ impl Lines {
         self.each_unless(|_, _| false, report, take);
     }
 
-    /// The same, without the lines that `plain` handles: it receives the line, the byte at which its entry
-    /// begins, and the place of its first character.
+    /// The same, except for the lines that `plain` handles. `plain` receives the line, the byte at which its
+    /// entry begins, and the position of its first character.
     pub fn each_unless(
         &self,
         mut plain: impl FnMut((&str, usize, Span), &mut Report) -> bool,

@@ -69,8 +69,8 @@ const MONITOR: &[Key] = crate::keys! {
     "meter": Shape::Name, "the meter that colours hits, or `per_entry`";
     "red": Shape::Words(|| words(&RED)), "what happens to packets that the meter colours red" or "pass";
     "idle_timeout": Shape::Time,
-        "how long an entry added at run time, or a flow, stays without a packet" or "never";
-    "timeouts": Shape::Map(TIMEOUTS), "how long a flow stays without a packet, by its state";
+        "how long an entry added at run time, or a flow, may be idle before it is removed" or "never";
+    "timeouts": Shape::Map(TIMEOUTS), "how long a flow may be idle before it is removed, by its state";
 };
 const TIMEOUTS: &[Key] = crate::keys! {
     "single": Shape::Time, "one packet, not TCP" or "30 s";

@@ -120,7 +120,7 @@ pub fn parse(text: &str, report: &mut Report) -> Option<Node> {
     parse_part(text, Span { line: 1, column: 1, ..Span::default() }, report)
 }
 
-/// Parses a part of a text that begins at the place `at`.
+/// Parses a part of a text that begins at the position `at`.
 #[must_use]
 pub fn parse_part(text: &str, at: Span, report: &mut Report) -> Option<Node> {
     let budget = serde_saphyr::budget! {

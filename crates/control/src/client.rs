@@ -90,7 +90,7 @@ fn read<A: DeserializeOwned>(answer: Vec<u8>) -> Result<A> {
     if let Some(error) = answer.get("error").and_then(Value::as_str) {
         bail!("{error}");
     }
-    serde_json::from_value(answer).context("the daemon's answer is not understood")
+    serde_json::from_value(answer).context("cannot parse the daemon's answer")
 }
 
 /// Asks the daemon for a reload and waits until it ends, as long as the daemon reports progress. Calls
@@ -103,7 +103,7 @@ pub fn reload(path: &Path, mut progress: impl FnMut(&Progress)) -> Result<Value>
     loop {
         let answer: Value = ask(path, &Request::Reload(request.clone()))?;
         let Some(number) = answer.get("reload").and_then(Value::as_u64) else { return Ok(answer) };
-        progress(&serde_json::from_value(answer).context("the daemon's answer is not understood")?);
+        progress(&serde_json::from_value(answer).context("cannot parse the daemon's answer")?);
         request.reload = Some(number);
     }
 }

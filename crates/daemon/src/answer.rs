@@ -133,7 +133,7 @@ impl Later {
 }
 
 impl Daemon {
-    /// Answers a request, or returns what will.
+    /// Answers a request, or returns what will answer it later.
     pub fn answer(&mut self, request: &Request) -> Result<Reply> {
         if let Some(handover) = self.handover.as_ref().filter(|_| *request != Request::Stop {}) {
             handover.refuse()?;

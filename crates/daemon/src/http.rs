@@ -56,8 +56,8 @@ const PIECES: usize = 16;
 /// How long a client may take for each piece of such a text.
 const PIECE_PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long such a text may take to arrive, and then its answer: the main thread has its own limits for
-/// workers.
+/// How long such a text may take to arrive, and then how long the answer may take. The main thread has its
+/// own limits for workers.
 const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a client may take for the head of its request, and how long for the body.

@@ -35,7 +35,7 @@ impl Daemon {
             self.note_interfaces();
         }
         if let Err(error) = self.interfaces.refresh_addresses(&self.plan) {
-            error!("what is for the host's present addresses may not reach it: {error:#}");
+            error!("frames for the host's present addresses may not reach it: {error:#}");
         }
         for (port, news) in &news {
             let name = self.interfaces.of(*port).map_or("", XdpInterface::name);

@@ -63,7 +63,7 @@ pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
     }
 }
 
-/// Logs why a file is not used, and keeps it for people.
+/// Logs why a file is not used, and keeps it for the operator.
 fn put_aside(path: &Path, why: &str) {
     let aside = path.with_extension("json.refused");
     let kept = match outfile::move_aside(path, &aside) {

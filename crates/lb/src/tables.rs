@@ -64,7 +64,7 @@ pub(super) struct Replies {
     pub echo: Forward,
 }
 
-/// What tables are written from.
+/// The input from which tables are written.
 pub(super) struct Finder<'a> {
     services: &'a [Service],
     pipes: &'a Pipes,

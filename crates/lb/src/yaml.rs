@@ -356,7 +356,7 @@ fn warn_partial_interfaces(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// Reads a service; `None` if it cannot be used, which the report says.
+/// Reads a service; `None` if it cannot be used, and the report says why.
 fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Service> {
     let before = scope.report.errors();
     let section = Section::read(node, SERVICE, scope.report);

@@ -61,7 +61,7 @@ impl Series {
         step[1] += bytes;
     }
 
-    /// Finds the step of a time.
+    /// Finds the step that contains a time.
     fn turn(&mut self, time_ns: u64) {
         if self.steps.is_empty() {
             self.start_ns = time_ns;

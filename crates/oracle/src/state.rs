@@ -32,7 +32,7 @@ pub(super) struct PipeState {
     pub sums: BTreeMap<FlowKey, FlowSum>,
     pub met: u64,
     pub unflowed: Unflowed,
-    /// What flows that have ended since the last call counted.
+    /// The counts of flows that have ended since the last call.
     pub ended: Vec<(FlowKey, FlowSum, DeltaReason)>,
     /// Packets in all flows that ever ended.
     pub given: u64,

@@ -75,7 +75,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(OverlayApps(all))
 }
 
-/// Reads one; `None` if it cannot be used, which the report says.
+/// Reads an overlay app; `None` if it cannot be used, and the report says why.
 fn overlay<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Overlay, Section<'a>)> {
     let before = scope.report.errors();
     let section = Section::read(node, KEYS, scope.report);

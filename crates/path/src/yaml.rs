@@ -169,7 +169,7 @@ fn refuse_others(section: &Section<'_>, keys: &[Key], form: &str, report: &mut R
     }
 }
 
-/// Reads one; `None` if it cannot be used, which the report says.
+/// Reads a path app; `None` if it cannot be used, and the report says why.
 fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<'a>)> {
     let before = scope.report.errors();
     let section = section(node, "uplink", scope.report);

@@ -256,7 +256,8 @@ impl<const W: usize> Ranked<W> {
             if entry.slot == 0 {
                 break;
             }
-            // The entry may move if its home is not between the hole and where it is, in the circle.
+            // The entry may move if its home does not lie between the hole and its present slot, going round
+            // the circle.
             let distance = place.wrapping_sub(entry.tag as usize) & mask;
             if distance >= place.wrapping_sub(hole) & mask {
                 self.index[hole] = entry;

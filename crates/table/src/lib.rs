@@ -12,11 +12,11 @@
 //! | [`flow`] | which flow is this, what was decided, what was seen | the same index, 64-byte rows |
 //! | [`delta`] | what has a flow counted | a record of a cache line and a half |
 //! | [`bucket`] | which target does this hash go to | an array |
+//! | [`given`] | the same, with buckets that the caller assigns | the array, a row of counts for each |
 //! | [`maglev`] | how are its buckets filled, the same on all nodes | turns through permutations |
 //! | [`katran`], [`glb`] | the same as nodes of Katran, or of the GLB director | their rings, to the bit |
 //! | [`published`] | what they hash with | others' hash functions |
 //! | [`mod@in_turn`] | whose turn is it | an array |
-//! | [`given`] | which target does this hash go to, where the caller assigns each bucket | the array, a row of counts for each |
 //! | [`lpm`] | which is the longest prefix of this address | multibit trie, 4 bits a node |
 //! | [`acl`] | which matching rule has the lowest priority number | tuple space over one cuckoo index |
 //! | [`meter`] | what colour is this packet | token buckets of RFC 2697 and RFC 2698 |

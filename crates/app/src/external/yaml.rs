@@ -39,7 +39,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(Externals(all))
 }
 
-/// Reads one; `None` if it cannot be used, which the report says.
+/// Reads an external app; `None` if it cannot be used, and the report says why.
 fn external(node: &Node, scope: &mut Scope<'_>) -> Option<External> {
     let section = Section::read(node, KEYS, scope.report);
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));

@@ -85,7 +85,7 @@ pub fn run(arguments: &DecapArguments) -> Result<ExitCode> {
     let mut decap = TcDecap::load(&settings).context("the kernel refuses the program")?;
     decap.attach(name).with_context(|| format!("cannot attach the program to {name}"))?;
     privileges::keep(privileges::DECAP).context("giving up privileges")?;
-    say(arguments, || format!("weir takes tunnels off at {name}"), || json!({ "attached": name }))?;
+    say(arguments, || format!("weir removes tunnel headers at {name}"), || json!({ "attached": name }))?;
     while !signals.stop() {
         let mut waits = [PollFd::from_borrowed_fd(signals.fd(), PollFlags::IN)];
         let _ = poll(&mut waits, Some(&LOOK));
@@ -116,7 +116,9 @@ fn say(arguments: &DecapArguments, text: impl Fn() -> String, json: impl Fn() ->
 fn settings(arguments: &DecapArguments) -> Result<DecapSettings, BadInput> {
     let DecapArguments { from, to, .. } = arguments;
     if from.len() > ADDRESSES_MAX || to.len() > ADDRESSES_MAX {
-        return Err(BadInput(format!("at most {ADDRESSES_MAX} prefixes and as many addresses are possible")));
+        return Err(BadInput(format!(
+            "at most {ADDRESSES_MAX} prefixes and {ADDRESSES_MAX} addresses are possible"
+        )));
     }
     let ports = [arguments.gue_port, arguments.vxlan_port];
     if ports.contains(&0) || ports[0] == ports[1] {

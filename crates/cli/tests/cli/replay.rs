@@ -154,7 +154,7 @@ fn a_port_has_one_file() {
     assert!(!folder.file("a.pcap").exists() && !folder.file("b.pcap").exists());
 }
 
-/// By another name, a hard link, a symbolic link, or a dangling one.
+/// This holds whether the same file is named by another path, a hard link, a symbolic link or a dangling one.
 #[test]
 fn no_file_is_both_read_and_written_or_written_twice() {
     let folder = prepared();

@@ -293,11 +293,11 @@ fn change(names: &RenderNames<'_>, change: Change, operation: &Operation) -> Str
             let value = |value| write_value(field, value, names.program);
             format!("{} {} -> {}", field.name(), value(before), value(after))
         }
-        Change::Removed(bytes) => format!("{}: {bytes} bytes off the front", operation),
-        Change::Added(bytes) => format!("{}: {bytes} bytes in front", operation),
+        Change::Removed(bytes) => format!("{}: {bytes} bytes removed from the front", operation),
+        Change::Added(bytes) => format!("{}: {bytes} bytes added in front", operation),
         Change::AddedWithSecondChance(bytes, hop) => {
             let hop = hop.map_or("no second chance".to_string(), |hop| format!("second chance: {hop}"));
-            format!("{operation}: {bytes} bytes in front, {hop}")
+            format!("{operation}: {bytes} bytes added in front, {hop}")
         }
         Change::Fits { length, most } => format!("{operation}: {length} bytes, limit {most}"),
         Change::Mss { before, after } => format!("{operation}: {before} -> {after}"),

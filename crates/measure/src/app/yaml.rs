@@ -53,7 +53,7 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
         "where flows are kept: a flow also reports its counts after this number of packets";
     "top": Shape::Number(1, TOP_MAX), "rows of each top list" or "10";
     "memory": Shape::Number(MEMORY_LEAST, MEMORY_MAX),
-        "bytes for sketches; what does not fit is omitted" or "67108864";
+        "bytes for sketches; answers that do not fit are omitted" or "67108864";
     "ipfix": Shape::Map(IPFIX), "sends flow records to a collector";
     "parquet": Shape::Map(PARQUET), "writes flow records to files";
 };
@@ -188,7 +188,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(Measurements(all))
 }
 
-/// Reads one; `None` if it cannot be used, which the report says.
+/// Reads a measurement; `None` if it cannot be used, and the report says why.
 fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     let before = scope.report.errors();
     let section = Section::read(node, KEYS, scope.report);

@@ -41,10 +41,10 @@ impl Reporter {
         }
         match &obstacle {
             Some(why) => warn!("{}: {why}; weir will retry, and traffic uses ECMP", self.name),
-            None => info!("{}: the uplink is there", self.name),
+            None => info!("{}: the uplink exists", self.name),
         }
         let mut snapshot = self.board.look();
-        snapshot.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the uplink is there".to_string()));
+        snapshot.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the uplink exists".to_string()));
         snapshot.obstacle = obstacle.clone();
         self.obstacle = obstacle;
     }

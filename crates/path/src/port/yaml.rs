@@ -36,7 +36,7 @@ impl PathPort {
     }
 }
 
-/// Reads one; `None` if it cannot be used, which the report says.
+/// Reads a path app at a port; `None` if it cannot be used, and the report says why.
 pub fn read<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(PathPort, Section<'a>)> {
     let before = scope.report.errors();
     let section = yaml::section(node, "port", scope.report);

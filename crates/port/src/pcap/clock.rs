@@ -1,4 +1,4 @@
-//! When the frames of a recording arrive: at its times, where these are plausible.
+//! When the frames of a recording arrive: at their recorded times, where these are plausible.
 //!
 //! A recording may have odd times: a bit was flipped, the clock of the machine was set, files were joined in
 //! the wrong order. A frame that is clearly out of order, while the frames around it are not, arrives

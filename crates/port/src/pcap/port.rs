@@ -298,7 +298,7 @@ impl Port for PcapPort {
             let text = format!("frames recorded only partly: {}; {RECORD_ALL}", self.truncated);
             all.push(Remark { text, is_error: false });
         }
-        let kept = |error| format!("{}; what came before is kept", ended(error));
+        let kept = |error| format!("{}; the packets before it are kept", ended(error));
         all.extend(self.read_error.iter().map(|error| Remark { text: kept(error), is_error: true }));
         all.extend(self.recordings().filter_map(Recording::remark));
         all

@@ -56,7 +56,7 @@ struct Channels {
     combined: u32,
 }
 
-/// `struct ethtool_drvinfo`; which begins with the driver's name.
+/// `struct ethtool_drvinfo`, which begins with the driver's name.
 #[repr(C)]
 struct DriverInfo {
     command: u32,

@@ -540,7 +540,7 @@ impl Attached {
         Attached { name, index, native, mode: config.mode, rings: config.rings, zero_copy, program }
     }
 
-    /// Returns the present name, which only ethtool and people need.
+    /// Returns the present name, which only ethtool and messages need.
     pub(super) fn name(&self) -> String {
         self.name.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -74,7 +74,7 @@ pub struct FlowCounts {
     pub began: ByName,
     /// Connections that broke, by their back end.
     pub broken: ByName,
-    /// Flows that were answered by a different back end than before, by their previous back end.
+    /// The number of flows whose back end has changed, by their previous back end.
     pub moved: ByName,
     /// Persistent flows that currently have a back end.
     pub held: ByName,

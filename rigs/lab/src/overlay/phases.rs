@@ -145,7 +145,7 @@ fn same_node(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resu
 }
 
 /// A service address leads to a pod by NAT, with and without source translation, on another node and on the
-/// same one. When it leads to another pod, no flow goes to the former.
+/// same one. When it is redirected to another pod, no flow goes to the previous one.
 fn service(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     for (asks, masquerade) in [([0, 0], false), ([0, 0], true), ([1, 1], false)] {

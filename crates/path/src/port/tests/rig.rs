@@ -182,7 +182,7 @@ impl TunnelRig {
         TunnelRig::sharing(config, &Exchange::default())
     }
 
-    /// In front of a fabric of this many spines, whose paths must be discovered.
+    /// Creates a tunnel in front of a fabric of `count` spines, whose paths must be discovered.
     pub fn spines(count: usize) -> TunnelRig {
         let mut rig = TunnelRig::new(discovering());
         rig.links = vec![FabricLink { delay_ns: MS / 10, is_cut: false }; count];
