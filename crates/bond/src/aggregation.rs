@@ -46,7 +46,7 @@ impl Aggregation {
         self.lacp.as_ref().map(Lacp::last_pdus).unwrap_or_default()
     }
 
-    /// Lets a member continue from what its partner said to a former process.
+    /// Lets a member continue from what its partner said to a previous process.
     pub fn resume(&mut self, id: u16, bytes: &[u8]) {
         if let Some(lacp) = &mut self.lacp {
             lacp.resume(id, bytes);

@@ -106,7 +106,7 @@ impl TcDecap {
         settings.locals.iter().try_for_each(|local| locals.insert(bytes(*local), 1, 0))
     }
 
-    /// Attaches the program to the ingress of an interface; and detaches it from a former one.
+    /// Attaches the program to the ingress of an interface, and detaches it from a previous one.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.

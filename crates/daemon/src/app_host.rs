@@ -41,10 +41,10 @@ pub struct Ring {
     pub receiver: CarrierReceiver,
 }
 
-/// Rings of the former program, which workers fill until they have switched to the current one.
+/// Rings of the previous program, which workers fill until they have switched to the current one.
 pub struct Former {
     pub rings: Vec<Ring>,
-    /// The former number of each port, if it had one.
+    /// The previous number of each port, if it had one.
     pub order: Vec<Option<usize>>,
 }
 

@@ -26,7 +26,7 @@ const ACTIONS_MAX: usize = 65_536;
 
 impl Daemon {
     /// Starts the apps of the first plan; workers already have the other ends of the rings. `states` are the
-    /// states of a former daemon's apps, if this one took over.
+    /// states of a previous daemon's apps, if this one took over.
     pub(super) fn begin_apps(
         &mut self,
         rings: Vec<Ring>,
@@ -65,13 +65,13 @@ impl Daemon {
         Ok(())
     }
 
-    /// Takes the last frames from the former program's rings, once all workers have switched.
+    /// Takes the last frames from the previous program's rings, once all workers have switched.
     pub(super) fn take_former_frames(&mut self) {
         while self.look_at_former() {}
         self.host.former = None;
     }
 
-    /// Takes a batch of frames from each of the former program's rings. Returns true if there may be more.
+    /// Takes a batch of frames from each of the previous program's rings. Returns true if there may be more.
     fn look_at_former(&mut self) -> bool {
         let Some(mut former) = self.host.former.take() else { return false };
         let mut more = false;

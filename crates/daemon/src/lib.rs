@@ -265,8 +265,8 @@ impl Daemon {
         Ok((daemon, rings))
     }
 
-    /// Starts everything that only one daemon at a time may run. `states` are the states of a former daemon's
-    /// apps.
+    /// Starts everything that only one daemon at a time may run. `states` are the states of a previous
+    /// daemon's apps.
     fn begin(
         &mut self,
         rings: Vec<app_host::Ring>,

@@ -215,7 +215,7 @@ impl Scene {
         Ok(reports.iter().all(|report| self.is_told_by(report)))
     }
 
-    /// Waits until no worker is still taking over the counts of a former program.
+    /// Waits until no worker is still taking over the counts of a previous program.
     pub fn settle(&self) -> Result<()> {
         let until = Instant::now() + PATIENCE;
         while self.ask_until(until, Command::Report)?.iter().any(|report| report.is_settling) {

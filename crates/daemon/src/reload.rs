@@ -41,7 +41,7 @@ use weir_port::xdp::{Queues, Remnant};
 use weir_program::GroupId;
 use weir_program::buckets::GroupTables;
 
-/// The maximum number of shared counters, including those of former programs, so that what is kept does not
+/// The maximum number of shared counters, including those of previous programs, so that what is kept does not
 /// grow without bound.
 const COUNTERS_MAX: usize = 4096;
 

@@ -54,7 +54,7 @@ impl Systemd {
             let every = Duration::from_micros(usec) / LOOKS;
             Watchdog { every, next: Instant::now(), answers: (0..workers).map(ask).collect() }
         });
-        // After a takeover, systemd still considers the former process the main one, and that process may
+        // After a takeover, systemd still considers the previous process the main one, and that process may
         // have sent its last keep-alive long ago.
         let main =
             if succeeds { format!("\nMAINPID={}\nWATCHDOG=1", std::process::id()) } else { String::new() };

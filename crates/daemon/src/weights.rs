@@ -28,7 +28,7 @@ impl Daemon {
         }
     }
 
-    /// Sets a weight of the former program again, if the new one has such a target.
+    /// Sets a weight of the previous program again, if the new one has such a target.
     pub(super) fn set_weight_again(&mut self, group: &str, target: &str, weight: u32) {
         let Some(id) = self.plan.program.group_named(group) else { return };
         let targets = &self.plan.program.groups[id.index()].targets;

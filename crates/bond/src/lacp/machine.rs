@@ -112,7 +112,7 @@ pub struct Lacp {
     pub(super) members: BTreeMap<u16, Member>,
     active: Option<Lag>,
     negotiation: Negotiation,
-    /// What partners said to a former process, until the links are up.
+    /// What partners said to a previous process, until the links are up.
     pub(super) remembered: BTreeMap<u16, LacpPdu>,
 }
 

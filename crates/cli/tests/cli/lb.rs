@@ -20,7 +20,7 @@ struct Server {
 impl Server {
     fn start(port: u16, status: &'static str) -> Server {
         let until = Instant::now() + Duration::from_secs(30);
-        // A starting process of another test may still hold the former listener.
+        // A starting process of another test may still hold the previous listener.
         let listener = loop {
             match TcpListener::bind(("127.0.0.1", port)) {
                 Ok(listener) => break listener,

@@ -63,7 +63,7 @@ struct Pipe {
 }
 
 impl PipeNames {
-    /// Records a program's pipes; their current measurements apply to those of former programs too.
+    /// Records a program's pipes; their current measurements apply to those of previous programs too.
     pub fn set(&mut self, generation: u64, names: ProgramNames, measured: &[Measuring]) {
         let ProgramNames { pipes, ports, targets } = names;
         self.by_generation.resize_with(256, || None);

@@ -31,7 +31,7 @@ pub struct Reporter {
     obstacle: Option<String>,
     has_told: bool,
     causes: BTreeMap<&'static str, u64>,
-    /// Counts of former programs.
+    /// Counts of previous programs.
     before: Sums,
     next_ns: u64,
     /// Flow records and their packets that were reported as lost, and when more may be reported.

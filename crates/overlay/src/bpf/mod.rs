@@ -281,7 +281,7 @@ impl TcOverlay {
         self.families.iter_mut().try_for_each(|family| family.set_node(address, None))
     }
 
-    /// Attaches the programs to the uplink; and detaches them from a former one.
+    /// Attaches the programs to the uplink, and detaches them from a previous one.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.

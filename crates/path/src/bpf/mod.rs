@@ -336,7 +336,7 @@ impl TcPath {
     }
 
     /// Attaches the programs to an interface, including those for IPv6 if a peer over IPv6 was set, and
-    /// detaches them from a former one.
+    /// detaches them from a previous one.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.

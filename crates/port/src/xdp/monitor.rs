@@ -93,7 +93,7 @@ impl InterfaceList {
         self.gone.get(&index).is_some_and(|moved| *moved)
     }
 
-    /// Returns the interface with this name. Otherwise returns the one with the last name of the former
+    /// Returns the interface with this name. Otherwise returns the one with the last name of the previous
     /// interface, which had been renamed, or with its index and MAC address, which has come back under
     /// another name.
     pub(super) fn found(&self, name: &str, before: &Link) -> Option<&Link> {

@@ -96,7 +96,7 @@ pub struct XdpPort {
     joining: Joining,
     counted: PortStatistics,
     extra: Extra,
-    /// The accumulated counts of former sockets and programs.
+    /// The accumulated counts of previous sockets and programs.
     former: Vec<(&'static str, u64)>,
     former_lost: u64,
     /// Frames that another process sent on the socket and that the kernel has not completed.

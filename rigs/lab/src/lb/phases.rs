@@ -294,7 +294,7 @@ fn mac_moves(stage: &mut Stage<'_>) -> Result<PhaseResult> {
         // Wait, as for questions lost by a dead back end.
         stage.rest(stage.interrupt.limit(UDP_ANSWER))
     })?;
-    // Packets in flight to the former address are lost: at most one question per flow.
+    // Packets in flight to the previous address are lost: at most one question per flow.
     let (failures, most) = (seen.counts.failures, stage.bed.flows());
     let mut phase = stage.judge(seen).without_tcp_failures().with_new_at("b1");
     phase.must(failures <= most, format!("{failures} requests of flows failed"));

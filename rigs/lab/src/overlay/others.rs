@@ -35,7 +35,7 @@ pub fn node_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt)
     phase.must(interrupt.wait(PATIENCE, || Ok(talk.of("name") == 51))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the new node");
     phase.misdelivered = bed.answers.of("answered") - before;
-    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.must(phase.misdelivered == 0, "the previous pod got requests");
     // Then switch back, as if the node had been away for a while.
     let own = bed.topology.nodes[1].output("cat", &[&format!("/sys/class/net/{UPLINK}/address")])?;
     leads_to(bed, [NEW_NODE[1], &tunnel_mac(1)], own.trim())?;
@@ -43,9 +43,9 @@ pub fn node_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt)
     let before = answers.of("answered");
     phase.must(
         interrupt.wait(PATIENCE, || Ok(talk.of("name") == 21))?,
-        "the former pod does not answer again",
+        "the previous pod does not answer again",
     );
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the former node");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the previous node");
     let wrong = answers.of("answered") - before;
     phase.misdelivered += wrong;
     phase.must(wrong == 0, "the other pod got requests");
@@ -77,7 +77,7 @@ fn replacement(bed: &OverlayBed, run: &Run) -> Result<[Namespace; 2]> {
 }
 
 /// Updates the first node's entries for the second one, as an agent of the container network does, given the
-/// MAC addresses of the former and the new VXLAN device, and that of the uplink.
+/// MAC addresses of the previous and the new VXLAN device, and that of the uplink.
 fn leads_to(bed: &OverlayBed, [former, new]: [&str; 2], uplink: &str) -> Result<()> {
     let first = &bed.topology.nodes[0];
     first.bridge(&format!("fdb add {new} dev {TUNNEL} dst {}\n", node(1)))?;

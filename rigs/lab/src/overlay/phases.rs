@@ -176,7 +176,7 @@ fn service(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result
     phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no fast path to the new pod");
     let former = bed.answers.of("answered") - before;
     phase.misdelivered += former;
-    phase.must(former == 0, "the former pod got requests");
+    phase.must(former == 0, "the previous pod got requests");
     phase.add(&talk.end(run, interrupt)?);
     for node in [0, 1] {
         bed.topology.nodes[node].input("nft", &["-f", "-"], "delete table ip service\n")?;
@@ -231,7 +231,7 @@ fn mtu(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Pha
     bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu 1400\n"))?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path with a smaller MTU");
     bed.topology.nodes[0].ip(&format!("link set {UPLINK} mtu 1500\n"))?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path with the former MTU");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path with the previous MTU");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
@@ -345,7 +345,7 @@ fn pod_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> R
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 22))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path again");
     phase.misdelivered = bed.answers.of("answered") - before;
-    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&talk.end(run, interrupt)?);
     leads_to(0)?;
     second.ip(&format!("address del {address}/32 dev eth0\n"))?;
@@ -368,7 +368,7 @@ fn pod_moves(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resu
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 31))?, "the moved pod does not answer");
     phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no fast path to the new node");
     phase.misdelivered = bed.answers.of("answered") - before;
-    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
 }
@@ -404,7 +404,7 @@ fn without_bridge(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) ->
     phase.must(interrupt.wait(SETTLED * 20, || Ok(udp.of("name") == 132))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no fast path again");
     phase.misdelivered = first.of("answered") - before;
-    phase.must(phase.misdelivered == 0, "the former pod got requests");
+    phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&udp.end(run, interrupt)?);
     Ok(phase)
 }

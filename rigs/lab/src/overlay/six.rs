@@ -188,6 +188,6 @@ fn went_over(
     phase.must(bed.wait_for_fast(at, SOME, interrupt)?, "no fast path to the new pod");
     let late = former.of("answered") - before;
     phase.misdelivered += late;
-    phase.must(late == 0, "the former pod got requests");
+    phase.must(late == 0, "the previous pod got requests");
     Ok(())
 }
