@@ -128,7 +128,7 @@ impl Traffic {
         self.start_or_stop(context, actions);
     }
 
-    /// A member that is being left has failed: what was to leave it when idle leaves it now.
+    /// A member that is being drained has failed: buckets that were to leave it when idle leave it now.
     pub fn hasten(&mut self, context: Context<'_>, id: u16, why: &str, actions: &mut Vec<Action>) {
         let moves = self.buckets.assignment.set_up(id, false);
         self.order(context, &moves, why, actions);

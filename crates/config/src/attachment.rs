@@ -36,7 +36,7 @@ pub struct Attachment {
     pub macs: Vec<Mac>,
     /// The places in the program that determine where its frames go.
     pub inlets: Vec<Inlet>,
-    /// Why other apps cannot receive from it, if so.
+    /// Why other apps cannot receive from it, if they cannot.
     pub closed: Option<Closed>,
     /// Place in the configuration.
     pub origin: Origin,

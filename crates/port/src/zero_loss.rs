@@ -45,7 +45,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Begins a search below `ceiling` frames per second, a rate that is too high or only just not.
+    /// Begins a search below `ceiling` frames per second, a rate that is too high, or barely low enough.
     #[must_use]
     pub fn below(ceiling: f64) -> Search {
         let exact = ceiling * EXACT;

@@ -408,7 +408,7 @@ fn the_description_is_true() {
     let mut asked = 0;
     let mut paths: Vec<_> = description["paths"].as_object().unwrap().iter().collect();
     paths.sort_by(|one, two| two.0.cmp(one.0));
-    // In an order in which whatever is removed exists.
+    // In this order, everything exists at the moment when it is removed.
     for method in ["post", "get", "patch", "delete"] {
         for (path, operations) in &paths {
             let Some(operation) = operations.get(method).filter(|_| path.as_str() != "/openapi.json") else {

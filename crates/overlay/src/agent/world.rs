@@ -32,7 +32,7 @@ pub enum Pods {
 }
 
 impl Parts {
-    /// Returns whether this link is one that nothing works without.
+    /// Returns whether the overlay cannot work without this link.
     fn has(&self, link: u32) -> bool {
         [self.tunnel, self.uplink].contains(&link) || self.bridge() == Some(link)
     }

@@ -339,7 +339,7 @@ impl TcPath {
     /// detaches them from a previous one.
     ///
     /// # Errors
-    /// Returns the kernel's error: there is no such interface.
+    /// Returns the kernel's error, for example if there is no such interface.
     pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.links.clear();
         let versions = &PROGRAMS[..1 + usize::from(self.has_six)];
@@ -640,7 +640,7 @@ fn only<K: aya::Pod + PartialEq>(
 /// Returns how many programs are at the tc hooks of an interface, regardless of who attached them.
 ///
 /// # Errors
-/// Returns the kernel's error: there is no such interface.
+/// Returns the kernel's error, for example if there is no such interface.
 pub fn programs_at(interface: &str) -> Result<usize, ProgramError> {
     let mut count = 0;
     for at in [TcAttachType::Egress, TcAttachType::Ingress] {
