@@ -45,7 +45,7 @@ pub struct Route {
 pub struct RequestNames<'a>(Vec<(&'static str, &'a str)>);
 
 impl<'a> RequestNames<'a> {
-    /// Returns the name that a path has in the place of `key`.
+    /// Returns the name that a path has in place of `key`.
     #[must_use]
     pub fn of(&self, key: &str) -> Option<&'a str> {
         self.0.iter().find(|(name, _)| *name == key).map(|(_, value)| *value)

@@ -7,9 +7,9 @@
 //! reordered.
 //!
 //! The flow is found by sampling, not by keeping per-flow state: when a rebalance names a bucket with an
-//! elephant, the bucket is moved to its member's *twin* for a moment. Frames leave by the same port, and the
-//! app gets copies. The flow with the most bytes among them is pinned. Such a *look* concerns one bucket at a
-//! time, and any other change to the bucket ends it first.
+//! elephant, the bucket is moved to its member's *twin* for a moment. Frames leave through the same port, and
+//! the app gets copies. The flow with the most bytes among them is pinned. Such a *look* concerns one bucket
+//! at a time, and any other change to the bucket ends it first.
 //!
 //! Buckets of `heavy` without a flow follow the bond's own buckets of the same numbers. Frames reach them
 //! only in the moment when a reload has changed how entries hash, and they must leave by some member even

@@ -1,5 +1,5 @@
-//! Every thread of every mode has dropped the capabilities that it does not need, also from its bounding set.
-//! Needs root; skipped without, except in CI.
+//! Every thread of every mode has dropped the capabilities that it does not need, including those of its
+//! bounding set. Needs root; skipped without, except in CI.
 
 mod spaces;
 

@@ -10,7 +10,7 @@ pub(crate) const FLOWS: usize = 0;
 pub(crate) const SOURCES: usize = 1;
 pub(crate) const DESTINATIONS: usize = 2;
 
-/// Projections and the hash of their keys. Packets are summed up by 5-tuples (of truncated addresses); a flow
+/// Projections and the hash of their keys. Packets are added up by 5-tuples (of truncated addresses); a flow
 /// is a projection of these.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
@@ -36,7 +36,7 @@ impl Keys {
         }
     }
 
-    /// The 5-tuple by which packets of a flow are summed up.
+    /// The 5-tuple by which packets of a flow are added up.
     #[inline(always)]
     pub(crate) fn tuple(&self, key: &FlowKey) -> [u64; 5] {
         if self.is_whole { key.0 } else { self.tuple.of(key) }

@@ -1,4 +1,4 @@
-//! What traffic consists of: flows are summed up in sketches, interval by interval, and reported or exported.
+//! What traffic consists of: flows are counted in sketches, interval by interval, and reported or exported.
 //! The source is the collector's flow deltas or the packets of a recording.
 //!
 //! Promises: memory is bounded by settings, not by traffic. Outside of `agent` there is no I/O except

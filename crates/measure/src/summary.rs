@@ -1,6 +1,6 @@
 //! The measurement itself: records in, reports out.
 //!
-//! Records are summed up by an aggregator, whose evictions feed the sketches of the current interval; at its
+//! Records are added up by an aggregator, whose evictions feed the sketches of the current interval; at its
 //! end these are merged into those of everything. Adding a record costs one lookup in the aggregator, two
 //! steps of KLL for a single packet, and occasionally the updates of an eviction.
 

@@ -175,7 +175,7 @@ fn perform(packet: &mut Packet, operation: Operation, values: &mut Values<'_>, p
     }
 }
 
-/// Writes the low bits of a value, also into the packet inside if it is an ICMP error.
+/// Writes the low bits of a value, and if the packet is an ICMP error, also into the packet inside.
 fn set_of_flow(packet: &mut Packet, field: Field, value: u128) -> Done {
     let low = value & ones(width(field));
     icmp_error::translate(packet, field, low).unwrap_or_else(|| write(packet, field, value))

@@ -117,7 +117,7 @@ pub enum Effect {
         /// Its headers, if it shows the sequence numbers of both ends of a connection.
         newest: Option<Newest>,
     },
-    /// It is summed up by its flow.
+    /// It is added to the sum of its flow.
     Sum {
         /// The pipe.
         pipe: PipeId,

@@ -504,7 +504,7 @@ impl Paths {
         queue.saturating_add(u64::from(path.loss.risk()) * TIMEOUT_NS / 1024)
     }
 
-    /// The same, plus the time to send the local bytes on it, ns.
+    /// How long a packet would wait on a path according to probes, plus the time to send its local bytes, ns.
     #[inline]
     #[must_use]
     pub fn score(&self, now: u64, path: usize) -> u64 {

@@ -127,7 +127,7 @@ impl<const W: usize> Default for Item<W> {
     }
 }
 
-/// What a key counts: one packet, or what an aggregator or a flow table has summed up.
+/// What a key counts: one packet, or what an aggregator or a flow table has added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update<const W: usize, N = ()> {
     /// The key.

@@ -5,7 +5,7 @@
 //! intervals and nodes. Nothing here does I/O or knows about threads, and no update allocates.
 //!
 //! A key is hashed once ([`KeyHash`]), and every sketch derives its rows from the hash. In front of the
-//! sketches, the [`Aggregator`] sums up packets, so that one update covers many packets.
+//! sketches, the [`Aggregator`] adds up packets, so that one update covers many packets.
 //!
 //! | module | answers | aggregated packets give |
 //! |---|---|---|

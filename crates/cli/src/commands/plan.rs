@@ -112,7 +112,7 @@ fn text(moves: &[Moves]) -> Vec<String> {
     moves.iter().map(row).collect()
 }
 
-/// What assigns the packets of a service.
+/// How the packets of a service are assigned to back ends.
 #[derive(Clone, Copy)]
 enum Assigned<'a> {
     /// The buckets of a group.

@@ -67,8 +67,8 @@ fn rejections(daemon: &Daemon) -> u64 {
     apps[0]["rejections_sent"].as_u64().unwrap_or_else(|| panic!("{apps}"))
 }
 
-/// The scenario of the test of Cilium's load balancer: requests by one interface and by another, with weight
-/// 0, with weight again, and after a restart; and back ends that are removed and added.
+/// The scenario of the test of Cilium's load balancer: requests through one interface and through another,
+/// with weight 0, with weight again, and after a restart; and back ends that are removed and added.
 #[test]
 fn clients_are_rejected_as_long_as_there_is_no_back_end_for_them() {
     let mut clients = Clients { daemon: Daemon::start(CONFIG), asked: 0 };

@@ -6,7 +6,7 @@ use super::wire::Wire;
 use serde_json::{Value, json};
 use std::process::{Child, Command, Stdio};
 
-/// Frames that arrive at p0, and at p2 if it exists, are counted in flows and leave by p1.
+/// Frames that arrive at p0, and at p2 if it exists, are counted in flows and leave through p1.
 pub const TWO: &str = "\
 ports:
   p0: { xdp: w0, queues: [0], take: [{ dst: 10.0.0.1, protocol: udp, dport: 7777 }], root: flows }
@@ -93,7 +93,7 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
         assert!(said.out.contains(&kept), "{}", said.out);
         assert_eq!(names(&daemon), ["p0", "p1", "p2"]);
         daemon.weir(&["entry", "add", "ways", "{ match: { udp.dport: 53 }, forward: p2 }"]).good();
-        // The new port receives, and its frames leave by an old one.
+        // The new port receives, and its frames leave through an old one.
         assert!(send(&wire, "10.0.2.1", 50, 1000).wait().unwrap().success());
         others += 50;
         let port = |daemon: &Daemon, at: usize| daemon.show("ports")[at].clone();
@@ -128,7 +128,8 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
     assert!(log.contains("every frame is accounted for") && log.contains("none lost"), "{log}");
 }
 
-/// Every worker gets its queue of a new port, with its own memory, and releases both.
+/// Every worker opens its queue of a new port on memory of its own, and releases both when the port is
+/// removed.
 #[test]
 fn two_workers_open_and_close_a_port() {
     let two = "workers: 2\n".to_string() + TWO;

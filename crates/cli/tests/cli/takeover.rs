@@ -95,7 +95,7 @@ fn ports_that_are_no_interfaces_are_not_handed_over() {
     assert!(said.code == Some(1) && said.err.contains("`p0` is not one"), "{}", said.err);
 }
 
-/// Both workers receive, a flow may belong to the other worker, and everything leaves by p1.
+/// Both workers receive, a flow may belong to the other worker, and everything leaves through p1.
 const BOTH: &str = "\
 workers: 2
 ports:

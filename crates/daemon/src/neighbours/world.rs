@@ -136,8 +136,8 @@ impl World {
         }
     }
 
-    /// Whether frames that the host transmits through an interface leave by the port's: it is the same, a
-    /// VLAN of it, or the bridge that it is a port of.
+    /// Whether frames that the host transmits through an interface leave through the port's: it is the same,
+    /// a VLAN of it, or the bridge that it is a port of.
     fn is_at(&self, index: u32, port: &Link) -> bool {
         let below = self.links.get(&index).map_or(0, |link| link.below);
         index == port.index || below == port.index || index == port.master

@@ -33,7 +33,7 @@ const SOURCE: &str = "changes at run time";
 /// The largest number of edits.
 const EDITS_MAX: usize = 65_536;
 
-/// What has a list of back ends.
+/// The owner of a list of back ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Owner {
     /// A service.

@@ -1,7 +1,7 @@
 //! Measures what traffic consists of. See README.md.
 //!
 //! The app writes a pipe in front of the destination of a port's frames, or has a configured pipe measured.
-//! The flows' counts are summed up by the agent, on the collector's thread: the app only defines what is
+//! The flows' counts are added up by the agent, on the collector's thread: the app only defines what is
 //! wanted ([`Measurement`]) and shows what the agent has published on the [`MeasurePublisher`].
 
 mod board;
@@ -54,7 +54,7 @@ pub struct Measurement {
     pub overlay: Option<OfOverlay>,
     /// How long an interval is, in milliseconds.
     pub interval_ms: u64,
-    /// What is summed up.
+    /// What is measured.
     pub settings: Settings,
     /// Where records are exported to.
     pub ipfix: Option<Ipfix>,

@@ -345,7 +345,7 @@ fn times(section: &Section<'_>, report: &mut Report) -> (u64, Measured) {
     )
 }
 
-/// The pipe to put in front of ports, without a name: one that sums up packets, or a FLOW pipe.
+/// The pipe to put in front of ports, without a name: one that adds up packets by flow, or a FLOW pipe.
 fn front(section: &Section<'_>, measured: Measured, origin: Origin, report: &mut Report) -> Pipe {
     if section.get("flows").is_none() {
         for key in ["idle_timeout", "flush_packets"] {

@@ -11,7 +11,7 @@ use weir_packet::FlowKey;
 /// HIP.
 const OTHER_PROTOCOLS: &[u8] = &[33, 103, 135, 136, 139];
 
-/// TCP options: a maximum segment size, also after others and at an odd offset, and malformed ones.
+/// TCP options: a maximum segment size, alone, after others or at an odd offset, and malformed ones.
 const TCP_OPTIONS: &[&str] = &[
     "020405b4",
     "020405b40402010303070101",

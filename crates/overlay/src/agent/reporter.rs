@@ -190,7 +190,7 @@ struct FlowReading {
 }
 
 impl FlowReading {
-    /// Returns flows: as many as an answer may have, or the one that is wanted. They are never all in memory.
+    /// Returns flows: as many as an answer may have, or the requested one. They are never all in memory.
     fn page(&self, wanted: FlowsWanted) -> FlowsPage {
         let mut page = FlowsPage::default();
         let mut from = Some(if let FlowsWanted::From(from) = wanted { from } else { 0 });

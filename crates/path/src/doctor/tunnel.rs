@@ -111,7 +111,7 @@ fn mtu(interface: &str) -> Option<u64> {
     links().ok()?.iter().find(|link| link.is_called(interface)).map(|link| link.mtu.into())
 }
 
-/// The interface by which an app's tunnels leave, and a tunnel that uses it.
+/// The interface through which an app's tunnels leave, and a tunnel that uses it.
 fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
     let Fabric { name, uplink, vxlan_port, .. } = fabric;
     if mtu(uplink).is_none() {
@@ -130,7 +130,7 @@ fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
     Finding::new("uplink", uplink, Level::Warning, says)
 }
 
-/// Whether frames to a peer leave by the uplink, where they are assigned a path.
+/// Whether frames to a peer leave through the uplink, where they are assigned a path.
 fn route(fabric: &Fabric, peer: &str) -> Finding {
     let uplink = &fabric.uplink;
     match ip(&["route", "get", peer]) {
