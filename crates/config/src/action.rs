@@ -118,8 +118,8 @@ impl ActionReader<'_> {
             return Some(Operation::Set(field, Value::Const(mac.number())));
         }
         let message = format!(
-            "the MAC address of port `{called}` is unknown here: frames keep the destination MAC address \
-             they arrived with as their source, unless you write the port's `mac`"
+            "the MAC address of port `{called}` is unknown here: frames will use their original \
+             destination MAC address as their source, unless you write the port's `mac`"
         );
         report.warning(port.span, message);
         Some(Operation::Copy { from: Field::EthDst, to: field })

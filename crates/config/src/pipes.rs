@@ -34,7 +34,7 @@ const KEYS: &[Key] = crate::keys! {
         "what a new flow gets: `nothing`, `default`, `{ pin: group }` or `{ follow: group }`" only "flow";
     "owner": Shape::Words(|| words(&OwnedBy::WORDS)),
         "which part of a flow's key decides which worker owns it" or "both" only "flow";
-    "first": Shape::Boolean, "whether the first packet of a flow gives a delta" or "false" only "flow";
+    "first": Shape::Boolean, "whether the first packet of a flow produces a delta" or "false" only "flow";
     "monitor": Shape::Map(MONITOR), "what is counted and metered";
     "action": action::SHAPE, "what is done to packets: a list of operations";
     "actions": Shape::Named(&action::SHAPE), "several actions by name, of which each entry has one";

@@ -94,7 +94,7 @@ impl Surveyed {
         (self.wrong >= WRONG_MAX).then(|| {
             format!(
                 "{} ICMP messages quote none of our probes: is somebody forging router answers? After \
-                 {WRONG_MAX}, only messages that quote a whole cookie count",
+                 {WRONG_MAX} of them, only messages that quote a whole cookie count",
                 self.wrong
             )
         })

@@ -362,11 +362,11 @@ impl Encap {
                 Slot::Hashed(&mut self.sport, Field::UdpSport),
             ));
             let slot = Slot::Either(&mut self.udp_checksum, ["false", "true"]);
-            list.push(optional("udp_checksum", "is the outer UDP checksum computed?", slot));
+            list.push(optional("udp_checksum", "whether the outer UDP checksum is computed", slot));
         }
         if kind == TunnelKind::Gue {
             let slot = Slot::Either(&mut self.second_chance, ["false", "true"]);
-            let help = "does it carry the second back end of the GLB director's row?";
+            let help = "whether the header names the second back end of the GLB director's row";
             list.push(optional("second_chance", help, slot));
             let slot = Slot::Either(&mut self.bare, ["0", "1"]);
             list.push(optional("variant", "its variant: 1 has no header", slot));

@@ -147,7 +147,7 @@ impl Forwarder {
         let mut testpmd = Forwarder::start(run, "testpmd", &mut command, PEER)?;
         let accounts = (1..=threads).map(|number| {
             let account = testpmd.lcore(run, number);
-            account.with_context(|| format!("{TESTPMD} has no thread for frames"))
+            account.with_context(|| format!("{TESTPMD} has no forwarding thread"))
         });
         testpmd.accounts = accounts.collect::<Result<_>>()?;
         Ok(testpmd)

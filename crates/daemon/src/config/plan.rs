@@ -103,7 +103,7 @@ pub const KEYS: &[Key] = weir_config::keys! {
     "mtu": Shape::Number(MTU_MIN, MTU_MAX), "the largest MTU of the ports; sets the buffer size" or "1500";
     "hash_seed": Shape::Number(0, u64::MAX), "seed of the select hash; use the same across a fleet" or "0";
     "socket": Shape::Text, "path of the daemon's control socket" or SOCKET;
-    "metrics": Shape::Endpoint, "address and port where Prometheus asks, such as 127.0.0.1:9105";
+    "metrics": Shape::Endpoint, "address and port where Prometheus scrapes, such as 127.0.0.1:9105";
     "control": Shape::Map(control::KEYS), "where services are controlled over HTTP, and by whom";
     "state": Shape::Text, "the folder for state that survives a restart" or "/var/lib/weir";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
@@ -116,7 +116,7 @@ pub const KEYS: &[Key] = weir_config::keys! {
     "groups": Shape::Named(&Shape::Map(sets::GROUP)), "groups of targets by name";
     "nat_pools": Shape::Named(&Shape::Map(nat::NAT_POOL)), "addresses and ports for flows to take, by name";
     "pipes": Shape::Named(&Shape::Defined("pipe", pipes::schema)), "pipes by name";
-    "apps": Shape::List(&Shape::Given("app")), "functions that write pipes or take frames";
+    "apps": Shape::List(&Shape::Given("app")), "apps, which write pipes or take frames";
 };
 
 /// Converts a document to a plan, with apps of these kinds. Errors go to the report; returns `None` if there

@@ -114,13 +114,11 @@ impl Node {
     fn learn(&mut self, now_ns: u64, found: &Surveyed, settings: Settings) -> String {
         let Some(round_trip_ns) = found.round_trip_ns else {
             return match self.paths {
-                // The states of the paths show this: the node may be away for a moment.
+                // The states of the paths show this: the node may be unreachable for a moment.
                 Some(_) => format!("{} paths, and no answer", self.known.all().len()),
-                None => {
-                    "no answer to probes: weir runs there with a path app, this node among its peers, and \
-                         the same key? Traffic goes by ECMP"
-                        .to_string()
-                }
+                None => "no answer to probes: does weir run there with a path app that has this node among \
+                         its peers, and the same key? Traffic uses ECMP"
+                    .to_string(),
             };
         };
         let settings = settings.allowing(round_trip_ns);

@@ -63,7 +63,7 @@ impl Swx {
         if !interrupt.wait(START, forwards)? {
             bail!("SWX does not forward {}: {}", program.name, run.last_words("swx"));
         }
-        swx.account = lcore(run.child(process).id()).context("SWX has no thread for frames")?;
+        swx.account = lcore(run.child(process).id()).context("SWX has no forwarding thread")?;
         run.hold(process);
         Ok(swx)
     }

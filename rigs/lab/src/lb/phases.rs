@@ -135,7 +135,7 @@ impl PhaseResult {
     fn without_tcp_failures(mut self) -> PhaseResult {
         let count = self.clients.of(&TCP);
         self.must(count.failures == 0, format!("{} requests over TCP failed", count.failures));
-        self.needs(count.requests > 0, || "nothing was asked over TCP".into());
+        self.needs(count.requests > 0, || "nothing was requested over TCP".into());
         self
     }
 
