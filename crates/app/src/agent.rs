@@ -18,7 +18,7 @@ use weir_engine::delta::{Belonging, FlowDelta, NO_DELTA_TARGET};
 use weir_engine::ring::DeltaSender;
 use weir_program::Program;
 
-/// What deltas of flows outside of pipes belong to: no program. The numbers of pipes are lower.
+/// Marks deltas of flows outside of pipes, which belong to no program. The numbers of pipes are lower.
 pub const OUTSIDE: Belonging = Belonging { generation: 0, pipe: u16::MAX, target: NO_DELTA_TARGET };
 
 /// The agent of a kind of app.

@@ -273,8 +273,8 @@ impl Elephants {
         let key = key_of(frame, with.bond.key);
         let bucket = key.map(|key| self.bucket_of(&key, with.bond));
         let Some(look) = &mut self.look else { return };
-        // It was in flight when the previous look ended; or an action has changed the frame since its bucket
-        // was selected, so that the entry it needs is unknown.
+        // The frame was in flight when the previous look ended; or an action has changed the frame since its
+        // bucket was selected, so that the entry it needs is unknown.
         if bucket.is_some_and(|bucket| bucket != look.bucket) {
             return;
         }

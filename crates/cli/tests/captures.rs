@@ -182,7 +182,7 @@ fn unpack(sources: &Path, package: &str, folder: &Path) -> Result<(), String> {
     std::fs::create_dir_all(folder).map_err(|error| error.to_string())?;
     let mut tar = Command::new("tar");
     tar.arg("xf").arg(archive).arg("-C").arg(folder).args(["--wildcards", "*.pcap", "*.pcapng"]);
-    // It also fails if there is none of the second kind.
+    // tar also fails if there is no file of the second kind.
     tar.output().map(|_| ()).map_err(|error| error.to_string())
 }
 

@@ -120,7 +120,7 @@ apps:
     let (_more, new): (Vec<TcpStream>, Vec<String>) = (0..20).map(|at| connect(at % 2)).unzip();
     assert_eq!(shares(&new)[0], 0, "{new:?}");
 
-    // It is back: connections that began meanwhile in its rows are at the second ones.
+    // b1 is back: connections that began in its rows meanwhile are at the second back ends.
     spaces.ask(&["lb", "enable", "web", "b1"]).expect("weir enables it");
     spaces.until("b1 is back", || (connect(0).1 == "b1").then_some(()));
     assert_eq!(still(&mut streams), had, "connections stay where they are");

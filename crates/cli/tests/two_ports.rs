@@ -62,6 +62,6 @@ fn no_query_is_lost_and_the_switch_learns_nothing_wrong() {
     spaces.end();
     let stations = spaces.command("switch", "bridge").args(["fdb", "get", IN, "br", "br0"]).output().unwrap();
     let station = String::from_utf8(stations.stdout).unwrap();
-    // It has learned the address at the right port, or not yet at all.
+    // The switch has learned the address at the right port, or not at all yet.
     assert!(!station.contains("dev out "), "eth0 is where it was: {station}");
 }

@@ -89,5 +89,5 @@ fn mac(mac: [u8; 6]) -> String {
 
 fn judge(plan: &Plan, port: PortId, own: [[u8; 6]; 2], frame: &[u8]) -> Result<Judged> {
     let wanted = open::wanted(plan, port.index())?;
-    XdpTake::judge(own, &wanted.take, frame).context("the XDP program cannot be tried")
+    XdpTake::judge(own, &wanted.take, frame).context("the XDP program cannot be run on the frame")
 }

@@ -140,7 +140,7 @@ fn own((descriptor, name): (RawFd, String)) -> Result<(String, OwnedFd)> {
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     // Programs that weir starts do not inherit it.
     if let Err(error) = fcntl_setfd(&socket, FdFlags::CLOEXEC) {
-        // It is not open, so it must not be closed either.
+        // The descriptor is not open, so it must not be closed either.
         let _ = socket.into_raw_fd();
         return Err(error).with_context(|| format!("LISTEN_FDS: descriptor {descriptor}"));
     }

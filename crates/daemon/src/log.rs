@@ -88,7 +88,7 @@ pub fn lost() -> u64 {
 
 /// Writes lines until the process ends.
 fn write_all(queue: &Receiver<LogMessage>) {
-    // It starts before the daemon has dropped its privileges, and needs none.
+    // This thread starts before the daemon has dropped its privileges, and needs none.
     if let Err(error) = privileges::drop_all() {
         let _ = writeln!(stderr(), "weir: cannot drop the privileges of the log thread: {error}");
     }

@@ -135,7 +135,7 @@ impl Workshop {
         };
         let (thread, all) = channel::<Work>();
         let run = move || {
-            // It must not take time from a worker that the kernel has placed on the same core.
+            // This thread must not take time from a worker that the kernel has placed on the same core.
             priority::patient();
             all.into_iter().for_each(|work| work());
         };

@@ -230,7 +230,7 @@ mod tests {
         answer(0);
         asked.borrow_mut()[1].clear();
         assert!(!look(5));
-        // It was removed, and two were added after that.
+        // The worker was removed, and two were added after that.
         answer(0);
         assert!(watchdog.look(start + every * 6, 1, ask));
         answer(0);

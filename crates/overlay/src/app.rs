@@ -79,7 +79,7 @@ impl OverlayApp {
     fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let read = std::mem::take(&mut self.board.look().read);
         for (id, page) in read {
-            // It may already have been answered with a timeout.
+            // The request may already have been answered with a timeout.
             let Some(at) = self.waiting.iter().position(|(waits, _, _)| *waits == id) else { continue };
             let (_, _, wanted) = self.waiting.remove(at);
             actions.push(Action::Answer { id, answer: Ok(self.answer(wanted, &page)) });

@@ -28,8 +28,8 @@ const MEASURE_NS: u64 = 1_000_000_000;
 /// The duration of a trial of a rate.
 const TRIAL_NS: u64 = 250_000_000;
 
-/// After at least this time without the core, in nanoseconds, a loss is not attributed to the worker: the
-/// ring of a NIC fills in less, and the caches have been evicted.
+/// If the worker was without its core for at least this long, in nanoseconds, a loss is not attributed to it:
+/// a NIC's ring would have filled up, and the caches have been evicted.
 const DISTURBED_NS: u64 = 50_000;
 
 /// How long that lasts afterwards, in nanoseconds of the worker's own time.

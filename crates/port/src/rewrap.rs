@@ -15,7 +15,7 @@ pub enum Retrace {
 }
 
 /// Gives a port these faults and this recording in place of its present ones. A port that once had faults
-/// keeps the wrapper without faults, because it holds the counts of what it did.
+/// stays wrapped, without faults, because the wrapper holds the counts of past faults.
 #[must_use]
 pub fn rewrap(port: Box<dyn Port>, faults: Option<Faults>, trace: Retrace) -> Box<dyn Port> {
     match (downcast::<TracePort>(port), trace) {

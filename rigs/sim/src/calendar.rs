@@ -67,7 +67,7 @@ impl Calendar {
         let event = (within << ORDER_BITS | list.len() as u64) << 32 | u64::from(payload);
         list.push(event);
         if day == self.today {
-            // It may be due before other events of today, but not before those already taken.
+            // The event may be due before other events of today, but not before those already taken.
             self.sorted = false;
         }
     }

@@ -352,7 +352,7 @@ fn a_look_ends_when_a_member_fails_or_an_operator_interferes() {
     rig.carrier(own, true);
     rig.carrier(3 - own, true);
     rig.assert_sound();
-    // It is disabled, or the bucket moved by hand.
+    // The member is disabled, or the bucket moved by hand.
     for words in ["disable", "migrate"] {
         let (mut rig, mut traffic) = until_looked_at(with(1, Mode::Static, 2));
         let own = traffic.left[&HEAVY];

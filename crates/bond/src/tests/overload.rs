@@ -310,7 +310,7 @@ fn a_minute_at_twice_what_members_can_send_loses_no_lacpdu_and_delays_none() {
     rig.overload(&flows, minute as usize);
     let after = rig.report();
 
-    // It was an overload: half of the offered data was dropped, for the expected reason only.
+    // This was an overload: half of the offered data was dropped, for the expected reason only.
     let dropped: BTreeMap<String, u64> = DropReason::ALL
         .iter()
         .map(|&reason| {

@@ -78,7 +78,7 @@ fn start(daemon: &answer::Process) -> Result<Child> {
     if let Some(usec) = daemon.watchdog_usec {
         successor.env("WATCHDOG_USEC", usec.to_string());
     }
-    // It must not get signals that a terminal sends to this process.
+    // The successor must not get signals that a terminal sends to this process.
     successor.stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
     if let Some(log) = log_of(daemon) {
         successor.stderr(log);

@@ -172,7 +172,7 @@ impl Signals {
         pipe.set_nonblocking(true)?;
         let ending = Arc::new(AtomicUsize::new(0));
         for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-            // It is recorded first, so that the woken thread finds it.
+            // The signal is recorded first, so that the woken thread finds it.
             signal_hook::flag::register_usize(signal, ending.clone(), signal as usize)?;
             signal_hook::low_level::pipe::register(signal, end.try_clone()?)?;
         }

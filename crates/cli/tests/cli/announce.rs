@@ -103,7 +103,7 @@ fn ping(address: &str) -> bool {
         IpAddr::V6(_) => (AddressFamily::INET6, ipproto::ICMPV6, 128),
     };
     let socket = socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(protocol)).expect("root");
-    // It has the same system calls.
+    // A raw socket uses the same system calls as a UDP socket.
     let socket = UdpSocket::from(socket);
     socket.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
     let data = [0x17, 0x2a, 0x33, 0x44];
@@ -295,7 +295,7 @@ fn a_host_that_has_a_vip_is_told_so() {
     let said = sh(&format!("ip netns exec {} {exe} doctor {} || true", wire.weir, file.display()));
     let line = said.lines().find(|line| line.contains("10.0.0.80")).unwrap_or_else(|| panic!("{said}"));
     assert!(line.starts_with("warning") && line.contains("vip"), "{line}");
-    // It is still found, once.
+    // The VIP still answers pings.
     wait_for("an answer", || inside(&wire.far, || ping(VIP)));
 }
 

@@ -209,7 +209,7 @@ fn a_slow_client_misses_frames_and_holds_nobody_up() {
     assert_eq!((delivered + missed, unheard), (2 * (400 + lasts), 0));
     assert!(missed > 50, "{missed}");
     end(daemon);
-    // It receives what was queued for it, and no more.
+    // The slow client receives what was queued for it, and no more.
     assert!(std::iter::from_fn(|| slow.receive()).count() < 400);
     assert!(std::iter::from_fn(|| quick.receive()).count() < lasts as usize);
 }

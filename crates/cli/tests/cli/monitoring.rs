@@ -101,7 +101,7 @@ fn promtool(what: &[&str], input: Stdio) {
     let said = [output.stdout, output.stderr].concat();
     let said = String::from_utf8_lossy(&said);
     let is_opinion = |line: &str| line.is_empty() || OPINIONS.iter().any(|opinion| line.contains(opinion));
-    // It exits with 3 if it would prefer something else, and with 1 if it cannot parse the input.
+    // promtool exits with 3 if it would prefer something else, and with 1 if it cannot parse the input.
     let is_good = output.status.success() || output.status.code() == Some(3) && said.lines().all(is_opinion);
     assert!(is_good, "{}: {said}", output.status);
 }

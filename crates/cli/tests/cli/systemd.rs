@@ -376,7 +376,7 @@ fn systemd_understands_the_unit() {
     let Ok(said) = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&paths).output() else {
         return println!("skipped: there is no systemd-analyze");
     };
-    // It also complains about other units of this machine.
+    // systemd-analyze also complains about other units of this machine.
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
     let is_ours = |line: &&str| SOCKETS.iter().chain(&["weir.service"]).any(|name| line.contains(name));
     let ours: Vec<&str> = said.lines().filter(is_ours).collect();

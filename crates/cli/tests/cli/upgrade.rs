@@ -110,7 +110,7 @@ fn a_weir_that_is_asked_to_end_in_the_middle_of_an_upgrade_ends() {
             move || run(&folder, &netns, &["upgrade", "--socket", "weir.sock"])
         });
         std::thread::sleep(Duration::from_millis(delay_ms));
-        // It may have handed over, and ended, before.
+        // The daemon may already have handed over and ended.
         let _ = kill_process(daemon.pid(), Signal::TERM);
         daemon.end();
         upgrade.join().unwrap();
@@ -269,7 +269,7 @@ fn write_units(folder: &Folder) {
         let text = text.replace("/usr/local/bin", &at).replace("/etc/weir", &at).replace("/run/weir", &at);
         std::fs::write(units.join(Path::new(shipped).file_name().unwrap()), text).unwrap();
     }
-    // It is a folder for temporary files, which a unit cannot otherwise write to.
+    // The test's folder is one for temporary files, which a unit cannot otherwise write to.
     let more = format!(
         "[Service]\nPrivateTmp=no\nReadWritePaths={at}\nEnvironment=WEIR_SOCKET={at}/weir.sock\n\
          StandardError=append:{at}/stderr\n"

@@ -138,7 +138,7 @@ fn start(doorbell: Doorbell) -> io::Result<Thread> {
     let (orders, waiting) = mpsc::channel(WAITING);
     let (outcomes, ended) = channel();
     let run = move || runtime.block_on(serve(waiting, &outcomes, &doorbell, None));
-    // It ends when all senders of orders are gone.
+    // The thread ends when all senders of orders are gone.
     std::thread::Builder::new().name("weir-checks".into()).spawn(run)?;
     Ok(Thread { orders, ended })
 }

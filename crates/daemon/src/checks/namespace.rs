@@ -67,7 +67,7 @@ impl Namespace {
     /// Passes on what sockets send, as long as the runtime lives.
     pub async fn listen(&self) {
         let Ok(fd) = self.tun.as_fd().try_clone_to_owned() else { return };
-        // It is read like a pipe, a packet at a time.
+        // The device is read like a pipe, a packet at a time.
         let Ok(tun) = pipe::Receiver::from_owned_fd_unchecked(fd) else { return };
         let mut bytes = vec![0; PACKET_MAX];
         while tun.readable().await.is_ok() {

@@ -79,7 +79,7 @@ impl Collector {
             pressure: Pressure::default(),
         };
         let run = move || {
-            // It starts while the daemon still has all its privileges.
+            // This thread starts while the daemon still has all its privileges.
             if let Err(error) = privileges::drop_all() {
                 warn!("the collector cannot give up its privileges: {error}");
             }

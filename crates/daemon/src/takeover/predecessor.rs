@@ -151,7 +151,7 @@ impl Daemon {
         let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
         let done = sent.and_then(|()| wire.receive()).context("the other weir has not taken over");
         match &done {
-            // It may hold all interfaces, which no other process can use while it lives.
+            // The successor may hold all interfaces, which no other process can use while it lives.
             Err(_) => wire.kill_peer(),
             Ok(_) => wire.peer().into_iter().for_each(|peer| systemd.succeeded_by(peer)),
         }

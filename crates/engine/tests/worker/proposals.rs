@@ -287,7 +287,7 @@ fn replicas_are_equal_at_rest_whatever_goes_wrong() {
 enum Fault {
     /// It has no room for the entry.
     Refuses,
-    /// It does not reserve in time, and does so later.
+    /// It reserves too late.
     ReservesLate,
     /// It ends before it reserves.
     EndsBefore,

@@ -263,7 +263,7 @@ fn one_that_is_lost_alone_or_stays_lost_gives_its_flows_away() {
             assert!(after.is_some_and(|to| to != 1), "{kind:?}");
             assert!(*before == Some(1) || before == after, "{kind:?}");
         }
-        // It does not return with the link.
+        // Back end 1 does not return with the link.
         let mut world = LossyNetwork::new(kind);
         let before = world.flows();
         assert!(before.contains(&Some(1)), "{kind:?}");

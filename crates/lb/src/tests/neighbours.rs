@@ -42,7 +42,7 @@ fn settled(lb: &Lb, known: &[u8]) -> Program {
     let mut program = program_of(lb.clone(), true);
     let known: HashMap<Hop, Mac> = known.iter().map(|last| (hop(*last), mac(*last))).collect();
     lb.settle(&known, &mut program);
-    // It deserves a warning that no back end is known.
+    // A program without any known back end gets warnings only.
     assert!(check(&program).iter().all(|finding| finding.severity == Severity::Warning));
     program
 }

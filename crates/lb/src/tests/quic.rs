@@ -33,15 +33,15 @@ fn a_client_that_migrates_keeps_its_back_end_while_that_is_there() {
     let places = Place::find(&program, "h3");
     let to = |rig: &mut FlowRig, client: u8| rig.frame(&packet(client, 4000 + u16::from(client), 1));
     assert!((0..40).all(|client| to(&mut rig, client) == Some(1)), "regardless of the 5-tuple");
-    // It drains, and keeps its connections; then it is down, and others serve its connections, each by its
-    // flow.
+    // The back end drains and keeps its connections; then it is down, and others serve its connections, each
+    // by its flow.
     rig.apply(places[1].changes((State::Up, State::Draining), 1));
     assert!((0..40).all(|client| to(&mut rig, client) == Some(1)));
     rig.apply(places[1].changes((State::Draining, State::Down), 1));
     let others: Vec<u8> = (0..40).map(|client| to(&mut rig, client).unwrap()).collect();
     assert!(others.contains(&0) && others.contains(&2) && !others.contains(&1), "{others:?}");
     assert!((0..40).all(|client| to(&mut rig, client) == Some(others[usize::from(client)])), "they stay");
-    // It is back: its connection IDs select it, regardless of the table of flows.
+    // The back end is back: its connection IDs select it, regardless of the table of flows.
     rig.apply(places[1].changes((State::Down, State::Up), 1));
     assert!((0..40).all(|client| to(&mut rig, client) == Some(1)));
 }

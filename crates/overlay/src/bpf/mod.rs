@@ -228,7 +228,7 @@ impl TcOverlay {
 
     /// Removes the record of the tuple that NAT turns into this one.
     pub fn forget_translation(&mut self, to: &OverlayTuple) {
-        // It does not exist if it was never requested.
+        // The record does not exist if it was never requested.
         let _ = self.family(to.ip()).translate(None, to);
     }
 
@@ -309,7 +309,7 @@ impl TcOverlay {
     pub fn detach_pod(&mut self, index: u32) {
         self.pods.remove(&index);
         for family in &mut self.families {
-            // It does not exist if attaching failed.
+            // The pod does not exist there if attaching failed.
             let _ = family.pods().remove(&index);
         }
     }

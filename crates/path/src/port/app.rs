@@ -315,7 +315,7 @@ impl PathPortApp {
         match packet.kind {
             Kind::Request => self.reflect(now_ns, at, &packet, actions),
             Kind::Answer => self.collect(now_ns, at, &packet, actions),
-            // It should have expired: the route has become shorter.
+            // The probe should have expired: the route has become shorter.
             Kind::Trace => self.counts.malformed += 1,
         }
     }

@@ -178,7 +178,8 @@ impl XdpInterface {
         }
     }
 
-    /// Changes which frames it takes, between two frames, while the ports stay open.
+    /// Changes the frames that the interface takes. The change happens between two frames, and the ports stay
+    /// open.
     ///
     /// # Errors
     /// A rule is invalid, or the NIC refuses; then nothing has changed.
@@ -226,7 +227,7 @@ impl XdpInterface {
                 }
             }
         } else if links.has_moved(self.link.index) {
-            // It was missing from a list before the kernel reported why.
+            // The interface was missing from a list before the kernel reported why.
             news.push(InterfaceNews::Moved);
         }
         if self.attached.is_none() {

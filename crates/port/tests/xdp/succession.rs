@@ -185,7 +185,7 @@ fn what_is_offered_and_not_left_is_opened_anew_on_the_same_memory() {
     let mut far = lab.far_end("f0", 0);
     let (mut new, mut next, refused) = heir(&lab, &old, config("w0", &service(5000)));
     assert_eq!((refused, new.adopted()), (None, vec![0]));
-    // It closes the socket although it should have left it open.
+    // The old process closes the socket although it should have left it open.
     near.close();
     assert_eq!(old.left(), []);
     take_over(&lab, &old, (&mut new, &next), Vec::new());

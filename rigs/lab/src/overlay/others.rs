@@ -134,7 +134,7 @@ pub fn foreign_programs(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interru
     let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     let file = run.folder().join("foreign.json");
-    // It decapsulates tunnels that do not exist here, and counts all other frames.
+    // `weir decap` decapsulates tunnels that do not exist here, and counts all other frames.
     let mut foreign = bed.topology.nodes[0].command(&weir::program()?);
     foreign.args(["decap", UPLINK, "--json", "--vni", "7", "--from", "192.0.2.0/24", "--to", &node(0)]);
     let foreign = run.start("foreign", foreign.stdout(File::create(&file)?))?;

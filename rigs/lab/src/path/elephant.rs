@@ -73,7 +73,8 @@ impl Elephant {
     /// than usual.
     pub fn start(run: &mut Run, topology: &Topology, rate_mbit: u32, slowdown: u32) -> Result<Elephant> {
         let (to, rate) = (format!("{ELEPHANT}:{PORT}"), u64::from(rate_mbit) * 1_000_000);
-        // It must not wait for other programs on this machine: a late elephant sends bursts, which are lost.
+        // The elephant must not wait for other programs on this machine: a late elephant sends bursts, which
+        // are lost.
         let mut command = topology.from.command("chrt");
         command.args(["--fifo", "1", &weir::program()?]);
         command.args(["lab", "elephant", &to, &rate.to_string()]);

@@ -127,7 +127,7 @@ mod tests {
             let (low, high) = Share { seen, runs: 40 }.interval(0.1);
             covered += usize::from((low..high).contains(&truth));
         }
-        // It covers at least 90 %, and not everything.
+        // The interval covers at least 90 %, and not everything.
         assert!((900..985).contains(&covered), "{covered} of 1000");
     }
 

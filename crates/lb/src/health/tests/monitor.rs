@@ -85,7 +85,7 @@ fn its_weight_rises_only_after_it_was_down() {
     let slow = Times { slow_start_ns: 10_000 * MS, ..times() };
     let fresh = monitor_after(slow, &[true]);
     assert_eq!((fresh.share(1000 * MS), fresh.grows_ns(1000 * MS)), (RAMP, None));
-    // It comes up at 6 s.
+    // The server comes up at 6 s.
     let back = monitor_after(slow, &[true, false, false, false, true, true]);
     let shares: Vec<u32> = (6..18).map(|second| back.share(second * 1000 * MS)).collect();
     assert_eq!(shares, [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 10, 10]);

@@ -85,7 +85,7 @@ fn a_back_end_that_answers_nobody_loses_new_flows_before_its_check_fails() {
     }
     assert!(tried && world.is_out() == [1], "{:?}", world.is_out());
     assert!(out * STEP_MS >= 10_000, "{out}");
-    // It answers again.
+    // The back end answers again.
     world.run(40_000, &[]);
     assert_eq!((world.is_out(), world.rig.condition("b2").0), (vec![], "up".to_string()));
     assert!(world.rig.said.contains(&"b2 of web may get new flows again".to_string()));

@@ -61,7 +61,7 @@ fn a_file_has_its_name_when_it_is_whole() {
     files.send(batch(100));
     assert!(folder.names().iter().all(|name| name.ends_with(".parquet.part")), "{:?}", folder.names());
     assert_eq!(tally(&files), (0, 0, true));
-    // It is due.
+    // The file is due.
     files.file.as_mut().unwrap().until = Instant::now();
     files.tend();
     files.send(batch(5));
