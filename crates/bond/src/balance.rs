@@ -27,7 +27,7 @@ impl Balance {
         self.rebalance.set_interval(bond.rebalance_ms, now_ns, totals);
     }
 
-    /// Takes in counters that were read. Returns whether a run was waiting for them.
+    /// Processes counters that were read. Returns whether a run was waiting for them.
     pub fn count(&mut self, now_ns: u64, bond: &Bond, totals: &[u64]) -> bool {
         if !std::mem::replace(&mut self.counted, true) {
             self.rebalance = Rebalance::new(bond.rule, bond.rebalance_ms, now_ns, totals);

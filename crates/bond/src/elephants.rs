@@ -186,7 +186,7 @@ impl Elephants {
         (own.moved.saturating_sub(self.unseen) + self.moved, own.moved_busy + self.report.moved_busy)
     }
 
-    /// Takes in the counters of `heavy`.
+    /// Processes the counters of `heavy`.
     pub fn count(&mut self, report: &BucketReport) {
         self.report.clone_from(report);
         if report.pending == 0 {
@@ -194,7 +194,7 @@ impl Elephants {
         }
     }
 
-    /// Takes in the number of moves of the bond's buckets since the last report.
+    /// Processes the number of moves of the bond's buckets since the last report.
     pub fn count_looks(&mut self, moved: u64) {
         if std::mem::take(&mut self.measures)
             && let Some(look) = &mut self.look
@@ -268,7 +268,7 @@ impl Elephants {
         });
     }
 
-    /// Takes in a copy of a frame.
+    /// Processes a copy of a frame.
     pub fn looked_at(&mut self, now_ns: u64, frame: &[u8], with: &mut With<'_>, actions: &mut Vec<Action>) {
         let key = key_of(frame, with.bond.key);
         let bucket = key.map(|key| self.bucket_of(&key, with.bond));

@@ -192,7 +192,7 @@ impl Traffic {
         actions.push(Action::ReadBuckets(self.buckets.group));
     }
 
-    /// Takes in counters. Returns `None` for `heavy`, and for the bond's own buckets whether a rebalance was
+    /// Processes counters. Returns `None` for `heavy`, and for the bond's own buckets whether a rebalance was
     /// waiting.
     pub fn count(&mut self, context: Context<'_>, group: GroupId, report: &BucketReport) -> Option<bool> {
         if self.elephants.heavy == Some(group) {
@@ -209,7 +209,7 @@ impl Traffic {
         Some(waited)
     }
 
-    /// Takes in a copy of a frame from the bucket being looked at.
+    /// Processes a copy of a frame from the bucket being looked at.
     pub fn looked_at(&mut self, context: Context<'_>, frame: &[u8], actions: &mut Vec<Action>) {
         let (elephants, mut with) = self.elephants(context);
         elephants.looked_at(context.now_ns, frame, &mut with, actions);

@@ -7,7 +7,7 @@ use super::packet::Packet;
 use super::trace::Change;
 use weir_packet::{DropReason, Field};
 
-/// Refuses a packet that is longer than `most`: its IP packet, or with `of_frame` the frame. Records the
+/// Refuses a packet whose IP packet, or with `of_frame` whose frame, is longer than `most`. Records the
 /// maximum length of such a packet.
 pub(super) fn limit(packet: &mut Packet, most: u16, of_frame: bool) -> Done {
     let Some(ip) = &packet.headers.ip else { return Err(DropReason::NotApplicable) };

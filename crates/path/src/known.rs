@@ -39,7 +39,7 @@ impl Known {
         self.found.iter().map(|found| found.ports.main).chain(spares).collect()
     }
 
-    /// Takes in the result of a survey of a node that answered.
+    /// Processes the result of a survey of a node that answered.
     pub fn learn(&mut self, surveyed: &Surveyed, settings: &Settings) -> PathListChange {
         let mut now = distinct(&surveyed.seen);
         self.is_hidden = is_hidden(&now);
@@ -59,7 +59,7 @@ impl Known {
         if followed.is_renumbered { PathListChange::Anew } else { PathListChange::Followed(followed) }
     }
 
-    /// Takes in what another app has found in the same fabric, between the same addresses.
+    /// Processes what another app has found in the same fabric, between the same addresses.
     pub fn adopt(&mut self, other: &Known) -> PathListChange {
         if *self == *other {
             return PathListChange::None;

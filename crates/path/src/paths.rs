@@ -374,7 +374,7 @@ impl Paths {
         path.loss.sent(now).0
     }
 
-    /// Takes in the answer to a probe. Returns false if no such probe is in flight.
+    /// Processes the answer to a probe. Returns false if no such probe is in flight.
     pub fn probe_answered(&mut self, now: u64, path: usize, sequence: u32, answer: ProbeReply) -> bool {
         let Some(found) = self.paths.get_mut(path) else { return false };
         if !found.loss.answered(sequence, answer.arrived) {
@@ -421,7 +421,7 @@ impl Paths {
         }
     }
 
-    /// Takes in an echo from the node: the number of data packets that arrived along a path, and how many of
+    /// Processes an echo from the node: the number of data packets that arrived along a path, and how many of
     /// them were marked.
     pub fn echoed(&mut self, now: u64, path: usize, packets: u32, marked: u32) {
         if let Some(path) = self.paths.get_mut(path).filter(|_| packets > 0) {

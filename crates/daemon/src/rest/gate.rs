@@ -35,7 +35,8 @@ pub enum Verdict {
     Good,
     /// It does not have the token.
     Wrong,
-    /// It does not have the token, and neither did too many others. A request with the token never gets this.
+    /// It does not have the token, and too many other requests have not had it either. A request with the
+    /// token never gets this.
     TooMany,
 }
 

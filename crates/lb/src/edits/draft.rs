@@ -109,11 +109,13 @@ impl<'a> Draft<'a> {
             }
             ("add", Some(back_end @ Value::Object(_)), _) => self.add(owner(request)?, back_end),
             ("add", None, _) => {
-                let whose = "`back_end`, and `service` or `pool` to say where it belongs";
-                Err(format!("`service` is a mapping with its keys, or {whose}"))
+                Err("write `service: { ... }` to add a service, or `back_end: { ... }` with \
+                `service` or `pool` to add a back end"
+                    .to_string())
             }
             ("add", ..) => {
-                Err("`back_end` is a mapping with its keys, `name` and `mac` at least".to_string())
+                Err("`back_end` must be a mapping, such as `{ name: b1, mac: 02:00:00:00:00:11 }`"
+                    .to_string())
             }
             (_, None, _) => match owner(request)? {
                 Owner::Pool(pool) => Err(format!(

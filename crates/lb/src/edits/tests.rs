@@ -182,8 +182,8 @@ fn the_later_of_file_and_edit_holds() {
 fn a_refusal_names_the_field() {
     let file = document(FILE);
     for (request, part) in [
-        (json!({ "do": "add" }), "`service` is a mapping"),
-        (json!({ "do": "add", "service": "web", "back_end": "b9" }), "`back_end` is a mapping"),
+        (json!({ "do": "add" }), "to add a service"),
+        (json!({ "do": "add", "service": "web", "back_end": "b9" }), "`back_end` must be a mapping"),
         (json!({ "do": "add", "service": "web", "back_end": {} }), "`back_end.name` is missing"),
         (json!({ "do": "add", "service": {} }), "`service.name` is missing"),
         (json!({ "do": "add", "service": "web", "pool": "fleet", "back_end": { "name": "b9" } }), "only one"),

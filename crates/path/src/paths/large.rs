@@ -128,7 +128,7 @@ impl Paths {
         large.next
     }
 
-    /// Takes in the answer to a large probe. Returns false if no such probe is in flight.
+    /// Processes the answer to a large probe. Returns false if no such probe is in flight.
     pub fn large_answered(&mut self, path: usize, sequence: u32) -> bool {
         let Some(path) = self.paths.get_mut(path) else { return false };
         let large = &mut path.large;

@@ -147,7 +147,7 @@ impl Node {
         self.paths.sent(now_ns.max(1), path, bytes);
     }
 
-    /// Takes in the counters of its buckets.
+    /// Processes the counters of its buckets.
     pub fn count(&mut self, now_ns: u64, report: &BucketReport) {
         let slots = self.buckets.slots().to_vec();
         for (bucket, path) in slots.into_iter().enumerate() {
@@ -188,7 +188,7 @@ impl Node {
         self.survey = Some(Survey::new(now_ns, self.surveys, &self.known.ports(), sources, random));
     }
 
-    /// Takes in the result of a survey.
+    /// Processes the result of a survey.
     pub fn learn(
         &mut self,
         now_ns: u64,
@@ -321,7 +321,7 @@ impl Node {
         }
     }
 
-    /// Takes in the answer to one of its probes. Returns false if no such probe is in flight.
+    /// Processes the answer to one of its probes. Returns false if no such probe is in flight.
     pub fn answered(&mut self, now_ns: u64, packet: &Packet) -> bool {
         let place = (packet.session, packet.number);
         let Ok(at) = self.asked.binary_search_by_key(&place, |one| (one.session, one.number)) else {

@@ -39,8 +39,8 @@ impl Window {
         Window { due_ns: 0, last_ns: 0, session: 0, slots: Vec::new(), arrived: [0; PATHS_MAX] }
     }
 
-    /// Takes in a probe whose cookie has been verified: forged ones must not use up the peer's limit. Returns
-    /// how many have arrived on its path, 0 if it has none.
+    /// Processes a probe whose cookie has been verified, because forged ones must not use up the peer's
+    /// limit. Returns how many have arrived on its path, 0 if it has none.
     ///
     /// # Errors
     /// Says why it is not answered.

@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(600);
 /// How long the search for the rate may take: it restarts when neighbours disturb it.
 const SEARCH: Duration = Duration::from_secs(120);
 
-/// The work of a phase. Returns how many things happened.
+/// The work of a phase. Returns the number of events.
 type Work = fn(&Session) -> Result<f64>;
 
 /// The phases in order. Ageing comes first, since flows start to age when the daemon starts.
