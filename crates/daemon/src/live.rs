@@ -15,7 +15,7 @@ use weir_oracle::{EntrySource, FlowSource, Interpreter};
 use weir_packet::craft::Recipe;
 use weir_packet::{FlowKey, HEADROOM, read_hex};
 use weir_program::nat::Binding;
-use weir_program::snapshot::{FlowSnapshot, NewFlowTurns};
+use weir_program::snapshot::{FlowSnapshot, KeptOperations, NewFlowTurns};
 use weir_program::{Entry, GroupId, PipeId, PortId};
 
 /// Looks up flows in the worker that owns the packet, and reads entries.
@@ -44,6 +44,10 @@ impl FlowSource for LiveFlows<'_> {
 
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()?
+    }
+
+    fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations> {
+        self.now.ask_one(self.worker, |answer| Command::Kept(pipe, *key, answer)).ok()?
     }
 
     fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {

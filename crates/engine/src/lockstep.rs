@@ -4,12 +4,15 @@
 use crate::batch::{BatchOutcome, Engine};
 use std::collections::{BTreeMap, HashMap};
 use weir_oracle::arbitrary::{self, Choices, Coverage, Event, event};
-use weir_oracle::{Arrival, Interpreter, Walk};
+use weir_oracle::{Arrival, FlowSource, Interpreter, Walk};
 use weir_packet::{Batch, FlowKey, Frame, HEADROOM, Observed, Pools, TableHash};
 use weir_program::buckets::GroupTables;
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
-use weir_program::snapshot::{Count, EntrySnapshot, FlowAccount, FlowSnapshot, PipeSnapshot, Snapshot};
-use weir_program::{AppId, Fill, Forward, GroupId, PipeId, PortId, Program};
+use weir_program::operation::Slot;
+use weir_program::snapshot::{
+    Count, EntrySnapshot, FlowAccount, FlowSnapshot, KeptOperations, PipeSnapshot, Snapshot,
+};
+use weir_program::{AppId, Encap, Fill, Forward, GroupId, Operation, PipeId, PortId, Program, Value};
 use weir_table::DeltaReason;
 
 /// Maximum batch sizes of the engines.
@@ -143,10 +146,22 @@ impl Lockstep {
         for cutter in &self.engines {
             let found = cutter.engine.snapshot();
             compare(&self.program, &wanted, &found).map_err(|what| format!("{cutter:?}: {what}"))?;
+            self.compare_kept(&wanted, cutter).map_err(|what| format!("{cutter:?}: {what}"))?;
             same("packets in flows", &cutter.engine.flow_account().live, &cutter.engine.packets_in_flows())
                 .map_err(|what| format!("{cutter:?}: {what}"))?;
             if cutter.engine.buckets() != self.engines[0].engine.buckets() {
                 return Err(format!("{cutter:?}: other buckets"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares what live flows keep of their entries' actions.
+    fn compare_kept(&self, snapshot: &Snapshot, cutter: &Cutter) -> Result<(), String> {
+        for (at, pipe) in (0..).map(PipeId).zip(&snapshot.pipes) {
+            for FlowSnapshot { key, .. } in &pipe.flows {
+                let (wanted, found) = (self.interpreter.kept(at, key), cutter.engine.kept(at, key));
+                same("what a flow keeps", &laid_out(wanted), &laid_out(found))?;
             }
         }
         Ok(())
@@ -357,6 +372,34 @@ fn compare_pipes(wanted: &PipeSnapshot, found: &PipeSnapshot) -> Result<(), Stri
         flows
     };
     same("flows", &flows(wanted), &flows(found))
+}
+
+/// Returns the operations whose numbers a flow keeps, by position, with the bits of these numbers that their
+/// places have room for.
+fn laid_out(kept: Option<KeptOperations>) -> Vec<(usize, Operation)> {
+    let fit = |mut operation: Operation| {
+        for argument in operation.arguments() {
+            if let Slot::Number(value, like)
+            | Slot::Optional(Some(value), like)
+            | Slot::Hashed(Some(value), like) = argument.slot
+                && let Value::Const(number) = value
+            {
+                *number &= like.max();
+            }
+        }
+        if let Operation::Encap(Encap { src: Value::Const(src), src_bits: Some(bits), ipv6, .. }) =
+            &mut operation
+            && let Value::Const(bits) = bits
+        {
+            // These bits come from the hash; from a single one, there is no choice.
+            *bits = (*bits).min(if *ipv6 { 64 } else { 24 });
+            *bits = if *bits == 1 { 0 } else { *bits };
+            *src &= u128::MAX << *bits;
+        }
+        operation
+    };
+    let kept = kept.unwrap_or_default().into_iter().enumerate();
+    kept.filter_map(|(at, operation)| Some((at, fit(operation?)))).collect()
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Result<(), String> {

@@ -3,11 +3,14 @@
 mod support;
 
 use support::{Bench, balancer, start, targets, udp};
-use weir_oracle::Interpreter;
+use weir_engine::batch::Engine;
+use weir_oracle::{FlowSource, Interpreter};
 use weir_packet::{DropReason, Field, FlowKey};
 use weir_program::change::{Change, ChangeError};
 use weir_program::check::{check, owners};
+use weir_program::nat::Binding;
 use weir_program::operation::Value;
+use weir_program::snapshot::{FlowSnapshot, KeptOperations};
 use weir_program::{
     Entry, EntryMatch, Fill, FlowState, Group, GroupChoice, GroupId, Learn, Operation, OwnedBy, Pipe, PipeId,
     PipeKind, PortId, Program, Template, Timeouts,
@@ -141,6 +144,47 @@ fn m20_answers_are_learnt_with_the_flow_and_translated_back() {
     // Anything that is not an answer is a new flow, and is treated as a request.
     let other = bench.bytes(PortId(0), &frame("10.0.0.11", 8080, "10.0.0.9", 4001));
     assert_eq!(other, frame("10.0.0.9", 8080, "10.0.0.11", 8080));
+}
+
+/// The live flows of an engine.
+struct EngineFlows<'a>(&'a Engine);
+
+impl FlowSource for EngineFlows<'_> {
+    fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
+        self.0.flow(pipe, key)
+    }
+
+    fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations> {
+        self.0.kept(pipe, key)
+    }
+
+    fn next_binding(&self, _pipe: PipeId, _key: &FlowKey, _freed: Option<Binding>) -> Option<Binding> {
+        None
+    }
+}
+
+#[test]
+fn a19_a_flow_of_an_engine_is_explained_with_what_it_keeps() {
+    let mut bench = Bench::new(&translating(64));
+    let request = frame("10.1.1.1", 4000, "10.0.0.80", 80);
+    let answer = frame("10.0.0.11", 8080, "10.0.0.9", 4000);
+    bench.frame(PortId(0), &request);
+    let moved = Entry { values: vec![0x0a00_000c, 9090], ..Entry::on(EntryMatch::Target(0)) };
+    bench.apply(update(moved.clone())).unwrap();
+    let mut interpreter = Interpreter::new(&translating(64), bench.engine.buckets());
+    interpreter.apply(&update(moved)).unwrap();
+    let explain = |interpreter: &mut Interpreter, engine: &Engine, frame: &[u8]| {
+        interpreter.explain_with(PortId(0), frame, 128, 0, &EngineFlows(engine)).bytes
+    };
+    for (packet, translated) in [
+        (request, frame("10.0.0.9", 4000, "10.0.0.11", 8080)),
+        (answer, frame("10.0.0.80", 80, "10.1.1.1", 4000)),
+        // A new flow gets the new values.
+        (frame("10.1.1.2", 4001, "10.0.0.80", 80), frame("10.0.0.9", 4001, "10.0.0.12", 9090)),
+    ] {
+        assert_eq!(explain(&mut interpreter, &bench.engine, &packet), translated);
+        assert_eq!(bench.bytes(PortId(0), &packet), translated);
+    }
 }
 
 /// The same where metadata chooses the group: packets to port 80 are for the service; packets to other ports

@@ -10,6 +10,7 @@ use std::net::IpAddr;
 use weir_packet::{DropReason, Field, KeySource};
 use weir_program::nat::Binding;
 use weir_program::operation::{NatPart, Slot};
+use weir_program::snapshot::KeptOperations;
 use weir_program::{Operation, Pipe, PipeKind, Program, Template, Value};
 
 /// The result of an action: what was done, and the reason for dropping the packet if an operation failed.
@@ -17,9 +18,6 @@ pub(super) struct Acted {
     pub operations: Vec<Performed>,
     pub failed: Option<DropReason>,
 }
-
-/// For each operation of an action, the operation that a flow keeps in its place.
-pub(super) type KeptOperations = Vec<Option<Operation>>;
 
 /// Returns what the flow that this packet begins keeps: the operations with values kept by the flow, with all
 /// their numbers resolved. Without a packet, this is for a flow that no packet begins.

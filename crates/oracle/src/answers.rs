@@ -1,7 +1,7 @@
 //! The flow of answers that is learnt with a flow, and what flows keep: sentences M20 and A19.
 
 use super::Interpreter;
-use super::action::{KeptOperations, keep, settled};
+use super::action::{keep, settled};
 use super::effect::Effect;
 use super::packet::Packet;
 use super::source::FlowSource;
@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use weir_packet::{Field, FlowKey};
 use weir_program::nat::Binding;
 use weir_program::operation::Value;
-use weir_program::snapshot::FlowDecision;
+use weir_program::snapshot::{FlowDecision, KeptOperations};
 use weir_program::{EntryMatch, Operation, PipeId, PipeKind};
 
 /// The answers to a flow that is about to be learnt are those of another flow.

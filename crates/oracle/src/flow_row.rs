@@ -1,13 +1,12 @@
 //! A flow and its state after each packet: sentences C9 and C11.
 
-use super::action::KeptOperations;
 use super::effect::Newest;
 use super::observed::FlowSum;
 use super::packet::Segment;
 use std::collections::BTreeMap;
 use weir_packet::{FlowKey, Observed};
 use weir_program::nat::Binding;
-use weir_program::snapshot::{Count, FlowDecision, FlowSnapshot};
+use weir_program::snapshot::{Count, FlowDecision, FlowSnapshot, KeptOperations};
 use weir_program::{Measured, Timeouts};
 use weir_table::FlowState;
 

@@ -49,7 +49,7 @@ pub use self::observed::Ended;
 pub use self::packet::Segment;
 pub use self::source::{Arrival, EntrySource, FlowSource};
 
-use self::action::{KeptOperations, act};
+use self::action::act;
 use self::given::GivenState;
 use self::lookup::Found;
 use self::nat::NatState;
@@ -60,7 +60,7 @@ use std::collections::BTreeSet;
 use weir_packet::{Depth, DropReason, KeySource};
 use weir_program::change::EntryKey;
 use weir_program::check::Shape;
-use weir_program::snapshot::Count;
+use weir_program::snapshot::{Count, KeptOperations};
 use weir_program::{Copied, Verdict};
 use weir_program::{Entry, Forward, GroupId, MeterId, Pipe, PipeId, PortId, Program, SharedUse, Target};
 

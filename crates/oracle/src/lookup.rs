@@ -1,7 +1,6 @@
 //! Look-up, entry by entry: every type of pipe tests each entry and then picks among the matching ones.
 
 use super::Interpreter;
-use super::action::KeptOperations;
 use super::answers::Taken;
 use super::effect::{Effect, Why};
 use super::fields::{ones, width};
@@ -16,7 +15,7 @@ use super::trace::{Asked, Difference, FlowMet, KeyField, Known, Miss, Pick, Rss}
 use std::net::IpAddr;
 use weir_packet::{Field, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed, select_hash, write_hex};
 use weir_program::director::hops_of;
-use weir_program::snapshot::{FlowDecision, FlowSnapshot};
+use weir_program::snapshot::{FlowDecision, FlowSnapshot, KeptOperations};
 use weir_program::{
     Affinity, Criterion, EntryMatch, Fill, Group, GroupChoice, GroupId, HashInput, Learn, Pipe, PipeId,
     PipeKind, Target,
@@ -350,10 +349,8 @@ impl Interpreter {
         if let Some(row) = state.row_of(&EntryMatch::Flow(key)) {
             answer.flow = Some(FlowMet::new(Some(key), Known::Found(FlowDecision::Own)));
             answer.found = Found::Row(row);
-            answer.kept = match state.flows.get(&key) {
-                Some(flow) => flow.kept.clone(),
-                None => state.keep_bare(&state.rows()[row].entry),
-            };
+            let bare = || state.keep_bare(&state.rows()[row].entry);
+            answer.kept = at.flows.kept(id, &key).unwrap_or_else(bare);
             answer.effects.push(packet.counts_in(id, key, source));
             return;
         }
@@ -403,9 +400,9 @@ impl Interpreter {
         if let Some(flow) = known {
             answer.flow = Some(FlowMet::new(Some(key), Known::Found(flow.decision)));
             self.decide(state, &key, flow.decision, group, answer);
-            // What a flow from another flow source keeps is unknown here, so the entry's values are shown.
-            answer.kept = match (state.flows.get(&key), &answer.found) {
-                (Some(flow), _) => flow.kept.clone(),
+            // A flow in a worker may have ended since it was looked up: then this packet begins it again.
+            answer.kept = match (at.flows.kept(id, &key), &answer.found) {
+                (Some(kept), _) => kept,
                 (None, Found::Row(row)) => self.keep(id, *row, packet, flow.binding),
                 (None, _) => Vec::new(),
             };

@@ -13,7 +13,7 @@ use super::trace::Pick;
 use std::net::IpAddr;
 use weir_packet::{FlowKey, KeySource, select_hash};
 use weir_program::nat::Binding;
-use weir_program::snapshot::FlowSnapshot;
+use weir_program::snapshot::{FlowSnapshot, KeptOperations};
 use weir_program::{FlowState, Group, GroupId, NewFlows, PipeId, PipeKind, Timeouts};
 
 /// The protocol number of TCP.
@@ -140,6 +140,10 @@ impl FlowSource for Interpreter {
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         let (state, by_state) = (&self.pipes[pipe.index()], self.by_state(pipe));
         state.flows.get(key).map(|flow| state.seen(key, flow, by_state))
+    }
+
+    fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations> {
+        self.pipes[pipe.index()].flows.get(key).map(|flow| flow.kept.clone())
     }
 
     fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {

@@ -7,7 +7,7 @@ use super::state::PipeState;
 use std::net::IpAddr;
 use weir_packet::FlowKey;
 use weir_program::nat::Binding;
-use weir_program::snapshot::{FlowDecision, FlowSnapshot};
+use weir_program::snapshot::{FlowDecision, FlowSnapshot, KeptOperations};
 use weir_program::{FlowState, GroupId, Learn, PipeId, PipeKind};
 use weir_table::DeltaReason;
 
@@ -35,10 +35,19 @@ pub(super) fn is_for(decision: FlowDecision, one_group: bool, (group, target): (
     }
 }
 
+impl Without<'_> {
+    fn has_ended(&self, pipe: PipeId, key: &FlowKey) -> bool {
+        pipe == self.pipe && (self.ended.key == *key || self.ended.pair == Some(*key))
+    }
+}
+
 impl FlowSource for Without<'_> {
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        let has_ended = pipe == self.pipe && (self.ended.key == *key || self.ended.pair == Some(*key));
-        if has_ended { None } else { self.flows.flow(pipe, key) }
+        if self.has_ended(pipe, key) { None } else { self.flows.flow(pipe, key) }
+    }
+
+    fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations> {
+        if self.has_ended(pipe, key) { None } else { self.flows.kept(pipe, key) }
     }
 
     fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use weir_packet::FlowKey;
 use weir_program::nat::Binding;
-use weir_program::snapshot::FlowSnapshot;
+use weir_program::snapshot::{FlowSnapshot, KeptOperations};
 use weir_program::{Entry, GroupId, PipeId, PortId};
 
 /// A frame as it arrives.
@@ -43,6 +43,10 @@ pub trait FlowSource {
 
     /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
+
+    /// What that flow keeps of its entry's action (pipes.md A19); `None` if there is no such flow, or if the
+    /// pipe's flows keep nothing.
+    fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations>;
 
     /// What a new flow with this key takes from the pipe's NAT pool, if `freed` is free in addition to what
     /// is free now; `None` if nothing is left for it.

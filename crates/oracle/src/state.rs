@@ -1,6 +1,6 @@
 //! State that outlives a packet: the entries of a pipe with their counts, and its flows.
 
-use super::action::{KeptOperations, keep};
+use super::action::keep;
 use super::flow_row::{FlowRow, pair_of};
 use super::nat::NatState;
 use super::observed::FlowSum;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use weir_packet::FlowKey;
 use weir_program::change::EntryKey;
 use weir_program::snapshot::{
-    Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, PipeSnapshot, Unflowed,
+    Count, EntrySnapshot, FlowAccount, FlowDecision, FlowSnapshot, KeptOperations, PipeSnapshot, Unflowed,
 };
 use weir_program::{
     AppId, Entry, EntryList, EntryMatch, GroupId, Operation, Pipe, PipeKind, PortId, Template,

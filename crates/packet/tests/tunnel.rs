@@ -102,6 +102,8 @@ fn written(shape: OuterShape, inside: Inside) {
     let outer = Outer { eth_dst: [2; 6], eth_src: [4; 6], src, dst, ttl: 61, id: 0x123456 };
     let mut frame = vec![0xff; shape.length()];
     shape.write(&outer, inside, &TunnelPorts::default(), &mut frame);
+    let has_id = shape.extended && shape.kind.spec().id.is_some();
+    assert_eq!(shape.read(&frame), Outer { id: if has_id { outer.id } else { 0 }, ..outer }, "{shape:?}");
     let (host, flow_label) = (0x00ff_fffe, 0xa_bcde);
     let carried = Carried { length: 60, traffic_class: 0xb9, sport: Some(50000), flow_label, host };
     shape.finish().write(&mut frame, carried);

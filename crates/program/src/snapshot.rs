@@ -3,7 +3,7 @@
 
 use crate::change::EntryKey;
 use crate::nat::Binding;
-use crate::{Entry, GroupId};
+use crate::{Entry, GroupId, Operation};
 use weir_packet::FlowKey;
 pub use weir_table::FlowState;
 
@@ -238,6 +238,10 @@ pub struct FlowSnapshot {
     /// The key of the flow of the other direction that was learnt with it, if that flow is live.
     pub pair: Option<FlowKey>,
 }
+
+/// What a flow keeps of its entry's action: for each operation of the action, the operation with the numbers
+/// that the flow keeps, or `None` if it keeps none of them.
+pub type KeptOperations = Vec<Option<Operation>>;
 
 /// The decision in a FLOW entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

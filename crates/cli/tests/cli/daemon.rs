@@ -249,6 +249,52 @@ fn explaining_live_agrees_and_counts_nothing() {
     daemon.weir(&["explain", "--live", "--port", "p9", "--packet", ODD]).refused(1, &["no port `p9`"]);
 }
 
+/// A service, 10.0.0.80:80, that is translated to 10.0.0.11:8080.
+const TRANSLATED: &str = "\
+ports:
+  p0: { mem: ~ }
+  p1: { mem: ~ }
+groups:
+  web: { fill: wants, size: 4, targets: { b1: p1, b2: p1 } }
+root: nat
+pipes:
+  nat:
+    type: flow
+    learn: { pin: web, reverse: true }
+    actions:
+      to: [{ set: { ipv4.dst: per_flow, l4.dport: per_flow } }]
+      back: [{ set: { ipv4.src: { per_flow: ipv4.dst }, l4.sport: { per_flow: l4.dport } } }]
+    forward: p1
+    miss: drop
+    entries:
+      - { match: { target: b1 }, action: to, set: { ipv4.dst: 10.0.0.11, l4.dport: 8080 } }
+      - { match: { target: b2 }, action: to, set: { ipv4.dst: 10.0.0.11, l4.dport: 8080 } }
+      - { match: default, action: back }
+";
+
+#[test]
+fn a_flow_is_explained_with_the_values_that_it_keeps() {
+    let daemon = Daemon::start(TRANSLATED);
+    let request = "src=10.1.1.1 dst=10.0.0.80 proto=udp sport=4000 dport=80";
+    let answer = "src=10.0.0.11 dst=10.1.1.1 proto=udp sport=8080 dport=4000";
+    daemon.receive(&[request]);
+    for target in ["b1", "b2"] {
+        let moved = "action: to, set: { ipv4.dst: 10.0.0.12, l4.dport: 9090 }";
+        let entry = format!("{{ match: {{ target: {target} }}, {moved} }}");
+        daemon.weir(&["entry", "update", "nat", &entry]).good();
+    }
+    daemon.weir(&["weight", "web", "b1", "0"]).good();
+    for (packet, change) in [
+        (request, "ipv4.dst 10.0.0.80 -> 10.0.0.11"),
+        (answer, "ipv4.src 10.0.0.11 -> 10.0.0.80"),
+        ("src=10.1.1.2 dst=10.0.0.80 proto=udp sport=4000 dport=80", "ipv4.dst 10.0.0.80 -> 10.0.0.12"),
+    ] {
+        let json = daemon.weir(&["explain", "--live", "--json", "--packet", packet]).good().json();
+        assert_eq!(json["agrees"], true, "{json}");
+        assert!(json["text"].as_str().unwrap().contains(change), "{json}");
+    }
+}
+
 /// A FLOW pipe whose flows stay with their first port, on two workers.
 const TWO_WORKERS: &str = "workers: 2
 ports:

@@ -9,8 +9,8 @@ use std::ops::Range;
 use weir_packet::FlowKey;
 use weir_program::nat::Binding;
 use weir_program::snapshot::{
-    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, FlowsPage, NewFlowTurns, Page,
-    PipeSnapshot, Snapshot,
+    BucketReport, Count, EntrySnapshot, FlowAccount, FlowSnapshot, FlowsPage, KeptOperations, NewFlowTurns,
+    Page, PipeSnapshot, Snapshot,
 };
 use weir_program::{CounterId, Entry, GroupId, PipeId};
 
@@ -66,6 +66,14 @@ impl Engine {
     #[must_use]
     pub fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         self.pipes.get(pipe.index())?.table.flows()?.snapshot(key)
+    }
+
+    /// Returns what a live flow of a FLOW pipe keeps of its entry's action; `None` if there is no such flow,
+    /// or if the pipe's flows keep nothing.
+    #[must_use]
+    pub fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations> {
+        let pipe = self.pipes.get(pipe.index())?;
+        pipe.table.flows()?.kept_by(key, &pipe.shape.templates)
     }
 
     /// Returns up to `limit` live flows of a FLOW pipe, and how many there are.

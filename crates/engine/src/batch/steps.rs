@@ -8,13 +8,14 @@ use crate::batch::load::{KeyPlan, read};
 use crate::batch::mend::{Cover, Transport, mend};
 use crate::batch::packets::{Packets, Reading};
 use crate::batch::rows::{ActionOf, Actions};
-use crate::batch::tunnel::{Encapsulation, decap, write_outer};
+use crate::batch::tunnel::{Encapsulation, decap, read_outer, write_outer};
 use weir_packet::fragment;
 use weir_packet::{
     Base, Batch, Bits, DropReason, Field, Frame, Headers, Layer, Layers, LevelId, LevelLayers, Source, Sum,
     TunnelKind, TunnelPorts,
 };
 use weir_program::operation::Headers as Moved;
+use weir_program::snapshot::KeptOperations;
 use weir_program::{Encap, GroupChoice, Operation, PipeKind, Template, Value};
 
 /// Maximum number of bytes for the values of one operation: the outer headers of a tunnel, with at most 14
@@ -219,6 +220,19 @@ impl Plan {
         self.lay_out(Whose::Flow, own, values, learnt);
     }
 
+    /// Returns the operations of the template that this plan was compiled from, with the numbers that a flow
+    /// keeps; `None` for those whose numbers it does not keep.
+    pub fn kept(&self, operations: &[Operation], values: &[u8]) -> KeptOperations {
+        // There is one for each operation that has numbers.
+        let mut fills = self.fills.iter();
+        let kept = |operation: &Operation| {
+            let (fill, whose, at) = operation.numbers().next().and_then(|_| fills.next())?;
+            let place = values.get(*at..at + fill.bytes()).filter(|_| *whose == Whose::Flow)?;
+            Some(read_back(*operation, place))
+        };
+        operations.iter().map(kept).collect()
+    }
+
     fn lay_out(&self, of: Whose, own: &[u128], values: &mut [u8], learnt: impl Fn(Value) -> u128) {
         let mut own = own.iter().copied();
         let mut resolve = |value: Value| match value {
@@ -296,6 +310,26 @@ impl Fill {
                 let numbers = [eth_dst, eth_src, src, src_bits, dst, id, ttl, sport];
                 write_outer(&encap, ports, &numbers.map(resolve), place);
             }
+        }
+    }
+}
+
+/// Returns the operation whose numbers are laid out in `place`.
+fn read_back(operation: Operation, place: &[u8]) -> Operation {
+    let number = |bytes: &[u8]| Value::Const(bytes.iter().fold(0, |all, byte| all << 8 | u128::from(*byte)));
+    match operation {
+        Operation::Set(field, _) => Operation::Set(field, number(place)),
+        Operation::Add(field, _) => Operation::Add(field, number(place)),
+        Operation::LimitLength { frame, .. } => Operation::LimitLength { bytes: number(place), frame },
+        Operation::ClampMss { .. } => Operation::ClampMss { mss: number(place) },
+        Operation::PushVlan { tpid, .. } => {
+            let tag = place.last_chunk().map_or(0, |tag| u16::from_be_bytes(*tag));
+            let (vid, pcp) = (Value::Const((tag & 0xfff).into()), Value::Const((tag >> 13).into()));
+            Operation::PushVlan { tpid, vid, pcp }
+        }
+        Operation::Encap(encap) => Operation::Encap(read_outer(&encap, place)),
+        Operation::Decap(_) | Operation::PopVlan | Operation::Copy { .. } | Operation::DecrementTtl => {
+            operation
         }
     }
 }

@@ -8,7 +8,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::tunnel::{Carried, Finish, Inside, Outer, OuterShape};
 use weir_packet::{Base, DropReason, Frame, Headers, Layer, Level, Sum, TunnelKind, TunnelPorts};
-use weir_program::Encap;
+use weir_program::{Encap, Value};
 
 /// A tunnel in a frame.
 struct FrameTunnel {
@@ -141,6 +141,33 @@ pub fn write_outer(encap: &Encap, ports: &TunnelPorts, numbers: &[u128; 8], plac
     shape.write(&outer, inside, ports, place);
     if encap.kind.is_udp() {
         place[shape.transport()..][..2].copy_from_slice(&(sport as u16).to_be_bytes());
+    }
+}
+
+/// Returns the operation whose numbers [`write_outer`] has laid out in `place`. Low bits of the source
+/// address that come from the select hash are 0.
+pub fn read_outer(encap: &Encap, place: &[u8]) -> Encap {
+    let shape = encap.shape();
+    let (place, behind) = place.split_at(shape.length());
+    let hosts = behind.first_chunk().map_or(0, |hosts| u64::from_be_bytes(*hosts));
+    let outer = shape.read(place);
+    let mac = |[a, b, c, d, e, f]: [u8; 6]| u64::from_be_bytes([0, 0, a, b, c, d, e, f]);
+    let address = |address: IpAddr| match address {
+        IpAddr::V6(address) => address.to_bits(),
+        IpAddr::V4(address) => address.to_bits().into(),
+    };
+    let sport = place.get(shape.transport()..).and_then(|udp| udp.first_chunk());
+    let sport = sport.map_or(0, |port| u16::from_be_bytes(*port));
+    Encap {
+        eth_dst: Value::Const(mac(outer.eth_dst).into()),
+        eth_src: Value::Const(mac(outer.eth_src).into()),
+        src: Value::Const(address(outer.src)),
+        src_bits: encap.src_bits.map(|_| Value::Const((u64::BITS - hosts.leading_zeros()).into())),
+        dst: Value::Const(address(outer.dst)),
+        id: encap.id.map(|_| Value::Const(outer.id.into())),
+        ttl: Value::Const(outer.ttl.into()),
+        sport: encap.sport.map(|_| Value::Const(sport.into())),
+        ..*encap
     }
 }
 

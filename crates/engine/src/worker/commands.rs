@@ -11,7 +11,9 @@ use std::time::Duration;
 use weir_packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
 use weir_program::nat::Binding;
-use weir_program::snapshot::{BucketReport, FlowSnapshot, FlowsPage, NewFlowTurns, Page, Seen};
+use weir_program::snapshot::{
+    BucketReport, FlowSnapshot, FlowsPage, KeptOperations, NewFlowTurns, Page, Seen,
+};
 use weir_program::{Copied, Verdict};
 use weir_program::{GroupId, PipeId, PortId};
 
@@ -63,6 +65,8 @@ pub enum Command {
     Flows(PipeId, u32, usize, SyncSender<FlowsPage>),
     /// Look up one flow.
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
+    /// Report what one flow keeps of its entry's action.
+    Kept(PipeId, FlowKey, SyncSender<Option<KeptOperations>>),
     /// Write records of a pipe's flows for another process: flows in this many rows, starting at this one,
     /// that were decided or reported counts since a time in milliseconds, or all.
     FlowRecords(PipeId, (u32, u32), Option<u32>, SyncSender<FlowPage>),
@@ -225,6 +229,7 @@ impl Worker {
                 reply(&asker, self.engine.flows_page(pipe, from, most));
             }
             Command::Flow(pipe, key, asker) => reply(&asker, self.engine.flow(pipe, &key)),
+            Command::Kept(pipe, key, asker) => reply(&asker, self.engine.kept(pipe, &key)),
             Command::FlowRecords(pipe, rows, since, asker) => {
                 reply(&asker, self.engine.flow_records(pipe, rows, since));
             }

@@ -8,7 +8,7 @@ use weir_program::Verdict;
 use weir_program::change::{Change, ChangeError};
 use weir_program::check::{FindingKind, check};
 use weir_program::nat::Binding;
-use weir_program::snapshot::{Count, FlowDecision, FlowSnapshot};
+use weir_program::snapshot::{Count, FlowDecision, FlowSnapshot, KeptOperations};
 use weir_program::{
     AppId, Entry, Forward, GroupId, HashInput, Learn, Operation, Pipe, PipeId, PortId, Program, Value,
 };
@@ -169,6 +169,10 @@ impl FlowSource for Worker {
 
     fn flow(&self, _pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
         (*key == self.0.key).then_some(self.0)
+    }
+
+    fn kept(&self, _pipe: PipeId, _key: &FlowKey) -> Option<KeptOperations> {
+        None
     }
 }
 

@@ -133,6 +133,24 @@ impl OuterShape {
         self.carry(inside, place);
     }
 
+    /// Reads back what [`OuterShape::write`] has written.
+    #[must_use]
+    pub fn read(self, place: &[u8]) -> Outer {
+        fn bytes<const N: usize>(place: &[u8], at: usize) -> [u8; N] {
+            place.get(at..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
+        }
+        let ipv4 = |at| IpAddr::from(bytes::<4>(place, at));
+        let ipv6 = |at| IpAddr::from(bytes::<16>(place, at));
+        let ([protocol], [ttl], src, dst) = match self.is_ipv6 {
+            true => (bytes(place, 20), bytes(place, 21), ipv6(22), ipv6(38)),
+            false => (bytes(place, 23), bytes(place, 22), ipv4(26), ipv4(30)),
+        };
+        let header = place.get(self.tunnel()..).filter(|_| !self.bare);
+        let header = header.and_then(|header| self.kind.read(header, protocol).ok());
+        let id = header.and_then(|header| header.id).map_or(0, |id| id.value);
+        Outer { eth_dst: bytes(place, 0), eth_src: bytes(place, 6), src, dst, ttl, id }
+    }
+
     /// Records in a template what is inside.
     pub fn carry(self, inside: Inside, place: &mut [u8]) {
         let protocol = self.kind.protocol(inside);

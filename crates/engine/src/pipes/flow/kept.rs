@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{Field, FlowKey};
 use weir_program::nat::Binding;
 use weir_program::operation::{NatPart, Operation, Value};
+use weir_program::snapshot::KeptOperations;
 use weir_program::{Entry, Pipe, Program};
 
 /// The values that the flows of a pipe keep.
@@ -156,6 +157,13 @@ impl FlowValues {
     /// Returns what the flow of a row keeps.
     pub fn of_row(&self, at: u32) -> &[u8] {
         &self.slab[at as usize * self.stride..(at as usize + 1) * self.stride]
+    }
+
+    /// Returns the operations of an action with the numbers that the flow of a row keeps; `None` for those
+    /// whose numbers it does not keep.
+    pub fn operations_of_row(&self, at: u32, template: u16, operations: &[Operation]) -> KeptOperations {
+        let Some(plan) = self.plans.get(usize::from(template)) else { return KeptOperations::new() };
+        plan.kept(operations, self.of_row(at))
     }
 
     /// Sets what the flow of a row keeps to the piece of `all` at this index.

@@ -22,9 +22,8 @@ use weir_program::census::Census;
 use weir_program::change::EntryKey;
 use weir_program::nat::{Binding, SLICES};
 use weir_program::owner::Side;
-use weir_program::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot, FlowsPage};
-use weir_program::{Entry, EntryMatch, GroupChoice, GroupId, Pipe, Program};
-use weir_program::{Learn, Timeouts};
+use weir_program::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot, FlowsPage, KeptOperations};
+use weir_program::{Entry, EntryMatch, GroupChoice, GroupId, Learn, Pipe, Program, Template, Timeouts};
 use weir_table::delta::TARGET_MAX;
 use weir_table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
 
@@ -587,6 +586,22 @@ impl Flows {
     pub fn snapshot(&self, key: &FlowKey) -> Option<FlowSnapshot> {
         let at = self.table.get(self.hash(key), key)?;
         self.table.flow(at).filter(|flow| self.is_alive(flow)).map(|flow| self.seen(at, flow))
+    }
+
+    /// Returns what a live flow keeps of the action of its entry, one of these; `None` if flows keep nothing.
+    #[must_use]
+    pub fn kept_by(&self, key: &FlowKey, templates: &[Template]) -> Option<KeptOperations> {
+        let values = self.values.as_ref()?;
+        let at = self.table.get(self.hash(key), key)?;
+        let flow = self.table.flow(at).filter(|flow| self.is_alive(flow))?;
+        let row = match (self.own.get(key), flow.decision()) {
+            (Some(row), _) => *row,
+            (None, Decision::Pinned(number)) => self.decided.row(number),
+            (None, Decision::Group(_) | Decision::Cached(_)) => return None,
+        };
+        let template = values.template(row)?;
+        let operations = &templates.get(usize::from(template))?.operations;
+        Some(values.operations_of_row(at, template, operations))
     }
 
     /// Iterates over all live flows.
