@@ -102,8 +102,12 @@ pub enum Event<'a> {
     Entries {
         /// The pipe.
         pipe: PipeId,
+        /// Where they begin, as requested.
+        from: u32,
         /// Its entries, and what all workers have seen of them.
         entries: &'a [(Entry, Seen)],
+        /// Where the next ones begin; `None` after the last.
+        next: Option<u32>,
     },
     /// The flows of a group's targets, requested by [`Action::ReadFlows`].
     Flows {
@@ -220,6 +224,8 @@ pub enum Action {
     ReadEntries {
         /// The pipe.
         pipe: PipeId,
+        /// Where they begin: 0, or where an earlier event said that the next ones do.
+        from: u32,
         /// Up to some hundreds more may be returned.
         limit: usize,
     },

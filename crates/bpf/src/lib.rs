@@ -5,11 +5,13 @@
 //!
 //! The programs' licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel offers its helpers only to
 //! GPL-compatible programs. Map values are exchanged as arrays of integers laid out here. Only `link.rs`
-//! contains unsafe code.
+//! and `elements.rs` contain unsafe code.
 
 #![deny(unsafe_code)]
 
 mod decap;
+#[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
+mod elements;
 pub mod hook;
 mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
@@ -19,6 +21,7 @@ mod take;
 mod xdp_take;
 
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
+pub use elements::elements;
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
 pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, XdpTake};

@@ -18,6 +18,7 @@ use weir_app::{
 use weir_engine::worker::{Command, Inject};
 use weir_packet::BATCH;
 use weir_program::change::Change;
+use weir_program::snapshot::Page;
 use weir_program::{AppId, GroupId, PipeId, PortId};
 
 /// The maximum number of actions carried out for one event, including those that follow from them; an app
@@ -284,7 +285,9 @@ impl Daemon {
                 }
             }
             Action::ReadBuckets(group) => return self.read_buckets(at, group),
-            Action::ReadEntries { pipe, limit } => return self.read_entries(at, pipe, limit),
+            Action::ReadEntries { pipe, from, limit } => {
+                return self.read_entries(at, pipe, (from, limit));
+            }
             Action::ReadFlows(group) => return self.read_flows(at, group),
             Action::Say(level, text) => say(self.host.running.app(at).name(), level, &text),
             Action::Answer { id, answer } => {
@@ -340,9 +343,9 @@ impl Daemon {
         self.step(at, Event::Flows { group, flows: &flows })
     }
 
-    fn read_entries(&mut self, at: usize, pipe: PipeId, limit: usize) -> Vec<Action> {
-        let Ok(entries) = self.fleet.entries(pipe, limit) else { return Vec::new() };
-        self.step(at, Event::Entries { pipe, entries: &entries })
+    fn read_entries(&mut self, at: usize, pipe: PipeId, (from, limit): (u32, usize)) -> Vec<Action> {
+        let Ok(Page { entries, next, .. }) = self.fleet.entries(pipe, from, limit) else { return Vec::new() };
+        self.step(at, Event::Entries { pipe, from, entries: &entries, next })
     }
 
     fn step(&mut self, at: usize, event: Event<'_>) -> Vec<Action> {

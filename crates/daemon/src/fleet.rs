@@ -18,8 +18,8 @@ use weir_app::priority;
 use weir_engine::worker::{BUCKETS_AT_ONCE, Command, Report, Worker};
 use weir_port::numa::Preferred;
 use weir_program::change::{Change, Changes, EntryKey};
-use weir_program::snapshot::{BucketReport, Seen};
-use weir_program::{Entry, GroupId, PipeId};
+use weir_program::snapshot::{BucketReport, Page};
+use weir_program::{GroupId, PipeId};
 
 /// The maximum number of commands queued for a worker, including frames of apps.
 pub const COMMANDS: usize = 256;
@@ -289,11 +289,11 @@ impl Workers {
         receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
     }
 
-    /// Returns up to `limit` entries of a pipe, plus a page, with what all workers know of them. They are
-    /// fetched in pages, so that no worker is blocked for long.
-    pub fn entries(&self, pipe: PipeId, limit: usize) -> Result<Vec<(Entry, Seen)>> {
-        let (mut all, mut next) = (Vec::new(), Some(0));
-        while let Some(from) = next.filter(|_| all.len() < limit) {
+    /// Returns entries of a pipe from a place on, up to `limit` and a page more, with what all workers
+    /// know of them. They are fetched in pages, so that no worker is blocked for long.
+    pub fn entries(&self, pipe: PipeId, from: u32, limit: usize) -> Result<Page> {
+        let mut all = Page { next: Some(from), ..Page::default() };
+        while let Some(from) = all.next.filter(|_| all.entries.len() < limit) {
             let page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
             let keys: Vec<_> = page.entries.iter().map(|(entry, _)| (pipe, EntryKey::of(entry))).collect();
             let keys = Arc::new(keys);
@@ -302,9 +302,9 @@ impl Workers {
             for (at, (entry, mut seen)) in page.entries.into_iter().enumerate() {
                 let known = others.iter().filter_map(|other| other.get(at).copied().flatten());
                 known.for_each(|one| seen.add(one));
-                all.push((entry, seen));
+                all.entries.push((entry, seen));
             }
-            next = page.next;
+            all.next = page.next;
         }
         Ok(all)
     }

@@ -5,7 +5,7 @@ use super::explain::{Pair, explain};
 use super::{Overlay, OverlayPublisher};
 use serde_json::{Map, Value, json};
 use std::any::Any;
-use weir_app::shown::{ago_ms, without_nulls};
+use weir_app::shown::{ago_ms, page_from, without_nulls};
 use weir_app::{Action, App, Event, RequestId, Sample, SampleValue};
 use weir_program::Program;
 
@@ -101,22 +101,11 @@ impl OverlayApp {
 
 /// Reads a request about flows.
 fn wanted(request: &str) -> Result<FlowsWanted, String> {
-    match (request.strip_prefix("flows"), request.strip_prefix("explain ")) {
-        (Some(from), _) => page_from(from),
+    match (page_from(request, "flows"), request.strip_prefix("explain ")) {
+        (Some(from), _) => from.map(FlowsWanted::From),
         (_, Some(pair)) => Pair::read(pair).map(FlowsWanted::One),
         _ => Err("an overlay app answers `show`, `flows` and `explain`".to_string()),
     }
-}
-
-/// Reads the part of a request after `flows`: nothing, or where the page begins.
-fn page_from(words: &str) -> Result<FlowsWanted, String> {
-    let from =
-        if words.is_empty() { Some(0) } else { words.strip_prefix(" from ").and_then(|at| at.parse().ok()) };
-    from.map(FlowsWanted::From).ok_or_else(|| {
-        "write `flows`, or `flows from N` with the N that `next` \
-        gave"
-            .to_string()
-    })
 }
 
 fn counts(all: &[(&'static str, u64)]) -> Value {

@@ -1,19 +1,19 @@
 //! The running app: answers from what the thread has published.
 
-use super::board::{FlowRow, NodeReport, PathReport};
+use super::board::{FlowRow, FlowsPage, NodeReport, PathReport};
 use super::{Fabric, TunnelPublisher};
 use crate::paths::Fit;
 use serde_json::{Value, json};
 use std::any::Any;
 use std::net::IpAddr;
-use weir_app::shown::{ago_ms, without_nulls};
+use weir_app::shown::{ago_ms, page_from, without_nulls};
 use weir_app::{Action, App, Event, RequestId, Sample, SampleValue};
 use weir_program::Program;
 
 /// How often the board is polled while a request waits for flows, in nanoseconds.
 const LOOK_NS: u64 = 5_000_000;
 
-/// How long a request waits for them: the thread reads a million in about a second.
+/// How long a request waits for a page of them.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Tunnels that are watched.
@@ -46,12 +46,14 @@ impl PathApp {
 
     /// Answers waiting requests whose flows have arrived or whose deadline has passed.
     fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let flows = self.board.look().flows.take();
+        let read = std::mem::take(&mut self.board.look().read);
         let name = &self.fabric.name;
-        if let Some(flows) = flows {
-            let all = all_flows(name, &flows);
-            let answer = |(id, _): (RequestId, u64)| Action::Answer { id, answer: Ok(all.clone()) };
-            actions.extend(self.waiting.drain(..).map(answer));
+        for (id, page) in read {
+            // It may already have been answered with a timeout.
+            let Some(at) = self.waiting.iter().position(|(waits, _)| *waits == id) else { continue };
+            self.waiting.remove(at);
+            let answer = page.map(|FlowsPage { rows, next }| listed(name, &rows, next));
+            actions.push(Action::Answer { id, answer });
         }
         self.waiting.retain(|&(id, until)| {
             if until <= now_ns {
@@ -67,10 +69,27 @@ impl PathApp {
     }
 }
 
+/// A request.
+pub(super) enum PathRequest {
+    Show,
+    /// The page of flows that begins at this place.
+    Flows(u32),
+}
+
+/// Reads a request.
+pub(super) fn read_request(request: &Value) -> Result<PathRequest, String> {
+    let words = request.as_str().map(str::trim);
+    match (words, words.and_then(|words| page_from(words, "conntrack"))) {
+        (Some("show"), _) => Ok(PathRequest::Show),
+        (_, Some(from)) => from.map(PathRequest::Flows),
+        _ => Err("a path app answers `show` and `conntrack`".to_string()),
+    }
+}
+
 /// The answer to `conntrack`.
-pub(super) fn all_flows(name: &str, flows: &[FlowRow]) -> Value {
+pub(super) fn listed(name: &str, flows: &[FlowRow], next: Option<u32>) -> Value {
     let rows: Vec<Value> = flows.iter().map(flow).collect();
-    json!({ "name": name, "count": rows.len(), "flows": rows })
+    without_nulls(json!({ "name": name, "count": rows.len(), "flows": rows, "next": next }))
 }
 
 pub(super) fn node(node: &NodeReport) -> Value {
@@ -166,17 +185,14 @@ impl App for PathApp {
 
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
-            Event::Request { id, request } => match request.as_str().map(str::trim) {
-                Some("show") => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
-                Some("conntrack") => {
-                    self.board.look().wants_flows = true;
+            Event::Request { id, request } => match read_request(request) {
+                Ok(PathRequest::Show) => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
+                Ok(PathRequest::Flows(from)) => {
+                    self.board.look().wanted.push((id, from));
                     self.waiting.push((id, now_ns + PATIENCE_NS));
                     self.wake_ns = Some(now_ns + LOOK_NS);
                 }
-                _ => {
-                    let answer = Err("a path app answers `show` and `conntrack`".to_string());
-                    actions.push(Action::Answer { id, answer });
-                }
+                Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
             },
             Event::Tick => self.answer_waiting(now_ns, actions),
             _ => {}

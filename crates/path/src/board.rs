@@ -4,6 +4,7 @@ use crate::paths::Fit;
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use weir_app::RequestId;
 
 /// The number of events that are kept.
 pub const EVENTS: usize = 64;
@@ -21,10 +22,19 @@ pub struct PathsReport {
     pub events: VecDeque<TunnelEvent>,
     /// When this was last written, in nanoseconds since 1970.
     pub now_ns: u64,
-    /// A request waits for the flows.
-    pub wants_flows: bool,
-    /// The flows, if a request waited for them.
-    pub flows: Option<Vec<FlowRow>>,
+    /// Requests that wait for flows, and where in the table their page begins.
+    pub wanted: Vec<(RequestId, u32)>,
+    /// The pages read for them, or why they cannot be read.
+    pub read: Vec<(RequestId, Result<FlowsPage, String>)>,
+}
+
+/// Some of the flows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FlowsPage {
+    /// The flows.
+    pub rows: Vec<FlowRow>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<u32>,
 }
 
 /// A remote node.

@@ -44,7 +44,7 @@ mod text;
 pub mod wire;
 mod yaml;
 
-pub use board::{FlowRow, NodeReport, PathReport, PathsReport, TunnelEvent, TunnelPublisher};
+pub use board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport, TunnelEvent, TunnelPublisher};
 pub use exchange::{Between, Claim, Exchange, Form, Shared, SurveyMember};
 pub use fabric::{Fabric, Wanted};
 pub use yaml::fabrics;

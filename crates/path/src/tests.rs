@@ -1,7 +1,7 @@
 //! What the app answers from the published state.
 
 use super::app::PathApp;
-use super::{Fabric, FlowRow, NodeReport, PathReport, PathsReport, TunnelPublisher, text};
+use super::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport, TunnelPublisher, text};
 use crate::scheme::Scheme;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
@@ -85,14 +85,16 @@ fn what_was_told_is_shown() {
 }
 
 #[test]
-fn flows_are_asked_for_and_waited_for() {
+fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
     let mut app = app();
     assert_eq!(asked(&mut app, "conntrack"), []);
-    assert!(app.board.look().wants_flows);
+    assert_eq!(asked(&mut app, "conntrack from 7"), []);
+    assert_eq!(app.board.look().wanted, [(RequestId(1), 0), (RequestId(1), 7)]);
+    app.waiting[1].0 = RequestId(2);
     let mut actions = Vec::new();
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
     assert_eq!(actions, []);
-    app.board.look().flows = Some(vec![FlowRow {
+    let rows = vec![FlowRow {
         peer: PEER,
         vni: 42,
         addresses: [[192, 168, 0, 1].into(), [192, 168, 0, 2].into()],
@@ -104,11 +106,18 @@ fn flows_are_asked_for_and_waited_for() {
         bytes: 700,
         moves: 1,
         idle_ns: 0,
-    }]);
+    }];
+    let page = FlowsPage { rows, next: Some(9) };
+    app.board.look().read = vec![(RequestId(2), Ok(FlowsPage::default())), (RequestId(1), Ok(page))];
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
-    let text = text::conntrack(&answer(&actions), &[]);
+    let last = answer(&actions[..1]);
+    assert_eq!(last, json!({ "name": last["name"], "count": 0, "flows": [] }), "there is no next page");
+    let shown = answer(&actions[1..]);
+    assert_eq!(shown["next"], 9);
+    let text = text::conntrack(&shown, &[]);
     assert!(text.contains("192.168.0.1:40000 -> 192.168.0.2:5001") && text.ends_with("1 flows\n"), "{text}");
     assert_eq!(app.wake_ns(), None);
+    assert!(matches!(asked(&mut app, "conntrack to 7")[..], [Action::Answer { answer: Err(_), .. }]));
 
     asked(&mut app, "conntrack");
     actions.clear();

@@ -102,7 +102,10 @@ pub fn conntrack(answer: &Value, _flags: &[&str]) -> String {
             flow["moves"]
         );
     }
-    let _ = writeln!(text, "{} flows", answer["count"]);
+    // Only the last page has a count.
+    if let Some(count) = answer["count"].as_u64() {
+        let _ = writeln!(text, "{count} flows");
+    }
     text
 }
 

@@ -154,7 +154,7 @@ impl LockstepPair {
 
         let (kernel_port, moved) = (*kernel_port, flow.moves() - moves);
         let moves = flow.moves();
-        let all = self.programs.flows().unwrap().read(1024);
+        let all = self.programs.flows().unwrap().page(0, 1024).unwrap().0;
         let (_, held) = all.iter().find(|(key, _)| u64::from(key.ports()[0]) == number).expect("it is kept");
         let PathFlow { last_ns, path: kept, kernel_port: seen, moves: counted, .. } = *held;
         assert_eq!((last_ns, kept as usize, seen, counted), (self.now, path, kernel_port, moves));
@@ -183,7 +183,8 @@ fn flowlets_and_frames_get_the_same_random_ports_in_both() {
             assert_eq!(Route::Port(port), route, "{scheme}: flow {number} at {}", pair.now);
             moves += flow.moves() - before;
         }
-        let counted: u32 = pair.programs.flows().unwrap().read(1024).iter().map(|flow| flow.1.moves).sum();
+        let counted: u32 =
+            pair.programs.flows().unwrap().page(0, 1024).unwrap().0.iter().map(|flow| flow.1.moves).sum();
         match scheme {
             Scheme::LetFlow => {
                 assert!(counted == moves && (100..FRAMES).contains(&moves), "{counted} {moves}")

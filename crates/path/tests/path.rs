@@ -1,8 +1,9 @@
 //! The programs that choose paths, in the kernel (`BPF_PROG_TEST_RUN`): which port a frame gets, and which
 //! probes are answered. Needs root.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
-use weir_path::bpf::{PathCounters, PathOut, PathPeer, PathSettings, Steer, TcPath};
+use weir_path::bpf::{PathCounters, PathFlow, PathFlowKey, PathOut, PathPeer, PathSettings, Steer, TcPath};
 use weir_path::wire::{self, FRAME, Kind, Outer, Packet, Secret, VNI};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
@@ -128,11 +129,36 @@ fn a_flow_keeps_its_path_and_flows_are_spread_over_all() {
     assert_eq!(traffic.iter().map(|path| path.new_flows).sum::<u64>(), 400);
     assert_eq!(traffic.iter().map(|path| path.packets).sum::<u64>(), 800);
     assert_eq!(programs.counters(), PathCounters { steered: 800, ..PathCounters::default() });
-    let flows = programs.flows().unwrap().read(1000);
+    let flows = programs.flows().unwrap().page(0, 1000).unwrap().0;
     assert_eq!(flows.len(), 400);
     let (key, flow) = flows[0];
     assert_eq!((key.peer(), key.vni(), key.ports()[1], key.protocol()), (1, 42, 5001, 6));
     assert_eq!((flow.packets, flow.kernel_port), (2, KERNEL_PORT));
+}
+
+#[test]
+fn flows_are_read_page_by_page_while_others_come_and_go() {
+    let Some(mut programs) = load(&SETTINGS) else { return };
+    for flow in 0..600 {
+        sent(&mut programs, &data(PEER, KERNEL_PORT, flow));
+    }
+    let key = |(key, _): (PathFlowKey, PathFlow)| key.ports()[0];
+    let all: BTreeSet<u16> =
+        programs.flows().unwrap().page(0, 1024).unwrap().0.into_iter().map(key).collect();
+    assert_eq!(all.len(), 600);
+    let (mut read, mut next, mut new) = (Vec::new(), Some(0), 600);
+    while let Some(from) = next {
+        let (some, then) = programs.flows().unwrap().page(from, 50).unwrap();
+        assert!(some.len() <= 50, "{}", some.len());
+        read.extend(some.into_iter().map(key).filter(|key| all.contains(key)));
+        // A key that the next page could begin at may be gone; buckets stay.
+        sent(&mut programs, &data(PEER, KERNEL_PORT, new));
+        new += 1;
+        next = then;
+    }
+    assert!(new - 600 >= 12, "{} pages", new - 600);
+    assert_eq!((read.len(), read.into_iter().collect::<BTreeSet<_>>()), (600, all));
+    assert_eq!(programs.flows().unwrap().page(u32::MAX, 50).unwrap(), (Vec::new(), None));
 }
 
 #[test]
@@ -143,7 +169,7 @@ fn more_flows_than_fit_are_steered_too() {
         assert!(PORTS.contains(&port));
     }
     assert_eq!(programs.counters().steered, 20_000);
-    assert!(programs.flows().unwrap().read(100_000).len() <= 1024);
+    assert!(programs.flows().unwrap().page(0, 100_000).unwrap().0.len() <= 1024);
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn a_flow_over_ipv6_keeps_its_path_and_flows_are_spread_over_all() {
         seen[PORTS.iter().position(|one| *one == sport(&first.1)).expect("a port of a path")] += 1;
     }
     assert!(seen.iter().all(|&flows| flows > 50), "{seen:?}");
-    let flows = programs.flows().unwrap().read(1000);
+    let flows = programs.flows().unwrap().page(0, 1000).unwrap().0;
     assert_eq!(flows.len(), 400);
     let (key, flow) = flows[0];
     assert_eq!((key.peer(), key.vni(), key.ports()[1], key.protocol()), (1, 42, 5001, 6));

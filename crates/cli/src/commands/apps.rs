@@ -97,17 +97,75 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     let words = [verb.name.to_string()].into_iter().chain(first).chain(arguments).chain(flagged);
     named(&connection, kind, Some(app))?;
     let words = words.collect::<Vec<_>>().join(" ");
-    let mut answer = request(&connection, app, &words)?;
-    while let Some(next) = answer["next"].as_u64() {
-        append(&mut answer, request(&connection, app, &format!("{words} from {next}"))?);
-    }
+    let answer = request(&connection, app, &words)?;
     match (answer.as_str(), connection.is_json()) {
         (Some(_), true) => output::line(json!({ "done": true, "said": answer }))?,
         (Some(said), false) => output::line(said)?,
-        (None, true) => output::line(&answer)?,
-        (None, false) => output::print((verb.text)(&answer, &flags))?,
+        (None, is_json) => {
+            let more = |next: u64| request(&connection, app, &format!("{words} from {next}"));
+            match is_json {
+                true => print_json(answer, more, output::print)?,
+                false => follow(answer, more, |page| output::print((verb.text)(page, &flags)))?,
+            }
+        }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Calls `each` with every page of an answer. Only the last one has a count, that of all.
+fn follow(
+    mut page: Value,
+    mut more: impl FnMut(u64) -> Result<Value>,
+    mut each: impl FnMut(&Value) -> Result<()>,
+) -> Result<()> {
+    let mut before = 0;
+    loop {
+        let next = page["next"].as_u64();
+        if let Some(fields) = page.as_object_mut() {
+            fields.remove("next");
+            let count = fields.get("count").and_then(Value::as_u64).map(|count| before + count);
+            before = count.unwrap_or(before);
+            match (next, count) {
+                (Some(_), _) => drop(fields.remove("count")),
+                (None, Some(count)) => drop(fields.insert("count".to_string(), json!(count))),
+                (None, None) => {}
+            }
+        }
+        each(&page)?;
+        let Some(next) = next else { return Ok(()) };
+        page = more(next)?;
+    }
+}
+
+/// Prints one object with the rows of all pages. It is complete even if a later page cannot be fetched.
+fn print_json(
+    first: Value,
+    more: impl FnMut(u64) -> Result<Value>,
+    mut print: impl FnMut(String) -> Result<()>,
+) -> Result<()> {
+    let fields = || first.as_object().into_iter().flatten();
+    let Some((list, _)) = fields().find(|(_, value)| value.is_array()).filter(|_| !first["next"].is_null())
+    else {
+        return print(format!("{first}\n"));
+    };
+    let list = list.clone();
+    let others = fields().filter(|(name, _)| **name != list && *name != "next" && *name != "count");
+    let others: String = others.map(|(name, value)| format!("{}:{value},", json!(name))).collect();
+    print(format!("{{{others}{}:[", json!(list)))?;
+    let (mut separator, mut count) = ("", 0);
+    let done = follow(first, more, |page| {
+        for row in page[&list].as_array().into_iter().flatten() {
+            print(format!("{separator}{row}"))?;
+            separator = ",";
+        }
+        count = page["count"].as_u64().unwrap_or(count);
+        Ok(())
+    });
+    print(match &done {
+        Ok(()) => format!("],\"count\":{count}}}\n"),
+        Err(error) => format!("],\"error\":{}}}\n", json!(format!("{error:#}"))),
+    })?;
+    done
 }
 
 /// Runs `weir show KEY ...`. `None` if `key` is not a kind with views.
@@ -155,25 +213,6 @@ fn usage(kind: &Kind) -> String {
     format!("{} or {last}", others.join(", "))
 }
 
-/// Appends the next page to an answer: rows are added to rows, and counts to counts.
-fn append(answer: &mut Value, page: Value) {
-    let Some(all) = answer.as_object_mut() else { return };
-    all.remove("next");
-    let Value::Object(page) = page else { return };
-    for (name, value) in page {
-        match (all.get_mut(&name), value) {
-            (Some(Value::Array(rows)), Value::Array(more)) => rows.extend(more),
-            (Some(count @ Value::Number(_)), Value::Number(more)) => {
-                *count = json!(count.as_u64().unwrap_or_default() + more.as_u64().unwrap_or_default());
-            }
-            (Some(_), _) => {}
-            (None, value) => {
-                all.insert(name, value);
-            }
-        }
-    }
-}
-
 fn request(connection: &Connection, app: &str, words: &str) -> Result<Value> {
     connection.answer(&Request::app(app, words))
 }
@@ -196,13 +235,47 @@ fn named(connection: &Connection, kind: &Kind, name: Option<&str>) -> Result<Vec
 mod tests {
     use super::*;
 
+    /// The pages of a list of five rows.
+    fn page(from: u64) -> Result<Value> {
+        match from {
+            0 => Ok(json!({ "name": "a", "count": 2, "flows": [1, 2], "next": 7 })),
+            7 => Ok(json!({ "name": "a", "count": 0, "flows": [], "next": 9 })),
+            9 => Ok(json!({ "name": "a", "count": 3, "flows": [3, 4, 5] })),
+            other => panic!("{other}"),
+        }
+    }
+
     #[test]
-    fn pages_add_up() {
-        let mut all = json!({ "name": "a", "count": 2, "flows": [1, 2], "next": 5 });
-        append(&mut all, json!({ "name": "a", "count": 1, "flows": [3], "next": 9 }));
-        assert_eq!(all, json!({ "name": "a", "count": 3, "flows": [1, 2, 3], "next": 9 }));
-        append(&mut all, json!({ "name": "a", "count": 0, "flows": [] }));
-        assert_eq!(all, json!({ "name": "a", "count": 3, "flows": [1, 2, 3] }));
+    fn pages_are_printed_as_they_come_and_the_last_one_has_the_count_of_all() {
+        let mut printed = Vec::new();
+        follow(page(0).unwrap(), page, |page| {
+            printed.push(page.clone());
+            Ok(())
+        })
+        .unwrap();
+        let wanted = [
+            json!({ "name": "a", "flows": [1, 2] }),
+            json!({ "name": "a", "flows": [] }),
+            json!({ "name": "a", "count": 5, "flows": [3, 4, 5] }),
+        ];
+        assert_eq!(printed, wanted);
+    }
+
+    #[test]
+    fn pages_become_one_object_even_if_one_is_missing() {
+        let json = |first: Value, more: fn(u64) -> Result<Value>| {
+            let mut text = String::new();
+            let done = print_json(first, more, |piece| {
+                text += &piece;
+                Ok(())
+            });
+            (serde_json::from_str::<Value>(&text).unwrap(), done.is_ok())
+        };
+        let all = json!({ "name": "a", "count": 5, "flows": [1, 2, 3, 4, 5] });
+        assert_eq!(json(page(0).unwrap(), page), (all.clone(), true));
+        assert_eq!(json(all.clone(), page), (all, true), "a single page");
+        let cut = json!({ "name": "a", "flows": [1, 2], "error": "gone" });
+        assert_eq!(json(page(0).unwrap(), |_| bail!("gone")), (cut, false));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use weir_engine::ring::{CarrierReceiver, CarrierSender, carriers};
 use weir_engine::worker::{Command, Inject, Worker};
 use weir_packet::BATCH;
 use weir_port::pcap::Writer;
+use weir_program::snapshot::Page;
 use weir_program::{AppId, PortId};
 
 /// The maximum number of apps' frames that wait for a breath.
@@ -147,9 +148,10 @@ impl Acting {
                 let report = worker.engine().bucket_report(group, 0..usize::MAX);
                 return self.running.step(at, now_ns, Event::Buckets { group, report: &report });
             }
-            Action::ReadEntries { pipe, .. } => {
-                let page = worker.engine().page(pipe, 0, u32::MAX, now_ns);
-                return self.running.step(at, now_ns, Event::Entries { pipe, entries: &page.entries });
+            Action::ReadEntries { pipe, from, .. } => {
+                let Page { entries, .. } = worker.engine().page(pipe, from, u32::MAX, now_ns);
+                let read = Event::Entries { pipe, from, entries: &entries, next: None };
+                return self.running.step(at, now_ns, read);
             }
             Action::Check { id, .. } => {
                 return self.running.step(at, now_ns, Event::Checked { id, outcome: &Ok(()) });

@@ -3,18 +3,19 @@
 use super::node::Node;
 use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
 use crate::paths::{Path, Paths};
-use crate::{Fabric, FlowRow, NodeReport, PathReport, TunnelPublisher};
+use crate::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, TunnelPublisher};
 use std::net::IpAddr;
 use std::time::SystemTime;
 use tracing::{info, warn};
+use weir_app::RequestId;
 
 /// How often the board is written, in nanoseconds; less often with many nodes, because the traffic of each
 /// must be read.
 const EVERY_NS: u64 = 50_000_000;
 const EVERY_NS_PER_NODE: u64 = 1_000_000;
 
-/// The maximum number of flows listed.
-const FLOWS_MAX: usize = 1 << 20;
+/// The maximum number of flows in a page.
+const ROWS: u32 = 2048;
 
 /// The reports of an app.
 pub struct Reporter {
@@ -65,9 +66,11 @@ impl Reporter {
 
     /// Writes the board now and then, and has flows listed if a client is waiting for them.
     pub fn report(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
-        let wants_flows = std::mem::take(&mut self.board.look().wants_flows);
-        if wants_flows && let Ok(flows) = programs.flows() {
-            list(flows, self.board.clone(), &self.peers, nodes, now_ns);
+        let wanted = std::mem::take(&mut self.board.look().wanted);
+        if !wanted.is_empty()
+            && let Ok(flows) = programs.flows()
+        {
+            list((flows, wanted), self.board.clone(), &self.peers, nodes, now_ns);
         }
         if now_ns < self.next_ns {
             return;
@@ -84,8 +87,14 @@ fn since_1970() -> u64 {
     SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }
 
-/// Lists flows on a separate thread: there may be a million, and probes cannot wait.
-fn list(flows: PathFlows, board: TunnelPublisher, peers: &[IpAddr], nodes: &[Node], now_ns: u64) {
+/// Reads pages of flows on a separate thread, because probes cannot wait.
+fn list(
+    (flows, wanted): (PathFlows, Vec<(RequestId, u32)>),
+    board: TunnelPublisher,
+    peers: &[IpAddr],
+    nodes: &[Node],
+    now_ns: u64,
+) {
     let port = |node: &Node, path: usize| {
         node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
     };
@@ -111,8 +120,12 @@ fn list(flows: PathFlows, board: TunnelPublisher, peers: &[IpAddr], nodes: &[Nod
         })
     };
     let read = move || {
-        let rows = flows.read(FLOWS_MAX).into_iter().filter_map(row).collect();
-        board.look().flows = Some(rows);
+        for (id, from) in wanted {
+            let page = flows.page(from, ROWS);
+            let page = page
+                .map(|(some, next)| FlowsPage { rows: some.into_iter().filter_map(&row).collect(), next });
+            board.look().read.push((id, page.map_err(|why| format!("the flows cannot be read: {why}"))));
+        }
     };
     // Waiting clients time out with a message that there is no answer.
     let _ = std::thread::Builder::new().name("weir-path-flows".into()).spawn(read);

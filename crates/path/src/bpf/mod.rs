@@ -1,5 +1,8 @@
 //! The programs of `path.bpf.c` and their maps, laid out as integers in the order of its structures.
 
+mod flows;
+
+pub use self::flows::{PathFlows, PathFlowsPage};
 pub use crate::paths::PATHS_MAX;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
@@ -270,18 +273,6 @@ const ACTIVITY: usize = 1 + 3 * PATHS_MAX;
 /// Bytes of `struct collected`, and of `struct missed` before the frame.
 const COLLECTED: usize = 56;
 const MISSED_HEAD: usize = 56;
-
-/// A reader of the programs' flows.
-pub struct PathFlows(HashMap<MapData, [u32; 12], [u32; FLOW]>);
-
-impl PathFlows {
-    /// Returns at most `most` flows. Costs one or two system calls for each.
-    #[must_use]
-    pub fn read(&self, most: usize) -> Vec<(PathFlowKey, PathFlow)> {
-        let all = self.0.iter().filter_map(Result::ok).take(most);
-        all.map(|(words, value)| (PathFlowKey { words }, flow(&value))).collect()
-    }
-}
 
 /// The programs and their maps.
 pub struct TcPath {

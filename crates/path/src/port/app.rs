@@ -7,6 +7,7 @@ use super::node::Node;
 use super::pipes::Names;
 use super::reflector::Unanswered;
 use super::show;
+use crate::app::{PathRequest, read_request};
 use crate::icmp;
 use crate::probing::Budget;
 use crate::scheme::{DOCA_PROBES, Scheme, doca_ports};
@@ -28,8 +29,8 @@ const ETHERNET: usize = 14;
 /// How long no flow is pinned after a refusal, because the table is full, ns.
 const REST_NS: u64 = 100_000_000;
 
-/// The maximum number of flows that are listed, which are those of DOCA-AR. Workers list them between frames.
-const LISTED_MAX: usize = 16_384;
+/// About how many flows are in a page. Workers list them between frames.
+const ROWS: usize = 2048;
 
 /// Events that are remembered.
 const EVENTS: usize = 64;
@@ -61,8 +62,8 @@ pub struct PathPortApp {
     /// The time of day at the start, in nanoseconds since 1970, and the app's own clock at that time.
     started: [u64; 2],
     pub(super) waiting: Waiting,
-    /// Requests that wait for flows to be listed.
-    asked: Vec<RequestId>,
+    /// Requests that wait for flows to be listed, and where their page begins.
+    asked: Vec<(RequestId, u32)>,
     /// The peers that have an entry in the first pipe, with the numbers of their groups.
     entered: Vec<(Ipv4Addr, u16)>,
     out: Option<PipeId>,
@@ -280,22 +281,28 @@ impl PathPortApp {
         }
     }
 
-    /// Flows were listed.
-    fn listed(&mut self, now_ns: u64, entries: &[(Entry, Seen)], actions: &mut Vec<Action>) {
-        let answer = show::flows(self, now_ns, entries);
-        let each = |id| Action::Answer { id, answer: Ok(answer.clone()) };
-        actions.extend(self.asked.drain(..).map(each));
+    /// Flows from a place on were listed.
+    fn listed(
+        &mut self,
+        now_ns: u64,
+        (from, next): (u32, Option<u32>),
+        entries: &[(Entry, Seen)],
+        actions: &mut Vec<Action>,
+    ) {
+        let answer = show::flows(self, now_ns, entries, next);
+        let each = |(id, _)| Action::Answer { id, answer: Ok(answer.clone()) };
+        actions.extend(self.asked.extract_if(.., |(_, asked)| *asked == from).map(each));
     }
 
     fn requested(&mut self, id: RequestId, request: &Value, now_ns: u64, actions: &mut Vec<Action>) {
-        let answer = match (request.as_str().map(str::trim), self.flows) {
-            (Some("show"), _) => Ok(show::json(self, now_ns)),
-            (Some("conntrack"), Some(pipe)) => {
-                self.asked.push(id);
-                return actions.push(Action::ReadEntries { pipe, limit: LISTED_MAX });
+        let answer = match (read_request(request), self.flows) {
+            (Ok(PathRequest::Show), _) => Ok(show::json(self, now_ns)),
+            (Ok(PathRequest::Flows(from)), Some(pipe)) => {
+                self.asked.push((id, from));
+                return actions.push(Action::ReadEntries { pipe, from, limit: ROWS });
             }
-            (Some("conntrack"), None) => Ok(show::flows(self, 0, &[])),
-            _ => Err("a path app answers `show` and `conntrack`".to_string()),
+            (Ok(PathRequest::Flows(_)), None) => Ok(show::flows(self, 0, &[], None)),
+            (Err(why), _) => Err(why),
         };
         actions.push(Action::Answer { id, answer });
     }
@@ -411,7 +418,7 @@ impl App for PathPortApp {
                 }
             }
             Event::Refused { change, why } => self.refused(now_ns, change, why, actions),
-            Event::Entries { entries, .. } => self.listed(now_ns, entries, actions),
+            Event::Entries { from, entries, next, .. } => self.listed(now_ns, (from, next), entries, actions),
             Event::Request { id, request } => self.requested(id, request, now_ns, actions),
             Event::Link { .. } | Event::Client { .. } | Event::Checked { .. } => {}
             Event::Flows { .. }

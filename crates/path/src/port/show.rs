@@ -3,7 +3,7 @@
 use super::app::{PathPortApp, TunnelCounts};
 use super::flows::Hashes;
 use super::node::Node;
-use crate::app::{all_flows, node as node_json, samples as samples_of};
+use crate::app::{listed, node as node_json, samples as samples_of};
 use crate::paths::State;
 use crate::scheme::Scheme;
 use crate::{FlowRow, NodeReport, PathReport};
@@ -38,10 +38,10 @@ pub fn samples(app: &PathPortApp) -> Vec<Sample> {
 }
 
 /// The flows that have an entry.
-pub fn flows(app: &PathPortApp, now_ns: u64, entries: &[(Entry, Seen)]) -> Value {
+pub fn flows(app: &PathPortApp, now_ns: u64, entries: &[(Entry, Seen)], next: Option<u32>) -> Value {
     let rows: Vec<FlowRow> =
         entries.iter().filter_map(|(entry, seen)| row(app, now_ns, entry, seen)).collect();
-    all_flows(&app.config.name, &rows)
+    listed(&app.config.name, &rows, next)
 }
 
 fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<FlowRow> {

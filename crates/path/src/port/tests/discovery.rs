@@ -184,6 +184,27 @@ fn flows_and_series_are_shown() {
 }
 
 #[test]
+fn more_flows_than_a_page_has_are_listed_page_by_page() {
+    const FLOWS: u32 = 5000;
+    let mut rig = TunnelRig::spines(4);
+    rig.run_with(1, SEC);
+    (0..FLOWS).for_each(|flow| _ = rig.send(flow));
+    let (mut listed, mut pages, mut request) = (Vec::new(), 0, "conntrack".to_string());
+    loop {
+        let answer = rig.ask(&request);
+        let rows = answer["flows"].as_array().expect("flows");
+        assert!(rows.len() <= 2048 && answer["count"] == rows.len(), "{}", answer["count"]);
+        listed.extend(rows.iter().map(|flow| format!("{} {}", flow["destination"], flow["sport"])));
+        pages += 1;
+        let Some(next) = answer["next"].as_u64() else { break };
+        request = format!("conntrack from {next}");
+    }
+    assert!(pages > 2, "{pages} pages");
+    assert_eq!(listed.len(), FLOWS as usize);
+    assert_eq!(listed.iter().collect::<BTreeSet<_>>().len(), listed.len(), "each is listed once");
+}
+
+#[test]
 fn a_reload_keeps_what_was_discovered() {
     let mut rig = TunnelRig::spines(4);
     rig.run_with(64, 3 * SEC);

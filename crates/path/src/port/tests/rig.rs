@@ -20,6 +20,7 @@ use weir_packet::random::Random;
 use weir_packet::{Batch, Bits, KeySource, Pools, TableHash, TunnelKind};
 use weir_program::builder::ProgramBuilder;
 use weir_program::check::{Severity, check};
+use weir_program::snapshot::Page;
 use weir_program::{Encap, Entry, Operation, Origin, Pipe, PortId, Program};
 
 pub const MS: u64 = 1_000_000;
@@ -273,9 +274,10 @@ impl TunnelRig {
                 let report = self.engine.bucket_reports()[group.index()].clone();
                 self.app.step(self.now_ns, Event::Buckets { group, report: &report }, &mut more);
             }
-            Action::ReadEntries { pipe, .. } => {
-                let page = self.engine.page(pipe, 0, u32::MAX, self.now_ns);
-                self.app.step(self.now_ns, Event::Entries { pipe, entries: &page.entries }, &mut more);
+            Action::ReadEntries { pipe, from, limit } => {
+                let Page { entries, next, .. } = self.engine.page(pipe, from, limit as u32, self.now_ns);
+                let read = Event::Entries { pipe, from, entries: &entries, next };
+                self.app.step(self.now_ns, read, &mut more);
             }
             Action::Say(_, text) => self.said.push(text),
             Action::Answer { answer, .. } => self.answered.push(answer.expect("it is understood")),
