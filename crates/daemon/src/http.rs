@@ -13,11 +13,11 @@
 //! nor the main thread waits for it.
 
 use super::doorbell::Doorbell;
-use super::load::{Published, Read};
+use super::load::{self, Published, Read, TextRefusal};
 use super::observer::{self, ScenePublisher};
 use super::rest::{Acceptor, Entrance, Gate};
 use anyhow::{Context, Result};
-use http_body_util::{BodyExt, Full, Limited};
+use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
@@ -46,9 +46,6 @@ const HEAD_MAX: usize = 16 * 1024;
 
 /// The maximum size of a request's body in bytes: an entry with many values, or a packet in hex.
 const BODY_MAX: usize = 1 << 20;
-
-/// The maximum size of a text of changes in bytes: about four million lines.
-const CHANGES_MAX: usize = 512 << 20;
 
 /// Pieces of a text of changes that may be queued for parsing.
 const PIECES: usize = 16;
@@ -453,12 +450,17 @@ impl Door {
     }
 
     async fn command(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
+        let too_large = || {
+            let why = "a request may have at most 1 MiB: send many changes of entries to /changes";
+            refused(StatusCode::PAYLOAD_TOO_LARGE, why)
+        };
         if body.size_hint().lower() > BODY_MAX as u64 {
-            return refused(StatusCode::PAYLOAD_TOO_LARGE, "a request may have at most 1 MiB");
+            return too_large();
         }
         let body = match timeout(REQUEST_PATIENCE, Limited::new(body, BODY_MAX).collect()).await {
             Err(_) => return refused(StatusCode::REQUEST_TIMEOUT, "the request took too long"),
-            Ok(Err(_)) => return refused(StatusCode::BAD_REQUEST, "the request is truncated or too long"),
+            Ok(Err(why)) if why.is::<LengthLimitError>() => return too_large(),
+            Ok(Err(_)) => return refused(StatusCode::BAD_REQUEST, "the request is truncated"),
             Ok(Ok(body)) => body.to_bytes(),
         };
         let request = match weir_control::Request::read(&body) {
@@ -477,8 +479,9 @@ impl Door {
 impl Door {
     /// Makes the changes in a text, all of them or none.
     async fn changes(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
-        if body.size_hint().lower() > CHANGES_MAX as u64 {
-            return refused(StatusCode::PAYLOAD_TOO_LARGE, "changes may have at most 512 MiB");
+        // The whole length, if the client has given it, so that it need not send what is refused.
+        if let Err(why) = load::admits(body.size_hint().lower()) {
+            return refuse_text(why);
         }
         client.set(READING, CHANGES_PATIENCE);
         let Ok(_turn) = self.reading.acquire().await else {
@@ -486,7 +489,7 @@ impl Door {
         };
         let read = match self.read(body).await {
             Ok(read) => read,
-            Err(why) => return refused(StatusCode::BAD_REQUEST, &why),
+            Err(why) => return refuse_text(why),
         };
         client.set(ANSWERING, CHANGES_PATIENCE);
         let answer = self.parts.ask_main(Question::Changes(read.clone()), CHANGES_PATIENCE).await;
@@ -499,9 +502,10 @@ impl Door {
     }
 
     /// Parses a text of changes as it arrives.
-    async fn read(&self, body: Incoming) -> Result<Read, String> {
+    async fn read(&self, mut body: Incoming) -> Result<Read, TextRefusal> {
+        let wrong = |why: &str| TextRefusal::Wrong(why.to_string());
         let Some(vocabulary) = self.parts.vocabulary.get() else {
-            return Err("the daemon has not started yet".into());
+            return Err(wrong("the daemon has not started yet"));
         };
         let (pieces, mut come) = mpsc::channel::<Bytes>(PIECES);
         let (whole, is_whole) = oneshot::channel::<()>();
@@ -512,10 +516,9 @@ impl Door {
             }
             match is_whole.blocking_recv() {
                 Ok(()) => reader.end(),
-                Err(_) => Err("the text is truncated, too long or too slow".into()),
+                Err(_) => Err(wrong("the text is truncated or too slow")),
             }
         });
-        let mut body = Limited::new(body, CHANGES_MAX);
         loop {
             match timeout(PIECE_PATIENCE, body.frame()).await {
                 Ok(Some(Ok(frame))) => {
@@ -535,7 +538,14 @@ impl Door {
             }
         }
         drop(pieces);
-        reading.await.unwrap_or_else(|_| Err("the text cannot be read".into()))
+        reading.await.unwrap_or_else(|_| Err(wrong("the text cannot be read")))
+    }
+}
+
+fn refuse_text(why: TextRefusal) -> Response<Full<Bytes>> {
+    match why {
+        TextRefusal::TooLarge(why) => refused(StatusCode::PAYLOAD_TOO_LARGE, &why),
+        TextRefusal::Wrong(why) => refused(StatusCode::BAD_REQUEST, &why),
     }
 }
 

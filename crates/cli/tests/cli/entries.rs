@@ -105,6 +105,29 @@ fn a_connection_carries_many_requests_if_the_client_asks_for_it() {
     assert_eq!(listed(&daemon).len(), 20);
 }
 
+#[test]
+fn a_text_of_changes_beyond_a_limit_is_refused_with_what_to_do() {
+    let daemon = Daemon::start(PROGRAM);
+    let ask = |length: usize, body: &str| {
+        let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
+        // It may be refused before it has arrived.
+        let _ = write!(stream, "POST /changes HTTP/1.1\r\nContent-Length: {length}\r\n\r\n{body}");
+        let mut buffer = [0; 4096];
+        let count = stream.read(&mut buffer).unwrap();
+        String::from_utf8_lossy(&buffer[..count]).into_owned()
+    };
+    let answer = ask((256 << 20) + 1, "");
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(answer.contains("more than 256 MiB, the limit: send it in several parts"), "{answer}");
+    let answer = ask((1 << 20) + 1, &"#".repeat((1 << 20) + 1));
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    assert!(
+        answer.contains("line 1: it has more than 1 MiB, the limit: write one change per line"),
+        "{answer}"
+    );
+    assert_eq!(listed(&daemon), [""; 0]);
+}
+
 fn many(count: u32) -> String {
     let mut many = String::new();
     for number in 0..count {
