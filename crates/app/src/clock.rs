@@ -2,6 +2,7 @@
 //! stored in milliseconds. A daemon that takes over continues with the other's clock.
 
 use rustix::time::{ClockId, clock_gettime};
+use std::time::UNIX_EPOCH;
 
 /// Time since the daemon's start.
 #[derive(Clone, Copy, Debug)]
@@ -38,4 +39,10 @@ impl Clock {
 pub fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Returns the nanoseconds since 1970.
+#[must_use]
+pub fn since_1970_ns() -> u64 {
+    UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
 }

@@ -23,6 +23,7 @@ pub mod priority;
 pub mod privileges;
 mod running;
 pub mod shown;
+pub mod task;
 
 pub use app::{Action, App, ClientEvent, ClientId, Event, Level, Refusal, RequestId, Sample, SampleValue};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};

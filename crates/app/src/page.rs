@@ -112,3 +112,9 @@ pub fn table(title: &str, rows: &Value, columns: &'static [Column]) -> Part {
 pub fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
+
+/// Returns the text of a string; none if it is not one.
+#[must_use]
+pub fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}

@@ -1,6 +1,8 @@
 //! Conventions shared by answers to `weir show`: times are given as ages, and unknown values are left out.
 
-use serde_json::{Map, Value};
+use crate::page::{items, word};
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -8,6 +10,25 @@ const NS_PER_MS: u64 = 1_000_000;
 #[must_use]
 pub fn ago_ms(now_ns: u64, at_ns: u64) -> u64 {
     now_ns.saturating_sub(at_ns) / NS_PER_MS
+}
+
+/// Events, each with when it happened and a sentence, with their ages.
+#[must_use]
+pub fn events<'a>(now_ns: u64, events: impl IntoIterator<Item = &'a (u64, String)>) -> Value {
+    let one = |(at_ns, what): &(u64, String)| json!({ "ago_ms": ago_ms(now_ns, *at_ns), "what": what });
+    events.into_iter().map(one).collect()
+}
+
+/// The latest of these events, as lines of text.
+#[must_use]
+pub fn latest(events: &Value) -> String {
+    const LINES: usize = 8;
+    let (events, mut text) = (items(events), String::new());
+    for event in &events[events.len().saturating_sub(LINES)..] {
+        let ago = seconds(event["ago_ms"].as_u64().unwrap_or_default());
+        let _ = writeln!(text, "  {ago} ago: {}", word(&event["what"]));
+    }
+    text
 }
 
 /// Formats a duration for humans, as `20 ms` or `1.5 s`.
@@ -67,7 +88,6 @@ pub fn undocumented(answer: &Value, page: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn a_page_is_named_by_where_it_begins() {

@@ -273,11 +273,8 @@ fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
+pub(super) use weir_app::page::items;
 pub(super) use weir_app::shown::seconds;
-
-pub(super) fn items(list: &Value) -> &[Value] {
-    list.as_array().map(Vec::as_slice).unwrap_or_default()
-}
 
 pub(super) fn word(value: &Value) -> String {
     match value {

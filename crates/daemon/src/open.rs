@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::fs::File;
 use std::path::Path;
 use tracing::info;
+use weir_app::clock::since_1970_ns;
 use weir_config::infile;
 use weir_config::outfile;
 use weir_config::ports::{self, GeneratedTraffic};
@@ -369,7 +370,7 @@ fn wrap_at(
 
 /// Creates the files of a trace. `now_ns` is the worker's time.
 fn recording_of(path: &Path, (worker, now_ns): (usize, u64), create: Create) -> Result<Recording> {
-    let epoch_ns = std::time::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64);
+    let epoch_ns = since_1970_ns();
     let file = |direction: &str| {
         let file = create(&traced(path, direction, worker))?;
         Ok::<_, anyhow::Error>(Some(Box::new(file) as _))

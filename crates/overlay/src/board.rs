@@ -1,19 +1,12 @@
 //! What the thread that maintains the cache publishes, for the app to show.
 
 use super::explain::Pair;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_app::RequestId;
-
-/// The number of events that are kept.
-pub const EVENTS: usize = 64;
 
 /// The state of an overlay.
 #[derive(Clone, Debug, Default)]
 pub struct OverlayReport {
-    /// Why the programs are not active; `None` if they are.
-    pub obstacle: Option<String>,
     /// Names of the pods' interfaces.
     pub pods: Vec<String>,
     /// The remote nodes.
@@ -25,14 +18,6 @@ pub struct OverlayReport {
     pub entries: Vec<(&'static str, u64)>,
     /// How often something invalidated entries, by cause.
     pub causes: BTreeMap<&'static str, u64>,
-    /// The latest events, newest last.
-    pub events: VecDeque<OverlayEvent>,
-    /// When this was last written, in nanoseconds since 1970.
-    pub now_ns: u64,
-    /// Requests that wait for flows.
-    pub wanted: Vec<(RequestId, FlowsWanted)>,
-    /// The flows read for them.
-    pub read: Vec<(RequestId, FlowsPage)>,
 }
 
 /// Flows that a request waits for.
@@ -51,15 +36,6 @@ pub struct FlowsPage {
     pub rows: Vec<FlowRow>,
     /// The place at which the next page begins; `None` after the last.
     pub next: Option<u32>,
-}
-
-/// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverlayEvent {
-    /// When, in nanoseconds since 1970.
-    pub at_ns: u64,
-    /// What happened, in a sentence.
-    pub what: String,
 }
 
 /// Addresses and ports after NAT: source and destination.
@@ -100,27 +76,7 @@ pub struct FlowRow {
     pub idle_ns: u64,
 }
 
-/// Where the thread publishes what it knows, for the app.
-#[derive(Clone, Debug, Default)]
-pub struct OverlayPublisher(Arc<Mutex<OverlayReport>>);
-
-impl OverlayPublisher {
-    /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
-    pub fn look(&self) -> MutexGuard<'_, OverlayReport> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl OverlayReport {
-    /// Records an event.
-    pub fn note(&mut self, at_ns: u64, what: String) {
-        if self.events.len() == EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back(OverlayEvent { at_ns, what });
-        self.now_ns = self.now_ns.max(at_ns);
-    }
-
     /// Returns a count of the frames that pods sent (0) or the uplink received (1); 0 if there is none.
     pub fn frames_of(&self, direction: usize, name: &str) -> u64 {
         self.frames[direction].iter().find(|(one, _)| *one == name).map_or(0, |(_, count)| *count)

@@ -18,7 +18,7 @@ pub(crate) fn findings(examined: &Examined<'_>) -> Vec<Finding> {
         Ok(()) => Finding::new("sysctl", name, Level::Ok, "as the overlay needs it"),
         Err(why) => Finding::new("sysctl", name, Level::Fault, why.to_string()),
     };
-    found.extend(wanted.iter().flat_map(|wanted| needed_settings(&wanted.overlay)).map(setting));
+    found.extend(wanted.iter().flat_map(|wanted| needed_settings(&wanted.task)).map(setting));
     found
 }
 

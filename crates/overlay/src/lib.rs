@@ -1,8 +1,7 @@
 //! A cache in front of a container overlay. See README.md.
 //!
-//! The app defines what is wanted ([`Overlay`]) and shows what is published on the
-//! [`OverlayPublisher`]. The agent has a thread that loads the programs ([`bpf`]) and tracks what flows
-//! depend on.
+//! The app defines what is wanted ([`Overlay`]) and shows what is published on its board. The agent has a
+//! thread that loads the programs ([`bpf`]) and tracks what flows depend on.
 
 mod agent;
 mod app;
@@ -19,9 +18,9 @@ mod wanted;
 mod yaml;
 
 pub use agent::read_messages;
-pub use board::{FlowRow, FlowsPage, FlowsWanted, OverlayEvent, OverlayPublisher, OverlayReport, Translated};
+pub use board::{FlowRow, FlowsPage, FlowsWanted, OverlayReport, Translated};
 pub use explain::Pair;
-pub use wanted::{Overlay, Policy, Wanted, flows_of};
+pub use wanted::{Overlay, Policy, flows_of};
 
 use weir_app::kind::{Argument, Kind, Verb, View};
 

@@ -1,8 +1,9 @@
 //! The page of overlays in `weir top`.
 
-use super::text::{numbers, percent, word};
+use super::text::{numbers, percent};
 use serde_json::{Value, json};
-use weir_app::page::{Column, Holds, Page, Part, Table, column, items};
+use weir_app::page::{Column, Holds, Page, Part, Table, column, items, word};
+use weir_app::task::obstacle_and_last_event;
 
 /// The pages of overlay apps.
 pub(super) const PAGES: &[Page] = &[Page { title: "overlay", sections: &[], requests: &["show"], parts }];
@@ -33,12 +34,7 @@ fn one(app: &Value) -> Vec<Part> {
         ("overlay", format!("{name}: {} by {}", word(&app["tunnel"]), word(&app["uplink"]))),
         ("hit ratio", format!("{} sent, {} received", hits[0], hits[1])),
     ];
-    if let Some(obstacle) = app["obstacle"].as_str() {
-        facts.push(("not running", obstacle.to_string()));
-    }
-    if let Some(event) = items(&app["events"]).last() {
-        facts.push(("last", word(&event["what"]).to_string()));
-    }
+    facts.extend(obstacle_and_last_event(app));
     let received = &app["frames"]["received"];
     let row = |(name, sent): (&str, u64)| json!({ "name": name, "sent": sent, "received": received[name] });
     let frames =

@@ -1,14 +1,14 @@
 //! What the app answers from the published state.
 
-use super::app::OverlayApp;
-use super::{FlowRow, FlowsPage, FlowsWanted, Overlay, OverlayPublisher, OverlayReport, Policy, pages, text};
+use super::{FlowRow, FlowsPage, FlowsWanted, Overlay, OverlayReport, Policy, pages, text};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weir_app::page::Part;
+use weir_app::task::{Publisher, TaskApp, Wanted};
 use weir_app::{Action, App, Event, RequestId, SampleValue};
 
-fn app() -> OverlayApp {
-    let overlay = Overlay {
+fn app(policy: Policy) -> TaskApp<Overlay> {
+    let task = Overlay {
         name: "pods".into(),
         tunnel: "vx0".into(),
         uplink: "up0".into(),
@@ -17,14 +17,14 @@ fn app() -> OverlayApp {
         mark: 0xff00_0000,
         flows: 64,
         refresh_ns: 1_000_000_000,
-        policy: Policy::Strict,
+        policy,
         idle_ns: 30_000_000_000,
     };
-    OverlayApp { overlay, board: OverlayPublisher::default(), waiting: Vec::new(), wake_ns: None }
+    TaskApp::new(Wanted { task, board: Publisher::default() })
 }
 
-fn snapshot() -> OverlayReport {
-    let mut snapshot = OverlayReport {
+fn report() -> OverlayReport {
+    OverlayReport {
         pods: vec!["vp1".into()],
         nodes: vec![[10, 0, 1, 2].into()],
         frames: [
@@ -33,13 +33,10 @@ fn snapshot() -> OverlayReport {
         ],
         entries: vec![("overlay_learnt_sent", 1)],
         causes: BTreeMap::from([("route", 2)]),
-        ..OverlayReport::default()
-    };
-    snapshot.note(5, "the programs are active".into());
-    snapshot
+    }
 }
 
-fn asked(app: &mut OverlayApp, request: &str) -> Vec<Action> {
+fn asked(app: &mut TaskApp<Overlay>, request: &str) -> Vec<Action> {
     let mut actions = Vec::new();
     app.step(0, Event::Request { id: RequestId(1), request: &json!(request) }, &mut actions);
     actions
@@ -52,8 +49,9 @@ fn answer(actions: &[Action]) -> Value {
 
 #[test]
 fn what_was_told_is_shown() {
-    let mut app = app();
-    *app.board.look() = snapshot();
+    let mut app = app(Policy::Strict);
+    app.board().report = report();
+    app.board().note(5, "the programs are active".into());
     let shown = answer(&asked(&mut app, "show"));
     // Three of four eligible frames: those that close a connection are not eligible.
     assert_eq!(shown["hit_ratio"], json!({ "sent": 0.75 }));
@@ -78,10 +76,10 @@ fn what_was_told_is_shown() {
 
 #[test]
 fn flows_are_asked_for_and_waited_for() {
-    let mut app = app();
+    let mut app = app(Policy::Strict);
     assert_eq!(asked(&mut app, "flows"), []);
     assert_eq!(asked(&mut app, "flows from 7"), []);
-    let wanted = std::mem::take(&mut app.board.look().wanted);
+    let wanted = std::mem::take(&mut app.board().queries);
     let [(first, FlowsWanted::From(0)), (second, FlowsWanted::From(7))] = wanted[..] else {
         panic!("{wanted:?}")
     };
@@ -106,7 +104,7 @@ fn flows_are_asked_for_and_waited_for() {
         idle_ns: 0,
     }];
     let page = FlowsPage { rows, next: Some(7) };
-    app.board.look().read = vec![(second, FlowsPage::default()), (first, page)];
+    app.board().read = vec![(second, FlowsPage::default()), (first, page)];
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
     assert_eq!(actions.len(), 2);
     let last = answer(&actions[..1]);
@@ -124,17 +122,16 @@ fn flows_are_asked_for_and_waited_for() {
     actions.clear();
     app.step(u64::MAX / 2, Event::Tick, &mut actions);
     assert!(matches!(actions[..], [Action::Answer { answer: Err(_), .. }]), "not for ever");
+    assert_eq!(app.board().queries, []);
 }
 
 #[test]
 fn a_successor_keeps_the_board_if_nothing_has_changed() {
-    let old = app();
-    *old.board.look() = snapshot();
-    let mut same = app();
-    same.inherit(Box::new(old.clone()));
-    assert_eq!(same.board.look().nodes.len(), 1);
-    let mut other = app();
-    other.overlay.policy = Policy::Connection;
-    other.inherit(Box::new(old));
-    assert_eq!(other.board.look().nodes.len(), 0);
+    let old = app(Policy::Strict);
+    old.board().report = report();
+    for (policy, nodes) in [(Policy::Strict, 1), (Policy::Connection, 0)] {
+        let mut new = app(policy);
+        new.inherit(Box::new(old.clone()));
+        assert_eq!(new.board().report.nodes.len(), nodes);
+    }
 }

@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 use std::fmt::Write;
-use weir_app::page::items;
-use weir_app::shown::seconds;
-
-/// How many of the latest events are printed.
-const EVENTS: usize = 8;
+use weir_app::page::{items, word};
+use weir_app::shown::latest;
 
 /// The overlay, and what happened to frames and entries.
 pub fn show(answer: &Value) -> String {
@@ -37,12 +34,7 @@ pub fn show(answer: &Value) -> String {
     list(&mut text, &numbers(&answer["entries"]).collect::<Vec<_>>());
     text += "  changes by cause:\n";
     list(&mut text, &numbers(&answer["causes"]).collect::<Vec<_>>());
-    let events = items(&answer["events"]);
-    for event in &events[events.len().saturating_sub(EVENTS)..] {
-        let ago = seconds(event["ago_ms"].as_u64().unwrap_or_default());
-        let _ = writeln!(text, "  {ago} ago: {}", word(&event["what"]));
-    }
-    text
+    text + &latest(&answer["events"])
 }
 
 /// The counts of an object, by name.
@@ -92,10 +84,6 @@ pub fn flows(answer: &Value, _flags: &[&str]) -> String {
 fn end(flow: &Value, which: &str) -> String {
     let (address, port) = (word(&flow[which]), &flow[format!("{which}_port")]);
     if address.contains(':') { format!("[{address}]:{port}") } else { format!("{address}:{port}") }
-}
-
-pub(super) fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }
 
 pub(super) fn percent(ratio: &Value) -> String {

@@ -1,7 +1,5 @@
 //! What the configuration wants of an overlay.
 
-use crate::board::OverlayPublisher;
-
 /// The key of overlays under `apps`.
 pub const KEY: &str = "overlay";
 
@@ -43,13 +41,4 @@ pub struct Overlay {
 #[must_use]
 pub fn flows_of(overlay: &str) -> String {
     weir_app::kind::flow_table(KEY, overlay)
-}
-
-/// An overlay, and the board that it publishes to.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// What is wanted.
-    pub overlay: Overlay,
-    /// Where its state is published.
-    pub board: OverlayPublisher,
 }

@@ -1,10 +1,10 @@
 //! Reads `overlay` apps from the configuration.
 
-use super::app::OverlayApp;
-use super::{Overlay, OverlayPublisher, Policy, Wanted};
+use super::{Overlay, Policy};
 use std::sync::Arc;
 use weir_app::App;
 use weir_app::kind::{Apps, Configured, Scope};
+use weir_app::task::{Publisher, TaskApp, Wanted};
 use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, text, words};
 use weir_config::{Key, Report, Shape};
@@ -35,41 +35,37 @@ const POLICIES: [(&str, Policy); 2] = [("strict", Policy::Strict), ("connection"
 
 /// The overlay apps of a configuration.
 #[derive(Debug)]
-pub(super) struct OverlayApps(Vec<Wanted>);
+pub(super) struct OverlayApps(Vec<Wanted<Overlay>>);
 
 impl Configured for OverlayApps {
     fn running(&self) -> Vec<Box<dyn App>> {
-        let app = |wanted: &Wanted| -> Box<dyn App> {
-            let Wanted { overlay, board } = wanted.clone();
-            Box::new(OverlayApp { overlay, board, waiting: Vec::new(), wake_ns: None })
-        };
-        self.0.iter().map(app).collect()
+        self.0.iter().map(|one| -> Box<dyn App> { Box::new(TaskApp::new(one.clone())) }).collect()
     }
 
     fn flow_tables(&self) -> Vec<String> {
-        self.0.iter().map(|wanted| crate::flows_of(&wanted.overlay.name)).collect()
+        self.0.iter().map(|wanted| crate::flows_of(&wanted.task.name)).collect()
     }
 }
 
 /// Returns the overlays of a configuration.
-pub(super) fn overlays(apps: &Apps) -> Vec<Wanted> {
+pub(super) fn overlays(apps: &Apps) -> Vec<Wanted<Overlay>> {
     apps.of::<OverlayApps>().map(|all| all.0.clone()).unwrap_or_default()
 }
 
 /// Reads them.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
-    let mut all: Vec<Wanted> = Vec::new();
+    let mut all: Vec<Wanted<Overlay>> = Vec::new();
     for item in items {
         let Some((overlay, section)) = overlay(item, scope) else { continue };
         let at = |key| section.get(key).map_or(section.span, |node| node.span);
-        if all.iter().any(|other| other.overlay.name == overlay.name) {
+        if all.iter().any(|other| other.task.name == overlay.name) {
             let message = format!("two overlay apps are called `{}`", overlay.name);
             scope.report.error(at("name"), message);
-        } else if let Some(Wanted { overlay: other, .. }) = all.first() {
+        } else if let Some(Wanted { task: other, .. }) = all.first() {
             let message = format!("`{}` already exists, and there can be only one overlay", other.name);
             scope.report.error(at("name"), message);
         } else {
-            all.push(Wanted { overlay, board: OverlayPublisher::default() });
+            all.push(Wanted { task: overlay, board: Publisher::default() });
         }
     }
     Arc::new(OverlayApps(all))

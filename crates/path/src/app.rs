@@ -1,89 +1,69 @@
 //! The running app: answers from what the thread has published.
 
-use super::board::{FlowRow, FlowsPage, NodeReport, PathReport};
-use super::{Fabric, TunnelPublisher};
+use super::Fabric;
+use super::board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
 use crate::paths::Fit;
 use serde_json::{Value, json};
-use std::any::Any;
 use std::net::IpAddr;
-use weir_app::shown::{ago_ms, page_from, without_nulls};
-use weir_app::{Action, App, Event, RequestId, Sample, SampleValue};
-use weir_program::Program;
+use weir_app::shown::{events, page_from, without_nulls};
+use weir_app::task::{Board, Task};
+use weir_app::{Sample, SampleValue};
 
-/// How often the board is polled while a request waits for flows, in nanoseconds.
-const LOOK_NS: u64 = 5_000_000;
+impl Task for Fabric {
+    const KIND: &'static str = "path";
+    type Report = PathsReport;
+    type Query = u32;
+    type Flows = Result<FlowsPage, String>;
 
-/// How long a request waits for a page of them.
-const PATIENCE_NS: u64 = 5_000_000_000;
+    fn name(&self) -> &str {
+        &self.name
+    }
 
-/// Tunnels that are watched.
-#[derive(Clone, Debug)]
-pub(super) struct PathApp {
-    pub fabric: Fabric,
-    pub board: TunnelPublisher,
-    /// Requests that wait for flows, with their deadlines.
-    pub waiting: Vec<(RequestId, u64)>,
-    pub wake_ns: Option<u64>,
-}
-
-impl PathApp {
-    fn show(&self) -> Value {
-        let snapshot = self.board.look().clone();
-        let Fabric { name, uplink, scheme, vxlan_port, .. } = &self.fabric;
-        let mut json = json!({
+    fn show(&self, board: &Board<Fabric>) -> Value {
+        let Fabric { name, uplink, scheme, vxlan_port, .. } = self;
+        let counts = board.report.counts.iter().map(|&(name, n)| (name.to_string(), json!(n)));
+        without_nulls(json!({
             "name": name, "uplink": uplink, "scheme": scheme.name(), "vxlan_port": vxlan_port,
-            "authenticated": self.fabric.secret.is_some(), "obstacle": snapshot.obstacle,
-        });
-        json["counts"] =
-            Value::Object(snapshot.counts.iter().map(|&(name, n)| (name.to_string(), json!(n))).collect());
-        json["nodes"] = snapshot.nodes.iter().map(node).collect();
-        let now_ns = snapshot.now_ns;
-        let event =
-            |event: &super::TunnelEvent| json!({ "ago_ms": ago_ms(now_ns, event.at_ns), "what": event.what });
-        json["events"] = snapshot.events.iter().map(event).collect();
-        without_nulls(json)
+            "authenticated": self.secret.is_some(), "obstacle": board.obstacle,
+            "counts": Value::Object(counts.collect()),
+            "nodes": board.report.nodes.iter().map(node).collect::<Vec<_>>(),
+            "events": events(board.now_ns, &board.events),
+        }))
     }
 
-    /// Answers waiting requests whose flows have arrived or whose deadline has passed.
-    fn answer_waiting(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
-        let read = std::mem::take(&mut self.board.look().read);
-        let name = &self.fabric.name;
-        for (id, page) in read {
-            // It may already have been answered with a timeout.
-            let Some(at) = self.waiting.iter().position(|(waits, _)| *waits == id) else { continue };
-            self.waiting.remove(at);
-            let answer = page.map(|FlowsPage { rows, next }| listed(name, &rows, next));
-            actions.push(Action::Answer { id, answer });
-        }
-        self.waiting.retain(|&(id, until)| {
-            if until <= now_ns {
-                let why = format!(
-                    "the flows of `{name}` cannot be read right now: see `weir show path \
-                    {name}`"
-                );
-                actions.push(Action::Answer { id, answer: Err(why) });
-            }
-            until > now_ns
-        });
-        self.wake_ns = (!self.waiting.is_empty()).then_some(now_ns + LOOK_NS);
+    fn query(request: &str) -> Result<u32, String> {
+        page_of_flows(request)
+    }
+
+    fn answer(
+        &self,
+        _: &u32,
+        page: Result<FlowsPage, String>,
+        _obstacle: Option<&str>,
+    ) -> Result<Value, String> {
+        page.map(|FlowsPage { rows, next }| listed(&self.name, &rows, next))
+    }
+
+    fn counts(report: &PathsReport) -> Vec<(&'static str, u64)> {
+        report.counts.clone()
+    }
+
+    fn samples(report: &PathsReport) -> Vec<Sample> {
+        let nodes = report.nodes.iter();
+        let all = nodes.flat_map(|node| node.paths.iter().enumerate().map(move |path| (node.address, path)));
+        all.flat_map(|(peer, (number, path))| samples(peer, number, path)).collect()
+    }
+
+    fn summary(report: &PathsReport) -> Value {
+        let paths: usize = report.nodes.iter().map(|node| node.paths.len()).sum();
+        json!({ "nodes": report.nodes.len(), "paths": paths })
     }
 }
 
-/// A request.
-pub(super) enum PathRequest {
-    Show,
-    /// The page of flows that begins at this place.
-    Flows(u32),
-}
-
-/// Reads a request.
-pub(super) fn read_request(request: &Value) -> Result<PathRequest, String> {
-    let words = request.as_str().map(str::trim);
-    match (words, words.and_then(|words| page_from(words, "conntrack"))) {
-        (Some("show"), _) => Ok(PathRequest::Show),
-        (_, Some(from)) => from.map(PathRequest::Flows),
-        _ => Err("a path app answers `show` and `conntrack`".to_string()),
-    }
+/// Reads a request for flows. Returns where the page begins.
+pub(super) fn page_of_flows(request: &str) -> Result<u32, String> {
+    page_from(request, "conntrack")
+        .unwrap_or_else(|| Err("a path app answers `show` and `conntrack`".to_string()))
 }
 
 /// The answer to `conntrack`.
@@ -159,68 +139,4 @@ fn flow(row: &FlowRow) -> Value {
         "port": row.port, "packets": row.packets, "bytes": row.bytes, "moves": row.moves,
         "idle_ms": row.idle_ns / 1_000_000,
     })
-}
-
-impl App for PathApp {
-    fn name(&self) -> &str {
-        &self.fabric.name
-    }
-
-    fn kind(&self) -> &'static str {
-        "path"
-    }
-
-    /// If nothing has changed, the thread keeps running, and its board is kept.
-    fn inherit(&mut self, predecessor: Box<dyn App>) {
-        let predecessor: Box<dyn Any> = predecessor;
-        if let Ok(old) = predecessor.downcast::<PathApp>() {
-            if old.fabric == self.fabric {
-                self.board = old.board;
-            }
-            (self.waiting, self.wake_ns) = (old.waiting, old.wake_ns);
-        }
-    }
-
-    fn bind(&mut self, _: &Program) {}
-
-    fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
-        match event {
-            Event::Request { id, request } => match read_request(request) {
-                Ok(PathRequest::Show) => actions.push(Action::Answer { id, answer: Ok(self.show()) }),
-                Ok(PathRequest::Flows(from)) => {
-                    self.board.look().wanted.push((id, from));
-                    self.waiting.push((id, now_ns + PATIENCE_NS));
-                    self.wake_ns = Some(now_ns + LOOK_NS);
-                }
-                Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
-            },
-            Event::Tick => self.answer_waiting(now_ns, actions),
-            _ => {}
-        }
-    }
-
-    fn wake_ns(&self) -> Option<u64> {
-        self.wake_ns
-    }
-
-    fn punts(&self) -> Vec<String> {
-        Vec::new()
-    }
-
-    fn counts(&self) -> Vec<(&'static str, u64)> {
-        self.board.look().counts.clone()
-    }
-
-    fn samples(&self) -> Vec<Sample> {
-        let snapshot = self.board.look();
-        let nodes = snapshot.nodes.iter();
-        let all = nodes.flat_map(|node| node.paths.iter().enumerate().map(move |path| (node.address, path)));
-        all.flat_map(|(peer, (number, path))| samples(peer, number, path)).collect()
-    }
-
-    fn report(&self, _now_ns: u64) -> Value {
-        let snapshot = self.board.look();
-        let paths: usize = snapshot.nodes.iter().map(|node| node.paths.len()).sum();
-        json!({ "nodes": snapshot.nodes.len(), "paths": paths, "obstacle": snapshot.obstacle })
-    }
 }

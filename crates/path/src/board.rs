@@ -1,31 +1,15 @@
 //! What the thread that watches paths publishes, for the app to show.
 
 use crate::paths::Fit;
-use std::collections::VecDeque;
 use std::net::IpAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use weir_app::RequestId;
-
-/// The number of events that are kept.
-pub const EVENTS: usize = 64;
 
 /// The state of all tunnels of an app.
 #[derive(Clone, Debug, Default)]
 pub struct PathsReport {
-    /// Why the programs are not attached to the uplink; `None` if they are.
-    pub obstacle: Option<String>,
     /// The programs' counters, by name.
     pub counts: Vec<(&'static str, u64)>,
     /// The remote nodes, in the order of the configuration.
     pub nodes: Vec<NodeReport>,
-    /// The latest events, newest last.
-    pub events: VecDeque<TunnelEvent>,
-    /// When this was last written, in nanoseconds since 1970.
-    pub now_ns: u64,
-    /// Requests that wait for flows, and where in the table their page begins.
-    pub wanted: Vec<(RequestId, u32)>,
-    /// The pages read for them, or why they cannot be read.
-    pub read: Vec<(RequestId, Result<FlowsPage, String>)>,
 }
 
 /// Some of the flows.
@@ -92,15 +76,6 @@ pub struct PathReport {
     pub large: Fit,
 }
 
-/// Something that happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TunnelEvent {
-    /// When, in nanoseconds since 1970.
-    pub at_ns: u64,
-    /// What happened, in a sentence.
-    pub what: String,
-}
-
 /// A flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRow {
@@ -126,26 +101,4 @@ pub struct FlowRow {
     pub moves: u32,
     /// How long it has sent nothing, in nanoseconds.
     pub idle_ns: u64,
-}
-
-/// Where the thread publishes what it knows, for the app.
-#[derive(Clone, Debug, Default)]
-pub struct TunnelPublisher(Arc<Mutex<PathsReport>>);
-
-impl TunnelPublisher {
-    /// Locks the contents for reading and writing. The lock is never held longer than a copy takes.
-    pub fn look(&self) -> MutexGuard<'_, PathsReport> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl PathsReport {
-    /// Records an event.
-    pub fn note(&mut self, at_ns: u64, what: String) {
-        if self.events.len() == EVENTS {
-            self.events.pop_front();
-        }
-        self.events.push_back(TunnelEvent { at_ns, what });
-        self.now_ns = self.now_ns.max(at_ns);
-    }
 }

@@ -1,6 +1,5 @@
 //! What the configuration wants of the paths of tunnels.
 
-use crate::board::TunnelPublisher;
 use crate::scheme::Scheme;
 use crate::wire::Secret;
 use std::net::IpAddr;
@@ -38,13 +37,4 @@ pub struct Fabric {
     pub answers: u32,
     /// What authenticates probes; `None` if nothing is configured.
     pub secret: Option<Secret>,
-}
-
-/// Tunnels, and where their state is published.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    /// What is wanted.
-    pub fabric: Fabric,
-    /// Where their state is published.
-    pub board: TunnelPublisher,
 }

@@ -44,9 +44,9 @@ mod text;
 pub mod wire;
 mod yaml;
 
-pub use board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport, TunnelEvent, TunnelPublisher};
+pub use board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
 pub use exchange::{Between, Claim, Exchange, Form, Shared, SurveyMember};
-pub use fabric::{Fabric, Wanted};
+pub use fabric::Fabric;
 pub use yaml::fabrics;
 
 use weir_app::kind::{Argument, Kind, Verb, View};

@@ -1,8 +1,8 @@
 //! The page of paths in `weir top`.
 
-use super::text::word;
 use serde_json::{Value, json};
-use weir_app::page::{Column, Holds, Page, Part, Table, column, items};
+use weir_app::page::{Column, Holds, Page, Part, Table, column, items, word};
+use weir_app::task::obstacle_and_last_event;
 
 /// The pages of path apps.
 pub(super) const PAGES: &[Page] = &[Page { title: "path", sections: &[], requests: &["show"], parts }];
@@ -27,12 +27,7 @@ fn parts(answer: &Value) -> Vec<Part> {
 /// Returns the parts of one app.
 fn one(app: &Value) -> Vec<Part> {
     let mut facts = vec![("paths", format!("{}: {}", word(&app["name"]), word(&app["scheme"])))];
-    if let Some(obstacle) = app["obstacle"].as_str() {
-        facts.push(("not running", obstacle.to_string()));
-    }
-    if let Some(event) = items(&app["events"]).last() {
-        facts.push(("last", word(&event["what"]).to_string()));
-    }
+    facts.extend(obstacle_and_last_event(app));
     let mut parts = vec![Part::Facts(facts)];
     for node in items(&app["nodes"]) {
         let rows: Vec<Value> = items(&node["paths"]).iter().map(row).collect();

@@ -1,16 +1,16 @@
 //! What the app answers from the published state.
 
-use super::app::PathApp;
-use super::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport, TunnelPublisher, text};
+use super::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport, text};
 use crate::scheme::Scheme;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
+use weir_app::task::{EVENTS, Publisher, TaskApp, Wanted};
 use weir_app::{Action, App, Event, RequestId, SampleValue};
 
 const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 1));
 
-fn app() -> PathApp {
-    let fabric = Fabric {
+fn app() -> TaskApp<Fabric> {
+    let task = Fabric {
         name: "fabric".into(),
         uplink: "up0".into(),
         peers: vec![PEER],
@@ -27,10 +27,10 @@ fn app() -> PathApp {
         answers: 5000,
         secret: None,
     };
-    PathApp { fabric, board: TunnelPublisher::default(), waiting: Vec::new(), wake_ns: None }
+    TaskApp::new(Wanted { task, board: Publisher::default() })
 }
 
-fn snapshot() -> PathsReport {
+fn report() -> PathsReport {
     let hops = vec![None, Some([10, 9, 1, 2].into())];
     let path = PathReport {
         port: 50_001,
@@ -43,13 +43,10 @@ fn snapshot() -> PathsReport {
         ..PathReport::default()
     };
     let node = NodeReport { address: PEER, state: "1 path".into(), large_bytes: 1500, paths: vec![path] };
-    let mut snapshot =
-        PathsReport { nodes: vec![node], counts: vec![("path_steered", 3)], ..PathsReport::default() };
-    snapshot.note(5, "path 0 to 10.0.2.1 is good".into());
-    snapshot
+    PathsReport { nodes: vec![node], counts: vec![("path_steered", 3)] }
 }
 
-fn asked(app: &mut PathApp, request: &str) -> Vec<Action> {
+fn asked(app: &mut TaskApp<Fabric>, request: &str) -> Vec<Action> {
     let mut actions = Vec::new();
     app.step(0, Event::Request { id: RequestId(1), request: &json!(request) }, &mut actions);
     actions
@@ -64,7 +61,8 @@ fn answer(actions: &[Action]) -> Value {
 fn what_was_told_is_shown() {
     let mut app = app();
     assert!(text::show(&answer(&asked(&mut app, "show"))).contains("without `key`"));
-    *app.board.look() = snapshot();
+    app.board().report = report();
+    app.board().note(5, "path 0 to 10.0.2.1 is good".into());
     let shown = answer(&asked(&mut app, "show"));
     let path = &shown["nodes"][0]["paths"][0];
     assert_eq!((&path["hops"], &path["queue_us"]), (&json!(["*", "10.9.1.2"]), &json!(1.5)));
@@ -88,9 +86,10 @@ fn what_was_told_is_shown() {
 fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
     let mut app = app();
     assert_eq!(asked(&mut app, "conntrack"), []);
-    assert_eq!(asked(&mut app, "conntrack from 7"), []);
-    assert_eq!(app.board.look().wanted, [(RequestId(1), 0), (RequestId(1), 7)]);
-    app.waiting[1].0 = RequestId(2);
+    let mut second = Vec::new();
+    let request = Event::Request { id: RequestId(2), request: &json!("conntrack from 7") };
+    app.step(0, request, &mut second);
+    assert_eq!(app.board().queries, [(RequestId(1), 0), (RequestId(2), 7)]);
     let mut actions = Vec::new();
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
     assert_eq!(actions, []);
@@ -108,7 +107,7 @@ fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
         idle_ns: 0,
     }];
     let page = FlowsPage { rows, next: Some(9) };
-    app.board.look().read = vec![(RequestId(2), Ok(FlowsPage::default())), (RequestId(1), Ok(page))];
+    app.board().read = vec![(RequestId(2), Ok(FlowsPage::default())), (RequestId(1), Ok(page))];
     app.step(app.wake_ns().unwrap(), Event::Tick, &mut actions);
     let last = answer(&actions[..1]);
     assert_eq!(last, json!({ "name": last["name"], "count": 0, "flows": [] }), "there is no next page");
@@ -118,41 +117,22 @@ fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
     assert!(text.contains("192.168.0.1:40000 -> 192.168.0.2:5001") && text.ends_with("1 flows\n"), "{text}");
     assert_eq!(app.wake_ns(), None);
     assert!(matches!(asked(&mut app, "conntrack to 7")[..], [Action::Answer { answer: Err(_), .. }]));
-
-    asked(&mut app, "conntrack");
-    actions.clear();
-    app.step(u64::MAX / 2, Event::Tick, &mut actions);
-    assert!(matches!(actions[..], [Action::Answer { answer: Err(_), .. }]), "not for ever");
-}
-
-#[test]
-fn a_successor_keeps_the_board_if_nothing_has_changed() {
-    let old = app();
-    *old.board.look() = snapshot();
-    let mut same = app();
-    same.inherit(Box::new(old.clone()));
-    assert_eq!(same.board.look().nodes.len(), 1);
-    let mut other = app();
-    other.fabric.scheme = Scheme::Ecmp;
-    other.inherit(Box::new(old));
-    assert_eq!(other.board.look().nodes.len(), 0);
 }
 
 #[test]
 fn two_hundred_nodes_are_shown_within_bounds() {
     let mut app = app();
-    let path = snapshot().nodes[0].paths[0].clone();
+    let path = report().nodes[0].paths[0].clone();
     let node = |at: u32| NodeReport {
         address: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)),
         state: "16 paths".into(),
         large_bytes: 1500,
         paths: vec![path.clone(); 16],
     };
-    let mut many = PathsReport { nodes: (0..200).map(node).collect(), ..PathsReport::default() };
-    (0..10_000).for_each(|at| many.note(at, format!("path 0 to 10.0.0.1 is failed: event {at}")));
-    *app.board.look() = many;
+    app.board().report = PathsReport { nodes: (0..200).map(node).collect(), counts: Vec::new() };
+    (0..10_000).for_each(|at| app.board().note(at, format!("path 0 to 10.0.0.1 is failed: event {at}")));
     let shown = answer(&asked(&mut app, "show"));
-    assert_eq!(shown["events"].as_array().map(Vec::len), Some(super::board::EVENTS));
+    assert_eq!(shown["events"].as_array().map(Vec::len), Some(EVENTS));
     // The control socket allows more, and a terminal scrolls: a node has one line, plus one for each path.
     assert!(shown.to_string().len() < 3_000_000, "{}", shown.to_string().len());
     assert_eq!(text::show(&shown).lines().count(), 2 + 200 * 18 + 8);

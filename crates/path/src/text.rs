@@ -2,11 +2,8 @@
 
 use serde_json::Value;
 use std::fmt::Write;
-use weir_app::page::items;
-use weir_app::shown::seconds;
-
-/// How many of the latest events are printed.
-const EVENTS: usize = 8;
+use weir_app::page::{items, word};
+use weir_app::shown::latest;
 
 /// The nodes and their paths.
 pub fn show(answer: &Value) -> String {
@@ -35,12 +32,7 @@ pub fn show(answer: &Value) -> String {
         items(&node["paths"]).iter().for_each(|one| path(&mut text, one));
         text += &large(node);
     }
-    let events = items(&answer["events"]);
-    for event in &events[events.len().saturating_sub(EVENTS)..] {
-        let ago = seconds(event["ago_ms"].as_u64().unwrap_or_default());
-        let _ = writeln!(text, "  {ago} ago: {}", word(&event["what"]));
-    }
-    text
+    text + &latest(&answer["events"])
 }
 
 /// What to say about large frames, if anything.
@@ -107,8 +99,4 @@ pub fn conntrack(answer: &Value, _flags: &[&str]) -> String {
         let _ = writeln!(text, "{count} flows");
     }
     text
-}
-
-pub(super) fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
 }

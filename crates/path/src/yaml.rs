@@ -1,9 +1,8 @@
 //! Reads `path` apps from the configuration: those at an uplink of the kernel, and what they share with those
 //! at a port of weir (`port/yaml.rs`).
 
-use super::app::PathApp;
 use super::port::{self, PathPort, PathPortApp};
-use super::{Exchange, Fabric, TunnelPublisher, Wanted};
+use super::{Exchange, Fabric};
 use crate::scheme::{PORTS, Scheme};
 use crate::wire::Secret;
 use std::fmt::Display;
@@ -12,6 +11,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 use weir_app::App;
 use weir_app::kind::{Apps, Configured, Scope};
+use weir_app::task::{Publisher, TaskApp, Wanted};
 use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, list, parsed, text, words};
 use weir_config::{Key, Report, Shape, Span, TakeRule};
@@ -69,7 +69,7 @@ pub(super) const HEADERS: [(&str, KeySource); 2] = [("inner", KeySource::Inner),
 /// The path apps of a configuration.
 #[derive(Debug)]
 pub(super) struct PathApps {
-    fabrics: Vec<Wanted>,
+    fabrics: Vec<Wanted<Fabric>>,
     pub ports: Vec<PathPort>,
 }
 
@@ -79,10 +79,7 @@ impl Configured for PathApps {
     }
 
     fn running(&self) -> Vec<Box<dyn App>> {
-        let app = |wanted: &Wanted| -> Box<dyn App> {
-            let Wanted { fabric, board } = wanted.clone();
-            Box::new(PathApp { fabric, board, waiting: Vec::new(), wake_ns: None })
-        };
+        let app = |one: &Wanted<Fabric>| -> Box<dyn App> { Box::new(TaskApp::new(one.clone())) };
         // Threads at uplinks outlive a configuration.
         let alone = self.fabrics.is_empty();
         let exchange = if alone { Exchange::default() } else { Exchange::of_process() };
@@ -93,7 +90,7 @@ impl Configured for PathApps {
 
 /// Returns the tunnels of a configuration that are watched at uplinks.
 #[must_use]
-pub fn fabrics(apps: &Apps) -> Vec<Wanted> {
+pub fn fabrics(apps: &Apps) -> Vec<Wanted<Fabric>> {
     apps.of::<PathApps>().map(|all| all.fabrics.clone()).unwrap_or_default()
 }
 
@@ -127,17 +124,17 @@ fn at_port(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
 
 fn at_uplink(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
     let Some((fabric, section)) = fabric(item, scope) else { return };
-    if let Some(other) = all.fabrics.iter().find(|other| other.fabric.uplink == fabric.uplink) {
-        let message = format!("`{}` already uses the uplink `{}`", other.fabric.name, fabric.uplink);
+    if let Some(other) = all.fabrics.iter().find(|other| other.task.uplink == fabric.uplink) {
+        let message = format!("`{}` already uses the uplink `{}`", other.task.name, fabric.uplink);
         scope.report.error_help(span_of(&section, "uplink"), message, "add the peers there");
     } else if all.is_new(&fabric.name, &section, scope) {
-        all.fabrics.push(Wanted { fabric, board: TunnelPublisher::default() });
+        all.fabrics.push(Wanted { task: fabric, board: Publisher::default() });
     }
 }
 
 impl PathApps {
     fn is_new(&self, name: &str, section: &Section<'_>, scope: &mut Scope<'_>) -> bool {
-        let mut names = self.fabrics.iter().map(|one| &one.fabric.name);
+        let mut names = self.fabrics.iter().map(|one| &one.task.name);
         let taken = names.any(|other| other == name) || self.ports.iter().any(|other| other.name == name);
         if taken {
             let message = format!("two path apps are called `{name}`");

@@ -132,6 +132,4 @@ pub(super) fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
 }
 
-pub(super) fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or_default()
-}
+pub(super) use weir_app::page::word;

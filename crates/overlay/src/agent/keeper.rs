@@ -14,7 +14,7 @@ use crate::bpf::{
     OVERLAY_NODES_MAX, OverlayIp, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL,
     STAMP_POLICY, TcOverlay,
 };
-use crate::{Overlay, Policy, Wanted};
+use crate::{Overlay, Policy};
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::{CapabilitySet, capabilities};
@@ -25,6 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_app::clock::monotonic_ns;
+use weir_app::task::Wanted;
 use weir_netlink::{Link, Read, forwarding_and_neighbours};
 
 /// How long the programs keep working without a sign of life, in nanoseconds.
@@ -75,8 +76,8 @@ struct AttachedPrograms {
 }
 
 impl Keeper {
-    pub fn new(wanted: Wanted, stop: Arc<AtomicBool>, giver: Giver, table: Arc<Table>) -> Keeper {
-        let Wanted { overlay, board } = wanted;
+    pub fn new(wanted: Wanted<Overlay>, stop: Arc<AtomicBool>, giver: Giver, table: Arc<Table>) -> Keeper {
+        let Wanted { task: overlay, board } = wanted;
         Keeper { reporter: Reporter::new(overlay.name.clone(), board), overlay, stop, giver, table }
     }
 

@@ -22,86 +22,44 @@ pub use keeper::needed_settings;
 pub use left::Left;
 
 use crate::yaml::overlays;
-use crate::{Overlay, Wanted, doctor};
-use anyhow::{Context, Result};
+use crate::{Overlay, doctor};
+use anyhow::Result;
 use giver::Giver;
 use keeper::Keeper;
 use news::MessageSource;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use table::Table;
 use weir_app::agent::{Agent, FlowTable, Host};
 use weir_app::doctor::{Examined, Finding};
 use weir_app::kind::Apps;
+use weir_app::task::TaskThreads;
 use world::{Parts, Pods, World};
 
 /// Returns the agent of overlay apps.
 pub fn create() -> Box<dyn Agent> {
-    Box::<Kept>::default()
+    Box::<Keepers>::default()
 }
 
-/// The threads of all overlay apps.
+/// The threads of all overlay apps, and the tables of their flows.
 #[derive(Default)]
-struct Kept(Vec<Keep>);
+struct Keepers(TaskThreads<Overlay, Arc<Table>>);
 
-/// The thread of one app.
-struct Keep {
-    overlay: Overlay,
-    stop: Arc<AtomicBool>,
-    table: Arc<Table>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Agent for Kept {
+impl Agent for Keepers {
     fn findings(&self, examined: &Examined<'_>) -> Vec<Finding> {
         doctor::findings(examined)
     }
 
     fn follow(&mut self, apps: &Apps, host: &Host<'_>) -> Result<()> {
-        let mut before = std::mem::take(&mut self.0);
-        let mut new = Vec::new();
-        for one in overlays(apps) {
-            match before.iter().position(|old| old.overlay == one.overlay) {
-                Some(at) => self.0.push(before.swap_remove(at)),
-                None => new.push(one),
-            }
-        }
-        // Two caches at one uplink would both mark frames.
-        drop(before);
-        for one in new {
-            self.0.push(Keep::start(one, host)?);
-        }
-        Ok(())
+        self.0.follow(overlays(apps), |wanted, stop| {
+            let table = Arc::new(Table::new(&wanted.task.name, host.clock));
+            let giver = Giver::new((host.open_ring)()?, host.clock, wanted.task.idle_ns, table.clone());
+            let shown = table.clone();
+            Ok((table, Box::new(move || Keeper::new(wanted, stop, giver, shown).run())))
+        })
     }
 
     fn flow_tables(&self) -> Vec<Arc<dyn FlowTable>> {
-        self.0.iter().map(|keep| -> Arc<dyn FlowTable> { keep.table.clone() }).collect()
-    }
-}
-
-impl Keep {
-    fn start(wanted: Wanted, host: &Host<'_>) -> Result<Keep> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (overlay, seen) = (wanted.overlay.clone(), stop.clone());
-        let table = Arc::new(Table::new(&overlay.name, host.clock));
-        let giver = Giver::new((host.open_ring)()?, host.clock, overlay.idle_ns, table.clone());
-        let shown = table.clone();
-        let thread = std::thread::Builder::new()
-            .name("weir-overlay".into())
-            .spawn(move || Keeper::new(wanted, seen, giver, shown).run())
-            .context("a thread for an overlay")?;
-        Ok(Keep { overlay, stop, table, thread: Some(thread) })
-    }
-}
-
-impl Drop for Keep {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // The panic message has been printed; the programs are gone with the thread.
-            let _ = thread.join();
-        }
+        self.0.shared().map(|table| table.clone() as Arc<dyn FlowTable>).collect()
     }
 }
 

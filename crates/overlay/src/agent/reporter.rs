@@ -5,12 +5,13 @@ use crate::bpf::{
     OVERLAY_COUNTS, OverlayEntries, OverlayFlow, OverlayFlows, OverlayFrames, STAMP_GLOBAL, STAMP_POLICY,
     TcOverlay,
 };
-use crate::{FlowRow, FlowsPage, FlowsWanted, OverlayPublisher};
+use crate::{FlowRow, FlowsPage, FlowsWanted, Overlay, OverlayReport};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::time::SystemTime;
 use tracing::{info, warn};
 use weir_app::RequestId;
+use weir_app::clock::since_1970_ns;
+use weir_app::task::Publisher;
 
 /// How often the board is written, in nanoseconds.
 const EVERY_NS: u64 = 50_000_000;
@@ -27,7 +28,7 @@ const EVERY_LOSS_NS: u64 = 1_000_000_000;
 /// The reports of an app.
 pub struct Reporter {
     name: String,
-    board: OverlayPublisher,
+    board: Publisher<Overlay>,
     obstacle: Option<String>,
     has_told: bool,
     causes: BTreeMap<&'static str, u64>,
@@ -48,7 +49,7 @@ struct Sums {
 }
 
 impl Reporter {
-    pub fn new(name: String, board: OverlayPublisher) -> Reporter {
+    pub fn new(name: String, board: Publisher<Overlay>) -> Reporter {
         Reporter {
             name,
             board,
@@ -74,8 +75,8 @@ impl Reporter {
             None => info!("{}: the programs are active", self.name),
         }
         let mut snapshot = self.board.look();
-        snapshot
-            .note(since_1970(), obstacle.clone().unwrap_or_else(|| "the programs are active".to_string()));
+        let what = obstacle.clone().unwrap_or_else(|| "the programs are active".to_string());
+        snapshot.note(since_1970_ns(), what);
         snapshot.obstacle = obstacle.clone();
         self.obstacle = obstacle;
     }
@@ -83,7 +84,7 @@ impl Reporter {
     /// Reports a message, in the log and on the board.
     pub fn say(&self, what: &str) {
         info!("{}: {what}", self.name);
-        self.board.look().note(since_1970(), what.to_string());
+        self.board.look().note(since_1970_ns(), what.to_string());
     }
 
     /// Counts an invalidation by cause.
@@ -99,7 +100,7 @@ impl Reporter {
         pods: &BTreeMap<u32, (String, u32)>,
         nodes: &BTreeMap<IpAddr, u32>,
     ) {
-        let wanted = std::mem::take(&mut self.board.look().wanted);
+        let wanted = std::mem::take(&mut self.board.look().queries);
         if !wanted.is_empty()
             && let Ok(flows) = programs.flows()
         {
@@ -113,11 +114,15 @@ impl Reporter {
         self.next_ns = now_ns + EVERY_NS;
         let Sums { frames, entries } = self.before.with(programs);
         self.say_lost(now_ns, &entries);
-        let mut snapshot = self.board.look();
-        (snapshot.frames, snapshot.entries, snapshot.now_ns) = (frames, entries, since_1970());
-        snapshot.causes.clone_from(&self.causes);
-        snapshot.pods = pods.values().map(|(name, _)| name.clone()).collect();
-        snapshot.nodes = nodes.keys().copied().collect();
+        let mut board = self.board.look();
+        board.now_ns = since_1970_ns();
+        board.report = OverlayReport {
+            pods: pods.values().map(|(name, _)| name.clone()).collect(),
+            nodes: nodes.keys().copied().collect(),
+            frames,
+            entries,
+            causes: self.causes.clone(),
+        };
     }
 
     /// Reports lost flow records, once in a while.
@@ -176,10 +181,6 @@ impl Sums {
     }
 }
 
-fn since_1970() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
-}
-
 /// The context for reading flows, and for interpreting their numbers.
 struct FlowReading {
     flows: OverlayFlows,
@@ -230,7 +231,7 @@ impl FlowReading {
 }
 
 /// Reads flows on a separate thread: there may be a million, and the lease cannot wait.
-fn read(reading: FlowReading, board: OverlayPublisher, wanted: Vec<(RequestId, FlowsWanted)>) {
+fn read(reading: FlowReading, board: Publisher<Overlay>, wanted: Vec<(RequestId, FlowsWanted)>) {
     let read = move || {
         for (id, wanted) in wanted {
             let page = reading.page(wanted);

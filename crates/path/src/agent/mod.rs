@@ -15,73 +15,30 @@ mod uplink;
 mod wire;
 
 use crate::yaml::fabrics;
-use crate::{Fabric, Wanted, doctor};
-use anyhow::{Context, Result};
+use crate::{Fabric, doctor};
+use anyhow::Result;
 use prober::Prober;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use weir_app::agent::{Agent, Host};
 use weir_app::doctor::{Examined, Finding};
 use weir_app::kind::Apps;
+use weir_app::task::TaskThreads;
 
 /// Returns the agent of path apps.
 pub fn create() -> Box<dyn Agent> {
-    Box::<Watched>::default()
+    Box::<Probers>::default()
 }
 
 /// The threads of all path apps.
 #[derive(Default)]
-struct Watched(Vec<Watch>);
+struct Probers(TaskThreads<Fabric>);
 
-/// The thread of one app.
-struct Watch {
-    fabric: Fabric,
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Agent for Watched {
+impl Agent for Probers {
     fn findings(&self, examined: &Examined<'_>) -> Vec<Finding> {
         doctor::findings(examined)
     }
 
     fn follow(&mut self, apps: &Apps, _: &Host<'_>) -> Result<()> {
-        let mut before = std::mem::take(&mut self.0);
-        let mut new = Vec::new();
-        for one in fabrics(apps) {
-            match before.iter().position(|old| old.fabric == one.fabric) {
-                Some(at) => self.0.push(before.swap_remove(at)),
-                None => new.push(one),
-            }
-        }
-        // Two programs at one uplink would both set ports.
-        drop(before);
-        for one in new {
-            self.0.push(Watch::start(one)?);
-        }
-        Ok(())
-    }
-}
-
-impl Watch {
-    fn start(wanted: Wanted) -> Result<Watch> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let (fabric, seen) = (wanted.fabric.clone(), stop.clone());
-        let thread = std::thread::Builder::new()
-            .name("weir-path".into())
-            .spawn(move || Prober::new(wanted, seen).run())
-            .context("a thread for paths")?;
-        Ok(Watch { fabric, stop, thread: Some(thread) })
-    }
-}
-
-impl Drop for Watch {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        if let Some(thread) = self.thread.take() {
-            // The panic message has been printed; the programs are gone with the thread.
-            let _ = thread.join();
-        }
+        self.0
+            .follow(fabrics(apps), |wanted, stop| Ok(((), Box::new(move || Prober::new(wanted, stop).run()))))
     }
 }

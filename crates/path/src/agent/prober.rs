@@ -12,7 +12,7 @@ use crate::scheme::Scheme;
 use crate::settings::Settings;
 use crate::survey::Wish;
 use crate::wire::{Address, NO_PATH, Outer, Packet};
-use crate::{Between, Claim, Exchange, Fabric, Form, Shared, SurveyMember, Wanted};
+use crate::{Between, Claim, Exchange, Fabric, Form, Shared, SurveyMember};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -21,6 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 use weir_app::clock::monotonic_ns;
+use weir_app::task::Wanted;
 use weir_packet::random::Random;
 
 /// The longest wait of an iteration while the app is active, and otherwise. With many nodes the former is
@@ -98,8 +99,8 @@ struct Running {
 }
 
 impl Prober {
-    pub fn new(wanted: Wanted, stop: Arc<AtomicBool>) -> Prober {
-        let Wanted { fabric, board } = wanted;
+    pub fn new(wanted: Wanted<Fabric>, stop: Arc<AtomicBool>) -> Prober {
+        let Wanted { task: fabric, board } = wanted;
         let since_1970 = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
         let settings = Settings {
             probe_ns: fabric.probe_ns,

@@ -3,11 +3,12 @@
 use super::node::Node;
 use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
 use crate::paths::{Path, Paths};
-use crate::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, TunnelPublisher};
+use crate::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
 use std::net::IpAddr;
-use std::time::SystemTime;
 use tracing::{info, warn};
 use weir_app::RequestId;
+use weir_app::clock::since_1970_ns;
+use weir_app::task::Publisher;
 
 /// How often the board is written, in nanoseconds; less often with many nodes, because the traffic of each
 /// must be read.
@@ -22,14 +23,14 @@ pub struct Reporter {
     name: String,
     /// Addresses by peer index.
     peers: Vec<IpAddr>,
-    board: TunnelPublisher,
+    board: Publisher<Fabric>,
     obstacle: Option<String>,
     said: Option<String>,
     next_ns: u64,
 }
 
 impl Reporter {
-    pub fn new(fabric: &Fabric, board: TunnelPublisher) -> Reporter {
+    pub fn new(fabric: &Fabric, board: Publisher<Fabric>) -> Reporter {
         let (name, peers) = (fabric.name.clone(), fabric.peers.clone());
         Reporter { name, peers, board, obstacle: None, said: None, next_ns: 0 }
     }
@@ -45,7 +46,7 @@ impl Reporter {
             None => info!("{}: the uplink exists", self.name),
         }
         let mut snapshot = self.board.look();
-        snapshot.note(since_1970(), obstacle.clone().unwrap_or_else(|| "the uplink exists".to_string()));
+        snapshot.note(since_1970_ns(), obstacle.clone().unwrap_or_else(|| "the uplink exists".to_string()));
         snapshot.obstacle = obstacle.clone();
         self.obstacle = obstacle;
     }
@@ -53,7 +54,7 @@ impl Reporter {
     /// Reports a message, in the log and on the board.
     pub fn say(&self, what: &str) {
         info!("{}: {what}", self.name);
-        self.board.look().note(since_1970(), what.to_string());
+        self.board.look().note(since_1970_ns(), what.to_string());
     }
 
     /// Reports a message unless it was the last one.
@@ -66,11 +67,11 @@ impl Reporter {
 
     /// Writes the board now and then, and has flows listed if a client is waiting for them.
     pub fn report(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
-        let wanted = std::mem::take(&mut self.board.look().wanted);
-        if !wanted.is_empty()
+        let queries = std::mem::take(&mut self.board.look().queries);
+        if !queries.is_empty()
             && let Ok(flows) = programs.flows()
         {
-            list((flows, wanted), self.board.clone(), &self.peers, nodes, now_ns);
+            self.list(flows, queries, nodes, now_ns);
         }
         if now_ns < self.next_ns {
             return;
@@ -78,57 +79,51 @@ impl Reporter {
         self.next_ns = now_ns + EVERY_NS.max(EVERY_NS_PER_NODE * nodes.len() as u64);
         let counts = counts(&programs.counters());
         let nodes = nodes.iter().map(|one| node(one, programs, now_ns)).collect();
-        let mut snapshot = self.board.look();
-        (snapshot.counts, snapshot.nodes, snapshot.now_ns) = (counts, nodes, since_1970());
+        let mut board = self.board.look();
+        (board.report, board.now_ns) = (PathsReport { counts, nodes }, since_1970_ns());
     }
-}
 
-fn since_1970() -> u64 {
-    SystemTime::UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_nanos() as u64)
-}
-
-/// Reads pages of flows on a separate thread, because probes cannot wait.
-fn list(
-    (flows, wanted): (PathFlows, Vec<(RequestId, u32)>),
-    board: TunnelPublisher,
-    peers: &[IpAddr],
-    nodes: &[Node],
-    now_ns: u64,
-) {
-    let port = |node: &Node, path: usize| {
-        node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
-    };
-    // With DOCA-AR there are peers, and no nodes.
-    let ports = |at: usize| nodes.get(at).map(|node| (0..PATHS_MAX).map(|path| port(node, path)).collect());
-    let peers: Vec<(IpAddr, Vec<Option<u16>>)> =
-        peers.iter().enumerate().map(|(at, peer)| (*peer, ports(at).unwrap_or_default())).collect();
-    let row = move |(key, flow): (PathFlowKey, PathFlow)| {
-        let (peer, ports) = peers.get(key.peer() as usize)?;
-        let port = ports.get(flow.path as usize).copied().flatten();
-        Some(FlowRow {
-            peer: *peer,
-            vni: key.vni(),
-            addresses: key.addresses(),
-            ports: key.ports(),
-            protocol: key.protocol(),
-            path: flow.path,
-            port: if flow.port == 0 { port.unwrap_or(flow.kernel_port) } else { flow.port },
-            packets: flow.packets,
-            bytes: flow.bytes,
-            moves: flow.moves,
-            idle_ns: now_ns.saturating_sub(flow.last_ns),
-        })
-    };
-    let read = move || {
-        for (id, from) in wanted {
-            let page = flows.page(from, ROWS);
-            let page = page
-                .map(|(some, next)| FlowsPage { rows: some.into_iter().filter_map(&row).collect(), next });
-            board.look().read.push((id, page.map_err(|why| format!("the flows cannot be read: {why}"))));
-        }
-    };
-    // Waiting clients time out with a message that there is no answer.
-    let _ = std::thread::Builder::new().name("weir-path-flows".into()).spawn(read);
+    /// Reads pages of flows on a separate thread, because probes cannot wait.
+    fn list(&self, flows: PathFlows, queries: Vec<(RequestId, u32)>, nodes: &[Node], now_ns: u64) {
+        let port = |node: &Node, path: usize| {
+            node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
+        };
+        // With DOCA-AR there are peers, and no nodes.
+        let ports =
+            |at: usize| nodes.get(at).map(|node| (0..PATHS_MAX).map(|path| port(node, path)).collect());
+        let peers: Vec<(IpAddr, Vec<Option<u16>>)> =
+            self.peers.iter().enumerate().map(|(at, peer)| (*peer, ports(at).unwrap_or_default())).collect();
+        let row = move |(key, flow): (PathFlowKey, PathFlow)| {
+            let (peer, ports) = peers.get(key.peer() as usize)?;
+            let port = ports.get(flow.path as usize).copied().flatten();
+            Some(FlowRow {
+                peer: *peer,
+                vni: key.vni(),
+                addresses: key.addresses(),
+                ports: key.ports(),
+                protocol: key.protocol(),
+                path: flow.path,
+                port: if flow.port == 0 { port.unwrap_or(flow.kernel_port) } else { flow.port },
+                packets: flow.packets,
+                bytes: flow.bytes,
+                moves: flow.moves,
+                idle_ns: now_ns.saturating_sub(flow.last_ns),
+            })
+        };
+        let board = self.board.clone();
+        let read = move || {
+            for (id, from) in queries {
+                let page = flows.page(from, ROWS).map_err(|why| format!("the flows cannot be read: {why}"));
+                let page = page.map(|(some, next)| {
+                    let rows = some.into_iter().filter_map(&row).collect();
+                    FlowsPage { rows, next }
+                });
+                board.look().read.push((id, page));
+            }
+        };
+        // Waiting clients time out with a message that there is no answer.
+        let _ = std::thread::Builder::new().name("weir-path-flows".into()).spawn(read);
+    }
 }
 
 fn counts(counters: &PathCounters) -> Vec<(&'static str, u64)> {

@@ -7,7 +7,7 @@ use super::node::Node;
 use super::pipes::Names;
 use super::reflector::Unanswered;
 use super::show;
-use crate::app::{PathRequest, read_request};
+use crate::app::page_of_flows;
 use crate::icmp;
 use crate::probing::Budget;
 use crate::scheme::{DOCA_PROBES, Scheme, doca_ports};
@@ -17,6 +17,7 @@ use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
+use weir_app::task::EVENTS;
 use weir_app::{Action, App, Event, Level, Refusal, RequestId, Sample};
 use weir_packet::random::Random;
 use weir_program::change::{Change, ChangeError, EntryKey};
@@ -31,9 +32,6 @@ const REST_NS: u64 = 100_000_000;
 
 /// About how many flows are in a page. Workers list them between frames.
 const ROWS: usize = 2048;
-
-/// Events that are remembered.
-const EVENTS: usize = 64;
 
 /// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -295,13 +293,14 @@ impl PathPortApp {
     }
 
     fn requested(&mut self, id: RequestId, request: &Value, now_ns: u64, actions: &mut Vec<Action>) {
-        let answer = match (read_request(request), self.flows) {
-            (Ok(PathRequest::Show), _) => Ok(show::json(self, now_ns)),
-            (Ok(PathRequest::Flows(from)), Some(pipe)) => {
+        let words = request.as_str().map(str::trim).unwrap_or_default();
+        let answer = match (page_of_flows(words), self.flows) {
+            _ if words == "show" => Ok(show::json(self, now_ns)),
+            (Ok(from), Some(pipe)) => {
                 self.asked.push((id, from));
                 return actions.push(Action::ReadEntries { pipe, from, limit: ROWS });
             }
-            (Ok(PathRequest::Flows(_)), None) => Ok(show::flows(self, 0, &[], None)),
+            (Ok(_), None) => Ok(show::flows(self, 0, &[], None)),
             (Err(why), _) => Err(why),
         };
         actions.push(Action::Answer { id, answer });

@@ -10,7 +10,7 @@ use crate::{FlowRow, NodeReport, PathReport};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 use weir_app::Sample;
-use weir_app::shown::{ago_ms, without_nulls};
+use weir_app::shown::{events, without_nulls};
 use weir_program::snapshot::Seen;
 use weir_program::{Entry, EntryMatch};
 
@@ -18,13 +18,12 @@ use weir_program::{Entry, EntryMatch};
 pub fn json(app: &PathPortApp, now_ns: u64) -> Value {
     let config = &app.config;
     let counts = counts(&app.counts).into_iter().map(|(name, n)| (name.to_string(), json!(n)));
-    let event = |(at_ns, what): &(u64, String)| json!({ "ago_ms": ago_ms(now_ns, *at_ns), "what": what });
     without_nulls(json!({
         "name": config.name, "uplink": config.port_name, "scheme": config.scheme.name(),
         "vxlan_port": config.vxlan_port, "authenticated": config.secret.is_some(),
         "counts": Value::Object(counts.collect()),
         "nodes": app.nodes.iter().map(|one| node_json(&node(one, now_ns))).collect::<Vec<_>>(),
-        "events": app.events.iter().map(event).collect::<Vec<_>>(),
+        "events": events(now_ns, &app.events),
     }))
 }
 
