@@ -9,7 +9,6 @@ use rustix::time::{
 };
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::process::Command as Process;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -449,31 +448,14 @@ fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
 /// Uses a veth, whose carrier depends on its peer.
 #[test]
 fn links_that_are_watched_go_down_and_up() {
-    if !rustix::process::geteuid().is_root() {
-        assert!(std::env::var_os("CI").is_none(), "CI runs as root");
-        eprintln!("skipped: needs root");
-        return;
-    }
-    let netns = format!("weirtest-{}-links", std::process::id());
-    let run = |line: &str| {
-        let line = line.replace("NETNS", &netns);
-        assert!(Process::new("sh").args(["-c", &line]).status().unwrap().success(), "{line}");
-    };
-    run("ip netns add NETNS && ip -n NETNS link add w0 type veth peer name f0");
-    run("ip -n NETNS link set w0 up && ip -n NETNS link set f0 up");
+    let Some(run) = weir_bed::Run::of_test("links") else { return };
+    let namespace = run.namespace("links").unwrap();
+    weir_bed::cable(None, &namespace.end("w0"), &namespace.end("f0")).unwrap();
     let text = "ports: { p0: { mem: }, p1: { xdp: w0, take: [{ dst: 10.0.0.1 }] } }\nroot: a\n\
                 pipes: { a: { type: basic, forward: p1, miss: p0 } }\n";
     let plan = read(text).plan.unwrap();
-    let watched = std::thread::scope(|scope| {
-        let enter = || {
-            let netns = std::fs::File::open(format!("/run/netns/{netns}")).unwrap();
-            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
-            rustix::thread::move_into_link_name_space(std::os::fd::AsFd::as_fd(&netns), kind).unwrap();
-            Links::watch(&plan, &[], &[vec![PortId(1)], vec![PortId(0), PortId(1)]]).unwrap()
-        };
-        scope.spawn(enter).join().unwrap()
-    });
-    let mut links = watched;
+    let watches = [vec![PortId(1)], vec![PortId(0), PortId(1)]];
+    let mut links = namespace.within(|| Links::watch(&plan, &[], &watches).unwrap());
     let seen = |news: Vec<super::links::LinkChange>| -> Vec<(usize, u16, bool, Option<u64>)> {
         news.iter().map(|one| (one.app, one.port.0, one.state.up, one.state.speed_bps)).collect()
     };
@@ -483,14 +465,13 @@ fn links_that_are_watched_go_down_and_up() {
     assert_eq!((seen(links.look(0, 0)), links.wake_ns()), (vec![], Some(20 * MS)));
     assert_eq!((seen(links.look(20 * MS, 7)), links.wake_ns()), (vec![], Some(40 * MS)), "few frames pass");
     assert_eq!((seen(links.look(40 * MS, 15)), links.wake_ns()), (vec![], Some(42 * MS)), "frames pass");
-    run("ip -n NETNS link set f0 down");
+    namespace.ip("link set f0 down\n").unwrap();
     assert_eq!(seen(links.look(41 * MS, 15)), [], "not before its time");
     assert_eq!(seen(links.look(42 * MS, 15)), [(0, 1, false, None), (1, 1, false, None)]);
-    run("ip -n NETNS link set f0 up");
+    namespace.ip("link set f0 up\n").unwrap();
     assert_eq!(seen(links.look(44 * MS, 15)), [(0, 1, true, speed), (1, 1, true, speed)]);
-    run("ip -n NETNS link del w0");
+    namespace.ip("link del w0\n").unwrap();
     assert_eq!(seen(links.look(46 * MS, 15)).len(), 2, "a port that is gone is down");
     assert_eq!((seen(links.look(48 * MS, 15)), links.wake_ns()), (vec![], Some(50 * MS)));
     assert_eq!((seen(links.look(60 * MS, 15)), links.wake_ns()), (vec![], Some(80 * MS)), "no more frames");
-    run("ip netns del NETNS");
 }

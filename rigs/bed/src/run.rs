@@ -26,6 +26,21 @@ const PROCESSES: &str = "processes";
 /// milliseconds.
 const GRACE: Duration = Duration::from_secs(3);
 
+/// Returns whether a test may do what only root may. If not, prints that it is skipped; in CI that is a
+/// failure, because a skipped test proves nothing.
+///
+/// # Panics
+/// CI does not run as root.
+#[must_use]
+pub fn is_root() -> bool {
+    let is_root = geteuid().is_root();
+    assert!(is_root || std::env::var_os("CI").is_none(), "this test needs root, and CI does not skip it");
+    if !is_root {
+        eprintln!("skipped: needs root");
+    }
+    is_root
+}
+
 /// A handle to a process of a run.
 #[derive(Clone, Copy)]
 pub struct Started(usize);
@@ -47,18 +62,15 @@ impl Run {
         Run::with_id(std::process::id().to_string(), keep)
     }
 
-    /// Does the same for a test; `name` distinguishes the tests of a process. `None` without root, which in
-    /// CI is a failure: a skipped test proves nothing.
+    /// Does the same for a test; `name` distinguishes the tests of a process. `None` without root
+    /// ([`is_root`]).
     ///
     /// # Panics
     /// There is no directory for the run.
     #[must_use]
     pub fn of_test(name: &str) -> Option<Run> {
-        if !geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "this test needs root, and CI does not skip it");
-            return None;
-        }
-        Some(Run::with_id(format!("{}-{name}", std::process::id()), false).expect("root creates a directory"))
+        let id = || format!("{}-{name}", std::process::id());
+        is_root().then(|| Run::with_id(id(), false).expect("root creates a directory"))
     }
 
     fn with_id(id: String, keep: bool) -> Result<Run> {

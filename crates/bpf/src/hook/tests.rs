@@ -1,41 +1,18 @@
 //! Attaching through clsact, which newer kernels also have. Needs root.
 
 use super::*;
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-use std::fs::File;
-use std::os::fd::AsFd;
-use std::process::Command;
+use weir_bed::Run;
 
 const PROGRAM: &str = "impair";
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/impair.bpf.o"));
 
 /// Puts this thread into its own network namespace with an interface.
-struct Space(String);
-
-impl Space {
-    fn new(name: &str) -> Option<Space> {
-        if !rustix::process::geteuid().is_root() {
-            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
-            eprintln!("skipped: needs root");
-            return None;
-        }
-        let space = Space(format!("weir-hook-{name}-{}", std::process::id()));
-        ip(&["netns", "add", &space.0]);
-        let file = File::open(format!("/run/netns/{}", space.0)).unwrap();
-        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
-        ip(&["link", "add", "here", "type", "veth", "peer", "name", "there"]);
-        Some(space)
-    }
-}
-
-impl Drop for Space {
-    fn drop(&mut self) {
-        let _ = Command::new("ip").args(["netns", "delete", &self.0]).status();
-    }
-}
-
-fn ip(arguments: &[&str]) {
-    assert!(Command::new("ip").args(arguments).status().unwrap().success(), "{arguments:?}");
+fn namespace(test: &str) -> Option<Run> {
+    let run = Run::of_test(test)?;
+    let namespace = run.namespace("hook").unwrap();
+    namespace.ip("link add here type veth peer name there\n").unwrap();
+    namespace.enter().unwrap();
+    Some(run)
 }
 
 fn loaded() -> Ebpf {
@@ -54,7 +31,7 @@ fn filters() -> usize {
 
 #[test]
 fn a_program_behind_a_filter_is_found_and_gone_when_it_is_dropped() {
-    let Some(_space) = Space::new("found") else { return };
+    let Some(_run) = namespace("found") else { return };
     let (mut one, mut other) = (loaded(), loaded());
     assert_eq!(filters(), 0);
     let egress = TcAttachType::Egress;
@@ -74,7 +51,7 @@ fn a_program_behind_a_filter_is_found_and_gone_when_it_is_dropped() {
 /// The kernel closes the array of a killed process; here it is closed without removing the filter.
 #[test]
 fn what_a_killed_process_has_left_does_nothing_and_is_removed() {
-    let Some(_space) = Space::new("left") else { return };
+    let Some(_run) = namespace("left") else { return };
     let mut ebpf = loaded();
     let egress = TcAttachType::Egress;
     let killed = by_filter(program(&mut ebpf), "here", egress).unwrap();

@@ -144,8 +144,7 @@ fn a_dying_daemons_socket_is_taken_over() {
 
 #[test]
 fn who_may_not_use_the_socket_is_told_so() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("skipped: needs root");
+    if !weir_bed::is_root() {
         return;
     }
     let daemon = Daemon::start(TWO);

@@ -154,7 +154,7 @@ pipes: {{ all: {{ type: basic, forward: drop, miss: drop }} }}
 /// Needs root: without the drop-in, the unit cannot run checks that follow a service's own path.
 #[test]
 fn without_the_drop_in_checks_of_a_services_way_are_an_error() {
-    if !rustix::process::geteuid().is_root() {
+    if !weir_bed::is_root() {
         return;
     }
     let unit = std::fs::read_to_string(repository().join(UNIT)).unwrap();

@@ -1,60 +1,21 @@
-//! The programs that choose paths over IPv6, in the kernel (`BPF_PROG_TEST_RUN`). Needs root.
+//! The same over IPv6.
 
-use std::net::Ipv6Addr;
-use weir_path::bpf::{PathOut, PathPeer, PathSettings, Steer, TcPath};
-use weir_path::wire::{FRAME6, Kind, Outer, Packet, Secret, VNI};
+use super::*;
+use weir_path::bpf::{PathOut, PathPeer, PathSettings, TcPath};
+use weir_path::wire::{FRAME6, Kind, Outer, Packet, Secret};
 
 const HERE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 1);
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 2, 0, 0, 0, 1);
 const STRANGER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 3, 0, 0, 0, 1);
-const SECRET: Secret = Secret([0x0123_4567_89ab_cdef, 42]);
-const PASS: i32 = -1;
-const SHOT: i32 = 2;
-const REDIRECT: i32 = 7;
-const PORTS: [u16; 4] = [50_001, 50_002, 50_003, 50_004];
-const KERNEL_PORT: u16 = 61_234;
 const INNER: usize = 14 + 40 + 8 + 8;
 
-/// Loads the programs with a peer that has four paths; `None` without root, which in CI is a failure.
+/// Loads the programs with a peer that has four paths; `None` without root.
 fn load() -> Option<TcPath> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
-    assert!(root || std::env::var_os("CI").is_none(), "CI runs as root");
-    if !root {
-        eprintln!("skipped: needs root");
-        return None;
-    }
-    let mut programs = TcPath::load(4, 1024).unwrap();
-    let settings = PathSettings {
-        steer: Steer::Adaptive,
-        vxlan_port: 4789,
-        sources: [49_152, 65_535],
-        answers: 1_000_000,
-        answers_burst: 100_000,
-        pinned_ms: 10_000,
-        gap_us: 2_000_000,
-        noise_ns: 1000,
-        reroute_bytes: 64_000,
-        gain_ns: 100_000,
-        hold_us: 1000,
-        drain_ns: 819,
-        half_life_us: 1000,
-        probe_vni: VNI,
-        secret: SECRET.0,
-    };
-    programs.set(&settings).unwrap();
+    let mut programs = loaded(&PathSettings { gap_us: 2_000_000, ..SETTINGS })?;
     programs.set_locals(&[HERE, PEER]).unwrap();
     let paths = PORTS.map(|port| PathOut { port, weight: 1024, ..PathOut::default() });
     programs.set_peer(PEER, &PathPeer { index: 1, paths: paths.to_vec() }).unwrap();
     Some(programs)
-}
-
-fn folded(bytes: &[u8], start: u32) -> u16 {
-    let sum = bytes.chunks(2).fold(start, |sum, two| {
-        sum + u32::from(u16::from_be_bytes([two[0], two.get(1).copied().unwrap_or_default()]))
-    });
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// The sum of everything that the UDP checksum covers, including the pseudo-header: 0xffff if it is correct.
@@ -238,7 +199,7 @@ fn hostile_probes_over_ipv6_are_counted_and_go_nowhere() {
 #[test]
 fn a_node_over_each_version_of_ip_is_no_matter_for_the_other() {
     let Some(mut programs) = load() else { return };
-    let four = std::net::Ipv4Addr::new(10, 0, 2, 1);
+    let four = Ipv4Addr::new(10, 0, 2, 1);
     programs.set_peer(four, &PathPeer { index: 0, paths: Vec::new() }).unwrap();
     assert!(PORTS.contains(&sport(&programs.test_egress(&data(PEER, KERNEL_PORT, 1)).unwrap().1)));
     programs.remove_peer(PEER, 1).unwrap();

@@ -1,51 +1,17 @@
-//! The programs that choose paths, in the kernel (`BPF_PROG_TEST_RUN`): which port a frame gets, and which
-//! probes are answered. Needs root.
+//! IPv4: which port a frame gets, and which probes are answered.
 
+use super::*;
 use std::collections::BTreeSet;
-use std::net::Ipv4Addr;
 use weir_path::bpf::{PathCounters, PathFlow, PathFlowKey, PathOut, PathPeer, PathSettings, Steer, TcPath};
-use weir_path::wire::{self, FRAME, Kind, Outer, Packet, Secret, VNI};
+use weir_path::wire::{self, FRAME, Kind, Outer, Packet, Secret};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
 const STRANGER: Ipv4Addr = Ipv4Addr::new(10, 0, 3, 1);
-const SECRET: Secret = Secret([0x0123_4567_89ab_cdef, 42]);
-const PASS: i32 = -1;
-const SHOT: i32 = 2;
-const REDIRECT: i32 = 7;
-const PORTS: [u16; 4] = [50_001, 50_002, 50_003, 50_004];
-const KERNEL_PORT: u16 = 61_234;
 
-const SETTINGS: PathSettings = PathSettings {
-    steer: Steer::Adaptive,
-    vxlan_port: 4789,
-    sources: [49_152, 65_535],
-    answers: 1_000_000,
-    answers_burst: 100_000,
-    pinned_ms: 10_000,
-    gap_us: 50_000,
-    noise_ns: 1000,
-    reroute_bytes: 64_000,
-    gain_ns: 100_000,
-    hold_us: 1000,
-    drain_ns: 819,
-    half_life_us: 1000,
-    probe_vni: VNI,
-    secret: SECRET.0,
-};
-
-/// Loads the programs with a peer that has four paths. Without root, prints so and returns `None`; in CI that
-/// is a failure.
+/// Loads the programs with a peer that has four paths; `None` without root.
 fn load(settings: &PathSettings) -> Option<TcPath> {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let root = status.lines().any(|line| line.starts_with("Uid:\t0\t"));
-    assert!(root || std::env::var_os("CI").is_none(), "CI runs as root");
-    if !root {
-        eprintln!("skipped: needs root");
-        return None;
-    }
-    let mut programs = TcPath::load(4, 1024).unwrap();
-    programs.set(settings).unwrap();
+    let mut programs = loaded(settings)?;
     programs.set_locals(&[HERE, PEER]).unwrap();
     programs.set_peer(PEER, &peer([true; 4], [0; 4])).unwrap();
     Some(programs)
@@ -59,14 +25,6 @@ fn peer(usable: [bool; 4], costs: [u32; 4]) -> PathPeer {
         cost_ns: costs[at],
     };
     PathPeer { index: 1, paths: (0..4).map(path).collect() }
-}
-
-fn folded(bytes: &[u8], start: u32) -> u16 {
-    let sum = bytes.chunks(2).fold(start, |sum, two| {
-        sum + u32::from(u16::from_be_bytes([two[0], two.get(1).copied().unwrap_or_default()]))
-    });
-    let sum = (sum & 0xffff) + (sum >> 16);
-    ((sum & 0xffff) + (sum >> 16)) as u16
 }
 
 /// The sum of what the outer UDP checksum covers: 0xffff if it is correct.
