@@ -23,12 +23,9 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
 #include "room.h"
-
-#define FRAGMENT_BITS 0x3fff /* more fragments, and the offset */
-#define ECN_MASK 3
-#define ECN_ECT1 1
-#define ECN_CE 3
+#include "tunnel.h"
 
 /* The outcome for a tunnelled frame, in the order of `DECAP_COUNTS` in decap.rs. Those before LEFT are also
  * the bits of the tunnels that are decapsulated. */
@@ -59,12 +56,7 @@ struct settings {
 	__u32 second_chance; /* whether packets of no connection here are passed on */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings_map SEC(".maps");
+MAP(ARRAY, 1, __u32, struct settings, settings_map);
 
 /* An address; IPv4 as ::ffff:a.b.c.d. */
 struct address {
@@ -76,34 +68,15 @@ struct prefix {
 	struct address address;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
-	__type(key, struct prefix);
-	__type(value, __u32);
-} senders SEC(".maps");
+MAP(LPM_TRIE, 1024, struct prefix, __u32, senders, __uint(map_flags, BPF_F_NO_PREALLOC));
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, struct address);
-	__type(value, __u32);
-} locals SEC(".maps");
+MAP(HASH, 1024, struct address, __u32, locals);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counts SEC(".maps");
+MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counts);
 
 static __always_inline void count(__u32 what)
 {
-	__u64 *value = bpf_map_lookup_elem(&counts, &what);
-
-	if (value)
-		(*value)++;
+	add(&counts, what, 1);
 }
 
 /* The relevant parts of the outer header. */
@@ -225,7 +198,6 @@ static __always_inline enum count read_gue(struct __sk_buff *skb, struct inner *
 	return of_protocol(head[1], inner, GUE);
 }
 
-#define VXLAN_VNI_PRESENT 0x08
 
 static __always_inline enum count read_vxlan(struct __sk_buff *skb, const struct settings *settings,
 					     struct inner *inner)

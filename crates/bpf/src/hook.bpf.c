@@ -7,13 +7,9 @@
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} hook_target SEC(".maps");
+MAP(PROG_ARRAY, 1, __u32, __u32, hook_target);
 
 SEC("classifier")
 int weir_hook(struct __sk_buff *skb)

@@ -11,6 +11,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
 
 #define SPREAD 0x9e3779b1U /* odd, so that adjacent ports are in different classes */
 #define NS_PER_S 1000000000ULL
@@ -24,12 +25,7 @@ struct impairment {
 	__u32 threshold; /* bytes in it from which frames are marked */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct impairment);
-} impairment_map SEC(".maps");
+MAP(ARRAY, 1, __u32, struct impairment, impairment_map);
 
 struct virtual_queue {
 	__u64 bytes;
@@ -37,30 +33,16 @@ struct virtual_queue {
 };
 
 /* One is enough: tests do not need it to be exact when two processors send at once. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct virtual_queue);
-} queue_map SEC(".maps");
+MAP(ARRAY, 1, __u32, struct virtual_queue, queue_map);
 
 /* In the order of `Impaired`. */
 enum count { SEEN, LOST, LOST_BY_CLASS, MARKED, COUNTS };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counts SEC(".maps");
+MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counts);
 
 static __always_inline void count(enum count what)
 {
-	__u32 key = what;
-	__u64 *value = bpf_map_lookup_elem(&counts, &key);
-
-	if (value)
-		*value += 1;
+	add(&counts, what, 1);
 }
 
 /* Puts a frame into the virtual queue; returns whether the queue is long. It holds at most twice the

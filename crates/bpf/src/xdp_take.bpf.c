@@ -31,6 +31,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
 
 #define MASKS_MAX 128
 #define VALUES_MAX (2 << 17) /* of both copies: xdp_take.rs */
@@ -75,19 +76,9 @@ struct settings {
 };
 
 /* Two copies, of which `active` selects one: rules change between frames, never within one. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
+MAP(ARRAY, 2, __u32, struct settings, settings);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} active SEC(".maps");
+MAP(ARRAY, 1, __u32, __u32, active);
 
 struct key {
 	__u32 place;
@@ -95,21 +86,10 @@ struct key {
 };
 
 /* The values of all masks that have more than one, for both copies of the settings; not preallocated. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, VALUES_MAX);
-	__type(key, struct key);
-	__type(value, __u32);
-} values SEC(".maps");
+MAP(HASH, VALUES_MAX, struct key, __u32, values, __uint(map_flags, BPF_F_NO_PREALLOC));
 
 /* Indexed by receive queue; user space sets max_entries of this map and the next to the number of queues. */
-struct {
-	__uint(type, BPF_MAP_TYPE_XSKMAP);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} sockets SEC(".maps");
+MAP(XSKMAP, 1, __u32, __u32, sockets);
 
 struct counters {
 	__u64 taken;
@@ -119,22 +99,12 @@ struct counters {
 	__u64 held_back;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct counters);
-} counters SEC(".maps");
+MAP(PERCPU_ARRAY, 1, __u32, struct counters, counters);
 
 /* The verdict for a frame that is taken while its queue has no socket: XDP_PASS, or XDP_DROP while another
  * process takes the interface over.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} without_socket SEC(".maps");
+MAP(ARRAY, 1, __u32, __u32, without_socket);
 
 /*
  * The reading position in the frame. An offset rather than a pointer, because it stays valid across a helper

@@ -19,6 +19,7 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
 
 #define MISSED 0x04
 #define ESTABLISHED 0x08
@@ -62,18 +63,10 @@ struct allowed {
 	__u16 egress;
 };
 
-#define LRU(name, entries, of, to)                                                                     \
-	struct {                                                                                       \
-		__uint(type, BPF_MAP_TYPE_LRU_HASH);                                                   \
-		__uint(max_entries, entries);                                                          \
-		__type(key, of);                                                                       \
-		__type(value, to);                                                                     \
-	} name SEC(".maps")
-
-LRU(oncache_nodes, 4096, __be32, __be32); /* the node of a remote pod */
-LRU(oncache_egress, 1024, __be32, struct egress);
-LRU(oncache_ingress, 1024, __be32, struct ingress);
-LRU(oncache_filter, 4096, struct tuple, struct allowed);
+MAP(LRU_HASH, 4096, __be32, __be32, oncache_nodes); /* the node of a remote pod */
+MAP(LRU_HASH, 1024, __be32, struct egress, oncache_egress);
+MAP(LRU_HASH, 1024, __be32, struct ingress, oncache_ingress);
+MAP(LRU_HASH, 4096, struct tuple, struct allowed, oncache_filter);
 
 /* Reads the IP header at an offset and the flow's key, with the packet's source as the local end. Returns 0
  * if it is TCP or UDP. */

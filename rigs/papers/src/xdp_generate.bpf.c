@@ -10,15 +10,11 @@
 #include <linux/ip.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
 
 #define SOURCES 0xffff /* of 10.1.0.0/16 */
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} sent SEC(".maps");
+MAP(PERCPU_ARRAY, 1, __u32, __u32, sent);
 
 SEC("xdp")
 int xdp_generate(struct xdp_md *context)

@@ -36,10 +36,6 @@ typedef struct ipv6hdr node_header;
 #define AF_INET 2
 #define AF_INET6 10
 
-#define ECN_MASK 3
-#define ECN_CE 3
-#define ECN_ECT1 1
-
 #if POD_IP == 6 || NODE_IP == 6
 /* The traffic class. Headers are read byte by byte, because bit-fields have different names elsewhere. */
 static __always_inline __u8 traffic_class(const void *header)

@@ -7,13 +7,13 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "tunnel.h"
 #include "family.h"
+#include "map.h"
 
 #define WAYS 4
 
 #define DONT_FRAGMENT 0x4000
-#define FRAGMENT_BITS 0x3fff /* more fragments, or an offset */
-#define VXLAN_VNI_PRESENT 0x08
 
 struct settings {
 	__u32 vni;
@@ -33,32 +33,17 @@ struct settings {
 #define ZERO_SENT 1
 #define ZERO_TAKEN 2
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
+MAP(ARRAY, 1, __u32, struct settings, settings);
 
 /* What user space writes continuously. The epoch is incremented before any stamp. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 3);
-	__type(key, __u32);
-	__type(value, __u64);
-} pulse SEC(".maps");
+MAP(ARRAY, 3, __u32, __u64, pulse);
 
 #define UNTIL 0 /* the end of the lease, on CLOCK_MONOTONIC */
 #define EPOCH 1
 #define LEARN_FROM 2 /* nothing is learnt before: a mark may be from an epoch with the same low bits */
 
 /* The stamps on which entries depend. The first two apply to all entries, the others to nodes and pods. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 2);
-	__type(key, __u32);
-	__type(value, __u64);
-} stamps SEC(".maps");
+MAP(ARRAY, 2, __u32, __u64, stamps);
 
 #define GLOBAL 0
 #define POLICY 1
@@ -72,19 +57,9 @@ struct pod {
 };
 
 /* The stamps of remote nodes by address (as on the wire), and the pods by interface index. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, node_address);
-	__type(value, __u32);
-} nodes SEC(".maps");
+MAP(HASH, 1024, node_address, __u32, nodes);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct pod);
-} pods SEC(".maps");
+MAP(HASH, 1024, __u32, struct pod, pods);
 
 /* A flow as its pod sees it, for both directions. Addresses and ports are as on the wire. */
 struct key {
@@ -107,24 +82,10 @@ struct tuple {
 
 /* NAT translations from the kernel's connection tracking: maps the tuple with which a frame leaves the node,
  * or is delivered to a pod, to the tuple with which it arrived. User space writes them on request. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct tuple);
-	__type(value, struct tuple);
-} translations SEC(".maps");
+MAP(HASH, 1, struct tuple, struct tuple, translations);
 
 /* Tuples with which frames left and about which user space is asked. */
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 16);
-} asked SEC(".maps");
-
-struct vxlan {
-	__u8 flags;
-	__u8 reserved[3];
-	__be32 vni; /* and 8 reserved bits */
-} __attribute__((packed));
+RING(1 << 16, asked);
 
 /* All headers before the inner packet. */
 struct headers {
@@ -207,18 +168,10 @@ struct gone {
 
 #define LEFT_BYTES (1 << 22)
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, LEFT_BYTES);
-} left SEC(".maps");
+RING(LEFT_BYTES, left);
 
 /* A plan is too large for the stack. Programs at tc hooks do not preempt each other. */
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct plan);
-} scratch SEC(".maps");
+MAP(PERCPU_ARRAY, 1, __u32, struct plan, scratch);
 
 struct set {
 	struct bpf_spin_lock lock;
@@ -226,12 +179,7 @@ struct set {
 	struct way ways[WAYS];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct set);
-} table SEC(".maps");
+MAP(ARRAY, 1, __u32, struct set, table);
 
 /* The outcome for a frame, in the order of `OVERLAY_COUNTS`. */
 enum count {
@@ -245,12 +193,7 @@ enum count {
 	COUNTS
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 2 * COUNTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} frames SEC(".maps");
+MAP(PERCPU_ARRAY, 2 * COUNTS, __u32, __u64, frames);
 
 /* Events of entries, in the order of `OverlayEntries`. */
 enum event {
@@ -261,29 +204,16 @@ enum event {
 	EVENTS
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, EVENTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} entries SEC(".maps");
+MAP(PERCPU_ARRAY, EVENTS, __u32, __u64, entries);
 
 static __always_inline void count(enum direction direction, enum count what)
 {
-	__u32 key = direction * COUNTS + what;
-	__u64 *value = bpf_map_lookup_elem(&frames, &key);
-
-	if (value)
-		*value += 1;
+	add(&frames, direction * COUNTS + what, 1);
 }
 
 static __always_inline void note(enum event what, __u64 more)
 {
-	__u32 key = what;
-	__u64 *value = bpf_map_lookup_elem(&entries, &key);
-
-	if (value)
-		*value += more;
+	add(&entries, what, more);
 }
 
 static __always_inline struct settings *get_settings(void)
@@ -332,12 +262,7 @@ static __always_inline __u32 mark_of(const struct settings *settings, __u32 bits
 enum twin { TWIN_SEND, TWIN_RECEIVE, TWIN_LEARN_SEND, TWIN_LEARN_RECEIVE, TWINS };
 
 #if POD_IP == 4
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, TWINS);
-	__type(key, __u32);
-	__type(value, __u32);
-} twins SEC(".maps");
+MAP(PROG_ARRAY, TWINS, __u32, __u32, twins);
 
 /* Passes on a frame that contains an IPv6 packet, in which case this does not return. The frame has been
  * counted as seen. */

@@ -30,12 +30,7 @@ struct next_hop {
 
 #define NEXT_HOPS 256
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, NEXT_HOPS);
-	__type(key, __u32);
-	__type(value, struct next_hop);
-} next_hops SEC(".maps");
+MAP(PERCPU_ARRAY, NEXT_HOPS, __u32, struct next_hop, next_hops);
 
 /* Looks up the route to the remote node, for a packet of this many bytes. */
 static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *plan, __u32 length,

@@ -11,20 +11,10 @@ struct sweep {
 	__u32 why; /* `enum end` of the flows that expire */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sweep);
-} sweeps SEC(".maps");
+MAP(ARRAY, 1, __u32, struct sweep, sweeps);
 
 /* What the ways of a set report: too large for the stack. Only one thread sweeps. */
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, WAYS);
-	__type(key, __u32);
-	__type(value, struct gone);
-} swept SEC(".maps");
+MAP(ARRAY, WAYS, __u32, struct gone, swept);
 
 /* Space kept free in the ring for flows that end by themselves meanwhile. */
 #define ROOM (LEFT_BYTES / 4)

@@ -9,6 +9,8 @@
 #include <linux/udp.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
+#include "map.h"
+#include "tunnel.h"
 
 #define PATHS_MAX 16
 #define SLOTS 256 /* probes that may overtake each other without being taken for duplicates */
@@ -25,11 +27,6 @@
 #define SILENCE_NS 30000000000ULL /* after this long, a peer may begin a session with any number */
 
 #define MISSED_BYTES 2048 /* of a frame that begins a flow, for user space */
-#define VXLAN_VNI_PRESENT 0x08
-#define ECN_MASK 3
-#define ECN_CE 3
-#define ECN_ECT0 2
-#define FRAGMENT_BITS 0x3fff /* more fragments, or an offset */
 
 /* Time since then; 0 if another processor has meanwhile written a later time. */
 static __always_inline __u64 since(__u64 now, __u64 then)
@@ -56,12 +53,7 @@ struct settings {
 	__u64 key[2];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct settings);
-} settings SEC(".maps");
+MAP(ARRAY, 1, __u32, struct settings, settings);
 
 struct peer {
 	__u32 index; /* of its counters and its window */
@@ -74,37 +66,15 @@ struct peer {
 };
 
 /* By address, as on the wire. Not preallocated, so that a value in use is not reused for another peer. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, struct peer);
-} peers SEC(".maps");
+MAP(HASH, 1024, __u32, struct peer, peers, __uint(map_flags, BPF_F_NO_PREALLOC));
 
 /* Peers over IPv6: in a separate map, so that IPv4 pays nothing for the longer key. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1024);
-	__type(key, struct in6_addr);
-	__type(value, struct peer);
-} peers6 SEC(".maps");
+MAP(HASH, 1024, struct in6_addr, struct peer, peers6, __uint(map_flags, BPF_F_NO_PREALLOC));
 
 /* Our own underlay addresses: only probes and answers sent to them are reflected or collected here. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, __u32);
-	__type(value, __u32);
-} locals SEC(".maps");
+MAP(HASH, 1024, __u32, __u32, locals);
 
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__uint(max_entries, 1024);
-	__type(key, struct in6_addr);
-	__type(value, __u32);
-} locals6 SEC(".maps");
+MAP(HASH, 1024, struct in6_addr, __u32, locals6);
 
 struct flow_key {
 	__u32 peer; /* its index */
@@ -126,12 +96,7 @@ struct flow {
 	__u32 moves;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, 1);
-	__type(key, struct flow_key);
-	__type(value, struct flow);
-} flows SEC(".maps");
+MAP(LRU_HASH, 1, struct flow_key, struct flow, flows);
 
 /* For a peer, by its index. */
 struct path_counters {
@@ -148,12 +113,7 @@ struct traffic {
 	struct path_counters paths[PATHS_MAX];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct traffic);
-} traffic SEC(".maps");
+MAP(PERCPU_ARRAY, 1, __u32, struct traffic, traffic);
 
 /* What was sent on a path; it decays by half in each half-life. */
 struct load {
@@ -168,12 +128,7 @@ struct activity {
 	__u64 rehashed[PATHS_MAX]; /* flows on the path to which the kernel gave another port */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct activity);
-} activity_map SEC(".maps");
+MAP(ARRAY, 1, __u32, struct activity, activity_map);
 
 /* For tests: the time and the state of the random numbers (SplitMix64), if `is_scripted` was set. */
 const volatile __u32 is_scripted = 0;
@@ -183,12 +138,7 @@ struct script {
 	__u64 random;
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct script);
-} script_map SEC(".maps");
+MAP(ARRAY, 1, __u32, struct script, script_map);
 
 /* In the order of `path::Counters`. */
 enum count {
@@ -197,12 +147,7 @@ enum count {
 	COLLECTED, UNCOLLECTED, COUNTS
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, COUNTS);
-	__type(key, __u32);
-	__type(value, __u64);
-} counters SEC(".maps");
+MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counters);
 
 /* The probes that a peer has sent. Each slot has the session (high half) and the number of the last probe
  * that fell into it. */
@@ -214,12 +159,7 @@ struct window {
 	__u32 arrived[PATHS_MAX]; /* in the session */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct window);
-} windows SEC(".maps");
+MAP(ARRAY, 1, __u32, struct window, windows);
 
 /* An answer to one of our probes. */
 struct collected {
@@ -236,10 +176,7 @@ struct collected {
 	__u64 received_ns; /* our clock */
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 18);
-} answers SEC(".maps");
+RING(1 << 18, answers);
 
 /* The first frame of a flow, held for user space. */
 struct missed {
@@ -249,16 +186,7 @@ struct missed {
 	__u8 bytes[MISSED_BYTES];
 };
 
-struct {
-	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 1 << 20);
-} missed SEC(".maps");
-
-struct vxlan {
-	__u8 flags;
-	__u8 reserved[3];
-	__be32 vni; /* and 8 reserved bits */
-} __attribute__((packed));
+RING(1 << 20, missed);
 
 struct outer {
 	struct ethhdr ethernet;
@@ -306,11 +234,7 @@ struct probe {
 
 static __always_inline void count(enum count what)
 {
-	__u32 key = what;
-	__u64 *value = bpf_map_lookup_elem(&counters, &key);
-
-	if (value)
-		*value += 1;
+	add(&counters, what, 1);
 }
 
 static __always_inline int is_local(__u32 address)
