@@ -1,0 +1,199 @@
+//! Reads fields of the outer headers and of the packet.
+
+use super::parse::hash_keys;
+use super::{Compiler, is_outer, stack};
+use crate::asm::{Alu, Is, Label, Reg, Size};
+use weir_packet::{Base, Field, FieldKind, Layer, Source};
+
+use Reg::{R1, R2, R3, R6, R7, R9, R10};
+
+/// How many words a field's value takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// One, in R1.
+    One,
+    /// Two: the upper one in R1, the lower one in R2.
+    Two,
+}
+
+impl Words {
+    pub fn of(field: Field) -> Words {
+        if field.spec().bits > 64 { Words::Two } else { Words::One }
+    }
+
+    /// The register of the lower word.
+    pub fn low(self) -> Reg {
+        match self {
+            Words::One => R1,
+            Words::Two => R2,
+        }
+    }
+}
+
+impl Compiler<'_> {
+    /// Reads a field under a mask, or jumps if the packet lacks it. Returns false if no packet here has it.
+    pub fn read(&mut self, field: Field, mask: u128, absent: Label) -> bool {
+        if !self.present(field, absent) {
+            return false;
+        }
+        self.load_field(field);
+        let words = Words::of(field);
+        if words == Words::Two && (mask >> 64) as u64 != u64::MAX {
+            self.asm.mov64(R3, (mask >> 64) as u64);
+            self.asm.alu(Alu::And, R1, R3);
+        }
+        let all = if words == Words::Two { u64::MAX } else { field.max() as u64 };
+        if mask as u64 != all {
+            self.asm.mov64(R3, mask as u64);
+            self.asm.alu(Alu::And, words.low(), R3);
+        }
+        true
+    }
+
+    /// Jumps if the packet lacks a field. Returns false, with a jump, if no packet here can have it: those in
+    /// tunnels are left to the engine.
+    pub fn present(&mut self, field: Field, absent: Label) -> bool {
+        let spec = field.spec();
+        let tunnels = Layer::Tunnel as u32 | Layer::TunnelId as u32 | Layer::IcmpError as u32 | Layer::ErrorPorts as u32;
+        if !is_outer(field) || spec.tunnel.is_some() || spec.needs.0 & tunnels != 0 {
+            self.asm.jump(absent);
+            return false;
+        }
+        let given = Layer::Present as u32 | Layer::Ethernet as u32;
+        let needs = spec.needs.0 & !given;
+        if needs != 0 {
+            self.asm.mov(R3, R9);
+            self.asm.alu(Alu::And, R3, needs as i32);
+            self.asm.jump_if(R3, Is::Ne, needs as i32, absent);
+        }
+        true
+    }
+
+    /// Loads a field that is there.
+    pub fn load_field(&mut self, field: Field) {
+        let spec = field.spec();
+        match spec.source {
+            Source::Frame(base) => self.load_from_frame(field, base),
+            Source::Found => self.load_found(field.kind),
+            Source::Packet => self.load_from_packet(field),
+        }
+    }
+
+    /// Leaves the address of a header in a register and returns it.
+    pub fn base(&mut self, base: Base, scratch: Reg) -> Reg {
+        match base {
+            Base::L2 => R7,
+            Base::L3 => R6,
+            Base::L4 => {
+                self.asm.load(Size::Dw, scratch, R10, stack::L4);
+                scratch
+            }
+            Base::ErrorL4 | Base::TunnelId => unreachable!("left to the engine"),
+        }
+    }
+
+    fn load_from_frame(&mut self, field: Field, base: Base) {
+        let spec = field.spec();
+        let offset = i16::from(spec.offset);
+        match spec.bytes {
+            6 => {
+                self.mac(offset);
+                self.asm.mov(R1, R2);
+            }
+            16 => {
+                let from = self.base(base, R3);
+                self.asm.load(Size::Dw, R1, from, offset);
+                self.asm.swap(R1, 64);
+                self.asm.load(Size::Dw, R2, from, offset + 8);
+                self.asm.swap(R2, 64);
+            }
+            3 => {
+                // The byte in front belongs to the header, too.
+                let from = self.base(base, R3);
+                self.asm.load(Size::W, R1, from, offset - 1);
+                self.asm.swap(R1, 32);
+                self.shift_and_mask(field);
+            }
+            bytes => {
+                let from = self.base(base, R3);
+                self.asm.load(Size::of(usize::from(bytes)), R1, from, offset);
+                if bytes > 1 {
+                    self.asm.swap(R1, i32::from(bytes) * 8);
+                }
+                self.shift_and_mask(field);
+            }
+        }
+    }
+
+    fn shift_and_mask(&mut self, field: Field) {
+        let spec = field.spec();
+        if spec.shift > 0 {
+            self.asm.alu(Alu::Shr, R1, i32::from(spec.shift));
+        }
+        if spec.bits < spec.bytes * 8 - spec.shift || spec.bytes == 3 {
+            self.asm.alu(Alu::And, R1, field.max() as i32);
+        }
+    }
+
+    fn load_found(&mut self, kind: FieldKind) {
+        match kind {
+            FieldKind::EthType => self.asm.load(Size::W, R1, R10, stack::ETHER_TYPE),
+            FieldKind::IpProtocol => self.asm.load(Size::W, R1, R10, stack::PROTOCOL),
+            // Fragments are left to the engine.
+            FieldKind::IpFragment => self.asm.mov(R1, 0),
+            FieldKind::IpVersion => {
+                let done = self.asm.label();
+                for (version, layer) in [(4, Layer::Ipv4), (6, Layer::Ipv6)] {
+                    self.asm.mov(R1, version);
+                    self.asm.jump_if(R9, Is::Set, layer as i32, done);
+                }
+                self.asm.mov(R1, 0);
+                self.asm.bind(done);
+            }
+            other => unreachable!("{other:?} is not found by parsing"),
+        }
+    }
+
+    fn load_from_packet(&mut self, field: Field) {
+        match (field.meta_word(), field.kind) {
+            (Some(word), _) => self.asm.load(Size::W, R1, R10, stack::META + 4 * word as i16),
+            (None, FieldKind::InputPort) => self.asm.mov(R1, i32::from(self.input.port.0)),
+            // Pipes with meters are left to the engine, so nothing has coloured the packet.
+            (None, FieldKind::MeterColor) => self.asm.mov(R1, 0),
+            (None, other) => unreachable!("{other:?} is not a property of the packet"),
+        }
+    }
+
+    /// Hashes fields under their masks and leaves the hash in R1.
+    pub fn hash_fields(&mut self, fields: &[(Field, u128)], miss: Label) {
+        let (first, key) = hash_keys(self.input.program.select_seed);
+        self.asm.mov64(R1, first);
+        self.asm.store(Size::Dw, R10, stack::SCRATCH, R1);
+        let mut word = 0;
+        for (field, mask) in fields {
+            if !self.read(*field, *mask, miss) {
+                return;
+            }
+            let words = Words::of(*field);
+            if words == Words::Two {
+                self.asm.store(Size::Dw, R10, stack::CARRIED, R2);
+            }
+            self.asm.mov(R2, R1);
+            self.sum_word(key(word));
+            word += 1;
+            if words == Words::Two {
+                self.asm.load(Size::Dw, R2, R10, stack::CARRIED);
+                self.sum_word(key(word));
+                word += 1;
+            }
+        }
+        self.asm.load(Size::Dw, R1, R10, stack::SCRATCH);
+        self.finish_hash();
+    }
+
+    fn sum_word(&mut self, key: u64) {
+        self.asm.load(Size::Dw, R1, R10, stack::SCRATCH);
+        self.add_product(key);
+        self.asm.store(Size::Dw, R10, stack::SCRATCH, R1);
+    }
+}

@@ -1,0 +1,594 @@
+//! From a program to eBPF: one XDP program for each port.
+//!
+//! A packet is parsed, then walks from pipe to pipe. Until the verdict, only registers and the stack change,
+//! except by actions behind which no pipe can leave the packet to the engine; what is counted is noted on the
+//! stack. At the end, [`Compiler::finish`] counts everything at once. So a packet that is left to the engine
+//! has changed nothing.
+//!
+//! R6 is the address of the L3 header, R7 and R8 are the frame's bounds, and R9 has the layers as
+//! [`weir_packet::Layers`].
+
+mod actions;
+mod fields;
+mod parse;
+
+use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
+use crate::coverage::{Coverage, Why, forward_of};
+use crate::layout::{self, Counts};
+use fields::Words;
+use std::os::fd::RawFd;
+use weir_packet::{Depth, DropReason, Field, FieldKind, LevelId};
+use weir_program::{
+    Criterion, Forward, GroupChoice, GroupId, HashInput, Match, Pipe, PipeId, PipeKind, PortId, Program,
+};
+
+use Reg::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
+
+/// Actions of an XDP program (linux/bpf.h).
+pub const XDP_ABORTED: i32 = 0;
+/// The frame is dropped.
+pub const XDP_DROP: i32 = 1;
+/// The frame goes to the host's stack.
+pub const XDP_PASS: i32 = 2;
+/// The frame is sent back.
+pub const XDP_TX: i32 = 3;
+
+/// Places on the stack, relative to R10.
+mod stack {
+    pub const CONTEXT: i16 = -8;
+    /// Bytes of the frame as received.
+    pub const LENGTH: i16 = -16;
+    pub const L4: i16 = -24;
+    /// The L3 header's distance from the frame's start.
+    pub const L3_OFFSET: i16 = -32;
+    /// Bytes of the IP packet.
+    pub const IP_LENGTH: i16 = -40;
+    pub const HASH: i16 = -48;
+    /// EtherType (low half) and protocol, 32 bits each.
+    pub const ETHER_TYPE: i16 = -56;
+    pub const PROTOCOL: i16 = -52;
+    /// The record of the present pipe's entry.
+    pub const RECORD: i16 = -64;
+    /// What is counted for the frame as a whole, and what the program returns.
+    pub const VERDICT: i16 = -72;
+    pub const ACTION: i16 = -68;
+    /// Four words of metadata.
+    pub const META: i16 = -88;
+    /// What an encapsulation fills in.
+    pub const CARRIED: i16 = -96;
+    pub const CLASS: i16 = -104;
+    pub const SCRATCH: i16 = -112;
+    /// For each pipe: the place where it counts (high half) and bytes; then the same for shared counters.
+    pub const NOTES: i16 = -112;
+    /// The lowest byte, where keys are built.
+    pub const BOTTOM: i16 = -512;
+}
+
+/// Maps that the program refers to.
+#[derive(Clone, Debug)]
+pub struct Maps {
+    /// For each pipe: its entries by key, or its records by target.
+    pub pipes: Vec<RawFd>,
+    /// For each group: buckets, then the targets' forwards.
+    pub groups: Vec<RawFd>,
+    /// Packets and bytes, by [`Counts`].
+    pub counts: RawFd,
+    /// Ports, or `None` if frames for other ports are sent back (tests).
+    pub devices: Option<RawFd>,
+}
+
+/// What is compiled.
+pub struct Input<'a> {
+    /// The program, checked.
+    pub program: &'a Program,
+    /// What of it compiles.
+    pub coverage: &'a Coverage,
+    /// Where it counts.
+    pub counts: &'a Counts,
+    /// Its maps.
+    pub maps: &'a Maps,
+    /// The port on which frames arrive.
+    pub port: PortId,
+    /// The action for packets that are left to the engine.
+    pub leave: i32,
+}
+
+/// The state of a compilation.
+struct Compiler<'a> {
+    input: &'a Input<'a>,
+    asm: Assembler,
+    /// Where each pipe begins.
+    pipes: Vec<Label>,
+    /// Where frames are left to the engine, by reason.
+    left: Vec<Option<Label>>,
+    /// Where frames are dropped, by reason.
+    drops: Vec<Option<Label>>,
+    finish: Label,
+    depth: Depth,
+    uses_hash: bool,
+    uses_meta: bool,
+    writes_addresses: bool,
+}
+
+/// Compiles the program of a port.
+#[must_use]
+pub fn compile(input: &Input<'_>) -> Vec<u64> {
+    let program = input.program;
+    let mut asm = Assembler::default();
+    let pipes = program.pipes.iter().map(|_| asm.label()).collect();
+    let finish = asm.label();
+    let operations = || program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
+    let writes = |field: Field| {
+        matches!(
+            field.kind,
+            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst
+        )
+    };
+    let outer = program.key_use(weir_packet::KeySource::Outer);
+    let mut compiler = Compiler {
+        input,
+        asm,
+        pipes,
+        left: vec![None; Why::ALL.len()],
+        drops: vec![None; DropReason::ALL.len()],
+        finish,
+        depth: program.depth(),
+        uses_hash: outer.select || outer.select_some || outer.select_unhashed,
+        uses_meta: true,
+        writes_addresses: operations().any(|one| one.writes().is_some_and(writes)),
+    };
+    compiler.all();
+    compiler.asm.finish()
+}
+
+impl Compiler<'_> {
+    fn all(&mut self) {
+        let program = self.input.program;
+        let Some(root) = program.ports[self.input.port.index()].root else {
+            self.begin();
+            self.drop(DropReason::Policy);
+            return self.end();
+        };
+        self.begin();
+        self.parse();
+        let root = self.pipes[root.index()];
+        self.asm.jump(root);
+        for at in self.order() {
+            self.pipe(PipeId(at as u16));
+        }
+        self.end();
+    }
+
+    /// The pipes that frames of the port can reach, each before those that it leads to.
+    fn order(&self) -> Vec<usize> {
+        let program = self.input.program;
+        let mut reached = vec![false; program.pipes.len()];
+        let mut order = Vec::new();
+        if let Some(root) = program.ports[self.input.port.index()].root {
+            visit(program, root.index(), &mut reached, &mut order);
+        }
+        order.reverse();
+        order
+    }
+
+    /// Notes nothing yet.
+    fn begin(&mut self) {
+        self.asm.store(Size::Dw, R10, stack::CONTEXT, R1);
+        self.bounds();
+        for at in self.order() {
+            for note in [self.note(at), self.shared_note(at)] {
+                self.asm.store(Size::Dw, R10, note, 0);
+            }
+        }
+        if self.uses_meta {
+            self.asm.store(Size::Dw, R10, stack::META, 0);
+            self.asm.store(Size::Dw, R10, stack::META + 8, 0);
+        }
+    }
+
+    fn note(&self, pipe: usize) -> i16 {
+        stack::NOTES - 8 * (pipe as i16 + 1)
+    }
+
+    fn shared_note(&self, pipe: usize) -> i16 {
+        self.note(pipe) - 8 * self.input.program.pipes.len() as i16
+    }
+
+    /// Jumps to where frames are left to the engine.
+    fn leave(&mut self, why: Why) -> Label {
+        let asm = &mut self.asm;
+        *self.left[why as usize].get_or_insert_with(|| asm.label())
+    }
+
+    /// Returns where frames are dropped for a reason.
+    fn dropped(&mut self, reason: DropReason) -> Label {
+        let asm = &mut self.asm;
+        *self.drops[reason as usize].get_or_insert_with(|| asm.label())
+    }
+
+    fn drop(&mut self, reason: DropReason) {
+        let label = self.dropped(reason);
+        self.asm.jump(label);
+    }
+
+    /// Everything that a walk can end with.
+    fn end(&mut self) {
+        for (reason, at) in DropReason::ALL.iter().zip(self.drops.clone()) {
+            let Some(label) = at else { continue };
+            self.asm.bind(label);
+            self.verdict(self.input.counts.dropped(*reason), XDP_DROP);
+        }
+        self.asm.bind(self.finish);
+        self.finish();
+        for (why, at) in Why::ALL.iter().zip(self.left.clone()) {
+            let Some(label) = at else { continue };
+            self.asm.bind(label);
+            self.asm.store(Size::W, R10, stack::SCRATCH, self.input.counts.left(*why) as i32);
+            self.asm.mov(R6, 0);
+            self.count(stack::SCRATCH);
+            self.asm.mov(R0, self.input.leave);
+            self.asm.exit();
+        }
+    }
+
+    /// Ends the walk: what is counted, and what is returned.
+    fn verdict(&mut self, count: u32, action: i32) {
+        self.asm.store(Size::W, R10, stack::VERDICT, count as i32);
+        self.asm.store(Size::W, R10, stack::ACTION, action);
+        self.asm.jump(self.finish);
+    }
+
+    /// Counts what was noted, and returns.
+    fn finish(&mut self) {
+        for at in self.order() {
+            for note in [self.note(at), self.shared_note(at)] {
+                let none = self.asm.label();
+                self.asm.load(Size::Dw, R6, R10, note);
+                self.asm.jump_if(R6, Is::Eq, 0, none);
+                self.asm.mov(R1, R6);
+                self.asm.alu(Alu::Shr, R1, 32);
+                self.asm.store(Size::W, R10, stack::SCRATCH, R1);
+                self.asm.alu32(Alu::Mov, R6, R6);
+                self.count(stack::SCRATCH);
+                self.asm.bind(none);
+            }
+        }
+        self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
+        self.count(stack::VERDICT);
+        self.asm.load(Size::W, R0, R10, stack::ACTION);
+        self.asm.exit();
+    }
+
+    /// Counts a packet with R6 bytes at the place whose number is on the stack.
+    fn count(&mut self, place: i16) {
+        let none = self.asm.label();
+        self.asm.map(R1, self.input.maps.counts);
+        self.asm.mov(R2, R10);
+        self.asm.alu(Alu::Add, R2, i32::from(place));
+        self.asm.call(Helper::MapLookup);
+        self.asm.jump_if(R0, Is::Eq, 0, none);
+        self.asm.load(Size::Dw, R1, R0, 0);
+        self.asm.alu(Alu::Add, R1, 1);
+        self.asm.store(Size::Dw, R0, 0, R1);
+        self.asm.load(Size::Dw, R1, R0, 8);
+        self.asm.alu(Alu::Add, R1, R6);
+        self.asm.store(Size::Dw, R0, 8, R1);
+        self.asm.bind(none);
+    }
+
+    /// One pipe: constants, look-up, hit and miss.
+    fn pipe(&mut self, id: PipeId) {
+        let pipe = &self.input.program.pipes[id.index()];
+        self.asm.bind(self.pipes[id.index()]);
+        if let Some(why) = self.input.coverage.pipes[id.index()] {
+            let label = self.leave(why);
+            return self.asm.jump(label);
+        }
+        let miss = self.asm.label();
+        for one in &pipe.matches {
+            self.constant(one, miss);
+        }
+        match &pipe.kind {
+            PipeKind::Basic => self.look_up_key(id, pipe, miss),
+            PipeKind::Lpm => self.look_up_prefix(id, pipe, miss),
+            PipeKind::Hash { input, group: GroupChoice::One(group) } => {
+                self.hash_input(input, miss);
+                self.look_up_target(id, pipe, *group);
+            }
+            PipeKind::Hash { .. } | PipeKind::Flow { .. } | PipeKind::Acl => {
+                unreachable!("not compiled, as the coverage says")
+            }
+        }
+        self.hit(id, pipe);
+        self.asm.bind(miss);
+        self.note_count(self.note(id.index()), Some(self.input.counts.misses(id)));
+        self.forward(pipe.miss, DropReason::Miss);
+    }
+
+    /// Notes a count at a place that is constant, or in R1, with the frame's present bytes.
+    fn note_count(&mut self, note: i16, place: Option<u32>) {
+        if let Some(place) = place {
+            self.asm.mov(R1, place as i32);
+        }
+        self.asm.alu(Alu::Shl, R1, 32);
+        self.asm.mov(R2, R8);
+        self.asm.alu(Alu::Sub, R2, R7);
+        self.asm.alu(Alu::Or, R1, R2);
+        self.asm.store(Size::Dw, R10, note, R1);
+    }
+
+    /// Compares a constant; the packet misses if it differs or lacks the field.
+    fn constant(&mut self, one: &Match, miss: Label) {
+        let Criterion::Const { value, mask } = one.criterion else { return };
+        if !self.read(one.field, mask, miss) {
+            return;
+        }
+        let words = Words::of(one.field);
+        if words == Words::Two {
+            self.asm.mov64(R3, (value >> 64) as u64);
+            self.asm.jump_if(R1, Is::Ne, R3, miss);
+        }
+        self.asm.mov64(R3, value as u64);
+        self.asm.jump_if(words.low(), Is::Ne, R3, miss);
+    }
+
+    fn look_up_key(&mut self, id: PipeId, pipe: &Pipe, miss: Label) {
+        let bottom = stack::BOTTOM;
+        let mut at = bottom;
+        for one in pipe.varying() {
+            if !self.read(one.field, layout::mask(one), miss) {
+                return;
+            }
+            if Words::of(one.field) == Words::Two {
+                self.asm.store(Size::Dw, R10, at, R1);
+                at += 8;
+            }
+            self.asm.store(Size::Dw, R10, at, Words::of(one.field).low());
+            at += 8;
+        }
+        if at == bottom {
+            self.asm.store(Size::Dw, R10, at, 0);
+        }
+        self.look_up(id, bottom, miss);
+    }
+
+    /// Looks a key on the stack up in the pipe's map, and leaves the address of the record in R0.
+    fn look_up(&mut self, id: PipeId, key: i16, miss: Label) {
+        self.asm.map(R1, self.input.maps.pipes[id.index()]);
+        self.asm.mov(R2, R10);
+        self.asm.alu(Alu::Add, R2, i32::from(key));
+        self.asm.call(Helper::MapLookup);
+        self.asm.jump_if(R0, Is::Eq, 0, miss);
+    }
+
+    /// A trie's key: the number of bits, then the field from its first bit, in network order.
+    fn look_up_prefix(&mut self, id: PipeId, pipe: &Pipe, miss: Label) {
+        let Some(one) = pipe.varying().next() else { return self.asm.jump(miss) };
+        if !self.read(one.field, one.field.max(), miss) {
+            return;
+        }
+        let (bits, words) = (i32::from(one.field.spec().bits), Words::of(one.field));
+        let first = stack::BOTTOM + 8;
+        self.asm.store(Size::W, R10, first - 4, bits);
+        if words == Words::One && bits < 64 {
+            self.asm.alu(Alu::Shl, R1, 64 - bits);
+        }
+        for (at, word) in [R1, R2].into_iter().take(if words == Words::Two { 2 } else { 1 }).enumerate() {
+            self.asm.swap(word, 64);
+            self.asm.store(Size::Dw, R10, first + 8 * at as i16, word);
+        }
+        self.look_up(id, first - 4, miss);
+    }
+
+    /// Leaves the hash that picks a bucket in R1.
+    fn hash_input(&mut self, input: &HashInput, miss: Label) {
+        match input {
+            HashInput::Fields(fields) => self.hash_fields(fields, miss),
+            HashInput::Select(_) | HashInput::Rss => self.asm.load(Size::Dw, R1, R10, stack::HASH),
+            HashInput::RoundRobin | HashInput::Quic => unreachable!("not compiled, as the coverage says"),
+        }
+    }
+
+    /// Picks a target by the hash in R1 and leaves it in R1.
+    fn pick(&mut self, id: GroupId) {
+        let group = &self.input.program.groups[id.index()];
+        if let Some(seed) = group.seed {
+            self.mix(seed);
+        }
+        self.asm.alu(Alu::Shr, R1, 32);
+        self.asm.alu(Alu::Mul, R1, group.size as i32);
+        self.asm.alu(Alu::Shr, R1, 32);
+        self.asm.alu(Alu::Shl, R1, 1);
+        self.asm.map_value(R2, self.input.maps.groups[id.index()], 0);
+        self.asm.alu(Alu::Add, R2, R1);
+        self.asm.load(Size::H, R1, R2, 0);
+        let none = self.dropped(DropReason::NoTarget);
+        self.asm.jump_if(R1, Is::Ge, group.targets.len() as i32, none);
+    }
+
+    /// Leaves the address of a target's record in R0.
+    fn look_up_target(&mut self, id: PipeId, pipe: &Pipe, group: GroupId) {
+        self.pick(group);
+        self.asm.alu(Alu::Mul, R1, layout::record_bytes(pipe) as i32);
+        self.asm.map_value(R0, self.input.maps.pipes[id.index()], 0);
+        self.asm.alu(Alu::Add, R0, R1);
+        self.asm.load(Size::W, R1, R0, layout::TEMPLATE);
+        let none = self.dropped(DropReason::NoTarget);
+        self.asm.mov64(R2, u64::from(layout::ABSENT));
+        self.asm.jump_if(R1, Is::Eq, R2, none);
+    }
+
+    /// The hit of the record in R0.
+    fn hit(&mut self, id: PipeId, pipe: &Pipe) {
+        self.asm.store(Size::Dw, R10, stack::RECORD, R0);
+        self.asm.load(Size::W, R3, R0, layout::TEMPLATE);
+        // An entry that is left to the engine has its reason in place of the forward.
+        let ours = self.asm.label();
+        self.asm.jump_if(R3, Is::Lt, pipe.templates.len() as i32, ours);
+        self.left_entry(id);
+        self.asm.bind(ours);
+        self.asm.load(Size::W, R1, R0, layout::COUNT);
+        self.note_count(self.note(id.index()), None);
+        // Only what entries do now: something else needs another compilation.
+        for (at, template) in pipe.templates.iter().enumerate() {
+            let forwards = self.forwards(id, at as u16);
+            if forwards.is_empty() {
+                continue;
+            }
+            let other = self.asm.label();
+            self.asm.jump_if(R3, Is::Ne, at as i32, other);
+            self.act(template);
+            self.shared(id, pipe);
+            self.forward_hit(&forwards);
+            self.asm.bind(other);
+        }
+        self.drop(DropReason::Policy);
+    }
+
+    /// Where the compiled entries with a template lead.
+    fn forwards(&self, id: PipeId, template: u16) -> Vec<Forward> {
+        let (program, coverage) = (self.input.program, self.input.coverage);
+        let pipe = &program.pipes[id.index()];
+        let mut all: Vec<Forward> = Vec::new();
+        for entry in pipe.entries.iter().filter(|entry| entry.template == template) {
+            let forward = forward_of(pipe, &entry);
+            if coverage.entry(program, id, &entry).is_none() && !all.contains(&forward) {
+                all.push(forward);
+            }
+        }
+        all
+    }
+
+    /// Follows the record's forward, which is one of these.
+    fn forward_hit(&mut self, forwards: &[Forward]) {
+        if let [one] = forwards {
+            return self.forward(*one, DropReason::Policy);
+        }
+        self.asm.load(Size::Dw, R2, R10, stack::RECORD);
+        self.asm.load(Size::W, R3, R2, layout::FORWARD);
+        for forward in forwards {
+            let Some(code) = layout::forward_code(*forward) else { continue };
+            let other = self.asm.label();
+            self.asm.jump_if(R3, Is::Ne, code as i32, other);
+            self.forward(*forward, DropReason::Policy);
+            self.asm.bind(other);
+        }
+        self.drop(DropReason::Policy);
+    }
+
+    /// Leaves a packet to the engine for the reason that its entry's record has.
+    fn left_entry(&mut self, id: PipeId) {
+        let program = self.input.program;
+        let pipe = &program.pipes[id.index()];
+        let mut reasons: Vec<Why> = Vec::new();
+        for entry in pipe.entries.iter() {
+            if let Some(why) = self.input.coverage.entry(program, id, &entry) && !reasons.contains(&why) {
+                reasons.push(why);
+            }
+        }
+        self.asm.load(Size::W, R1, R0, layout::FORWARD);
+        for why in reasons {
+            let label = self.leave(why);
+            self.asm.jump_if(R1, Is::Eq, why as i32, label);
+        }
+        let label = self.leave(Why::Operation);
+        self.asm.jump(label);
+    }
+
+    /// Counts in the shared counter: the bytes before the action, which the pipe's own note has.
+    fn shared(&mut self, id: PipeId, pipe: &Pipe) {
+        if pipe.monitor.counter.is_none() {
+            return;
+        }
+        let none = self.asm.label();
+        self.asm.load(Size::Dw, R2, R10, stack::RECORD);
+        self.asm.load(Size::W, R1, R2, layout::SHARED);
+        self.asm.jump_if(R1, Is::Eq, 0, none);
+        self.asm.alu(Alu::Shl, R1, 32);
+        self.asm.load(Size::W, R2, R10, self.note(id.index()));
+        self.asm.alu(Alu::Or, R1, R2);
+        self.asm.store(Size::Dw, R10, self.shared_note(id.index()), R1);
+        self.asm.bind(none);
+    }
+
+    /// Sends the packet on; `reason` applies if that is nowhere.
+    fn forward(&mut self, forward: Forward, reason: DropReason) {
+        match forward {
+            Forward::Port(port) => self.transmit(port),
+            Forward::InputPort => self.transmit(self.input.port),
+            Forward::Pipe(pipe) => self.asm.jump(self.pipes[pipe.index()]),
+            Forward::Kernel => self.verdict(self.input.counts.kernel(), XDP_PASS),
+            Forward::Drop => self.drop(reason),
+            Forward::Group(group) => self.forward_to_group(group, reason),
+            Forward::App(_) | Forward::Tee { .. } | Forward::Flood(_) | Forward::PerEntry => {
+                let label = self.leave(Why::Forward);
+                self.asm.jump(label);
+            }
+        }
+    }
+
+    fn transmit(&mut self, port: PortId) {
+        let count = self.input.counts.port(port.index());
+        let devices = self.input.maps.devices.filter(|_| port != self.input.port);
+        let Some(devices) = devices else { return self.verdict(count, XDP_TX) };
+        self.asm.store(Size::W, R10, stack::VERDICT, count as i32);
+        self.asm.map(R1, devices);
+        self.asm.mov(R2, i32::from(port.0));
+        // The action if the port is not there.
+        self.asm.mov(R3, XDP_ABORTED);
+        self.asm.call(Helper::RedirectMap);
+        self.asm.store(Size::W, R10, stack::ACTION, R0);
+        self.asm.jump(self.finish);
+    }
+
+    fn forward_to_group(&mut self, id: GroupId, reason: DropReason) {
+        let group = &self.input.program.groups[id.index()];
+        self.asm.load(Size::Dw, R1, R10, stack::HASH);
+        self.pick(id);
+        for (at, target) in group.targets.iter().enumerate() {
+            let other = self.asm.label();
+            self.asm.jump_if(R1, Is::Ne, at as i32, other);
+            self.forward(target.forward, reason);
+            self.asm.bind(other);
+        }
+        self.drop(DropReason::NoTarget);
+    }
+}
+
+/// Appends the pipes that a pipe leads to, then the pipe itself.
+fn visit(program: &Program, at: usize, reached: &mut Vec<bool>, order: &mut Vec<usize>) {
+    if std::mem::replace(&mut reached[at], true) {
+        return;
+    }
+    let pipe = &program.pipes[at];
+    let mut next = vec![pipe.forward, pipe.miss];
+    next.extend(pipe.entries.iter().filter_map(|entry| entry.forward));
+    for forward in next {
+        match forward {
+            Forward::Pipe(to) | Forward::Tee { next: to, .. } => visit(program, to.index(), reached, order),
+            Forward::Group(group) => {
+                for target in program.groups[group.index()].targets.iter() {
+                    if let Forward::Pipe(to) = target.forward {
+                        visit(program, to.index(), reached, order);
+                    }
+                }
+            }
+            Forward::Port(_)
+            | Forward::InputPort
+            | Forward::App(_)
+            | Forward::Flood(_)
+            | Forward::Kernel
+            | Forward::Drop
+            | Forward::PerEntry => {}
+        }
+    }
+    order.push(at);
+}
+
+/// Whether a field is one of the outer headers or of the packet, the only ones that exist without a tunnel.
+fn is_outer(field: Field) -> bool {
+    field.level == LevelId::Outer
+}
+
+// The registers that every part of the compiler uses for the same.
+const _: [Reg; 2] = [R7, R9];

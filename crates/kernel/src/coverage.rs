@@ -1,0 +1,297 @@
+//! What of a program compiles, and why the rest does not. Packets that need what does not compile are handed
+//! to the batch engine as they arrived.
+
+use weir_packet::{Field, LevelId};
+use weir_program::operation::{Headers, Value};
+use weir_program::{
+    Criterion, Entry, Fill, Forward, GroupChoice, GroupId, HashInput, Match, Operation, Pipe, PipeId, PipeKind,
+    Program, Template,
+};
+
+/// Why something is left to the batch engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// The frame is malformed: the engine says how.
+    Malformed,
+    /// The frame is a fragment.
+    Fragment,
+    /// The packet has IPv6 extension headers.
+    ExtensionHeaders,
+    /// The packet is an ICMP error, which belongs to the flow that it is about.
+    IcmpError,
+    /// The packet is a tunnel's, and the program reads what is inside.
+    Tunnel,
+    /// An action sets addresses, and the packet's protocol has a checksum over them that is not compiled.
+    Checksum,
+    /// The pipe's type is not compiled.
+    Type,
+    /// The pipe has a meter, whose state cannot be divided.
+    Meter,
+    /// The pipe is measured.
+    Measured,
+    /// The pipe recomputes the flow key.
+    Rehash,
+    /// The pipe has too long packets sent to an app.
+    TooLong,
+    /// What the pipe hashes is not compiled.
+    HashInput,
+    /// The group's buckets are assigned or counted at run time, or filled like those of another system.
+    Fill,
+    /// The group has an app for packets without a target.
+    NoTarget,
+    /// The program has more pipes than fit the stack of an XDP program.
+    Pipes,
+    /// The pipe compares more bytes than a key has.
+    Key,
+    /// The packet goes to an app, is copied, or is flooded.
+    Forward,
+    /// The operation is not compiled.
+    Operation,
+    /// The action changes the packet, and a pipe behind it may hand the packet to the engine.
+    ActsBeforeHandOver,
+    /// The action moves headers, and another pipe follows.
+    MovesHeaders,
+}
+
+impl Why {
+    /// All reasons, in the order of their numbers.
+    pub const ALL: [Why; 20] = [
+        Why::Malformed,
+        Why::Fragment,
+        Why::ExtensionHeaders,
+        Why::IcmpError,
+        Why::Tunnel,
+        Why::Checksum,
+        Why::Type,
+        Why::Meter,
+        Why::Measured,
+        Why::Rehash,
+        Why::TooLong,
+        Why::HashInput,
+        Why::Fill,
+        Why::NoTarget,
+        Why::Pipes,
+        Why::Key,
+        Why::Forward,
+        Why::Operation,
+        Why::ActsBeforeHandOver,
+        Why::MovesHeaders,
+    ];
+
+    /// Returns the sentence for operators.
+    #[must_use]
+    pub const fn explanation(self) -> &'static str {
+        match self {
+            Why::Malformed => "a header is malformed",
+            Why::Fragment => "the packet is a fragment",
+            Why::ExtensionHeaders => "the packet has IPv6 extension headers",
+            Why::IcmpError => "the packet is an ICMP error",
+            Why::Tunnel => "the program reads inside tunnels, and the packet is one",
+            Why::Checksum => "an action sets addresses, and the protocol's checksum covers them",
+            Why::Type => "pipes of this type are not compiled",
+            Why::Meter => "the pipe has a meter",
+            Why::Measured => "the pipe is measured",
+            Why::Rehash => "the pipe computes the flow key again",
+            Why::TooLong => "the pipe sends packets that are too long to an app",
+            Why::HashInput => "what the pipe hashes is not compiled",
+            Why::Fill => "the way in which the group's buckets are filled is not compiled",
+            Why::NoTarget => "the group sends packets without a target to an app",
+            Why::Pipes => "the program has too many pipes",
+            Why::Key => "the pipe's key is too long",
+            Why::Forward => "apps, copies and floods are left to the engine",
+            Why::Operation => "an operation of the action is not compiled",
+            Why::ActsBeforeHandOver => "the action changes packets that a later pipe may leave to the engine",
+            Why::MovesHeaders => "the action moves headers, and another pipe follows",
+        }
+    }
+}
+
+/// The most pipes: each has a word on the stack for what it counts.
+const PIPES_MAX: usize = 16;
+
+/// The most bytes of a key.
+pub const KEY_MAX: usize = 128;
+
+/// What compiles.
+#[derive(Clone, Debug)]
+pub struct Coverage {
+    /// For each pipe, why all its packets are left to the engine.
+    pub pipes: Vec<Option<Why>>,
+    /// For each pipe, whether any of its packets may be left to the engine, there or further on.
+    pub gives_up: Vec<bool>,
+}
+
+impl Coverage {
+    /// Examines a checked program.
+    #[must_use]
+    pub fn of(program: &Program) -> Coverage {
+        let mut pipes: Vec<Option<Why>> =
+            program.pipes.iter().map(|pipe| why_not(program, pipe)).collect();
+        if program.pipes.len() > PIPES_MAX {
+            pipes.fill(Some(Why::Pipes));
+        }
+        let mut coverage = Coverage { gives_up: pipes.iter().map(Option::is_some).collect(), pipes };
+        // A pipe's forwards lead to others, and there are no loops: as many rounds as pipes reach the end.
+        for _ in 0..program.pipes.len() {
+            for at in 0..program.pipes.len() {
+                coverage.gives_up[at] = coverage.gives_up[at] || coverage.leads_up(program, at);
+            }
+        }
+        coverage
+    }
+
+    /// Whether a pipe has an entry or a miss that is left to the engine, or a successor that gives up.
+    fn leads_up(&self, program: &Program, at: usize) -> bool {
+        let pipe = &program.pipes[at];
+        self.after(program, pipe.miss)
+            || pipe.entries.iter().any(|entry| {
+                self.entry(program, PipeId(at as u16), &entry).is_some()
+                    || self.after(program, forward_of(pipe, &entry))
+            })
+    }
+
+    /// Whether a packet that is forwarded there may be left to the engine.
+    fn after(&self, program: &Program, forward: Forward) -> bool {
+        match forward {
+            Forward::Pipe(pipe) => self.gives_up[pipe.index()],
+            Forward::Group(group) => {
+                let group_of = &program.groups[group.index()];
+                why_not_group(program, group).is_some()
+                    || group_of.targets.iter().any(|target| self.after(program, target.forward))
+            }
+            Forward::App(_) | Forward::Tee { .. } | Forward::Flood(_) => true,
+            Forward::Port(_) | Forward::InputPort | Forward::Kernel | Forward::Drop | Forward::PerEntry => {
+                false
+            }
+        }
+    }
+
+    /// Why packets that hit an entry are left to the engine.
+    #[must_use]
+    pub fn entry(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Option<Why> {
+        let of = &program.pipes[pipe.index()];
+        if let Some(why) = self.pipes[pipe.index()] {
+            return Some(why);
+        }
+        let template = &of.templates[usize::from(entry.template)];
+        let forward = forward_of(of, entry);
+        if let Some(why) = why_not_forward(program, forward) {
+            return Some(why);
+        }
+        if let Some(why) = why_not_template(template) {
+            return Some(why);
+        }
+        let follows = matches!(forward, Forward::Pipe(_))
+            || matches!(forward, Forward::Group(group) if program.groups[group.index()]
+                .targets.iter().any(|target| matches!(target.forward, Forward::Pipe(_))));
+        if follows && template.operations.iter().any(|one| one.headers() != Headers::Stay) {
+            return Some(Why::MovesHeaders);
+        }
+        if template.operations.iter().any(changes_bytes) && self.after(program, forward) {
+            return Some(Why::ActsBeforeHandOver);
+        }
+        None
+    }
+}
+
+/// Where an entry's packets go.
+pub fn forward_of(pipe: &Pipe, entry: &Entry) -> Forward {
+    if pipe.forward == Forward::PerEntry { entry.forward.unwrap_or_default() } else { pipe.forward }
+}
+
+/// Whether an operation changes the packet and not only what is known about it.
+fn changes_bytes(operation: &Operation) -> bool {
+    operation.writes().is_none_or(|field| field.meta_word().is_none())
+}
+
+/// Why a forward is left to the engine.
+pub fn why_not_forward(program: &Program, forward: Forward) -> Option<Why> {
+    match forward {
+        Forward::App(_) | Forward::Tee { .. } | Forward::Flood(_) => Some(Why::Forward),
+        Forward::Group(group) => {
+            let targets = &program.groups[group.index()].targets;
+            why_not_group(program, group)
+                .or_else(|| targets.iter().find_map(|target| why_not_forward(program, target.forward)))
+        }
+        Forward::Port(_)
+        | Forward::InputPort
+        | Forward::Pipe(_)
+        | Forward::Kernel
+        | Forward::Drop
+        | Forward::PerEntry => None,
+    }
+}
+
+fn why_not_group(program: &Program, group: GroupId) -> Option<Why> {
+    let group = &program.groups[group.index()];
+    let plain = matches!(group.fill, Fill::Maglev | Fill::Wants) && group.affinity.is_none();
+    if !plain {
+        return Some(Why::Fill);
+    }
+    group.no_target.map(|_| Why::NoTarget)
+}
+
+fn why_not(program: &Program, pipe: &Pipe) -> Option<Why> {
+    let kind = match &pipe.kind {
+        PipeKind::Basic | PipeKind::Lpm => None,
+        PipeKind::Hash { input, group } => {
+            let input = match input {
+                HashInput::Select(weir_packet::KeySource::Outer) | HashInput::Rss => None,
+                HashInput::Fields(_) => None,
+                HashInput::Select(_) | HashInput::RoundRobin | HashInput::Quic => Some(Why::HashInput),
+            };
+            let group = match group {
+                GroupChoice::One(group) => why_not_group(program, *group),
+                GroupChoice::ByMeta(_) => Some(Why::HashInput),
+            };
+            input.or(group)
+        }
+        PipeKind::Flow { .. } | PipeKind::Acl => Some(Why::Type),
+    };
+    let key: usize = pipe.varying().map(|one| if one.field.spec().bits > 64 { 16 } else { 8 }).sum();
+    let exact = |one: &Match| matches!(one.criterion, Criterion::PerEntry { .. } | Criterion::Prefix);
+    let criteria = pipe.varying().any(|one| !exact(one));
+    let rest = [
+        (criteria, Why::Type),
+        (pipe.monitor.meter.is_some(), Why::Meter),
+        (pipe.monitor.measured.is_some(), Why::Measured),
+        (pipe.rehash, Why::Rehash),
+        (pipe.too_long.is_some(), Why::TooLong),
+        (key > KEY_MAX, Why::Key),
+    ];
+    let rest = rest.into_iter().find_map(|(applies, why)| applies.then_some(why));
+    kind.or(rest).or_else(|| why_not_forward(program, pipe.miss))
+}
+
+fn why_not_template(template: &Template) -> Option<Why> {
+    let operations = &template.operations;
+    for (at, operation) in operations.iter().enumerate() {
+        let compiled = match operation {
+            Operation::Set(field, value) | Operation::Add(field, value) => {
+                is_plain(*value) && is_compiled(*field)
+            }
+            Operation::Copy { from, to } => is_compiled(*from) && is_compiled(*to),
+            Operation::DecrementTtl | Operation::PopVlan => true,
+            Operation::PushVlan { vid, pcp, .. } => is_plain(*vid) && is_plain(*pcp),
+            Operation::Encap(encap) => !encap.udp_checksum && !encap.second_chance && encap.src_bits.is_none(),
+            Operation::Decap(_) | Operation::LimitLength { .. } | Operation::ClampMss { .. } => false,
+        };
+        if !compiled {
+            return Some(Why::Operation);
+        }
+        // Headers that have moved would have to be found again.
+        if operation.headers() != Headers::Stay && at + 1 < operations.len() {
+            return Some(Why::Operation);
+        }
+    }
+    None
+}
+
+fn is_plain(value: Value) -> bool {
+    matches!(value, Value::Const(_) | Value::PerEntry)
+}
+
+/// Whether a field can be read and written by actions: those of the outer headers.
+fn is_compiled(field: Field) -> bool {
+    field.level == LevelId::Outer && field.spec().tunnel.is_none()
+}

@@ -1,0 +1,219 @@
+//! The system call bpf(2): maps, programs and their test runs. The only file of this crate with unsafe code.
+
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// Commands of bpf(2), as in linux/bpf.h.
+const MAP_CREATE: i32 = 0;
+const MAP_LOOKUP_ELEM: i32 = 1;
+const MAP_UPDATE_ELEM: i32 = 2;
+const PROG_LOAD: i32 = 5;
+const PROG_TEST_RUN: i32 = 10;
+
+/// `BPF_PROG_TYPE_XDP` and the attach type `BPF_XDP`.
+const PROG_TYPE_XDP: u64 = 6;
+const ATTACH_XDP: u64 = 37;
+
+/// `BPF_F_NO_PREALLOC`.
+const NO_PREALLOC: u32 = 1;
+
+/// Bytes of the verifier's log that are kept: the end of it says what is wrong.
+const LOG: usize = 1 << 20;
+
+/// Times that a load is repeated when a signal has interrupted the verifier.
+const LOADS: usize = 10;
+
+/// What kind of map to create.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum MapKind {
+    /// A hash table with room for all its entries from the beginning.
+    Hash = 1,
+    /// Values by number.
+    Array = 2,
+    /// Values by number, one for each processor.
+    PerCpuArray = 6,
+    /// The entry with the longest prefix of a key.
+    LpmTrie = 11,
+}
+
+/// A map, as long as it is open.
+#[derive(Debug)]
+pub struct Map {
+    fd: OwnedFd,
+    key: usize,
+    value: usize,
+}
+
+/// A program that the kernel has accepted.
+#[derive(Debug)]
+pub struct Loaded(OwnedFd);
+
+/// Why the kernel refused a program.
+#[derive(Debug)]
+pub struct Refused {
+    /// The error of the system call.
+    pub error: io::Error,
+    /// The last lines of the verifier's log.
+    pub log: String,
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = self.log.lines().rev().find(|line| !line.is_empty() && !line.starts_with("processed"));
+        write!(f, "the kernel's verifier refused the program ({}): {}", self.error, last.unwrap_or("no log"))
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Calls bpf(2) with attributes that are laid out as 64-bit words.
+fn bpf(command: i32, attributes: &mut [u64]) -> io::Result<i32> {
+    let size = size_of_val(attributes) as u32;
+    // SAFETY: the kernel reads and writes `size` bytes of the attributes. The addresses in them are those of
+    // buffers that outlive the call and have the lengths that the attributes, or the sizes of the map's keys
+    // and values, say: every caller below creates them from slices.
+    let result = unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_mut_ptr(), size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+/// Takes over a descriptor that the kernel has just made.
+fn owned(fd: i32) -> OwnedFd {
+    // SAFETY: nothing else owns it.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+fn pair(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+/// Returns how many processors a per-CPU map has values for.
+///
+/// # Errors
+/// The kernel's list of processors cannot be read.
+pub fn processors() -> io::Result<usize> {
+    // Bounded: the kernel writes one short line.
+    let list = std::fs::read_to_string("/sys/devices/system/cpu/possible")?;
+    let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<usize>().ok());
+    last.map(|last| last + 1).ok_or_else(|| io::Error::other("the list of processors is not one"))
+}
+
+impl Map {
+    /// Creates a map; `entries` and the sizes are at least 1.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `EPERM` without `CAP_BPF`, `ENOMEM` or `E2BIG` if it is too large.
+    pub fn create(kind: MapKind, key: usize, value: usize, entries: u32) -> io::Result<Map> {
+        let mut attributes = [0_u64; 9];
+        attributes[0] = pair(kind as u32, key as u32);
+        attributes[1] = pair(value as u32, entries);
+        if kind == MapKind::LpmTrie {
+            // Tries exist only without preallocation.
+            attributes[2] = pair(NO_PREALLOC, 0);
+        }
+        let fd = owned(bpf(MAP_CREATE, &mut attributes)?);
+        Ok(Map { fd, key, value })
+    }
+
+    /// Returns its descriptor.
+    pub fn fd(&self) -> RawFd {
+        self.fd.as_raw_fd()
+    }
+
+    /// Writes an entry.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `E2BIG` if the map is full.
+    pub fn update(&self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        assert!(key.len() == self.key && value.len() == self.value, "the sizes are those of the map");
+        let mut attributes =
+            [pair(self.fd().cast_unsigned(), 0), key.as_ptr() as u64, value.as_ptr() as u64, 0];
+        bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
+    }
+
+    /// Reads the value of a key into `value`, which has room for all processors in a per-CPU map.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `ENOENT` if there is no such entry.
+    pub fn read(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
+        assert!(key.len() == self.key && value.len() >= self.value, "the sizes are those of the map");
+        let mut attributes =
+            [pair(self.fd().cast_unsigned(), 0), key.as_ptr() as u64, value.as_mut_ptr() as u64, 0];
+        bpf(MAP_LOOKUP_ELEM, &mut attributes).map(drop)
+    }
+}
+
+/// What a test run returned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// The program's return value.
+    pub action: u32,
+    /// The frame afterwards.
+    pub bytes: Vec<u8>,
+    /// Nanoseconds per run, as the kernel measured them.
+    pub ns: u32,
+}
+
+impl Loaded {
+    /// Loads an XDP program.
+    ///
+    /// # Errors
+    /// Returns the kernel's error with the end of the verifier's log.
+    pub fn xdp(name: &str, code: &[u64]) -> Result<Loaded, Refused> {
+        match Loaded::try_xdp(name, code, &mut []) {
+            Ok(loaded) => Ok(loaded),
+            Err(_) => {
+                // Only for the log: writing it takes time that a program which loads need not spend.
+                let mut log = vec![0; LOG];
+                Loaded::try_xdp(name, code, &mut log).map_err(|error| {
+                    let text = CStr::from_bytes_until_nul(&log).map(|text| text.to_string_lossy().into_owned());
+                    Refused { error, log: text.unwrap_or_default() }
+                })
+            }
+        }
+    }
+
+    fn try_xdp(name: &str, code: &[u64], log: &mut [u8]) -> io::Result<Loaded> {
+        let licence = CString::from(c"GPL");
+        let mut attributes = [0_u64; 15];
+        attributes[0] = pair(PROG_TYPE_XDP as u32, code.len() as u32);
+        attributes[1] = code.as_ptr() as u64;
+        attributes[2] = licence.as_ptr() as u64;
+        if !log.is_empty() {
+            attributes[3] = pair(1, log.len() as u32);
+            attributes[4] = log.as_mut_ptr() as u64;
+        }
+        // 15 bytes of name, and a 0.
+        let mut bytes = [0_u8; 16];
+        bytes.iter_mut().zip(name.bytes().take(15)).for_each(|(to, from)| *to = from);
+        attributes[6] = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
+        attributes[7] = u64::from_le_bytes(bytes[8..].try_into().expect("8 bytes"));
+        attributes[8] = pair(0, ATTACH_XDP as u32);
+        for _ in 1..LOADS {
+            match bpf(PROG_LOAD, &mut attributes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                other => return other.map(|fd| Loaded(owned(fd))),
+            }
+        }
+        bpf(PROG_LOAD, &mut attributes).map(|fd| Loaded(owned(fd)))
+    }
+
+    /// Runs the program on a frame of at least 14 bytes, `repeat` times.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `EINVAL` if the frame is too short or too long.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> io::Result<Ran> {
+        let mut out = vec![0_u8; 4096];
+        let mut attributes = [0_u64; 10];
+        attributes[0] = pair(self.0.as_raw_fd().cast_unsigned(), 0);
+        attributes[1] = pair(frame.len() as u32, out.len() as u32);
+        attributes[2] = frame.as_ptr() as u64;
+        attributes[3] = out.as_mut_ptr() as u64;
+        attributes[4] = pair(repeat, 0);
+        bpf(PROG_TEST_RUN, &mut attributes)?;
+        out.truncate((attributes[1] >> 32) as usize);
+        Ok(Ran { action: (attributes[0] >> 32) as u32, bytes: out, ns: (attributes[4] >> 32) as u32 })
+    }
+}
