@@ -116,9 +116,11 @@ impl From<i32> for Src {
 #[allow(missing_docs, reason = "they are described in bpf-helpers(7)")]
 pub enum Helper {
     MapLookup = 1,
+    GetSmpProcessorId = 8,
     XdpAdjustHead = 44,
     RedirectMap = 51,
     XdpAdjustTail = 65,
+    XdpGetBuffLen = 188,
 }
 
 /// A place in the program that jumps can name.

@@ -7,6 +7,7 @@ use weir_program::{
     Criterion, Entry, Fill, Forward, GroupChoice, GroupId, HashInput, Match, Operation, Pipe, PipeId, PipeKind,
     Program, Template,
 };
+use weir_program::replica::Leads;
 
 /// Why something is left to the batch engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,11 +52,17 @@ pub enum Why {
     ActsBeforeHandOver,
     /// The action moves headers, and another pipe follows.
     MovesHeaders,
+    /// The packet goes to a port to which XDP cannot send.
+    Port,
+    /// The frame is in several buffers, or may be longer than what some port sends.
+    Length,
+    /// An entry leads where none did before: the program has to be compiled again.
+    NewLead,
 }
 
 impl Why {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Why; 20] = [
+    pub const ALL: [Why; 23] = [
         Why::Malformed,
         Why::Fragment,
         Why::ExtensionHeaders,
@@ -76,6 +83,9 @@ impl Why {
         Why::Operation,
         Why::ActsBeforeHandOver,
         Why::MovesHeaders,
+        Why::Port,
+        Why::Length,
+        Why::NewLead,
     ];
 
     /// Returns the sentence for operators.
@@ -102,6 +112,9 @@ impl Why {
             Why::Operation => "an operation of the action is not compiled",
             Why::ActsBeforeHandOver => "the action changes packets that a later pipe may leave to the engine",
             Why::MovesHeaders => "the action moves headers, and another pipe follows",
+            Why::Port => "XDP cannot send to the port",
+            Why::Length => "the frame is in several buffers, or may be too long for a port",
+            Why::NewLead => "the entry is new, and the program is being compiled again",
         }
     }
 }
@@ -119,18 +132,26 @@ pub struct Coverage {
     pub pipes: Vec<Option<Why>>,
     /// For each pipe, whether any of its packets may be left to the engine, there or further on.
     pub gives_up: Vec<bool>,
+    /// For each pipe, the forwards and templates of its entries. Others take another compilation.
+    pub leads: Vec<Leads>,
+    /// For each port, whether frames can be sent there.
+    reaches: Vec<bool>,
 }
 
 impl Coverage {
-    /// Examines a checked program.
+    /// Examines a checked program, whose entries have these forwards and templates. Frames can be sent to the
+    /// ports in `reaches`.
     #[must_use]
-    pub fn of(program: &Program) -> Coverage {
-        let mut pipes: Vec<Option<Why>> =
-            program.pipes.iter().map(|pipe| why_not(program, pipe)).collect();
+    pub fn of(program: &Program, leads: &[Leads], reaches: &[bool]) -> Coverage {
+        let leads = program.pipes.iter().zip(leads).map(|(pipe, leads)| all_leads(pipe, leads)).collect();
+        let none = vec![None; program.pipes.len()];
+        let gives_up = vec![false; program.pipes.len()];
+        let mut coverage = Coverage { pipes: none, gives_up, leads, reaches: reaches.to_vec() };
+        coverage.pipes = program.pipes.iter().map(|pipe| why_not_pipe(program, pipe)).collect();
         if program.pipes.len() > PIPES_MAX {
-            pipes.fill(Some(Why::Pipes));
+            coverage.pipes.fill(Some(Why::Pipes));
         }
-        let mut coverage = Coverage { gives_up: pipes.iter().map(Option::is_some).collect(), pipes };
+        coverage.gives_up = coverage.pipes.iter().map(Option::is_some).collect();
         // A pipe's forwards lead to others, and there are no loops: as many rounds as pipes reach the end.
         for _ in 0..program.pipes.len() {
             for at in 0..program.pipes.len() {
@@ -142,11 +163,9 @@ impl Coverage {
 
     /// Whether a pipe has an entry or a miss that is left to the engine, or a successor that gives up.
     fn leads_up(&self, program: &Program, at: usize) -> bool {
-        let pipe = &program.pipes[at];
-        self.after(program, pipe.miss)
-            || pipe.entries.iter().any(|entry| {
-                self.entry(program, PipeId(at as u16), &entry).is_some()
-                    || self.after(program, forward_of(pipe, &entry))
+        self.after(program, program.pipes[at].miss)
+            || self.leads[at].iter().any(|lead| {
+                self.lead(program, PipeId(at as u16), *lead).is_some() || self.after(program, lead.0)
             })
     }
 
@@ -160,22 +179,20 @@ impl Coverage {
                     || group_of.targets.iter().any(|target| self.after(program, target.forward))
             }
             Forward::App(_) | Forward::Tee { .. } | Forward::Flood(_) => true,
-            Forward::Port(_) | Forward::InputPort | Forward::Kernel | Forward::Drop | Forward::PerEntry => {
-                false
-            }
+            Forward::Port(port) => !self.reaches[port.index()],
+            Forward::InputPort | Forward::Kernel | Forward::Drop | Forward::PerEntry => false,
         }
     }
 
-    /// Why packets that hit an entry are left to the engine.
+    /// Why packets that hit an entry with this forward and template are left to the engine.
     #[must_use]
-    pub fn entry(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Option<Why> {
+    pub fn lead(&self, program: &Program, pipe: PipeId, (forward, template): (Forward, u16)) -> Option<Why> {
         let of = &program.pipes[pipe.index()];
         if let Some(why) = self.pipes[pipe.index()] {
             return Some(why);
         }
-        let template = &of.templates[usize::from(entry.template)];
-        let forward = forward_of(of, entry);
-        if let Some(why) = why_not_forward(program, forward) {
+        let template = &of.templates[usize::from(template)];
+        if let Some(why) = self.why_not_forward(program, forward) {
             return Some(why);
         }
         if let Some(why) = why_not_template(template) {
@@ -192,6 +209,66 @@ impl Coverage {
         }
         None
     }
+
+    /// Why packets that hit an entry are left to the engine; `Err` if it takes another compilation to know.
+    pub fn entry(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<Option<Why>, NotCompiled> {
+        let lead = (forward_of(&program.pipes[pipe.index()], entry), entry.template);
+        if self.pipes[pipe.index()].is_none() && !self.leads[pipe.index()].contains(&lead) {
+            return Err(NotCompiled);
+        }
+        Ok(self.lead(program, pipe, lead))
+    }
+
+    /// Why a forward is left to the engine.
+    pub fn why_not_forward(&self, program: &Program, forward: Forward) -> Option<Why> {
+        match forward {
+            Forward::App(_) | Forward::Tee { .. } | Forward::Flood(_) => Some(Why::Forward),
+            Forward::Group(group) => {
+                let targets = &program.groups[group.index()].targets;
+                why_not_group(program, group).or_else(|| {
+                    targets.iter().find_map(|target| self.why_not_forward(program, target.forward))
+                })
+            }
+            Forward::Port(port) => (!self.reaches[port.index()]).then_some(Why::Port),
+            Forward::InputPort | Forward::Pipe(_) | Forward::Kernel | Forward::Drop | Forward::PerEntry => {
+                None
+            }
+        }
+    }
+}
+
+/// An entry's forward or template is not among those that were compiled.
+#[derive(Clone, Copy, Debug)]
+pub struct NotCompiled;
+
+/// The leads of a pipe whose entries have these ones. Entries do not say where a pipe with one forward leads.
+fn all_leads(pipe: &Pipe, leads: &[(Forward, u16)]) -> Leads {
+    let templates = 0..pipe.templates.len() as u16;
+    if pipe.forward != Forward::PerEntry {
+        return templates.map(|template| (pipe.forward, template)).collect();
+    }
+    // Entries without a forward are not listed.
+    let none = templates.map(|template| (Forward::default(), template));
+    let mut all: Leads = leads.iter().copied().chain(none).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// The leads of all entries of a program.
+#[must_use]
+pub fn leads_of(program: &Program) -> Vec<Leads> {
+    let of = |pipe: &Pipe| {
+        let mut leads: Leads = Vec::new();
+        for entry in pipe.entries.iter() {
+            let lead = (forward_of(pipe, &entry), entry.template);
+            if !leads.contains(&lead) {
+                leads.push(lead);
+            }
+        }
+        leads
+    };
+    program.pipes.iter().map(of).collect()
 }
 
 /// Where an entry's packets go.
@@ -204,24 +281,6 @@ fn changes_bytes(operation: &Operation) -> bool {
     operation.writes().is_none_or(|field| field.meta_word().is_none())
 }
 
-/// Why a forward is left to the engine.
-pub fn why_not_forward(program: &Program, forward: Forward) -> Option<Why> {
-    match forward {
-        Forward::App(_) | Forward::Tee { .. } | Forward::Flood(_) => Some(Why::Forward),
-        Forward::Group(group) => {
-            let targets = &program.groups[group.index()].targets;
-            why_not_group(program, group)
-                .or_else(|| targets.iter().find_map(|target| why_not_forward(program, target.forward)))
-        }
-        Forward::Port(_)
-        | Forward::InputPort
-        | Forward::Pipe(_)
-        | Forward::Kernel
-        | Forward::Drop
-        | Forward::PerEntry => None,
-    }
-}
-
 fn why_not_group(program: &Program, group: GroupId) -> Option<Why> {
     let group = &program.groups[group.index()];
     let plain = matches!(group.fill, Fill::Maglev | Fill::Wants) && group.affinity.is_none();
@@ -231,7 +290,7 @@ fn why_not_group(program: &Program, group: GroupId) -> Option<Why> {
     group.no_target.map(|_| Why::NoTarget)
 }
 
-fn why_not(program: &Program, pipe: &Pipe) -> Option<Why> {
+fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
     let kind = match &pipe.kind {
         PipeKind::Basic | PipeKind::Lpm => None,
         PipeKind::Hash { input, group } => {
@@ -260,7 +319,7 @@ fn why_not(program: &Program, pipe: &Pipe) -> Option<Why> {
         (key > KEY_MAX, Why::Key),
     ];
     let rest = rest.into_iter().find_map(|(applies, why)| applies.then_some(why));
-    kind.or(rest).or_else(|| why_not_forward(program, pipe.miss))
+    kind.or(rest)
 }
 
 fn why_not_template(template: &Template) -> Option<Why> {

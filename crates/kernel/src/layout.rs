@@ -3,12 +3,13 @@
 //! A record is what a hit needs: where to count, which action with which values, and where to send the
 //! packet. Its words are in the processor's order.
 
-use crate::coverage::{Coverage, Why, forward_of};
+use crate::coverage::{Why, forward_of};
 use weir_packet::tunnel::{Inside, Outer, OuterShape};
-use weir_packet::{Field, TunnelPorts};
+use weir_packet::{DropReason, Field, TunnelPorts};
 use weir_program::operation::Value;
 use weir_program::{
-    Encap, Entry, EntryMatch, Forward, Match, Operation, Pipe, PipeId, PipeKind, Program, SharedUse, Template,
+    CounterId, Encap, Entry, EntryMatch, Forward, Match, Operation, Pipe, PipeId, PipeKind, PortId, Program,
+    SharedUse, Template, Verdict,
 };
 
 /// Offsets in a record, in bytes.
@@ -40,59 +41,76 @@ pub const TO_KERNEL: u32 = 5 << 16;
 /// Nowhere.
 pub const TO_NOTHING: u32 = 6 << 16;
 
-/// Where the counts of a program are in its map of counts. Number 0 is not used, so that 0 means none.
+/// Where the counts of a program are. Place 0 is not used, so that 0 means none.
+///
+/// Each port of arrival has a block of places for verdicts: one for each port, the host's stack, each reason
+/// to drop, each reason to leave the packet to the engine. Shared counters, misses and entries follow.
 #[derive(Clone, Debug)]
 pub struct Counts {
     ports: u32,
-    kernel: u32,
-    drops: u32,
-    left: u32,
     shared: u32,
     misses: u32,
+    /// The first place of each pipe's entries, and behind the last of them.
     entries: Vec<u32>,
-    total: u32,
 }
+
+/// What is counted at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// A packet that arrived at a port and was decided.
+    Decided(PortId, Verdict),
+    /// A packet that arrived at a port and is left to the engine.
+    Left(PortId, Why),
+    /// A shared counter.
+    Shared(CounterId),
+    /// A miss of a pipe.
+    Misses(PipeId),
+    /// A hit of the entry with this number in its pipe.
+    Entry(PipeId, u32),
+}
+
+/// Places are marked in blocks of 64, so that a sweep need not look at all of them.
+pub const MARK_SHIFT: i32 = 6;
+
+const DROPS: u32 = DropReason::ALL.len() as u32;
+const LEFT_REASONS: u32 = Why::ALL.len() as u32;
 
 impl Counts {
     /// Assigns places; `room` is the number of entries that each pipe has room for.
-    pub fn new(program: &Program, room: &[usize]) -> Counts {
-        let ports = 1;
-        let kernel = ports + program.ports.len() as u32;
-        let drops = kernel + 1;
-        let left = drops + weir_packet::DropReason::ALL.len() as u32;
-        let shared = left + Why::ALL.len() as u32;
+    pub fn new(program: &Program, room: &[u32]) -> Counts {
+        let ports = program.ports.len() as u32;
+        let shared = 1 + ports * (ports + 1 + DROPS + LEFT_REASONS);
         let misses = shared + program.counters.len() as u32;
-        let mut total = misses + program.pipes.len() as u32;
-        let mut entries = Vec::new();
+        let mut next = misses + program.pipes.len() as u32;
+        let mut entries = vec![next];
         for room in room {
-            entries.push(total);
-            total += *room as u32;
+            next += room;
+            entries.push(next);
         }
-        Counts { ports, kernel, drops, left, shared, misses, entries, total }
+        Counts { ports, shared, misses, entries }
     }
 
-    /// Frames sent through a port.
-    #[must_use]
-    pub fn port(&self, port: usize) -> u32 {
-        self.ports + port as u32
+    /// The first place of the block of a port of arrival.
+    fn block(&self, input: PortId) -> u32 {
+        1 + u32::from(input.0) * (self.ports + 1 + DROPS + LEFT_REASONS)
     }
 
-    /// Frames left to the host's stack.
+    /// Frames that arrived at a port and have a verdict.
     #[must_use]
-    pub fn kernel(&self) -> u32 {
-        self.kernel
+    pub fn decided(&self, input: PortId, verdict: Verdict) -> u32 {
+        let offset = match verdict {
+            Verdict::Transmit(port) => u32::from(port.0),
+            Verdict::Kernel(_) => self.ports,
+            Verdict::Drop(reason) => self.ports + 1 + reason as u32,
+            Verdict::App(_) => unreachable!("frames for apps are left to the engine"),
+        };
+        self.block(input) + offset
     }
 
-    /// Frames dropped for a reason.
+    /// Frames that arrived at a port and are left to the engine for a reason.
     #[must_use]
-    pub fn dropped(&self, reason: weir_packet::DropReason) -> u32 {
-        self.drops + reason as u32
-    }
-
-    /// Frames left to the engine for a reason.
-    #[must_use]
-    pub fn left(&self, why: Why) -> u32 {
-        self.left + why as u32
+    pub fn left(&self, input: PortId, why: Why) -> u32 {
+        self.block(input) + self.ports + 1 + DROPS + why as u32
     }
 
     /// A shared counter.
@@ -109,14 +127,40 @@ impl Counts {
 
     /// Hits of an entry of a pipe.
     #[must_use]
-    pub fn entry(&self, pipe: PipeId, entry: usize) -> u32 {
-        self.entries[pipe.index()] + entry as u32
+    pub fn entry(&self, pipe: PipeId, entry: u32) -> u32 {
+        self.entries[pipe.index()] + entry
     }
 
     /// The number of places.
     #[must_use]
     pub fn total(&self) -> u32 {
-        self.total
+        self.entries.last().copied().unwrap_or(self.misses)
+    }
+
+    /// What a place counts; `None` for place 0.
+    #[must_use]
+    pub fn at(&self, place: u32) -> Option<Counted> {
+        let first_entry = self.entries[0];
+        if place >= first_entry {
+            let pipe = self.entries.partition_point(|first| *first <= place) - 1;
+            return Some(Counted::Entry(PipeId(pipe as u16), place - self.entries[pipe]));
+        }
+        if place >= self.misses {
+            return Some(Counted::Misses(PipeId((place - self.misses) as u16)));
+        }
+        if place >= self.shared {
+            return Some(Counted::Shared(CounterId((place - self.shared) as u16)));
+        }
+        let at = place.checked_sub(1)?;
+        let block = self.ports + 1 + DROPS + LEFT_REASONS;
+        let (input, at) = (PortId((at / block) as u16), at % block);
+        let verdict = match at.checked_sub(self.ports) {
+            None => Verdict::Transmit(PortId(at as u16)),
+            Some(0) => Verdict::Kernel(input),
+            Some(more) if more <= DROPS => Verdict::Drop(DropReason::ALL[more as usize - 1]),
+            Some(more) => return Some(Counted::Left(input, Why::ALL[(more - DROPS) as usize - 1])),
+        };
+        Some(Counted::Decided(input, verdict))
     }
 }
 
@@ -147,6 +191,16 @@ pub fn record_bytes(pipe: &Pipe) -> usize {
     VALUES as usize + pipe.templates.iter().map(of).max().unwrap_or(0)
 }
 
+/// Bytes of the table of a HASH pipe: for each target, the slot that packets read; then two records of each.
+pub fn target_bytes(pipe: &Pipe, targets: usize) -> usize {
+    target_record(pipe, targets, targets, 0).max(8)
+}
+
+/// Where a record of a target is.
+pub fn target_record(pipe: &Pipe, targets: usize, target: usize, slot: usize) -> usize {
+    targets * 8 + (target * 2 + slot) * record_bytes(pipe)
+}
+
 /// Bytes of a pipe's key; never 0, because no map has empty keys. The key of a trie begins with the number of
 /// bits in the prefix.
 pub fn key_bytes(pipe: &Pipe) -> usize {
@@ -171,10 +225,10 @@ fn push_prefix(bytes: &mut Vec<u8>, value: u128, field: Field) {
     bytes.extend(&first.to_be_bytes()[..value_bytes(field)]);
 }
 
-/// Returns an entry's key.
-pub fn key(pipe: &Pipe, entry: &Entry) -> Vec<u8> {
+/// Returns the key of an entry with these matches.
+pub fn key(pipe: &Pipe, matches: &[EntryMatch]) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (one, matched) in pipe.varying().zip(&entry.matches) {
+    for (one, matched) in pipe.varying().zip(matches) {
         match *matched {
             EntryMatch::Value(value) => push_words(&mut bytes, value, one.field),
             EntryMatch::Prefix { value, length } => {
@@ -209,18 +263,13 @@ pub fn forward_code(forward: Forward) -> Option<u32> {
     }
 }
 
-/// Writes the record of an entry.
-pub fn record(
-    program: &Program,
-    coverage: &Coverage,
-    counts: &Counts,
-    (id, at): (PipeId, usize),
-    entry: &Entry,
-) -> Vec<u8> {
-    let pipe = &program.pipes[id.index()];
+/// Writes the record of an entry, whose hits are counted at `count`. With a reason, its packets are left to
+/// the engine.
+pub fn record(program: &Program, counts: &Counts, place: EntryPlace, entry: &Entry) -> Vec<u8> {
+    let pipe = &program.pipes[place.pipe.index()];
     let mut bytes = Vec::with_capacity(record_bytes(pipe));
     let forward = forward_code(forward_of(pipe, entry));
-    let (template, forward) = match (coverage.entry(program, id, entry), forward) {
+    let (template, forward) = match (place.left, forward) {
         (None, Some(code)) => (u32::from(entry.template), code),
         (why, _) => (LEFT, why.unwrap_or(Why::Forward) as u32),
     };
@@ -229,7 +278,7 @@ pub fn record(
         Some(SharedUse::PerEntry) => entry.counter.map_or(0, |counter| counts.shared(counter.index())),
         None => 0,
     };
-    for word in [counts.entry(id, at), template, forward, shared] {
+    for word in [place.count, template, forward, shared] {
         bytes.extend(word.to_ne_bytes());
     }
     if template != LEFT {
@@ -240,6 +289,17 @@ pub fn record(
     }
     bytes.resize(record_bytes(pipe), 0);
     bytes
+}
+
+/// Where an entry is, and what becomes of its packets.
+#[derive(Clone, Copy, Debug)]
+pub struct EntryPlace {
+    /// Its pipe.
+    pub pipe: PipeId,
+    /// Where its hits are counted.
+    pub count: u32,
+    /// Why its packets are left to the engine.
+    pub left: Option<Why>,
 }
 
 fn push_operation(
@@ -294,4 +354,16 @@ fn push_headers(
         headers.resize(header_bytes(shape), 0);
         bytes.extend(headers);
     }
+}
+
+/// The most bytes by which a program makes frames longer.
+pub fn growth(program: &Program) -> usize {
+    let one = |operation: &Operation| match operation {
+        Operation::Encap(encap) => encap.shape().length(),
+        Operation::PushVlan { .. } => 4,
+        _ => 0,
+    };
+    let template = |template: &Template| template.operations.iter().map(one).sum::<usize>();
+    let pipe = |pipe: &Pipe| pipe.templates.iter().map(template).max().unwrap_or(0);
+    program.pipes.iter().map(pipe).sum()
 }

@@ -3,12 +3,15 @@
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
 /// Commands of bpf(2), as in linux/bpf.h.
 const MAP_CREATE: i32 = 0;
 const MAP_LOOKUP_ELEM: i32 = 1;
 const MAP_UPDATE_ELEM: i32 = 2;
+const MAP_DELETE_ELEM: i32 = 3;
 const PROG_LOAD: i32 = 5;
 const PROG_TEST_RUN: i32 = 10;
 
@@ -18,6 +21,10 @@ const ATTACH_XDP: u64 = 37;
 
 /// `BPF_F_NO_PREALLOC`.
 const NO_PREALLOC: u32 = 1;
+/// `BPF_F_MMAPABLE`.
+const MMAPABLE: u32 = 1 << 10;
+/// `BPF_F_XDP_HAS_FRAGS`.
+const HAS_FRAGS: u32 = 1 << 5;
 
 /// Bytes of the verifier's log that are kept: the end of it says what is wrong.
 const LOG: usize = 1 << 20;
@@ -33,10 +40,10 @@ pub enum MapKind {
     Hash = 1,
     /// Values by number.
     Array = 2,
-    /// Values by number, one for each processor.
-    PerCpuArray = 6,
     /// The entry with the longest prefix of a key.
     LpmTrie = 11,
+    /// Interfaces by number.
+    Devices = 14,
 }
 
 /// A map, as long as it is open.
@@ -109,10 +116,12 @@ impl Map {
         let mut attributes = [0_u64; 9];
         attributes[0] = pair(kind as u32, key as u32);
         attributes[1] = pair(value as u32, entries);
-        if kind == MapKind::LpmTrie {
-            // Tries exist only without preallocation.
-            attributes[2] = pair(NO_PREALLOC, 0);
-        }
+        // Tries exist only without preallocation. Memory is mapped to read counts without a system call.
+        attributes[2] = match kind {
+            MapKind::LpmTrie => pair(NO_PREALLOC, 0),
+            MapKind::Array => pair(MMAPABLE, 0),
+            MapKind::Hash | MapKind::Devices => 0,
+        };
         let fd = owned(bpf(MAP_CREATE, &mut attributes)?);
         Ok(Map { fd, key, value })
     }
@@ -120,6 +129,32 @@ impl Map {
     /// Returns its descriptor.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
+    }
+
+    /// Maps the only value of an array into memory.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn memory(&self) -> io::Result<Memory> {
+        let bytes = self.value.next_multiple_of(8);
+        // SAFETY: a new mapping of a map that is one, of no more bytes than it has: values are rounded up to
+        // 8 bytes, and a map to whole pages.
+        let at = unsafe {
+            let access = libc::PROT_READ | libc::PROT_WRITE;
+            libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, self.fd(), 0)
+        };
+        let at = NonNull::new(at.cast()).filter(|_| at != libc::MAP_FAILED);
+        at.map(|at| Memory { at, bytes }).ok_or_else(io::Error::last_os_error)
+    }
+
+    /// Removes an entry.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `ENOENT` if there is no such entry.
+    pub fn remove(&self, key: &[u8]) -> io::Result<()> {
+        assert_eq!(key.len(), self.key, "the size is that of the map");
+        let mut attributes = [pair(self.fd().cast_unsigned(), 0), key.as_ptr() as u64, 0, 0];
+        bpf(MAP_DELETE_ELEM, &mut attributes).map(drop)
     }
 
     /// Writes an entry.
@@ -142,6 +177,74 @@ impl Map {
         let mut attributes =
             [pair(self.fd().cast_unsigned(), 0), key.as_ptr() as u64, value.as_mut_ptr() as u64, 0];
         bpf(MAP_LOOKUP_ELEM, &mut attributes).map(drop)
+    }
+}
+
+/// The value of an array, mapped into memory. Programs change it at the same time, so it is read and written
+/// in atomic pieces.
+#[derive(Debug)]
+pub struct Memory {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the memory belongs to the mapping, which any thread may use and end.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Returns a byte.
+    pub fn byte(&self, at: usize) -> &AtomicU8 {
+        assert!(at < self.bytes, "within the map");
+        // SAFETY: the address is in the mapping, which lives as long as `self`.
+        unsafe { AtomicU8::from_ptr(self.at.as_ptr().add(at)) }
+    }
+
+    /// Returns a word at an offset that is a multiple of 8.
+    pub fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at + 8 <= self.bytes, "within the map");
+        // SAFETY: the address is in the mapping, which lives as long as `self`, and aligned, because the
+        // mapping begins at a page.
+        unsafe { AtomicU64::from_ptr(self.at.as_ptr().add(at).cast()) }
+    }
+
+    /// Writes bytes at an offset that is a multiple of 8, word by word.
+    pub fn write(&self, at: usize, bytes: &[u8]) {
+        for (place, piece) in bytes.chunks(8).enumerate() {
+            let mut word = self.word(at + place * 8).load(Ordering::Relaxed).to_ne_bytes();
+            word[..piece.len()].copy_from_slice(piece);
+            self.word(at + place * 8).store(u64::from_ne_bytes(word), Ordering::Release);
+        }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this one, and nothing refers to it any longer.
+        unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
+    }
+}
+
+/// Puts a program into an array of programs.
+///
+/// # Errors
+/// Returns the kernel's error: `EINVAL` if the program does not fit the others.
+pub fn set_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<()> {
+    let (key, value) = (0_u32, program.0.as_raw_fd().cast_unsigned());
+    let (key, value) = (&raw const key as u64, &raw const value as u64);
+    let mut attributes = [pair(programs.as_raw_fd().cast_unsigned(), 0), key, value, 0];
+    bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
+}
+
+/// Empties an array of programs.
+///
+/// # Errors
+/// Returns the kernel's error; an empty array is none.
+pub fn clear_program(programs: BorrowedFd<'_>) -> io::Result<()> {
+    let key = 0_u32;
+    let mut attributes = [pair(programs.as_raw_fd().cast_unsigned(), 0), &raw const key as u64, 0, 0];
+    match bpf(MAP_DELETE_ELEM, &mut attributes) {
+        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
+        _ => Ok(()),
     }
 }
 
@@ -185,7 +288,8 @@ impl Loaded {
             attributes[3] = pair(1, log.len() as u32);
             attributes[4] = log.as_mut_ptr() as u64;
         }
-        // 15 bytes of name, and a 0.
+        // Program flags, then 15 bytes of name, and a 0.
+        attributes[5] = pair(0, HAS_FRAGS);
         let mut bytes = [0_u8; 16];
         bytes.iter_mut().zip(name.bytes().take(15)).for_each(|(to, from)| *to = from);
         attributes[6] = u64::from_le_bytes(bytes[..8].try_into().expect("8 bytes"));
@@ -198,6 +302,12 @@ impl Loaded {
             }
         }
         bpf(PROG_LOAD, &mut attributes).map(|fd| Loaded(owned(fd)))
+    }
+
+    /// Returns its descriptor.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Runs the program on a frame of at least 14 bytes, `repeat` times.

@@ -17,6 +17,7 @@ pub mod operation;
 pub mod owner;
 pub mod pipes;
 pub mod quic;
+pub mod replica;
 pub mod snapshot;
 pub mod sources;
 mod verdict;

@@ -13,13 +13,14 @@ mod fields;
 mod parse;
 
 use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
-use crate::coverage::{Coverage, Why, forward_of};
-use crate::layout::{self, Counts};
+use crate::coverage::{Coverage, Why};
+use crate::layout::{self, Counts, MARK_SHIFT};
 use fields::Words;
 use std::os::fd::RawFd;
 use weir_packet::{Depth, DropReason, Field, FieldKind, LevelId};
 use weir_program::{
     Criterion, Forward, GroupChoice, GroupId, HashInput, Match, Pipe, PipeId, PipeKind, PortId, Program,
+    Verdict,
 };
 
 use Reg::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
@@ -32,6 +33,16 @@ pub const XDP_DROP: i32 = 1;
 pub const XDP_PASS: i32 = 2;
 /// The frame is sent back.
 pub const XDP_TX: i32 = 3;
+/// The frame goes where the program has said.
+pub const XDP_REDIRECT: i32 = 4;
+
+/// Offset of the receive queue in `struct xdp_md`.
+const RX_QUEUE_INDEX: i16 = 16;
+
+/// Offsets in the counters of the program that selects frames (weir_bpf, xdp_take.bpf.c).
+const TAKEN: i32 = 0;
+const REDIRECT_FAILED: i32 = 24;
+const HELD_BACK: i32 = 32;
 
 /// Places on the stack, relative to R10.
 mod stack {
@@ -73,8 +84,23 @@ pub struct Maps {
     pub groups: Vec<RawFd>,
     /// Packets and bytes, by [`Counts`].
     pub counts: RawFd,
-    /// Ports, or `None` if frames for other ports are sent back (tests).
+    /// Interfaces by port, or `None` if frames for other ports are sent back (tests).
     pub devices: Option<RawFd>,
+    /// Processors that have counts.
+    pub processors: usize,
+    /// Bytes of the counts of each processor, and how many of these are for marks.
+    pub count_bytes: (usize, usize),
+}
+
+/// How frames that are left to the engine get there.
+#[derive(Clone, Copy, Debug)]
+pub struct Sockets {
+    /// The AF_XDP sockets by receive queue.
+    pub sockets: RawFd,
+    /// The counters of the program that selects frames, by receive queue.
+    pub counters: RawFd,
+    /// That program's verdict for a frame whose queue has no socket.
+    pub without_socket: RawFd,
 }
 
 /// What is compiled.
@@ -89,8 +115,17 @@ pub struct Input<'a> {
     pub maps: &'a Maps,
     /// The port on which frames arrive.
     pub port: PortId,
-    /// The action for packets that are left to the engine.
-    pub leave: i32,
+    /// How frames leave.
+    pub exit: &'a Exit,
+}
+
+/// How frames leave a port's program.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit {
+    /// Where frames for the engine go; `None` leaves them to the host (tests).
+    pub sockets: Option<Sockets>,
+    /// Longer frames are left to the engine.
+    pub length_max: usize,
 }
 
 /// The state of a compilation.
@@ -165,16 +200,22 @@ impl Compiler<'_> {
         let mut reached = vec![false; program.pipes.len()];
         let mut order = Vec::new();
         if let Some(root) = program.ports[self.input.port.index()].root {
-            visit(program, root.index(), &mut reached, &mut order);
+            visit(self.input, root.index(), &mut reached, &mut order);
         }
         order.reverse();
         order
     }
 
-    /// Notes nothing yet.
+    /// Notes nothing yet. Frames in several buffers, and those that may become too long, are left.
     fn begin(&mut self) {
+        let length = self.leave(Why::Length);
+        self.asm.mov(R6, R1);
         self.asm.store(Size::Dw, R10, stack::CONTEXT, R1);
+        self.asm.call(Helper::XdpGetBuffLen);
+        self.asm.mov(R1, R6);
         self.bounds();
+        self.asm.jump_if(R2, Is::Ne, R0, length);
+        self.asm.jump_if(R2, Is::Gt, self.input.exit.length_max as i32, length);
         for at in self.order() {
             for note in [self.note(at), self.shared_note(at)] {
                 self.asm.store(Size::Dw, R10, note, 0);
@@ -216,30 +257,74 @@ impl Compiler<'_> {
         for (reason, at) in DropReason::ALL.iter().zip(self.drops.clone()) {
             let Some(label) = at else { continue };
             self.asm.bind(label);
-            self.verdict(self.input.counts.dropped(*reason), XDP_DROP);
+            self.verdict(Verdict::Drop(*reason), XDP_DROP);
         }
         self.asm.bind(self.finish);
         self.finish();
+        let left = self.asm.label();
         for (why, at) in Why::ALL.iter().zip(self.left.clone()) {
             let Some(label) = at else { continue };
             self.asm.bind(label);
-            self.asm.store(Size::W, R10, stack::SCRATCH, self.input.counts.left(*why) as i32);
-            self.asm.mov(R6, 0);
-            self.count(stack::SCRATCH);
-            self.asm.mov(R0, self.input.leave);
-            self.asm.exit();
+            let place = self.input.counts.left(self.input.port, *why);
+            self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
+            self.asm.jump(left);
         }
+        self.asm.bind(left);
+        self.hand_over();
+    }
+
+    /// Counts a frame that is left to the engine, and sends it there.
+    fn hand_over(&mut self) {
+        self.find_counts();
+        self.asm.mov(R6, 0);
+        self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        self.count();
+        let Some(Sockets { sockets, counters, without_socket }) = self.input.exit.sockets else {
+            self.asm.mov(R0, XDP_PASS);
+            return self.asm.exit();
+        };
+        let (counted, failed, none) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.map_value(R1, without_socket, 0);
+        self.asm.load(Size::W, R3, R1, 0);
+        self.asm.load(Size::Dw, R6, R10, stack::CONTEXT);
+        self.asm.load(Size::W, R2, R6, RX_QUEUE_INDEX);
+        self.asm.store(Size::W, R10, stack::SCRATCH, R2);
+        self.asm.map(R1, sockets);
+        self.asm.call(Helper::RedirectMap);
+        self.asm.mov(R6, R0);
+        self.asm.map(R1, counters);
+        self.asm.mov(R2, R10);
+        self.asm.alu(Alu::Add, R2, i32::from(stack::SCRATCH));
+        self.asm.call(Helper::MapLookup);
+        self.asm.jump_if(R0, Is::Eq, 0, none);
+        self.asm.jump_if(R6, Is::Ne, XDP_REDIRECT, failed);
+        self.asm.mov(R2, TAKEN);
+        self.asm.jump(counted);
+        self.asm.bind(failed);
+        self.asm.mov(R2, REDIRECT_FAILED);
+        self.asm.jump_if(R6, Is::Ne, XDP_DROP, counted);
+        self.asm.mov(R2, HELD_BACK);
+        self.asm.bind(counted);
+        self.asm.alu(Alu::Add, R0, R2);
+        self.asm.load(Size::Dw, R1, R0, 0);
+        self.asm.alu(Alu::Add, R1, 1);
+        self.asm.store(Size::Dw, R0, 0, R1);
+        self.asm.bind(none);
+        self.asm.mov(R0, R6);
+        self.asm.exit();
     }
 
     /// Ends the walk: what is counted, and what is returned.
-    fn verdict(&mut self, count: u32, action: i32) {
-        self.asm.store(Size::W, R10, stack::VERDICT, count as i32);
+    fn verdict(&mut self, verdict: Verdict, action: i32) {
+        let place = self.input.counts.decided(self.input.port, verdict);
+        self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
         self.asm.store(Size::W, R10, stack::ACTION, action);
         self.asm.jump(self.finish);
     }
 
     /// Counts what was noted, and returns.
     fn finish(&mut self) {
+        self.find_counts();
         for at in self.order() {
             for note in [self.note(at), self.shared_note(at)] {
                 let none = self.asm.label();
@@ -247,32 +332,48 @@ impl Compiler<'_> {
                 self.asm.jump_if(R6, Is::Eq, 0, none);
                 self.asm.mov(R1, R6);
                 self.asm.alu(Alu::Shr, R1, 32);
-                self.asm.store(Size::W, R10, stack::SCRATCH, R1);
                 self.asm.alu32(Alu::Mov, R6, R6);
-                self.count(stack::SCRATCH);
+                self.count();
                 self.asm.bind(none);
             }
         }
         self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
-        self.count(stack::VERDICT);
+        self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        self.count();
         self.asm.load(Size::W, R0, R10, stack::ACTION);
         self.asm.exit();
     }
 
-    /// Counts a packet with R6 bytes at the place whose number is on the stack.
-    fn count(&mut self, place: i16) {
+    /// Leaves the address of this processor's counts in R9.
+    fn find_counts(&mut self) {
+        let ours = self.asm.label();
+        self.asm.call(Helper::GetSmpProcessorId);
+        self.asm.jump_if(R0, Is::Lt, self.input.maps.processors as i32, ours);
+        // No processor has such a number; the verifier does not know that.
+        self.asm.mov(R0, 0);
+        self.asm.bind(ours);
+        self.asm.alu(Alu::Mul, R0, self.input.maps.count_bytes.0 as i32);
+        self.asm.map_value(R9, self.input.maps.counts, 0);
+        self.asm.alu(Alu::Add, R9, R0);
+    }
+
+    /// Counts a packet with R6 bytes at the place in R1, and marks the block of the place.
+    fn count(&mut self) {
         let none = self.asm.label();
-        self.asm.map(R1, self.input.maps.counts);
-        self.asm.mov(R2, R10);
-        self.asm.alu(Alu::Add, R2, i32::from(place));
-        self.asm.call(Helper::MapLookup);
-        self.asm.jump_if(R0, Is::Eq, 0, none);
-        self.asm.load(Size::Dw, R1, R0, 0);
-        self.asm.alu(Alu::Add, R1, 1);
-        self.asm.store(Size::Dw, R0, 0, R1);
-        self.asm.load(Size::Dw, R1, R0, 8);
-        self.asm.alu(Alu::Add, R1, R6);
-        self.asm.store(Size::Dw, R0, 8, R1);
+        self.asm.jump_if(R1, Is::Ge, self.input.counts.total() as i32, none);
+        self.asm.mov(R2, R1);
+        self.asm.alu(Alu::Shr, R2, MARK_SHIFT);
+        self.asm.alu(Alu::Add, R2, R9);
+        self.asm.alu(Alu::Shl, R1, 4);
+        self.asm.alu(Alu::Add, R1, R9);
+        self.asm.alu(Alu::Add, R1, self.input.maps.count_bytes.1 as i32);
+        self.asm.load(Size::Dw, R3, R1, 0);
+        self.asm.alu(Alu::Add, R3, 1);
+        self.asm.store(Size::Dw, R1, 0, R3);
+        self.asm.load(Size::Dw, R3, R1, 8);
+        self.asm.alu(Alu::Add, R3, R6);
+        self.asm.store(Size::Dw, R1, 8, R3);
+        self.asm.store(Size::B, R2, 0, 1);
         self.asm.bind(none);
     }
 
@@ -409,8 +510,19 @@ impl Compiler<'_> {
     /// Leaves the address of a target's record in R0.
     fn look_up_target(&mut self, id: PipeId, pipe: &Pipe, group: GroupId) {
         self.pick(group);
-        self.asm.alu(Alu::Mul, R1, layout::record_bytes(pipe) as i32);
+        let targets = self.input.program.groups[group.index()].targets.len();
         self.asm.map_value(R0, self.input.maps.pipes[id.index()], 0);
+        // Which of the target's two records is the present one.
+        self.asm.mov(R2, R1);
+        self.asm.alu(Alu::Shl, R2, 3);
+        self.asm.alu(Alu::Add, R2, R0);
+        self.asm.load(Size::Dw, R2, R2, 0);
+        self.asm.alu(Alu::And, R2, 1);
+        self.asm.alu(Alu::Shl, R1, 1);
+        // The verifier knows a tighter bound of a sum than of a disjunction.
+        self.asm.alu(Alu::Add, R1, R2);
+        self.asm.alu(Alu::Mul, R1, layout::record_bytes(pipe) as i32);
+        self.asm.alu(Alu::Add, R1, layout::target_record(pipe, targets, 0, 0) as i32);
         self.asm.alu(Alu::Add, R0, R1);
         self.asm.load(Size::W, R1, R0, layout::TEMPLATE);
         let none = self.dropped(DropReason::NoTarget);
@@ -447,16 +559,9 @@ impl Compiler<'_> {
 
     /// Where the compiled entries with a template lead.
     fn forwards(&self, id: PipeId, template: u16) -> Vec<Forward> {
-        let (program, coverage) = (self.input.program, self.input.coverage);
-        let pipe = &program.pipes[id.index()];
-        let mut all: Vec<Forward> = Vec::new();
-        for entry in pipe.entries.iter().filter(|entry| entry.template == template) {
-            let forward = forward_of(pipe, &entry);
-            if coverage.entry(program, id, &entry).is_none() && !all.contains(&forward) {
-                all.push(forward);
-            }
-        }
-        all
+        let Input { program, coverage, .. } = self.input;
+        let leads = coverage.leads[id.index()].iter().filter(|lead| lead.1 == template);
+        leads.filter(|lead| coverage.lead(program, id, **lead).is_none()).map(|lead| lead.0).collect()
     }
 
     /// Follows the record's forward, which is one of these.
@@ -478,11 +583,10 @@ impl Compiler<'_> {
 
     /// Leaves a packet to the engine for the reason that its entry's record has.
     fn left_entry(&mut self, id: PipeId) {
-        let program = self.input.program;
-        let pipe = &program.pipes[id.index()];
-        let mut reasons: Vec<Why> = Vec::new();
-        for entry in pipe.entries.iter() {
-            if let Some(why) = self.input.coverage.entry(program, id, &entry) && !reasons.contains(&why) {
+        let Input { program, coverage, .. } = self.input;
+        let mut reasons = vec![Why::NewLead];
+        for lead in &coverage.leads[id.index()] {
+            if let Some(why) = coverage.lead(program, id, *lead) && !reasons.contains(&why) {
                 reasons.push(why);
             }
         }
@@ -513,25 +617,29 @@ impl Compiler<'_> {
 
     /// Sends the packet on; `reason` applies if that is nowhere.
     fn forward(&mut self, forward: Forward, reason: DropReason) {
+        if let Some(why) = self.input.coverage.why_not_forward(self.input.program, forward) {
+            let label = self.leave(why);
+            return self.asm.jump(label);
+        }
         match forward {
             Forward::Port(port) => self.transmit(port),
             Forward::InputPort => self.transmit(self.input.port),
             Forward::Pipe(pipe) => self.asm.jump(self.pipes[pipe.index()]),
-            Forward::Kernel => self.verdict(self.input.counts.kernel(), XDP_PASS),
+            Forward::Kernel => self.verdict(Verdict::Kernel(self.input.port), XDP_PASS),
             Forward::Drop => self.drop(reason),
             Forward::Group(group) => self.forward_to_group(group, reason),
             Forward::App(_) | Forward::Tee { .. } | Forward::Flood(_) | Forward::PerEntry => {
-                let label = self.leave(Why::Forward);
-                self.asm.jump(label);
+                unreachable!("left to the engine, as the coverage says")
             }
         }
     }
 
     fn transmit(&mut self, port: PortId) {
-        let count = self.input.counts.port(port.index());
+        let verdict = Verdict::Transmit(port);
         let devices = self.input.maps.devices.filter(|_| port != self.input.port);
-        let Some(devices) = devices else { return self.verdict(count, XDP_TX) };
-        self.asm.store(Size::W, R10, stack::VERDICT, count as i32);
+        let Some(devices) = devices else { return self.verdict(verdict, XDP_TX) };
+        let place = self.input.counts.decided(self.input.port, verdict);
+        self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
         self.asm.map(R1, devices);
         self.asm.mov(R2, i32::from(port.0));
         // The action if the port is not there.
@@ -556,20 +664,20 @@ impl Compiler<'_> {
 }
 
 /// Appends the pipes that a pipe leads to, then the pipe itself.
-fn visit(program: &Program, at: usize, reached: &mut Vec<bool>, order: &mut Vec<usize>) {
+fn visit(input: &Input<'_>, at: usize, reached: &mut Vec<bool>, order: &mut Vec<usize>) {
     if std::mem::replace(&mut reached[at], true) {
         return;
     }
-    let pipe = &program.pipes[at];
-    let mut next = vec![pipe.forward, pipe.miss];
-    next.extend(pipe.entries.iter().filter_map(|entry| entry.forward));
+    let program = input.program;
+    let mut next = vec![program.pipes[at].miss];
+    next.extend(input.coverage.leads[at].iter().map(|lead| lead.0));
     for forward in next {
         match forward {
-            Forward::Pipe(to) | Forward::Tee { next: to, .. } => visit(program, to.index(), reached, order),
+            Forward::Pipe(to) | Forward::Tee { next: to, .. } => visit(input, to.index(), reached, order),
             Forward::Group(group) => {
                 for target in program.groups[group.index()].targets.iter() {
                     if let Forward::Pipe(to) = target.forward {
-                        visit(program, to.index(), reached, order);
+                        visit(input, to.index(), reached, order);
                     }
                 }
             }

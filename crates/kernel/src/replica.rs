@@ -1,0 +1,194 @@
+//! A program that runs in XDP on the ports' interfaces, with tables that a worker keeps equal to its own.
+
+use crate::compile::{Exit, Sockets};
+use crate::coverage::{Coverage, Why};
+use crate::sys::{self, Loaded, Map, MapKind};
+use crate::tables::Tables;
+use crate::{LoadError, layout};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use weir_program::change::EntryKey;
+use weir_program::replica::{Leads, ReplicaReport, Swept, TableReplica};
+use weir_program::{Entry, GroupId, PipeId, PortId, Program};
+
+/// What the program needs of a port's interface and of the program that selects frames there
+/// (`weir_bpf::XdpTake`).
+#[derive(Debug)]
+pub struct PortLink {
+    /// The interface's index.
+    pub interface: u32,
+    /// The longest frame that it sends, in bytes.
+    pub frame_max: usize,
+    /// The array whose program gets the selected frames.
+    pub programs: OwnedFd,
+    /// AF_XDP sockets by receive queue.
+    pub sockets: OwnedFd,
+    /// Counters by receive queue.
+    pub counters: OwnedFd,
+    /// The verdict for a frame whose queue has no socket.
+    pub without_socket: OwnedFd,
+}
+
+/// A program in the kernel.
+#[derive(Debug)]
+pub struct Replica {
+    tables: Tables,
+    ports: Vec<Option<PortProgram>>,
+    /// Programs refer to it as long as they run.
+    _devices: Map,
+    report: ReplicaReport,
+    /// Why packets do not meet the tables any more.
+    failed: bool,
+}
+
+#[derive(Debug)]
+struct PortProgram {
+    name: String,
+    link: PortLink,
+    loaded: Loaded,
+}
+
+impl Replica {
+    /// Compiles a program for the ports that have a link, and loads it. Its entries have these leads; the
+    /// tables are empty, and packets do not meet them before [`TableReplica::start`].
+    ///
+    /// # Errors
+    /// The kernel has no memory for the tables, or refuses a program.
+    pub fn load(
+        program: Program,
+        leads: &[Leads],
+        links: Vec<Option<PortLink>>,
+    ) -> Result<Replica, LoadError> {
+        let reaches: Vec<bool> = links.iter().map(Option::is_some).collect();
+        let coverage = Coverage::of(&program, leads, &reaches);
+        let frame_max = links.iter().flatten().map(|link| link.frame_max).min().unwrap_or(0);
+        let length_max = frame_max.saturating_sub(layout::growth(&program));
+        let tables = Tables::new(program, coverage)?;
+        let devices = devices(&links)?;
+        let maps = tables.maps(Some(&devices));
+        let mut ports = Vec::new();
+        for (at, link) in links.into_iter().enumerate() {
+            let Some(link) = link else {
+                ports.push(None);
+                continue;
+            };
+            let sockets = Sockets {
+                sockets: link.sockets.as_raw_fd(),
+                counters: link.counters.as_raw_fd(),
+                without_socket: link.without_socket.as_raw_fd(),
+            };
+            let exit = Exit { sockets: Some(sockets), length_max };
+            let code = tables.compile(&maps, PortId(at as u16), &exit);
+            let name = tables.program().ports[at].name.clone();
+            ports.push(Some(PortProgram { name, link, loaded: Loaded::xdp("weir_program", &code)? }));
+        }
+        let report = ReplicaReport { decided: vec![0; ports.len()], ..ReplicaReport::default() };
+        Ok(Replica { tables, ports, _devices: devices, report, failed: false })
+    }
+
+    /// What of the program compiles.
+    #[must_use]
+    pub fn coverage(&self) -> &Coverage {
+        self.tables.coverage()
+    }
+
+    /// Leaves all packets to the engine from now on.
+    fn fail(&mut self, error: &dyn std::fmt::Display, stale: bool) {
+        self.pause();
+        self.failed = true;
+        self.report.stale |= stale;
+        self.report.obstacle.get_or_insert_with(|| error.to_string());
+    }
+}
+
+/// The most ports: a map of interfaces has at least one.
+fn devices(links: &[Option<PortLink>]) -> Result<Map, LoadError> {
+    let error = |error| LoadError::Map { what: "ports".into(), bytes: 4 * links.len(), error };
+    let map = Map::create(MapKind::Devices, 4, 4, links.len().max(1) as u32).map_err(error)?;
+    for (at, link) in (0_u32..).zip(links) {
+        let Some(link) = link else { continue };
+        map.update(&at.to_ne_bytes(), &link.interface.to_ne_bytes()).map_err(error)?;
+    }
+    Ok(map)
+}
+
+impl TableReplica for Replica {
+    fn put(&mut self, pipe: PipeId, entry: &Entry) {
+        match self.tables.put(pipe, entry) {
+            Ok(is_known) => self.report.stale |= !is_known,
+            Err(error) => {
+                let stale = matches!(error, crate::tables::TableError::NewLead { .. });
+                self.fail(&error, stale);
+            }
+        }
+    }
+
+    fn remove(&mut self, pipe: PipeId, key: &EntryKey) {
+        if let Err(error) = self.tables.remove(pipe, key) {
+            self.fail(&error, false);
+        }
+    }
+
+    fn publish(&mut self, group: GroupId, buckets: &[u16]) {
+        self.tables.publish(group, buckets);
+    }
+
+    fn start(&mut self) {
+        if self.failed || self.report.active {
+            return;
+        }
+        for port in self.ports.iter().flatten() {
+            if let Err(error) = sys::set_program(port.link.programs.as_fd(), &port.loaded) {
+                let error = LoadError::Port { port: port.name.clone(), error };
+                return self.fail(&error, false);
+            }
+        }
+        self.report.active = true;
+    }
+
+    fn pause(&mut self) {
+        for port in self.ports.iter().flatten() {
+            if let Err(error) = sys::clear_program(port.link.programs.as_fd()) {
+                let error = LoadError::Port { port: port.name.clone(), error };
+                self.report.obstacle = Some(error.to_string());
+            }
+        }
+        self.report.active = false;
+    }
+
+    fn sweep(&mut self, all: bool, found: &mut dyn FnMut(Swept<'_>)) {
+        let (report, ports) = (&mut self.report, self.ports.len());
+        let mut decided = vec![0; ports];
+        let mut keep = |swept: Swept<'_>| {
+            if let Swept::Decided(port, _, count) = swept {
+                decided[port.index()] += count.packets;
+            }
+            found(swept);
+        };
+        self.tables.sweep(all, &mut keep, |port, why, packets| add_left(report, (why, port), packets, ports));
+        report.decided.iter_mut().zip(decided).for_each(|(sum, more)| *sum += more);
+    }
+
+    fn report(&self) -> ReplicaReport {
+        self.report.clone()
+    }
+}
+
+/// Adds packets that were left to the engine.
+fn add_left(report: &mut ReplicaReport, (why, port): (Why, PortId), packets: u64, ports: usize) {
+    let name = why.explanation();
+    let row = match report.left.iter().position(|one| one.0 == name) {
+        Some(row) => row,
+        None => {
+            report.left.push((name, vec![0; ports]));
+            report.left.len() - 1
+        }
+    };
+    report.left[row].1[port.index()] += packets;
+}
+
+impl Drop for Replica {
+    /// The program must not run on when nothing sweeps its counts.
+    fn drop(&mut self) {
+        self.pause();
+    }
+}

@@ -1,0 +1,333 @@
+//! A program's entries and buckets in the kernel, and where each entry is counted.
+
+use crate::compile::Maps;
+use crate::counts::CountTable;
+use crate::coverage::{Coverage, NotCompiled, Why};
+use crate::layout::{self, Counted, Counts, EntryPlace};
+use crate::sys::{self, Map, MapKind, Memory};
+use crate::{LoadError, compile};
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::Ordering;
+use weir_program::change::EntryKey;
+use weir_program::replica::Swept;
+use weir_program::snapshot::Count;
+use weir_program::{Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, PipeId, PipeKind, PortId, Program};
+
+/// Why a change was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum TableError {
+    /// The kernel refuses it.
+    #[error("the kernel's table of pipe `{pipe}` does not take an entry: {error}")]
+    Refused {
+        /// The pipe.
+        pipe: String,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// There are more entries than the pipe has room for.
+    #[error("the kernel's table of pipe `{pipe}` is full")]
+    Full {
+        /// The pipe.
+        pipe: String,
+    },
+    /// A new entry leads where the compiled program cannot follow, and its pipe's packets may not be left to
+    /// the engine.
+    #[error("an entry of pipe `{pipe}` takes another compilation")]
+    NewLead {
+        /// The pipe.
+        pipe: String,
+    },
+}
+
+/// The tables of a program.
+#[derive(Debug)]
+pub struct Tables {
+    program: Program,
+    coverage: Coverage,
+    counts: CountTable,
+    pipes: Vec<PipeTable>,
+    groups: Vec<GroupTable>,
+}
+
+/// The table of a pipe.
+#[derive(Debug)]
+struct PipeTable {
+    map: Map,
+    /// HASH: the records, which have room for two of each target.
+    memory: Option<Memory>,
+    /// The place of its first count.
+    first: u32,
+    /// The entries by their numbers.
+    keys: Vec<Option<EntryKey>>,
+    free: Vec<u32>,
+    /// LPM: the numbers by their prefixes, because a look-up in the map finds the longest one.
+    prefixes: HashMap<EntryKey, u32>,
+}
+
+/// The buckets of a group.
+#[derive(Debug)]
+struct GroupTable {
+    map: Map,
+    memory: Memory,
+}
+
+impl Tables {
+    /// Creates tables without entries.
+    ///
+    /// # Errors
+    /// The kernel has no memory for them, or no such maps.
+    pub fn new(program: Program, coverage: Coverage) -> Result<Tables, LoadError> {
+        let room: Vec<u32> = program.pipes.iter().map(|pipe| room(&program, pipe)).collect();
+        let places = Counts::new(&program, &room);
+        let processors = sys::processors().map_err(|error| map_error("counts", 0, error))?;
+        let counts = CountTable::new(places, processors);
+        let counts = counts.map_err(|(bytes, error)| map_error("counts", bytes, error))?;
+        let mut pipes = Vec::new();
+        for (at, pipe) in program.pipes.iter().enumerate() {
+            let first = counts.places().entry(PipeId(at as u16), 0);
+            pipes.push(PipeTable::new(pipe, (first, room[at]), coverage.pipes[at].is_none())?);
+        }
+        let groups = program.groups.iter().map(GroupTable::new).collect::<Result<_, _>>()?;
+        Ok(Tables { program, coverage, counts, pipes, groups })
+    }
+
+    /// Returns the program, without entries.
+    pub fn program(&self) -> &Program {
+        &self.program
+    }
+
+    /// Returns what compiles.
+    pub fn coverage(&self) -> &Coverage {
+        &self.coverage
+    }
+
+    /// Returns where each count is.
+    pub fn places(&self) -> &Counts {
+        self.counts.places()
+    }
+
+    /// Returns the maps for the compiler.
+    pub fn maps(&self, devices: Option<&Map>) -> Maps {
+        Maps {
+            pipes: self.pipes.iter().map(|pipe| pipe.map.fd()).collect(),
+            groups: self.groups.iter().map(|group| group.map.fd()).collect(),
+            counts: self.counts.fd(),
+            devices: devices.map(Map::fd),
+            processors: self.counts.processors(),
+            count_bytes: self.counts.slice_bytes(),
+        }
+    }
+
+    /// Compiles the program of a port.
+    pub fn compile(&self, maps: &Maps, port: PortId, exit: &compile::Exit) -> Vec<u64> {
+        let (program, coverage, counts) = (&self.program, &self.coverage, self.places());
+        compile::compile(&compile::Input { program, coverage, counts, maps, port, exit })
+    }
+
+    /// Adds an entry, or replaces the one with the same key. Returns false if the program should be compiled
+    /// again, because the entry's packets are left to the engine until then.
+    ///
+    /// # Errors
+    /// The kernel refuses it, or only another compilation can do what it says; packets must not meet the
+    /// tables then.
+    pub fn put(&mut self, pipe: PipeId, entry: &Entry) -> Result<bool, TableError> {
+        let at = pipe.index();
+        if self.coverage.pipes[at].is_some() {
+            return Ok(true);
+        }
+        let of = &self.program.pipes[at];
+        let (left, is_known) = match self.coverage.entry(&self.program, pipe, entry) {
+            Ok(left) => (left, true),
+            Err(NotCompiled) if self.coverage.gives_up[at] => (Some(Why::NewLead), false),
+            Err(NotCompiled) => return Err(TableError::NewLead { pipe: of.name.clone() }),
+        };
+        let full = || TableError::Full { pipe: of.name.clone() };
+        let number = self.pipes[at].number(of, entry).ok_or_else(full)?;
+        let place = EntryPlace { pipe, count: self.counts.places().entry(pipe, number), left };
+        let record = layout::record(&self.program, self.counts.places(), place, entry);
+        let done = self.pipes[at].put(of, number, entry, &record);
+        done.map_err(|error| TableError::Refused { pipe: of.name.clone(), error })?;
+        Ok(is_known)
+    }
+
+    /// Removes an entry.
+    ///
+    /// # Errors
+    /// The kernel refuses it.
+    pub fn remove(&mut self, pipe: PipeId, key: &EntryKey) -> Result<(), TableError> {
+        let at = pipe.index();
+        if self.coverage.pipes[at].is_some() {
+            return Ok(());
+        }
+        let of = &self.program.pipes[at];
+        let done = self.pipes[at].remove(of, key);
+        done.map_err(|error| TableError::Refused { pipe: of.name.clone(), error })
+    }
+
+    /// Replaces a group's buckets.
+    pub fn publish(&mut self, group: GroupId, buckets: &[u16]) {
+        self.groups[group.index()].write(buckets);
+    }
+
+    /// Passes on what was counted since the last call. Frames that are left to the engine go to `left`.
+    pub fn sweep(
+        &mut self,
+        all: bool,
+        found: &mut dyn FnMut(Swept<'_>),
+        mut left: impl FnMut(PortId, Why, u64),
+    ) {
+        let pipes = &self.pipes;
+        self.counts.sweep(all, |counted, count| match counted {
+            Counted::Decided(port, verdict) => found(Swept::Decided(port, verdict, count)),
+            Counted::Left(port, why) => left(port, why, count.packets),
+            Counted::Shared(counter) => found(Swept::Counter(counter, count)),
+            Counted::Misses(pipe) => found(Swept::Misses(pipe, count)),
+            Counted::Entry(pipe, number) => {
+                if let Some(key) = &pipes[pipe.index()].keys[number as usize] {
+                    found(Swept::Entry(pipe, key, count));
+                }
+            }
+        });
+    }
+
+    /// Returns a count.
+    pub fn count(&self, place: u32) -> Count {
+        self.counts.read(place)
+    }
+
+    /// Returns the number of an entry in its pipe.
+    pub fn number(&self, pipe: PipeId, key: &EntryKey) -> Option<u32> {
+        let keys = &self.pipes[pipe.index()].keys;
+        keys.iter().position(|one| one.as_ref() == Some(key)).map(|at| at as u32)
+    }
+}
+
+/// How many entries a pipe has room for.
+fn room(program: &Program, pipe: &Pipe) -> u32 {
+    match pipe.kind {
+        PipeKind::Hash { group: GroupChoice::One(group), .. } => {
+            program.groups[group.index()].targets.len() as u32
+        }
+        _ => pipe.capacity.max(pipe.entries.len() as u32),
+    }
+}
+
+impl PipeTable {
+    fn new(pipe: &Pipe, (first, room): (u32, u32), is_compiled: bool) -> Result<PipeTable, LoadError> {
+        let what = format!("pipe {}", pipe.name);
+        let (keys, free) = (vec![None; room as usize], (0..room).rev().collect());
+        let (key, record) = (layout::key_bytes(pipe), layout::record_bytes(pipe));
+        let map = match pipe.kind {
+            _ if !is_compiled => create(&what, MapKind::Array, 4, 8, 1)?,
+            PipeKind::Hash { .. } => {
+                create(&what, MapKind::Array, 4, layout::target_bytes(pipe, room as usize), 1)?
+            }
+            PipeKind::Lpm => create(&what, MapKind::LpmTrie, key, record, room.max(1))?,
+            _ => create(&what, MapKind::Hash, key, record, room.max(1))?,
+        };
+        let prefixes = HashMap::new();
+        let mut table = PipeTable { map, memory: None, first, keys, free, prefixes };
+        if is_compiled && matches!(pipe.kind, PipeKind::Hash { .. }) {
+            let memory = table.map.memory().map_err(|error| map_error(&what, 0, error))?;
+            let absent: Vec<u8> = [0, layout::ABSENT].iter().flat_map(|word| word.to_ne_bytes()).collect();
+            for target in 0..room as usize {
+                memory.write(layout::target_record(pipe, room as usize, target, 0), &absent);
+            }
+            table.memory = Some(memory);
+        }
+        Ok(table)
+    }
+
+    /// Returns the number of an entry: that of the one with the same key, or a free one.
+    fn number(&self, pipe: &Pipe, entry: &Entry) -> Option<u32> {
+        target(entry).or_else(|| self.find(pipe, &EntryKey::of(entry))).or_else(|| self.free.last().copied())
+    }
+
+    /// Returns the number of the entry with a key.
+    fn find(&self, pipe: &Pipe, key: &EntryKey) -> Option<u32> {
+        if let [EntryMatch::Target(target)] = key.matches[..] {
+            return Some(u32::from(target));
+        }
+        if pipe.kind == PipeKind::Lpm {
+            return self.prefixes.get(key).copied();
+        }
+        let mut record = vec![0; layout::record_bytes(pipe)];
+        self.map.read(&layout::key(pipe, &key.matches), &mut record).ok()?;
+        Some(u32::from_ne_bytes(record[..4].try_into().expect("4 bytes")) - self.first)
+    }
+
+    fn put(&mut self, pipe: &Pipe, number: u32, entry: &Entry, record: &[u8]) -> io::Result<()> {
+        let key = EntryKey::of(entry);
+        match &self.memory {
+            Some(memory) => self.write_target(memory, pipe, number, record),
+            None => self.map.update(&layout::key(pipe, &key.matches), record)?,
+        }
+        if self.free.last() == Some(&number) {
+            self.free.pop();
+        }
+        if pipe.kind == PipeKind::Lpm {
+            self.prefixes.insert(key.clone(), number);
+        }
+        self.keys[number as usize] = Some(key);
+        Ok(())
+    }
+
+    /// Writes the record of a target that packets do not read, and makes them read it.
+    fn write_target(&self, memory: &Memory, pipe: &Pipe, target: u32, record: &[u8]) {
+        let slot = memory.word(target as usize * 8);
+        let next = slot.load(Ordering::Relaxed) ^ 1;
+        let at = layout::target_record(pipe, self.keys.len(), target as usize, next as usize);
+        memory.write(at, record);
+        slot.store(next, Ordering::Release);
+    }
+
+    fn remove(&mut self, pipe: &Pipe, key: &EntryKey) -> io::Result<()> {
+        let number = self.find(pipe, key).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+        match &self.memory {
+            Some(memory) => {
+                let mut absent = vec![0; layout::record_bytes(pipe)];
+                absent[layout::TEMPLATE as usize..][..4].copy_from_slice(&layout::ABSENT.to_ne_bytes());
+                self.write_target(memory, pipe, number, &absent);
+            }
+            None => {
+                self.map.remove(&layout::key(pipe, &key.matches))?;
+                self.prefixes.remove(key);
+                self.free.push(number);
+            }
+        }
+        self.keys[number as usize] = None;
+        Ok(())
+    }
+}
+
+/// The target that an entry of a HASH pipe is for.
+fn target(entry: &Entry) -> Option<u32> {
+    if let [EntryMatch::Target(target)] = entry.matches[..] { Some(target.into()) } else { None }
+}
+
+impl GroupTable {
+    /// Creates buckets without targets.
+    fn new(group: &Group) -> Result<GroupTable, LoadError> {
+        let what = format!("group {}", group.name);
+        let bytes = (group.size as usize * 2).next_multiple_of(8);
+        let map = create(&what, MapKind::Array, 4, bytes, 1)?;
+        let memory = map.memory().map_err(|error| map_error(&what, bytes, error))?;
+        memory.write(0, &vec![0xff; bytes]);
+        Ok(GroupTable { map, memory })
+    }
+
+    fn write(&self, buckets: &[u16]) {
+        let bytes: Vec<u8> = buckets.iter().flat_map(|target| target.to_ne_bytes()).collect();
+        self.memory.write(0, &bytes);
+    }
+}
+
+fn map_error(what: &str, bytes: usize, error: io::Error) -> LoadError {
+    LoadError::Map { what: what.to_string(), bytes, error }
+}
+
+fn create(what: &str, kind: MapKind, key: usize, value: usize, entries: u32) -> Result<Map, LoadError> {
+    let error = |error| map_error(what, (key + value) * entries as usize, error);
+    Map::create(kind, key, value, entries).map_err(error)
+}

@@ -1,0 +1,88 @@
+//! Copies of a worker's tables outside of its engine, such as those of a program that runs in the kernel.
+//!
+//! The worker makes every change in its engine and then in the replica, between two breaths, and adds what
+//! the replica has counted to the counts of its engine. So everything that reads the engine (lists, metrics,
+//! timeouts) includes the replica's packets.
+
+use crate::change::{Change, EntryKey};
+use crate::snapshot::Count;
+use crate::{CounterId, Entry, Forward, GroupId, PipeId, PortId, Verdict};
+use std::fmt;
+
+/// The forwards and templates that the entries of a pipe have.
+pub type Leads = Vec<(Forward, u16)>;
+
+/// Tables that are kept equal to those of an engine.
+///
+/// Methods do not fail: a replica that cannot make a change leaves all packets to the engine from then on,
+/// and says why in its report.
+pub trait TableReplica: fmt::Debug + Send {
+    /// Adds an entry, or replaces the one with the same key.
+    fn put(&mut self, pipe: PipeId, entry: &Entry);
+
+    /// Removes an entry.
+    fn remove(&mut self, pipe: PipeId, key: &EntryKey);
+
+    /// Replaces a group's buckets; `u16::MAX` means no target.
+    fn publish(&mut self, group: GroupId, buckets: &[u16]);
+
+    /// Lets packets meet the tables, which are complete.
+    fn start(&mut self);
+
+    /// Leaves all packets to the engine until [`TableReplica::start`].
+    fn pause(&mut self);
+
+    /// Passes on what was counted since the last call. With `all`, looks at every count; otherwise only where
+    /// packets were counted since.
+    fn sweep(&mut self, all: bool, found: &mut dyn FnMut(Swept<'_>));
+
+    /// Returns its state.
+    fn report(&self) -> ReplicaReport;
+}
+
+/// What a replica has counted since the last sweep.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Swept<'a> {
+    /// Hits of an entry.
+    Entry(PipeId, &'a EntryKey, Count),
+    /// Misses of a pipe.
+    Misses(PipeId, Count),
+    /// A shared counter.
+    Counter(CounterId, Count),
+    /// Packets that arrived at a port, by their verdict; bytes as they arrived.
+    Decided(PortId, Verdict, Count),
+}
+
+/// The state of a replica.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaReport {
+    /// Whether packets meet it.
+    pub active: bool,
+    /// Why not, or which change has to wait for another compilation.
+    pub obstacle: Option<String>,
+    /// Whether the program must be compiled again, because entries lead where none did before.
+    pub stale: bool,
+    /// Packets that it has decided, by the port of arrival.
+    pub decided: Vec<u64>,
+    /// Packets that it has left to the engine, by reason and port of arrival; reasons without packets are
+    /// left out.
+    pub left: Vec<(&'static str, Vec<u64>)>,
+}
+
+impl dyn TableReplica {
+    /// Makes changes that the engine has made. `buckets` returns the present buckets of a group.
+    pub fn apply<'a>(&mut self, changes: &[Change], buckets: impl Fn(GroupId) -> &'a [u16]) {
+        for change in changes.iter().flat_map(Change::singles) {
+            match change {
+                Change::Add { pipe, entry } | Change::Update { pipe, entry } => self.put(*pipe, entry),
+                Change::Remove { pipe, key } => self.remove(*pipe, key),
+                Change::SetWeight { group, .. }
+                | Change::SetWeights { group, .. }
+                | Change::Publish { group, .. } => self.publish(*group, buckets(*group)),
+                // The engine has the packets of given buckets, because it counts them.
+                Change::MoveBuckets { .. } => {}
+                Change::Batch(_) => unreachable!("a batch contains no batch"),
+            }
+        }
+    }
+}
