@@ -24,7 +24,7 @@ pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 pub use elements::elements;
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
-pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, XdpTake};
+pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, TakeMaps, XdpTake};
 
 /// The error that aya returns when the kernel refuses a program, a map or an attachment.
 pub use aya::EbpfError;

@@ -106,6 +106,16 @@ MAP(PERCPU_ARRAY, 1, __u32, struct counters, counters);
  */
 MAP(ARRAY, 1, __u32, __u32, without_socket);
 
+/* The program that gets the frames that are taken, if there is one: it decides what it can, and sends the
+ * others to the socket itself.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u32);
+} programs SEC(".maps");
+
 /*
  * The reading position in the frame. An offset rather than a pointer, because it stays valid across a helper
  * call.
@@ -433,6 +443,7 @@ int xdp_take(struct xdp_md *context)
 			count->passed++;
 		return XDP_PASS;
 	}
+	bpf_tail_call(context, &programs, 0);
 	verdict = bpf_redirect_map(&sockets, queue, *otherwise == XDP_DROP ? XDP_DROP : XDP_PASS);
 	if (verdict == XDP_REDIRECT)
 		count->taken++;

@@ -119,6 +119,20 @@ pub enum JudgeError {
     Run(#[from] ProgramError),
 }
 
+/// The maps with which another program decides frames that are taken. What it does not decide it sends to the
+/// socket of the receive queue, and counts that as this program would.
+#[derive(Debug)]
+pub struct TakeMaps {
+    /// An array of one program, which gets the frames that are taken.
+    pub programs: OwnedFd,
+    /// Sockets by receive queue.
+    pub sockets: OwnedFd,
+    /// [`Counters`] by receive queue, for each processor.
+    pub counters: OwnedFd,
+    /// The verdict for a frame whose queue has no socket.
+    pub without_socket: OwnedFd,
+}
+
 /// The program and its maps.
 pub struct XdpTake {
     ebpf: Ebpf,
@@ -297,6 +311,30 @@ impl XdpTake {
             Some(before) => before.set(queue, socket.as_fd().as_raw_fd(), 0),
             None => Ok(()),
         }
+    }
+
+    /// Returns the maps with which another program can decide frames that are taken: see [`TakeMaps`].
+    ///
+    /// # Errors
+    /// Returns the kernel's error: there are too many open files.
+    pub fn maps(&self) -> io::Result<TakeMaps> {
+        let fd = |name| {
+            let map = self.ebpf.map(name).expect("xdp_take.bpf.c defines it");
+            let data = match map {
+                aya::maps::Map::Array(data)
+                | aya::maps::Map::PerCpuArray(data)
+                | aya::maps::Map::ProgramArray(data)
+                | aya::maps::Map::XskMap(data) => data,
+                other => unreachable!("{other:?} is not among the maps of xdp_take.bpf.c"),
+            };
+            data.fd().as_fd().try_clone_to_owned()
+        };
+        Ok(TakeMaps {
+            programs: fd("programs")?,
+            sockets: fd("sockets")?,
+            counters: fd("counters")?,
+            without_socket: fd("without_socket")?,
+        })
     }
 
     /// Returns the number of receive queues given to [`XdpTake::load`].

@@ -98,6 +98,20 @@ pub struct Xdp {
     pub leave: Vec<LeaveRule>,
     /// Whether the NIC passes frames for other MAC addresses, which are then taken too.
     pub promisc: bool,
+    /// Whether the kernel runs the program on the port's frames.
+    pub kernel: KernelUse,
+}
+
+/// Whether the kernel runs the program on a port's frames, as far as it compiles for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum KernelUse {
+    /// If the interface can send from there.
+    #[default]
+    Auto,
+    /// No: every frame comes to a worker.
+    Off,
+    /// Yes; it is an error if it cannot.
+    Require,
 }
 
 /// Frames that stay with the kernel: those that match everything present.
@@ -205,6 +219,8 @@ const KEYS: &[Key] = crate::keys! {
         "what stays with the kernel even if `take` or an app requests it" only "xdp";
     "promisc": Shape::Boolean,
         "also take frames for other MAC addresses, and have the NIC pass them" or "false" only "xdp";
+    "kernel": Shape::Words(|| words(&KERNEL_USES)),
+        "whether the kernel decides frames in XDP, as far as the program compiles for it" or "auto" only "xdp";
     "tap": Shape::Text, "the TAP interface that frames for the kernel go to" only "dpdk";
     "frames": Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself" or "0" only "dpdk";
     "mac": Shape::Mac, "the port's own MAC address, by default the interface's";
@@ -253,6 +269,8 @@ const MODES: [(&str, XdpMode); 4] = [
     ("copy", XdpMode::Copy),
     ("generic", XdpMode::Generic),
 ];
+const KERNEL_USES: [(&str, KernelUse); 3] =
+    [("auto", KernelUse::Auto), ("off", KernelUse::Off), ("require", KernelUse::Require)];
 
 /// Returns the schema of a port.
 pub fn schema(schema: &mut Schema) -> Value {
@@ -374,7 +392,8 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
         section.get("take").map_or(Take::Rules(Vec::new()), |node| take(node, id, host_has_some, report));
     let leave = leave.into_iter().filter_map(|node| leave_rule(node, report)).collect();
     let promisc = section.boolean("promisc", report);
-    Xdp { interface: interface.to_string(), queues, mode, take, leave, promisc }
+    let kernel = section.choice("kernel", &KERNEL_USES, report).unwrap_or_default();
+    Xdp { interface: interface.to_string(), queues, mode, take, leave, promisc, kernel }
 }
 
 /// The maximum number of frames that a device may retain: 10 GiB of them.

@@ -95,6 +95,20 @@ answers! {
         meaning: String,
     }
 
+    /// What the kernel does with the frames of a port.
+    KernelPort {
+        /// The port's name.
+        port: String,
+        /// Whether the program runs in the kernel.
+        runs: bool,
+        /// Why not.
+        obstacle: Option<String>,
+        /// Frames that it has decided there.
+        decided: u64,
+        /// Frames that it has left to the engine, by reason.
+        left: Counts,
+    }
+
     /// A port.
     Port {
         /// Its name.

@@ -56,6 +56,9 @@ impl Daemon {
                 self.reloads.mtu = true;
                 self.ask_rebuild();
             }
+            if matches!(news, InterfaceNews::Back | InterfaceNews::Mtu(..) | InterfaceNews::Gone) {
+                self.kernel.renew();
+            }
             let usable = self.interfaces.usable_name(*port).map(str::to_string);
             self.host.links.set_interface(*port, usable);
         }

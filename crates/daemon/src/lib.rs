@@ -36,6 +36,7 @@ mod http_control;
 mod inherited;
 mod interface_news;
 mod interfaces;
+mod kernel;
 mod links;
 mod listed;
 mod live;
@@ -148,6 +149,8 @@ struct Daemon {
     store: Store,
     /// What was reported about recordings.
     recordings: recordings::Recordings,
+    /// The program in the kernel.
+    kernel: kernel::KernelCopy,
 }
 
 /// Runs until stopped. `load` rereads the configuration for a reload. With `takeover`, it takes over the
@@ -190,6 +193,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         daemon.publish();
         daemon.advance_changes();
         daemon.check_recordings();
+        daemon.follow_kernel();
         daemon.systemd.turn(daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
         if !control.serve(&mut daemon) {
             break;
@@ -254,6 +258,7 @@ impl Daemon {
             handover: None,
             store: Store::default(),
             recordings: recordings::Recordings::default(),
+            kernel: kernel::KernelCopy::default(),
         };
         daemon.agents.prepare(&next(&daemon.plan, daemon.generation));
         let (mut none, is_successor) = (Offered::default(), takeover.is_some());
@@ -381,7 +386,7 @@ impl Daemon {
         let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).chain(ages).min();
         let app = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
         let others = control.deadline().into_iter().chain(self.systemd.deadline());
-        let others = others.chain(self.recordings.deadline()).min();
+        let others = others.chain(self.recordings.deadline()).chain(self.kernel.deadline()).min();
         let others = others.map(|until| until.saturating_duration_since(Instant::now()));
         let pause = app.into_iter().chain(others).min();
         let timeout = pause.map(|pause| Timespec {
@@ -431,6 +436,7 @@ impl Daemon {
             read: self.collector.totals(),
             flow_tables: self.agents.flow_tables(),
             late: self.host.late.clone(),
+            copies: self.kernel.obstacles(self.plan.ports.len()),
         };
         self.board.publish(number, scene);
     }

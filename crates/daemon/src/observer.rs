@@ -90,6 +90,8 @@ pub struct Scene {
     pub flow_tables: Vec<Arc<dyn FlowTable>>,
     /// How late apps were served.
     pub late: Histogram,
+    /// Why the kernel does not decide frames of each port.
+    pub copies: Vec<Option<String>>,
 }
 
 /// Where the main thread publishes scenes.

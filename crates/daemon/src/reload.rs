@@ -490,6 +490,7 @@ impl Daemon {
         for (app, action) in std::mem::take(&mut self.reloads.put_off) {
             self.carry_out(app, VecDeque::from([action]));
         }
+        self.kernel.renew();
         let workers = self.reloads.moved.take().map(workers_summary).unwrap_or_default();
         let text = || restart::swap_summary(self.generation, &reports) + &ports + &workers;
         let summary = ended.map_or_else(|| Ok(text()), Err);

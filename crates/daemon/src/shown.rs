@@ -14,11 +14,12 @@ use weir_engine::delta::DeltaReason;
 use weir_engine::worker::{Breaths, PipeReport, Report};
 use weir_packet::{DropReason, Ledger, PortStatistics};
 use weir_program::census::{COUNTED_MAX, Flows};
+use weir_program::replica::ReplicaReport;
 use weir_program::snapshot::{Count, FlowAccount};
 use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 
 /// What can be shown, besides the tables of apps.
-const SHOWN: [&str; 13] = [
+const SHOWN: [&str; 14] = [
     "all",
     "ports",
     "pipes",
@@ -31,6 +32,7 @@ const SHOWN: [&str; 13] = [
     "counters",
     "drops",
     "ledger",
+    "kernel",
     "workers",
 ];
 
@@ -126,6 +128,7 @@ impl Snapshot {
             "received_by_worker" => reports.iter().map(|report| report.ledger.received).collect(),
             "ledger" => json!(ledger(&total(reports))),
             "drops" => json!(drops(&total(reports))),
+            "kernel" => json!(self.kernel()),
             "balances" => json!(total(reports).balances()),
             "ports" => json!(self.ports()),
             "pipes" => json!(self.pipes()),
@@ -148,6 +151,23 @@ impl Snapshot {
             "tee_missed" => sum(|report| report.tee_missed),
             _ => return Ok(None),
         }))
+    }
+
+    /// Returns what the kernel does with the frames of each port.
+    fn kernel(&self) -> Vec<answer::KernelPort> {
+        let report = self.reports.iter().find_map(|report| report.kernel.as_ref());
+        let one = |(at, port): (usize, &config::PortConfig)| {
+            let of = |report: &ReplicaReport| {
+                let left = report.left.iter().filter(|(_, ports)| ports[at] > 0);
+                (report.decided[at], left.map(|(why, ports)| (why.to_string(), json!(ports[at]))).collect())
+            };
+            let (decided, left) = report.map(of).unwrap_or_default();
+            let obstacle = self.copies[at].clone();
+            let runs = report.is_some_and(|report| report.active) && obstacle.is_none();
+            let failed = report.and_then(|report| report.obstacle.clone());
+            answer::KernelPort { port: port.name.clone(), runs, obstacle: obstacle.or(failed), decided, left }
+        };
+        self.plan.ports.iter().enumerate().map(one).collect()
     }
 
     /// Returns the tables of apps.

@@ -285,7 +285,11 @@ impl Assembler {
             let offset = i16::try_from(distance).expect("a jump is shorter than 32768 instructions");
             self.code[at] |= u64::from(offset.cast_unsigned()) << 16;
         }
-        self.code.into_iter().zip(reached).filter_map(|(code, is_reached)| is_reached.then_some(code)).collect()
+        self.code
+            .into_iter()
+            .zip(reached)
+            .filter_map(|(code, is_reached)| is_reached.then_some(code))
+            .collect()
     }
 
     /// For each instruction, whether the program can get there.

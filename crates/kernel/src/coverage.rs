@@ -3,11 +3,11 @@
 
 use weir_packet::{Field, LevelId};
 use weir_program::operation::{Headers, Value};
-use weir_program::{
-    Criterion, Entry, Fill, Forward, GroupChoice, GroupId, HashInput, Match, Operation, Pipe, PipeId, PipeKind,
-    Program, Template,
-};
 use weir_program::replica::Leads;
+use weir_program::{
+    Criterion, Entry, Fill, Forward, GroupChoice, GroupId, HashInput, Match, Operation, Pipe, PipeId,
+    PipeKind, Program, Template,
+};
 
 /// Why something is left to the batch engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -332,7 +332,9 @@ fn why_not_template(template: &Template) -> Option<Why> {
             Operation::Copy { from, to } => is_compiled(*from) && is_compiled(*to),
             Operation::DecrementTtl | Operation::PopVlan => true,
             Operation::PushVlan { vid, pcp, .. } => is_plain(*vid) && is_plain(*pcp),
-            Operation::Encap(encap) => !encap.udp_checksum && !encap.second_chance && encap.src_bits.is_none(),
+            Operation::Encap(encap) => {
+                !encap.udp_checksum && !encap.second_chance && encap.src_bits.is_none()
+            }
             Operation::Decap(_) | Operation::LimitLength { .. } | Operation::ClampMss { .. } => false,
         };
         if !compiled {

@@ -43,8 +43,9 @@ pub const TO_NOTHING: u32 = 6 << 16;
 
 /// Where the counts of a program are. Place 0 is not used, so that 0 means none.
 ///
-/// Each port of arrival has a block of places for verdicts: one for each port, the host's stack, each reason
-/// to drop, each reason to leave the packet to the engine. Shared counters, misses and entries follow.
+/// Each port of arrival has a block of places for verdicts: two for each port, the host's stack and each reason
+/// to drop, and one for each reason to leave the packet to the engine. The first of two counts the packet as
+/// it arrived; the second only has the bytes that leave. Shared counters, misses and entries follow.
 #[derive(Clone, Debug)]
 pub struct Counts {
     ports: u32,
@@ -59,6 +60,8 @@ pub struct Counts {
 pub enum Counted {
     /// A packet that arrived at a port and was decided.
     Decided(PortId, Verdict),
+    /// Bytes that a verdict sends.
+    Sent(Verdict),
     /// A packet that arrived at a port and is left to the engine.
     Left(PortId, Why),
     /// A shared counter.
@@ -79,7 +82,7 @@ impl Counts {
     /// Assigns places; `room` is the number of entries that each pipe has room for.
     pub fn new(program: &Program, room: &[u32]) -> Counts {
         let ports = program.ports.len() as u32;
-        let shared = 1 + ports * (ports + 1 + DROPS + LEFT_REASONS);
+        let shared = 1 + ports * block(ports);
         let misses = shared + program.counters.len() as u32;
         let mut next = misses + program.pipes.len() as u32;
         let mut entries = vec![next];
@@ -92,7 +95,7 @@ impl Counts {
 
     /// The first place of the block of a port of arrival.
     fn block(&self, input: PortId) -> u32 {
-        1 + u32::from(input.0) * (self.ports + 1 + DROPS + LEFT_REASONS)
+        1 + u32::from(input.0) * block(self.ports)
     }
 
     /// Frames that arrived at a port and have a verdict.
@@ -104,13 +107,13 @@ impl Counts {
             Verdict::Drop(reason) => self.ports + 1 + reason as u32,
             Verdict::App(_) => unreachable!("frames for apps are left to the engine"),
         };
-        self.block(input) + offset
+        self.block(input) + 2 * offset
     }
 
     /// Frames that arrived at a port and are left to the engine for a reason.
     #[must_use]
     pub fn left(&self, input: PortId, why: Why) -> u32 {
-        self.block(input) + self.ports + 1 + DROPS + why as u32
+        self.block(input) + 2 * (self.ports + 1 + DROPS) + why as u32
     }
 
     /// A shared counter.
@@ -152,16 +155,22 @@ impl Counts {
             return Some(Counted::Shared(CounterId((place - self.shared) as u16)));
         }
         let at = place.checked_sub(1)?;
-        let block = self.ports + 1 + DROPS + LEFT_REASONS;
-        let (input, at) = (PortId((at / block) as u16), at % block);
-        let verdict = match at.checked_sub(self.ports) {
-            None => Verdict::Transmit(PortId(at as u16)),
+        let (input, at) = (PortId((at / block(self.ports)) as u16), at % block(self.ports));
+        if let Some(why) = at.checked_sub(2 * (self.ports + 1 + DROPS)) {
+            return Some(Counted::Left(input, Why::ALL[why as usize]));
+        }
+        let verdict = match (at / 2).checked_sub(self.ports) {
+            None => Verdict::Transmit(PortId((at / 2) as u16)),
             Some(0) => Verdict::Kernel(input),
-            Some(more) if more <= DROPS => Verdict::Drop(DropReason::ALL[more as usize - 1]),
-            Some(more) => return Some(Counted::Left(input, Why::ALL[(more - DROPS) as usize - 1])),
+            Some(more) => Verdict::Drop(DropReason::ALL[more as usize - 1]),
         };
-        Some(Counted::Decided(input, verdict))
+        Some(if at % 2 == 0 { Counted::Decided(input, verdict) } else { Counted::Sent(verdict) })
     }
+}
+
+/// The number of places of a port of arrival.
+fn block(ports: u32) -> u32 {
+    2 * (ports + 1 + DROPS) + LEFT_REASONS
 }
 
 /// Bytes of a value: one word, or two for wide fields.

@@ -136,7 +136,8 @@ impl Executor {
         let ran = self.ports[port.index()].run(frame, 1)?;
         let after = self.outcomes(port);
         let changed = before.iter().zip(&after).position(|(before, after)| before.1 != after.1);
-        let outcome = changed.map(|at| after[at].0).ok_or_else(|| io::Error::other("no outcome is counted"))?;
+        let outcome =
+            changed.map(|at| after[at].0).ok_or_else(|| io::Error::other("no outcome is counted"))?;
         let action = match outcome {
             Outcome::Decided(Verdict::Transmit(_)) => XDP_TX,
             Outcome::Decided(Verdict::Drop(_)) => XDP_DROP,

@@ -271,7 +271,8 @@ impl Loaded {
                 // Only for the log: writing it takes time that a program which loads need not spend.
                 let mut log = vec![0; LOG];
                 Loaded::try_xdp(name, code, &mut log).map_err(|error| {
-                    let text = CStr::from_bytes_until_nul(&log).map(|text| text.to_string_lossy().into_owned());
+                    let text =
+                        CStr::from_bytes_until_nul(&log).map(|text| text.to_string_lossy().into_owned());
                     Refused { error, log: text.unwrap_or_default() }
                 })
             }

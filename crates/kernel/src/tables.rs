@@ -12,7 +12,9 @@ use std::sync::atomic::Ordering;
 use weir_program::change::EntryKey;
 use weir_program::replica::Swept;
 use weir_program::snapshot::Count;
-use weir_program::{Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, PipeId, PipeKind, PortId, Program};
+use weir_program::{
+    Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, PipeId, PipeKind, PortId, Program, Verdict,
+};
 
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -180,6 +182,9 @@ impl Tables {
         let pipes = &self.pipes;
         self.counts.sweep(all, |counted, count| match counted {
             Counted::Decided(port, verdict) => found(Swept::Decided(port, verdict, count)),
+            Counted::Sent(Verdict::Transmit(port)) => found(Swept::Sent(port, count.bytes)),
+            // These frames are counted, but not sent.
+            Counted::Sent(Verdict::Kernel(_) | Verdict::Drop(_) | Verdict::App(_)) => {}
             Counted::Left(port, why) => left(port, why, count.packets),
             Counted::Shared(counter) => found(Swept::Counter(counter, count)),
             Counted::Misses(pipe) => found(Swept::Misses(pipe, count)),

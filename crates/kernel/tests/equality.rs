@@ -51,7 +51,9 @@ fn tamed(mut program: Program, random: &mut Choices) -> Program {
         (pipe.rehash, pipe.too_long) = (false, None);
         (pipe.monitor.meter, pipe.monitor.drop_red, pipe.monitor.measured) = (None, false, None);
     }
-    let compiled = |at: &usize| matches!(program.pipes[*at].kind, PipeKind::Basic | PipeKind::Lpm | PipeKind::Hash { .. });
+    let compiled = |at: &usize| {
+        matches!(program.pipes[*at].kind, PipeKind::Basic | PipeKind::Lpm | PipeKind::Hash { .. })
+    };
     let roots: Vec<usize> = (0..program.pipes.len()).filter(compiled).collect();
     for port in &mut program.ports {
         if let (Some(root), false) = (&mut port.root, roots.is_empty()) {

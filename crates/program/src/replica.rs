@@ -51,6 +51,8 @@ pub enum Swept<'a> {
     Counter(CounterId, Count),
     /// Packets that arrived at a port, by their verdict; bytes as they arrived.
     Decided(PortId, Verdict, Count),
+    /// Bytes of frames that were sent through a port.
+    Sent(PortId, u64),
 }
 
 /// The state of a replica.

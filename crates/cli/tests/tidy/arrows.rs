@@ -17,6 +17,7 @@ const ARROWS: &[Arrows] = &[
     ("bpf", &["netlink"], &["bed", "packet"]),
     ("port", &["bpf", "netlink", "packet"], &["bed"]),
     ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "port"]),
+    ("kernel", &["packet", "program"], &["oracle"]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
     ("app", &["config", "engine", "packet", "program", "table"], &[]),
@@ -40,7 +41,10 @@ const ARROWS: &[Arrows] = &[
     ),
     (
         "daemon",
-        &["app", "bpf", "config", "control", "engine", "netlink", "oracle", "packet", "port", "program"],
+        &[
+            "app", "bpf", "config", "control", "engine", "kernel", "netlink", "oracle", "packet", "port",
+            "program",
+        ],
         &["bed"],
     ),
     (

@@ -48,7 +48,7 @@ impl Engine {
         }
         self.ticked_ms = now_ms;
         self.walk.settle(MOVES_PER_TICK, now_ns);
-        for pipe in &mut self.pipes {
+        for (at, pipe) in (0..).zip(&mut self.pipes) {
             let rows = age_rows(pipe.capacity, elapsed_ms);
             if let Some(flows) = pipe.table.flows_mut() {
                 flows.set_room_for(FLOWS_AGED_MAX);
@@ -65,7 +65,10 @@ impl Engine {
             if !self.still && !pipe.shared {
                 // Targets have entries in addition to the flows that the capacity is for.
                 let rows = age_rows(pipe.capacity.max(pipe.places()), elapsed_ms);
-                pipe.age_entries(rows, now_ms, AGED_MAX);
+                let expired = pipe.age_entries(rows, now_ms, AGED_MAX);
+                if self.is_copied {
+                    self.expired.extend(expired.into_iter().map(|key| (PipeId(at), key)));
+                }
             }
         }
         for flows in &mut self.leaving {
@@ -97,7 +100,7 @@ impl Engine {
             // before the entries, because removing an entry would remove its flows.
             let ages = pipe.present_ages();
             (0..2).for_each(|_| pipe.age_flows((u32::MAX, now_ms), &ages));
-            (0..2).for_each(|_| pipe.age_entries(u32::MAX, now_ms, usize::MAX));
+            (0..2).for_each(|_| drop(pipe.age_entries(u32::MAX, now_ms, usize::MAX)));
             if let Some(flows) = pipe.table.flows_mut() {
                 flows.end_period(now_ms);
             }

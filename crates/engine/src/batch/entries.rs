@@ -165,11 +165,21 @@ impl CompiledPipe {
     }
 
     /// Removes up to `most` of the run-time entries in the next `rows` places that have been idle for longer
-    /// than the pipe's timeout.
-    pub fn age_entries(&mut self, rows: u32, now_ms: u32, most: usize) {
-        for key in self.idle_entries(rows, now_ms, most) {
+    /// than the pipe's timeout. Returns them.
+    pub fn age_entries(&mut self, rows: u32, now_ms: u32, most: usize) -> Vec<EntryKey> {
+        let idle = self.idle_entries(rows, now_ms, most);
+        for key in &idle {
             // It existed a moment ago, so this cannot fail.
-            let _ = self.remove(&key);
+            let _ = self.remove(key);
+        }
+        idle
+    }
+
+    /// Adds what a replica has counted for an entry since it was last asked.
+    pub fn add_hits(&mut self, key: &EntryKey, count: Count, now_ms: u32) {
+        self.hits += count.packets;
+        if let Some(at) = self.table.find(key) {
+            self.row_mut(at).hit(count, now_ms);
         }
     }
 

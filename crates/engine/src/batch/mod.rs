@@ -16,6 +16,7 @@ pub(crate) mod count;
 mod entries;
 pub(crate) mod group;
 mod icmp_error;
+mod kernel;
 mod length;
 pub(crate) mod load;
 mod mend;
@@ -53,7 +54,7 @@ pub(crate) use walk::Walk;
 use weir_packet::fragment::{DatagramId, FragmentPart};
 use weir_packet::{Batch, Bits, DropReason, TableHash};
 use weir_program::buckets::{BucketTable, GroupTables};
-use weir_program::change::{Change, ChangeError};
+use weir_program::change::{Change, ChangeError, EntryKey};
 use weir_program::check::{Shape, Uses, all_fit, owners_of};
 use weir_program::owner::{Owners, Owning, Side, Spread, Steering};
 use weir_program::snapshot::FlowAccount;
@@ -115,6 +116,10 @@ pub struct Engine {
     filled: u64,
     /// Whether other workers have replicas of the entries.
     shared: bool,
+    /// Whether a program in the kernel has a copy of the entries.
+    is_copied: bool,
+    /// Entries that have expired here and not there.
+    expired: Vec<(PipeId, EntryKey)>,
 }
 
 impl Engine {
@@ -168,6 +173,8 @@ impl Engine {
             past: FlowAccount::default(),
             filled: 0,
             shared: false,
+            is_copied: false,
+            expired: Vec::new(),
         };
         for (at, pipe) in program.pipes.iter().enumerate() {
             // The check of the program has already validated where its entries lead.

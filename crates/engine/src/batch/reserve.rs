@@ -57,6 +57,12 @@ impl Reservation {
         self.actions.len() == self.done
     }
 
+    /// Returns the changes, and how many of them have been committed.
+    #[must_use]
+    pub fn committed(&self) -> (&Changes, usize) {
+        (&self.changes, self.done)
+    }
+
     /// Returns true if all changes have been committed.
     #[must_use]
     pub fn is_done(&self) -> bool {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use weir_packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
 use weir_program::nat::Binding;
+use weir_program::replica::{Leads, TableReplica};
 use weir_program::snapshot::{
     BucketReport, FlowSnapshot, FlowsPage, KeptOperations, NewFlowTurns, Page, Seen,
 };
@@ -82,8 +83,45 @@ pub enum Command {
     Quiesce(SyncSender<()>),
     /// Receive from now on, on a worker that is [dormant](Worker::dormant) or quiesced.
     Receive(SyncSender<()>),
+    /// Report where the entries of each pipe lead, and the number of the program.
+    Leads(SyncSender<(u64, Vec<Leads>)>),
+    /// Keep the tables of this program in the kernel equal to the engine's, and let packets meet it; or stop
+    /// using the present one. Only one worker gets this. Ignored if the number is not that of the program.
+    RunInKernel(u64, Option<Box<dyn TableReplica>>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
+}
+
+impl Command {
+    /// Whether the answer has counts, or depends on when entries were last hit.
+    fn reads_counts(&self) -> bool {
+        use Command as C;
+        match self {
+            C::Report(_) | C::Page(..) | C::Idle(..) | C::Seen(..) => true,
+            C::Swap(..)
+            | C::Change(..)
+            | C::Reserve(..)
+            | C::Commit(..)
+            | C::Release(..)
+            | C::Replicate(..)
+            | C::Resize(_)
+            | C::Inherit(_)
+            | C::Inject(..)
+            | C::Buckets(..)
+            | C::Rejuvenate(_)
+            | C::Flows(..)
+            | C::Flow(..)
+            | C::FlowRecords(..)
+            | C::FlowStocks(_)
+            | C::ResumeFlows(..)
+            | C::Probe(..)
+            | C::Quiesce(_)
+            | C::Receive(_)
+            | C::Leads(_)
+            | C::RunInKernel(..)
+            | C::Stop(_) => false,
+        }
+    }
 }
 
 /// How often to check whether the frames of a port that is being closed have been sent.
@@ -199,10 +237,17 @@ impl Worker {
     }
 
     fn handle_command(&mut self, command: Command, now_ns: u64) {
+        if command.reads_counts() {
+            self.sweep_kernel(false, now_ns);
+        }
         match command {
             Command::Swap(engine, rewiring, asker) => self.begin_swap(engine, rewiring, asker, now_ns),
             Command::Change(change, asker) => {
-                reply(&asker, self.engine.apply(&change, now_ns));
+                let done = self.engine.apply(&change, now_ns);
+                if done.is_ok() {
+                    self.copy_changes(std::slice::from_ref(&change));
+                }
+                reply(&asker, done);
                 self.outbox.signal = true;
             }
             Command::Reserve(owner, changes, only_idle, asker) => {
@@ -211,7 +256,7 @@ impl Worker {
             Command::Commit(owner, asker) => self.commit(owner, asker),
             Command::Release(owner, asker) => self.release(owner, asker),
             Command::Replicate(engines, asker) => self.begin_replicas(engines, asker),
-            Command::Resize(part) => self.begin_resize(part),
+            Command::Resize(part) => self.begin_resize(part, now_ns),
             Command::Inherit(estate) => self.inherit(&estate),
             Command::Inject(inject, asker) => self.inject(inject, asker, now_ns),
             Command::Report(asker) => reply(&asker, self.report()),
@@ -252,7 +297,17 @@ impl Worker {
                 self.quiet = false;
                 reply(&asker, ());
             }
+            Command::Leads(asker) => {
+                reply(&asker, (self.generation, self.engine.leads()));
+                self.outbox.signal = true;
+            }
+            Command::RunInKernel(generation, replica) => {
+                if generation == self.generation {
+                    self.run_in_kernel(replica, now_ns);
+                }
+            }
             Command::Stop(asker) => {
+                self.leave_kernel(now_ns);
                 self.stop();
                 reply(&asker, self.report());
             }

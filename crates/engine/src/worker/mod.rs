@@ -19,6 +19,7 @@ mod commands;
 mod fragments;
 mod hand_over;
 mod inject;
+mod kernel;
 mod leaving;
 mod outbox;
 mod pending;
@@ -44,6 +45,7 @@ use crate::batch::Engine;
 use crate::fragments::Fragments;
 use crate::ring::{CarrierSender, DeltaSender};
 use hand_over::PortNumbers;
+use kernel::Kernel;
 use leaving::Leaving;
 use outbox::Outbox;
 use pending::Pending;
@@ -84,6 +86,8 @@ pub struct Worker {
     replicas: Option<Replicas>,
     /// What the ports had counted on workers that have been removed.
     past_ports: Vec<PastPort>,
+    /// The program in the kernel, on the worker that keeps its tables.
+    kernel: Option<Kernel>,
     deltas: Option<DeltaSender>,
     /// The number of the program.
     generation: u64,
@@ -115,6 +119,7 @@ impl Worker {
             resizing: Resizing::default(),
             replicas: None,
             past_ports: Vec::new(),
+            kernel: None,
             deltas: None,
             generation: 1,
             breaths: 0,
@@ -256,7 +261,8 @@ impl Worker {
         let obeyed = self.handle_commands(now_ns);
         let swaps = self.continue_swap(handled == 0, now_ns);
         let replicas = self.mind_replicas(handled == 0, now_ns);
-        handled + obeyed + usize::from(swaps) + usize::from(replicas)
+        let copies = self.follow_kernel(handled == 0, now_ns);
+        handled + obeyed + usize::from(swaps) + usize::from(replicas) + usize::from(copies)
     }
 
     /// Adds the time of a breath to the worker's report, by the caller's clocks: how many frames and commands

@@ -78,7 +78,10 @@ impl Worker {
     pub(super) fn carry_on(&mut self, most: &mut usize, now_ns: u64) {
         let mut at = 0;
         while at < self.pending.len() {
-            let Some((asker, answer)) = self.pending[at].carry_on(&mut self.engine, most, now_ns) else {
+            let committed = self.pending[at].reservation.committed().1;
+            let answer = self.pending[at].carry_on(&mut self.engine, most, now_ns);
+            self.copy_committed(at, committed);
+            let Some((asker, answer)) = answer else {
                 at += 1;
                 continue;
             };
@@ -87,6 +90,15 @@ impl Worker {
                 self.pending.remove(at);
             }
             asker.into_iter().for_each(|asker| self.reply(&asker, answer.clone()));
+        }
+    }
+
+    /// Makes the changes that a reservation has committed beyond the first `before` in the kernel, too.
+    fn copy_committed(&mut self, at: usize, before: usize) {
+        let (changes, committed) = self.pending[at].reservation.committed();
+        if self.kernel.is_some() && committed > before {
+            let changes = changes.clone();
+            self.copy_changes(&changes[before..committed]);
         }
     }
 

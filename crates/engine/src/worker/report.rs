@@ -3,6 +3,7 @@
 use super::{Breaths, Worker};
 use crate::ring::DeltaSender;
 use weir_packet::{DropReason, Ledger, Port, PortStatistics, Remark};
+use weir_program::replica::ReplicaReport;
 use weir_program::snapshot::{Count, FlowAccount};
 use weir_program::{PortDeclaration, PortId};
 
@@ -44,6 +45,8 @@ pub struct Report {
     /// Copies for an app that were not made because its ring had no room; the packets themselves were
     /// forwarded.
     pub tee_missed: u64,
+    /// The state of the program in the kernel, from the worker that keeps its tables.
+    pub kernel: Option<ReplicaReport>,
 }
 
 /// Totals of a pipe.
@@ -120,6 +123,7 @@ impl Worker {
                 + self.engine.packets_in_deltas(),
             flows: self.engine.flow_account(),
             tee_missed: self.outbox.tee_missed,
+            kernel: self.kernel_report(),
         }
     }
 

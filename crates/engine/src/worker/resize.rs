@@ -185,6 +185,11 @@ impl PastPort {
         }
     }
 
+    /// Returns the counts that all ports have, to be added to.
+    pub fn statistics_mut(&mut self) -> &mut PortStatistics {
+        &mut self.statistics
+    }
+
     /// Adds the counts to those of the worker's own queue.
     pub fn add_to(&self, report: &mut PortReport) {
         let mut sum = self.clone();
@@ -230,7 +235,8 @@ impl Worker {
     }
 
     /// Takes part in a change of the number of workers.
-    pub(super) fn begin_resize(&mut self, part: Box<Part>) {
+    pub(super) fn begin_resize(&mut self, part: Box<Part>, now_ns: u64) {
+        self.leave_kernel(now_ns);
         if part.own >= part.assembly.before {
             self.resizing = Resizing::Lent(part);
             return;

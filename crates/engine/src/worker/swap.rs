@@ -84,6 +84,8 @@ impl Worker {
             self.swaps.next = Some((engine, rewiring, asker));
             return;
         }
+        // It is a copy of the old program.
+        self.leave_kernel(now_ns);
         std::mem::swap(&mut self.engine, &mut *engine);
         self.engine.take_over(engine, now_ns);
         self.rewire(rewiring);

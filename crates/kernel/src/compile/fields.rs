@@ -54,7 +54,10 @@ impl Compiler<'_> {
     /// tunnels are left to the engine.
     pub fn present(&mut self, field: Field, absent: Label) -> bool {
         let spec = field.spec();
-        let tunnels = Layer::Tunnel as u32 | Layer::TunnelId as u32 | Layer::IcmpError as u32 | Layer::ErrorPorts as u32;
+        let tunnels = Layer::Tunnel as u32
+            | Layer::TunnelId as u32
+            | Layer::IcmpError as u32
+            | Layer::ErrorPorts as u32;
         if !is_outer(field) || spec.tunnel.is_some() || spec.needs.0 & tunnels != 0 {
             self.asm.jump(absent);
             return false;

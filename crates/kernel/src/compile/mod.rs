@@ -23,7 +23,7 @@ use weir_program::{
     Verdict,
 };
 
-use Reg::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
+use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
 
 /// Actions of an XDP program (linux/bpf.h).
 pub const XDP_ABORTED: i32 = 0;
@@ -339,6 +339,14 @@ impl Compiler<'_> {
         }
         self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
         self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        // The place behind it has the bytes that leave.
+        self.asm.mov(R4, R8);
+        self.asm.alu(Alu::Sub, R4, R7);
+        self.asm.store(Size::Dw, R10, stack::SCRATCH, R4);
+        self.count();
+        self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        self.asm.alu(Alu::Add, R1, 1);
+        self.asm.load(Size::Dw, R6, R10, stack::SCRATCH);
         self.count();
         self.asm.load(Size::W, R0, R10, stack::ACTION);
         self.asm.exit();
@@ -586,7 +594,9 @@ impl Compiler<'_> {
         let Input { program, coverage, .. } = self.input;
         let mut reasons = vec![Why::NewLead];
         for lead in &coverage.leads[id.index()] {
-            if let Some(why) = coverage.lead(program, id, *lead) && !reasons.contains(&why) {
+            if let Some(why) = coverage.lead(program, id, *lead)
+                && !reasons.contains(&why)
+            {
                 reasons.push(why);
             }
         }

@@ -1,0 +1,267 @@
+//! Keeps a copy of the program in the kernel. It is compiled again whenever the program, an interface, or where
+//! entries lead has changed; another thread does that, and the first worker then keeps the copy's tables equal
+//! to its own. Until that is done, and wherever it cannot be done, every frame comes to a worker.
+
+use super::Daemon;
+use super::interfaces::Interfaces;
+use crate::config::{PortConfig, PortKind};
+use anyhow::{Result, anyhow};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+use tracing::{error, info, warn};
+use weir_app::priority;
+use weir_config::ports::KernelUse;
+use weir_engine::worker::{Command, Report};
+use weir_kernel::{PortLink, Replica};
+use weir_port::XdpInterface;
+use weir_program::replica::Leads;
+use weir_program::{PipeId, PortId, Program};
+
+/// How often to ask whether entries lead where the compiled program cannot follow.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// The worker that keeps the copy: every program has it.
+const WORKER: usize = 0;
+
+/// The state of the copy.
+#[derive(Default)]
+pub struct KernelCopy {
+    phase: Phase,
+    /// Whether it is current.
+    is_current: bool,
+    /// Why the kernel does not decide frames of each port.
+    obstacles: Vec<Option<String>>,
+    /// What was logged last.
+    said: String,
+    next: Option<Instant>,
+}
+
+#[derive(Default)]
+enum Phase {
+    #[default]
+    Idle,
+    /// The worker is asked where entries lead.
+    Asking(Receiver<(u64, Vec<Leads>)>),
+    /// Another thread compiles.
+    Loading(u64, Receiver<Result<Replica>>),
+    /// The worker has the copy, and is asked now and then whether it is stale.
+    Running(Option<Receiver<Report>>),
+}
+
+impl KernelCopy {
+    /// Compiles the program again.
+    pub fn renew(&mut self) {
+        self.is_current = false;
+    }
+
+    /// Returns when there is something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// Returns why the kernel does not decide frames of each of so many ports.
+    pub fn obstacles(&self, ports: usize) -> Vec<Option<String>> {
+        let starts = || Some("the program is being compiled".to_string());
+        (0..ports).map(|at| self.obstacles.get(at).cloned().unwrap_or_else(starts)).collect()
+    }
+
+    fn say(&mut self, text: String, is_error: bool) {
+        if self.said != text {
+            if is_error { error!("{text}") } else { info!("{text}") }
+        }
+        self.said = text;
+    }
+}
+
+impl Daemon {
+    /// Takes the next step towards a current copy, without waiting.
+    pub(super) fn follow_kernel(&mut self) {
+        if self.reloads.are_taking_over() {
+            return;
+        }
+        let phase = match std::mem::take(&mut self.kernel.phase) {
+            Phase::Idle | Phase::Running(_) if !self.kernel.is_current => self.ask_leads(),
+            Phase::Idle => Phase::Idle,
+            Phase::Asking(answer) => match answer.try_recv() {
+                Ok((generation, leads)) if generation == self.generation => self.load_copy(leads),
+                Ok(_) | Err(TryRecvError::Disconnected) => self.ask_leads(),
+                Err(TryRecvError::Empty) => Phase::Asking(answer),
+            },
+            Phase::Loading(generation, loaded) => match loaded.try_recv() {
+                Ok(replica) => self.run_copy(generation, replica),
+                Err(TryRecvError::Empty) => Phase::Loading(generation, loaded),
+                Err(TryRecvError::Disconnected) => {
+                    self.run_copy(generation, Err(anyhow!("weir could not compile it: please report this")))
+                }
+            },
+            Phase::Running(answer) => self.check_copy(answer),
+        };
+        self.kernel.phase = phase;
+    }
+
+    fn ask_leads(&mut self) -> Phase {
+        self.kernel.is_current = true;
+        self.kernel.next = None;
+        let links: Vec<_> = (0..self.plan.ports.len()).map(|at| self.link_obstacle(at)).collect();
+        self.kernel.obstacles = links;
+        if self.kernel.obstacles.iter().all(Option::is_some) {
+            let required = self.plan.ports.iter().zip(&self.kernel.obstacles);
+            let required = required.filter(|(port, _)| use_of(port) == Some(KernelUse::Require));
+            let lines: Vec<String> = required
+                .filter_map(|(port, why)| Some(format!("port {}: {}", port.name, why.as_ref()?)))
+                .collect();
+            if !lines.is_empty() {
+                let text = format!("the kernel decides no frame, which is required: {}", lines.join("; "));
+                self.kernel.say(text, true);
+            }
+            let _ = self.fleet.offer(WORKER, Command::RunInKernel(self.generation, None));
+            return Phase::Idle;
+        }
+        let (answer, leads) = sync_channel(1);
+        if self.fleet.offer(WORKER, Command::Leads(answer)) {
+            self.doorbell.ring();
+            return Phase::Asking(leads);
+        }
+        self.kernel.is_current = false;
+        self.kernel.next = Some(Instant::now() + EVERY);
+        Phase::Idle
+    }
+
+    /// Returns why the kernel cannot decide frames of a port.
+    fn link_obstacle(&self, at: usize) -> Option<String> {
+        let port = &self.plan.ports[at];
+        let interface = self.interfaces.of(PortId(at as u16));
+        let Some(usage) = use_of(port) else { return Some("it is no AF_XDP port".into()) };
+        let Some(interface) = interface else { return Some("its interface is gone".into()) };
+        match usage {
+            KernelUse::Off => return Some("it has `kernel: off`".into()),
+            KernelUse::Auto if interface.is_veth() => {
+                return Some(
+                    "it is a veth, which may send only to a peer with NAPI: `kernel: require`".into(),
+                );
+            }
+            KernelUse::Auto | KernelUse::Require => {}
+        }
+        if port.fault.is_some() {
+            return Some("its frames have faults".into());
+        }
+        port.trace.is_some().then(|| "its frames are recorded".into())
+    }
+
+    /// Compiles and loads the program on another thread.
+    fn load_copy(&mut self, leads: Vec<Leads>) -> Phase {
+        let links = (0..self.plan.ports.len()).map(|at| {
+            let usable = self.kernel.obstacles[at].is_none();
+            usable.then(|| link(&self.interfaces, PortId(at as u16))).transpose().map(Option::flatten)
+        });
+        let links = match links.collect::<Result<Vec<_>>>() {
+            Ok(links) => links,
+            Err(error) => return self.run_copy(self.generation, Err(error)),
+        };
+        let (answer, loaded) = sync_channel(1);
+        let (program, doorbell) = (self.plan.program.clone(), self.doorbell.clone());
+        let work = move || {
+            priority::patient();
+            let _ = answer.send(load(program, &leads, links));
+            doorbell.ring();
+        };
+        match std::thread::Builder::new().name("weir-kernel".into()).spawn(work) {
+            Ok(_) => Phase::Loading(self.generation, loaded),
+            Err(error) => self.run_copy(self.generation, Err(error.into())),
+        }
+    }
+
+    /// Gives the worker the copy.
+    fn run_copy(&mut self, generation: u64, replica: Result<Replica>) -> Phase {
+        match replica {
+            // The program was replaced in the meantime, or something else has changed.
+            _ if generation != self.generation || !self.kernel.is_current => self.ask_leads(),
+            Ok(replica) => {
+                let names = self.plan.ports.iter().zip(&self.kernel.obstacles);
+                let names = names.filter(|(_, why)| why.is_none()).map(|(port, _)| port.name.as_str());
+                let text = format!("the kernel decides frames of {}", names.collect::<Vec<_>>().join(", "));
+                let command = Command::RunInKernel(generation, Some(Box::new(replica)));
+                if self.fleet.send(WORKER, command).is_ok() {
+                    self.kernel.say(text, false);
+                }
+                self.kernel.next = Some(Instant::now() + EVERY);
+                Phase::Running(None)
+            }
+            Err(error) => {
+                let why = format!("{error:#}");
+                self.kernel.say(format!("the kernel decides no frame: {why}"), false);
+                for obstacle in self.kernel.obstacles.iter_mut().filter(|one| one.is_none()) {
+                    *obstacle = Some(why.clone());
+                }
+                let _ = self.fleet.offer(WORKER, Command::RunInKernel(generation, None));
+                Phase::Idle
+            }
+        }
+    }
+
+    /// Asks the worker now and then whether the copy is still good.
+    fn check_copy(&mut self, answer: Option<Receiver<Report>>) -> Phase {
+        if let Some(report) = answer.as_ref().and_then(|answer| answer.try_recv().ok()) {
+            match report.kernel {
+                Some(kernel) if kernel.stale => self.kernel.is_current = false,
+                Some(kernel) => {
+                    if let Some(why) = kernel.obstacle {
+                        warn!("the kernel no longer decides frames: {why}");
+                        self.kernel.obstacles.iter_mut().for_each(|one| _ = one.get_or_insert(why.clone()));
+                        return Phase::Idle;
+                    }
+                }
+                None => {}
+            }
+            return Phase::Running(None);
+        }
+        if answer.is_some() || self.kernel.next.is_some_and(|next| Instant::now() < next) {
+            return Phase::Running(answer);
+        }
+        self.kernel.next = Some(Instant::now() + EVERY);
+        let (asker, report) = sync_channel(1);
+        self.fleet.offer(WORKER, Command::Report(asker));
+        Phase::Running(Some(report))
+    }
+}
+
+/// Returns how a port uses the kernel; `None` if it is no AF_XDP port.
+fn use_of(port: &PortConfig) -> Option<KernelUse> {
+    if let PortKind::Xdp(xdp) = &port.kind { Some(xdp.kernel) } else { None }
+}
+
+/// Returns what the program needs of a port's interface.
+fn link(interfaces: &Interfaces, port: PortId) -> Result<Option<PortLink>> {
+    let of = |interface: &XdpInterface| -> Result<Option<PortLink>> {
+        let Some(maps) = interface.take_maps()? else { return Ok(None) };
+        Ok(Some(PortLink {
+            interface: interface.index(),
+            frame_max: interface.frame_max(),
+            programs: maps.programs,
+            sockets: maps.sockets,
+            counters: maps.counters,
+            without_socket: maps.without_socket,
+        }))
+    };
+    interfaces.of(port).map_or(Ok(None), of)
+}
+
+/// Loads the program, if any of it compiles.
+fn load(program: Program, leads: &[Leads], links: Vec<Option<PortLink>>) -> Result<Replica> {
+    let roots: Vec<PipeId> = program
+        .ports
+        .iter()
+        .zip(&links)
+        .filter(|(_, link)| link.is_some())
+        .filter_map(|(port, _)| port.root)
+        .collect();
+    let names: Vec<String> = program.pipes.iter().map(|pipe| pipe.name.clone()).collect();
+    let replica = Replica::load(program, leads, links)?;
+    let pipes = &replica.coverage().pipes;
+    match roots.iter().find_map(|root| pipes[root.index()].map(|why| (root, why))) {
+        Some((root, why)) if roots.iter().all(|root| pipes[root.index()].is_some()) => {
+            Err(anyhow!("pipe `{}` is not compiled: {}", names[root.index()], why.explanation()))
+        }
+        _ => Ok(replica),
+    }
+}

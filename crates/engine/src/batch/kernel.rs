@@ -1,0 +1,49 @@
+//! What the engine offers to a copy of its tables in the kernel.
+
+use super::Engine;
+use weir_program::change::EntryKey;
+use weir_program::replica::{Leads, Swept};
+use weir_program::{GroupId, PipeId};
+
+impl Engine {
+    /// Returns where the entries of each pipe lead.
+    #[must_use]
+    pub fn leads(&self) -> Vec<Leads> {
+        self.pipes.iter().map(|pipe| pipe.actions.uses.leads().collect()).collect()
+    }
+
+    /// Returns the number of pipes.
+    #[must_use]
+    pub fn pipe_count(&self) -> usize {
+        self.pipes.len()
+    }
+
+    /// Sets whether a program in the kernel has a copy of the entries: those that expire are then noted.
+    pub fn set_copied(&mut self, is_copied: bool) {
+        self.is_copied = is_copied;
+        self.expired.clear();
+    }
+
+    /// Takes the entries that have expired since the last call.
+    pub fn take_expired(&mut self) -> Vec<(PipeId, EntryKey)> {
+        std::mem::take(&mut self.expired)
+    }
+
+    /// Returns the buckets of a group.
+    #[must_use]
+    pub fn slots(&self, group: GroupId) -> &[u16] {
+        self.walk.groups.get(group.index()).map_or(&[], |group| group.slots())
+    }
+
+    /// Adds what the program in the kernel has counted for entries, pipes and shared counters. An entry that
+    /// was removed in the meantime is counted in the totals of its pipe only.
+    pub fn add_swept(&mut self, swept: Swept<'_>, now_ns: u64) {
+        let now_ms = (now_ns / 1_000_000) as u32;
+        match swept {
+            Swept::Entry(pipe, key, count) => self.pipes[pipe.index()].add_hits(key, count, now_ms),
+            Swept::Misses(pipe, count) => self.pipes[pipe.index()].misses.add(count),
+            Swept::Counter(counter, count) => self.walk.counters[counter.index()].add(count),
+            Swept::Decided(..) | Swept::Sent(..) => {}
+        }
+    }
+}
