@@ -65,6 +65,7 @@ pub enum Alu {
     And = 0x50,
     Shl = 0x60,
     Shr = 0x70,
+    Mod = 0x90,
     Xor = 0xa0,
     Mov = 0xb0,
 }

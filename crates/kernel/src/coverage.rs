@@ -1,12 +1,13 @@
 //! What of a program compiles, and why the rest does not. Packets that need what does not compile are handed
 //! to the batch engine as they arrived.
 
+use crate::acl::Shape;
 use weir_packet::{Field, LevelId};
 use weir_program::operation::{Headers, Value};
 use weir_program::replica::Leads;
 use weir_program::{
-    Criterion, Entry, Fill, Forward, GroupChoice, GroupId, HashInput, Match, Operation, Pipe, PipeId,
-    PipeKind, Program, Template,
+    Affinity, Entry, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
+    KatranVersion, Operation, Pipe, PipeId, PipeKind, Program, Template,
 };
 
 /// Why something is left to the batch engine.
@@ -36,14 +37,18 @@ pub enum Why {
     TooLong,
     /// What the pipe hashes is not compiled.
     HashInput,
-    /// The group's buckets are assigned or counted at run time, or filled like those of another system.
+    /// The group's buckets are assigned at run time, or it picks by one hash too many.
     Fill,
+    /// Metadata chooses one of too many groups.
+    Chosen,
     /// The group has an app for packets without a target.
     NoTarget,
     /// The program has more pipes than fit the stack of an XDP program.
     Pipes,
     /// The pipe compares more bytes than a key has.
     Key,
+    /// The pipe's rules take more room than a table has.
+    Rules,
     /// The packet goes to an app, is copied, or is flooded.
     Forward,
     /// The operation is not compiled.
@@ -62,7 +67,7 @@ pub enum Why {
 
 impl Why {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Why; 23] = [
+    pub const ALL: [Why; 25] = [
         Why::Malformed,
         Why::Fragment,
         Why::ExtensionHeaders,
@@ -76,9 +81,11 @@ impl Why {
         Why::TooLong,
         Why::HashInput,
         Why::Fill,
+        Why::Chosen,
         Why::NoTarget,
         Why::Pipes,
         Why::Key,
+        Why::Rules,
         Why::Forward,
         Why::Operation,
         Why::ActsBeforeHandOver,
@@ -104,10 +111,12 @@ impl Why {
             Why::Rehash => "the pipe computes the flow key again",
             Why::TooLong => "the pipe sends packets that are too long to an app",
             Why::HashInput => "what the pipe hashes is not compiled",
-            Why::Fill => "the way in which the group's buckets are filled is not compiled",
+            Why::Fill => "the group's buckets are assigned at run time, or it picks by a third kind of hash",
+            Why::Chosen => "metadata chooses one of more than 64 groups",
             Why::NoTarget => "the group sends packets without a target to an app",
             Why::Pipes => "the program has too many pipes",
             Why::Key => "the pipe's key is too long",
+            Why::Rules => "the pipe's rules need more than 64 words of bits, eight fields or 4 MiB",
             Why::Forward => "apps, copies and floods are left to the engine",
             Why::Operation => "an operation of the action is not compiled",
             Why::ActsBeforeHandOver => "the action changes packets that a later pipe may leave to the engine",
@@ -123,7 +132,56 @@ impl Why {
 const PIPES_MAX: usize = 16;
 
 /// The most bytes of a key.
-pub const KEY_MAX: usize = 128;
+pub const KEY_MAX: usize = 112;
+
+/// The most pickers, each of which has a word on the stack.
+pub const PICKERS_MAX: usize = 2;
+
+/// The most groups of which metadata chooses one: they are compared one after the other.
+const CHOSEN_MAX: usize = 64;
+
+/// What a packet with a flow key picks by, if not by its select hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Picker {
+    /// The first bits of its source address.
+    Source(Affinity),
+    /// Katran's hash of the flow.
+    Katran(KatranHash),
+    /// The GLB director's hash of the flow.
+    Glb(GlbHash),
+}
+
+impl Picker {
+    /// Returns the picker of a group, if it has one.
+    pub fn of(group: &Group) -> Option<Picker> {
+        match group.fill {
+            Fill::Katran(_, hash) => Some(Picker::Katran(hash)),
+            Fill::Glb(_, hash) => Some(Picker::Glb(hash)),
+            Fill::Maglev | Fill::Wants => group.affinity.map(|affinity| Picker::Source(affinity.prefixes())),
+            Fill::Given => None,
+        }
+    }
+
+    /// Returns the number of buckets, if the hash modulo this number is the bucket.
+    pub fn size(self) -> Option<u32> {
+        match self {
+            Picker::Source(_) => None,
+            Picker::Katran(hash) => Fill::Katran(KatranVersion::V1, hash).fixed_size(),
+            Picker::Glb(hash) => Fill::Glb([0; 16], hash).fixed_size(),
+        }
+    }
+}
+
+/// The pickers of a program for which there is room.
+fn pickers(program: &Program) -> Vec<Picker> {
+    let mut all = Vec::new();
+    for picker in program.groups.iter().filter_map(Picker::of) {
+        if !all.contains(&picker) && all.len() < PICKERS_MAX {
+            all.push(picker);
+        }
+    }
+    all
+}
 
 /// What compiles.
 #[derive(Clone, Debug)]
@@ -136,6 +194,8 @@ pub struct Coverage {
     pub leads: Vec<Leads>,
     /// For each port, whether frames can be sent there.
     reaches: Vec<bool>,
+    /// What groups pick by, besides the select hash.
+    pub pickers: Vec<Picker>,
 }
 
 impl Coverage {
@@ -146,7 +206,8 @@ impl Coverage {
         let leads = program.pipes.iter().zip(leads).map(|(pipe, leads)| all_leads(pipe, leads)).collect();
         let none = vec![None; program.pipes.len()];
         let gives_up = vec![false; program.pipes.len()];
-        let mut coverage = Coverage { pipes: none, gives_up, leads, reaches: reaches.to_vec() };
+        let pickers = pickers(program);
+        let mut coverage = Coverage { pipes: none, gives_up, leads, reaches: reaches.to_vec(), pickers };
         coverage.pipes = program.pipes.iter().map(|pipe| why_not_pipe(program, pipe)).collect();
         if program.pipes.len() > PIPES_MAX {
             coverage.pipes.fill(Some(Why::Pipes));
@@ -283,11 +344,20 @@ fn changes_bytes(operation: &Operation) -> bool {
 
 fn why_not_group(program: &Program, group: GroupId) -> Option<Why> {
     let group = &program.groups[group.index()];
-    let plain = matches!(group.fill, Fill::Maglev | Fill::Wants) && group.affinity.is_none();
-    if !plain {
+    let has_room = Picker::of(group).is_none_or(|picker| pickers(program).contains(&picker));
+    if group.fill == Fill::Given || !has_room {
         return Some(Why::Fill);
     }
     group.no_target.map(|_| Why::NoTarget)
+}
+
+/// Why a pipe cannot pick from groups that metadata chooses.
+fn why_not_chosen(program: &Program) -> Option<Why> {
+    let chosen = || (0..).map(GroupId).zip(&program.groups).filter(|(_, group)| group.number.is_some());
+    if chosen().count() > CHOSEN_MAX {
+        return Some(Why::Chosen);
+    }
+    chosen().find_map(|(id, _)| why_not_group(program, id))
 }
 
 fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
@@ -295,23 +365,21 @@ fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
         PipeKind::Basic | PipeKind::Lpm => None,
         PipeKind::Hash { input, group } => {
             let input = match input {
-                HashInput::Select(weir_packet::KeySource::Outer) | HashInput::Rss => None,
-                HashInput::Fields(_) => None,
-                HashInput::Select(_) | HashInput::RoundRobin | HashInput::Quic => Some(Why::HashInput),
+                // Packets in tunnels are left to the engine, and all others have only outer headers.
+                HashInput::Select(_) | HashInput::Rss | HashInput::Fields(_) => None,
+                HashInput::RoundRobin | HashInput::Quic => Some(Why::HashInput),
             };
             let group = match group {
                 GroupChoice::One(group) => why_not_group(program, *group),
-                GroupChoice::ByMeta(_) => Some(Why::HashInput),
+                GroupChoice::ByMeta(_) => why_not_chosen(program),
             };
             input.or(group)
         }
-        PipeKind::Flow { .. } | PipeKind::Acl => Some(Why::Type),
+        PipeKind::Acl => Shape::of(pipe).is_none().then_some(Why::Rules),
+        PipeKind::Flow { .. } => Some(Why::Type),
     };
     let key: usize = pipe.varying().map(|one| if one.field.spec().bits > 64 { 16 } else { 8 }).sum();
-    let exact = |one: &Match| matches!(one.criterion, Criterion::PerEntry { .. } | Criterion::Prefix);
-    let criteria = pipe.varying().any(|one| !exact(one));
     let rest = [
-        (criteria, Why::Type),
         (pipe.monitor.meter.is_some(), Why::Meter),
         (pipe.monitor.measured.is_some(), Why::Measured),
         (pipe.rehash, Why::Rehash),
@@ -326,18 +394,15 @@ fn why_not_template(template: &Template) -> Option<Why> {
     let operations = &template.operations;
     for (at, operation) in operations.iter().enumerate() {
         let compiled = match operation {
-            Operation::Set(field, value) | Operation::Add(field, value) => {
-                is_plain(*value) && is_compiled(*field)
-            }
+            Operation::Set(field, _) | Operation::Add(field, _) => is_compiled(*field),
             Operation::Copy { from, to } => is_compiled(*from) && is_compiled(*to),
-            Operation::DecrementTtl | Operation::PopVlan => true,
-            Operation::PushVlan { vid, pcp, .. } => is_plain(*vid) && is_plain(*pcp),
+            Operation::DecrementTtl | Operation::PopVlan | Operation::PushVlan { .. } => true,
             Operation::Encap(encap) => {
                 !encap.udp_checksum && !encap.second_chance && encap.src_bits.is_none()
             }
             Operation::Decap(_) | Operation::LimitLength { .. } | Operation::ClampMss { .. } => false,
         };
-        if !compiled {
+        if !compiled || !operation.numbers().all(|(_, value, _)| is_plain(value)) {
             return Some(Why::Operation);
         }
         // Headers that have moved would have to be found again.

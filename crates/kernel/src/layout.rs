@@ -8,8 +8,8 @@ use weir_packet::tunnel::{Inside, Outer, OuterShape};
 use weir_packet::{DropReason, Field, TunnelPorts};
 use weir_program::operation::Value;
 use weir_program::{
-    CounterId, Encap, Entry, EntryMatch, Forward, Match, Operation, Pipe, PipeId, PipeKind, PortId, Program,
-    SharedUse, Template, Verdict,
+    CounterId, Encap, Entry, EntryMatch, Forward, GroupChoice, Match, Operation, Pipe, PipeId, PipeKind,
+    PortId, Program, SharedUse, Template, Verdict,
 };
 
 /// Offsets in a record, in bytes.
@@ -208,6 +208,29 @@ pub fn target_bytes(pipe: &Pipe, targets: usize) -> usize {
 /// Where a record of a target is.
 pub fn target_record(pipe: &Pipe, targets: usize, target: usize, slot: usize) -> usize {
     targets * 8 + (target * 2 + slot) * record_bytes(pipe)
+}
+
+/// How many targets a HASH pipe may pick; 0 for others.
+pub fn targets(program: &Program, pipe: &Pipe) -> usize {
+    match &pipe.kind {
+        PipeKind::Hash { group: GroupChoice::One(group), .. } => program.groups[group.index()].targets.len(),
+        PipeKind::Hash { group: GroupChoice::ByMeta(_), .. } => {
+            program.groups.iter().map(|group| group.targets.len()).sum()
+        }
+        PipeKind::Basic | PipeKind::Flow { .. } | PipeKind::Lpm | PipeKind::Acl => 0,
+    }
+}
+
+/// Which of them an entry is for.
+pub fn target_number(program: &Program, matches: &[EntryMatch]) -> Option<usize> {
+    match *matches {
+        [EntryMatch::Target(target)] => Some(usize::from(target)),
+        [EntryMatch::Member { group, target }] => {
+            let before = program.groups[..group.index()].iter().map(|group| group.targets.len());
+            Some(before.sum::<usize>() + usize::from(target))
+        }
+        _ => None,
+    }
 }
 
 /// Bytes of a pipe's key; never 0, because no map has empty keys. The key of a trie begins with the number of

@@ -10,6 +10,7 @@
 
 #![deny(unsafe_code)]
 
+mod acl;
 pub mod asm;
 mod compile;
 mod counts;
@@ -96,6 +97,7 @@ impl Executor {
                 tables.put(PipeId(at as u16), &entry)?;
             }
         }
+        tables.write_rules()?;
         for (at, buckets) in buckets.iter().enumerate() {
             tables.publish(GroupId(at as u16), buckets);
         }

@@ -91,6 +91,15 @@ impl Replica {
         self.tables.coverage()
     }
 
+    /// Leaves packets to the engine while a table is written as a whole. Returns true if they met the tables.
+    fn pause_for(&mut self, pipe: PipeId) -> bool {
+        let pauses = self.report.active && self.tables.has_rules(pipe);
+        if pauses {
+            self.pause();
+        }
+        pauses
+    }
+
     /// Leaves all packets to the engine from now on.
     fn fail(&mut self, error: &dyn std::fmt::Display, stale: bool) {
         self.pause();
@@ -113,6 +122,7 @@ fn devices(links: &[Option<PortLink>]) -> Result<Map, LoadError> {
 
 impl TableReplica for Replica {
     fn put(&mut self, pipe: PipeId, entry: &Entry) {
+        let paused = self.pause_for(pipe);
         match self.tables.put(pipe, entry) {
             Ok(is_known) => self.report.stale |= !is_known,
             Err(error) => {
@@ -120,11 +130,18 @@ impl TableReplica for Replica {
                 self.fail(&error, stale);
             }
         }
+        if paused {
+            self.start();
+        }
     }
 
     fn remove(&mut self, pipe: PipeId, key: &EntryKey) {
+        let paused = self.pause_for(pipe);
         if let Err(error) = self.tables.remove(pipe, key) {
             self.fail(&error, false);
+        }
+        if paused {
+            self.start();
         }
     }
 
@@ -135,6 +152,9 @@ impl TableReplica for Replica {
     fn start(&mut self) {
         if self.failed || self.report.active {
             return;
+        }
+        if let Err(error) = self.tables.write_rules() {
+            return self.fail(&error, true);
         }
         for port in self.ports.iter().flatten() {
             if let Err(error) = sys::set_program(port.link.programs.as_fd(), &port.loaded) {

@@ -1,5 +1,6 @@
 //! A program's entries and buckets in the kernel, and where each entry is counted.
 
+use crate::acl::{self, Shape};
 use crate::compile::Maps;
 use crate::counts::CountTable;
 use crate::coverage::{Coverage, NotCompiled, Why};
@@ -12,9 +13,7 @@ use std::sync::atomic::Ordering;
 use weir_program::change::EntryKey;
 use weir_program::replica::Swept;
 use weir_program::snapshot::Count;
-use weir_program::{
-    Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, PipeId, PipeKind, PortId, Program, Verdict,
-};
+use weir_program::{Entry, Group, GroupId, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
 
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -63,8 +62,19 @@ struct PipeTable {
     /// The entries by their numbers.
     keys: Vec<Option<EntryKey>>,
     free: Vec<u32>,
+    /// ACL: the rules, in the order in which they were added.
+    rules: Option<Rules>,
     /// LPM: the numbers by their prefixes, because a look-up in the map finds the longest one.
     prefixes: HashMap<EntryKey, u32>,
+}
+
+/// The rules of an ACL pipe. The map has a table of all of them, which is written as a whole.
+#[derive(Debug)]
+struct Rules {
+    shape: Shape,
+    all: Vec<(u32, Entry)>,
+    /// Whether the map has another table.
+    has_changed: bool,
 }
 
 /// The buckets of a group.
@@ -145,12 +155,46 @@ impl Tables {
             Err(NotCompiled) => return Err(TableError::NewLead { pipe: of.name.clone() }),
         };
         let full = || TableError::Full { pipe: of.name.clone() };
-        let number = self.pipes[at].number(of, entry).ok_or_else(full)?;
+        let target = layout::target_number(&self.program, &entry.matches).map(|target| target as u32);
+        let number = target.or_else(|| self.pipes[at].number(of, entry)).ok_or_else(full)?;
         let place = EntryPlace { pipe, count: self.counts.places().entry(pipe, number), left };
         let record = layout::record(&self.program, self.counts.places(), place, entry);
         let done = self.pipes[at].put(of, number, entry, &record);
         done.map_err(|error| TableError::Refused { pipe: of.name.clone(), error })?;
         Ok(is_known)
+    }
+
+    /// Whether a change of a pipe's entries takes effect only with [`Tables::write_rules`], before which
+    /// packets must not meet the tables.
+    pub fn has_rules(&self, pipe: PipeId) -> bool {
+        self.pipes[pipe.index()].rules.is_some()
+    }
+
+    /// Writes the tables of ACL pipes whose rules have changed.
+    ///
+    /// # Errors
+    /// There are too many rules for the compiled program.
+    pub fn write_rules(&mut self) -> Result<(), TableError> {
+        for (at, (of, table)) in self.program.pipes.iter().zip(&mut self.pipes).enumerate() {
+            let Some(rules) = table.rules.as_mut().filter(|rules| rules.has_changed) else { continue };
+            let entries = rules.all.iter().map(|(_, entry)| entry.clone()).collect();
+            let pipe = Pipe { entries, ..of.clone() };
+            if !rules.shape.has_room_for(&pipe) {
+                return Err(TableError::NewLead { pipe: of.name.clone() });
+            }
+            let (program, coverage, places) = (&self.program, &self.coverage, self.counts.places());
+            let id = PipeId(at as u16);
+            let record = |at: usize, entry: &Entry| {
+                let left = coverage.entry(program, id, entry).unwrap_or(Some(Why::NewLead));
+                let place = EntryPlace { pipe: id, count: places.entry(id, rules.all[at].0), left };
+                layout::record(program, places, place, entry)
+            };
+            let bytes = acl::table(&rules.shape, &pipe, record);
+            let memory = table.memory.as_ref().expect("the table of an ACL pipe is mapped");
+            memory.write(0, &bytes);
+            rules.has_changed = false;
+        }
+        Ok(())
     }
 
     /// Removes an entry.
@@ -163,7 +207,8 @@ impl Tables {
             return Ok(());
         }
         let of = &self.program.pipes[at];
-        let done = self.pipes[at].remove(of, key);
+        let target = layout::target_number(&self.program, &key.matches).map(|target| target as u32);
+        let done = self.pipes[at].remove(of, key, target);
         done.map_err(|error| TableError::Refused { pipe: of.name.clone(), error })
     }
 
@@ -211,9 +256,7 @@ impl Tables {
 /// How many entries a pipe has room for.
 fn room(program: &Program, pipe: &Pipe) -> u32 {
     match pipe.kind {
-        PipeKind::Hash { group: GroupChoice::One(group), .. } => {
-            program.groups[group.index()].targets.len() as u32
-        }
+        PipeKind::Hash { .. } => layout::targets(program, pipe) as u32,
         _ => pipe.capacity.max(pipe.entries.len() as u32),
     }
 }
@@ -229,10 +272,18 @@ impl PipeTable {
                 create(&what, MapKind::Array, 4, layout::target_bytes(pipe, room as usize), 1)?
             }
             PipeKind::Lpm => create(&what, MapKind::LpmTrie, key, record, room.max(1))?,
+            PipeKind::Acl => {
+                let shape = Shape::of(pipe).expect("the coverage has looked at the shape");
+                let map = create(&what, MapKind::Array, 4, shape.bytes().next_multiple_of(8), 1)?;
+                let memory = map.memory().map_err(|error| map_error(&what, shape.bytes(), error))?;
+                let rules = Some(Rules { shape, all: Vec::new(), has_changed: true });
+                let prefixes = HashMap::new();
+                return Ok(PipeTable { map, memory: Some(memory), first, keys, free, rules, prefixes });
+            }
             _ => create(&what, MapKind::Hash, key, record, room.max(1))?,
         };
         let prefixes = HashMap::new();
-        let mut table = PipeTable { map, memory: None, first, keys, free, prefixes };
+        let mut table = PipeTable { map, memory: None, first, keys, free, rules: None, prefixes };
         if is_compiled && matches!(pipe.kind, PipeKind::Hash { .. }) {
             let memory = table.map.memory().map_err(|error| map_error(&what, 0, error))?;
             let absent: Vec<u8> = [0, layout::ABSENT].iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -246,13 +297,13 @@ impl PipeTable {
 
     /// Returns the number of an entry: that of the one with the same key, or a free one.
     fn number(&self, pipe: &Pipe, entry: &Entry) -> Option<u32> {
-        target(entry).or_else(|| self.find(pipe, &EntryKey::of(entry))).or_else(|| self.free.last().copied())
+        self.find(pipe, &EntryKey::of(entry)).or_else(|| self.free.last().copied())
     }
 
     /// Returns the number of the entry with a key.
     fn find(&self, pipe: &Pipe, key: &EntryKey) -> Option<u32> {
-        if let [EntryMatch::Target(target)] = key.matches[..] {
-            return Some(u32::from(target));
+        if let Some(rules) = &self.rules {
+            return rules.number(key);
         }
         if pipe.kind == PipeKind::Lpm {
             return self.prefixes.get(key).copied();
@@ -264,9 +315,10 @@ impl PipeTable {
 
     fn put(&mut self, pipe: &Pipe, number: u32, entry: &Entry, record: &[u8]) -> io::Result<()> {
         let key = EntryKey::of(entry);
-        match &self.memory {
-            Some(memory) => self.write_target(memory, pipe, number, record),
-            None => self.map.update(&layout::key(pipe, &key.matches), record)?,
+        match (&mut self.rules, &self.memory) {
+            (Some(rules), _) => rules.put(number, entry),
+            (None, Some(memory)) => self.write_target(memory, pipe, number, record),
+            (None, None) => self.map.update(&layout::key(pipe, &key.matches), record)?,
         }
         if self.free.last() == Some(&number) {
             self.free.pop();
@@ -287,28 +339,46 @@ impl PipeTable {
         slot.store(next, Ordering::Release);
     }
 
-    fn remove(&mut self, pipe: &Pipe, key: &EntryKey) -> io::Result<()> {
-        let number = self.find(pipe, key).ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
-        match &self.memory {
-            Some(memory) => {
+    /// Removes the entry with a key; `target` is the number of its target, if it is for one.
+    fn remove(&mut self, pipe: &Pipe, key: &EntryKey, target: Option<u32>) -> io::Result<()> {
+        let found = target.or_else(|| self.find(pipe, key));
+        let number = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
+        match (&mut self.rules, &self.memory) {
+            (Some(rules), _) => rules.remove(number),
+            (None, Some(memory)) => {
                 let mut absent = vec![0; layout::record_bytes(pipe)];
                 absent[layout::TEMPLATE as usize..][..4].copy_from_slice(&layout::ABSENT.to_ne_bytes());
                 self.write_target(memory, pipe, number, &absent);
             }
-            None => {
-                self.map.remove(&layout::key(pipe, &key.matches))?;
-                self.prefixes.remove(key);
-                self.free.push(number);
-            }
+            (None, None) => self.map.remove(&layout::key(pipe, &key.matches))?,
+        }
+        if target.is_none() {
+            self.prefixes.remove(key);
+            self.free.push(number);
         }
         self.keys[number as usize] = None;
         Ok(())
     }
 }
 
-/// The target that an entry of a HASH pipe is for.
-fn target(entry: &Entry) -> Option<u32> {
-    if let [EntryMatch::Target(target)] = entry.matches[..] { Some(target.into()) } else { None }
+impl Rules {
+    fn number(&self, key: &EntryKey) -> Option<u32> {
+        let has = |entry: &Entry| entry.priority == key.priority && entry.matches == key.matches;
+        self.all.iter().find(|(_, entry)| has(entry)).map(|(number, _)| *number)
+    }
+
+    fn put(&mut self, number: u32, entry: &Entry) {
+        match self.all.iter_mut().find(|(of, _)| *of == number) {
+            Some((_, old)) => *old = entry.clone(),
+            None => self.all.push((number, entry.clone())),
+        }
+        self.has_changed = true;
+    }
+
+    fn remove(&mut self, number: u32) {
+        self.all.retain(|(of, _)| *of != number);
+        self.has_changed = true;
+    }
 }
 
 impl GroupTable {

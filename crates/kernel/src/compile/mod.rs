@@ -8,8 +8,10 @@
 //! R6 is the address of the L3 header, R7 and R8 are the frame's bounds, and R9 has the layers as
 //! [`weir_packet::Layers`].
 
+mod acl;
 mod actions;
 mod fields;
+mod group;
 mod parse;
 
 use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
@@ -17,7 +19,7 @@ use crate::coverage::{Coverage, Why};
 use crate::layout::{self, Counts, MARK_SHIFT};
 use fields::Words;
 use std::os::fd::RawFd;
-use weir_packet::{Depth, DropReason, Field, FieldKind, LevelId};
+use weir_packet::{Depth, DropReason, Field, FieldKind, KeySource, LevelId};
 use weir_program::{
     Criterion, Forward, GroupChoice, GroupId, HashInput, Match, Pipe, PipeId, PipeKind, PortId, Program,
     Verdict,
@@ -69,8 +71,10 @@ mod stack {
     pub const CARRIED: i16 = -96;
     pub const CLASS: i16 = -104;
     pub const SCRATCH: i16 = -112;
+    /// What groups pick by, besides the select hash: one word for each picker.
+    pub const PICKERS: i16 = -120;
     /// For each pipe: the place where it counts (high half) and bytes; then the same for shared counters.
-    pub const NOTES: i16 = -112;
+    pub const NOTES: i16 = PICKERS - 8 * (crate::coverage::PICKERS_MAX as i16 - 1);
     /// The lowest byte, where keys are built.
     pub const BOTTOM: i16 = -512;
 }
@@ -159,7 +163,10 @@ pub fn compile(input: &Input<'_>) -> Vec<u64> {
             FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst
         )
     };
-    let outer = program.key_use(weir_packet::KeySource::Outer);
+    let uses_hash = [KeySource::Outer, KeySource::Inner].into_iter().any(|source| {
+        let of = program.key_use(source);
+        of.select || of.select_some || of.select_unhashed
+    });
     let mut compiler = Compiler {
         input,
         asm,
@@ -168,7 +175,7 @@ pub fn compile(input: &Input<'_>) -> Vec<u64> {
         drops: vec![None; DropReason::ALL.len()],
         finish,
         depth: program.depth(),
-        uses_hash: outer.select || outer.select_some || outer.select_unhashed,
+        uses_hash: uses_hash || !input.coverage.pickers.is_empty(),
         uses_meta: true,
         writes_addresses: operations().any(|one| one.writes().is_some_and(writes)),
     };
@@ -404,7 +411,12 @@ impl Compiler<'_> {
                 self.hash_input(input, miss);
                 self.look_up_target(id, pipe, *group);
             }
-            PipeKind::Hash { .. } | PipeKind::Flow { .. } | PipeKind::Acl => {
+            PipeKind::Acl => self.look_up_rule(id, pipe, miss),
+            PipeKind::Hash { input, group: GroupChoice::ByMeta(word) } => {
+                self.hash_input(input, miss);
+                self.look_up_member(id, pipe, *word, miss);
+            }
+            PipeKind::Flow { .. } => {
                 unreachable!("not compiled, as the coverage says")
             }
         }
@@ -496,46 +508,6 @@ impl Compiler<'_> {
             HashInput::Select(_) | HashInput::Rss => self.asm.load(Size::Dw, R1, R10, stack::HASH),
             HashInput::RoundRobin | HashInput::Quic => unreachable!("not compiled, as the coverage says"),
         }
-    }
-
-    /// Picks a target by the hash in R1 and leaves it in R1.
-    fn pick(&mut self, id: GroupId) {
-        let group = &self.input.program.groups[id.index()];
-        if let Some(seed) = group.seed {
-            self.mix(seed);
-        }
-        self.asm.alu(Alu::Shr, R1, 32);
-        self.asm.alu(Alu::Mul, R1, group.size as i32);
-        self.asm.alu(Alu::Shr, R1, 32);
-        self.asm.alu(Alu::Shl, R1, 1);
-        self.asm.map_value(R2, self.input.maps.groups[id.index()], 0);
-        self.asm.alu(Alu::Add, R2, R1);
-        self.asm.load(Size::H, R1, R2, 0);
-        let none = self.dropped(DropReason::NoTarget);
-        self.asm.jump_if(R1, Is::Ge, group.targets.len() as i32, none);
-    }
-
-    /// Leaves the address of a target's record in R0.
-    fn look_up_target(&mut self, id: PipeId, pipe: &Pipe, group: GroupId) {
-        self.pick(group);
-        let targets = self.input.program.groups[group.index()].targets.len();
-        self.asm.map_value(R0, self.input.maps.pipes[id.index()], 0);
-        // Which of the target's two records is the present one.
-        self.asm.mov(R2, R1);
-        self.asm.alu(Alu::Shl, R2, 3);
-        self.asm.alu(Alu::Add, R2, R0);
-        self.asm.load(Size::Dw, R2, R2, 0);
-        self.asm.alu(Alu::And, R2, 1);
-        self.asm.alu(Alu::Shl, R1, 1);
-        // The verifier knows a tighter bound of a sum than of a disjunction.
-        self.asm.alu(Alu::Add, R1, R2);
-        self.asm.alu(Alu::Mul, R1, layout::record_bytes(pipe) as i32);
-        self.asm.alu(Alu::Add, R1, layout::target_record(pipe, targets, 0, 0) as i32);
-        self.asm.alu(Alu::Add, R0, R1);
-        self.asm.load(Size::W, R1, R0, layout::TEMPLATE);
-        let none = self.dropped(DropReason::NoTarget);
-        self.asm.mov64(R2, u64::from(layout::ABSENT));
-        self.asm.jump_if(R1, Is::Eq, R2, none);
     }
 
     /// The hit of the record in R0.

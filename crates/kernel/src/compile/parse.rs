@@ -40,6 +40,7 @@ impl Compiler<'_> {
         if self.uses_hash {
             self.select_hash();
         }
+        self.pickers();
     }
 
     /// Loads the frame's bounds and its length.

@@ -1,23 +1,19 @@
 //! The compiled program does what the interpreter says, or leaves the packet to the engine and changes
 //! nothing: random programs and packets.
 
+mod seen;
+mod tamed;
+
+use seen::{Met, Seen};
+use tamed::tamed;
 use weir_kernel::{Executor, Outcome};
 use weir_oracle::Interpreter;
 use weir_oracle::arbitrary::{Choices, dealt_buckets, frame, program};
-use weir_program::{Fill, PipeId, PipeKind, PortId, Program, Verdict};
+use weir_program::{PipeId, PortId, Program, Verdict};
 
 /// Programs in a run; each has as many packets.
 const PROGRAMS: u64 = 1000;
 const PACKETS: usize = 60;
-
-/// What the run has seen.
-#[derive(Default, Debug)]
-struct Seen {
-    decided: u64,
-    left: std::collections::BTreeMap<String, u64>,
-    verdicts: std::collections::BTreeMap<String, u64>,
-    instructions: usize,
-}
 
 /// Whether test runs work here: they take a privilege.
 fn may_load() -> bool {
@@ -39,30 +35,6 @@ fn the_kernel_does_what_the_interpreter_says() {
     assert!(seen.decided > 2_000, "{seen:?}");
 }
 
-/// Removes what is never compiled from most programs, so that packets get further.
-fn tamed(mut program: Program, random: &mut Choices) -> Program {
-    if random.percent(10) {
-        return program;
-    }
-    for group in &mut program.groups {
-        (group.fill, group.affinity, group.no_target) = (Fill::Maglev, None, None);
-    }
-    for pipe in &mut program.pipes {
-        (pipe.rehash, pipe.too_long) = (false, None);
-        (pipe.monitor.meter, pipe.monitor.drop_red, pipe.monitor.measured) = (None, false, None);
-    }
-    let compiled = |at: &usize| {
-        matches!(program.pipes[*at].kind, PipeKind::Basic | PipeKind::Lpm | PipeKind::Hash { .. })
-    };
-    let roots: Vec<usize> = (0..program.pipes.len()).filter(compiled).collect();
-    for port in &mut program.ports {
-        if let (Some(root), false) = (&mut port.root, roots.is_empty()) {
-            *root = PipeId(roots[random.below(roots.len())] as u16);
-        }
-    }
-    program
-}
-
 fn compare(seed: u64, seen: &mut Seen) {
     let mut random = Choices::from_seed(seed);
     let program = tamed(program(&mut random), &mut random);
@@ -70,6 +42,7 @@ fn compare(seed: u64, seen: &mut Seen) {
     let mut oracle = Interpreter::new(&program, buckets.clone());
     let executor = Executor::load(&program, &buckets).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     seen.instructions = seen.instructions.max(*executor.instructions().iter().max().unwrap_or(&0));
+    let mut met = Met::default();
     for packet in 0..PACKETS {
         let bytes = frame(&mut random);
         if bytes.len() < 14 || bytes.len() > 3000 {
@@ -87,10 +60,11 @@ fn compare(seed: u64, seen: &mut Seen) {
                     assert_eq!(hex(&walk.bytes), hex(&after), "{at}: {:#?}", walk.trace);
                 }
                 seen.decided += 1;
-                *seen.verdicts.entry(format!("{verdict:?}")).or_default() += 1;
+                met.walk(&program, &walk);
             }
         }
     }
+    met.add_to(seen);
     counts_are_equal(seed, &oracle, &executor);
 }
 
