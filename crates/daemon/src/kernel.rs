@@ -14,7 +14,7 @@ use weir_config::ports::KernelUse;
 use weir_engine::worker::{Command, Report};
 use weir_kernel::{PortLink, Replica};
 use weir_port::XdpInterface;
-use weir_program::replica::Leads;
+use weir_program::replica::{EntryUses, Leads};
 use weir_program::{PipeId, PortId, Program};
 
 /// How often to ask whether entries lead where the compiled program cannot follow.
@@ -41,7 +41,7 @@ enum Phase {
     #[default]
     Idle,
     /// The worker is asked where entries lead.
-    Asking(Receiver<(u64, Vec<Leads>)>),
+    Asking(Receiver<EntryUses>),
     /// Another thread compiles.
     Loading(u64, Receiver<Result<Replica>>),
     /// The worker has the copy, and is asked now and then whether it is stale.
@@ -83,7 +83,7 @@ impl Daemon {
             Phase::Idle | Phase::Running(_) if !self.kernel.is_current => self.ask_leads(),
             Phase::Idle => Phase::Idle,
             Phase::Asking(answer) => match answer.try_recv() {
-                Ok((generation, leads)) if generation == self.generation => self.load_copy(leads),
+                Ok(uses) if uses.generation == self.generation => self.load_copy(uses),
                 Ok(_) | Err(TryRecvError::Disconnected) => self.ask_leads(),
                 Err(TryRecvError::Empty) => Phase::Asking(answer),
             },
@@ -117,10 +117,10 @@ impl Daemon {
             let _ = self.fleet.offer(WORKER, Command::RunInKernel(self.generation, None));
             return Phase::Idle;
         }
-        let (answer, leads) = sync_channel(1);
-        if self.fleet.offer(WORKER, Command::Leads(answer)) {
+        let (answer, uses) = sync_channel(1);
+        if self.fleet.offer(WORKER, Command::EntryUses(answer)) {
             self.doorbell.ring();
-            return Phase::Asking(leads);
+            return Phase::Asking(uses);
         }
         self.kernel.is_current = false;
         self.kernel.next = Some(Instant::now() + EVERY);
@@ -149,7 +149,7 @@ impl Daemon {
     }
 
     /// Compiles and loads the program on another thread.
-    fn load_copy(&mut self, leads: Vec<Leads>) -> Phase {
+    fn load_copy(&mut self, uses: EntryUses) -> Phase {
         let links = (0..self.plan.ports.len()).map(|at| {
             let usable = self.kernel.obstacles[at].is_none();
             usable.then(|| link(&self.interfaces, PortId(at as u16))).transpose().map(Option::flatten)
@@ -159,10 +159,13 @@ impl Daemon {
             Err(error) => return self.run_copy(self.generation, Err(error)),
         };
         let (answer, loaded) = sync_channel(1);
-        let (program, doorbell) = (self.plan.program.clone(), self.doorbell.clone());
+        let (mut program, doorbell) = (self.plan.program.clone(), self.doorbell.clone());
+        for (pipe, rules) in program.pipes.iter_mut().zip(uses.rules) {
+            pipe.entries = rules.into();
+        }
         let work = move || {
             priority::patient();
-            let _ = answer.send(load(program, &leads, links));
+            let _ = answer.send(load(program, &uses.leads, links));
             doorbell.ring();
         };
         match std::thread::Builder::new().name("weir-kernel".into()).spawn(work) {

@@ -12,6 +12,17 @@ use std::fmt;
 /// The forwards and templates that the entries of a pipe have.
 pub type Leads = Vec<(Forward, u16)>;
 
+/// What a program's entries are like.
+#[derive(Clone, Debug, Default)]
+pub struct EntryUses {
+    /// The number of the program.
+    pub generation: u64,
+    /// Where the entries of each pipe lead.
+    pub leads: Vec<Leads>,
+    /// The rules of each ACL pipe; empty for other types.
+    pub rules: Vec<Vec<Entry>>,
+}
+
 /// Tables that are kept equal to those of an engine.
 ///
 /// Methods do not fail: a replica that cannot make a change leaves all packets to the engine from then on,

@@ -1,15 +1,25 @@
 //! What the engine offers to a copy of its tables in the kernel.
 
 use super::Engine;
+use super::compile::CompiledPipe;
+use crate::pipes::table::Table;
 use weir_program::change::EntryKey;
-use weir_program::replica::{Leads, Swept};
+use weir_program::replica::{EntryUses, Swept};
 use weir_program::{GroupId, PipeId};
 
 impl Engine {
-    /// Returns where the entries of each pipe lead.
+    /// Returns what the entries are like.
     #[must_use]
-    pub fn leads(&self) -> Vec<Leads> {
-        self.pipes.iter().map(|pipe| pipe.actions.uses.leads().collect()).collect()
+    pub fn entry_uses(&self, generation: u64) -> EntryUses {
+        let rules = |pipe: &CompiledPipe| match pipe.table {
+            Table::Acl(_) => pipe.entries().into_iter().map(|(entry, _)| entry).collect(),
+            Table::Basic(_) | Table::Hash(_) | Table::Flow(_) | Table::Lpm(_) => Vec::new(),
+        };
+        EntryUses {
+            generation,
+            leads: self.pipes.iter().map(|pipe| pipe.actions.uses.leads().collect()).collect(),
+            rules: self.pipes.iter().map(rules).collect(),
+        }
     }
 
     /// Returns the number of pipes.

@@ -11,6 +11,7 @@ use std::time::Duration;
 use weir_packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
 use weir_program::nat::Binding;
+use weir_program::replica::{EntryUses, TableReplica};
 use weir_program::replica::{Leads, TableReplica};
 use weir_program::snapshot::{
     BucketReport, FlowSnapshot, FlowsPage, KeptOperations, NewFlowTurns, Page, Seen,
@@ -83,8 +84,8 @@ pub enum Command {
     Quiesce(SyncSender<()>),
     /// Receive from now on, on a worker that is [dormant](Worker::dormant) or quiesced.
     Receive(SyncSender<()>),
-    /// Report where the entries of each pipe lead, and the number of the program.
-    Leads(SyncSender<(u64, Vec<Leads>)>),
+    /// Report what the entries are like.
+    EntryUses(SyncSender<EntryUses>),
     /// Keep the tables of this program in the kernel equal to the engine's, and let packets meet it; or stop
     /// using the present one. Only one worker gets this. Ignored if the number is not that of the program.
     RunInKernel(u64, Option<Box<dyn TableReplica>>),
@@ -117,7 +118,7 @@ impl Command {
             | C::Probe(..)
             | C::Quiesce(_)
             | C::Receive(_)
-            | C::Leads(_)
+            | C::EntryUses(_)
             | C::RunInKernel(..)
             | C::Stop(_) => false,
         }
@@ -297,8 +298,8 @@ impl Worker {
                 self.quiet = false;
                 reply(&asker, ());
             }
-            Command::Leads(asker) => {
-                reply(&asker, (self.generation, self.engine.leads()));
+            Command::EntryUses(asker) => {
+                reply(&asker, self.engine.entry_uses(self.generation));
                 self.outbox.signal = true;
             }
             Command::RunInKernel(generation, replica) => {
