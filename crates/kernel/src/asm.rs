@@ -122,6 +122,7 @@ pub enum Helper {
     RedirectMap = 51,
     XdpAdjustTail = 65,
     XdpGetBuffLen = 188,
+    XdpLoadBytes = 189,
 }
 
 /// A place in the program that jumps can name.

@@ -2,7 +2,8 @@
 //! to the batch engine as they arrived.
 
 use crate::acl::Shape;
-use weir_packet::{Field, LevelId};
+use crate::layout::source_bits;
+use weir_packet::{Depth, Field, LevelId};
 use weir_program::operation::{Headers, Value};
 use weir_program::replica::Leads;
 use weir_program::{
@@ -21,7 +22,7 @@ pub enum Why {
     ExtensionHeaders,
     /// The packet is an ICMP error, which belongs to the flow that it is about.
     IcmpError,
-    /// The packet is a tunnel's, and the program reads what is inside.
+    /// The packet is a tunnel's, the program reads what is inside, and that is unusual.
     Tunnel,
     /// An action sets addresses, and the packet's protocol has a checksum over them that is not compiled.
     Checksum,
@@ -33,7 +34,7 @@ pub enum Why {
     Measured,
     /// The pipe recomputes the flow key.
     Rehash,
-    /// The pipe has too long packets sent to an app.
+    /// The packet is too long, and an app answers its sender.
     TooLong,
     /// What the pipe hashes is not compiled.
     HashInput,
@@ -103,13 +104,13 @@ impl Why {
             Why::Fragment => "the packet is a fragment",
             Why::ExtensionHeaders => "the packet has IPv6 extension headers",
             Why::IcmpError => "the packet is an ICMP error",
-            Why::Tunnel => "the program reads inside tunnels, and the packet is one",
+            Why::Tunnel => "the program reads inside tunnels, and what the packet has there is unusual",
             Why::Checksum => "an action sets addresses, and the protocol's checksum covers them",
             Why::Type => "pipes of this type are not compiled",
             Why::Meter => "the pipe has a meter",
             Why::Measured => "the pipe is measured",
             Why::Rehash => "the pipe computes the flow key again",
-            Why::TooLong => "the pipe sends packets that are too long to an app",
+            Why::TooLong => "the packet is too long, and an app answers its sender",
             Why::HashInput => "what the pipe hashes is not compiled",
             Why::Fill => "the group's buckets are assigned at run time, or it picks by a third kind of hash",
             Why::Chosen => "metadata chooses one of more than 64 groups",
@@ -128,8 +129,10 @@ impl Why {
     }
 }
 
-/// The most pipes: each has a word on the stack for what it counts.
-const PIPES_MAX: usize = 16;
+/// The most pipes: each has two words on the stack for what it counts.
+fn pipes_max(depth: Depth) -> usize {
+    if depth == Depth::Inner { 13 } else { 16 }
+}
 
 /// The most bytes of a key.
 pub const KEY_MAX: usize = 112;
@@ -209,7 +212,7 @@ impl Coverage {
         let pickers = pickers(program);
         let mut coverage = Coverage { pipes: none, gives_up, leads, reaches: reaches.to_vec(), pickers };
         coverage.pipes = program.pipes.iter().map(|pipe| why_not_pipe(program, pipe)).collect();
-        if program.pipes.len() > PIPES_MAX {
+        if program.pipes.len() > pipes_max(program.depth()) {
             coverage.pipes.fill(Some(Why::Pipes));
         }
         coverage.gives_up = coverage.pipes.iter().map(Option::is_some).collect();
@@ -224,9 +227,12 @@ impl Coverage {
 
     /// Whether a pipe has an entry or a miss that is left to the engine, or a successor that gives up.
     fn leads_up(&self, program: &Program, at: usize) -> bool {
-        self.after(program, program.pipes[at].miss)
+        let pipe = &program.pipes[at];
+        self.after(program, pipe.miss)
             || self.leads[at].iter().any(|lead| {
-                self.lead(program, PipeId(at as u16), *lead).is_some() || self.after(program, lead.0)
+                self.lead(program, PipeId(at as u16), *lead).is_some()
+                    || limits(pipe, &pipe.templates[usize::from(lead.1)])
+                    || self.after(program, lead.0)
             })
     }
 
@@ -258,6 +264,9 @@ impl Coverage {
         }
         if let Some(why) = why_not_template(template) {
             return Some(why);
+        }
+        if limits_late(of, template) {
+            return Some(Why::TooLong);
         }
         let follows = matches!(forward, Forward::Pipe(_))
             || matches!(forward, Forward::Group(group) if program.groups[group.index()]
@@ -337,9 +346,24 @@ pub fn forward_of(pipe: &Pipe, entry: &Entry) -> Forward {
     if pipe.forward == Forward::PerEntry { entry.forward.unwrap_or_default() } else { pipe.forward }
 }
 
+/// Whether a template leaves packets that are too long to the engine, for an app.
+fn limits(pipe: &Pipe, template: &Template) -> bool {
+    pipe.too_long.is_some() && template.operations.iter().any(is_limit)
+}
+
+/// The same, after it has changed them.
+fn limits_late(pipe: &Pipe, template: &Template) -> bool {
+    let changed = template.operations.iter().skip_while(|one| !changes_bytes(one));
+    pipe.too_long.is_some() && { changed }.any(is_limit)
+}
+
+fn is_limit(operation: &Operation) -> bool {
+    matches!(operation, Operation::LimitLength { .. })
+}
+
 /// Whether an operation changes the packet and not only what is known about it.
 fn changes_bytes(operation: &Operation) -> bool {
-    operation.writes().is_none_or(|field| field.meta_word().is_none())
+    !is_limit(operation) && operation.writes().is_none_or(|field| field.meta_word().is_none())
 }
 
 fn why_not_group(program: &Program, group: GroupId) -> Option<Why> {
@@ -365,7 +389,8 @@ fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
         PipeKind::Basic | PipeKind::Lpm => None,
         PipeKind::Hash { input, group } => {
             let input = match input {
-                // Packets in tunnels are left to the engine, and all others have only outer headers.
+                // Packets in tunnels are left to the engine where a flow key is made of what is inside; all
+                // others have only outer headers.
                 HashInput::Select(_) | HashInput::Rss | HashInput::Fields(_) => None,
                 HashInput::RoundRobin | HashInput::Quic => Some(Why::HashInput),
             };
@@ -383,7 +408,6 @@ fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
         (pipe.monitor.meter.is_some(), Why::Meter),
         (pipe.monitor.measured.is_some(), Why::Measured),
         (pipe.rehash, Why::Rehash),
-        (pipe.too_long.is_some(), Why::TooLong),
         (key > KEY_MAX, Why::Key),
     ];
     let rest = rest.into_iter().find_map(|(applies, why)| applies.then_some(why));
@@ -394,13 +418,15 @@ fn why_not_template(template: &Template) -> Option<Why> {
     let operations = &template.operations;
     for (at, operation) in operations.iter().enumerate() {
         let compiled = match operation {
-            Operation::Set(field, _) | Operation::Add(field, _) => is_compiled(*field),
-            Operation::Copy { from, to } => is_compiled(*from) && is_compiled(*to),
+            Operation::Set(field, _) | Operation::Add(field, _) => is_written(*field),
+            Operation::Copy { to, .. } => is_written(*to),
             Operation::DecrementTtl | Operation::PopVlan | Operation::PushVlan { .. } => true,
+            Operation::LimitLength { .. } | Operation::ClampMss { .. } => true,
             Operation::Encap(encap) => {
-                !encap.udp_checksum && !encap.second_chance && encap.src_bits.is_none()
+                let spreads = source_bits(encap).is_some_and(|bits| bits <= 32);
+                !encap.udp_checksum && !encap.second_chance && spreads
             }
-            Operation::Decap(_) | Operation::LimitLength { .. } | Operation::ClampMss { .. } => false,
+            Operation::Decap(_) => true,
         };
         if !compiled || !operation.numbers().all(|(_, value, _)| is_plain(value)) {
             return Some(Why::Operation);
@@ -417,7 +443,7 @@ fn is_plain(value: Value) -> bool {
     matches!(value, Value::Const(_) | Value::PerEntry)
 }
 
-/// Whether a field can be read and written by actions: those of the outer headers.
-fn is_compiled(field: Field) -> bool {
+/// Whether a field can be written by actions: those of the outer headers.
+fn is_written(field: Field) -> bool {
     field.level == LevelId::Outer && field.spec().tunnel.is_none()
 }

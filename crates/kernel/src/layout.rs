@@ -355,6 +355,15 @@ fn push_operation(
     }
 }
 
+/// How many low bits of the outer source come from the hash, if that is the same for all entries.
+pub fn source_bits(encap: &Encap) -> Option<u32> {
+    match encap.src_bits {
+        None => Some(0),
+        Some(Value::Const(bits)) => Some(bits.min(*Encap::src_bits_range(encap.ipv6).end() as u128) as u32),
+        Some(_) => None,
+    }
+}
+
 /// Writes the outer headers twice: for IPv4 inside (or a frame), and for IPv6.
 fn push_headers(
     bytes: &mut Vec<u8>,
@@ -370,7 +379,9 @@ fn push_headers(
     };
     // In the order of the operation's arguments.
     let (eth_dst, eth_src) = (mac(take(encap.eth_dst)), mac(take(encap.eth_src)));
-    let (src, dst) = (address(take(encap.src)), address(take(encap.dst)));
+    let bits = source_bits(encap).filter(|bits| *bits > 1).unwrap_or(0);
+    let src = address(take(encap.src) >> bits << bits);
+    let dst = address(take(encap.dst));
     let id = encap.id.map_or(0, &mut *take) as u32;
     let ttl = take(encap.ttl) as u8;
     let sport = encap.sport.map(&mut *take);

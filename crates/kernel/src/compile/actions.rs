@@ -8,7 +8,7 @@ use crate::layout;
 use weir_packet::tunnel::OuterShape;
 use weir_packet::{Base, DropReason, Field, FieldKind, Layer, Source};
 use weir_program::operation::Value;
-use weir_program::{Encap, Operation, Template};
+use weir_program::{Encap, Operation, Pipe, Template};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
@@ -20,15 +20,15 @@ const ICMPV6_CHECKSUM: i16 = 2;
 
 impl Compiler<'_> {
     /// Performs a template's operations with the values of the present record.
-    pub fn act(&mut self, template: &Template) {
+    pub fn act(&mut self, pipe: &Pipe, template: &Template) {
         let mut at = layout::VALUES;
         for operation in &template.operations {
-            self.operation(operation, at);
+            self.operation(pipe, operation, at);
             at += layout::operation_bytes(operation) as i16;
         }
     }
 
-    fn operation(&mut self, operation: &Operation, at: i16) {
+    fn operation(&mut self, pipe: &Pipe, operation: &Operation, at: i16) {
         let absent = self.dropped(DropReason::NotApplicable);
         match operation {
             Operation::Set(field, value) => {
@@ -54,15 +54,16 @@ impl Compiler<'_> {
             Operation::PopVlan => self.pop_vlan(absent),
             Operation::PushVlan { tpid, vid, pcp } => self.push_vlan(*tpid, (*vid, *pcp), at),
             Operation::Encap(encap) => self.encap(encap, at, absent),
-            Operation::Decap(_) | Operation::LimitLength { .. } | Operation::ClampMss { .. } => {
-                // Records never have these templates, as the coverage says.
-                self.drop(DropReason::Policy);
+            Operation::LimitLength { bytes, frame } => {
+                self.limit_length(*bytes, *frame, (at, absent, pipe.too_long.is_some()));
             }
+            Operation::ClampMss { mss } => self.clamp_mss(*mss, at),
+            Operation::Decap(kind) => self.decap(*kind, absent),
         }
     }
 
     /// Leaves a value in R1, or in R1 and R2.
-    fn value(&mut self, value: Value, like: Field, at: i16) {
+    pub fn value(&mut self, value: Value, like: Field, at: i16) {
         let words = Words::of(like);
         match value {
             Value::Const(number) => {
@@ -168,7 +169,7 @@ impl Compiler<'_> {
     }
 
     /// Leaves in R1 what the checksums have to be changed by, for a piece that was R4 and is R1.
-    fn difference(&mut self, bytes: usize) {
+    pub fn difference(&mut self, bytes: usize) {
         // The complement of what was, plus what is.
         self.asm.mov64(R3, if bytes == 2 { 0xffff } else { 0xffff_ffff });
         self.asm.alu(Alu::Xor, R4, R3);
@@ -180,7 +181,7 @@ impl Compiler<'_> {
     }
 
     /// Adds the bits above the lowest 16 to these.
-    fn fold(&mut self, reg: Reg) {
+    pub fn fold(&mut self, reg: Reg) {
         self.asm.mov(R3, reg);
         self.asm.alu(Alu::Shr, R3, 16);
         self.asm.alu(Alu::And, reg, 0xffff);
@@ -216,7 +217,7 @@ impl Compiler<'_> {
     }
 
     /// Changes the checksums that have a field by R1.
-    fn mend(&mut self, field: Field) {
+    pub fn mend(&mut self, field: Field) {
         let done = self.asm.label();
         if in_header(field.kind) {
             self.mend_at(R6, IPV4_CHECKSUM, false);
@@ -241,7 +242,7 @@ impl Compiler<'_> {
     }
 
     /// Changes one checksum by R1, which is kept.
-    fn mend_at(&mut self, base: Reg, at: i16, zero_is_none: bool) {
+    pub fn mend_at(&mut self, base: Reg, at: i16, zero_is_none: bool) {
         let done = self.asm.label();
         self.asm.load(Size::H, R2, base, at);
         if zero_is_none {
@@ -282,7 +283,7 @@ impl Compiler<'_> {
     }
 
     /// Moves the frame's start by `bytes` (forward if positive), or jumps.
-    fn adjust_head(&mut self, failed: Label) {
+    pub fn adjust_head(&mut self, failed: Label) {
         self.asm.load(Size::Dw, R1, R10, stack::CONTEXT);
         self.asm.call(Helper::XdpAdjustHead);
         self.asm.jump_if(R0, Is::Ne, 0, failed);
@@ -365,6 +366,7 @@ impl Compiler<'_> {
         self.adjust_head(headroom);
         self.has(shape.length(), headroom);
         self.copy_headers(shape, encap.ethernet, at);
+        self.spread_source(encap);
         self.finish_outer(encap, shape);
     }
 
@@ -424,6 +426,32 @@ impl Compiler<'_> {
             self.asm.load(Size::of(size), R1, R4, at + done as i16);
             self.asm.store(Size::of(size), R7, done as i16, R1);
             done += size;
+        }
+    }
+
+    /// Writes the low bits of the outer source, which are 0 in the record: a number from 1 on below all ones,
+    /// picked by the hash, whose halves are exchanged, as a fraction (docs/reference/pipes.md A23).
+    fn spread_source(&mut self, encap: &Encap) {
+        let Some(bits @ 2..) = layout::source_bits(encap) else { return };
+        self.asm.load(Size::Dw, R1, R10, stack::HASH);
+        self.asm.mov(R2, R1);
+        self.asm.alu(Alu::Shr, R2, 32);
+        self.asm.alu32(Alu::Mov, R1, R1);
+        self.asm.mov64(R3, (1 << bits) - 2);
+        self.asm.alu(Alu::Mul, R1, R3);
+        self.asm.alu(Alu::Mul, R2, R3);
+        self.asm.alu(Alu::Shr, R2, 32);
+        self.asm.alu(Alu::Add, R1, R2);
+        self.asm.alu(Alu::Shr, R1, 32);
+        self.asm.alu(Alu::Add, R1, 1);
+        self.asm.swap(R1, 32);
+        let last = if encap.ipv6 { 34 } else { 26 };
+        self.asm.load(Size::W, R2, R7, last);
+        self.asm.alu(Alu::Or, R2, R1);
+        self.asm.store(Size::W, R7, last, R2);
+        if !encap.ipv6 {
+            self.fold(R1);
+            self.mend_at(R7, 24, false);
         }
     }
 

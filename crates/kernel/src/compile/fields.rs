@@ -1,9 +1,9 @@
-//! Reads fields of the outer headers and of the packet.
+//! Reads fields of the headers and of the packet.
 
 use super::parse::hash_keys;
-use super::{Compiler, is_outer, stack};
+use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
-use weir_packet::{Base, Field, FieldKind, Layer, Source};
+use weir_packet::{Base, Field, FieldKind, Layer, LevelId, Source};
 
 use Reg::{R1, R2, R3, R6, R7, R9, R10};
 
@@ -50,24 +50,23 @@ impl Compiler<'_> {
         true
     }
 
-    /// Jumps if the packet lacks a field. Returns false, with a jump, if no packet here can have it: those in
-    /// tunnels are left to the engine.
+    /// Jumps if the packet lacks a field. Returns false, with a jump, if no packet here can have it: ICMP
+    /// errors are left to the engine.
     pub fn present(&mut self, field: Field, absent: Label) -> bool {
-        let spec = field.spec();
-        let tunnels = Layer::Tunnel as u32
-            | Layer::TunnelId as u32
-            | Layer::IcmpError as u32
-            | Layer::ErrorPorts as u32;
-        if !is_outer(field) || spec.tunnel.is_some() || spec.needs.0 & tunnels != 0 {
+        if field.spec().needs.0 & (Layer::IcmpError as u32 | Layer::ErrorPorts as u32) != 0 {
             self.asm.jump(absent);
             return false;
         }
-        let given = Layer::Present as u32 | Layer::Ethernet as u32;
-        let needs = spec.needs.0 & !given;
-        if needs != 0 {
+        let [outer, inner] = field.needs().0;
+        if outer.0 != 0 {
             self.asm.mov(R3, R9);
-            self.asm.alu(Alu::And, R3, needs as i32);
-            self.asm.jump_if(R3, Is::Ne, needs as i32, absent);
+            self.asm.alu(Alu::And, R3, outer.0.cast_signed());
+            self.asm.jump_if(R3, Is::Ne, outer.0.cast_signed(), absent);
+        }
+        if inner.0 != 0 {
+            self.asm.load(Size::W, R3, R10, stack::INNER_LAYERS);
+            self.asm.alu(Alu::And, R3, inner.0.cast_signed());
+            self.asm.jump_if(R3, Is::Ne, inner.0.cast_signed(), absent);
         }
         true
     }
@@ -76,8 +75,15 @@ impl Compiler<'_> {
     pub fn load_field(&mut self, field: Field) {
         let spec = field.spec();
         match spec.source {
-            Source::Frame(base) => self.load_from_frame(field, base),
-            Source::Found => self.load_found(field.kind),
+            Source::Frame(Base::TunnelId) => self.asm.load(Size::W, R1, R10, stack::TUNNEL_ID),
+            Source::Frame(base) => {
+                let from = match field.level {
+                    LevelId::Outer => self.base(base, R3),
+                    LevelId::Inner => self.inner_header(field, base),
+                };
+                self.load_from_frame(field, from);
+            }
+            Source::Found => self.load_found(field),
             Source::Packet => self.load_from_packet(field),
         }
     }
@@ -95,16 +101,32 @@ impl Compiler<'_> {
         }
     }
 
-    fn load_from_frame(&mut self, field: Field, base: Base) {
+    /// Leaves the address of a header inside in R3 and returns that.
+    fn inner_header(&mut self, field: Field, base: Base) -> Reg {
+        let spec = field.spec();
+        let place = match base {
+            Base::L2 => stack::INNER_START,
+            Base::L3 => stack::INNER_L3,
+            Base::L4 => stack::INNER_L4,
+            Base::ErrorL4 | Base::TunnelId => unreachable!("not inside"),
+        };
+        self.inner_base(place, i32::from(spec.offset) + i32::from(spec.bytes));
+        R3
+    }
+
+    fn load_from_frame(&mut self, field: Field, from: Reg) {
         let spec = field.spec();
         let offset = i16::from(spec.offset);
         match spec.bytes {
             6 => {
-                self.mac(offset);
-                self.asm.mov(R1, R2);
+                self.asm.load(Size::H, R1, from, offset);
+                self.asm.swap(R1, 16);
+                self.asm.alu(Alu::Shl, R1, 32);
+                self.asm.load(Size::W, R2, from, offset + 2);
+                self.asm.swap(R2, 32);
+                self.asm.alu(Alu::Or, R1, R2);
             }
             16 => {
-                let from = self.base(base, R3);
                 self.asm.load(Size::Dw, R1, from, offset);
                 self.asm.swap(R1, 64);
                 self.asm.load(Size::Dw, R2, from, offset + 8);
@@ -112,13 +134,11 @@ impl Compiler<'_> {
             }
             3 => {
                 // The byte in front belongs to the header, too.
-                let from = self.base(base, R3);
                 self.asm.load(Size::W, R1, from, offset - 1);
                 self.asm.swap(R1, 32);
                 self.shift_and_mask(field);
             }
             bytes => {
-                let from = self.base(base, R3);
                 self.asm.load(Size::of(usize::from(bytes)), R1, from, offset);
                 if bytes > 1 {
                     self.asm.swap(R1, i32::from(bytes) * 8);
@@ -138,17 +158,28 @@ impl Compiler<'_> {
         }
     }
 
-    fn load_found(&mut self, kind: FieldKind) {
-        match kind {
-            FieldKind::EthType => self.asm.load(Size::W, R1, R10, stack::ETHER_TYPE),
-            FieldKind::IpProtocol => self.asm.load(Size::W, R1, R10, stack::PROTOCOL),
+    fn load_found(&mut self, field: Field) {
+        let (ether_type, protocol) = match field.level {
+            LevelId::Outer => (stack::ETHER_TYPE, stack::PROTOCOL),
+            LevelId::Inner => (stack::INNER_ETHER_TYPE, stack::INNER_PROTOCOL),
+        };
+        match field.kind {
+            FieldKind::EthType => self.asm.load(Size::W, R1, R10, ether_type),
+            FieldKind::IpProtocol => self.asm.load(Size::W, R1, R10, protocol),
             // Fragments are left to the engine.
             FieldKind::IpFragment => self.asm.mov(R1, 0),
             FieldKind::IpVersion => {
                 let done = self.asm.label();
+                let layers = match field.level {
+                    LevelId::Outer => R9,
+                    LevelId::Inner => R2,
+                };
+                if layers == R2 {
+                    self.asm.load(Size::W, R2, R10, stack::INNER_LAYERS);
+                }
                 for (version, layer) in [(4, Layer::Ipv4), (6, Layer::Ipv6)] {
                     self.asm.mov(R1, version);
-                    self.asm.jump_if(R9, Is::Set, layer as i32, done);
+                    self.asm.jump_if(layers, Is::Set, layer as i32, done);
                 }
                 self.asm.mov(R1, 0);
                 self.asm.bind(done);
@@ -160,6 +191,7 @@ impl Compiler<'_> {
     fn load_from_packet(&mut self, field: Field) {
         match (field.meta_word(), field.kind) {
             (Some(word), _) => self.asm.load(Size::W, R1, R10, stack::META + 4 * word as i16),
+            (None, FieldKind::TunnelId) => self.asm.load(Size::W, R1, R10, stack::TUNNEL_ID),
             (None, FieldKind::InputPort) => self.asm.mov(R1, i32::from(self.input.port.0)),
             // Pipes with meters are left to the engine, so nothing has coloured the packet.
             (None, FieldKind::MeterColor) => self.asm.mov(R1, 0),

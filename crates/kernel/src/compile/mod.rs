@@ -10,16 +10,19 @@
 
 mod acl;
 mod actions;
+mod decap;
 mod fields;
 mod group;
+mod length;
 mod parse;
+mod tunnel;
 
 use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
 use crate::coverage::{Coverage, Why};
 use crate::layout::{self, Counts, MARK_SHIFT};
 use fields::Words;
 use std::os::fd::RawFd;
-use weir_packet::{Depth, DropReason, Field, FieldKind, KeySource, LevelId};
+use weir_packet::{Depth, DropReason, Field, FieldKind, KeySource, TunnelKind};
 use weir_program::{
     Criterion, Forward, GroupChoice, GroupId, HashInput, Match, Pipe, PipeId, PipeKind, PortId, Program,
     Verdict,
@@ -73,8 +76,22 @@ mod stack {
     pub const SCRATCH: i16 = -112;
     /// What groups pick by, besides the select hash: one word for each picker.
     pub const PICKERS: i16 = -120;
+    /// Of a program that reads inside tunnels, words for what is found there.
+    pub const INNER: i16 = PICKERS - 8 * crate::coverage::PICKERS_MAX as i16;
+    pub const INNER_WORDS: i16 = 6;
+    pub const TUNNEL_END: i16 = INNER;
+    /// Where what the tunnel carries starts.
+    pub const INNER_START: i16 = INNER - 8;
+    pub const INNER_L3: i16 = INNER - 16;
+    pub const INNER_L4: i16 = INNER - 24;
+    pub const TUNNEL_ID: i16 = INNER - 32;
+    pub const INNER_LAYERS: i16 = INNER - 28;
+    pub const INNER_ETHER_TYPE: i16 = INNER - 40;
+    pub const INNER_PROTOCOL: i16 = INNER - 36;
     /// For each pipe: the place where it counts (high half) and bytes; then the same for shared counters.
-    pub const NOTES: i16 = PICKERS - 8 * (crate::coverage::PICKERS_MAX as i16 - 1);
+    pub const NOTES: i16 = INNER + 8;
+    /// The same in a program that reads inside tunnels.
+    pub const NOTES_BELOW_INNER: i16 = NOTES - 8 * INNER_WORDS;
     /// The lowest byte, where keys are built.
     pub const BOTTOM: i16 = -512;
 }
@@ -145,6 +162,10 @@ struct Compiler<'a> {
     finish: Label,
     depth: Depth,
     uses_hash: bool,
+    /// Whether flow keys are made of what is inside tunnels.
+    uses_inner_key: bool,
+    /// Where tunnels are parsed, by kind and by version of what is inside.
+    tunnels: Vec<(TunnelKind, i32, Label)>,
     uses_meta: bool,
     writes_addresses: bool,
 }
@@ -163,6 +184,7 @@ pub fn compile(input: &Input<'_>) -> Vec<u64> {
             FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst
         )
     };
+    let inner = program.key_use(KeySource::Inner);
     let uses_hash = [KeySource::Outer, KeySource::Inner].into_iter().any(|source| {
         let of = program.key_use(source);
         of.select || of.select_some || of.select_unhashed
@@ -176,6 +198,8 @@ pub fn compile(input: &Input<'_>) -> Vec<u64> {
         finish,
         depth: program.depth(),
         uses_hash: uses_hash || !input.coverage.pickers.is_empty(),
+        uses_inner_key: inner.select || inner.select_some,
+        tunnels: Vec::new(),
         uses_meta: true,
         writes_addresses: operations().any(|one| one.writes().is_some_and(writes)),
     };
@@ -235,7 +259,8 @@ impl Compiler<'_> {
     }
 
     fn note(&self, pipe: usize) -> i16 {
-        stack::NOTES - 8 * (pipe as i16 + 1)
+        let first = if self.depth == Depth::Inner { stack::NOTES_BELOW_INNER } else { stack::NOTES };
+        first - 8 * (pipe as i16 + 1)
     }
 
     fn shared_note(&self, pipe: usize) -> i16 {
@@ -529,7 +554,7 @@ impl Compiler<'_> {
             }
             let other = self.asm.label();
             self.asm.jump_if(R3, Is::Ne, at as i32, other);
-            self.act(template);
+            self.act(pipe, template);
             self.shared(id, pipe);
             self.forward_hit(&forwards);
             self.asm.bind(other);
@@ -673,11 +698,6 @@ fn visit(input: &Input<'_>, at: usize, reached: &mut Vec<bool>, order: &mut Vec<
         }
     }
     order.push(at);
-}
-
-/// Whether a field is one of the outer headers or of the packet, the only ones that exist without a tunnel.
-fn is_outer(field: Field) -> bool {
-    field.level == LevelId::Outer
 }
 
 // The registers that every part of the compiler uses for the same.

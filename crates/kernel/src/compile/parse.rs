@@ -1,6 +1,5 @@
 //! Finds the headers of a frame, as [`weir_packet::parse`] does, and leaves everything unusual to the engine:
-//! what is malformed, fragments, extension headers, ICMP errors and, where the program reads inside them,
-//! tunnels.
+//! what is malformed, fragments, extension headers and ICMP errors.
 
 use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
@@ -33,6 +32,9 @@ impl Compiler<'_> {
         self.tags(malformed);
         self.asm.store(Size::W, R10, stack::PROTOCOL, 0);
         let parsed = self.asm.label();
+        if self.depth == Depth::Inner {
+            self.begin_inside();
+        }
         if self.depth > Depth::L2 {
             self.network(parsed);
         }
@@ -60,7 +62,7 @@ impl Compiler<'_> {
     }
 
     /// Loads 16 bits in network order.
-    fn be16(&mut self, dst: Reg, base: Reg, offset: i16) {
+    pub fn be16(&mut self, dst: Reg, base: Reg, offset: i16) {
         self.asm.load(Size::H, dst, base, offset);
         self.asm.swap(dst, 16);
     }
@@ -210,8 +212,8 @@ impl Compiler<'_> {
             }
         }
         if self.depth == Depth::Inner {
-            let tunnel = self.leave(Why::Tunnel);
-            for protocol in [4, 41, 47] {
+            for (protocol, kind) in [(4, TunnelKind::Ipip), (41, TunnelKind::Ipip), (47, TunnelKind::Gre)] {
+                let tunnel = self.tunnel_at(kind, protocol);
                 self.asm.jump_if(R5, Is::Eq, protocol, tunnel);
             }
         }
@@ -239,6 +241,7 @@ impl Compiler<'_> {
         self.asm.jump(parsed);
         self.icmp(icmp, (Layer::Ipv4, Layer::Icmp), &[3, 4, 5, 11, 12], parsed);
         self.icmp(icmpv6, (Layer::Ipv6, Layer::Icmpv6), &[1, 2, 3, 4], parsed);
+        self.tunnels(parsed);
     }
 
     /// RFC 768.
@@ -248,15 +251,15 @@ impl Compiler<'_> {
         self.be16(R3, R0, 4);
         self.asm.jump_if(R3, Is::Lt, 8, malformed);
         self.asm.jump_if(R3, Is::Gt, R4, malformed);
+        self.asm.alu(Alu::Or, R9, Layer::Udp as i32 | Layer::Ports as i32);
         if self.depth == Depth::Inner {
-            let tunnel = self.leave(Why::Tunnel);
             self.be16(R3, R0, 2);
             for kind in TunnelKind::ALL.iter().filter(|kind| kind.is_udp()) {
                 let port = self.input.program.tunnels.of(*kind);
+                let tunnel = self.tunnel_at(*kind, 0);
                 self.asm.jump_if(R3, Is::Eq, i32::from(port), tunnel);
             }
         }
-        self.asm.alu(Alu::Or, R9, Layer::Udp as i32 | Layer::Ports as i32);
     }
 
     /// ICMP belongs to one version of IP; errors, which have the flow key of the packet inside, are left.

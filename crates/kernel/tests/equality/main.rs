@@ -12,8 +12,8 @@ use weir_oracle::arbitrary::{Choices, dealt_buckets, frame, program};
 use weir_program::{PipeId, PortId, Program, Verdict};
 
 /// Programs in a run; each has as many packets.
-const PROGRAMS: u64 = 1000;
-const PACKETS: usize = 60;
+const PROGRAMS: u64 = 150;
+const PACKETS: usize = 1000;
 
 /// Whether test runs work here: they take a privilege.
 fn may_load() -> bool {

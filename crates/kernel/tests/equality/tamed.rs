@@ -1,8 +1,11 @@
 //! Removes what is never compiled from a random program, so that packets get further.
 
 use weir_oracle::arbitrary::Choices;
-use weir_packet::KeySource;
-use weir_program::{Entry, Fill, Forward, GroupChoice, HashInput, Pipe, PipeId, PipeKind, Program};
+use weir_packet::{Field, KeySource, LevelId};
+use weir_program::operation::{Headers, Value};
+use weir_program::{
+    Encap, Entry, Fill, Forward, GroupChoice, HashInput, Operation, Pipe, PipeId, PipeKind, Program,
+};
 
 /// Tames most programs; some stay as they are.
 pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
@@ -23,7 +26,12 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
             })
             .collect();
     }
-    program.pipes.iter_mut().for_each(tame);
+    for pipe in &mut program.pipes {
+        tame(pipe);
+        if random.percent(80) {
+            simplify(pipe);
+        }
+    }
     let root = PipeId(random.below(program.pipes.len()) as u16);
     let last = program.ports.len() - 1;
     program.ports[last].root.iter_mut().for_each(|at| *at = root);
@@ -31,7 +39,7 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
 }
 
 fn tame(pipe: &mut Pipe) {
-    (pipe.rehash, pipe.too_long) = (false, None);
+    pipe.rehash = false;
     (pipe.monitor.meter, pipe.monitor.drop_red, pipe.monitor.measured) = (None, false, None);
     (pipe.forward, pipe.miss) = (forward(pipe.forward), forward(pipe.miss));
     let mut entries: Vec<Entry> = pipe.entries.iter().collect();
@@ -54,6 +62,49 @@ fn tame(pipe: &mut Pipe) {
         PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl | PipeKind::Hash { .. } => {}
     }
     pipe.entries = entries.into();
+}
+
+/// Removes the operations that are not compiled, with the values that entries have for them.
+fn simplify(pipe: &mut Pipe) {
+    let given = |operation: &Operation| operation.numbers().filter(|(_, value, _)| value.is_given()).count();
+    let mut entries: Vec<Entry> = pipe.entries.iter().collect();
+    for (at, template) in (0..).zip(&mut pipe.templates) {
+        let mut kept = Vec::new();
+        let (mut first, mut moved) = (0, false);
+        for operation in std::mem::take(&mut template.operations) {
+            let end = first + given(&operation);
+            if !moved && is_compiled(&operation) {
+                moved = operation.headers() != Headers::Stay;
+                kept.push(first..end);
+                template.operations.push(plain(operation));
+            }
+            first = end;
+        }
+        for entry in entries.iter_mut().filter(|entry| entry.template == at) {
+            let values = std::mem::take(&mut entry.values);
+            entry.values = kept.iter().flat_map(|range| values[range.clone()].to_vec()).collect();
+        }
+    }
+    pipe.entries = entries.into();
+}
+
+fn is_compiled(operation: &Operation) -> bool {
+    let is_plain = |value: Value| matches!(value, Value::Const(_) | Value::PerEntry);
+    let is_outer = |field: Field| field.level == LevelId::Outer && field.spec().tunnel.is_none();
+    !matches!(operation, Operation::Decap(_))
+        && operation.numbers().all(|(_, value, _)| is_plain(value))
+        && operation.reads().is_none_or(is_outer)
+        && operation.writes().is_none_or(is_outer)
+}
+
+/// The same operation without what is never compiled.
+fn plain(operation: Operation) -> Operation {
+    match operation {
+        Operation::Encap(encap) => {
+            Operation::Encap(Encap { udp_checksum: false, second_chance: false, ..encap })
+        }
+        other => other,
+    }
 }
 
 fn forward(forward: Forward) -> Forward {
