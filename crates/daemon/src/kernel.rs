@@ -1,10 +1,13 @@
-//! Keeps a copy of the program in the kernel. It is compiled again whenever the program, an interface, or where
-//! entries lead has changed; another thread does that, and the first worker then keeps the copy's tables equal
-//! to its own. Until that is done, and wherever it cannot be done, every frame comes to a worker.
+//! Keeps a copy of the program in the kernel. It is compiled again whenever the program, an interface, or
+//! where entries lead has changed; another thread does that, and the first worker then keeps the copy's
+//! tables equal to its own. Until that is done, and wherever it cannot be done, every frame comes to a
+//! worker.
 
-use super::Daemon;
+use super::doorbell::Doorbell;
+use super::fleet::Fleet;
 use super::interfaces::Interfaces;
-use crate::config::{PortConfig, PortKind};
+use crate::config::{Plan, PortConfig, PortKind};
+use crate::kernel_survey;
 use anyhow::{Result, anyhow};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
@@ -26,7 +29,7 @@ const WORKER: usize = 0;
 /// The state of the copy.
 #[derive(Default)]
 pub struct KernelCopy {
-    phase: Phase,
+    step: CopyStep,
     /// Whether it is current.
     is_current: bool,
     /// Why the kernel does not decide frames of each port.
@@ -37,7 +40,7 @@ pub struct KernelCopy {
 }
 
 #[derive(Default)]
-enum Phase {
+enum CopyStep {
     #[default]
     Idle,
     /// The worker is asked where entries lead.
@@ -59,7 +62,7 @@ impl KernelCopy {
         self.next
     }
 
-    /// Returns why the kernel does not decide frames of each of so many ports.
+    /// Returns why the kernel does not decide frames of each port; there are this many.
     pub fn obstacles(&self, ports: usize) -> Vec<Option<String>> {
         let starts = || Some("the program is being compiled".to_string());
         (0..ports).map(|at| self.obstacles.get(at).cloned().unwrap_or_else(starts)).collect()
@@ -73,93 +76,78 @@ impl KernelCopy {
     }
 }
 
-impl Daemon {
-    /// Takes the next step towards a current copy, without waiting.
-    pub(super) fn follow_kernel(&mut self) {
-        if self.reloads.are_taking_over() {
-            return;
-        }
-        let phase = match std::mem::take(&mut self.kernel.phase) {
-            Phase::Idle | Phase::Running(_) if !self.kernel.is_current => self.ask_leads(),
-            Phase::Idle => Phase::Idle,
-            Phase::Asking(answer) => match answer.try_recv() {
-                Ok(uses) if uses.generation == self.generation => self.load_copy(uses),
-                Ok(_) | Err(TryRecvError::Disconnected) => self.ask_leads(),
-                Err(TryRecvError::Empty) => Phase::Asking(answer),
+/// The running program, and what it takes to run a copy.
+pub struct Surroundings<'a> {
+    pub plan: &'a Plan,
+    pub generation: u64,
+    pub fleet: &'a Fleet,
+    pub interfaces: &'a Interfaces,
+    pub doorbell: &'a Doorbell,
+}
+
+impl KernelCopy {
+    /// Takes the next step towards a current copy, without waiting. No worker is switching programs.
+    pub fn follow(&mut self, now: &Surroundings<'_>) {
+        self.step = match std::mem::take(&mut self.step) {
+            CopyStep::Idle | CopyStep::Running(_) if !self.is_current => self.ask_uses(now),
+            CopyStep::Idle => CopyStep::Idle,
+            CopyStep::Asking(answer) => match answer.try_recv() {
+                Ok(uses) if uses.generation == now.generation => self.load_copy(now, uses),
+                Ok(_) | Err(TryRecvError::Disconnected) => self.ask_uses(now),
+                Err(TryRecvError::Empty) => CopyStep::Asking(answer),
             },
-            Phase::Loading(generation, loaded) => match loaded.try_recv() {
-                Ok(replica) => self.run_copy(generation, replica),
-                Err(TryRecvError::Empty) => Phase::Loading(generation, loaded),
+            CopyStep::Loading(generation, loaded) => match loaded.try_recv() {
+                Ok(replica) => self.run_copy(now, generation, replica),
+                Err(TryRecvError::Empty) => CopyStep::Loading(generation, loaded),
                 Err(TryRecvError::Disconnected) => {
-                    self.run_copy(generation, Err(anyhow!("weir could not compile it: please report this")))
+                    let bug = anyhow!("weir could not compile it: please report this");
+                    self.run_copy(now, generation, Err(bug))
                 }
             },
-            Phase::Running(answer) => self.check_copy(answer),
+            CopyStep::Running(answer) => self.check_copy(now, answer),
         };
-        self.kernel.phase = phase;
     }
 
-    fn ask_leads(&mut self) -> Phase {
-        self.kernel.is_current = true;
-        self.kernel.next = None;
-        let links: Vec<_> = (0..self.plan.ports.len()).map(|at| self.link_obstacle(at)).collect();
-        self.kernel.obstacles = links;
-        if self.kernel.obstacles.iter().all(Option::is_some) {
-            let required = self.plan.ports.iter().zip(&self.kernel.obstacles);
+    fn ask_uses(&mut self, now: &Surroundings<'_>) -> CopyStep {
+        self.is_current = true;
+        self.next = None;
+        let links: Vec<_> = (0..now.plan.ports.len()).map(|at| link_obstacle(now, at)).collect();
+        self.obstacles = links;
+        if self.obstacles.iter().all(Option::is_some) {
+            let required = now.plan.ports.iter().zip(&self.obstacles);
             let required = required.filter(|(port, _)| use_of(port) == Some(KernelUse::Require));
             let lines: Vec<String> = required
                 .filter_map(|(port, why)| Some(format!("port {}: {}", port.name, why.as_ref()?)))
                 .collect();
             if !lines.is_empty() {
                 let text = format!("the kernel decides no frame, which is required: {}", lines.join("; "));
-                self.kernel.say(text, true);
+                self.say(text, true);
             }
-            let _ = self.fleet.offer(WORKER, Command::RunInKernel(self.generation, None));
-            return Phase::Idle;
+            let _ = now.fleet.offer(WORKER, Command::RunInKernel(now.generation, None));
+            return CopyStep::Idle;
         }
         let (answer, uses) = sync_channel(1);
-        if self.fleet.offer(WORKER, Command::EntryUses(answer)) {
-            self.doorbell.ring();
-            return Phase::Asking(uses);
+        if now.fleet.offer(WORKER, Command::EntryUses(answer)) {
+            now.doorbell.ring();
+            return CopyStep::Asking(uses);
         }
-        self.kernel.is_current = false;
-        self.kernel.next = Some(Instant::now() + EVERY);
-        Phase::Idle
-    }
-
-    /// Returns why the kernel cannot decide frames of a port.
-    fn link_obstacle(&self, at: usize) -> Option<String> {
-        let port = &self.plan.ports[at];
-        let interface = self.interfaces.of(PortId(at as u16));
-        let Some(usage) = use_of(port) else { return Some("it is no AF_XDP port".into()) };
-        let Some(interface) = interface else { return Some("its interface is gone".into()) };
-        match usage {
-            KernelUse::Off => return Some("it has `kernel: off`".into()),
-            KernelUse::Auto if interface.is_veth() => {
-                return Some(
-                    "it is a veth, which may send only to a peer with NAPI: `kernel: require`".into(),
-                );
-            }
-            KernelUse::Auto | KernelUse::Require => {}
-        }
-        if port.fault.is_some() {
-            return Some("its frames have faults".into());
-        }
-        port.trace.is_some().then(|| "its frames are recorded".into())
+        self.is_current = false;
+        self.next = Some(Instant::now() + EVERY);
+        CopyStep::Idle
     }
 
     /// Compiles and loads the program on another thread.
-    fn load_copy(&mut self, uses: EntryUses) -> Phase {
-        let links = (0..self.plan.ports.len()).map(|at| {
-            let usable = self.kernel.obstacles[at].is_none();
-            usable.then(|| link(&self.interfaces, PortId(at as u16))).transpose().map(Option::flatten)
+    fn load_copy(&mut self, now: &Surroundings<'_>, uses: EntryUses) -> CopyStep {
+        let links = (0..now.plan.ports.len()).map(|at| {
+            let usable = self.obstacles[at].is_none();
+            usable.then(|| link(now.interfaces, PortId(at as u16))).transpose().map(Option::flatten)
         });
         let links = match links.collect::<Result<Vec<_>>>() {
             Ok(links) => links,
-            Err(error) => return self.run_copy(self.generation, Err(error)),
+            Err(error) => return self.run_copy(now, now.generation, Err(error)),
         };
         let (answer, loaded) = sync_channel(1);
-        let (mut program, doorbell) = (self.plan.program.clone(), self.doorbell.clone());
+        let (mut program, doorbell) = (now.plan.program.clone(), now.doorbell.clone());
         for (pipe, rules) in program.pipes.iter_mut().zip(uses.rules) {
             pipe.entries = rules.into();
         }
@@ -169,63 +157,76 @@ impl Daemon {
             doorbell.ring();
         };
         match std::thread::Builder::new().name("weir-kernel".into()).spawn(work) {
-            Ok(_) => Phase::Loading(self.generation, loaded),
-            Err(error) => self.run_copy(self.generation, Err(error.into())),
+            Ok(_) => CopyStep::Loading(now.generation, loaded),
+            Err(error) => self.run_copy(now, now.generation, Err(error.into())),
         }
     }
 
     /// Gives the worker the copy.
-    fn run_copy(&mut self, generation: u64, replica: Result<Replica>) -> Phase {
+    fn run_copy(&mut self, now: &Surroundings<'_>, generation: u64, replica: Result<Replica>) -> CopyStep {
         match replica {
             // The program was replaced in the meantime, or something else has changed.
-            _ if generation != self.generation || !self.kernel.is_current => self.ask_leads(),
+            _ if generation != now.generation || !self.is_current => self.ask_uses(now),
             Ok(replica) => {
-                let names = self.plan.ports.iter().zip(&self.kernel.obstacles);
+                let names = now.plan.ports.iter().zip(&self.obstacles);
                 let names = names.filter(|(_, why)| why.is_none()).map(|(port, _)| port.name.as_str());
                 let text = format!("the kernel decides frames of {}", names.collect::<Vec<_>>().join(", "));
                 let command = Command::RunInKernel(generation, Some(Box::new(replica)));
-                if self.fleet.send(WORKER, command).is_ok() {
-                    self.kernel.say(text, false);
+                if now.fleet.send(WORKER, command).is_ok() {
+                    self.say(text, false);
                 }
-                self.kernel.next = Some(Instant::now() + EVERY);
-                Phase::Running(None)
+                self.next = Some(Instant::now() + EVERY);
+                CopyStep::Running(None)
             }
             Err(error) => {
                 let why = format!("{error:#}");
-                self.kernel.say(format!("the kernel decides no frame: {why}"), false);
-                for obstacle in self.kernel.obstacles.iter_mut().filter(|one| one.is_none()) {
+                self.say(format!("the kernel decides no frame: {why}"), false);
+                for obstacle in self.obstacles.iter_mut().filter(|one| one.is_none()) {
                     *obstacle = Some(why.clone());
                 }
-                let _ = self.fleet.offer(WORKER, Command::RunInKernel(generation, None));
-                Phase::Idle
+                let _ = now.fleet.offer(WORKER, Command::RunInKernel(generation, None));
+                CopyStep::Idle
             }
         }
     }
 
     /// Asks the worker now and then whether the copy is still good.
-    fn check_copy(&mut self, answer: Option<Receiver<Report>>) -> Phase {
+    fn check_copy(&mut self, now: &Surroundings<'_>, answer: Option<Receiver<Report>>) -> CopyStep {
         if let Some(report) = answer.as_ref().and_then(|answer| answer.try_recv().ok()) {
             match report.kernel {
-                Some(kernel) if kernel.stale => self.kernel.is_current = false,
+                Some(kernel) if kernel.stale => self.is_current = false,
                 Some(kernel) => {
                     if let Some(why) = kernel.obstacle {
                         warn!("the kernel no longer decides frames: {why}");
-                        self.kernel.obstacles.iter_mut().for_each(|one| _ = one.get_or_insert(why.clone()));
-                        return Phase::Idle;
+                        self.obstacles.iter_mut().for_each(|one| _ = one.get_or_insert(why.clone()));
+                        return CopyStep::Idle;
                     }
                 }
                 None => {}
             }
-            return Phase::Running(None);
+            return CopyStep::Running(None);
         }
-        if answer.is_some() || self.kernel.next.is_some_and(|next| Instant::now() < next) {
-            return Phase::Running(answer);
+        if answer.is_some() || self.next.is_some_and(|next| Instant::now() < next) {
+            return CopyStep::Running(answer);
         }
-        self.kernel.next = Some(Instant::now() + EVERY);
+        self.next = Some(Instant::now() + EVERY);
         let (asker, report) = sync_channel(1);
-        self.fleet.offer(WORKER, Command::Report(asker));
-        Phase::Running(Some(report))
+        now.fleet.offer(WORKER, Command::Report(asker));
+        CopyStep::Running(Some(report))
     }
+}
+
+/// Returns why the kernel cannot decide frames of a port now.
+fn link_obstacle(now: &Surroundings<'_>, at: usize) -> Option<String> {
+    let port = &now.plan.ports[at];
+    if let Some(why) = kernel_survey::obstacle(port) {
+        return Some(why.into());
+    }
+    let Some(interface) = now.interfaces.of(PortId(at as u16)) else {
+        return Some("its interface is gone".into());
+    };
+    let is_risky = use_of(port) == Some(KernelUse::Auto) && interface.is_veth();
+    is_risky.then(|| "it is a veth, which may send only to a peer with NAPI: `kernel: require`".into())
 }
 
 /// Returns how a port uses the kernel; `None` if it is no AF_XDP port.

@@ -450,6 +450,16 @@ impl Daemon {
         self.store.save(&self.plan, &self.host.running.states(), &self.doorbell)
     }
 
+    /// Takes the next step towards a current copy of the program in the kernel.
+    fn follow_kernel(&mut self) {
+        if self.reloads.are_taking_over() {
+            return;
+        }
+        let Daemon { plan, generation, fleet, interfaces, doorbell, .. } = self;
+        let now = kernel::Surroundings { plan, generation: *generation, fleet, interfaces, doorbell };
+        self.kernel.follow(&now);
+    }
+
     /// Polls the ports now and then, if any has a recording.
     fn check_recordings(&mut self) {
         self.recordings.check(&self.plan, &self.fleet);

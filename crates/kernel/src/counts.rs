@@ -110,7 +110,7 @@ impl CountTable {
     }
 }
 
-/// Bytes for the marks of so many places.
+/// Bytes for the marks of this many places.
 fn mark_bytes(total: usize) -> usize {
     total.div_ceil(1 << MARK_SHIFT).next_multiple_of(64)
 }

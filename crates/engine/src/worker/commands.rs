@@ -5,6 +5,7 @@ use super::{HandOver, Inject, Injected, Part, Report, RetiredState, Worker};
 use crate::batch::{Engine, FlowPage, FlowStock, Share, SwapReport, TakenOver};
 use crate::ring::CarrierSender;
 use std::fmt;
+use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender};
 use std::time::Duration;
@@ -12,7 +13,6 @@ use weir_packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
 use weir_program::nat::Binding;
 use weir_program::replica::{EntryUses, TableReplica};
-use weir_program::replica::{Leads, TableReplica};
 use weir_program::snapshot::{
     BucketReport, FlowSnapshot, FlowsPage, KeptOperations, NewFlowTurns, Page, Seen,
 };
@@ -112,6 +112,7 @@ impl Command {
             | C::Rejuvenate(_)
             | C::Flows(..)
             | C::Flow(..)
+            | C::Kept(..)
             | C::FlowRecords(..)
             | C::FlowStocks(_)
             | C::ResumeFlows(..)
@@ -244,11 +245,7 @@ impl Worker {
         match command {
             Command::Swap(engine, rewiring, asker) => self.begin_swap(engine, rewiring, asker, now_ns),
             Command::Change(change, asker) => {
-                let done = self.engine.apply(&change, now_ns);
-                if done.is_ok() {
-                    self.copy_changes(std::slice::from_ref(&change));
-                }
-                reply(&asker, done);
+                reply(&asker, self.change(&change, now_ns));
                 self.outbox.signal = true;
             }
             Command::Reserve(owner, changes, only_idle, asker) => {
@@ -280,14 +277,7 @@ impl Worker {
                 reply(&asker, self.engine.flow_records(pipe, rows, since));
             }
             Command::FlowStocks(asker) => reply(&asker, self.engine.flow_stocks()),
-            Command::ResumeFlows(Some((pipe, page)), asker) => {
-                let share = Share { own: self.hand_over.own(), workers: self.hand_over.workers() };
-                reply(&asker, self.engine.resume_flows(pipe, &page, share));
-            }
-            Command::ResumeFlows(None, asker) => {
-                self.engine.end_takeover();
-                reply(&asker, TakenOver::default());
-            }
+            Command::ResumeFlows(page, asker) => reply(&asker, self.resume_flows(page)),
             Command::Probe(input, bytes, asker) => reply(&asker, self.probe(input, &bytes, now_ns)),
             Command::Quiesce(asker) => {
                 self.quiet = true;
@@ -298,21 +288,45 @@ impl Worker {
                 self.quiet = false;
                 reply(&asker, ());
             }
-            Command::EntryUses(asker) => {
-                reply(&asker, self.engine.entry_uses(self.generation));
-                self.outbox.signal = true;
+            Command::EntryUses(asker) => self.report_entry_uses(&asker),
+            Command::RunInKernel(generation, replica) if generation == self.generation => {
+                self.run_in_kernel(replica, now_ns);
             }
-            Command::RunInKernel(generation, replica) => {
-                if generation == self.generation {
-                    self.run_in_kernel(replica, now_ns);
-                }
-            }
+            Command::RunInKernel(..) => {}
             Command::Stop(asker) => {
                 self.leave_kernel(now_ns);
-                self.stop();
-                reply(&asker, self.report());
+                reply(&asker, self.stopped());
             }
         }
+    }
+
+    fn report_entry_uses(&mut self, asker: &SyncSender<EntryUses>) {
+        reply(asker, self.engine.entry_uses(self.generation));
+        // The thread that waits for it must be woken.
+        self.outbox.signal = true;
+    }
+
+    /// Stops, and returns the last report.
+    fn stopped(&mut self) -> Report {
+        self.stop();
+        self.report()
+    }
+
+    /// Makes a change in the engine, and in its copy in the kernel.
+    fn change(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
+        self.engine.apply(change, now_ns)?;
+        self.copy_changes(from_ref(change));
+        Ok(())
+    }
+
+    /// Continues flows of another process; `None` says that all have arrived.
+    fn resume_flows(&mut self, page: Option<(PipeId, Arc<FlowPage>)>) -> TakenOver {
+        let share = Share { own: self.hand_over.own(), workers: self.hand_over.workers() };
+        let Some((pipe, page)) = page else {
+            self.engine.end_takeover();
+            return TakenOver::default();
+        };
+        self.engine.resume_flows(pipe, &page, share)
     }
 
     fn probe(&mut self, input: PortId, bytes: &[u8], now_ns: u64) -> Option<FramePrediction> {

@@ -1,9 +1,9 @@
 //! The program in the kernel: a worker keeps its tables equal to those of the engine, and adds its counts to
 //! the engine's.
 //!
-//! The tables are filled with the engine's entries a few per breath. Until they are complete, all packets come
-//! to the engine. From then on, every change is made in both places between two breaths. Several changes that
-//! belong together are made while packets come to the engine, so no packet meets a part of them.
+//! The tables are filled with the engine's entries a few per breath. Until they are complete, all packets
+//! come to the engine. From then on, every change is made in both places between two breaths. Several changes
+//! that belong together are made while packets come to the engine, so no packet meets a part of them.
 
 use super::Worker;
 use std::time::Duration;

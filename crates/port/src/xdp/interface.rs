@@ -14,7 +14,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::io::Errno;
-use weir_bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, TakeMaps, XdpTake};
+use weir_bpf::{AttachMode, Counters, EbpfError, MapError, ProgramError, Take, XdpTake};
 use weir_netlink::{Link, links};
 use weir_packet::{PoolId, Pools};
 
@@ -284,29 +284,6 @@ impl XdpInterface {
         ]
     }
 
-    /// Returns the maps with which another program decides frames that are taken; `None` while the interface
-    /// is gone or still belongs to another process.
-    ///
-    /// # Errors
-    /// Returns the kernel's error.
-    pub fn take_maps(&self) -> io::Result<Option<TakeMaps>> {
-        self.attached.as_ref().map(|attached| attached.program().maps()).transpose()
-    }
-
-    /// Returns whether it is a veth, which sends from XDP only to a peer that receives with NAPI. False if its
-    /// driver is unknown.
-    #[must_use]
-    pub fn is_veth(&self) -> bool {
-        let driver = Ethtool::open().ok().and_then(|ethtool| ethtool.driver(&self.link.name));
-        driver.is_some_and(|driver| driver == "veth")
-    }
-
-    /// Returns the longest frame that it sends, in bytes.
-    #[must_use]
-    pub fn frame_max(&self) -> usize {
-        frame_max(&self.link)
-    }
-
     /// Returns the interface as the kernel described it last.
     #[must_use]
     pub fn link(&self) -> &Link {
@@ -479,7 +456,7 @@ fn state(link: &Link) -> InterfaceState {
 /// Ethernet header and two VLAN tags, which an interface's MTU does not include.
 const LINK_OVERHEAD: u32 = 14 + 2 * 4;
 
-fn frame_max(link: &Link) -> usize {
+pub(super) fn frame_max(link: &Link) -> usize {
     (link.mtu + LINK_OVERHEAD) as usize
 }
 

@@ -12,9 +12,11 @@
 //! - `carrier.rs`: the state of the link.
 //! - `ethtool.rs`, `far.rs`: what a driver offloads, at an interface and at a veth's other end.
 //!   `report.rs`: the same for people (`weir ports`).
+//! - `decider.rs`: what a program needs that decides frames before they reach a socket.
 //! - `error.rs`: what can fail, and what to do then.
 
 mod carrier;
+mod decider;
 mod error;
 #[allow(unsafe_code, reason = "the ethtool ioctl")]
 mod ethtool;
