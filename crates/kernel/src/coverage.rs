@@ -131,7 +131,7 @@ impl Why {
 
 /// The most pipes: each has two words on the stack for what it counts.
 fn pipes_max(depth: Depth) -> usize {
-    if depth == Depth::Inner { 13 } else { 16 }
+    if depth == Depth::Inner { 12 } else { 16 }
 }
 
 /// The most bytes of a key.

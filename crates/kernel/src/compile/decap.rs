@@ -18,12 +18,10 @@ impl Compiler<'_> {
     pub fn decap(&mut self, kind: TunnelKind, absent: Label) {
         let (ethernet, done) = (self.asm.label(), self.asm.label());
         let wanted = Layers::of_tunnel(kind).0.cast_signed();
-        self.asm.mov(R3, R9);
-        self.asm.alu(Alu::And, R3, wanted);
-        self.asm.jump_if(R3, Is::Ne, wanted, absent);
+        self.asm.load(Size::W, R3, R10, stack::TUNNEL_LAYERS);
+        self.needs(wanted, absent);
         self.asm.load(Size::W, R3, R10, stack::INNER_LAYERS);
-        self.asm.alu(Alu::And, R3, Layer::Present as i32);
-        self.asm.jump_if(R3, Is::Eq, 0, absent);
+        self.needs(Layer::Present as i32, absent);
         self.hand_on_congestion();
         self.cut_behind_tunnel(absent);
         self.asm.load(Size::W, R3, R10, stack::INNER_LAYERS);

@@ -3,7 +3,7 @@
 use super::parse::hash_keys;
 use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
-use weir_packet::{Base, Field, FieldKind, Layer, LevelId, Source};
+use weir_packet::{Base, Field, FieldKind, Layer, Layers, LevelId, Source, TunnelKind};
 
 use Reg::{R1, R2, R3, R6, R7, R9, R10};
 
@@ -29,6 +29,16 @@ impl Words {
         }
     }
 }
+
+/// The outer layers that are about tunnels.
+const TUNNEL_LAYERS: i32 = {
+    let (mut layers, mut at) = (Layer::TunnelId as u32, 0);
+    while at < TunnelKind::ALL.len() {
+        layers |= Layers::of_tunnel(TunnelKind::ALL[at]).0;
+        at += 1;
+    }
+    layers.cast_signed()
+};
 
 impl Compiler<'_> {
     /// Reads a field under a mask, or jumps if the packet lacks it. Returns false if no packet here has it.
@@ -57,18 +67,25 @@ impl Compiler<'_> {
             self.asm.jump(absent);
             return false;
         }
-        let [outer, inner] = field.needs().0;
-        if outer.0 != 0 {
+        let [outer, inner] = field.needs().0.map(|layers| layers.0.cast_signed());
+        let tunnel = outer & TUNNEL_LAYERS;
+        if outer != tunnel {
             self.asm.mov(R3, R9);
-            self.asm.alu(Alu::And, R3, outer.0.cast_signed());
-            self.asm.jump_if(R3, Is::Ne, outer.0.cast_signed(), absent);
+            self.needs(outer - tunnel, absent);
         }
-        if inner.0 != 0 {
-            self.asm.load(Size::W, R3, R10, stack::INNER_LAYERS);
-            self.asm.alu(Alu::And, R3, inner.0.cast_signed());
-            self.asm.jump_if(R3, Is::Ne, inner.0.cast_signed(), absent);
+        for (place, layers) in [(stack::TUNNEL_LAYERS, tunnel), (stack::INNER_LAYERS, inner)] {
+            if layers != 0 {
+                self.asm.load(Size::W, R3, R10, place);
+                self.needs(layers, absent);
+            }
         }
         true
+    }
+
+    /// Jumps unless R3 has all these layers.
+    pub fn needs(&mut self, layers: i32, absent: Label) {
+        self.asm.alu(Alu::And, R3, layers);
+        self.asm.jump_if(R3, Is::Ne, layers, absent);
     }
 
     /// Loads a field that is there.

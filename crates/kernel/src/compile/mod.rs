@@ -78,7 +78,7 @@ mod stack {
     pub const PICKERS: i16 = -120;
     /// Of a program that reads inside tunnels, words for what is found there.
     pub const INNER: i16 = PICKERS - 8 * crate::coverage::PICKERS_MAX as i16;
-    pub const INNER_WORDS: i16 = 6;
+    pub const INNER_WORDS: i16 = 7;
     pub const TUNNEL_END: i16 = INNER;
     /// Where what the tunnel carries starts.
     pub const INNER_START: i16 = INNER - 8;
@@ -88,6 +88,8 @@ mod stack {
     pub const INNER_LAYERS: i16 = INNER - 28;
     pub const INNER_ETHER_TYPE: i16 = INNER - 40;
     pub const INNER_PROTOCOL: i16 = INNER - 36;
+    /// Which tunnel it is, and whether it has an ID: bits of the outer layers.
+    pub const TUNNEL_LAYERS: i16 = INNER - 48;
     /// For each pipe: the place where it counts (high half) and bytes; then the same for shared counters.
     pub const NOTES: i16 = INNER + 8;
     /// The same in a program that reads inside tunnels.

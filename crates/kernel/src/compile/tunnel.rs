@@ -1,16 +1,17 @@
 //! Tunnels: finds the tunnel header and the headers inside, as [`weir_packet::parse`] does.
 //!
 //! Unlike the outer headers, which the verifier follows as pointers, those inside are kept as distances from
-//! the frame's start, and which of them there are as a number that the verifier does not know: otherwise it
-//! would look at every combination of outer and inner headers separately. So each read inside checks the
-//! frame's end once more. What is unusual inside is left to the engine.
+//! the frame's start. Which of them there are is a number that it cannot know, because it begins as a 0 that
+//! it cannot know ([`Compiler::unknown_zero`]): otherwise it would look at every combination of outer headers,
+//! tunnel and inner headers separately. So each read inside checks the frame's end once more. What is unusual
+//! inside is left to the engine.
 
 use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
 use crate::coverage::Why;
 use weir_packet::{Layer, Layers, TunnelKind};
 
-use Reg::{R0, R1, R2, R3, R4, R5, R7, R8, R9, R10};
+use Reg::{R0, R1, R2, R3, R4, R5, R7, R8, R10};
 
 /// The longest distance from the frame's start, which the verifier has to know.
 pub const DISTANCE_MAX: i32 = 0xfff;
@@ -99,7 +100,16 @@ impl Compiler<'_> {
             self.asm.alu(Alu::Add, R4, 8);
         }
         self.asm.store(Size::Dw, R10, stack::TUNNEL_END, R5);
-        self.asm.alu(Alu::Or, R9, Layers::of_tunnel(kind).0.cast_signed());
+        self.unknown_zero(R1);
+        self.asm.alu(Alu::Add, R1, Layers::of_tunnel(kind).0.cast_signed());
+        self.asm.store(Size::W, R10, stack::TUNNEL_LAYERS, R1);
+    }
+
+    /// Loads a word of the frame twice and leaves the difference in a register.
+    fn unknown_zero(&mut self, to: Reg) {
+        self.asm.load(Size::Dw, to, R7, 0);
+        self.asm.load(Size::Dw, R2, R7, 0);
+        self.asm.alu(Alu::Sub, to, R2);
     }
 
     /// Leaves the address of the next bytes in R1; they have to be there.
@@ -122,7 +132,9 @@ impl Compiler<'_> {
         self.asm.swap(R2, 32);
         self.asm.alu(Alu::Shr, R2, 32 - bits);
         self.asm.store(Size::W, R10, stack::TUNNEL_ID, R2);
-        self.asm.alu(Alu::Or, R9, Layer::TunnelId as i32);
+        self.asm.load(Size::W, R2, R10, stack::TUNNEL_LAYERS);
+        self.asm.alu(Alu::Add, R2, Layer::TunnelId as i32);
+        self.asm.store(Size::W, R10, stack::TUNNEL_LAYERS, R2);
     }
 
     fn vxlan(&mut self, inside: Inside) {
@@ -206,7 +218,8 @@ impl Compiler<'_> {
         self.inner_ethernet((header4, header6), done);
         for (at, ether_type, header) in [(inside.ipv4, 0x0800, header4), (inside.ipv6, 0x86dd, header6)] {
             self.asm.bind(at);
-            self.asm.mov(R0, Layer::Present as i32);
+            self.unknown_zero(R0);
+            self.asm.alu(Alu::Add, R0, Layer::Present as i32);
             self.asm.store(Size::W, R10, stack::INNER_ETHER_TYPE, ether_type);
             self.note_distance(stack::INNER_START);
             self.note_distance(stack::INNER_L3);
@@ -220,10 +233,6 @@ impl Compiler<'_> {
         self.asm.bind(transport);
         self.inner_transport(done);
         self.asm.bind(done);
-        // From here on, the verifier does not know the layers.
-        self.asm.load(Size::Dw, R1, R7, 0);
-        self.asm.alu(Alu::Add, R0, R1);
-        self.asm.alu(Alu::Sub, R0, R1);
         self.asm.store(Size::W, R10, stack::INNER_LAYERS, R0);
         self.asm.bind(inside.unread);
         self.asm.jump(parsed);
@@ -233,7 +242,8 @@ impl Compiler<'_> {
         let (unusual, untagged) = (self.leave(Why::Tunnel), self.asm.label());
         self.reach(14);
         self.note_distance(stack::INNER_START);
-        self.asm.mov(R0, Layer::Present as i32 | Layer::Ethernet as i32);
+        self.unknown_zero(R0);
+        self.asm.alu(Alu::Add, R0, Layer::Present as i32 | Layer::Ethernet as i32);
         self.be16(R3, R1, 12);
         self.asm.alu(Alu::Add, R4, 14);
         for layer in [Layer::Vlan, Layer::SecondVlan] {
@@ -243,7 +253,7 @@ impl Compiler<'_> {
             self.asm.bind(tag);
             self.reach(4);
             self.be16(R3, R1, 2);
-            self.asm.alu(Alu::Or, R0, layer as i32);
+            self.asm.alu(Alu::Add, R0, layer as i32);
             self.asm.alu(Alu::Add, R4, 4);
         }
         self.asm.bind(untagged);
@@ -281,7 +291,7 @@ impl Compiler<'_> {
         self.note_distance(stack::INNER_L4);
         self.asm.load(Size::B, R3, R1, 9);
         self.asm.store(Size::W, R10, stack::INNER_PROTOCOL, R3);
-        self.asm.alu(Alu::Or, R0, Layer::Ipv4 as i32);
+        self.asm.alu(Alu::Add, R0, Layer::Ipv4 as i32);
     }
 
     /// RFC 8200, the same.
@@ -309,7 +319,7 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Add, R4, 40);
         self.note_distance(stack::INNER_L4);
         self.asm.store(Size::W, R10, stack::INNER_PROTOCOL, R3);
-        self.asm.alu(Alu::Or, R0, Layer::Ipv6 as i32);
+        self.asm.alu(Alu::Add, R0, Layer::Ipv6 as i32);
     }
 
     fn inner_transport(&mut self, done: Label) {
@@ -327,7 +337,7 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Shl, R3, 2);
         self.asm.alu(Alu::Add, R3, R4);
         self.asm.jump_if(R3, Is::Gt, R5, malformed);
-        self.asm.alu(Alu::Or, R0, Layer::Tcp as i32 | Layer::Ports as i32);
+        self.asm.alu(Alu::Add, R0, Layer::Tcp as i32 | Layer::Ports as i32);
         self.asm.jump(done);
         self.asm.bind(udp);
         self.reach(8);
@@ -335,7 +345,7 @@ impl Compiler<'_> {
         self.asm.jump_if(R3, Is::Lt, 8, malformed);
         self.asm.alu(Alu::Add, R3, R4);
         self.asm.jump_if(R3, Is::Gt, R5, malformed);
-        self.asm.alu(Alu::Or, R0, Layer::Udp as i32 | Layer::Ports as i32);
+        self.asm.alu(Alu::Add, R0, Layer::Udp as i32 | Layer::Ports as i32);
         self.asm.jump(done);
         for (at, ip, layer, errors) in [
             (icmp, Layer::Ipv4, Layer::Icmp, &[3, 4, 5, 11, 12][..]),
@@ -350,7 +360,7 @@ impl Compiler<'_> {
             for kind in errors {
                 self.asm.jump_if(R3, Is::Eq, *kind, unusual);
             }
-            self.asm.alu(Alu::Or, R0, layer as i32);
+            self.asm.alu(Alu::Add, R0, layer as i32);
             self.asm.jump(done);
         }
     }

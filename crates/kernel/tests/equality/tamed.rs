@@ -4,7 +4,8 @@ use weir_oracle::arbitrary::Choices;
 use weir_packet::{Field, KeySource, LevelId};
 use weir_program::operation::{Headers, Value};
 use weir_program::{
-    Encap, Entry, Fill, Forward, GroupChoice, HashInput, Operation, Pipe, PipeId, PipeKind, Program,
+    Criterion, Encap, Entry, Fill, Forward, GlbHash, Group, GroupChoice, HashInput, KatranHash,
+    KatranVersion, Operation, Pipe, PipeId, PipeKind, Program, Target, Template,
 };
 
 /// Tames most programs; some stay as they are.
@@ -12,10 +13,13 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     if random.percent(10) {
         return program;
     }
+    if random.percent(80) {
+        focus(&mut program, random);
+    }
     for group in &mut program.groups {
         group.no_target = None;
         if group.fill == Fill::Given {
-            group.fill = Fill::Maglev;
+            refill(group, random);
         }
         let targets: Vec<_> = group.targets.iter().cloned().collect();
         group.targets = targets
@@ -28,7 +32,7 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     }
     for pipe in &mut program.pipes {
         tame(pipe);
-        if random.percent(80) {
+        if random.percent(85) {
             simplify(pipe);
         }
     }
@@ -36,6 +40,79 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     let last = program.ports.len() - 1;
     program.ports[last].root.iter_mut().for_each(|at| *at = root);
     program
+}
+
+/// Buckets that are not given at run time, often those of another system.
+fn refill(group: &mut Group, random: &mut Choices) {
+    let has = |random: &mut Choices| random.percent(50);
+    group.fill = match random.below(3) {
+        0 => Fill::Maglev,
+        1 => {
+            let hash = KatranHash { any_port: has(random), no_sport: has(random), dport_only: has(random) };
+            Fill::Katran(KatranVersion::V1, hash)
+        }
+        _ => Fill::Glb([7; 16], GlbHash { key: [9; 16], fields: random.between(1, 15) as u8 }),
+    };
+    if let Some(size) = group.fill.fixed_size() {
+        (group.size, group.seed, group.affinity) = (size, None, None);
+    }
+}
+
+/// Keeps one pipe, through which every packet leaves, with one operation in each action.
+fn focus(program: &mut Program, random: &mut Choices) {
+    let mut pipe = program.pipes.swap_remove(random.below(program.pipes.len()));
+    if random.percent(80) {
+        pipe.matches.retain(|one| !matches!(one.criterion, Criterion::Const { .. }));
+    }
+    let mut entries: Vec<Entry> = pipe.entries.iter().collect();
+    if pipe.kind == PipeKind::Basic && random.percent(60) {
+        pipe.matches.retain(|one| matches!(one.criterion, Criterion::Const { .. }));
+        entries.truncate(1);
+        entries.iter_mut().for_each(|entry| entry.matches.clear());
+    }
+    for (at, template) in (0..).zip(&mut pipe.templates) {
+        let moves = |one: &Operation| matches!(one, Operation::Decap(_) | Operation::Encap(_));
+        let number = match template.operations.iter().position(moves) {
+            Some(number) if random.percent(70) => number,
+            _ => random.below(template.operations.len().max(1)),
+        };
+        keep(template, entries.iter_mut().filter(|entry| entry.template == at), |place, _| place == number);
+    }
+    let outward = |forward| match forward {
+        Forward::Pipe(_) | Forward::Tee { .. } => Forward::InputPort,
+        other => other,
+    };
+    (pipe.forward, pipe.miss) = (outward(pipe.forward), outward(pipe.miss));
+    entries.iter_mut().for_each(|entry| entry.forward = entry.forward.map(outward));
+    pipe.entries = entries.into();
+    program.pipes = vec![pipe];
+    for group in &mut program.groups {
+        let targets: Vec<_> = group.targets.iter().cloned().collect();
+        let outward = |target: Target| Target { forward: outward(target.forward), ..target };
+        group.targets = targets.into_iter().map(outward).collect();
+    }
+    program.ports.iter_mut().for_each(|port| port.root = Some(PipeId(0)));
+}
+
+/// Keeps some operations of an action, with the values that entries have for them.
+fn keep<'a>(
+    template: &mut Template,
+    entries: impl Iterator<Item = &'a mut Entry>,
+    mut is_kept: impl FnMut(usize, &Operation) -> bool,
+) {
+    let (mut kept, mut first) = (Vec::new(), 0);
+    for (at, operation) in std::mem::take(&mut template.operations).into_iter().enumerate() {
+        let end = first + operation.numbers().filter(|(_, value, _)| value.is_given()).count();
+        if is_kept(at, &operation) {
+            kept.push(first..end);
+            template.operations.push(operation);
+        }
+        first = end;
+    }
+    for entry in entries {
+        let values = std::mem::take(&mut entry.values);
+        entry.values = kept.iter().flat_map(|range| values[range.clone()].to_vec()).collect();
+    }
 }
 
 fn tame(pipe: &mut Pipe) {
@@ -64,26 +141,17 @@ fn tame(pipe: &mut Pipe) {
     pipe.entries = entries.into();
 }
 
-/// Removes the operations that are not compiled, with the values that entries have for them.
+/// Removes the operations that are not compiled.
 fn simplify(pipe: &mut Pipe) {
-    let given = |operation: &Operation| operation.numbers().filter(|(_, value, _)| value.is_given()).count();
     let mut entries: Vec<Entry> = pipe.entries.iter().collect();
     for (at, template) in (0..).zip(&mut pipe.templates) {
-        let mut kept = Vec::new();
-        let (mut first, mut moved) = (0, false);
-        for operation in std::mem::take(&mut template.operations) {
-            let end = first + given(&operation);
-            if !moved && is_compiled(&operation) {
-                moved = operation.headers() != Headers::Stay;
-                kept.push(first..end);
-                template.operations.push(plain(operation));
-            }
-            first = end;
-        }
-        for entry in entries.iter_mut().filter(|entry| entry.template == at) {
-            let values = std::mem::take(&mut entry.values);
-            entry.values = kept.iter().flat_map(|range| values[range.clone()].to_vec()).collect();
-        }
+        let mut moved = false;
+        keep(template, entries.iter_mut().filter(|entry| entry.template == at), |_, operation| {
+            let kept = !moved && is_compiled(operation);
+            moved |= kept && operation.headers() != Headers::Stay;
+            kept
+        });
+        template.operations.iter_mut().for_each(|operation| *operation = plain(*operation));
     }
     pipe.entries = entries.into();
 }
@@ -91,10 +159,7 @@ fn simplify(pipe: &mut Pipe) {
 fn is_compiled(operation: &Operation) -> bool {
     let is_plain = |value: Value| matches!(value, Value::Const(_) | Value::PerEntry);
     let is_outer = |field: Field| field.level == LevelId::Outer && field.spec().tunnel.is_none();
-    !matches!(operation, Operation::Decap(_))
-        && operation.numbers().all(|(_, value, _)| is_plain(value))
-        && operation.reads().is_none_or(is_outer)
-        && operation.writes().is_none_or(is_outer)
+    operation.numbers().all(|(_, value, _)| is_plain(value)) && operation.writes().is_none_or(is_outer)
 }
 
 /// The same operation without what is never compiled.
