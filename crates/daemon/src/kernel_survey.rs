@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use weir_config::ports::KernelUse;
 use weir_engine::batch::Engine;
-use weir_kernel::{Coverage, Executor, LoadError, Outcome, Why, leads_of};
+use weir_kernel::{Coverage, Executor, FrameOutcome, LoadError, Why, leads_of};
 use weir_packet::TableHash;
 use weir_program::{Forward, PipeId, PortId, Program, Verdict};
 
@@ -184,7 +184,7 @@ pub fn run(plan: &Plan, input: PortId, frame: &[u8]) -> Option<InKernel> {
     }
     let (outcome, bytes) = load(&plan.program).ok()?.run(input, frame).ok()?;
     Some(match outcome {
-        Outcome::Decided(verdict) => InKernel::Decides(verdict, bytes),
-        Outcome::Left(why) => InKernel::Leaves(why.explanation()),
+        FrameOutcome::Decided(verdict) => InKernel::Decides(verdict, bytes),
+        FrameOutcome::Left(why) => InKernel::Leaves(why.explanation()),
     })
 }

@@ -8,7 +8,7 @@
 //! for each word of 64 pieces that is not 0, so that a look-up reads only words in which every byte has
 //! candidates: its cost grows with the bytes of the key, and hardly with the number of rules.
 //!
-//! What the compiled program reads depends only on [`Shape`], so rules can change under it as long as they
+//! What the compiled program reads depends only on [`AclShape`], so rules can change under it as long as they
 //! fit.
 
 use crate::coverage::KEY_MAX;
@@ -33,7 +33,7 @@ const POSITIONS: usize = 64;
 
 /// The sizes of a pipe's table, and where its parts are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct AclShape {
     /// The fields, in the order of the entries' matches.
     pub fields: Vec<Field>,
     /// Words of 64 pieces in a row, a power of two.
@@ -44,17 +44,17 @@ pub struct Shape {
     record: usize,
 }
 
-impl Shape {
+impl AclShape {
     /// Returns the shape for a pipe's rules, or `None` if they do not fit a table. If there is room, half as
     /// many rules can be added later.
-    pub fn of(pipe: &Pipe) -> Option<Shape> {
+    pub fn of(pipe: &Pipe) -> Option<AclShape> {
         let fields: Vec<Field> = pipe.varying().map(|one| one.field).collect();
         let pieces: usize = pipe.entries.iter().map(|entry| pieces(&fields, &entry).len()).sum();
         let rules = pipe.entries.len();
         let shape = |pieces: usize, rules: usize| {
             let words = pieces.div_ceil(64).max(1).next_power_of_two();
             let records = rules.max(1).next_power_of_two();
-            let shape = Shape { words, records, record: record_bytes(pipe), fields: fields.clone() };
+            let shape = AclShape { words, records, record: record_bytes(pipe), fields: fields.clone() };
             let fits = words <= WORDS_MAX
                 && records <= usize::from(u16::MAX)
                 && shape.fields.len() <= FIELDS_MAX
@@ -146,7 +146,7 @@ impl Bytes {
 type Piece = Vec<Bytes>;
 
 /// The table of a pipe, with the records of its entries.
-pub fn table(shape: &Shape, pipe: &Pipe, mut record: impl FnMut(usize, &Entry) -> Vec<u8>) -> Vec<u8> {
+pub fn table(shape: &AclShape, pipe: &Pipe, mut record: impl FnMut(usize, &Entry) -> Vec<u8>) -> Vec<u8> {
     let entries: Vec<Entry> = pipe.entries.iter().collect();
     let mut order: Vec<usize> = (0..entries.len()).collect();
     // A stable sort: of equal priorities, the first written wins.
@@ -174,7 +174,7 @@ pub fn table(shape: &Shape, pipe: &Pipe, mut record: impl FnMut(usize, &Entry) -
 }
 
 /// The rows of one byte of the key.
-fn write_rows(shape: &Shape, wanted: impl Iterator<Item = Bytes>, bytes: &mut [u8]) {
+fn write_rows(shape: &AclShape, wanted: impl Iterator<Item = Bytes>, bytes: &mut [u8]) {
     let mut rows = vec![0_u64; 256 * shape.words];
     let mut always = vec![0_u64; shape.words];
     for (piece, wanted) in wanted.enumerate() {

@@ -4,7 +4,7 @@
 //! sweep clears marks and reads the blocks behind them, so that its cost depends on how many entries have
 //! packets and not on how many there are.
 
-use crate::layout::{Counted, Counts, MARK_SHIFT};
+use crate::layout::{CountPlaces, CountedAt, MARK_SHIFT};
 use crate::sys::{Map, MapKind, Memory};
 use std::io;
 use std::os::fd::RawFd;
@@ -22,7 +22,7 @@ const BYTES_MAX: usize = 1 << 29;
 pub struct CountTable {
     map: Map,
     memory: Memory,
-    places: Counts,
+    places: CountPlaces,
     processors: usize,
     /// The sums of all processors at the last sweep.
     swept: Vec<Count>,
@@ -33,7 +33,7 @@ impl CountTable {
     ///
     /// # Errors
     /// Returns the kernel's error, with the number of bytes: it has no memory, or there are too many counts.
-    pub fn new(places: Counts, processors: usize) -> Result<CountTable, (usize, io::Error)> {
+    pub fn new(places: CountPlaces, processors: usize) -> Result<CountTable, (usize, io::Error)> {
         let total = places.total() as usize;
         let bytes = slice_bytes(total) * processors;
         if bytes > BYTES_MAX {
@@ -50,7 +50,7 @@ impl CountTable {
     }
 
     /// Returns where each count is.
-    pub fn places(&self) -> &Counts {
+    pub fn places(&self) -> &CountPlaces {
         &self.places
     }
 
@@ -78,7 +78,7 @@ impl CountTable {
     }
 
     /// Calls `found` with everything that was counted since the last sweep; `all` looks at every place.
-    pub fn sweep(&mut self, all: bool, mut found: impl FnMut(Counted, Count)) {
+    pub fn sweep(&mut self, all: bool, mut found: impl FnMut(CountedAt, Count)) {
         for block in 0..self.swept.len().div_ceil(1 << MARK_SHIFT) {
             if !self.take_marks(block) && !all {
                 continue;

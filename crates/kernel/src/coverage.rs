@@ -1,7 +1,7 @@
 //! What of a program compiles, and why the rest does not. Packets that need what does not compile are handed
 //! to the batch engine as they arrived.
 
-use crate::acl::Shape;
+use crate::acl::AclShape;
 use crate::layout::source_bits;
 use weir_packet::{Depth, Field, LevelId};
 use weir_program::operation::{Headers, Value};
@@ -400,7 +400,7 @@ fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
             };
             input.or(group)
         }
-        PipeKind::Acl => Shape::of(pipe).is_none().then_some(Why::Rules),
+        PipeKind::Acl => AclShape::of(pipe).is_none().then_some(Why::Rules),
         PipeKind::Flow { .. } => Some(Why::Type),
     };
     let key: usize = pipe.varying().map(|one| if one.field.spec().bits > 64 { 16 } else { 8 }).sum();

@@ -43,11 +43,12 @@ pub const TO_NOTHING: u32 = 6 << 16;
 
 /// Where the counts of a program are. Place 0 is not used, so that 0 means none.
 ///
-/// Each port of arrival has a block of places for verdicts: two for each port, the host's stack and each reason
-/// to drop, and one for each reason to leave the packet to the engine. The first of two counts the packet as
-/// it arrived; the second only has the bytes that leave. Shared counters, misses and entries follow.
+/// Each port of arrival has a block of places for verdicts: two for each port, the host's stack and each
+/// reason to drop, and one for each reason to leave the packet to the engine. The first of two counts the
+/// packet as it arrived; the second only has the bytes that leave. Shared counters, misses and entries
+/// follow.
 #[derive(Clone, Debug)]
-pub struct Counts {
+pub struct CountPlaces {
     ports: u32,
     shared: u32,
     misses: u32,
@@ -57,7 +58,7 @@ pub struct Counts {
 
 /// What is counted at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum CountedAt {
     /// A packet that arrived at a port and was decided.
     Decided(PortId, Verdict),
     /// Bytes that a verdict sends.
@@ -78,9 +79,9 @@ pub const MARK_SHIFT: i32 = 6;
 const DROPS: u32 = DropReason::ALL.len() as u32;
 const LEFT_REASONS: u32 = Why::ALL.len() as u32;
 
-impl Counts {
+impl CountPlaces {
     /// Assigns places; `room` is the number of entries that each pipe has room for.
-    pub fn new(program: &Program, room: &[u32]) -> Counts {
+    pub fn new(program: &Program, room: &[u32]) -> CountPlaces {
         let ports = program.ports.len() as u32;
         let shared = 1 + ports * block(ports);
         let misses = shared + program.counters.len() as u32;
@@ -90,7 +91,7 @@ impl Counts {
             next += room;
             entries.push(next);
         }
-        Counts { ports, shared, misses, entries }
+        CountPlaces { ports, shared, misses, entries }
     }
 
     /// The first place of the block of a port of arrival.
@@ -142,29 +143,29 @@ impl Counts {
 
     /// What a place counts; `None` for place 0.
     #[must_use]
-    pub fn at(&self, place: u32) -> Option<Counted> {
+    pub fn at(&self, place: u32) -> Option<CountedAt> {
         let first_entry = self.entries[0];
         if place >= first_entry {
             let pipe = self.entries.partition_point(|first| *first <= place) - 1;
-            return Some(Counted::Entry(PipeId(pipe as u16), place - self.entries[pipe]));
+            return Some(CountedAt::Entry(PipeId(pipe as u16), place - self.entries[pipe]));
         }
         if place >= self.misses {
-            return Some(Counted::Misses(PipeId((place - self.misses) as u16)));
+            return Some(CountedAt::Misses(PipeId((place - self.misses) as u16)));
         }
         if place >= self.shared {
-            return Some(Counted::Shared(CounterId((place - self.shared) as u16)));
+            return Some(CountedAt::Shared(CounterId((place - self.shared) as u16)));
         }
         let at = place.checked_sub(1)?;
         let (input, at) = (PortId((at / block(self.ports)) as u16), at % block(self.ports));
         if let Some(why) = at.checked_sub(2 * (self.ports + 1 + DROPS)) {
-            return Some(Counted::Left(input, Why::ALL[why as usize]));
+            return Some(CountedAt::Left(input, Why::ALL[why as usize]));
         }
         let verdict = match (at / 2).checked_sub(self.ports) {
             None => Verdict::Transmit(PortId((at / 2) as u16)),
             Some(0) => Verdict::Kernel(input),
             Some(more) => Verdict::Drop(DropReason::ALL[more as usize - 1]),
         };
-        Some(if at % 2 == 0 { Counted::Decided(input, verdict) } else { Counted::Sent(verdict) })
+        Some(if at % 2 == 0 { CountedAt::Decided(input, verdict) } else { CountedAt::Sent(verdict) })
     }
 }
 
@@ -297,7 +298,7 @@ pub fn forward_code(forward: Forward) -> Option<u32> {
 
 /// Writes the record of an entry, whose hits are counted at `count`. With a reason, its packets are left to
 /// the engine.
-pub fn record(program: &Program, counts: &Counts, place: EntryPlace, entry: &Entry) -> Vec<u8> {
+pub fn record(program: &Program, counts: &CountPlaces, place: EntryPlace, entry: &Entry) -> Vec<u8> {
     let pipe = &program.pipes[place.pipe.index()];
     let mut bytes = Vec::with_capacity(record_bytes(pipe));
     let forward = forward_code(forward_of(pipe, entry));

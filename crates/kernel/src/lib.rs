@@ -66,7 +66,7 @@ pub enum LoadError {
 
 /// What became of a frame in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum FrameOutcome {
     /// The kernel decided.
     Decided(Verdict),
     /// The frame is left to the batch engine.
@@ -133,7 +133,7 @@ impl Executor {
     ///
     /// # Errors
     /// Returns the kernel's error: `EINVAL` for a frame of less than 14 bytes or more than a page.
-    pub fn run(&self, port: PortId, frame: &[u8]) -> io::Result<(Outcome, Vec<u8>)> {
+    pub fn run(&self, port: PortId, frame: &[u8]) -> io::Result<(FrameOutcome, Vec<u8>)> {
         let before = self.outcomes(port);
         let ran = self.ports[port.index()].run(frame, 1)?;
         let after = self.outcomes(port);
@@ -141,9 +141,9 @@ impl Executor {
         let outcome =
             changed.map(|at| after[at].0).ok_or_else(|| io::Error::other("no outcome is counted"))?;
         let action = match outcome {
-            Outcome::Decided(Verdict::Transmit(_)) => XDP_TX,
-            Outcome::Decided(Verdict::Drop(_)) => XDP_DROP,
-            Outcome::Decided(_) | Outcome::Left(_) => XDP_PASS,
+            FrameOutcome::Decided(Verdict::Transmit(_)) => XDP_TX,
+            FrameOutcome::Decided(Verdict::Drop(_)) => XDP_DROP,
+            FrameOutcome::Decided(_) | FrameOutcome::Left(_) => XDP_PASS,
         };
         assert_eq!(ran.action, action as u32, "what is counted is what is done: {outcome:?}");
         Ok((outcome, ran.bytes))
@@ -158,14 +158,14 @@ impl Executor {
     }
 
     /// Every outcome of frames that arrive at a port, with their number.
-    fn outcomes(&self, port: PortId) -> Vec<(Outcome, u64)> {
+    fn outcomes(&self, port: PortId) -> Vec<(FrameOutcome, u64)> {
         let places = self.tables.places();
         let packets = |place| self.tables.count(place).packets;
         let ports = (0..self.ports.len()).map(|at| Verdict::Transmit(PortId(at as u16)));
         let drops = DropReason::ALL.iter().map(|reason| Verdict::Drop(*reason));
         let verdicts = ports.chain([Verdict::Kernel(port)]).chain(drops);
-        let decided = verdicts.map(|one| (Outcome::Decided(one), packets(places.decided(port, one))));
-        let left = Why::ALL.into_iter().map(|why| (Outcome::Left(why), packets(places.left(port, why))));
+        let decided = verdicts.map(|one| (FrameOutcome::Decided(one), packets(places.decided(port, one))));
+        let left = Why::ALL.into_iter().map(|why| (FrameOutcome::Left(why), packets(places.left(port, why))));
         decided.chain(left).collect()
     }
 

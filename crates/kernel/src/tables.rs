@@ -1,10 +1,10 @@
 //! A program's entries and buckets in the kernel, and where each entry is counted.
 
-use crate::acl::{self, Shape};
+use crate::acl::{self, AclShape};
 use crate::compile::Maps;
 use crate::counts::CountTable;
 use crate::coverage::{Coverage, NotCompiled, Why};
-use crate::layout::{self, Counted, Counts, EntryPlace};
+use crate::layout::{self, CountPlaces, CountedAt, EntryPlace};
 use crate::sys::{self, Map, MapKind, Memory};
 use crate::{LoadError, compile};
 use std::collections::HashMap;
@@ -71,7 +71,7 @@ struct PipeTable {
 /// The rules of an ACL pipe. The map has a table of all of them, which is written as a whole.
 #[derive(Debug)]
 struct Rules {
-    shape: Shape,
+    shape: AclShape,
     all: Vec<(u32, Entry)>,
     /// Whether the map has another table.
     has_changed: bool,
@@ -91,7 +91,7 @@ impl Tables {
     /// The kernel has no memory for them, or no such maps.
     pub fn new(program: Program, coverage: Coverage) -> Result<Tables, LoadError> {
         let room: Vec<u32> = program.pipes.iter().map(|pipe| room(&program, pipe)).collect();
-        let places = Counts::new(&program, &room);
+        let places = CountPlaces::new(&program, &room);
         let processors = sys::processors().map_err(|error| map_error("counts", 0, error))?;
         let counts = CountTable::new(places, processors);
         let counts = counts.map_err(|(bytes, error)| map_error("counts", bytes, error))?;
@@ -115,7 +115,7 @@ impl Tables {
     }
 
     /// Returns where each count is.
-    pub fn places(&self) -> &Counts {
+    pub fn places(&self) -> &CountPlaces {
         self.counts.places()
     }
 
@@ -226,14 +226,14 @@ impl Tables {
     ) {
         let pipes = &self.pipes;
         self.counts.sweep(all, |counted, count| match counted {
-            Counted::Decided(port, verdict) => found(Swept::Decided(port, verdict, count)),
-            Counted::Sent(Verdict::Transmit(port)) => found(Swept::Sent(port, count.bytes)),
+            CountedAt::Decided(port, verdict) => found(Swept::Decided(port, verdict, count)),
+            CountedAt::Sent(Verdict::Transmit(port)) => found(Swept::Sent(port, count.bytes)),
             // These frames are counted, but not sent.
-            Counted::Sent(Verdict::Kernel(_) | Verdict::Drop(_) | Verdict::App(_)) => {}
-            Counted::Left(port, why) => left(port, why, count.packets),
-            Counted::Shared(counter) => found(Swept::Counter(counter, count)),
-            Counted::Misses(pipe) => found(Swept::Misses(pipe, count)),
-            Counted::Entry(pipe, number) => {
+            CountedAt::Sent(Verdict::Kernel(_) | Verdict::Drop(_) | Verdict::App(_)) => {}
+            CountedAt::Left(port, why) => left(port, why, count.packets),
+            CountedAt::Shared(counter) => found(Swept::Counter(counter, count)),
+            CountedAt::Misses(pipe) => found(Swept::Misses(pipe, count)),
+            CountedAt::Entry(pipe, number) => {
                 if let Some(key) = &pipes[pipe.index()].keys[number as usize] {
                     found(Swept::Entry(pipe, key, count));
                 }
@@ -273,7 +273,7 @@ impl PipeTable {
             }
             PipeKind::Lpm => create(&what, MapKind::LpmTrie, key, record, room.max(1))?,
             PipeKind::Acl => {
-                let shape = Shape::of(pipe).expect("the coverage has looked at the shape");
+                let shape = AclShape::of(pipe).expect("the coverage has looked at the shape");
                 let map = create(&what, MapKind::Array, 4, shape.bytes().next_multiple_of(8), 1)?;
                 let memory = map.memory().map_err(|error| map_error(&what, shape.bytes(), error))?;
                 let rules = Some(Rules { shape, all: Vec::new(), has_changed: true });

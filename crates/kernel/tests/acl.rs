@@ -1,7 +1,7 @@
 //! Thousands of rules: the kernel finds the rule that the interpreter finds, by code that does not depend on
 //! their number.
 
-use weir_kernel::{Executor, Outcome};
+use weir_kernel::{Executor, FrameOutcome};
 use weir_oracle::Interpreter;
 use weir_packet::random::Random;
 use weir_packet::{Field, craft};
@@ -120,7 +120,7 @@ fn thousands_of_rules_are_found_as_the_interpreter_finds_them() {
             let frame = frame(&mut random, ipv6);
             let (outcome, _) = executor.run(PortId(0), &frame).expect("a test run");
             let walk = oracle.walk(PortId(0), &frame, 256, 0);
-            assert_eq!(outcome, Outcome::Decided(walk.verdict), "{rules} rules: {:#?}", walk.trace);
+            assert_eq!(outcome, FrameOutcome::Decided(walk.verdict), "{rules} rules: {:#?}", walk.trace);
         }
         let snapshot = oracle.snapshot();
         for (at, entry) in snapshot.pipes[0].entries.iter().enumerate() {

@@ -244,10 +244,7 @@ impl Worker {
         }
         match command {
             Command::Swap(engine, rewiring, asker) => self.begin_swap(engine, rewiring, asker, now_ns),
-            Command::Change(change, asker) => {
-                reply(&asker, self.change(&change, now_ns));
-                self.outbox.signal = true;
-            }
+            Command::Change(change, asker) => self.change(&change, &asker, now_ns),
             Command::Reserve(owner, changes, only_idle, asker) => {
                 self.reserve(owner, changes, only_idle, asker);
             }
@@ -313,10 +310,13 @@ impl Worker {
     }
 
     /// Makes a change in the engine, and in its copy in the kernel.
-    fn change(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
-        self.engine.apply(change, now_ns)?;
-        self.copy_changes(from_ref(change));
-        Ok(())
+    fn change(&mut self, change: &Change, asker: &PendingAnswers, now_ns: u64) {
+        let done = self.engine.apply(change, now_ns);
+        if done.is_ok() {
+            self.copy_changes(from_ref(change));
+        }
+        reply(asker, done);
+        self.outbox.signal = true;
     }
 
     /// Continues flows of another process; `None` says that all have arrived.

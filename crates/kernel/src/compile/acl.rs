@@ -2,7 +2,7 @@
 
 use super::fields::Words;
 use super::{Compiler, stack};
-use crate::acl::{self, DE_BRUIJN, Shape};
+use crate::acl::{self, AclShape, DE_BRUIJN};
 use crate::asm::{Alu, Is, Label, Reg, Size};
 use crate::layout;
 use std::os::fd::RawFd;
@@ -14,7 +14,7 @@ use Reg::{R0, R1, R2, R3, R4, R5, R10};
 impl Compiler<'_> {
     /// Leaves the address of the winning rule's record in R0.
     pub fn look_up_rule(&mut self, id: PipeId, pipe: &Pipe, miss: Label) {
-        let shape = Shape::of(pipe).expect("the coverage has looked at the shape");
+        let shape = AclShape::of(pipe).expect("the coverage has looked at the shape");
         let map = self.input.maps.pipes[id.index()];
         self.rule_key(&shape);
         if shape.words == 1 {
@@ -29,7 +29,7 @@ impl Compiler<'_> {
     }
 
     /// Writes the packet's key to the bottom of the stack.
-    fn rule_key(&mut self, shape: &Shape) {
+    fn rule_key(&mut self, shape: &AclShape) {
         let bottom = stack::BOTTOM;
         self.asm.store(Size::Dw, R10, bottom, 0);
         let mut at = bottom + 8;
@@ -66,7 +66,7 @@ impl Compiler<'_> {
 
     /// Leaves in a register what a word has in the rows of all bytes of the key; R5 is the address of the
     /// word in the first row.
-    fn and_rows(&mut self, shape: &Shape, all: Reg, word: i16) {
+    fn and_rows(&mut self, shape: &AclShape, all: Reg, word: i16) {
         for (number, place) in shape.places().into_iter().enumerate() {
             if number > 0 {
                 self.asm.alu(Alu::Add, R5, shape.rows_of_a_byte() as i32);
@@ -84,7 +84,7 @@ impl Compiler<'_> {
     }
 
     /// Leaves the first word with a bit that all rows have in R4, and its distance in the row in R2.
-    fn find_word(&mut self, shape: &Shape, map: RawFd, miss: Label) {
+    fn find_word(&mut self, shape: &AclShape, map: RawFd, miss: Label) {
         let (next, found) = (self.asm.label(), self.asm.label());
         self.asm.map_value(R5, map, shape.rows() as u32);
         self.and_rows(shape, R3, 0);
@@ -122,7 +122,7 @@ impl Compiler<'_> {
 
     /// Leaves the address of the record of the first bit of R4 in R0; R2 is the number of the word's first
     /// piece.
-    fn find_record(&mut self, shape: &Shape, map: RawFd, record: usize, miss: Label) {
+    fn find_record(&mut self, shape: &AclShape, map: RawFd, record: usize, miss: Label) {
         self.asm.mov(R5, R2);
         self.asm.mov(R3, R4);
         self.lowest_bit(R3, map);

@@ -476,7 +476,8 @@ impl Compiler<'_> {
         if encap.ipv6 { self.finish_ipv6() } else { self.finish_ipv4() }
     }
 
-    /// The first word and the length of an IPv6 header, whose flow label is the hash's (docs/pipes.md A24).
+    /// The first word and the length of an IPv6 header, whose flow label is the hash's
+    /// (docs/reference/pipes.md A24).
     fn finish_ipv6(&mut self) {
         let labelled = self.asm.label();
         self.asm.load(Size::Dw, R1, R10, stack::HASH);

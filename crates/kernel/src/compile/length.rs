@@ -41,8 +41,9 @@ impl Compiler<'_> {
         self.asm.bind(fits);
     }
 
-    /// Lowers the maximum segment size of a SYN. The options are copied to the stack, and each place where one
-    /// can begin has code of its own: a position that the verifier follows as a number has too many values.
+    /// Lowers the maximum segment size of a SYN. The options are copied to the stack, and each place where
+    /// one can begin has code of its own: a position that the verifier follows as a number has too many
+    /// values.
     pub fn clamp_mss(&mut self, mss: Value, at: i16) {
         let (found, done) = (self.asm.label(), self.asm.label());
         self.asm.mov(R3, R9);

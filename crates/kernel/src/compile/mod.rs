@@ -12,6 +12,7 @@ mod acl;
 mod actions;
 mod decap;
 mod fields;
+mod finish;
 mod group;
 mod length;
 mod parse;
@@ -19,7 +20,7 @@ mod tunnel;
 
 use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
 use crate::coverage::{Coverage, Why};
-use crate::layout::{self, Counts, MARK_SHIFT};
+use crate::layout::{self, CountPlaces};
 use fields::Words;
 use std::os::fd::RawFd;
 use weir_packet::{Depth, DropReason, Field, FieldKind, KeySource, TunnelKind};
@@ -28,7 +29,7 @@ use weir_program::{
     Verdict,
 };
 
-use Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+use Reg::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
 
 /// Actions of an XDP program (linux/bpf.h).
 pub const XDP_ABORTED: i32 = 0;
@@ -40,14 +41,6 @@ pub const XDP_PASS: i32 = 2;
 pub const XDP_TX: i32 = 3;
 /// The frame goes where the program has said.
 pub const XDP_REDIRECT: i32 = 4;
-
-/// Offset of the receive queue in `struct xdp_md`.
-const RX_QUEUE_INDEX: i16 = 16;
-
-/// Offsets in the counters of the program that selects frames (weir_bpf, xdp_take.bpf.c).
-const TAKEN: i32 = 0;
-const REDIRECT_FAILED: i32 = 24;
-const HELD_BACK: i32 = 32;
 
 /// Places on the stack, relative to R10.
 mod stack {
@@ -105,7 +98,7 @@ pub struct Maps {
     pub pipes: Vec<RawFd>,
     /// For each group: buckets, then the targets' forwards.
     pub groups: Vec<RawFd>,
-    /// Packets and bytes, by [`Counts`].
+    /// Packets and bytes, by [`CountPlaces`].
     pub counts: RawFd,
     /// Interfaces by port, or `None` if frames for other ports are sent back (tests).
     pub devices: Option<RawFd>,
@@ -133,7 +126,7 @@ pub struct Input<'a> {
     /// What of it compiles.
     pub coverage: &'a Coverage,
     /// Where it counts.
-    pub counts: &'a Counts,
+    pub counts: &'a CountPlaces,
     /// Its maps.
     pub maps: &'a Maps,
     /// The port on which frames arrive.
@@ -284,139 +277,6 @@ impl Compiler<'_> {
     fn drop(&mut self, reason: DropReason) {
         let label = self.dropped(reason);
         self.asm.jump(label);
-    }
-
-    /// Everything that a walk can end with.
-    fn end(&mut self) {
-        for (reason, at) in DropReason::ALL.iter().zip(self.drops.clone()) {
-            let Some(label) = at else { continue };
-            self.asm.bind(label);
-            self.verdict(Verdict::Drop(*reason), XDP_DROP);
-        }
-        self.asm.bind(self.finish);
-        self.finish();
-        let left = self.asm.label();
-        for (why, at) in Why::ALL.iter().zip(self.left.clone()) {
-            let Some(label) = at else { continue };
-            self.asm.bind(label);
-            let place = self.input.counts.left(self.input.port, *why);
-            self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
-            self.asm.jump(left);
-        }
-        self.asm.bind(left);
-        self.hand_over();
-    }
-
-    /// Counts a frame that is left to the engine, and sends it there.
-    fn hand_over(&mut self) {
-        self.find_counts();
-        self.asm.mov(R6, 0);
-        self.asm.load(Size::W, R1, R10, stack::VERDICT);
-        self.count();
-        let Some(Sockets { sockets, counters, without_socket }) = self.input.exit.sockets else {
-            self.asm.mov(R0, XDP_PASS);
-            return self.asm.exit();
-        };
-        let (counted, failed, none) = (self.asm.label(), self.asm.label(), self.asm.label());
-        self.asm.map_value(R1, without_socket, 0);
-        self.asm.load(Size::W, R3, R1, 0);
-        self.asm.load(Size::Dw, R6, R10, stack::CONTEXT);
-        self.asm.load(Size::W, R2, R6, RX_QUEUE_INDEX);
-        self.asm.store(Size::W, R10, stack::SCRATCH, R2);
-        self.asm.map(R1, sockets);
-        self.asm.call(Helper::RedirectMap);
-        self.asm.mov(R6, R0);
-        self.asm.map(R1, counters);
-        self.asm.mov(R2, R10);
-        self.asm.alu(Alu::Add, R2, i32::from(stack::SCRATCH));
-        self.asm.call(Helper::MapLookup);
-        self.asm.jump_if(R0, Is::Eq, 0, none);
-        self.asm.jump_if(R6, Is::Ne, XDP_REDIRECT, failed);
-        self.asm.mov(R2, TAKEN);
-        self.asm.jump(counted);
-        self.asm.bind(failed);
-        self.asm.mov(R2, REDIRECT_FAILED);
-        self.asm.jump_if(R6, Is::Ne, XDP_DROP, counted);
-        self.asm.mov(R2, HELD_BACK);
-        self.asm.bind(counted);
-        self.asm.alu(Alu::Add, R0, R2);
-        self.asm.load(Size::Dw, R1, R0, 0);
-        self.asm.alu(Alu::Add, R1, 1);
-        self.asm.store(Size::Dw, R0, 0, R1);
-        self.asm.bind(none);
-        self.asm.mov(R0, R6);
-        self.asm.exit();
-    }
-
-    /// Ends the walk: what is counted, and what is returned.
-    fn verdict(&mut self, verdict: Verdict, action: i32) {
-        let place = self.input.counts.decided(self.input.port, verdict);
-        self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
-        self.asm.store(Size::W, R10, stack::ACTION, action);
-        self.asm.jump(self.finish);
-    }
-
-    /// Counts what was noted, and returns.
-    fn finish(&mut self) {
-        self.find_counts();
-        for at in self.order() {
-            for note in [self.note(at), self.shared_note(at)] {
-                let none = self.asm.label();
-                self.asm.load(Size::Dw, R6, R10, note);
-                self.asm.jump_if(R6, Is::Eq, 0, none);
-                self.asm.mov(R1, R6);
-                self.asm.alu(Alu::Shr, R1, 32);
-                self.asm.alu32(Alu::Mov, R6, R6);
-                self.count();
-                self.asm.bind(none);
-            }
-        }
-        self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
-        self.asm.load(Size::W, R1, R10, stack::VERDICT);
-        // The place behind it has the bytes that leave.
-        self.asm.mov(R4, R8);
-        self.asm.alu(Alu::Sub, R4, R7);
-        self.asm.store(Size::Dw, R10, stack::SCRATCH, R4);
-        self.count();
-        self.asm.load(Size::W, R1, R10, stack::VERDICT);
-        self.asm.alu(Alu::Add, R1, 1);
-        self.asm.load(Size::Dw, R6, R10, stack::SCRATCH);
-        self.count();
-        self.asm.load(Size::W, R0, R10, stack::ACTION);
-        self.asm.exit();
-    }
-
-    /// Leaves the address of this processor's counts in R9.
-    fn find_counts(&mut self) {
-        let ours = self.asm.label();
-        self.asm.call(Helper::GetSmpProcessorId);
-        self.asm.jump_if(R0, Is::Lt, self.input.maps.processors as i32, ours);
-        // No processor has such a number; the verifier does not know that.
-        self.asm.mov(R0, 0);
-        self.asm.bind(ours);
-        self.asm.alu(Alu::Mul, R0, self.input.maps.count_bytes.0 as i32);
-        self.asm.map_value(R9, self.input.maps.counts, 0);
-        self.asm.alu(Alu::Add, R9, R0);
-    }
-
-    /// Counts a packet with R6 bytes at the place in R1, and marks the block of the place.
-    fn count(&mut self) {
-        let none = self.asm.label();
-        self.asm.jump_if(R1, Is::Ge, self.input.counts.total() as i32, none);
-        self.asm.mov(R2, R1);
-        self.asm.alu(Alu::Shr, R2, MARK_SHIFT);
-        self.asm.alu(Alu::Add, R2, R9);
-        self.asm.alu(Alu::Shl, R1, 4);
-        self.asm.alu(Alu::Add, R1, R9);
-        self.asm.alu(Alu::Add, R1, self.input.maps.count_bytes.1 as i32);
-        self.asm.load(Size::Dw, R3, R1, 0);
-        self.asm.alu(Alu::Add, R3, 1);
-        self.asm.store(Size::Dw, R1, 0, R3);
-        self.asm.load(Size::Dw, R3, R1, 8);
-        self.asm.alu(Alu::Add, R3, R6);
-        self.asm.store(Size::Dw, R1, 8, R3);
-        self.asm.store(Size::B, R2, 0, 1);
-        self.asm.bind(none);
     }
 
     /// One pipe: constants, look-up, hit and miss.
@@ -608,7 +468,7 @@ impl Compiler<'_> {
         self.asm.jump(label);
     }
 
-    /// Counts in the shared counter: the bytes before the action, which the pipe's own note has.
+    /// CountPlaces in the shared counter: the bytes before the action, which the pipe's own note has.
     fn shared(&mut self, id: PipeId, pipe: &Pipe) {
         if pipe.monitor.counter.is_none() {
             return;

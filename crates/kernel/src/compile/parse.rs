@@ -18,7 +18,7 @@ const IPV4: i32 = 20;
 const IPV6: i32 = 40;
 const TCP: i32 = 20;
 
-/// Protocols other than TCP, UDP and ICMPv6 whose checksums have addresses (docs/pipes.md A18).
+/// Protocols other than TCP, UDP and ICMPv6 whose checksums have addresses (docs/reference/pipes.md A18).
 const WITH_ADDRESSES: [i32; 7] = [33, 89, 103, 112, 135, 136, 139];
 
 impl Compiler<'_> {
@@ -162,8 +162,8 @@ impl Compiler<'_> {
         self.asm.jump_if(R0, Is::Gt, R1, malformed);
     }
 
-    /// Sources that no packet may have (docs/pipes.md F6); the engine looks at those that depend on the
-    /// destination.
+    /// Sources that no packet may have (docs/reference/pipes.md F6); the engine looks at those that depend on
+    /// the destination.
     fn may_send4(&mut self, malformed: Label) {
         self.asm.load(Size::W, R0, R6, 12);
         self.asm.swap(R0, 32);

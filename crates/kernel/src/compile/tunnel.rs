@@ -2,9 +2,9 @@
 //!
 //! Unlike the outer headers, which the verifier follows as pointers, those inside are kept as distances from
 //! the frame's start. Which of them there are is a number that it cannot know, because it begins as a 0 that
-//! it cannot know ([`Compiler::unknown_zero`]): otherwise it would look at every combination of outer headers,
-//! tunnel and inner headers separately. So each read inside checks the frame's end once more. What is unusual
-//! inside is left to the engine.
+//! it cannot know ([`Compiler::unknown_zero`]): otherwise it would look at every combination of outer
+//! headers, tunnel and inner headers separately. So each read inside checks the frame's end once more. What
+//! is unusual inside is left to the engine.
 
 use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
@@ -18,7 +18,7 @@ pub const DISTANCE_MAX: i32 = 0xfff;
 
 /// Where the parts of the parser inside begin. R4 is a distance, R5 that of the end, R0 the layers.
 #[derive(Clone, Copy)]
-struct Inside {
+struct InsideLabels {
     ethernet: Label,
     ipv4: Label,
     ipv6: Label,
@@ -34,7 +34,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves the address of a header inside in R3, if the frame has so many bytes there.
+    /// Leaves the address of a header inside in R3, if the frame has this many bytes there.
     pub fn inner_base(&mut self, place: i16, bytes: i32) {
         let short = self.leave(Why::Malformed);
         self.asm.load(Size::Dw, R3, R10, place);
@@ -64,7 +64,7 @@ impl Compiler<'_> {
             return;
         }
         let [ethernet, ipv4, ipv6, unread] = [(); 4].map(|()| self.asm.label());
-        let inside = Inside { ethernet, ipv4, ipv6, unread };
+        let inside = InsideLabels { ethernet, ipv4, ipv6, unread };
         for (kind, version, label) in self.tunnels.clone() {
             self.asm.bind(label);
             self.enter(kind);
@@ -137,7 +137,7 @@ impl Compiler<'_> {
         self.asm.store(Size::W, R10, stack::TUNNEL_LAYERS, R2);
     }
 
-    fn vxlan(&mut self, inside: Inside) {
+    fn vxlan(&mut self, inside: InsideLabels) {
         let (malformed, flagged) = (self.leave(Why::Malformed), self.asm.label());
         self.reach(8);
         self.asm.load(Size::B, R2, R1, 0);
@@ -150,7 +150,7 @@ impl Compiler<'_> {
     }
 
     /// Without options; control messages are not read.
-    fn geneve(&mut self, inside: Inside) {
+    fn geneve(&mut self, inside: InsideLabels) {
         let unusual = self.leave(Why::Tunnel);
         self.reach(8);
         self.asm.load(Size::B, R2, R1, 0);
@@ -163,7 +163,7 @@ impl Compiler<'_> {
     }
 
     /// With a key or without; other optional fields are unusual.
-    fn gre(&mut self, inside: Inside) {
+    fn gre(&mut self, inside: InsideLabels) {
         let (unusual, plain) = (self.leave(Why::Tunnel), self.asm.label());
         self.reach(4);
         self.be16(R2, R1, 0);
@@ -179,7 +179,7 @@ impl Compiler<'_> {
     }
 
     /// By the type in bytes 2 and 3 of the header at R1.
-    fn by_ether_type(&mut self, inside: Inside) {
+    fn by_ether_type(&mut self, inside: InsideLabels) {
         self.be16(R3, R1, 2);
         for (kind, to) in [(0x6558, inside.ethernet), (0x0800, inside.ipv4), (0x86dd, inside.ipv6)] {
             self.asm.jump_if(R3, Is::Eq, kind, to);
@@ -188,7 +188,7 @@ impl Compiler<'_> {
     }
 
     /// Variant 0 without optional fields, or variant 1.
-    fn gue(&mut self, inside: Inside) {
+    fn gue(&mut self, inside: InsideLabels) {
         let (unusual, bare) = (self.leave(Why::Tunnel), self.asm.label());
         self.reach(1);
         self.asm.load(Size::B, R3, R1, 0);
@@ -212,7 +212,7 @@ impl Compiler<'_> {
         self.asm.store(Size::Dw, R10, place, R4);
     }
 
-    fn inner_level(&mut self, inside: Inside, parsed: Label) {
+    fn inner_level(&mut self, inside: InsideLabels, parsed: Label) {
         let [header4, header6, transport, done] = [(); 4].map(|()| self.asm.label());
         self.asm.bind(inside.ethernet);
         self.inner_ethernet((header4, header6), done);

@@ -4,9 +4,9 @@
 mod seen;
 mod tamed;
 
-use seen::{Met, Seen};
+use seen::{ProgramMet, RunStatistics};
 use tamed::tamed;
-use weir_kernel::{Executor, Outcome};
+use weir_kernel::{Executor, FrameOutcome};
 use weir_oracle::Interpreter;
 use weir_oracle::arbitrary::{Choices, dealt_buckets, frame, program};
 use weir_program::{PipeId, PortId, Program, Verdict};
@@ -27,7 +27,7 @@ fn the_kernel_does_what_the_interpreter_says() {
     if !may_load() {
         return;
     }
-    let mut seen = Seen::default();
+    let mut seen = RunStatistics::default();
     for seed in 0..PROGRAMS {
         compare(seed, &mut seen);
     }
@@ -35,14 +35,14 @@ fn the_kernel_does_what_the_interpreter_says() {
     assert!(seen.decided > 2_000, "{seen:?}");
 }
 
-fn compare(seed: u64, seen: &mut Seen) {
+fn compare(seed: u64, seen: &mut RunStatistics) {
     let mut random = Choices::from_seed(seed);
     let program = tamed(program(&mut random), &mut random);
     let buckets: Vec<Vec<u16>> = program.groups.iter().map(dealt_buckets).collect();
     let mut oracle = Interpreter::new(&program, buckets.clone());
     let executor = Executor::load(&program, &buckets).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     seen.instructions = seen.instructions.max(*executor.instructions().iter().max().unwrap_or(&0));
-    let mut met = Met::default();
+    let mut met = ProgramMet::default();
     for packet in 0..PACKETS {
         let bytes = frame(&mut random);
         if bytes.len() < 14 || bytes.len() > 3000 {
@@ -52,8 +52,8 @@ fn compare(seed: u64, seen: &mut Seen) {
         let (outcome, after) = executor.run(port, &bytes).expect("a test run");
         let at = format!("seed {seed}, packet {packet}");
         match outcome {
-            Outcome::Left(why) => *seen.left.entry(format!("{why:?}")).or_default() += 1,
-            Outcome::Decided(verdict) => {
+            FrameOutcome::Left(why) => *seen.left.entry(format!("{why:?}")).or_default() += 1,
+            FrameOutcome::Decided(verdict) => {
                 let walk = oracle.walk(port, &bytes, 256, 0);
                 assert_eq!(walk.verdict, verdict, "{at}: {:#?}", walk.trace);
                 if !matches!(verdict, Verdict::Drop(_)) {

@@ -7,7 +7,7 @@ use weir_program::{Fill, HashInput, Operation, PipeKind, Program};
 
 /// What a run has seen.
 #[derive(Default, Debug)]
-pub struct Seen {
+pub struct RunStatistics {
     /// Packets that the kernel decided.
     pub decided: u64,
     /// Packets left to the engine, by reason.
@@ -20,12 +20,12 @@ pub struct Seen {
 
 /// What the decided packets of one program have met.
 #[derive(Default)]
-pub struct Met {
+pub struct ProgramMet {
     coverage: Coverage,
     more: BTreeSet<String>,
 }
 
-impl Met {
+impl ProgramMet {
     /// Notes a decided packet.
     pub fn walk(&mut self, program: &Program, walk: &Walk) {
         self.coverage.walk(program, walk);
@@ -51,7 +51,7 @@ impl Met {
     }
 
     /// Adds one to everything that this program's packets have met.
-    pub fn add_to(self, seen: &mut Seen) {
+    pub fn add_to(self, seen: &mut RunStatistics) {
         for name in self.coverage.met().keys().chain(&self.more) {
             *seen.programs.entry(name.clone()).or_default() += 1;
         }

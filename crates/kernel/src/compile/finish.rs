@@ -1,0 +1,154 @@
+//! The end of a walk: what is counted, where the packet goes, and how those that the kernel does not decide
+//! reach the engine.
+
+use super::{Compiler, Sockets, XDP_DROP, XDP_PASS, XDP_REDIRECT, stack};
+use crate::asm::{Alu, Helper, Is, Size};
+use crate::coverage::Why;
+use crate::layout::MARK_SHIFT;
+use weir_packet::DropReason;
+use weir_program::Verdict;
+
+use crate::asm::Reg::{R0, R1, R2, R3, R4, R6, R7, R8, R9, R10};
+
+/// Offset of the receive queue in `struct xdp_md`.
+const RX_QUEUE_INDEX: i16 = 16;
+
+/// Offsets in the counters of the program that selects frames (weir_bpf, xdp_take.bpf.c).
+const TAKEN: i32 = 0;
+const REDIRECT_FAILED: i32 = 24;
+const HELD_BACK: i32 = 32;
+
+impl Compiler<'_> {
+    /// Everything that a walk can end with.
+    pub fn end(&mut self) {
+        for (reason, at) in DropReason::ALL.iter().zip(self.drops.clone()) {
+            let Some(label) = at else { continue };
+            self.asm.bind(label);
+            self.verdict(Verdict::Drop(*reason), XDP_DROP);
+        }
+        self.asm.bind(self.finish);
+        self.finish();
+        let left = self.asm.label();
+        for (why, at) in Why::ALL.iter().zip(self.left.clone()) {
+            let Some(label) = at else { continue };
+            self.asm.bind(label);
+            let place = self.input.counts.left(self.input.port, *why);
+            self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
+            self.asm.jump(left);
+        }
+        self.asm.bind(left);
+        self.hand_over();
+    }
+
+    /// CountPlaces a frame that is left to the engine, and sends it there.
+    pub fn hand_over(&mut self) {
+        self.find_counts();
+        self.asm.mov(R6, 0);
+        self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        self.count();
+        let Some(Sockets { sockets, counters, without_socket }) = self.input.exit.sockets else {
+            self.asm.mov(R0, XDP_PASS);
+            return self.asm.exit();
+        };
+        let (counted, failed, none) = (self.asm.label(), self.asm.label(), self.asm.label());
+        self.asm.map_value(R1, without_socket, 0);
+        self.asm.load(Size::W, R3, R1, 0);
+        self.asm.load(Size::Dw, R6, R10, stack::CONTEXT);
+        self.asm.load(Size::W, R2, R6, RX_QUEUE_INDEX);
+        self.asm.store(Size::W, R10, stack::SCRATCH, R2);
+        self.asm.map(R1, sockets);
+        self.asm.call(Helper::RedirectMap);
+        self.asm.mov(R6, R0);
+        self.asm.map(R1, counters);
+        self.asm.mov(R2, R10);
+        self.asm.alu(Alu::Add, R2, i32::from(stack::SCRATCH));
+        self.asm.call(Helper::MapLookup);
+        self.asm.jump_if(R0, Is::Eq, 0, none);
+        self.asm.jump_if(R6, Is::Ne, XDP_REDIRECT, failed);
+        self.asm.mov(R2, TAKEN);
+        self.asm.jump(counted);
+        self.asm.bind(failed);
+        self.asm.mov(R2, REDIRECT_FAILED);
+        self.asm.jump_if(R6, Is::Ne, XDP_DROP, counted);
+        self.asm.mov(R2, HELD_BACK);
+        self.asm.bind(counted);
+        self.asm.alu(Alu::Add, R0, R2);
+        self.asm.load(Size::Dw, R1, R0, 0);
+        self.asm.alu(Alu::Add, R1, 1);
+        self.asm.store(Size::Dw, R0, 0, R1);
+        self.asm.bind(none);
+        self.asm.mov(R0, R6);
+        self.asm.exit();
+    }
+
+    /// Ends the walk: what is counted, and what is returned.
+    pub fn verdict(&mut self, verdict: Verdict, action: i32) {
+        let place = self.input.counts.decided(self.input.port, verdict);
+        self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
+        self.asm.store(Size::W, R10, stack::ACTION, action);
+        self.asm.jump(self.finish);
+    }
+
+    /// CountPlaces what was noted, and returns.
+    pub fn finish(&mut self) {
+        self.find_counts();
+        for at in self.order() {
+            for note in [self.note(at), self.shared_note(at)] {
+                let none = self.asm.label();
+                self.asm.load(Size::Dw, R6, R10, note);
+                self.asm.jump_if(R6, Is::Eq, 0, none);
+                self.asm.mov(R1, R6);
+                self.asm.alu(Alu::Shr, R1, 32);
+                self.asm.alu32(Alu::Mov, R6, R6);
+                self.count();
+                self.asm.bind(none);
+            }
+        }
+        self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
+        self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        // The place behind it has the bytes that leave.
+        self.asm.mov(R4, R8);
+        self.asm.alu(Alu::Sub, R4, R7);
+        self.asm.store(Size::Dw, R10, stack::SCRATCH, R4);
+        self.count();
+        self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        self.asm.alu(Alu::Add, R1, 1);
+        self.asm.load(Size::Dw, R6, R10, stack::SCRATCH);
+        self.count();
+        self.asm.load(Size::W, R0, R10, stack::ACTION);
+        self.asm.exit();
+    }
+
+    /// Leaves the address of this processor's counts in R9.
+    pub fn find_counts(&mut self) {
+        let ours = self.asm.label();
+        self.asm.call(Helper::GetSmpProcessorId);
+        self.asm.jump_if(R0, Is::Lt, self.input.maps.processors as i32, ours);
+        // No processor has such a number; the verifier does not know that.
+        self.asm.mov(R0, 0);
+        self.asm.bind(ours);
+        self.asm.alu(Alu::Mul, R0, self.input.maps.count_bytes.0 as i32);
+        self.asm.map_value(R9, self.input.maps.counts, 0);
+        self.asm.alu(Alu::Add, R9, R0);
+    }
+
+    /// CountPlaces a packet with R6 bytes at the place in R1, and marks the block of the place.
+    pub fn count(&mut self) {
+        let none = self.asm.label();
+        self.asm.jump_if(R1, Is::Ge, self.input.counts.total() as i32, none);
+        self.asm.mov(R2, R1);
+        self.asm.alu(Alu::Shr, R2, MARK_SHIFT);
+        self.asm.alu(Alu::Add, R2, R9);
+        self.asm.alu(Alu::Shl, R1, 4);
+        self.asm.alu(Alu::Add, R1, R9);
+        self.asm.alu(Alu::Add, R1, self.input.maps.count_bytes.1 as i32);
+        self.asm.load(Size::Dw, R3, R1, 0);
+        self.asm.alu(Alu::Add, R3, 1);
+        self.asm.store(Size::Dw, R1, 0, R3);
+        self.asm.load(Size::Dw, R3, R1, 8);
+        self.asm.alu(Alu::Add, R3, R6);
+        self.asm.store(Size::Dw, R1, 8, R3);
+        self.asm.store(Size::B, R2, 0, 1);
+        self.asm.bind(none);
+    }
+}
