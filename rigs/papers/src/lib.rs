@@ -1,7 +1,7 @@
 //! What other people's papers describe, rebuilt for comparisons: weir does not run it.
 //!
 //! [`Oncache`] is the cache of a paper in eBPF, and [`XdpGenerate`] the traffic in front of which rivals are
-//! measured.
+//! measured. [`XdpRestore`] measures XDP programs that rewrite frames, among them those of [`XdpByHand`].
 //!
 //! Sketches, which share the keys, hashes and errors of [`weir_sketch`]:
 //!
@@ -35,7 +35,9 @@ pub mod space_saving;
 mod tests;
 pub mod two_level;
 pub mod univmon;
+mod xdp_by_hand;
 mod xdp_generate;
+mod xdp_restore;
 
 pub use coco::Coco;
 pub use count_min::{CountMin, HeavyHitters};
@@ -51,4 +53,6 @@ pub use reversible::{AddressChange, Changes, Reversible};
 pub use space_saving::SpaceSaving;
 pub use two_level::{Spreader, Spreaders, TwoLevel};
 pub use univmon::UnivMon;
+pub use xdp_by_hand::{HandFlow, HandRoute, HandRule, HandTables, XdpByHand};
 pub use xdp_generate::XdpGenerate;
+pub use xdp_restore::{Buffers, FRAME, PinnedXdp, Ran, XdpArm, XdpRestore};
