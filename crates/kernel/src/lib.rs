@@ -129,6 +129,14 @@ impl Executor {
         self.ports[port.index()].fd()
     }
 
+    /// Makes the program of a port the first one in an array of programs.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `EINVAL` if the array is for programs of another kind.
+    pub fn put_into(&self, port: PortId, programs: BorrowedFd<'_>) -> io::Result<()> {
+        sys::set_program(programs, &self.ports[port.index()])
+    }
+
     /// Runs a frame that arrives at a port, and returns the outcome with the frame's bytes.
     ///
     /// # Errors

@@ -1,8 +1,8 @@
 //! `weir bench`: how fast weir is on this machine, now.
 
 use crate::{
-    arm, bond, changes, dpdk, engine, generate, lb, measure, memory, overlay, path, pipes, rate, record,
-    scaling, xdp, xenoflow,
+    arm, bond, changes, dpdk, engine, generate, kernel, lb, measure, memory, overlay, path, pipes, rate,
+    record, scaling, xdp, xenoflow,
 };
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -55,6 +55,9 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
+    /// Programs that are compiled to eBPF: nanoseconds per packet in test runs of the kernel, compared with
+    /// XDP programs in C for the same jobs and with the engine on memory ports.
+    Kernel(kernel::KernelOptions),
     /// Six programs compared with their equivalents in DPDK's match-action pipeline (SWX), on DPDK devices.
     /// The environment variable SWX names the built SWX example.
     Pipes {
@@ -140,6 +143,12 @@ fn print(what: &Bench) -> Result<()> {
                 line(json!({ "xdp": rows }))?;
             }
             was_measured("xdp", rows.is_some())?;
+        }
+        Bench::Kernel(options) => {
+            let results = kernel::run(options, |text| line(text))?;
+            let is_measured = results.is_some();
+            end(options.json, json!(results))?;
+            was_measured("kernel", is_measured)?;
         }
         Bench::Pipes { only, json } => {
             let programs = pipes::run(only, |text| line(text))?;

@@ -42,6 +42,9 @@ const PACKETS_QUICK: u64 = MILLION as u64;
 /// Address of the first service; the others follow.
 const VIP: u32 = 0xac10_0000;
 
+/// Source address of tunnels.
+const TUNNEL_SOURCE: Ipv4Addr = Ipv4Addr::new(10, 9, 255, 254);
+
 /// UDP port of every service.
 const PORT: u16 = 53;
 
@@ -253,6 +256,20 @@ fn line(row: &Value, what: &str) -> String {
     )
 }
 
+/// One service over tunnels, with this many persistent flows, or without flow state.
+pub fn through_tunnels(flows: Option<u32>) -> Scenario {
+    let (stateless, flows) = (flows.is_none(), flows.unwrap_or(FLOWS));
+    scenario(&Setting { ipip: true, stateless, flows, ..Setting::ONE })
+}
+
+/// MAC addresses, destination first, and IP addresses, source first.
+pub type TunnelAddresses = ([u8; 6], [u8; 6], Ipv4Addr, Ipv4Addr);
+
+/// The outer addresses of the packets to each back end.
+pub fn tunnel_addresses() -> impl Iterator<Item = TunnelAddresses> {
+    (0..BACK_ENDS).map(|at| (back_end_mac(at), port_mac(PortId(1)), TUNNEL_SOURCE, back_end_address(at)))
+}
+
 /// The program for a setting, with traffic spread over its services.
 fn scenario(setting: &Setting) -> Scenario {
     let to_service = |(at, (source, _, sport, _)): (u32, UdpFlow)| {
@@ -278,18 +295,30 @@ fn program(setting: &Setting) -> Program {
     program.build()
 }
 
+fn port_mac(id: PortId) -> [u8; 6] {
+    [2, 0, 0, 0, 0, 2 + id.0 as u8]
+}
+
 /// A memory port. Frames of the bench are addressed to the first one.
 fn attachment(id: PortId, name: &str) -> Attachment {
-    let mac = Some([2, 0, 0, 0, 0, 2 + id.0 as u8]);
-    let port = PortConfig { mac, mac_configured: true, ..PortConfig::new(name, PortKind::Mem) };
+    let port =
+        PortConfig { mac: Some(port_mac(id)), mac_configured: true, ..PortConfig::new(name, PortKind::Mem) };
     Attachment::port(id, &port, Origin::default())
 }
 
 fn back_end(at: u16, ipip: bool) -> BackEnd {
+    let mode = if ipip { Mode::Ipip(back_end_address(at).into()) } else { Mode::L2 };
+    BackEnd { mode, ..BackEnd::new(format!("b{at}"), back_end_mac(at)) }
+}
+
+fn back_end_address(at: u16) -> Ipv4Addr {
     let [high, low] = at.to_be_bytes();
-    let address = Ipv4Addr::new(10, 9, high, low);
-    let mode = if ipip { Mode::Ipip(address.into()) } else { Mode::L2 };
-    BackEnd { mode, ..BackEnd::new(format!("b{at}"), [2, 0, 0, 1, high, low]) }
+    Ipv4Addr::new(10, 9, high, low)
+}
+
+fn back_end_mac(at: u16) -> [u8; 6] {
+    let [high, low] = at.to_be_bytes();
+    [2, 0, 0, 1, high, low]
 }
 
 fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc<[BackEnd]>) -> Service {
@@ -299,7 +328,7 @@ fn service(at: u32, setting: &Setting, out: Option<&Attachment>, back_ends: &Arc
         ports: vec![PortId(0)],
         out: out.cloned(),
         stateless: setting.stateless,
-        source: (Some((Ipv4Addr::new(10, 9, 255, 254), 0)), None),
+        source: (Some((TUNNEL_SOURCE, 0)), None),
         ..Service::new(format!("s{at}"), address, Arc::clone(back_ends))
     }
 }

@@ -9,6 +9,7 @@
 //! - `dpdk.rs`, `xdp.rs`: comparison with dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` lets the
 //!   two take turns, `arm.rs` is weir's part, in a separate process.
 //! - `pipes/`: programs compared with those of DPDK's own match-action pipeline.
+//! - `kernel/`: programs that are compiled to eBPF compared with programs in C.
 //! - `path.rs`: path selection schemes, in the network of `weir lab path`.
 //! - `overlay/`: the cache for container networks compared with plain VXLAN, mode `oncache`, and no overlay.
 //! - `bond/`: a bond compared with Open vSwitch's.
@@ -27,6 +28,7 @@ mod command;
 mod dpdk;
 mod engine;
 mod generate;
+mod kernel;
 mod lb;
 mod measure;
 mod memory;

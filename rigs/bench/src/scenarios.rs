@@ -85,7 +85,8 @@ fn set_macs() -> [Operation; 2] {
     [Operation::Set(Field::EthDst, Value::PerEntry), source]
 }
 
-fn mac(at: u32) -> u128 {
+/// The MAC address of a next hop.
+pub fn mac(at: u32) -> u128 {
     0x0200_0000_1000 + u128::from(at)
 }
 
@@ -213,7 +214,8 @@ pub fn learn() -> Scenario {
     Scenario { name: "learn", what, program: one(flow_pipe()), flows: shuffled(MILLION), learns: true }
 }
 
-fn vxlan() -> Scenario {
+#[must_use]
+pub fn vxlan() -> Scenario {
     let encap = Encap {
         eth_dst: Value::PerEntry,
         eth_src: Value::Const(0x0200_0000_0001),
@@ -229,10 +231,97 @@ fn vxlan() -> Scenario {
     Scenario { name: "vxlan", what, program, flows: shuffled(65536), learns: false }
 }
 
+/// Back ends of [`ipip`].
+pub const BACK_ENDS: u16 = 100;
+
+/// The service of [`ipip`].
+pub const SERVICE: (Ipv4Addr, u8, u16) = (Ipv4Addr::new(172, 16, 0, 0), 17, 53);
+
+/// A load balancer without flow state: a service, a hash, a tunnel to each back end.
+#[must_use]
+pub fn ipip() -> Scenario {
+    let (address, protocol, port) = SERVICE;
+    let encap = Encap {
+        eth_dst: Value::PerEntry,
+        eth_src: Value::Const(0x0200_0000_0001),
+        src: Value::Const(0xc0a8_0001),
+        dst: Value::PerEntry,
+        dscp: None,
+        ..Encap::new(TunnelKind::Ipip)
+    };
+    let (mut program, out) = program();
+    let group = program.group(group(Fill::Maglev, BACK_ENDS, 65_537));
+    let target = |at: u16| Entry::on(EntryMatch::Target(at)).value(mac(at.into())).value(back_end(at.into()));
+    let spread =
+        Pipe::hash("back_ends", HashInput::Select(KeySource::Outer), group).act([Operation::Encap(encap)]);
+    let spread = program.pipe(spread.entries((0..BACK_ENDS).map(target)).forward(out));
+    let fields = [Field::Ipv4Dst, Field::IpProtocol, Field::UdpDport];
+    let services = fields.into_iter().fold(Pipe::basic("services"), Pipe::per_entry).capacity(1024);
+    let services = services.entry(Entry::on(address).and(protocol).and(port)).forward(spread);
+    let services = program.pipe(services);
+    program.root(PortId(0), services);
+    let flows = shuffled(65536).into_iter().map(|(source, _, sport, dport)| (source, address, sport, dport));
+    let what = "a service, 5-tuple to one of 100 back ends by Maglev, IP-in-IP";
+    Scenario { name: "ipip", what, program: program.build(), flows: flows.collect(), learns: false }
+}
+
+/// The address at the far end of a tunnel.
+#[must_use]
+pub fn back_end(at: u32) -> u32 {
+    0xc0a8_0100 + at
+}
+
+/// Next hops of [`lpm10k`].
+pub const NEXT_HOPS: u32 = 16;
+
+/// A router.
+#[must_use]
+pub fn lpm10k() -> Scenario {
+    let routes = (0..).zip(prefixes(10_000));
+    let routes = routes.map(|(at, prefix): (u32, _)| Entry::on(prefix).value(mac(at % NEXT_HOPS)));
+    let act = [Operation::DecrementTtl].into_iter().chain(set_macs());
+    let program = one(Pipe::lpm("route", Field::Ipv4Dst).act(act).entries(routes).capacity(16_384));
+    let what = "10 k routes with lengths 16 to 32, TTL, set both MAC addresses";
+    Scenario { name: "lpm10k", what, program, flows: shuffled(65536), learns: false }
+}
+
+/// A filter that permits everything.
+#[must_use]
+pub fn acl100() -> Scenario {
+    let what = "100 rules over 8 masks, of which the last one matches";
+    Scenario { name: "acl100", what, program: one(acl(100)), flows: shuffled(65536), learns: false }
+}
+
+/// Source address and port of each flow are those of one of 256 rows.
+#[must_use]
+pub fn nat() -> Scenario {
+    let (mut program, out) = program();
+    let group = program.group(group(Fill::Wants, 256, 256));
+    let nat = program.pipe(nat_pipe(group).forward(out));
+    program.root(PortId(0), nat);
+    let what = "FLOW with NAT of address and port, 100 k flows";
+    Scenario { name: "nat", what, program: program.build(), flows: shuffled(NAT_FLOWS), learns: false }
+}
+
+/// Flows of programs with [`nat_pipe`].
+const NAT_FLOWS: u32 = 100_000;
+
+fn nat_pipe(group: GroupId) -> Pipe {
+    let rewrite = [Field::Ipv4Src, Field::UdpSport].map(|field| Operation::Set(field, Value::PerEntry));
+    let entry = |(at, (address, port))| Entry::on(EntryMatch::Target(at)).value(address).value(port);
+    let flows =
+        Pipe::flow("flows", Learn::Pin(group.into())).idle_timeout_ns(60_000_000_000).capacity(131_072);
+    flows.act(rewrite).entries((0..).zip(nat_sources()).map(entry))
+}
+
+/// What the source addresses and ports of flows are translated to.
+pub fn nat_sources() -> impl Iterator<Item = (u32, u16)> {
+    (0..256).map(|at| (0xc633_6400 + u32::from(at), 1024 + at))
+}
+
 /// A chain of BASIC with 4 entries, ACL with 100 rules over 8 masks, LPM with 10 k routes, HASH with 256
 /// buckets, and FLOW that rewrites address and port.
 fn chain5() -> Scenario {
-    const FLOWS: u32 = 100_000;
     let (mut program, out) = program();
     let group = program.group(group(Fill::Wants, 256, 256));
     let names = ["classify", "filter", "route", "spread", "flows"];
@@ -243,16 +332,11 @@ fn chain5() -> Scenario {
     let routes = Pipe::lpm("route", Field::Ipv4Dst).entries(prefixes(10_000)).capacity(16_384);
     program.define(route, routes.forward(spread));
     program.define(spread, self::spread(group).forward(nat));
-    let rewrite = [Field::Ipv4Src, Field::UdpSport].map(|field| Operation::Set(field, Value::PerEntry));
-    let entry =
-        |at: u16| Entry::on(EntryMatch::Target(at)).value(0xc633_6400 + u32::from(at)).value(1024 + at);
-    let flows =
-        Pipe::flow("flows", Learn::Pin(group.into())).idle_timeout_ns(60_000_000_000).capacity(131_072);
-    program.define(nat, flows.act(rewrite).entries((0..256).map(entry)).forward(out));
+    program.define(nat, nat_pipe(group).forward(out));
     program.root(PortId(0), classify);
     let what = "BASIC of 4, ACL of 100 rules over 8 masks, LPM of 10 k, HASH of 256, FLOW with NAT of \
         address and port, 100 k flows";
-    Scenario { name: "chain5", what, program: program.build(), flows: shuffled(FLOWS), learns: false }
+    Scenario { name: "chain5", what, program: program.build(), flows: shuffled(NAT_FLOWS), learns: false }
 }
 
 /// Rules over eight masks; the last one permits everything, so that every lookup goes through to the end.

@@ -34,8 +34,8 @@ const ARROWS: &[Arrows] = &[
     (
         "bench",
         &[
-            "app", "bed", "bond", "bpf", "config", "engine", "lab", "lb", "measure", "packet", "papers",
-            "path", "plot", "port", "program", "sketch",
+            "app", "bed", "bond", "bpf", "config", "engine", "kernel", "lab", "lb", "measure", "packet",
+            "papers", "path", "plot", "port", "program", "sketch",
         ],
         &[],
     ),

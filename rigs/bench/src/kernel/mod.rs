@@ -1,0 +1,340 @@
+//! `weir bench kernel`: nanoseconds per packet of programs that are compiled to eBPF, beside programs for the
+//! same jobs that are written by hand in C, and the batch engine on memory ports.
+//!
+//! `BPF_PROG_TEST_RUN` runs an XDP program many times in the kernel. A small program in front
+//! ([`weir_papers::XdpRestore`]) gives it an original frame each time, in a random order of flows; its own
+//! cost is measured with a program behind it that only returns, and subtracted. All arms of a row take turns.
+//! Before a row is measured, the program written by hand must do with every frame what the compiled one does.
+//!
+//! The clock is the thread's processor time, because the kernel reports only whole nanoseconds per run, and
+//! because other processes on the machine do not count.
+
+mod compiled;
+mod jobs;
+
+use crate::engine::Bench;
+use crate::scenarios::Scenario;
+use anyhow::{Context, Result, ensure};
+use compiled::Compiled;
+use jobs::{ALL, Job};
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Value, json};
+use std::fmt::Display;
+use std::path::PathBuf;
+use weir_lab::premise::premise;
+use weir_lab::spread::ResultSpread;
+use weir_papers::{Buffers, FRAME, PinnedXdp, Ran, XdpArm, XdpByHand, XdpRestore};
+use weir_port::Stream;
+
+/// Packets per turn: enough to hit each of a million flows.
+const PACKETS: u32 = 1 << 20;
+
+/// Frames that the program of `--beside` is shown before it is measured.
+const SAMPLE: u32 = 1000;
+
+/// Actions of XDP programs, by number.
+const ACTIONS: [&str; 5] = ["aborted", "dropped", "passed", "sent back", "redirected"];
+
+/// What to measure, and how thoroughly.
+#[derive(clap::Args)]
+pub struct KernelOptions {
+    /// Only these rows: basic2, hash256, ipip, lb, `lb_flows1`, `lb_flows1k`, `lb_flows1m`, nat, acl100,
+    /// lpm10k, vxlan.
+    only: Vec<String>,
+    /// Rounds, whose medians are reported.
+    #[arg(long, default_value = "15", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    rounds: u16,
+    /// Also measure this XDP program, a file in a file system of type bpf, on the frames of each row.
+    #[arg(long, value_name = "FILE")]
+    beside: Option<PathBuf>,
+    /// End with one JSON object: `results` with `kernel_ns`, `hand_ns`, `engine_ns` and `beside_ns`, each
+    /// with `_min` and `_max`. The engine's time includes its memory ports.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Measures, and reports each row; returns `None`, and prints the reason, if that is impossible.
+pub fn run(options: &KernelOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Value>> {
+    let is_wanted = |name: &str| options.only.is_empty() || options.only.iter().any(|one| one == name);
+    for name in &options.only {
+        ensure!(
+            ALL.iter().any(|job| job.name == name),
+            "there is no row `{name}`: {}",
+            ALL.map(|job| job.name).join(", ")
+        );
+    }
+    if !rustix::process::geteuid().is_root() {
+        say(&"kernel: not measured, test runs of XDP programs need root")?;
+        return Ok(None);
+    }
+    let open = |path: &PathBuf| {
+        PinnedXdp::open(path).with_context(|| format!("{} is no pinned program", path.display()))
+    };
+    let beside = options.beside.as_ref().map(open).transpose()?;
+    let mut rows = Vec::new();
+    for job in ALL.iter().filter(|job| is_wanted(job.name)) {
+        let scenario = (job.make)();
+        match row(job, &scenario, beside.as_ref(), options.rounds, &say)? {
+            Ok(row) => {
+                say(&line(&row, scenario.what))?;
+                rows.push(row);
+            }
+            Err(why) => say(&format!("{:<10} left out: {why}", job.name))?,
+        }
+    }
+    Ok(Some(json!({ "results": rows, "rounds": options.rounds })))
+}
+
+/// Measures a row, or says why its program does not run in the kernel.
+fn row(
+    job: &Job,
+    scenario: &Scenario,
+    beside: Option<&PinnedXdp>,
+    rounds: u16,
+    say: &impl Fn(&dyn Display) -> Result<()>,
+) -> Result<Result<Value, &'static str>> {
+    let frames = frames(scenario);
+    let compiled = Compiled::load(&scenario.program).with_context(|| format!("row {}", job.name))?;
+    if let Some(why) = compiled.left(&frames[0])? {
+        return Ok(Err(why));
+    }
+    let (name, tables) = job.by_hand;
+    let by_hand = XdpByHand::load(name, &tables(scenario))?;
+    let put = |array: std::os::fd::BorrowedFd<'_>| compiled.put_into(array);
+    let mut restore = XdpRestore::load(&frames)?;
+    let mut arms = vec![Arm::new("kernel", XdpArm::PutBy(&put)), Arm::new("hand", by_hand.arm())];
+    let expected = outputs(&mut restore, &arms[0], frames.len())?;
+    equal(&mut restore, [&arms[0], &arms[1]], &expected).with_context(|| format!("row {}", job.name))?;
+    if let Some(beside) = beside {
+        let arm = Arm::new("beside", beside.arm());
+        say(&format!("{:<10} the program beside: {}", job.name, actions(&mut restore, &arm, frames.len())?))?;
+        arms.push(arm);
+    }
+    let engine_ns = measure(&mut restore, &mut arms, scenario, rounds)?;
+    Ok(Ok(result(job.name, &arms, engine_ns)))
+}
+
+/// The frames of a scenario, in the order in which they arrive.
+fn frames(scenario: &Scenario) -> Vec<[u8; FRAME]> {
+    let stream = Stream::udp(FRAME, scenario.flows.iter().copied());
+    let frame = |at| stream.frame(at).try_into().expect("all frames have this length");
+    (0..scenario.flows.len()).map(frame).collect()
+}
+
+/// A program that takes turns with others.
+struct Arm<'a> {
+    name: &'static str,
+    program: XdpArm<'a>,
+    /// Nanoseconds per packet of each round, less the stub's.
+    ns: Vec<f64>,
+}
+
+impl<'a> Arm<'a> {
+    fn new(name: &'static str, program: XdpArm<'a>) -> Arm<'a> {
+        Arm { name, program, ns: Vec::new() }
+    }
+}
+
+/// What a program does with each of the first frames.
+fn outputs(restore: &mut XdpRestore, arm: &Arm<'_>, frames: usize) -> Result<Vec<Ran>> {
+    let buffers = restore.measure(arm.program).with_context(|| {
+        format!("`{}` is not an XDP program for interfaces (attach type BPF_XDP)", arm.name)
+    })?;
+    (0..frames as u32).map(|at| Ok(restore.run(buffers, at, 1)?)).collect()
+}
+
+/// Fails unless the second program does with every frame what the first one did. Both also run on all frames
+/// in succession, as in the measurement, and the last one must come out the same.
+fn equal(restore: &mut XdpRestore, arms: [&Arm<'_>; 2], expected: &[Ran]) -> Result<()> {
+    let by_hand = outputs(restore, arms[1], expected.len())?;
+    for (at, (ours, by_hand)) in expected.iter().zip(&by_hand).enumerate() {
+        ensure!(
+            ours == by_hand,
+            "the programs differ on frame {at}: the compiled one makes {} of it, the one written by hand {}",
+            text(ours),
+            text(by_hand)
+        );
+    }
+    for arm in arms {
+        let buffers = restore.measure(arm.program)?;
+        let last = restore.run(buffers, 0, expected.len() as u32)?;
+        ensure!(
+            Some(&last) == expected.last(),
+            "`{}` makes {} of the last frame of many",
+            arm.name,
+            text(&last)
+        );
+    }
+    Ok(())
+}
+
+fn text(ran: &Ran) -> String {
+    let bytes: String = ran.bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("`{}` {bytes}", action(ran.action))
+}
+
+fn action(number: u32) -> &'static str {
+    ACTIONS.get(number as usize).copied().unwrap_or("unknown")
+}
+
+/// Counts what a program returns for a sample of the frames.
+fn actions(restore: &mut XdpRestore, arm: &Arm<'_>, frames: usize) -> Result<String> {
+    let sample = outputs(restore, arm, frames.min(SAMPLE as usize))?;
+    let mut counts = std::collections::BTreeMap::<&str, u32>::new();
+    sample.iter().for_each(|ran| *counts.entry(action(ran.action)).or_default() += 1);
+    let counts: Vec<String> = counts.iter().map(|(action, count)| format!("{count} {action}")).collect();
+    Ok(format!("{} of {} frames", counts.join(", "), sample.len()))
+}
+
+/// Lets the arms take turns, and returns the engine's nanoseconds per packet of each round.
+fn measure(
+    restore: &mut XdpRestore,
+    arms: &mut [Arm<'_>],
+    scenario: &Scenario,
+    rounds: u16,
+) -> Result<Vec<f64>> {
+    let mut engine = Bench::of_length(scenario, FRAME);
+    let mut engine_ns = Vec::new();
+    for round in 0..=rounds {
+        let mut stubs = [None; 2];
+        let mut of_round = Vec::new();
+        for arm in &mut *arms {
+            let buffers = restore.measure(arm.program)?;
+            let ns = time(|| Ok(restore.run(buffers, 0, PACKETS)?))?;
+            let at = usize::from(buffers == Buffers::Several);
+            if stubs[at].is_none() {
+                restore.measure(XdpArm::Stub(buffers))?;
+                stubs[at] = Some(time(|| Ok(restore.run(buffers, 0, PACKETS)?))?);
+            }
+            of_round.push(ns - stubs[at].unwrap_or_default());
+        }
+        let ns = time(|| Ok(engine.round(scenario, PACKETS.into())))?;
+        // The first round fills caches.
+        if round > 0 {
+            arms.iter_mut().zip(of_round).for_each(|(arm, ns)| arm.ns.push(ns));
+            engine_ns.push(ns);
+        }
+    }
+    let (unsent, all) = engine.unsent();
+    premise(unsent == 0, || format!("the engine has not sent {unsent} of {all} packets"))?;
+    Ok(engine_ns)
+}
+
+/// Returns the nanoseconds of processor time per packet that a turn takes.
+fn time<T>(turn: impl FnOnce() -> Result<T>) -> Result<f64> {
+    let now = || {
+        let time = clock_gettime(ClockId::ThreadCPUTime);
+        time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+    };
+    let start = now();
+    turn()?;
+    Ok((now() - start) / f64::from(PACKETS))
+}
+
+fn result(name: &str, arms: &[Arm<'_>], engine_ns: Vec<f64>) -> Value {
+    let of = |name: &str| arms.iter().find(|arm| arm.name == name).map(|arm| &arm.ns);
+    let mut row = json!({ "name": name });
+    for (key, ns) in [
+        ("kernel_ns", of("kernel")),
+        ("hand_ns", of("hand")),
+        ("engine_ns", Some(&engine_ns)),
+        ("beside_ns", of("beside")),
+    ] {
+        let spread = ns.map(|ns| ResultSpread::of(ns.clone()));
+        row[key] = json!(spread.map(|spread| spread.median));
+        row[format!("{key}_min")] = json!(spread.map(|spread| spread.min));
+        row[format!("{key}_max")] = json!(spread.map(|spread| spread.max));
+    }
+    let kernel = of("kernel");
+    for (key, other) in [("kernel_to_hand", of("hand")), ("kernel_to_beside", of("beside"))] {
+        let ratios =
+            kernel.zip(other).map(|(kernel, other)| kernel.iter().zip(other).map(|(one, other)| one / other));
+        row[key] = json!(ratios.map(|ratios| ResultSpread::of(ratios.collect()).median));
+    }
+    row
+}
+
+fn line(row: &Value, what: &str) -> String {
+    let mut line = format!("{:<10}", row["name"].as_str().unwrap_or_default());
+    for name in ["kernel", "hand", "engine", "beside"] {
+        let number = |end: &str| row[format!("{name}_ns{end}")].as_f64();
+        if let (Some(median), Some(min), Some(max)) = (number(""), number("_min"), number("_max")) {
+            line += &format!("  {name} {median:>6.1} ns ({min:.1} - {max:.1})");
+        }
+    }
+    if let Some(ratio) = row["kernel_to_hand"].as_f64() {
+        line += &format!("  kernel / hand {ratio:.2}");
+    }
+    format!("{line}  {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_engine::batch::Engine;
+    use weir_packet::{Batch, Pools, TableHash};
+    use weir_program::PortId;
+
+    /// Frames per row: enough for most back ends and next hops.
+    const FEW: usize = 2048;
+
+    /// `XDP_TX` (linux/bpf.h).
+    const TX: u32 = 3;
+
+    /// What the batch engine makes of frames that all leave through the second port.
+    fn by_engine(scenario: &Scenario, frames: &[[u8; FRAME]]) -> Vec<Ran> {
+        let program = &scenario.program;
+        let mut engine = Engine::new(program, TableHash::new([3, 5])).expect("it is sound");
+        crate::engine::assign_buckets(program, &mut engine);
+        let (mut pools, mut batch, mut all) = (Pools::region(64), Batch::new(), Vec::new());
+        for frame in frames {
+            let mut one = pools.first().take().expect("it has come back");
+            one.fill(frame).expect("it fits");
+            batch.push(one).expect("there is room");
+            let list = batch.mask();
+            let outcome = engine.process(&mut batch, list, PortId(0), 1);
+            assert_eq!(outcome.transmit[1], list, "{}", scenario.name);
+            let one = batch.take(0);
+            all.push(Ran { action: TX, bytes: one.bytes().to_vec() });
+            pools.give(one);
+            batch.clear();
+        }
+        all
+    }
+
+    /// The engine is the judge of programs for jobs that do not compile yet.
+    #[test]
+    fn programs_written_by_hand_do_what_the_engine_and_the_compiled_ones_do() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
+            eprintln!("skipped: needs root");
+            return;
+        }
+        let mut compiled_jobs = Vec::new();
+        // A million flows take the engine too long here, and are the same job.
+        for job in ALL.into_iter().filter(|job| job.name != "lb_flows1m") {
+            let mut scenario = (job.make)();
+            scenario.flows.truncate(FEW);
+            let frames = frames(&scenario);
+            let (name, tables) = job.by_hand;
+            let by_hand = XdpByHand::load(name, &tables(&scenario)).expect("it loads");
+            let mut restore = XdpRestore::load(&frames).expect("it loads");
+            let mut expected = by_engine(&scenario, &frames);
+            let hand = Arm::new("hand", by_hand.arm());
+            let differ = |error| panic!("{}: {error:#}", job.name);
+            equal(&mut restore, [&hand, &hand], &expected).unwrap_or_else(differ);
+            let compiled = Compiled::load(&scenario.program).expect("it loads");
+            if compiled.left(&frames[0]).expect("a test run").is_none() {
+                let put = |array: std::os::fd::BorrowedFd<'_>| compiled.put_into(array);
+                let arm = Arm::new("kernel", XdpArm::PutBy(&put));
+                equal(&mut restore, [&hand, &arm], &expected).unwrap_or_else(differ);
+                compiled_jobs.push(job.name);
+            }
+            // One bit of one frame is noticed.
+            expected[frames.len() / 2].bytes[FRAME - 1] ^= 1;
+            assert!(equal(&mut restore, [&hand, &hand], &expected).is_err(), "{}", job.name);
+        }
+        assert!(compiled_jobs.starts_with(&["basic2", "hash256", "ipip"]), "{compiled_jobs:?}");
+        assert!(compiled_jobs.ends_with(&["lpm10k", "vxlan"]), "{compiled_jobs:?}");
+    }
+}
