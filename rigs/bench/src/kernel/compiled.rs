@@ -5,7 +5,7 @@ use anyhow::Result;
 use std::io;
 use std::os::fd::BorrowedFd;
 use weir_engine::batch::Engine;
-use weir_kernel::{Executor, Outcome};
+use weir_kernel::{Executor, FrameOutcome};
 use weir_packet::TableHash;
 use weir_program::{PortId, Program};
 
@@ -24,8 +24,8 @@ impl Compiled {
     /// Returns why a frame is left to the batch engine, if it is.
     pub fn left(&self, frame: &[u8]) -> Result<Option<&'static str>> {
         Ok(match self.0.run(IN, frame)?.0 {
-            Outcome::Left(why) => Some(why.explanation()),
-            Outcome::Decided(_) => None,
+            FrameOutcome::Left(why) => Some(why.explanation()),
+            FrameOutcome::Decided(_) => None,
         })
     }
 

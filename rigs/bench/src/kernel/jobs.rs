@@ -134,7 +134,7 @@ fn pinned(scenario: &Scenario) -> Vec<HandFlow> {
     let pin = |&(source, destination, sport, dport): &UdpFlow| {
         let addresses = u64::from(source.to_bits()) << 32 | u64::from(destination.to_bits());
         let last = u64::from(sport) << 48 | u64::from(dport) << 32 | u64::from(PROTOCOL_UDP) << 24;
-        let bucket = (hash.hash(addresses, last) >> 32) * buckets.len() as u64 >> 32;
+        let bucket = ((hash.hash(addresses, last) >> 32) * buckets.len() as u64) >> 32;
         let target = buckets[bucket as usize];
         HandFlow { addresses: [source, destination], ports: [sport, dport], target }
     };
