@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Runs in front of an XDP program that is measured. BPF_PROG_TEST_RUN with repetitions runs a program on its
- * own result, so a program that rewrites frames would soon run on something else. This program moves the start
- * and the end of the frame back, writes the bytes of the next frame of a list into it, and jumps to the
+ * own result, so a program that rewrites frames would soon run on something else. This program moves the
+ * start and the end of the frame back, writes the bytes of the next frame of a list into it, and jumps to the
  * measured program. It always calls the same helpers, so that its cost does not depend on what the measured
  * program did. The cost is measured with xdp_stub behind it.
  *

@@ -6,8 +6,8 @@
 //! cost is measured with a program behind it that only returns, and subtracted. All arms of a row take turns.
 //! Before a row is measured, the program written by hand must do with every frame what the compiled one does.
 //!
-//! The processor overlaps a short program with the end of the one in front of it, so a program that takes only
-//! a few nanoseconds more than none takes longer alone: ratios to such small times say little.
+//! The processor overlaps a short program with the end of the one in front of it, so a program that seems to
+//! take a few nanoseconds takes longer alone: ratios to such small times say little.
 //!
 //! The clock is the thread's processor time, because the kernel reports only whole nanoseconds per run, and
 //! because other processes on the machine do not count.
