@@ -5,9 +5,24 @@ use weir_oracle::Walk;
 use weir_oracle::arbitrary::Coverage;
 use weir_program::{Fill, HashInput, Operation, PipeKind, Program};
 
+/// What the kernel has to decide in 20 programs: types of pipes, criteria, fills, operations and tunnels.
+pub const USUAL: &str = "
+    pipe:basic:hit pipe:basic:miss pipe:lpm:hit pipe:lpm:miss pipe:acl:hit pipe:acl:miss pipe:hash:hit
+    match:const:hit match:per_entry match:masked match:range match:prefix match:prefix:0 match:any
+    match:any:absent hash:fields hash:select fill:maglev fill:wants fill:katran fill:glb picked:foreign
+    do:set do:add do:decrement_ttl do:pop_vlan do:push_vlan do:limit_length do:clamp_mss
+    do:encap_vxlan do:encap_geneve do:encap_gre do:encap_ipip do:encap_gue encap:src_bits:4 encap:src_bits:6
+    do:decap_vxlan do:decap_geneve do:decap_gre do:decap_ipip do:decap_gue mended:inner_ipv4
+    mended:ipv4 mended:l4 drop:not_applicable drop:ttl_expired counter:pipe counter:per_entry
+    verdict:kernel verdict:transmit";
+
+/// What the generator makes too rarely for that: in three.
+pub const RARE: &str = "
+    drop:ecn_ce_not_ect drop:not_fragmented drop:too_long do:copy hash:rss:absent picked:source lowered:mss";
+
 /// What a run has seen.
 #[derive(Default, Debug)]
-pub struct RunStatistics {
+pub struct SeenByAll {
     /// Packets that the kernel decided.
     pub decided: u64,
     /// Packets left to the engine, by reason.
@@ -18,14 +33,21 @@ pub struct RunStatistics {
     pub programs: BTreeMap<String, u64>,
 }
 
+impl SeenByAll {
+    /// Returns in how many programs a thing was decided.
+    pub fn of(&self, name: &str) -> u64 {
+        self.programs.get(name).copied().unwrap_or(0)
+    }
+}
+
 /// What the decided packets of one program have met.
 #[derive(Default)]
-pub struct ProgramMet {
+pub struct MetByOne {
     coverage: Coverage,
     more: BTreeSet<String>,
 }
 
-impl ProgramMet {
+impl MetByOne {
     /// Notes a decided packet.
     pub fn walk(&mut self, program: &Program, walk: &Walk) {
         self.coverage.walk(program, walk);
@@ -51,7 +73,7 @@ impl ProgramMet {
     }
 
     /// Adds one to everything that this program's packets have met.
-    pub fn add_to(self, seen: &mut RunStatistics) {
+    pub fn add_to(self, seen: &mut SeenByAll) {
         for name in self.coverage.met().keys().chain(&self.more) {
             *seen.programs.entry(name.clone()).or_default() += 1;
         }

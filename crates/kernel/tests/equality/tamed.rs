@@ -1,11 +1,11 @@
 //! Removes what is never compiled from a random program, so that packets get further.
 
 use weir_oracle::arbitrary::Choices;
-use weir_packet::{Field, KeySource, LevelId};
+use weir_packet::{Field, KeySource, LevelId, TunnelKind};
 use weir_program::operation::{Headers, Value};
 use weir_program::{
     Criterion, Encap, Entry, Fill, Forward, GlbHash, Group, GroupChoice, HashInput, KatranHash,
-    KatranVersion, Operation, Pipe, PipeId, PipeKind, Program, Target, Template,
+    KatranVersion, Operation, Pipe, PipeId, PipeKind, PortId, Program, Target, Template,
 };
 
 /// Tames most programs; some stay as they are.
@@ -13,7 +13,7 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     if random.percent(10) {
         return program;
     }
-    if random.percent(80) {
+    if random.percent(93) {
         focus(&mut program, random);
     }
     for group in &mut program.groups {
@@ -58,7 +58,8 @@ fn refill(group: &mut Group, random: &mut Choices) {
     }
 }
 
-/// Keeps one pipe, through which every packet leaves, with one operation in each action.
+/// Keeps two ports and one pipe, through which every packet leaves, with one operation in each action; often
+/// one that moves headers.
 fn focus(program: &mut Program, random: &mut Choices) {
     let mut pipe = program.pipes.swap_remove(random.below(program.pipes.len()));
     if random.percent(80) {
@@ -71,15 +72,15 @@ fn focus(program: &mut Program, random: &mut Choices) {
         entries.iter_mut().for_each(|entry| entry.matches.clear());
     }
     for (at, template) in (0..).zip(&mut pipe.templates) {
-        let moves = |one: &Operation| matches!(one, Operation::Decap(_) | Operation::Encap(_));
-        let number = match template.operations.iter().position(moves) {
-            Some(number) if random.percent(70) => number,
-            _ => random.below(template.operations.len().max(1)),
-        };
-        keep(template, entries.iter_mut().filter(|entry| entry.template == at), |place, _| place == number);
+        let tunnel = random.percent(50).then(|| tunnel(random));
+        let number = random.below(template.operations.len().max(1));
+        let one = |place: usize, _: &Operation| tunnel.is_none() && place == number;
+        keep(template, entries.iter_mut().filter(|entry| entry.template == at), one);
+        template.operations.extend(tunnel);
     }
     let outward = |forward| match forward {
         Forward::Pipe(_) | Forward::Tee { .. } => Forward::InputPort,
+        Forward::Port(port) => Forward::Port(PortId(port.0 % 2)),
         other => other,
     };
     (pipe.forward, pipe.miss) = (outward(pipe.forward), outward(pipe.miss));
@@ -91,7 +92,34 @@ fn focus(program: &mut Program, random: &mut Choices) {
         let outward = |target: Target| Target { forward: outward(target.forward), ..target };
         group.targets = targets.into_iter().map(outward).collect();
     }
+    program.ports.truncate(2);
     program.ports.iter_mut().for_each(|port| port.root = Some(PipeId(0)));
+}
+
+/// An operation that removes or adds the headers of a tunnel.
+fn tunnel(random: &mut Choices) -> Operation {
+    let kind = random.pick(TunnelKind::ALL);
+    if random.percent(50) {
+        return Operation::Decap(kind);
+    }
+    let blank = Encap::new(kind);
+    let ipv6 = random.percent(40);
+    let number = |random: &mut Choices, like: Field| Value::Const(random.wide() & like.max());
+    let address = if ipv6 { Field::Ipv6Src } else { Field::Ipv4Src };
+    let bits = random.pick(&[0, 1, 2, 9, 24, 32]);
+    Operation::Encap(Encap {
+        eth_dst: number(random, Field::EthDst),
+        eth_src: number(random, Field::EthSrc),
+        ipv6,
+        src: number(random, address),
+        src_bits: random.percent(40).then_some(Value::Const(bits)),
+        dst: number(random, address),
+        id: blank.id.map(|_| number(random, Field::VxlanVni)),
+        ttl: number(random, Field::Ipv4Ttl),
+        dscp: random.percent(50).then(|| random.below(64) as u8),
+        sport: (kind.is_udp() && random.percent(50)).then(|| number(random, Field::UdpSport)),
+        ..blank
+    })
 }
 
 /// Keeps some operations of an action, with the values that entries have for them.
