@@ -109,12 +109,7 @@ MAP(ARRAY, 1, __u32, __u32, without_socket);
 /* The program that gets the frames that are taken, if there is one: it decides what it can, and sends the
  * others to the socket itself.
  */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, __u32);
-} programs SEC(".maps");
+MAP(PROG_ARRAY, 1, __u32, __u32, programs);
 
 /*
  * The reading position in the frame. An offset rather than a pointer, because it stays valid across a helper
