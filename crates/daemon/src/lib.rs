@@ -37,7 +37,6 @@ mod inherited;
 mod interface_news;
 mod interfaces;
 mod kernel;
-pub mod kernel_survey;
 mod links;
 mod listed;
 mod live;
@@ -74,7 +73,7 @@ pub use systemd::{own_cgroup, own_executable};
 
 use crate::config::{Load, Nics, Plan, Workers};
 use agents::Agents;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use app_host::AppHost;
 use arrival::Arrival;
 use collector::{Collector, Totals};
@@ -222,9 +221,6 @@ impl Daemon {
         mut takeover: Option<&mut Takeover>,
     ) -> Result<(Daemon, Vec<app_host::Ring>)> {
         app_host::settle(&mut plan, Default::default());
-        if let Some((_, why)) = kernel_survey::unmet(&plan) {
-            bail!(why);
-        }
         let (hash, clock) =
             (TableHash::random(), takeover.as_deref().map_or_else(Clock::start, Takeover::clock));
         let interfaces =

@@ -7,7 +7,6 @@ use crate::{import, output, ways};
 use anyhow::Result;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use weir_daemon::kernel_survey::{self, KernelSurvey};
 use weir_daemon::private;
 
 /// Arguments of `weir check`.
@@ -18,9 +17,6 @@ pub struct CheckArguments {
     /// Print a JSON object: `ok, errors, warnings, diagnostics[]`.
     #[arg(long)]
     json: bool,
-    /// Also print what of the program the kernel can run, and why the engine runs the rest.
-    #[arg(long)]
-    kernel: bool,
 }
 
 /// Runs the command.
@@ -33,28 +29,16 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
         absent_interfaces(plan, &mut loaded.report);
         unreachable_ways(plan, &arguments.file, &mut loaded.report);
         private::problems(plan).into_iter().for_each(|why| loaded.report.error(Span::default(), why));
-        if let Some((port, why)) = kernel_survey::unmet(plan) {
-            let span = loaded.report.span_of(plan.program.ports[port.index()].origin);
-            loaded.report.error(span, why);
-        }
     }
     loaded.plan = loaded.plan.filter(|_| loaded.report.errors() == 0);
     let report = &loaded.report;
     output::complain(report);
     output::line(summary(&arguments.file.display().to_string(), &loaded))?;
-    let survey = loaded.plan.as_ref().filter(|_| arguments.kernel).map(KernelSurvey::of);
-    if let Some(survey) = &survey {
-        output::print(survey.text())?;
-    }
     if arguments.json {
         let (errors, warnings) = (report.errors(), report.warnings());
         let ok = errors == 0;
-        let mut answer = serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings,
-            "diagnostics": report.json() });
-        if let Some(survey) = &survey {
-            answer["kernel"] = survey.json();
-        }
-        output::line(answer)?;
+        output::line(serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings,
+            "diagnostics": report.json() }))?;
     }
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
 }

@@ -7,7 +7,6 @@ mod render;
 pub use render::{RenderNames, decision};
 
 use crate::config::Plan;
-use crate::kernel_survey::{self, InKernel};
 use serde_json::{Value, json};
 use weir_engine::batch::Engine;
 use weir_engine::worker::FramePrediction;
@@ -21,8 +20,6 @@ pub struct Explanation {
     pub walk: Walk,
     /// The result of the engine; `None` if it could not be asked.
     pub probe: Option<FramePrediction>,
-    /// What the kernel does with it, if the program can run there and this process may try.
-    pub kernel: Option<InKernel>,
 }
 
 impl Explanation {
@@ -31,24 +28,19 @@ impl Explanation {
         let mut engine = Engine::new(&plan.program, TableHash::random())?;
         let interpreter = Interpreter::new(&plan.program, engine.buckets());
         let walk = interpreter.explain(input, frame, usize::from(HEADROOM), 0);
-        let probe = probe(&mut engine, input, frame, plan.chunk());
-        Ok(Explanation {
-            kernel: kernel_survey::run(plan, input, frame),
-            ..Explanation::new(walk, probe, frame)
-        })
+        Ok(Explanation::new(walk, probe(&mut engine, input, frame, plan.chunk()), frame))
     }
 
     /// Explains a packet from the results of both. A frame that does not fit the engine's buffers never
     /// reaches a pipe, although the interpreter has no limit.
     pub fn new(walk: Walk, probe: Option<FramePrediction>, frame: &[u8]) -> Explanation {
         if probe.is_some() || frame.len() <= FRAME_BYTES_MAX {
-            return Explanation { walk, probe, kernel: None };
+            return Explanation { walk, probe };
         }
         let verdict = weir_program::Verdict::Drop(DropReason::Oversize);
         let (copies, trace, effects) = (Vec::new(), Vec::new(), Vec::new());
         let bytes = frame.to_vec();
-        let walk = Walk { verdict, bytes, copies, trace, effects, limit: None };
-        Explanation { walk, probe, kernel: None }
+        Explanation { walk: Walk { verdict, bytes, copies, trace, effects, limit: None }, probe }
     }
 
     /// Returns the ports through which the packet and its copies leave.
@@ -58,18 +50,8 @@ impl Explanation {
             .collect()
     }
 
-    /// Returns true if all executors that run the packet agree.
+    /// Returns true if both executors agree.
     pub fn agrees(&self) -> bool {
-        let dropped = matches!(self.walk.verdict, weir_program::Verdict::Drop(_));
-        if let Some(InKernel::Decides(verdict, bytes)) = &self.kernel
-            && (*verdict != self.walk.verdict || !dropped && *bytes != self.walk.bytes)
-        {
-            return false;
-        }
-        self.engine_agrees()
-    }
-
-    fn engine_agrees(&self) -> bool {
         let Some(probe) = &self.probe else { return true };
         let dropped = matches!(self.walk.verdict, weir_program::Verdict::Drop(_));
         let ends_alike = probe.verdict == self.walk.verdict && (dropped || probe.bytes == self.walk.bytes);
@@ -78,17 +60,9 @@ impl Explanation {
 
     /// Returns the explanation as text.
     pub fn text(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> String {
-        let executor = match &self.kernel {
-            None => "",
-            Some(InKernel::Decides(..)) => "kernel  decides this packet in XDP\n",
-            Some(InKernel::Leaves(why)) => &format!("kernel  leaves this packet to the engine: {why}\n"),
-        };
-        let mut text = executor.to_string() + &render::walk(names, &self.walk, input, frame);
+        let mut text = render::walk(names, &self.walk, input, frame);
         if !self.agrees() {
-            text += &format!(
-                "\nBUG: executors say otherwise, please report this: {:?} {:?}\n",
-                self.probe, self.kernel
-            );
+            text += &format!("\nBUG: the engine says otherwise, please report this: {:?}\n", self.probe);
         }
         text
     }
@@ -97,11 +71,6 @@ impl Explanation {
     pub fn json(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> Value {
         let mut json = render::json(names, &self.walk, input, frame);
         json["agrees"] = json!(self.agrees());
-        json["kernel"] = match &self.kernel {
-            None => Value::Null,
-            Some(InKernel::Decides(..)) => json!({ "decides": true }),
-            Some(InKernel::Leaves(why)) => json!({ "decides": false, "why": why }),
-        };
         json
     }
 }
