@@ -20,6 +20,8 @@ pub struct Nic {
     pub rx_queues: u32,
     /// Whether receive and transmit queues are paired, which `ethtool -L` calls `combined`.
     pub paired: bool,
+    /// Whether it is a veth, which sends from XDP only to a peer that receives with NAPI.
+    pub veth: bool,
 }
 
 impl Nic {

@@ -6,8 +6,7 @@
 use super::doorbell::Doorbell;
 use super::fleet::Fleet;
 use super::interfaces::Interfaces;
-use crate::config::{Plan, PortConfig, PortKind};
-use crate::kernel_survey;
+use crate::config::{Plan, kernel_use, port_obstacle};
 use anyhow::{Result, anyhow};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
@@ -114,15 +113,7 @@ impl KernelCopy {
         let links: Vec<_> = (0..now.plan.ports.len()).map(|at| link_obstacle(now, at)).collect();
         self.obstacles = links;
         if self.obstacles.iter().all(Option::is_some) {
-            let required = now.plan.ports.iter().zip(&self.obstacles);
-            let required = required.filter(|(port, _)| use_of(port) == Some(KernelUse::Require));
-            let lines: Vec<String> = required
-                .filter_map(|(port, why)| Some(format!("port {}: {}", port.name, why.as_ref()?)))
-                .collect();
-            if !lines.is_empty() {
-                let text = format!("the kernel decides no frame, which is required: {}", lines.join("; "));
-                self.say(text, true);
-            }
+            self.say_unmet(now);
             let _ = now.fleet.offer(WORKER, Command::RunInKernel(now.generation, None));
             return CopyStep::Idle;
         }
@@ -134,6 +125,18 @@ impl KernelCopy {
         self.is_current = false;
         self.next = Some(Instant::now() + EVERY);
         CopyStep::Idle
+    }
+
+    /// Logs which ports require the kernel and do not have it.
+    fn say_unmet(&mut self, now: &Surroundings<'_>) {
+        let ports = now.plan.ports.iter().zip(&self.obstacles);
+        let required = ports.filter(|(port, _)| kernel_use(port) == Some(KernelUse::Require));
+        let unmet = required.filter_map(|(port, why)| Some(format!("port {}: {}", port.name, why.as_ref()?)));
+        let unmet: Vec<String> = unmet.collect();
+        if !unmet.is_empty() {
+            let text = format!("the kernel does not decide frames, as is required: {}", unmet.join("; "));
+            self.say(text, true);
+        }
     }
 
     /// Compiles and loads the program on another thread.
@@ -184,6 +187,7 @@ impl KernelCopy {
                 for obstacle in self.obstacles.iter_mut().filter(|one| one.is_none()) {
                     *obstacle = Some(why.clone());
                 }
+                self.say_unmet(now);
                 let _ = now.fleet.offer(WORKER, Command::RunInKernel(generation, None));
                 CopyStep::Idle
             }
@@ -218,20 +222,11 @@ impl KernelCopy {
 
 /// Returns why the kernel cannot decide frames of a port now.
 fn link_obstacle(now: &Surroundings<'_>, at: usize) -> Option<String> {
-    let port = &now.plan.ports[at];
-    if let Some(why) = kernel_survey::obstacle(port) {
-        return Some(why.into());
+    if let Some(obstacle) = port_obstacle(&now.plan.ports[at]) {
+        return Some(obstacle.into());
     }
-    let Some(interface) = now.interfaces.of(PortId(at as u16)) else {
-        return Some("its interface is gone".into());
-    };
-    let is_risky = use_of(port) == Some(KernelUse::Auto) && interface.is_veth();
-    is_risky.then(|| "it is a veth, which may send only to a peer with NAPI: `kernel: require`".into())
-}
-
-/// Returns how a port uses the kernel; `None` if it is no AF_XDP port.
-fn use_of(port: &PortConfig) -> Option<KernelUse> {
-    if let PortKind::Xdp(xdp) = &port.kind { Some(xdp.kernel) } else { None }
+    let is_gone = now.interfaces.of(PortId(at as u16)).is_none();
+    is_gone.then(|| "its interface is gone".into())
 }
 
 /// Returns what the program needs of a port's interface.

@@ -22,6 +22,7 @@ mod changing;
 mod checks;
 mod claim;
 mod collector;
+pub mod compiled;
 pub mod config;
 mod configure;
 mod doorbell;

@@ -23,5 +23,6 @@ pub fn nic(link: &Link, ethtool: Option<&Ethtool>) -> Nic {
         mtu: link.mtu,
         rx_queues: queues.map_or(link.rx_queues, |queues| queues.rx),
         paired: queues.is_some_and(|queues| queues.paired),
+        veth: link.kind == "veth",
     }
 }

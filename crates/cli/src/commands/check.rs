@@ -5,8 +5,10 @@ use super::bad_input;
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
 use crate::{import, output, ways};
 use anyhow::Result;
+use serde_json::json;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use weir_daemon::compiled::KernelCheck;
 use weir_daemon::private;
 
 /// Arguments of `weir check`.
@@ -14,9 +16,13 @@ use weir_daemon::private;
 pub struct CheckArguments {
     /// The configuration file.
     file: PathBuf,
-    /// Print a JSON object: `ok, errors, warnings, diagnostics[]`.
+    /// Print a JSON object: `ok, errors, warnings, diagnostics[]`, with `--kernel` also `kernel`.
     #[arg(long)]
     json: bool,
+    /// Also print what of the program runs in the kernel, in XDP, and why the rest does not. With the
+    /// privileges for it, the program is loaded, but no frame meets it.
+    #[arg(long)]
+    kernel: bool,
 }
 
 /// Runs the command.
@@ -34,11 +40,20 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
     let report = &loaded.report;
     output::complain(report);
     output::line(summary(&arguments.file.display().to_string(), &loaded))?;
+    let plan = loaded.plan.as_ref().filter(|_| arguments.kernel);
+    let kernel = plan.map(KernelCheck::of).transpose()?;
+    if let Some(kernel) = &kernel {
+        output::print(kernel.text())?;
+    }
     if arguments.json {
         let (errors, warnings) = (report.errors(), report.warnings());
         let ok = errors == 0;
-        output::line(serde_json::json!({ "ok": ok, "errors": errors, "warnings": warnings,
-            "diagnostics": report.json() }))?;
+        let mut json = json!({ "ok": ok, "errors": errors, "warnings": warnings,
+            "diagnostics": report.json() });
+        if let Some(kernel) = kernel {
+            json["kernel"] = kernel.json();
+        }
+        output::line(json)?;
     }
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
 }

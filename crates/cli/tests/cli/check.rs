@@ -215,3 +215,75 @@ apps:
     assert_eq!(said.code, Some(2));
     assert!(said.err.contains("wrong.yaml:8:") && said.err.contains("there is no port `p2`"), "{}", said.err);
 }
+
+/// A port that uses the kernel, one that cannot, and a pipe that is not compiled.
+const KERNEL: &str = "\
+ports:
+  p0: { xdp: absent0, take: [{ dst: 10.0.0.53 }], kernel: require, root: choose }
+  p1: { mem: ~ }
+pipes:
+  choose:
+    type: basic
+    match: { ipv4.src: per_entry }
+    forward: per_entry
+    miss: drop
+    entries:
+      - { match: { ipv4.src: 10.0.0.1 }, forward: in_port }
+      - { match: { ipv4.src: 10.0.0.2 }, forward: in_port }
+      - { match: { ipv4.src: 10.0.0.3 }, forward: p1 }
+      - { match: { ipv4.src: 10.0.0.4 }, forward: rules }
+  rules: { type: acl, match: { l4.dport: range }, forward: in_port, miss: drop }
+";
+
+#[test]
+fn what_the_kernel_runs_is_said_per_port_pipe_and_kind_of_entry() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", KERNEL);
+    let said = weir(folder.path(), &["check", "weir.yaml", "--kernel", "--json"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    for line in [
+        "kernel: port p0: usable",
+        "kernel: port p1: not usable: it is no AF_XDP port",
+        "kernel: pipe choose (basic): compiled",
+        "kernel: pipe rules (acl): left to the engine: pipes of this type are not compiled",
+        "kernel:   miss drop: compiled",
+    ] {
+        assert!(said.out.lines().any(|one| one == line), "no `{line}` in\n{}", said.out);
+    }
+    for (entries, forward) in [
+        ("2 entries", "in_port: compiled"),
+        ("1 entry", "p1: left to the engine: XDP cannot send to the port"),
+        ("1 entry", "rules: compiled"),
+    ] {
+        let is_it = |line: &str| line.contains(entries) && line.ends_with(&format!("forward {forward}"));
+        assert!(said.out.lines().any(is_it), "no {entries} {forward} in\n{}", said.out);
+    }
+    let kernel = &said.json()["kernel"];
+    assert_eq!(kernel["ports"][0]["usable"], true);
+    assert_eq!(kernel["pipes"][1]["why"], "pipes of this type are not compiled");
+    // Without privileges, the kernel is not asked.
+    let loaded = &kernel["loaded"];
+    let is_loaded = loaded["ok"] == true && loaded["instructions"]["p0"].as_u64() > Some(0);
+    assert!(is_loaded || loaded["why"] == "this needs the privileges of root", "{loaded}");
+}
+
+#[test]
+fn a_port_that_requires_the_kernel_and_cannot_have_it_is_an_error() {
+    let folder = Folder::new();
+    for (from, to, why) in [
+        ("root: choose }", "root: choose, trace: out.pcap }", "its frames are recorded"),
+        ("root: choose }", "root: choose, fault: { loss: 0.1 } }", "its frames have faults"),
+        (
+            "root: choose }",
+            "root: rules }",
+            "its pipe `rules` is not compiled: pipes of this type are not compiled",
+        ),
+    ] {
+        folder.write("weir.yaml", KERNEL.replace(from, to));
+        let said = weir(folder.path(), &["check", "weir.yaml"]);
+        assert_eq!(said.code, Some(2), "{}", said.err);
+        let error = "error: port `p0` has `kernel: require`, but the kernel cannot run it: ";
+        assert!(said.err.starts_with("weir.yaml:2:"), "{}", said.err);
+        assert!(said.err.contains(&format!("{error}{why}")), "{}", said.err);
+    }
+}

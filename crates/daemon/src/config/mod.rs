@@ -7,9 +7,11 @@
 
 mod control;
 mod frames;
+mod kernel;
 mod plan;
 
 pub use control::ControlOver;
+pub use kernel::{coverage_with, kernel_use, port_obstacle};
 pub use plan::{Plan, SOCKET, Workers};
 pub use weir_config::attachment::Attachments;
 pub use weir_config::entry::{write as write_entry, write_key};

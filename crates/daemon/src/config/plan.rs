@@ -2,6 +2,7 @@
 //! program.
 
 use super::control::{self, ControlOver};
+use super::kernel;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -247,6 +248,23 @@ impl Builder<'_> {
             findings.extend(owners(&self.reader.program).1);
         }
         self.reader.report(findings, is_broken, report);
+        if report.errors() == 0 {
+            self.kernel_is_possible(report);
+        }
+    }
+
+    /// Reports ports that require the kernel to decide their frames, which it can never do.
+    fn kernel_is_possible(&self, report: &mut Report) {
+        let program = &self.reader.program;
+        for (at, port) in program.ports.iter().enumerate() {
+            if let Some(why) = kernel::unmet(program, &self.plan.ports, PortId(at as u16)) {
+                let message = format!(
+                    "port `{}` has `kernel: require`, but the kernel cannot run it: {why}",
+                    port.name
+                );
+                report.error(report.span_of(port.origin), message);
+            }
+        }
     }
 
     /// Reports NAT pools with an address that an app takes, such as that of a service: a packet to it could

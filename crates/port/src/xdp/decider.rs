@@ -1,7 +1,6 @@
 //! What a program needs that decides frames in the kernel before they reach a socket.
 
 use super::XdpInterface;
-use super::ethtool::Ethtool;
 use super::interface::frame_max;
 use std::io;
 use weir_bpf::TakeMaps;
@@ -14,14 +13,6 @@ impl XdpInterface {
     /// Returns the kernel's error.
     pub fn take_maps(&self) -> io::Result<Option<TakeMaps>> {
         self.attached.as_ref().map(|attached| attached.program().maps()).transpose()
-    }
-
-    /// Returns whether it is a veth, which sends from XDP only to a peer that receives with NAPI. False if
-    /// its driver is unknown.
-    #[must_use]
-    pub fn is_veth(&self) -> bool {
-        let driver = Ethtool::open().ok().and_then(|ethtool| ethtool.driver(self.name()));
-        driver.is_some_and(|driver| driver == "veth")
     }
 
     /// Returns the longest frame that it sends, in bytes.
