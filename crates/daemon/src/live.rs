@@ -4,7 +4,8 @@
 
 use super::arrival;
 use super::observer::Snapshot;
-use crate::explain::{Explanation, RenderNames};
+use crate::config::coverage_with;
+use crate::explain::{Explanation, KernelView, RenderNames};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::cell::OnceCell;
@@ -102,6 +103,18 @@ pub fn packet(recipe: Option<&str>, hex: Option<&str>, to: Option<[u8; 6]>) -> R
     read_hex(hex).context("`hex` must be an even number of hexadecimal digits")
 }
 
+/// Returns what the kernel decides now of the frames of a port; `None` if no port uses the kernel.
+fn kernel(now: &Snapshot, input: PortId) -> Result<Option<KernelView>> {
+    if !now.plan.uses_kernel() {
+        return Ok(None);
+    }
+    let (_, leads) = now.ask_one(0, Command::Leads)?;
+    let coverage = coverage_with(&now.plan.program, &now.plan.ports, &leads);
+    let port = now.kernel().into_iter().nth(input.index()).filter(|port| !port.runs);
+    let obstacle = port.map(|port| port.obstacle.unwrap_or_else(|| "its program is not running yet".into()));
+    Ok(Some(KernelView { coverage, obstacle }))
+}
+
 /// Explains a packet in the running program.
 pub fn explain(now: &Snapshot, request: &Explain) -> Result<Value> {
     let mut program = now.plan.program.without_entries();
@@ -139,7 +152,7 @@ pub fn explain(now: &Snapshot, request: &Explain) -> Result<Value> {
     if let Some(why) = flows.failed.into_inner() {
         return Err(why);
     }
-    let explanation = Explanation::new(walk, probe, &frame);
+    let explanation = Explanation { kernel: kernel(now, input)?, ..Explanation::new(walk, probe, &frame) };
     let names = RenderNames { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);
     let outputs = explanation

@@ -154,7 +154,7 @@ impl Snapshot {
     }
 
     /// Returns what the kernel does with the frames of each port.
-    fn kernel(&self) -> Vec<answer::KernelPort> {
+    pub(super) fn kernel(&self) -> Vec<answer::KernelPort> {
         let report = self.reports.iter().find_map(|report| report.kernel.as_ref());
         let one = |(at, port): (usize, &config::PortConfig)| {
             let of = |report: &ReplicaReport| {

@@ -215,3 +215,32 @@ fn what_an_app_decides_while_it_runs_is_not_called_a_drop() {
         weir(folder.path(), &["explain", "bond.yaml", "--packet", "eth.dst=01:80:c2:00:00:0e type=0x88cc"]);
     assert!(said.out.contains("verdict drop (policy)"), "{}", said.out);
 }
+
+#[test]
+fn a_program_that_uses_the_kernel_is_explained_with_who_decides() {
+    let folder = Folder::new();
+    folder.write(
+        "kernel.yaml",
+        "\
+ports: { p0: { xdp: absent0, take: [{ dst: 10.0.0.53 }], kernel: require, root: choose } }
+pipes:
+  choose:
+    type: basic
+    match: { ipv4.src: per_entry }
+    forward: per_entry
+    miss: drop
+    entries:
+      - { match: { ipv4.src: 10.0.0.1 }, forward: in_port }
+      - { match: { ipv4.src: 10.0.0.2 }, forward: rules }
+  rules: { type: acl, match: { l4.dport: range }, forward: in_port, miss: drop }
+",
+    );
+    for (packet, runs) in [
+        ("src=10.0.0.1 dport=53", "in the kernel"),
+        ("src=10.0.0.9 dport=53", "in the kernel"),
+        ("src=10.0.0.2 dport=53", "in the engine: pipe `rules`: pipes of this type are not compiled"),
+    ] {
+        let said = weir(folder.path(), &["explain", "kernel.yaml", "--packet", packet]).good();
+        assert_eq!(said.out.lines().next(), Some(&*format!("runs    {runs}")), "{}", said.out);
+    }
+}

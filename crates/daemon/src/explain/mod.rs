@@ -2,11 +2,13 @@
 //! where it did. Both the reference interpreter and the batch engine run the packet; a difference is a bug to
 //! report.
 
+mod executor;
 mod render;
 
+pub use executor::{Executor, KernelView};
 pub use render::{RenderNames, decision};
 
-use crate::config::Plan;
+use crate::config::{Plan, port_obstacle};
 use serde_json::{Value, json};
 use weir_engine::batch::Engine;
 use weir_engine::worker::FramePrediction;
@@ -20,6 +22,8 @@ pub struct Explanation {
     pub walk: Walk,
     /// The result of the engine; `None` if it could not be asked.
     pub probe: Option<FramePrediction>,
+    /// What the kernel can decide; `None` if no port uses it.
+    pub kernel: Option<KernelView>,
 }
 
 impl Explanation {
@@ -28,19 +32,25 @@ impl Explanation {
         let mut engine = Engine::new(&plan.program, TableHash::random())?;
         let interpreter = Interpreter::new(&plan.program, engine.buckets());
         let walk = interpreter.explain(input, frame, usize::from(HEADROOM), 0);
-        Ok(Explanation::new(walk, probe(&mut engine, input, frame, plan.chunk()), frame))
+        let kernel = plan.uses_kernel().then(|| KernelView {
+            coverage: plan.coverage(),
+            obstacle: plan.ports.get(input.index()).and_then(port_obstacle).map(str::to_string),
+        });
+        let explanation = Explanation::new(walk, probe(&mut engine, input, frame, plan.chunk()), frame);
+        Ok(Explanation { kernel, ..explanation })
     }
 
     /// Explains a packet from the results of both. A frame that does not fit the engine's buffers never
     /// reaches a pipe, although the interpreter has no limit.
     pub fn new(walk: Walk, probe: Option<FramePrediction>, frame: &[u8]) -> Explanation {
         if probe.is_some() || frame.len() <= FRAME_BYTES_MAX {
-            return Explanation { walk, probe };
+            return Explanation { walk, probe, kernel: None };
         }
         let verdict = weir_program::Verdict::Drop(DropReason::Oversize);
         let (copies, trace, effects) = (Vec::new(), Vec::new(), Vec::new());
         let bytes = frame.to_vec();
-        Explanation { walk: Walk { verdict, bytes, copies, trace, effects, limit: None }, probe }
+        let walk = Walk { verdict, bytes, copies, trace, effects, limit: None };
+        Explanation { walk, probe, kernel: None }
     }
 
     /// Returns the ports through which the packet and its copies leave.
@@ -60,7 +70,12 @@ impl Explanation {
 
     /// Returns the explanation as text.
     pub fn text(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> String {
-        let mut text = render::walk(names, &self.walk, input, frame);
+        let mut text = match self.executor(names, input, frame) {
+            Some(Executor::Kernel) => "runs    in the kernel\n".to_string(),
+            Some(Executor::Engine(why)) => format!("runs    in the engine: {why}\n"),
+            None => String::new(),
+        };
+        text += &render::walk(names, &self.walk, input, frame);
         if !self.agrees() {
             text += &format!("\nBUG: the engine says otherwise, please report this: {:?}\n", self.probe);
         }
@@ -71,7 +86,17 @@ impl Explanation {
     pub fn json(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> Value {
         let mut json = render::json(names, &self.walk, input, frame);
         json["agrees"] = json!(self.agrees());
+        match self.executor(names, input, frame) {
+            Some(Executor::Kernel) => json["runs"] = json!({ "in": "kernel" }),
+            Some(Executor::Engine(why)) => json["runs"] = json!({ "in": "engine", "why": why }),
+            None => {}
+        }
         json
+    }
+
+    /// Returns who decides the packet; `None` if no port uses the kernel.
+    fn executor(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> Option<Executor> {
+        self.kernel.as_ref().map(|kernel| kernel.executor(names, input, frame, &self.walk))
     }
 }
 

@@ -26,7 +26,7 @@ pub struct RenderNames<'a> {
 }
 
 impl RenderNames<'_> {
-    fn port(&self, id: PortId) -> &str {
+    pub(super) fn port(&self, id: PortId) -> &str {
         self.program.ports.get(id.index()).map_or("?", |port| &port.name)
     }
 
@@ -34,7 +34,7 @@ impl RenderNames<'_> {
         self.program.pipes.get(id.index()).map_or("?", |pipe| &pipe.name)
     }
 
-    fn entry(&self, pipe: PipeId, key: &EntryKey) -> String {
+    pub(super) fn entry(&self, pipe: PipeId, key: &EntryKey) -> String {
         self.program
             .pipes
             .get(pipe.index())

@@ -1,0 +1,139 @@
+//! Which executor decides a packet: the program in the kernel or, for a reason, the engine.
+
+use super::RenderNames;
+use crate::config::write_forward;
+use weir_kernel::{Coverage, Why};
+use weir_oracle::Walk;
+use weir_oracle::trace::{Lookup, Step};
+use weir_packet::{Base, Depth, DropReason, Field, FieldKind, Headers, Layer, TunnelKind, parse_into};
+use weir_program::{Forward, Pipe, PortId, Program, Verdict};
+
+/// Protocols other than TCP, UDP and ICMPv6 whose checksums have addresses (docs/reference/pipes.md A18).
+const WITH_ADDRESSES: [u8; 7] = [33, 89, 103, 112, 135, 136, 139];
+
+/// What the kernel can decide of a program.
+#[derive(Clone, Debug)]
+pub struct KernelView {
+    /// What compiles.
+    pub coverage: Coverage,
+    /// Why the kernel decides no frame of the port; `None` if it decides some.
+    pub obstacle: Option<String>,
+}
+
+/// Who decides a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Executor {
+    /// The program in the kernel.
+    Kernel,
+    /// The batch engine, for this reason.
+    Engine(String),
+}
+
+impl KernelView {
+    /// Returns who decides a packet that walks like this.
+    pub fn executor(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8], walk: &Walk) -> Executor {
+        let port = || format!("port {}", names.port(input));
+        if let Some(obstacle) = &self.obstacle {
+            return Executor::Engine(format!("{}: {obstacle}", port()));
+        }
+        let program = names.program;
+        // Without a root, the kernel drops every frame before it looks for headers.
+        let has_root = program.ports.get(input.index()).is_some_and(|port| port.root.is_some());
+        if let Some(why) = unusual(program, frame).filter(|_| has_root) {
+            return Executor::Engine(why.explanation().into());
+        }
+        if walk.verdict == Verdict::Drop(DropReason::Oversize) {
+            return Executor::Engine(Why::Length.explanation().into());
+        }
+        let left = walk.trace.iter().find_map(|step| self.step(names, step));
+        left.map_or(Executor::Kernel, Executor::Engine)
+    }
+
+    /// Returns why a pipe leaves the packet to the engine.
+    fn step(&self, names: &RenderNames<'_>, step: &Step) -> Option<String> {
+        let program = names.program;
+        let pipe = program.pipes.get(step.pipe.index())?;
+        let place = |what: String, why: Why| format!("{what}pipe `{}`: {}", pipe.name, why.explanation());
+        if let Some(why) = self.coverage.pipes[step.pipe.index()] {
+            return Some(place(String::new(), why));
+        }
+        match &step.lookup {
+            Lookup::Hit(hit) => {
+                let template = pipe.templates.iter().position(|one| one.name == hit.template)? as u16;
+                let why = self.hit(program, step, pipe, template)?;
+                Some(place(format!("entry {} of ", names.entry(step.pipe, &hit.entry)), why))
+            }
+            Lookup::Miss(_) => {
+                let why = self.coverage.why_not_forward(program, pipe.miss)?;
+                Some(place(format!("the miss ({}) of ", write_forward(pipe.miss, program)), why))
+            }
+            // The kernel drops it, too.
+            Lookup::NoTarget => None,
+        }
+    }
+
+    fn hit(&self, program: &Program, step: &Step, pipe: &Pipe, template: u16) -> Option<Why> {
+        let lead = |forward: Forward| self.coverage.lead(program, step.pipe, (forward, template));
+        if let Some(forwarded) = &step.forward {
+            return lead(forwarded.said);
+        }
+        // The action dropped the packet, so the walk does not say where the entry leads.
+        if pipe.forward != Forward::PerEntry {
+            return lead(pipe.forward);
+        }
+        let leads = &self.coverage.leads[step.pipe.index()];
+        leads.iter().filter(|one| one.1 == template).find_map(|one| lead(one.0))
+    }
+}
+
+/// Returns why the kernel leaves a frame to the engine for its headers alone, in the order in which it looks
+/// at them.
+fn unusual(program: &Program, frame: &[u8]) -> Option<Why> {
+    let (depth, mut headers) = (program.depth(), Headers::default());
+    if parse_into(frame, depth, &program.tunnels, &mut headers).is_err() {
+        return Some(Why::Malformed);
+    }
+    let outer = headers.outer();
+    let at = |base: Base, offset: usize| frame.get(outer.at(base) + offset).copied().unwrap_or_default();
+    let (ipv4, ipv6) = (outer.layers.has(Layer::Ipv4), outer.layers.has(Layer::Ipv6));
+    if !ipv4 && !ipv6 {
+        return None;
+    }
+    if ipv4 && u16::from_be_bytes([at(Base::L3, 6), at(Base::L3, 7)]) & 0x3fff != 0 {
+        return Some(Why::Fragment);
+    }
+    if ipv6 && matches!(at(Base::L3, 6), 0 | 43 | 44 | 51 | 60) {
+        return Some(Why::ExtensionHeaders);
+    }
+    if writes_addresses(program) && WITH_ADDRESSES.contains(&outer.protocol) {
+        return Some(Why::Checksum);
+    }
+    let dport = u16::from_be_bytes([at(Base::L4, 2), at(Base::L4, 3)]);
+    let of_udp = |kind: &TunnelKind| kind.is_udp() && program.tunnels.of(*kind) == dport;
+    let is_tunnel = match outer.protocol {
+        4 | 41 | 47 => true,
+        17 => TunnelKind::ALL.iter().any(of_udp),
+        _ => false,
+    };
+    if depth == Depth::Inner && is_tunnel {
+        return Some(Why::Tunnel);
+    }
+    let is_error = match outer.protocol {
+        1 if ipv4 => matches!(at(Base::L4, 0), 3..=5 | 11 | 12),
+        58 if ipv6 => matches!(at(Base::L4, 0), 1..=4),
+        _ => false,
+    };
+    (depth >= Depth::L4 && is_error).then_some(Why::IcmpError)
+}
+
+fn writes_addresses(program: &Program) -> bool {
+    let is_address = |field: Field| {
+        matches!(
+            field.kind,
+            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst
+        )
+    };
+    let templates = program.pipes.iter().flat_map(|pipe| &pipe.templates);
+    let mut operations = templates.flat_map(|template| &template.operations);
+    operations.any(|one| one.writes().is_some_and(is_address))
+}
