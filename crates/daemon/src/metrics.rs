@@ -5,6 +5,7 @@
 
 use super::observer::Snapshot;
 use super::shown::total;
+use crate::config::kernel_use;
 use crate::log;
 use anyhow::Result;
 use prometheus_client::encoding::text::encode;
@@ -32,6 +33,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
     totals.pipes(now);
     totals.ports(now);
     totals.breaths(now);
+    totals.kernel(now);
     let lost: Counter = Counter::default();
     lost.inc_by(log::lost());
     let refused: Counter = Counter::default();
@@ -154,6 +156,28 @@ impl Totals<'_> {
         self.family(("port_lost_before", "port"), "Frames lost before the worker saw them", lost);
         let starved = ports(|port| port.starved);
         self.family(("port_starved", "port"), "Times without a free frame to receive into", starved);
+    }
+
+    /// What the kernel does with the frames of ports that use it.
+    fn kernel(&mut self, now: &Snapshot) {
+        let runs = Family::<Labels, Gauge>::default();
+        let decided = Family::<Labels, Counter>::default();
+        let left = Family::<Labels, Counter>::default();
+        let uses = now.plan.ports.iter().map(|port| kernel_use(port).is_some());
+        for port in now.kernel().into_iter().zip(uses).filter_map(|(port, uses)| uses.then_some(port)) {
+            let of_port = vec![("port", port.port.clone())];
+            runs.get_or_create(&of_port).set(i64::from(port.runs));
+            decided.get_or_create(&of_port).inc_by(port.decided);
+            for (reason, count) in &port.left {
+                let labels = [("reason", reason.clone())].into_iter().chain(of_port.clone()).collect();
+                left.get_or_create(&labels).inc_by(count.as_u64().unwrap_or_default());
+            }
+        }
+        self.registry.register("kernel_runs", "1 if the kernel decides frames of the port", runs);
+        let help = "Frames that the kernel has decided since the program was last compiled";
+        self.registry.register("kernel_decided", help, decided);
+        let help = "Frames that the kernel has left to a worker since the program was last compiled";
+        self.registry.register("kernel_left", help, left);
     }
 
     /// Quantiles over the whole lifetime of a worker: a scrape has no room for every bucket of every worker.
