@@ -1,183 +1,249 @@
-//! The program in the kernel, between real clients and servers. Needs root; skipped without, except in CI.
+//! The kernel decides frames of a real interface: queries over a switch to real servers, with changes and
+//! reloads in between. Needs root; skipped without, except in CI.
 //!
 //! ```text
-//!  client --------- switch ------ b1, b2: the VIP
-//!  weir: eth0 ---+
+//!  client --------- switch --+-- b1, b2: the VIP
+//!  weir: eth0, eth1 ---+
 //! ```
+//! A veth delivers what XDP sends only to a peer that receives with NAPI, as one with an XDP program does. So
+//! the switch's ends of weir's cables have a program that passes everything.
 
 mod spaces;
 
-use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
 use spaces::{PATIENCE, Spaces};
-use std::net::UdpSocket;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io::{Read, Write};
+use std::net::{TcpStream, UdpSocket};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use weir_bpf::{AttachMode, XdpTake};
 
-const ROLES: [&str; 5] = ["switch", "client", "weir", "b1", "b2"];
-const STATIONS: [(&str, &str); 4] = [
-    ("client", "02:00:00:00:07:01"),
-    ("weir", "02:00:00:00:07:02"),
-    ("b1", "02:00:00:00:07:03"),
-    ("b2", "02:00:00:00:07:04"),
-];
 const VIP: &str = "10.7.0.53";
+const IN: &str = "02:00:00:00:07:02";
+const OUT: &str = "02:00:00:00:07:fe";
+const B1: &str = "02:00:00:00:07:03";
+const B2: &str = "02:00:00:00:07:04";
 const CLIENTS: [&str; 2] = ["10.7.0.100", "10.7.0.101"];
-const QUERIES: u64 = 200;
+const QUERIES: u64 = 400;
 
-/// Even clients go to b1, odd ones to b2.
-const PROGRAM: &str = "
+/// What the host's own server answers, where a back end answers its number.
+const HOST: u8 = 0;
+
+const BACK_OUT: &str = "
+metrics: 127.0.0.1:9105
 ports:
-  eth0: { xdp: eth0, root: balance, take: [{ dst: 10.7.0.53 }], kernel: require }
+  p0: { xdp: eth0, take: [{ dst: 10.7.0.53 }], kernel: require, root: choose }
 pipes:
-  balance:
+  choose:
     type: basic
-    match: { ipv4.dst: 10.7.0.53, ipv4.src: per_entry/0.0.0.1 }
+    match: { ipv4.dst: 10.7.0.53, ipv4.src: per_entry }
     monitor: { counter: per_entry }
-    action: [{ set: { eth.src: { mac_of: eth0 } } }, { set: { eth.dst: per_entry } }]
-    forward: eth0
+    action: [{ set: { eth.dst: per_entry, eth.src: 02:00:00:00:07:02 } }]
+    forward: in_port
     miss: drop
     entries:
-      - { match: { ipv4.src: 0.0.0.0 }, set: { eth.dst: 02:00:00:00:07:03 }, counter: b1 }
-      - { match: { ipv4.src: 0.0.0.1 }, set: { eth.dst: 02:00:00:00:07:04 }, counter: b2 }
+      - { match: { ipv4.src: 10.7.0.100 }, set: { eth.dst: 02:00:00:00:07:03 }, counter: even }
+      - { match: { ipv4.src: 10.7.0.101 }, set: { eth.dst: 02:00:00:00:07:04 }, counter: odd }
 ";
 
-/// A bed with servers that send queries back and count them.
-struct Bed {
+const TUNNEL: &str = "
+ports:
+  p0: { xdp: eth0, take: [{ dst: 10.7.0.53 }], kernel: require, root: tunnel }
+  p1: { xdp: eth1, kernel: require }
+pipes:
+  tunnel:
+    type: basic
+    match: { ipv4.dst: per_entry }
+    action:
+      - encap_ipip: { eth.dst: 02:00:00:00:07:03, eth.src: 02:00:00:00:07:fe, src: 10.7.0.2, dst: per_entry }
+    forward: p1
+    miss: drop
+    entries: [{ match: { ipv4.dst: 10.7.0.53 }, encap_ipip: { dst: 10.7.0.3 } }]
+";
+
+/// The namespaces, and the programs at the switch's ends of weir's cables.
+struct Network {
     spaces: Spaces,
-    clients: Vec<UdpSocket>,
-    served: [Arc<AtomicU64>; 2],
-    /// A veth receives what its peer sends from XDP only if it has a program itself: this one passes all.
-    _passes: XdpTake,
+    _passing: Vec<XdpTake>,
 }
 
-impl Bed {
-    fn build(name: &str) -> Option<Bed> {
-        let spaces = Spaces::build(name, &ROLES)?;
-        spaces.switch("switch", &STATIONS);
-        let passes = spaces.within("switch", || {
-            let links = weir_netlink::links().unwrap();
-            let end = links.into_iter().find(|link| link.is_called("weir")).unwrap();
-            let mut program = XdpTake::load(1).unwrap();
-            program.attach(end.index, AttachMode::Native).unwrap();
-            program
-        });
-        for client in CLIENTS {
-            spaces.ip("client", &format!("addr add {client}/24 dev eth0"));
-        }
-        spaces.ip("client", &format!("route add {VIP}/32 dev eth0"));
-        spaces.ip("client", &format!("neigh add {VIP} lladdr {} dev eth0 nud permanent", STATIONS[1].1));
-        let served = [("b1", 3), ("b2", 4)].map(|(role, at)| {
-            spaces.ip(role, &format!("addr add 10.7.0.{at}/24 dev eth0\naddr add {VIP}/32 dev lo"));
-            let socket = spaces.within(role, || UdpSocket::bind((VIP, 53)).unwrap());
-            serve(socket)
-        });
-        let clients = CLIENTS.map(|client| {
-            let socket = spaces.within("client", || UdpSocket::bind((client, 0)).unwrap());
-            socket.set_read_timeout(Some(PATIENCE / 10)).unwrap();
-            socket
-        });
-        Some(Bed { spaces, clients: clients.into(), served, _passes: passes })
-    }
-
-    /// Sends queries, alternately from both clients, each of which must be answered.
-    fn query(&self, queries: u64) {
-        for number in 0..queries {
-            let client = &self.clients[number as usize % 2];
-            client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
-            let mut answer = [0; 8];
-            let answered = client.recv_from(&mut answer);
-            assert!(answered.is_ok(), "query {number} is lost: {}", self.spaces.log());
-            assert_eq!(u64::from_be_bytes(answer), number);
-        }
-    }
-
-    fn wait_for_kernel(&self) {
-        self.spaces.until("the kernel decides frames", || {
-            let kernel = self.spaces.show("kernel")?;
-            (kernel["kernel"][0]["runs"] == true).then_some(())
-        });
-    }
-
-    /// The frames that the kernel has decided.
-    fn decided(&self) -> u64 {
-        self.spaces.show("kernel").unwrap()["kernel"][0]["decided"].as_u64().unwrap()
-    }
-
-    fn served(&self) -> [u64; 2] {
-        self.served.each_ref().map(|served| served.load(Ordering::Relaxed))
-    }
-}
-
-fn serve(socket: UdpSocket) -> Arc<AtomicU64> {
-    let served = Arc::new(AtomicU64::new(0));
-    let count = Arc::clone(&served);
-    std::thread::spawn(move || {
-        let mut query = [0; 64];
-        while let Ok((length, from)) = socket.recv_from(&mut query) {
-            count.fetch_add(1, Ordering::Relaxed);
-            let _ = socket.send_to(&query[..length], from);
-        }
-    });
-    served
-}
-
-#[test]
-fn the_kernel_decides_and_counts_what_the_engine_would() {
-    let Some(mut bed) = Bed::build("kc") else { return };
-    bed.spaces.weir("weir", PROGRAM);
-    bed.wait_for_kernel();
-    bed.query(QUERIES);
-    assert_eq!(bed.served(), [QUERIES / 2; 2]);
-    assert_eq!(bed.decided(), QUERIES, "{}", bed.spaces.log());
-    let shown = bed.spaces.show("all").unwrap();
-    for counter in shown["counters"].as_array().unwrap() {
-        assert_eq!(counter["packets"], QUERIES / 2, "{counter}");
-    }
-    let port = &shown["ports"][0];
-    // Ethernet, IPv4, UDP and eight bytes.
-    let bytes = QUERIES * (14 + 20 + 8 + 8);
-    let counts = ["received", "transmitted", "received_bytes", "transmitted_bytes"].map(|name| &port[name]);
-    assert_eq!(counts, [QUERIES, QUERIES, bytes, bytes].map(serde_json::Value::from).each_ref());
-    assert_eq!(shown["pipes"][0]["hits"], QUERIES);
-    assert_eq!(shown["balances"], true);
-    // A change of an entry reaches the kernel's table.
-    let entry = "{ match: { ipv4.src: 0.0.0.1 }, set: { eth.dst: 02:00:00:00:07:03 }, counter: b2 }";
-    bed.spaces.ask(&["entry", "update", "balance", entry]).expect("the entry is updated");
-    bed.query(QUERIES);
-    assert_eq!(bed.served(), [QUERIES / 2 + QUERIES, QUERIES / 2]);
-    assert_eq!(bed.decided(), 2 * QUERIES);
-    bed.spaces.end();
-    assert!(bed.spaces.log().contains(&format!("{0} frames came, {0} went", 2 * QUERIES)));
-}
-
-#[test]
-fn reloads_under_traffic_lose_nothing_and_a_killed_process_leaves_nothing() {
-    let Some(mut bed) = Bed::build("kr") else { return };
-    bed.spaces.weir("weir", PROGRAM);
-    bed.wait_for_kernel();
-    std::thread::scope(|scope| {
-        let reloads = scope.spawn(|| {
-            for turn in 0..5 {
-                let text = format!("{PROGRAM}# {turn}\n");
-                std::fs::write(bed.spaces.folder().join("weir.yaml"), text).unwrap();
-                bed.spaces.ask(&["reload"]).expect("a reload");
-                bed.wait_for_kernel();
+fn build(name: &str) -> Option<Network> {
+    let spaces = Spaces::build(name, &["switch", "client", "weir", "b1", "b2"])?;
+    spaces.switch("switch", &[("client", "02:00:00:00:07:01"), ("weir", IN), ("b1", B1), ("b2", B2)]);
+    spaces.cable(("weir", "eth1"), ("switch", "out"), OUT);
+    spaces.ip("switch", "link set out master br0");
+    spaces.ip("client", &CLIENTS.map(|client| format!("addr add {client}/24 dev eth0")).join("\n"));
+    spaces.ip("client", &format!("route add {VIP}/32 dev eth0"));
+    spaces.ip("client", &format!("neigh add {VIP} lladdr {IN} dev eth0 nud permanent"));
+    for (number, role) in [(HOST, "weir"), (1, "b1"), (2, "b2")] {
+        spaces.ip(role, &format!("addr add 10.7.0.{}/24 dev eth0\naddr add {VIP}/32 dev lo", number + 2));
+        let server = spaces.within(role, || UdpSocket::bind((VIP, 53)).unwrap());
+        std::thread::spawn(move || {
+            let mut query = [0; 64];
+            while let Ok((length, from)) = server.recv_from(&mut query) {
+                let _ = server.send_to(&[&[number], &query[..length]].concat(), from);
             }
         });
-        while !reloads.is_finished() {
-            bed.query(20);
+    }
+    let passing = ["weir", "out"].map(|end| spaces.within("switch", || pass_all(end)));
+    Some(Network { spaces, _passing: passing.into() })
+}
+
+/// Attaches a program that takes nothing.
+fn pass_all(interface: &str) -> XdpTake {
+    let links = weir_netlink::links().unwrap();
+    let link = links.iter().find(|link| link.name == interface).expect("an end of a cable");
+    let mut program = XdpTake::load(1).unwrap();
+    program.attach(link.index, AttachMode::Native).unwrap();
+    program
+}
+
+impl Network {
+    fn client(&self, which: usize) -> UdpSocket {
+        let socket = self.spaces.within("client", || UdpSocket::bind((CLIENTS[which], 0)).unwrap());
+        socket.set_read_timeout(Some(PATIENCE / 10)).unwrap();
+        socket
+    }
+
+    /// Sends a query and returns who answered.
+    fn query(&self, client: &UdpSocket, number: u64) -> u8 {
+        client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+        let mut answer = [0; 9];
+        let answered = client.recv_from(&mut answer);
+        assert!(answered.is_ok(), "query {number} is lost: {}", self.spaces.log());
+        assert_eq!(answer[1..], number.to_be_bytes());
+        answer[0]
+    }
+
+    /// Sends queries, each of which this back end has to answer.
+    fn queries(&self, client: &UdpSocket, answers: u8) {
+        for number in 0..QUERIES {
+            assert_eq!(self.query(client, number), answers, "query {number}");
         }
-    });
-    bed.query(QUERIES);
-    let (shown, [b1, b2]) = (bed.spaces.show("all").unwrap(), bed.served());
-    assert_eq!(shown["ledger"]["received"], b1 + b2);
-    assert_eq!(shown["ledger"]["transmitted"], b1 + b2);
-    assert!(bed.decided() >= QUERIES, "those after the last reload, at least");
-    let pid = bed.spaces.process(0);
-    kill_process(Pid::from_raw(pid as i32).unwrap(), Signal::KILL).unwrap();
-    bed.spaces.until("the interface has no program any more", || {
-        let link = bed.spaces.ip("weir", "-d link show dev eth0");
-        (!link.contains("prog/xdp")).then_some(())
-    });
+    }
+
+    fn show(&self, what: &str) -> Value {
+        self.spaces.show(what).expect("weir answers")[what].clone()
+    }
+
+    /// Waits until the kernel runs the program for the first port.
+    fn until_it_runs(&self) {
+        let runs = || (self.spaces.show("kernel")?["kernel"][0]["runs"] == true).then_some(());
+        self.spaces.until("the kernel runs the program", runs);
+    }
+
+    fn change(&self, words: &[&str]) {
+        assert!(self.spaces.ask(words).is_some(), "{words:?}: {}", self.spaces.log());
+    }
+
+    fn counter(&self, name: &str) -> u64 {
+        let counters = self.show("counters");
+        let counter = counters.as_array().unwrap().iter().find(|one| one["name"] == name);
+        counter.expect("it is configured")["packets"].as_u64().unwrap()
+    }
+
+    /// Returns the id of the XDP program at weir's first interface.
+    fn program(&self) -> Option<u32> {
+        let links = self.spaces.within("weir", || weir_netlink::links().unwrap());
+        links.iter().find(|link| link.name == "eth0")?.xdp_program
+    }
+
+    fn metrics(&self) -> String {
+        let mut stream = self.spaces.within("weir", || TcpStream::connect("127.0.0.1:9105").unwrap());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: weir\r\nConnection: close\r\n\r\n").unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        text
+    }
+
+    /// Checks that every query was received and sent on, and nothing was dropped.
+    fn assert_all_counted(&self, queries: u64, out: usize) {
+        let ledger = self.show("ledger");
+        assert_eq!((&ledger["received"], &ledger["transmitted"]), (&queries.into(), &queries.into()));
+        assert!(self.show("drops").as_array().unwrap().is_empty(), "{ledger}");
+        let ports = self.show("ports");
+        assert_eq!(ports[0]["received"], queries, "{ports}");
+        assert_eq!(ports[out]["transmitted"], queries, "{ports}");
+        assert_eq!(self.spaces.ask(&["show"]).unwrap()["balances"], true);
+    }
+}
+
+#[test]
+fn queries_that_the_kernel_sends_back_are_all_answered_and_counted() {
+    let Some(mut network) = build("kb") else { return };
+    network.spaces.weir("weir", BACK_OUT);
+    network.until_it_runs();
+    let clients = [network.client(0), network.client(1)];
+    network.queries(&clients[0], 1);
+    network.queries(&clients[1], 2);
+    let kernel = network.show("kernel");
+    assert_eq!(kernel[0]["decided"], 2 * QUERIES, "{kernel}");
+    assert_eq!(["even", "odd"].map(|name| network.counter(name)), [QUERIES; 2]);
+    network.assert_all_counted(2 * QUERIES, 0);
+    let packet = format!("src={} dst={VIP} proto=udp dport=53", CLIENTS[0]);
+    let explained = network.spaces.ask(&["explain", "--live", "--packet", &packet]).unwrap();
+    assert_eq!(explained["runs"]["in"], "kernel", "{explained}");
+    let metrics = network.metrics();
+    for line in ["weir_kernel_runs{port=\"p0\"} 1", "weir_kernel_decided_total{port=\"p0\"} 800"] {
+        assert!(metrics.lines().any(|one| one == line), "no `{line}` in\n{metrics}");
+    }
+
+    // A change of an entry takes effect at once.
+    let entry = format!("{{ match: {{ ipv4.src: 10.7.0.100 }}, set: {{ eth.dst: {B2} }}, counter: even }}");
+    network.change(&["entry", "update", "choose", &entry]);
+    network.queries(&clients[0], 2);
+    network.assert_all_counted(3 * QUERIES, 0);
+    let kernel = network.show("kernel");
+    assert_eq!(kernel[0]["decided"], 3 * QUERIES, "{kernel}");
+
+    let sent = reload_under_traffic(&network, &clients[1]);
+    assert!(sent > 0);
+    network.assert_all_counted(3 * QUERIES + sent, 0);
+    assert_eq!(network.counter("odd"), QUERIES + sent);
+
+    // However weir ends, the host gets its frames again.
+    let program = network.program().expect("weir's program is attached");
+    assert!(XdpTake::is_program(program));
+    let process = network.spaces.process(0).to_string();
+    assert!(Command::new("kill").args(["-9", &process]).status().unwrap().success());
+    let is_gone = || network.program().is_none() && !XdpTake::is_program(program);
+    network.spaces.until("the program is gone", || is_gone().then_some(()));
+    network.queries(&clients[0], HOST);
+}
+
+/// Sends queries while weir reloads three times. Returns how many.
+fn reload_under_traffic(network: &Network, client: &UdpSocket) -> u64 {
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let traffic = scope.spawn(|| {
+            let mut sent = 0;
+            while !ends.load(Ordering::Relaxed) {
+                assert_eq!(network.query(client, sent), 2);
+                sent += 1;
+            }
+            sent
+        });
+        for _ in 0..3 {
+            network.change(&["reload"]);
+            network.until_it_runs();
+        }
+        ends.store(true, Ordering::Relaxed);
+        traffic.join().unwrap()
+    })
+}
+
+#[test]
+fn queries_that_the_kernel_encapsulates_leave_through_another_port() {
+    let Some(mut network) = build("kt") else { return };
+    network.spaces.decap("b1", &["--from", "10.7.0.0/24", "--to", "10.7.0.3"]);
+    network.spaces.weir("weir", TUNNEL);
+    network.until_it_runs();
+    let client = network.client(0);
+    network.queries(&client, 1);
+    let kernel = network.show("kernel");
+    assert_eq!(kernel[0]["decided"], QUERIES, "{kernel}");
+    network.assert_all_counted(QUERIES, 1);
+    let counts = network.spaces.end();
+    assert_eq!(counts[0]["ipip"], QUERIES, "{counts:?}");
 }
