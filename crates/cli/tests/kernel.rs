@@ -244,6 +244,13 @@ fn queries_that_the_kernel_encapsulates_leave_through_another_port() {
     let kernel = network.show("kernel");
     assert_eq!(kernel[0]["decided"], QUERIES, "{kernel}");
     network.assert_all_counted(QUERIES, 1);
+    // A reload refuses what the kernel can never do, and the program keeps running.
+    let recorded = TUNNEL.replace("root: tunnel }", "root: tunnel, trace: out.pcap }");
+    std::fs::write(network.spaces.folder().join("weir.yaml"), recorded).unwrap();
+    assert!(network.spaces.ask(&["reload"]).is_none());
+    assert_eq!(network.query(&client, QUERIES), 1);
+    let kernel = network.show("kernel");
+    assert_eq!(kernel[0]["decided"], QUERIES + 1, "{kernel}");
     let counts = network.spaces.end();
-    assert_eq!(counts[0]["ipip"], QUERIES, "{counts:?}");
+    assert_eq!(counts[0]["ipip"], QUERIES + 1, "{counts:?}");
 }
