@@ -108,8 +108,8 @@ fn kernel(now: &Snapshot, input: PortId) -> Result<Option<KernelView>> {
     if !now.plan.uses_kernel() {
         return Ok(None);
     }
-    let (_, leads) = now.ask_one(0, Command::Leads)?;
-    let coverage = coverage_with(&now.plan.program, &now.plan.ports, &leads);
+    let uses = now.ask_one(0, Command::EntryUses)?;
+    let coverage = coverage_with(&now.plan.program, &now.plan.ports, &uses.leads);
     let port = now.kernel().into_iter().nth(input.index()).filter(|port| !port.runs);
     let obstacle = port.map(|port| port.obstacle.unwrap_or_else(|| "its program is not running yet".into()));
     Ok(Some(KernelView { coverage, obstacle }))
