@@ -63,7 +63,8 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	@./setup --for kernels
 	$(CARGO) build --release --locked --package weir
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kernels"; \
-	    $(CARGO) test --locked --package weir-bpf --tests --no-run 2>"$$target/kernels/tests" && \
+	    $(CARGO) test --locked --package weir-bpf --package weir-kernel --tests --no-run \
+	        2>"$$target/kernels/tests" && \
 	    $(CARGO) test --locked --package weir-overlay --package weir-papers --package weir-path \
 	        --test overlay --test path --test xdp_generate --no-run \
 	        2>>"$$target/kernels/tests" && \

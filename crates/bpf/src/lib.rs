@@ -18,12 +18,14 @@ mod impair;
 mod link;
 pub mod load;
 mod take;
+mod xdp_errors;
 mod xdp_take;
 
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 pub use elements::elements;
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
+pub use xdp_errors::XdpErrors;
 pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, TakeMaps, XdpTake};
 
 /// The error that aya returns when the kernel refuses a program, a map or an attachment.

@@ -64,7 +64,7 @@ pipes:
 /// The namespaces, and the programs at the switch's ends of weir's cables.
 struct Network {
     spaces: Spaces,
-    _passing: Vec<XdpTake>,
+    passing: Vec<XdpTake>,
 }
 
 fn build(name: &str) -> Option<Network> {
@@ -86,7 +86,7 @@ fn build(name: &str) -> Option<Network> {
         });
     }
     let passing = ["weir", "out"].map(|end| spaces.within("switch", || pass_all(end)));
-    Some(Network { spaces, _passing: passing.into() })
+    Some(Network { spaces, passing: passing.into() })
 }
 
 /// Attaches a program that takes nothing.
@@ -253,4 +253,27 @@ fn queries_that_the_kernel_encapsulates_leave_through_another_port() {
     assert_eq!(kernel[0]["decided"], QUERIES + 1, "{kernel}");
     let counts = network.spaces.end();
     assert_eq!(counts[0]["ipip"], QUERIES + 1, "{counts:?}");
+}
+
+#[test]
+fn what_the_kernel_fails_to_send_is_in_the_ledger() {
+    let Some(mut network) = build("kf") else { return };
+    network.spaces.weir("weir", BACK_OUT);
+    network.until_it_runs();
+    // Without a program, the switch's ends do not receive what XDP sends.
+    network.passing.clear();
+    let client = network.client(0);
+    for number in 0..QUERIES {
+        client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+    }
+    let dropped = || {
+        let drops = network.show("drops");
+        let full = drops.as_array()?.iter().find(|one| one["reason"] == "transmit_full")?.clone();
+        (full["frames"] == QUERIES).then_some(())
+    };
+    network.spaces.until("all frames are dropped as `transmit_full`", dropped);
+    let ledger = network.show("ledger");
+    assert_eq!((&ledger["received"], &ledger["transmitted"]), (&QUERIES.into(), &0.into()), "{ledger}");
+    assert_eq!(network.show("ports")[0]["transmitted"], 0);
+    assert_eq!(network.spaces.ask(&["show"]).unwrap()["balances"], true);
 }

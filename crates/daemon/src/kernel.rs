@@ -9,12 +9,14 @@ use super::interfaces::Interfaces;
 use crate::config::{Plan, kernel_use, port_obstacle};
 use anyhow::{Result, anyhow};
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tracing::{error, info, warn};
 use weir_app::priority;
+use weir_bpf::XdpErrors;
 use weir_config::ports::KernelUse;
 use weir_engine::worker::{Command, Report};
-use weir_kernel::{PortLink, Replica};
+use weir_kernel::{PortLink, Replica, UnsentFrames};
 use weir_port::XdpInterface;
 use weir_program::replica::{EntryUses, Leads};
 use weir_program::{PipeId, PortId, Program};
@@ -36,6 +38,8 @@ pub struct KernelCopy {
     /// What was logged last.
     said: String,
     next: Option<Instant>,
+    /// Where frames are counted that the kernel fails to send, once it has been tried to watch for them.
+    errors: Arc<OnceLock<Option<Arc<dyn UnsentFrames>>>>,
 }
 
 #[derive(Default)]
@@ -154,9 +158,11 @@ impl KernelCopy {
         for (pipe, rules) in program.pipes.iter_mut().zip(uses.rules) {
             pipe.entries = rules.into();
         }
+        let errors = self.errors.clone();
         let work = move || {
             priority::patient();
-            let _ = answer.send(load(program, &uses.leads, links));
+            let unsent = errors.get_or_init(watch_errors).clone();
+            let _ = answer.send(load(program, &uses.leads, links, unsent));
             doorbell.ring();
         };
         match std::thread::Builder::new().name("weir-kernel".into()).spawn(work) {
@@ -229,6 +235,30 @@ fn link_obstacle(now: &Surroundings<'_>, at: usize) -> Option<String> {
     is_gone.then(|| "its interface is gone".into())
 }
 
+/// Counts of frames that the kernel fails to send.
+#[derive(Debug)]
+struct SendErrors(XdpErrors);
+
+impl UnsentFrames for SendErrors {
+    fn take_unsent(&self, interface: u32) -> u64 {
+        self.0.take_unsent(interface)
+    }
+
+    fn take_unredirected(&self, interface: u32, port: u32) -> u64 {
+        self.0.take_unredirected(interface, port)
+    }
+}
+
+fn watch_errors() -> Option<Arc<dyn UnsentFrames>> {
+    match XdpErrors::attach() {
+        Ok(errors) => Some(Arc::new(SendErrors(errors))),
+        Err(error) => {
+            warn!("frames that the kernel decides and fails to send are counted as transmitted: {error}");
+            None
+        }
+    }
+}
+
 /// Returns what the program needs of a port's interface.
 fn link(interfaces: &Interfaces, port: PortId) -> Result<Option<PortLink>> {
     let of = |interface: &XdpInterface| -> Result<Option<PortLink>> {
@@ -246,7 +276,12 @@ fn link(interfaces: &Interfaces, port: PortId) -> Result<Option<PortLink>> {
 }
 
 /// Loads the program, if any of it compiles.
-fn load(program: Program, leads: &[Leads], links: Vec<Option<PortLink>>) -> Result<Replica> {
+fn load(
+    program: Program,
+    leads: &[Leads],
+    links: Vec<Option<PortLink>>,
+    unsent: Option<Arc<dyn UnsentFrames>>,
+) -> Result<Replica> {
     let roots: Vec<PipeId> = program
         .ports
         .iter()
@@ -255,7 +290,7 @@ fn load(program: Program, leads: &[Leads], links: Vec<Option<PortLink>>) -> Resu
         .filter_map(|(port, _)| port.root)
         .collect();
     let names: Vec<String> = program.pipes.iter().map(|pipe| pipe.name.clone()).collect();
-    let replica = Replica::load(program, leads, links)?;
+    let replica = Replica::load(program, leads, links, unsent)?;
     let pipes = &replica.coverage().pipes;
     match roots.iter().find_map(|root| pipes[root.index()].map(|why| (root, why))) {
         Some((root, why)) if roots.iter().all(|root| pipes[root.index()].is_some()) => {

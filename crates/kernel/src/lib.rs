@@ -22,7 +22,7 @@ mod sys;
 mod tables;
 
 pub use coverage::{Coverage, Why, leads_of};
-pub use replica::{PortLink, Replica};
+pub use replica::{PortLink, Replica, UnsentFrames};
 pub use sys::{Ran, Refused};
 
 use crate::compile::{XDP_DROP, XDP_PASS, XDP_TX};

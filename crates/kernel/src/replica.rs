@@ -5,7 +5,9 @@ use crate::coverage::{Coverage, Why};
 use crate::sys::{self, Loaded, Map, MapKind};
 use crate::tables::Tables;
 use crate::{LoadError, layout};
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 use weir_program::change::EntryKey;
 use weir_program::replica::{Leads, ReplicaReport, Swept, TableReplica};
 use weir_program::{Entry, GroupId, PipeId, PortId, Program};
@@ -28,10 +30,21 @@ pub struct PortLink {
     pub without_socket: OwnedFd,
 }
 
+/// Where the kernel's failures to send are counted.
+pub trait UnsentFrames: fmt::Debug + Send + Sync {
+    /// Returns how many frames that the interface was to send were dropped since the last call.
+    fn take_unsent(&self, interface: u32) -> u64;
+
+    /// Returns how many frames that arrived at the interface, and were to be sent through the port with this
+    /// number, were dropped since the last call because the interface there refused them.
+    fn take_unredirected(&self, interface: u32, port: u32) -> u64;
+}
+
 /// A program in the kernel.
 #[derive(Debug)]
 pub struct Replica {
     tables: Tables,
+    unsent: Option<Arc<dyn UnsentFrames>>,
     ports: Vec<Option<PortProgram>>,
     /// Programs refer to it as long as they run.
     _devices: Map,
@@ -57,6 +70,7 @@ impl Replica {
         program: Program,
         leads: &[Leads],
         links: Vec<Option<PortLink>>,
+        unsent: Option<Arc<dyn UnsentFrames>>,
     ) -> Result<Replica, LoadError> {
         let reaches: Vec<bool> = links.iter().map(Option::is_some).collect();
         let coverage = Coverage::of(&program, leads, &reaches);
@@ -82,7 +96,7 @@ impl Replica {
             ports.push(Some(PortProgram { name, link, loaded: Loaded::xdp("weir_program", &code)? }));
         }
         let report = ReplicaReport { decided: vec![0; ports.len()], ..ReplicaReport::default() };
-        Ok(Replica { tables, ports, _devices: devices, report, failed: false })
+        Ok(Replica { tables, unsent, ports, _devices: devices, report, failed: false })
     }
 
     /// What of the program compiles.
@@ -98,6 +112,23 @@ impl Replica {
             self.pause();
         }
         pauses
+    }
+
+    /// Returns how many frames were counted as sent through each port and were not.
+    fn take_unsent(&self) -> Vec<(PortId, u64)> {
+        let Some(unsent) = &self.unsent else { return Vec::new() };
+        let mut all = Vec::new();
+        let interface = |port: &Option<PortProgram>| port.as_ref().map(|port| port.link.interface);
+        for (at, to) in (0..).zip(&self.ports) {
+            let Some(to) = interface(to) else { continue };
+            let from = self.ports.iter().filter_map(interface);
+            let refused: u64 = from.map(|from| unsent.take_unredirected(from, u32::from(at))).sum();
+            let frames = refused + unsent.take_unsent(to);
+            if frames > 0 {
+                all.push((PortId(at), frames));
+            }
+        }
+        all
     }
 
     /// Leaves all packets to the engine from now on.
@@ -176,6 +207,8 @@ impl TableReplica for Replica {
     }
 
     fn sweep(&mut self, all: bool, found: &mut dyn FnMut(Swept<'_>)) {
+        // Before the counts: what was not sent is counted there already.
+        let unsent = self.take_unsent();
         let (report, ports) = (&mut self.report, self.ports.len());
         let mut decided = vec![0; ports];
         let mut keep = |swept: Swept<'_>| {
@@ -186,6 +219,7 @@ impl TableReplica for Replica {
         };
         self.tables.sweep(all, &mut keep, |port, why, packets| add_left(report, (why, port), packets, ports));
         report.decided.iter_mut().zip(decided).for_each(|(sum, more)| *sum += more);
+        unsent.into_iter().for_each(|(port, frames)| found(Swept::Unsent(port, frames)));
     }
 
     fn report(&self) -> ReplicaReport {

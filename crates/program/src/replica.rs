@@ -64,6 +64,8 @@ pub enum Swept<'a> {
     Decided(PortId, Verdict, Count),
     /// Bytes of frames that were sent through a port.
     Sent(PortId, u64),
+    /// Frames that were decided for a port and that the kernel has not sent.
+    Unsent(PortId, u64),
 }
 
 /// The state of a replica.

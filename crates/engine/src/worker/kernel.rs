@@ -7,6 +7,7 @@
 
 use super::Worker;
 use std::time::Duration;
+use weir_packet::DropReason;
 use weir_program::change::Change;
 use weir_program::replica::{ReplicaReport, Swept, TableReplica};
 use weir_program::{GroupId, PipeId, Verdict};
@@ -135,6 +136,11 @@ impl Worker {
                     }
                 }
                 Swept::Sent(port, bytes) => ports[port.index()].statistics_mut().transmitted_bytes += bytes,
+                Swept::Unsent(port, frames) => {
+                    ports[port.index()].statistics_mut().transmitted -= frames;
+                    ledger.transmitted -= frames;
+                    ledger.dropped[DropReason::TransmitFull as usize] += frames;
+                }
                 Swept::Entry(..) | Swept::Misses(..) | Swept::Counter(..) => {}
             }
         });

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
+/* Counts frames that an XDP program has sent and the kernel has then dropped: the driver's ring was full, a
+ * veth's peer does not receive from XDP, or an interface is down. The program has returned by then, so only
+ * tracepoints show it.
+ *
+ * A frame is counted by the interface that was to send it, or if that is not known, by the interface at which
+ * it arrived and its target's place in the map of interfaces.
+ */
+#include <linux/bpf.h>
+#include <linux/types.h>
+#include <bpf/bpf_helpers.h>
+#include <bpf/bpf_tracing.h>
+
+#include "map.h"
+
+#define INTERFACES_MAX 4096
+#define ANY (~0U)
+
+/* What is read of the kernel's types; their places are those of the running kernel. */
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+struct ns_common {
+	unsigned int inum;
+};
+
+struct net {
+	struct ns_common ns;
+};
+
+typedef struct {
+	struct net *net;
+} possible_net_t;
+
+struct net_device {
+	int ifindex;
+	possible_net_t nd_net;
+};
+#pragma clang attribute pop
+
+struct key {
+	__u32 network; /* the namespace: indices are unique only within one */
+	__u32 interface;
+	__u32 target;
+};
+
+MAP(HASH, INTERFACES_MAX, struct key, __u64, failed);
+
+static __always_inline void count(const struct net_device *device, __u32 target, __u64 frames)
+{
+	struct key key = { device->nd_net.net->ns.inum, device->ifindex, target };
+	__u64 *sum = bpf_map_lookup_elem(&failed, &key);
+
+	if (sum)
+		__sync_fetch_and_add(sum, frames);
+	else if (bpf_map_update_elem(&failed, &key, &frames, BPF_NOEXIST)) {
+		sum = bpf_map_lookup_elem(&failed, &key);
+		if (sum)
+			__sync_fetch_and_add(sum, frames);
+	}
+}
+
+/* XDP_TX of drivers that send in bulk, such as veth. */
+SEC("tp_btf/xdp_bulk_tx")
+int BPF_PROG(sent_back, const struct net_device *device, int sent, int drops, int error)
+{
+	if (drops > 0)
+		count(device, ANY, drops);
+	return 0;
+}
+
+/* XDP_TX of the others. */
+SEC("tp_btf/xdp_exception")
+int BPF_PROG(refused, const struct net_device *device, const void *program, __u32 action)
+{
+	if (action == XDP_TX)
+		count(device, ANY, 1);
+	return 0;
+}
+
+/* A redirection that was accepted and could not be carried out. */
+SEC("tp_btf/xdp_devmap_xmit")
+int BPF_PROG(redirected, const struct net_device *from, const struct net_device *to, int sent, int drops,
+	     int error)
+{
+	if (drops > 0)
+		count(to, ANY, drops);
+	return 0;
+}
+
+/* A redirection that was refused. Sockets report theirs in another way. */
+SEC("tp_btf/xdp_redirect_err")
+int BPF_PROG(unredirected, const struct net_device *from, const void *program, const void *target, int error,
+	     __u32 map_type, __u32 map, __u32 index)
+{
+	if (map_type == BPF_MAP_TYPE_DEVMAP)
+		count(from, index, 1);
+	return 0;
+}
+
+char _license[] SEC("license") = "Dual BSD/GPL";

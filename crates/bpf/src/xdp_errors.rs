@@ -1,0 +1,74 @@
+//! Counts frames that XDP programs have sent and the kernel has then dropped.
+
+use crate::load::uninterrupted;
+use aya::maps::{HashMap as BpfMap, MapData};
+use aya::programs::{BtfTracePoint, ProgramError};
+use aya::{Btf, Ebpf, EbpfError};
+use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_errors.bpf.o"));
+
+/// The programs and the tracepoints that they are attached to.
+const PROGRAMS: [(&str, &str); 4] = [
+    ("sent_back", "xdp_bulk_tx"),
+    ("refused", "xdp_exception"),
+    ("redirected", "xdp_devmap_xmit"),
+    ("unredirected", "xdp_redirect_err"),
+];
+
+/// `struct key`: network namespace, interface, target.
+type FailureKey = [u32; 3];
+
+/// In place of a target: the interface was to send the frame.
+const ANY: u32 = u32::MAX;
+
+/// Programs at the tracepoints of XDP. Dropping this detaches them.
+#[derive(Debug)]
+pub struct XdpErrors {
+    ebpf: Ebpf,
+    network: u32,
+    /// What was taken before.
+    taken: Mutex<HashMap<FailureKey, u64>>,
+}
+
+impl XdpErrors {
+    /// Attaches the programs, for the interfaces of this process's network namespace.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: it has no BTF, or a privilege (`CAP_PERFMON`) is missing.
+    pub fn attach() -> Result<XdpErrors, EbpfError> {
+        let btf = Btf::from_sys_fs()?;
+        let mut ebpf = Ebpf::load(OBJECT)?;
+        for (name, tracepoint) in PROGRAMS {
+            let program = ebpf.program_mut(name).expect("xdp_errors.bpf.c defines it");
+            let program: &mut BtfTracePoint = program.try_into()?;
+            uninterrupted(|| program.load(tracepoint, &btf))?;
+            program.attach()?;
+        }
+        let network = std::fs::metadata("/proc/thread-self/ns/net").map(|file| file.ino() as u32);
+        let network = network.map_err(|error| EbpfError::from(ProgramError::IOError(error)))?;
+        Ok(XdpErrors { ebpf, network, taken: Mutex::default() })
+    }
+
+    /// Returns how many frames that the interface was to send were dropped since the last call.
+    pub fn take_unsent(&self, interface: u32) -> u64 {
+        self.take([self.network, interface, ANY])
+    }
+
+    /// Returns how many frames that arrived at the interface, and were to be redirected to this place of a
+    /// map of interfaces, were dropped since the last call.
+    pub fn take_unredirected(&self, interface: u32, target: u32) -> u64 {
+        self.take([self.network, interface, target])
+    }
+
+    fn take(&self, key: FailureKey) -> u64 {
+        let map = self.ebpf.map("failed").expect("xdp_errors.bpf.c defines it");
+        let map = BpfMap::<&MapData, FailureKey, u64>::try_from(map).expect("its keys are laid out as here");
+        let now = map.get(&key, 0).unwrap_or(0);
+        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        now - taken.insert(key, now).unwrap_or(0)
+    }
+}
