@@ -261,7 +261,7 @@ fn daemon_killed(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> 
         let removed: Vec<&str> =
             said["removed"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
         let (of_filters, others): (Vec<&str>, Vec<&str>) =
-            removed.into_iter().partition(|what| what.contains(" filters at "));
+            removed.into_iter().partition(|what| what.contains(" filters from "));
         let is_clean = said["ok"] == true && said["left"].as_array().is_some_and(Vec::is_empty);
         phase.must(
             is_clean && others.len() == tables && of_filters.is_empty() != filters,
