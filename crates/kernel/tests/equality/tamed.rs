@@ -8,6 +8,19 @@ use weir_program::{
     KatranVersion, Operation, Pipe, PipeId, PipeKind, PortId, Program, Target, Template,
 };
 
+/// Where another system's hash picks from the group, a HASH pipe hashes the flow key: the check refuses
+/// everything else (M23).
+fn pick_by_flow(pipe: &mut Pipe, foreign: &[bool]) {
+    let PipeKind::Hash { input, group } = &mut pipe.kind else { return };
+    let is_foreign = match group {
+        GroupChoice::One(group) => foreign[group.index()],
+        GroupChoice::ByMeta(_) => foreign.contains(&true),
+    };
+    if is_foreign && !matches!(input, HashInput::Select(_)) {
+        *input = HashInput::Select(KeySource::Outer);
+    }
+}
+
 /// Tames most programs; some stay as they are.
 pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     if random.percent(10) {
@@ -30,7 +43,9 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
             })
             .collect();
     }
+    let foreign: Vec<bool> = program.groups.iter().map(|group| group.fill.fixed_size().is_some()).collect();
     for pipe in &mut program.pipes {
+        pick_by_flow(pipe, &foreign);
         tame(pipe);
         if random.percent(85) {
             simplify(pipe);
