@@ -3,7 +3,7 @@
 
 use crate::acl::AclShape;
 use crate::layout::source_bits;
-use weir_packet::{Depth, Field, LevelId};
+use weir_packet::{Depth, Field, FieldKind, KeySource, LevelId};
 use weir_program::operation::{Headers, Value};
 use weir_program::replica::Leads;
 use weir_program::{
@@ -323,6 +323,27 @@ fn all_leads(pipe: &Pipe, leads: &[(Forward, u16)]) -> Leads {
     all.sort_unstable();
     all.dedup();
     all
+}
+
+/// Protocols other than TCP, UDP and ICMPv6 whose checksums have addresses (docs/reference/pipes.md A18).
+/// Their packets are left to the engine where the program [writes addresses](writes_addresses).
+pub const CHECKSUM_PROTOCOLS: [u8; 7] = [33, 89, 103, 112, 135, 136, 139];
+
+/// Whether an action of the program may write an IP address.
+#[must_use]
+pub fn writes_addresses(program: &Program) -> bool {
+    use FieldKind::{Ipv4Dst, Ipv4Src, Ipv6Dst, Ipv6Src};
+    let is_address = |field: Field| matches!(field.kind, Ipv4Src | Ipv4Dst | Ipv6Src | Ipv6Dst);
+    let templates = program.pipes.iter().flat_map(|pipe| &pipe.templates);
+    let mut operations = templates.flat_map(|template| &template.operations);
+    operations.any(|one| one.writes().is_some_and(is_address))
+}
+
+/// Whether the program hashes flow keys inside tunnels: packets in tunnels are left to the engine then.
+#[must_use]
+pub fn uses_inner_key(program: &Program) -> bool {
+    let inner = program.key_use(KeySource::Inner);
+    inner.select || inner.select_some
 }
 
 /// The leads of all entries of a program.

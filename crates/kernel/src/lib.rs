@@ -21,9 +21,9 @@ mod replica;
 mod sys;
 mod tables;
 
-pub use coverage::{Coverage, Why, leads_of};
+pub use coverage::{CHECKSUM_PROTOCOLS, Coverage, Why, leads_of, uses_inner_key, writes_addresses};
 pub use replica::{PortLink, Replica, UnsentFrames};
-pub use sys::{Ran, Refused};
+pub use sys::Refused;
 
 use crate::compile::{XDP_DROP, XDP_PASS, XDP_TX};
 use crate::sys::Loaded;
@@ -123,12 +123,6 @@ impl Executor {
         &self.instructions
     }
 
-    /// The program of a port, as loaded.
-    #[must_use]
-    pub fn loaded(&self, port: PortId) -> BorrowedFd<'_> {
-        self.ports[port.index()].fd()
-    }
-
     /// Makes the program of a port the first one in an array of programs.
     ///
     /// # Errors
@@ -143,7 +137,7 @@ impl Executor {
     /// Returns the kernel's error: `EINVAL` for a frame of less than 14 bytes or more than a page.
     pub fn run(&self, port: PortId, frame: &[u8]) -> io::Result<(FrameOutcome, Vec<u8>)> {
         let before = self.outcomes(port);
-        let ran = self.ports[port.index()].run(frame, 1)?;
+        let ran = self.ports[port.index()].run(frame)?;
         let after = self.outcomes(port);
         let changed = before.iter().zip(&after).position(|(before, after)| before.1 != after.1);
         let outcome =
@@ -153,16 +147,8 @@ impl Executor {
             FrameOutcome::Decided(Verdict::Drop(_)) => XDP_DROP,
             FrameOutcome::Decided(_) | FrameOutcome::Left(_) => XDP_PASS,
         };
-        assert_eq!(ran.action, action as u32, "what is counted is what is done: {outcome:?}");
+        assert_eq!(ran.action, action as u32, "the counted outcome is not the action: {outcome:?}");
         Ok((outcome, ran.bytes))
-    }
-
-    /// Measures a frame: nanoseconds per run.
-    ///
-    /// # Errors
-    /// As for [`Executor::run`].
-    pub fn time(&self, port: PortId, frame: &[u8], repeat: u32) -> io::Result<u32> {
-        self.ports[port.index()].run(frame, repeat).map(|ran| ran.ns)
     }
 
     /// Every outcome of frames that arrive at a port, with their number.

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
@@ -86,7 +86,7 @@ fn bpf(command: i32, attributes: &mut [u64]) -> io::Result<i32> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
-/// Takes over a descriptor that the kernel has just made.
+/// Takes over a new descriptor.
 fn owned(fd: i32) -> OwnedFd {
     // SAFETY: nothing else owns it.
     unsafe { OwnedFd::from_raw_fd(fd) }
@@ -255,8 +255,6 @@ pub struct Ran {
     pub action: u32,
     /// The frame afterwards.
     pub bytes: Vec<u8>,
-    /// Nanoseconds per run, as the kernel measured them.
-    pub ns: u32,
 }
 
 impl Loaded {
@@ -305,26 +303,20 @@ impl Loaded {
         bpf(PROG_LOAD, &mut attributes).map(|fd| Loaded(owned(fd)))
     }
 
-    /// Returns its descriptor.
-    #[must_use]
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-
-    /// Runs the program on a frame of at least 14 bytes, `repeat` times.
+    /// Runs the program on a frame of at least 14 bytes.
     ///
     /// # Errors
     /// Returns the kernel's error: `EINVAL` if the frame is too short or too long.
-    pub fn run(&self, frame: &[u8], repeat: u32) -> io::Result<Ran> {
+    pub fn run(&self, frame: &[u8]) -> io::Result<Ran> {
         let mut out = vec![0_u8; 4096];
         let mut attributes = [0_u64; 10];
         attributes[0] = pair(self.0.as_raw_fd().cast_unsigned(), 0);
         attributes[1] = pair(frame.len() as u32, out.len() as u32);
         attributes[2] = frame.as_ptr() as u64;
         attributes[3] = out.as_mut_ptr() as u64;
-        attributes[4] = pair(repeat, 0);
+        attributes[4] = pair(1, 0);
         bpf(PROG_TEST_RUN, &mut attributes)?;
         out.truncate((attributes[1] >> 32) as usize);
-        Ok(Ran { action: (attributes[0] >> 32) as u32, bytes: out, ns: (attributes[4] >> 32) as u32 })
+        Ok(Ran { action: (attributes[0] >> 32) as u32, bytes: out })
     }
 }

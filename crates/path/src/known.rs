@@ -20,7 +20,7 @@ pub enum PathListChange {
     /// It is unchanged.
     None,
     /// It was replaced: numbers mean different paths than before.
-    Anew,
+    Replaced,
     /// It has changed in places.
     Followed(Followed),
 }
@@ -50,13 +50,13 @@ impl Known {
         let fewer = self.is_hidden && now.len() < self.found.len() && self.is_by_delays();
         if self.found.is_empty() || fewer {
             self.found = now;
-            return PathListChange::Anew;
+            return PathListChange::Replaced;
         }
         if self.is_hidden {
             return PathListChange::None;
         }
         let followed = follow(&mut self.found, &surveyed.seen);
-        if followed.is_renumbered { PathListChange::Anew } else { PathListChange::Followed(followed) }
+        if followed.is_renumbered { PathListChange::Replaced } else { PathListChange::Followed(followed) }
     }
 
     /// Processes what another app has found in the same fabric, between the same addresses.
@@ -66,7 +66,7 @@ impl Known {
         }
         let before = std::mem::replace(self, other.clone()).found;
         if before.is_empty() || before.len() > self.found.len() {
-            return PathListChange::Anew;
+            return PathListChange::Replaced;
         }
         let pairs = before.iter().zip(&self.found).enumerate().filter(|(_, (was, is))| was != is);
         let changed = pairs.map(|(path, (was, is))| (path, was.hops != is.hops)).collect();
@@ -166,9 +166,9 @@ mod tests {
         ];
         for (turn, seen) in surveys.iter().enumerate() {
             let learnt = finder.learn(&surveyed(seen), &settings);
-            assert_eq!(learnt == PathListChange::Anew, [0, 3, 4].contains(&turn), "{turn}: {learnt:?}");
+            assert_eq!(learnt == PathListChange::Replaced, [0, 3, 4].contains(&turn), "{turn}: {learnt:?}");
             match other.adopt(&finder) {
-                PathListChange::Anew => paths = Paths::of(0, settings, &other),
+                PathListChange::Replaced => paths = Paths::of(0, settings, &other),
                 PathListChange::Followed(followed) => paths.follow(0, &other, &followed),
                 PathListChange::None => assert_eq!(turn, 1),
             }

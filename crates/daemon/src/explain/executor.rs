@@ -2,14 +2,11 @@
 
 use super::RenderNames;
 use crate::config::write_forward;
-use weir_kernel::{Coverage, Why};
+use weir_kernel::{CHECKSUM_PROTOCOLS, Coverage, Why, uses_inner_key, writes_addresses};
 use weir_oracle::Walk;
 use weir_oracle::trace::{Lookup, Step};
-use weir_packet::{Base, Depth, DropReason, Field, FieldKind, Headers, Layer, TunnelKind, parse_into};
+use weir_packet::{Base, Depth, DropReason, Headers, Layer, TunnelKind, parse_into};
 use weir_program::{Forward, Pipe, PortId, Program, Verdict};
-
-/// Protocols other than TCP, UDP and ICMPv6 whose checksums have addresses (docs/reference/pipes.md A18).
-const WITH_ADDRESSES: [u8; 7] = [33, 89, 103, 112, 135, 136, 139];
 
 /// What the kernel can decide of a program.
 #[derive(Clone, Debug)]
@@ -105,7 +102,7 @@ fn unusual(program: &Program, frame: &[u8]) -> Option<Why> {
     if ipv6 && matches!(at(Base::L3, 6), 0 | 43 | 44 | 51 | 60) {
         return Some(Why::ExtensionHeaders);
     }
-    if writes_addresses(program) && WITH_ADDRESSES.contains(&outer.protocol) {
+    if writes_addresses(program) && CHECKSUM_PROTOCOLS.contains(&outer.protocol) {
         return Some(Why::Checksum);
     }
     let dport = u16::from_be_bytes([at(Base::L4, 2), at(Base::L4, 3)]);
@@ -115,7 +112,7 @@ fn unusual(program: &Program, frame: &[u8]) -> Option<Why> {
         17 => TunnelKind::ALL.iter().any(of_udp),
         _ => false,
     };
-    if depth == Depth::Inner && is_tunnel {
+    if uses_inner_key(program) && is_tunnel {
         return Some(Why::Tunnel);
     }
     let is_error = match outer.protocol {
@@ -124,16 +121,4 @@ fn unusual(program: &Program, frame: &[u8]) -> Option<Why> {
         _ => false,
     };
     (depth >= Depth::L4 && is_error).then_some(Why::IcmpError)
-}
-
-fn writes_addresses(program: &Program) -> bool {
-    let is_address = |field: Field| {
-        matches!(
-            field.kind,
-            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst
-        )
-    };
-    let templates = program.pipes.iter().flat_map(|pipe| &pipe.templates);
-    let mut operations = templates.flat_map(|template| &template.operations);
-    operations.any(|one| one.writes().is_some_and(is_address))
 }

@@ -1,7 +1,7 @@
 //! From a program to eBPF: one XDP program for each port.
 //!
 //! A packet is parsed, then walks from pipe to pipe. Until the verdict, only registers and the stack change,
-//! except by actions behind which no pipe can leave the packet to the engine; what is counted is noted on the
+//! except by actions behind which no pipe can leave the packet to the engine; counts are noted on the
 //! stack. At the end, [`Compiler::finish`] counts everything at once. So a packet that is left to the engine
 //! has changed nothing.
 //!
@@ -19,17 +19,17 @@ mod parse;
 mod tunnel;
 
 use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
-use crate::coverage::{Coverage, Why};
+use crate::coverage::{Coverage, Why, uses_inner_key, writes_addresses};
 use crate::layout::{self, CountPlaces};
 use fields::Words;
 use std::os::fd::RawFd;
-use weir_packet::{Depth, DropReason, Field, FieldKind, KeySource, TunnelKind};
+use weir_packet::{Depth, DropReason, KeySource, TunnelKind};
 use weir_program::{
     Criterion, Forward, GroupChoice, GroupId, HashInput, Match, Pipe, PipeId, PipeKind, PortId, Program,
     Verdict,
 };
 
-use Reg::{R0, R1, R2, R3, R6, R7, R8, R9, R10};
+use Reg::{R0, R1, R2, R3, R6, R7, R8, R10};
 
 /// Actions of an XDP program (linux/bpf.h).
 pub const XDP_ABORTED: i32 = 0;
@@ -161,7 +161,6 @@ struct Compiler<'a> {
     uses_inner_key: bool,
     /// Where tunnels are parsed, by kind and by version of what is inside.
     tunnels: Vec<(TunnelKind, i32, Label)>,
-    uses_meta: bool,
     writes_addresses: bool,
 }
 
@@ -172,14 +171,6 @@ pub fn compile(input: &Input<'_>) -> Vec<u64> {
     let mut asm = Assembler::default();
     let pipes = program.pipes.iter().map(|_| asm.label()).collect();
     let finish = asm.label();
-    let operations = || program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
-    let writes = |field: Field| {
-        matches!(
-            field.kind,
-            FieldKind::Ipv4Src | FieldKind::Ipv4Dst | FieldKind::Ipv6Src | FieldKind::Ipv6Dst
-        )
-    };
-    let inner = program.key_use(KeySource::Inner);
     let uses_hash = [KeySource::Outer, KeySource::Inner].into_iter().any(|source| {
         let of = program.key_use(source);
         of.select || of.select_some || of.select_unhashed
@@ -193,10 +184,9 @@ pub fn compile(input: &Input<'_>) -> Vec<u64> {
         finish,
         depth: program.depth(),
         uses_hash: uses_hash || !input.coverage.pickers.is_empty(),
-        uses_inner_key: inner.select || inner.select_some,
+        uses_inner_key: uses_inner_key(program),
         tunnels: Vec::new(),
-        uses_meta: true,
-        writes_addresses: operations().any(|one| one.writes().is_some_and(writes)),
+        writes_addresses: writes_addresses(program),
     };
     compiler.all();
     compiler.asm.finish()
@@ -247,10 +237,8 @@ impl Compiler<'_> {
                 self.asm.store(Size::Dw, R10, note, 0);
             }
         }
-        if self.uses_meta {
-            self.asm.store(Size::Dw, R10, stack::META, 0);
-            self.asm.store(Size::Dw, R10, stack::META + 8, 0);
-        }
+        self.asm.store(Size::Dw, R10, stack::META, 0);
+        self.asm.store(Size::Dw, R10, stack::META + 8, 0);
     }
 
     fn note(&self, pipe: usize) -> i16 {
@@ -561,6 +549,3 @@ fn visit(input: &Input<'_>, at: usize, reached: &mut Vec<bool>, order: &mut Vec<
     }
     order.push(at);
 }
-
-// The registers that every part of the compiler uses for the same.
-const _: [Reg; 2] = [R7, R9];

@@ -3,7 +3,7 @@
 
 use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
-use crate::coverage::Why;
+use crate::coverage::{CHECKSUM_PROTOCOLS, Why};
 use weir_packet::{Depth, IPV4_MARK, Layer, TunnelKind};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
@@ -17,9 +17,6 @@ const ETHERNET: i32 = 14;
 const IPV4: i32 = 20;
 const IPV6: i32 = 40;
 const TCP: i32 = 20;
-
-/// Protocols other than TCP, UDP and ICMPv6 whose checksums have addresses (docs/reference/pipes.md A18).
-const WITH_ADDRESSES: [i32; 7] = [33, 89, 103, 112, 135, 136, 139];
 
 impl Compiler<'_> {
     /// Finds the headers, and computes the select hash if the program uses it.
@@ -207,8 +204,8 @@ impl Compiler<'_> {
         self.asm.store(Size::W, R10, stack::PROTOCOL, R5);
         if self.writes_addresses {
             let left = self.leave(Why::Checksum);
-            for protocol in WITH_ADDRESSES {
-                self.asm.jump_if(R5, Is::Eq, protocol, left);
+            for protocol in CHECKSUM_PROTOCOLS {
+                self.asm.jump_if(R5, Is::Eq, i32::from(protocol), left);
             }
         }
         if self.depth == Depth::Inner {
