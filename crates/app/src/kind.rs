@@ -177,14 +177,15 @@ impl Debug for Kind {
 pub struct View {
     /// The word that selects it; empty for the default view.
     pub word: &'static str,
-    /// The request sent to the app.
+    /// The `do` of the request to the app.
     pub request: &'static str,
     /// Converts the answer to text.
     pub text: fn(&Value) -> String,
 }
 
-/// A subcommand: `weir KEY VERB NAME ARGUMENTS`. The request to the app consists of the verb, the arguments
-/// and the given flags, as words. If the answer is a string, it is a sentence for the operator.
+/// A subcommand: `weir KEY VERB NAME ARGUMENTS`. The request to the app has the verb as `do`, and a field for
+/// each argument and each given flag ([`crate::request`]). If the answer is a string, it is a sentence for
+/// the operator.
 pub struct Verb {
     /// Its name.
     pub name: &'static str,

@@ -21,6 +21,7 @@ pub mod neighbour;
 pub mod page;
 pub mod priority;
 pub mod privileges;
+pub mod request;
 mod running;
 pub mod shown;
 pub mod task;

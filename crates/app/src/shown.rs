@@ -54,17 +54,6 @@ pub fn without_nulls(value: Value) -> Value {
     }
 }
 
-/// Reads a request for a list that comes in pages: `VERB`, or `VERB from N` with the `next` of the previous
-/// page. Returns where the page begins, 0 for the first; `None` if this is another request.
-#[must_use]
-pub fn page_from(request: &str, verb: &str) -> Option<Result<u32, String>> {
-    let from = match request.strip_prefix(verb)? {
-        "" => Some(0),
-        words => words.strip_prefix(" from ").and_then(|at| at.parse().ok()),
-    };
-    Some(from.ok_or_else(|| format!("write `{verb}`, or `{verb} from N` with the N that `next` gave")))
-}
-
 /// Returns the fields of an answer that a documentation page fails to mention.
 #[must_use]
 pub fn undocumented(answer: &Value, page: &str) -> Vec<String> {
@@ -88,15 +77,6 @@ pub fn undocumented(answer: &Value, page: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_page_is_named_by_where_it_begins() {
-        let from = |request| page_from(request, "flows");
-        assert_eq!([from("flows"), from("flows from 7"), from("show")], [Some(Ok(0)), Some(Ok(7)), None]);
-        for wrong in ["flows 7", "flows from -1", "flows from", "flows from 7 8", "flowsfrom 7"] {
-            assert!(from(wrong).is_some_and(|from| from.is_err()), "{wrong}");
-        }
-    }
 
     #[test]
     fn what_is_not_known_is_left_out_however_deep() {

@@ -42,11 +42,11 @@ pub trait Task: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// Answers the request `show`.
     fn show(&self, board: &Board<Self>) -> Value;
 
-    /// Reads a request about flows.
+    /// Reads a request. `None` is the request `show`, any other asks about flows.
     ///
     /// # Errors
     /// Says which requests the app answers.
-    fn query(request: &str) -> Result<Self::Query, String>;
+    fn query(request: &Value) -> Result<Option<Self::Query>, String>;
 
     /// Answers a request about flows. `obstacle` is the one on the board.
     ///
@@ -206,15 +206,13 @@ impl<T: Task> App for TaskApp<T> {
 
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>) {
         match event {
-            Event::Request { id, request } => match request.as_str().map(str::trim) {
-                Some("show") => {
+            Event::Request { id, request } => match T::query(request) {
+                Ok(None) => {
                     let board = self.board().clone();
                     actions.push(Action::Answer { id, answer: Ok(self.wanted.task.show(&board)) });
                 }
-                words => match T::query(words.unwrap_or_default()) {
-                    Ok(query) => self.wait(id, now_ns, query),
-                    Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
-                },
+                Ok(Some(query)) => self.wait(id, now_ns, query),
+                Err(why) => actions.push(Action::Answer { id, answer: Err(why) }),
             },
             Event::Tick => self.answer_waiting(now_ns, actions),
             _ => {}

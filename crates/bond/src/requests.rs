@@ -1,78 +1,48 @@
-//! Requests of operators, in words, and their answers: some wait until the buckets are read.
+//! Requests of operators and their answers: some wait until the buckets are read.
 
 use super::app::BondApp;
-use super::config::{Bond, Mode};
-use super::members::Members;
+use super::config::Mode;
 use super::rebalance::Plan;
+use super::text::VERBS;
 use super::{lacp, links, show};
+use serde::Deserialize;
 use serde_json::Value;
 use weir_app::{Action, RequestId};
 use weir_program::GroupId;
 use weir_program::snapshot::BucketReport;
 
-/// The supported requests, for the error message.
-const UNDERSTOOD: &str = "a bond understands show, buckets, migrate BUCKET MEMBER, disable MEMBER, enable \
-    MEMBER, \
-                          set-active MEMBER, rebalance and rebalance dry-run";
-
 /// A request of an operator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BondRequest {
-    /// Answered once the buckets are read.
-    Question(Question),
-    /// Carried out at once.
-    Command(Command),
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "kebab-case", rename_all_fields = "snake_case", deny_unknown_fields)]
+enum BondRequest {
+    Show {},
+    Buckets {},
+    Rebalance {
+        #[serde(default)]
+        dry_run: bool,
+    },
+    Migrate {
+        bucket: u32,
+        member: String,
+    },
+    Disable {
+        member: String,
+    },
+    Enable {
+        member: String,
+    },
+    SetActive {
+        member: String,
+    },
 }
 
-/// A question of an operator.
+/// A request that is answered once the buckets are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
     Show,
     Buckets,
     Rebalance,
     DryRun,
-}
-
-/// A command of an operator; members are given by number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Command {
-    Migrate { bucket: u32, to: u16 },
-    Disable(u16),
-    Enable(u16),
-    SetActive(u16),
-}
-
-impl BondRequest {
-    /// Reads a request.
-    ///
-    /// # Errors
-    /// A sentence.
-    pub fn read(words: &str, bond: &Bond, members: &Members) -> Result<BondRequest, String> {
-        let known = |name: &str| {
-            let id = members.id(name).filter(|id| members.get(*id).is_some());
-            id.ok_or_else(|| show::no_member(bond, name))
-        };
-        let words: Vec<&str> = words.split_whitespace().collect();
-        let command = match *words.as_slice() {
-            ["show"] => return Ok(BondRequest::Question(Question::Show)),
-            ["buckets"] => return Ok(BondRequest::Question(Question::Buckets)),
-            ["rebalance"] => return Ok(BondRequest::Question(Question::Rebalance)),
-            ["rebalance", "dry-run"] => return Ok(BondRequest::Question(Question::DryRun)),
-            ["migrate", bucket, name] => {
-                let to = known(name)?;
-                let bucket = bucket.parse().map_err(|_| format!("`{bucket}` is not a bucket number"))?;
-                if !bond.mode.is_balanced() {
-                    return Err(format!("in mode {}, buckets cannot be moved manually", bond.mode.name()));
-                }
-                Command::Migrate { bucket, to }
-            }
-            ["disable", name] => Command::Disable(known(name)?),
-            ["enable", name] => Command::Enable(known(name)?),
-            ["set-active", name] => Command::SetActive(known(name)?),
-            _ => return Err(UNDERSTOOD.to_string()),
-        };
-        Ok(BondRequest::Command(command))
-    }
 }
 
 impl BondApp {
@@ -119,61 +89,80 @@ impl BondApp {
     }
 
     pub(super) fn request(&mut self, now_ns: u64, id: RequestId, request: &Value, actions: &mut Vec<Action>) {
-        let answer = match BondRequest::read(request.as_str().unwrap_or_default(), &self.bond, &self.members)
-        {
-            Ok(BondRequest::Question(question)) => {
-                self.asked.push((id, question));
-                return self.traffic.read(actions);
+        let answer = match weir_app::request::read(VERBS, request) {
+            Ok(BondRequest::Show {}) => return self.ask(id, Question::Show, actions),
+            Ok(BondRequest::Buckets {}) => return self.ask(id, Question::Buckets, actions),
+            Ok(BondRequest::Rebalance { dry_run: true }) => return self.ask(id, Question::DryRun, actions),
+            Ok(BondRequest::Rebalance { dry_run: false }) => {
+                return self.ask(id, Question::Rebalance, actions);
             }
-            Ok(BondRequest::Command(command)) => self.carry_out(now_ns, command, actions),
+            Ok(BondRequest::Migrate { bucket, member }) => self.migrate(now_ns, bucket, &member, actions),
+            Ok(BondRequest::Disable { member }) => self.drain(now_ns, &member, actions),
+            Ok(BondRequest::Enable { member }) => self.enable(now_ns, &member, actions),
+            Ok(BondRequest::SetActive { member }) => self.set_active(now_ns, &member, actions),
             Err(why) => Err(why),
         };
         actions.push(Action::Answer { id, answer: answer.map(Value::String) });
     }
 
-    fn carry_out(
+    /// Answers a question once the buckets are read.
+    fn ask(&mut self, id: RequestId, question: Question, actions: &mut Vec<Action>) {
+        self.asked.push((id, question));
+        self.traffic.read(actions);
+    }
+
+    /// Returns the number of a member.
+    fn member(&self, name: &str) -> Result<u16, String> {
+        let id = self.members.id(name).filter(|id| self.members.get(*id).is_some());
+        id.ok_or_else(|| show::no_member(&self.bond, name))
+    }
+
+    fn migrate(
         &mut self,
         now_ns: u64,
-        command: Command,
+        bucket: u32,
+        member: &str,
         actions: &mut Vec<Action>,
     ) -> Result<String, String> {
-        let wait_ms = self.bond.idle_gap_max_ns / 1_000_000;
-        let (Command::Migrate { to: id, .. }
-        | Command::Disable(id)
-        | Command::Enable(id)
-        | Command::SetActive(id)) = command;
-        let name = self.members.name(id).to_string();
-        match command {
-            Command::Migrate { bucket, to } => {
-                let moves = self.traffic.buckets.assignment.migrate(bucket, to);
-                let moves = moves.map_err(|why| show::refusal(self, &why))?;
-                let (traffic, context) = self.traffic(now_ns);
-                traffic.order(context, &moves, "the operator's word", actions);
-                Ok(format!("bucket {bucket} moves to {name} when it is idle, within {wait_ms} ms"))
-            }
-            Command::Disable(_) => {
-                self.disable(now_ns, id, actions);
-                Ok(format!(
-                    "{name} is being drained: its buckets move when they are idle, within {wait_ms} \
-                    ms"
-                ))
-            }
-            Command::Enable(_) => {
-                self.members.disabled.remove(&id);
-                self.aggregation.release(id);
-                self.notify_lacp(now_ns, lacp::Event::Hold { member: id, held: false }, actions);
-                self.notify_links(now_ns, links::LinkEvent::Operator(id, true), actions);
-                Ok(format!("{name} may be used again"))
-            }
-            Command::SetActive(_) => {
-                if !self.is_single() && self.bond.mode != Mode::BalanceSlb {
-                    return Err(format!("mode {} has no active member", self.bond.mode.name()));
-                }
-                let outputs = self.links.set_active(id).map_err(|_| format!("{name} is not enabled"))?;
-                self.follow(now_ns, outputs, actions);
-                Ok(format!("{name} is active"))
-            }
+        let to = self.member(member)?;
+        if !self.bond.mode.is_balanced() {
+            return Err(format!("in mode {}, buckets cannot be moved manually", self.bond.mode.name()));
         }
+        let moves = self.traffic.buckets.assignment.migrate(bucket, to);
+        let moves = moves.map_err(|why| show::refusal(self, &why))?;
+        let (traffic, context) = self.traffic(now_ns);
+        traffic.order(context, &moves, "the operator's word", actions);
+        Ok(format!("bucket {bucket} moves to {member} when it is idle, within {} ms", self.wait_ms()))
+    }
+
+    fn drain(&mut self, now_ns: u64, member: &str, actions: &mut Vec<Action>) -> Result<String, String> {
+        self.disable(now_ns, self.member(member)?, actions);
+        let wait_ms = self.wait_ms();
+        Ok(format!("{member} is being drained: its buckets move when they are idle, within {wait_ms} ms"))
+    }
+
+    fn enable(&mut self, now_ns: u64, member: &str, actions: &mut Vec<Action>) -> Result<String, String> {
+        let id = self.member(member)?;
+        self.members.disabled.remove(&id);
+        self.aggregation.release(id);
+        self.notify_lacp(now_ns, lacp::Event::Hold { member: id, held: false }, actions);
+        self.notify_links(now_ns, links::LinkEvent::Operator(id, true), actions);
+        Ok(format!("{member} may be used again"))
+    }
+
+    fn set_active(&mut self, now_ns: u64, member: &str, actions: &mut Vec<Action>) -> Result<String, String> {
+        let id = self.member(member)?;
+        if !self.is_single() && self.bond.mode != Mode::BalanceSlb {
+            return Err(format!("mode {} has no active member", self.bond.mode.name()));
+        }
+        let outputs = self.links.set_active(id).map_err(|_| format!("{member} is not enabled"))?;
+        self.follow(now_ns, outputs, actions);
+        Ok(format!("{member} is active"))
+    }
+
+    /// Returns the longest time that a bucket waits to be idle.
+    fn wait_ms(&self) -> u64 {
+        self.bond.idle_gap_max_ns / 1_000_000
     }
 
     /// Takes a member out of use until it is enabled again.

@@ -24,7 +24,8 @@ pub fn read<T: DeserializeOwned>(tag: &str, value: Value) -> Result<T, String> {
         let unknown = why.strip_prefix(&format!("unknown variant `{word}`, expected "));
         if let Some(known) = unknown {
             let known = known.trim_start_matches("one of ").replace('`', "");
-            return format!("there is no {tag} `{word}`: {known}");
+            let noun = if tag == "do" { "request" } else { tag };
+            return format!("there is no {noun} `{word}`: {known}");
         }
         // Errors about values do not name the field: it is the last one that causes the error.
         let is_cause = |count: &usize| first(*count).is_err_and(|other| other == why);

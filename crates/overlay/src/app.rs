@@ -1,16 +1,34 @@
 //! The running app: answers from what the thread has published.
 
-use super::Overlay;
 use super::board::{FlowRow, FlowsPage, FlowsWanted, OverlayReport};
 use super::explain::{Pair, explain};
 use super::wanted::KEY;
+use super::{KIND, Overlay};
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
-use weir_app::shown::{events, page_from, without_nulls};
+use weir_app::shown::{events, without_nulls};
 use weir_app::task::{Board, Task};
-use weir_app::{Sample, SampleValue};
+use weir_app::{Sample, SampleValue, request};
 
 /// The two directions, as pods see them.
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
+
+/// A request of an operator.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+enum OverlayRequest {
+    Show {},
+    Flows {
+        /// Where the page begins.
+        #[serde(default)]
+        from: u32,
+    },
+    Explain {
+        local: String,
+        remote: String,
+        protocol: String,
+    },
+}
 
 impl Task for Overlay {
     const KIND: &'static str = KEY;
@@ -40,12 +58,14 @@ impl Task for Overlay {
         }))
     }
 
-    fn query(request: &str) -> Result<FlowsWanted, String> {
-        match (page_from(request, "flows"), request.strip_prefix("explain ")) {
-            (Some(from), _) => from.map(FlowsWanted::From),
-            (_, Some(pair)) => Pair::read(pair).map(FlowsWanted::One),
-            _ => Err("an overlay app answers `show`, `flows` and `explain`".to_string()),
-        }
+    fn query(request: &Value) -> Result<Option<FlowsWanted>, String> {
+        Ok(match request::read(KIND.verbs, request)? {
+            OverlayRequest::Show {} => None,
+            OverlayRequest::Flows { from } => Some(FlowsWanted::From(from)),
+            OverlayRequest::Explain { local, remote, protocol } => {
+                Some(FlowsWanted::One(Pair::read([&local, &remote], &protocol)?))
+            }
+        })
     }
 
     fn answer(&self, query: &FlowsWanted, page: FlowsPage, obstacle: Option<&str>) -> Result<Value, String> {

@@ -18,26 +18,21 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Reads `LOCAL REMOTE PROTOCOL`, as in `10.244.1.5:40000 10.244.2.7:80 tcp`.
-    pub(super) fn read(words: &str) -> Result<Pair, String> {
-        let mut words = words.split_whitespace();
-        let mut end = || {
-            let word = words.next().unwrap_or_default();
+    /// Reads the local and the remote end, such as `10.244.1.5:40000`, and the protocol.
+    pub(super) fn read([local, remote]: [&str; 2], protocol: &str) -> Result<Pair, String> {
+        let end = |word: &str| {
             word.parse::<SocketAddr>().map_err(|_| {
-                format!(
-                    "`{word}` is not an address with a port, such as 10.244.1.5:80 or \
-                    [fd00::5]:80"
-                )
+                format!("`{word}` is not an address with a port, such as 10.244.1.5:80 or [fd00::5]:80")
             })
         };
-        let (local, remote) = (end()?, end()?);
+        let (local, remote) = (end(local)?, end(remote)?);
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(format!("`{local}` and `{remote}` have different IP versions"));
         }
-        let protocol = match words.next() {
-            Some("tcp") => 6,
-            Some("udp") => 17,
-            other => return Err(format!("`{}` is not `tcp` or `udp`", other.unwrap_or_default())),
+        let protocol = match protocol {
+            "tcp" => 6,
+            "udp" => 17,
+            other => return Err(format!("`{other}` is not `tcp` or `udp`")),
         };
         Ok(Pair { local, remote, protocol })
     }
@@ -159,7 +154,7 @@ mod tests {
 
     #[test]
     fn each_reason_is_told_from_the_others() {
-        let pair = Pair::read("10.244.1.5:40000 10.244.2.7:80 tcp").unwrap();
+        let pair = Pair::read(["10.244.1.5:40000", "10.244.2.7:80"], "tcp").unwrap();
         let said = |row: &FlowRow, direction: &str| {
             let all = explain(&pair, std::slice::from_ref(row), 10, None);
             (all[direction]["short_way"] == true, all[direction]["why"].as_str().unwrap().to_string())
@@ -185,22 +180,20 @@ mod tests {
             let (is_short, why) = said(&bad, "sent");
             assert!(!is_short && why.contains(word), "{word}: {why}");
         }
-        let six = Pair::read("[fd00::5]:40000 [fd00::7]:80 tcp").unwrap();
+        let six = Pair::read(["[fd00::5]:40000", "[fd00::7]:80"], "tcp").unwrap();
         let addresses = ["fd00::5", "fd00::7"].map(|address| address.parse().unwrap());
         let said = explain(&six, &[FlowRow { addresses, ..row() }], 10, None);
         assert_eq!((&said["in_table"], &said["local"]), (&json!(true), &json!("[fd00::5]:40000")));
         let stuck = explain(&pair, &[row()], 10, Some("no VXLAN device"));
         assert!(text(&stuck, &[]).starts_with("sent: the slow path: the programs are not active: no VXLAN"));
-        for bad in [
-            "",
-            "1.2.3.4:5 [fd00::7]:80 tcp",
-            "fd00::5:80 fd00::7:80 tcp",
-            "1.2.3.4:5",
-            "1.2.3.4 5.6.7.8:9 tcp",
-            "1.2.3.4:5 5.6.7.8:9 sctp",
-            "1.2.3.4:5 5.6.7.8:9",
+        for (ends, protocol) in [
+            (["1.2.3.4:5", "[fd00::7]:80"], "tcp"),
+            (["fd00::5:80", "fd00::7:80"], "tcp"),
+            (["1.2.3.4:5", ""], "tcp"),
+            (["1.2.3.4", "5.6.7.8:9"], "tcp"),
+            (["1.2.3.4:5", "5.6.7.8:9"], "sctp"),
         ] {
-            assert!(Pair::read(bad).is_err(), "{bad}");
+            assert!(Pair::read(ends, protocol).is_err(), "{ends:?} {protocol}");
         }
     }
 }

@@ -116,13 +116,30 @@ fn flows_are_asked_for_and_waited_for() {
     assert!(text.contains("sent known (7 packets") && text.contains("received - (0"), "{text}");
     assert_eq!(app.wake_ns(), None);
 
-    let wrong = asked(&mut app, "flows of 7");
-    assert!(matches!(&wrong[..], [Action::Answer { answer: Err(why), .. }] if why.contains("from N")));
     asked(&mut app, "flows");
     actions.clear();
     app.step(u64::MAX / 2, Event::Tick, &mut actions);
     assert!(matches!(actions[..], [Action::Answer { answer: Err(_), .. }]), "not for ever");
     assert_eq!(app.board().queries, []);
+}
+
+#[test]
+fn a_wrong_request_is_answered_with_its_name_and_the_field() {
+    let mut app = app(Policy::Strict);
+    for (wrong, part) in [
+        ("list", "there is no request `list`: show, flows, explain"),
+        ("flows of 7", "request `flows`: unknown field `of`"),
+        ("flows from -1", "request `flows`, field `from`: invalid type"),
+        ("explain 1.2.3.4:5", "request `explain`: missing field `remote`"),
+        ("explain 1.2.3.4:5 5.6.7.8:9 tcp 6", "request `explain`: unknown field `6`"),
+        ("explain 1.2.3.4:5 5.6.7.8:9 sctp", "`sctp` is not `tcp` or `udp`"),
+    ] {
+        let answers = asked(&mut app, wrong);
+        let [Action::Answer { answer: Err(why), .. }] = &answers[..] else { panic!("{answers:?}") };
+        assert!(why.starts_with(part), "{wrong}: {why}");
+    }
+    assert_eq!(asked(&mut app, "explain 10.244.1.5:40000 10.244.2.7:80 tcp"), []);
+    assert!(matches!(app.board().queries[..], [(_, FlowsWanted::One(_))]));
 }
 
 #[test]

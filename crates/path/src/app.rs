@@ -3,11 +3,24 @@
 use super::Fabric;
 use super::board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
 use crate::paths::Fit;
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::net::IpAddr;
-use weir_app::shown::{events, page_from, without_nulls};
+use weir_app::shown::{events, without_nulls};
 use weir_app::task::{Board, Task};
-use weir_app::{Sample, SampleValue};
+use weir_app::{Sample, SampleValue, request};
+
+/// A request to a path app of either form.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+pub(super) enum PathRequest {
+    Show {},
+    Conntrack {
+        /// Where the page begins.
+        #[serde(default)]
+        from: u32,
+    },
+}
 
 impl Task for Fabric {
     const KIND: &'static str = "path";
@@ -31,8 +44,11 @@ impl Task for Fabric {
         }))
     }
 
-    fn query(request: &str) -> Result<u32, String> {
-        page_of_flows(request)
+    fn query(request: &Value) -> Result<Option<u32>, String> {
+        Ok(match request::read(&[], request)? {
+            PathRequest::Show {} => None,
+            PathRequest::Conntrack { from } => Some(from),
+        })
     }
 
     fn answer(
@@ -58,12 +74,6 @@ impl Task for Fabric {
         let paths: usize = report.nodes.iter().map(|node| node.paths.len()).sum();
         json!({ "nodes": report.nodes.len(), "paths": paths })
     }
-}
-
-/// Reads a request for flows. Returns where the page begins.
-pub(super) fn page_of_flows(request: &str) -> Result<u32, String> {
-    page_from(request, "conntrack")
-        .unwrap_or_else(|| Err("a path app answers `show` and `conntrack`".to_string()))
 }
 
 /// The answer to `conntrack`.

@@ -107,16 +107,16 @@ fn what_cannot_be_done_is_said_in_a_sentence() {
     let mut rig = BondRig::negotiated(2);
     let table = rig.table();
     let cases = [
-        ("", "a bond understands"),
-        ("shout", "a bond understands"),
-        ("show me", "a bond understands"),
-        ("rebalance now", "a bond understands"),
-        ("disable", "a bond understands"),
-        ("migrate 1", "a bond understands"),
-        ("migrate one p1", "not a bucket number"),
-        ("migrate -1 p1", "not a bucket number"),
+        ("", "there is no request ``: show, buckets, rebalance, migrate, disable, enable, set-active"),
+        ("shout", "there is no request `shout`: show"),
+        ("show me", "request `show`: unknown field `me`"),
+        ("rebalance now", "request `rebalance`: unknown field `now`"),
+        ("disable", "request `disable`: missing field `member`"),
+        ("migrate 1", "request `migrate`: missing field `member`"),
+        ("migrate one p1", "request `migrate`, field `bucket`: invalid type"),
+        ("migrate -1 p1", "request `migrate`, field `bucket`: invalid type"),
         ("migrate 256 p1", "there is no bucket 256: buckets are numbered 0 to 255"),
-        ("migrate 4294967296 p1", "not a bucket number"),
+        ("migrate 4294967296 p1", "field `bucket`: invalid value"),
         ("migrate 1 p9", "bond `bond0` has no member `p9`; its members are p1, p2"),
         ("disable p9", "has no member `p9`"),
         ("enable p0", "has no member `p0`"),
@@ -126,7 +126,7 @@ fn what_cannot_be_done_is_said_in_a_sentence() {
         let why = rig.ask(words).unwrap_err();
         assert!(why.contains(part), "{words}: {why}");
     }
-    for request in [json!(null), json!(7), json!(["show"]), json!({ "show": true })] {
+    for request in [json!(null), json!(7), json!(["show"]), json!({ "show": true }), json!({ "do": 1 })] {
         rig.ask_json(&request).unwrap_err();
     }
     assert_eq!(rig.table(), table);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
 use weir_app::kind::{Kind, Outcome, Tool, Verb};
+use weir_app::request::from_words;
 use weir_control::{Request, answer};
 
 /// Name of every subcommand's first argument in the help.
@@ -96,13 +97,23 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     let flagged = flags.iter().map(|flag| flag.to_string());
     let words = [verb.name.to_string()].into_iter().chain(first).chain(arguments).chain(flagged);
     named(&connection, kind, Some(app))?;
-    let words = words.collect::<Vec<_>>().join(" ");
-    let answer = request(&connection, app, &words)?;
+    let words: Vec<String> = words.collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let request = match kind.one {
+        // Its arguments may be mappings as in the file, and it answers words with a sentence.
+        Some(_) => json!(words.join(" ")),
+        None => from_words(kind.verbs, &words),
+    };
+    let answer: Value = connection.answer(&Request::app(app, request.clone()))?;
     match (answer.as_str(), connection.is_json()) {
         (Some(_), true) => output::line(json!({ "done": true, "said": answer }))?,
         (Some(said), false) => output::line(said)?,
         (None, is_json) => {
-            let more = |next: u64| request(&connection, app, &format!("{words} from {next}"));
+            let more = |next: u64| {
+                let mut request = request.clone();
+                request["from"] = json!(next);
+                connection.answer(&Request::app(app, request))
+            };
             match is_json {
                 true => print_json(answer, more, output::print)?,
                 false => follow(answer, more, |page| output::print((verb.text)(page, &flags)))?,
@@ -192,7 +203,8 @@ fn view(kind: &Kind, connection: &Connection, of: &[String], every: Option<Durat
     }
     watch::repeat(every, connection.is_json(), || {
         let names = named(connection, kind, rest.first().map(String::as_str))?;
-        let answers = names.iter().map(|name| request(connection, name, view.request));
+        let request = json!({ "do": view.request });
+        let answers = names.iter().map(|name| connection.answer(&Request::app(name, request.clone())));
         let answers = answers.collect::<Result<Vec<Value>>>()?;
         if connection.is_json() {
             return Ok(format!("{}\n", json!({ kind.key: answers })));
@@ -211,10 +223,6 @@ fn usage(kind: &Kind) -> String {
     let forms: Vec<String> = forms.collect();
     let (last, others) = forms.split_last().expect("a kind that is shown has a view");
     format!("{} or {last}", others.join(", "))
-}
-
-fn request(connection: &Connection, app: &str, words: &str) -> Result<Value> {
-    connection.answer(&Request::app(app, words))
 }
 
 /// Returns the names of the running apps of a kind, or only the requested one.

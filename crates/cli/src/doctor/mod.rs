@@ -11,9 +11,11 @@ mod pools;
 
 use crate::config::Plan;
 use crate::kinds::KINDS;
+use serde_json::json;
 use std::path::Path;
 use weir_app::doctor::{Examined, Has, hooks, ip};
 pub use weir_app::doctor::{Finding, Level};
+use weir_control::Request;
 
 /// Examines everything: the host, and with a configuration and its file what that needs. `socket`: where the
 /// daemon listens.
@@ -23,7 +25,7 @@ pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     found.extend(features::findings(plan));
     found.extend(planned.and_then(|(plan, file)| host::ways(plan, file)));
     found.extend(plan.into_iter().flat_map(pools::findings));
-    let ask = |app: &str, request: &str| weir_control::ask(socket, &weir_control::Request::app(app, request));
+    let ask = |app: &str, word: &str| weir_control::ask(socket, &Request::app(app, json!({ "do": word })));
     let examined = Examined { apps: plan.map(|plan| &plan.apps), ask: &ask };
     let agents = KINDS.iter().filter_map(|kind| kind.agent).map(|create| create());
     found.extend(agents.flat_map(|agent| agent.findings(&examined)));

@@ -4,7 +4,7 @@
 use super::pages::Listed;
 use crate::kinds::KINDS;
 use anyhow::{Context, Result};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
@@ -92,7 +92,7 @@ pub fn answered(socket: &Path, question: Question) -> Answer {
                 .map(|app| {
                     let name = app["name"].as_str().unwrap_or_default();
                     let requests = question.listed.page.requests.iter();
-                    let ask = |words: &&str| ask::<Value>(socket, &Request::app(name, *words));
+                    let ask = |word: &&str| ask::<Value>(socket, &Request::app(name, json!({ "do": word })));
                     requests.map(ask).collect::<Result<Value>>()
                 })
                 .collect::<Result<Value>>()?;

@@ -20,7 +20,7 @@ const ARROWS: &[Arrows] = &[
     ("kernel", &["packet", "program"], &["oracle"]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
-    ("app", &["config", "engine", "packet", "program", "table"], &[]),
+    ("app", &["config", "control", "engine", "packet", "program", "table"], &[]),
     ("lb", &["app", "config", "netlink", "packet", "program", "table"], &["engine", "oracle", "port"]),
     ("bond", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
     ("path", &["app", "bpf", "config", "engine", "netlink", "packet", "port", "program", "table"], &["bed"]),

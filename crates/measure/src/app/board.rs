@@ -1,6 +1,7 @@
 //! The running app: answers from what the collector has published.
 
 use crate::{Query, Report};
+use serde::Deserialize;
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::VecDeque;
@@ -89,6 +90,14 @@ impl MeasurePublisher {
     }
 }
 
+/// A request of an operator.
+#[derive(Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case", deny_unknown_fields)]
+enum MeasureRequest {
+    Interval {},
+    History {},
+}
+
 /// A running measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
@@ -117,9 +126,9 @@ impl Measure {
     fn answer_to(&self, request: &Value) -> Result<Value, String> {
         let snapshot = self.board.look().clone();
         let mut json = self.answer(&snapshot);
-        match request.as_str() {
-            Some("interval") => json["last"] = json!(snapshot.interval.as_deref()),
-            Some("history") => {
+        match weir_app::request::read(&[], request)? {
+            MeasureRequest::Interval {} => json["last"] = json!(snapshot.interval.as_deref()),
+            MeasureRequest::History {} => {
                 let row = |sum: &Sum| {
                     let [flows, sources, destinations] = sum.distinct.map(f64::round);
                     json!({
@@ -130,7 +139,6 @@ impl Measure {
                 };
                 json["history"] = snapshot.history.iter().map(row).collect();
             }
-            _ => return Err("a measurement answers `interval` and `history`".to_string()),
         }
         Ok(without_nulls(json))
     }

@@ -7,7 +7,7 @@ use super::node::Node;
 use super::pipes::Names;
 use super::reflector::Unanswered;
 use super::show;
-use crate::app::page_of_flows;
+use crate::app::PathRequest;
 use crate::icmp;
 use crate::probing::Budget;
 use crate::scheme::{DOCA_PROBES, Scheme, doca_ports};
@@ -293,14 +293,13 @@ impl PathPortApp {
     }
 
     fn requested(&mut self, id: RequestId, request: &Value, now_ns: u64, actions: &mut Vec<Action>) {
-        let words = request.as_str().map(str::trim).unwrap_or_default();
-        let answer = match (page_of_flows(words), self.flows) {
-            _ if words == "show" => Ok(show::json(self, now_ns)),
-            (Ok(from), Some(pipe)) => {
+        let answer = match (weir_app::request::read(&[], request), self.flows) {
+            (Ok(PathRequest::Show {}), _) => Ok(show::json(self, now_ns)),
+            (Ok(PathRequest::Conntrack { from }), Some(pipe)) => {
                 self.asked.push((id, from));
                 return actions.push(Action::ReadEntries { pipe, from, limit: ROWS });
             }
-            (Ok(_), None) => Ok(show::flows(self, 0, &[], None)),
+            (Ok(PathRequest::Conntrack { .. }), None) => Ok(show::flows(self, 0, &[], None)),
             (Err(why), _) => Err(why),
         };
         actions.push(Action::Answer { id, answer });
