@@ -6,8 +6,10 @@
 //! cost is measured with a program behind it that only returns, and subtracted. All arms of a row take turns.
 //! Before a row is measured, the program written by hand must do with every frame what the compiled one does.
 //!
-//! The processor overlaps a short program with the end of the one in front of it, so a program that seems to
-//! take a few nanoseconds takes longer alone: ratios to such small times say little.
+//! The stub takes a turn before each program's turn, and the order of the programs changes from round to
+//! round. Both programs of a row check, look up, rewrite and count the same. Still, the processor overlaps a
+//! short program with the end of the one in front of it, so a program that seems to take a few nanoseconds
+//! takes longer alone: ratios to such small times say little.
 //!
 //! The clock is the thread's processor time, because the kernel reports only whole nanoseconds per run, and
 //! because other processes on the machine do not count.
@@ -26,7 +28,7 @@ use std::fmt::Display;
 use std::path::PathBuf;
 use weir_lab::premise::premise;
 use weir_lab::spread::ResultSpread;
-use weir_papers::{Buffers, FRAME, PinnedXdp, Ran, XdpArm, XdpByHand, XdpRestore};
+use weir_papers::{FRAME, PinnedXdp, Ran, XdpArm, XdpByHand, XdpRestore};
 use weir_port::Stream;
 
 /// Packets per turn: enough to hit each of a million flows.
@@ -199,22 +201,20 @@ fn measure(
     let mut engine = Bench::of_length(scenario, FRAME);
     let mut engine_ns = Vec::new();
     for round in 0..=rounds {
-        let mut stubs = [None; 2];
-        let mut of_round = Vec::new();
         for arm in &mut *arms {
             let buffers = restore.measure(arm.program)?;
-            let ns = time(|| Ok(restore.run(buffers, 0, PACKETS)?))?;
-            let at = usize::from(buffers == Buffers::Several);
-            if stubs[at].is_none() {
-                restore.measure(XdpArm::Stub(buffers))?;
-                stubs[at] = Some(time(|| Ok(restore.run(buffers, 0, PACKETS)?))?);
+            restore.measure(XdpArm::Stub(buffers))?;
+            let stub = time(|| Ok(restore.run(buffers, 0, PACKETS)?))?;
+            restore.measure(arm.program)?;
+            let ns = time(|| Ok(restore.run(buffers, 0, PACKETS)?))? - stub;
+            // The first round fills caches.
+            if round > 0 {
+                arm.ns.push(ns);
             }
-            of_round.push(ns - stubs[at].unwrap_or_default());
         }
+        arms.rotate_left(1);
         let ns = time(|| Ok(engine.round(scenario, PACKETS.into())))?;
-        // The first round fills caches.
         if round > 0 {
-            arms.iter_mut().zip(of_round).for_each(|(arm, ns)| arm.ns.push(ns));
             engine_ns.push(ns);
         }
     }
@@ -252,7 +252,10 @@ fn result(name: &str, arms: &[Arm<'_>], engine_ns: Vec<f64>) -> Value {
     for (key, other) in [("kernel_to_hand", of("hand")), ("kernel_to_beside", of("beside"))] {
         let ratios =
             kernel.zip(other).map(|(kernel, other)| kernel.iter().zip(other).map(|(one, other)| one / other));
-        row[key] = json!(ratios.map(|ratios| ResultSpread::of(ratios.collect()).median));
+        let spread = ratios.map(|ratios| ResultSpread::of(ratios.collect()));
+        row[key] = json!(spread.map(|spread| spread.median));
+        row[format!("{key}_min")] = json!(spread.map(|spread| spread.min));
+        row[format!("{key}_max")] = json!(spread.map(|spread| spread.max));
     }
     row
 }
@@ -265,8 +268,11 @@ fn line(row: &Value, what: &str) -> String {
             line += &format!("  {name} {median:>6.1} ns ({min:.1} - {max:.1})");
         }
     }
-    if let Some(ratio) = row["kernel_to_hand"].as_f64() {
-        line += &format!("  kernel / hand {ratio:.2}");
+    for other in ["hand", "beside"] {
+        let number = |end: &str| row[format!("kernel_to_{other}{end}")].as_f64();
+        if let (Some(median), Some(min), Some(max)) = (number(""), number("_min"), number("_max")) {
+            line += &format!("  kernel / {other} {median:.2} ({min:.2} - {max:.2})");
+        }
     }
     format!("{line}  {what}")
 }
