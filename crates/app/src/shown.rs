@@ -1,6 +1,7 @@
 //! Conventions shared by answers to `weir show`: times are given as ages, and unknown values are left out.
 
 use crate::page::{items, word};
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 
@@ -29,6 +30,19 @@ pub fn latest(events: &Value) -> String {
         let _ = writeln!(text, "  {ago} ago: {}", word(&event["what"]));
     }
     text
+}
+
+/// Reads an answer. Fields that another version lacks have their default, and what cannot be read is empty.
+#[must_use]
+pub fn read<T: DeserializeOwned + Default>(answer: &Value) -> T {
+    T::deserialize(answer).unwrap_or_default()
+}
+
+/// Converts an answer to text.
+#[must_use]
+pub fn as_text<T: DeserializeOwned>(answer: &Value, text: impl FnOnce(&T) -> String) -> String {
+    T::deserialize(answer)
+        .map_or_else(|why| format!("the answer cannot be read: {why}\n"), |read| text(&read))
 }
 
 /// Formats a duration for humans, as `20 ms` or `1.5 s`.

@@ -474,6 +474,6 @@ impl App for BondApp {
     }
 
     fn report(&self, now_ns: u64) -> Value {
-        show::bond(self, now_ns)
+        json!(show::bond(self, now_ns))
     }
 }

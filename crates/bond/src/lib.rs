@@ -3,6 +3,7 @@
 mod admission;
 mod aggregation;
 mod announcements;
+mod answer;
 mod app;
 pub mod assignment;
 mod balance;

@@ -3,9 +3,10 @@
 //! What a member sends and receives is taken from the counts of its port. The counts of its buckets move with
 //! the buckets, so their growth would be meaningless whenever one moves.
 
-use super::text::{items, lacp_state, seconds, state, what_moved, word};
+use super::answer::{BondState, BucketList, BucketRow, LoggedMove, MemberState};
 use serde_json::{Value, json};
-use weir_app::page::{Column, Holds, Map, Page, Part, Table, column};
+use weir_app::page::{Column, Holds, Map, Page, Part, Table, column, items};
+use weir_app::shown::{read, seconds};
 
 /// The pages of bonds.
 pub(super) const PAGES: &[Page] =
@@ -33,29 +34,28 @@ const MOVES: &[Column] = &[
 const MOVES_MAX: usize = 3;
 
 fn parts(answer: &Value) -> Vec<Part> {
-    let part = |answers: &Value| one(&answers[0], &answers[1], &answer["ports"]);
+    let part = |answers: &Value| one(&read(&answers[0]), &read(&answers[1]), items(&answer["ports"]));
     items(&answer["answers"]).iter().flat_map(part).collect()
 }
 
 /// Returns the parts of one bond, of its state and its buckets.
-fn one(bond: &Value, buckets: &Value, ports: &Value) -> [Part; 4] {
-    let name = word(&bond["name"]);
-    let with_port = |member: &Value| {
-        let port = items(ports).iter().find(|port| port["name"] == member["name"]).unwrap_or(&Value::Null);
+fn one(bond: &BondState, list: &BucketList, ports: &[Value]) -> [Part; 4] {
+    let name = &bond.name;
+    let with_port = |member: &MemberState| {
+        let port = ports.iter().find(|port| port["name"] == member.name).unwrap_or(&Value::Null);
         json!({
-            "name": member["name"], "buckets": member["buckets"], "state": state(member),
-            "lacp": lacp_state(member), "received": port["received"], "transmitted": port["transmitted"],
+            "name": member.name, "buckets": member.buckets, "state": member.state(),
+            "lacp": member.lacp_state(), "received": port["received"], "transmitted": port["transmitted"],
             "transmitted_bytes": port["transmitted_bytes"],
         })
     };
-    let members: Vec<Value> = items(&bond["members"]).iter().map(with_port).collect();
-    let owners: Vec<String> = members.iter().map(|member| word(&member["name"])).collect();
-    let slot = |bucket: &Value| {
-        let owner = owners.iter().position(|owner| bucket["member"] == owner.as_str());
-        (owner, bucket["packets"].as_u64().unwrap_or_default())
+    let members = bond.members.iter().map(with_port).collect();
+    let owners: Vec<String> = bond.members.iter().map(|member| member.name.clone()).collect();
+    let slot = |row: &BucketRow| {
+        (owners.iter().position(|owner| *owner == row.member), row.packets.unwrap_or_default())
     };
-    let slots = items(&buckets["buckets"]).iter().map(slot).collect();
-    let moves = items(&bond["moves"]).iter().take(MOVES_MAX).map(moved).collect();
+    let slots = list.buckets.iter().map(slot).collect();
+    let moves = bond.moves.iter().take(MOVES_MAX).map(moved).collect();
     [
         Part::Facts(facts(bond)),
         Part::Table(Table { title: format!("members of {name}"), columns: MEMBERS, rows: members }),
@@ -64,24 +64,17 @@ fn one(bond: &Value, buckets: &Value, ports: &Value) -> [Part; 4] {
     ]
 }
 
-fn facts(bond: &Value) -> Vec<(&'static str, String)> {
-    let [mode, moved, busy, waiting] = ["mode", "moved", "moved_busy", "waiting"].map(|key| word(&bond[key]));
-    let mut facts = vec![("bond", format!("{}, mode {mode}", word(&bond["name"])))];
-    let lacp = &bond["lacp"];
-    if lacp.is_object() {
-        facts.push(("LACP", format!("{}, {} links", word(&lacp["negotiation"]), word(&lacp["links"]))));
-    }
-    let next = bond["next_rebalance_ms"].as_u64();
-    let next = next.map_or_else(|| "never".to_string(), |ms| format!("in {}", seconds(ms)));
-    facts.push(("next rebalance", next));
-    facts.push(("moved", format!("{moved} buckets, {busy} of them in use; {waiting} waiting")));
+fn facts(bond: &BondState) -> Vec<(&'static str, String)> {
+    let mut facts = vec![("bond", format!("{}, mode {}", bond.name, bond.mode))];
+    let lacp = bond.lacp.as_ref();
+    facts.extend(lacp.map(|lacp| ("LACP", format!("{}, {} links", lacp.negotiation, lacp.links))));
+    facts.extend([("next rebalance", bond.next_rebalance()), ("moved", bond.moved())]);
     facts
 }
 
 /// Returns a row of the latest moves.
-fn moved(moved: &Value) -> Value {
-    let ago = seconds(moved["ago_ms"].as_u64().unwrap_or_default());
-    json!({ "ago": ago, "what": what_moved(moved), "to": moved["to"], "why": moved["why"] })
+fn moved(moved: &LoggedMove) -> Value {
+    json!({ "ago": seconds(moved.ago_ms), "what": moved.what(), "to": moved.to, "why": moved.why })
 }
 
 #[cfg(test)]
@@ -103,7 +96,8 @@ mod tests {
         let buckets = json!({ "buckets": [{ "bucket": 0, "member": "p2", "packets": 3 },
             { "bucket": 1, "member": "-", "packets": null }] });
         let ports = json!([{ "name": "p2", "transmitted": 9 }, { "name": "p1", "transmitted": 4 }]);
-        let [_, Part::Table(members), Part::Map(map), Part::Table(moves)] = one(&bond, &buckets, &ports)
+        let [_, Part::Table(members), Part::Map(map), Part::Table(moves)] =
+            one(&read(&bond), &read(&buckets), items(&ports))
         else {
             panic!("the parts are in a different order")
         };

@@ -18,6 +18,7 @@
 //!
 //! Costs: a run sorts the buckets; each of its steps visits all members and the buckets of one.
 
+use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fmt;
 
@@ -115,7 +116,8 @@ impl fmt::Display for Reason {
 }
 
 /// A bucket that alone exceeds its member's fair share of the total load.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+#[serde(default)]
 pub struct Elephant {
     /// The bucket.
     pub bucket: u32,

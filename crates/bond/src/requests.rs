@@ -6,7 +6,7 @@ use super::rebalance::Plan;
 use super::text::VERBS;
 use super::{lacp, links, show};
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Value, json};
 use weir_app::{Action, RequestId};
 use weir_program::GroupId;
 use weir_program::snapshot::BucketReport;
@@ -61,17 +61,17 @@ impl BondApp {
         }
         for (id, question) in std::mem::take(&mut self.asked) {
             let answer = match question {
-                Question::Show => show::bond(self, now_ns),
-                Question::Buckets => show::buckets(self),
+                Question::Show => json!(show::bond(self, now_ns)),
+                Question::Buckets => json!(show::buckets(self)),
                 Question::Rebalance => {
                     let carriers = self.carriers();
                     let plan = self.rebalance(now_ns, true, actions);
-                    show::plan(self, plan.as_ref().map(|plan| (plan, carriers.as_slice())))
+                    json!(show::plan(self, plan.as_ref().map(|plan| (plan, carriers.as_slice()))))
                 }
                 Question::DryRun => {
                     let carriers = self.carriers();
                     let plan = self.may_rebalance().then(|| self.traffic.plan(&self.bond, &carriers));
-                    show::plan(self, plan.as_ref().map(|plan| (plan, carriers.as_slice())))
+                    json!(show::plan(self, plan.as_ref().map(|plan| (plan, carriers.as_slice()))))
                 }
             };
             actions.push(Action::Answer { id, answer: Ok(answer) });

@@ -1,5 +1,9 @@
 //! The state of a bond, as shown to an operator.
 
+use super::answer::{
+    BondState, BucketList, BucketRow, LacpEnd, LacpState, LoggedMove, MemberLacp, MemberState, PinnedFlow,
+    PlanReport, PlannedLoad, PlannedMove,
+};
 use super::app::BondApp;
 use super::assignment::MoveRefusal;
 use super::config::Bond;
@@ -7,7 +11,6 @@ use super::lacp::{Info, MemberStatus, Negotiation};
 use super::links::Reason;
 use super::rebalance::{Carrier, Plan};
 use super::traffic::Traffic;
-use serde_json::{Value, json};
 use weir_table::NO_TARGET;
 
 /// Describes the state of the LACP negotiation.
@@ -50,8 +53,10 @@ pub fn refusal(app: &BondApp, why: &MoveRefusal) -> String {
 }
 
 /// Returns the state of the bond, its members and its latest moves.
-pub fn bond(app: &BondApp, now_ns: u64) -> Value {
+pub fn bond(app: &BondApp, now_ns: u64) -> BondState {
     let Traffic { buckets, balance, elephants } = &app.traffic;
+    let ago_ms = |at_ns: u64| now_ns.saturating_sub(at_ns) / 1_000_000;
+    let name = |id: u16| app.members.name(id).to_string();
     let status = app.aggregation.status();
     let members = app.bond.members.iter().map(|member| {
         let lacp = status.as_ref().and_then(|status| {
@@ -59,52 +64,46 @@ pub fn bond(app: &BondApp, now_ns: u64) -> Value {
         });
         self::member(app, &member.name, lacp, now_ns)
     });
-    let moves = buckets.log.iter().rev().map(|moved| {
-        let ago_ms = now_ns.saturating_sub(moved.at_ns) / 1_000_000;
-        let first = moved.buckets.first();
-        let mut shown = json!({
-            "ago_ms": ago_ms, "buckets": moved.buckets.len(), "first": first,
-                "to": app.members.name(moved.to), "why": moved.why,
-        });
-        if let Some(flow) = moved.flow {
-            shown["flow"] = json!(flow.to_string());
-        }
-        shown
+    let moves = buckets.log.iter().rev().map(|moved| LoggedMove {
+        ago_ms: ago_ms(moved.at_ns),
+        buckets: moved.buckets.len(),
+        first: moved.buckets.first().copied(),
+        to: name(moved.to),
+        why: moved.why.clone(),
+        flow: moved.flow.map(|flow| flow.to_string()),
     });
-    let pinned = elephants.pins.values().map(|pin| {
-        json!({
-            "flow": pin.flow.to_string(),
-            "member": app.members.name(pin.member),
-            "bucket": pin.bucket,
-            "load": pin.load,
-            "for_ms": now_ns.saturating_sub(pin.since_ns) / 1_000_000,
-            "why": pin.why,
-        })
+    let pinned = elephants.pins.values().map(|pin| PinnedFlow {
+        flow: pin.flow.to_string(),
+        member: name(pin.member),
+        bucket: pin.bucket,
+        load: pin.load,
+        for_ms: ago_ms(pin.since_ns),
+        why: pin.why.clone(),
     });
     let (moved, moved_busy) = app.traffic.moved();
-    json!({
-        "name": app.bond.name,
-        "mode": app.bond.mode.name(),
-        "lacp": status.as_ref().map(|status| json!({
-            "negotiation": negotiation(status.negotiation),
-            "system": status.system.to_string(),
-            "links": status.links,
-            "min_links": status.min_links,
-        })),
-        "active": app.links.active().map(|id| app.members.name(id)),
-        "buckets": app.bond.size(),
-        "next_rebalance_ms": balance.rebalance.remaining_ms(now_ns).filter(|_| app.bond.mode.is_balanced()),
-        "members": members.collect::<Vec<_>>(),
-        "moved": moved,
-        "moved_busy": moved_busy,
-        "waiting": buckets.report.pending + elephants.report.pending,
-        "pinned": pinned.collect::<Vec<_>>(),
-        "learnt": app.stations.learnt.len(),
-        "moves": moves.collect::<Vec<_>>(),
-    })
+    BondState {
+        name: app.bond.name.clone(),
+        mode: app.bond.mode.name().to_string(),
+        lacp: status.as_ref().map(|status| LacpState {
+            negotiation: negotiation(status.negotiation).to_string(),
+            system: status.system.to_string(),
+            links: status.links,
+            min_links: status.min_links,
+        }),
+        active: app.links.active().map(name),
+        buckets: app.bond.size(),
+        next_rebalance_ms: balance.rebalance.remaining_ms(now_ns).filter(|_| app.bond.mode.is_balanced()),
+        members: members.collect(),
+        moved,
+        moved_busy,
+        waiting: buckets.report.pending + elephants.report.pending,
+        pinned: pinned.collect(),
+        learnt: app.stations.learnt.len(),
+        moves: moves.collect(),
+    }
 }
 
-fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -> Value {
+fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -> MemberState {
     let Traffic { buckets, elephants, .. } = &app.traffic;
     let id = app.members.id(name).unwrap_or(NO_TARGET);
     let link = app.links.state(id);
@@ -117,93 +116,91 @@ fn member(app: &BondApp, name: &str, lacp: Option<&MemberStatus>, now_ns: u64) -
     };
     let heavy = &elephants.report;
     let due = link.and_then(|link| link.due_ns).map(|due_ns| due_ns.saturating_sub(now_ns) / 1_000_000);
-    json!({
-        "name": name,
-        "enabled": link.is_some_and(|link| link.enabled),
-        "active": app.links.active() == Some(id),
-        "disabled_by_operator": app.members.disabled.contains(&id),
-        "against": link.and_then(|link| link.against).map(reason),
-        "changes_in_ms": due,
-        "buckets": own.clone().count(),
-        "packets": sum(&buckets.report.packets, &heavy.packets),
-        "bytes": sum(&buckets.report.bytes, &heavy.bytes),
-        "lacp": lacp.map(lacp_member),
-    })
+    MemberState {
+        name: name.to_string(),
+        enabled: link.is_some_and(|link| link.enabled),
+        active: app.links.active() == Some(id),
+        disabled_by_operator: app.members.disabled.contains(&id),
+        against: link.and_then(|link| link.against).map(|why| reason(why).to_string()),
+        changes_in_ms: due,
+        buckets: own.clone().count(),
+        packets: sum(&buckets.report.packets, &heavy.packets),
+        bytes: sum(&buckets.report.bytes, &heavy.bytes),
+        lacp: lacp.map(lacp_member),
+    }
 }
 
-fn lacp_member(status: &MemberStatus) -> Value {
+fn lacp_member(status: &MemberStatus) -> MemberLacp {
     let counters = &status.counters;
-    json!({
-        "receive": status.receive,
-        "mux": status.mux,
-        "periodic": status.periodic,
-        "selected": status.selected,
-        "actor": info(&status.actor),
-        "partner": info(&status.partner),
-        "actor_churn": status.actor_churn,
-        "partner_churn": status.partner_churn,
-        "received": counters.lacpdus_received,
-        "sent": counters.lacpdus_sent,
-        "markers": counters.markers_received,
-        "refused": counters.refused.iter().sum::<u64>(),
-        "expired": counters.expired,
-        "defaulted": counters.defaulted,
-    })
+    MemberLacp {
+        receive: status.receive.to_string(),
+        mux: status.mux.to_string(),
+        periodic: status.periodic.to_string(),
+        selected: status.selected,
+        actor: end(&status.actor),
+        partner: end(&status.partner),
+        actor_churn: status.actor_churn.to_string(),
+        partner_churn: status.partner_churn.to_string(),
+        received: counters.lacpdus_received,
+        sent: counters.lacpdus_sent,
+        markers: counters.markers_received,
+        refused: counters.refused.iter().sum(),
+        expired: counters.expired,
+        defaulted: counters.defaulted,
+    }
 }
 
-fn info(info: &Info) -> Value {
-    json!({
-        "system": info.system.to_string(),
-        "key": info.key,
-        "port": info.port.number,
-        "port_priority": info.port.priority,
-        "state": info.state.names().collect::<Vec<_>>(),
-    })
+fn end(info: &Info) -> LacpEnd {
+    LacpEnd {
+        system: info.system.to_string(),
+        key: info.key,
+        port: info.port.number,
+        port_priority: info.port.priority,
+        state: info.state.names().map(str::to_string).collect(),
+    }
 }
 
 /// Returns all buckets.
-pub fn buckets(app: &BondApp) -> Value {
+pub fn buckets(app: &BondApp) -> BucketList {
     let buckets = &app.traffic.buckets;
-    let bucket = |(at, id): (usize, &u16)| {
-        json!({
-            "bucket": at,
-            "member": app.members.name(*id),
-            "packets": buckets.report.packets.get(at),
-            "bytes": buckets.report.bytes.get(at),
-        })
+    let bucket = |(at, id): (usize, &u16)| BucketRow {
+        bucket: at,
+        member: app.members.name(*id).to_string(),
+        packets: buckets.report.packets.get(at).copied(),
+        bytes: buckets.report.bytes.get(at).copied(),
     };
-    json!({
-        "name": app.bond.name,
-        "buckets": buckets.assignment.slots().iter().enumerate().map(bucket).collect::<Vec<_>>(),
-    })
+    let rows = buckets.assignment.slots().iter().enumerate().map(bucket);
+    BucketList { name: app.bond.name.clone(), buckets: rows.collect() }
 }
 
 /// Returns what a rebalance does, or would do.
-pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> Value {
+pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> PlanReport {
     let Some((plan, carriers)) = plan else {
         let why = format!("mode {} does not balance by load", app.bond.mode.name());
-        return json!({ "moves": [], "why_not": why });
+        return PlanReport { why_not: Some(why), ..PlanReport::default() };
     };
-    let pin = |bucket: u32| app.traffic.elephants.pins.get(&bucket.checked_sub(app.bond.size())?);
+    let name = |id: u16| app.members.name(id).to_string();
     let moves = plan.moves.iter().map(|shift| {
-        let [from, to] = [shift.from, shift.to].map(|member| app.members.name(member));
-        let why = shift.reason.to_string();
-        match pin(shift.bucket) {
-            Some(pin) => json!({ "flow": pin.flow.to_string(), "from": from, "to": to, "why": why }),
-            None => json!({ "bucket": shift.bucket, "from": from, "to": to, "why": why }),
+        let pinned = shift.bucket.checked_sub(app.bond.size());
+        let pin = pinned.and_then(|slot| app.traffic.elephants.pins.get(&slot));
+        PlannedMove {
+            bucket: pin.is_none().then_some(shift.bucket),
+            flow: pin.map(|pin| pin.flow.to_string()),
+            from: name(shift.from),
+            to: name(shift.to),
+            why: shift.reason.to_string(),
         }
     });
-    let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after)).map(|(carrier, (before, after))| {
-        json!({ "member": app.members.name(carrier.member), "before": before,
-            "after": after })
-    });
-    let elephants = plan
-        .elephants
-        .iter()
-        .map(|elephant| json!({ "bucket": elephant.bucket, "load": elephant.load, "fair": elephant.fair }));
-    json!({
-        "moves": moves.collect::<Vec<_>>(),
-        "loads": loads.collect::<Vec<_>>(),
-        "elephants": elephants.collect::<Vec<_>>(),
-    })
+    let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after));
+    let load = |(carrier, (before, after)): (&Carrier, (&u64, &u64))| PlannedLoad {
+        member: name(carrier.member),
+        before: *before,
+        after: *after,
+    };
+    PlanReport {
+        moves: moves.collect(),
+        why_not: None,
+        loads: Some(loads.map(load).collect()),
+        elephants: Some(plan.elephants.clone()),
+    }
 }

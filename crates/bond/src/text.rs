@@ -1,13 +1,18 @@
 //! The output of `weir show bond` and `weir bond`: the answers of a running bond, formatted for humans.
 
-use serde_json::Value;
-use std::fmt::Write as _;
+use super::answer::{
+    BondState, BucketList, BucketRow, LacpEnd, LacpState, LoggedMove, MemberLacp, MemberState, PinnedFlow,
+    PlanReport, PlannedLoad, PlannedMove,
+};
+use super::rebalance::Elephant;
+use std::fmt::{Display, Write as _};
 use weir_app::kind::{Argument, Verb, View};
+use weir_app::shown::{as_text, seconds};
 
 /// The views of `weir show bond [buckets] [NAME]`.
 pub(super) const VIEWS: &[View] = &[
-    View { word: "", request: "show", text: bond_text },
-    View { word: "buckets", request: "buckets", text: buckets_text },
+    View { word: "", request: "show", text: |answer| as_text(answer, bond_text) },
+    View { word: "buckets", request: "buckets", text: |answer| as_text(answer, buckets_text) },
 ];
 
 const MEMBER: Argument = Argument { name: "MEMBER", help: "Its member", number: false };
@@ -48,156 +53,81 @@ const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argu
         arguments,
         whole: false,
         flags: &[],
-        text: |answer, flags| plan_text(answer, !flags.is_empty()),
+        text: |answer, flags| as_text(answer, |plan| plan_text(plan, !flags.is_empty())),
     }
 }
 
 /// Prints a bond, its members, its latest moves, and the LACP state of each member.
-fn bond_text(bond: &Value) -> String {
-    let mut text = format!("{}\n", word(&bond["name"]));
-    let mut line = |key: &str, value: String| _ = writeln!(text, "  {key:<15} {value}");
-    line("mode", word(&bond["mode"]));
-    let lacp = &bond["lacp"];
-    if lacp.is_object() {
-        let (links, least) = (word(&lacp["links"]), lacp["min_links"].as_u64().unwrap_or_default().max(1));
-        let system = word(&lacp["system"]);
-        line("LACP", format!("{}, {links} links in sync (needed: {least})", word(&lacp["negotiation"])));
+fn bond_text(bond: &BondState) -> String {
+    let mut text = format!("{}\n", bond.name);
+    let mut line = |key: &str, value: &dyn Display| _ = writeln!(text, "  {key:<15} {value}");
+    line("mode", &bond.mode);
+    if let Some(LacpState { negotiation, system, links, min_links }) = &bond.lacp {
+        let least = (*min_links).max(1);
+        line("LACP", &format!("{negotiation}, {links} links in sync (needed: {least})"));
         line("system", system);
     }
-    let one_sends = bond["mode"] == "active_backup" || lacp["negotiation"] == "fallback";
-    if one_sends || bond["mode"] == "balance_slb" {
-        line("active", bond["active"].as_str().unwrap_or("none").to_string());
+    let is_fallback = bond.lacp.as_ref().is_some_and(|lacp| lacp.negotiation == "fallback");
+    if is_fallback || ["active_backup", "balance_slb"].contains(&bond.mode.as_str()) {
+        line("active", &bond.active.as_deref().unwrap_or("none"));
     }
-    line("buckets", word(&bond["buckets"]));
-    let next = bond["next_rebalance_ms"].as_u64();
-    line("next rebalance", next.map_or_else(|| "never".to_string(), |ms| format!("in {}", seconds(ms))));
-    let [moved, busy, waiting] = ["moved", "moved_busy", "waiting"].map(|key| word(&bond[key]));
-    line("moved", format!("{moved} buckets, {busy} of them in use; {waiting} waiting"));
-    if bond["learnt"] != 0 {
-        line("learnt", format!("{} MAC addresses inside", word(&bond["learnt"])));
+    line("buckets", &bond.buckets);
+    line("next rebalance", &bond.next_rebalance());
+    line("moved", &bond.moved());
+    if bond.learnt != 0 {
+        line("learnt", &format!("{} MAC addresses inside", bond.learnt));
     }
-    text + &members_text(bond) + &pinned_text(bond) + &moves_text(bond) + &lacp_text(bond)
+    text + &members_text(&bond.members)
+        + &pinned_text(&bond.pinned)
+        + &moves_text(&bond.moves)
+        + &lacp_text(bond)
 }
 
-fn members_text(bond: &Value) -> String {
-    let members = items(&bond["members"]);
-    let total: u64 = members.iter().filter_map(|member| member["bytes"].as_u64()).sum();
-    let row = |member: &Value| {
-        let bytes = member["bytes"].as_u64().unwrap_or_default();
-        let share = if total == 0 {
-            "-".to_string()
-        } else {
-            format!("{:.1} %", bytes as f64 * 100.0 / total as f64)
+fn members_text(members: &[MemberState]) -> String {
+    let total: u64 = members.iter().map(|member| member.bytes).sum();
+    let row = |member: &MemberState| {
+        let MemberState { name, buckets, packets, bytes, .. } = member;
+        let share = match total {
+            0 => "-".to_string(),
+            _ => format!("{:.1} %", *bytes as f64 * 100.0 / total as f64),
         };
-        let [buckets, packets] = ["buckets", "packets"].map(|key| word(&member[key]));
-        vec![
-            word(&member["name"]),
-            state(member),
-            lacp_state(member),
-            buckets,
-            packets,
-            bytes.to_string(),
-            share,
-        ]
+        cells([name, &member.state(), &member.lacp_state(), buckets, packets, bytes, &share])
     };
-    let rows: Vec<Vec<String>> = members.iter().map(row).collect();
-    grid("  ", &["member", "state", "LACP", ">buckets", ">packets", ">bytes", ">share"], &rows)
-}
-
-/// Describes whether a member is used, and why not.
-pub(super) fn state(member: &Value) -> String {
-    let due = member["changes_in_ms"].as_u64().map(seconds);
-    let against = member["against"].as_str();
-    match (member["enabled"] == true, against, due) {
-        (true, Some(why), Some(due)) => format!("enabled, until in {due}: {why}"),
-        (true, ..) => "enabled".to_string(),
-        (false, None, Some(due)) => format!("works, enabled in {due}"),
-        (false, Some(why), _) => format!("disabled: {why}"),
-        (false, None, None) => "disabled".to_string(),
-    }
-}
-
-/// Describes the LACP state of a member.
-pub(super) fn lacp_state(member: &Value) -> String {
-    let lacp = &member["lacp"];
-    let words = match (lacp["mux"].as_str(), lacp["receive"].as_str()) {
-        (Some("distributing"), _) => "in use",
-        (Some("collecting"), _) => "receives, does not yet send",
-        (Some("attached"), _) => "in sync, but the partner is not",
-        (Some("waiting"), _) => "waiting for other members",
-        (Some(_), Some("port disabled")) => "no link",
-        (Some(_), Some("defaulted")) => "no partner",
-        (Some(_), Some("expired")) => "partner is silent",
-        (Some(_), Some("current")) if lacp["selected"] == false => "not selected: another partner or key",
-        (Some(mux), _) => mux,
-        (None, _) => "-",
-    };
-    words.to_string()
+    grid(
+        &["member", "state", "LACP", ">buckets", ">packets", ">bytes", ">share"],
+        &members.iter().map(row).collect::<Vec<_>>(),
+    )
 }
 
 /// Prints flows with a bucket of their own, and what each carried in the last interval.
-fn pinned_text(bond: &Value) -> String {
-    let rows = rows(items(&bond["pinned"]), ["flow", "member", "load", "why"]);
-    if rows.is_empty() {
-        String::new()
-    } else {
-        grid("  ", &["pinned flow", "member", ">load", "why"], &rows)
-    }
+fn pinned_text(pinned: &[PinnedFlow]) -> String {
+    let row = |pin: &PinnedFlow| cells([&pin.flow, &pin.member, &pin.load, &pin.why]);
+    let rows: Vec<_> = pinned.iter().map(row).collect();
+    if rows.is_empty() { String::new() } else { grid(&["pinned flow", "member", ">load", "why"], &rows) }
 }
 
-fn moves_text(bond: &Value) -> String {
-    let row = |moved: &Value| {
-        let ago = seconds(moved["ago_ms"].as_u64().unwrap_or_default());
-        vec![
-            format!("{ago} ago"),
-            what_moved(moved),
-            format!("to {}", word(&moved["to"])),
-            word(&moved["why"]),
-        ]
+fn moves_text(moves: &[LoggedMove]) -> String {
+    let row = |moved: &LoggedMove| {
+        let (ago, to) = (format!("{} ago", seconds(moved.ago_ms)), format!("to {}", moved.to));
+        cells([&ago, &moved.what(), &to, &moved.why])
     };
-    let rows: Vec<Vec<String>> = items(&bond["moves"]).iter().map(row).collect();
-    if rows.is_empty() {
-        return String::new();
-    }
-    grid("  ", &[">last moves", "what", "where", "why"], &rows)
+    let rows: Vec<_> = moves.iter().map(row).collect();
+    if rows.is_empty() { String::new() } else { grid(&[">last moves", "what", "where", "why"], &rows) }
 }
 
-/// Describes what a move has moved.
-pub(super) fn what_moved(moved: &Value) -> String {
-    match (moved["buckets"].as_u64(), &moved["first"]) {
-        _ if moved["flow"].is_string() => word(&moved["flow"]),
-        (Some(1), first) => format!("bucket {}", word(first)),
-        (count, _) => format!("{} buckets", count.unwrap_or_default()),
-    }
-}
-
-fn lacp_text(bond: &Value) -> String {
+fn lacp_text(bond: &BondState) -> String {
     let mut text = String::new();
-    for member in items(&bond["members"]).iter().filter(|member| member["lacp"].is_object()) {
-        let lacp = &member["lacp"];
-        let [receive, mux, periodic] = ["receive", "mux", "periodic"].map(|key| word(&lacp[key]));
-        _ = writeln!(
-            text,
-            "\n  LACP of {}: receive machine {receive}, mux {mux}, sends {periodic}",
-            word(&member["name"])
-        );
-        for end in ["actor", "partner"] {
-            let info = &lacp[end];
-            let [system, key, port, priority] =
-                ["system", "key", "port", "port_priority"].map(|key| word(&info[key]));
-            let state: Vec<String> = items(&info["state"]).iter().map(word).collect();
-            _ = writeln!(text, "    {end:<8} {system}, key {key}, port {port} priority {priority}");
-            let none = if state.is_empty() { "none" } else { "" };
-            _ = writeln!(
-                text,
-                "    {:<8} state {}{none}; churn {}",
-                "",
-                state.join(" "),
-                word(&lacp[format!("{end}_churn")])
-            );
+    for (name, lacp) in bond.members.iter().filter_map(|member| Some((&member.name, member.lacp.as_ref()?))) {
+        let MemberLacp { receive, mux, periodic, .. } = lacp;
+        _ = writeln!(text, "\n  LACP of {name}: receive machine {receive}, mux {mux}, sends {periodic}");
+        let ends =
+            [("actor", &lacp.actor, &lacp.actor_churn), ("partner", &lacp.partner, &lacp.partner_churn)];
+        for (end, LacpEnd { system, key, port, port_priority, state }, churn) in ends {
+            _ = writeln!(text, "    {end:<8} {system}, key {key}, port {port} priority {port_priority}");
+            let state = if state.is_empty() { "none".to_string() } else { state.join(" ") };
+            _ = writeln!(text, "    {:<8} state {state}; churn {churn}", "");
         }
-        let [received, sent, markers, refused, expired, defaulted] =
-            ["received", "sent", "markers", "refused", "expired", "defaulted"].map(|key| word(&lacp[key]));
+        let MemberLacp { received, sent, markers, refused, expired, defaulted, .. } = lacp;
         _ = writeln!(
             text,
             "    LACPDUs  {received} received, {sent} sent, {refused} refused; {markers} markers"
@@ -208,55 +138,54 @@ fn lacp_text(bond: &Value) -> String {
 }
 
 /// Prints every bucket, one per line.
-fn buckets_text(bond: &Value) -> String {
-    let rows = rows(items(&bond["buckets"]), ["bucket", "member", "packets", "bytes"]);
-    let table = grid("  ", &[">bucket", "member", ">packets", ">bytes"], &rows);
-    format!("{}{table}", word(&bond["name"]))
+fn buckets_text(list: &BucketList) -> String {
+    let count = |count: Option<u64>| count.map_or_else(|| "-".to_string(), |count| count.to_string());
+    let row = |one: &BucketRow| cells([&one.bucket, &one.member, &count(one.packets), &count(one.bytes)]);
+    let rows: Vec<_> = list.buckets.iter().map(row).collect();
+    format!("{}{}", list.name, grid(&[">bucket", "member", ">packets", ">bytes"], &rows))
 }
 
 /// Prints what a rebalance does, or would do.
-fn plan_text(plan: &Value, dry_run: bool) -> String {
-    if let Some(why) = plan["why_not"].as_str() {
+fn plan_text(plan: &PlanReport, dry_run: bool) -> String {
+    if let Some(why) = &plan.why_not {
         return format!("nothing moves: {why}\n");
     }
-    let moves = items(&plan["moves"]);
-    let count = match moves.len() {
+    let count = match plan.moves.len() {
         1 => "1 bucket".to_string(),
         count => format!("{count} buckets"),
     };
-    let mut text = match (moves.len(), dry_run) {
+    let mut text = match (plan.moves.len(), dry_run) {
         (0, _) => "nothing moves: no move would balance the loads better\n".to_string(),
         (_, true) => format!("{count} would move\n"),
         (_, false) => format!("{count} move when idle\n"),
     };
+    let row = |PlannedMove { bucket, flow, from, to, why }: &PlannedMove| {
+        let bucket = bucket.map(|bucket| bucket.to_string());
+        cells([&bucket.or(flow.clone()).unwrap_or_default(), from, to, why])
+    };
+    let moves: Vec<_> = plan.moves.iter().map(row).collect();
     if !moves.is_empty() {
-        let row = |one: &Value| {
-            let what = if one["flow"].is_string() { "flow" } else { "bucket" };
-            [what, "from", "to", "why"].map(|key| word(&one[key])).to_vec()
-        };
-        let rows: Vec<Vec<String>> = moves.iter().map(row).collect();
-        text += &grid("  ", &[">bucket", "from", "to", "why"], &rows);
+        text += &grid(&[">bucket", "from", "to", "why"], &moves);
     }
-    let loads = rows(items(&plan["loads"]), ["member", "before", "after"]);
-    text += &grid("  ", &["member", ">load before", ">load after"], &loads);
-    for elephant in items(&plan["elephants"]) {
-        let [bucket, load, fair] = ["bucket", "load", "fair"].map(|key| word(&elephant[key]));
+    let row = |PlannedLoad { member, before, after }: &PlannedLoad| cells([member, before, after]);
+    let loads: Vec<_> = plan.loads.iter().flatten().map(row).collect();
+    text += &grid(&["member", ">load before", ">load after"], &loads);
+    for Elephant { bucket, load, fair } in plan.elephants.iter().flatten() {
         _ = writeln!(
             text,
-            "  bucket {bucket} alone carries {load}, but a fair share is {fair}: no move \
-            helps"
+            "  bucket {bucket} alone carries {load}, but a fair share is {fair}: no move helps"
         );
     }
     text
 }
 
-fn rows<const N: usize>(of: &[Value], keys: [&str; N]) -> Vec<Vec<String>> {
-    of.iter().map(|one| keys.map(|key| word(&one[key])).to_vec()).collect()
+fn cells<const N: usize>(row: [&dyn Display; N]) -> Vec<String> {
+    row.iter().map(ToString::to_string).collect()
 }
 
 /// Prints a table after an empty line. Columns are as wide as their contents; columns marked `>` are
 /// right-aligned.
-fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
+fn grid(heads: &[&str], rows: &[Vec<String>]) -> String {
     let names: Vec<String> = heads.iter().map(|head| head.trim_start_matches('>').to_string()).collect();
     let lines = || std::iter::once(&names).chain(rows);
     let width = |at: usize| lines().map(|row| row[at].chars().count()).max().unwrap_or_default();
@@ -268,66 +197,66 @@ fn grid(indent: &str, heads: &[&str], rows: &[Vec<String>]) -> String {
             if heads[at].starts_with('>') { format!("{cell:>width$}") } else { format!("{cell:<width$}") }
         };
         let cells: Vec<String> = line.iter().enumerate().map(cell).collect();
-        _ = writeln!(text, "{indent}{}", cells.join("  ").trim_end());
+        _ = writeln!(text, "  {}", cells.join("  ").trim_end());
     }
     text
-}
-
-pub(super) use weir_app::page::items;
-pub(super) use weir_app::shown::seconds;
-
-pub(super) fn word(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        Value::Null => "-".to_string(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    fn read<T: serde::de::DeserializeOwned>(answer: Value) -> T {
+        serde_json::from_value(answer).unwrap()
+    }
 
     #[test]
     fn a_member_says_in_words_why_it_is_not_used() {
-        for (member, expected) in [
-            (json!({ "enabled": true }), "enabled"),
-            (json!({ "enabled": false, "against": "no carrier" }), "disabled: no carrier"),
-            (
-                json!({ "enabled": true, "against": "no carrier", "changes_in_ms": 200 }),
-                "enabled, until in 200 ms: no carrier",
-            ),
-            (json!({ "enabled": false, "against": null, "changes_in_ms": 1500 }), "works, enabled in 1.5 s"),
+        for (enabled, against, changes_in_ms, expected) in [
+            (true, None, None, "enabled"),
+            (false, Some("no carrier"), None, "disabled: no carrier"),
+            (true, Some("no carrier"), Some(200), "enabled, until in 200 ms: no carrier"),
+            (false, None, Some(1500), "works, enabled in 1.5 s"),
         ] {
-            assert_eq!(state(&member), expected);
+            let against = against.map(str::to_string);
+            let member = MemberState { enabled, against, changes_in_ms, ..MemberState::default() };
+            assert_eq!(member.state(), expected);
         }
     }
 
     #[test]
     fn lacp_says_in_words_how_far_it_has_come() {
-        let lacp = |mux: &str, receive: &str, selected: bool| {
-            lacp_state(&json!({ "lacp": { "mux": mux, "receive": receive, "selected": selected } }))
-        };
-        assert_eq!(lacp("distributing", "current", true), "in use");
-        assert_eq!(lacp("waiting", "current", true), "waiting for other members");
-        assert_eq!(lacp("detached", "defaulted", false), "no partner");
-        assert_eq!(lacp("detached", "current", false), "not selected: another partner or key");
-        assert_eq!(lacp("detached", "expired", false), "partner is silent");
-        assert_eq!(lacp_state(&json!({ "lacp": null })), "-");
+        let of = |lacp: Option<MemberLacp>| MemberState { lacp, ..MemberState::default() };
+        for (mux, receive, selected, expected) in [
+            ("distributing", "current", true, "in use"),
+            ("waiting", "current", true, "waiting for other members"),
+            ("detached", "defaulted", false, "no partner"),
+            ("detached", "current", false, "not selected: another partner or key"),
+            ("detached", "expired", false, "partner is silent"),
+        ] {
+            let (mux, receive) = (mux.to_string(), receive.to_string());
+            let lacp = MemberLacp { mux, receive, selected, ..MemberLacp::default() };
+            assert_eq!(of(Some(lacp)).lacp_state(), expected);
+        }
+        assert_eq!(of(None).lacp_state(), "-");
     }
 
     #[test]
     fn pinned_flows_are_shown_and_their_moves() {
-        let pin = json!({ "flow": "udp a > b", "member": "p1", "load": 700, "why": "because" });
+        let bond = json!({
+            "pinned": [{ "flow": "udp a > b", "member": "p1", "load": 700, "why": "because" }],
+            "moves": [
+                { "ago_ms": 5, "buckets": 0, "first": null, "flow": "udp a > b", "to": "p2", "why": "even" },
+            ],
+        });
+        let BondState { pinned, moves, .. } = read(bond);
         assert_eq!(
-            pinned_text(&json!({ "pinned": [pin] })),
+            pinned_text(&pinned),
             "\n  pinned flow  member  load  why\n  udp a > b    p1       700  because\n"
         );
-        assert_eq!(pinned_text(&json!({ "pinned": [] })), "");
-        let moved = json!({ "ago_ms": 5, "buckets": 0, "first": null, "flow": "udp a > \
-            b", "to": "p2", "why": "even" });
-        assert!(moves_text(&json!({ "moves": [moved] })).contains("udp a > b  to p2  even"));
+        assert_eq!(pinned_text(&[]), "");
+        assert!(moves_text(&moves).contains("udp a > b  to p2  even"));
     }
 
     #[test]
@@ -339,18 +268,16 @@ mod tests {
             "elephants": [{ "bucket": 3, "load": 5, "fair": 2 }],
         });
         assert_eq!(
-            plan_text(&plan, true),
+            plan_text(&read(plan), true),
             "1 bucket would move\n\n  bucket  from  to  why\n       7  p1    p2  because\n\n  \
              member  load before  load after\n  p1          1000000           9\n  p2                \
              0           8\n  \
              bucket 3 alone carries 5, but a fair share is 2: no move helps\n"
         );
         let flow = json!({ "moves": [{ "flow": "udp a > b", "from": "p1", "to": "p2", "why": "because" }] });
-        assert!(
-            plan_text(&flow, true).contains("\n  udp a > b  p1    p2  because\n"),
-            "{}",
-            plan_text(&flow, true)
-        );
-        assert!(plan_text(&json!({ "moves": [], "why_not": "no" }), false).starts_with("nothing moves: no"));
+        let text = plan_text(&read(flow), true);
+        assert!(text.contains("\n  udp a > b  p1    p2  because\n"), "{text}");
+        let refused = read(json!({ "moves": [], "why_not": "no" }));
+        assert!(plan_text(&refused, false).starts_with("nothing moves: no"));
     }
 }

@@ -2,17 +2,17 @@
 //!
 //! Fields that are missing in the answer of another version have their default.
 
-use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 /// Numbers by name, in the daemon's order.
 pub type Counts = Map<String, Value>;
 
 /// Defines structs that are written to JSON and read from it.
+#[macro_export]
 macro_rules! answers {
     ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => { $(
         $(#[$meta])*
-        #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+        #[derive(Clone, Debug, Default, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(default)]
         pub struct $name {
             $($(#[$field_meta])* pub $field: $type,)*
