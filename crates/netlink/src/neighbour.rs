@@ -148,7 +148,7 @@ mod tests {
     /// Needs root: a namespace with a device, where the kernel has just heard from a neighbour.
     #[test]
     fn a_neighbour_that_is_sure_is_probed_at_once_and_a_permanent_one_is_left_alone() {
-        if !rustix::process::geteuid().is_root() {
+        if !weir_bed::is_root() {
             return;
         }
         let run = |words: &str| {

@@ -415,8 +415,7 @@ fn a_frame_of_another_pool_is_not_sent() {
 /// Runs in its own network namespace, so that the TAP does not disturb the host.
 #[test]
 fn a_tap_leads_to_the_hosts_stack_and_back() {
-    if !Path::new("/dev/net/tun").exists() || !is_root() {
-        eprintln!("not run: needs root and /dev/net/tun");
+    if !weir_bed::is_root() {
         return;
     }
     alone_under(&["unshare", "--net"], "a_tap_leads_to_the_hosts_stack_and_back", |eal| {
@@ -452,10 +451,6 @@ fn a_tap_leads_to_the_hosts_stack_and_back() {
         drop(port);
         assert_all_home(&mut pools, &pool);
     });
-}
-
-fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|own| std::os::unix::fs::MetadataExt::uid(&own) == 0)
 }
 
 /// Returns the number of frames that the host received from the TAP. /sys shows the namespace in which it was

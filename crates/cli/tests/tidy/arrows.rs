@@ -13,7 +13,7 @@ const ARROWS: &[Arrows] = &[
     ("sketch", &["packet"], &[]),
     ("program", &["packet", "table"], &["oracle"]),
     ("oracle", &["packet", "program", "table"], &[]),
-    ("netlink", &[], &[]),
+    ("netlink", &[], &["bed"]),
     ("bpf", &["netlink"], &["bed", "packet"]),
     ("port", &["bpf", "netlink", "packet"], &["bed"]),
     ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "port"]),
