@@ -26,3 +26,12 @@ static __always_inline void add(void *counters, __u32 which, __u64 more)
 	if (value)
 		*value += more;
 }
+
+/* Makes a type and those of its members known to user space (layouts.rs). */
+#ifdef SHARES
+#define SHARED(type) SHARED_AS(type, __COUNTER__)
+#define SHARED_AS(type, number) SHARED_NAMED(type, number)
+#define SHARED_NAMED(type, number) type *shared_with_user_space_##number
+#else
+#define SHARED(type) _Static_assert(sizeof(type), "")
+#endif

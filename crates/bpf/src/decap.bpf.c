@@ -27,7 +27,7 @@
 #include "room.h"
 #include "tunnel.h"
 
-/* The outcome for a tunnelled frame, in the order of `DECAP_COUNTS` in decap.rs. Those before LEFT are also
+/* The outcome for a tunnelled frame; `DECAP_COUNTS` in decap.rs has these names. Those before LEFT are also
  * the bits of the tunnels that are decapsulated. */
 enum count {
 	IPIP,
@@ -57,6 +57,7 @@ struct settings {
 };
 
 MAP(ARRAY, 1, __u32, struct settings, settings_map);
+SHARED(struct settings);
 
 /* An address; IPv4 as ::ffff:a.b.c.d. */
 struct address {
@@ -73,6 +74,7 @@ MAP(LPM_TRIE, 1024, struct prefix, __u32, senders, __uint(map_flags, BPF_F_NO_PR
 MAP(HASH, 1024, struct address, __u32, locals);
 
 MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counts);
+SHARED(enum count);
 
 static __always_inline void count(__u32 what)
 {

@@ -1,7 +1,8 @@
-//! The program of `decap.bpf.c` and its maps, laid out as integers in the order of its structures.
+//! The program of `decap.bpf.c` and its maps.
 
 use crate::hook::{self, Attachment};
 use crate::load::uninterrupted;
+use crate::shared::decap::{COUNT_NAMES, COUNTS, GRE, GUE, IPIP, Settings, VXLAN};
 use aya::maps::lpm_trie::{Key, LpmTrie};
 use aya::maps::{Array, HashMap, MapData, MapError, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
@@ -12,21 +13,7 @@ const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/dec
 
 /// Outcomes of tunnelled frames: decapsulated, by tunnel; left to the kernel; dropped; or passed on to the
 /// host that is their second chance.
-pub const DECAP_COUNTS: [&str; 13] = [
-    "ipip",
-    "gue",
-    "gre",
-    "vxlan",
-    "left_stranger",
-    "left_fragment",
-    "left_options",
-    "left_unknown",
-    "left_malformed",
-    "left_no_room",
-    "dropped_congestion",
-    "dropped_failure",
-    "passed_on",
-];
+pub const DECAP_COUNTS: [&str; COUNTS] = *COUNT_NAMES.first_chunk().expect("COUNTS follows them");
 
 /// A tunnel that is decapsulated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,20 +68,24 @@ impl TcDecap {
 
     fn set(&mut self, settings: &DecapSettings) -> Result<(), MapError> {
         let bit = |tunnel: &Tunnel| match tunnel {
-            Tunnel::Ipip => 1,
-            Tunnel::Gue => 2,
-            Tunnel::Gre => 4,
-            Tunnel::Vxlan(_) => 8,
+            Tunnel::Ipip => 1 << IPIP,
+            Tunnel::Gue => 1 << GUE,
+            Tunnel::Gre => 1 << GRE,
+            Tunnel::Vxlan(_) => 1 << VXLAN,
         };
-        let bits: u32 = settings.tunnels.iter().fold(0, |bits, tunnel| bits | bit(tunnel));
         let vni = settings.tunnels.iter().rev().find_map(|tunnel| match tunnel {
             Tunnel::Vxlan(vni) => Some(*vni),
             _ => None,
         });
-        let ports = [settings.gue_port, settings.vxlan_port].map(u32::from);
-        let words = [bits, vni.unwrap_or_default(), ports[0], ports[1], settings.second_chance.into()];
+        let value = Settings {
+            tunnels: settings.tunnels.iter().fold(0, |bits, tunnel| bits | bit(tunnel)),
+            vni: vni.unwrap_or_default(),
+            gue_port: settings.gue_port.into(),
+            vxlan_port: settings.vxlan_port.into(),
+            second_chance: settings.second_chance.into(),
+        };
         let map = self.ebpf.map_mut("settings_map").expect("decap.bpf.c defines it");
-        Array::<&mut MapData, [u32; 5]>::try_from(map)?.set(0, words, 0)?;
+        Array::<&mut MapData, [u8; Settings::SIZE]>::try_from(map)?.set(0, value.bytes(), 0)?;
         let map = self.ebpf.map_mut("senders").expect("decap.bpf.c defines it");
         let mut senders = LpmTrie::<&mut MapData, [u8; 16], u32>::try_from(map)?;
         for &(address, length) in &settings.senders {

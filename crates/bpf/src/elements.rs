@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 const MAP_LOOKUP_BATCH: i32 = 24;
 
 /// Elements of a map with their keys, and where the next ones begin; `None` after the last.
-pub type Elements<const KEY: usize, const VALUE: usize> = (Vec<([u32; KEY], [u32; VALUE])>, Option<u32>);
+pub type Elements<const KEY: usize, const VALUE: usize> = (Vec<([u8; KEY], [u8; VALUE])>, Option<u32>);
 
 /// Reads up to `most` elements. `from` is where the previous call ended, or 0. Elements that exist throughout
 /// are read exactly once, whatever is added and removed meanwhile: the place is a bucket's number, and the
@@ -18,7 +18,7 @@ pub type Elements<const KEY: usize, const VALUE: usize> = (Vec<([u32; KEY], [u32
 /// # Errors
 /// Returns the kernel's error: `ENOSPC` if a bucket has more than `most` elements, `EINVAL` before Linux 5.6.
 pub fn elements<const KEY: usize, const VALUE: usize>(
-    map: &HashMap<MapData, [u32; KEY], [u32; VALUE]>,
+    map: &HashMap<MapData, [u8; KEY], [u8; VALUE]>,
     from: u32,
     most: u32,
 ) -> io::Result<Elements<KEY, VALUE>> {

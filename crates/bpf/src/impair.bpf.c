@@ -26,6 +26,7 @@ struct impairment {
 };
 
 MAP(ARRAY, 1, __u32, struct impairment, impairment_map);
+SHARED(struct impairment);
 
 struct virtual_queue {
 	__u64 bytes;
@@ -35,10 +36,11 @@ struct virtual_queue {
 /* One is enough: tests do not need it to be exact when two processors send at once. */
 MAP(ARRAY, 1, __u32, struct virtual_queue, queue_map);
 
-/* In the order of `Impaired`. */
+/* Each is a field of `Impaired`. */
 enum count { SEEN, LOST, LOST_BY_CLASS, MARKED, COUNTS };
 
 MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counts);
+SHARED(enum count);
 
 static __always_inline void count(enum count what)
 {

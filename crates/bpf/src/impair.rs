@@ -3,6 +3,7 @@
 
 use crate::hook::{self, Attachment};
 use crate::load::uninterrupted;
+use crate::shared::impair::{Impairment as Settings, LOST, LOST_BY_CLASS, MARKED, SEEN};
 use aya::maps::{Array, MapData, MapError, PerCpuArray};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRun, TestRunOptions};
 use aya::{Ebpf, EbpfError};
@@ -54,7 +55,7 @@ impl TcImpair {
     pub fn load(port: u16) -> Result<TcImpair, EbpfError> {
         let mut impair = TcImpair { ebpf: Ebpf::load(OBJECT)?, link: None };
         uninterrupted(|| impair.program().load())?;
-        impair.write([u32::from(port), 0, 0, 0, 0, 0])?;
+        impair.write(&Settings { port: port.into(), ..Settings::default() })?;
         Ok(impair)
     }
 
@@ -73,11 +74,11 @@ impl TcImpair {
     /// # Errors
     /// Returns the kernel's error.
     pub fn set(&mut self, impairment: &Impairment) -> Result<(), MapError> {
-        let [port, ..] = self.settings().get(&0, 0)?;
-        let (classes, class) = impairment.class_lost.unwrap_or((0, 0));
+        let port = Settings::of(&self.settings().get(&0, 0)?).port;
+        let (classes, class_lost) = impairment.class_lost.unwrap_or((0, 0));
         let (rate, threshold) = impairment.queue.unwrap_or((0, 0));
         let lost = (impairment.lost.clamp(0.0, 1.0) * f64::from(u32::MAX)) as u32;
-        self.write([port, lost, classes, class, rate, threshold])
+        self.write(&Settings { port, lost, classes, class_lost, rate, threshold })
     }
 
     /// Returns what has happened so far.
@@ -85,9 +86,8 @@ impl TcImpair {
     pub fn counts(&self) -> Impaired {
         let map = self.ebpf.map("counts").expect("impair.bpf.c defines it");
         let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
-        let [seen, lost, lost_by_class, marked] =
-            [0, 1, 2, 3].map(|at| map.get(&at, 0).map(|cpus| cpus.iter().sum()).unwrap_or_default());
-        Impaired { seen, lost, lost_by_class, marked }
+        let of = |at| map.get(&(at as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or_default();
+        Impaired { seen: of(SEEN), lost: of(LOST), lost_by_class: of(LOST_BY_CLASS), marked: of(MARKED) }
     }
 
     /// Runs the program on a frame (`BPF_PROG_TEST_RUN`): returns its verdict and the resulting frame.
@@ -102,13 +102,13 @@ impl TcImpair {
         Ok((result.return_value as i32, out))
     }
 
-    fn write(&mut self, words: [u32; 6]) -> Result<(), MapError> {
-        self.settings().set(0, words, 0)
+    fn write(&mut self, settings: &Settings) -> Result<(), MapError> {
+        self.settings().set(0, settings.bytes(), 0)
     }
 
-    fn settings(&mut self) -> Array<&mut MapData, [u32; 6]> {
+    fn settings(&mut self) -> Array<&mut MapData, [u8; Settings::SIZE]> {
         let map = self.ebpf.map_mut("impairment_map").expect("impair.bpf.c defines it");
-        Array::try_from(map).expect("its value is laid out as here")
+        Array::try_from(map).expect("its values have this size")
     }
 
     fn program(&mut self) -> &mut SchedClassifier {

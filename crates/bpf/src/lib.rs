@@ -4,8 +4,8 @@
 //! their own crates, in the module `bpf`, and so does rigs/papers.
 //!
 //! The programs' licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel offers its helpers only to
-//! GPL-compatible programs. Map values are exchanged as arrays of integers laid out here. Only `link.rs`
-//! and `elements.rs` contain unsafe code.
+//! GPL-compatible programs. Structures that they share with user space are written in C only, and generated
+//! for Rust (`layouts.rs`). Only `link.rs` and `elements.rs` contain unsafe code.
 
 #![deny(unsafe_code)]
 
@@ -17,6 +17,8 @@ mod impair;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod link;
 pub mod load;
+mod plain;
+mod shared;
 mod take;
 mod xdp_errors;
 mod xdp_take;
@@ -24,6 +26,7 @@ mod xdp_take;
 pub use decap::{DECAP_COUNTS, DecapSettings, TcDecap, Tunnel};
 pub use elements::elements;
 pub use impair::{Impaired, Impairment, TcImpair, class_of};
+pub use plain::Plain;
 pub use take::{Fragments, MASKS_MAX, MaskedSource, Ports, Prefix, Take, TakeError, TakeRule, VALUES_MAX};
 pub use xdp_errors::XdpErrors;
 pub use xdp_take::{AttachMode, Counters, JudgeError, Judged, QUEUES_MAX, TakeMaps, XdpTake};

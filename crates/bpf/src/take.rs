@@ -5,6 +5,7 @@
 //! done here, where it can be tested: prefixes, ranges of ports, address families, fragments that follow
 //! their service, destination MAC addresses.
 
+use crate::shared::xdp_take::{self as shared, DESTINATION, DPORT, KIND, SOURCE, VNI, WORDS};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -18,18 +19,10 @@ pub const MASKS_MAX: usize = 128;
 /// The kernel allocates about 120 bytes for each.
 pub const VALUES_MAX: usize = 1 << 17;
 
-/// Words in a frame's summary, in the order of the enum in `xdp_take.bpf.c`.
-pub(crate) const WORDS: usize = 11;
-const KIND: usize = 0;
-const DPORT: usize = 1;
-const VNI: usize = 2;
-const DESTINATION: usize = 3;
-const SOURCE: usize = 7;
-
-const FOREIGN: u32 = 1;
-const GROUP: u32 = 2;
-const FRAGMENT: u32 = 4;
-const QUESTION: u32 = 8;
+const FOREIGN: u32 = shared::FOREIGN as u32;
+const GROUP: u32 = shared::GROUP as u32;
+const FRAGMENT: u32 = shared::FRAGMENT as u32;
+const QUESTION: u32 = shared::QUESTION as u32;
 const PORT_PRESENT: u32 = 1 << 31;
 const ICMP_PRESENT: u32 = 1 << 30;
 const ICMP: u8 = 1;

@@ -43,6 +43,7 @@ struct key {
 };
 
 MAP(HASH, INTERFACES_MAX, struct key, __u64, failed);
+SHARED(struct key);
 
 static __always_inline void count(const struct net_device *device, __u32 target, __u64 frames)
 {

@@ -1,6 +1,7 @@
 //! Counts frames that XDP programs have sent and the kernel has then dropped.
 
 use crate::load::uninterrupted;
+use crate::shared::xdp_errors::Key;
 use aya::maps::{HashMap as BpfMap, MapData};
 use aya::programs::{BtfTracePoint, ProgramError};
 use aya::{Btf, Ebpf, EbpfError};
@@ -19,9 +20,6 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("unredirected", "xdp_redirect_err"),
 ];
 
-/// `struct key`: network namespace, interface, target.
-type FailureKey = [u32; 3];
-
 /// In place of a target: the interface was to send the frame.
 const ANY: u32 = u32::MAX;
 
@@ -31,7 +29,7 @@ pub struct XdpErrors {
     ebpf: Ebpf,
     network: u32,
     /// What was taken before.
-    taken: Mutex<HashMap<FailureKey, u64>>,
+    taken: Mutex<HashMap<Key, u64>>,
 }
 
 impl XdpErrors {
@@ -55,19 +53,20 @@ impl XdpErrors {
 
     /// Returns how many frames that the interface was to send were dropped since the last call.
     pub fn take_unsent(&self, interface: u32) -> u64 {
-        self.take([self.network, interface, ANY])
+        self.take(interface, ANY)
     }
 
     /// Returns how many frames that arrived at the interface, and were to be redirected to this place of a
     /// map of interfaces, were dropped since the last call.
     pub fn take_unredirected(&self, interface: u32, target: u32) -> u64 {
-        self.take([self.network, interface, target])
+        self.take(interface, target)
     }
 
-    fn take(&self, key: FailureKey) -> u64 {
+    fn take(&self, interface: u32, target: u32) -> u64 {
+        let key = Key { network: self.network, interface, target };
         let map = self.ebpf.map("failed").expect("xdp_errors.bpf.c defines it");
-        let map = BpfMap::<&MapData, FailureKey, u64>::try_from(map).expect("its keys are laid out as here");
-        let now = map.get(&key, 0).unwrap_or(0);
+        let map = BpfMap::<&MapData, [u8; Key::SIZE], u64>::try_from(map).expect("its keys have this size");
+        let now = map.get(&key.bytes(), 0).unwrap_or(0);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         now - taken.insert(key, now).unwrap_or(0)
     }

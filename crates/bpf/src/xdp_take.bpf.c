@@ -44,13 +44,17 @@
  * For a QUESTION, SOURCE is the requested address: a solicitation's own source is irrelevant, and ARP has no
  * other field.
  */
-enum { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE + 4 };
+enum word { KIND, DPORT, VNI, DESTINATION, SOURCE = DESTINATION + 4, WORDS = SOURCE + 4 };
+
+SHARED(enum word);
 
 /*
  * Traits of a frame: not for this port's MAC; broadcast or multicast; an IP fragment (including the first);
  * an ARP request or a neighbour solicitation.
  */
-enum { FOREIGN = 1, GROUP = 2, FRAGMENT = 4, QUESTION = 8 };
+enum trait { FOREIGN = 1, GROUP = 2, FRAGMENT = 4, QUESTION = 8 };
+
+SHARED(enum trait);
 
 #define PORT_PRESENT (1U << 31)
 #define ICMP_PRESENT (1U << 30) /* instead of a port: type and code */
@@ -77,6 +81,7 @@ struct settings {
 
 /* Two copies, of which `active` selects one: rules change between frames, never within one. */
 MAP(ARRAY, 2, __u32, struct settings, settings);
+SHARED(struct settings);
 
 MAP(ARRAY, 1, __u32, __u32, active);
 
@@ -87,6 +92,7 @@ struct key {
 
 /* The values of all masks that have more than one, for both copies of the settings; not preallocated. */
 MAP(HASH, VALUES_MAX, struct key, __u32, values, __uint(map_flags, BPF_F_NO_PREALLOC));
+SHARED(struct key);
 
 /* Indexed by receive queue; user space sets max_entries of this map and the next to the number of queues. */
 MAP(XSKMAP, 1, __u32, __u32, sockets);
@@ -100,6 +106,7 @@ struct counters {
 };
 
 MAP(PERCPU_ARRAY, 1, __u32, struct counters, counters);
+SHARED(struct counters);
 
 /* The verdict for a frame that is taken while its queue has no socket: XDP_PASS, or XDP_DROP while another
  * process takes the interface over.

@@ -16,24 +16,13 @@ use std::collections::HashSet;
 
 use crate::link;
 use crate::load::uninterrupted;
-use crate::take::{Compiled, FrameSummary, MASKS_MAX, Masked, Take, TakeError, WORDS, compile};
+use crate::shared::xdp_take::{Counters as Counted, Key, Mask, Settings};
+use crate::take::{Compiled, MASKS_MAX, Masked, Take, TakeError, compile};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
 
 /// The largest number of receive queues: each has one socket and one set of counters.
 pub const QUEUES_MAX: u32 = 1024;
-
-/// Words of `struct settings` before the masks: two MAC addresses of 8 bytes, number of masks.
-const HEAD_WORDS: usize = 5;
-/// Words of `struct mask`: its bits, its only value, whether it has only one, the place of its values, and
-/// whether matching frames are left to the kernel.
-const MASK_WORDS: usize = WORDS * 2 + 3;
-
-/// `struct settings` as words.
-type TakeSettings = [u32; HEAD_WORDS + MASKS_MAX * MASK_WORDS];
-
-/// `struct key` as words: the place of a mask, and a value under it.
-type TakeKey = [u32; 1 + WORDS];
 
 /// Where in the receive path the program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -139,7 +128,7 @@ pub struct XdpTake {
     queues: u32,
     half: u32,
     /// The keys in the map of values that belong to each copy of the settings.
-    keys: [HashSet<TakeKey>; 2],
+    keys: [HashSet<Key>; 2],
     /// Dropping the link detaches the program, unless another process holds it as well.
     link: Option<OwnedFd>,
     /// The socket map of the program that this one will replace.
@@ -195,8 +184,8 @@ impl XdpTake {
         let half = self.half ^ 1;
         self.set_values(half, keys(half, &compiled), &mut after)?;
         let settings = settings(own, half, &compiled);
-        self.array::<TakeSettings>("settings")
-            .set(half, settings, 0)
+        self.array::<[u8; Settings::SIZE]>("settings")
+            .set(half, settings.bytes(), 0)
             .expect("a map of our own, of this size");
         after(self);
         self.array::<u32>("active").set(0, half, 0).expect("a map of our own, of this size");
@@ -209,29 +198,29 @@ impl XdpTake {
     fn set_values(
         &mut self,
         half: u32,
-        wanted: HashSet<TakeKey>,
+        wanted: HashSet<Key>,
         after: &mut impl FnMut(&mut XdpTake),
     ) -> Result<(), TakeError> {
         let held = &self.keys[half as usize];
-        let stale: Vec<TakeKey> = held.difference(&wanted).copied().collect();
-        let missing: Vec<TakeKey> = wanted.difference(held).copied().collect();
+        let stale: Vec<Key> = held.difference(&wanted).copied().collect();
+        let missing: Vec<Key> = wanted.difference(held).copied().collect();
         let refused = |error: MapError| TakeError::Refused(error.to_string());
         for key in stale {
-            self.values().remove(&key).map_err(refused)?;
+            self.values().remove(&key.bytes()).map_err(refused)?;
             self.keys[half as usize].remove(&key);
             after(self);
         }
         for key in missing {
-            self.values().insert(key, 1, 0).map_err(refused)?;
+            self.values().insert(key.bytes(), 1, 0).map_err(refused)?;
             self.keys[half as usize].insert(key);
             after(self);
         }
         Ok(())
     }
 
-    fn values(&mut self) -> HashMap<&mut MapData, TakeKey, u32> {
+    fn values(&mut self) -> HashMap<&mut MapData, [u8; Key::SIZE], u32> {
         let map = self.ebpf.map_mut("values").expect("xdp_take.bpf.c defines it");
-        HashMap::try_from(map).expect("its keys are laid out as here")
+        HashMap::try_from(map).expect("its keys have this size")
     }
 
     /// Attaches to the interface with this index.
@@ -347,14 +336,12 @@ impl XdpTake {
     #[must_use]
     pub fn counters(&self, queue: u32) -> Counters {
         let map = self.ebpf.map("counters").expect("xdp_take.bpf.c defines it");
-        let map = PerCpuArray::<&MapData, [u64; 5]>::try_from(map).expect("five counters");
+        let map =
+            PerCpuArray::<&MapData, [u8; Counted::SIZE]>::try_from(map).expect("its values have this size");
         let mut sum = Counters::default();
         for cpu in map.get(&queue, 0).iter().flat_map(|values| values.iter()) {
-            sum.taken += cpu[0];
-            sum.passed += cpu[1];
-            sum.not_ours += cpu[2];
-            sum.redirect_failed += cpu[3];
-            sum.held_back += cpu[4];
+            let Counted { taken, passed, not_ours, redirect_failed, held_back } = Counted::of(cpu);
+            sum += Counters { taken, passed, not_ours, redirect_failed, held_back };
         }
         sum
     }
@@ -389,7 +376,7 @@ impl XdpTake {
 
     fn array<T: aya::Pod>(&mut self, name: &str) -> Array<&mut MapData, T> {
         let map = self.ebpf.map_mut(name).expect("xdp_take.bpf.c defines it");
-        Array::try_from(map).expect("its value is laid out as here")
+        Array::try_from(map).expect("its values have this size")
     }
 }
 
@@ -403,31 +390,30 @@ fn placed(half: u32, compiled: &Compiled) -> impl Iterator<Item = (u32, &Masked)
 }
 
 /// Returns the keys of all values whose mask has more than one.
-fn keys(half: u32, compiled: &Compiled) -> HashSet<TakeKey> {
-    let key = |place: u32, value: &FrameSummary| {
-        let mut key = [place; _];
-        key[1..].copy_from_slice(value);
-        key
-    };
+fn keys(half: u32, compiled: &Compiled) -> HashSet<Key> {
     let several = placed(half, compiled).filter(|(_, one)| one.values.len() > 1);
-    several.flat_map(|(place, one)| one.values.iter().map(move |value| key(place, value))).collect()
+    several.flat_map(|(place, one)| one.values.iter().map(move |&value| Key { place, value })).collect()
 }
 
-fn settings(own: [[u8; 6]; 2], half: u32, compiled: &Compiled) -> TakeSettings {
-    let mut settings = [0; _];
-    let (head, rows) = settings.split_at_mut(HEAD_WORDS);
-    for (words, [a, b, c, d, e, f]) in head.chunks_exact_mut(2).zip(own) {
-        words.copy_from_slice(&[u32::from_ne_bytes([a, b, c, d]), u32::from_ne_bytes([e, f, 0, 0])]);
-    }
-    head[4] = compiled.0.len() as u32;
-    for (row, (place, one)) in rows.chunks_exact_mut(MASK_WORDS).zip(placed(half, compiled)) {
-        row[..WORDS].copy_from_slice(&one.mask);
-        if let (1, Some(only)) = (one.values.len(), one.values.iter().next()) {
-            row[WORDS..WORDS * 2].copy_from_slice(only);
-            row[WORDS * 2] = 1;
-        }
-        row[WORDS * 2 + 1] = place;
-        row[WORDS * 2 + 2] = one.leaves.into();
+fn settings([host, other]: [[u8; 6]; 2], half: u32, compiled: &Compiled) -> Settings {
+    // The last two bytes are padding.
+    let padded = |[a, b, c, d, e, f]: [u8; 6]| [a, b, c, d, e, f, 0, 0];
+    let mut settings = Settings {
+        own_mac: [padded(host), padded(other)],
+        count: compiled.0.len() as u32,
+        ..Settings::default()
+    };
+    let masks: &mut [Mask; MASKS_MAX] = &mut settings.masks;
+    assert!(compiled.0.len() <= masks.len(), "`compile` refuses more masks");
+    for (mask, (place, one)) in masks.iter_mut().zip(placed(half, compiled)) {
+        let only = one.values.iter().next().filter(|_| one.values.len() == 1);
+        *mask = Mask {
+            bits: one.mask,
+            value: only.copied().unwrap_or_default(),
+            is_single: only.is_some().into(),
+            place,
+            leaves: one.leaves.into(),
+        };
     }
     settings
 }

@@ -1,36 +1,9 @@
-//! What the programs have counted, in the order of `overlay/maps.h`.
+//! What the programs have counted: `enum count` and `enum event`.
+
+use super::shared::v44::{self, COUNT_NAMES, COUNTS, EVENTS};
 
 /// Outcomes of frames by name: three sums, then the reasons why frames took the slow path.
-pub const OVERLAY_COUNTS: [&str; 28] = [
-    "seen",
-    "fast",
-    "dropped",
-    "not_ip",
-    "options",
-    "fragment",
-    "multicast",
-    "link_local",
-    "protocol",
-    "control",
-    "malformed",
-    "last_hop",
-    "oversize",
-    "not_tunnel",
-    "other_vni",
-    "congestion",
-    "checksum",
-    "lease",
-    "unknown",
-    "half",
-    "changed",
-    "expired",
-    "stale_global",
-    "stale_policy",
-    "stale_own",
-    "stranger",
-    "no_route",
-    "no_room",
-];
+pub const OVERLAY_COUNTS: [&str; COUNTS] = *COUNT_NAMES.first_chunk().expect("COUNTS follows them");
 
 /// The outcomes of the frames of a direction, since the programs were loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -56,7 +29,7 @@ impl OverlayFrames {
     }
 }
 
-/// Events of entries, in the order of `enum event`.
+/// Events of entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OverlayEntries {
     /// Directions learnt from sent frames, and from received frames.
@@ -87,28 +60,23 @@ pub struct OverlayEntries {
     pub lost: [u64; 2],
 }
 
-/// Counts of `enum event`.
-pub(super) const EVENTS: usize = 20;
-
 impl OverlayEntries {
     pub(super) fn new(values: [u64; EVENTS]) -> OverlayEntries {
-        let [sent, received, not_established, outdated, unlearnable, evicted, forgotten, rest @ ..] = values;
-        let [global, policy, node, pod, asked, flooded, rest @ ..] = rest;
-        let [sent_packets, received_packets, sent_bytes, received_bytes, idled, lost @ ..] = rest;
+        let of = |event: usize| values[event];
         OverlayEntries {
-            learnt: [sent, received],
-            not_established,
-            outdated,
-            unlearnable,
-            evicted,
-            forgotten,
-            void: [global, policy, node, pod],
-            asked,
-            flooded,
-            gone_packets: [sent_packets, received_packets],
-            gone_bytes: [sent_bytes, received_bytes],
-            idled,
-            lost,
+            learnt: [v44::LEARNT_SEND, v44::LEARNT_RECEIVE].map(of),
+            not_established: of(v44::NOT_ESTABLISHED),
+            outdated: of(v44::OUTDATED),
+            unlearnable: of(v44::UNLEARNABLE),
+            evicted: of(v44::EVICTED),
+            forgotten: of(v44::FORGOTTEN),
+            void: [v44::VOID_GLOBAL, v44::VOID_POLICY, v44::VOID_NODE, v44::VOID_POD].map(of),
+            asked: of(v44::ASKED),
+            flooded: of(v44::FLOODED),
+            gone_packets: [v44::GONE_SENT_PACKETS, v44::GONE_RECEIVED_PACKETS].map(of),
+            gone_bytes: [v44::GONE_SENT_BYTES, v44::GONE_RECEIVED_BYTES].map(of),
+            idled: of(v44::IDLED),
+            lost: [v44::LOST_RECORDS, v44::LOST_PACKETS].map(of),
         }
     }
 }

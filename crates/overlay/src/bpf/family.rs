@@ -1,14 +1,13 @@
 //! The programs for pods with one IP version, and their maps.
 
-use super::counts::EVENTS;
 use super::flow::{FlowReader, OverlayGone, OverlayTuple};
-use super::layout::{Layout, OverlayIp, WAYS};
-use super::{
-    AT_POD, AT_UPLINK, OVERLAY_COUNTS, OVERLAY_TRANSLATIONS_MAX, OverlaySettings, OverlaySweep, STAMPS,
-};
+use super::shared::v44::{self, COUNTS, EVENTS, Pod, Settings, Sweep};
+use super::shared::v66;
+use super::versions::{OverlayIp, WAYS};
+use super::{AT_POD, AT_UPLINK, OVERLAY_TRANSLATIONS_MAX, OverlaySettings, OverlaySweep, STAMPS};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, ProgramArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, TestRunOptions};
-use aya::{Ebpf, EbpfError, EbpfLoader, Pod, TestRun};
+use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
 use std::io::ErrorKind::Interrupted;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -21,20 +20,23 @@ macro_rules! object {
     };
 }
 
-/// The programs to which those for IPv4 pass frames on, in the order of `enum twin`.
-const TWINS: [&str; 4] = ["overlay_send", "overlay_receive", "overlay_learn_send", "overlay_learn_receive"];
+/// The programs to which those for IPv4 pass frames on.
+const TWINS: [(usize, &str); v44::TWINS] = [
+    (v44::TWIN_SEND, "overlay_send"),
+    (v44::TWIN_RECEIVE, "overlay_receive"),
+    (v44::TWIN_LEARN_SEND, "overlay_learn_send"),
+    (v44::TWIN_LEARN_RECEIVE, "overlay_learn_receive"),
+];
 
 /// The most tuples that are returned at once.
 const ASKED_MAX: usize = 1024;
 /// The most records of flows that are returned at once.
 const LEFT_MAX: usize = 8192;
-/// In the order of `enum end`.
-const IDLE: u64 = 2;
-const STOPPED: u64 = 4;
 
 pub(super) struct Family {
     ebpf: Ebpf,
-    layout: Layout,
+    /// The IP versions of pods and of nodes.
+    versions: [OverlayIp; 2],
     sets: u32,
     asked: RingBuf<MapData>,
     left: RingBuf<MapData>,
@@ -62,14 +64,14 @@ impl Family {
             uninterrupted(|| program(&mut ebpf, name)?.load())?;
         }
         let (asked, left) = (ring(&mut ebpf, "asked")?, ring(&mut ebpf, "left")?);
-        Ok(Family { ebpf, layout: Layout::new(pods, nodes), sets, asked, left })
+        Ok(Family { ebpf, versions: [pods, nodes], sets, asked, left })
     }
 
     /// Makes the IPv4 programs pass frames of the other version on to these programs.
     pub fn hand_over(&mut self, other: &mut Family) -> Result<(), EbpfError> {
         let map = self.ebpf.map_mut("twins").expect("overlay.bpf.c defines it");
         let mut twins = ProgramArray::try_from(map)?;
-        for (at, name) in TWINS.into_iter().enumerate() {
+        for (at, name) in TWINS {
             let program = program(&mut other.ebpf, name)?;
             twins.set(at as u32, program.fd()?, 0)?;
         }
@@ -79,21 +81,21 @@ impl Family {
     /// Writes `struct settings`.
     pub fn set(&mut self, settings: &OverlaySettings) -> Result<(), MapError> {
         let [first, behind] = settings.sources.map(u32::from);
-        let [sent, taken] = settings.zero_checks.map(u32::from);
-        let two = |low: u32, high: u32| {
-            let ([a, b, c, d], [e, f, g, h]) = (low.to_ne_bytes(), high.to_ne_bytes());
-            u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        let [sent, taken] = settings.zero_checks.map(usize::from);
+        let settings = Settings {
+            vni: settings.vni,
+            vxlan_port: settings.vxlan_port.into(),
+            tunnel: settings.tunnel,
+            source_first: first,
+            source_span: behind.saturating_sub(first),
+            mark_mask: settings.mark,
+            mark_shift: settings.mark.trailing_zeros(),
+            sets: self.sets - 1,
+            ttl_ns: settings.ttl_ns,
+            seed: settings.seed,
+            checks: (sent * v44::ZERO_SENT + taken * v44::ZERO_TAKEN) as u64,
         };
-        let words = [
-            two(settings.vni, u32::from(settings.vxlan_port)),
-            two(settings.tunnel, first),
-            two(behind.saturating_sub(first), settings.mark),
-            two(settings.mark.trailing_zeros(), self.sets - 1),
-            settings.ttl_ns,
-            settings.seed,
-            u64::from(sent | taken << 1),
-        ];
-        self.array::<[u64; 7]>("settings").set(0, words, 0)
+        self.array::<[u8; Settings::SIZE]>("settings").set(0, settings.bytes(), 0)
     }
 
     /// Writes one of the times and numbers of `pulse`, or a stamp.
@@ -101,25 +103,25 @@ impl Family {
         self.array::<u64>(map).set(at, value, 0)
     }
 
-    fn array<T: Pod>(&mut self, name: &str) -> Array<&mut MapData, T> {
+    fn array<T: aya::Pod>(&mut self, name: &str) -> Array<&mut MapData, T> {
         let map = self.ebpf.map_mut(name).expect("overlay.bpf.c defines it");
-        Array::try_from(map).expect("its value is laid out as here")
+        Array::try_from(map).expect("its values have this size")
     }
 
     /// A map from one structure to another.
-    fn table<K: Pod, V: Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
+    fn table<K: aya::Pod, V: aya::Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
         let map = self.ebpf.map_mut(name).expect("overlay.bpf.c defines it");
-        HashMap::try_from(map).expect("its value is laid out as here")
+        HashMap::try_from(map).expect("its keys and values have this size")
     }
 
     /// `struct pod` by interface.
-    pub fn pods(&mut self) -> HashMap<&mut MapData, u32, [u32; 3]> {
+    pub fn pods(&mut self) -> HashMap<&mut MapData, u32, [u8; Pod::SIZE]> {
         self.table("pods")
     }
 
     /// Makes a remote node known by its stamp, or forgets it.
     pub fn set_node(&mut self, address: IpAddr, stamp: Option<u32>) -> Result<(), MapError> {
-        match (address, self.layout.nodes) {
+        match (address, self.versions[1]) {
             (IpAddr::V4(address), OverlayIp::V4) => change(self.table("nodes"), address.octets(), stamp),
             (IpAddr::V6(address), OverlayIp::V6) => change(self.table("nodes"), address.octets(), stamp),
             // No frame can come from that address.
@@ -129,26 +131,27 @@ impl Family {
 
     /// Records that NAT turns one tuple into another, or removes the record.
     pub fn translate(&mut self, from: Option<&OverlayTuple>, to: &OverlayTuple) -> Result<(), MapError> {
-        let from = from.map(OverlayTuple::bytes);
-        let from = from.as_deref();
-        match self.layout.pods {
-            OverlayIp::V4 => self.translate_bytes::<16>(from, &to.bytes()),
-            OverlayIp::V6 => self.translate_bytes::<40>(from, &to.bytes()),
+        let pods = self.versions[0];
+        if to.ip() != pods || from.is_some_and(|from| from.ip() != pods) {
+            return Err(MapError::KeyNotFound);
         }
-    }
-
-    /// `struct tuple` by the `struct tuple` with which the frame leaves.
-    fn translate_bytes<const N: usize>(&mut self, from: Option<&[u8]>, to: &[u8]) -> Result<(), MapError> {
-        let whole = |bytes: &[u8]| <[u8; N]>::try_from(bytes).map_err(|_| MapError::KeyNotFound);
-        let from = from.map(whole).transpose()?;
-        change(self.table("translations"), whole(to)?, from)
+        match pods {
+            OverlayIp::V4 => {
+                let bytes = |tuple: &OverlayTuple| v44::Tuple::from(tuple).bytes();
+                change(self.table("translations"), bytes(to), from.map(bytes))
+            }
+            OverlayIp::V6 => {
+                let bytes = |tuple: &OverlayTuple| v66::Tuple::from(tuple).bytes();
+                change(self.table("translations"), bytes(to), from.map(bytes))
+            }
+        }
     }
 
     /// Removes all NAT records.
     pub fn forget_translations(&mut self) {
-        match self.layout.pods {
-            OverlayIp::V4 => forget_all::<16>(self.table("translations")),
-            OverlayIp::V6 => forget_all::<40>(self.table("translations")),
+        match self.versions[0] {
+            OverlayIp::V4 => forget_all::<{ v44::Tuple::SIZE }>(self.table("translations")),
+            OverlayIp::V6 => forget_all::<{ v66::Tuple::SIZE }>(self.table("translations")),
         }
     }
 
@@ -158,7 +161,7 @@ impl Family {
             && let Some(item) = self.asked.next()
         {
             count += 1;
-            all.extend(OverlayTuple::new(&item, self.layout.pods));
+            all.extend(OverlayTuple::read(&item, self.versions[0]));
         }
     }
 
@@ -173,7 +176,7 @@ impl Family {
             && let Some(item) = self.left.next()
         {
             count += 1;
-            all.extend(OverlayGone::new(&item, &self.layout));
+            all.extend(OverlayGone::read(&item, self.versions[0]));
         }
     }
 
@@ -184,9 +187,9 @@ impl Family {
 
     /// Makes the flows of some sets report their counts; returns the set to continue with.
     pub fn sweep(&mut self, from: u32, sets: u32, what: &OverlaySweep) -> Result<u32, ProgramError> {
-        let why = if what.ends { STOPPED } else { IDLE };
-        let words = [what.idle_ns, what.given_ns, u64::from(from) | why << 32];
-        self.array::<[u64; 3]>("sweeps").set(0, words, 0)?;
+        let why = if what.ends { v44::STOPPED } else { v44::IDLE } as u32;
+        let sweep = Sweep { idle_ns: what.idle_ns, given_ns: what.given_ns, at: from, why };
+        self.array::<[u8; Sweep::SIZE]>("sweeps").set(0, sweep.bytes(), 0)?;
         // The kernel requires a frame.
         let options = TestRunOptions { data_in: Some(&[0; 14]), repeat: sets, ..TestRunOptions::new() };
         let done = self.program("overlay_sweep")?.test_run(options);
@@ -200,7 +203,7 @@ impl Family {
         {
             return Err(error);
         }
-        Ok(self.array::<[u64; 3]>("sweeps").get(&0, 0)?[2] as u32)
+        Ok(Sweep::of(&self.array("sweeps").get(&0, 0)?).at)
     }
 
     /// The IDs of the programs that are attached to an ingress.
@@ -212,14 +215,14 @@ impl Family {
     pub fn flows(&self) -> Result<FlowReader, MapError> {
         let Some(Map::Array(data)) = self.ebpf.map("table") else { unreachable!("overlay.bpf.c defines it") };
         let own = data.fd().as_fd().try_clone_to_owned()?;
-        Ok(FlowReader::new(self.layout, Map::Array(MapData::from_fd(own)?)))
+        Ok(FlowReader { versions: self.versions, map: Map::Array(MapData::from_fd(own)?) })
     }
 
     pub fn program(&mut self, name: &str) -> Result<&mut SchedClassifier, ProgramError> {
         program(&mut self.ebpf, name)
     }
 
-    pub fn frames(&self) -> [u64; 2 * OVERLAY_COUNTS.len()] {
+    pub fn frames(&self) -> [u64; 2 * COUNTS] {
         sums(&self.ebpf, "frames")
     }
 
@@ -229,7 +232,7 @@ impl Family {
 }
 
 /// Inserts a value, or removes it.
-fn change<K: Pod, V: Pod>(
+fn change<K: aya::Pod, V: aya::Pod>(
     mut map: HashMap<&mut MapData, K, V>,
     key: K,
     value: Option<V>,

@@ -1,14 +1,10 @@
 //! Reading the flows of the cache.
 
-use super::layout::{GONE_TO, HALF_AT, HALF_FLAGS, HALF_TO, Layout, OverlayIp};
+use super::shared::{v44, v46, v64, v66};
+use super::versions::{OverlayIp, WAYS};
 use aya::maps::{Array, Map, MapData, MapError};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::ops::Range;
-
-/// Flag bits of `struct half`.
-const USABLE: u32 = 1;
-const TRANSLATED: u32 = 2;
-const LOCAL: u32 = 4;
 
 /// The addresses and ports of a frame, in its own direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -35,18 +31,12 @@ impl OverlayTuple {
         version(self.addresses)
     }
 
-    /// Returns the bytes of `struct tuple`.
-    #[must_use]
-    pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = begin(self.addresses, self.ports);
-        bytes.extend(u32::from(self.protocol).to_ne_bytes());
-        bytes
-    }
-
     /// Reads `struct tuple`.
-    pub(super) fn new(bytes: &[u8], ip: OverlayIp) -> Option<OverlayTuple> {
-        let (addresses, ports, rest) = read(bytes, ip)?;
-        Some(OverlayTuple { addresses, ports, protocol: u32::from_ne_bytes(*rest.first_chunk()?) as u8 })
+    pub(super) fn read(bytes: &[u8], ip: OverlayIp) -> Option<OverlayTuple> {
+        Some(match ip {
+            OverlayIp::V4 => v44::Tuple::of(bytes.first_chunk()?).into(),
+            OverlayIp::V6 => v66::Tuple::of(bytes.first_chunk()?).into(),
+        })
     }
 }
 
@@ -73,10 +63,10 @@ impl OverlayKey {
     /// Returns the bytes of `struct key`.
     #[must_use]
     pub fn bytes(&self) -> Vec<u8> {
-        let mut bytes = begin(self.addresses, self.ports);
-        bytes.extend(self.vni.to_ne_bytes());
-        bytes.extend(u64::from(self.protocol).to_ne_bytes());
-        bytes
+        match self.ip() {
+            OverlayIp::V4 => v44::Key::from(self).bytes().to_vec(),
+            OverlayIp::V6 => v66::Key::from(self).bytes().to_vec(),
+        }
     }
 
     /// Returns the tuple of what its pod sends.
@@ -84,54 +74,10 @@ impl OverlayKey {
     pub fn sent(&self) -> OverlayTuple {
         OverlayTuple { addresses: self.addresses, ports: self.ports, protocol: self.protocol }
     }
-
-    /// Reads `struct key`.
-    fn new(bytes: &[u8], ip: OverlayIp) -> Option<OverlayKey> {
-        let (addresses, ports, rest) = read(bytes, ip)?;
-        let protocol = u64::from_ne_bytes(*rest.get(4..)?.first_chunk()?) as u8;
-        Some(OverlayKey { addresses, ports, vni: u32::from_ne_bytes(*rest.first_chunk()?), protocol })
-    }
 }
 
 fn version(addresses: [IpAddr; 2]) -> OverlayIp {
     if addresses.iter().all(IpAddr::is_ipv4) { OverlayIp::V4 } else { OverlayIp::V6 }
-}
-
-/// The common beginning of keys and tuples: addresses and ports as on the wire.
-fn begin(addresses: [IpAddr; 2], ports: [u16; 2]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(48);
-    let ip = version(addresses);
-    for address in addresses {
-        match address {
-            IpAddr::V4(address) if ip == OverlayIp::V4 => bytes.extend(address.octets()),
-            IpAddr::V4(address) => bytes.extend(address.to_ipv6_mapped().octets()),
-            IpAddr::V6(address) => bytes.extend(address.octets()),
-        }
-    }
-    bytes.extend(ports.map(u16::to_be_bytes).concat());
-    bytes
-}
-
-/// Reads it, and returns the bytes that follow.
-fn read(bytes: &[u8], ip: OverlayIp) -> Option<([IpAddr; 2], [u16; 2], &[u8])> {
-    let (one, rest) = address(bytes, ip)?;
-    let (other, rest) = address(rest, ip)?;
-    let ([a, b, c, d], rest) = rest.split_first_chunk()?;
-    Some(([one, other], [u16::from_be_bytes([*a, *b]), u16::from_be_bytes([*c, *d])], rest))
-}
-
-/// Reads an address as on the wire, and returns the bytes that follow.
-fn address(bytes: &[u8], ip: OverlayIp) -> Option<(IpAddr, &[u8])> {
-    Some(match ip {
-        OverlayIp::V4 => {
-            let (four, rest) = bytes.split_first_chunk::<4>()?;
-            (Ipv4Addr::from(*four).into(), rest)
-        }
-        OverlayIp::V6 => {
-            let (all, rest) = bytes.split_first_chunk::<16>()?;
-            (Ipv6Addr::from(*all).into(), rest)
-        }
-    })
 }
 
 /// A flow.
@@ -207,34 +153,12 @@ pub struct OverlayGone {
 
 impl OverlayGone {
     /// Reads `struct gone`.
-    pub(super) fn new(bytes: &[u8], layout: &Layout) -> Option<OverlayGone> {
-        let bytes = bytes.get(..layout.gone())?;
-        let at = |at: usize| word(bytes, layout.key + at * 8);
-        let key = OverlayKey::new(bytes, layout.pods)?;
-        let to = OverlayTuple::new(bytes.get(layout.key + GONE_TO..)?, layout.pods)?;
-        let [is_translated, why] = [8, 4].map(|back| number(bytes, layout.gone() - back));
-        Some(OverlayGone {
-            key,
-            born_ns: at(0),
-            used_ns: at(1),
-            packets: [at(2), at(3)],
-            bytes: [at(4), at(5)],
-            received: if is_translated == 0 { key.sent().reversed() } else { to },
-            why: [OverlayEnd::MadeRoom, OverlayEnd::Ended, OverlayEnd::Idle, OverlayEnd::Alive]
-                .get(why as usize)
-                .copied()
-                .unwrap_or(OverlayEnd::Stopped),
+    pub(super) fn read(bytes: &[u8], pods: OverlayIp) -> Option<OverlayGone> {
+        Some(match pods {
+            OverlayIp::V4 => v44::Gone::of(bytes.first_chunk()?).into(),
+            OverlayIp::V6 => v66::Gone::of(bytes.first_chunk()?).into(),
         })
     }
-}
-
-/// A word at an offset; 0 if there is none.
-fn word(bytes: &[u8], at: usize) -> u64 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |word| u64::from_ne_bytes(*word))
-}
-
-fn number(bytes: &[u8], at: usize) -> u32 {
-    bytes.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |number| u32::from_ne_bytes(*number))
 }
 
 /// Reads flows.
@@ -242,8 +166,9 @@ pub struct OverlayFlows(Vec<FlowReader>);
 
 /// Reads the flows of one IP version.
 pub(super) struct FlowReader {
-    layout: Layout,
-    map: Map,
+    /// The IP versions of pods and of nodes.
+    pub versions: [OverlayIp; 2],
+    pub map: Map,
 }
 
 impl OverlayFlows {
@@ -273,73 +198,27 @@ impl OverlayFlows {
 }
 
 impl FlowReader {
-    pub fn new(layout: Layout, map: Map) -> FlowReader {
-        FlowReader { layout, map }
-    }
-
     /// Returns the flows in some sets, and how many sets there are.
     fn read(&self, sets: Range<u32>) -> (Vec<OverlayFlow>, u32) {
-        const fn bytes(pods: OverlayIp, nodes: OverlayIp) -> usize {
-            Layout::new(pods, nodes).set()
-        }
         use OverlayIp::{V4, V6};
-        let all = match (self.layout.pods, self.layout.nodes) {
-            (V4, V4) => self.sets::<{ bytes(V4, V4) }>(sets),
-            (V4, V6) => self.sets::<{ bytes(V4, V6) }>(sets),
-            (V6, V4) => self.sets::<{ bytes(V6, V4) }>(sets),
-            (V6, V6) => self.sets::<{ bytes(V6, V6) }>(sets),
+        let all = match self.versions {
+            [V4, V4] => self.sets(sets, |set| v44::Set::of(set).ways.map(v44::Way::flow)),
+            [V4, V6] => self.sets(sets, |set| v46::Set::of(set).ways.map(v46::Way::flow)),
+            [V6, V4] => self.sets(sets, |set| v64::Set::of(set).ways.map(v64::Way::flow)),
+            [V6, V6] => self.sets(sets, |set| v66::Set::of(set).ways.map(v66::Way::flow)),
         };
         all.unwrap_or_default()
     }
 
-    fn sets<const BYTES: usize>(&self, sets: Range<u32>) -> Result<(Vec<OverlayFlow>, u32), MapError> {
+    fn sets<const BYTES: usize>(
+        &self,
+        sets: Range<u32>,
+        flows: impl Fn(&[u8; BYTES]) -> [Option<OverlayFlow>; WAYS],
+    ) -> Result<(Vec<OverlayFlow>, u32), MapError> {
         /// `BPF_F_LOCK`: with the set's lock, so that no flow is read half changed.
         const LOCK: u64 = 4;
         let map = Array::<&MapData, [u8; BYTES]>::try_from(&self.map)?;
         let some = (sets.start..sets.end.min(map.len())).filter_map(|at| map.get(&at, LOCK).ok());
-        let ways = |set: [u8; BYTES]| {
-            set[8..].chunks_exact(self.layout.way).filter_map(|way| self.flow(way)).collect::<Vec<_>>()
-        };
-        Ok((some.flat_map(ways).collect(), map.len()))
+        Ok((some.flat_map(|set| flows(&set)).flatten().collect(), map.len()))
     }
-
-    /// Reads `struct way`.
-    fn flow(&self, way: &[u8]) -> Option<OverlayFlow> {
-        let Layout { pods, nodes, halves, headers: [headers, length], born, .. } = self.layout;
-        let key = OverlayKey::new(way, pods).filter(|key| key.protocol != 0)?;
-        let flags = halves.map(|half| number(way, half + HALF_FLAGS));
-        let to = |half: usize| OverlayTuple::new(way.get(half + HALF_TO..)?, pods);
-        let is_translated = |at: usize| flags[at] & (USABLE | TRANSLATED) == USABLE | TRANSLATED;
-        let headers = way.get(headers..headers + length)?;
-        let at = |at: usize| word(way, born + at * 8);
-        // A flow that is gone keeps its key.
-        if at(0) == 0 {
-            return None;
-        }
-        Some(OverlayFlow {
-            key,
-            learnt_ns: halves.map(|half| word(way, half)),
-            stamps: halves.map(|half| [8, 16, 24].map(|at| word(way, half + at))),
-            stamp_of: halves.map(|half| number(way, half + HALF_AT)),
-            is_usable: flags.map(|flags| flags & USABLE != 0),
-            translated: [0, 1].map(|at| to(halves[at]).filter(|_| is_translated(at))),
-            peer: (flags[0] & LOCAL != 0).then(|| number(way, self.layout.peer)),
-            node: destination(headers, nodes)?,
-            headers: headers.to_vec(),
-            pod: number(way, self.layout.pod),
-            born_ns: at(0),
-            used_ns: at(1),
-            packets: [at(2), at(3)],
-            bytes: [at(4), at(5)],
-        })
-    }
-}
-
-/// Returns the outer destination of headers.
-fn destination(headers: &[u8], ip: OverlayIp) -> Option<IpAddr> {
-    let at = match ip {
-        OverlayIp::V4 => 30,
-        OverlayIp::V6 => 38,
-    };
-    Some(address(headers.get(at..)?, ip)?.0)
 }

@@ -30,23 +30,28 @@ struct settings {
 };
 
 /* The VXLAN device sends zero checksums, and accepts them. */
-#define ZERO_SENT 1
-#define ZERO_TAKEN 2
+enum checks { ZERO_SENT = 1, ZERO_TAKEN = 2 };
 
 MAP(ARRAY, 1, __u32, struct settings, settings);
+SHARED(struct settings);
+SHARED(enum checks);
 
 /* What user space writes continuously. The epoch is incremented before any stamp. */
-MAP(ARRAY, 3, __u32, __u64, pulse);
+enum pulse {
+	UNTIL, /* the end of the lease, on CLOCK_MONOTONIC */
+	EPOCH,
+	LEARN_FROM, /* nothing is learnt before: a mark may be from an epoch with the same low bits */
+	PULSES
+};
 
-#define UNTIL 0 /* the end of the lease, on CLOCK_MONOTONIC */
-#define EPOCH 1
-#define LEARN_FROM 2 /* nothing is learnt before: a mark may be from an epoch with the same low bits */
+MAP(ARRAY, PULSES, __u32, __u64, pulse);
+SHARED(enum pulse);
 
 /* The stamps on which entries depend. The first two apply to all entries, the others to nodes and pods. */
-MAP(ARRAY, 2, __u32, __u64, stamps);
+enum stamp { GLOBAL, POLICY, FIRST_STAMP };
 
-#define GLOBAL 0
-#define POLICY 1
+MAP(ARRAY, FIRST_STAMP, __u32, __u64, stamps);
+SHARED(enum stamp);
 
 /* A pod: its stamp, and the MAC address that it last sent from. A bridge floods frames for unknown addresses
  * to all pods; such frames are learnt only at the pod that they are meant for. */
@@ -58,8 +63,10 @@ struct pod {
 
 /* The stamps of remote nodes by address (as on the wire), and the pods by interface index. */
 MAP(HASH, 1024, node_address, __u32, nodes);
+SHARED(node_address);
 
 MAP(HASH, 1024, __u32, struct pod, pods);
+SHARED(struct pod);
 
 /* A flow as its pod sees it, for both directions. Addresses and ports are as on the wire. */
 struct key {
@@ -83,6 +90,7 @@ struct tuple {
 /* NAT translations from the kernel's connection tracking: maps the tuple with which a frame leaves the node,
  * or is delivered to a pod, to the tuple with which it arrived. User space writes them on request. */
 MAP(HASH, 1, struct tuple, struct tuple, translations);
+SHARED(struct tuple);
 
 /* Tuples with which frames left and about which user space is asked. */
 RING(1 << 16, asked);
@@ -109,12 +117,16 @@ struct half {
 	struct tuple to; /* with TRANSLATED: the frames' tuple after NAT */
 };
 
-/* The entry's key is that of the frames before NAT; otherwise the entry exists for the other direction. */
-#define USABLE 1
-/* NAT changes addresses or ports. */
-#define TRANSLATED 2
-/* The other pod is on this node. */
-#define LOCAL 4
+enum flags {
+	/* The entry's key is that of the frames before NAT; otherwise the entry exists for the other direction. */
+	USABLE = 1,
+	/* NAT changes addresses or ports. */
+	TRANSLATED = 2,
+	/* The other pod is on this node. */
+	LOCAL = 4
+};
+
+SHARED(enum flags);
 
 /* What to do with the frames of a flow. */
 struct plan {
@@ -154,6 +166,8 @@ struct way {
 /* Why a flow reports its counts. */
 enum end { MADE_ROOM, ENDED, IDLE, ALIVE, STOPPED };
 
+SHARED(enum end);
+
 /* What a flow has counted since it was learnt or last reported its counts, for user space. */
 struct gone {
 	struct key key;
@@ -169,6 +183,7 @@ struct gone {
 #define LEFT_BYTES (1 << 22)
 
 RING(LEFT_BYTES, left);
+SHARED(struct gone);
 
 /* A plan is too large for the stack. Programs at tc hooks do not preempt each other. */
 MAP(PERCPU_ARRAY, 1, __u32, struct plan, scratch);
@@ -180,8 +195,9 @@ struct set {
 };
 
 MAP(ARRAY, 1, __u32, struct set, table);
+SHARED(struct set);
 
-/* The outcome for a frame, in the order of `OVERLAY_COUNTS`. */
+/* The outcome for a frame. `OVERLAY_COUNTS` has these names. */
 enum count {
 	SEEN, FAST, DROPPED,
 	/* Slow because of the frame itself. */
@@ -194,8 +210,9 @@ enum count {
 };
 
 MAP(PERCPU_ARRAY, 2 * COUNTS, __u32, __u64, frames);
+SHARED(enum count);
 
-/* Events of entries, in the order of `OverlayEntries`. */
+/* Events of entries. Each is in a field of `OverlayEntries`. */
 enum event {
 	LEARNT_SEND, LEARNT_RECEIVE, NOT_ESTABLISHED, OUTDATED, UNLEARNABLE, EVICTED, FORGOTTEN,
 	VOID_GLOBAL, VOID_POLICY, VOID_NODE, VOID_POD, ASKED, FLOODED,
@@ -205,6 +222,7 @@ enum event {
 };
 
 MAP(PERCPU_ARRAY, EVENTS, __u32, __u64, entries);
+SHARED(enum event);
 
 static __always_inline void count(enum direction direction, enum count what)
 {
@@ -247,11 +265,9 @@ static __always_inline __u64 get_stamp(__u32 which)
 
 /* The bits of a mark: which direction should be learnt, whether the connection is established, whether its
  * addresses are translated, and the low bits of the epoch in which the frame was marked. */
-#define WANTS_SEND 1
-#define WANTS_RECEIVE 2
-#define ESTABLISHED 4
-#define NAT 8
-#define EPOCH_SHIFT 4
+enum mark { WANTS_SEND = 1, WANTS_RECEIVE = 2, ESTABLISHED = 4, NAT = 8, EPOCH_SHIFT = 4 };
+
+SHARED(enum mark);
 
 static __always_inline __u32 mark_of(const struct settings *settings, __u32 bits, __u64 epoch)
 {
@@ -260,6 +276,8 @@ static __always_inline __u32 mark_of(const struct settings *settings, __u32 bits
 
 /* The programs for pods with IPv6, if this object is the one for IPv4. */
 enum twin { TWIN_SEND, TWIN_RECEIVE, TWIN_LEARN_SEND, TWIN_LEARN_RECEIVE, TWINS };
+
+SHARED(enum twin);
 
 #if POD_IP == 4
 MAP(PROG_ARRAY, TWINS, __u32, __u32, twins);

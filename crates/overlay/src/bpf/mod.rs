@@ -1,20 +1,22 @@
-//! The programs of `overlay.bpf.c` and their maps, laid out as integers in the order of its structures.
+//! The programs of `overlay.bpf.c` and their maps.
 
 mod counts;
 mod family;
 mod flow;
-mod layout;
 mod left;
+mod shared;
+mod versions;
 
 pub use counts::{OVERLAY_COUNTS, OverlayEntries, OverlayFrames};
 pub use flow::{OverlayEnd, OverlayFlow, OverlayFlows, OverlayGone, OverlayKey, OverlayTuple};
-pub use layout::OverlayIp;
 pub use left::{OverlayProgram, overlay_pins, overlay_programs, overlay_programs_at};
+pub use versions::OverlayIp;
 
 use aya::maps::MapError;
 use aya::programs::{ProgramError, TcAttachType, TestRunOptions};
 use aya::{EbpfError, TestRun};
 use family::Family;
+use shared::v44::{self, Pod};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -28,16 +30,14 @@ pub const OVERLAY_FLOWS_MAX: u32 = 1 << 20;
 pub const OVERLAY_TRANSLATIONS_MAX: usize = 65_536;
 /// The smallest number of bits that a mark needs: two directions, whether a connection is established,
 /// whether NAT changes it, and two bits of the epoch.
-pub const OVERLAY_MARK_BITS: u32 = MARK_EPOCH + 2;
-/// The first bit of the epoch.
-const MARK_EPOCH: u32 = 4;
+pub const OVERLAY_MARK_BITS: u32 = v44::EPOCH_SHIFT as u32 + 2;
 
 /// The stamp on which all entries depend.
-pub const STAMP_GLOBAL: u32 = 0;
+pub const STAMP_GLOBAL: u32 = v44::GLOBAL as u32;
 /// The stamp of what nftables decides, on which all entries also depend.
-pub const STAMP_POLICY: u32 = 1;
+pub const STAMP_POLICY: u32 = v44::POLICY as u32;
 /// The first stamp of remote nodes and pods.
-pub const STAMP_FIRST: u32 = 2;
+pub const STAMP_FIRST: u32 = v44::FIRST_STAMP as u32;
 const STAMPS: usize = STAMP_FIRST as usize + 2 * OVERLAY_NODES_MAX;
 
 /// The programs at a pod's interface, and their hooks.
@@ -73,25 +73,29 @@ impl OverlaySettings {
     /// Returns the bits that request that a direction of a flow be learnt.
     #[must_use]
     pub fn wants(&self) -> u32 {
-        3 << self.mark.trailing_zeros()
+        self.bits(v44::WANTS_SEND | v44::WANTS_RECEIVE)
     }
 
     /// Returns the bit that says that the frame's connection is established.
     #[must_use]
     pub fn established(&self) -> u32 {
-        4 << self.mark.trailing_zeros()
+        self.bits(v44::ESTABLISHED)
     }
 
     /// Returns the bit that says that NAT changes the frame's connection.
     #[must_use]
     pub fn translated(&self) -> u32 {
-        8 << self.mark.trailing_zeros()
+        self.bits(v44::NAT)
+    }
+
+    fn bits(&self, bits: usize) -> u32 {
+        (bits as u32) << self.mark.trailing_zeros()
     }
 
     /// Returns how many epochs a mark can distinguish.
     #[must_use]
     pub fn epochs(&self) -> usize {
-        1 << self.mark.count_ones().saturating_sub(MARK_EPOCH)
+        1 << self.mark.count_ones().saturating_sub(v44::EPOCH_SHIFT as u32)
     }
 }
 
@@ -118,11 +122,6 @@ pub struct TcOverlay {
     pods: BTreeMap<u32, Vec<Attachment>>,
     uplink: Vec<Attachment>,
 }
-
-/// Items of `pulse`.
-const UNTIL: u32 = 0;
-const EPOCH: u32 = 1;
-const LEARN_FROM: u32 = 2;
 
 impl TcOverlay {
     /// Loads the programs for nodes whose addresses are of this IP version, with room for this many flows of
@@ -153,8 +152,8 @@ impl TcOverlay {
         if ip == OverlayIp::V4 { four } else { six }
     }
 
-    fn write(&mut self, map: &str, at: u32, value: u64) -> Result<(), MapError> {
-        self.families.iter_mut().try_for_each(|family| family.write(map, at, value))
+    fn write(&mut self, map: &str, at: usize, value: u64) -> Result<(), MapError> {
+        self.families.iter_mut().try_for_each(|family| family.write(map, at as u32, value))
     }
 
     /// Changes the settings of the programs.
@@ -170,7 +169,7 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error.
     pub fn extend(&mut self, until_ns: u64) -> Result<(), MapError> {
-        self.write("pulse", UNTIL, until_ns)
+        self.write("pulse", v44::UNTIL, until_ns)
     }
 
     /// Lets nothing be learnt before a time of `CLOCK_MONOTONIC`, in nanoseconds.
@@ -178,7 +177,7 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error.
     pub fn learn_from(&mut self, from_ns: u64) -> Result<(), MapError> {
-        self.write("pulse", LEARN_FROM, from_ns)
+        self.write("pulse", v44::LEARN_FROM, from_ns)
     }
 
     /// Invalidates what depends on these stamps, and what would be learnt from frames in flight: a new epoch
@@ -188,12 +187,12 @@ impl TcOverlay {
     /// Returns the kernel's error.
     pub fn bump(&mut self, stamps: &[u32]) -> Result<(), MapError> {
         self.epoch += 1;
-        self.write("pulse", EPOCH, self.epoch)?;
+        self.write("pulse", v44::EPOCH, self.epoch)?;
         for &stamp in stamps {
             let value = &mut self.stamps[stamp as usize];
             *value += 1;
             let value = *value;
-            self.write("stamps", stamp, value)?;
+            self.write("stamps", stamp as usize, value)?;
         }
         Ok(())
     }
@@ -298,7 +297,7 @@ impl TcOverlay {
     /// Those of [`TcOverlay::attach_uplink`].
     pub fn attach_pod(&mut self, (interface, index): (&str, u32), stamp: u32) -> Result<(), ProgramError> {
         for family in &mut self.families {
-            family.pods().insert(index, [stamp, 0, 0], 0)?;
+            family.pods().insert(index, Pod { stamp, ..Pod::default() }.bytes(), 0)?;
         }
         let links = attach(&mut self.families[0], interface, AT_POD)?;
         self.pods.insert(index, links);

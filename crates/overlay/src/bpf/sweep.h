@@ -12,6 +12,7 @@ struct sweep {
 };
 
 MAP(ARRAY, 1, __u32, struct sweep, sweeps);
+SHARED(struct sweep);
 
 /* What the ways of a set report: too large for the stack. Only one thread sweeps. */
 MAP(ARRAY, WAYS, __u32, struct gone, swept);

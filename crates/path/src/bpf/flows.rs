@@ -1,11 +1,12 @@
 //! Flows of the programs, read a page at a time.
 
-use super::{FLOW, PathFlow, PathFlowKey, flow};
+use super::layout::{Flow, FlowKey};
+use super::{PathFlow, PathFlowKey};
 use aya::maps::{HashMap, MapData};
 use std::io;
 
 /// A reader of the programs' flows.
-pub struct PathFlows(pub(super) HashMap<MapData, [u32; 12], [u32; FLOW]>);
+pub struct PathFlows(pub(super) HashMap<MapData, [u8; FlowKey::SIZE], [u8; Flow::SIZE]>);
 
 /// Some of the flows, and where the next ones begin; `None` after the last.
 pub type PathFlowsPage = (Vec<(PathFlowKey, PathFlow)>, Option<u32>);
@@ -18,6 +19,11 @@ impl PathFlows {
     /// Returns the system's error.
     pub fn page(&self, from: u32, most: u32) -> io::Result<PathFlowsPage> {
         let (some, next) = weir_bpf::elements(&self.0, from, most)?;
-        Ok((some.iter().map(|&(words, value)| (PathFlowKey { words }, flow(&value))).collect(), next))
+        Ok((some.iter().map(|(key, value)| (PathFlowKey(FlowKey::of(key)), flow(value))).collect(), next))
     }
+}
+
+fn flow(value: &[u8; Flow::SIZE]) -> PathFlow {
+    let Flow { last_ns, packets, bytes, path, kernel_port, port, moves, .. } = Flow::of(value);
+    PathFlow { last_ns, packets, bytes, path, kernel_port: kernel_port as u16, port: port as u16, moves }
 }

@@ -54,6 +54,7 @@ struct settings {
 };
 
 MAP(ARRAY, 1, __u32, struct settings, settings);
+SHARED(struct settings);
 
 struct peer {
 	__u32 index; /* of its counters and its window */
@@ -70,6 +71,7 @@ MAP(HASH, 1024, __u32, struct peer, peers, __uint(map_flags, BPF_F_NO_PREALLOC))
 
 /* Peers over IPv6: in a separate map, so that IPv4 pays nothing for the longer key. */
 MAP(HASH, 1024, struct in6_addr, struct peer, peers6, __uint(map_flags, BPF_F_NO_PREALLOC));
+SHARED(struct peer);
 
 /* Our own underlay addresses: only probes and answers sent to them are reflected or collected here. */
 MAP(HASH, 1024, __u32, __u32, locals);
@@ -97,6 +99,8 @@ struct flow {
 };
 
 MAP(LRU_HASH, 1, struct flow_key, struct flow, flows);
+SHARED(struct flow_key);
+SHARED(struct flow);
 
 /* For a peer, by its index. */
 struct path_counters {
@@ -114,6 +118,7 @@ struct traffic {
 };
 
 MAP(PERCPU_ARRAY, 1, __u32, struct traffic, traffic);
+SHARED(struct traffic);
 
 /* What was sent on a path; it decays by half in each half-life. */
 struct load {
@@ -129,6 +134,7 @@ struct activity {
 };
 
 MAP(ARRAY, 1, __u32, struct activity, activity_map);
+SHARED(struct activity);
 
 /* For tests: the time and the state of the random numbers (SplitMix64), if `is_scripted` was set. */
 const volatile __u32 is_scripted = 0;
@@ -139,8 +145,9 @@ struct script {
 };
 
 MAP(ARRAY, 1, __u32, struct script, script_map);
+SHARED(struct script);
 
-/* In the order of `path::Counters`. */
+/* Each is a field of `PathCounters`. */
 enum count {
 	STEERED, UNKNOWN_PEER, UNSTEERED, HELD, UNHELD, PROBES_SENT,
 	ANSWERED, STRANGER, MALFORMED, BAD_COOKIE, REPEATED, LIMITED,
@@ -148,6 +155,7 @@ enum count {
 };
 
 MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counters);
+SHARED(enum count);
 
 /* The probes that a peer has sent. Each slot has the session (high half) and the number of the last probe
  * that fell into it. */
@@ -160,6 +168,7 @@ struct window {
 };
 
 MAP(ARRAY, 1, __u32, struct window, windows);
+SHARED(struct window);
 
 /* An answer to one of our probes. */
 struct collected {
@@ -177,6 +186,7 @@ struct collected {
 };
 
 RING(1 << 18, answers);
+SHARED(struct collected);
 
 /* The first frame of a flow, held for user space. */
 struct missed {
@@ -187,6 +197,7 @@ struct missed {
 };
 
 RING(1 << 20, missed);
+SHARED(struct missed);
 
 struct outer {
 	struct ethhdr ethernet;

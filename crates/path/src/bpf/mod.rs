@@ -1,15 +1,18 @@
-//! The programs of `path.bpf.c` and their maps, laid out as integers in the order of its structures.
+//! The programs of `path.bpf.c` and their maps.
 
 mod flows;
+mod layout;
 
 pub use self::flows::{PathFlows, PathFlowsPage};
 pub use crate::paths::PATHS_MAX;
 
+use self::layout::{Activity, Collected, Flow, FlowKey, Missed, Peer, Script, Settings, Traffic, Window};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, BorrowedFd};
+use weir_bpf::Plain;
 use weir_bpf::hook::{self, Attachment};
 use weir_bpf::load::uninterrupted;
 
@@ -92,7 +95,7 @@ pub struct PathOut {
     pub cost_ns: u32,
 }
 
-/// Frames by outcome since [`TcPath::load`], in the order of `enum count`.
+/// Frames by outcome since [`TcPath::load`]: `enum count`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounters {
     /// Frames that were given a path.
@@ -158,35 +161,30 @@ pub struct PathActivity {
 
 /// The key of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PathFlowKey {
-    words: [u32; 12],
-}
+pub struct PathFlowKey(FlowKey);
 
 impl PathFlowKey {
     /// The peer's index.
     #[must_use]
     pub fn peer(&self) -> u32 {
-        self.words[0]
+        self.0.peer
     }
 
     /// The VNI; 0 if the tunnel header identifies the flow.
     #[must_use]
     pub fn vni(&self) -> u32 {
-        self.words[1]
+        self.0.vni
     }
 
     /// Source and destination address; IPv4 if all but the first four bytes are 0.
     #[must_use]
     pub fn addresses(&self) -> [IpAddr; 2] {
-        [2, 6].map(|at| {
-            let words = &self.words[at..at + 4];
+        [self.0.source, self.0.destination].map(|words| {
             if words[1..] == [0; 3] {
                 return Ipv4Addr::from(words[0].to_ne_bytes()).into();
             }
             let mut octets = [0; 16];
-            for (octets, word) in octets.chunks_exact_mut(4).zip(words) {
-                octets.copy_from_slice(&word.to_ne_bytes());
-            }
+            words.write(&mut octets);
             Ipv6Addr::from(octets).into()
         })
     }
@@ -194,14 +192,14 @@ impl PathFlowKey {
     /// Source and destination port, 0 if there are none.
     #[must_use]
     pub fn ports(&self) -> [u16; 2] {
-        let [a, b, c, d] = self.words[10].to_ne_bytes();
+        let [a, b, c, d] = self.0.ports.to_ne_bytes();
         [u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d])]
     }
 
     /// The protocol of IP.
     #[must_use]
     pub fn protocol(&self) -> u8 {
-        self.words[11] as u8
+        self.0.protocol as u8
     }
 }
 
@@ -259,20 +257,6 @@ pub struct PathMissed {
     /// The frame, starting with its Ethernet header.
     pub frame: Vec<u8>,
 }
-
-/// Words of `struct settings`, `struct peer` and `struct flow`.
-const SETTINGS: usize = SECRET + 4;
-/// Where the secret is among those of `struct settings`, aligned to 8 bytes.
-const SECRET: usize = 16;
-const PEER: usize = 3 + 4 * PATHS_MAX;
-const FLOW: usize = 12;
-/// Words of `struct window`, `struct traffic` and `struct activity`, of 8 bytes.
-const WINDOW: usize = 3 + 256 + PATHS_MAX / 2;
-const TRAFFIC: usize = 7 * PATHS_MAX;
-const ACTIVITY: usize = 1 + 3 * PATHS_MAX;
-/// Bytes of `struct collected`, and of `struct missed` before the frame.
-const COLLECTED: usize = 56;
-const MISSED_HEAD: usize = 56;
 
 /// The programs and their maps.
 pub struct TcPath {
@@ -353,29 +337,25 @@ impl TcPath {
     pub fn set(&mut self, settings: &PathSettings) -> Result<(), MapError> {
         let [first, last] = settings.sources.map(u32::from);
         let every_ns = 1_000_000_000 / settings.answers.max(1);
-        let mut words: [u32; SETTINGS] = [0; SETTINGS];
-        words[..15].copy_from_slice(&[
-            settings.steer as u32,
-            u32::from(settings.vxlan_port),
-            settings.probe_vni,
-            first,
-            last.saturating_sub(first) + 1,
-            every_ns,
-            every_ns.saturating_mul(settings.answers_burst),
-            settings.pinned_ms,
-            settings.gap_us,
-            settings.noise_ns,
-            settings.reroute_bytes,
-            settings.gain_ns,
-            settings.hold_us,
-            settings.drain_ns,
-            settings.half_life_us.max(1),
-        ]);
-        for (words, half) in words[SECRET..].chunks_exact_mut(2).zip(settings.secret) {
-            let [a, b, c, d, e, f, g, h] = half.to_ne_bytes();
-            words.copy_from_slice(&[[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes));
-        }
-        array::<[u32; SETTINGS]>(&mut self.ebpf, "settings").set(0, words, 0)
+        let settings = Settings {
+            scheme: settings.steer as u32,
+            vxlan_port: settings.vxlan_port.into(),
+            probe_vni: settings.probe_vni,
+            source_first: first,
+            source_count: last.saturating_sub(first) + 1,
+            answers_ns: every_ns,
+            answers_burst_ns: every_ns.saturating_mul(settings.answers_burst),
+            pinned_ms: settings.pinned_ms,
+            gap_us: settings.gap_us,
+            noise_ns: settings.noise_ns,
+            reroute_bytes: settings.reroute_bytes,
+            gain_ns: settings.gain_ns,
+            hold_us: settings.hold_us,
+            drain_ns: settings.drain_ns,
+            half_life_us: settings.half_life_us.max(1),
+            key: settings.secret,
+        };
+        array::<{ Settings::SIZE }>(&mut self.ebpf, "settings").set(0, settings.bytes(), 0)
     }
 
     /// Sets the time, ns, and the state of the random numbers of [`TcPath::load_scripted`]; returns that
@@ -384,9 +364,9 @@ impl TcPath {
     /// # Errors
     /// Returns the kernel's error.
     pub fn set_script(&mut self, now_ns: u64, random: Option<u64>) -> Result<u64, MapError> {
-        let mut script = array::<[u64; 2]>(&mut self.ebpf, "script_map");
-        let [_, before] = script.get(&0, 0)?;
-        script.set(0, [now_ns, random.unwrap_or(before)], 0)?;
+        let mut map = array::<{ Script::SIZE }>(&mut self.ebpf, "script_map");
+        let before = Script::of(&map.get(&0, 0)?).random;
+        map.set(0, Script { now_ns, random: random.unwrap_or(before) }.bytes(), 0)?;
         Ok(before)
     }
 
@@ -414,28 +394,33 @@ impl TcPath {
     /// Returns the kernel's error.
     pub fn set_peer(&mut self, address: impl Into<IpAddr>, peer: &PathPeer) -> Result<(), MapError> {
         let paths = &peer.paths[..peer.paths.len().min(PATHS_MAX)];
-        let mut words = [0; PEER];
         let usable = || paths.iter().filter(|path| path.weight > 0);
-        words[0] = peer.index.min(self.peers - 1);
-        words[1] = paths.iter().zip(0..).map(|(path, bit)| u32::from(path.congested) << bit).sum();
-        words[2] = usable().count() as u32;
-        let (answer, rest) = words[3..].split_at_mut(PATHS_MAX);
-        for (word, path) in answer.iter_mut().zip(usable()) {
-            *word = u32::from(path.port);
+        let mut value = Peer {
+            index: peer.index.min(self.peers - 1),
+            congested: paths.iter().zip(0..).map(|(path, bit)| u32::from(path.congested) << bit).sum(),
+            answer_ports: usable().count() as u32,
+            ..Peer::default()
+        };
+        for (port, path) in value.answer_port.iter_mut().zip(usable()) {
+            *port = path.port.into();
         }
-        let (ports, rest) = rest.split_at_mut(PATHS_MAX);
-        let (costs, weights) = rest.split_at_mut(PATHS_MAX);
-        for (((port, cost), weight), path) in ports.iter_mut().zip(costs).zip(weights).zip(paths) {
-            (*port, *cost, *weight) = (u32::from(path.port), path.cost_ns, path.weight.min(1 << 16));
+        for (at, path) in paths.iter().enumerate() {
+            value.port[at] = path.port.into();
+            value.cost[at] = path.cost_ns;
+            value.weight[at] = path.weight.min(1 << 16);
         }
         match address.into() {
             IpAddr::V4(address) => {
                 let key = u32::from_ne_bytes(address.octets());
-                self.by_address::<u32, [u32; PEER]>("peers").insert(key, words, 0)
+                self.by_address::<u32, [u8; Peer::SIZE]>("peers").insert(key, value.bytes(), 0)
             }
             IpAddr::V6(address) => {
                 self.has_six = true;
-                self.by_address::<[u8; 16], [u32; PEER]>("peers6").insert(address.octets(), words, 0)
+                self.by_address::<[u8; 16], [u8; Peer::SIZE]>("peers6").insert(
+                    address.octets(),
+                    value.bytes(),
+                    0,
+                )
             }
         }
     }
@@ -447,14 +432,15 @@ impl TcPath {
     pub fn remove_peer(&mut self, address: impl Into<IpAddr>, index: u32) -> Result<(), MapError> {
         match address.into() {
             IpAddr::V4(address) => {
-                let mut peers = self.by_address::<u32, [u32; PEER]>("peers");
+                let mut peers = self.by_address::<u32, [u8; Peer::SIZE]>("peers");
                 peers.remove(&u32::from_ne_bytes(address.octets()))?;
             }
             IpAddr::V6(address) => {
-                self.by_address::<[u8; 16], [u32; PEER]>("peers6").remove(&address.octets())?;
+                self.by_address::<[u8; 16], [u8; Peer::SIZE]>("peers6").remove(&address.octets())?;
             }
         }
-        array::<[u64; WINDOW]>(&mut self.ebpf, "windows").set(index.min(self.peers - 1), [0; WINDOW], 0)
+        let mut windows = array::<{ Window::SIZE }>(&mut self.ebpf, "windows");
+        windows.set(index.min(self.peers - 1), Window::default().bytes(), 0)
     }
 
     /// Pins the port of a flow that was missed.
@@ -467,12 +453,10 @@ impl TcPath {
         (kernel_port, port): (u16, u16),
         now_ns: u64,
     ) -> Result<(), MapError> {
-        let mut words = [0; FLOW];
-        let [a, b, c, d, e, f, g, h] = now_ns.to_ne_bytes();
-        let now = [[a, b, c, d], [e, f, g, h]].map(u32::from_ne_bytes);
-        words[..2].copy_from_slice(&now);
-        (words[9], words[10]) = (u32::from(kernel_port), u32::from(port));
-        self.flows_map().insert(key.words, words, 0)
+        let flow =
+            Flow { last_ns: now_ns, kernel_port: kernel_port.into(), port: port.into(), ..Flow::default() };
+        let mut flows = self.by_address::<[u8; FlowKey::SIZE], [u8; Flow::SIZE]>("flows");
+        flows.insert(key.0.bytes(), flow.bytes(), 0)
     }
 
     /// Returns a reader of the flows, which also works from another thread.
@@ -491,25 +475,22 @@ impl TcPath {
     pub fn counters(&self) -> PathCounters {
         let map = self.ebpf.map("counters").expect("path.bpf.c defines it");
         let map = PerCpuArray::<&MapData, u64>::try_from(map).expect("numbers");
-        let sum = |at: u32| map.get(&at, 0).map(|cpus| cpus.iter().sum()).unwrap_or_default();
-        let values: [u64; 14] = std::array::from_fn(|at| sum(at as u32));
-        let [steered, unknown_peer, unsteered, held, unheld, probes_sent, answered, rest @ ..] = values;
-        let [stranger, malformed, bad_cookie, repeated, limited, collected, uncollected] = rest;
+        let of = |at| map.get(&(at as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or_default();
         PathCounters {
-            steered,
-            unknown_peer,
-            unsteered,
-            held,
-            unheld,
-            probes_sent,
-            answered,
-            stranger,
-            malformed,
-            bad_cookie,
-            repeated,
-            limited,
-            collected,
-            uncollected,
+            steered: of(layout::STEERED),
+            unknown_peer: of(layout::UNKNOWN_PEER),
+            unsteered: of(layout::UNSTEERED),
+            held: of(layout::HELD),
+            unheld: of(layout::UNHELD),
+            probes_sent: of(layout::PROBES_SENT),
+            answered: of(layout::ANSWERED),
+            stranger: of(layout::STRANGER),
+            malformed: of(layout::MALFORMED),
+            bad_cookie: of(layout::BAD_COOKIE),
+            repeated: of(layout::REPEATED),
+            limited: of(layout::LIMITED),
+            collected: of(layout::COLLECTED),
+            uncollected: of(layout::UNCOLLECTED),
         }
     }
 
@@ -517,53 +498,63 @@ impl TcPath {
     #[must_use]
     pub fn traffic(&self, index: u32, paths: usize) -> Vec<PathTraffic> {
         let map = self.ebpf.map("traffic").expect("path.bpf.c defines it");
-        let map = PerCpuArray::<&MapData, [u64; TRAFFIC]>::try_from(map).expect("laid out as here");
+        let map =
+            PerCpuArray::<&MapData, [u8; Traffic::SIZE]>::try_from(map).expect("its values have this size");
         let values = map.get(&index, 0);
-        let mut sums = [[0; 7]; PATHS_MAX];
+        let mut sums = vec![PathTraffic::default(); paths.min(PATHS_MAX)];
         for cpu in values.iter().flat_map(|values| values.iter()) {
-            sums.as_flattened_mut().iter_mut().zip(cpu).for_each(|(sum, one)| *sum += one);
+            for (sum, one) in sums.iter_mut().zip(Traffic::of(cpu).paths) {
+                sum.packets += one.packets;
+                sum.bytes += one.bytes;
+                sum.new_flows += one.new_flows;
+                sum.after_gap += one.after_gap;
+                sum.after_failure += one.after_failure;
+                sum.after_rehash += one.after_rehash;
+                sum.without_gap += one.without_gap;
+            }
         }
-        let one =
-            |[packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap]: [u64; 7]| {
-                PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap }
-            };
-        sums.into_iter().take(paths).map(one).collect()
+        sums
     }
 
     /// Returns what is currently sent to a peer, given its index, with a single system call.
     #[must_use]
     pub fn activity(&self, index: u32) -> PathActivity {
         let map = self.ebpf.map("activity_map").expect("path.bpf.c defines it");
-        let map = Array::<&MapData, [u64; ACTIVITY]>::try_from(map).expect("laid out as here");
-        let words = map.get(&index, 0).unwrap_or([0; ACTIVITY]);
-        let load = |path: usize| (words[1 + 2 * path], words[2 + 2 * path]);
+        let map = Array::<&MapData, [u8; Activity::SIZE]>::try_from(map).expect("its values have this size");
+        let activity = map.get(&index, 0).map_or_else(|_| Activity::default(), |bytes| Activity::of(&bytes));
         PathActivity {
-            last_ns: words[0],
-            loads: std::array::from_fn(load),
-            rehashed: std::array::from_fn(|path| words[1 + 2 * PATHS_MAX + path]),
+            last_ns: activity.last_ns,
+            loads: activity.loads.map(|load| (load.since_ns, load.bytes)),
+            rehashed: activity.rehashed,
         }
     }
 
     /// Takes an answer that has arrived.
     pub fn answer(&mut self) -> Option<PathAnswer> {
         let item = self.answers.next()?;
-        let record: &[u8; COLLECTED] = item.first_chunk()?;
-        Some(answer(record))
+        let record = Collected::of(item.first_chunk()?);
+        Some(PathAnswer {
+            peer: record.peer,
+            session: record.session,
+            number: record.number,
+            port: record.port as u16,
+            marked: record.ce != 0,
+            ttl: record.hops as u8,
+            arrived: record.arrived,
+            sent_ns: record.sent_ns,
+            reflected_ns: record.reflected_ns,
+            received_ns: record.received_ns,
+        })
     }
 
     /// Takes a frame that waits for its port.
     pub fn missed(&mut self) -> Option<PathMissed> {
         let item = self.missed.next()?;
-        let head: &[u8; MISSED_HEAD] = item.first_chunk()?;
-        let word =
-            |at: usize| head.get(at * 4..).and_then(|rest| rest.first_chunk()).copied().unwrap_or_default();
-        let words = std::array::from_fn(|at| u32::from_ne_bytes(word(at)));
-        let length = u32::from_ne_bytes(word(13)) as usize;
-        let frame = item.get(MISSED_HEAD..MISSED_HEAD + length)?.to_vec();
+        let record = Missed::of(item.first_chunk()?);
         Some(PathMissed {
-            key: PathFlowKey { words },
-            kernel_port: u32::from_ne_bytes(word(12)) as u16,
-            frame,
+            key: PathFlowKey(record.key),
+            kernel_port: record.kernel_port as u16,
+            frame: record.bytes.get(..record.length as usize)?.to_vec(),
         })
     }
 
@@ -605,11 +596,7 @@ impl TcPath {
 
     fn by_address<K: aya::Pod, V: aya::Pod>(&mut self, name: &str) -> HashMap<&mut MapData, K, V> {
         let map = self.ebpf.map_mut(name).expect("path.bpf.c defines it");
-        HashMap::try_from(map).expect("its value is laid out as here")
-    }
-
-    fn flows_map(&mut self) -> HashMap<&mut MapData, [u32; 12], [u32; FLOW]> {
-        self.by_address("flows")
+        HashMap::try_from(map).expect("its keys and values have this size")
     }
 }
 
@@ -640,48 +627,11 @@ pub fn programs_at(interface: &str) -> Result<usize, ProgramError> {
     Ok(count)
 }
 
-fn array<'a, T: aya::Pod>(ebpf: &'a mut Ebpf, name: &str) -> Array<&'a mut MapData, T> {
+fn array<'a, const N: usize>(ebpf: &'a mut Ebpf, name: &str) -> Array<&'a mut MapData, [u8; N]> {
     let map = ebpf.map_mut(name).expect("path.bpf.c defines it");
-    Array::try_from(map).expect("its value is laid out as here")
+    Array::try_from(map).expect("its values have this size")
 }
 
 fn program<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut SchedClassifier, ProgramError> {
     ebpf.program_mut(name).expect("path.bpf.c defines it").try_into()
-}
-
-fn flow(words: &[u32; FLOW]) -> PathFlow {
-    let long = |at: usize| {
-        let ([a, b, c, d], [e, f, g, h]) = (words[at].to_ne_bytes(), words[at + 1].to_ne_bytes());
-        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-    };
-    PathFlow {
-        last_ns: long(0),
-        packets: long(4),
-        bytes: long(6),
-        path: words[8],
-        kernel_port: words[9] as u16,
-        port: words[10] as u16,
-        moves: words[11],
-    }
-}
-
-fn answer(record: &[u8; COLLECTED]) -> PathAnswer {
-    let word = |at: usize| u32::from_ne_bytes([record[at], record[at + 1], record[at + 2], record[at + 3]]);
-    let long = |at: usize| {
-        let bytes: [u8; 8] = record[at..].first_chunk().copied().unwrap_or_default();
-        u64::from_ne_bytes(bytes)
-    };
-    let half = |at: usize| u16::from_ne_bytes([record[at], record[at + 1]]);
-    PathAnswer {
-        peer: word(4),
-        session: word(8),
-        number: word(12),
-        port: word(16) as u16,
-        marked: half(20) != 0,
-        ttl: half(22) as u8,
-        arrived: word(24),
-        sent_ns: long(32),
-        reflected_ns: long(40),
-        received_ns: long(48),
-    }
 }
