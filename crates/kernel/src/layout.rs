@@ -234,14 +234,9 @@ pub fn target_number(program: &Program, matches: &[EntryMatch]) -> Option<usize>
     }
 }
 
-/// Bytes of a pipe's key; never 0, because no map has empty keys. The key of a trie begins with the number of
-/// bits in the prefix.
-pub fn key_bytes(pipe: &Pipe) -> usize {
-    let values: usize = pipe.varying().map(|one| value_bytes(one.field)).sum();
-    match pipe.kind {
-        PipeKind::Lpm => 4 + values,
-        _ => values.max(8),
-    }
+/// Bytes of an LPM pipe's key, which begins with the number of bits in the prefix.
+pub fn prefix_bytes(field: Field) -> usize {
+    4 + value_bytes(field)
 }
 
 /// Appends a number as words, the upper one first.
@@ -252,27 +247,21 @@ fn push_words(bytes: &mut Vec<u8>, number: u128, like: Field) {
     bytes.extend((number as u64).to_ne_bytes());
 }
 
-/// Appends a prefix as a trie compares it: bits in network order, from the field's first.
-fn push_prefix(bytes: &mut Vec<u8>, value: u128, field: Field) {
+/// Returns the key of an LPM pipe's entry: the length of the prefix, then its bits in network order, from the
+/// field's first.
+pub fn prefix(field: Field, value: u128, length: u8) -> Vec<u8> {
     let first = value << (128 - u32::from(field.spec().bits));
+    let mut bytes = u32::from(length).to_ne_bytes().to_vec();
     bytes.extend(&first.to_be_bytes()[..value_bytes(field)]);
+    bytes
 }
 
-/// Returns the key of an entry with these matches.
-pub fn key(pipe: &Pipe, matches: &[EntryMatch]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (one, matched) in pipe.varying().zip(matches) {
-        match *matched {
-            EntryMatch::Value(value) => push_words(&mut bytes, value, one.field),
-            EntryMatch::Prefix { value, length } => {
-                bytes.extend(u32::from(length).to_ne_bytes());
-                push_prefix(&mut bytes, value, one.field);
-            }
-            _ => unreachable!("only BASIC and LPM pipes have keys"),
-        }
+/// How many entries a pipe has room for.
+pub fn room(program: &Program, pipe: &Pipe) -> u32 {
+    match pipe.kind {
+        PipeKind::Hash { .. } => targets(program, pipe) as u32,
+        _ => pipe.capacity.max(pipe.entries.len() as u32),
     }
-    bytes.resize(key_bytes(pipe), 0);
-    bytes
 }
 
 /// The mask under which a match's field is part of a key.

@@ -15,8 +15,10 @@ pub mod asm;
 mod compile;
 mod counts;
 mod coverage;
+mod keyed;
 mod layout;
 mod replica;
+mod routes;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod sys;
 mod tables;

@@ -5,11 +5,10 @@ use std::fmt;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Commands of bpf(2), as in linux/bpf.h.
 const MAP_CREATE: i32 = 0;
-const MAP_LOOKUP_ELEM: i32 = 1;
 const MAP_UPDATE_ELEM: i32 = 2;
 const MAP_DELETE_ELEM: i32 = 3;
 const PROG_LOAD: i32 = 5;
@@ -36,8 +35,6 @@ const LOADS: usize = 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum MapKind {
-    /// A hash table with room for all its entries from the beginning.
-    Hash = 1,
     /// Values by number.
     Array = 2,
     /// The entry with the longest prefix of a key.
@@ -120,7 +117,7 @@ impl Map {
         attributes[2] = match kind {
             MapKind::LpmTrie => pair(NO_PREALLOC, 0),
             MapKind::Array => pair(MMAPABLE, 0),
-            MapKind::Hash | MapKind::Devices => 0,
+            MapKind::Devices => 0,
         };
         let fd = owned(bpf(MAP_CREATE, &mut attributes)?);
         Ok(Map { fd, key, value })
@@ -167,17 +164,6 @@ impl Map {
             [pair(self.fd().cast_unsigned(), 0), key.as_ptr() as u64, value.as_ptr() as u64, 0];
         bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
     }
-
-    /// Reads the value of a key into `value`, which has room for all processors in a per-CPU map.
-    ///
-    /// # Errors
-    /// Returns the kernel's error: `ENOENT` if there is no such entry.
-    pub fn read(&self, key: &[u8], value: &mut [u8]) -> io::Result<()> {
-        assert!(key.len() == self.key && value.len() >= self.value, "the sizes are those of the map");
-        let mut attributes =
-            [pair(self.fd().cast_unsigned(), 0), key.as_ptr() as u64, value.as_mut_ptr() as u64, 0];
-        bpf(MAP_LOOKUP_ELEM, &mut attributes).map(drop)
-    }
 }
 
 /// The value of an array, mapped into memory. Programs change it at the same time, so it is read and written
@@ -197,6 +183,13 @@ impl Memory {
         assert!(at < self.bytes, "within the map");
         // SAFETY: the address is in the mapping, which lives as long as `self`.
         unsafe { AtomicU8::from_ptr(self.at.as_ptr().add(at)) }
+    }
+
+    /// Returns 32 bits at an offset that is a multiple of 4.
+    pub fn half(&self, at: usize) -> &AtomicU32 {
+        assert!(at.is_multiple_of(4) && at + 4 <= self.bytes, "within the map");
+        // SAFETY: as for words.
+        unsafe { AtomicU32::from_ptr(self.at.as_ptr().add(at).cast()) }
     }
 
     /// Returns a word at an offset that is a multiple of 8.

@@ -4,7 +4,9 @@ use crate::acl::{self, AclShape};
 use crate::compile::Maps;
 use crate::counts::CountTable;
 use crate::coverage::{Coverage, NotCompiled, Why};
+use crate::keyed::{KeyShape, KeyTable};
 use crate::layout::{self, CountPlaces, CountedAt, EntryPlace};
+use crate::routes::{RouteShape, RouteTable};
 use crate::sys::{self, Map, MapKind, Memory};
 use crate::{LoadError, compile};
 use std::collections::HashMap;
@@ -13,7 +15,7 @@ use std::sync::atomic::Ordering;
 use weir_program::change::EntryKey;
 use weir_program::replica::Swept;
 use weir_program::snapshot::Count;
-use weir_program::{Entry, Group, GroupId, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
+use weir_program::{Entry, EntryMatch, Group, GroupId, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
 
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
@@ -64,8 +66,17 @@ struct PipeTable {
     free: Vec<u32>,
     /// ACL: the rules, in the order in which they were added.
     rules: Option<Rules>,
+    /// BASIC, and LPM without a trie: the index and the records.
+    index: Option<Index>,
     /// LPM: the numbers by their prefixes, because a look-up in the map finds the longest one.
     prefixes: HashMap<EntryKey, u32>,
+}
+
+/// How packets find a record in memory that is not that of a target.
+#[derive(Debug)]
+enum Index {
+    Keys(KeyTable),
+    Routes(RouteTable),
 }
 
 /// The rules of an ACL pipe. The map has a table of all of them, which is written as a whole.
@@ -90,7 +101,7 @@ impl Tables {
     /// # Errors
     /// The kernel has no memory for them, or no such maps.
     pub fn new(program: Program, coverage: Coverage) -> Result<Tables, LoadError> {
-        let room: Vec<u32> = program.pipes.iter().map(|pipe| room(&program, pipe)).collect();
+        let room: Vec<u32> = program.pipes.iter().map(|pipe| layout::room(&program, pipe)).collect();
         let places = CountPlaces::new(&program, &room);
         let processors = sys::processors().map_err(|error| map_error("counts", 0, error))?;
         let counts = CountTable::new(places, processors);
@@ -253,37 +264,51 @@ impl Tables {
     }
 }
 
-/// How many entries a pipe has room for.
-fn room(program: &Program, pipe: &Pipe) -> u32 {
-    match pipe.kind {
-        PipeKind::Hash { .. } => layout::targets(program, pipe) as u32,
-        _ => pipe.capacity.max(pipe.entries.len() as u32),
-    }
-}
-
 impl PipeTable {
     fn new(pipe: &Pipe, (first, room): (u32, u32), is_compiled: bool) -> Result<PipeTable, LoadError> {
         let what = format!("pipe {}", pipe.name);
         let (keys, free) = (vec![None; room as usize], (0..room).rev().collect());
-        let (key, record) = (layout::key_bytes(pipe), layout::record_bytes(pipe));
+        let (mut index, prefixes) = (None, HashMap::new());
+        let no_memory = |(bytes, error)| map_error(&what, bytes, error);
         let map = match pipe.kind {
             _ if !is_compiled => create(&what, MapKind::Array, 4, 8, 1)?,
             PipeKind::Hash { .. } => {
                 create(&what, MapKind::Array, 4, layout::target_bytes(pipe, room as usize), 1)?
             }
-            PipeKind::Lpm => create(&what, MapKind::LpmTrie, key, record, room.max(1))?,
+            PipeKind::Lpm => match RouteShape::new(pipe, room) {
+                Some(shape) => {
+                    let (map, table) = RouteTable::new(shape).map_err(no_memory)?;
+                    index = Some(Index::Routes(table));
+                    map
+                }
+                None => {
+                    let key = pipe.varying().next().map_or(8, |one| layout::prefix_bytes(one.field));
+                    create(&what, MapKind::LpmTrie, key, layout::record_bytes(pipe), room.max(1))?
+                }
+            },
             PipeKind::Acl => {
                 let shape = AclShape::of(pipe).expect("the coverage has looked at the shape");
                 let map = create(&what, MapKind::Array, 4, shape.bytes().next_multiple_of(8), 1)?;
                 let memory = map.memory().map_err(|error| map_error(&what, shape.bytes(), error))?;
                 let rules = Some(Rules { shape, all: Vec::new(), has_changed: true });
-                let prefixes = HashMap::new();
-                return Ok(PipeTable { map, memory: Some(memory), first, keys, free, rules, prefixes });
+                return Ok(PipeTable {
+                    map,
+                    memory: Some(memory),
+                    first,
+                    keys,
+                    free,
+                    rules,
+                    index,
+                    prefixes,
+                });
             }
-            _ => create(&what, MapKind::Hash, key, record, room.max(1))?,
+            PipeKind::Basic | PipeKind::Flow { .. } => {
+                let (map, table) = KeyTable::new(KeyShape::new(pipe, room as usize)).map_err(no_memory)?;
+                index = Some(Index::Keys(table));
+                map
+            }
         };
-        let prefixes = HashMap::new();
-        let mut table = PipeTable { map, memory: None, first, keys, free, rules: None, prefixes };
+        let mut table = PipeTable { map, memory: None, first, keys, free, rules: None, index, prefixes };
         if is_compiled && matches!(pipe.kind, PipeKind::Hash { .. }) {
             let memory = table.map.memory().map_err(|error| map_error(&what, 0, error))?;
             let absent: Vec<u8> = [0, layout::ABSENT].iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -308,9 +333,10 @@ impl PipeTable {
         if pipe.kind == PipeKind::Lpm {
             return self.prefixes.get(key).copied();
         }
-        let mut record = vec![0; layout::record_bytes(pipe)];
-        self.map.read(&layout::key(pipe, &key.matches), &mut record).ok()?;
-        Some(u32::from_ne_bytes(record[..4].try_into().expect("4 bytes")) - self.first)
+        match &self.index {
+            Some(Index::Keys(keys)) => keys.count_of(&key.matches).map(|place| place - self.first),
+            Some(Index::Routes(_)) | None => None,
+        }
     }
 
     fn put(&mut self, pipe: &Pipe, number: u32, entry: &Entry, record: &[u8]) -> io::Result<()> {
@@ -318,7 +344,11 @@ impl PipeTable {
         match (&mut self.rules, &self.memory) {
             (Some(rules), _) => rules.put(number, entry),
             (None, Some(memory)) => self.write_target(memory, pipe, number, record),
-            (None, None) => self.map.update(&layout::key(pipe, &key.matches), record)?,
+            (None, None) => match &mut self.index {
+                Some(Index::Keys(keys)) => keys.put(&key.matches, record)?,
+                Some(Index::Routes(routes)) => routes.put(&key.matches, record)?,
+                None => self.map.update(&prefix(pipe, &key.matches), record)?,
+            },
         }
         if self.free.last() == Some(&number) {
             self.free.pop();
@@ -350,7 +380,11 @@ impl PipeTable {
                 absent[layout::TEMPLATE as usize..][..4].copy_from_slice(&layout::ABSENT.to_ne_bytes());
                 self.write_target(memory, pipe, number, &absent);
             }
-            (None, None) => self.map.remove(&layout::key(pipe, &key.matches))?,
+            (None, None) => match &mut self.index {
+                Some(Index::Keys(keys)) => keys.remove(&key.matches)?,
+                Some(Index::Routes(routes)) => routes.remove(&key.matches)?,
+                None => self.map.remove(&prefix(pipe, &key.matches))?,
+            },
         }
         if target.is_none() {
             self.prefixes.remove(key);
@@ -378,6 +412,14 @@ impl Rules {
     fn remove(&mut self, number: u32) {
         self.all.retain(|(of, _)| *of != number);
         self.has_changed = true;
+    }
+}
+
+/// The key of an LPM pipe's entry.
+fn prefix(pipe: &Pipe, matches: &[EntryMatch]) -> Vec<u8> {
+    match (pipe.varying().next(), matches) {
+        (Some(one), [EntryMatch::Prefix { value, length }]) => layout::prefix(one.field, *value, *length),
+        _ => unreachable!("the entries of LPM pipes have a prefix"),
     }
 }
 

@@ -14,8 +14,10 @@ mod decap;
 mod fields;
 mod finish;
 mod group;
+mod keyed;
 mod length;
 mod parse;
+mod routes;
 mod tunnel;
 
 use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
@@ -326,54 +328,6 @@ impl Compiler<'_> {
         }
         self.asm.mov64(R3, value as u64);
         self.asm.jump_if(words.low(), Is::Ne, R3, miss);
-    }
-
-    fn look_up_key(&mut self, id: PipeId, pipe: &Pipe, miss: Label) {
-        let bottom = stack::BOTTOM;
-        let mut at = bottom;
-        for one in pipe.varying() {
-            if !self.read(one.field, layout::mask(one), miss) {
-                return;
-            }
-            if Words::of(one.field) == Words::Two {
-                self.asm.store(Size::Dw, R10, at, R1);
-                at += 8;
-            }
-            self.asm.store(Size::Dw, R10, at, Words::of(one.field).low());
-            at += 8;
-        }
-        if at == bottom {
-            self.asm.store(Size::Dw, R10, at, 0);
-        }
-        self.look_up(id, bottom, miss);
-    }
-
-    /// Looks a key on the stack up in the pipe's map, and leaves the address of the record in R0.
-    fn look_up(&mut self, id: PipeId, key: i16, miss: Label) {
-        self.asm.map(R1, self.input.maps.pipes[id.index()]);
-        self.asm.mov(R2, R10);
-        self.asm.alu(Alu::Add, R2, i32::from(key));
-        self.asm.call(Helper::MapLookup);
-        self.asm.jump_if(R0, Is::Eq, 0, miss);
-    }
-
-    /// A trie's key: the number of bits, then the field from its first bit, in network order.
-    fn look_up_prefix(&mut self, id: PipeId, pipe: &Pipe, miss: Label) {
-        let Some(one) = pipe.varying().next() else { return self.asm.jump(miss) };
-        if !self.read(one.field, one.field.max(), miss) {
-            return;
-        }
-        let (bits, words) = (i32::from(one.field.spec().bits), Words::of(one.field));
-        let first = stack::BOTTOM + 8;
-        self.asm.store(Size::W, R10, first - 4, bits);
-        if words == Words::One && bits < 64 {
-            self.asm.alu(Alu::Shl, R1, 64 - bits);
-        }
-        for (at, word) in [R1, R2].into_iter().take(if words == Words::Two { 2 } else { 1 }).enumerate() {
-            self.asm.swap(word, 64);
-            self.asm.store(Size::Dw, R10, first + 8 * at as i16, word);
-        }
-        self.look_up(id, first - 4, miss);
     }
 
     /// Leaves the hash that picks a bucket in R1.
