@@ -2,6 +2,8 @@
 //! answered and the description is generated from the same table.
 
 use serde_json::{Map, Value, json};
+use weir_control::Described;
+use weir_control::answer::ErrorAnswer;
 
 /// How a kind of apps is controlled over HTTP.
 pub struct HttpControl {
@@ -22,7 +24,7 @@ pub struct HttpControl {
     pub is_absent: fn(&str) -> bool,
     /// The error if it does not exist, and what the description says about that.
     pub absent: [&'static str; 2],
-    /// Returns the schemas of bodies.
+    /// Returns the schemas of bodies and answers.
     pub schemas: fn() -> Map<String, Value>,
 }
 
@@ -36,6 +38,8 @@ pub struct Route {
     pub says: &'static str,
     /// The schema of its body, if it has one.
     pub takes: Option<&'static str>,
+    /// The schema of its answer.
+    pub gives: &'static str,
     /// The status on success.
     pub done: u16,
 }
@@ -85,11 +89,7 @@ impl HttpControl {
         } }),
         );
         let mut schemas = (self.schemas)();
-        schemas.insert(
-            "Error".to_string(),
-            json!({ "type": "object", "required": ["error"], "properties": {
-                "error": { "type": "string", "description": "A sentence that names the field." } } }),
-        );
+        schemas.insert("Error".to_string(), ErrorAnswer::schema());
         json!({
             "openapi": "3.1.0",
             "info": { "title": "weir", "version": env!("CARGO_PKG_VERSION"),
@@ -104,12 +104,13 @@ impl HttpControl {
     }
 
     fn operation(&self, route: &Route) -> Value {
-        let error = |says: &str| {
-            let schema = json!({ "schema": { "$ref": "#/components/schemas/Error" } });
-            json!({ "description": says, "content": { "application/json": schema } })
+        let json = |name: &str| {
+            let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
+            json!({ "application/json": { "schema": schema } })
         };
+        let error = |says: &str| json!({ "description": says, "content": json("Error") });
         let mut responses = json!({
-            route.done.to_string(): { "description": "Done.", "content": { "application/json": {} } },
+            route.done.to_string(): { "description": "Done.", "content": json(route.gives) },
             "400": error("Refused; nothing was changed."),
             "401": error("The token is missing or wrong."),
             "429": error("Too many requests have a wrong token."),
@@ -123,9 +124,7 @@ impl HttpControl {
         let mut operation = json!({ "summary": route.says, "operationId": id, "responses": responses });
         let Some(schema) = route.takes else { return operation };
         operation["responses"]["413"] = error("The body is longer than 1 MiB.");
-        let schema = json!({ "$ref": format!("#/components/schemas/{schema}") });
-        operation["requestBody"] =
-            json!({ "required": true, "content": { "application/json": { "schema": schema } } });
+        operation["requestBody"] = json!({ "required": true, "content": json(schema) });
         operation
     }
 }

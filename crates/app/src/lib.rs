@@ -28,4 +28,4 @@ pub mod task;
 
 pub use app::{Action, App, ClientEvent, ClientId, Event, Level, Refusal, RequestId, Sample, SampleValue};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
-pub use weir_control::answers;
+pub use weir_control::{Described, answers};

@@ -1,6 +1,5 @@
 //! The answers of a bond, which the commands and `weir top` read.
 
-use super::rebalance::Elephant;
 use weir_app::answers;
 use weir_app::shown::seconds;
 
@@ -51,7 +50,7 @@ answers! {
         #[serde(skip_serializing_if = "Option::is_none")]
         loads: Option<Vec<PlannedLoad>>,
         #[serde(skip_serializing_if = "Option::is_none")]
-        elephants: Option<Vec<Elephant>>,
+        elephants: Option<Vec<HeavyBucket>>,
     }
 
     /// The move of a bucket or of a pinned flow.
@@ -64,6 +63,9 @@ answers! {
     }
 
     PlannedLoad { member: String, before: u64, after: u64, }
+
+    /// A bucket that is too heavy for any member, and the fair share of one.
+    HeavyBucket { bucket: u32, load: u64, fair: u64, }
 }
 
 impl BondState {

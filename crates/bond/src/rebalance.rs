@@ -18,7 +18,6 @@
 //!
 //! Costs: a run sorts the buckets; each of its steps visits all members and the buckets of one.
 
-use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fmt;
 
@@ -116,8 +115,7 @@ impl fmt::Display for Reason {
 }
 
 /// A bucket that alone exceeds its member's fair share of the total load.
-#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
-#[serde(default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Elephant {
     /// The bucket.
     pub bucket: u32,

@@ -1,15 +1,15 @@
 //! The state of a bond, as shown to an operator.
 
 use super::answer::{
-    BondState, BucketList, BucketRow, LacpEnd, LacpState, LoggedMove, MemberLacp, MemberState, PinnedFlow,
-    PlanReport, PlannedLoad, PlannedMove,
+    BondState, BucketList, BucketRow, HeavyBucket, LacpEnd, LacpState, LoggedMove, MemberLacp, MemberState,
+    PinnedFlow, PlanReport, PlannedLoad, PlannedMove,
 };
 use super::app::BondApp;
 use super::assignment::MoveRefusal;
 use super::config::Bond;
 use super::lacp::{Info, MemberStatus, Negotiation};
 use super::links::Reason;
-use super::rebalance::{Carrier, Plan};
+use super::rebalance::{Carrier, Elephant, Plan};
 use super::traffic::Traffic;
 use weir_table::NO_TARGET;
 
@@ -191,6 +191,11 @@ pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> PlanReport {
             why: shift.reason.to_string(),
         }
     });
+    let heavy = |Elephant { bucket, load, fair }: &Elephant| HeavyBucket {
+        bucket: *bucket,
+        load: *load,
+        fair: *fair,
+    };
     let loads = carriers.iter().zip(plan.before.iter().zip(&plan.after));
     let load = |(carrier, (before, after)): (&Carrier, (&u64, &u64))| PlannedLoad {
         member: name(carrier.member),
@@ -201,6 +206,6 @@ pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> PlanReport {
         moves: moves.collect(),
         why_not: None,
         loads: Some(loads.map(load).collect()),
-        elephants: Some(plan.elephants.clone()),
+        elephants: Some(plan.elephants.iter().map(heavy).collect()),
     }
 }

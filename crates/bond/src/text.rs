@@ -1,10 +1,9 @@
 //! The output of `weir show bond` and `weir bond`: the answers of a running bond, formatted for humans.
 
 use super::answer::{
-    BondState, BucketList, BucketRow, LacpEnd, LacpState, LoggedMove, MemberLacp, MemberState, PinnedFlow,
-    PlanReport, PlannedLoad, PlannedMove,
+    BondState, BucketList, BucketRow, HeavyBucket, LacpEnd, LacpState, LoggedMove, MemberLacp, MemberState,
+    PinnedFlow, PlanReport, PlannedLoad, PlannedMove,
 };
-use super::rebalance::Elephant;
 use std::fmt::{Display, Write as _};
 use weir_app::kind::{Argument, Verb, View};
 use weir_app::shown::{as_text, seconds};
@@ -170,7 +169,7 @@ fn plan_text(plan: &PlanReport, dry_run: bool) -> String {
     let row = |PlannedLoad { member, before, after }: &PlannedLoad| cells([member, before, after]);
     let loads: Vec<_> = plan.loads.iter().flatten().map(row).collect();
     text += &grid(&["member", ">load before", ">load after"], &loads);
-    for Elephant { bucket, load, fair } in plan.elephants.iter().flatten() {
+    for HeavyBucket { bucket, load, fair } in plan.elephants.iter().flatten() {
         _ = writeln!(
             text,
             "  bucket {bucket} alone carries {load}, but a fair share is {fair}: no move helps"

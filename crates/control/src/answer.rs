@@ -7,20 +7,39 @@ use serde_json::{Map, Value};
 /// Numbers by name, in the daemon's order.
 pub type Counts = Map<String, Value>;
 
-/// Defines structs that are written to JSON and read from it.
+/// Defines structs that are written to JSON and read from it, and their schemas ([`crate::Described`]).
 #[macro_export]
 macro_rules! answers {
-    ($($(#[$meta:meta])* $name:ident { $($(#[$field_meta:meta])* $field:ident: $type:ty,)* })*) => { $(
-        $(#[$meta])*
+    ($($(#[doc = $about:literal])* $name:ident { $(
+        $(#[doc = $doc:literal])* $(#[serde($($how:tt)*)])? $field:ident: $type:ty,
+    )* })*) => { $(
+        $(#[doc = $about])*
         #[derive(Clone, Debug, Default, PartialEq, ::serde::Serialize, ::serde::Deserialize)]
         #[serde(default)]
         pub struct $name {
-            $($(#[$field_meta])* pub $field: $type,)*
+            $($(#[doc = $doc])* $(#[serde($($how)*)])? pub $field: $type,)*
+        }
+
+        impl $crate::Described for $name {
+            fn schema() -> ::serde_json::Value {
+                $crate::describe::object(concat!($($about),*), vec![$((
+                    stringify!($field),
+                    concat!($($doc),*),
+                    concat!($(stringify!($($how)*))?),
+                    <$type as $crate::Described>::schema(),
+                )),*])
+            }
         }
     )* };
 }
 
 answers! {
+    /// Why a request was refused.
+    ErrorAnswer {
+        /// A sentence that names the field.
+        error: String,
+    }
+
     /// The progress of a reload.
     Progress {
         /// The number of the reload.

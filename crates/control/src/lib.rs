@@ -8,9 +8,12 @@
 
 pub mod answer;
 mod client;
+#[doc(hidden)]
+pub mod describe;
 mod read;
 mod request;
 
 pub use client::{ask, change, reload};
+pub use describe::Described;
 pub use read::read;
 pub use request::{App, Entries, Entry, Explain, HandOver, Inject, Reload, Request, Show, Weight, What};

@@ -576,7 +576,11 @@ pub(super) fn json(status: StatusCode, text: String) -> Response<Full<Bytes>> {
 }
 
 pub(super) fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
-    response(status, JSON, format!("{}\n", json!({ "error": why })))
+    response(
+        status,
+        JSON,
+        format!("{}\n", json!(weir_control::answer::ErrorAnswer { error: why.to_string() })),
+    )
 }
 
 fn not_allowed(methods: &'static str) -> Response<Full<Bytes>> {

@@ -1,9 +1,12 @@
 //! Control of services and back ends over HTTP: one table of paths, and the request that each becomes.
 
 use crate::names::NAME;
+use crate::requests;
 use crate::yaml::SERVICE as SERVICE_KEYS;
 use serde_json::{Map, Value, json};
 use weir_app::http::{HttpControl, RequestNames, Route};
+use weir_app::shown::read;
+use weir_app::{Described, answers};
 use weir_config::schema::Schema;
 
 /// Control of the load balancer.
@@ -19,6 +22,44 @@ pub const HTTP: HttpControl = HttpControl {
     schemas,
 };
 
+answers! {
+    /// All services.
+    Services {
+        services: Vec<ServiceState>,
+    }
+
+    /// A service.
+    ServiceState {
+        name: String,
+        back_ends: Vec<BackEndState>,
+    }
+
+    /// The back ends of a service.
+    BackEnds {
+        back_ends: Vec<BackEndState>,
+    }
+
+    /// A back end.
+    BackEndState {
+        name: String,
+        /// Its weight if nothing is wrong; 0 gets no new flows.
+        weight: u32,
+        /// Its status, in one word.
+        health: String,
+        /// The reason for its status; empty if there is nothing to say.
+        reason: String,
+    }
+
+    /// What was done.
+    Done {
+        /// The number of requests that were carried out.
+        done: usize,
+        /// Names a service that gets no new flows, because no back end has a weight.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        warning: Option<String>,
+    }
+}
+
 /// What a request's body contains: schemas of the description.
 const A_SERVICE: &str = "Service";
 const A_BACK_END: &str = "BackEnd";
@@ -31,7 +72,11 @@ const fn route(
     (takes, done): (Option<&'static str>, u16),
     says: &'static str,
 ) -> Route {
-    Route { method, path, says, takes, done }
+    Route { method, path, says, takes, gives: "Done", done }
+}
+
+const fn get(path: &'static str, gives: &'static str, says: &'static str) -> Route {
+    Route { method: "GET", path, says, takes: None, gives, done: 200 }
 }
 
 const SERVICES: &str = "/v1/services";
@@ -44,18 +89,18 @@ const CHANGES: &str = "/v1/changes";
 
 /// Every path and method that control over HTTP answers.
 const ROUTES: &[Route] = &[
-    route("GET", SERVICES, (None, 200), "List the current services and back ends."),
+    get(SERVICES, "Services", "List the current services and back ends."),
     route("POST", SERVICES, (Some(A_SERVICE), 201), "Add a service."),
-    route("GET", SERVICE, (None, 200), "Show a service."),
+    get(SERVICE, "ServiceState", "Show a service."),
     route("DELETE", SERVICE, (None, 200), "Remove a service."),
-    route("GET", BACK_ENDS, (None, 200), "List the back ends of a service."),
+    get(BACK_ENDS, "BackEnds", "List the back ends of a service."),
     route(
         "POST",
         BACK_ENDS,
         (Some(A_BACK_END), 201),
         "Add a back end to a service that has a list of its own.",
     ),
-    route("GET", BACK_END, (None, 200), "Show a back end."),
+    get(BACK_END, "BackEndState", "Show a back end."),
     route("PATCH", BACK_END, (Some(A_PATCH), 200), "Change the weight or state of a back end."),
     route("DELETE", BACK_END, (None, 200), "Remove a back end; drain it first so that no flow is cut."),
     route("POST", OF_POOL, (Some(A_BACK_END), 201), "Add a back end to a pool that services share."),
@@ -95,9 +140,6 @@ fn request(route: &Route, names: &RequestNames<'_>, body: &Value) -> Result<Valu
     })
 }
 
-/// The verbs of requests in lists.
-const WORDS: [&str; 7] = ["add", "remove", "drain", "maintenance", "enable", "weight", "reset"];
-
 /// The values of a back end's state, and the verbs of the requests that set them.
 const STATES: [(&str, &str); 3] = [("up", "enable"), ("draining", "drain"), ("maintenance", "maintenance")];
 
@@ -125,19 +167,17 @@ fn patch(names: &RequestNames<'_>, body: &Value) -> Result<Value, String> {
 
 /// Selects what a path names from the list of all services; `None` if it does not exist.
 fn pick(names: &RequestNames<'_>, route: &Route, listed: &Value) -> Option<Value> {
-    let named = |list: &Value, name: &str| {
-        list.as_array().and_then(|list| list.iter().find(|one| one["name"] == name)).cloned()
-    };
     let Some(service) = names.of("service") else { return Some(listed.clone()) };
-    let service = named(&listed["services"], service)?;
+    let Services { services } = read(listed);
+    let service = services.into_iter().find(|one| one.name == service)?;
     match names.of("back_end") {
-        Some(back_end) => named(&service["back_ends"], back_end),
-        None if route.path == BACK_ENDS => Some(json!({ "back_ends": service["back_ends"] })),
-        None => Some(service),
+        Some(name) => service.back_ends.into_iter().find(|one| one.name == name).map(|one| json!(one)),
+        None if route.path == BACK_ENDS => Some(json!(BackEnds { back_ends: service.back_ends })),
+        None => Some(json!(service)),
     }
 }
 
-/// The schemas of bodies.
+/// The schemas of bodies and answers.
 fn schemas() -> Map<String, Value> {
     let mut schema = Schema::default();
     let service = schema.map(SERVICE_KEYS);
@@ -146,15 +186,11 @@ fn schemas() -> Map<String, Value> {
     let back_end =
         back_ends.and_then(|all| all.iter().find(|one| lists(one))).map(|one| one["items"].clone());
     let all = json!({
-        "Service": service, "BackEnd": back_end,
-        "Patch": { "type": "object", "additionalProperties": false, "minProperties": 1,
-            "properties": {
-                "weight": {
-                    "type": "integer", "minimum": 0, "maximum": weir_config::sets::WEIGHT_MAX,
-                },
-                "state": { "enum": STATES.map(|(word, _)| word) } } },
-        "Requests": { "type": "array", "items": { "type": "object", "required": ["do"],
-            "properties": { "do": { "enum": WORDS } } } },
+        A_SERVICE: service, A_BACK_END: back_end, A_LIST: requests::schema(),
+        A_PATCH: { "type": "object", "additionalProperties": false, "minProperties": 1, "properties": {
+            "weight": requests::schema_of("weight"), "state": { "enum": STATES.map(|(word, _)| word) } } },
+        "Services": Services::schema(), "ServiceState": ServiceState::schema(),
+        "BackEnds": BackEnds::schema(), "BackEndState": BackEndState::schema(), "Done": Done::schema(),
     });
     all.as_object().cloned().unwrap_or_default()
 }

@@ -20,6 +20,7 @@ mod pipes;
 mod pools;
 mod probes;
 mod problems;
+mod requests;
 mod service;
 mod state;
 mod tables;

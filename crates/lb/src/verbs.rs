@@ -1,8 +1,8 @@
 //! The subcommands of `weir lb`.
 
-use serde_json::Value;
+use crate::http::{BackEndState, Services};
 use weir_app::kind::{Argument, Verb};
-use weir_app::page::items;
+use weir_app::shown::as_text;
 
 pub(super) const VERBS: &[Verb] = &[
     whole("list", "List the current services and back ends", &[]),
@@ -38,18 +38,16 @@ const fn verb(name: &'static str, about: &'static str, arguments: &'static [Argu
 }
 
 const fn whole(name: &'static str, about: &'static str, arguments: &'static [Argument]) -> Verb {
-    Verb { name, about, arguments, flags: &[], whole: true, text: |answer, _| listed(answer) }
+    Verb { name, about, arguments, flags: &[], whole: true, text: |answer, _| as_text(answer, listed) }
 }
 
 /// The table of services and back ends.
-fn listed(answer: &Value) -> String {
-    let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_string);
+fn listed(Services { services }: &Services) -> String {
     let mut rows = vec![["service", "back end", "weight", "health", "reason"].map(str::to_string)];
-    for service in items(&answer["services"]) {
-        for one in items(&service["back_ends"]) {
-            rows.push(
-                [&service["name"], &one["name"], &one["weight"], &one["health"], &one["reason"]].map(text),
-            );
+    for service in services {
+        for BackEndState { name, weight, health, reason } in &service.back_ends {
+            let weight = weight.to_string();
+            rows.push([&service.name, name, &weight, health, reason].map(String::clone));
         }
     }
     let width = |at: usize| rows.iter().map(|row| row[at].chars().count()).max().unwrap_or_default();

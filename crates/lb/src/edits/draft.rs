@@ -6,8 +6,7 @@ use serde_json::Value;
 use std::collections::HashMap;
 use weir_config::raw::{Kind, Node};
 
-/// The keys of a request, and the verbs that edit.
-const KEYS: [&str; 4] = ["do", "service", "pool", "back_end"];
+/// The verbs that edit.
 const WORDS: [&str; 3] = ["add", "remove", "reset"];
 
 /// Returns true for a request that edits the configuration.
@@ -90,15 +89,8 @@ impl<'a> Draft<'a> {
         if !is_edit(request) {
             return self.names(request);
         }
-        let fields = request.as_object().ok_or("a request is an object")?;
-        if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            return Err(format!("there is no field `{unknown}`: use {}", KEYS.join(", ")));
-        }
-        let word = request["do"].as_str().unwrap_or_default();
+        let word = crate::requests::verb(request)?;
         if word == "reset" {
-            if fields.len() > 1 {
-                return Err("`reset` takes no other field: it resets everything".to_string());
-            }
             (self.edits, self.places) = (Vec::new(), HashMap::new());
             return Ok(());
         }

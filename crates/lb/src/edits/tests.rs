@@ -202,7 +202,7 @@ fn a_refusal_names_the_field() {
         (json!({ "do": "remove", "service": "web", "back_end": 7 }), "`back_end` is the name"),
         (json!({ "do": "remove", "pool": "fleet" }), "can only remove back ends"),
         (json!({ "do": "remove", "service": "web", "weight": 1 }), "no field `weight`"),
-        (json!({ "do": "reset", "service": "web" }), "`reset` takes no other field"),
+        (json!({ "do": "reset", "service": "web" }), "`reset` has no other fields"),
         (json!({ "do": "drain", "service": "dns", "back_end": "b7" }), "pool `fleet` has no back end `b7`"),
         (json!({ "do": "drain", "service": "dns" }), "`service` and `back_end`"),
     ] {

@@ -4,6 +4,8 @@
 
 use super::app::{LbApp, Service, Wish};
 use crate::edits::{is_edit, json as to_json};
+use crate::http::{BackEndState, Done, ServiceState, Services};
+use crate::requests;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use weir_app::{Action, RequestId};
@@ -16,12 +18,6 @@ const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, 
 
 /// The largest number of requests in a list.
 const LIST_MAX: usize = 65_536;
-
-/// The values of `do`.
-const WORDS: [&str; 8] = ["drain", "maintenance", "enable", "weight", "add", "remove", "reset", "list"];
-
-/// The keys of a request in JSON.
-const KEYS: [&str; 4] = ["do", "service", "back_end", "weight"];
 
 /// A request that can be carried out.
 #[derive(Clone, Copy)]
@@ -82,7 +78,7 @@ impl LbApp {
         if !orders.iter().any(is_edit) {
             return Some(self.at_once(request, now_ns, actions));
         }
-        let said = said.map_or_else(|| json!({ "done": orders.len() }), Value::from);
+        let said = said.map_or_else(|| done(orders.len()), Value::from);
         let resets = orders.iter().any(|order| order["do"] == "reset");
         let rest = orders.iter().filter(|order| !is_edit(order)).cloned().collect();
         let name = |order: &Value| {
@@ -97,13 +93,13 @@ impl LbApp {
     /// Carries out requests that need no new configuration.
     fn at_once(&mut self, request: &Value, now_ns: u64, actions: &mut Vec<Action>) -> Result<Value, String> {
         let orders = match request {
-            Value::String(words) if words.trim() == "list" => return Ok(self.list()),
+            Value::String(words) if words.trim() == "list" => return Ok(json!(self.list())),
             Value::String(words) => {
                 let order = self.order_of(&words.split_whitespace().collect::<Vec<_>>())?;
                 self.carry_out(order, now_ns, actions);
                 return Ok(with_warning(Value::from(self.describe(order)), self.warning_of(&[order])));
             }
-            Value::Object(_) if request["do"] == "list" => return Ok(self.list()),
+            Value::Object(_) if request["do"] == "list" => return Ok(json!(self.list())),
             Value::Array(all) => {
                 let one = |(at, one)| self.read(one).map_err(|why| format!("request {at}: {why}"));
                 all.iter().enumerate().map(one).collect::<Result<Vec<AcceptedRequest>, String>>()?
@@ -111,7 +107,7 @@ impl LbApp {
             one => vec![self.read(one)?],
         };
         orders.iter().for_each(|order| self.carry_out(*order, now_ns, actions));
-        Ok(with_warning(json!({ "done": orders.len() }), self.warning_of(&orders)))
+        Ok(with_warning(done(orders.len()), self.warning_of(&orders)))
     }
 
     /// Returns a warning about services whose weights these orders have changed.
@@ -173,27 +169,19 @@ impl LbApp {
 
     /// Reads a request in JSON; an error names the field that is wrong.
     fn read(&self, request: &Value) -> Result<AcceptedRequest, String> {
-        let fields =
-            request.as_object().ok_or("a request is an object with `do`, `service` and `back_end`")?;
-        if request["do"] == "list" {
+        let what = requests::verb(request)?;
+        if what == "list" {
             return Err("`do: list` cannot be part of a list of requests".to_string());
-        }
-        if let Some(unknown) = fields.keys().find(|key| !KEYS.contains(&key.as_str())) {
-            return Err(format!("there is no field `{unknown}`: use {}", KEYS.join(", ")));
         }
         let field =
             |key: &str| request[key].as_str().ok_or_else(|| format!("`{key}` is missing, or not a string"));
-        let [what, service, back_end] = [field("do")?, field("service")?, field("back_end")?];
-        let weight = &request["weight"];
-        let words = [what, service, back_end].into_iter();
-        match (what, weight) {
+        let [service, back_end] = [field("service")?, field("back_end")?];
+        match (what, &request["weight"]) {
             ("weight", Value::Number(weight)) => {
-                self.order_of(&words.chain([weight.to_string().as_str()]).collect::<Vec<_>>())
+                self.order_of(&[what, service, back_end, &weight.to_string()])
             }
             ("weight", _) => Err("`weight` is missing, or not a number".to_string()),
-            ("drain" | "maintenance" | "enable", Value::Null) => self.order_of(&words.collect::<Vec<_>>()),
-            ("drain" | "maintenance" | "enable", _) => Err(format!("`weight` is not for `{what}`")),
-            _ => Err(format!("`do` is {}, not `{what}`", WORDS.join(", "))),
+            _ => self.order_of(&[what, service, back_end]),
         }
     }
 
@@ -268,18 +256,26 @@ impl LbApp {
     }
 
     /// Lists services and back ends.
-    fn list(&self) -> Value {
-        let services = self.services.iter().map(|service| {
+    fn list(&self) -> Services {
+        let service = |service: &Service| {
             let back_end = |row: &super::app::Row| {
                 let report = self.report_of(service, row);
-                json!({ "name": row.name, "weight": row.full / service.scale,
-                    "health": report.health, "reason": report.reason })
+                BackEndState {
+                    name: row.name.clone(),
+                    weight: row.full / service.scale,
+                    health: report.health.to_string(),
+                    reason: report.reason,
+                }
             };
-            let back_ends: Vec<Value> = service.rows.iter().map(back_end).collect();
-            json!({ "name": service.name, "back_ends": back_ends })
-        });
-        json!({ "services": services.collect::<Vec<_>>() })
+            let back_ends = service.rows.iter().map(back_end).collect();
+            ServiceState { name: service.name.clone(), back_ends }
+        };
+        Services { services: self.services.iter().map(service).collect() }
     }
+}
+
+fn done(count: usize) -> Value {
+    json!(Done { done: count, warning: None })
 }
 
 /// Adds a warning to an answer: as another sentence, or in a mapping under its own key.

@@ -1,0 +1,61 @@
+//! The requests in JSON: the values of their `do`, and the other fields that each may have.
+
+use serde_json::{Map, Value, json};
+use weir_config::sets::WEIGHT_MAX;
+
+const NAMES: &[&str] = &["service", "back_end"];
+const OWNED: &[&str] = &["service", "pool", "back_end"];
+
+/// Each request and its fields.
+const REQUESTS: [(&str, &[&str]); 8] = [
+    ("drain", NAMES),
+    ("maintenance", NAMES),
+    ("enable", NAMES),
+    ("weight", &["service", "back_end", "weight"]),
+    ("add", OWNED),
+    ("remove", OWNED),
+    ("reset", &[]),
+    ("list", &[]),
+];
+
+/// Returns what a request asks for, after checking that it has no unknown fields.
+///
+/// # Errors
+/// There is no such request, or it has no such field.
+pub fn verb(request: &Value) -> Result<&'static str, String> {
+    let fields = request.as_object().ok_or("a request is an object with `do`")?;
+    let word = request["do"].as_str().ok_or("`do` is missing, or not a string")?;
+    let (verb, known) = REQUESTS
+        .iter()
+        .find(|(verb, _)| *verb == word)
+        .ok_or_else(|| format!("`do` is {}, not `{word}`", REQUESTS.map(|(verb, _)| verb).join(", ")))?;
+    match fields.keys().find(|field| *field != "do" && !known.contains(&field.as_str())) {
+        Some(unknown) if known.is_empty() => {
+            Err(format!("there is no field `{unknown}`: `{verb}` has no other fields"))
+        }
+        Some(unknown) => Err(format!("there is no field `{unknown}`: `{verb}` has {}", known.join(", "))),
+        None => Ok(verb),
+    }
+}
+
+/// Returns the schema of the requests that a list may have.
+pub fn schema() -> Value {
+    let one = |(verb, fields): &(&str, &[&str])| {
+        let properties = fields.iter().map(|field| (field.to_string(), schema_of(field)));
+        let mut properties: Map<String, Value> = properties.collect();
+        properties.insert("do".to_string(), json!({ "const": verb }));
+        json!({
+            "type": "object", "required": ["do"], "properties": properties, "additionalProperties": false,
+        })
+    };
+    let all: Vec<Value> = REQUESTS.iter().filter(|(verb, _)| *verb != "list").map(one).collect();
+    json!({ "type": "array", "items": { "anyOf": all } })
+}
+
+/// Returns the schema of a field. Services and back ends are names, or mappings as in the file.
+pub fn schema_of(field: &str) -> Value {
+    match field {
+        "weight" => json!({ "type": "integer", "minimum": 0, "maximum": WEIGHT_MAX }),
+        _named => json!({ "type": ["string", "object"] }),
+    }
+}
