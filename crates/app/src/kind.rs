@@ -54,6 +54,8 @@ pub struct Kind {
     pub agent: Option<fn() -> Box<dyn Agent>>,
     /// The subcommands of `weir KEY` that need no daemon.
     pub tools: &'static [Tool],
+    /// What `weir KEY` does itself, with arguments of its own; such a kind has no verbs and no tools.
+    pub command: Option<&'static OwnCommand>,
     /// Description of `weir KEY`, in one line of the help.
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
@@ -234,6 +236,30 @@ pub struct Outcome {
     /// What it prints with `--json`.
     pub json: Value,
 }
+
+/// A command that needs no daemon: `weir KEY ARGUMENTS`.
+pub struct OwnCommand {
+    /// Adds its arguments.
+    pub arguments: fn(clap::Command) -> clap::Command,
+    /// Does its work, and prints text. Returns complaints for standard error; if there are any, the exit code
+    /// is 1.
+    pub run: fn(&clap::ArgMatches, print: &mut Print<'_>) -> anyhow::Result<Vec<String>>,
+}
+
+/// Prints text as it is, at once.
+pub type Print<'a> = dyn FnMut(&str) -> anyhow::Result<()> + 'a;
+
+/// Invalid input, for which the exit code is 2.
+#[derive(Debug)]
+pub struct BadInput(pub String);
+
+impl std::fmt::Display for BadInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
 
 /// The context for reading sections.
 pub struct Scope<'a> {

@@ -52,6 +52,7 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     agent: None,
     tools: &[],
+    command: None,
     about: "Move the buckets of a bond; disable and enable its members",
     verbs: text::VERBS,
     http: None,

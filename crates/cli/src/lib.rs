@@ -9,10 +9,8 @@
 mod commands;
 pub mod config;
 mod doctor;
-mod files;
 pub mod import;
 pub mod kinds;
-mod measure;
 mod output;
 pub mod replay;
 mod top;
@@ -68,8 +66,6 @@ enum Command {
     Stop(commands::show::Plain),
     /// Explain what happens to a packet, and why.
     Explain(commands::explain::ExplainArguments),
-    /// Analyse recordings: flows, sources, destinations, ports, sizes, changes.
-    Measure(commands::measure::MeasureArguments),
     /// Run a program over recordings, on a virtual clock.
     Replay(commands::replay::ReplayArguments),
     /// List interfaces, what they support, and obstacles to using them.
@@ -129,7 +125,6 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Inject(arguments) => commands::inject::run(&arguments),
         Command::Stop(arguments) => commands::show::stop(&arguments),
         Command::Explain(arguments) => commands::explain::run(&arguments),
-        Command::Measure(arguments) => commands::measure::run(&arguments),
         Command::Replay(arguments) => commands::replay::run(&arguments),
         Command::Ports(arguments) => commands::ports::run(&arguments),
         Command::Doctor(arguments) => commands::doctor::run(&arguments),

@@ -9,7 +9,6 @@ mod assignment;
 mod clock;
 
 use crate::config::{Plan, PortConfig, PortKind};
-use crate::files::{self, Use};
 use anyhow::{Context, Result, bail};
 use apps::Acting;
 pub use assignment::{assign, assign_apps};
@@ -19,8 +18,9 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use weir_app::Account;
 use weir_app::neighbour::Hop;
+use weir_config::distinct::{Use, distinct};
 use weir_config::outfile;
-use weir_daemon::{recording, wrap};
+use weir_daemon::{recording, traced, wrap};
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Report, Worker};
 use weir_packet::{Pool, Pools, Port, RegionPool, Remark, TableHash};
@@ -187,12 +187,12 @@ fn recorded(port: &PortConfig, recordings: &Recordings) -> PortConfig {
 
 /// Checks that no file is both read and written, or written twice.
 fn check_files(ports: &[PortConfig], recordings: &Recordings) -> Result<()> {
-    let (mut read, mut written) = files::of(ports);
+    let (mut read, mut written) = files_of(ports);
     read.push(Use::new("the configuration".to_string(), &recordings.configuration));
     written.extend(
         recordings.apps.iter().map(|(app, path)| Use::new(format!("the frames for app `{app}`"), path)),
     );
-    files::distinct(&read, &written)
+    distinct(&read, &written)
 }
 
 /// Iterates over the frames of a recording.
@@ -219,4 +219,22 @@ fn reader(path: &Path) -> Result<weir_port::pcap::Reader<std::io::BufReader<std:
     // Bounded: a frame at a time, for as long as the user waits.
     let file = std::fs::File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
     weir_port::pcap::Reader::open(file).with_context(|| format!("{}", path.display()))
+}
+
+/// Returns the files that ports read and those that they write.
+fn files_of(ports: &[PortConfig]) -> (Vec<Use>, Vec<Use>) {
+    let (mut read, mut written) = (Vec::new(), Vec::new());
+    for port in ports {
+        let named = |what: &str, path: &Path| Use::new(format!("{what} of port `{}`", port.name), path);
+        if let PortKind::Pcap { input, output, kernel } = &port.kind {
+            read.extend(input.as_deref().map(|path| named("the input", path)));
+            written.extend(output.as_deref().map(|path| named("the output", path)));
+            written.extend(kernel.as_deref().map(|path| named("the frames for the kernel", path)));
+        }
+        for direction in ["in", "out"] {
+            let path = port.trace.as_deref().map(|path| traced(path, direction, 0));
+            written.extend(path.map(|path| named("the trace", &path)));
+        }
+    }
+    (read, written)
 }

@@ -10,6 +10,7 @@ pub mod affinity;
 pub mod attachment;
 mod conflicts;
 mod diagnostic;
+pub mod distinct;
 pub mod entry;
 pub mod fills;
 mod flow;

@@ -58,6 +58,7 @@ pub const KIND: Kind = Kind {
     pages: &[PAGE],
     agent: Some(owned::create),
     tools: &[],
+    command: None,
     about: "List, add, remove and drain back ends and services, and change weights",
     verbs: verbs::VERBS,
     http: Some(&http::HTTP),

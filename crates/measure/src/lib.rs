@@ -1,15 +1,17 @@
 //! What traffic consists of: flows are counted in sketches, interval by interval, and reported or exported.
 //! The source is the collector's flow deltas or the packets of a recording.
 //!
-//! Promises: memory is bounded by settings, not by traffic. Outside of `agent` there is no I/O except
-//! `std::io::Write` for exports, no thread and no clock.
+//! Promises: memory is bounded by settings, not by traffic. Outside of `agent`, `command` and `files`
+//! there is no I/O except `std::io::Write` for exports, no thread and no clock.
 #![forbid(unsafe_code)]
 
 mod agent;
 mod app;
+mod command;
 mod entropy;
 pub mod export;
 mod file;
+mod files;
 mod frames;
 mod keys;
 mod link;

@@ -37,6 +37,7 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     agent: Some(agent::create),
     tools: &[cleanup::CLEANUP],
+    command: None,
     about: "Show the flows between pods that bypass the kernel's overlay, and explain one",
     verbs: &[
         Verb {

@@ -64,6 +64,7 @@ pub const KIND: Kind = Kind {
     pages: pages::PAGES,
     agent: Some(agent::create),
     tools: &[],
+    command: None,
     about: "List the flows of tunnels with their paths",
     verbs: &[Verb {
         name: "conntrack",

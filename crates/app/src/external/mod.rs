@@ -25,6 +25,7 @@ pub const KIND: AppKind = AppKind {
     pages: &[PAGE],
     agent: None,
     tools: &[],
+    command: None,
     about: "",
     verbs: &[],
     http: None,

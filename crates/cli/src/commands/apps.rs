@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_pars
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Duration;
-use weir_app::kind::{Kind, Outcome, Tool, Verb};
+use weir_app::kind::{Kind, Outcome, OwnCommand, Tool, Verb};
 use weir_app::request::from_words;
 use weir_control::{Request, answer};
 
@@ -24,13 +24,22 @@ pub fn commands() -> impl Iterator<Item = Command> {
     let command = |kind: &Kind| {
         let verbs = kind.verbs.iter().map(|verb| subcommand(kind, verb));
         let tools = kind.tools.iter().map(tool);
-        Command::new(kind.key)
-            .about(kind.about)
-            .subcommand_required(true)
-            .arg_required_else_help(true)
-            .subcommands(verbs.chain(tools))
+        let command = match kind.command {
+            Some(own) => (own.arguments)(Command::new(kind.key)),
+            None => Command::new(kind.key)
+                .subcommand_required(true)
+                .arg_required_else_help(true)
+                .subcommands(verbs.chain(tools)),
+        };
+        // The help of an own command's arguments must not replace the kind's.
+        command.about(kind.about).long_about(None)
     };
-    KINDS.iter().filter(|kind| !kind.verbs.is_empty()).map(command)
+    kinds().map(command)
+}
+
+/// Returns the kinds that have a command.
+fn kinds() -> impl Iterator<Item = &'static Kind> {
+    KINDS.iter().filter(|kind| !kind.verbs.is_empty() || kind.command.is_some())
 }
 
 fn subcommand(kind: &Kind, verb: &Verb) -> Command {
@@ -61,12 +70,21 @@ fn tool(tool: &Tool) -> Command {
 /// Fails if there is no daemon or no such app, or if the app refuses.
 pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
     let kind = KINDS.iter().find(|kind| kind.key == key)?;
+    if let Some(own) = kind.command {
+        return Some(perform(own, matches));
+    }
     let (name, matches) = matches.subcommand()?;
     if let Some(tool) = kind.tools.iter().find(|tool| tool.name == name) {
         return Some(use_tool(tool, matches.get_flag(JSON)));
     }
     let verb = kind.verbs.iter().find(|verb| verb.name == name)?;
     Some(ask(kind, verb, matches))
+}
+
+fn perform(own: &OwnCommand, matches: &ArgMatches) -> Result<ExitCode> {
+    let complaints = (own.run)(matches, &mut |text| output::print(text).and_then(|()| output::flush()))?;
+    complaints.iter().for_each(|why| output::complain(format_args!("weir: {why}\n")));
+    Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn use_tool(tool: &Tool, is_json: bool) -> Result<ExitCode> {
@@ -288,7 +306,7 @@ mod tests {
 
     #[test]
     fn every_verb_has_its_own_help() {
-        for (kind, mut command) in KINDS.iter().filter(|kind| !kind.verbs.is_empty()).zip(commands()) {
+        for (kind, mut command) in kinds().zip(commands()) {
             let help = command.render_help().to_string();
             assert!(kind.verbs.iter().all(|verb| help.contains(verb.about)), "{help}");
         }

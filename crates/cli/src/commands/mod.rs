@@ -10,7 +10,6 @@ pub mod generate;
 pub mod import;
 pub mod inject;
 mod listing;
-pub mod measure;
 pub mod plan;
 pub mod ports;
 pub mod replay;
@@ -25,6 +24,7 @@ mod watch;
 use crate::config::SOCKET;
 use std::path::PathBuf;
 use std::process::ExitCode;
+pub use weir_app::kind::BadInput;
 use weir_packet::craft::Recipe;
 
 /// Exit code for invalid input: a configuration with errors or wrong arguments. clap uses the same code.
@@ -35,18 +35,6 @@ pub const BAD_INPUT: u8 = 2;
 pub fn bad_input() -> ExitCode {
     ExitCode::from(BAD_INPUT)
 }
-
-/// Invalid input, for which the exit code is [`BAD_INPUT`].
-#[derive(Debug)]
-pub struct BadInput(pub String);
-
-impl std::fmt::Display for BadInput {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for BadInput {}
 
 /// Returns the frame that `--packet` describes.
 ///

@@ -25,7 +25,7 @@ const ARROWS: &[Arrows] = &[
     ("bond", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
     ("path", &["app", "bpf", "config", "engine", "netlink", "packet", "port", "program", "table"], &["bed"]),
     ("overlay", &["app", "bpf", "config", "engine", "netlink", "packet", "program"], &["bed", "papers"]),
-    ("measure", &["app", "config", "engine", "packet", "program", "sketch"], &[]),
+    ("measure", &["app", "config", "engine", "packet", "port", "program", "sketch"], &[]),
     ("bed", &[], &[]),
     ("papers", &["bpf", "packet", "sketch"], &["bed"]),
     ("plot", &[], &[]),

@@ -2,21 +2,23 @@
 //! link to an input is that input. They are compared before any of them is opened for writing, because
 //! opening truncates.
 
-use crate::config::{PortConfig, PortKind};
+use crate::outfile;
 use anyhow::{Result, bail};
 use std::ffi::OsString;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use weir_config::outfile;
-use weir_daemon::traced;
 
-/// A file of a run, and its purpose: `the input of port p0`.
+/// A file of a run.
 pub struct Use {
+    /// Its purpose, such as `the input of port p0`.
     pub what: String,
+    /// Its path.
     pub path: PathBuf,
 }
 
 impl Use {
+    /// Returns a file.
+    #[must_use]
     pub fn new(what: String, path: &Path) -> Use {
         Use { what, path: path.to_path_buf() }
     }
@@ -29,24 +31,6 @@ enum Identity {
     There(u64, u64),
     /// The device and inode of the folder in which a file will be created, and its name.
     New(u64, u64, OsString),
-}
-
-/// Returns the files that ports read and those that they write.
-pub fn of(ports: &[PortConfig]) -> (Vec<Use>, Vec<Use>) {
-    let (mut read, mut written) = (Vec::new(), Vec::new());
-    for port in ports {
-        let named = |what: &str, path: &Path| Use::new(format!("{what} of port `{}`", port.name), path);
-        if let PortKind::Pcap { input, output, kernel } = &port.kind {
-            read.extend(input.as_deref().map(|path| named("the input", path)));
-            written.extend(output.as_deref().map(|path| named("the output", path)));
-            written.extend(kernel.as_deref().map(|path| named("the frames for the kernel", path)));
-        }
-        for direction in ["in", "out"] {
-            let path = port.trace.as_deref().map(|path| traced(path, direction, 0));
-            written.extend(path.map(|path| named("the trace", &path)));
-        }
-    }
-    (read, written)
 }
 
 /// Checks that no file is written that is also read, or written twice.

@@ -1,21 +1,25 @@
 //! `weir measure FILE...`: describes the contents of recordings, without root and without a configuration.
 
-use super::BadInput;
-use crate::files::{self, Use};
-use crate::measure::{self, FileReport, MeasureOutcome};
-use crate::output;
+use crate::export::{FlowFile, Given, NO_PARQUET};
+use crate::files::{self, MeasureOutcome};
+use crate::{KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
+use clap::{Args, FromArgMatches};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use weir_config::infile;
-use weir_config::outfile;
-use weir_measure::export::{FlowFile, Given, NO_PARQUET};
-use weir_measure::{KeyKind, Measured, Seed, Settings, Summary};
+use weir_app::kind::{BadInput, OwnCommand, Print};
+use weir_config::distinct::{Use, distinct};
+use weir_config::{infile, outfile};
+
+/// `weir measure`.
+pub const COMMAND: OwnCommand = OwnCommand {
+    arguments: MeasureArguments::augment_args,
+    run: |matches, print| run(&MeasureArguments::from_arg_matches(matches)?, print),
+};
 
 /// The seed of all measurements without an explicit one: measuring a recording again gives the same result,
 /// and sketches of several nodes can be merged.
@@ -27,7 +31,7 @@ const PAGE_ROWS: usize = 500;
 /// Arguments of `weir measure`.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct MeasureArguments {
+struct MeasureArguments {
     #[command(subcommand)]
     merge: Option<Merge>,
     /// Recordings (pcap or pcapng, optionally compressed with gzip or zstd), measured in sequence; `-` is
@@ -112,6 +116,42 @@ impl Results {
     fn rows(&self) -> usize {
         usize::from(self.top).max(if self.html.is_some() { PAGE_ROWS } else { 0 })
     }
+
+    /// Prints and writes a result. It is printed first, so that a full disk does not lose it.
+    fn print(
+        &self,
+        (mut measured, mut summary): (Measured, Summary),
+        (title, beside): (&str, Value),
+        print: &mut Print<'_>,
+    ) -> Result<()> {
+        let page = self.html.as_ref().map(|path| (path, measured.page(title)));
+        measured.truncate(usize::from(self.top));
+        if self.json {
+            let mut object = serde_json::to_value(&measured)?;
+            for (key, value) in beside.as_object().into_iter().flatten() {
+                object[key] = value.clone();
+            }
+            print(&format!("{object}\n"))?;
+        } else {
+            print(&measured.text(usize::from(self.top)))?;
+        }
+        if let Some((path, page)) = page {
+            outfile::write(path, page?.as_bytes())?;
+        }
+        if let Some(path) = &self.save {
+            let mut bytes = Vec::new();
+            summary.write(&mut bytes)?;
+            outfile::write(path, &bytes)?;
+        }
+        if let Some(folder) = &self.apache {
+            std::fs::create_dir_all(folder)
+                .with_context(|| format!("{} cannot be made", folder.display()))?;
+            for (name, bytes) in summary.apache() {
+                outfile::write(&folder.join(name), &bytes)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 /// A seed as an argument.
@@ -169,20 +209,19 @@ impl MeasureArguments {
     }
 }
 
-/// Runs the command.
+/// Runs the command. Returns errors in the rests of files.
 ///
 /// # Errors
-/// Fails if nothing could be read, or a result could not be written. Errors in the rest of a file are printed
-/// after the result, and reflected in the exit code.
-pub fn run(arguments: &MeasureArguments) -> Result<ExitCode> {
+/// Fails if nothing could be read, or a result could not be written.
+fn run(arguments: &MeasureArguments, print: &mut Print<'_>) -> Result<Vec<String>> {
     if let Some(Merge::Merge(merge)) = &arguments.merge {
-        return run_merge(merge);
+        return run_merge(merge, print);
     }
     let written =
         [&arguments.results.html, &arguments.results.save, &arguments.parquet].into_iter().flatten();
     let written: Vec<Use> = written.map(|path| Use::new("the result".to_string(), path)).collect();
     let read = arguments.files.iter().map(|path| Use::new("a recording".to_string(), path));
-    files::distinct(&read.collect::<Vec<_>>(), &written).map_err(|error| BadInput(format!("{error:#}")))?;
+    distinct(&read.collect::<Vec<_>>(), &written).map_err(|error| BadInput(format!("{error:#}")))?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         // The first ends the measurement, the second kills the program.
@@ -194,18 +233,15 @@ pub fn run(arguments: &MeasureArguments) -> Result<ExitCode> {
     let mut give = flows.as_mut().map(|flows| |given| flows.give(given));
     let give = give.as_mut().map(|give| -> &mut dyn FnMut(Given) { give });
     let settings = arguments.settings();
-    let outcome = measure::files(&arguments.files, &settings, seed, arguments.interval, &stop, give)
+    let outcome = files::measure(&arguments.files, &settings, seed, arguments.interval, &stop, give)
         .map_err(|error| BadInput(format!("{error:#}")))?;
     let MeasureOutcome { measured, summary, files, is_interrupted } = outcome;
     let names: Vec<String> = files.iter().map(|file| file.file.clone()).collect();
     let beside = json!({ "files": files, "interrupted": is_interrupted });
-    print_results(&arguments.results, measured, summary, &names.join(", "), beside)?;
+    let results = &arguments.results;
+    results.print((measured, summary), (&names.join(", "), beside), print)?;
     flows.map(WrittenFlows::finish).transpose()?;
-    let wrong: Vec<&FileReport> = files.iter().filter(|file| file.error.is_some()).collect();
-    for file in &wrong {
-        output::complain(format_args!("weir: {}\n", measure::said(file)));
-    }
-    Ok(if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(files.iter().filter(|file| file.error.is_some()).map(files::said).collect())
 }
 
 /// The file of flows, until writing to it fails.
@@ -239,7 +275,7 @@ impl WrittenFlows {
 }
 
 /// Runs `weir measure merge`.
-fn run_merge(arguments: &MergeArguments) -> Result<ExitCode> {
+fn run_merge(arguments: &MergeArguments, print: &mut Print<'_>) -> Result<Vec<String>> {
     let read = |path: &PathBuf| -> Result<Summary> {
         let named = || path.display().to_string();
         Summary::read(&infile::read(path).with_context(named)?[..]).with_context(named)
@@ -258,45 +294,9 @@ fn run_merge(arguments: &MergeArguments) -> Result<ExitCode> {
     summary.set_top(arguments.results.rows());
     let measured = Measured { all: summary.report(), ..Measured::default() };
     let names: Vec<String> = arguments.files.iter().map(|path| path.display().to_string()).collect();
-    print_results(&arguments.results, measured, summary, &names.join(", "), json!({ "files": names }))?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints and writes a result. It is printed first, so that a full disk does not lose it.
-fn print_results(
-    results: &Results,
-    mut measured: Measured,
-    mut summary: Summary,
-    title: &str,
-    beside: Value,
-) -> Result<()> {
-    let page = results.html.as_ref().map(|path| (path, measured.page(title)));
-    measured.truncate(usize::from(results.top));
-    if results.json {
-        let mut object = serde_json::to_value(&measured)?;
-        for (key, value) in beside.as_object().into_iter().flatten() {
-            object[key] = value.clone();
-        }
-        output::line(object)?;
-    } else {
-        output::print(measured.text(usize::from(results.top)))?;
-    }
-    output::flush()?;
-    if let Some((path, page)) = page {
-        outfile::write(path, page?.as_bytes())?;
-    }
-    if let Some(path) = &results.save {
-        let mut bytes = Vec::new();
-        summary.write(&mut bytes)?;
-        outfile::write(path, &bytes)?;
-    }
-    if let Some(folder) = &results.apache {
-        std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
-        for (name, bytes) in summary.apache() {
-            outfile::write(&folder.join(name), &bytes)?;
-        }
-    }
-    Ok(())
+    let beside = json!({ "files": names });
+    arguments.results.print((measured, summary), (&names.join(", "), beside), print)?;
+    Ok(Vec::new())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `weir measure`: describes the contents of recordings.
+//! Measures recordings.
 //!
 //! A thread reads ahead ([`input`]), this one finds flows and counts. An error in a file ends that file: what
 //! was read before is kept, and the error is part of the result.
@@ -6,6 +6,8 @@
 mod input;
 mod progress;
 
+use crate::export::Given;
+use crate::{Link, Measured, Recording, Seed, Settings, Summary};
 use anyhow::{Result, anyhow};
 use input::Input;
 use progress::Progress;
@@ -13,8 +15,6 @@ use serde::Serialize;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use weir_measure::export::Given;
-use weir_measure::{Link, Measured, Recording, Seed, Settings, Summary};
 use weir_port::pcap::{Links, Problem, ReadError, Reader};
 
 /// The link types that are read.
@@ -54,7 +54,7 @@ pub struct MeasureOutcome {
 ///
 /// # Errors
 /// Fails if none of the files has a readable start.
-pub fn files(
+pub fn measure(
     files: &[PathBuf],
     settings: &Settings,
     seed: Seed,

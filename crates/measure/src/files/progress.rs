@@ -1,7 +1,6 @@
 //! The progress of a long measurement: one line on a terminal, rewritten repeatedly.
 
-use crate::output;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,13 +53,18 @@ impl Progress {
         self.next = Instant::now() + PAUSE;
         self.is_shown = true;
         let (read, took) = (self.read.load(Ordering::Relaxed), self.began.elapsed());
-        output::complain(format_args!("\r{}\x1b[K", line(read, self.all, packets, took)));
+        Progress::rewrite(&line(read, self.all, packets, took));
+    }
+
+    /// Replaces the line. If that fails, there is nowhere to report it.
+    fn rewrite(text: &str) {
+        let _ = write!(stderr(), "\r{text}\x1b[K");
     }
 
     /// Erases the line.
     pub fn end(&self) {
         if self.is_shown {
-            output::complain("\r\x1b[K");
+            Progress::rewrite("");
         }
     }
 }
