@@ -83,9 +83,10 @@ explore: setup-test ## runs the tests with a seed that no run had before; `make 
 	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \
 	    $(MAKE) --no-print-directory check SEED="$$seed"
 
-test-long: setup-test ## a hundred takeovers under load, and twenty upgrades under systemd (root)
+test-long: setup-test ## a hundred takeovers, twenty upgrades, and 10 000 random programs in the kernel (root)
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture twenty_upgrades
+	KERNEL_PROGRAMS=10000 $(CARGO) test --package weir-kernel --locked --test equality -- --nocapture
 
 # With several arenas, the allocator keeps some 9 MB more whenever a thread gets another one, which would hide
 # a leak or look like one.

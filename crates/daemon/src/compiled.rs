@@ -176,7 +176,7 @@ fn load(program: &Program, ports: &[PortCheck]) -> anyhow::Result<Loading> {
         Ok(executor) => {
             let usable =
                 ports.iter().zip(executor.instructions()).filter(|(port, _)| port.obstacle.is_none());
-            Loading::Loaded(usable.map(|(port, count)| (port.name.clone(), *count)).collect())
+            Loading::Loaded(usable.map(|(port, count)| (port.name.clone(), count)).collect())
         }
         Err(error) if is_denied(&error) => Loading::NotTried("this needs the privileges of root"),
         Err(error) => Loading::Refused(error.to_string()),

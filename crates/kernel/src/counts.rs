@@ -97,6 +97,11 @@ impl CountTable {
         }
     }
 
+    /// Leaves out what was counted at a place since the last sweep: it belongs to an entry that is gone.
+    pub fn forget(&mut self, place: u32) {
+        self.swept[place as usize] = self.read(place);
+    }
+
     /// Clears the marks of a block on all processors. Returns true if one was set.
     fn take_marks(&self, block: usize) -> bool {
         let slice = self.slice_bytes().0;

@@ -30,10 +30,12 @@ pub use sys::Refused;
 use crate::compile::{XDP_DROP, XDP_PASS, XDP_TX};
 use crate::sys::Loaded;
 use crate::tables::Tables;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::BorrowedFd;
 use weir_packet::DropReason;
 use weir_program::change::EntryKey;
+use weir_program::replica::TableReplica;
 use weir_program::snapshot::Count;
 use weir_program::{GroupId, PipeId, PortId, Program, Verdict};
 
@@ -79,9 +81,27 @@ pub enum FrameOutcome {
 /// sent back.
 #[derive(Debug)]
 pub struct Executor {
-    tables: Tables,
-    ports: Vec<Loaded>,
-    instructions: Vec<usize>,
+    replica: Replica,
+    ports: Vec<PortRuns>,
+}
+
+/// The program of a port.
+#[derive(Debug)]
+struct PortRuns {
+    code: Vec<u64>,
+    loaded: Loaded,
+    /// Every outcome of frames that arrive there, the latest one first.
+    outcomes: RefCell<Vec<OutcomeCount>>,
+    /// Whether frames may have been counted that were run elsewhere.
+    runs_elsewhere: Cell<bool>,
+}
+
+/// An outcome, where it is counted, and how many frames were when it was last looked at.
+#[derive(Clone, Copy, Debug)]
+struct OutcomeCount {
+    outcome: FrameOutcome,
+    place: u32,
+    frames: u64,
 }
 
 impl Executor {
@@ -103,26 +123,49 @@ impl Executor {
         for (at, buckets) in buckets.iter().enumerate() {
             tables.publish(GroupId(at as u16), buckets);
         }
-        let (mut ports, mut instructions) = (Vec::new(), Vec::new());
         let (maps, exit) = (tables.maps(None), compile::Exit { sockets: None, length_max: 65_535 });
+        let mut ports = Vec::new();
         for port in (0..program.ports.len()).map(|at| PortId(at as u16)) {
             let code = tables.compile(&maps, port, &exit);
-            instructions.push(code.len());
-            ports.push(Loaded::xdp("weir", &code)?);
+            let loaded = Loaded::xdp("weir", &code)?;
+            let outcomes = RefCell::new(outcomes(&tables, port));
+            ports.push(PortRuns { code, loaded, outcomes, runs_elsewhere: Cell::new(false) });
         }
-        Ok(Executor { tables, ports, instructions })
+        let mut replica = Replica::without_links(tables);
+        replica.start();
+        Ok(Executor { replica, ports })
     }
 
     /// What of the program compiles.
     #[must_use]
     pub fn coverage(&self) -> &Coverage {
-        self.tables.coverage()
+        self.replica.coverage()
+    }
+
+    /// The tables, for changes and sweeps.
+    pub fn replica(&mut self) -> &mut (dyn TableReplica + 'static) {
+        &mut self.replica
     }
 
     /// The length of each port's program, in instructions.
     #[must_use]
-    pub fn instructions(&self) -> &[usize] {
-        &self.instructions
+    pub fn instructions(&self) -> Vec<usize> {
+        self.ports.iter().map(|port| port.code.len()).collect()
+    }
+
+    /// The program of a port, as the kernel takes it.
+    #[must_use]
+    pub fn code(&self, port: PortId) -> &[u64] {
+        &self.ports[port.index()].code
+    }
+
+    /// Runs other code in place of a port's program: with a fault, to show that a test finds it.
+    ///
+    /// # Errors
+    /// The kernel refuses it, and the program stays.
+    pub fn replace(&mut self, port: PortId, code: &[u64]) -> Result<(), Refused> {
+        self.ports[port.index()].loaded = Loaded::xdp("weir", code)?;
+        Ok(())
     }
 
     /// Makes the program of a port the first one in an array of programs.
@@ -130,57 +173,59 @@ impl Executor {
     /// # Errors
     /// Returns the kernel's error: `EINVAL` if the array is for programs of another kind.
     pub fn put_into(&self, port: PortId, programs: BorrowedFd<'_>) -> io::Result<()> {
-        sys::set_program(programs, &self.ports[port.index()])
+        let of = &self.ports[port.index()];
+        of.runs_elsewhere.set(true);
+        sys::set_program(programs, &of.loaded)
     }
 
     /// Runs a frame that arrives at a port, and returns the outcome with the frame's bytes.
     ///
     /// # Errors
-    /// Returns the kernel's error: `EINVAL` for a frame of less than 14 bytes or more than a page.
+    /// Returns the kernel's error: `EINVAL` for a frame of less than 14 bytes or more than a page. Or the
+    /// program has counted no outcome, or returned another one.
     pub fn run(&self, port: PortId, frame: &[u8]) -> io::Result<(FrameOutcome, Vec<u8>)> {
-        let before = self.outcomes(port);
-        let ran = self.ports[port.index()].run(frame)?;
-        let after = self.outcomes(port);
-        let changed = before.iter().zip(&after).position(|(before, after)| before.1 != after.1);
-        let outcome =
-            changed.map(|at| after[at].0).ok_or_else(|| io::Error::other("no outcome is counted"))?;
+        let of = &self.ports[port.index()];
+        let mut outcomes = of.outcomes.borrow_mut();
+        let frames = |one: &OutcomeCount| self.replica.tables.count(one.place).packets;
+        if of.runs_elsewhere.get() {
+            outcomes.iter_mut().for_each(|one| one.frames = frames(one));
+        }
+        let ran = of.loaded.run(frame)?;
+        let at = outcomes.iter().position(|one| frames(one) != one.frames);
+        let at = at.ok_or_else(|| io::Error::other("no outcome is counted"))?;
+        outcomes[at].frames = frames(&outcomes[at]);
+        outcomes[..=at].rotate_right(1);
+        let outcome = outcomes[0].outcome;
         let action = match outcome {
             FrameOutcome::Decided(Verdict::Transmit(_)) => XDP_TX,
             FrameOutcome::Decided(Verdict::Drop(_)) => XDP_DROP,
             FrameOutcome::Decided(_) | FrameOutcome::Left(_) => XDP_PASS,
         };
-        assert_eq!(ran.action, action as u32, "the counted outcome is not the action: {outcome:?}");
+        if ran.action != action as u32 {
+            return Err(io::Error::other(format!(
+                "{outcome:?} is counted, and the action is {}",
+                ran.action
+            )));
+        }
         Ok((outcome, ran.bytes))
-    }
-
-    /// Every outcome of frames that arrive at a port, with their number.
-    fn outcomes(&self, port: PortId) -> Vec<(FrameOutcome, u64)> {
-        let places = self.tables.places();
-        let packets = |place| self.tables.count(place).packets;
-        let ports = (0..self.ports.len()).map(|at| Verdict::Transmit(PortId(at as u16)));
-        let drops = DropReason::ALL.iter().map(|reason| Verdict::Drop(*reason));
-        let verdicts = ports.chain([Verdict::Kernel(port)]).chain(drops);
-        let decided = verdicts.map(|one| (FrameOutcome::Decided(one), packets(places.decided(port, one))));
-        let left = Why::ALL.into_iter().map(|why| (FrameOutcome::Left(why), packets(places.left(port, why))));
-        decided.chain(left).collect()
     }
 
     /// The count of an entry.
     #[must_use]
     pub fn hits(&self, pipe: PipeId, key: &EntryKey) -> Count {
-        let number = self.tables.number(pipe, key);
-        number.map(|number| self.tables.count(self.tables.places().entry(pipe, number))).unwrap_or_default()
+        let tables = &self.replica.tables;
+        let number = tables.number(pipe, key);
+        number.map(|number| tables.count(tables.places().entry(pipe, number))).unwrap_or_default()
     }
+}
 
-    /// The misses of a pipe.
-    #[must_use]
-    pub fn misses(&self, pipe: PipeId) -> Count {
-        self.tables.count(self.tables.places().misses(pipe))
-    }
-
-    /// A shared counter.
-    #[must_use]
-    pub fn counter(&self, counter: usize) -> Count {
-        self.tables.count(self.tables.places().shared(counter))
-    }
+/// Every outcome of frames that arrive at a port.
+fn outcomes(tables: &Tables, port: PortId) -> Vec<OutcomeCount> {
+    let places = tables.places();
+    let ports = (0..tables.program().ports.len()).map(|at| Verdict::Transmit(PortId(at as u16)));
+    let drops = DropReason::ALL.iter().map(|reason| Verdict::Drop(*reason));
+    let verdicts = ports.chain([Verdict::Kernel(port)]).chain(drops);
+    let decided = verdicts.map(|one| (FrameOutcome::Decided(one), places.decided(port, one)));
+    let left = Why::ALL.into_iter().map(|why| (FrameOutcome::Left(why), places.left(port, why)));
+    decided.chain(left).map(|(outcome, place)| OutcomeCount { outcome, place, frames: 0 }).collect()
 }

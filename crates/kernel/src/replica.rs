@@ -43,11 +43,12 @@ pub trait UnsentFrames: fmt::Debug + Send + Sync {
 /// A program in the kernel.
 #[derive(Debug)]
 pub struct Replica {
-    tables: Tables,
+    pub(crate) tables: Tables,
     unsent: Option<Arc<dyn UnsentFrames>>,
+    /// Those that have a link.
     ports: Vec<Option<PortProgram>>,
     /// Programs refer to it as long as they run.
-    _devices: Map,
+    _devices: Option<Map>,
     report: ReplicaReport,
     /// Why packets do not meet the tables any more.
     failed: bool,
@@ -95,8 +96,16 @@ impl Replica {
             let name = tables.program().ports[at].name.clone();
             ports.push(Some(PortProgram { name, link, loaded: Loaded::xdp("weir_program", &code)? }));
         }
-        let report = ReplicaReport { decided: vec![0; ports.len()], ..ReplicaReport::default() };
-        Ok(Replica { tables, unsent, ports, _devices: devices, report, failed: false })
+        let mut replica = Replica::without_links(tables);
+        (replica.unsent, replica.ports, replica._devices) = (unsent, ports, Some(devices));
+        Ok(replica)
+    }
+
+    /// A replica whose packets arrive at no interface.
+    pub(crate) fn without_links(tables: Tables) -> Replica {
+        let decided = vec![0; tables.program().ports.len()];
+        let report = ReplicaReport { decided, ..ReplicaReport::default() };
+        Replica { tables, unsent: None, ports: Vec::new(), _devices: None, report, failed: false }
     }
 
     /// What of the program compiles.
@@ -209,7 +218,8 @@ impl TableReplica for Replica {
     fn sweep(&mut self, all: bool, found: &mut dyn FnMut(Swept<'_>)) {
         // Before the counts: what was not sent is counted there already.
         let unsent = self.take_unsent();
-        let (report, ports) = (&mut self.report, self.ports.len());
+        let ports = self.tables.program().ports.len();
+        let report = &mut self.report;
         let mut decided = vec![0; ports];
         let mut keep = |swept: Swept<'_>| {
             if let Swept::Decided(port, _, count) = swept {

@@ -220,7 +220,10 @@ impl Tables {
         let of = &self.program.pipes[at];
         let target = layout::target_number(&self.program, &key.matches).map(|target| target as u32);
         let done = self.pipes[at].remove(of, key, target);
-        done.map_err(|error| TableError::Refused { pipe: of.name.clone(), error })
+        let number = done.map_err(|error| TableError::Refused { pipe: of.name.clone(), error })?;
+        // The next entry with this number begins at 0.
+        self.counts.forget(self.counts.places().entry(pipe, number));
+        Ok(())
     }
 
     /// Replaces a group's buckets.
@@ -369,8 +372,8 @@ impl PipeTable {
         slot.store(next, Ordering::Release);
     }
 
-    /// Removes the entry with a key; `target` is the number of its target, if it is for one.
-    fn remove(&mut self, pipe: &Pipe, key: &EntryKey, target: Option<u32>) -> io::Result<()> {
+    /// Removes the entry with a key and returns its number; `target` is that of its target, if it is for one.
+    fn remove(&mut self, pipe: &Pipe, key: &EntryKey, target: Option<u32>) -> io::Result<u32> {
         let found = target.or_else(|| self.find(pipe, key));
         let number = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;
         match (&mut self.rules, &self.memory) {
@@ -391,7 +394,7 @@ impl PipeTable {
             self.free.push(number);
         }
         self.keys[number as usize] = None;
-        Ok(())
+        Ok(number)
     }
 }
 

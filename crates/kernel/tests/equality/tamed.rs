@@ -5,7 +5,7 @@ use weir_packet::{Field, KeySource, LevelId, TunnelKind};
 use weir_program::operation::{Headers, Value};
 use weir_program::{
     Criterion, Encap, Entry, Fill, Forward, GlbHash, Group, GroupChoice, HashInput, KatranHash,
-    KatranVersion, Operation, Pipe, PipeId, PipeKind, PortId, Program, Target, Template,
+    KatranVersion, Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Target, Template,
 };
 
 /// Where another system's hash picks from the group, a HASH pipe hashes the flow key: the check refuses
@@ -26,7 +26,7 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     if random.percent(10) {
         return program;
     }
-    if random.percent(93) {
+    if random.percent(88) {
         focus(&mut program, random);
     }
     for group in &mut program.groups {
@@ -54,7 +54,22 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     let root = PipeId(random.below(program.pipes.len()) as u16);
     let last = program.ports.len() - 1;
     program.ports[last].root.iter_mut().for_each(|at| *at = root);
+    if random.percent(85) {
+        keep_one_root(&mut program, random);
+    }
     program
+}
+
+/// Leaves pipes to one port only: each port has a program of its own, and checking one takes longer than all
+/// packets.
+fn keep_one_root(program: &mut Program, random: &mut Choices) {
+    let with_root = |(_, port): &(usize, &PortDeclaration)| port.root.is_some();
+    let ports: Vec<usize> = program.ports.iter().enumerate().filter(with_root).map(|(at, _)| at).collect();
+    if !ports.is_empty() {
+        let kept = random.pick(&ports);
+        let others = program.ports.iter_mut().enumerate().filter(|(at, _)| *at != kept);
+        others.for_each(|(_, port)| port.root = None);
+    }
 }
 
 /// Buckets that are not given at run time, often those of another system.
@@ -76,7 +91,13 @@ fn refill(group: &mut Group, random: &mut Choices) {
 /// Keeps two ports and one pipe, through which every packet leaves, with one operation in each action; often
 /// one that moves headers.
 fn focus(program: &mut Program, random: &mut Choices) {
-    let mut pipe = program.pipes.swap_remove(random.below(program.pipes.len()));
+    let is_hash = |at: &usize| matches!(program.pipes[*at].kind, PipeKind::Hash { .. });
+    let hashes: Vec<usize> = (0..program.pipes.len()).filter(is_hash).collect();
+    let at = match !hashes.is_empty() && random.percent(40) {
+        true => random.pick(&hashes),
+        false => random.below(program.pipes.len()),
+    };
+    let mut pipe = program.pipes.swap_remove(at);
     if random.percent(80) {
         pipe.matches.retain(|one| !matches!(one.criterion, Criterion::Const { .. }));
     }
@@ -109,6 +130,31 @@ fn focus(program: &mut Program, random: &mut Choices) {
     }
     program.ports.truncate(2);
     program.ports.iter_mut().for_each(|port| port.root = Some(PipeId(0)));
+    put_in_front(program, random);
+}
+
+/// Sometimes puts a pipe in front of the only one, through which every packet passes; always if metadata has
+/// to choose a group.
+fn put_in_front(program: &mut Program, random: &mut Choices) {
+    let word = match &program.pipes[0].kind {
+        PipeKind::Hash { group: GroupChoice::ByMeta(word), .. } => Some(usize::from(*word)),
+        _ => None,
+    };
+    if word.is_none() && random.percent(80) {
+        return;
+    }
+    let mut numbers: Vec<u16> = program.groups.iter().filter_map(|group| group.number).collect();
+    numbers.push(1);
+    let next = Forward::Pipe(PipeId(1));
+    let is_chosen = |field: &&Field| field.meta_word() == Some(word.unwrap_or(3));
+    let field = Field::ALL.iter().copied().find(|field| is_chosen(&field)).expect("four words of metadata");
+    let note = Operation::Set(field, Value::Const(random.pick(&numbers).into()));
+    let front = match random.below(if word.is_some() { 2 } else { 3 }) {
+        0 => Pipe::basic("front").act([note]).entry(Entry::default()).forward(next),
+        1 => Pipe::basic("front").act([note]).entry(Entry::default().to(next)).forward(Forward::PerEntry),
+        _ => Pipe::basic("front").miss(next),
+    };
+    program.pipes.insert(0, front);
 }
 
 /// An operation that removes or adds the headers of a tunnel.
@@ -156,6 +202,14 @@ fn keep<'a>(
         let values = std::mem::take(&mut entry.values);
         entry.values = kept.iter().flat_map(|range| values[range.clone()].to_vec()).collect();
     }
+}
+
+/// Removes an operation of an action, with the values that entries have for it.
+pub fn drop_operation(pipe: &mut Pipe, template: u16, place: usize) {
+    let mut entries: Vec<Entry> = pipe.entries.iter().collect();
+    let of = entries.iter_mut().filter(|entry| entry.template == template);
+    keep(&mut pipe.templates[usize::from(template)], of, |at, _| at != place);
+    pipe.entries = entries.into();
 }
 
 fn tame(pipe: &mut Pipe) {

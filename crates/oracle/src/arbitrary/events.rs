@@ -83,7 +83,8 @@ pub fn datagram_ports(random: &mut Choices) -> Option<[u16; 2]> {
 }
 
 /// Generates a change, or a few of them as a batch.
-fn change(random: &mut Choices, program: &Program, state: &Snapshot) -> Change {
+#[must_use]
+pub fn change(random: &mut Choices, program: &Program, state: &Snapshot) -> Change {
     if random.percent(75) {
         return one_change(random, program, state);
     }

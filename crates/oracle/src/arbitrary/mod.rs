@@ -15,7 +15,7 @@ mod programs;
 
 pub use choices::Choices;
 pub use coverage::Coverage;
-pub use events::{Event, datagram_ports, event, hash};
+pub use events::{Event, change, datagram_ports, event, hash};
 pub use packets::frame;
 pub use programs::program;
 

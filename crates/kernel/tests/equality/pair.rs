@@ -1,0 +1,247 @@
+//! The interpreter and the compiled form of a program, in the same state.
+
+use std::collections::HashMap;
+use std::slice::from_ref;
+use weir_kernel::{Executor, FrameOutcome, LoadError, Why};
+use weir_oracle::arbitrary::dealt_buckets;
+use weir_oracle::{Interpreter, Walk};
+use weir_program::change::{Change, EntryKey};
+use weir_program::replica::Swept;
+use weir_program::snapshot::{Count, Snapshot};
+use weir_program::{Pipe, PipeId, PortId, Program, Verdict};
+
+/// Both executors of a program.
+pub struct Pair {
+    /// With its present entries.
+    pub program: Program,
+    buckets: Vec<Vec<u16>>,
+    oracle: Interpreter,
+    pub executor: Executor,
+    /// What sweeps have found of entries and pipes, as an engine adds it up.
+    found: SweptCounts,
+    /// What packets that the kernel decided should have counted besides.
+    decided: DecidedCounts,
+}
+
+/// What the kernel did with a frame.
+pub enum Ran {
+    /// It decided, as the interpreter did.
+    Decided(Box<Walk>),
+    /// It left the frame to the engine, as it arrived.
+    Left(Why),
+}
+
+/// What a change led to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Changed {
+    /// The interpreter refuses it.
+    Refused,
+    /// Both have made it.
+    Done,
+    /// Both have made it; the program may be compiled again.
+    Stale,
+    /// All packets go to the engine until the program is compiled again.
+    Stopped,
+}
+
+#[derive(Default)]
+struct SweptCounts {
+    entries: HashMap<(PipeId, EntryKey), Count>,
+    misses: HashMap<PipeId, Count>,
+    counters: HashMap<usize, Count>,
+    decided: DecidedCounts,
+}
+
+/// Packets by port of arrival and verdict, and the bytes sent through each port.
+#[derive(Debug, Default, PartialEq)]
+struct DecidedCounts {
+    by_verdict: Vec<(PortId, Verdict, Count)>,
+    sent: HashMap<PortId, u64>,
+}
+
+impl DecidedCounts {
+    fn add(&mut self, input: PortId, verdict: Verdict, count: Count) {
+        match self.by_verdict.iter_mut().find(|one| (one.0, one.1) == (input, verdict)) {
+            Some((.., sum)) => sum.add(count),
+            None => self.by_verdict.push((input, verdict, count)),
+        }
+        self.by_verdict.sort_by_key(|one| format!("{:?}", (one.0, one.1)));
+    }
+
+    fn send(&mut self, port: PortId, bytes: u64) {
+        *self.sent.entry(port).or_default() += bytes;
+    }
+}
+
+impl SweptCounts {
+    fn add(&mut self, swept: Swept<'_>) {
+        match swept {
+            Swept::Entry(pipe, key, count) => {
+                self.entries.entry((pipe, key.clone())).or_default().add(count);
+            }
+            Swept::Misses(pipe, count) => self.misses.entry(pipe).or_default().add(count),
+            Swept::Counter(counter, count) => self.counters.entry(counter.index()).or_default().add(count),
+            Swept::Decided(port, verdict, count) => self.decided.add(port, verdict, count),
+            Swept::Sent(port, bytes) => self.decided.send(port, bytes),
+            Swept::Unsent(..) => unreachable!("no interface drops frames here"),
+        }
+    }
+}
+
+impl Pair {
+    /// Loads a program. `compiled` is what the compiler gets: the program itself, or one with a fault.
+    pub fn new(program: &Program, compiled: &Program) -> Result<Pair, LoadError> {
+        let buckets: Vec<Vec<u16>> = program.groups.iter().map(dealt_buckets).collect();
+        let oracle = Interpreter::new(program, buckets.clone());
+        let executor = Executor::load(compiled, &buckets)?;
+        let (found, decided) = (SweptCounts::default(), DecidedCounts::default());
+        Ok(Pair { program: program.clone(), buckets, oracle, executor, found, decided })
+    }
+
+    /// Returns the state of the interpreter.
+    pub fn snapshot(&self) -> Snapshot {
+        self.oracle.snapshot()
+    }
+
+    /// Runs a frame in the kernel, and in the interpreter if the kernel decides it.
+    pub fn frame(&mut self, port: PortId, bytes: &[u8]) -> Result<Ran, String> {
+        let (outcome, after) = self.executor.run(port, bytes).map_err(|error| error.to_string())?;
+        let verdict = match outcome {
+            FrameOutcome::Left(_) if after != bytes => return Err("left to the engine, but changed".into()),
+            FrameOutcome::Left(why) => return Ok(Ran::Left(why)),
+            FrameOutcome::Decided(verdict) => verdict,
+        };
+        let walk = self.oracle.walk(port, bytes, 256, 0);
+        if walk.verdict != verdict {
+            return Err(format!("{verdict:?}, not {:?}: {:#?}", walk.verdict, walk.trace));
+        }
+        if !matches!(verdict, Verdict::Drop(_)) && walk.bytes != after {
+            return Err(format!("{}\nnot\n{}\n{:#?}", hex(&after), hex(&walk.bytes), walk.trace));
+        }
+        let arrived = Count { packets: 1, bytes: bytes.len() as u64 };
+        self.decided.add(port, verdict, arrived);
+        if let Verdict::Transmit(to) = verdict {
+            self.decided.send(to, walk.bytes.len() as u64);
+        }
+        Ok(Ran::Decided(Box::new(walk)))
+    }
+
+    /// Whether a change adds an entry that leads where none does. Compiling the program again takes longer
+    /// than all its packets.
+    pub fn leads_elsewhere(&self, change: &Change) -> bool {
+        change.singles().iter().any(|one| match one {
+            Change::Add { pipe, entry } | Change::Update { pipe, entry } => {
+                let of = self.program.pipes.get(pipe.index());
+                let fits = |of: &Pipe| usize::from(entry.template) < of.templates.len();
+                let coverage = self.executor.coverage();
+                of.is_some_and(fits) && coverage.entry(&self.program, *pipe, entry).is_err()
+            }
+            _ => false,
+        })
+    }
+
+    /// Makes a change in both.
+    pub fn change(&mut self, change: &Change) -> Changed {
+        if self.oracle.apply(change).is_err() {
+            return Changed::Refused;
+        }
+        for one in change.singles() {
+            self.note(one);
+        }
+        let (replica, together) = (self.executor.replica(), change.singles().len() > 1);
+        if together {
+            replica.pause();
+        }
+        replica.apply(from_ref(change), |group| &self.buckets[group.index()]);
+        if together {
+            replica.start();
+        }
+        let report = replica.report();
+        match (report.active, report.stale) {
+            (false, _) => Changed::Stopped,
+            (true, true) => Changed::Stale,
+            (true, false) => Changed::Done,
+        }
+    }
+
+    /// Notes the present entries and buckets.
+    fn note(&mut self, change: &Change) {
+        match change {
+            Change::Add { pipe, entry } => {
+                self.program.pipes[pipe.index()].entries.push(entry);
+            }
+            Change::Update { pipe, entry } => {
+                let key = EntryKey::of(entry);
+                self.program.pipes[pipe.index()].entries.edit(|all| {
+                    all.iter_mut()
+                        .filter(|one| EntryKey::of(one) == key)
+                        .for_each(|one| *one = entry.clone());
+                });
+            }
+            Change::Remove { pipe, key } => {
+                self.program.pipes[pipe.index()].entries.retain(|one| EntryKey::of(one) != *key);
+                self.found.entries.remove(&(*pipe, key.clone()));
+            }
+            Change::SetWeight { group, .. } | Change::SetWeights { group, .. } => {
+                let slots = dealt_buckets(&self.oracle.program().groups[group.index()]);
+                self.buckets[group.index()].clone_from(&slots);
+                self.oracle.set_buckets(*group, slots);
+            }
+            Change::MoveBuckets { .. } => {}
+            Change::Publish { .. } | Change::Batch(_) => unreachable!("no single change of the generator"),
+        }
+    }
+
+    /// Compiles the program with its present entries, as a daemon does when they lead elsewhere.
+    pub fn compile_again(&mut self) -> Result<(), LoadError> {
+        self.executor.replica().pause();
+        self.sweep(true);
+        self.executor = Executor::load(&self.program, &self.buckets)?;
+        Ok(())
+    }
+
+    fn sweep(&mut self, all: bool) {
+        let found = &mut self.found;
+        self.executor.replica().sweep(all, &mut |swept| found.add(swept));
+    }
+
+    /// Sweeps the kernel's counts and compares them with the interpreter's. Another sweep that looks at every
+    /// count finds nothing more.
+    pub fn counts(&mut self) -> Result<(), String> {
+        self.sweep(false);
+        self.compare_counts().map_err(|what| format!("after a sweep, {what}"))?;
+        let mut late = Vec::new();
+        self.executor.replica().sweep(true, &mut |swept| late.push(format!("{swept:?}")));
+        if late.is_empty() { Ok(()) } else { Err(format!("counted without a mark: {late:?}")) }
+    }
+
+    fn compare_counts(&self) -> Result<(), String> {
+        let (found, snapshot) = (&self.found, self.oracle.snapshot());
+        for (pipe, of) in (0..).map(PipeId).zip(&snapshot.pipes) {
+            let misses = found.misses.get(&pipe).copied().unwrap_or_default();
+            same(&format!("misses of {pipe:?}"), &misses, &of.misses)?;
+            for entry in &of.entries {
+                let hits = found.entries.get(&(pipe, entry.key.clone())).copied().unwrap_or_default();
+                same(&format!("hits of {pipe:?}, {:?}", entry.key), &hits, &entry.hits)?;
+            }
+            let live = of.entries.len();
+            let swept = found.entries.keys().filter(|key| key.0 == pipe).count();
+            if swept > live {
+                return Err(format!("{swept} of {live} entries of {pipe:?} have counts"));
+            }
+        }
+        for (at, counter) in snapshot.counters.iter().enumerate() {
+            let swept = found.counters.get(&at).copied().unwrap_or_default();
+            same(&format!("counter {at}"), &swept, counter)?;
+        }
+        same("packets decided", &found.decided, &self.decided)
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: &T, wanted: &T) -> Result<(), String> {
+    if found == wanted { Ok(()) } else { Err(format!("{what}: {found:?}, not {wanted:?}")) }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
