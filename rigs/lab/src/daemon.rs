@@ -1,15 +1,21 @@
 //! The weir of the DNS lab: its configurations, and the counters that the lab uses.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use anyhow::Result;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Interrupt;
-use super::topology::{BackEnd, INTERFACE, Topology, VIP};
+use super::topology::{BackEnd, Executor, INTERFACE, Topology, WeirNode};
 use super::weir::Weir;
 use weir_bed::Run;
 
 /// Name of the measured service in the configuration.
 const SERVICE: &str = "dns";
+
+/// How long the kernel may take to get the program.
+const COMPILED: Duration = Duration::from_secs(10);
 
 /// A running daemon.
 pub struct Daemon {
@@ -28,6 +34,41 @@ pub struct Counted {
     pub bytes: u64,
 }
 
+/// Frames that the kernel decided, and those that it gave up, since it got the program.
+#[derive(Clone, Default, PartialEq)]
+pub struct KernelCounts {
+    /// Frames that it decided.
+    pub decided: u64,
+    /// Frames that it left to a worker, by reason.
+    pub given_up: BTreeMap<String, u64>,
+}
+
+impl KernelCounts {
+    fn of(port: &Value) -> KernelCounts {
+        let left = port["left"].as_object().into_iter().flatten();
+        let given_up = left.map(|(reason, frames)| (reason.clone(), frames.as_u64().unwrap_or(0)));
+        KernelCounts { decided: port["decided"].as_u64().unwrap_or(0), given_up: given_up.collect() }
+    }
+
+    /// Adds what another program, before or after this one, has counted.
+    pub fn add(&mut self, other: &KernelCounts) {
+        self.decided += other.decided;
+        for (reason, frames) in &other.given_up {
+            *self.given_up.entry(reason.clone()).or_default() += frames;
+        }
+    }
+
+    /// Returns the frames that it decided or gave up.
+    pub fn frames(&self) -> u64 {
+        self.decided + self.given_up.values().sum::<u64>()
+    }
+
+    /// Returns the counts as JSON.
+    pub fn json(&self) -> Value {
+        json!({ "decided": self.decided, "given_up": self.given_up })
+    }
+}
+
 /// A snapshot of the daemon's counters.
 #[derive(Clone, PartialEq)]
 pub struct Snapshot {
@@ -37,6 +78,8 @@ pub struct Snapshot {
     pub received_by_worker: Value,
     /// Frames sent to the back ends.
     pub back_ends: Vec<Counted>,
+    /// Frames that the program in the kernel has seen.
+    pub kernel: KernelCounts,
 }
 
 impl Snapshot {
@@ -57,22 +100,28 @@ impl Snapshot {
 }
 
 impl Daemon {
-    /// Starts the daemon with a configuration and waits until it answers.
+    /// Starts a node's daemon and waits until it answers and its executor is at work.
     pub fn start(
         run: &mut Run,
         topology: &Topology,
+        node: &WeirNode,
         configuration: &str,
         interrupt: &Interrupt,
     ) -> Result<Daemon> {
-        let weir =
-            Weir::start(run, "weir", |program| topology.weir.command(program), configuration, interrupt)?;
+        let name = node.executor.name();
+        let command = |program: &str| node.namespace.command(program);
+        let weir = Weir::start(run, name, command, configuration, interrupt)?;
+        if node.executor == Executor::Kernel {
+            weir.wait_for_kernel(COMPILED, run, interrupt)?;
+        }
         Ok(Daemon { weir, back_ends: topology.back_ends.iter().map(|at| at.name).collect() })
     }
 
     /// Reads its counters.
     pub fn snapshot(&self, run: &mut Run) -> Result<Snapshot> {
-        let answer = match self.weir.show("all") {
-            Ok(answer) => answer,
+        let answers = self.weir.show("all").and_then(|all| Ok((all, self.weir.show("kernel")?)));
+        let (answer, kernel) = match answers {
+            Ok(answers) => answers,
             Err(error) => {
                 self.weir.still_runs(run)?;
                 return Err(error.context("weir does not answer"));
@@ -82,6 +131,7 @@ impl Daemon {
             ledger: answer["ledger"].clone(),
             received_by_worker: answer["received_by_worker"].clone(),
             back_ends: back_ends(&answer, &self.back_ends),
+            kernel: KernelCounts::of(&kernel["kernel"][0]),
         })
     }
 
@@ -108,25 +158,30 @@ fn back_ends(answer: &Value, names: &[&'static str]) -> Vec<Counted> {
     names.iter().copied().map(count).collect()
 }
 
-/// Returns the lab's configuration: one service with `back_ends`.
-pub fn configuration(back_ends: &[BackEnd], workers: u32) -> String {
+/// Returns a node's configuration: one service with `back_ends`. It keeps no flow state: each query is a flow
+/// of its own, and the kernel follows only flows that a worker has seen.
+pub fn configuration(node: &WeirNode, back_ends: &[BackEnd], workers: u32) -> String {
+    let kernel = match node.executor {
+        Executor::Engine => "off",
+        Executor::Kernel => "require",
+    };
     format!(
-        "workers: {workers}\nports: {{ p0: {{ xdp: {INTERFACE} }} }}\napps:\n{}",
-        balancer(SERVICE, "udp", back_ends)
+        "workers: {workers}\nports: {{ p0: {{ xdp: {INTERFACE}, kernel: {kernel} }} }}\napps:\n{}",
+        balancer(SERVICE, (node.vip, "udp"), back_ends)
     )
 }
 
 /// Returns another configuration for reloads: without the last back end, and with a second service, so that
 /// pipes and entries differ.
-pub fn other_configuration(back_ends: &[BackEnd], workers: u32) -> String {
+pub fn other_configuration(node: &WeirNode, back_ends: &[BackEnd], workers: u32) -> String {
     let fewer = &back_ends[..back_ends.len() - 1];
-    configuration(fewer, workers) + &balancer("dns-tcp", "tcp", back_ends)
+    configuration(node, fewer, workers) + &balancer("dns-tcp", (node.vip, "tcp"), back_ends)
 }
 
-fn balancer(name: &str, protocol: &str, back_ends: &[BackEnd]) -> String {
+fn balancer(name: &str, (vip, protocol): (&str, &str), back_ends: &[BackEnd]) -> String {
     let mut text = format!(
-        "  - lb:\n      name: {name}\n      port: p0\n      \
-         service: {{ vip: {VIP}, protocol: {protocol}, port: 53 }}\n      by: 5-tuple\n      \
+        "  - lb:\n      name: {name}\n      port: p0\n      stateless: true\n      \
+         service: {{ vip: {vip}, protocol: {protocol}, port: 53 }}\n      by: 5-tuple\n      \
          source_mac: auto\n      back_ends:\n"
     );
     for back_end in back_ends {

@@ -1,12 +1,13 @@
 //! `weir lab dns`: real DNS queries through weir to three real name servers, and the same load without weir.
 //!
-//! First the load goes directly to one back end, to show what this machine can do. Then it goes to the VIP,
-//! through weir. Both loads are dnsperf's, with the same rate and duration. topology.rs describes the
-//! network, clients.rs defines a flow, share.rs defines which shares count as even, and verdict.rs what must
-//! hold.
+//! Each round has four loads. The first goes directly to one back end, to show what this machine can do. Two
+//! go to a VIP each, through weir: on one node its workers decide the queries, on the other the kernel does.
+//! The last goes directly to a back end again; the difference from the first is the noise of the machine.
+//! All loads are dnsperf's, with the same rate and duration. topology.rs describes the network, clients.rs
+//! defines a flow, share.rs defines which shares count as even, and verdict.rs what must hold.
 
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
@@ -15,10 +16,10 @@ use super::clients::Clients;
 use super::daemon::{self, Daemon, Snapshot};
 use super::dnsperf::{self, Load, LoadParameters};
 use super::reloads::Reloads;
-use super::report::{LabReport, LoadReport, grouped};
+use super::report::{LabReport, LoadReport, NodeReport, grouped};
 use super::screen::Screen;
 use super::session::{self, LabOutcome};
-use super::topology::{Topology, VIP};
+use super::topology::{Topology, WeirNode};
 use super::witness::Witness;
 use super::{Interrupt, nsd, verdict};
 use weir_bed::Run;
@@ -33,17 +34,24 @@ const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 /// The options of `weir lab dns`.
 #[derive(clap::Args)]
 pub struct DnsOptions {
-    /// Duration of each of the two loads (direct, and through weir).
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    /// Duration of each of the four loads of a round (direct, through weir's workers, through the kernel's
+    /// executor, and direct again).
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     seconds: u32,
     /// Queries per second.
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     rate: u32,
-    /// Number of weir's workers, each with its own queue.
+    /// Rounds of four loads. Latencies are medians of the rounds, everything else is added up.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// Processes beside that each keep a processor busy.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
+    busy: u32,
+    /// Number of weir's workers on each node, each with its own queue.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     workers: u32,
-    /// Reloads during the load, alternating between two configurations that differ in pipes, entries and back
-    /// ends.
+    /// Reloads during the loads through each node, alternating between two configurations that differ in
+    /// pipes, entries and back ends.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     reloads: u32,
     #[command(flatten)]
@@ -70,30 +78,68 @@ struct DnsLab<'a> {
     screen: &'a mut Screen,
 }
 
+/// A node with a running daemon, and the loads through it.
+struct NodeUnderLoad<'a> {
+    node: &'a WeirNode,
+    daemon: Daemon,
+    before: Witness,
+    reloads: Reloads,
+    load: LoadReport,
+}
+
 impl DnsLab<'_> {
     fn perform(&mut self) -> Result<LabReport> {
-        let DnsOptions { seconds, rate, reloads, .. } = *self.options;
-        self.screen
-            .say(&format!("client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s"));
-        let topology = Topology::build(&self.run, self.options.workers)?;
+        let DnsOptions { seconds, rate, rounds, busy, workers, .. } = *self.options;
+        self.screen.say(&format!(
+            "client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s, four times"
+        ));
+        let topology = Topology::build(&self.run, workers)?;
         let queries = nsd::write_queries(self.run.folder(), nsd::NAMES)?;
         self.start_servers(&topology)?;
+        (0..busy).try_for_each(|number| keep_busy(&mut self.run, number))?;
+        let nodes = topology.nodes.iter().map(|node| self.start_weir(&topology, node));
+        let mut nodes = nodes.collect::<Result<Vec<_>>>()?;
+        let mut direct = [LoadReport::default(), LoadReport::default()];
+        for round in 0..rounds {
+            if rounds > 1 {
+                self.screen.say(&format!("round {} of {rounds}", round + 1));
+            }
+            let earlier = Duration::from_secs(u64::from(seconds)) * round;
+            self.direct(&topology, &queries, &mut direct[0])?;
+            for node in &mut nodes {
+                self.through_weir(&topology, &queries, node, earlier)?;
+            }
+            self.direct(&topology, &queries, &mut direct[1])?;
+        }
+        let nodes = nodes.into_iter().map(|node| self.finish(&topology, node)).collect::<Result<_>>()?;
+        Ok(LabReport { nodes, direct, busy })
+    }
 
-        let direct = self.direct(&topology, &queries)?;
-        let before = Witness::read(&topology)?;
-        let configuration = daemon::configuration(&topology.back_ends, self.options.workers);
-        let daemon = Daemon::start(&mut self.run, &topology, &configuration, self.interrupt)?;
-        let mut reloads = Reloads::over(seconds, reloads, &topology, self.options.workers);
-        let weir = self.through_weir(&topology, &queries, &daemon, &mut reloads)?;
+    fn start_weir<'t>(&mut self, topology: &'t Topology, node: &'t WeirNode) -> Result<NodeUnderLoad<'t>> {
+        let DnsOptions { seconds, rounds, workers, reloads, .. } = *self.options;
+        let before = Witness::read(topology, node)?;
+        let configuration = daemon::configuration(node, &topology.back_ends, workers);
+        let daemon = Daemon::start(&mut self.run, topology, node, &configuration, self.interrupt)?;
+        let time = Duration::from_secs(u64::from(seconds)) * rounds;
+        let reloads = Reloads::over(time, reloads, topology, node, workers);
+        Ok(NodeUnderLoad { node, daemon, before, reloads, load: LoadReport::default() })
+    }
+
+    /// Reads what was counted on a node, and stops its daemon.
+    fn finish(&mut self, topology: &Topology, node: NodeUnderLoad<'_>) -> Result<NodeReport> {
+        let NodeUnderLoad { node, daemon, before, mut reloads, load } = node;
+        reloads.finish(&daemon, &mut self.run)?;
         let snapshot = self.settled(&daemon)?;
-        let witness = Witness::read(&topology)?.since(&before);
+        let witness = Witness::read(topology, node)?.since(&before);
         if !self.options.common.keep {
             daemon.stop(&mut self.run)?;
         }
         let names: Vec<&'static str> = topology.back_ends.iter().map(|back_end| back_end.name).collect();
-        let shares = reloads.shares(&names, snapshot.frames("received"), weir.flows);
-        let reloads = (reloads.done(), self.options.reloads);
-        Ok(LabReport { weir, direct, snapshot, witness, shares, reloads })
+        let shares = reloads.shares(&names, snapshot.frames("received"), load.flows);
+        let mut kernel = reloads.kernel().clone();
+        kernel.add(&snapshot.kernel);
+        let (executor, reloads) = (node.executor, reloads.done());
+        Ok(NodeReport { executor, load, snapshot, kernel, witness, shares, reloads })
     }
 
     fn start_servers(&mut self, topology: &Topology) -> Result<()> {
@@ -111,36 +157,39 @@ impl DnsLab<'_> {
         Ok(())
     }
 
-    fn direct(&mut self, topology: &Topology, queries: &Path) -> Result<LoadReport> {
+    fn direct(&mut self, topology: &Topology, queries: &Path, report: &mut LoadReport) -> Result<()> {
         let server = &topology.back_ends[0];
         self.screen.say(&format!("direct: the client asks {} itself", server.name));
-        self.load(topology, server.address, queries, |_, _| Ok(Vec::new()))
+        self.load(topology, server.address, queries, report, |_, _| Ok(Vec::new()))
     }
 
+    /// Runs one load through a node, after loads that took `earlier`.
     fn through_weir(
         &mut self,
         topology: &Topology,
         queries: &Path,
-        daemon: &Daemon,
-        reloads: &mut Reloads,
-    ) -> Result<LoadReport> {
-        self.screen.say(&format!("weir: the client asks {VIP}, weir chooses among three"));
-        let arm = self.load(topology, VIP, queries, |lab, elapsed| {
-            reloads.tick(elapsed, daemon, &mut lab.run)?;
+        node: &mut NodeUnderLoad<'_>,
+        earlier: Duration,
+    ) -> Result<()> {
+        let NodeUnderLoad { node, daemon, reloads, load, .. } = node;
+        let (name, vip) = (node.executor.name(), node.vip);
+        self.screen.say(&format!("{name}: the client asks {vip}, weir chooses among three"));
+        self.load(topology, vip, queries, load, |lab, elapsed| {
+            reloads.tick(earlier + elapsed, daemon, &mut lab.run)?;
             if lab.screen.is_due() { Ok(rows(&daemon.snapshot(&mut lab.run)?)) } else { Ok(Vec::new()) }
-        })?;
-        reloads.finish(daemon, &mut self.run)?;
-        Ok(arm)
+        })
     }
 
-    /// Runs one load; `tick` is called periodically and returns rows for the live table.
+    /// Runs one load, and adds it to a report; `tick` is called periodically and returns rows for the live
+    /// table.
     fn load(
         &mut self,
         topology: &Topology,
         server: &'static str,
         queries: &Path,
+        report: &mut LoadReport,
         mut tick: impl FnMut(&mut Self, Duration) -> Result<Vec<String>>,
-    ) -> Result<LoadReport> {
+    ) -> Result<()> {
         let DnsOptions { rate, seconds, .. } = *self.options;
         let plan = LoadParameters { rate, seconds, slowdown: self.interrupt.slowdown() };
         let clients = Clients::start(&mut self.run, &topology.client, server, plan.rate)?;
@@ -154,7 +203,8 @@ impl DnsLab<'_> {
             }
         }
         let addresses = clients.stop()?;
-        Ok(LoadReport::new(&load.outcome(&self.run)?, addresses))
+        report.add(&load.outcome(&self.run)?, addresses);
+        Ok(())
     }
 
     /// Waits until no frame is in flight: two readings are equal.
@@ -170,6 +220,13 @@ impl DnsLab<'_> {
             last = now;
         }
     }
+}
+
+/// Starts a process that keeps a processor busy until the run ends.
+fn keep_busy(run: &mut Run, number: u32) -> Result<()> {
+    let mut command = Command::new("sh");
+    command.args(["-c", "while :; do :; done"]).stdin(Stdio::null()).stdout(Stdio::null());
+    run.start(&format!("busy-{number}"), &mut command).map(drop)
 }
 
 fn progress(load: &Load, plan: LoadParameters) -> String {

@@ -19,7 +19,7 @@ mod command;
 mod daemon;
 mod dns;
 mod dnsperf;
-mod kernel;
+pub mod kernel;
 mod latency;
 mod lb;
 mod nsd;

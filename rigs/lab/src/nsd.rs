@@ -9,7 +9,7 @@ use std::process::Stdio;
 
 use anyhow::Result;
 
-use super::topology::{BackEnd, VIP};
+use super::topology::{BackEnd, VIPS};
 use weir_bed::Namespace;
 use weir_bed::{Run, Started};
 
@@ -24,7 +24,7 @@ const CONNECTIONS: u32 = 1000;
 
 /// Starts the name server of a back end of `topology.rs`.
 pub fn start(run: &mut Run, back_end: &BackEnd) -> Result<Started> {
-    serve(run, &back_end.namespace, back_end.name, &[VIP, back_end.address])
+    serve(run, &back_end.namespace, back_end.name, &[&VIPS[..], &[back_end.address]].concat())
 }
 
 /// Starts a name server at these addresses, which answers a few milliseconds later; `name` is its identity.

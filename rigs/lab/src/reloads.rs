@@ -1,5 +1,5 @@
-//! Reloads during the load, alternating between two configurations that differ in pipes, entries and back
-//! ends.
+//! Reloads during the loads through a node, alternating between two configurations that differ in pipes,
+//! entries and back ends.
 //!
 //! The other configuration lacks the last back end. How many frames met which configuration is known only to
 //! within the number of frames between the reading before a reload is requested and the reading after it is
@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::daemon::{Daemon, configuration, other_configuration};
+use super::daemon::{Daemon, KernelCounts, configuration, other_configuration};
 use super::share::Share;
-use super::topology::Topology;
+use super::topology::{Topology, WeirNode};
 use weir_bed::Run;
 
-/// Reloads over the duration of a load.
+/// Reloads over the duration of all loads through a node.
 pub struct Reloads {
     configurations: [String; 2],
     interval: Duration,
@@ -24,23 +24,38 @@ pub struct Reloads {
     entered: (u64, u64),
     /// Minimum and maximum number of frames that met the first configuration.
     first: (u64, u64),
+    /// What the kernel had counted before each reload, after which its counts begin again.
+    kernel: KernelCounts,
 }
 
 impl Reloads {
-    /// Plans `wanted` reloads, evenly spaced over `seconds`.
-    pub fn over(seconds: u32, wanted: u32, topology: &Topology, workers: u32) -> Reloads {
+    /// Plans `wanted` reloads, evenly spaced over `time`.
+    pub fn over(time: Duration, wanted: u32, topology: &Topology, node: &WeirNode, workers: u32) -> Reloads {
+        let back_ends = &topology.back_ends;
         let configurations =
-            [configuration(&topology.back_ends, workers), other_configuration(&topology.back_ends, workers)];
-        let interval = Duration::from_secs(u64::from(seconds)) / (wanted + 1);
-        Reloads { configurations, interval, wanted, done: 0, entered: (0, 0), first: (0, 0) }
+            [configuration(node, back_ends, workers), other_configuration(node, back_ends, workers)];
+        Reloads {
+            configurations,
+            interval: time / (wanted + 1),
+            wanted,
+            done: 0,
+            entered: (0, 0),
+            first: (0, 0),
+            kernel: KernelCounts::default(),
+        }
     }
 
-    /// Returns the number of reloads so far.
-    pub fn done(&self) -> u32 {
-        self.done
+    /// Returns the number of reloads so far, and of those that were wanted.
+    pub fn done(&self) -> (u32, u32) {
+        (self.done, self.wanted)
     }
 
-    /// Reloads if the next reload is due.
+    /// Returns what the kernel had counted before the last reload.
+    pub fn kernel(&self) -> &KernelCounts {
+        &self.kernel
+    }
+
+    /// Reloads if the next reload is due after this time under load.
     pub fn tick(&mut self, elapsed: Duration, daemon: &Daemon, run: &mut Run) -> Result<()> {
         if self.done < self.wanted && elapsed >= self.interval * (self.done + 1) {
             self.swap(daemon, run)?;
@@ -60,7 +75,9 @@ impl Reloads {
 
     fn swap(&mut self, daemon: &Daemon, run: &mut Run) -> Result<()> {
         let is_first = self.done.is_multiple_of(2);
-        let before = daemon.snapshot(run)?.frames("received");
+        let snapshot = daemon.snapshot(run)?;
+        let before = snapshot.frames("received");
+        self.kernel.add(&snapshot.kernel);
         daemon.reload(&self.configurations[usize::from(is_first)])?;
         let after = daemon.snapshot(run)?.frames("received");
         if is_first {

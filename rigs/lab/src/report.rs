@@ -2,12 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::daemon::Snapshot;
+use super::daemon::{KernelCounts, Snapshot};
 use super::dnsperf::{LoadResult, SOCKETS};
 use super::share::Share;
+use super::topology::Executor;
 use super::witness::Witness;
 
-/// A load and its results.
+/// Loads of one kind, one in each round, and their results.
+#[derive(Default)]
 pub struct LoadReport {
     /// Queries sent.
     pub sent: u64,
@@ -15,49 +17,67 @@ pub struct LoadReport {
     pub answered: u64,
     /// Queries answered with another code.
     pub refused: u64,
-    /// The latency in microseconds that half of all answers do not exceed.
-    pub p50_us: u64,
-    /// The latency in microseconds that 99 % of all answers do not exceed.
-    pub p99_us: u64,
     /// Number of pairs of client address and port.
     pub flows: u64,
+    /// For each round, the latency in microseconds that half of all answers do not exceed.
+    pub p50_us: Vec<u64>,
+    /// The same for 99 % of all answers.
+    pub p99_us: Vec<u64>,
 }
 
 impl LoadReport {
-    /// Takes dnsperf's results, for queries from `addresses` client addresses.
-    pub fn new(outcome: &LoadResult, addresses: u32) -> LoadReport {
+    /// Adds dnsperf's results of a round, for queries from `addresses` client addresses.
+    pub fn add(&mut self, outcome: &LoadResult, addresses: u32) {
         let tally = &outcome.tally;
-        LoadReport {
-            sent: outcome.sent,
-            answered: tally.answered,
-            refused: tally.refused,
-            p50_us: tally.latency.percentile(50),
-            p99_us: tally.latency.percentile(99),
-            flows: outcome.sent.min(u64::from(addresses) * u64::from(SOCKETS)),
-        }
+        self.sent += outcome.sent;
+        self.answered += tally.answered;
+        self.refused += tally.refused;
+        self.flows += outcome.sent.min(u64::from(addresses) * u64::from(SOCKETS));
+        self.p50_us.push(tally.latency.percentile(50));
+        self.p99_us.push(tally.latency.percentile(99));
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "queries_sent": self.sent,
+            "queries_answered": self.answered,
+            "latency_us": {
+                "p50": median(&self.p50_us),
+                "p99": median(&self.p99_us),
+                "p50_of_rounds": self.p50_us,
+                "p99_of_rounds": self.p99_us,
+            },
+        })
     }
 }
 
-/// All results.
-pub struct LabReport {
-    /// The load through weir.
-    pub weir: LoadReport,
-    /// The same load without weir, to a single back end.
-    pub direct: LoadReport,
-    /// weir's counters after the load.
+/// Returns the value in the middle; 0 if there is none.
+fn median(values: &[u64]) -> u64 {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
+}
+
+/// The loads through one node, and what was counted there.
+pub struct NodeReport {
+    /// What decides its queries.
+    pub executor: Executor,
+    /// The loads.
+    pub load: LoadReport,
+    /// weir's counters after the loads.
     pub snapshot: Snapshot,
-    /// The kernel's counters for the same period.
+    /// The frames that the program in the kernel has seen, except during reloads.
+    pub kernel: KernelCounts,
+    /// The kernel's own counters for the same period.
     pub witness: Witness,
     /// The expected shares of the back ends.
     pub shares: Vec<Share>,
-    /// Reloads during the load: done, wanted.
+    /// Reloads during the loads: done, wanted.
     pub reloads: (u32, u32),
 }
 
-impl LabReport {
-    /// Returns the report as JSON. This format is stable. `reasons` say why the lab failed.
-    pub fn json(&self, reasons: &[String]) -> Value {
-        let arm = |arm: &LoadReport| json!({"p50": arm.p50_us, "p99": arm.p99_us});
+impl NodeReport {
+    fn json(&self) -> Value {
         let back_ends = self.snapshot.back_ends.iter();
         let back_ends =
             back_ends.map(|at| json!({"name": at.name, "packets": at.packets, "bytes": at.bytes}));
@@ -65,49 +85,22 @@ impl LabReport {
             json!({"name": share.name, "expected": [share.expected.0,
             share.expected.1], "sigma": share.sigma})
         };
-        json!({
-            "ok": reasons.is_empty(),
-            "reasons": reasons,
-            "queries_sent": self.weir.sent,
-            "queries_answered": self.weir.answered,
-            "latency_us": arm(&self.weir),
-            "direct": {
-                "queries_sent": self.direct.sent,
-                "queries_answered": self.direct.answered,
-                "latency_us": arm(&self.direct),
-            },
+        let own = json!({
+            "executor": self.executor.name(),
+            "kernel": self.kernel.json(),
             "frames": self.snapshot.ledger,
             "received_by_worker": self.snapshot.received_by_worker,
             "witness": self.witness.json(),
             "backends": back_ends.collect::<Vec<_>>(),
             "shares": self.shares.iter().map(share).collect::<Vec<_>>(),
-            "flows": self.weir.flows,
+            "flows": self.load.flows,
             "reloads": self.reloads.0,
-        })
+        });
+        joined(self.load.json(), own)
     }
 
-    /// Returns the report as text.
-    pub fn text(&self, reasons: &[String]) -> String {
-        let mut text = self.arms() + "\n" + &self.back_ends() + "\n" + &self.frames() + "\n";
-        if reasons.is_empty() {
-            text += "Every query was answered and every frame is accounted for.";
-        }
-        for reason in reasons {
-            text += &format!("FAILED: {reason}\n");
-        }
-        text
-    }
-
-    fn arms(&self) -> String {
-        let row = |name: &str, of: fn(&LoadReport) -> u64| {
-            format!("  {name:<18}{:>12}{:>12}\n", grouped(of(&self.weir)), grouped(of(&self.direct)))
-        };
-        format!("\n  {:<18}{:>12}{:>12}\n", "", "weir", "direct")
-            + &row("queries sent", |arm| arm.sent)
-            + &row("answered", |arm| arm.answered)
-            + &row("lost", |arm| arm.sent.saturating_sub(arm.answered + arm.refused))
-            + &row("latency p50, us", |arm| arm.p50_us)
-            + &row("latency p99, us", |arm| arm.p99_us)
+    fn text(&self) -> String {
+        format!("  {} executor\n", self.executor.name()) + &self.back_ends() + "\n" + &self.frames()
     }
 
     fn back_ends(&self) -> String {
@@ -128,8 +121,8 @@ impl LabReport {
         }
         text + &format!(
             "  ({} queries in {} flows; {} reloads)\n",
-            grouped(self.weir.sent),
-            grouped(self.weir.flows),
+            grouped(self.load.sent),
+            grouped(self.load.flows),
             self.reloads.0
         )
     }
@@ -142,6 +135,7 @@ impl LabReport {
         let alone = |name, count| format!("  {name:<18}{:>12}\n", grouped(count));
         format!("  {:<18}{:>12}    {:<20}\n", "frames, according to weir", "", "according to the kernel")
             + &row("received", frames("received"), "taken by XDP", self.witness.xdp.taken)
+            + &row("decided in XDP", self.kernel.decided, "sent back by XDP", self.witness.xdp.sent_back)
             + &row("transmitted", frames("transmitted"), "interface sent", self.witness.weir.transmitted)
             + &row("to_kernel", frames("to_kernel"), "left by XDP", self.witness.passed())
             + &row("dropped", self.snapshot.dropped(), "dropped", self.witness.dropped())
@@ -149,7 +143,92 @@ impl LabReport {
             + &alone("held", frames("held"))
             + &alone("originated", frames("originated"))
             + &alone("copied", frames("copied"))
+            + &self.given_up()
     }
+
+    fn given_up(&self) -> String {
+        let row = |(reason, frames): (&String, &u64)| {
+            format!("  left to a worker {:>12}    {reason}\n", grouped(*frames))
+        };
+        self.kernel.given_up.iter().map(row).collect()
+    }
+}
+
+/// All results.
+pub struct LabReport {
+    /// The loads through each node.
+    pub nodes: Vec<NodeReport>,
+    /// The same loads without weir, to a single back end, before and after those through the nodes. The
+    /// difference between the two is the noise of the machine.
+    pub direct: [LoadReport; 2],
+    /// How many processes kept processors busy beside.
+    pub busy: u32,
+}
+
+impl LabReport {
+    /// Returns all loads.
+    pub fn loads(&self) -> impl Iterator<Item = &LoadReport> {
+        self.direct.iter().chain(self.nodes.iter().map(|node| &node.load))
+    }
+
+    /// Returns the report as JSON. This format is stable. `reasons` say why the lab failed. What is not in an
+    /// object of its own is about the node whose queries the kernel decides.
+    pub fn json(&self, reasons: &[String]) -> Value {
+        let mut json = json!({
+            "ok": reasons.is_empty(),
+            "reasons": reasons,
+            "busy": self.busy,
+            "direct": self.direct[0].json(),
+            "direct_again": self.direct[1].json(),
+        });
+        for node in &self.nodes {
+            match node.executor {
+                Executor::Engine => json["engine"] = node.json(),
+                Executor::Kernel => json = joined(json, node.json()),
+            }
+        }
+        json
+    }
+
+    /// Returns the report as text.
+    pub fn text(&self, reasons: &[String]) -> String {
+        let mut text = self.all_loads() + "\n";
+        for node in &self.nodes {
+            text += &(node.text() + "\n");
+        }
+        if reasons.is_empty() {
+            text += "Every query was answered and every frame is accounted for.";
+        }
+        for reason in reasons {
+            text += &format!("FAILED: {reason}\n");
+        }
+        text
+    }
+
+    /// Returns a table with a column for each kind of load.
+    fn all_loads(&self) -> String {
+        let row = |name: &str, of: fn(&LoadReport) -> u64| {
+            let cells: String = self.loads().map(|load| format!("{:>14}", grouped(of(load)))).collect();
+            format!("  {name:<18}{cells}\n")
+        };
+        let nodes = self.nodes.iter().map(|node| node.executor.name());
+        let names: String =
+            ["direct", "direct again"].into_iter().chain(nodes).map(|name| format!("{name:>14}")).collect();
+        format!("\n  {:<18}{names}\n", "")
+            + &row("queries sent", |load| load.sent)
+            + &row("answered", |load| load.answered)
+            + &row("lost", |load| load.sent.saturating_sub(load.answered + load.refused))
+            + &row("latency p50, us", |load| median(&load.p50_us))
+            + &row("latency p99, us", |load| median(&load.p99_us))
+    }
+}
+
+/// Returns an object with the keys of both.
+fn joined(mut one: Value, other: Value) -> Value {
+    if let (Value::Object(one), Value::Object(other)) = (&mut one, other) {
+        one.extend(other);
+    }
+    one
 }
 
 /// Groups digits: 1234567 -> "1 234 567".
@@ -168,6 +247,11 @@ pub fn grouped(count: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_latency_of_several_rounds_is_the_median() {
+        assert_eq!((median(&[]), median(&[7]), median(&[9, 1, 5])), (0, 7, 5));
+    }
 
     #[test]
     fn digits_are_grouped_by_three() {

@@ -1,46 +1,80 @@
-//! The network of the lab: a client, three back ends and the weir node around one switch.
+//! The network of the lab: a client, three back ends and two nodes with weir around one switch.
 //!
 //! ```text
-//!  client ----+               +---- b1  (VIP on lo, not announced)
-//!             |    bridge     +---- b2
-//!  weir   ----+   "switch"    +---- b3
+//!  client ----+               +---- b1  (VIPs on lo, not announced)
+//!  engine ----+    bridge     +---- b2
+//!  kernel ----+   "switch"    +---- b3
 //! ```
 //!
-//! The weir node has one interface ("one-armed"): a query arrives and leaves through the same interface, with
-//! new MAC addresses, and the back end replies to the client directly. The VIP is on that interface too, so
-//! the node's kernel answers ARP and ping for it. Every query comes from a different client address
-//! (clients.rs); all of these are local to `client`.
+//! On one node, weir's workers decide the queries, which come to them through AF_XDP; on the other, the
+//! kernel does. Each has one interface ("one-armed"): a query arrives and leaves through the same interface,
+//! with new MAC addresses, and the back end replies to the client directly. The node's VIP is on that
+//! interface too, so the node's kernel answers ARP and ping for it. Every query comes from a different client
+//! address (clients.rs); all of these are local to `client`.
 
 use anyhow::Result;
 use weir_bed::{Namespace, Run, Switch};
+use weir_bpf::XdpTake;
 
-/// Address of the service.
-pub const VIP: &str = "10.77.0.53";
+use super::kernel;
+
+/// Addresses of the service, one for each node.
+pub const VIPS: [&str; 2] = ["10.77.0.53", "10.77.0.54"];
 /// The range of client addresses, used one after another.
 pub const CLIENTS: &str = "10.77.128.0/17";
 /// Number of client addresses.
 pub const CLIENTS_COUNT: u32 = 1 << 15;
-/// Role of the weir node, which is also the name of its interface at the switch.
-pub const WEIR_ROLE: &str = "weir";
 /// The interface of every host in the lab; its peer is an interface of the switch.
 pub const INTERFACE: &str = "eth0";
 
 const CLIENT: &str = "10.77.0.1";
 const CLIENT_MAC: &str = "02:77:00:00:00:01";
-/// Address of the weir node.
-pub const WEIR: &str = "10.77.0.2";
-const WEIR_MAC: &str = "02:77:00:00:00:02";
+const NODES: [(Executor, &str, &str); 2] = [
+    (Executor::Engine, "10.77.0.2", "02:77:00:00:00:02"),
+    (Executor::Kernel, "10.77.0.3", "02:77:00:00:00:03"),
+];
 const BACK_ENDS: [(&str, &str, &str); 3] = [
     ("b1", "10.77.0.11", "02:77:00:00:00:11"),
     ("b2", "10.77.0.12", "02:77:00:00:00:12"),
     ("b3", "10.77.0.13", "02:77:00:00:00:13"),
 ];
 
+/// What decides the queries that arrive at a node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Executor {
+    /// A worker, through AF_XDP.
+    Engine,
+    /// The program in the kernel.
+    Kernel,
+}
+
+impl Executor {
+    /// Returns its name, which is also that of its node's interface at the switch.
+    pub fn name(self) -> &'static str {
+        match self {
+            Executor::Engine => "engine",
+            Executor::Kernel => "kernel",
+        }
+    }
+}
+
+/// A host with weir.
+pub struct WeirNode {
+    /// What decides its queries.
+    pub executor: Executor,
+    /// The address of its service.
+    pub vip: &'static str,
+    /// Its namespace.
+    pub namespace: Namespace,
+    /// A program at the switch's end of its cable, where the kernel's executor sends frames.
+    _passing: Option<XdpTake>,
+}
+
 /// A host with a name server.
 pub struct BackEnd {
     /// Its name, also in weir's configuration.
     pub name: &'static str,
-    /// Its own address, besides the VIP.
+    /// Its own address, besides the VIPs.
     pub address: &'static str,
     /// The MAC address that weir writes into frames for it.
     pub mac: &'static str,
@@ -55,22 +89,22 @@ pub struct Topology {
     /// Where dnsperf runs.
     pub client: Namespace,
     /// Where weir runs.
-    pub weir: Namespace,
+    pub nodes: Vec<WeirNode>,
     /// Where the name servers run.
     pub back_ends: Vec<BackEnd>,
 }
 
 impl Topology {
-    /// Creates the network, with one queue per worker on the weir node; `run` removes it.
+    /// Creates the network, with one queue per worker on weir's nodes; `run` removes it.
     pub fn build(run: &Run, workers: u32) -> Result<Topology> {
         let switch = Switch::create(run, "switch")?;
         let client = host(run, &switch, ("client", CLIENT, CLIENT_MAC), 1)?;
-        let weir = host(run, &switch, (WEIR_ROLE, WEIR, WEIR_MAC), workers)?;
-        weir.ip(&format!("address add {VIP}/32 dev {INTERFACE}\nroute add {CLIENTS} via {CLIENT}\n"))?;
+        let nodes = NODES.iter().zip(VIPS);
+        let nodes = nodes.map(|(&one, vip)| node(run, &switch, one, vip, workers)).collect::<Result<_>>()?;
         let back_ends =
             BACK_ENDS.iter().map(|&host| back_end(run, &switch, host)).collect::<Result<Vec<_>>>()?;
         wire_client(&client, &back_ends)?;
-        Ok(Topology { switch, client, weir, back_ends })
+        Ok(Topology { switch, client, nodes, back_ends })
     }
 }
 
@@ -87,8 +121,24 @@ fn host(
     Ok(host)
 }
 
-/// Adds the VIP as local but unannounced: the host answers ARP only for addresses of the receiving interface,
-/// and uses only those in its requests.
+fn node(
+    run: &Run,
+    switch: &Switch,
+    (executor, address, mac): (Executor, &'static str, &'static str),
+    vip: &'static str,
+    workers: u32,
+) -> Result<WeirNode> {
+    let namespace = host(run, switch, (executor.name(), address, mac), workers)?;
+    namespace.ip(&format!("address add {vip}/32 dev {INTERFACE}\nroute add {CLIENTS} via {CLIENT}\n"))?;
+    let passing = match executor {
+        Executor::Engine => None,
+        Executor::Kernel => Some(kernel::pass_all(switch.namespace(), executor.name())?),
+    };
+    Ok(WeirNode { executor, vip, namespace, _passing: passing })
+}
+
+/// Adds the VIPs as local but unannounced: the host answers ARP only for addresses of the receiving
+/// interface, and uses only those in its requests.
 fn back_end(
     run: &Run,
     switch: &Switch,
@@ -100,16 +150,18 @@ fn back_end(
     };
     let silence: Vec<(String, u32)> = ["all", INTERFACE].into_iter().flat_map(silence).collect();
     namespace.set(&silence.iter().map(|(path, value)| (path.as_str(), *value)).collect::<Vec<_>>())?;
+    let [vip, other] = VIPS;
     namespace.ip(&format!(
-        "address add {VIP}/32 dev lo\n\
+        "address add {vip}/32 dev lo\n\
+         address add {other}/32 dev lo\n\
          route add {CLIENTS} via {CLIENT}\n\
          neighbour add {CLIENT} lladdr {CLIENT_MAC} dev {INTERFACE} nud permanent\n"
     ))?;
     Ok(BackEnd { name, address, mac, namespace })
 }
 
-/// Makes every client address local. The VIP's MAC address is left to ARP, because the weir node must answer
-/// for it.
+/// Makes every client address local. The VIPs' MAC addresses are left to ARP, because weir's nodes must
+/// answer for them.
 fn wire_client(client: &Namespace, back_ends: &[BackEnd]) -> Result<()> {
     let mut lines = format!("route add local {CLIENTS} dev lo\n");
     for back_end in back_ends {

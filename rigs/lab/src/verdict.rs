@@ -1,7 +1,8 @@
 //! The verdict on a lab: whether it succeeded, and if not, the reasons as sentences.
 
 use super::premise::premise;
-use super::report::{LabReport, LoadReport};
+use super::report::{LabReport, LoadReport, NodeReport};
+use super::topology::Executor;
 
 /// With this many flows, 5 sigma of a back end's share are a tenth of all queries.
 const FLOWS_MIN: u64 = 500;
@@ -9,61 +10,71 @@ const FLOWS_MIN: u64 = 500;
 /// Returns everything that is wrong with the run; nothing if all is well.
 pub fn reasons(report: &LabReport) -> Vec<String> {
     let mut reasons = Vec::new();
-    of_arm("through weir", &report.weir, &mut reasons);
-    of_arm("direct", &report.direct, &mut reasons);
-    of_ledger(report, &mut reasons);
-    of_witness(report, &mut reasons);
-    of_shares(report, &mut reasons);
-    let (done, wanted) = report.reloads;
-    if done < wanted {
-        reasons.push(format!("only {done} of {wanted} reloads completed while the load ran"));
+    for load in &report.direct {
+        of_load("direct", load, &mut reasons);
+    }
+    let answered = report.loads().map(|load| load.answered).sum();
+    for node in &report.nodes {
+        let name = node.executor.name();
+        let mut its = Vec::new();
+        of_load("through weir", &node.load, &mut its);
+        of_ledger(node, &mut its);
+        of_witness(node, answered, &mut its);
+        of_kernel(node, &mut its);
+        of_shares(node, &mut its);
+        let (done, wanted) = node.reloads;
+        if done < wanted {
+            its.push(format!("only {done} of {wanted} reloads completed while the load ran"));
+        }
+        reasons.extend(its.into_iter().map(|reason| format!("{name}: {reason}")));
     }
     reasons
 }
 
-fn of_arm(name: &str, arm: &LoadReport, reasons: &mut Vec<String>) {
+fn of_load(name: &str, load: &LoadReport, reasons: &mut Vec<String>) {
     let mut needs = |holds, otherwise: &str| {
         reasons
             .extend(premise(holds, || format!("{name}: {otherwise}")).err().map(|unmet| unmet.to_string()));
     };
-    needs(arm.answered > 0, "no query was answered");
+    needs(load.answered > 0, "no query was answered");
     // The tolerance of shares depends on the number of flows: with few flows, any share would pass.
-    needs(arm.flows >= FLOWS_MIN.min(arm.sent), "there were too few flows");
-    if arm.answered != arm.sent {
+    needs(load.flows >= FLOWS_MIN.min(load.sent), "there were too few flows");
+    if load.answered != load.sent {
         reasons.push(format!(
             "{name}: {} of {} queries were not answered",
-            arm.sent.abs_diff(arm.answered),
-            arm.sent
+            load.sent.abs_diff(load.answered),
+            load.sent
         ));
     }
-    if arm.refused > 0 {
-        reasons.push(format!("{name}: {} queries were answered with an error", arm.refused));
+    if load.refused > 0 {
+        reasons.push(format!("{name}: {} queries were answered with an error", load.refused));
     }
 }
 
 /// Checks that received + originated + copied = transmitted + to_kernel + to_app + dropped + held.
-fn of_ledger(report: &LabReport, reasons: &mut Vec<String>) {
-    let frames = |names: &[&str]| names.iter().map(|name| report.snapshot.frames(name)).sum::<u64>();
+fn of_ledger(node: &NodeReport, reasons: &mut Vec<String>) {
+    let frames = |names: &[&str]| names.iter().map(|name| node.snapshot.frames(name)).sum::<u64>();
     let came = frames(&["received", "originated", "copied"]);
-    let went = frames(&["transmitted", "to_kernel", "to_app", "held"]) + report.snapshot.dropped();
+    let went = frames(&["transmitted", "to_kernel", "to_app", "held"]) + node.snapshot.dropped();
     if came != went {
         reasons.push(format!("the ledger does not balance: {came} frames entered, {went} left or are held"));
     }
-    if report.snapshot.dropped() > 0 {
-        reasons.push(format!("weir dropped {} frames", report.snapshot.dropped()));
+    if node.snapshot.dropped() > 0 {
+        reasons.push(format!("weir dropped {} frames", node.snapshot.dropped()));
     }
-    if report.snapshot.packets() != report.weir.sent {
+    if node.snapshot.packets() != node.load.sent {
         reasons.push(format!(
             "{} queries were sent, but {} frames were sent to back ends",
-            report.weir.sent,
-            report.snapshot.packets()
+            node.load.sent,
+            node.snapshot.packets()
         ));
     }
 }
 
-fn of_witness(report: &LabReport, reasons: &mut Vec<String>) {
-    let (received, transmitted) = (report.snapshot.frames("received"), report.snapshot.frames("transmitted"));
-    let witness = &report.witness;
+/// Compares with the kernel's own counters; back ends have answered this many queries of all loads.
+fn of_witness(node: &NodeReport, answered: u64, reasons: &mut Vec<String>) {
+    let (received, transmitted) = (node.snapshot.frames("received"), node.snapshot.frames("transmitted"));
+    let witness = &node.witness;
     if received != witness.xdp.taken {
         reasons.push(format!("weir received {received} frames, but XDP took {}", witness.xdp.taken));
     }
@@ -79,16 +90,44 @@ fn of_witness(report: &LabReport, reasons: &mut Vec<String>) {
         ));
     }
     let answers = witness.back_ends.iter().map(|(_, at)| at.transmitted).sum::<u64>();
-    if answers < report.weir.answered {
-        reasons.push(format!(
-            "{} queries were answered, but back ends sent {answers} frames",
-            report.weir.answered
-        ));
+    if answers < answered {
+        reasons.push(format!("{answered} queries were answered, but back ends sent {answers} frames"));
     }
 }
 
-fn of_shares(report: &LabReport, reasons: &mut Vec<String>) {
-    for (share, back_end) in report.shares.iter().zip(&report.snapshot.back_ends) {
+/// Checks that the kernel has decided frames where it should and only there, and that there is a reason for
+/// each frame that it left to a worker. Frames that arrive during a reload have none.
+fn of_kernel(node: &NodeReport, reasons: &mut Vec<String>) {
+    let (kernel, received) = (&node.kernel, node.snapshot.frames("received"));
+    match node.executor {
+        Executor::Engine if kernel.frames() > 0 => {
+            reasons.push(format!("the kernel saw {} frames that it should not", kernel.frames()));
+        }
+        Executor::Engine => {}
+        Executor::Kernel => {
+            let decided = premise(kernel.decided > 0, || "the kernel has decided no frame".into());
+            reasons.extend(decided.err().map(|unmet| unmet.to_string()));
+            if node.reloads.1 > 0 {
+                return;
+            }
+            if kernel.frames() != received {
+                reasons.push(format!(
+                    "weir received {received} frames, but the kernel decided or gave up {}",
+                    kernel.frames()
+                ));
+            }
+            if kernel.decided != node.witness.xdp.sent_back {
+                reasons.push(format!(
+                    "the kernel decided {} frames, but sent {} back",
+                    kernel.decided, node.witness.xdp.sent_back
+                ));
+            }
+        }
+    }
+}
+
+fn of_shares(node: &NodeReport, reasons: &mut Vec<String>) {
+    for (share, back_end) in node.shares.iter().zip(&node.snapshot.back_ends) {
         if !share.contains(back_end.packets) {
             reasons.push(format!(
                 "{} was sent {} frames, more than 5 sigma outside its share of {:.0} to {:.0} (sigma {:.0})",
@@ -104,11 +143,7 @@ mod tests {
 
     fn reasons_of(sent: u64, answered: u64, flows: u64) -> Vec<String> {
         let mut reasons = Vec::new();
-        of_arm(
-            "direct",
-            &LoadReport { sent, answered, refused: 0, p50_us: 1, p99_us: 1, flows },
-            &mut reasons,
-        );
+        of_load("direct", &LoadReport { sent, answered, flows, ..LoadReport::default() }, &mut reasons);
         reasons
     }
 

@@ -77,6 +77,15 @@ impl Weir {
         Ok(())
     }
 
+    /// Waits until the kernel runs its program for the first port.
+    pub fn wait_for_kernel(&self, patience: Duration, run: &Run, interrupt: &Interrupt) -> Result<()> {
+        let runs = || Ok(self.show("kernel")?["kernel"][0]["runs"] == true);
+        if !interrupt.wait(patience, runs)? {
+            bail!("the kernel does not run the program of {}: {}", self.name, run.last_words(self.name));
+        }
+        Ok(())
+    }
+
     /// Fails with its last log lines if it has exited.
     pub fn still_runs(&self, run: &mut Run) -> Result<()> {
         match run.child(self.process).try_wait()? {

@@ -5,7 +5,7 @@ use std::ops::Sub;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
-use super::topology::{BackEnd, INTERFACE, Topology, WEIR_ROLE};
+use super::topology::{BackEnd, INTERFACE, Topology, WeirNode};
 use weir_bed::Namespace;
 
 /// Counters of an interface, in frames.
@@ -24,19 +24,21 @@ pub struct Interface {
 pub struct Xdp {
     /// Passed to the program.
     pub seen: u64,
-    /// Redirected, that is taken by weir.
+    /// Redirected or sent back, that is taken by weir.
     pub taken: u64,
+    /// Sent back by the program.
+    pub sent_back: u64,
     /// Lost there: dropped by the program, or redirected to a full socket.
     pub dropped: u64,
 }
 
 /// A reading of all counters, or the difference of two.
 pub struct Witness {
-    /// The weir node's interface.
+    /// The node's interface.
     pub weir: Interface,
     /// Its XDP hook.
     pub xdp: Xdp,
-    /// The switch's interface to the weir node; a veth counts there the frames that did not fit its peer's
+    /// The switch's interface to the node; a veth counts there the frames that did not fit its peer's
     /// ring.
     pub switch: Interface,
     /// The client's interface.
@@ -46,13 +48,13 @@ pub struct Witness {
 }
 
 impl Witness {
-    /// Reads all counters.
-    pub fn read(topology: &Topology) -> Result<Witness> {
+    /// Reads all counters of a node and of those around it.
+    pub fn read(topology: &Topology, node: &WeirNode) -> Result<Witness> {
         let back_end = |back_end: &BackEnd| Ok((back_end.name, interface(&back_end.namespace, INTERFACE)?));
         Ok(Witness {
-            weir: interface(&topology.weir, INTERFACE)?,
-            xdp: xdp(&topology.weir)?,
-            switch: interface(topology.switch.namespace(), WEIR_ROLE)?,
+            weir: interface(&node.namespace, INTERFACE)?,
+            xdp: xdp(&node.namespace)?,
+            switch: interface(topology.switch.namespace(), node.executor.name())?,
             client: interface(&topology.client, INTERFACE)?,
             back_ends: topology.back_ends.iter().map(back_end).collect::<Result<_>>()?,
         })
@@ -79,7 +81,7 @@ impl Witness {
         self.xdp.seen.saturating_sub(self.xdp.taken + self.xdp.dropped)
     }
 
-    /// Returns the frames that the kernel dropped at the weir node's interface or on the way there.
+    /// Returns the frames that the kernel dropped at the node's interface or on the way there.
     pub fn dropped(&self) -> u64 {
         // The interface's count includes losses at the hook, so the higher of the two covers everything.
         self.switch.dropped + self.weir.dropped.max(self.xdp.dropped)
@@ -97,6 +99,7 @@ impl Witness {
             "dropped_at_xdp": self.xdp.dropped,
             "xdp_seen": self.xdp.seen,
             "xdp_taken": self.xdp.taken,
+            "xdp_sent_back": self.xdp.sent_back,
             "xdp_passed": self.passed(),
             "client_tx_packets": self.client.transmitted,
             "client_rx_packets": self.client.received,
@@ -124,6 +127,7 @@ impl Sub for Xdp {
         Xdp {
             seen: self.seen - earlier.seen,
             taken: self.taken - earlier.taken,
+            sent_back: self.sent_back - earlier.sent_back,
             dropped: self.dropped - earlier.dropped,
         }
     }
@@ -147,7 +151,8 @@ fn xdp(namespace: &Namespace) -> Result<Xdp> {
     let sum = |name| sum_over_queues(&text, name);
     Ok(Xdp {
         seen: sum("_xdp_packets"),
-        taken: sum("_xdp_redirect"),
+        taken: sum("_xdp_redirect") + sum("_xdp_tx"),
+        sent_back: sum("_xdp_tx"),
         dropped: sum("_xdp_drops") + sum("_xdp_tx_errors") + sum("_drops"),
     })
 }

@@ -45,7 +45,7 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Starts a lab and waits until it has five processes, which means that its first load is running.
+    /// Starts a lab and waits until it has five processes, which means that it has begun its work.
     pub fn start(arguments: &[&str]) -> Lab {
         let child =
             command(arguments).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the lab runs");

@@ -30,7 +30,7 @@ const ARROWS: &[Arrows] = &[
     ("papers", &["bpf", "packet", "sketch"], &["bed"]),
     ("plot", &[], &[]),
     ("sim", &["packet", "path", "plot"], &[]),
-    ("lab", &["bed", "control", "netlink", "packet", "path"], &[]),
+    ("lab", &["bed", "bpf", "control", "netlink", "packet", "path"], &[]),
     (
         "bench",
         &[

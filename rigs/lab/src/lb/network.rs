@@ -14,7 +14,7 @@
 
 use anyhow::Result;
 
-use crate::topology::{INTERFACE, WEIR_ROLE};
+use crate::topology::INTERFACE;
 use weir_bed::{Namespace, Run, Switch};
 
 /// IP versions, by which addresses are indexed.
@@ -84,7 +84,7 @@ impl Network {
         let switch = Switch::create(run, "switch")?;
         let join = |name, net, number| Host::join(run, &switch, name, net, number);
         let clients = [join("client1", 78, 1)?, join("client2", 78, 2)?];
-        let weir = join(WEIR_ROLE, 77, 2)?;
+        let weir = join("weir", 77, 2)?;
         let back_ends = [join("b1", 77, 11)?, join("b2", 77, 12)?, join("b3", 77, 13)?, join("b4", 77, 14)?];
         for client in &clients {
             routes(&client.namespace, &SERVERS.map(on_link))?;
