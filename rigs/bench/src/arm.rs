@@ -4,9 +4,10 @@
 //! Between `start` and `stop` on standard input, it breathes without pausing, and then reports how many
 //! frames it has sent. It exits at the end of its input.
 
+use super::scenarios::basic2;
 #[cfg(feature = "dpdk")]
 use super::scenarios::peer;
-use super::scenarios::{basic2, shuffled};
+use super::source::FrameSource;
 use anyhow::{Context, Result};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use std::io::BufRead;
@@ -18,8 +19,6 @@ use weir_engine::batch::Engine;
 use weir_engine::worker::Worker;
 use weir_lab::screen::line;
 use weir_packet::{Pool, Pools, Port, RegionPool, TableHash};
-use weir_papers::XdpGenerate;
-use weir_port::Stream;
 use weir_port::xdp::{Rings, XdpConfig, XdpInterface};
 use weir_program::Program;
 
@@ -33,12 +32,9 @@ const CHUNKS_SPARE: u32 = 1024;
 #[cfg(feature = "dpdk")]
 const SINK_FRAMES: u32 = 8191;
 
-/// Bytes of the source's frames, without checksum.
-const FRAME: usize = 60;
-
 /// Frames that the source sends between two checks for a command: many, as each call costs the kernel
 /// milliseconds.
-const BURST: u32 = 1 << 18;
+const BURST: u64 = 1 << 18;
 
 /// The ports that a worker runs between, or another role.
 #[derive(clap::Args)]
@@ -190,19 +186,11 @@ fn sent(worker: &Worker) -> u64 {
 }
 
 fn source(interface: &str) -> Result<()> {
-    let index = std::fs::read_to_string(format!("/sys/class/net/{interface}/ifindex"));
-    let index = index.ok().and_then(|text| text.trim().parse().ok());
-    let index = index.with_context(|| format!("there is no interface `{interface}`"))?;
-    let frame = Stream::udp(FRAME, shuffled(1)).frame(0);
-    let mut generate = XdpGenerate::load().context("the kernel rejects the source's program")?;
+    let mut source = FrameSource::open(interface)?;
     serve(|running| {
         let mut sent = 0;
         while running.load(Ordering::Relaxed) {
-            generate.send(index, &frame, BURST).context(
-                "the kernel cannot send frames: it needs Linux 5.18 \
-                or newer",
-            )?;
-            sent += u64::from(BURST);
+            sent += source.send(BURST)?;
         }
         Ok(sent)
     })

@@ -1,8 +1,8 @@
 //! `weir bench`: how fast weir is on this machine, now.
 
 use crate::{
-    arm, bond, changes, dpdk, engine, generate, kernel, lb, measure, memory, overlay, path, pipes, rate,
-    record, scaling, xdp, xenoflow,
+    arm, bond, changes, dpdk, engine, executors, generate, kernel, lb, measure, memory, overlay, path, pipes,
+    rate, record, scaling, xdp, xenoflow,
 };
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -55,6 +55,9 @@ pub enum Bench {
         #[arg(long)]
         json: bool,
     },
+    /// The engine behind AF_XDP ports compared with the kernel's executor, on veth pairs: rate without loss,
+    /// processor time of a frame, what reloads and takeovers lose, how soon frames follow a change.
+    Executors(executors::ExecutorOptions),
     /// Programs that are compiled to eBPF: nanoseconds per packet in test runs of the kernel, compared with
     /// XDP programs in C for the same jobs and with the engine on memory ports.
     Kernel(kernel::KernelOptions),
@@ -143,6 +146,12 @@ fn print(what: &Bench) -> Result<()> {
                 line(json!({ "xdp": rows }))?;
             }
             was_measured("xdp", rows.is_some())?;
+        }
+        Bench::Executors(options) => {
+            let found = executors::run(options, |text| line(text))?;
+            let is_measured = found.is_some();
+            end(options.json, json!({ "executors": found }))?;
+            was_measured("executors", is_measured)?;
         }
         Bench::Kernel(options) => {
             let results = kernel::run(options, |text| line(text))?;

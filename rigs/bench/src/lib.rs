@@ -8,6 +8,8 @@
 //! - `changes/`: how long breaths take, and what is lost, while something changes.
 //! - `dpdk.rs`, `xdp.rs`: comparison with dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` lets the
 //!   two take turns, `arm.rs` is weir's part, in a separate process.
+//! - `executors/`: the engine on AF_XDP ports compared with the kernel's executor, on veth pairs.
+//!   `source.rs`: frames that the kernel generates.
 //! - `pipes/`: programs compared with those of DPDK's own match-action pipeline.
 //! - `kernel/`: programs that are compiled to eBPF compared with programs in C.
 //! - `path.rs`: path selection schemes, in the network of `weir lab path`.
@@ -27,6 +29,7 @@ mod changes;
 mod command;
 mod dpdk;
 mod engine;
+mod executors;
 mod generate;
 mod kernel;
 mod lb;
@@ -43,6 +46,7 @@ mod scaling;
 mod scenarios;
 #[cfg(feature = "dpdk")]
 mod sink;
+mod source;
 mod xdp;
 mod xenoflow;
 

@@ -1,6 +1,6 @@
 //! Traffic for benches, generated in the kernel.
 
-use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp};
+use aya::programs::{ProgramError, TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
 use aya::{Ebpf, EbpfError};
 use weir_bpf::load::uninterrupted;
 
@@ -21,6 +21,16 @@ impl XdpGenerate {
         let mut ebpf = Ebpf::load(OBJECT)?;
         uninterrupted(|| program(&mut ebpf)?.load())?;
         Ok(XdpGenerate(ebpf))
+    }
+
+    /// Attaches the program to the interface with this index in this thread's network namespace, which
+    /// should carry no frames. The kernel then keeps its direct call of the program from one
+    /// [`XdpGenerate::send`] to the next; to make that call again takes it milliseconds.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: the interface's driver does not run XDP programs.
+    pub fn attach(&mut self, interface: u32) -> Result<(), ProgramError> {
+        program(&mut self.0)?.attach_to_if_index(interface, XdpMode::Driver).map(drop)
     }
 
     /// Sends the IPv4 frame `frame` `count` times from the interface with this index in this thread's network

@@ -1,0 +1,298 @@
+//! `weir bench executors`: the engine behind AF_XDP ports compared with the kernel's executor, on the same
+//! two veth pairs.
+//!
+//! ```text
+//!   far:  f0 (source)      f1 (counts)
+//!         |                ^
+//!   node: w0 --[ weir ]--- w1
+//! ```
+//!
+//! The kernel generates the frames (`source.rs`), and counts at f1 those that arrive. A daemon forwards them,
+//! with `kernel: off` or `kernel: require`; it is started for each turn, and the turns alternate. The worker
+//! has a core of its own; the source and everything else share the other one. The kernel's executor runs
+//! where the interface receives, which on a veth is the core that sends.
+//!
+//! - `rate`: the highest rate without loss.
+//! - `cost`: the processor time of a frame at a rate that both carry, summed over all cores, softirqs
+//!   included. That includes the source and the far end's network stack. A third turn has only these, without
+//!   weir.
+//! - `reloads`, `takeovers`: what is lost during one, compared with intervals of the same duration in which
+//!   nothing changes, at half of each executor's highest rate and at half of the engine's.
+//! - `follow`: how soon frames follow a change of one of very many entries.
+
+mod cost;
+mod follow;
+mod losses;
+
+use crate::peers::Setting;
+use crate::source::FrameSource;
+use anyhow::{Context, Result, bail};
+use rustix::thread::{CpuSet, sched_setaffinity};
+use serde_json::{Value, json};
+use std::fmt::Display;
+use std::time::Duration;
+use weir_bed::{Namespace, Run, cable};
+use weir_lab::spread::ResultSpread;
+use weir_lab::weir::Weir;
+use weir_lab::{Interrupt, kernel};
+use weir_port::zero_loss::{Trial, rate_without_loss};
+
+/// How long a trial sends, and how long frames may be in flight after it.
+const TRIAL: Duration = Duration::from_millis(500);
+const UNDER_WAY: Duration = Duration::from_millis(50);
+
+/// A sender slower than this share of its target rate proves nothing about the daemon.
+const LATE: f64 = 0.98;
+
+/// How long the kernel may take to get a program, with all entries.
+const COMPILED: Duration = Duration::from_secs(120);
+
+/// Rounds whose median is reported.
+const ROUNDS: usize = 5;
+
+/// What to measure.
+#[derive(clap::Args)]
+pub struct ExecutorOptions {
+    /// Only these: `rate`, `cost`, `reloads`, `takeovers`, `follow`.
+    only: Vec<String>,
+    /// Number of reloads.
+    #[arg(long, default_value = "50", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    reloads: u32,
+    /// Number of takeovers.
+    #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    takeovers: u32,
+    /// Entries of the program in which one is changed.
+    #[arg(long, default_value = "1048576", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
+    entries: u32,
+    /// Number of changes.
+    #[arg(long, default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    changes: u32,
+    /// One round, of a tenth of the time, to see that it runs. The results are rough.
+    #[arg(long)]
+    quick: bool,
+    /// End with one JSON object.
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl ExecutorOptions {
+    fn wants(&self, phase: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|one| one == phase)
+    }
+
+    fn rounds(&self) -> usize {
+        if self.quick { 1 } else { ROUNDS }
+    }
+
+    fn time(&self, whole: Duration) -> Duration {
+        if self.quick { whole / 10 } else { whole }
+    }
+}
+
+/// What the frames of a turn meet between w0 and w1.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Between {
+    /// Only the network stack at w0, which drops them.
+    Stack,
+    /// weir's worker.
+    Engine,
+    /// weir's program in the kernel.
+    Kernel,
+}
+
+/// The two executors, and their place in results.
+const EXECUTORS: [(Between, &str); 2] = [(Between::Engine, "engine"), (Between::Kernel, "kernel")];
+
+/// Measures what is wanted; `None`, with the reason printed, if that is impossible.
+pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Value>> {
+    let setting = Setting::new(0, false);
+    if !rustix::process::geteuid().is_root() || setting.core == setting.other {
+        let why = "network namespaces and AF_XDP need root, and the worker needs a core of its own";
+        say(&format_args!("executors: not measured: {why}"))?;
+        return Ok(None);
+    }
+    let mut bench = ExecutorBench::new(options, setting)?;
+    let mut found = json!({});
+    let rates = if ["rate", "cost", "reloads", "takeovers"].iter().any(|phase| options.wants(phase)) {
+        let rates = bench.rates(&say)?;
+        found["rate"] = json!({
+            "engine_mpps": rates[0] / 1e6, "kernel_mpps": rates[1] / 1e6, "ratio": rates[1] / rates[0],
+        });
+        rates
+    } else {
+        [0.0; 2]
+    };
+    if options.wants("cost") {
+        found["cost"] = cost::measure(&mut bench, rates[0], &say)?;
+    }
+    if options.wants("reloads") {
+        found["reloads"] = losses::of_reloads(&mut bench, rates, &say)?;
+    }
+    if options.wants("takeovers") {
+        found["takeovers"] = losses::of_takeovers(&mut bench, rates, &say)?;
+    }
+    if options.wants("follow") {
+        found["follow"] = follow::measure(&mut bench, &say)?;
+    }
+    Ok(Some(found))
+}
+
+/// The namespaces of the bench.
+struct ExecutorBench<'a> {
+    options: &'a ExecutorOptions,
+    run: Run,
+    interrupt: Interrupt,
+    far: Namespace,
+    node: Namespace,
+    setting: Setting,
+}
+
+/// The far end of a turn, on a thread in its namespace.
+struct FarEnd<'a> {
+    source: FrameSource,
+    interrupt: &'a Interrupt,
+    trial: Duration,
+}
+
+impl<'a> ExecutorBench<'a> {
+    fn new(options: &'a ExecutorOptions, setting: Setting) -> Result<ExecutorBench<'a>> {
+        use_core(setting.other)?;
+        let interrupt = Interrupt::on_signals()?;
+        let run = Run::begin(false)?;
+        let (far, node) = (run.namespace("far")?, run.namespace("node")?);
+        for (end, other) in [("f0", "w0"), ("f1", "w1")] {
+            cable(None, &far.end(end), &node.end(other))?;
+        }
+        far.ip("link add name g0 type veth peer name g1\nlink set g0 up\nlink set g1 up\n")?;
+        Ok(ExecutorBench { options, run, interrupt, far, node, setting })
+    }
+
+    /// Returns the configuration of a turn: every frame leaves through w1, with other MAC addresses.
+    fn configuration(&self, between: Between) -> String {
+        let core = self.setting.core;
+        let kernel = if between == Between::Kernel { "require" } else { "off" };
+        format!(
+            "workers: [{core}]
+ports:
+  in: {{ xdp: w0, take: all, promisc: true, kernel: {kernel}, root: balance }}
+  out: {{ xdp: w1, kernel: {kernel} }}
+pipes:
+  balance:
+    type: basic
+    match: {{ ipv4.src: per_entry/0.0.0.1 }}
+    monitor: {{ counter: per_entry }}
+    action: [{{ set: {{ eth.src: 02:00:00:00:00:03, eth.dst: per_entry }} }}]
+    forward: out
+    miss: drop
+    entries:
+      - {{ match: {{ ipv4.src: 0.0.0.0 }}, set: {{ eth.dst: 02:00:00:00:01:00 }}, counter: even }}
+      - {{ match: {{ ipv4.src: 0.0.0.1 }}, set: {{ eth.dst: 02:00:00:00:01:01 }}, counter: odd }}
+"
+        )
+    }
+
+    /// Starts a daemon, and waits until its executor is at work.
+    fn start(&mut self, between: Between, text: &str) -> Result<Weir> {
+        let inside = |program: &str| self.node.command(program);
+        let weir = Weir::start_within(COMPILED, &mut self.run, "weir", inside, text, &self.interrupt)?;
+        if between == Between::Kernel {
+            weir.wait_for_kernel(COMPILED, &self.run, &self.interrupt)?;
+        }
+        Ok(weir)
+    }
+
+    /// Runs a turn: `work` is done on a thread at the far end.
+    fn turn<T: Send>(
+        &mut self,
+        between: Between,
+        work: impl FnOnce(&mut FarEnd<'_>) -> Result<T> + Send,
+    ) -> Result<T> {
+        let weir = match between {
+            Between::Stack => None,
+            Between::Engine | Between::Kernel => Some(self.start(between, &self.configuration(between))?),
+        };
+        // The interfaces to which XDP sends, unless weir has a program there.
+        let _passing = match between {
+            Between::Stack => Some(kernel::pass_all(&self.node, "w0")?),
+            Between::Engine => None,
+            Between::Kernel => Some(kernel::pass_all(&self.far, "f1")?),
+        };
+        let (interrupt, trial) = (&self.interrupt, self.options.time(TRIAL));
+        let found = self.far.within(|| {
+            let mut source = FrameSource::open("f0")?;
+            source.prepare("g0")?;
+            work(&mut FarEnd { source, interrupt, trial })
+        })?;
+        if let Some(weir) = weir {
+            weir.stop(&mut self.run)?;
+        }
+        Ok(found)
+    }
+
+    /// Returns the highest rates without loss of both executors, in frames per second.
+    fn rates(&mut self, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<[f64; 2]> {
+        say(&"rate without loss, Mpps:  engine  kernel")?;
+        let mut rates = [const { Vec::new() }; 2];
+        for _ in 0..self.options.rounds() {
+            for ((between, name), rates) in EXECUTORS.into_iter().zip(&mut rates) {
+                let rate = self.turn(between, |far| far.search())?;
+                if rate <= 0.0 {
+                    bail!("{name}: frames are lost at every rate");
+                }
+                rates.push(rate);
+            }
+            let last = |at: usize| rates[at].last().unwrap_or(&f64::NAN) / 1e6;
+            say(&format_args!("{:>32.3} {:>7.3}", last(0), last(1)))?;
+        }
+        let [engine, kernel] = rates.map(|rates| ResultSpread::of(rates).median);
+        say(&format_args!(
+            "median {:>25.3} {:>7.3}  kernel / engine {:.2}",
+            engine / 1e6,
+            kernel / 1e6,
+            kernel / engine
+        ))?;
+        Ok([engine, kernel])
+    }
+}
+
+impl FarEnd<'_> {
+    /// Returns the number of frames that the kernel has received on f1.
+    fn arrived() -> Result<u64> {
+        let table = std::fs::read_to_string("/proc/thread-self/net/dev").context("/proc/thread-self")?;
+        let line = table.lines().find_map(|line| line.trim().strip_prefix("f1:")).context("f1 has gone")?;
+        Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
+    }
+
+    /// Sends at a rate until `is_over` returns true. Returns how many frames were sent, how many of them
+    /// arrived, and how long it took to send them.
+    fn carry(&mut self, rate: f64, is_over: impl Fn(Duration) -> bool) -> Result<(u64, u64, Duration)> {
+        let before = Self::arrived()?;
+        let (sent, time) = self.source.carry(rate, is_over)?;
+        std::thread::sleep(UNDER_WAY);
+        Ok((sent, Self::arrived()? - before, time))
+    }
+
+    /// Searches for the highest rate without loss.
+    fn search(&mut self) -> Result<f64> {
+        let time = self.trial;
+        let (sent, arrived, took) = self.carry(0.0, |elapsed| elapsed > time)?;
+        // What an overloaded executor carries is less than its best.
+        let ceiling = sent.min(2 * arrived) as f64 / took.as_secs_f64();
+        rate_without_loss(ceiling, |rate| {
+            self.interrupt.sleep(Duration::ZERO)?;
+            let (sent, arrived, took) = self.carry(rate, |elapsed| elapsed > time)?;
+            Ok(match (arrived >= sent, sent as f64 >= LATE * rate * took.as_secs_f64()) {
+                (true, true) => Trial::Carried,
+                (_, false) => Trial::Disturbed,
+                (false, true) => Trial::Lost,
+            })
+        })
+    }
+}
+
+/// Makes this thread, and what it starts, use one core.
+fn use_core(core: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).context("a core that was allowed is not")
+}

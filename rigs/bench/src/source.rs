@@ -1,0 +1,79 @@
+//! A source of frames in the kernel (`papers::XdpGenerate`), for the namespace of the thread that opens it.
+
+use crate::scenarios::shuffled;
+use anyhow::{Context, Result};
+use rustix::net::netdevice::name_to_index;
+use rustix::net::{AddressFamily, SocketType, socket};
+use std::time::{Duration, Instant};
+use weir_papers::XdpGenerate;
+use weir_port::Stream;
+
+/// Bytes of a frame, without checksum.
+const FRAME: usize = 60;
+
+/// Frames of a call at a given rate: what the kernel handles at a time, and a quarter of a veth's ring.
+const CHUNK: u64 = 64;
+
+/// Most frames of a call if the source is late.
+const CHUNKS_LATE: u64 = 16 * CHUNK;
+
+/// Frames of a call if there is no rate.
+const BURST: u64 = 1 << 14;
+
+/// A source of UDP frames, each with another source address.
+pub struct FrameSource {
+    generate: XdpGenerate,
+    interface: u32,
+    frame: Vec<u8>,
+}
+
+impl FrameSource {
+    /// Opens a source that sends out of this interface.
+    pub fn open(interface: &str) -> Result<FrameSource> {
+        let generate = XdpGenerate::load().context("the kernel rejects the source's program")?;
+        Ok(FrameSource {
+            generate,
+            interface: index(interface)?,
+            frame: Stream::udp(FRAME, shuffled(1)).frame(0),
+        })
+    }
+
+    /// Lets calls be short: without this, each call takes milliseconds. `interface` is used for nothing else.
+    pub fn prepare(&mut self, interface: &str) -> Result<()> {
+        Ok(self.generate.attach(index(interface)?)?)
+    }
+
+    /// Sends a number of frames at once.
+    pub fn send(&mut self, count: u64) -> Result<u64> {
+        self.generate
+            .send(self.interface, &self.frame, count as u32)
+            .context("the kernel cannot send frames: it needs Linux 5.18 or newer")?;
+        Ok(count)
+    }
+
+    /// Sends at a rate per second (0: as fast as possible) until `is_over` returns true for the time since
+    /// the start. Returns the number of frames sent, and the time that they took. Between two calls it
+    /// sleeps, so that it uses no processor time that it does not need.
+    pub fn carry(&mut self, rate: f64, is_over: impl Fn(Duration) -> bool) -> Result<(u64, Duration)> {
+        let (start, mut sent) = (Instant::now(), 0);
+        while !is_over(start.elapsed()) {
+            if rate == 0.0 {
+                sent += self.send(BURST)?;
+                continue;
+            }
+            let late = ((start.elapsed().as_secs_f64() * rate) as u64).saturating_sub(sent);
+            if late < CHUNK {
+                std::thread::sleep(Duration::from_secs_f64((CHUNK - late) as f64 / rate));
+            } else {
+                sent += self.send(late.min(CHUNKS_LATE))?;
+            }
+        }
+        Ok((sent, start.elapsed()))
+    }
+}
+
+/// Returns the index of an interface in the namespace of this thread.
+fn index(interface: &str) -> Result<u32> {
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    name_to_index(&any, interface).with_context(|| format!("there is no interface `{interface}`"))
+}
