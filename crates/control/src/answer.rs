@@ -232,7 +232,7 @@ answers! {
     Target {
         /// Its name.
         name: String,
-        /// Its weight, which is a fraction while it rises.
+        /// Its weight, which is fractional during a slow start.
         weight: Value,
         /// The number of its buckets.
         buckets: u64,
@@ -329,8 +329,8 @@ answers! {
         unflowed: Counts,
         /// Packets in deltas that are on their way to the collector.
         waiting: u64,
-        /// Packets that flows sent but that were neither delivered nor wait to be sent, or that were read
-        /// but never sent.
+        /// Packets in deltas that flows have sent but that were neither delivered nor wait to be sent, or
+        /// that were read but never sent.
         lost: u64,
         /// Whether the account balances.
         balances: bool,

@@ -52,8 +52,8 @@ impl<A: Described, B: Described> Described for (A, B) {
     }
 }
 
-/// Returns the schema of a struct: what it is, and for each field its name, what it is, what `#[serde(...)]`
-/// says about it, and its schema.
+/// Returns the schema of a struct, given its description and, for each field, the name, the description, the
+/// contents of `#[serde(...)]`, and the schema.
 #[doc(hidden)]
 #[must_use]
 pub fn object(about: &str, fields: Vec<(&str, &str, &str, Value)>) -> Value {

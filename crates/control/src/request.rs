@@ -62,7 +62,7 @@ pub struct Show {
     pub what: Option<What>,
     /// For entries: only those of this pipe.
     pub pipe: Option<String>,
-    /// For entries and flows: where the page begins, as the page before has it as `next`.
+    /// For entries and flows: where the page begins; the previous page has this as `next`.
     pub from: Option<String>,
     /// For flows: at most this many.
     pub limit: Option<u64>,
@@ -72,7 +72,7 @@ pub struct Show {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged, expecting = "it is a word or a list of words")]
 pub enum What {
-    /// A section with what belongs to it.
+    /// A section with its parameters.
     One(String),
     /// Several sections, from the same moment.
     Several(Vec<String>),
@@ -107,7 +107,7 @@ pub struct Entry {
 pub struct Entries {
     /// The pipe.
     pub pipe: String,
-    /// Where the page begins, as the page before has it as `next`.
+    /// Where the page begins; the previous page has this as `next`.
     #[serde(default)]
     pub from: u32,
     /// Whether to list entries of the configuration, too.

@@ -16,16 +16,17 @@ use crate::layout::{record_bytes, value_bytes};
 use weir_packet::Field;
 use weir_program::{Entry, EntryMatch, Pipe};
 
-/// The most bytes of a map's only value: what the kernel allocates at once.
+/// The maximum size of a map's only value in bytes: the largest block that the kernel allocates.
 pub const TABLE_MAX: usize = 1 << 22;
 
-/// The most words of a row: the summary has a bit for each.
+/// The maximum number of words in a row: the summary has a bit for each.
 const WORDS_MAX: usize = 64;
 
-/// The most fields: the first byte of the key has a bit for each.
+/// The maximum number of fields: the first byte of the key has a bit for each.
 const FIELDS_MAX: usize = 8;
 
-/// Multiplied by a power of two, a de Bruijn sequence has another number in its upper six bits for each.
+/// A de Bruijn sequence: multiplied by a power of two, it has a different number in its upper six bits for
+/// each power.
 pub const DE_BRUIJN: u64 = 0x03f7_9d71_b4cb_0a89;
 
 /// Bytes of the table that these six bits index.
@@ -142,7 +143,7 @@ impl Bytes {
     }
 }
 
-/// What a piece wants of each byte that has rows.
+/// What a piece requires of each byte that has rows.
 type Piece = Vec<Bytes>;
 
 /// The table of a pipe, with the records of its entries.
@@ -225,7 +226,7 @@ fn pieces(fields: &[Field], entry: &Entry) -> Vec<Piece> {
     all
 }
 
-/// What a match wants of the bytes of a value; any of the alternatives satisfies it.
+/// What a match requires of the bytes of a value; any of the alternatives satisfies it.
 fn alternatives(count: usize, matched: EntryMatch) -> Vec<Piece> {
     let byte = |value: u128, at: usize| (value >> (8 * (count - 1 - at))) as u8;
     match matched {

@@ -153,7 +153,7 @@ pub struct Assembler {
     code: Vec<u64>,
     /// Where each label is.
     labels: Vec<Option<usize>>,
-    /// Jumps, with the labels that they name.
+    /// The jumps, with the labels that they name.
     jumps: Vec<(usize, Label)>,
 }
 
@@ -267,15 +267,15 @@ impl Assembler {
         self.push(JMP | EXIT, Reg::R0, 0, 0, 0);
     }
 
-    /// Resolves the jumps and returns the instructions. Those that nothing leads to are left out, because the
-    /// verifier refuses programs that have any.
+    /// Resolves the jumps and returns the instructions. Unreachable ones are left out, because the verifier
+    /// refuses programs that contain any.
     pub fn finish(mut self) -> Vec<u64> {
         let targets: HashMap<usize, usize> = std::mem::take(&mut self.jumps)
             .into_iter()
             .map(|(at, label)| (at, self.labels[label.0].expect("every label that a jump names is bound")))
             .collect();
         let reached = self.reached(&targets);
-        // Where each instruction is once the others are gone.
+        // The position of each instruction after the unreachable ones are removed.
         let mut places = Vec::with_capacity(reached.len() + 1);
         let mut place = 0_usize;
         for is_reached in &reached {
@@ -294,7 +294,7 @@ impl Assembler {
             .collect()
     }
 
-    /// For each instruction, whether the program can get there.
+    /// For each instruction, whether it can be reached.
     fn reached(&self, targets: &HashMap<usize, usize>) -> Vec<bool> {
         let mut reached = vec![false; self.code.len()];
         let mut open = vec![0];

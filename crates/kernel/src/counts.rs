@@ -14,7 +14,7 @@ use weir_program::snapshot::Count;
 /// Bytes of a count: packets, bytes.
 const COUNT_BYTES: usize = 16;
 
-/// The most bytes of all counts: the verifier accepts no larger offsets into a map's value.
+/// The maximum number of bytes of all counts: the verifier accepts no larger offsets into a map's value.
 const BYTES_MAX: usize = 1 << 29;
 
 /// The counts, and what they were at the last sweep.
@@ -59,7 +59,7 @@ impl CountTable {
         self.processors
     }
 
-    /// Returns the bytes of a processor's slice, and how many of these are for marks.
+    /// Returns the number of bytes in a processor's slice, and how many of these are for marks.
     pub fn slice_bytes(&self) -> (usize, usize) {
         let total = self.swept.len();
         (slice_bytes(total), mark_bytes(total))

@@ -1,5 +1,5 @@
-//! What of a program compiles, and why the rest does not. Packets that need what does not compile are handed
-//! to the batch engine as they arrived.
+//! Which parts of a program compile, and why the others do not. Packets that need one of the others are
+//! handed to the batch engine as they arrived.
 
 use crate::acl::AclShape;
 use crate::layout::source_bits;
@@ -22,7 +22,7 @@ pub enum Why {
     ExtensionHeaders,
     /// The packet is an ICMP error, which belongs to the flow that it is about.
     IcmpError,
-    /// The packet is a tunnel's, the program reads what is inside, and that is unusual.
+    /// The packet is in a tunnel that the program reads inside of, and the headers inside are unusual.
     Tunnel,
     /// An action sets addresses, and the packet's protocol has a checksum over them that is not compiled.
     Checksum,
@@ -36,9 +36,10 @@ pub enum Why {
     Rehash,
     /// The packet is too long, and an app answers its sender.
     TooLong,
-    /// What the pipe hashes is not compiled.
+    /// The pipe hashes something that is not compiled.
     HashInput,
-    /// The group's buckets are assigned at run time, or it picks by one hash too many.
+    /// The group's buckets are assigned at run time, or it needs one more kind of hash than there is room
+    /// for.
     Fill,
     /// Metadata chooses one of too many groups.
     Chosen,
@@ -62,7 +63,7 @@ pub enum Why {
     Port,
     /// The frame is in several buffers, or may be longer than what some port sends.
     Length,
-    /// An entry leads where none did before: the program has to be compiled again.
+    /// An entry has a destination that no entry had before: the program must be compiled again.
     NewLead,
 }
 
@@ -129,7 +130,7 @@ impl Why {
     }
 }
 
-/// The most pipes: each has two words on the stack for what it counts.
+/// The maximum number of pipes: each has two words on the stack for what it counts.
 fn pipes_max(depth: Depth) -> usize {
     if depth == Depth::Inner { 12 } else { 16 }
 }
@@ -137,13 +138,13 @@ fn pipes_max(depth: Depth) -> usize {
 /// The most bytes of a key.
 pub const KEY_MAX: usize = 112;
 
-/// The most pickers, each of which has a word on the stack.
+/// The maximum number of pickers, each of which has a word on the stack.
 pub const PICKERS_MAX: usize = 2;
 
-/// The most groups of which metadata chooses one: they are compared one after the other.
+/// The maximum number of groups from which metadata chooses: they are compared one after the other.
 const CHOSEN_MAX: usize = 64;
 
-/// What a packet with a flow key picks by, if not by its select hash.
+/// The number by which a packet with a flow key picks, if not its select hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Picker {
     /// The first bits of its source address.
@@ -165,7 +166,7 @@ impl Picker {
         }
     }
 
-    /// Returns the number of buckets, if the hash modulo this number is the bucket.
+    /// Returns the number of buckets, if the bucket is the hash modulo this number.
     pub fn size(self) -> Option<u32> {
         match self {
             Picker::Source(_) => None,
@@ -193,7 +194,8 @@ pub struct Coverage {
     pub pipes: Vec<Option<Why>>,
     /// For each pipe, whether any of its packets may be left to the engine, there or further on.
     pub gives_up: Vec<bool>,
-    /// For each pipe, the forwards and templates of its entries. Others take another compilation.
+    /// For each pipe, the forwards and templates of its entries. An entry with another one needs another
+    /// compilation.
     pub leads: Vec<Leads>,
     /// For each port, whether frames can be sent there.
     reaches: Vec<bool>,
@@ -225,7 +227,8 @@ impl Coverage {
         coverage
     }
 
-    /// Whether a pipe has an entry or a miss that is left to the engine, or a successor that gives up.
+    /// Whether a pipe has an entry or a miss that is left to the engine, or leads to a pipe that may leave
+    /// packets to it.
     fn leads_up(&self, program: &Program, at: usize) -> bool {
         let pipe = &program.pipes[at];
         self.after(program, pipe.miss)
@@ -280,7 +283,7 @@ impl Coverage {
         None
     }
 
-    /// Why packets that hit an entry are left to the engine; `Err` if it takes another compilation to know.
+    /// Why packets that hit an entry are left to the engine; `Err` if only another compilation can tell.
     pub fn entry(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<Option<Why>, NotCompiled> {
         let lead = (forward_of(&program.pipes[pipe.index()], entry), entry.template);
         if self.pipes[pipe.index()].is_none() && !self.leads[pipe.index()].contains(&lead) {
@@ -382,7 +385,7 @@ fn is_limit(operation: &Operation) -> bool {
     matches!(operation, Operation::LimitLength { .. })
 }
 
-/// Whether an operation changes the packet and not only what is known about it.
+/// Whether an operation changes the packet, rather than only its metadata.
 fn changes_bytes(operation: &Operation) -> bool {
     !is_limit(operation) && operation.writes().is_none_or(|field| field.meta_word().is_none())
 }
@@ -410,8 +413,8 @@ fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
         PipeKind::Basic | PipeKind::Lpm => None,
         PipeKind::Hash { input, group } => {
             let input = match input {
-                // Packets in tunnels are left to the engine where a flow key is made of what is inside; all
-                // others have only outer headers.
+                // Packets in tunnels are left to the engine where a flow key is made of the inner headers;
+                // all others have only outer headers.
                 HashInput::Select(_) | HashInput::Rss | HashInput::Fields(_) => None,
                 HashInput::RoundRobin | HashInput::Quic => Some(Why::HashInput),
             };

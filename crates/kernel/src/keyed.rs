@@ -1,13 +1,13 @@
 //! The table of a BASIC pipe: an index by key, and the entries' records, in one array that is mapped into
 //! memory.
 //!
-//! A key is packed into as few words as its fields' masks allow. If that is a few bits, the index has a slot
-//! for each key. Otherwise, a hash of the key says where in the index its slot may be: it is one of
-//! [`PROBES`]. A slot has the record's place and, behind a hash, a tag; the record is followed by its key. So
-//! a packet that hits reads one slot and one record, as a rule.
+//! A key is packed into as few words as its fields' masks allow. If these are only a few bits, the index has
+//! a slot for each key. Otherwise, a hash of the key selects [`PROBES`] slots, one of which may be that of
+//! the key. A slot has the record's place and, if slots are found by hash, a tag; the record is followed by
+//! its key. So a packet that hits usually reads one slot and one record.
 //!
-//! A slot is one word: packets meet an entry as it was or as it is. The place of a record that was replaced
-//! is used again as late as possible, because a packet may be reading it.
+//! A slot is one word, so packets see either the old entry or the new one. The place of a record that was
+//! replaced is reused as late as possible, because a packet may be reading it.
 
 use crate::layout;
 use crate::sys::{Map, MapKind, Memory};
@@ -27,10 +27,10 @@ const DIRECT_BITS: u32 = 12;
 /// Multiplies words of keys: odd, and without a pattern.
 pub const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Sets the tag apart from that of an empty slot.
+/// Distinguishes the tag from that of an empty slot.
 pub const TAG: u64 = 1;
 
-/// The most bytes of a table: the verifier accepts no larger offsets into a map's value.
+/// The maximum number of bytes of a table: the verifier accepts no larger offsets into a map's value.
 const BYTES_MAX: usize = 1 << 29;
 
 /// Where a field's value is in a key.
@@ -40,7 +40,7 @@ pub struct KeyPart {
     pub field: Field,
     /// Which of its bits are compared.
     pub mask: u128,
-    /// Its lowest bit that is compared: those below are left out.
+    /// Its lowest bit that is compared; lower ones are left out.
     pub low: u32,
     /// Its word; a field that needs two also has the next one.
     pub word: usize,
@@ -89,7 +89,7 @@ impl KeyShape {
         let words = (word + usize::from(bits > 0)).max(1);
         let is_direct = word == 0 && bits <= DIRECT_BITS;
         let slots = if is_direct { 1 << bits } else { (4 * room.max(1)).next_power_of_two() };
-        // Some are not in use, so that a record's place is not used again at once.
+        // More than needed, so that a record's place is not reused at once.
         let records = room + room / 8 + 8;
         KeyShape { parts, words, slots, is_direct, record: layout::record_bytes(pipe), records }
     }
@@ -136,7 +136,7 @@ impl KeyShape {
         self.index() + self.records * self.stride()
     }
 
-    /// The first slot in which a key may be, the number of these, and the slot's tag.
+    /// The first slot in which a key may be, the number of such slots, and the slot's tag.
     fn slots_of(&self, key: &[u64]) -> (usize, usize, u64) {
         if self.is_direct {
             return (key.first().map_or(0, |word| *word as usize), 1, 0);
@@ -154,7 +154,7 @@ impl KeyShape {
 pub struct KeyTable {
     shape: KeyShape,
     memory: Memory,
-    /// Places of records that are not in use; the first one has been so for longest.
+    /// Places of records that are not in use; the first one has been free for the longest time.
     free: VecDeque<u32>,
 }
 
@@ -162,7 +162,7 @@ impl KeyTable {
     /// Creates an empty table.
     ///
     /// # Errors
-    /// Returns the kernel's error, with the number of bytes: it has no memory.
+    /// The kernel has no memory; the error contains the number of bytes.
     pub fn new(shape: KeyShape) -> Result<(Map, KeyTable), (usize, io::Error)> {
         let bytes = shape.bytes();
         if bytes > BYTES_MAX {
@@ -191,7 +191,7 @@ impl KeyTable {
         (0..).zip(key).all(|(at, word)| self.memory.word(first + 8 * at).load(Ordering::Relaxed) == *word)
     }
 
-    /// Returns where the entry with these values counts.
+    /// Returns the place at which the entry with these values counts.
     pub fn count_of(&self, matches: &[EntryMatch]) -> Option<u32> {
         let (_, place) = self.find(&self.shape.key(matches))?;
         let first = self.memory.word(place as usize).load(Ordering::Relaxed).to_ne_bytes();
@@ -242,7 +242,7 @@ mod tests {
 
     const ROOM: u32 = 1000;
 
-    /// A record that counts at a place.
+    /// A record whose hits are counted at a place.
     fn record(pipe: &Pipe, place: u32) -> Vec<u8> {
         let mut record = place.to_ne_bytes().to_vec();
         record.resize(layout::record_bytes(pipe), 7);

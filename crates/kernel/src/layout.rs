@@ -1,7 +1,7 @@
-//! How entries lie in maps: what the compiled program reads and user space writes.
+//! The layout of entries in maps, which user space writes and the compiled program reads.
 //!
-//! A record is what a hit needs: where to count, which action with which values, and where to send the
-//! packet. Its words are in the processor's order.
+//! A record has everything that a hit needs: where to count, which action to apply with which values, and
+//! where to send the packet. Its words are in the processor's order.
 
 use crate::coverage::{Why, forward_of};
 use weir_packet::tunnel::{Inside, Outer, OuterShape};
@@ -23,9 +23,10 @@ pub const SHARED: i16 = 12;
 /// The values of the action.
 pub const VALUES: i16 = 16;
 
-/// In place of a template: the packet is left to the engine, for the reason in place of the forward.
+/// Instead of a template's number: the packet is left to the engine, and the reason is stored instead of the
+/// forward.
 pub const LEFT: u32 = u32::MAX;
-/// In place of a template: the target has no entry.
+/// Instead of a template's number: the target has no entry.
 pub const ABSENT: u32 = u32::MAX - 1;
 
 /// Kinds of forwards.
@@ -52,14 +53,14 @@ pub struct CountPlaces {
     ports: u32,
     shared: u32,
     misses: u32,
-    /// The first place of each pipe's entries, and behind the last of them.
+    /// The first place of each pipe's entries, and at the end the place behind all of them.
     entries: Vec<u32>,
 }
 
 /// What is counted at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CountedAt {
-    /// A packet that arrived at a port and was decided.
+    /// A packet that arrived at a port and has a verdict.
     Decided(PortId, Verdict),
     /// Bytes that a verdict sends.
     Sent(Verdict),
@@ -222,7 +223,7 @@ pub fn targets(program: &Program, pipe: &Pipe) -> usize {
     }
 }
 
-/// Which of them an entry is for.
+/// The target that an entry is for.
 pub fn target_number(program: &Program, matches: &[EntryMatch]) -> Option<usize> {
     match *matches {
         [EntryMatch::Target(target)] => Some(usize::from(target)),
@@ -313,7 +314,7 @@ pub fn record(program: &Program, counts: &CountPlaces, place: EntryPlace, entry:
     bytes
 }
 
-/// Where an entry is, and what becomes of its packets.
+/// Where an entry is, and what happens to its packets.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryPlace {
     /// Its pipe.
@@ -389,7 +390,7 @@ fn push_headers(
     }
 }
 
-/// The most bytes by which a program makes frames longer.
+/// The maximum number of bytes by which a program makes frames longer.
 pub fn growth(program: &Program) -> usize {
     let one = |operation: &Operation| match operation {
         Operation::Encap(encap) => encap.shape().length(),

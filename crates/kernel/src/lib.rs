@@ -1,11 +1,11 @@
 //! The third executor: compiles a program to eBPF, which runs in XDP, in front of the host's network stack.
 //!
-//! Each packet is executed by one executor. The compiled program carries out a packet's whole walk, or leaves
+//! Each packet is handled by one executor. The compiled program carries out a packet's whole walk, or leaves
 //! the packet, unchanged and uncounted, to the batch engine, which starts from the beginning. [`Coverage`]
 //! says what compiles, and why the rest does not ([`Why`]).
 //!
 //! The code is generated in Rust by a small [assembler](asm) and specialised for the program: only headers
-//! that the program reads are found, masks are constants, and keys are laid out for the maps. The kernel's
+//! that the program reads are parsed, masks are constants, and keys are laid out for the maps. The kernel's
 //! verifier checks it like any other eBPF program.
 
 #![deny(unsafe_code)]
@@ -68,7 +68,7 @@ pub enum LoadError {
     },
 }
 
-/// What became of a frame in the kernel.
+/// The outcome of a frame in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FrameOutcome {
     /// The kernel decided.
@@ -168,7 +168,7 @@ impl Executor {
         Ok(())
     }
 
-    /// Makes the program of a port the first one in an array of programs.
+    /// Stores the program of a port as the first one in an array of programs.
     ///
     /// # Errors
     /// Returns the kernel's error: `EINVAL` if the array is for programs of another kind.

@@ -12,15 +12,15 @@ use weir_program::change::EntryKey;
 use weir_program::replica::{Leads, ReplicaReport, Swept, TableReplica};
 use weir_program::{Entry, GroupId, PipeId, PortId, Program};
 
-/// What the program needs of a port's interface and of the program that selects frames there
-/// (`weir_bpf::XdpTake`).
+/// The parts of a port's interface, and of the program that selects frames there (`weir_bpf::XdpTake`), that
+/// the program needs.
 #[derive(Debug)]
 pub struct PortLink {
     /// The interface's index.
     pub interface: u32,
     /// The longest frame that it sends, in bytes.
     pub frame_max: usize,
-    /// The array whose program gets the selected frames.
+    /// The array of programs; its program gets the selected frames.
     pub programs: OwnedFd,
     /// AF_XDP sockets by receive queue.
     pub sockets: OwnedFd,
@@ -32,11 +32,11 @@ pub struct PortLink {
 
 /// Where the kernel's failures to send are counted.
 pub trait UnsentFrames: fmt::Debug + Send + Sync {
-    /// Returns how many frames that the interface was to send were dropped since the last call.
+    /// Returns how many frames the interface should have sent but dropped since the last call.
     fn take_unsent(&self, interface: u32) -> u64;
 
-    /// Returns how many frames that arrived at the interface, and were to be sent through the port with this
-    /// number, were dropped since the last call because the interface there refused them.
+    /// Returns how many frames that arrived at this interface were dropped since the last call because the
+    /// interface of the port with this number refused to send them.
     fn take_unredirected(&self, interface: u32, port: u32) -> u64;
 }
 
@@ -50,7 +50,7 @@ pub struct Replica {
     /// Programs refer to it as long as they run.
     _devices: Option<Map>,
     report: ReplicaReport,
-    /// Why packets do not meet the tables any more.
+    /// Why packets no longer use the tables.
     failed: bool,
 }
 
@@ -63,7 +63,7 @@ struct PortProgram {
 
 impl Replica {
     /// Compiles a program for the ports that have a link, and loads it. Its entries have these leads; the
-    /// tables are empty, and packets do not meet them before [`TableReplica::start`].
+    /// tables are empty, and packets do not use them before [`TableReplica::start`].
     ///
     /// # Errors
     /// The kernel has no memory for the tables, or refuses a program.
@@ -114,7 +114,8 @@ impl Replica {
         self.tables.coverage()
     }
 
-    /// Leaves packets to the engine while a table is written as a whole. Returns true if they met the tables.
+    /// Leaves packets to the engine while a table is written as a whole. Returns true if packets used the
+    /// tables before.
     fn pause_for(&mut self, pipe: PipeId) -> bool {
         let pauses = self.report.active && self.tables.has_rules(pipe);
         if pauses {
@@ -123,7 +124,7 @@ impl Replica {
         pauses
     }
 
-    /// Returns how many frames were counted as sent through each port and were not.
+    /// Returns how many frames were counted as sent through each port but were not sent.
     fn take_unsent(&self) -> Vec<(PortId, u64)> {
         let Some(unsent) = &self.unsent else { return Vec::new() };
         let mut all = Vec::new();
@@ -149,7 +150,7 @@ impl Replica {
     }
 }
 
-/// The most ports: a map of interfaces has at least one.
+/// The size of a map of interfaces, which must be at least 1.
 fn devices(links: &[Option<PortLink>]) -> Result<Map, LoadError> {
     let error = |error| LoadError::Map { what: "ports".into(), bytes: 4 * links.len(), error };
     let map = Map::create(MapKind::Devices, 4, 4, links.len().max(1) as u32).map_err(error)?;
@@ -216,7 +217,7 @@ impl TableReplica for Replica {
     }
 
     fn sweep(&mut self, all: bool, found: &mut dyn FnMut(Swept<'_>)) {
-        // Before the counts: what was not sent is counted there already.
+        // This comes before the counts, which already include frames that were not sent.
         let unsent = self.take_unsent();
         let ports = self.tables.program().ports.len();
         let report = &mut self.report;

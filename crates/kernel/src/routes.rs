@@ -3,11 +3,11 @@
 //!
 //! A slot has the place of the record of the longest prefix that contains the slot's values, or refers to a
 //! block of 256 slots of the next level where longer prefixes begin. So a packet reads at most three slots. A
-//! change writes the slots of its prefix one by one: each packet meets the entry as it was or as it is. A
-//! block is filled before a slot refers to it, and it is given back when no longer prefix needs it.
+//! change writes the slots of its prefix one by one, so each packet sees either the old entry or the new one.
+//! A block is filled before a slot refers to it, and it is given back when no longer prefix needs it.
 //!
-//! The blocks that the most scattered prefixes need take 2 KiB of memory for each entry, so larger pipes, and
-//! those over other fields, use the kernel's trie.
+//! In the worst case, when all prefixes are far apart, the blocks take 2 KiB of memory for each entry. So
+//! larger pipes, and those over other fields, use the kernel's trie.
 
 use crate::layout;
 use crate::sys::{Map, MapKind, Memory};
@@ -29,7 +29,7 @@ const SLOTS: usize = 1 << 8;
 /// Bytes of a slot.
 pub const SLOT: usize = 4;
 
-/// How a table is laid out: the first level, the blocks, the records.
+/// The layout of a table: the first level, the blocks, the records.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteShape {
     blocks: usize,
@@ -41,7 +41,7 @@ impl RouteShape {
     /// Lays out a table with room for this many entries; `None` if the pipe uses the kernel's trie.
     pub fn new(pipe: &Pipe, room: u32) -> Option<RouteShape> {
         let is_for = pipe.varying().next().is_some_and(|one| one.field.spec().bits == 32);
-        // Some blocks and records are not in use, so that their places are not used again at once.
+        // There are more blocks and records than needed, so that their places are not reused at once.
         let (blocks, records) = (2 * room as usize + 8, room as usize + 8);
         let shape = RouteShape { blocks, records, record: layout::record_bytes(pipe) };
         (is_for && room <= ROOM_MAX).then_some(shape)
@@ -96,9 +96,9 @@ pub struct RouteTable {
     prefixes: HashMap<Prefix, u32>,
     /// The length of the prefix of each record.
     lengths: Vec<u8>,
-    /// How many prefixes need a block, by the values for which it is.
+    /// How many prefixes need a block, by the values that the block is for.
     users: HashMap<Prefix, u32>,
-    /// Places that are not in use; the first one has been so for longest.
+    /// Places that are not in use; the first one has been free for the longest time.
     free_records: VecDeque<u32>,
     free_blocks: VecDeque<u32>,
 }
@@ -107,7 +107,7 @@ impl RouteTable {
     /// Creates an empty table.
     ///
     /// # Errors
-    /// Returns the kernel's error, with the number of bytes: it has no memory.
+    /// The kernel has no memory; the error contains the number of bytes.
     pub fn new(shape: RouteShape) -> Result<(Map, RouteTable), (usize, io::Error)> {
         let bytes = shape.bytes();
         let map = Map::create(MapKind::Array, 4, bytes, 1).map_err(|error| (bytes, error))?;
@@ -174,7 +174,7 @@ impl RouteTable {
         Ok(())
     }
 
-    /// The slots that refer to the blocks that a prefix needs exist, and refer to them.
+    /// Makes sure that the blocks that a prefix needs exist, and that slots refer to them.
     fn need_blocks(&mut self, prefix: Prefix) {
         for length in levels(prefix) {
             *self.users.entry(prefix.shorter(length)).or_default() += 1;
@@ -213,7 +213,7 @@ impl RouteTable {
         at
     }
 
-    /// Writes the slots of a prefix, in blocks, too, whose records are to be replaced.
+    /// Writes those slots of a prefix whose records are to be replaced, including slots in blocks.
     fn write(&self, prefix: Prefix, to: u32, is_replaced: impl Fn(&RouteTable, u32) -> bool + Copy) {
         let level = prefix.length.max(16).next_multiple_of(8);
         let first = self.slot_of(prefix, level);
@@ -244,7 +244,7 @@ mod tests {
     use weir_packet::Field;
     use weir_packet::random::Random;
 
-    /// The record that packets to an address meet.
+    /// The record that a packet to an address hits.
     fn look_up(table: &RouteTable, address: u32) -> u32 {
         let mut at = (address >> 16) * SLOT as u32;
         for shift in [8, 0] {

@@ -25,10 +25,10 @@ const MMAPABLE: u32 = 1 << 10;
 /// `BPF_F_XDP_HAS_FRAGS`.
 const HAS_FRAGS: u32 = 1 << 5;
 
-/// Bytes of the verifier's log that are kept: the end of it says what is wrong.
+/// The number of bytes of the verifier's log that are kept: its end says what is wrong.
 const LOG: usize = 1 << 20;
 
-/// Times that a load is repeated when a signal has interrupted the verifier.
+/// How often a load is repeated if a signal has interrupted the verifier.
 const LOADS: usize = 10;
 
 /// What kind of map to create.
@@ -259,7 +259,8 @@ impl Loaded {
         match Loaded::try_xdp(name, code, &mut []) {
             Ok(loaded) => Ok(loaded),
             Err(_) => {
-                // Only for the log: writing it takes time that a program which loads need not spend.
+                // This load is only for the log, which takes time to write and is not needed if the program
+                // loads.
                 let mut log = vec![0; LOG];
                 Loaded::try_xdp(name, code, &mut log).map_err(|error| {
                     let text =

@@ -34,8 +34,8 @@ pub enum TableError {
         /// The pipe.
         pipe: String,
     },
-    /// A new entry leads where the compiled program cannot follow, and its pipe's packets may not be left to
-    /// the engine.
+    /// A new entry has a destination that the compiled program does not know, and its pipe's packets may not
+    /// be left to the engine.
     #[error("an entry of pipe `{pipe}` takes another compilation")]
     NewLead {
         /// The pipe.
@@ -68,18 +68,18 @@ struct PipeTable {
     rules: Option<Rules>,
     /// BASIC, and LPM without a trie: the index and the records.
     index: Option<Index>,
-    /// LPM: the numbers by their prefixes, because a look-up in the map finds the longest one.
+    /// LPM: the entries' numbers by prefix, because a look-up in the map finds only the longest prefix.
     prefixes: HashMap<EntryKey, u32>,
 }
 
-/// How packets find a record in memory that is not that of a target.
+/// How packets find a record in memory, other than that of a target.
 #[derive(Debug)]
 enum Index {
     Keys(KeyTable),
     Routes(RouteTable),
 }
 
-/// The rules of an ACL pipe. The map has a table of all of them, which is written as a whole.
+/// The rules of an ACL pipe. The map has one table for all of them, which is written as a whole.
 #[derive(Debug)]
 struct Rules {
     shape: AclShape,
@@ -152,8 +152,8 @@ impl Tables {
     /// again, because the entry's packets are left to the engine until then.
     ///
     /// # Errors
-    /// The kernel refuses it, or only another compilation can do what it says; packets must not meet the
-    /// tables then.
+    /// The kernel refuses it, or it needs another compilation; in both cases, packets must not use the
+    /// tables.
     pub fn put(&mut self, pipe: PipeId, entry: &Entry) -> Result<bool, TableError> {
         let at = pipe.index();
         if self.coverage.pipes[at].is_some() {
@@ -176,7 +176,7 @@ impl Tables {
     }
 
     /// Whether a change of a pipe's entries takes effect only with [`Tables::write_rules`], before which
-    /// packets must not meet the tables.
+    /// packets must not use the tables.
     pub fn has_rules(&self, pipe: PipeId) -> bool {
         self.pipes[pipe.index()].rules.is_some()
     }
@@ -363,7 +363,7 @@ impl PipeTable {
         Ok(())
     }
 
-    /// Writes the record of a target that packets do not read, and makes them read it.
+    /// Writes the one of a target's two records that packets do not read, and then makes them read it.
     fn write_target(&self, memory: &Memory, pipe: &Pipe, target: u32, record: &[u8]) {
         let slot = memory.word(target as usize * 8);
         let next = slot.load(Ordering::Relaxed) ^ 1;

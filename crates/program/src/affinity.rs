@@ -23,7 +23,7 @@ impl Affinity {
     /// All bits: each address is a client of its own.
     pub const ADDRESS: Affinity = Affinity { ipv4: 32, ipv6: 128, timeout_ns: 0 };
 
-    /// Returns the same affinity without a timeout, which is what picks the bucket.
+    /// Returns the same affinity without its timeout: the part that picks the bucket.
     #[must_use]
     pub fn prefixes(self) -> Affinity {
         Affinity { timeout_ns: 0, ..self }

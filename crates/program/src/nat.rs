@@ -85,7 +85,7 @@ impl NatPrefix {
         offset.filter(|_| self.first.is_ipv4() == address.is_ipv4())
     }
 
-    /// The same within a pool, whose prefixes have 2^24 addresses at most.
+    /// The same in a pool, whose prefixes have at most 2^24 addresses.
     fn place(self, address: IpAddr) -> Option<u32> {
         self.offset(address).map(|offset| offset as u32)
     }
@@ -141,7 +141,7 @@ impl NatPool {
         u32::from(self.last) / SLICES - u32::from(self.first) / SLICES + 1
     }
 
-    /// Returns the bound on what [`NatPool::place`] yields within a slice.
+    /// Returns an upper bound of the places that [`NatPool::place`] returns in a slice.
     #[must_use]
     pub fn bound(&self) -> u32 {
         u32::try_from(self.address_count()).unwrap_or(u32::MAX).saturating_mul(self.rounds())

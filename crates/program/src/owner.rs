@@ -61,8 +61,8 @@ pub struct Steering {
     pub hash: TableHash,
     /// Entries of the NICs' indirection tables, if all NICs were configured to hash with
     /// [`weir_packet::RSS_KEY`] and to spread the buckets over their queues, one for each worker, in turn.
-    /// Flows owned by both ends are then spread the way the NICs do it, and hardly any frame is handed over.
-    /// 0 if NICs spread them otherwise.
+    /// Flows with `owner: both` are then spread in the same way as the NICs do, and hardly any frame is
+    /// handed over. 0 if NICs spread them otherwise.
     pub rss_table: u32,
 }
 

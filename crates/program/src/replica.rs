@@ -37,7 +37,7 @@ pub trait TableReplica: fmt::Debug + Send {
     /// Replaces a group's buckets; `u16::MAX` means no target.
     fn publish(&mut self, group: GroupId, buckets: &[u16]);
 
-    /// Lets packets meet the tables, which are complete.
+    /// Lets packets use the tables, which are complete.
     fn start(&mut self);
 
     /// Leaves all packets to the engine until [`TableReplica::start`].
@@ -64,7 +64,7 @@ pub enum Swept<'a> {
     Decided(PortId, Verdict, Count),
     /// Bytes of frames that were sent through a port.
     Sent(PortId, u64),
-    /// Frames that were decided for a port and that the kernel has not sent.
+    /// Frames with the verdict to be sent through a port, which the kernel has not sent.
     Unsent(PortId, u64),
 }
 
@@ -75,9 +75,9 @@ pub struct ReplicaReport {
     pub active: bool,
     /// Why not, or which change has to wait for another compilation.
     pub obstacle: Option<String>,
-    /// Whether the program must be compiled again, because entries lead where none did before.
+    /// Whether the program must be compiled again, because an entry has a destination that none had before.
     pub stale: bool,
-    /// Packets that it has decided, by the port of arrival.
+    /// Packets that it has handled, by the port of arrival.
     pub decided: Vec<u64>,
     /// Packets that it has left to the engine, by reason and port of arrival; reasons without packets are
     /// left out.
@@ -94,7 +94,7 @@ impl dyn TableReplica {
                 Change::SetWeight { group, .. }
                 | Change::SetWeights { group, .. }
                 | Change::Publish { group, .. } => self.publish(*group, buckets(*group)),
-                // The engine has the packets of given buckets, because it counts them.
+                // Packets of given buckets stay in the engine, which counts them.
                 Change::MoveBuckets { .. } => {}
                 Change::Batch(_) => unreachable!("a batch contains no batch"),
             }

@@ -1,5 +1,5 @@
-//! The target that the flows of a source went to last, for groups whose `affinity` has a timeout
-//! (pipes.md M31).
+//! The target to which the flows of a source went last, for groups whose `affinity` has a timeout (pipes.md
+//! M31).
 //!
 //! All workers share this memory, because flows of one source belong to several of them. It is a fixed number
 //! of words in lines of eight: a source maps to one line, and if the line is full, the source that has gone

@@ -48,7 +48,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Stores a field that is there as bytes in network order.
+    /// Stores a field that the packet has as bytes in network order.
     fn field_bytes(&mut self, field: Field, at: i16) {
         self.load_field(field);
         let words = Words::of(field);
@@ -64,7 +64,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves in a register what a word has in the rows of all bytes of the key; R5 is the address of the
+    /// Leaves in a register the AND of a word over the rows of all bytes of the key; R5 is the address of the
     /// word in the first row.
     fn and_rows(&mut self, shape: &AclShape, all: Reg, word: i16) {
         for (number, place) in shape.places().into_iter().enumerate() {
@@ -83,12 +83,12 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves the first word with a bit that all rows have in R4, and its distance in the row in R2.
+    /// Leaves in R4 the first word with a bit that all rows have, and in R2 its distance in the row.
     fn find_word(&mut self, shape: &AclShape, map: RawFd, miss: Label) {
         let (next, found) = (self.asm.label(), self.asm.label());
         self.asm.map_value(R5, map, shape.rows() as u32);
         self.and_rows(shape, R3, 0);
-        // The verifier has to know that the candidates come to an end.
+        // The verifier must see that the loop over candidates ends.
         self.asm.mov(R0, shape.words as i32);
         self.asm.bind(next);
         self.asm.jump_if(R3, Is::Eq, 0, miss);
@@ -120,7 +120,7 @@ impl Compiler<'_> {
         self.asm.load(Size::B, R2, R2, 0);
     }
 
-    /// Leaves the address of the record of the first bit of R4 in R0; R2 is the number of the word's first
+    /// Leaves in R0 the address of the record of the first bit of R4; R2 is the number of the word's first
     /// piece.
     fn find_record(&mut self, shape: &AclShape, map: RawFd, record: usize, miss: Label) {
         self.asm.mov(R5, R2);

@@ -12,7 +12,7 @@ use weir_program::{Encap, Operation, Pipe, Template};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
-/// Where the checksums that have a field are.
+/// Where the checksums that cover a field are.
 const IPV4_CHECKSUM: i16 = 10;
 const TCP_CHECKSUM: i16 = 16;
 const UDP_CHECKSUM: i16 = 6;
@@ -99,7 +99,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Moves a value to the registers of another width, as its low bits.
+    /// Converts a value to another width by keeping its low bits.
     fn convert(&mut self, from: Field, to: Field) {
         match (Words::of(from), Words::of(to)) {
             (Words::One, Words::Two) => {
@@ -111,7 +111,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Writes R1, or R1 and R2, into a field that is there.
+    /// Writes R1, or R1 and R2, into a field that the packet has.
     fn write(&mut self, field: Field) {
         let spec = field.spec();
         let Source::Frame(base) = spec.source else {
@@ -134,8 +134,8 @@ impl Compiler<'_> {
         self.asm.store(Size::H, R7, offset, R1);
     }
 
-    /// Writes a field of up to 32 bits: the even bytes that contain it are replaced, and so are they in the
-    /// checksums.
+    /// Writes a field of up to 32 bits: the 16-bit words that contain it are replaced, and the checksums are
+    /// updated for them.
     fn write_bits(&mut self, field: Field, base: Base) {
         let spec = field.spec();
         let (first, end) = (i16::from(spec.offset), i16::from(spec.offset) + i16::from(spec.bytes));
@@ -160,7 +160,7 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Or, R1, R2);
         self.asm.swap(R1, bits);
         self.asm.store(size, to, start, R1);
-        // R1 and R4: the piece as it is and as it was.
+        // R1 is the new piece, and R4 the old one.
         if !in_header(field.kind) && !in_transport(field.kind) {
             return;
         }
@@ -168,9 +168,9 @@ impl Compiler<'_> {
         self.mend(field);
     }
 
-    /// Leaves in R1 what the checksums have to be changed by, for a piece that was R4 and is R1.
+    /// Leaves in R1 the change of the checksums for a piece whose old value is R4 and whose new one is R1.
     pub fn difference(&mut self, bytes: usize) {
-        // The complement of what was, plus what is.
+        // The complement of the old value, plus the new one.
         self.asm.mov64(R3, if bytes == 2 { 0xffff } else { 0xffff_ffff });
         self.asm.alu(Alu::Xor, R4, R3);
         self.asm.alu(Alu::Add, R1, R4);
@@ -180,7 +180,7 @@ impl Compiler<'_> {
         self.fold(R1);
     }
 
-    /// Adds the bits above the lowest 16 to these.
+    /// Adds the upper bits to the lowest 16.
     pub fn fold(&mut self, reg: Reg) {
         self.asm.mov(R3, reg);
         self.asm.alu(Alu::Shr, R3, 16);
@@ -196,7 +196,7 @@ impl Compiler<'_> {
             self.asm.swap(word, 64);
             self.asm.load(Size::Dw, R4, to, at);
             self.asm.store(Size::Dw, to, at, word);
-            // The complement of what was, plus what is, in two halves.
+            // The complement of the old value, plus the new one, in two halves.
             self.asm.alu(Alu::Xor, R4, -1);
             self.asm.load(Size::Dw, R0, R10, stack::SCRATCH);
             for of in [word, R4] {
@@ -216,7 +216,7 @@ impl Compiler<'_> {
         self.mend(field);
     }
 
-    /// Changes the checksums that have a field by R1.
+    /// Adds the change in R1 to the checksums that cover a field.
     pub fn mend(&mut self, field: Field) {
         let done = self.asm.label();
         if in_header(field.kind) {
@@ -241,7 +241,7 @@ impl Compiler<'_> {
         self.asm.bind(done);
     }
 
-    /// Changes one checksum by R1, which is kept.
+    /// Adds the change in R1 to one checksum and keeps R1.
     pub fn mend_at(&mut self, base: Reg, at: i16, zero_is_none: bool) {
         let done = self.asm.label();
         self.asm.load(Size::H, R2, base, at);
@@ -292,7 +292,7 @@ impl Compiler<'_> {
         self.asm.load(Size::W, R8, R1, 4);
     }
 
-    /// Jumps if the frame has fewer bytes; the verifier has to know.
+    /// Jumps if the frame has fewer bytes; the verifier requires the check.
     fn has(&mut self, bytes: usize, short: Label) {
         self.asm.mov(R2, R7);
         self.asm.alu(Alu::Add, R2, bytes as i32);
@@ -476,7 +476,7 @@ impl Compiler<'_> {
         if encap.ipv6 { self.finish_ipv6() } else { self.finish_ipv4() }
     }
 
-    /// The first word and the length of an IPv6 header, whose flow label is the hash's
+    /// The first word and the length of an IPv6 header, whose flow label comes from the hash
     /// (docs/reference/pipes.md A24).
     fn finish_ipv6(&mut self) {
         let labelled = self.asm.label();
@@ -513,7 +513,7 @@ impl Compiler<'_> {
     }
 }
 
-/// Whether the checksum of IPv4's header has a field.
+/// Whether the checksum of IPv4's header covers a field.
 fn in_header(kind: FieldKind) -> bool {
     matches!(
         kind,
@@ -525,7 +525,7 @@ fn in_header(kind: FieldKind) -> bool {
     )
 }
 
-/// Whether the checksum of what IP carries has a field.
+/// Whether the checksum of the protocol above IP covers a field.
 fn in_transport(kind: FieldKind) -> bool {
     matches!(
         kind,

@@ -10,7 +10,7 @@ use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
 /// Bytes of an Ethernet header.
 const ETHERNET: i16 = 14;
-/// Bytes from its start that have to be in the frame for the headers of both versions of IP.
+/// How many bytes the frame must have from there, for the header of either version of IP.
 const WORD: i32 = 12;
 
 impl Compiler<'_> {
@@ -59,7 +59,7 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Shr, R2, 4);
         self.asm.bind(ipv4);
         self.asm.alu(Alu::And, R2, 3);
-        // What the bits change by, in R1.
+        // R1 gets the bits that change.
         self.asm.mov(R1, R2);
         self.asm.alu(Alu::Xor, R1, 3);
         self.asm.jump_if(R4, Is::Eq, 1, one);

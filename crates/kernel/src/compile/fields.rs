@@ -30,7 +30,7 @@ impl Words {
     }
 }
 
-/// The outer layers that are about tunnels.
+/// The outer layers that belong to tunnels.
 const TUNNEL_LAYERS: i32 = {
     let (mut layers, mut at) = (Layer::TunnelId as u32, 0);
     while at < TunnelKind::ALL.len() {
@@ -118,7 +118,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves the address of a header inside in R3 and returns that.
+    /// Leaves the address of a header inside in R3 and returns R3.
     fn inner_header(&mut self, field: Field, base: Base) -> Reg {
         let spec = field.spec();
         let place = match base {

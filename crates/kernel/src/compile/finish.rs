@@ -1,5 +1,5 @@
-//! The end of a walk: what is counted, where the packet goes, and how those that the kernel does not decide
-//! reach the engine.
+//! The end of a walk: what is counted, where the packet goes, and how packets that are left to the engine get
+//! there.
 
 use super::{Compiler, Sockets, XDP_DROP, XDP_PASS, XDP_REDIRECT, stack};
 use crate::asm::{Alu, Helper, Is, Size};
@@ -19,7 +19,7 @@ const REDIRECT_FAILED: i32 = 24;
 const HELD_BACK: i32 = 32;
 
 impl Compiler<'_> {
-    /// Everything that a walk can end with.
+    /// All ends of a walk.
     pub fn end(&mut self) {
         for (reason, at) in DropReason::ALL.iter().zip(self.drops.clone()) {
             let Some(label) = at else { continue };
@@ -40,7 +40,7 @@ impl Compiler<'_> {
         self.hand_over();
     }
 
-    /// CountPlaces a frame that is left to the engine, and sends it there.
+    /// Counts a frame that is left to the engine, and sends it there.
     pub fn hand_over(&mut self) {
         self.find_counts();
         self.asm.mov(R6, 0);
@@ -106,7 +106,7 @@ impl Compiler<'_> {
         }
         self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
         self.asm.load(Size::W, R1, R10, stack::VERDICT);
-        // The place behind it has the bytes that leave.
+        // The next place has the bytes that leave.
         self.asm.mov(R4, R8);
         self.asm.alu(Alu::Sub, R4, R7);
         self.asm.store(Size::Dw, R10, stack::SCRATCH, R4);
@@ -124,7 +124,7 @@ impl Compiler<'_> {
         let ours = self.asm.label();
         self.asm.call(Helper::GetSmpProcessorId);
         self.asm.jump_if(R0, Is::Lt, self.input.maps.processors as i32, ours);
-        // No processor has such a number; the verifier does not know that.
+        // No processor has such a number, but the verifier does not know that.
         self.asm.mov(R0, 0);
         self.asm.bind(ours);
         self.asm.alu(Alu::Mul, R0, self.input.maps.count_bytes.0 as i32);
@@ -132,7 +132,7 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Add, R9, R0);
     }
 
-    /// CountPlaces a packet with R6 bytes at the place in R1, and marks the block of the place.
+    /// Counts a packet with R6 bytes at the place in R1, and marks the block of the place.
     pub fn count(&mut self) {
         let none = self.asm.label();
         self.asm.jump_if(R1, Is::Ge, self.input.counts.total() as i32, none);

@@ -1,8 +1,8 @@
 //! Picks from groups: buckets by hash, by another system's hash of the flow, or by the source's prefix; and
 //! groups that metadata chooses.
 //!
-//! What picks is the packet as it arrived, so everything that is not the select hash is computed behind the
-//! parser and kept on the stack.
+//! Packets pick by their headers as received, so all numbers for this other than the select hash are computed
+//! right after parsing and kept on the stack.
 
 use super::parse::hash_keys;
 use super::{Compiler, stack};
@@ -22,7 +22,7 @@ const KATRAN_SEED: u32 = KATRAN_SEED_IPV6 * 65_537;
 const JHASH_BEGIN: u32 = 0xdead_beef;
 
 impl Compiler<'_> {
-    /// Computes what the program's groups pick by, besides the select hash.
+    /// Computes the numbers by which the program's groups pick, besides the select hash.
     pub fn pickers(&mut self) {
         for (at, picker) in self.input.coverage.pickers.clone().into_iter().enumerate() {
             let [ipv4, ipv6, done] = [(); 3].map(|()| self.asm.label());
@@ -43,7 +43,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves what a packet with a flow key picks by in R1: a hash, or another system's bucket.
+    /// Leaves in R1 the number by which a packet with a flow key picks: a hash, or another system's bucket.
     fn pick_by(&mut self, picker: Picker, ipv6: bool) {
         match picker {
             Picker::Source(affinity) => {
@@ -64,8 +64,8 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Shr, R1, 32);
     }
 
-    /// Picks a target by the hash in R1, or by what the group picks by, and leaves it in R1. There is none
-    /// behind the group's last one.
+    /// Picks a target by the hash in R1, or by the group's own picker, and leaves its number in R1. A number
+    /// behind that of the group's last target means none.
     pub fn pick(&mut self, id: GroupId) {
         let group = &self.input.program.groups[id.index()];
         self.pick_slot(id);
@@ -73,7 +73,7 @@ impl Compiler<'_> {
         self.asm.jump_if(R1, Is::Ge, group.targets.len() as i32, none);
     }
 
-    /// Leaves what a group's bucket has in R1.
+    /// Leaves in R1 the target of a group's bucket.
     fn pick_slot(&mut self, id: GroupId) {
         let group = &self.input.program.groups[id.index()];
         let picker = Picker::of(group);
@@ -88,7 +88,7 @@ impl Compiler<'_> {
             }
             self.scale(group.size);
         } else {
-            // The verifier has forgotten that it is a remainder.
+            // The verifier no longer knows that it is a remainder.
             let none = self.dropped(DropReason::NoTarget);
             self.asm.jump_if(R1, Is::Ge, group.size as i32, none);
         }
@@ -98,7 +98,7 @@ impl Compiler<'_> {
         self.asm.load(Size::H, R1, R2, 0);
     }
 
-    /// Leaves the address of the record in R0 whose target a group picks, by the hash in R1.
+    /// Leaves in R0 the address of the record of the target that a group picks by the hash in R1.
     pub fn look_up_target(&mut self, id: PipeId, pipe: &Pipe, group: GroupId) {
         self.pick(group);
         self.record_of(id, pipe);
@@ -129,12 +129,13 @@ impl Compiler<'_> {
         }
         self.asm.jump(miss);
         self.asm.bind(found);
-        // One comparison for all groups: with one each, the verifier would go on separately.
+        // One comparison for all groups: with one for each, the verifier would examine the rest for each
+        // group separately.
         self.asm.jump_if(R1, Is::Ge, base, none);
         self.record_of(id, pipe);
     }
 
-    /// Leaves the address of the present record in R0 of the target whose number is in R1.
+    /// Leaves in R0 the address of the present record of the target whose number is in R1.
     fn record_of(&mut self, id: PipeId, pipe: &Pipe) {
         let targets = layout::targets(self.input.program, pipe);
         self.asm.map_value(R0, self.input.maps.pipes[id.index()], 0);
@@ -145,7 +146,7 @@ impl Compiler<'_> {
         self.asm.load(Size::Dw, R2, R2, 0);
         self.asm.alu(Alu::And, R2, 1);
         self.asm.alu(Alu::Shl, R1, 1);
-        // The verifier knows a tighter bound of a sum than of a disjunction.
+        // The verifier derives a tighter bound for a sum than for a bitwise OR.
         self.asm.alu(Alu::Add, R1, R2);
         self.asm.alu(Alu::Mul, R1, layout::record_bytes(pipe) as i32);
         self.asm.alu(Alu::Add, R1, layout::target_record(pipe, targets, 0, 0) as i32);

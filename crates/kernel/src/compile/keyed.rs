@@ -9,7 +9,7 @@ use weir_program::{Pipe, PipeId};
 use Reg::{R0, R1, R2, R3, R4, R5, R10};
 
 impl Compiler<'_> {
-    /// Leaves the address of the record in R0 of the entry with the packet's key.
+    /// Leaves in R0 the address of the record of the entry with the packet's key.
     pub fn look_up_key(&mut self, id: PipeId, pipe: &Pipe, miss: Label) {
         let shape = &KeyShape::new(pipe, layout::room(self.input.program, pipe) as usize);
         let map = self.input.maps.pipes[id.index()];
@@ -55,7 +55,7 @@ impl Compiler<'_> {
     }
 
     /// Leaves the packet's key at the bottom of the stack if it has several words, and the last one in R5.
-    /// Returns false if no packet here has all fields.
+    /// Returns false if no packet can have all fields here.
     fn pack_key(&mut self, shape: &KeyShape, miss: Label) -> bool {
         self.asm.mov(R5, 0);
         let mut present = 0;

@@ -8,7 +8,8 @@ use weir_program::operation::Value;
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
-/// Bytes of TCP's header without options, of the longest options, and of a maximum segment size.
+/// The lengths of TCP's header without options, of the longest options, and of the option with the maximum
+/// segment size.
 const TCP: i32 = 20;
 const OPTIONS: i32 = 40;
 const MSS: i32 = 4;
@@ -96,7 +97,7 @@ impl Compiler<'_> {
         self.asm.jump_if(R0, Is::Ne, 0, done);
     }
 
-    /// Replaces the value of the option at the place in R4, if it has one and that is larger.
+    /// Lowers the value of the option at the place in R4, if there is one and it is larger.
     fn lower_mss(&mut self, mss: Value, at: i16, done: Label) {
         let even = self.asm.label();
         self.value(mss, Field::UdpSport, at);
@@ -110,7 +111,7 @@ impl Compiler<'_> {
         self.asm.jump_if(R1, Is::Gt, R8, done);
         self.asm.load(Size::B, R1, R3, TCP as i16 + 1);
         self.asm.jump_if(R1, Is::Ne, MSS, done);
-        // The header has to have room for the value.
+        // The value must lie within the header.
         self.asm.load(Size::B, R1, R5, 12);
         self.asm.alu(Alu::Shr, R1, 4);
         self.asm.alu(Alu::Shl, R1, 2);

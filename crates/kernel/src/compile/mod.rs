@@ -1,9 +1,9 @@
 //! From a program to eBPF: one XDP program for each port.
 //!
 //! A packet is parsed, then walks from pipe to pipe. Until the verdict, only registers and the stack change,
-//! except by actions behind which no pipe can leave the packet to the engine; counts are noted on the
-//! stack. At the end, [`Compiler::finish`] counts everything at once. So a packet that is left to the engine
-//! has changed nothing.
+//! except by actions after which no pipe can leave the packet to the engine; counts are noted on the stack.
+//! At the end, [`Compiler::finish`] counts everything at once. So a packet that is left to the engine has
+//! changed nothing.
 //!
 //! R6 is the address of the L3 header, R7 and R8 are the frame's bounds, and R9 has the layers as
 //! [`weir_packet::Layers`].
@@ -41,7 +41,7 @@ pub const XDP_DROP: i32 = 1;
 pub const XDP_PASS: i32 = 2;
 /// The frame is sent back.
 pub const XDP_TX: i32 = 3;
-/// The frame goes where the program has said.
+/// The frame goes where the program has decided.
 pub const XDP_REDIRECT: i32 = 4;
 
 /// Places on the stack, relative to R10.
@@ -69,9 +69,9 @@ mod stack {
     pub const CARRIED: i16 = -96;
     pub const CLASS: i16 = -104;
     pub const SCRATCH: i16 = -112;
-    /// What groups pick by, besides the select hash: one word for each picker.
+    /// The numbers by which groups pick, besides the select hash: one word for each picker.
     pub const PICKERS: i16 = -120;
-    /// Of a program that reads inside tunnels, words for what is found there.
+    /// In a program that reads inside tunnels, words for the headers found there.
     pub const INNER: i16 = PICKERS - 8 * crate::coverage::PICKERS_MAX as i16;
     pub const INNER_WORDS: i16 = 7;
     pub const TUNNEL_END: i16 = INNER;
@@ -159,9 +159,9 @@ struct Compiler<'a> {
     finish: Label,
     depth: Depth,
     uses_hash: bool,
-    /// Whether flow keys are made of what is inside tunnels.
+    /// Whether flow keys are made of the headers inside tunnels.
     uses_inner_key: bool,
-    /// Where tunnels are parsed, by kind and by version of what is inside.
+    /// Where tunnels are parsed, by kind and by IP version inside.
     tunnels: Vec<(TunnelKind, i32, Label)>,
     writes_addresses: bool,
 }
@@ -224,7 +224,8 @@ impl Compiler<'_> {
         order
     }
 
-    /// Notes nothing yet. Frames in several buffers, and those that may become too long, are left.
+    /// Clears the notes. Frames in several buffers, and those that may become too long, are left to the
+    /// engine.
     fn begin(&mut self) {
         let length = self.leave(Why::Length);
         self.asm.mov(R6, R1);
@@ -330,7 +331,7 @@ impl Compiler<'_> {
         self.asm.jump_if(words.low(), Is::Ne, R3, miss);
     }
 
-    /// Leaves the hash that picks a bucket in R1.
+    /// Leaves in R1 the hash that picks a bucket.
     fn hash_input(&mut self, input: &HashInput, miss: Label) {
         match input {
             HashInput::Fields(fields) => self.hash_fields(fields, miss),
@@ -350,7 +351,7 @@ impl Compiler<'_> {
         self.asm.bind(ours);
         self.asm.load(Size::W, R1, R0, layout::COUNT);
         self.note_count(self.note(id.index()), None);
-        // Only what entries do now: something else needs another compilation.
+        // Only the templates of present entries: another one needs another compilation.
         for (at, template) in pipe.templates.iter().enumerate() {
             let forwards = self.forwards(id, at as u16);
             if forwards.is_empty() {
@@ -410,7 +411,7 @@ impl Compiler<'_> {
         self.asm.jump(label);
     }
 
-    /// CountPlaces in the shared counter: the bytes before the action, which the pipe's own note has.
+    /// Counts in the shared counter: the bytes before the action, which the pipe's own note has.
     fn shared(&mut self, id: PipeId, pipe: &Pipe) {
         if pipe.monitor.counter.is_none() {
             return;
@@ -453,7 +454,7 @@ impl Compiler<'_> {
         self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
         self.asm.map(R1, devices);
         self.asm.mov(R2, i32::from(port.0));
-        // The action if the port is not there.
+        // The action if the port does not exist.
         self.asm.mov(R3, XDP_ABORTED);
         self.asm.call(Helper::RedirectMap);
         self.asm.store(Size::W, R10, stack::ACTION, R0);

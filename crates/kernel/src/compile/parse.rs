@@ -143,7 +143,7 @@ impl Compiler<'_> {
         self.asm.load(Size::B, R5, R6, 9);
         self.asm.alu(Alu::Or, R9, Layer::Ipv4 as i32);
         self.asm.alu(Alu::Sub, R4, R3);
-        // The verifier has to know that options have an end.
+        // The verifier must know an upper bound on the length of options.
         self.asm.alu(Alu::And, R3, 0x3c);
         self.asm.mov(R0, R6);
         self.asm.alu(Alu::Add, R0, R3);
@@ -159,7 +159,7 @@ impl Compiler<'_> {
         self.asm.jump_if(R0, Is::Gt, R1, malformed);
     }
 
-    /// Sources that no packet may have (docs/reference/pipes.md F6); the engine looks at those that depend on
+    /// Sources that no packet may have (docs/reference/pipes.md F6); the engine checks those that depend on
     /// the destination.
     fn may_send4(&mut self, malformed: Label) {
         self.asm.load(Size::W, R0, R6, 12);
@@ -344,7 +344,7 @@ impl Compiler<'_> {
         self.add_product(key);
     }
 
-    /// Adds the product of the halves of R2, each with its half of the key, to R1 (RFC 4418).
+    /// Adds the halves of R2 to those of the key, and the product of the two sums to R1 (RFC 4418).
     pub fn add_product(&mut self, key: u64) {
         self.asm.mov(R3, R2);
         self.asm.alu(Alu::Shr, R3, 32);

@@ -11,7 +11,7 @@ use weir_program::{Pipe, PipeId};
 use Reg::{R0, R1, R2, R3, R4, R10};
 
 impl Compiler<'_> {
-    /// Leaves the address of the record in R0 of the entry with the longest prefix of the packet's field.
+    /// Leaves in R0 the address of the record of the entry with the longest prefix of the packet's field.
     pub fn look_up_prefix(&mut self, id: PipeId, pipe: &Pipe, miss: Label) {
         let Some(one) = pipe.varying().next() else { return self.asm.jump(miss) };
         if !self.read(one.field, one.field.max(), miss) {

@@ -1,10 +1,10 @@
 //! Tunnels: finds the tunnel header and the headers inside, as [`weir_packet::parse`] does.
 //!
 //! Unlike the outer headers, which the verifier follows as pointers, those inside are kept as distances from
-//! the frame's start. Which of them there are is a number that it cannot know, because it begins as a 0 that
-//! it cannot know ([`Compiler::unknown_zero`]): otherwise it would look at every combination of outer
-//! headers, tunnel and inner headers separately. So each read inside checks the frame's end once more. What
-//! is unusual inside is left to the engine.
+//! the frame's start. The layers that were found are a number that the verifier cannot know, because it
+//! starts from a 0 that the verifier does not know to be 0 ([`Compiler::unknown_zero`]). Otherwise the
+//! verifier would examine every combination of outer headers, tunnel and inner headers separately. So each
+//! read inside checks the frame's end once more. Packets with unusual headers inside are left to the engine.
 
 use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
@@ -16,7 +16,8 @@ use Reg::{R0, R1, R2, R3, R4, R5, R7, R8, R10};
 /// The longest distance from the frame's start, which the verifier has to know.
 pub const DISTANCE_MAX: i32 = 0xfff;
 
-/// Where the parts of the parser inside begin. R4 is a distance, R5 that of the end, R0 the layers.
+/// Where the parts of the parser for inner headers begin. R4 is a distance, R5 that of the end, and R0 the
+/// layers.
 #[derive(Clone, Copy)]
 struct InsideLabels {
     ethernet: Label,
@@ -42,11 +43,11 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Add, R3, R7);
         self.asm.mov(R1, R3);
         self.asm.alu(Alu::Add, R1, bytes);
-        // The parser has seen them; the verifier has forgotten it.
+        // The parser has checked these bytes, but the verifier no longer knows it.
         self.asm.jump_if(R1, Is::Gt, R8, short);
     }
 
-    /// Where the tunnels of a kind are parsed; behind IP, by what is inside.
+    /// Where the tunnels of a kind are parsed; for those directly behind IP, by the protocol inside.
     pub fn tunnel_at(&mut self, kind: TunnelKind, version: i32) -> Label {
         let asm = &mut self.asm;
         let known = self.tunnels.iter().find(|(one, of, _)| (*one, *of) == (kind, version));
@@ -112,7 +113,7 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Sub, to, R2);
     }
 
-    /// Leaves the address of the next bytes in R1; they have to be there.
+    /// Leaves the address of the next bytes in R1; the frame must have them.
     fn reach(&mut self, bytes: i32) {
         let malformed = self.leave(Why::Malformed);
         self.asm.mov(R2, R4);

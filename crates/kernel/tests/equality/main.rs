@@ -27,7 +27,7 @@ const PER_SWEEP: usize = 150;
 /// Frames that all programs share: making one takes longer than running it.
 static FRAMES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(frames);
 
-/// Whether test runs work here: they take a privilege.
+/// Whether test runs work here: they need a privilege.
 fn may_load() -> bool {
     let loads = Executor::load(&Program::default(), &[]).is_ok();
     assert!(loads || std::env::var_os("CI").is_none(), "CI runs as root, and eBPF programs load there");

@@ -6,7 +6,7 @@ use weir_oracle::Walk;
 use weir_oracle::arbitrary::Coverage;
 use weir_program::{Fill, HashInput, Operation, PipeKind, Program};
 
-/// What the kernel has to decide in 20 programs: types of pipes, criteria, fills, operations and tunnels.
+/// What the kernel must handle in 20 programs: types of pipes, criteria, fills, operations and tunnels.
 const USUAL: &str = "
     pipe:basic:hit pipe:basic:miss pipe:lpm:hit pipe:lpm:miss pipe:acl:hit pipe:acl:miss pipe:hash:hit
     pipe:hash:miss pipe:hash:no_target

@@ -14,7 +14,8 @@ use crate::{Forward, Operation, Pipe, PipeId, PipeKind, Program, Template};
 use std::collections::BTreeSet;
 use weir_packet::{FieldKind, KeySource, LevelId};
 
-/// Maximum number of distinct states of knowledge tracked per pipe; beyond it, nothing is known there.
+/// Maximum number of distinct states of knowledge tracked per pipe; with more, nothing is assumed to be known
+/// there.
 const KNOWN_MAX: usize = 256;
 
 /// Parts of a key that actions change.
@@ -90,7 +91,7 @@ fn parts(by: OwnedBy) -> u8 {
 }
 
 /// Returns, for each port, how the workers of arriving frames are found, or `None` where frames meet no FLOW
-/// pipe; and everything that makes it impossible, which matters to a program with several workers.
+/// pipe; and the findings that make this impossible, which matter only with several workers.
 #[must_use]
 pub fn owners(program: &Program) -> (Vec<Option<Owning>>, Vec<Finding>) {
     let uses: Vec<Uses> = program.pipes.iter().map(|pipe| Uses::of(&pipe.entries)).collect();
@@ -176,7 +177,7 @@ fn ahead(
             return Err(at);
         }
         for (to, _) in next(at) {
-            // For a frame that meets two, only the first would be asked.
+            // For a frame that meets two, only the first one would determine the worker.
             if owner.is_some() && leads[to.index()] {
                 return Err(at);
             }
