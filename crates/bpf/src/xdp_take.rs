@@ -108,8 +108,8 @@ pub enum JudgeError {
     Run(#[from] ProgramError),
 }
 
-/// The maps with which another program decides frames that are taken. What it does not decide it sends to the
-/// socket of the receive queue, and counts that as this program would.
+/// The maps with which another program handles frames that are taken. Frames that it does not handle, it
+/// sends to the socket of the receive queue, and counts that as this program would.
 #[derive(Debug)]
 pub struct TakeMaps {
     /// An array of one program, which gets the frames that are taken.
@@ -302,7 +302,7 @@ impl XdpTake {
         }
     }
 
-    /// Returns the maps with which another program can decide frames that are taken: see [`TakeMaps`].
+    /// Returns the maps with which another program can handle frames that are taken: see [`TakeMaps`].
     ///
     /// # Errors
     /// Returns the kernel's error: there are too many open files.

@@ -1,4 +1,4 @@
-//! The kernel decides frames of a real interface: queries over a switch to real servers, with changes and
+//! The kernel handles frames of a real interface: queries over a switch to real servers, with changes and
 //! reloads in between. Needs root; skipped without, except in CI.
 //!
 //! ```text

@@ -108,7 +108,7 @@ pub enum KernelUse {
     /// If the interface can send from there.
     #[default]
     Auto,
-    /// No: every frame comes to a worker.
+    /// No: every frame goes to a worker.
     Off,
     /// Yes; it is an error if it cannot.
     Require,
@@ -220,7 +220,7 @@ const KEYS: &[Key] = crate::keys! {
     "promisc": Shape::Boolean,
         "also take frames for other MAC addresses, and have the NIC pass them" or "false" only "xdp";
     "kernel": Shape::Words(|| words(&KERNEL_USES)),
-        "whether the kernel decides frames, as far as the program compiles for it" or "auto" only "xdp";
+        "whether the kernel handles frames, as far as the program compiles for it" or "auto" only "xdp";
     "tap": Shape::Text, "the TAP interface that frames for the kernel go to" only "dpdk";
     "frames": Shape::Number(0, FRAMES_MAX), "frames that the device keeps for itself" or "0" only "dpdk";
     "mac": Shape::Mac, "the port's own MAC address, by default the interface's";

@@ -1,5 +1,5 @@
-//! `weir check --kernel`: what of a program is compiled for the kernel, why the rest is not, and whether the
-//! kernel loads it.
+//! `weir check --kernel`: which parts of a program are compiled for the kernel, why the others are not, and
+//! whether the kernel loads the result.
 
 use crate::config::{Plan, PortConfig, port_obstacle, write_forward};
 use serde_json::{Map, Value, json};
@@ -20,7 +20,7 @@ pub struct KernelCheck {
 #[derive(Clone, Debug)]
 struct PortCheck {
     name: String,
-    /// Why the kernel cannot decide its frames.
+    /// Why the kernel cannot handle its frames.
     obstacle: Option<&'static str>,
 }
 

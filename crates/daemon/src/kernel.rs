@@ -1,7 +1,7 @@
-//! Keeps a copy of the program in the kernel. It is compiled again whenever the program, an interface, or
-//! where entries lead has changed; another thread does that, and the first worker then keeps the copy's
-//! tables equal to its own. Until that is done, and wherever it cannot be done, every frame comes to a
-//! worker.
+//! Keeps a copy of the program in the kernel. Another thread compiles it again whenever the program or an
+//! interface has changed, or an entry has a destination that the copy does not know. The first worker then
+//! keeps the copy's tables equal to its own. Until then, and wherever the kernel cannot be used, every frame
+//! goes to a worker.
 
 use super::doorbell::Doorbell;
 use super::fleet::Fleet;
@@ -21,7 +21,7 @@ use weir_port::XdpInterface;
 use weir_program::replica::{EntryUses, Leads};
 use weir_program::{PipeId, PortId, Program};
 
-/// How often to ask whether entries lead where the compiled program cannot follow.
+/// How often to ask whether an entry has a destination that the compiled program does not know.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// The worker that keeps the copy: every program has it.
@@ -33,12 +33,12 @@ pub struct KernelCopy {
     step: CopyStep,
     /// Whether it is current.
     is_current: bool,
-    /// Why the kernel does not decide frames of each port.
+    /// Why the kernel does not handle frames of each port.
     obstacles: Vec<Option<String>>,
     /// What was logged last.
     said: String,
     next: Option<Instant>,
-    /// Where frames are counted that the kernel fails to send, once it has been tried to watch for them.
+    /// Counts the frames that the kernel fails to send; set once weir has tried to watch for them.
     errors: Arc<OnceLock<Option<Arc<dyn UnsentFrames>>>>,
 }
 
@@ -46,7 +46,7 @@ pub struct KernelCopy {
 enum CopyStep {
     #[default]
     Idle,
-    /// The worker is asked where entries lead.
+    /// The worker was asked for the destinations of entries.
     Asking(Receiver<EntryUses>),
     /// Another thread compiles.
     Loading(u64, Receiver<Result<Replica>>),
@@ -65,7 +65,7 @@ impl KernelCopy {
         self.next
     }
 
-    /// Returns why the kernel does not decide frames of each port; there are this many.
+    /// Returns why the kernel does not handle frames of each port; there are this many ports.
     pub fn obstacles(&self, ports: usize) -> Vec<Option<String>> {
         let starts = || Some("the program is being compiled".to_string());
         (0..ports).map(|at| self.obstacles.get(at).cloned().unwrap_or_else(starts)).collect()
@@ -79,7 +79,7 @@ impl KernelCopy {
     }
 }
 
-/// The running program, and what it takes to run a copy.
+/// The running program, and everything that is needed to run a copy.
 pub struct Surroundings<'a> {
     pub plan: &'a Plan,
     pub generation: u64,
@@ -138,7 +138,7 @@ impl KernelCopy {
         let unmet = required.filter_map(|(port, why)| Some(format!("port {}: {}", port.name, why.as_ref()?)));
         let unmet: Vec<String> = unmet.collect();
         if !unmet.is_empty() {
-            let text = format!("the kernel does not decide frames, as is required: {}", unmet.join("; "));
+            let text = format!("`kernel: require` is not met: {}", unmet.join("; "));
             self.say(text, true);
         }
     }
@@ -179,7 +179,7 @@ impl KernelCopy {
             Ok(replica) => {
                 let names = now.plan.ports.iter().zip(&self.obstacles);
                 let names = names.filter(|(_, why)| why.is_none()).map(|(port, _)| port.name.as_str());
-                let text = format!("the kernel decides frames of {}", names.collect::<Vec<_>>().join(", "));
+                let text = format!("the kernel handles frames of {}", names.collect::<Vec<_>>().join(", "));
                 let command = Command::RunInKernel(generation, Some(Box::new(replica)));
                 if now.fleet.send(WORKER, command).is_ok() {
                     self.say(text, false);
@@ -189,7 +189,7 @@ impl KernelCopy {
             }
             Err(error) => {
                 let why = format!("{error:#}");
-                self.say(format!("the kernel decides no frame: {why}"), false);
+                self.say(format!("the kernel handles no frames: {why}"), false);
                 for obstacle in self.obstacles.iter_mut().filter(|one| one.is_none()) {
                     *obstacle = Some(why.clone());
                 }
@@ -200,14 +200,14 @@ impl KernelCopy {
         }
     }
 
-    /// Asks the worker now and then whether the copy is still good.
+    /// Asks the worker now and then whether the copy is still current.
     fn check_copy(&mut self, now: &Surroundings<'_>, answer: Option<Receiver<Report>>) -> CopyStep {
         if let Some(report) = answer.as_ref().and_then(|answer| answer.try_recv().ok()) {
             match report.kernel {
                 Some(kernel) if kernel.stale => self.is_current = false,
                 Some(kernel) => {
                     if let Some(why) = kernel.obstacle {
-                        warn!("the kernel no longer decides frames: {why}");
+                        warn!("the kernel no longer handles frames: {why}");
                         self.obstacles.iter_mut().for_each(|one| _ = one.get_or_insert(why.clone()));
                         return CopyStep::Idle;
                     }
@@ -226,7 +226,7 @@ impl KernelCopy {
     }
 }
 
-/// Returns why the kernel cannot decide frames of a port now.
+/// Returns why the kernel cannot handle frames of a port now.
 fn link_obstacle(now: &Surroundings<'_>, at: usize) -> Option<String> {
     if let Some(obstacle) = port_obstacle(&now.plan.ports[at]) {
         return Some(obstacle.into());
@@ -253,7 +253,7 @@ fn watch_errors() -> Option<Arc<dyn UnsentFrames>> {
     match XdpErrors::attach() {
         Ok(errors) => Some(Arc::new(SendErrors(errors))),
         Err(error) => {
-            warn!("frames that the kernel decides and fails to send are counted as transmitted: {error}");
+            warn!("frames that the kernel handles and fails to send are counted as transmitted: {error}");
             None
         }
     }

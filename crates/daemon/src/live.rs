@@ -103,7 +103,7 @@ pub fn packet(recipe: Option<&str>, hex: Option<&str>, to: Option<[u8; 6]>) -> R
     read_hex(hex).context("`hex` must be an even number of hexadecimal digits")
 }
 
-/// Returns what the kernel decides now of the frames of a port; `None` if no port uses the kernel.
+/// Returns which frames of a port the kernel handles now; `None` if no port uses the kernel.
 fn kernel(now: &Snapshot, input: PortId) -> Result<Option<KernelView>> {
     if !now.plan.uses_kernel() {
         return Ok(None);

@@ -161,7 +161,7 @@ pub fn admits(bytes: u64) -> Result<(), TextRefusal> {
 
 /// Refuses a text as too large, and says what to do.
 fn too_large(what: &str) -> TextRefusal {
-    let advice = "send it in several parts, each of which is made whole or not at all";
+    let advice = "send it in several parts, each of which takes effect completely or not at all";
     TextRefusal::TooLarge(format!("{what}, the limit: {advice}"))
 }
 

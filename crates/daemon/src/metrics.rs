@@ -173,8 +173,8 @@ impl Totals<'_> {
                 left.get_or_create(&labels).inc_by(count.as_u64().unwrap_or_default());
             }
         }
-        self.registry.register("kernel_runs", "1 if the kernel decides frames of the port", runs);
-        let help = "Frames that the kernel has decided since the program was last compiled";
+        self.registry.register("kernel_runs", "1 if the kernel handles frames of the port", runs);
+        let help = "Frames that the kernel has handled since the program was last compiled";
         self.registry.register("kernel_decided", help, decided);
         let help = "Frames that the kernel has left to a worker since the program was last compiled";
         self.registry.register("kernel_left", help, left);

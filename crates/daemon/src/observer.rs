@@ -90,7 +90,7 @@ pub struct Scene {
     pub flow_tables: Vec<Arc<dyn FlowTable>>,
     /// How late apps were served.
     pub late: Histogram,
-    /// Why the kernel does not decide frames of each port.
+    /// Why the kernel does not handle frames of each port.
     pub copies: Vec<Option<String>>,
 }
 

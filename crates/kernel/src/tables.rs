@@ -36,7 +36,7 @@ pub enum TableError {
     },
     /// A new entry has a destination that the compiled program does not know, and its pipe's packets may not
     /// be left to the engine.
-    #[error("an entry of pipe `{pipe}` takes another compilation")]
+    #[error("an entry of pipe `{pipe}` needs another compilation")]
     NewLead {
         /// The pipe.
         pipe: String,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What weir's compiler of eBPF is measured against: XDP programs written by hand, each for one job, with
- * constants and tables laid out for it. Checks and counts are part of the job, so these programs find the
- * same headers, refuse the same packets, and count the same: packets and bytes of the entries that were hit
- * and of the verdict, and the bytes that leave, separately for each processor. Frames that they do not expect
- * go to the host's stack.
+/* XDP programs written by hand, with which the output of weir's eBPF compiler is compared. Each does one job,
+ * with constants and tables laid out for it. Checks and counts are part of the job, so these programs find
+ * the same headers, refuse the same packets, and count the same: packets and bytes of the entries that were
+ * hit and of the verdict, and the bytes that leave, separately for each processor. Frames that they do not
+ * expect go to the host's stack.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -34,7 +34,7 @@
 #define SUBTABLE 256
 
 /* The first bytes of a frame as it is sent: MAC addresses, or the headers of a tunnel, whose IPv4 header has
- * neither its length nor its type of service, and the checksum for that. */
+ * length 0, type of service 0 and the checksum for these. */
 struct record {
 	__u64 words[8];
 };
@@ -145,7 +145,7 @@ struct packet {
 	__u8 has_ports;
 };
 
-/* Finds an IPv4 header, which has to be sound (RFC 791), with an address that may send. */
+/* Finds an IPv4 header, which must be valid (RFC 791) and have a valid source address. */
 static __always_inline int find_ipv4(struct packet *packet, void *end)
 {
 	struct iphdr *ip = packet->ip;
@@ -165,7 +165,7 @@ static __always_inline int find_ipv4(struct packet *packet, void *end)
 	return 0;
 }
 
-/* Finds the header behind IP, which has to be sound if it is one with ports. */
+/* Finds the header behind IP, which must be valid if it has ports. */
 static __always_inline int find_ports(struct packet *packet, void *end)
 {
 	__u32 bytes = packet->ip_length - (packet->transport - (void *)packet->ip);
@@ -188,9 +188,9 @@ static __always_inline int find_ports(struct packet *packet, void *end)
 	return 0;
 }
 
-/* Finds the headers of a frame with at most two VLAN tags and IPv4, and those behind it if they are needed.
- * Frames in several buffers, and what is not sound, are left to the host, and so is all else, because none of
- * these programs does anything with it. */
+/* Finds the headers of a frame with at most two VLAN tags and IPv4, and the headers behind IPv4 if they are
+ * needed. Frames in several buffers, invalid frames and frames of other protocols are left to the host,
+ * because none of these programs handles them. */
 static __always_inline int find(struct xdp_md *context, struct packet *packet, int with_ports)
 {
 	struct ethhdr *ethernet = START(context);
@@ -303,8 +303,7 @@ int hash256(struct xdp_md *context)
 	return decide(context, SENT, packet.length);
 }
 
-/* Replaces everything in front of the IPv4 header by the headers of an IP-in-IP tunnel, without what pads the
- * frame. */
+/* Replaces everything in front of the IPv4 header by the headers of an IP-in-IP tunnel, and removes padding. */
 static __always_inline int tunnel(struct xdp_md *context, struct packet *packet, __u64 target)
 {
 	const __u32 headers = sizeof(struct ethhdr) + sizeof(struct iphdr);
@@ -461,7 +460,7 @@ int nat(struct xdp_md *context)
 	return decide(context, SENT, packet.length);
 }
 
-/* Returns the number of an address's route, or one that no route has. */
+/* Returns the number of an address's route; without a route, a number that no route has. */
 static __always_inline __u32 route_to(__u32 address)
 {
 	__u32 at = address >> 16, route;
@@ -535,7 +534,7 @@ struct rule {
 	__u16 mask;
 };
 
-/* Rules by what they match under their mask. */
+/* Rules, keyed by the values that they match under their mask. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 128);

@@ -19,8 +19,8 @@ pub struct CheckArguments {
     /// Print a JSON object: `ok, errors, warnings, diagnostics[]`, with `--kernel` also `kernel`.
     #[arg(long)]
     json: bool,
-    /// Also print what of the program runs in the kernel, in XDP, and why the rest does not. With the
-    /// privileges for it, the program is loaded, but no frame meets it.
+    /// Also print which parts of the program run in the kernel, in XDP, and why the others do not. If
+    /// privileges suffice, the kernel loads the program, but no frame reaches it.
     #[arg(long)]
     kernel: bool,
 }

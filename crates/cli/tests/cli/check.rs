@@ -243,9 +243,9 @@ fn what_the_kernel_runs_is_said_per_port_pipe_and_kind_of_entry() {
     assert_eq!(said.code, Some(0), "{}", said.err);
     for line in [
         "kernel: port p0: usable",
-        "kernel: port p1: not usable: it is no AF_XDP port",
+        "kernel: port p1: not usable: it is not an AF_XDP port",
         "kernel: pipe choose (basic): compiled",
-        "kernel: pipe rules (acl): left to the engine: the pipe computes the flow key again",
+        "kernel: pipe rules (acl): left to the engine: the pipe recomputes the flow key",
         "kernel:   miss drop: compiled",
     ] {
         assert!(said.out.lines().any(|one| one == line), "no `{line}` in\n{}", said.out);
@@ -260,7 +260,7 @@ fn what_the_kernel_runs_is_said_per_port_pipe_and_kind_of_entry() {
     }
     let kernel = &said.json()["kernel"];
     assert_eq!(kernel["ports"][0]["usable"], true);
-    assert_eq!(kernel["pipes"][1]["why"], "the pipe computes the flow key again");
+    assert_eq!(kernel["pipes"][1]["why"], "the pipe recomputes the flow key");
     // Without privileges, the kernel is not asked.
     let loaded = &kernel["loaded"];
     let is_loaded = loaded["ok"] == true && loaded["instructions"]["p0"].as_u64() > Some(0);
@@ -276,7 +276,7 @@ fn a_port_that_requires_the_kernel_and_cannot_have_it_is_an_error() {
         (
             "root: choose }",
             "root: rules }",
-            "its pipe `rules` is not compiled: the pipe computes the flow key again",
+            "its pipe `rules` is not compiled: the pipe recomputes the flow key",
         ),
     ] {
         folder.write("weir.yaml", KERNEL.replace(from, to));

@@ -238,7 +238,7 @@ pipes:
     for (packet, runs) in [
         ("src=10.0.0.1 dport=53", "in the kernel"),
         ("src=10.0.0.9 dport=53", "in the kernel"),
-        ("src=10.0.0.2 dport=53", "in the engine: pipe `rules`: the pipe computes the flow key again"),
+        ("src=10.0.0.2 dport=53", "in the engine: pipe `rules`: the pipe recomputes the flow key"),
     ] {
         let said = weir(folder.path(), &["explain", "kernel.yaml", "--packet", packet]).good();
         assert_eq!(said.out.lines().next(), Some(&*format!("runs    {runs}")), "{}", said.out);

@@ -1,4 +1,4 @@
-//! Whether the kernel can decide frames of a port, as far as the configuration says.
+//! Whether the kernel can handle frames of a port, according to the configuration.
 
 use super::Plan;
 use weir_config::ports::{KernelUse, PortConfig, PortKind};
@@ -6,17 +6,17 @@ use weir_kernel::{Coverage, leads_of};
 use weir_program::replica::Leads;
 use weir_program::{PortId, Program};
 
-/// Returns how a port uses the kernel; `None` if it is no AF_XDP port.
+/// Returns how a port uses the kernel; `None` if it is not an AF_XDP port.
 #[must_use]
 pub fn kernel_use(port: &PortConfig) -> Option<KernelUse> {
     if let PortKind::Xdp(xdp) = &port.kind { Some(xdp.kernel) } else { None }
 }
 
-/// Returns why the kernel cannot decide frames of a port, whatever the program.
+/// Returns why the kernel cannot handle frames of a port, whatever the program.
 #[must_use]
 pub fn port_obstacle(port: &PortConfig) -> Option<&'static str> {
     match kernel_use(port) {
-        None => Some("it is no AF_XDP port"),
+        None => Some("it is not an AF_XDP port"),
         Some(KernelUse::Off) => Some("it has `kernel: off`"),
         Some(KernelUse::Auto) if port.nic.as_ref().is_some_and(|nic| nic.veth) => {
             Some("it is a veth, which may send only to a peer with NAPI: `kernel: require`")
@@ -28,14 +28,14 @@ pub fn port_obstacle(port: &PortConfig) -> Option<&'static str> {
     }
 }
 
-/// Returns what compiles of a program whose entries have these leads.
+/// Returns which parts of a program compile if its entries have these leads.
 #[must_use]
 pub fn coverage_with(program: &Program, ports: &[PortConfig], leads: &[Leads]) -> Coverage {
     let reaches: Vec<bool> = ports.iter().map(|port| port_obstacle(port).is_none()).collect();
     Coverage::of(program, leads, &reaches)
 }
 
-/// Returns why the port with `kernel: require` can never have what it requires.
+/// Returns why the kernel can never handle the frames of a port with `kernel: require`.
 pub(super) fn unmet(program: &Program, ports: &[PortConfig], port: PortId) -> Option<String> {
     let config = &ports[port.index()];
     if kernel_use(config) != Some(KernelUse::Require) {
@@ -52,13 +52,13 @@ pub(super) fn unmet(program: &Program, ports: &[PortConfig], port: PortId) -> Op
 }
 
 impl Plan {
-    /// Returns what of the program compiles for the kernel.
+    /// Returns which parts of the program compile for the kernel.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
         coverage_with(&self.program, &self.ports, &leads_of(&self.program))
     }
 
-    /// Whether the kernel may decide frames of any port.
+    /// Whether the kernel may handle frames of any port.
     #[must_use]
     pub fn uses_kernel(&self) -> bool {
         self.ports.iter().any(|port| !matches!(kernel_use(port), None | Some(KernelUse::Off)))

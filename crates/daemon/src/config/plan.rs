@@ -253,7 +253,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Reports ports that require the kernel to decide their frames, which it can never do.
+    /// Reports ports that require the kernel to handle their frames although it never can.
     fn kernel_is_possible(&self, report: &mut Report) {
         let program = &self.reader.program;
         for (at, port) in program.ports.iter().enumerate() {

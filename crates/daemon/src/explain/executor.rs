@@ -1,4 +1,4 @@
-//! Which executor decides a packet: the program in the kernel or, for a reason, the engine.
+//! Which executor handles a packet: the program in the kernel or, for a reason, the engine.
 
 use super::RenderNames;
 use crate::config::write_forward;
@@ -8,16 +8,16 @@ use weir_oracle::trace::{Lookup, Step};
 use weir_packet::{Base, Depth, DropReason, Headers, Layer, TunnelKind, parse_into};
 use weir_program::{Forward, Pipe, PortId, Program, Verdict};
 
-/// What the kernel can decide of a program.
+/// Which parts of a program the kernel can handle.
 #[derive(Clone, Debug)]
 pub struct KernelView {
     /// What compiles.
     pub coverage: Coverage,
-    /// Why the kernel decides no frame of the port; `None` if it decides some.
+    /// Why the kernel handles no frames of the port; `None` if it handles some.
     pub obstacle: Option<String>,
 }
 
-/// Who decides a packet.
+/// The executor that handles a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Executor {
     /// The program in the kernel.
@@ -27,7 +27,7 @@ pub enum Executor {
 }
 
 impl KernelView {
-    /// Returns who decides a packet that walks like this.
+    /// Returns which executor handles a packet with this walk.
     pub fn executor(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8], walk: &Walk) -> Executor {
         let port = || format!("port {}", names.port(input));
         if let Some(obstacle) = &self.obstacle {

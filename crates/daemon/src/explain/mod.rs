@@ -22,7 +22,7 @@ pub struct Explanation {
     pub walk: Walk,
     /// The result of the engine; `None` if it could not be asked.
     pub probe: Option<FramePrediction>,
-    /// What the kernel can decide; `None` if no port uses it.
+    /// What the kernel can handle; `None` if no port uses it.
     pub kernel: Option<KernelView>,
 }
 
@@ -94,7 +94,7 @@ impl Explanation {
         json
     }
 
-    /// Returns who decides the packet; `None` if no port uses the kernel.
+    /// Returns which executor handles the packet; `None` if no port uses the kernel.
     fn executor(&self, names: &RenderNames<'_>, input: PortId, frame: &[u8]) -> Option<Executor> {
         self.kernel.as_ref().map(|kernel| kernel.executor(names, input, frame, &self.walk))
     }

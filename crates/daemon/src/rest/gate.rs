@@ -31,12 +31,12 @@ pub fn refused() -> u64 {
 /// The verdict on a request's authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has the token.
+    /// The request has the token.
     Good,
-    /// It does not have the token.
+    /// The request does not have the token.
     Wrong,
-    /// It does not have the token, and too many other requests have not had it either. A request with the
-    /// token never gets this.
+    /// The request has no valid token, and too many such requests have arrived in the last second. A request
+    /// with the token is never refused for this.
     TooMany,
 }
 

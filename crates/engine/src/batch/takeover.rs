@@ -39,7 +39,7 @@ pub struct FlowPage {
     pub next: Option<u32>,
 }
 
-/// What the flows of a pipe are like. Another process takes over flows only if its own pipe is alike.
+/// The properties of a pipe's flows. Another process takes over flows only if its own pipe has the same ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowStock {
     /// The pipe's name.
@@ -71,7 +71,7 @@ impl TakenOver {
 }
 
 impl Engine {
-    /// Returns the FLOW pipes, and what their flows are like.
+    /// Returns the FLOW pipes, and the properties of their flows.
     #[must_use]
     pub fn flow_stocks(&self) -> Vec<(PipeId, FlowStock)> {
         let stock = |(at, pipe): (usize, &CompiledPipe)| {

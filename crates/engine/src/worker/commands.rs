@@ -72,7 +72,7 @@ pub enum Command {
     /// Write records of a pipe's flows for another process: flows in this many rows, starting at this one,
     /// that were decided or reported counts since a time in milliseconds, or all.
     FlowRecords(PipeId, (u32, u32), Option<u32>, SyncSender<FlowPage>),
-    /// Report what the flows of each pipe are like.
+    /// Report the properties of each pipe's flows.
     FlowStocks(SyncSender<Vec<(PipeId, FlowStock)>>),
     /// Continue those flows of another process that belong to this worker. `None` means that all have
     /// arrived.
@@ -86,7 +86,7 @@ pub enum Command {
     Receive(SyncSender<()>),
     /// Report what the entries are like.
     EntryUses(SyncSender<EntryUses>),
-    /// Keep the tables of this program in the kernel equal to the engine's, and let packets meet it; or stop
+    /// Keep the tables of this program in the kernel equal to the engine's, and let packets use it; or stop
     /// using the present one. Only one worker gets this. Ignored if the number is not that of the program.
     RunInKernel(u64, Option<Box<dyn TableReplica>>),
     /// Return every frame and end.
@@ -144,7 +144,7 @@ fn leave_at_once(port: &mut dyn Port, pools: &mut Pools) -> Leave {
 pub struct Swapped {
     /// What was kept and removed.
     pub report: SwapReport,
-    /// The engine that has done its work. It is returned because freeing it takes too long for a worker.
+    /// The engine that was replaced. It is returned because freeing it takes too long for a worker.
     pub former: Box<Engine>,
 }
 

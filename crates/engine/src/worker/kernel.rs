@@ -1,9 +1,9 @@
 //! The program in the kernel: a worker keeps its tables equal to those of the engine, and adds its counts to
 //! the engine's.
 //!
-//! The tables are filled with the engine's entries a few per breath. Until they are complete, all packets
-//! come to the engine. From then on, every change is made in both places between two breaths. Several changes
-//! that belong together are made while packets come to the engine, so no packet meets a part of them.
+//! The tables are filled with the engine's entries a few per breath. Until they are complete, all packets go
+//! to the engine. From then on, every change is made in both places between two breaths. Several changes that
+//! belong together are made while all packets go to the engine, so no packet sees only part of them.
 
 use super::Worker;
 use std::time::Duration;
@@ -16,10 +16,11 @@ use weir_program::{GroupId, PipeId, Verdict};
 /// call of about a microsecond.
 const ENTRIES: [u32; 2] = [32, 512];
 
-/// How often counts are added to the engine's if nothing asks for them. Entries seem younger by this at most.
+/// How often counts are added to the engine's if nothing asks for them. An entry may seem younger than it is
+/// by this time.
 const SWEEP_NS: u64 = 100_000_000;
 
-/// How long a packet that is in the program when it is detached may take to be counted.
+/// How long the program may still be running for a packet, and count it, after it was detached.
 const LAST_PACKET: Duration = Duration::from_millis(1);
 
 /// The program in the kernel, as its worker sees it.
@@ -42,8 +43,8 @@ impl Worker {
         self.kernel = Some(Kernel { replica, next: Some((PipeId(0), 0)), renumbered: 0, swept_ns: now_ns });
     }
 
-    /// Stops using the program in the kernel. All packets come to the engine then, and nothing that it has
-    /// counted is lost.
+    /// Stops using the program in the kernel. From then on, all packets go to the engine; the program's
+    /// counts are kept.
     pub(super) fn leave_kernel(&mut self, now_ns: u64) {
         let Some(kernel) = &mut self.kernel else { return };
         let was_active = kernel.replica.report().active;

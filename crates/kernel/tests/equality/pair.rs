@@ -103,7 +103,7 @@ impl Pair {
         self.oracle.snapshot()
     }
 
-    /// Runs a frame in the kernel, and in the interpreter if the kernel decides it.
+    /// Runs a frame in the kernel, and in the interpreter if the kernel handles it.
     pub fn frame(&mut self, port: PortId, bytes: &[u8]) -> Result<Ran, String> {
         let (outcome, after) = self.executor.run(port, bytes).map_err(|error| error.to_string())?;
         let verdict = match outcome {

@@ -19,7 +19,8 @@ const USUAL: &str = "
     drop:not_applicable drop:ttl_expired drop:ecn_ce_not_ect counter:pipe counter:per_entry
     forward:pipe:hit forward:pipe:miss forward:group:miss verdict:kernel verdict:transmit";
 
-/// What the generator makes more rarely: in three, and in 20 of a long run.
+/// Things that the generator makes more rarely: the kernel must handle them in three programs, or in 20 of a
+/// long run.
 const RARE: &str = "
     do:copy drop:not_fragmented drop:too_long hash:rss:absent picked:source lowered:mss by_meta:hash:chosen
     select:Inner seed:hash seed:group affinity:hash affinity:group forward:pipe:entry forward:group:entry
@@ -29,7 +30,7 @@ const RARE: &str = "
 /// What a run has seen.
 #[derive(Default, Debug)]
 pub struct SeenByAll {
-    /// Packets that the kernel decided.
+    /// Packets that the kernel handled.
     pub decided: u64,
     /// Packets left to the engine, by reason.
     pub left: BTreeMap<String, u64>,

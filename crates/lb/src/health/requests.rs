@@ -248,7 +248,7 @@ impl LbApp {
         match what {
             What::Wish(Wish::Drain) => format!("{name} of {of} gets no new flows"),
             What::Wish(Wish::Maintain) => format!("{name} of {of} gets no packets and is not checked"),
-            What::Wish(Wish::Work) => format!("{name} of {of} is back in service, as far as its checks pass"),
+            What::Wish(Wish::Work) => format!("{name} of {of} is back in service if its checks pass"),
             What::Weigh(weight) => {
                 format!("the weight of {name} of {of} is {}", weight / service.scale)
             }

@@ -1,4 +1,4 @@
-//! What a program needs that decides frames in the kernel before they reach a socket.
+//! What a program that handles frames in the kernel, before they reach a socket, needs.
 
 use super::XdpInterface;
 use super::interface::frame_max;
@@ -6,7 +6,7 @@ use std::io;
 use weir_bpf::TakeMaps;
 
 impl XdpInterface {
-    /// Returns the maps with which another program decides frames that are taken; `None` while the interface
+    /// Returns the maps with which another program handles frames that are taken; `None` while the interface
     /// is gone or still belongs to another process.
     ///
     /// # Errors

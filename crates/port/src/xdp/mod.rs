@@ -12,7 +12,7 @@
 //! - `carrier.rs`: the state of the link.
 //! - `ethtool.rs`, `far.rs`: what a driver offloads, at an interface and at a veth's other end.
 //!   `report.rs`: the same for people (`weir ports`).
-//! - `decider.rs`: what a program needs that decides frames before they reach a socket.
+//! - `decider.rs`: what a program that handles frames before they reach a socket needs.
 //! - `error.rs`: what can fail, and what to do then.
 
 mod carrier;
