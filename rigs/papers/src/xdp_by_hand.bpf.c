@@ -303,7 +303,7 @@ int hash256(struct xdp_md *context)
 	return decide(context, SENT, packet.length);
 }
 
-/* Replaces everything in front of the IPv4 header by the headers of an IP-in-IP tunnel, and removes padding. */
+/* Replaces everything in front of the IPv4 header by the headers of an IP-in-IP tunnel. Removes padding. */
 static __always_inline int tunnel(struct xdp_md *context, struct packet *packet, __u64 target)
 {
 	const __u32 headers = sizeof(struct ethhdr) + sizeof(struct iphdr);

@@ -43,7 +43,7 @@ fn frame(recipe: &str) -> Vec<u8> {
     recipe.parse::<Recipe>().unwrap().build()
 }
 
-/// A client of an app, written solely from the documentation of the socket.
+/// A client of an app, written only from the documentation of the socket.
 struct Client(OwnedFd);
 
 impl Client {

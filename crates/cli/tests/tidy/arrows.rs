@@ -1,4 +1,4 @@
-//! Which crate may use which: a crate is a wall, and an arrow through it is a decision.
+//! The dependencies that are allowed between crates: each arrow is a deliberate decision.
 
 use crate::Offence;
 use crate::source::{paths, read};

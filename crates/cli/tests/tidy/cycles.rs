@@ -1,5 +1,5 @@
-//! Import cycles: files of a crate that use each other, directly or through others. To understand one of them
-//! is to read all, so their number has a limit.
+//! Import cycles: files of a crate that use each other, directly or through others. To understand one of
+//! them, one has to read all of them, so the size of a cycle is limited.
 //!
 //! A name is looked up where it is defined: a re-export is no use of the file that it names. Tests do not
 //! count.

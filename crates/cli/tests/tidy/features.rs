@@ -1,5 +1,5 @@
-//! What runs features knows none of them by name: the daemon, the commands, and the eBPF that is common to
-//! several. Only the list of kinds names their crates.
+//! The code that runs features does not name any of them: the daemon, the commands, and the eBPF that several
+//! features share. Only the list of kinds names their crates.
 
 use crate::Offence;
 use crate::source::{code, files, line_of};
@@ -7,10 +7,11 @@ use crate::source::{code, files, line_of};
 /// The list of kinds.
 const LIST: &str = "crates/cli/src/kinds.rs";
 
-/// A folder, the extensions of its files, and what they do not contain.
+/// A folder, the extensions of its files, and the texts that they must not contain.
 type Free = (&'static str, &'static [&'static str], &'static [&'static str]);
 
-/// Code outside of tests that names no feature, by folder and extensions, and what it does not contain.
+/// Code outside of tests that must not name a feature, by folder and extensions, and the texts that it must
+/// not contain.
 const FREE: [Free; 7] = [
     ("crates/app/src/", &["rs"], &CRATES),
     ("crates/control/src/", &["rs"], &CRATES),
@@ -27,7 +28,7 @@ const CRATES: [&str; 5] = ["weir_bond", "weir_lb", "weir_measure", "weir_overlay
 /// How maps and programs of features begin in C.
 const MAPS: [&str; 3] = ["overlay_", "path_", "pods_"];
 
-/// Returns the uses of a feature's name where none is known.
+/// Returns the uses of a feature's name in code that must not name it.
 pub fn offences() -> Vec<Offence> {
     let mut offences = Vec::new();
     for file in files(&["rs", "c", "h"]) {

@@ -1,5 +1,5 @@
-//! Phrases at which native readers stop. Each has a largest number of uses, in comments, messages and
-//! documents, which only falls: a change that removes some of them lowers the number.
+//! Phrases at which native readers stop. Each has a maximum number of uses in comments, messages and
+//! documents. This number may only fall: a change that removes some uses lowers it.
 
 use crate::Offence;
 use crate::source::files;

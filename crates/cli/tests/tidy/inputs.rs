@@ -1,6 +1,5 @@
-//! Whatever weir reads as a whole has a largest size, and is not waited for without end:
-//! `weir_config::infile` reads it. Where something else bounds what is read, a comment above says what: `//
-//! Bounded: ...`.
+//! Every input that weir reads as a whole has a maximum size and a time limit: `weir_config::infile` reads
+//! it. Where something else bounds the input, a comment above says what: `// Bounded: ...`.
 
 use crate::Offence;
 use crate::source::files;
@@ -8,20 +7,20 @@ use crate::source::files;
 /// Where files are read.
 const READER: &str = "crates/config/src/infile.rs";
 
-/// What reads all of a file or a stream, or opens a file to read it.
+/// Calls that read all of a file or a stream, or open a file to read it.
 const CALLS: [&str; 6] =
     ["fs::read(", "read_to_string(", "read_to_end(", "File::open(", "lock().lines()", ".read(true)"];
 
 /// What the kernel writes is small.
 const FROM_KERNEL: [&str; 2] = ["\"/proc/", "\"/sys/"];
 
-/// What a comment says if something else bounds what is read.
+/// The beginning of a comment about something else that bounds the input.
 const BOUNDED: &str = "// Bounded: ";
 
 /// Returns the lines that read without a limit.
 pub fn read_without_limit() -> Vec<Offence> {
     let is_ours = |path: &str| {
-        // What is in rigs/ reads what it has written itself.
+        // The code in rigs/ reads only files that it has written itself.
         let of_crate = path.starts_with("crates/") && path.contains("/src/");
         of_crate && path != READER && !path.contains("/tests/") && !path.ends_with("/tests.rs")
     };
@@ -36,7 +35,7 @@ pub fn read_without_limit() -> Vec<Offence> {
     offences
 }
 
-/// Returns the lines of a text that read without a limit, except for its tests, which are its end.
+/// Returns the lines of a text that read without a limit, except in its tests, which come last.
 fn lines(text: &str) -> Vec<usize> {
     let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
     let is_test = |at: &usize| lines[*at] == "#[cfg(test)]" && lines[*at + 1].ends_with(" {");

@@ -1,5 +1,4 @@
-//! Type names: one name belongs to few things, so that a name in an error message or in a search says which
-//! type it is.
+//! Type names: few types share a name, so that a name in an error message or in a search identifies the type.
 
 use crate::Offence;
 use crate::source;

@@ -7,7 +7,7 @@ use crate::source::files;
 /// What only /sys says.
 const ONLY_THERE: &str = "numa_node";
 
-/// Returns the lines that read from /sys what netlink also says of an interface.
+/// Returns the lines that read facts about an interface from /sys that netlink provides as well.
 pub fn read_from_sys() -> Vec<Offence> {
     // Labs and benches, in rigs/, enter namespaces with a /sys of their own.
     let is_ours = |path: &str| path.starts_with("crates/") && path.contains("/src/");

@@ -1,4 +1,4 @@
-//! Words that are out: names that say nothing, and names that had a second meaning.
+//! Banned words: names that say nothing, and names that had a second meaning.
 
 use crate::Offence;
 use crate::source::{code, files, line_of, paths};
@@ -7,7 +7,7 @@ use std::path::Path;
 /// File names that would hold anything.
 const FILE_NAMES: [&str; 7] = ["util", "utils", "common", "helper", "helpers", "manager", "misc"];
 
-/// Identifiers that are out, and where: an operation has a stage, a daemon has not.
+/// Banned identifiers, and the places where they are banned: an operation has a stage, but a daemon does not.
 const IDENTIFIERS: [(&str, &str); 7] = [
     ("Heard", "crates/"),
     ("Outlet", "crates/"),
@@ -33,7 +33,7 @@ pub fn file_names() -> Vec<Offence> {
     offences
 }
 
-/// Returns the uses of identifiers that are out. Comments and strings may use the words.
+/// Returns the uses of banned identifiers. Comments and strings may use the words.
 pub fn identifiers() -> Vec<Offence> {
     let mut offences = Vec::new();
     for file in files(&["rs"]) {
