@@ -84,9 +84,9 @@ pub struct Recordings {
     pub input: Vec<(String, PathBuf)>,
     /// What is transmitted, by port.
     pub output: Vec<(String, PathBuf)>,
-    /// What is passed to the host's stack, by port.
+    /// Recordings of frames passed to the host's stack, by port.
     pub kernel: Vec<(String, PathBuf)>,
-    /// What is forwarded to apps, by the name used in `forward`.
+    /// Recordings of frames forwarded to apps, by the name used in `forward`.
     pub apps: Vec<(String, PathBuf)>,
     /// The configuration, which must not be written to.
     pub configuration: PathBuf,

@@ -1,4 +1,4 @@
-//! What checks with `via: service` need: a network namespace with a TUN device. `weir check` and
+//! The requirements of checks with `via: service`: a network namespace with a TUN device. `weir check` and
 //! `weir doctor` examine systemd's unit if it runs this file, and otherwise this process.
 
 use crate::config::Plan;
@@ -11,7 +11,7 @@ const TUN: &str = "/dev/net/tun";
 /// The properties of the unit to query from systemd.
 const ASKED: &str = "ExecStart,CapabilityBoundingSet,RestrictNamespaces,DevicePolicy,DeviceAllow";
 
-/// What a drop-in of the unit needs under `[Service]`.
+/// The lines that a drop-in of the unit needs under `[Service]`.
 const CAPABILITY: &str = "CapabilityBoundingSet=CAP_SYS_ADMIN";
 const NAMESPACES: &str = "RestrictNamespaces=net";
 const DEVICE: &str = "DeviceAllow=/dev/net/tun rw";
@@ -21,7 +21,7 @@ const DEVICE: &str = "DeviceAllow=/dev/net/tun rw";
 pub struct Missing {
     /// Whether it is certain that such checks fail.
     pub is_certain: bool,
-    /// What is missing, and what to write.
+    /// The missing requirement, and how to meet it.
     pub says: String,
 }
 

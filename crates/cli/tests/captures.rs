@@ -229,7 +229,7 @@ fn totals_are_those_of_capinfos() {
             let [name, error] = ["file", "error"].map(|key| file[key].as_str().unwrap_or_default());
             let packets = file["packets"].as_u64().expect("a number");
             match reported.get(name) {
-                // What capinfos refuses, weir may read up to the same place.
+                // A file that capinfos refuses, weir may read up to the same place.
                 None => assert!(!error.is_empty(), "{name} is read"),
                 Some(_) if packets == 0 && error.contains("link type") => (),
                 Some(reported) => {

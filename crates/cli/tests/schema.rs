@@ -75,7 +75,7 @@ fn examples(text: &str) -> Vec<&str> {
     blocks.filter_map(|block| block.strip_prefix("yaml\n")).collect()
 }
 
-/// What an example omits is in the one that docs/reference/configuration.md gives as the rest of the file.
+/// The parts that an example omits are in the file that docs/reference/configuration.md gives as the rest.
 #[test]
 fn every_example_of_the_documentation_can_be_run() {
     let (validator, text) = (validator(), reference());

@@ -212,7 +212,7 @@ impl TunnelCase {
         self.word == "gre" && inner[12..14] == [0x81, 0]
     }
 
-    /// A configuration of weir that does what the near namespace does. A router decrements the TTL and
+    /// A configuration with which weir does the same as the near namespace. A router decrements the TTL and
     /// rewrites MACs.
     fn plan(&self) -> Plan {
         let TunnelCase { word, options, .. } = self;

@@ -1,4 +1,4 @@
-//! What apps attach to: a port, or a combination of several ports offered by another app, such as a bond.
+//! Attachments of apps: a port, or a combination of several ports offered by another app, such as a bond.
 //!
 //! An app with `port: NAME` or `out: NAME` looks up an [`Attachment`] and need not know whether that is a
 //! port. It forwards to [`Attachment::to`], matches [`Attachment::ports`], accepts [`Attachment::macs`], and
@@ -132,7 +132,7 @@ impl Attachments {
         self.0.iter().find(|one| one.name == name)
     }
 
-    /// Returns all names, and with [`Attachments::at`] what they name.
+    /// Returns all names; [`Attachments::at`] returns the attachment of each.
     #[must_use]
     pub fn names(&self) -> Vec<&str> {
         self.0.iter().map(|one| one.name.as_str()).collect()

@@ -1,12 +1,12 @@
-//! What two ports cannot share: an interface, a device, a file that one of them writes. Here the mistake is
-//! reported with its line; later it would cost a start of the daemon, or frames.
+//! Resources that two ports cannot share: an interface, a device, a file that one of them writes. Here the
+//! mistake is reported with its line; later it would make the daemon fail to start, or lose frames.
 
 use crate::ports::{PortConfig, PortKind};
 use crate::{Report, Span};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// What ports use, and which port used it first.
+/// The resources that ports use, and which port used each first.
 #[derive(Default)]
 struct Used {
     devices: HashMap<String, String>,

@@ -63,7 +63,7 @@ pub struct EntryReader<'a, 'p> {
     pub program: &'p Program,
     /// The names of groups and their targets.
     pub names: &'a mut GroupNames<'p>,
-    /// What a port's name may refer to.
+    /// The attachments that a port's name may refer to.
     pub attachments: &'a Attachments,
     /// The pipe, without its entries.
     pub pipe: &'a Pipe,

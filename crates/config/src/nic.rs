@@ -1,5 +1,5 @@
-//! What the configuration reader knows about the host's interfaces. The reader does not query the host: the
-//! caller does, and a daemon still knows an interface that is temporarily gone.
+//! The host's interfaces, as far as the configuration reader knows them. The reader does not query the host:
+//! the caller does, and a daemon still knows an interface that is temporarily gone.
 
 use std::collections::BTreeMap;
 

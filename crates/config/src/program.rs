@@ -1,5 +1,5 @@
 //! Reads the sections of a program: first all names, so that anything can refer to anything, then contents.
-//! What apps write comes between the two, from another crate.
+//! Between the two, apps, which are in other crates, write their pipes.
 
 use crate::attachment::{Attachment, Attachments};
 use crate::conflicts;
@@ -116,7 +116,8 @@ impl<'a> ProgramReader<'a> {
         counters.names.into_iter().for_each(|name| _ = self.program.counter(name));
     }
 
-    /// Remembers that what was read since `before`, and its part `own`, has errors, if there are any.
+    /// If there are errors since `before`, marks the item that was read since then, and its part `own`, as
+    /// incomplete.
     pub fn taint(&mut self, before: (usize, Origin), own: Origin, report: &Report) {
         if report.errors() > before.0 {
             self.tainted.push(before.1.0..report.next_origin().0);

@@ -174,7 +174,8 @@ fn too_deep() -> String {
     format!("this is nested too deeply: {DEPTH_MAX} levels at most")
 }
 
-/// What serde sees: numbers and booleans are already resolved; their spelling is taken from the text.
+/// The values as serde delivers them: numbers and booleans are already resolved; their spelling is taken from
+/// the text.
 enum Typed {
     Null,
     Spelt,

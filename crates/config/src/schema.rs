@@ -2,8 +2,8 @@
 //! is built from the tables that the configuration is read with ([`crate::key`]), so that neither can know a
 //! word that the other does not.
 //!
-//! A schema checks shapes, words and ranges. What needs the rest of the file (does a name exist, does a graph
-//! end) is for `weir check`.
+//! A schema checks shapes, words and ranges. `weir check` verifies everything that depends on the rest of the
+//! file (does a name exist, does a graph end).
 
 use crate::key::{Key, Shape};
 use crate::section::NAME_MAX;

@@ -52,7 +52,7 @@ answers! {
 
     /// A reload that has ended.
     Reloaded {
-        /// What was kept and what was removed, in one sentence.
+        /// One sentence about the state that was kept and removed.
         summary: String,
         /// The generation of the new program.
         generation: u64,
@@ -110,11 +110,11 @@ answers! {
         reason: String,
         /// How many frames were dropped.
         frames: u64,
-        /// What the reason means, in one sentence.
+        /// The meaning of the reason, in one sentence.
         meaning: String,
     }
 
-    /// What the kernel does with the frames of a port.
+    /// The kernel's handling of the frames of a port.
     KernelPort {
         /// The port's name.
         port: String,
@@ -223,7 +223,7 @@ answers! {
         buckets: u64,
         /// Its targets.
         targets: Vec<Target>,
-        /// What else is known if an app fills its buckets.
+        /// Further facts, if an app fills its buckets.
         #[serde(flatten)]
         given: Option<Given>,
     }
@@ -300,8 +300,8 @@ answers! {
         p9999_us: f64,
         /// The longest.
         longest_us: f64,
-        /// What a reader needs to subtract an earlier answer: the upper limit of each bucket in nanoseconds,
-        /// if it has one, and its count.
+        /// The data from which a reader can subtract an earlier answer: the upper limit of each bucket in
+        /// nanoseconds, if it has one, and its count.
         buckets: Vec<(Option<u64>, u64)>,
     }
 

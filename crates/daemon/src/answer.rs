@@ -50,8 +50,8 @@ pub enum Later {
     Load(BulkChange),
 }
 
-/// Returns true for an app's answer to a request that changes something, since such an answer says what was
-/// done. A query gets an object with the result, whether or not the state can be saved.
+/// Returns true for an app's answer to a request that changes something, since such an answer describes the
+/// change. A query gets an object with the result, whether or not the state can be saved.
 fn is_change(answer: &Value) -> bool {
     answer.is_string() || answer.get("done").is_some()
 }

@@ -1,5 +1,5 @@
-//! What the main thread keeps for running apps: their rings, sockets and links; and what they want of a
-//! program before it starts.
+//! The main thread's resources for running apps: their rings, sockets and links; and the changes that apps
+//! make to a program before it starts.
 
 pub use super::app_socket::AppSocket as Socket;
 use super::app_socket::AppSocket;
@@ -102,8 +102,8 @@ pub fn places(plan: &Plan) -> Places {
     plan.ports.iter().filter_map(place).collect()
 }
 
-/// Writes neighbours into a plan's program before it starts: those known to the kernel, and for the others
-/// what was `known` before.
+/// Writes neighbours into a plan's program before it starts: those that the kernel knows, and for the others
+/// the address that was `known` before.
 pub fn settle(plan: &mut Plan, mut known: HashMap<Hop, Mac>) {
     known.extend(neighbours::known(places(plan), plan.apps.hops()));
     plan.apps.settle(&known, &mut plan.program);

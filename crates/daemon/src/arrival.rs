@@ -12,7 +12,7 @@ use weir_packet::write_hex;
 use weir_port::XdpInterface;
 use weir_program::PortId;
 
-/// What is known about a port's interface.
+/// The relevant facts about a port's interface.
 #[derive(Clone, Debug)]
 pub struct Arrival {
     interface: String,

@@ -9,7 +9,7 @@ use weir_kernel::{Coverage, Executor, LoadError, Why};
 use weir_packet::TableHash;
 use weir_program::{Forward, Pipe, PipeId, Program};
 
-/// What the kernel can do with a program.
+/// The part of a program that the kernel can run.
 #[derive(Clone, Debug)]
 pub struct KernelCheck {
     ports: Vec<PortCheck>,

@@ -76,7 +76,7 @@ pub struct Fleet {
     changing: Changing,
 }
 
-/// What happened to a command offered to a worker.
+/// The outcome of offering a command to a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Offered {
     /// The worker has it.
@@ -392,8 +392,8 @@ fn run(
     let (mut quiet, mut all) = (0, 0);
     let mut stopwatch = Stopwatch::start(clock);
     while !worker.is_stopped() {
-        // Whatever others hand over from here on wakes this worker; what they handed over before is seen in
-        // this breath.
+        // Frames that others hand over from here on wake this worker; this breath finds those handed over
+        // before.
         let drowsy = quiet >= BREATHS_AWAKE && !busy;
         if drowsy {
             worker.set_asleep(true);

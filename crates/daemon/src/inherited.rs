@@ -21,7 +21,7 @@ const FIRST: RawFd = 3;
 /// The maximum number passed: more than there are uses.
 const MOST: usize = 16;
 
-/// What sockets are for, and their names: the keys of the configuration.
+/// The uses of sockets, and their names: the keys of the configuration.
 pub const SOCKET: &str = "socket";
 pub const METRICS: &str = "metrics";
 pub const CONTROL: &str = "control";
@@ -35,7 +35,7 @@ impl Inherited {
     /// Takes what systemd has passed to this process. Called once, before anything else is opened.
     ///
     /// # Errors
-    /// Fails if what was passed does not match the environment.
+    /// Fails if the descriptors that were passed do not match the environment.
     pub fn take() -> Result<Inherited> {
         let said = |name: &str| std::env::var(name).ok();
         let is_ours = said("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());

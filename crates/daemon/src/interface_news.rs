@@ -1,5 +1,5 @@
-//! What the daemon does when interfaces change: it logs the news, tells neighbours and links, and asks for
-//! another program where that depends on an interface.
+//! Reacts to changes of interfaces: logs them, informs the modules for neighbours and links, and requests
+//! another program if the current one depends on the change.
 
 use super::Daemon;
 use super::app_host::places;

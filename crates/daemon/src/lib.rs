@@ -6,8 +6,8 @@
 //! for the time at which an app asked to be woken. Then it serves all of them as far as possible without
 //! blocking; slow work, such as compiling, is done by other threads. Nothing here is on the packet path.
 //!
-//! Below that is what the daemon shares with commands that run without one: the configuration as a whole
-//! ([`config`]), and the explanation of a packet's walk ([`explain`]).
+//! Two modules are shared with commands that run without a daemon: the configuration as a whole ([`config`]),
+//! and the explanation of a packet's walk ([`explain`]).
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

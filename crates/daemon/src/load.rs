@@ -56,7 +56,8 @@ pub enum TextRefusal {
     Wrong(String),
 }
 
-/// Parses changes, a piece of the text at a time. What has arrived is in memory only once: as changes.
+/// Parses changes, a piece of the text at a time. Text that has arrived is kept in memory only in the form of
+/// changes.
 pub struct ChangeParser<'a> {
     vocabulary: &'a Vocabulary,
     reader: RunTime<'a>,

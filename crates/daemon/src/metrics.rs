@@ -158,7 +158,7 @@ impl Totals<'_> {
         self.family(("port_starved", "port"), "Times without a free frame to receive into", starved);
     }
 
-    /// What the kernel does with the frames of ports that use it.
+    /// Counts of the kernel for the ports that use it.
     fn kernel(&mut self, now: &Snapshot) {
         let runs = Family::<Labels, Gauge>::default();
         let decided = Family::<Labels, Counter>::default();

@@ -1,7 +1,7 @@
 //! Threads that answer `show`, `explain` and Prometheus, so that neither frames nor links wait for an answer.
 //!
-//! An answer is computed from a [`Snapshot`]: the workers' reports, which are small, and a [`Scene`], which
-//! is what only the main thread knows, such as the state of apps. The main thread publishes a scene on
+//! An answer is computed from a [`Snapshot`]: the workers' reports, which are small, and a [`Scene`] with the
+//! facts that only the main thread knows, such as the state of apps. The main thread publishes a scene on
 //! demand, and blocks on nothing. If it or a worker is busy, a scrape gets the last snapshot, whose age is
 //! among the metrics.
 //!
@@ -56,7 +56,7 @@ const ANSWERED_MAX: usize = 8;
 /// Questions that may be queued for a thread; the connections of others wait.
 const QUESTIONS: usize = 64;
 
-/// What the main thread knows at one moment.
+/// The facts that the main thread knows at one moment.
 pub struct Scene {
     pub generation: u64,
     pub file: PathBuf,
@@ -74,7 +74,7 @@ pub struct Scene {
     pub obstacles: Vec<Option<String>>,
     /// Counters of the program at each port's interface, summed over all queues.
     pub programs: Vec<Vec<(&'static str, u64)>>,
-    /// What `explain` needs to know about each port's interface.
+    /// The facts about each port's interface that `explain` needs.
     pub arrivals: Vec<Option<Arrival>>,
     /// What `weir show apps` prints.
     pub apps: Value,
@@ -84,7 +84,7 @@ pub struct Scene {
     pub gauges: Vec<Gauges>,
     /// The apps' values with labels, each with its app's name.
     pub samples: Vec<(String, Sample)>,
-    /// What the collector had read before the workers were asked what they sent.
+    /// The totals that the collector had read before the workers were asked for theirs.
     pub read: Totals,
     /// The tables of flows outside of pipes.
     pub flow_tables: Vec<Arc<dyn FlowTable>>,

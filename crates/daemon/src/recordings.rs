@@ -16,7 +16,7 @@ const EVERY: Duration = Duration::from_secs(1);
 /// How long a recording is not reported again.
 const QUIET: Duration = Duration::from_secs(60);
 
-/// What was reported about a recording, and when.
+/// The last report about a recording, and its time.
 struct ReportedRecording {
     text: String,
     when: Instant,

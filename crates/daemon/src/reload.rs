@@ -99,7 +99,7 @@ enum ReloadPhase {
         /// A change of the number of workers, and its progress.
         crew: Option<Box<WorkerResize>>,
         resizing: Option<Box<Resizing>>,
-        /// What went wrong after the workers had been sent their engines.
+        /// The errors that occurred after the workers had been sent their engines.
         failed: Option<anyhow::Error>,
     },
 }
@@ -466,7 +466,7 @@ impl Daemon {
         engines.into_iter().zip(punts).zip(ports).enumerate().map(swap).collect()
     }
 
-    /// Ends a reload after all workers have switched: carries out what was deferred, and frees the old
+    /// Ends a reload after all workers have switched: carries out the deferred actions, and frees the old
     /// program.
     fn conclude(&mut self, reload: Reload) {
         let ReloadPhase::TakingOver { swaps, weights, former, failed, .. } = reload.phase else { return };
@@ -555,10 +555,10 @@ impl Drop for RingAtLast {
     }
 }
 
-/// What the thread needs to prepare a program.
+/// The inputs from which the thread prepares a program.
 struct Preparation {
     cause: Cause,
-    /// What an app is asked to change.
+    /// The change that an app is asked to make.
     orders: Value,
     old: Arc<Plan>,
     weights: Weights,

@@ -18,7 +18,7 @@ use weir_program::replica::ReplicaReport;
 use weir_program::snapshot::{Count, FlowAccount};
 use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 
-/// What can be shown, besides the tables of apps.
+/// The sections that can be shown, besides the tables of apps.
 const SHOWN: [&str; 14] = [
     "all",
     "ports",

@@ -43,7 +43,7 @@ const DESCRIPTORS: u64 = 4096;
 
 /// The socket, which is removed when dropped unless another process created it, and the clients' requests.
 pub struct Control {
-    /// What to remove: the socket's path, and its file.
+    /// The file to remove: the socket's path, and the identity of the file.
     made: Option<(PathBuf, FileId)>,
     inherited: Inherited,
     listeners: Option<Listeners>,
@@ -158,7 +158,7 @@ impl Waiting {
     /// Answers if the answer is available or takes too long; forgets the request if the client is gone.
     fn look(mut self, daemon: &mut Daemon) -> Option<Waiting> {
         if let Some(answer) = self.later.take(daemon) {
-            // What it holds goes first; the rest is freed elsewhere, by the thread that asked.
+            // Its contents are dropped first; the thread that asked frees the rest.
             drop(self.later);
             reply(self.answer, answer);
         } else if self.later.outlives_client() {

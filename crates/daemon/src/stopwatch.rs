@@ -21,7 +21,7 @@ pub struct Stopwatch<Wall = Clock, Processor = fn() -> u64> {
     wall: Wall,
     processor: Processor,
     began_ns: u64,
-    /// What both clocks showed when they were last compared.
+    /// The readings of both clocks when they were last compared.
     read_ns: (u64, u64),
 }
 

@@ -1,4 +1,4 @@
-//! What a worker knows about fragmented datagrams: the ports of those whose first fragment has arrived, and
+//! A worker's state about fragmented datagrams: the ports of those whose first fragment has arrived, and
 //! fragments that arrived earlier and wait for it (pipes.md F13, F14).
 //!
 //! Guarantees: memory and time are bounded, whatever arrives. When there are too many, a datagram evicts the
@@ -40,7 +40,7 @@ impl Datagram {
     }
 }
 
-/// What should happen to a waiting fragment.
+/// The fate of a waiting fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FragmentFate {
     /// It waits for its first fragment.

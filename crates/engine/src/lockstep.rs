@@ -406,7 +406,7 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, wanted: &T, found: &T) -> Re
     if wanted == found { Ok(()) } else { Err(format!("{what}:\n{found:#?}\nnot\n{wanted:#?}")) }
 }
 
-/// What flows have counted, by pipe, key and the reason for their end.
+/// The counts of flows, by pipe, key and the reason for their end.
 type FlowSums = BTreeMap<(PipeId, FlowKey, &'static str), (u64, u64, Option<Observed>)>;
 
 /// Adds up flows that have ended; those without packets contribute nothing.

@@ -53,7 +53,7 @@ pub struct Arrived<'a> {
     pub ports: Option<[u8; 4]>,
 }
 
-/// What the receiver has taken, for the sender to read.
+/// How many frames the receiver has taken, for the sender to read.
 #[derive(Debug, Default)]
 struct Progress {
     frames: AtomicU64,

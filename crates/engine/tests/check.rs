@@ -470,7 +470,7 @@ fn a11_is_the_same_for_entries_of_run_time() {
     pipes[0].entries = vec![Entry::on(1).to(PipeId(1)).template(1)].into();
     let mut running = Running::new(&program(pipes));
     let lead = |number: u16, to, template| Entry::on(number).to(PipeId(to)).template(template);
-    // What is written on every other path to `b` is not read there.
+    // Metadata that is written on every other path to `b` is not read there.
     assert_eq!(running.add(0, lead(2, 1, 0)), Ok(()));
     running.refuses(1, lead(1, 3, 0), "on the path a -> b -> d");
     // Nothing reaches `c` yet, and `d` is only reached through it.

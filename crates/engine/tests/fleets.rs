@@ -60,7 +60,7 @@ fn ways(group: &Group) -> Vec<Program> {
     all.chain([vec![by_group]]).map(program).collect()
 }
 
-/// What both executors of each program do with a frame; they must agree.
+/// The outcome of a frame in both executors of each program, which must agree.
 fn verdicts(group: &Group, bytes: &[u8]) -> Vec<Verdict> {
     let verdict = |program: Program| {
         let wrong = |kind: &FindingKind| !matches!(kind, FindingKind::NumberWithoutEntries { .. });
@@ -179,7 +179,8 @@ fn a25_a_flow_that_stays_has_its_second_chance_where_the_row_leads_now() {
     let (first, second) = (out[33], out[53]);
     let change = Change::SetWeight { group: GroupId(0), target: u16::from(first) - 1, weight: 0 };
     bench.apply(change).unwrap();
-    // New flows go to the second back end, which forwards what is not its own; this flow stays where it is.
+    // New flows go to the second back end, which forwards packets of connections that are not its own; this
+    // flow stays where it is.
     let out = bench.bytes(PortId(0), &frame);
     assert_eq!((out[33], out[49], out[53]), (first, 1, second));
     let mut new = Bench::new(&{

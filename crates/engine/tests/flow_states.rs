@@ -1,4 +1,4 @@
-//! What is observed about flows, and how long they stay as a result (pipes.md C9, C10).
+//! The states of flows, and how long flows stay as a result (pipes.md C9, C10).
 
 mod support;
 

@@ -1,4 +1,5 @@
-//! What flows keep of their entry's action, and answers that are learnt with a flow (pipes.md A19, M20).
+//! Values of their entry's action that flows keep, and answers that are learnt with a flow (pipes.md A19,
+//! M20).
 
 mod support;
 

@@ -26,7 +26,7 @@ fn error(kind: u8, about: &str, bytes: usize) -> Vec<u8> {
     frame(&format!("{ends} proto={protocol} icmp_type={kind} payload={inside}"))
 }
 
-/// What both executors do with a frame that meets one pipe.
+/// The outcome of a frame that meets one pipe, in both executors.
 fn both(program: &Program, bytes: &[u8]) -> Verdict {
     let mut bench = Bench::new(program);
     let walk = Interpreter::new(program, bench.engine.buckets()).walk(PortId(0), bytes, 128, 0);

@@ -39,7 +39,7 @@ fn tcp(said: &str) -> Vec<u8> {
     craft::frame(&format!("src=10.1.1.1 dst=203.0.113.5 proto=tcp sport=7 dport=80 {said}"))
 }
 
-/// What an app learns about an idle connection.
+/// The information that an app gets about an idle connection.
 type Announced = (AppId, PortId, Vec<u8>);
 
 fn announced(engine: &mut Engine) -> Vec<Announced> {
@@ -69,7 +69,7 @@ impl Both {
     }
 }
 
-/// What the app learns about a connection whose newest segment is this one.
+/// The information that the app gets about a connection whose newest segment is this one.
 fn newest(input: u16, said: &str) -> Vec<Announced> {
     vec![(AppId(0), PortId(input), tcp(said)[..HEADERS].to_vec())]
 }

@@ -23,7 +23,7 @@ fn acting(operations: Vec<Operation>, values: &[u128], answers: bool) -> Program
     program
 }
 
-/// What both executors do with a frame.
+/// The outcome of a frame in both executors.
 fn both(program: &Program, bytes: &[u8]) -> Walk {
     let mut bench = Bench::new(program);
     let walk = Interpreter::new(program, bench.engine.buckets()).walk(PortId(0), bytes, 128, 0);

@@ -58,7 +58,7 @@ struct PassingWorkers {
     now_ns: u64,
     /// The number of the program.
     generation: u64,
-    /// The wires of workers that no longer exist, with what they sent.
+    /// The wires of workers that no longer exist, with the frames that they sent.
     gone: Vec<MemWire>,
     moved: usize,
 }
@@ -466,7 +466,7 @@ struct Met {
 fn swap(crews: &mut [PassingWorkers], program: &Program, random: &mut Choices) -> usize {
     let (rings, mut after) = (random.percent(50), random.pick(&[1, 2, 4]));
     if program.follow_fragments {
-        // What a worker knows about datagrams does not move with them.
+        // A worker's state about datagrams does not move with flows.
         after = crews[crews.len() - 1].workers.len();
     }
     crews.iter_mut().for_each(|crew| crew.swap(program, rings));

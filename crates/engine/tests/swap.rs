@@ -104,7 +104,7 @@ fn s3_a_run_time_entry_that_would_lead_back_is_lost() {
     assert_eq!(bench.frame(PortId(0), &udp(1, 53)), Verdict::Drop(weir_packet::DropReason::Miss));
 }
 
-/// What a flow of the first pipe's target is attributed to.
+/// The target to which a flow of the first pipe is attributed.
 fn belonging(generation: u8, target: u32) -> Belonging {
     Belonging { generation, pipe: 0, target }
 }
@@ -645,7 +645,7 @@ fn by_name(bench: &Bench) -> HashMap<(String, String), Count> {
     all
 }
 
-/// What an entry matches, with ports by name.
+/// The match of an entry, with ports by name.
 fn by_port_name(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> Vec<String> {
     let of = pipe.varying().map(|one| one.field).chain(std::iter::repeat(Field::Meta0));
     let one = |(field, one): (Field, &EntryMatch)| match *one {

@@ -29,7 +29,7 @@ pub struct PlanArguments {
     json: bool,
 }
 
-/// What happens to the flows of a group, as shares of the hash space of its buckets.
+/// The effect on the flows of a group, as shares of the hash space of its buckets.
 #[derive(Debug, PartialEq)]
 struct Moves {
     name: String,

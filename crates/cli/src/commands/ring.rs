@@ -1,8 +1,8 @@
 //! `weir ring --scheduler NAME FILE`: which back end owns which slot.
 //!
 //! The file is a list of back ends, or a configuration in which `--service` names a service or a group. A
-//! list is read as one group, filled and checked by the engine's own code, so that the output is what packets
-//! are assigned by.
+//! list is read as one group, filled and checked by the engine's own code, so that the output is exactly the
+//! ring by which packets are assigned.
 
 use super::{BadInput, bad_input};
 use crate::config::Report;

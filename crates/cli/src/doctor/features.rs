@@ -1,4 +1,4 @@
-//! What the daemon needs from the kernel beyond what every kernel has, and whether this one has it.
+//! The optional kernel features that the daemon needs, and whether this kernel has them.
 
 use super::{Finding, Has, hooks};
 use crate::config::{Plan, PortKind};

@@ -10,7 +10,7 @@ use std::fs;
 use std::path::Path;
 use weir_control::{Request, answer};
 
-/// What the daemon needs, and what for.
+/// The privileges that the daemon needs, and their purpose.
 const NEEDED: [(CapabilitySet, &str); 4] = [
     (CapabilitySet::NET_ADMIN, "CAP_NET_ADMIN"),
     (CapabilitySet::NET_RAW, "CAP_NET_RAW"),
@@ -183,7 +183,7 @@ fn missing(plan: &Plan) -> Vec<Finding> {
     plan.ports.iter().filter_map(missing).collect()
 }
 
-/// What a host selects routes for: by its policy, and before weir assigns ports to frames.
+/// Whether the host has a choice of routes: by its policy, and before weir assigns ports to frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Role {
     /// For forwarded frames, too.

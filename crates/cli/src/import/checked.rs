@@ -6,7 +6,7 @@ use std::ops::Range;
 use weir_app::kind::Kind;
 use weir_program::check::Severity;
 
-/// A configuration that weir accepts, and what was excluded.
+/// A configuration that weir accepts, and the apps that were excluded.
 pub struct Checked {
     /// The text, in which apps that weir refuses are commented out.
     pub yaml: String,

@@ -45,7 +45,7 @@ fn ports(plan: &Plan) -> String {
     plan.ports.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ")
 }
 
-/// Parses `NAME=OUT.pcap`, where `NAME` is what frames are forwarded to.
+/// Parses `NAME=OUT.pcap`, where `NAME` is the app to which frames are forwarded.
 ///
 /// # Errors
 /// Fails if there is no such name, or if it has two files.

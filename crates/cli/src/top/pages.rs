@@ -201,7 +201,7 @@ fn duration(ns: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Flows: what they have exported, by reason, and where the packets that met FLOW pipes are. Results of flow
+/// Flows: their deltas, by reason, and where the packets that reached FLOW pipes are counted. Results of flow
 /// measurements belong here, too: one more section, and one more table.
 fn flows(answer: &Value) -> Vec<Part> {
     let account = shown(answer).flow_account;

@@ -275,8 +275,7 @@ fn wrapped(sentence: &str, width: usize) -> Vec<Line<'static>> {
     lines.into_iter().map(|line| Line::raw(format!("{:INDENT$}{line}", ""))).collect()
 }
 
-/// Draws a bar for each label: what was counted between the two answers or, without an earlier one, since the
-/// start.
+/// Draws a bar for each label: its count between the two answers or, without an earlier one, since the start.
 fn bar_lines(bars: &[(String, u64)], before: Option<&[(String, u64)]>, way: Way) -> Vec<Line<'static>> {
     let old = |label: &str| {
         let found = before.into_iter().flatten().find(|(other, _)| other == label);

@@ -109,7 +109,7 @@ fn answer(view: &mut View, now: Instant, said: anyhow::Result<Value>) {
     view.show(Answer { number: question.number, taken: now, said, kinds });
 }
 
-/// What is drawn on a terminal of some size, without trailing spaces.
+/// The picture on a terminal of some size, without trailing spaces.
 fn screen(view: &mut View, now: Instant, (width, height): (u16, u16)) -> String {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     terminal.draw(|frame| draw(view, now, frame.area(), frame.buffer_mut())).unwrap();

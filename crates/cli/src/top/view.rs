@@ -28,7 +28,7 @@ const INTERVALS: [Duration; 7] = [
     Duration::from_secs(60),
 ];
 
-/// What a key requests from the terminal.
+/// A request of a key to the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wish {
     /// Show what is new.
@@ -41,7 +41,7 @@ pub enum Wish {
     Quit,
 }
 
-/// What a page shows of an answer.
+/// The part of an answer that a page shows.
 pub struct AnswerSample {
     /// When the daemon answered.
     pub taken: Instant,
@@ -69,9 +69,9 @@ pub struct View {
     known: Option<u64>,
     /// The page shown.
     at: usize,
-    /// What it shows of the latest answer.
+    /// The part of the latest answer that it shows.
     pub now: Option<AnswerSample>,
-    /// What it showed of the previous answer.
+    /// The part of the previous answer that it showed.
     pub before: Option<AnswerSample>,
     /// The latest answer, of any page.
     latest: Option<(Instant, Shown)>,

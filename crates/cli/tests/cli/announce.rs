@@ -148,7 +148,7 @@ fn a_vip_that_no_host_owns_is_found_and_pinged() {
     for vip in [VIP, VIP6] {
         wait_for("an announcement", || neighbour(&wire, vip).contains(MAC));
     }
-    // What was not announced is resolved by request.
+    // Addresses that were not announced are resolved by request.
     for vip in [VIP, VIP6] {
         sh(&format!("ip -n {} neigh flush to {vip} dev f0", wire.far));
     }

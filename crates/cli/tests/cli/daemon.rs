@@ -119,7 +119,7 @@ fn weights_move_buckets_while_it_runs() {
     assert_eq!(buckets(), [3, 1]);
     daemon.weir(&["weight", "wbe", "b1", "3"]).refused(1, &["no group `wbe`"]);
     daemon.weir(&["weight", "web", "b9", "3"]).refused(1, &["no target `b9`"]);
-    // What the file refuses, such as 65536 or more, is refused here too.
+    // Weights that are refused in the file, such as 65536, are refused here too.
     daemon.weir(&["weight", "web", "b1", "99999"]).refused(1, &["`web`", "0 to 65535", "99999"]);
     assert_eq!(buckets(), [3, 1]);
 }

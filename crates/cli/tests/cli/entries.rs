@@ -50,7 +50,7 @@ fn what_is_listed_is_what_can_be_loaded() {
     assert!(said.out.starts_with("1002 changes done in "), "{}", said.out);
     assert_eq!(listed(&daemon), lines);
     assert_eq!(daemon.weir(&["entry", "list", "fast", "--all"]).good().out.lines().count(), 1001);
-    // What it lists can be removed again, and loaded again.
+    // The entries that it lists can be removed and loaded again.
     daemon.folder.write("gone", lines.join("\n").replace("add ", "remove "));
     daemon.weir(&["entry", "load", "gone"]).good();
     assert_eq!(listed(&daemon), [""; 0]);

@@ -218,7 +218,7 @@ fn one_measurement_has_the_records_of_several_pipes() {
     }
 }
 
-/// What a measurement has collected still shows in the flow.
+/// Counts that a measurement has collected still show in the flow.
 #[test]
 fn show_flows_has_the_packets_that_were_collected() {
     let mut daemon = Daemon::start(&measured(", flows: 64"));

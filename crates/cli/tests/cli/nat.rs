@@ -174,7 +174,8 @@ apps:
       back_ends: [{ name: b6, mode: nat, ip: \"2001:db8:1::2\", mac: 02:00:00:00:11:00 }]
 ";
 
-/// What such back ends send to the host is left to it: responses to checks, and neighbour advertisements.
+/// Frames from such back ends to the host itself are left to it: responses to checks, and neighbour
+/// advertisements.
 #[test]
 fn what_a_back_end_sends_to_the_host_itself_stays_with_the_host_whatever_addresses_that_gets() {
     let Some(wire) = Wire::new("checked", 2) else { return };

@@ -9,7 +9,7 @@ use rustix::process::Signal;
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::path::Path;
 
-/// What already exists where a file will be written.
+/// The object that already exists where a file will be written.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ExistingOutput {
     Link,

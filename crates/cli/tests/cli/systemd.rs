@@ -268,7 +268,7 @@ fn sockets_that_systemd_opened_are_used() {
     assert!(path.exists(), "the socket is systemd's");
 }
 
-/// Needs root. What systemd has opened outlives the daemon to which it was passed.
+/// Needs root. Sockets that systemd has opened outlive the daemon to which they were passed.
 #[test]
 fn a_successor_gets_the_sockets_that_systemd_opened() {
     let Some(wire) = Wire::new("passed", 1) else { return };

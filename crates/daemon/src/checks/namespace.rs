@@ -89,7 +89,7 @@ impl Namespace {
 
     /// Delivers a packet to the sockets.
     pub fn deliver(&self, packet: &[u8]) {
-        // What the kernel does not accept is lost, as on a wire.
+        // A packet that the kernel does not accept is lost, as on a wire.
         let _ = self.tun.write(packet);
     }
 

@@ -77,7 +77,7 @@ impl WitnessSockets {
                     return self.explanation(from);
                 }
                 Ok(_) => {}
-                // What the witness cannot receive is not a reply; errors are reported by the socket itself.
+                // A failure to receive here is not a reply; the socket itself reports errors.
                 Err(_) => return pending().await,
             }
         }

@@ -1,4 +1,4 @@
-//! What an interface takes from the kernel: the rules of its port, and those of the apps.
+//! The frames that an interface takes from the kernel: by the rules of its port, and those of the apps.
 
 use super::{LeaveRule, Plan, PortKind, Take, Xdp};
 use std::collections::HashSet;
@@ -18,8 +18,8 @@ impl Plan {
         (!seen.contains(&Frames::All)).then_some(all)
     }
 
-    /// Returns what the interface of a port takes; nothing if the port has none. The host's addresses are not
-    /// known here.
+    /// Returns the rules for the interface of a port; none if the port has no interface. The host's addresses
+    /// are not known here.
     #[must_use]
     pub fn frames(&self, port: PortId) -> weir_bpf::Take {
         let Some(PortKind::Xdp(xdp)) = self.ports.get(port.index()).map(|port| &port.kind) else {

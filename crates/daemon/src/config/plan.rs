@@ -57,7 +57,7 @@ pub struct Plan {
     pub mtu: Option<u16>,
     /// The apps; their pipes are already part of the program.
     pub apps: Apps,
-    /// What apps can be attached to, and what the name of a port may refer to.
+    /// The ports, and the combinations of ports, to which apps can be attached and to which names refer.
     pub attachments: Attachments,
     /// Path of the daemon's control socket.
     pub socket: PathBuf,

@@ -181,7 +181,7 @@ fn asked(names: &RenderNames<'_>, asked: Asked, field: weir_packet::Field) -> St
     }
 }
 
-/// Describes what was decided for a flow of a pipe.
+/// Describes the decision for a flow of a pipe.
 pub fn decision(program: &Program, pipe: PipeId, decision: FlowDecision) -> String {
     let group = |id: Option<GroupId>| program.groups.get(id?.index());
     let target_of = |id: Option<GroupId>, target: u16| {

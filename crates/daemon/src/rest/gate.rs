@@ -1,4 +1,4 @@
-//! Who may control weir over HTTP: clients that know the token.
+//! Access to control over HTTP: only clients that know the token have it.
 
 use crate::config::ControlOver;
 use crate::private;

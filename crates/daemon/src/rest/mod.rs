@@ -30,7 +30,7 @@ static NONE: HttpControl = HttpControl {
     schemas: Map::new,
 };
 
-/// What is needed to listen, read while the process may still read everything.
+/// Everything that is needed to listen, read while the process still has the privilege to read it.
 pub struct Ready {
     control: ControlOver,
     gate: Arc<Gate>,

@@ -122,7 +122,7 @@ fn number(value: &Value) -> Result<u32> {
     value.as_u64().and_then(|number| u32::try_from(number).ok()).context("a number is missing")
 }
 
-/// What the successor can use of it.
+/// The sockets and the memory that the successor can use.
 #[derive(Default)]
 pub struct Offered {
     memories: Vec<Memory>,

@@ -70,7 +70,7 @@ pub enum BucketFilling {
     Given(Box<GivenBuckets>),
 }
 
-/// What picks the bucket of a packet with a flow key, other than the select hash.
+/// The number, other than the select hash, that picks the bucket of a packet with a flow key.
 #[derive(Clone, Copy, Debug)]
 enum ByKey {
     /// The hash of the system that the group is filled for.

@@ -1,4 +1,4 @@
-//! What the engine offers to a copy of its tables in the kernel.
+//! The engine's interface for a copy of its tables in the kernel.
 
 use super::Engine;
 use super::compile::CompiledPipe;

@@ -34,7 +34,7 @@ pub struct Packets {
     pub fragments: Fragments,
 }
 
-/// What is known about the fragments of a batch (pipes.md F11).
+/// Facts about the fragments of a batch (pipes.md F11).
 #[derive(Debug)]
 pub struct Fragments {
     /// Packets whose outermost IP header is that of a fragment whose ports are known.
@@ -64,7 +64,7 @@ pub struct Keys {
     pub usual: u64,
     /// Those that are ICMP errors about the flow that the key identifies.
     pub errors: u64,
-    /// What the TCP headers that belong to the keys say, if that is used.
+    /// The connection states in the TCP headers that belong to the keys, if these are used.
     pub seen: [Seen; 64],
     /// The packets that open a TCP connection, and those that close or reset one, if that is used.
     pub opens: u64,
@@ -75,7 +75,7 @@ pub struct Keys {
     pub source: KeySource,
 }
 
-/// What is needed to compute the facts.
+/// The settings that are needed to compute the facts.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     pub depth: Depth,
@@ -351,7 +351,7 @@ impl Packets {
         known.then(|| self.fragments.ports[slot & 63])
     }
 
-    /// Forgets what was set for the next batch, which will not be read.
+    /// Forgets the ports that were set for the next batch, which will not be read.
     pub fn forget(&mut self) {
         (self.parsed, self.fragments.learnt) = (0, 0);
     }
@@ -469,7 +469,7 @@ impl Packets {
         (hold && (table || select || select_some || sums)).then_some(&self.outer.ipv4)
     }
 
-    /// What a packet that has a flow key adds to the record of its flow.
+    /// The contribution of a packet with a flow key to the record of its flow.
     #[inline(always)]
     #[must_use]
     pub fn observed(&self, batch: &Batch, slot: usize, source: KeySource) -> Observed {

@@ -25,7 +25,7 @@ const UNKNOWN: u32 = u32::MAX;
 /// A number that leads nowhere on the other worker.
 const NOWHERE: u32 = u32::MAX - 1;
 
-/// What happened to flows when the number of workers changed.
+/// The effect of a change of the number of workers on flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
     /// Flows that moved to another worker.

@@ -24,7 +24,7 @@ pub const RUN_TIME: u32 = 1 << 31;
 /// Up to this number of rows are always in a near cache.
 pub const NEAR_MAX: u32 = 1024;
 
-/// What a hit writes (counts and time), and the number of the action row.
+/// The fields that a hit writes (counts and time), and the number of the action row.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct EntryRow {
@@ -91,7 +91,7 @@ pub struct Actions {
     users: Vec<u32>,
     free: Vec<u32>,
     by_content: ByContent,
-    /// What the rows lead to and use.
+    /// The destinations and meters of the rows.
     pub uses: Uses,
 }
 

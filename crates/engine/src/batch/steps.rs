@@ -376,7 +376,7 @@ impl DirectorRows<'_> {
     }
 }
 
-/// What flows keep, and each packet's row there.
+/// The values that flows keep, and each packet's row there.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept<'a> {
     pub rows: &'a [u32; 64],

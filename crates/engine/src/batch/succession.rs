@@ -219,7 +219,7 @@ impl Engine {
         Some((report, old))
     }
 
-    /// Adds to a pipe's entries what they have yet to inherit.
+    /// Adds to a pipe's entries the counts that they have yet to inherit.
     pub(super) fn add_unsettled(&self, pipe: usize, entries: &mut [(Entry, EntryRow)]) {
         let Some(succession) = &self.succession else { return };
         let Some(changed) = self.pipes.get(pipe).and_then(|pipe| pipe.settling.as_ref()) else { return };

@@ -2,7 +2,7 @@
 //!
 //! The new engine is compiled elsewhere, with the entries of its configuration. Here it inherits: counts of
 //! entries with equal keys in pipes of equal shape, run-time entries of such pipes, their flows, and counters
-//! by name. What does not survive is counted per pipe, and removed flows emit their deltas.
+//! by name. Entries and flows that do not survive are counted per pipe, and removed flows emit their deltas.
 
 use crate::batch::compile::CompiledPipe;
 use crate::batch::group::BucketFilling;

@@ -1,5 +1,5 @@
-//! What another process takes over of an engine's flows, identified by names, because its program has other
-//! numbers.
+//! Flows in the form in which another process takes them over: they refer to names, because its program has
+//! other numbers.
 
 use super::compile::CompiledPipe;
 use super::{Engine, Share};
@@ -44,7 +44,7 @@ pub struct FlowPage {
 pub struct FlowStock {
     /// The pipe's name.
     pub pipe: String,
-    /// What its flows keep, as text; empty if nothing.
+    /// A description of the values that its flows keep, as text; empty if nothing.
     pub keeps: String,
     /// Whether they take addresses and ports of a NAT pool.
     pub has_pool: bool,

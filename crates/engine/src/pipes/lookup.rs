@@ -1,4 +1,5 @@
-//! What all types of tables share: how packets are looked up, which of them hit, and why an entry is refused.
+//! Code that all types of tables share: how packets are looked up, which of them hit, and why an entry is
+//! refused.
 
 use crate::batch::BatchOutcome;
 use crate::batch::group::{GroupNumbers, GroupTable};

@@ -153,7 +153,7 @@ pub struct Swapped {
 pub struct Rewiring {
     /// The number of the new program, which reports carry from now on.
     pub generation: u64,
-    /// `ports[n]` says what becomes of port `n`.
+    /// `ports[n]` is the source of the new port `n`.
     pub ports: Vec<Rewire>,
     /// New rings to the apps, so that the numbers in frames of the old rings are known to be those of the old
     /// program.
@@ -170,7 +170,8 @@ pub type PortChange = Box<dyn FnOnce(Box<dyn Port>) -> Box<dyn Port> + Send>;
 pub enum Rewire {
     /// The current port with this index.
     Keep(usize),
-    /// What this makes of the current port with this index, such as the same port with a recording.
+    /// The result of this function for the current port with this index, such as the same port with a
+    /// recording.
     Change(usize, PortChange),
     /// A new port, and the pool that it was opened on, unless the worker has that already.
     New(Box<dyn Port>, Option<Pool>),
@@ -211,7 +212,7 @@ pub struct FramePrediction {
     pub worker: usize,
     /// Packets that each pipe of the program had distributed in turn before it.
     pub turns: Vec<u64>,
-    /// What the next new flow of each slice of each pipe's NAT pool gets; empty without a pool.
+    /// The address and port of the next new flow in each slice of each pipe's NAT pool; empty without a pool.
     pub next_bindings: Vec<Vec<Option<Binding>>>,
     /// How each pipe chose the targets of new flows before it.
     pub new_flows: Vec<NewFlowTurns>,

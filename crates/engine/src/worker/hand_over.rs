@@ -130,7 +130,7 @@ impl HandOver {
         (0..workers).map(alone).collect()
     }
 
-    /// Takes the place of the rings that the worker had: what they still carry is delivered.
+    /// Replaces the rings that the worker had; frames that are still in them are delivered.
     pub(super) fn succeed(&mut self, old: HandOver) {
         (self.given, self.taken) = (old.given, old.taken);
         self.leaving.extend(old.leaving.into_iter().chain(old.to.into_iter().flatten()));

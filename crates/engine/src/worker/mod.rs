@@ -84,7 +84,7 @@ pub struct Worker {
     swaps: Swaps,
     resizing: Resizing,
     replicas: Option<Replicas>,
-    /// What the ports had counted on workers that have been removed.
+    /// Counts of the ports on workers that have been removed.
     past_ports: Vec<PastPort>,
     /// The program in the kernel, on the worker that keeps its tables.
     kernel: Option<Kernel>,
@@ -220,7 +220,7 @@ impl Worker {
     }
 
     /// Announces whether the worker sleeps. After announcing that it does, it must take one more breath
-    /// before it sleeps: what was handed over until then did not wake it.
+    /// before it sleeps: frames that were handed over before the announcement did not wake it.
     pub fn set_asleep(&self, asleep: bool) {
         self.hand_over.set_asleep(asleep);
     }

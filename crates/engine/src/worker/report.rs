@@ -77,7 +77,7 @@ pub struct PortReport {
     pub statistics: PortStatistics,
     /// Counters that only this kind of port has.
     pub extra: Vec<(&'static str, u64)>,
-    /// What a user should know about its recordings.
+    /// Remarks for users about its recordings.
     pub remarks: Vec<Remark>,
 }
 

@@ -34,7 +34,7 @@ const LAST_TRIES: u32 = 1_000;
 /// Entries handled for a replica in one breath: when idle, and when busy.
 const ENTRIES: [u32; 2] = [256, 16];
 
-/// What the workers share while their number changes.
+/// State that the workers share while their number changes.
 #[derive(Debug)]
 pub struct Assembly {
     /// How many workers there were, and how many there will be.

@@ -11,7 +11,8 @@ use weir_program::{
     Value,
 };
 
-/// What clients send to: translated, kept as it is, and with the client's address translated as well.
+/// The addresses that clients send to: one is translated, one is kept, and for one the client's address is
+/// translated as well.
 const VIPS: [[u8; 4]; 3] = [[10, 8, 0, 1], [10, 8, 0, 2], [10, 8, 0, 3]];
 const BACK_ENDS: [[u8; 4]; 2] = [[10, 7, 0, 1], [10, 7, 0, 2]];
 const POOL: [u8; 4] = [10, 6, 0, 8];

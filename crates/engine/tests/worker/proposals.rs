@@ -39,7 +39,7 @@ fn program(small: u32) -> Program {
     start(&["a", "b"], pipes).build()
 }
 
-/// What is in the pipes: where each run-time entry leads.
+/// The contents of the pipes: the destination of each run-time entry.
 type Entries = BTreeMap<(u16, String), Option<Forward>>;
 
 fn name(key: &EntryKey) -> String {
@@ -282,7 +282,7 @@ fn replicas_are_equal_at_rest_whatever_goes_wrong() {
     assert_eq!(met.into_iter().collect::<Vec<_>>(), all);
 }
 
-/// What goes wrong with one of the workers, at a step of a change.
+/// A fault of one of the workers, at a step of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     /// It has no room for the entry.

@@ -1,4 +1,4 @@
-//! What flows were decided for: a number in each flow leads to the row of an entry.
+//! The decisions for flows: a number in each flow leads to the row of an entry.
 //!
 //! The number outlives the row. When an entry is removed, or a swap has no row for it, the number leads
 //! nowhere from then on: its flows are gone for all packets at once, at a cost independent of their number,
@@ -21,7 +21,7 @@ pub struct Decided {
     rows: RowsOfNumbers,
     /// How many flows each number has.
     flows: Vec<u32>,
-    /// What the flows of each number are attributed to.
+    /// The target to which the flows of each number are attributed.
     of: Vec<Belonging>,
     /// One more than the number of each row; 0 if it has none.
     of_rows: Vec<u32>,

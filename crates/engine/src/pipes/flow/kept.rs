@@ -1,5 +1,6 @@
-//! What flows keep: the values of actions as of when a flow was learnt. They are stored in a slab next to the
-//! 64-byte lines, one row for each row of the flow table, in the form that the steps of the action need.
+//! Values that flows keep: the numbers of actions at the time when a flow was learnt. They are stored in a
+//! slab next to the 64-byte lines, one row for each row of the flow table, in the form that the steps of the
+//! action need.
 //!
 //! A packet whose flow found no room in the table uses a spare row, one for each packet of a batch.
 //!
@@ -32,7 +33,7 @@ pub struct FlowValues {
     capacity: u32,
     /// The row of each packet of the batch.
     rows: [u32; 64],
-    /// What the flow that begins has from the NAT pool.
+    /// The address and port that the flow that begins has from the NAT pool.
     pub bound: Option<Binding>,
 }
 

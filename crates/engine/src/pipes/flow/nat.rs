@@ -30,7 +30,7 @@ struct Slice {
     is_used: bool,
 }
 
-/// What a row of the flow table holds of the pool.
+/// The place in the pool that a row of the flow table holds.
 #[derive(Clone, Copy, Debug)]
 struct PoolLease {
     place: u32,

@@ -1,4 +1,4 @@
-//! What was observed about the packets of flows, if a pipe is measured, besides the counts in their rows.
+//! Observations about the packets of flows, besides the counts in their rows, if a pipe is measured.
 //!
 //! Costs: 40 bytes for each flow of the table, resident as used, and a cache line for each packet.
 
@@ -9,7 +9,7 @@ use weir_table::Flow;
 /// Bytes of an Ethernet header.
 const ETHERNET: u64 = 14;
 
-/// What was observed since a flow last reported its counts, and what it has reported, by row. Stored as
+/// Observations since a flow last reported its counts, and the counts that it has reported, by row. Stored as
 /// words, because zeroed memory is not touched before it is used.
 #[derive(Debug)]
 pub struct Observations(Vec<ReportedWords>);
@@ -17,12 +17,12 @@ pub struct Observations(Vec<ReportedWords>);
 /// [`Observed::words`], and the packets and bytes that were reported.
 type ReportedWords = [u64; 5];
 
-/// What is known about a flow besides the counts in its row.
+/// The record of a flow, besides the counts in its row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// What was observed about the packets that are in its row.
+    /// Observations about the packets that are counted in its row.
     pub observed: Observed,
-    /// What it has reported to the measurement.
+    /// The counts that it has reported to the measurement.
     pub given: Count,
 }
 
@@ -92,8 +92,8 @@ impl Observations {
     }
 }
 
-/// What is known about packets. Packets from before the pipe was measured were not observed: their octets are
-/// their bytes without their Ethernet headers.
+/// The observations about packets. Packets from before the pipe was measured were not observed: their octets
+/// are their bytes without their Ethernet headers.
 #[inline]
 fn so_far(words: [u64; 3], packets: u64, bytes: u64) -> Observed {
     match words {
@@ -102,7 +102,7 @@ fn so_far(words: [u64; 3], packets: u64, bytes: u64) -> Observed {
     }
 }
 
-/// What is known about a flow, where that is kept.
+/// The record of a flow, where records are kept.
 #[must_use]
 pub fn known(all: &Option<Box<Observations>>, row: u32, flow: &Flow) -> Known {
     all.as_deref().map_or_else(Known::default, |all| all.of(row, flow))

@@ -26,7 +26,7 @@ impl Flows {
         generation: u8,
         row_now: impl FnOnce(u32) -> Option<u32>,
     ) -> bool {
-        // What flows keep was laid out for the action of their entry.
+        // The values that flows keep were laid out for the action of their entry.
         let template = |of: &Flows, row| of.values.as_ref().and_then(|values| values.template(row));
         let row_now = |row| row_now(row).filter(|&now| template(old, row) == template(self, now));
         now.step((&old.decided, &self.decided), generation, row_now)

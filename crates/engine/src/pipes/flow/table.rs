@@ -65,20 +65,20 @@ pub struct Flows {
     pub(super) held: usize,
     /// Whether the flow of an entry found no room in the table when the entry was added.
     pub(super) own_missing: bool,
-    /// What a flow that was not decided for a target is attributed to.
+    /// The target to which a flow is attributed if it was not decided for one.
     pub(super) of: Belonging,
     /// The number of the first target of each group, by its position.
     pub(super) first_targets: Vec<u32>,
     pub account: FlowAccount,
-    /// What flows keep, if the pipe's actions have such values or answers are learnt.
+    /// The values that flows keep, if the pipe's actions have such values or answers are learnt.
     pub(super) values: Option<Box<FlowValues>>,
     /// Whether answers are learnt.
     pub(super) reverse: bool,
-    /// What flows have taken from the NAT pool.
+    /// The places that flows have taken from the NAT pool.
     pub(super) nat: Option<Box<Bindings>>,
     /// Which flows age as a unit, where answers are learnt and there is no pool.
     pub(super) pairs: Option<Box<Pairs>>,
-    /// What was observed about flows, if the pipe is measured.
+    /// Observations about flows, if the pipe is measured.
     pub(super) observed: Option<Box<Observations>>,
     /// The newest segments of flows, if apps reset flows that have been idle too long.
     pub(super) segments: Option<Box<Segments>>,
@@ -344,7 +344,7 @@ impl Flows {
         }
     }
 
-    /// What the flows of an entry are attributed to.
+    /// The target to which the flows of an entry are attributed.
     fn belonging(&self, matches: &[EntryMatch]) -> Belonging {
         let named = match (matches.first(), self.learn.group()) {
             (Some(&EntryMatch::Target(target)), Some(GroupChoice::One(group))) => Some((group, target)),

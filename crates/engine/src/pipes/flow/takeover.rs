@@ -17,7 +17,7 @@ const HEAD: usize = 40 + 4 + 4 + 4 + 4 + 16 + 4;
 /// The entry number in a record of a flow that follows a group.
 const FOLLOWS: u32 = u32::MAX;
 
-/// What is known about an address in a record.
+/// The format of an address in a record.
 const UNBOUND: u8 = 0;
 const BOUND_V4: u8 = 4;
 const BOUND_V6: u8 = 6;
@@ -26,12 +26,12 @@ const BOUND_V6: u8 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub key: FlowKey,
-    /// What it was decided for, as an index in the list of entries; `None` if it follows its group.
+    /// The entry that it was decided for, as an index in the list of entries; `None` if it follows its group.
     pub entry: Option<u32>,
     pub from: Resumed,
     /// Its address and port from the NAT pool.
     pub binding: Option<Binding>,
-    /// What it keeps, in the form that the pipe's actions need.
+    /// The values that it keeps, in the form that the pipe's actions need.
     pub kept: &'a [u8],
 }
 

@@ -12,7 +12,7 @@ use weir_program::change::EntryKey;
 use weir_program::{Entry, GroupChoice, GroupId, Pipe, Program};
 use weir_table::{NO_TARGET, seeded, spread};
 
-/// What is hashed, the group whose buckets are picked from, and the row of each target.
+/// The hash input, the group whose buckets are picked from, and the row of each target.
 #[derive(Debug)]
 pub struct HashTable {
     input: HashInput,
