@@ -60,8 +60,8 @@ impl Lines {
         }
     }
 
-    /// Reads one line after the other. Lines that are not YAML are reported and skipped, and after too many
-    /// errors so is the rest.
+    /// Reads one line after the other. Lines that are not YAML are reported and skipped; after too many
+    /// errors, all remaining lines are skipped.
     pub fn each(&self, report: &mut Report, take: impl FnMut(&Node, &mut Report)) {
         self.each_unless(|_, _| false, report, take);
     }

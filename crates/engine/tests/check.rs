@@ -624,7 +624,7 @@ fn o4_pipes_that_match_and_write_metadata_are_looked_through() {
     let mut metered = finds();
     metered.monitor.meter = Some(SharedUse::PerEntry);
     assert!(refused(metered));
-    // The second of two that one frame meets would not be asked.
+    // If one frame meets two, the second one could not determine the worker.
     let chain = flow("first", OwnedBy::Src).forward(PipeId(2));
     let findings = owner(vec![finds(), chain, flow("second", OwnedBy::Dst)]).1;
     assert!(findings.iter().any(|one| one.contains("cannot be on two workers")), "{findings:?}");

@@ -230,7 +230,7 @@ fn s5_given_buckets_go_on_by_the_names_of_their_targets() {
     let before = report(&bench);
     assert_eq!((&before.slots[..], before.pending), (&[0, 1, 2, 0][..], 4));
     assert_eq!(before.packets.iter().sum::<u64>(), 100);
-    // z is gone, and so are the pending moves of 1 and 3; bucket 2 goes to its destination at once.
+    // z is gone, and with it the pending moves of 1 and 3; bucket 2 goes to its destination at once.
     bench.swap(&program(&["y", "new", "x"], 4));
     bench.engine.age(0);
     let after = report(&bench);

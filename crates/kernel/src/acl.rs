@@ -8,8 +8,8 @@
 //! for each word of 64 pieces that is not 0, so that a look-up reads only words in which every byte has
 //! candidates: its cost grows with the bytes of the key, and hardly with the number of rules.
 //!
-//! What the compiled program reads depends only on [`AclShape`], so rules can change under it as long as they
-//! fit.
+//! The compiled program depends only on [`AclShape`], so rules can change without compiling again as long as
+//! they fit.
 
 use crate::coverage::KEY_MAX;
 use crate::layout::{record_bytes, value_bytes};

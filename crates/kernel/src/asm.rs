@@ -143,7 +143,7 @@ const X: u8 = 0x08;
 /// The operation of a jump that returns.
 const EXIT: u8 = 0x90;
 
-/// What the source register of a 64-bit immediate load means.
+/// The meanings of the source register in a 64-bit immediate load.
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
 

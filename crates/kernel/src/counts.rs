@@ -17,7 +17,7 @@ const COUNT_BYTES: usize = 16;
 /// The maximum number of bytes of all counts: the verifier accepts no larger offsets into a map's value.
 const BYTES_MAX: usize = 1 << 29;
 
-/// The counts, and what they were at the last sweep.
+/// The counts, and their values at the last sweep.
 #[derive(Debug)]
 pub struct CountTable {
     map: Map,
@@ -32,7 +32,7 @@ impl CountTable {
     /// Creates counts of 0.
     ///
     /// # Errors
-    /// Returns the kernel's error, with the number of bytes: it has no memory, or there are too many counts.
+    /// The kernel has no memory, or there are too many counts; the error contains the number of bytes.
     pub fn new(places: CountPlaces, processors: usize) -> Result<CountTable, (usize, io::Error)> {
         let total = places.total() as usize;
         let bytes = slice_bytes(total) * processors;
@@ -97,7 +97,7 @@ impl CountTable {
         }
     }
 
-    /// Leaves out what was counted at a place since the last sweep: it belongs to an entry that is gone.
+    /// Discards the counts of a place since the last sweep: they belong to an entry that is gone.
     pub fn forget(&mut self, place: u32) {
         self.swept[place as usize] = self.read(place);
     }
@@ -108,7 +108,8 @@ impl CountTable {
         let mut marked = false;
         for processor in 0..self.processors {
             let mark = self.memory.byte(processor * slice + block);
-            // The exchange comes before the counts are read: what is counted later is marked again.
+            // The exchange comes before the counts are read, so packets that are counted later mark the block
+            // again.
             marked |= mark.load(Ordering::Relaxed) != 0 && mark.swap(0, Ordering::SeqCst) != 0;
         }
         marked

@@ -199,7 +199,7 @@ pub struct Coverage {
     pub leads: Vec<Leads>,
     /// For each port, whether frames can be sent there.
     reaches: Vec<bool>,
-    /// What groups pick by, besides the select hash.
+    /// The pickers of groups, besides the select hash.
     pub pickers: Vec<Picker>,
 }
 

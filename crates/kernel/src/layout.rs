@@ -142,7 +142,7 @@ impl CountPlaces {
         self.entries.last().copied().unwrap_or(self.misses)
     }
 
-    /// What a place counts; `None` for place 0.
+    /// The event that a place counts; `None` for place 0.
     #[must_use]
     pub fn at(&self, place: u32) -> Option<CountedAt> {
         let first_entry = self.entries[0];

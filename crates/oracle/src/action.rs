@@ -13,7 +13,7 @@ use weir_program::operation::{NatPart, Slot};
 use weir_program::snapshot::KeptOperations;
 use weir_program::{Operation, Pipe, PipeKind, Program, Template, Value};
 
-/// The result of an action: what was done, and the reason for dropping the packet if an operation failed.
+/// The result of an action: the operations performed, and the reason for dropping the packet if one failed.
 pub(super) struct Acted {
     pub operations: Vec<Performed>,
     pub failed: Option<DropReason>,

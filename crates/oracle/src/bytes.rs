@@ -20,9 +20,9 @@ pub(super) struct Headers {
     pub arp: Option<usize>,
     /// IPv4 or IPv6.
     pub ip: Option<Ip>,
-    /// What IP carries, unless it is a fragment.
+    /// The header that follows IP, unless the packet is a fragment.
     pub transport: Option<Transport>,
-    /// What UDP or IP carries, if that is a tunnel.
+    /// The tunnel inside UDP or IP, if there is one.
     pub tunnel: Option<ParsedTunnel>,
 }
 

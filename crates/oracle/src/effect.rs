@@ -77,9 +77,9 @@ pub enum Effect {
         key: FlowKey,
         /// The decision for the flow.
         decision: FlowDecision,
-        /// What it keeps: see `per_flow` in docs/reference/pipes.md.
+        /// The values that it keeps: see `per_flow` in docs/reference/pipes.md.
         kept: Vec<Option<Operation>>,
-        /// What it takes from the pipe's NAT pool, shared with its answers.
+        /// The address and port that it takes from the pipe's NAT pool, shared with its answers.
         binding: Option<Binding>,
         /// The flow that it answers.
         answers: Option<FlowKey>,

@@ -19,7 +19,7 @@ pub(super) enum FieldLocation {
     Port(usize),
 }
 
-/// What is known about a packet besides its bytes.
+/// A property of a packet that is not in its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Facts {
     pub input: u16,

@@ -15,9 +15,9 @@ use weir_table::FlowState;
 pub(super) struct FlowRow {
     pub decision: FlowDecision,
     pub hits: Count,
-    /// What was observed about the packets that it has counted.
+    /// Observations about the packets that it has counted.
     pub observed: Observed,
-    /// What it has reported to a measurement.
+    /// The counts that it has reported to a measurement.
     pub given: Count,
     pub first_ms: u64,
     pub last_ms: u64,
@@ -29,7 +29,7 @@ pub(super) struct FlowRow {
     pub heard: u8,
     /// Whether it has reported counts to a measurement: then no packet is its first one.
     pub gave: bool,
-    /// What it keeps of its entry's action.
+    /// The values of its entry's action that it keeps.
     pub kept: KeptOperations,
     /// Its address and port from the NAT pool.
     pub binding: Option<Binding>,

@@ -5,7 +5,7 @@
 //! shares no parsing, lookup, action or checksum code with the batch engine, and follows
 //! docs/reference/pipes.md sentence by sentence. A walk is computed without changing any state; the changes
 //! are a list of effects, and [`Interpreter::walk`] is [`Interpreter::explain`] with the effects applied. A
-//! walk costs a copy of the frame and a scan of every entry of every pipe it meets.
+//! walk costs a copy of the frame and a scan of every entry of every pipe on its way.
 //!
 //! The path of a packet: [`packet`](self::packet) receives it (headers by `bytes`, fields by `fields`),
 //! `lookup` finds an entry, the monitor counts and colours (`meter`), `action` rewrites (`checksum` updates
@@ -83,7 +83,7 @@ pub struct Interpreter {
     clock_ns: u64,
 }
 
-/// What happened to a packet, and why.
+/// The outcome of a packet, and the reasons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Walk {
     /// Where the packet ended.

@@ -21,14 +21,14 @@ use weir_program::{
     PipeKind, Target,
 };
 
-/// What a look-up compared, and its result.
+/// The comparisons of a look-up, and its result.
 pub(super) struct Lookup {
     pub key: Vec<KeyField>,
     pub flow: Option<FlowMet>,
     pub pick: Option<Pick>,
     pub found: Found,
     pub effects: Vec<Effect>,
-    /// What the packet's flow keeps of the entry's action.
+    /// The values of the entry's action that the packet's flow keeps.
     pub kept: KeptOperations,
 }
 

@@ -7,8 +7,8 @@ use weir_packet::{FlowKey, rss_hash};
 use weir_program::nat::Binding;
 use weir_program::{NatPool, Pipe, Program};
 
-/// The addresses and ports that a pipe's flows can take: by slice, what this round hands out and what was
-/// left in it. They are ordered by address, as in the pool, and then by port.
+/// The addresses and ports that a pipe's flows can take: by slice, those that this round hands out and those
+/// that were freed during it. They are ordered by address, as in the pool, and then by port.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NatState {
     pool: Option<NatPool>,
@@ -56,7 +56,7 @@ impl NatState {
         self.addresses.contains(&address)
     }
 
-    /// What the next new flow with this key gets, once `freed` has been left.
+    /// The address and port that the next new flow with this key gets, once `freed` is free.
     pub fn next(&self, key: &FlowKey, freed: Option<Binding>) -> Option<Binding> {
         let [fresh, mut rested] = self.slice(rss_hash(key) as usize % 64);
         rested.extend(freed.map(|freed| self.place(freed)));

@@ -1,4 +1,4 @@
-//! What a measurement needs to know about packets besides their number and bytes: sentence C14.
+//! Facts about packets that a measurement needs, besides their number and bytes: sentence C14.
 
 use super::bytes::{Headers, TransportKind, number16};
 use super::effect::Effect;
@@ -8,7 +8,7 @@ use weir_program::snapshot::Count;
 use weir_program::{EntryMatch, Group, GroupChoice, GroupId, PipeId, PipeKind, Program};
 use weir_table::DeltaReason;
 
-/// What packets of a flow add up to.
+/// The sum over packets of a flow.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FlowSum {
     pub hits: Count,

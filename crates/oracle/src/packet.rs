@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{Depth, DropReason, Field, FlowKey, KeySource, TunnelPorts, select_hash};
 use weir_program::PortId;
 
-/// What a TCP header says about its connection.
+/// The facts about a connection in a TCP header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
     /// The lower eight flags.
@@ -47,7 +47,7 @@ pub(super) struct Packet {
     pub inner: Option<FlowKey>,
     /// For a packet that arrived as a fragment: the current ports of its datagram, source first.
     ports: Option<[u16; 2]>,
-    /// What the TCP headers that belong to the keys said at that time.
+    /// The same facts in the TCP headers that belonged to the keys at that time.
     outer_segment: Option<Segment>,
     inner_segment: Option<Segment>,
     /// Whether each key is that of a flow that the packet is an ICMP error about.
@@ -177,7 +177,7 @@ impl Packet {
         }
     }
 
-    /// What the TCP header that belongs to a key says; `None` without one.
+    /// The facts about the connection in the TCP header that belongs to a key; `None` without one.
     pub fn segment(&self, source: KeySource) -> Option<Segment> {
         match source {
             KeySource::Outer => self.outer_segment,

@@ -1,4 +1,4 @@
-//! What a walk starts from: a frame as it arrives, and where live flows are found.
+//! The inputs of a walk: a frame as it arrives, and the source of live flows.
 
 use std::net::IpAddr;
 use weir_packet::FlowKey;
@@ -44,12 +44,12 @@ pub trait FlowSource {
     /// The live flow with this key in a FLOW pipe.
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot>;
 
-    /// What that flow keeps of its entry's action (pipes.md A19); `None` if there is no such flow, or if the
-    /// pipe's flows keep nothing.
+    /// The values of its entry's action that this flow keeps (pipes.md A19); `None` if there is no such flow,
+    /// or if the pipe's flows keep nothing.
     fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations>;
 
-    /// What a new flow with this key takes from the pipe's NAT pool, if `freed` is free in addition to what
-    /// is free now; `None` if nothing is left for it.
+    /// The address and port that a new flow with this key takes from the pipe's NAT pool, if `freed` is free
+    /// in addition to those that are free now; `None` if no port is left for it.
     fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding>;
 
     /// Whether the pipe's table has room for this many more flows.

@@ -28,7 +28,7 @@ pub(super) struct PipeState {
     pub misses: Count,
     /// Live flows, including those with an entry of their own.
     pub flows: BTreeMap<FlowKey, FlowRow>,
-    /// What packets of flows add up to where they are measured without a flow table.
+    /// The sums of packets by flow, where they are measured without a flow table.
     pub sums: BTreeMap<FlowKey, FlowSum>,
     pub met: u64,
     pub unflowed: Unflowed,
@@ -45,7 +45,7 @@ pub(super) struct PipeState {
     /// When there was last no room for a flow.
     pub full_ms: Option<u64>,
     pub nat: NatState,
-    /// What must be reported to apps about idle connections.
+    /// Idle connections that must be reported to apps.
     pub idle: Vec<(AppId, PortId, Vec<u8>)>,
 }
 

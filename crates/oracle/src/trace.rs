@@ -1,5 +1,6 @@
-//! The data behind `explain`: every pipe a packet passed through, what was compared, what was done, and why
-//! it went where it went. Rendering happens elsewhere, except that field values know how they are written.
+//! The data behind `explain`: every pipe that a packet passed through, the comparisons, the operations, and
+//! the reason for the packet's destination. Rendering happens elsewhere, except that field values know how
+//! they are written.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -189,7 +190,7 @@ impl FlowMet {
     }
 }
 
-/// What a flow table had for a packet.
+/// The result of looking a packet up in a flow table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
     /// Nothing: there is no key, or the flow is unknown and not learnt.

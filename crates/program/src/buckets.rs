@@ -30,7 +30,7 @@ pub struct BucketTable {
     hops: Hops,
 }
 
-/// What the targets of new flows are chosen by, apart from a hash.
+/// The data by which the targets of new flows are chosen, apart from a hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// Nothing.
@@ -142,7 +142,7 @@ pub struct GroupTables {
     retired: Vec<Retired>,
 }
 
-/// What a worker releases when a table is published.
+/// The data that a worker releases when a table is published.
 #[derive(Debug)]
 struct Retired {
     targets: Arc<[Target]>,

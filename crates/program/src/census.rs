@@ -38,7 +38,7 @@ pub struct Census {
 #[derive(Debug, Default)]
 struct Sums {
     own: Arc<[AtomicU64]>,
-    /// What was counted before the previous program.
+    /// The counts from before the previous program.
     before: Box<[u64]>,
     /// The counts of the previous program, which workers may still run, and the number that each item has
     /// there.

@@ -123,7 +123,7 @@ pub struct Pipe {
     pub kind: PipeKind,
     /// Fields that must all match.
     pub matches: Vec<Match>,
-    /// What is counted and metered on a hit.
+    /// The counter and the meter of a hit.
     pub monitor: Monitor,
     /// Action templates; each entry names one. There is at least one, which may have no operations.
     pub templates: Vec<Template>,
@@ -201,7 +201,7 @@ impl Criterion {
     }
 }
 
-/// What is counted and metered when a pipe is hit, besides the packets and bytes of every entry.
+/// The counters and meters of a pipe's hits, besides the packets and bytes of every entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Monitor {
     /// A shared counter.
@@ -217,7 +217,7 @@ pub struct Monitor {
     pub measured: Option<Measured>,
 }
 
-/// How soon flows report what they have counted, so that a measurement sees it.
+/// How soon flows report their counts to a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Measured {
     /// Counts from before the last multiple of this time are reported, in milliseconds; at least 1.
@@ -294,7 +294,7 @@ pub enum Forward {
 /// A row of a pipe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// What it matches: one for each match that is not constant, in the pipe's order; for HASH one
+    /// Its matches: one for each match of the pipe that is not constant, in the pipe's order; for HASH one
     /// [`EntryMatch::Target`] or, where metadata chooses the group, [`EntryMatch::Member`]; for FLOW one of
     /// these, [`EntryMatch::Flow`] or [`EntryMatch::Default`].
     pub matches: Vec<EntryMatch>,
@@ -316,7 +316,7 @@ pub struct Entry {
     pub origin: Origin,
 }
 
-/// What an entry matches in one field.
+/// The match of an entry in one field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EntryMatch {
     /// `field & mask == value` under the pipe's mask.

@@ -2,7 +2,7 @@
 //! `explain` and program swaps all take an operation's keyword, its place in the order and its arguments from
 //! one line here.
 //!
-//! What an operation does to a packet is deliberately not defined here but in two independent places:
+//! The effect of an operation on a packet is deliberately not defined here but in two independent places:
 //! `batch/steps.rs` and `oracle/src/action.rs`.
 
 use std::ops::RangeInclusive;
@@ -36,7 +36,7 @@ pub enum Form {
     Keys,
 }
 
-/// What an operation does to the position of the headers.
+/// The effect of an operation on the position of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
     /// They do not move.
@@ -59,7 +59,7 @@ pub enum Value {
     PerFlow,
     /// The value, before the action, of this field in the packet that began the flow; 0 if it had none.
     Learnt(Field),
-    /// What the flow has taken from the pipe's NAT pool.
+    /// The address or port that the flow has taken from the pipe's NAT pool.
     Nat(NatPart),
 }
 
@@ -179,7 +179,7 @@ macro_rules! operations {
                 match self { $(Operation::$id { .. } => Form::$form,)* }
             }
 
-            /// Returns what it does to the position of the headers.
+            /// Returns its effect on the position of the headers.
             #[must_use]
             pub fn headers(&self) -> Headers {
                 match self { $(Operation::$id { .. } => Headers::$headers,)* }

@@ -94,7 +94,7 @@ pub enum Owning {
     Ahead(Ahead),
 }
 
-/// What the worker of a frame is computed from.
+/// The input from which the worker of a frame is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
     /// The headers that it is computed from.

@@ -51,7 +51,7 @@ pub trait TableReplica: fmt::Debug + Send {
     fn report(&self) -> ReplicaReport;
 }
 
-/// What a replica has counted since the last sweep.
+/// The counts of a replica since the last sweep.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Swept<'a> {
     /// Hits of an entry.

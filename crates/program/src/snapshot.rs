@@ -225,7 +225,7 @@ pub struct FlowSnapshot {
     pub decision: FlowDecision,
     /// Its packets and bytes, without those already reported.
     pub hits: Count,
-    /// What it has reported to a measurement.
+    /// The counts that it has reported to a measurement.
     pub given: Count,
     /// When its first packet arrived, in milliseconds.
     pub first_ms: u32,
@@ -239,8 +239,8 @@ pub struct FlowSnapshot {
     pub pair: Option<FlowKey>,
 }
 
-/// What a flow keeps of its entry's action: for each operation of the action, the operation with the numbers
-/// that the flow keeps, or `None` if it keeps none of them.
+/// The values of its entry's action that a flow keeps: for each operation of the action, the operation with
+/// the numbers that the flow keeps, or `None` if it keeps none of them.
 pub type KeptOperations = Vec<Option<Operation>>;
 
 /// The decision in a FLOW entry.
@@ -280,7 +280,7 @@ pub struct FlowsPage {
     pub next: Option<u32>,
 }
 
-/// What a worker knows about an entry.
+/// A worker's knowledge about an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// What it has counted there.

@@ -314,7 +314,7 @@ fn nat_pipe(group: GroupId) -> Pipe {
     flows.act(rewrite).entries((0..).zip(nat_sources()).map(entry))
 }
 
-/// What the source addresses and ports of flows are translated to.
+/// The addresses and ports to which the sources of flows are translated.
 pub fn nat_sources() -> impl Iterator<Item = (u32, u16)> {
     (0..256).map(|at| (0xc633_6400 + u32::from(at), 1024 + at))
 }

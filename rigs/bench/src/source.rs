@@ -11,7 +11,7 @@ use weir_port::Stream;
 /// Bytes of a frame, without checksum.
 const FRAME: usize = 60;
 
-/// Frames of a call at a given rate: what the kernel handles at a time, and a quarter of a veth's ring.
+/// Frames per call at a given rate: as many as the kernel handles at a time, and a quarter of a veth's ring.
 const CHUNK: u64 = 64;
 
 /// Most frames of a call if the source is late.
@@ -38,7 +38,7 @@ impl FrameSource {
         })
     }
 
-    /// Lets calls be short: without this, each call takes milliseconds. `interface` is used for nothing else.
+    /// Makes calls short: without this, each call takes milliseconds. `interface` has no other use here.
     pub fn prepare(&mut self, interface: &str) -> Result<()> {
         Ok(self.generate.attach(index(interface)?)?)
     }

@@ -34,7 +34,7 @@ pub struct Counted {
     pub bytes: u64,
 }
 
-/// Frames that the kernel decided, and those that it gave up, since it got the program.
+/// Frames that the kernel handled, and those that it left to a worker, since it got the program.
 #[derive(Clone, Default, PartialEq)]
 pub struct KernelCounts {
     /// Frames that it decided.
@@ -58,7 +58,7 @@ impl KernelCounts {
         }
     }
 
-    /// Returns the frames that it decided or gave up.
+    /// Returns the number of frames that it handled or left to a worker.
     pub fn frames(&self) -> u64 {
         self.decided + self.given_up.values().sum::<u64>()
     }

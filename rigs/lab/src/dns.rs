@@ -1,9 +1,9 @@
 //! `weir lab dns`: real DNS queries through weir to three real name servers, and the same load without weir.
 //!
 //! Each round has four loads. The first goes directly to one back end, to show what this machine can do. Two
-//! go to a VIP each, through weir: on one node its workers decide the queries, on the other the kernel does.
-//! The last goes directly to a back end again; the difference from the first is the noise of the machine.
-//! All loads are dnsperf's, with the same rate and duration. topology.rs describes the network, clients.rs
+//! go to a VIP each, through weir: on one node its workers handle the queries, on the other the kernel does.
+//! The last goes directly to a back end again; the difference from the first is the noise of the machine. All
+//! loads are dnsperf's, with the same rate and duration. topology.rs describes the network, clients.rs
 //! defines a flow, share.rs defines which shares count as even, and verdict.rs what must hold.
 
 use std::path::Path;
@@ -41,10 +41,10 @@ pub struct DnsOptions {
     /// Queries per second.
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     rate: u32,
-    /// Rounds of four loads. Latencies are medians of the rounds, everything else is added up.
+    /// Rounds of four loads. Latencies are medians of the rounds; all other results are added up.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
-    /// Processes beside that each keep a processor busy.
+    /// Other processes, each of which keeps a processor busy.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     busy: u32,
     /// Number of weir's workers on each node, each with its own queue.
@@ -125,7 +125,7 @@ impl DnsLab<'_> {
         Ok(NodeUnderLoad { node, daemon, before, reloads, load: LoadReport::default() })
     }
 
-    /// Reads what was counted on a node, and stops its daemon.
+    /// Reads the counts of a node, and stops its daemon.
     fn finish(&mut self, topology: &Topology, node: NodeUnderLoad<'_>) -> Result<NodeReport> {
         let NodeUnderLoad { node, daemon, before, mut reloads, load } = node;
         reloads.finish(&daemon, &mut self.run)?;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::premise::premise;
 use crate::session::LabOutcome;
 
-/// What a lab has seen in a phase, and what was wrong with it.
+/// The observations of a lab in a phase, and the faults that it found.
 #[derive(Default)]
 pub struct Phase<T> {
     seen: T,

@@ -24,7 +24,7 @@ pub struct Reloads {
     entered: (u64, u64),
     /// Minimum and maximum number of frames that met the first configuration.
     first: (u64, u64),
-    /// What the kernel had counted before each reload, after which its counts begin again.
+    /// The kernel's counts before each reload, after which they begin again.
     kernel: KernelCounts,
 }
 
@@ -50,7 +50,7 @@ impl Reloads {
         (self.done, self.wanted)
     }
 
-    /// Returns what the kernel had counted before the last reload.
+    /// Returns the kernel's counts before the last reload.
     pub fn kernel(&self) -> &KernelCounts {
         &self.kernel
     }

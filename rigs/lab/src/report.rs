@@ -58,7 +58,7 @@ fn median(values: &[u64]) -> u64 {
     values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
-/// The loads through one node, and what was counted there.
+/// The loads through one node, and the counts there.
 pub struct NodeReport {
     /// What decides its queries.
     pub executor: Executor,
@@ -161,7 +161,7 @@ pub struct LabReport {
     /// The same loads without weir, to a single back end, before and after those through the nodes. The
     /// difference between the two is the noise of the machine.
     pub direct: [LoadReport; 2],
-    /// How many processes kept processors busy beside.
+    /// How many other processes kept processors busy.
     pub busy: u32,
 }
 
@@ -171,8 +171,8 @@ impl LabReport {
         self.direct.iter().chain(self.nodes.iter().map(|node| &node.load))
     }
 
-    /// Returns the report as JSON. This format is stable. `reasons` say why the lab failed. What is not in an
-    /// object of its own is about the node whose queries the kernel decides.
+    /// Returns the report as JSON. This format is stable. `reasons` say why the lab failed. Keys outside of
+    /// the inner objects are about the node whose queries the kernel handles.
     pub fn json(&self, reasons: &[String]) -> Value {
         let mut json = json!({
             "ok": reasons.is_empty(),

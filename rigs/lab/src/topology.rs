@@ -6,7 +6,7 @@
 //!  kernel ----+   "switch"    +---- b3
 //! ```
 //!
-//! On one node, weir's workers decide the queries, which come to them through AF_XDP; on the other, the
+//! On one node, weir's workers handle the queries, which they receive through AF_XDP; on the other, the
 //! kernel does. Each has one interface ("one-armed"): a query arrives and leaves through the same interface,
 //! with new MAC addresses, and the back end replies to the client directly. The node's VIP is on that
 //! interface too, so the node's kernel answers ARP and ping for it. Every query comes from a different client
@@ -39,7 +39,7 @@ const BACK_ENDS: [(&str, &str, &str); 3] = [
     ("b3", "10.77.0.13", "02:77:00:00:00:13"),
 ];
 
-/// What decides the queries that arrive at a node.
+/// The executor that handles the queries that arrive at a node.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Executor {
     /// A worker, through AF_XDP.

@@ -95,8 +95,8 @@ fn of_witness(node: &NodeReport, answered: u64, reasons: &mut Vec<String>) {
     }
 }
 
-/// Checks that the kernel has decided frames where it should and only there, and that there is a reason for
-/// each frame that it left to a worker. Frames that arrive during a reload have none.
+/// Checks that the kernel has handled frames where it should and only there, and that there is a reason for
+/// each frame that it left to a worker. Frames that arrive during a reload have no reason.
 fn of_kernel(node: &NodeReport, reasons: &mut Vec<String>) {
     let (kernel, received) = (&node.kernel, node.snapshot.frames("received"));
     match node.executor {

@@ -1,4 +1,4 @@
-//! What other people's papers describe, rebuilt for comparisons: weir does not run it.
+//! Systems and sketches from papers by others, rebuilt for comparisons: weir itself does not use them.
 //!
 //! [`Oncache`] is the cache of a paper in eBPF, and [`XdpGenerate`] the traffic in front of which rivals are
 //! measured. [`XdpRestore`] measures XDP programs that rewrite frames, among them those of [`XdpByHand`].

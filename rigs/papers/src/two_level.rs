@@ -172,8 +172,8 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
         }
     }
 
-    /// Number of destinations of a source. Other sources in the same cells make it larger; what they add is
-    /// estimated from the mean of all cells, and bounds allow for it.
+    /// Number of destinations of a source. Other sources in the same cells make it larger; their contribution
+    /// is estimated from the mean of all cells, and bounds allow for it.
     #[must_use]
     pub fn spread(&self, source: u64) -> Estimate {
         let beside = self.mean_spread();

@@ -33,7 +33,7 @@ pub struct HandRoute {
     pub next_hop: u8,
 }
 
-/// What a rule matches, or the mask under which it does.
+/// The values that a rule matches, or their mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandRule {
     /// Source address.

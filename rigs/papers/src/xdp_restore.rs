@@ -16,7 +16,7 @@ pub const FRAME: usize = 64;
 /// Bytes that a program may make of a frame.
 const LONGEST: usize = 2048;
 
-/// What `xdp_restore` returns if it did not get as far as the measured program.
+/// The value that `xdp_restore` returns if it did not reach the measured program.
 const FAILED: u32 = 255;
 
 /// Whether an XDP program supports frames in several buffers. An array does not hold programs that do beside
@@ -43,7 +43,7 @@ impl Buffers {
 /// A program to be measured.
 #[derive(Clone, Copy)]
 pub enum XdpArm<'a> {
-    /// One that only returns: its time is what measuring costs.
+    /// A program that only returns: its time is the cost of measuring.
     Stub(Buffers),
     /// A loaded program.
     Program(&'a ProgramFd),
@@ -73,7 +73,7 @@ impl PinnedXdp {
 /// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ran {
-    /// What the program returned for the last frame.
+    /// The program's return value for the last frame.
     pub action: u32,
     /// The last frame afterwards.
     pub bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What measures XDP programs gives each frame back before the next run. Needs root.
+//! The measurement of XDP programs restores each frame before the next run. Needs root.
 
 use std::net::Ipv4Addr;
 use weir_packet::tunnel::{Inside, Outer, OuterShape};

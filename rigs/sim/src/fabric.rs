@@ -183,7 +183,7 @@ struct Defect {
     dead_from: Option<u64>,
 }
 
-/// What happened to a packet on a link.
+/// The outcome of a packet on a link.
 #[derive(Clone, Copy, Debug)]
 pub enum Passage {
     /// It arrives at this time, marked or not.

@@ -1,4 +1,4 @@
-//! What hosts know about the paths to each leaf, and when they probe.
+//! The hosts' knowledge about the paths to each leaf, and the times of their probes.
 
 use crate::fabric::{Fabric, Shape};
 use crate::scenario::Contender;
@@ -12,7 +12,7 @@ use weir_path::settings::Settings;
 /// Maximum offset of host clocks, ns: no scheme may rely on synchronized clocks.
 const CLOCKS_OFF_NS: u64 = 1_000_000_000;
 
-/// What a host knows about the paths to the hosts of a leaf.
+/// A host's knowledge about the paths to the hosts of a leaf.
 pub struct SimNode {
     /// The paths.
     pub paths: Paths,

@@ -99,7 +99,7 @@ fn tshark_reads_every_field_of_every_record() {
     number("cflow.octets", &|one| one.record.observed.octets);
     number("cflow.layer2_octet_delta_count", &|one| one.record.bytes);
     number("cflow.flow_end_reason", &|one| reason(one.end));
-    // Numbers are assigned in the order in which names are met.
+    // Numbers are assigned in the order in which names first occur.
     let names = ["p0", "measure/edge/p0", "web/b1", "web/b2"];
     assert_eq!(fields(&path, "cflow.if_descr"), names);
     let of = |name: Option<&str>| 1 + names.iter().position(|one| Some(*one) == name).unwrap() as u64;

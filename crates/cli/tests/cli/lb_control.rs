@@ -99,7 +99,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     assert_eq!(list(&daemon), now);
     let table = daemon.weir(&["lb", "list"]).good().out;
     assert!(table.starts_with("service  back end") && table.contains("dns      d1"), "{table}");
-    // And so does a killed daemon's successor, which finds its saved state.
+    // The successor of a killed daemon has the same state, because it finds the saved file.
     let mode =
         || std::os::unix::fs::MetadataExt::mode(&daemon.folder.file("state/weir.json").metadata().unwrap());
     assert_eq!(mode() & 0o777, 0o600);

@@ -6,7 +6,7 @@ use std::sync::mpsc::SyncSender;
 use weir_program::change::{ChangeError, Changes};
 
 /// Maximum number of entry changes that are reserved, committed or released between two breaths, so that no
-/// frame waits for more. A batch of at most this size is committed in one go: no packet meets a part of it.
+/// frame waits for more. A batch of at most this size is committed in one go: no packet sees only part of it.
 pub const CHANGES_PER_BREATH: usize = 64;
 
 /// Maximum number of reservations that a worker has at a time.

@@ -60,7 +60,7 @@ mod stack {
     pub const PROTOCOL: i16 = -52;
     /// The record of the present pipe's entry.
     pub const RECORD: i16 = -64;
-    /// What is counted for the frame as a whole, and what the program returns.
+    /// The place where the frame as a whole is counted, and the program's return value.
     pub const VERDICT: i16 = -72;
     pub const ACTION: i16 = -68;
     /// Four words of metadata.

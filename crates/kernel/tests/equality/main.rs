@@ -1,4 +1,4 @@
-//! The compiled program does what the interpreter says, or leaves the packet to the engine and changes
+//! The compiled program does the same as the interpreter, or leaves the packet to the engine and changes
 //! nothing: random programs, packets and changes.
 
 mod pair;
@@ -39,7 +39,7 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// The first seed. `make explore` has another one each time.
+/// The first seed. `make explore` sets a new one each time.
 fn first_seed() -> u64 {
     number("KERNEL_FIRST", number("PROPTEST_RNG_SEED", 0) << 24)
 }
@@ -58,7 +58,7 @@ fn roots(program: &Program) -> Vec<PortId> {
     ports.filter(|(_, port)| port.root.is_some()).map(|(id, _)| id).collect()
 }
 
-/// Does something for each seed, on every processor. Each thread has a record of its own.
+/// Runs `work` for each seed, on all processors. Each thread has a record of its own.
 fn in_parallel<T: Default + Send>(
     seeds: Range<u64>,
     work: impl Fn(u64, &mut T) -> Result<(), String> + Sync,

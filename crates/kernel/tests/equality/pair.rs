@@ -17,13 +17,13 @@ pub struct Pair {
     buckets: Vec<Vec<u16>>,
     oracle: Interpreter,
     pub executor: Executor,
-    /// What sweeps have found of entries and pipes, as an engine adds it up.
+    /// The counts of entries and pipes that sweeps have found, added up as in an engine.
     found: SweptCounts,
-    /// What packets that the kernel decided should have counted besides.
+    /// The other counts that the packets handled by the kernel should have made.
     decided: DecidedCounts,
 }
 
-/// What the kernel did with a frame.
+/// The kernel's outcome of a frame.
 pub enum Ran {
     /// It decided, as the interpreter did.
     Decided(Box<Walk>),
@@ -89,7 +89,7 @@ impl SweptCounts {
 }
 
 impl Pair {
-    /// Loads a program. `compiled` is what the compiler gets: the program itself, or one with a fault.
+    /// Loads a program. `compiled` is the compiler's input: the program itself, or one with a fault.
     pub fn new(program: &Program, compiled: &Program) -> Result<Pair, LoadError> {
         let buckets: Vec<Vec<u16>> = program.groups.iter().map(dealt_buckets).collect();
         let oracle = Interpreter::new(program, buckets.clone());
@@ -126,8 +126,8 @@ impl Pair {
         Ok(Ran::Decided(Box::new(walk)))
     }
 
-    /// Whether a change adds an entry that leads where none does. Compiling the program again takes longer
-    /// than all its packets.
+    /// Whether a change adds an entry with a destination that no entry has. Compiling the program again takes
+    /// longer than running all its packets.
     pub fn leads_elsewhere(&self, change: &Change) -> bool {
         change.singles().iter().any(|one| match one {
             Change::Add { pipe, entry } | Change::Update { pipe, entry } => {
@@ -192,7 +192,7 @@ impl Pair {
         }
     }
 
-    /// Compiles the program with its present entries, as a daemon does when they lead elsewhere.
+    /// Compiles the program with its present entries, as a daemon does when they have new destinations.
     pub fn compile_again(&mut self) -> Result<(), LoadError> {
         self.executor.replica().pause();
         self.sweep(true);

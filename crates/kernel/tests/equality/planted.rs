@@ -1,5 +1,5 @@
-//! Faults planted in what is compiled, such as an operation that is forgotten or a constant that differs: the
-//! comparison finds every kind.
+//! Faults planted in the compiled program, such as an operation that is forgotten or a constant that differs:
+//! the comparison finds every kind.
 
 use crate::pair::{Pair, Ran};
 use crate::tamed::{drop_operation, tamed};
@@ -15,7 +15,7 @@ use weir_program::{
 /// How often each kind of fault is tried before it counts as not found.
 const TRIES: usize = 80;
 
-/// In how many programs faults are planted at most, and how many frames each meets.
+/// The maximum number of programs in which faults are planted, and the number of frames for each.
 const PROGRAMS: u64 = 8_000;
 const MET: usize = 1_200;
 
@@ -74,7 +74,7 @@ fn wanted() -> impl Iterator<Item = String> {
     forgotten.chain(KINDS.split_whitespace().map(String::from))
 }
 
-/// Compiles a faulty program, and compares what it does with what the interpreter says of the right one.
+/// Compiles a faulty program, and compares its behaviour with that of the right one in the interpreter.
 fn is_found(program: &Program, faulty: &Program, random: &mut Choices) -> bool {
     let roots = roots(program);
     let Some(mut pair) = Pair::new(program, faulty).ok().filter(|_| !roots.is_empty()) else { return false };

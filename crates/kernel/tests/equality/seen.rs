@@ -6,7 +6,8 @@ use weir_oracle::Walk;
 use weir_oracle::arbitrary::Coverage;
 use weir_program::{Fill, HashInput, Operation, PipeKind, Program};
 
-/// What the kernel must handle in 20 programs: types of pipes, criteria, fills, operations and tunnels.
+/// Features that the kernel must handle in 20 programs: types of pipes, criteria, fills, operations and
+/// tunnels.
 const USUAL: &str = "
     pipe:basic:hit pipe:basic:miss pipe:lpm:hit pipe:lpm:miss pipe:acl:hit pipe:acl:miss pipe:hash:hit
     pipe:hash:miss pipe:hash:no_target
@@ -19,8 +20,8 @@ const USUAL: &str = "
     drop:not_applicable drop:ttl_expired drop:ecn_ce_not_ect counter:pipe counter:per_entry
     forward:pipe:hit forward:pipe:miss forward:group:miss verdict:kernel verdict:transmit";
 
-/// Things that the generator makes more rarely: the kernel must handle them in three programs, or in 20 of a
-/// long run.
+/// Features that the generator makes more rarely: the kernel must handle them in three programs, or in 20 of
+/// a long run.
 const RARE: &str = "
     do:copy drop:not_fragmented drop:too_long hash:rss:absent picked:source lowered:mss by_meta:hash:chosen
     select:Inner seed:hash seed:group affinity:hash affinity:group forward:pipe:entry forward:group:entry
@@ -38,7 +39,7 @@ pub struct SeenByAll {
     pub instructions: usize,
     /// Changes, by what they led to.
     pub changes: BTreeMap<String, u64>,
-    /// In how many programs each thing was part of a decided walk.
+    /// In how many programs each feature was part of a walk that the kernel handled.
     pub programs: BTreeMap<String, u64>,
 }
 
@@ -61,8 +62,8 @@ impl SeenByAll {
         *self.changes.entry(format!("{changed:?}")).or_default() += 1;
     }
 
-    /// Asserts that a run of some programs has exercised what it should; a short one only has to decide
-    /// packets.
+    /// Asserts that a run of some programs has exercised every feature; in a short run, the kernel only has
+    /// to handle packets.
     pub fn is_enough(&self, programs: u64, usual: u64) {
         assert!(self.decided > 0, "{self:#?}");
         if programs < usual {
@@ -78,13 +79,13 @@ impl SeenByAll {
         }
     }
 
-    /// Returns in how many programs a thing was decided.
+    /// Returns in how many programs the kernel handled a feature.
     fn of(&self, name: &str) -> u64 {
         self.programs.get(name).copied().unwrap_or(0)
     }
 }
 
-/// What the decided packets of one program have met.
+/// The features that the packets of one program, as far as the kernel handled them, have met.
 #[derive(Default)]
 pub struct MetByOne {
     coverage: Coverage,
@@ -116,7 +117,7 @@ impl MetByOne {
         }
     }
 
-    /// Adds one to everything that this program's packets have met.
+    /// Adds one to each feature that this program's packets have met.
     pub fn add_to(self, seen: &mut SeenByAll) {
         for name in self.coverage.met().keys().chain(&self.more) {
             *seen.programs.entry(name.clone()).or_default() += 1;

@@ -81,7 +81,7 @@ fn written_field(random: &mut Choices) -> Field {
     if random.percent(50) { random.pick(COMMON) } else { random.pick(&writable) }
 }
 
-/// What the flows of a pipe may keep.
+/// The kinds of values that the flows of a pipe may keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flows {
     /// Nothing: it is not a FLOW pipe, or it follows.

@@ -1,5 +1,5 @@
-//! What a run has really exercised, counted from traces: a test suite that never reaches something fails and
-//! names it.
+//! The features that a run has really exercised, counted from traces: a test suite that never reaches a
+//! feature fails and names it.
 
 use crate::trace::{
     Asked, Change as Done, Color, End, FlowMet, Known, Lookup, Miss, Moving, Pick, Rss, Step,

@@ -5,7 +5,7 @@ use crate::{Criterion, Match};
 use weir_packet::tunnel::TunnelCarrier;
 use weir_packet::{Field, FieldKind, Layer, LevelId, TunnelKind};
 
-/// What a packet must have to match a field: bits for layers and protocols, by level.
+/// The layers and protocols that a packet must have to match a field: bits, by level.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Meant([u64; 2]);
 
@@ -76,7 +76,7 @@ fn own_bit(kind: TunnelKind) -> u64 {
     u64::from(weir_packet::Layers::of_tunnel(kind).0) & !bit(Layer::Tunnel)
 }
 
-/// What a matching packet must have, because of the field and of its constant value.
+/// The layers and protocols of a matching packet, by the field and its constant value.
 pub(super) fn of_match(one: &Match) -> Option<(Field, Meant)> {
     match one.criterion {
         Criterion::Const { value, mask } => Some((one.field, of_value(one.field, value, mask))),
@@ -86,7 +86,7 @@ pub(super) fn of_match(one: &Match) -> Option<(Field, Meant)> {
     }
 }
 
-/// What a field with this value implies.
+/// The layers and protocols that a field with this value implies.
 pub(super) fn of_value(field: Field, value: u128, mask: u128) -> Meant {
     let meant = match (field.kind, value) {
         _ if mask != field.max() => 0,
@@ -105,7 +105,7 @@ pub(super) fn of_value(field: Field, value: u128, mask: u128) -> Meant {
     all
 }
 
-/// What a packet with this field has.
+/// The layers and protocols of a packet with this field.
 pub(super) fn of_field(field: Field) -> Meant {
     let mut meant = Meant(field.needs().0.map(|layers| u64::from(layers.0)));
     let [outer, inner] = &mut meant.0;

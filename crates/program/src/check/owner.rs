@@ -23,7 +23,7 @@ const SRC: u8 = 1;
 const DST: u8 = 2;
 const PORTS: u8 = 4;
 
-/// What is at a level of the headers.
+/// The origin of the headers at a level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum LevelHeader {
     /// The headers that were received at this level, apart from the parts that were changed.
@@ -31,7 +31,7 @@ enum LevelHeader {
     Other,
 }
 
-/// What is known on a path about the current bytes, and about the flow keys, which are older.
+/// The knowledge on a path about the current bytes, and about the flow keys, which are older.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PathState {
     bytes: [LevelHeader; 2],

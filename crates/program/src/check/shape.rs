@@ -13,8 +13,8 @@ use crate::{
 use std::collections::BTreeSet;
 use weir_packet::Field;
 
-/// What a path has done before it reaches a pipe: bit N means that `meta.N` is written, [`METERED`] that a
-/// meter was passed.
+/// Properties of a path in front of a pipe: bit N means that `meta.N` is written, [`METERED`] that a meter
+/// was passed.
 type Facts = u8;
 const METERED: Facts = 1 << 4;
 const ALL: Facts = METERED | 0xf;
@@ -29,7 +29,7 @@ pub struct Shape {
     edges: Vec<Vec<Edge>>,
     /// Whether a pipe itself forwards to the kernel.
     to_kernel: Vec<bool>,
-    /// What holds on every path to the pipe.
+    /// The properties that every path to the pipe has.
     facts: Vec<Facts>,
     /// A port without a kernel path whose frames reach the pipe.
     kernelless: Vec<Option<PortId>>,

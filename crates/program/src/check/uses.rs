@@ -1,5 +1,5 @@
-//! What the entries of a pipe lead to and what they use, with a count of each, so that a change at run time
-//! is checked without scanning all entries.
+//! The destinations of a pipe's entries and the meters that they use, with a count of each, so that a change
+//! at run time is checked without scanning all entries.
 
 use crate::{Entry, EntryList, Forward, MeterId};
 use std::collections::BTreeMap;

@@ -20,7 +20,7 @@ pub const BLANK: PipeKind = PipeKind::Flow {
 /// Default capacity for flows.
 pub const FLOWS: usize = 65_536;
 
-/// What the first packet of a flow writes into a FLOW pipe.
+/// The decision that the first packet of a flow writes into a FLOW pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Learn {
     /// Nothing: only entries that were configured or added at run time hit.

@@ -33,7 +33,7 @@ pub enum PipeKind {
     Flow {
         /// The headers from which the key is taken.
         key: KeySource,
-        /// What a packet of a new flow writes.
+        /// The decision that a packet of a new flow writes.
         learn: Learn,
         /// Flows that are idle for longer are removed.
         timeouts: Timeouts,
@@ -146,7 +146,7 @@ impl PipeKind {
     }
 
     /// Returns the largest number of entries of a pipe with this capacity. The capacity of a FLOW pipe is for
-    /// flows; each target has its entry in addition, and so does what flows learn by default.
+    /// flows; each target has its entry in addition, and the default for new flows has one, too.
     #[must_use]
     pub fn entries_max(&self, program: &Program, capacity: u32) -> usize {
         let groups = self.group().into_iter().flat_map(|choice| targets::groups(program, choice));

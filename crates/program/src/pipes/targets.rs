@@ -1,5 +1,5 @@
-//! What pipes that pick targets from groups, HASH and FLOW, have in common: which groups they may pick from,
-//! and the checks of entries that name targets.
+//! Code for pipes that pick targets from groups, HASH and FLOW: which groups they may pick from, and the
+//! checks of entries that name targets.
 
 use crate::check::{Finding, FindingKind, found, lost};
 use crate::{Entry, EntryMatch, Group, GroupChoice, GroupId, Pipe, Program, Target};

@@ -1,5 +1,6 @@
-//! The processor time of a frame, summed over all cores: what they were not idle, so that softirqs are
-//! included, whichever task they interrupt. Everything else on the machine is included, too, and must rest.
+//! The processor time of a frame, summed over all cores: the time in which they were not idle, so that
+//! softirqs are included, whichever task they interrupt. Everything else on the machine is included, too, so
+//! it must be idle.
 
 use super::{Between, ExecutorBench};
 use anyhow::{Context, Result};
@@ -16,7 +17,7 @@ const TURN: Duration = Duration::from_secs(3);
 /// The load, as a share of the engine's highest rate without loss.
 const LOAD: f64 = 0.8;
 
-/// What is measured, in the order of the results.
+/// The measurements, in the order of the results.
 const TURNS: [Between; 3] = [Between::Stack, Between::Engine, Between::Kernel];
 
 /// Measures both executors at a share of this rate per second.

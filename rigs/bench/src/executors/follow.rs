@@ -1,5 +1,5 @@
 //! How soon frames follow a change of one of very many entries: from the request, and from its answer, until
-//! the first frame that meets the changed entry arrives at the far end.
+//! the first frame that hits the changed entry arrives at the far end.
 
 use super::{EXECUTORS, ExecutorBench, use_core};
 use anyhow::{Context, Result, bail, ensure};
@@ -18,7 +18,8 @@ use weir_port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 /// The address of the first entry.
 const FIRST: u32 = 0x0a00_0000;
 
-/// Consecutive changes are of entries that are this far apart: a prime number, so that all have their turn.
+/// Consecutive changes are of entries that are this far apart: a prime number, so that every entry is changed
+/// in turn.
 const APART: u32 = 7919;
 
 /// Chunks of the pool beyond those that the ports hold.

@@ -1,4 +1,4 @@
-//! What reloads and takeovers lose, compared with intervals in which nothing changes.
+//! Frames lost in reloads and takeovers, compared with intervals in which nothing changes.
 
 use super::{Between, COMPILED, EXECUTORS, ExecutorBench, FarEnd, use_core};
 use crate::source::FrameSource;
@@ -31,7 +31,7 @@ struct Intervals {
     lost: u64,
     /// Frames that weir itself has dropped, according to its ledger.
     dropped: u64,
-    /// The most that were lost in one interval.
+    /// The largest number of frames lost in one interval.
     worst: u64,
 }
 

@@ -16,8 +16,8 @@
 //! - `cost`: the processor time of a frame at a rate that both carry, summed over all cores, softirqs
 //!   included. That includes the source and the far end's network stack. A third turn has only these, without
 //!   weir.
-//! - `reloads`, `takeovers`: what is lost during one, compared with intervals of the same duration in which
-//!   nothing changes, at half of each executor's highest rate and at half of the engine's.
+//! - `reloads`, `takeovers`: the frames lost during one, compared with intervals of the same duration in
+//!   which nothing changes, at half of each executor's highest rate and at half of the engine's.
 //! - `follow`: how soon frames follow a change of one of very many entries.
 
 mod cost;
@@ -89,7 +89,7 @@ impl ExecutorOptions {
     }
 }
 
-/// What the frames of a turn meet between w0 and w1.
+/// The path of a turn's frames between w0 and w1.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Between {
     /// Only the network stack at w0, which drops them.
@@ -103,7 +103,7 @@ enum Between {
 /// The two executors, and their place in results.
 const EXECUTORS: [(Between, &str); 2] = [(Between::Engine, "engine"), (Between::Kernel, "kernel")];
 
-/// Measures what is wanted; `None`, with the reason printed, if that is impossible.
+/// Runs the requested measurements; returns `None`, and prints the reason, if that is impossible.
 pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Option<Value>> {
     let setting = Setting::new(0, false);
     if !rustix::process::geteuid().is_root() || setting.core == setting.other {
@@ -276,7 +276,7 @@ impl FarEnd<'_> {
     fn search(&mut self) -> Result<f64> {
         let time = self.trial;
         let (sent, arrived, took) = self.carry(0.0, |elapsed| elapsed > time)?;
-        // What an overloaded executor carries is less than its best.
+        // An overloaded executor carries fewer frames than at its best.
         let ceiling = sent.min(2 * arrived) as f64 / took.as_secs_f64();
         rate_without_loss(ceiling, |rate| {
             self.interrupt.sleep(Duration::ZERO)?;

@@ -1,4 +1,4 @@
-//! What the bench needs of the compiler of eBPF: a scenario's program, loaded.
+//! The bench's use of the eBPF compiler: a scenario's program, loaded.
 
 use crate::engine::assign_buckets;
 use anyhow::Result;

@@ -140,7 +140,7 @@ impl<'a> Arm<'a> {
     }
 }
 
-/// What a program does with each of the first frames.
+/// The outcome of a program for each of the first frames.
 fn outputs(restore: &mut XdpRestore, arm: &Arm<'_>, frames: usize) -> Result<Vec<Ran>> {
     let buffers = restore.measure(arm.program).with_context(|| {
         format!("`{}` is not an XDP program for interfaces (attach type BPF_XDP)", arm.name)
@@ -290,7 +290,7 @@ mod tests {
     /// `XDP_TX` (linux/bpf.h).
     const TX: u32 = 3;
 
-    /// What the batch engine makes of frames that all leave through the second port.
+    /// The batch engine's output for frames that all leave through the second port.
     fn by_engine(scenario: &Scenario, frames: &[[u8; FRAME]]) -> Vec<Ran> {
         let program = &scenario.program;
         let mut engine = Engine::new(program, TableHash::new([3, 5])).expect("it is sound");

@@ -29,7 +29,7 @@ pub enum Promise {
     Back,
 }
 
-/// What was seen in a phase, which may have several events of the same kind.
+/// The observations in a phase, which may have several events of the same kind.
 pub struct Streamed {
     /// What happens in the phase.
     pub name: String,

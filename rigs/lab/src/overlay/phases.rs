@@ -21,7 +21,7 @@ pub const UDP: [&str; 4] = ["--flows", "4", "--pause-ms", "5"];
 /// TCP flows.
 pub const TCP: [&str; 5] = ["--tcp", "--flows", "4", "--pause-ms", "5"];
 
-/// What asking ends have counted in a phase.
+/// The counts of asking ends in a phase.
 #[derive(Default)]
 pub struct Asked {
     pub sent: u64,

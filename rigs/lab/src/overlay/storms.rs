@@ -24,7 +24,7 @@ const LITTLE_ROOM: &str = "4096";
 const SOON: Duration = Duration::from_millis(300);
 
 /// A rule that denies the flow is added and removed 10 000 times, each in its own transaction. Whenever it
-/// stays, nothing passes: no frame may have taught the cache what was allowed before.
+/// stays, nothing passes: no frame may have entered the previous permission into the cache.
 pub fn rule_flips(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
     let mut phase = Phase::default();
     let talk = bed.ask(run, &["--flows", "4", "--pause-ms", "1"])?;

@@ -1,5 +1,5 @@
-//! What hashing alone predicts for the test bed, and whether the runs agree. If they do not, the bed does not
-//! hash ports as a fabric does, or something other than the elephant slows flows down.
+//! Predictions for the test bed from hashing alone, and whether the runs agree. If they do not, the bed does
+//! not hash ports as a fabric does, or something other than the elephant slows flows down.
 
 use serde_json::{Value, json};
 
@@ -13,8 +13,8 @@ use super::topology::LINKS;
 /// a hundred does.
 const DOUBT: f64 = 0.01;
 /// A run counts as hit by the elephant if its last flow takes at least this many times the median of the same
-/// scheme without elephant. Without elephant, runs differ by a few percent; a flow that meets it at least
-/// waits for its queue.
+/// scheme without elephant. Without elephant, runs differ by a few percent; a flow on the elephant's link at
+/// least waits for its queue.
 const HIT: f64 = 1.25;
 /// Number of DOCA-AR's probes per flow. DOCA-AR fails if the ports of all of them lead to the elephant's
 /// link.

@@ -109,7 +109,7 @@ fn flow_radars_of_different_flows_merge() {
     assert!(!first.decode(&KeyHash::new(&SEED)).is_exact);
 }
 
-/// Whatever the halves forgot, the bounds of the whole hold, and no heavy key is lost.
+/// Even if the halves forgot keys, the bounds of the whole hold, and no heavy key is lost.
 #[test]
 fn merged_space_savings_keep_their_bounds() {
     for number in 0..50 {

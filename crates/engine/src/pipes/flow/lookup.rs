@@ -266,8 +266,8 @@ impl Flows {
         Hits::Each(hits)
     }
 
-    /// Returns the row of the target that the buckets of a packet's group currently give it; [`NO_ROW`] if
-    /// there is none, or if metadata chooses no group.
+    /// Returns the row of the target to which the buckets of a packet's group currently assign it; [`NO_ROW`]
+    /// if there is none, or if metadata chooses no group.
     #[inline]
     pub(super) fn pick(&self, slot: usize, look: &Lookup<'_>) -> u32 {
         if self.grouped >> slot & 1 == 0 {
