@@ -21,7 +21,7 @@ mod dpdk {
             return;
         };
         let mut shim = cc::Build::new();
-        // Without optimisation a burst would cost more than the driver.
+        // Without optimisation, the shim would cost more per burst than the driver.
         shim.files(SOURCES).opt_level(3).warnings(true);
         for flag in &cflags {
             // Warnings in DPDK's own headers are not ours to fix.

@@ -18,7 +18,7 @@ pub(super) struct Action {
     what: What,
     /// Whether the VLAN is written into metadata, for the pipes of `vlan.rs`.
     tagged: bool,
-    /// Whether packets too long for the path are refused. Packets for tunnels always are.
+    /// Whether packets too long for the path are refused. Packets for tunnels always have this limit.
     limited: bool,
 }
 
@@ -95,8 +95,8 @@ fn with_tags(all: Vec<What>) -> Vec<Action> {
 }
 
 impl Action {
-    /// Returns all actions that leave addresses alone, for a pipe whose packets pick a row and then a back
-    /// end from it, or for other pipes.
+    /// Returns all actions that leave addresses alone, `rows` is true for a pipe whose packets pick a row,
+    /// and then a back end from the row.
     pub fn direct(rows: bool) -> Vec<Action> {
         let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
         let stations = [What::L2(SourceMacOrigin::Given), What::L2(SourceMacOrigin::Copied)];
@@ -183,7 +183,7 @@ impl Action {
             let vlan = if is_back { Value::Learnt(Field::VlanVid) } else { Value::PerEntry };
             tags = vec![Operation::Set(VLAN, vlan), Operation::Set(OUT, Value::PerEntry)];
         }
-        // First, so that a packet that is too long reaches the app unmodified.
+        // The length is limited first, so that a packet that is too long reaches the app unmodified.
         let limit = Operation::LimitLength { bytes: Value::PerEntry, frame: false };
         let limit = self.limited.then_some(limit);
         Template::new(self.name(), tags.into_iter().chain(limit).chain(operations))
@@ -221,7 +221,7 @@ fn tunnel(Encapsulation { kind, bare }: Encapsulation, ipv6: bool, second_chance
         bare,
         ..Encap::new(kind)
     };
-    // First, so that a packet that is too long reaches the app unmodified.
+    // The length is limited first, so that a packet that is too long reaches the app unmodified.
     let limit = Operation::LimitLength { bytes: given, frame: is_vxlan };
     let inside = is_vxlan.then_some(Operation::Set(Field::EthDst, given));
     [limit].into_iter().chain(inside).chain([Operation::Encap(encap)]).collect()
@@ -265,8 +265,8 @@ fn translate(Translation { ipv6, port, full, source }: Translation) -> Vec<Opera
     operations
 }
 
-/// The destination of a translated flow is the source of its answers, and they are sent to the station that
-/// the flow came from.
+/// The operations that restore answers: their source becomes the original destination of the flow, and they
+/// are sent to the station that the flow came from.
 fn restore(Translation { ipv6, full, .. }: Translation) -> Vec<Operation> {
     let [src, dst] = addresses(ipv6);
     let learnt = |to, from| Operation::Set(to, Value::Learnt(from));

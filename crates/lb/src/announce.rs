@@ -1,5 +1,5 @@
-//! What weir itself answers on behalf of services, as configured: questions for the MAC address of a VIP, and
-//! pings.
+//! The configuration of what weir itself answers on behalf of services: requests for the MAC address of a
+//! VIP, and pings.
 //!
 //! A host that owns a VIP resets every TCP connection as soon as weir does not take its frames. So weir
 //! announces the VIPs of services with TCP, and the host does not have them. Prefixes are never announced:
@@ -28,7 +28,7 @@ pub struct Source {
     pub port: PortId,
     /// The address.
     pub address: IpAddr,
-    /// The first service that has it, as a place in the configuration.
+    /// The position, in the configuration, of the first service that has it.
     pub origin: Origin,
 }
 
@@ -91,7 +91,7 @@ pub struct Announced {
     pub port: PortId,
     /// The VIP.
     pub vip: IpAddr,
-    /// The first service that has it, as a place in the configuration.
+    /// The position, in the configuration, of the first service that has it.
     pub origin: Origin,
 }
 
@@ -102,11 +102,11 @@ pub struct Pinged {
     pub port: PortId,
     /// The first address.
     pub vip: IpAddr,
-    /// How many leading bits of it count.
+    /// The length of the prefix in bits.
     pub prefix: u8,
-    /// The position of the service that gets them; `None` if weir answers.
+    /// The index of the service that gets the pings; `None` if weir answers them.
     pub service: Option<usize>,
-    /// Place of the service.
+    /// The position of the service in the configuration.
     pub origin: Origin,
 }
 
@@ -117,10 +117,10 @@ pub struct Speaker {
     pub port: PortId,
     /// Its name.
     pub name: Arc<str>,
-    /// The MAC address that VIPs have here: the port's, or that of the bond it belongs to.
+    /// The MAC address under which VIPs are announced here: the port's, or its bond's.
     pub mac: Mac,
-    /// Whether unsolicited announcements are needed. Recordings and memory have no other stations, and on a
-    /// bond announcing is the bond's job.
+    /// Whether unsolicited announcements are needed. Ports on recordings and in memory have no other
+    /// stations, and on a bond, announcing is the bond's job.
     pub is_wire: bool,
 }
 
@@ -140,7 +140,7 @@ pub struct Unasked {
 pub struct Answered {
     /// The VIPs that it announces, once per port.
     pub vips: Vec<Announced>,
-    /// The same, once per VLAN.
+    /// The VIPs that are announced unsolicited, once per VLAN.
     pub unasked: Vec<Unasked>,
     /// Where pings go, once per address and port.
     pub pings: Vec<Pinged>,
@@ -231,7 +231,7 @@ impl Pinged {
         self.prefix == if self.vip.is_ipv6() { 128 } else { 32 }
     }
 
-    /// Whole echo requests only: fragments do not show their type.
+    /// Matches unfragmented echo requests only, because later fragments do not include the ICMP type.
     fn rule(&self) -> IpRule {
         let (protocol, kind) =
             if self.vip.is_ipv6() { (PROTOCOL_ICMPV6, ECHO_V6) } else { (PROTOCOL_ICMP, ECHO_V4) };

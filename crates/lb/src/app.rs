@@ -42,7 +42,7 @@ pub struct Lb {
     pub answered: Arc<Answered>,
     /// Whether changes made at run time survive a restart.
     pub persist: bool,
-    /// Whether the configuration has an item, so that services can be added.
+    /// Whether the configuration has an `lb` item, to which services can be added at run time.
     pub is_there: bool,
 }
 
@@ -70,7 +70,7 @@ impl Lb {
         let miss = self.miss(program);
         // All fragments of a datagram go where the whole datagram would go.
         program.follow_fragments();
-        // The table that packets enter first comes first, where readers look for it.
+        // The table that packets enter first comes first in the program, where readers look for it.
         let root = program.pipe(Pipe::basic(NAME));
         let shared = (miss, self.flows, &self.health);
         let pipes = Writer::new(&self.services, attachments, program, shared).write();
@@ -98,7 +98,8 @@ impl Lb {
         if !self.answered.vips.is_empty() {
             let app = program.app(answers::ANNOUNCE);
             replies.asked = [Forward::App(app); 2];
-            // Solicitations are matched by their group, in which the host may have addresses, too.
+            // Solicitations are matched by their multicast group, which may also be the group of addresses of
+            // the host.
             if miss == Forward::Kernel && self.answered.vips.iter().any(|one| one.vip.is_ipv6()) {
                 let host = Pipe::basic(format!("{NAME}/host")).entry(Entry::default());
                 let next = program.pipe(host.forward(Forward::Kernel).miss(Forward::Kernel));
@@ -111,7 +112,7 @@ impl Lb {
         replies
     }
 
-    /// Returns what the services are attached to: their ports, or the bonds of those ports.
+    /// Returns the attachments of the services: their ports, or the bonds of those ports.
     pub(super) fn below<'a>(&self, attachments: &'a Attachments) -> impl Iterator<Item = &'a Attachment> {
         let all: Vec<&Attachment> =
             self.ports().into_iter().filter_map(|port| attachments.with(port)).collect();
@@ -169,8 +170,8 @@ impl Lb {
 }
 
 impl Lb {
-    /// Returns the addresses that it announces and that the host should not have. The host may have addresses
-    /// of pools: its own connections may use their other ports.
+    /// Returns the addresses that it announces and that the host should not have. The host may have the
+    /// addresses of pools, because its own connections may use ports outside the pools.
     pub(crate) fn announced(&self) -> Vec<IpAddr> {
         let is_pooled = |address: &IpAddr| self.nat_pools.iter().any(|pool| pool.has(*address));
         self.answers_for().into_iter().filter(|address| !is_pooled(address)).collect()
@@ -256,7 +257,7 @@ impl Configured for Lb {
         if orders.as_array().is_none_or(|all| all.iter().all(is_edit)) {
             return Ok(());
         }
-        // An app that does not write to the running app's board.
+        // This app does not write to the running app's board.
         let mut app = LbApp::new(Health { board: Default::default(), ..self.health.clone() });
         app.bind(program);
         app.refuses(orders)

@@ -93,7 +93,8 @@ fn back_end(node: &Node, outs: &mut Outs, scope: &mut Scope<'_>) -> Option<BackE
     Some(BackEnd { name, mac, resolve, mode, out, vlan, server_id, weight, state, address, origin })
 }
 
-/// Its own address, if it differs from the one that packets are sent to. With `l2`, `ip` means the same.
+/// The back end's own address, if it differs from the address that packets are sent to. With `l2`, `ip` is
+/// this address.
 fn address(section: &Section<'_>, mode: Option<Mode>, report: &mut Report) -> Option<IpAddr> {
     let mut read = |key| section.get(key).and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
     let (ip, address) = (if mode == Some(Mode::L2) { read("ip") } else { None }, read("address"));
@@ -121,7 +122,7 @@ fn station(
         return Some((mac(fixed, report)?, None));
     }
     let read = gateway.map(|node| parsed::<IpAddr>(node, "an IP address", report));
-    // If the gateway cannot be read, the report says so.
+    // If the gateway cannot be read, the error is already in the report.
     let Some(resolve) = read.map_or(own, |gateway| gateway) else {
         if gateway.is_none() {
             let message = "a back end needs `mac`, or `ip` so that its MAC address can be resolved";

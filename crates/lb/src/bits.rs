@@ -41,7 +41,7 @@ fn common(back_ends: &[BackEnd]) -> u32 {
     back_ends.iter().map(BackEnd::effective_weight).fold(0, divisor).max(1)
 }
 
-/// Finds back ends and weights for which there are not enough values.
+/// Checks that the mask has enough values for all back ends and their weights.
 pub(super) fn surplus(service: &Service, mask: u32) -> Option<Problem> {
     let values = 1_u64 << mask.count_ones();
     let common = u64::from(common(&service.back_ends));

@@ -20,17 +20,17 @@ pub(super) const TIMEOUTS_MAX: usize = 8;
 /// A pipe that chooses back ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Chooser {
-    /// Flows stay with their back end, and keep their addresses.
+    /// By flow: flows stay with their back end, and their addresses are not changed.
     Flows(Timeouts),
-    /// Flows stay with their back end, and some are translated to its address.
+    /// By flow: flows stay with their back end, and their addresses may be translated.
     Translated(Translated),
-    /// Each packet by its 5-tuple.
+    /// Each packet is assigned by its 5-tuple.
     Hash,
-    /// Each packet by its source address, of IPv6 or IPv4.
+    /// Each packet is assigned by its source address; true means IPv6.
     Source(bool),
-    /// The same with the destination port.
+    /// Each packet is assigned by its source address and destination port; true means IPv6.
     SourcePort(bool),
-    /// Each packet by these bits of its IPv4 source address.
+    /// Each packet is assigned by these bits of its IPv4 source address.
     SourceBits(u32),
     /// ICMP errors, assigned like the client's packets that they are about, where the source address chooses.
     Errors(ErrorsBy),
@@ -162,7 +162,8 @@ impl Chooser {
         }
     }
 
-    /// Returns the blank pipe in front of it that finds back ends by server IDs in QUIC connection IDs.
+    /// Returns the blank pipe, placed in front of this one, that finds back ends by server IDs in QUIC
+    /// connection IDs.
     pub fn quic(self, program: &ProgramBuilder) -> Pipe {
         let name = self.name(program);
         let name = format!("{NAME}/quic{}", name.strip_prefix(NAME).unwrap_or_default());
@@ -205,8 +206,8 @@ pub(super) fn timeouts(services: &[Service]) -> Vec<(Timeouts, Origin)> {
     all
 }
 
-/// Returns the number of the service at this position, by which metadata chooses its group. Numbers are given
-/// from the top, because configurations that assign numbers themselves begin at the bottom.
+/// Returns the number of the service at this position, by which metadata chooses its group. Numbers are
+/// assigned from the top down, because configurations that assign their own numbers start from the bottom.
 pub(super) fn number(at: usize) -> u16 {
     u16::MAX - at as u16
 }

@@ -1,4 +1,4 @@
-//! Reads how long idle flows of a service are kept, and what happens to their connections then.
+//! Reads how long idle flows of a service are kept, and what happens to their connections afterwards.
 
 use super::service::{BackEnd, By};
 use weir_config::section::Section;

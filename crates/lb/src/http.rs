@@ -165,7 +165,7 @@ fn patch(names: &RequestNames<'_>, body: &Value) -> Result<Value, String> {
     Ok(Value::Array(orders))
 }
 
-/// Selects what a path names from the list of all services; `None` if it does not exist.
+/// Selects the object that a path names from the list of all services; `None` if it does not exist.
 fn pick(names: &RequestNames<'_>, route: &Route, listed: &Value) -> Option<Value> {
     let Some(service) = names.of("service") else { return Some(listed.clone()) };
     let Services { services } = read(listed);

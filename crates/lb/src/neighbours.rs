@@ -23,7 +23,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// Writes a MAC address into an entry of the back end, so that its packets leave.
+    /// Writes a MAC address into an entry of the back end, so that packets can be sent to it.
     pub fn lead(&self, entry: &mut Entry, mac: Mac) {
         actions::set_station(self.mode, entry, mac);
         entry.forward = Some(self.to);
@@ -34,7 +34,7 @@ impl Way {
 #[derive(Debug, Default)]
 struct Written {
     macs: HashMap<Hop, Mac>,
-    /// Entries of back ends without one were left out.
+    /// Whether entries of back ends without a MAC address were left out.
     settled: bool,
 }
 
@@ -43,8 +43,8 @@ struct Written {
 pub struct Neighbours {
     /// What is resolved, without duplicates.
     pub hops: Arc<[Hop]>,
-    /// Per service and back end, in the order of health: the transport protocol to the collector, if it is
-    /// resolved.
+    /// For each service and each of its back ends, in the order of `Health`: how the back end is reached, if
+    /// its MAC address is resolved.
     pub ways: Arc<[Vec<Option<Way>>]>,
     written: Arc<Mutex<Written>>,
 }
@@ -82,7 +82,7 @@ impl Neighbours {
         self.written.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the MAC addresses that are known.
+    /// Returns the known MAC addresses.
     #[must_use]
     pub fn known(&self) -> HashMap<Hop, Mac> {
         self.look().macs.clone()
@@ -94,7 +94,8 @@ impl Neighbours {
         self.look().macs.get(self.hops.get(hop)?).copied()
     }
 
-    /// Whether the program was written with what was known, and without entries for the rest.
+    /// Returns whether the known addresses were written into the program, and entries of other back ends left
+    /// out.
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.look().settled
@@ -109,8 +110,8 @@ impl Neighbours {
         }
     }
 
-    /// Writes what is known into the program. A back end with an unknown address gets no entry and no weight;
-    /// packets of its check are dropped.
+    /// Writes the known addresses into the program. A back end with an unknown address gets no entry and no
+    /// weight; packets of its check are dropped.
     pub(super) fn settle(
         &self,
         guarded: &[Guarded],

@@ -1,6 +1,6 @@
 //! Announced addresses that the host must not have, but has anyway: whenever weir does not take their frames,
-//! the host's stack sees connections that are not its own, and resets them. Logged when weir starts and when
-//! a reload brings such an address, and reported by `weir doctor`.
+//! the host's stack sees connections that are not its own, and resets them. They are logged when weir starts
+//! and when a reload adds such an address, and reported by `weir doctor`.
 
 use crate::Lb;
 use anyhow::Result;
@@ -29,7 +29,7 @@ struct Owned {
 }
 
 impl Agent for Owned {
-    /// Asks the kernel only about addresses that are new.
+    /// Queries the kernel only for addresses that are new.
     fn follow(&mut self, apps: &Apps, _: &Host<'_>) -> Result<()> {
         let all = announced(apps);
         let new = all.iter().filter(|address| !self.before.contains(address)).copied().collect();

@@ -16,8 +16,8 @@ use weir_program::{
     AppId, CounterId, Entry, EntryList, EntryMatch, Forward, Group, GroupId, Pipe, PipeId, SharedUse, Target,
 };
 
-/// With more pairs of service and back end, there is only one counter per service: a program has room for 65
-/// 536 counters, and scrapers hardly want more.
+/// The maximum number of pairs of service and back end that each get a counter; beyond it, each service has a
+/// single counter. A program has room for 65 536 counters, and metrics scrapers would hardly want more.
 pub(super) const COUNTED_MAX: usize = 32_768;
 
 /// The pipes that choose, and the groups that they choose from.
@@ -43,7 +43,7 @@ pub(super) struct Writer<'a> {
 /// The pipes that choose back ends.
 #[derive(Default)]
 pub(super) struct Pipes {
-    /// By the way of choosing.
+    /// The pipes, by how they choose.
     pub choosers: Vec<(Chooser, PipeId)>,
     /// The pipes in front of these, for services whose back ends have server IDs.
     pub quic: Vec<(Chooser, PipeId)>,
@@ -149,7 +149,7 @@ impl<'a> Writer<'a> {
             actions = self.only_used(actions, &own, chooser);
         }
         let mut entries = EntryList::default();
-        // Back ends without an entry may get one at run time.
+        // Reserves room for back ends without an entry, which may get one at run time.
         let mut room = 1;
         for (at, service) in own {
             self.entries((at, service), chooser, &actions, &mut entries);
@@ -162,13 +162,14 @@ impl<'a> Writer<'a> {
         let templates: Vec<_> = actions.into_iter().map(Action::template).collect();
         let pipe = blank.actions(templates).forward(Forward::PerEntry).miss(self.miss);
         let pipe = Pipe { too_long: self.too_long, ..pipe };
-        // Where flows are kept, the capacity is that of the flows.
+        // In a pipe that keeps flows, the capacity is that of the flow table.
         let room = if keeps_flows { 0 } else { room.max(entries.len() as u32) };
         let room = pipe.capacity.max(room);
         with_entries(pipe.counter(SharedUse::PerEntry).capacity(room), entries)
     }
 
-    /// Removes the actions that no entry uses. Pipes without flows lose nothing when their actions change.
+    /// Removes the actions that no entry uses. This is only possible in pipes without flows, which lose
+    /// nothing when a reload changes their actions.
     fn only_used(
         &self,
         mut actions: Vec<Action>,
@@ -218,7 +219,7 @@ impl<'a> Writer<'a> {
         of_port.and_then(|port| port.mac)
     }
 
-    /// Appends the entries of a service's back ends, packed at once: there may be a million.
+    /// Appends the entries of a service's back ends in packed form, because there may be a million.
     fn entries(
         &mut self,
         (at, service): (usize, &Service),
@@ -257,7 +258,7 @@ impl<'a> Writer<'a> {
         }
     }
 
-    /// Returns where answers from the back ends of a service go: back the way the flows came.
+    /// Returns where answers from the back ends of a service go: to where the flows came from.
     fn client_at(&self, service: &Service) -> Forward {
         let port = service.ports.first().and_then(|port| self.attachments.with(*port));
         let elsewhere = service.ways().iter().any(Option::is_some);

@@ -12,7 +12,7 @@ use weir_program::{NAT_SLICES, NatPool, Origin};
 const ADDRESSES_MAX: u128 = 256;
 
 /// Returns the addresses of pools that weir answers for, at the ports on which answers from back ends arrive.
-/// Services with `announce: none` leave that to others.
+/// For services with `announce: none`, others must answer.
 pub(super) fn answered(services: &[Service], pools: &[NatPool]) -> Vec<Source> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for service in services.iter().filter(|service| service.announce != Announce::Nobody) {

@@ -31,8 +31,8 @@ const STATIONS: u64 = 0x0377_6500_0000;
 /// The bit of a destination MAC address that marks broadcast and multicast.
 const GROUP_BIT: u128 = 1 << 40;
 
-/// The kernel assigns sockets ports from 32768 to 60999; this range is one mask for XDP. All other traffic to
-/// the address is left to the host, in case the host has the address after all.
+/// The kernel assigns sockets ports from 32768 to 60999; this larger range needs a single mask in XDP. All
+/// other traffic to the address is left to the host, in case the host has the address after all.
 const PORTS: (u16, u16) = (32_768, 65_535);
 
 /// A back end that is checked along the service's own path.
@@ -46,7 +46,8 @@ pub struct Probe {
     pub entries: Vec<(PipeId, Entry)>,
 }
 
-/// Returns the paths of a back end's check, if it takes the service's: source address and VIP.
+/// Returns the paths of a back end's checks, as source address and VIP, if the checks take the service's own
+/// path.
 fn ways(guarded: &Guarded, place: usize) -> &[(IpAddr, IpAddr)] {
     let watch = guarded.back_ends.get(place).and_then(|(.., watch)| watch.as_ref());
     watch.and_then(|watch| watch.check.via.as_ref()).map_or(&[], |via| &via.ways)
@@ -84,7 +85,8 @@ pub(super) fn sources(services: &[Service], guarded: &[Guarded]) -> Vec<Source> 
     all
 }
 
-/// Returns what ports take of answers: packets to ports used by sockets, ICMP, and fragments.
+/// Returns the rules by which ports take the answers: packets to L4 ports that sockets use, ICMP, and
+/// fragments.
 pub(super) fn take(source: &Source) -> [TakeRule; 5] {
     let (dst, prefix) = (source.address, if source.address.is_ipv6() { 128 } else { 32 });
     let icmp = if dst.is_ipv6() { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
@@ -129,13 +131,14 @@ pub(super) fn is_checks(pipe: &Pipe) -> bool {
     CHECKS.contains(&pipe.name.as_str())
 }
 
-/// Returns which of them an entry belongs to.
+/// Returns the number of the back end that an entry belongs to.
 pub(super) fn number(entry: &Entry) -> Option<usize> {
     let EntryMatch::Value(station) = entry.matches.first()? else { return None };
     (*station).checked_sub(STATIONS.into()).map(|at| at as usize)
 }
 
-/// Adds their pipes, in front of the destination of packets that belong to no service. Returns the first.
+/// Adds the pipes of such checks, in front of the destination of packets that belong to no service. Returns
+/// the first pipe.
 pub(super) fn write(
     (services, guarded): (&[Service], &[Guarded]),
     attachments: &Attachments,
@@ -162,7 +165,7 @@ pub(super) fn write(
         let answers = answers.per_entry(dst).entries(own.into_iter().map(Entry::on));
         next = Forward::Pipe(program.pipe(answers.forward(Forward::App(app)).miss(next)));
 
-        // A check's packet is for one back end: it picks no row.
+        // A check's packet is for one particular back end, so it does not pick a row.
         let (mut actions, mut entries) = (Action::direct(false), Vec::new());
         for (at, probe) in probes.iter().enumerate() {
             let guarded = &guarded[probe.at.0];

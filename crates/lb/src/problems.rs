@@ -182,8 +182,8 @@ fn addresses(service: &Service, add: &mut impl FnMut(Problem)) {
     }
 }
 
-/// Finds packets that match two services, neither of which is more specific. Most of ten thousand services
-/// have one address and port, which are found in a table; the others are compared pairwise.
+/// Finds pairs of services that match the same packets although neither is more specific. Most services have
+/// a single address and port and are found in a table; only the others are compared pairwise.
 fn overlaps(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
     let mut exact: HashMap<Address, Vec<usize>> = HashMap::new();
     let mut wide: Vec<(Address, usize)> = Vec::new();
@@ -227,7 +227,7 @@ fn source_bits(service: &Service, add: &mut impl FnMut(Problem)) {
 
 fn back_ends(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     let name = || service.name.clone();
-    // A group without one deserves a warning, which the program's check gives.
+    // A group without back ends only deserves a warning, which the program's check emits.
     let is_dealt = matches!(service.by, By::SourceBits(_));
     if is_dealt && service.back_ends.iter().all(|back_end| back_end.weight == 0) {
         list.push((service.origin, Problem::NobodyAnswers { name: name() }));
@@ -277,7 +277,7 @@ fn modes(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     }
 }
 
-/// Finds what weir cannot answer, or what cannot reach back ends.
+/// Finds announcements and answers to pings that are configured but impossible.
 fn answered(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     let name = || service.name.clone();
     if service.announce == Announce::Arp && service.hosts().next().is_none() && !service.addresses.is_empty()
@@ -296,7 +296,7 @@ fn answered(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     }
 }
 
-/// Finds back ends that cannot be found by their server IDs.
+/// Finds back ends that QUIC packets cannot select by server ID.
 fn quic(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     let Some(configs) = &service.quic else { return };
     if !service.addresses.iter().any(|address| address.protocol == PROTOCOL_UDP) {
@@ -391,7 +391,7 @@ fn loops(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
     }
 }
 
-/// All answers of one flow table leave the same way.
+/// All answers of a flow table must leave the same way.
 fn one_way_back(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
     let mut firsts: HashMap<Translated, &Service> = HashMap::new();
     for service in services {

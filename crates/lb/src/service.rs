@@ -25,7 +25,7 @@ pub struct Service {
     pub ports: Vec<PortId>,
     /// Where the back ends are; `None` means through the port on which a packet arrived.
     pub out: Option<Attachment>,
-    /// What clients send to.
+    /// The addresses that clients send to.
     pub addresses: Vec<Address>,
     /// How packets are assigned to back ends.
     pub by: By,
@@ -55,11 +55,12 @@ pub struct Service {
     pub source: Sources,
     /// The longest IP packet that fits the path to the back ends, in bytes.
     pub mtu: u16,
-    /// Whether longer packets may arrive, so that packets for back ends without a tunnel are measured, too.
+    /// Whether longer packets may arrive, so that the length of packets to back ends without a tunnel is
+    /// checked, too.
     pub limited: bool,
-    /// What the MSS of TCP connections is clamped to.
+    /// The limit to which the MSS of TCP connections is clamped.
     pub mss: Option<Mss>,
-    /// The pool that flows to back ends of [`Mode::FullNat`] take addresses from.
+    /// The pool from which flows to back ends with [`Mode::FullNat`] take their source addresses and ports.
     pub nat_pool: Option<NatPoolId>,
     /// Who announces its VIPs.
     pub announce: Announce,
@@ -67,7 +68,7 @@ pub struct Service {
     pub announce_vlans: Vec<u16>,
     /// How pings to its VIPs are handled.
     pub icmp_echo: IcmpEcho,
-    /// Place in the configuration.
+    /// Its position in the configuration.
     pub origin: Origin,
 }
 
@@ -76,7 +77,7 @@ pub struct Service {
 pub struct Address {
     /// The first address.
     pub vip: IpAddr,
-    /// How many leading bits of it count.
+    /// The length of the prefix in bits.
     pub prefix: u8,
     /// TCP or UDP.
     pub protocol: u8,
@@ -127,15 +128,15 @@ impl Address {
         }
     }
 
-    /// Returns its rank in the lookup order: the lower, the more specific. Longer prefixes come first, and of
-    /// equal ones those with fewer ports, as in Katran and IPVS.
+    /// Returns its rank in the lookup order; more specific addresses have lower ranks. Longer prefixes come
+    /// first, and among prefixes of equal length those with fewer ports, as in Katran and IPVS.
     #[must_use]
     pub fn rank(&self) -> u32 {
         let bits = if self.is_ipv6() { 128 } else { 32 };
         u32::from(bits - self.prefix.min(bits)) << 16 | u32::from(self.ports.1 - self.ports.0)
     }
 
-    /// Returns whether a packet can match both, and neither is more specific than the other.
+    /// Returns whether some packet matches both although neither is more specific than the other.
     #[must_use]
     pub fn collides(&self, other: &Address) -> bool {
         let ((first, last), (start, end)) = (self.ports, other.ports);
@@ -152,7 +153,7 @@ impl Address {
 /// An MSS limit, to which the option of a client's SYN is clamped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mss {
-    /// What fits the path to every back end of the service.
+    /// The largest segment that fits the path to every back end of the service.
     Auto,
     /// This many bytes.
     Fixed(u16),
@@ -226,7 +227,7 @@ pub struct BackEnd {
     /// Its own address, used by checks and by rings of other systems, if it differs from the one that packets
     /// are sent to.
     pub address: Option<IpAddr>,
-    /// Place in the configuration.
+    /// Its position in the configuration.
     pub origin: Origin,
 }
 
@@ -308,16 +309,16 @@ impl fmt::Display for State {
 /// How packets are sent to a back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// With new MAC addresses. The back end has the service's address and answers the client directly.
+    /// With new MAC addresses only. The back end has the service's address and answers the client directly.
     #[default]
     L2,
     /// As IP in IP (RFC 2003, RFC 2473, RFC 4213) to this address. The back end answers directly.
     Ipip(IpAddr),
-    /// The same in GUE, variant 0.
+    /// In GUE, variant 0, to this address. The back end answers directly.
     Gue(IpAddr),
-    /// The same in GUE, variant 1, which has no header: plain UDP, as sent by Katran.
+    /// In GUE, variant 1, to this address. It has no GUE header and is plain UDP, as sent by Katran.
     BareGue(IpAddr),
-    /// The same in GRE without key (RFC 2784).
+    /// In GRE without key (RFC 2784), to this address. The back end answers directly.
     Gre(IpAddr),
     /// The whole frame in VXLAN (RFC 7348).
     Vxlan {
@@ -328,15 +329,16 @@ pub enum Mode {
         /// The destination MAC address inside.
         inner_mac: [u8; 6],
     },
-    /// The service's address is replaced with the back end's, and the port if that differs. Answers return
-    /// through weir, which restores the service's.
+    /// The service's address, and its port if that differs, are replaced with the back end's. Answers return
+    /// through weir, which restores the service's address and port.
     Nat {
         /// The address.
         ip: IpAddr,
         /// The port; `None` keeps the one that the client sent to.
         port: Option<u16>,
     },
-    /// The same, with the client's address and port also replaced by those of a pool.
+    /// Like [`Mode::Nat`], but the client's address and port are also replaced with an address and a port of
+    /// a pool.
     FullNat {
         /// The address.
         ip: IpAddr,
@@ -407,8 +409,8 @@ const SECOND: u64 = 1_000_000_000;
 /// The default idle timeouts of flows: 30 s for a TCP connection that is not established, 10 s for a closed
 /// one, and 30 s for everything but TCP. Where answers return through weir, an established connection is kept
 /// for two hours and a half-closed one for one hour, as in Kubernetes. Where they do not, anyone can forge
-/// the packets that weir sees, and a client's FIN may be the first or the last; the timeouts are then 15
-/// minutes, as in IPVS, and the 4 minutes of RFC 5382 REQ-5.
+/// the packets that weir sees, and weir cannot tell whether a client's FIN is the first or the last of the
+/// connection. The timeouts are then 15 minutes, as in IPVS, and 4 minutes, as in RFC 5382 REQ-5.
 #[must_use]
 pub fn timeouts(answers_pass: bool) -> Timeouts {
     let (established, half_closed) = if answers_pass { (7200, 3600) } else { (900, 240) };
@@ -470,7 +472,7 @@ impl Service {
         self.way(back_end).map_or(Forward::InputPort, |way| way.to)
     }
 
-    /// Returns the port that represents the path to a back end where only one is possible.
+    /// Returns the port that represents the path to a back end where only one port can be used.
     #[must_use]
     pub fn lead(&self, back_end: &BackEnd) -> PortId {
         self.way(back_end).map_or(self.ports[0], |way| way.lead)

@@ -15,7 +15,7 @@ pub struct Place {
     pub group: GroupId,
     /// The back end's position in it.
     pub target: u16,
-    /// Its entries, with the pipes that contain them: one for each way of choosing that the service uses.
+    /// Its entries, with the pipes that contain them: one for each choosing pipe that the service uses.
     pub entries: Vec<(PipeId, Entry)>,
 }
 
@@ -28,7 +28,7 @@ impl Place {
         Place::of_all(program, &[service]).pop().unwrap_or_default()
     }
 
-    /// The same for several services, in order.
+    /// Locates the back ends of several services, in order.
     #[must_use]
     pub fn of_all(program: &Program, services: &[&str]) -> Vec<Vec<Place>> {
         let groups: Vec<Option<GroupId>> =
@@ -71,7 +71,7 @@ impl Place {
     }
 
     /// Returns what must change when the back end moves from one state to another, with this weight while it
-    /// is up. If it does not keep its flows, they end because its entries are removed.
+    /// is up. If the new state does not keep flows, the back end's entries are removed, which ends its flows.
     #[must_use]
     pub fn changes(&self, (from, to): (State, State), weight: u32) -> Vec<Change> {
         let entry = |(pipe, entry): &(PipeId, Entry)| match (from.keeps_flows(), to.keeps_flows()) {

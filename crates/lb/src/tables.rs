@@ -56,7 +56,7 @@ enum Of {
     WideEcho,
 }
 
-/// Where the frames go that weir answers itself.
+/// The destinations of frames that weir answers itself.
 pub(super) struct Replies {
     /// Requests for MAC addresses, by ARP and by neighbour discovery.
     pub asked: [Forward; 2],
@@ -71,7 +71,7 @@ pub(super) struct Finder<'a> {
     pools: &'a [NatPool],
     /// The destination addresses to accept at each port, if the ports' own addresses are known.
     macs: Option<Vec<(PortId, Vec<Mac>)>>,
-    /// What weir answers itself, and where that goes.
+    /// The frames that weir answers itself, and their destinations.
     answered: Option<(&'a Answered, Replies)>,
 }
 
@@ -351,7 +351,7 @@ pub(super) fn ports(services: &[Service]) -> Vec<PortId> {
 }
 
 impl ServiceTable {
-    /// Returns its name, if it is not the first.
+    /// Returns its name, which is empty for the first table.
     pub fn name(self) -> String {
         let family = if self.ipv6 { "v6" } else { "v4" };
         let part = match self.of {
@@ -409,7 +409,7 @@ impl ServiceTable {
         let entry = if wide { entry.priority(address.rank()) } else { entry };
         match (self.of, address.ports) {
             (Of::Exact | Of::Errors, (port, _)) => entry.and(port),
-            // Packets without ports must miss, so this is treated as a range.
+            // Packets without ports must miss, so even all ports are treated as a range.
             (Of::Wide | Of::WideErrors, (first, last)) => entry.and(EntryMatch::Range { first, last }),
             _ => entry,
         }

@@ -1,9 +1,8 @@
 //! VLAN tags of packets to back ends with a `vlan`, and of the answers that return through weir.
 //!
-//! The VLAN is known when a back end is chosen. Whether there is a tag to change, or one must be added, is
-//! known only once the packet has its final form, after a tunnel's headers. So the action of the back end
-//! writes the VLAN into `meta.1` and the destination of the packet into `meta.2`, and the pipes here do the
-//! rest:
+//! The VLAN is known when a back end is chosen. Whether a tag must be changed or added is known only once the
+//! packet has its final form, with a tunnel's headers. So the action of the back end writes the VLAN into
+//! `meta.1` and the destination of the packet into `meta.2`, and the pipes here do the rest:
 //!
 //! ```text
 //! lb/vlan -- tagged: set --> out          lb/vlan/answers -- meta.1 = 0 --> lb/vlan/pop -- tagged --> out
@@ -38,7 +37,8 @@ pub(super) fn is_used(service: &Service) -> bool {
 }
 
 impl Tags {
-    /// Adds the pipes, which send to any of `outs`, if services need them. They follow the pipes that choose.
+    /// Adds the pipes, which send to any of `outs`, if services need them. They run after the pipes that
+    /// choose back ends.
     pub fn write(services: &[Service], outs: &[Forward], program: &mut ProgramBuilder) -> Option<Tags> {
         if !services.iter().any(is_used) {
             return None;
@@ -77,7 +77,7 @@ impl Tags {
         Some(Tags { packets, answers, outs: all })
     }
 
-    /// Returns the number by which packets are sent to `out`.
+    /// Returns the number that, in metadata, selects `out` as the destination.
     pub fn number(&self, out: Forward) -> u16 {
         self.outs.iter().position(|one| *one == out).unwrap_or_default() as u16
     }

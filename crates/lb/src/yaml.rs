@@ -77,10 +77,10 @@ pub(super) const SERVICE: &[Key] = weir_config::keys! {
     "persist": Shape::Boolean,
         "whether changes at run time survive a restart; in an item without `service`" or "false";
 };
-/// The smallest MTU that every host must accept (RFC 791 §3.1), and the longest IP packet.
+/// The smallest MTU that every host must support (RFC 791 §3.1). Below, the length of the longest IP packet.
 const MTU_MIN: u64 = 576;
 const MTU_MAX: u64 = 65_535;
-/// The default segment size of a host (RFC 9293 §3.7.1) is no larger than fits that MTU.
+/// The default segment size of a host (RFC 9293 §3.7.1), which fits the smallest MTU.
 const MSS_MIN: u64 = 536;
 const ADDRESS: &[Key] = weir_config::keys! {
     needed "vip": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
@@ -106,7 +106,7 @@ struct Shared {
     nat_pools: HashMap<String, NatPoolId>,
 }
 
-/// Reads the services; writes them if nothing is wrong.
+/// Reads the services, and writes them if there are no errors.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
     let nat_pools = scope.program.nat_pools.clone();
@@ -212,7 +212,7 @@ fn sources_are_free(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// Checks that everything the services' ports belong to lets another app have its frames.
+/// Checks that whatever the services' ports belong to, such as a bond, passes its frames on to other apps.
 fn receives(lb: &Lb, scope: &mut Scope<'_>) {
     for below in lb.below(scope.attachments) {
         if let Some(closed) = &below.closed {
@@ -242,16 +242,16 @@ fn can_be_resolved(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// Checks that the source address of packets to back ends is known where needed: it is that of the port
-/// through which they leave. The daemon knows an interface's address; a tunnel through another port has none
-/// to copy.
+/// Checks that the source address of packets to back ends is known where needed: it is the address of the
+/// port through which they leave. The daemon knows the address of an interface; for a tunnel through any
+/// other kind of port, there is no address to copy.
 fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
     for service in lb.services.iter().filter(|service| service.source_mac == SourceMac::Auto) {
         service.ways().into_iter().for_each(|way| address_known(service, way, scope));
     }
 }
 
-/// The same for one of the paths to a service's back ends.
+/// Checks this for one of the paths to a service's back ends.
 fn address_known(service: &Service, way: Option<&Attachment>, scope: &mut Scope<'_>) {
     let port = &scope.ports[way.map_or(service.ports[0], |way| way.lead).index()];
     let known = way.map_or(port.mac, |way| way.mac);
@@ -312,10 +312,10 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     }
 }
 
-/// What every IPv6 path must carry (RFC 8200 §5).
+/// The packet length that every IPv6 path must carry (RFC 8200 §5).
 const IPV6_MTU: u16 = 1280;
 
-/// Warns about tunnels that do not carry what every IPv6 path must carry: clients send packets of that length
+/// Warns about tunnels that carry less than every IPv6 path must carry: clients send packets of that length
 /// regardless of ICMP errors (RFC 8201 §4).
 fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     for (service, node) in lb.services.iter().zip(nodes).filter(|(service, _)| service.has(true)) {
@@ -439,14 +439,14 @@ fn refuse_shared(section: &Section<'_>, report: &mut Report) {
     }
 }
 
-/// The smallest known MTU of the ports that back ends are behind.
+/// The smallest known MTU of the ports through which back ends are reached.
 fn way_mtu(ports: &[PortId], all: &[PortConfig]) -> Option<u16> {
     ports.iter().filter_map(|port| all.get(port.index())?.mtu()).min()
 }
 
 /// Returns the MTU of the path to back ends, which may be configured, and whether the path is narrower than a
-/// port where packets arrive, whose MTU is larger or unknown. A packet that leaves through the port on which
-/// it arrived always fits.
+/// port on which packets arrive: that is, whether the port's MTU is larger or unknown. A packet that leaves
+/// through the port on which it arrived always fits.
 fn width(written: Option<u16>, service: &Service, all: &[PortConfig]) -> (u16, bool) {
     let way = written.or_else(|| way_mtu(&service.back_ports(), all));
     let elsewhere = service.ways().iter().any(Option::is_some);
@@ -459,7 +459,7 @@ fn width(written: Option<u16>, service: &Service, all: &[PortConfig]) -> (u16, b
     (way.unwrap_or(MTU), way.is_some_and(|mtu| (written.is_some() || elsewhere) && exceeds(mtu)))
 }
 
-/// What the MSS of a service's connections is clamped to.
+/// The value to which the MSS of a service's connections is clamped.
 fn mss(section: &Section<'_>, report: &mut Report) -> Option<Mss> {
     match &section.get("mss")?.kind {
         Kind::Scalar(text) if text == "auto" => Some(Mss::Auto),
@@ -580,7 +580,7 @@ fn back_out(ports: Option<&[PortId]>, scope: &Scope<'_>) -> Option<Attachment> {
     (below.to != Forward::Port(below.lead) && Some(below.ports.as_slice()) == ports).then(|| below.clone())
 }
 
-/// What clients send to: every pair of an address and a port.
+/// The destinations that clients send to: every pair of an address and a port.
 fn addresses(node: &Node, report: &mut Report) -> Vec<Address> {
     let mut all = Vec::new();
     for node in several(node) {
@@ -655,7 +655,7 @@ fn said(section: &Section<'_>, report: &mut Report) -> (Announce, Vec<u16>, Icmp
     (announce, announce_vlans, section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default())
 }
 
-/// VLANs, where 0 means untagged.
+/// A list of VLANs, where 0 means untagged.
 fn vlans(node: &Node, report: &mut Report) -> Vec<u16> {
     let vlan = |node: &Node| number(node, "a VLAN", 0..=VID_MAX, report).map(|vlan| vlan as u16);
     several(node).iter().filter_map(vlan).collect()

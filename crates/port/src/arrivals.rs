@@ -14,25 +14,26 @@ use weir_packet::{Batch, PoolId, Pools, Port, PortStatistics};
 /// The most frames that wait for the worker, as in the receive ring of a NIC.
 pub const RING: u64 = 4096;
 
-/// If at least this time, in nanoseconds, lies between two breaths, the thread's CPU clock shows how much of
-/// it the thread had.
+/// If at least this time, in nanoseconds, lies between two breaths, the thread's CPU clock is read to find
+/// how much of it the thread was running.
 const GAP_NS: u64 = 16_384;
 
-/// How often that clock is read if there is no such gap, in nanoseconds.
+/// The interval at which the CPU clock is read if there is no such gap, in nanoseconds.
 const READ_EVERY_NS: u64 = 1_000_000;
 
-/// How long frames arrive as fast as they are taken: first to warm up, then to measure.
+/// How long frames first arrive as fast as they are taken, in nanoseconds: to warm up, and then to measure.
 const WARM_UP_NS: u64 = 500_000_000;
 const MEASURE_NS: u64 = 1_000_000_000;
 
 /// The duration of a trial of a rate.
 const TRIAL_NS: u64 = 250_000_000;
 
-/// If the worker was without its core for at least this long, in nanoseconds, a loss is not attributed to it:
-/// a NIC's ring would have filled up, and the caches have been evicted.
+/// If the worker did not have its core for at least this long, in nanoseconds, losses are not attributed to
+/// the worker: a NIC's ring would have filled up, and the caches have been evicted.
 const DISTURBED_NS: u64 = 50_000;
 
-/// How long that lasts afterwards, in nanoseconds of the worker's own time.
+/// How long losses are still not attributed to the worker once it has its core back, in nanoseconds of its
+/// own time.
 const DISTURBED_FOR_NS: u64 = 2_000_000;
 
 /// How fast frames arrive.
@@ -56,7 +57,8 @@ enum Search {
         since_ns: u64,
         received: u64,
     },
-    /// Start of the trial, and the losses before it: by the worker, and while it was disturbed.
+    /// The start of the trial, and the losses before it: those attributed to the worker, and those while it
+    /// was disturbed.
     Trial {
         since_ns: u64,
         lost: [u64; 2],
@@ -77,12 +79,12 @@ pub struct Arrivals {
     clock: OwnClock,
     /// The fraction of a frame that has arrived.
     fraction: f64,
-    /// Frames that have arrived and were not taken.
+    /// Frames that have arrived but have not been taken yet.
     waiting: u64,
     /// Frames still to be taken or lost, including those that wait.
     left: u64,
     lost: u64,
-    /// Of the lost frames, those that were lost because the worker did not have its core.
+    /// The lost frames for which the worker is not to blame, because it did not have its core.
     lost_disturbed: u64,
     /// The time, on the worker's own clock, until which losses are not attributed to the worker.
     disturbed_until_ns: u64,
@@ -153,7 +155,7 @@ impl Arrivals {
         }
     }
 
-    /// Ends a trial before which this many frames were lost, and begins the next one.
+    /// Ends a trial and begins the next one. `lost` is the number of frames lost so far.
     fn judge(&mut self, now_ns: u64, lost: [u64; 2], mut search: zero_loss::Search) {
         let trial = match [self.lost - lost[0], self.lost_disturbed - lost[1]] {
             [0, _] => Trial::Carried,
@@ -242,7 +244,7 @@ struct OwnClock<Processor = fn() -> u64> {
     processor: Processor,
     now_ns: u64,
     wall_ns: Option<u64>,
-    /// What the wall clock and the processor's clock showed when they were last compared.
+    /// The times on the wall clock and the CPU clock when they were last compared.
     read_ns: (u64, u64),
     /// Time in which the thread did not have its core.
     taken_ns: u64,
@@ -253,7 +255,7 @@ impl<Processor: Fn() -> u64> OwnClock<Processor> {
         OwnClock { processor, now_ns: 0, wall_ns: None, read_ns: (0, 0), taken_ns: 0 }
     }
 
-    /// Sets the wall clock. Returns how far this clock advanced.
+    /// Takes the time on the wall clock. Returns how far this clock has advanced.
     fn advance(&mut self, wall_ns: u64) -> u64 {
         let Some(before_ns) = self.wall_ns.replace(wall_ns) else {
             self.read_ns = (wall_ns, (self.processor)());
@@ -295,7 +297,7 @@ mod tests {
         (pools, Arrivals::new(inner, pace, frames))
     }
 
-    /// Takes what waits, up to a batch, and returns the number of frames.
+    /// Takes the waiting frames, up to a batch, and returns their number.
     fn take(pools: &mut Pools, port: &mut Arrivals) -> usize {
         let mut batch = Batch::new();
         port.receive(pools, &mut batch);
@@ -322,7 +324,7 @@ mod tests {
     #[test]
     fn no_more_frames_arrive_than_there_are_however_many_wait() {
         let (mut pools, mut port) = port(Pace::PerSecond(1_000_000), 100);
-        // A frame arrives each microsecond, and fewer are taken than arrive.
+        // A frame arrives every microsecond, and the worker takes fewer than arrive.
         for _ in 0..10 {
             port.arrive(90_000);
             assert!(port.waiting <= port.left, "{} waiting, {} left", port.waiting, port.left);
@@ -352,7 +354,7 @@ mod tests {
         let processor = Cell::new(0);
         let mut clock = OwnClock::new(|| processor.get());
         assert_eq!(clock.advance(5_000_000), 0);
-        // Other threads had the core for nine of ten milliseconds.
+        // Other threads used the core for nine of ten milliseconds.
         processor.set(1_000_000);
         assert_eq!(clock.advance(15_000_000), 1_000_000);
         processor.set(1_010_000);

@@ -13,7 +13,7 @@
 //! Time is what the worker passes to `set_time`. A delay counted in frames ends after that many other frames
 //! have passed, or after [`PATIENCE_NS`], so that the last frame arrives too. Frames for the host's stack are
 //! not touched. Memory is bounded by [`LATE_MAX`]. For tests and labs only: the random numbers alone cost
-//! some 20 ns per frame.
+//! about 20 ns per frame.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -27,7 +27,8 @@ use weir_packet::{
 /// and are counted.
 pub const LATE_MAX: usize = 4096;
 
-/// How long a frame waits to be overtaken: long compared with the gaps in traffic, short for a person.
+/// How long a frame waits to be overtaken: long compared with the gaps in traffic, but too short for a person
+/// to notice.
 pub const PATIENCE_NS: u64 = 10_000_000;
 
 /// Configuration of a [`FaultPort`].
@@ -49,7 +50,7 @@ pub struct Rates {
     pub loss_ppm: u32,
     /// The frame arrives twice.
     pub duplication_ppm: u32,
-    /// The frame loses its end: it is cut to any shorter length, including 0.
+    /// The frame is truncated to a random shorter length, which may be 0.
     pub truncation_ppm: u32,
     /// One random bit of the frame is flipped.
     pub corruption_ppm: u32,
@@ -95,7 +96,8 @@ enum Lateness {
     Overtaken,
 }
 
-/// When a late frame is due: at this time, or when this many frames have passed in all.
+/// When a late frame is due: at this time, or once the total number of frames that have passed reaches this
+/// one.
 #[derive(Clone, Copy, Debug)]
 struct Due {
     ns: u64,
@@ -112,13 +114,13 @@ struct Late {
 struct FaultCounts {
     lost: u64,
     duplicated: u64,
-    /// There was no free frame or no slot for the duplicate.
+    /// A frame was not duplicated because there was no free frame or no slot for its duplicate.
     unduplicated: u64,
     truncated: u64,
     corrupted: u64,
     delayed: u64,
     reordered: u64,
-    /// Too many frames were late already.
+    /// A frame was not delayed because too many frames were late already.
     undelayed: u64,
 }
 
@@ -253,7 +255,7 @@ impl CableDirection {
             .map(|late| late.frame)
     }
 
-    /// Returns the latest time at which the next late frame is due.
+    /// Returns the time by which the next late frame is due at the latest.
     fn next_ns(&self) -> Option<u64> {
         [self.overtaken.front(), self.delayed.front()].into_iter().flatten().map(|late| late.due.ns).min()
     }
@@ -307,7 +309,7 @@ impl FaultPort {
     /// Wraps `inner`.
     #[must_use]
     pub fn new(inner: Box<dyn Port>, faults: Faults) -> FaultPort {
-        // What it received before belongs to its counts.
+        // Frames that the inner port received before count as received.
         let before = inner.statistics();
         // Each direction has its own random numbers, so that traffic one way does not change the faults of
         // the other.
@@ -554,7 +556,7 @@ impl Port for FaultPort {
         self.inner.to_kernel(pools, batch, list)
     }
 
-    /// Also the time at which a late frame is due to leave, so that replay runs the worker then.
+    /// Includes the time at which a late frame is due to leave, so that replay runs the worker then.
     fn next_arrival_ns(&self) -> Option<u64> {
         let ready = (!self.ready.is_empty()).then_some(self.now_ns);
         let late = [self.incoming.next_ns(), self.outgoing.next_ns()];

@@ -9,7 +9,7 @@
 use std::net::Ipv4Addr;
 use weir_packet::{Batch, Bits, Frame, Pool, PoolId, Pools, Port, PortStatistics, Sum, checksum};
 
-/// A range of bytes in which frames differ from the template.
+/// A range of bytes in which the frames differ from the template.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patch {
     /// Offset of the first byte.
@@ -227,8 +227,8 @@ impl Port for Generator {
         let wanted = (batch.space() as u64).min(self.left) as usize;
         let free = &mut batch.free_slots()[..wanted];
         // The kind of pool is matched once, outside the loop, so that a frame is built in registers and
-        // written once. Built in memory and copied, it would cost a failed store forwarding, half of the
-        // total.
+        // written once. A frame that is built in memory and then copied would cause a store-forwarding stall,
+        // which is half of the total cost.
         let count = match pools.get_mut(self.pool).expect("a port is opened on a pool of its worker") {
             Pool::Region(pool) => self.generate(free, || pool.take()),
             Pool::Foreign(_, pool) => self.generate(free, || pool.take()),
@@ -243,8 +243,9 @@ impl Port for Generator {
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64 {
         let bytes = match pools.get_mut(self.pool).expect("a port is opened on a pool of its worker") {
             Pool::Region(pool) => swallow(batch, list, |frame| {
-                // `give` asserts the same, but by reference. Knowing it here avoids writing the frame to the
-                // stack in pieces and reading it back in others, which costs 4 ns.
+                // `give` asserts the same, but by reference. Asserting it here by value keeps the compiler
+                // from writing the frame to the stack in pieces of one size and reading it back in pieces of
+                // another, which costs 4 ns.
                 assert!(frame.pool() == pool.id(), "a frame returns to its own pool");
                 pool.give(frame);
             }),

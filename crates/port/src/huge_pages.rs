@@ -31,15 +31,15 @@ fn meminfo(name: &str) -> Option<usize> {
 
 /// Pages reserved for as long as this lives.
 pub struct HugePages {
-    /// Whether there are as many as requested.
+    /// Whether at least the requested number of pages is free.
     pub enough: bool,
-    /// The number of pages before.
+    /// The number of pages before the reservation, which dropping this restores.
     before: Option<usize>,
 }
 
 impl HugePages {
-    /// Makes the kernel reserve the pages missing for this many MiB; it reserves as many as it has memory
-    /// for.
+    /// Makes the kernel reserve the pages that are missing for this many MiB. If memory is short, the kernel
+    /// reserves fewer.
     #[must_use]
     pub fn reserve(mebibytes: usize) -> HugePages {
         let missing = count(mebibytes.saturating_sub(free_mebibytes()));

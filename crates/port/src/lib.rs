@@ -3,16 +3,17 @@
 //!
 //! - [`MemPort`]: queues in memory, for tests.
 //! - [`Generator`]: synthetic traffic, for benches.
-//! - [`Arrivals`]: the same, at a rate; frames that are not taken in time are lost. [`zero_loss`] finds the
-//!   highest rate without loss.
+//! - [`Arrivals`]: synthetic traffic at a given rate; frames that are not taken in time are lost.
+//!   [`zero_loss`] finds the highest rate without loss.
 //! - [`PcapPort`]: receives a recording in virtual time and records what it transmits.
 //! - [`XdpPort`]: a queue of a network interface, using AF_XDP.
 //! - `dpdk::DpdkPort`: a queue of any device with a DPDK driver (feature `dpdk`).
 //! - [`FaultPort`]: loses, duplicates, truncates, corrupts, delays and reorders the frames of another port.
 //! - [`TracePort`]: records the frames of another port.
 //!
-//! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] tells whether DPDK has
-//! memory, and [`numa`] where memory should be. [`tun`] connects sockets in a separate namespace.
+//! The last two wrap any port and pass on whatever they do not change. [`huge_pages`] counts and reserves
+//! memory for DPDK, and [`numa`] places memory close to a NIC. [`tun`] connects sockets in a separate
+//! namespace.
 
 mod arrivals;
 #[cfg(feature = "dpdk")]

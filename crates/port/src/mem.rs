@@ -25,7 +25,7 @@ pub struct MemWire(Arc<Mutex<Queues>>);
 
 impl MemWire {
     fn queues(&self) -> MutexGuard<'_, Queues> {
-        // After a panic in another test thread, all frames are whole, because every push and pop is a single
+        // A panic in another test thread leaves the queues consistent, because every push and pop is a single
         // step.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

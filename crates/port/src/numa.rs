@@ -13,7 +13,7 @@ const PREFERRED: libc::c_long = 1;
 /// Number of nodes that fit into the mask.
 const NODES: u32 = c_ulong::BITS;
 
-/// Makes this thread prefer a node's memory; dropping this restores the default policy.
+/// Makes this thread prefer a node's memory until the value is dropped, which restores the default policy.
 #[derive(Debug)]
 pub struct Preferred(bool);
 

@@ -8,14 +8,14 @@ use weir_packet::Port;
 
 /// What happens to a port's recording.
 pub enum Retrace {
-    /// It continues, if there is one.
+    /// The recording, if any, continues.
     Keep,
-    /// It ends, if there is one, and optionally another begins.
+    /// The recording, if any, ends, and another one may begin.
     Change(Option<Box<Recording>>),
 }
 
-/// Gives a port these faults and this recording in place of its present ones. A port that once had faults
-/// stays wrapped, without faults, because the wrapper holds the counts of past faults.
+/// Replaces the faults and the recording of a port. If `faults` is `None`, a fault wrapper stays in place
+/// with all rates 0, because it holds the counts of past faults.
 #[must_use]
 pub fn rewrap(port: Box<dyn Port>, faults: Option<Faults>, trace: Retrace) -> Box<dyn Port> {
     match (downcast::<TracePort>(port), trace) {

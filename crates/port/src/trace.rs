@@ -70,7 +70,7 @@ impl Tap {
         }
     }
 
-    /// Ends the recording and writes what is buffered. What cannot be written counts as not recorded.
+    /// Ends the recording and writes what is buffered. Frames that cannot be written count as not recorded.
     fn end(&mut self) {
         let Some(mut writer) = self.writer.take() else { return };
         if let Err(error) = writer.flush() {

@@ -1,5 +1,5 @@
-//! A separate network namespace with a TUN device: what sockets in it send is read here as IP packets, and
-//! what is written here is received by them. There is no other way in or out, and the host does not see it:
+//! A separate network namespace with a TUN device: packets that sockets in it send are read here, and packets
+//! that are written here reach those sockets. There is no other way in or out, and the host does not see it:
 //! no interface, route, rule or address of the host is touched, whatever addresses are used inside. The
 //! kernel removes all of it when the process ends, however it ends.
 //!
@@ -149,7 +149,7 @@ mod tests {
                 let (own, other) = (octets(own), octets(other));
                 let mut packet = sent(&tun, [&own, &other], at);
                 assert!(packet.ends_with(b"ping"));
-                // The same in reverse, which changes no checksum.
+                // The same packet in the opposite direction, which has the same checksums.
                 let ends = at + 2 * own.len();
                 packet[at..ends].copy_from_slice(&[other, own].concat());
                 let ports: [u8; 4] = packet[ends..ends + 4].try_into().unwrap();

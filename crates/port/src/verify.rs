@@ -1,5 +1,5 @@
 //! Checks whether the checksums of a received frame are correct. weir updates checksums and never computes
-//! one from scratch, so a wrong one stays wrong when it leaves: this detects it.
+//! one from scratch, so a wrong checksum is still wrong when the frame leaves. This module detects it.
 
 use weir_packet::{Base, Depth, Layer, Level, Sum, parse, pseudo_header};
 
@@ -83,7 +83,7 @@ fn transport(frame: &[u8], level: &Level, (l3, end): (usize, usize)) -> Option<W
     Some(WrongChecksum { expected: if none { 0xffff } else { wrong.expected }, ..wrong })
 }
 
-/// Judges a checksum by the sum of everything it covers, including itself.
+/// Judges a checksum by the sum of all bytes that it covers, including its own.
 fn wrong(header: &'static str, sum: Sum, found: u16) -> Option<WrongChecksum> {
     if sum.fold() == 0xffff {
         return None;

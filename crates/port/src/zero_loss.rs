@@ -1,13 +1,13 @@
 //! Finds the highest rate without loss, by trials: the interval in which it lies is bisected, and the result
 //! must be confirmed.
 //!
-//! One trial without loss says little: what a worker can carry changes from one tenth of a second to the
-//! next, because other programs use the same memory and the same core. A rate is therefore returned only
+//! One trial without loss says little: the rate that a worker can carry changes from one tenth of a second to
+//! the next, because other programs use the same memory and the same core. A rate is therefore returned only
 //! after [`CONFIRMATIONS`] trials in a row have carried it; a loss lowers the rate, and the confirmation
 //! begins again.
 //!
-//! A loss in a trial in which the sender was late, or the worker did not have its core, says nothing about
-//! the worker. Such a trial is repeated, and counts as a loss only if every repetition is disturbed.
+//! A loss in a trial in which the sender was late, or the worker did not have its core, proves nothing about
+//! the worker. Such a trial is repeated, and counts as a loss only if every repetition is disturbed too.
 
 /// The precision of the rate, as a share of the rate at which the search began.
 const EXACT: f64 = 0.01;
@@ -45,7 +45,7 @@ pub struct Search {
 }
 
 impl Search {
-    /// Begins a search below `ceiling` frames per second, a rate that is too high, or barely low enough.
+    /// Begins a search below `ceiling` frames per second, a rate at which frames are lost, or nearly so.
     #[must_use]
     pub fn below(ceiling: f64) -> Search {
         let exact = ceiling * EXACT;
@@ -90,9 +90,9 @@ impl Search {
 }
 
 /// Returns the highest rate without loss, in frames per second, below `ceiling`; 0 if there is none. `trial`
-/// sends at the rate that it is given, for long enough that a receive ring overflows several times if the
-/// rate is 1 % too high (a quarter of a second for 4096 frames at a million a second), and counts what is
-/// lost. Any program and any ports will do.
+/// sends at the given rate and counts the lost frames. It must send for long enough that a receive ring would
+/// overflow several times if the rate were 1 % too high: for a ring of 4096 frames at a million frames per
+/// second, a quarter of a second. Any program and any ports will do.
 ///
 /// # Errors
 /// Returns the error of a trial that could not be run.

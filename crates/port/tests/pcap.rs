@@ -77,7 +77,7 @@ impl File {
     }
 }
 
-/// Reads a recording; reading it in pieces gives the same result.
+/// Reads a recording, and asserts that reading it in pieces gives the same result.
 fn read(bytes: &[u8]) -> (Vec<Record>, Option<ReadError>) {
     let whole = read_through(bytes, 1 << 18);
     for buffer in [1, 7, 64] {
@@ -220,7 +220,7 @@ fn pcapng_is_read_in_several_sections_of_either_order() {
                     .u16(8)
                     .raw(&seconds)
             })
-            // An interface of another link type without packets does no harm.
+            // An interface that has another link type but no packets does no harm.
             .interface(113, |options| options)
             .block(5, |body| body.raw(&[1; 20]))
             .packet(0, 2_000_001, 3, b"one")
@@ -447,7 +447,8 @@ fn a_corrupt_recording_ends_the_port_and_its_mode_says_where() {
     pools.give(batch.take(0));
 }
 
-/// A disk that is full may still take a part: what is complete in the file is transmitted, the rest is not.
+/// A disk that fills up may still take part of a write: frames that are complete in the file count as
+/// transmitted, the others do not.
 #[test]
 fn frames_that_an_output_did_not_take_are_not_transmitted() {
     let input: Vec<_> = (0..8).map(|i| record(i, 1500, &[0; 1500])).collect();

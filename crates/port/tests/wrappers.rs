@@ -1,4 +1,4 @@
-//! The ports that wrap another port: whatever they do to frames, every frame is accounted for.
+//! The ports that wrap another port account for every frame, whatever they do to frames.
 
 mod sink;
 

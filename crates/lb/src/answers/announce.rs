@@ -15,8 +15,8 @@ use weir_packet::{Base, Depth, ETHER_ARP, ETHER_IPV6, ETHER_VLAN, Layer, PROTOCO
 use weir_program::PortId;
 use weir_program::builder::Number;
 
-/// Answers per second, and burst size. A thousand clients may ask at the same moment; each retries after a
-/// second.
+/// Answers per second, and burst size. A thousand clients may send requests at the same moment; each retries
+/// after a second.
 const RATE: u64 = 5000;
 const BURST: u64 = 1000;
 /// How often a VIP is announced unsolicited, and at what interval (RFC 4861 §10: three times, a second apart;
@@ -27,7 +27,7 @@ const APART_NS: u64 = 1_000_000_000;
 /// for frames.
 const AT_ONCE: usize = 64;
 const PAUSE_NS: u64 = 2_000_000;
-/// The minimum time between two log lines about other stations that claim a VIP.
+/// The minimum time between two log messages about other stations that claim a VIP.
 const SAYS_NS: u64 = 60_000_000_000;
 
 const BROADCAST: Mac = [0xff; 6];
@@ -61,7 +61,7 @@ pub(super) struct Announcer {
     former: HashSet<AnnouncedVip>,
     /// VIPs still to be announced (positions in the unsolicited list of `answered`), and how many times each.
     waiting: VecDeque<(usize, u32)>,
-    /// How many of them are due in the current round.
+    /// How many of these are due in the current round.
     turn: usize,
     next_ns: Option<u64>,
     limit: Limit,
@@ -89,7 +89,7 @@ impl AnnounceQuery {
         }
     }
 
-    /// The station that claims the VIP as its own (RFC 5227 §2.4), if this is such a claim.
+    /// Returns the station that claims the VIP as its own (RFC 5227 §2.4), if this is such a claim.
     fn rival(&self) -> Option<Mac> {
         match *self {
             AnnounceQuery::Arp { mac, ip, vip } if ip == vip => Some(mac),
@@ -119,7 +119,7 @@ impl Announcer {
         }
     }
 
-    /// Continues where its predecessor stopped: VIPs that were announced often enough are not announced
+    /// Continues where its predecessor stopped: VIPs whose announcements are complete are not announced
     /// again.
     pub fn inherit(&mut self, old: Announcer) {
         let unfinished: HashSet<usize> = old.waiting.iter().map(|(at, _)| *at).collect();
@@ -234,7 +234,7 @@ impl Announcer {
     }
 }
 
-/// Reads a request; `None` if the frame is not one or is not valid.
+/// Reads a request; `None` if the frame is not a request or is invalid.
 fn question(frame: &[u8]) -> Option<AnnounceQuery> {
     let headers = weir_packet::parse(frame, Depth::L4).ok()?;
     let level = headers.outer();

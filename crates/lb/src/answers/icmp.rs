@@ -6,7 +6,8 @@ use weir_packet::{
     ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, PROTOCOL_ICMP, PROTOCOL_ICMPV6, Sum, checksum,
 };
 
-/// The longest IPv4 error (RFC 1812 §4.3.2.3), and IPv6's, which is its minimum MTU (RFC 4443 §2.4).
+/// The length of the longest IPv4 error (RFC 1812 §4.3.2.3), and of the longest IPv6 error, which is IPv6's
+/// minimum MTU (RFC 4443 §2.4).
 const IPV4_MAX: usize = 576;
 const IPV6_MAX: usize = 1280;
 /// Header lengths in bytes.
@@ -41,9 +42,10 @@ const FRAGMENT: u8 = 44;
 const AUTHENTICATION: u8 = 51;
 const DESTINATION_OPTIONS: u8 = 60;
 const MOBILITY: u8 = 135;
-/// How many of them are followed, as in pipes.md F2.
+/// The number of extension headers that are followed, as in pipes.md F2.
 const EXTENSIONS_MAX: usize = 8;
-/// Informational ICMPv6 messages have this bit set (RFC 4443 §2.1). So does a redirect, which gets no answer.
+/// Informational ICMPv6 messages have this bit set (RFC 4443 §2.1). So does a redirect, which must not be
+/// answered either.
 const INFORMATIONAL: u8 = 0x80;
 const REDIRECT: u8 = 137;
 
@@ -65,8 +67,8 @@ pub(super) fn answer(frame: &[u8], wrong: Wrong) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// Returns where the IP packet begins, and whether it is IPv4. The frame may be truncated after that: only
-/// the beginning of a very long one arrives here.
+/// Returns where the IP packet begins, and whether it is IPv4. The frame may be truncated after the header:
+/// only the beginning of a very long frame arrives here.
 pub(super) fn network(frame: &[u8]) -> Option<(usize, bool)> {
     let mut at = ETHERNET;
     for _ in 0..=VLAN_TAGS_MAX {
@@ -271,7 +273,7 @@ mod tests {
         group[6] |= 1;
         assert_eq!(answer(&group, 60), None, "from a group address");
         for length in 0..group.len() {
-            // Never panics, and returns nothing without a whole header.
+            // The function never panics, and returns nothing for a truncated header.
             let _ = answer(&hidden[..length.min(hidden.len())], 60);
             let whole = long("src=10.0.0.9 dst=10.0.0.80 df=1 proto=udp sport=1 dport=2", 100);
             assert_eq!(answer(&whole[..length], 60).is_some(), length >= 34);

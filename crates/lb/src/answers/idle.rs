@@ -7,7 +7,7 @@ use super::Punted;
 use super::reject::Connection;
 use weir_app::Action;
 
-/// The length of the longest IP packet: this many zeros substitute for a segment's data.
+/// The length of the longest IP packet: up to this many zeros substitute for a segment's data.
 const LONGEST: usize = 65_535;
 
 /// Counts of resets.
@@ -18,8 +18,9 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Resets both ends of the connection whose newest segment begins with these headers: the client through
-    /// the port on which the segment arrived, and the back end along the path of the client's packets.
+    /// Resets both ends of the connection whose newest segment begins with these headers. The reset for the
+    /// client leaves through the port on which the segment arrived, and the back end along the path of the
+    /// client's packets.
     pub fn handle(&mut self, punted: Punted<'_>, actions: &mut Vec<Action>) {
         let input = punted.input;
         let Some([client, back_end]) = resets(punted.bytes) else {

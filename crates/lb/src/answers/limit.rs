@@ -26,7 +26,7 @@ impl Limit {
         Limit { each_ns, burst_ns: burst * each_ns, until_ns: 0, refused: 0 }
     }
 
-    /// Returns whether one more is allowed now.
+    /// Returns whether one more answer is allowed now.
     pub fn allows(&mut self, now_ns: u64) -> bool {
         let until_ns = self.until_ns.max(now_ns) + self.each_ns;
         let allowed = until_ns <= now_ns + self.burst_ns;
@@ -38,17 +38,17 @@ impl Limit {
         allowed
     }
 
-    /// Returns how many were refused.
+    /// Returns how many answers were refused.
     pub fn refused(&self) -> u64 {
         self.refused
     }
 }
 
-/// Buckets for clients.
+/// The number of buckets for clients.
 const CLIENTS: usize = 256;
 
-/// A limit for all answers, and one for each bucket of clients, by a hash of their addresses: a client that
-/// floods gets few answers, and takes none from the others.
+/// A limit for all answers, and one for each bucket of clients, chosen by a hash of their addresses, so a
+/// client that floods weir does not use up the answers of others.
 #[derive(Clone, Debug)]
 pub(super) struct Limits {
     all: Limit,
@@ -98,7 +98,7 @@ impl Limited {
         Some(answer)
     }
 
-    /// Returns how many were sent, refused because there were too many, and impossible.
+    /// Returns how many answers were sent, how many were refused by the limits, and how many were impossible.
     pub fn counts(&self) -> [u64; 3] {
         [self.sent, self.refused, self.impossible]
     }

@@ -53,7 +53,7 @@ pub(super) struct Answers {
 }
 
 impl Answers {
-    /// Creates everything that answers for services.
+    /// Creates the answerers for the services.
     pub fn new(answered: &Arc<Answered>) -> Answers {
         Answers {
             announcer: Announcer::new(answered.clone()),

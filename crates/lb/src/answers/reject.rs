@@ -25,7 +25,7 @@ const SYN: u8 = 0x02;
 const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
-/// Its answers.
+/// The answers to packets that no back end can receive.
 #[derive(Clone, Debug)]
 pub(super) struct Reject(Limited);
 
@@ -52,8 +52,8 @@ impl Reject {
     }
 }
 
-/// Returns the answer to a packet, to be sent through the port on which the packet arrived. A reset gets
-/// none, nor does anything but TCP and UDP, or a packet whose source is not a single station.
+/// Returns the answer to a packet, to be sent through the port on which the packet arrived. `None` for a TCP
+/// reset, for protocols other than TCP and UDP, and for a packet whose source is not a single station.
 fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     let headers = weir_packet::parse(frame, Depth::L4).ok()?;
     if headers.outer().layers.has(Layer::Udp) {
@@ -65,11 +65,11 @@ fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
 /// What a segment reveals about its connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection<'a> {
-    /// The frame, up to the IP header.
+    /// The bytes of the frame in front of the IP header.
     link: &'a [u8],
     ip: &'a [u8],
     tcp: &'a [u8],
-    /// The sequence number after the segment.
+    /// The sequence number that follows the segment.
     end: [u8; 4],
 }
 
@@ -93,7 +93,8 @@ impl<'a> Connection<'a> {
     }
 
     /// Returns the frame that resets the sender of the segment. Its sequence number is the segment's
-    /// acknowledgement number; without one, the reset acknowledges the segment. A reset is not answered.
+    /// acknowledgement number; without one, the reset acknowledges the segment. `None` if the segment is
+    /// itself a reset.
     pub fn reset_sender(&self) -> Option<Vec<u8>> {
         let Connection { tcp, end, .. } = *self;
         if tcp[13] & RST != 0 {
@@ -138,7 +139,7 @@ impl<'a> Connection<'a> {
     }
 }
 
-/// Returns a reset without its checksum: with its ports, sequence number and acknowledgement number.
+/// Returns a reset with these ports, sequence number and acknowledgement number, but without its checksum.
 fn segment(
     [source, destination]: [[u8; 2]; 2],
     sequence: [u8; 4],

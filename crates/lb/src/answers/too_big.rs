@@ -1,9 +1,9 @@
 //! Tells clients that their packets are too long for the path to a back end: ICMP "fragmentation needed" (RFC
 //! 792, RFC 1191 §4) and ICMPv6 "packet too big" (RFC 4443 §3.2), from the address that they were sent to.
 //!
-//! The program refuses such packets before it changes them (pipes.md A21) and passes on the length
-//! limit, so that an answer is a function of both. Answers are rate-limited, both in total and per client: a
-//! client that floods weir with long packets gets few, and takes none from the others.
+//! The program refuses such packets before it changes them (pipes.md A21) and passes them to the app with the
+//! length limit, so that the answer depends on nothing else. Answers are rate-limited, both in total and per
+//! client, so a client that floods weir with long packets does not use up the answers of others.
 
 use super::icmp::{Wrong, answer};
 use super::limit::Limited;
@@ -13,7 +13,7 @@ const ALL: (u64, u64) = (1000, 200);
 /// Answers per second, and burst size, for the clients whose addresses share a bucket.
 const CLIENT_RATE: u64 = 20;
 
-/// Its answers.
+/// The answers to packets that are too long.
 #[derive(Clone, Debug)]
 pub(super) struct TooBig(Limited);
 

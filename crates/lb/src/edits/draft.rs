@@ -15,10 +15,10 @@ pub fn is_edit(request: &Value) -> bool {
     request["do"].as_str().is_some_and(|word| WORDS.contains(&word))
 }
 
-/// Returns the edits after requests, given a document without edits.
+/// Returns the edits that result from adding requests to `edits`, given a document without edits.
 ///
 /// # Errors
-/// Says which request is wrong, and which field of it.
+/// The error names the request that is wrong, and its field.
 pub fn requested(edits: &Edits, document: &Node, requests: &[Value]) -> Result<Edits, String> {
     let mut draft = Draft::new(document, edits);
     for (at, request) in requests.iter().enumerate() {
@@ -30,7 +30,7 @@ pub fn requested(edits: &Edits, document: &Node, requests: &[Value]) -> Result<E
 
 /// A list of back ends in the file.
 struct Listed<'a> {
-    /// The pool that the service uses instead.
+    /// The pool whose list the service uses, if it has no list of its own.
     pool: Option<&'a str>,
     item: Option<&'a Node>,
     back_ends: HashMap<&'a str, &'a Node>,
@@ -81,7 +81,7 @@ impl<'a> Draft<'a> {
         Ok(Edits(edits))
     }
 
-    /// Takes a request that either edits or concerns a back end that must exist.
+    /// Takes a request that either edits the configuration or names a back end that must exist.
     ///
     /// # Errors
     /// Says which field is wrong.

@@ -2,8 +2,8 @@
 //!
 //! Edits are kept beside the file and applied to the parsed file before anything else uses it
 //! ([`weir_app::edits::Edits::apply`]), so that they are checked and carried out as if they were in the file.
-//! Each edit records what the file said at the place it changes. If the file says something else there later,
-//! the file takes precedence and the edit is forgotten: the later of the two wins.
+//! Each edit records the content of the file at the place that it changes. If the file later has different
+//! content there, the edit is dropped: the later of the two changes wins.
 
 mod draft;
 #[cfg(test)]
@@ -82,7 +82,7 @@ impl std::fmt::Display for EditTarget {
 #[derive(Clone, Debug, PartialEq)]
 struct Edit {
     place: EditTarget,
-    /// What the file says.
+    /// The content of the file at this place.
     base: Value,
     now: Value,
 }
@@ -182,7 +182,7 @@ impl weir_app::edits::Edits for Edits {
         let errors: Vec<_> = all.iter().filter(|one| one.severity == Severity::Error).collect();
         let own = |span: Span| (report.name_of(span.file) == SOURCE).then_some(span.line as usize);
         let edit = |span: Span| self.0.get(own(span)?.checked_sub(1)?).map(|edit| (edit, span));
-        // The problem is probably in what was edited.
+        // The error is probably at an edit.
         let found = errors.iter().find_map(|one| Some((one, edit(one.span)?)));
         let more = match errors.len() {
             0 | 1 => String::new(),
@@ -211,7 +211,7 @@ struct Applying<'a> {
     edits: &'a Edits,
     /// What each edit puts into the document.
     nodes: Vec<Option<Node>>,
-    /// Which of them still have a place in the file.
+    /// Which of the edits still have a place in the file.
     met: Vec<bool>,
 }
 

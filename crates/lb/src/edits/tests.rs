@@ -1,4 +1,5 @@
-//! Random requests against a model: the file with the same changes written into it.
+//! Applies random requests and compares the result with a model: the file with the same changes written into
+//! it.
 
 use super::draft::requested;
 use super::tree::{append, items, json as to_json, name, value};
@@ -133,7 +134,7 @@ proptest! {
             let (node, held, notes) = applied(FILE, &edits);
             prop_assert_eq!(sorted(seen(&node)), sorted(wanted.clone()));
             prop_assert_eq!((&held, notes.len()), (&edits, 0));
-            // Another process reads the same edits back.
+            // Another process would read the same edits back.
             let read = Edits::read(&edits.json());
             prop_assert_eq!(read.as_ref(), Some(&edits));
         }
@@ -163,7 +164,7 @@ fn the_later_of_file_and_edit_holds() {
     // The file may change elsewhere.
     let other = FILE.replace("02:00:00:00:00:10", "02:00:00:00:00:99");
     assert_eq!(applied(&other, &edits).1.0.len(), 4);
-    // Where the file changes, it takes precedence.
+    // If the file changes in the same place, the file takes precedence.
     let other = FILE.replace("weight: 2", "weight: 5").replace("name: dns, port: p0", "name: dns, port: p1");
     let (node, held, notes) = applied(&other, &edits);
     assert_eq!((held.0.len(), notes.len()), (2, 2), "{notes:?}");

@@ -104,7 +104,7 @@ pub fn append(document: &mut Node, node: Node) {
     apps.push(Node { span, kind: Kind::Map(vec![(key, node)]) });
 }
 
-/// Returns the path of the field of an edit that is at this place in its line, or that a message says is
+/// Returns the path of the field at this position in an edit's line, or of the field that `message` says is
 /// missing there.
 pub fn field(edit: &Value, at: Span, message: &str) -> Option<String> {
     let mut report = weir_config::Report::default();

@@ -66,13 +66,14 @@ pub(super) struct Service {
     pub scale: u32,
     pub group: Option<GroupId>,
     pub rows: Vec<Row>,
-    /// When it is evaluated next: the weight of one of its back ends rises, or neighbours were found or lost.
+    /// When it is evaluated next, because the weight of one of its back ends rises, or because neighbours
+    /// were found or lost.
     due_ns: Option<u64>,
-    /// No back end is up.
+    /// Whether no back end is up.
     failing: bool,
     /// Until when losses do not end flows.
     doubt: Doubt,
-    /// How long that lasts after its reason is gone.
+    /// How long the doubt lasts after its reason is gone.
     settle_ns: u64,
     /// Its passive checks, and their observations.
     pub passive: Option<Passive>,
@@ -87,7 +88,7 @@ struct MonitoredServer {
     asked: Option<CheckId>,
     /// The back ends on this server: service, and place in it.
     users: Vec<(usize, usize)>,
-    /// When it must be attended to; `None` while all its users are in maintenance.
+    /// When its next action is due; `None` while all its users are in maintenance.
     due_ns: Option<u64>,
 }
 
@@ -105,7 +106,7 @@ pub(crate) struct LbApp {
     pub(super) health: Health,
     pub(super) services: Vec<Service>,
     pub(super) neighbours: Vec<Neighbour>,
-    /// What is known of neighbours from a predecessor.
+    /// What a predecessor knew of neighbours.
     pub(super) former: HashMap<Hop, Found>,
     servers: Vec<MonitoredServer>,
     /// Back ends that are checked along the service's own path, and an index of them by service and name.
@@ -326,7 +327,7 @@ impl LbApp {
         }
     }
 
-    /// Returns how a back end stands, and its monitor.
+    /// Returns a back end's standing, and its monitor if it is checked.
     pub(super) fn standing(&self, row: &Row) -> (Standing, Option<&Monitor>) {
         let monitor = row.server.and_then(|server| self.servers.get(server)).map(|server| &server.monitor);
         let standing = match (row.wish, monitor.map(Monitor::state)) {
@@ -366,7 +367,7 @@ impl LbApp {
         let trusted_ns = service.rows.iter().filter_map(trusted);
         let grows_ns = service.rows.iter().filter_map(grows).chain(trusted_ns).min();
         let (weights, failing) = weights(&members, service.fail);
-        // Whether back ends are lost and no other back end could take their flows.
+        // Doubt arises if back ends are lost and no other back end could take their flows.
         let lost = service.rows.iter().zip(&members).any(|(row, one)| row.kept && one.standing.is_lost());
         let alone = lost && (failing || weights.iter().all(|weight| *weight == 0));
         let reason = alone || self.is_dark(at);
@@ -430,7 +431,7 @@ impl LbApp {
         self.health.board.of(&service.name, &row.name)
     }
 
-    /// Records what an operator wants for a back end.
+    /// Records an operator's wish for a back end.
     pub(super) fn wish(
         &mut self,
         (at, place): (usize, usize),
@@ -459,7 +460,7 @@ impl LbApp {
 }
 
 impl Row {
-    /// Returns the weight that it has in the group, if known.
+    /// Returns its current weight in the group, if known.
     pub fn now(&self) -> Option<u32> {
         self.set
     }
@@ -477,9 +478,9 @@ impl Service {
         format!("{}: no back end is up, {what}", self.name)
     }
 
-    /// Changes the weights that differ, all at once, because buckets are filled for them. No packet may be
-    /// sent to a back end without an entry, so entries are added before that and removed after it. `gone`
-    /// says whose flows end, unless the back end gets packets anyway.
+    /// Changes all weights that differ at once, because each change fills the buckets again. No packet may be
+    /// sent to a back end without an entry, so entries are added before the change and removed after it.
+    /// `gone` marks the back ends whose flows end, unless they get packets anyway.
     fn set(&mut self, weights: &[u32], gone: &[bool], actions: &mut Vec<Action>) {
         let Some(group) = self.group else { return };
         let (mut set, mut removed) = (Vec::new(), Vec::new());
@@ -671,7 +672,7 @@ impl LbApp {
         Some(Action::InjectThrough { bytes: probes::frame(at, packet)?, input: self.probes[at].input })
     }
 
-    /// A weight could not be set; the next change to the service retries it.
+    /// Records that a weight could not be set. The next change to the service retries it.
     fn refused(&mut self, change: &Change, why: &str, actions: &mut Vec<Action>) {
         let Some((group, weights)) = change.weights() else { return };
         let service = self.services.iter_mut().find(|service| service.group == Some(group));

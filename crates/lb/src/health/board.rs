@@ -10,7 +10,7 @@ use weir_app::neighbour::Mac;
 pub struct BackEndReport {
     /// Its status, in one word.
     pub health: &'static str,
-    /// The reason; empty if there is nothing to say.
+    /// The reason; empty if there is nothing to explain.
     pub reason: String,
     /// Its MAC address, if it is resolved and known.
     pub mac: Option<Mac>,
@@ -21,7 +21,8 @@ pub struct BackEndReport {
 /// Back ends by service and name.
 pub type Rows = BTreeMap<(String, String), BackEndReport>;
 
-/// Where the app publishes what it knows. Two boards are equal if they are the same object.
+/// The board on which the app publishes the status of back ends. Two boards are equal if they are the same
+/// object.
 #[derive(Clone, Debug, Default)]
 pub struct HealthPublisher(Arc<Mutex<Rows>>);
 

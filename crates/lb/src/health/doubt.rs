@@ -1,6 +1,6 @@
-//! Decides when back ends that seem to be lost keep their flows. If weir's own link is down, it cannot hear
-//! from any back end; if no back end of a service is left, no other can take the flows. In both cases, ending
-//! the flows would only break connections that may survive.
+//! Decides when back ends that seem to be lost keep their flows. If weir's own link is down, no back end can
+//! answer; if a service has no other back end left, none can take over the flows. In both cases, ending the
+//! flows would only break connections that may survive.
 
 use super::app::LbApp;
 use super::{Guarded, Times, Watch};
@@ -25,7 +25,7 @@ pub const TOGETHER_NS: u64 = 30_000_000;
 pub struct BackEndPorts {
     /// All of them, with their names.
     pub ports: Arc<[(PortId, String)]>,
-    /// Per service, in the order of health: the positions of its ports in that list.
+    /// For each service, in the order of `Health`: the positions of its ports in that list.
     pub of_services: Arc<[Vec<usize>]>,
 }
 
@@ -97,7 +97,7 @@ impl LbApp {
         ports.is_some_and(|ports| !ports.is_empty() && ports.iter().all(|port| self.dark.contains(port)))
     }
 
-    /// A port has gained or lost carrier. Services that can lose no back end do not need to know.
+    /// A port has gained or lost carrier. Services whose back ends cannot be lost are unaffected.
     pub(super) fn link(&mut self, port: PortId, up: bool, now_ns: u64, actions: &mut Vec<Action>) {
         let links = self.health.links.clone();
         let Some(port) = links.ports.iter().position(|(one, _)| *one == port) else { return };

@@ -41,11 +41,11 @@ use weir_program::Program;
 /// What is checked on a server, and how often. Back ends with equal checks share their outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watch {
-    /// What the server is asked.
+    /// The check itself.
     pub check: Arc<Check>,
     /// The intervals, and how many outcomes decide.
     pub times: Times,
-    /// Whether a server that fails it keeps its flows and merely gets no new ones.
+    /// Whether a server that fails the check keeps its flows and only gets no new ones.
     pub drains: bool,
 }
 

@@ -4,8 +4,8 @@ use super::weights::RAMP;
 use weir_app::check::Outcome;
 use weir_packet::random::Random;
 
-/// How long past its timeout to wait for a check. Every check gets an outcome from its executor, so a check
-/// without one by then could not be carried out.
+/// How long to wait for an outcome after a check's timeout. The executor reports an outcome for every check,
+/// so if there is none by then, the check could not be carried out.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// The first check of a server starts within this time, so that the checks of many servers do not all start
@@ -17,7 +17,7 @@ const FIRST_NS: u64 = 1_000_000_000;
 pub struct Times {
     /// From the start of one check to the start of the next, in nanoseconds.
     pub interval_ns: u64,
-    /// How far intervals randomly deviate from that, in both directions, in thousandths; at most 1000.
+    /// How far intervals randomly deviate from `interval_ns`, in both directions: at most 1000 thousandths.
     pub jitter: u32,
     /// Good outcomes in a row that make a server up.
     pub rise: u32,
@@ -39,7 +39,7 @@ pub enum ServerState {
     Down,
 }
 
-/// What must be done now.
+/// The next step, which the caller carries out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Nothing.
@@ -56,7 +56,7 @@ pub struct Monitor {
     times: Times,
     state: ServerState,
     since_ns: u64,
-    /// It was down before it came up, so its weight rises slowly.
+    /// Whether it was down before it came up, so that its weight rises slowly.
     rises: bool,
     /// Consecutive outcomes that contradict the state.
     against: u32,
@@ -143,8 +143,8 @@ impl Monitor {
         true
     }
 
-    /// Restarts after a time without checks: the server is down until a check says otherwise, because what
-    /// was known may be out of date. One good outcome suffices.
+    /// Restarts after a period without checks. The earlier outcomes may be out of date, so the server counts
+    /// as down until one check passes.
     pub fn restart(&mut self, now_ns: u64) {
         self.set(ServerState::Down, now_ns);
         self.against = self.times.rise.saturating_sub(1);
@@ -197,7 +197,7 @@ impl Monitor {
         (self.state == ServerState::Up && share < RAMP).then(|| self.since_ns.saturating_add(elapsed as u64))
     }
 
-    /// Explains its state, or what contradicts it; empty if there is nothing to say.
+    /// Explains its state, or lists the outcomes that contradict it; empty if there is nothing to explain.
     #[must_use]
     pub fn reason(&self) -> String {
         let Times { rise, fall, .. } = self.times;

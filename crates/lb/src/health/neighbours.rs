@@ -1,6 +1,6 @@
-//! Back ends whose MAC addresses are resolved: the app follows them. A back end without one is down, because
-//! nothing can be sent to it. If its address changes, its entries change and its flows stay. While there is
-//! doubt (`doubt.rs`), a lost neighbour keeps its last address and its flows.
+//! Back ends whose MAC addresses are resolved: the app follows them. A back end whose MAC address is unknown
+//! is down, because nothing can be sent to it. If its address changes, its entries change and its flows stay.
+//! While there is doubt (`doubt.rs`), a lost neighbour keeps its last address and its flows.
 
 use super::app::{LbApp, Row};
 use super::doubt::TOGETHER_NS;
@@ -26,7 +26,8 @@ pub(crate) struct Neighbour {
     lines: LoggedLines,
 }
 
-/// Log lines per minute about one neighbour. An address that two stations claim changes all the time.
+/// The maximum number of log lines per minute about one neighbour, because an address that two stations claim
+/// changes all the time.
 const LINES: u32 = 4;
 const MINUTE_NS: u64 = 60_000_000_000;
 
@@ -62,7 +63,7 @@ impl Neighbour {
         self.found.as_ref().ok().copied()
     }
 
-    /// Explains why it has none.
+    /// Explains why it has no MAC address.
     pub fn reason(&self) -> String {
         self.found.as_ref().err().map_or_else(String::new, |why| format!("no neighbour: {why}"))
     }
@@ -85,8 +86,8 @@ impl LbApp {
         self.neighbours.iter().map(|one| one.mac().is_some()).collect()
     }
 
-    /// Records what the program was written with, corrects what is known better, and requests resolution of
-    /// all neighbours.
+    /// Records which addresses the program was written with, corrects those that have changed since, and
+    /// requests resolution of all neighbours.
     pub(super) fn begin_neighbours(&mut self, actions: &mut Vec<Action>) {
         let all = self.health.neighbours.clone();
         if all.hops.is_empty() {
@@ -96,7 +97,7 @@ impl LbApp {
         let neighbour = |(at, hop): (usize, &Hop)| {
             let written = all.mac(at);
             let unknown = || Err(format!("{} is being resolved", hop.address));
-            // The predecessor may have heard something newer since.
+            // The predecessor may have newer information.
             let found = former.remove(hop).filter(|found| found.is_ok() || written.is_none());
             let found = found.unwrap_or_else(|| written.map_or_else(unknown, Ok));
             Neighbour {
@@ -119,7 +120,7 @@ impl LbApp {
             }
         }
         for at in 0..self.neighbours.len() {
-            // The program has these, so only differences from them are changes.
+            // The program already has these addresses, so only differences from them are changes.
             if let Some(mac) = all.mac(at) {
                 self.write(at, mac, &mut Vec::new());
             }
@@ -130,15 +131,15 @@ impl LbApp {
         actions.push(Action::Resolve(all.hops));
     }
 
-    /// Requests confirmation of the neighbours of these back ends: their MAC addresses may have moved. Once a
-    /// server is down, the kernel's own timers suffice.
+    /// Requests confirmation of the neighbours of these back ends: their addresses may have moved to other
+    /// MAC addresses. Once a server is down, the kernel's own timers suffice.
     pub(super) fn confirm(&self, users: &[(usize, usize)], actions: &mut Vec<Action>) {
         let hops = users.iter().filter_map(|(service, place)| self.services[*service].rows[*place].hop);
         let hops: BTreeSet<usize> = hops.filter(|hop| self.neighbours[*hop].mac().is_some()).collect();
         actions.extend(hops.into_iter().map(|hop| Action::Confirm(self.neighbours[hop].hop.clone())));
     }
 
-    /// Records what was found.
+    /// Records the outcome of a neighbour's resolution.
     pub(super) fn met(&mut self, hop: &Hop, found: &Found, now_ns: u64, actions: &mut Vec<Action>) {
         let Some(at) = self.neighbours.iter().position(|one| one.hop == *hop) else { return };
         let before = std::mem::replace(&mut self.neighbours[at].found, found.clone());
@@ -219,7 +220,7 @@ impl LbApp {
         one.mac().or_else(|| one.written.filter(|_| one.users.iter().any(is_kept)))
     }
 
-    /// What another process must know about neighbours.
+    /// Returns what another process must know about neighbours.
     pub(super) fn saved_neighbours(&self) -> impl Iterator<Item = Value> + '_ {
         let saved = |one: &Neighbour| {
             let mac = self.last(one)?;

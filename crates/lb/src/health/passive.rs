@@ -17,9 +17,9 @@ const READS: u64 = 4;
 /// When a back end is suspect, as configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passive {
-    /// At least this many unanswered flows in a window.
+    /// The minimum number of unanswered flows in a window.
     pub unanswered: u64,
-    /// And at least this share of the flows that began in the window, in thousandths.
+    /// Their minimum share of the flows that began in the window, in thousandths.
     pub share: u32,
     /// The length of a window, in nanoseconds.
     pub within_ns: u64,
@@ -31,7 +31,7 @@ pub struct Passive {
 #[derive(Clone, Debug)]
 pub(super) struct Suspicion {
     pub until_ns: u64,
-    /// Consecutive good checks since then; as many as bring a server up end the suspicion early.
+    /// Consecutive good checks since then. As many as it takes to bring a server up end the suspicion early.
     passed: u32,
     pub why: String,
 }
@@ -59,7 +59,7 @@ impl Passive {
             && u128::from(new.unanswered) * 1000 >= u128::from(new.begun) * u128::from(self.share)
     }
 
-    /// Returns the suspect among some targets: the worst one, provided that another one answers.
+    /// Returns the target to suspect: the worst one, provided that another one answers.
     fn worst(&self, targets: &[(usize, New)]) -> Option<(usize, New)> {
         let works = |(_, new): &(usize, New)| new.begun > 0 && !self.is_bad(*new);
         let bad = |(_, new): &&(usize, New)| new.unanswered >= self.unanswered && self.is_bad(*new);
@@ -73,7 +73,7 @@ impl Passive {
 }
 
 impl Watched {
-    /// Records counts. Returns what is new for each target since the window began.
+    /// Records counts. Returns each target's new flows since the window began.
     fn note(&mut self, flows: &[Flows]) -> Vec<New> {
         self.reads.push_back(flows.to_vec());
         if self.reads.len() as u64 > READS + 1 {
@@ -144,7 +144,7 @@ impl LbApp {
         self.evaluate(at, now_ns, actions);
     }
 
-    /// A check of a back end has ended. Enough good outcomes end a suspicion.
+    /// Records the outcome of a check of a back end. Enough good outcomes in a row end a suspicion.
     pub(super) fn passes(&mut self, (at, place): (usize, usize), good: bool, rise: u32) -> bool {
         let Some(suspicion) = &mut self.services[at].rows[place].suspicion else { return false };
         suspicion.passed = if good { suspicion.passed + 1 } else { 0 };

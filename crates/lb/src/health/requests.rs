@@ -1,6 +1,7 @@
-//! Requests of operators and programs: words, as from `weir lb drain SERVICE BACK_END`, or JSON, one request
-//! or a list, which is carried out atomically. Requests that add or remove change the configuration, which
-//! the app leaves to its driver ([`Action::Configure`]); the rest of the list follows when that is done.
+//! Requests of operators and programs. A request is a line of words, as in `weir lb drain SERVICE BACK_END`,
+//! or JSON: a single request, or a list that is carried out atomically. Requests that add or remove services
+//! or back ends change the configuration, which the app leaves to its driver ([`Action::Configure`]); the
+//! rest of the list is carried out when that is done.
 
 use super::app::{LbApp, Service, Wish};
 use crate::edits::{is_edit, json as to_json};
@@ -30,19 +31,19 @@ struct AcceptedRequest {
 #[derive(Clone, Copy)]
 enum What {
     Wish(Wish),
-    /// Multiplied by the service's scale.
+    /// Sets the weight, which is already multiplied by the service's scale.
     Weigh(u32),
 }
 
 /// A list of requests that waits for a new configuration.
 pub(super) struct Pending {
-    /// The requests that do not edit it.
+    /// The requests that do not edit the configuration.
     rest: Vec<Value>,
-    /// Whether all changes made at run time are forgotten.
+    /// Whether all changes made at run time are discarded.
     resets: bool,
-    /// The services that are named, and whether a pool is named, which several services may share.
+    /// The services that the requests name, and whether they name a pool, which several services may share.
     named: (HashSet<String>, bool),
-    /// The answer.
+    /// The answer when everything is done.
     said: Value,
 }
 
@@ -110,14 +111,14 @@ impl LbApp {
         Ok(with_warning(done(orders.len()), self.warning_of(&orders)))
     }
 
-    /// Returns a warning about services whose weights these orders have changed.
+    /// Returns a warning about services whose weights these requests have changed.
     fn warning_of(&self, orders: &[AcceptedRequest]) -> Option<String> {
         let weighed = orders.iter().filter(|order| matches!(order.what, What::Weigh(_)));
         let names: HashSet<&str> = weighed.map(|order| self.services[order.at.0].name.as_str()).collect();
         self.warning(|name| names.contains(name))
     }
 
-    /// Continues once the configuration has been replaced or kept.
+    /// Continues once the configuration has been replaced, or the change was rejected.
     pub(super) fn configured(
         &mut self,
         id: RequestId,
@@ -130,7 +131,7 @@ impl LbApp {
             if resets {
                 self.forget_wishes(now_ns, actions);
             }
-            // A back end that a later request of the list has removed needs nothing.
+            // Requests for a back end that a later request of the list has removed are skipped.
             let orders: Vec<AcceptedRequest> = rest.iter().filter_map(|one| self.read(one).ok()).collect();
             orders.into_iter().for_each(|order| self.carry_out(order, now_ns, actions));
         }
@@ -139,7 +140,8 @@ impl LbApp {
         actions.push(Action::Answer { id, answer });
     }
 
-    /// Says which of a list's requests cannot be carried out with this app's configuration.
+    /// Returns an error that names the first request of a list that cannot be carried out with this app's
+    /// configuration.
     pub(crate) fn refuses(&self, orders: &Value) -> Result<(), String> {
         for (at, order) in
             orders.as_array().into_iter().flatten().enumerate().filter(|(_, one)| !is_edit(one))
@@ -157,7 +159,7 @@ impl LbApp {
         Ok(())
     }
 
-    /// Returns a warning if a service for which `meant` holds has no back end that gets new flows.
+    /// Returns a warning if none of the back ends of a service that `meant` selects gets new flows.
     fn warning(&self, meant: impl Fn(&str) -> bool) -> Option<String> {
         let idle = |service: &&Service| service.rows.iter().all(|row| row.full == 0);
         let mut idle =
@@ -290,8 +292,8 @@ fn with_warning(said: Value, warning: Option<String>) -> Value {
     }
 }
 
-/// Reads words that edit the configuration: the equivalent request, and the answer when it is done. `None`
-/// for other words.
+/// Reads words that edit the configuration. Returns the equivalent request in JSON, and the answer for when
+/// it is done. `None` for other words.
 fn edit_of(words: &str) -> Result<Option<(Value, String)>, String> {
     let (word, rest) = words.split_once(char::is_whitespace).unwrap_or((words, ""));
     let rest = rest.trim();

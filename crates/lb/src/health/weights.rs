@@ -1,6 +1,6 @@
 //! The weights of a service's back ends, as a pure function of their standings.
 
-/// The number of steps in which the weight of a server that comes up rises.
+/// The number of steps in which the weight of a server rises after it comes up.
 pub const RAMP: u32 = 10;
 
 /// What a service does when no back end is up.
@@ -29,10 +29,10 @@ pub enum Standing {
     Up,
     /// It does not work.
     Down,
-    /// It does not work, and its check is configured to let it keep its flows then.
+    /// It does not work, and its check is configured with `fail: drain`, so that it keeps its flows.
     Withdrawn,
-    /// It left new flows unanswered, so it gets none for a while, provided that another back end can take
-    /// them.
+    /// It left new flows unanswered, so it gets no new flows for a while, provided that another back end can
+    /// take them.
     Suspect,
     /// Its MAC address is not known, so nothing can be sent to it.
     NoNeighbour,
@@ -73,9 +73,9 @@ impl Standing {
 /// A back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// How it stands.
+    /// Its standing.
     pub standing: Standing,
-    /// Since when, in nanoseconds.
+    /// When it got this standing, in nanoseconds.
     pub since_ns: u64,
     /// The weight that it has when nothing is wrong.
     pub weight: u32,
@@ -90,9 +90,9 @@ impl Member {
     }
 }
 
-/// Returns the current weight of each back end, and whether `fail` decided them because none is up. A suspect
-/// back end gets its share if no other is up: an unanswered SYN proves less than a failed check. Back ends
-/// that an operator has taken out stay out.
+/// Returns the current weight of each back end, and whether `fail` determined them because no back end is up.
+/// A suspect back end gets its share if no other is up: an unanswered SYN proves less than a failed check.
+/// Back ends that an operator has taken out stay out.
 #[must_use]
 pub fn weights(members: &[Member], fail: Fail) -> (Vec<u32>, bool) {
     let up = |member: &Member| if member.standing.is_up() { member.ramped() } else { 0 };

@@ -22,7 +22,8 @@ impl Row {
     }
 
     /// Restores the weight that an operator had set, unless the configured weight has changed since: the
-    /// later one wins. Returns the weight that is forgotten because the file now has another one.
+    /// later one wins. Returns the operator's weight if it is dropped because the file now has a different
+    /// one.
     fn keep(&mut self, given: Option<u32>, configured: u32, scale: u32) -> Option<u32> {
         let weight = given?;
         if configured == self.configured {
@@ -33,7 +34,7 @@ impl Row {
     }
 }
 
-/// Says that the weight that an operator has set for a back end is no longer in effect.
+/// Returns the message that the weight an operator has set for a back end is no longer in effect.
 fn forgets(service: &str, row: &Row, weight: u32) -> String {
     let (name, configured) = (&row.name, row.configured);
     let what = format!("the weight {weight} of {name} of {service}, set at run time, is discarded");
@@ -98,7 +99,7 @@ impl LbApp {
         }
     }
 
-    /// Forgets what operators want, so that the configuration applies.
+    /// Drops all wishes of operators, so that the configuration applies.
     pub(super) fn forget_wishes(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         for at in 0..self.services.len() {
             let scale = self.services[at].scale;

@@ -19,7 +19,7 @@ use weir_config::{Key, Report, Shape, Span};
 use weir_packet::PROTOCOL_TCP;
 
 const NS_PER_MS: u64 = 1_000_000;
-/// The shortest and the longest interval, and the same of timeouts.
+/// The shortest and the longest interval; below, the same for timeouts.
 const INTERVAL_NS: [u64; 2] = [10 * NS_PER_MS, 3_600_000 * NS_PER_MS];
 const TIMEOUT_NS: [u64; 2] = [NS_PER_MS, 60_000 * NS_PER_MS];
 const SLOW_START_NS: u64 = 24 * 3_600_000 * NS_PER_MS;
@@ -99,8 +99,8 @@ const RCODES: [(&str, Option<u8>); 7] = [
 ];
 
 /// Reads the health of services from their sections. `pools` are the mappings of back ends that services
-/// share. Where there are too many back ends to count each, only services with checks or without `mac` are
-/// among them.
+/// share. If there are too many back ends to count each of them, only services with checks or without `mac`
+/// are included.
 pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut Report) -> Health {
     let few = services.iter().map(|(_, service)| service.back_ends.len()).sum::<usize>() <= COUNTED_MAX;
     for node in services.iter().filter(|_| !few).filter_map(|(node, _)| value(node, "passive")) {
@@ -284,8 +284,8 @@ fn from(section: &Section<'_>, report: &mut Report) -> Option<Sources> {
     (report.errors() == before && is_used).then_some((v4, v6))
 }
 
-/// The path of a check that takes the service's own: to the first VIP of each IP version that has a source
-/// address. Translated packets have the back end's own address, so the two paths are the same there.
+/// The path of a check that takes the service's own path: to the first VIP of each IP version that has a
+/// source address. Translated packets have the back end's own address, so the two paths are the same there.
 fn via(section: &Section<'_>, (service, back_end): (&Service, &BackEnd), report: &mut Report) -> Option<Via> {
     let (v4, v6) = from(section, report)?;
     if back_end.mode.is_nat() {
@@ -375,7 +375,7 @@ fn share(node: &Node, key: &str, range: RangeInclusive<u8>, report: &mut Report)
     share.map(|share| (share * 1000.0).round() as u32)
 }
 
-/// What is asked; `None` if there is an error, which is reported.
+/// The request of a check; `None` if there is an error, which is reported.
 fn ask(section: &Section<'_>, report: &mut Report) -> Option<Ask> {
     let before = report.errors();
     let node = section.needed("type", report)?;

@@ -178,7 +178,7 @@ fn back_end(all: &mut Imported, place: usize, node: &Node) {
             _ => all.note(Some(place), span, format!("`{key}` has no counterpart and was omitted")),
         }
     }
-    // The director sends new flows of such a back end to the second one of their rows.
+    // The director sends new flows of such a back end to the second back end of their rows.
     if unhealthy && found.weight > 0 && found.keys.is_empty() {
         found.keys.push("state: draining".to_string());
     }

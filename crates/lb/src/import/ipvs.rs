@@ -28,14 +28,14 @@ pub fn read(file: &str, text: &str) -> Imported {
     all
 }
 
-/// The services by their address as written, by which server lines refer to them.
+/// The services by their address as written, which is how the lines of servers refer to them.
 type ServiceIndex = HashMap<(&'static str, String), IpvsService>;
 
 /// A service that was read.
 #[derive(Clone, Copy)]
 struct IpvsService {
     place: usize,
-    /// Its scheduler ignores weights, except for 0.
+    /// Whether its scheduler ignores weights other than 0.
     unweighted: bool,
 }
 

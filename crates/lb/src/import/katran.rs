@@ -12,7 +12,7 @@ pub fn read(file: &str, text: &str) -> Imported {
     let mut said = GeneralSettings::default();
     for (line, number) in text.lines().zip(1..) {
         let words = words(line, number);
-        // Anything before the options is the program and a shell's prompt.
+        // Words before the first option are the name of the program, and perhaps a shell prompt.
         let from = words.iter().position(|(word, _)| word.starts_with('-')).unwrap_or(words.len());
         match words.first() {
             None => {}
@@ -39,9 +39,9 @@ pub fn read(file: &str, text: &str) -> Imported {
 struct GeneralSettings {
     /// The MAC address of the default router.
     router: Option<String>,
-    /// The real servers of numbers in QUIC connection IDs.
+    /// The real servers by their numbers in QUIC connection IDs.
     numbers: HashMap<u32, IpAddr>,
-    /// The services that find real servers by these, with the place where that is set.
+    /// The services that find real servers by these numbers, with the position where this is set.
     quic: Vec<(String, Span)>,
 }
 
@@ -75,7 +75,7 @@ fn command(all: &mut Imported, line: &[Word<'_>], said: &mut GeneralSettings) {
     let at = line[0].1;
     let has = |option: &str| options.contains_key(option);
     if has("C") {
-        // Katran keeps the router and the numbers of real servers.
+        // This command only removes services: Katran keeps the router and the numbers of real servers.
         all.services.clear();
         said.quic.clear();
     } else if let Some((mac, span)) = options.get("change_mac") {
@@ -161,7 +161,7 @@ fn flag(all: &mut Imported, place: usize, (flag, span): Word<'_>, (set, said): (
     }
 }
 
-/// The numbers of real servers that fit connection IDs of Katran's version 2. In Katran, 0 is none.
+/// The numbers of real servers that fit connection IDs of Katran's version 2. In Katran, 0 means no number.
 const NUMBERS: RangeInclusive<u32> = 1..=0xff_fffe;
 
 /// Maps or unmaps the number of a real server: `ADDRESS=NUMBER`.
@@ -176,11 +176,11 @@ fn map(all: &mut Imported, (mapping, span): Word<'_>, add: bool, numbers: &mut H
     }
 }
 
-/// Writes `quic` for the services that find real servers by connection IDs, as far as it can express them.
-/// The first two bits of a connection ID are a version. In version 2, which is binary 10, octets 1 to 3 are
-/// the server's number. Weir reads three bits as the number of a configuration, so these are 4 and 5. In
-/// version 1 the number begins within an octet, and half the IDs of version 3 begin with binary 111, which
-/// means no configuration.
+/// Writes `quic` for the services that find real servers by connection IDs, as far as `quic` can express
+/// them. The first two bits of a connection ID are a version. In version 2, which is binary 10, octets 1 to 3
+/// are the server's number. Weir reads the first three bits as the number of a configuration, so version 2 is
+/// configurations 4 and 5. In version 1 the number begins within an octet, and half the IDs of version 3
+/// begin with binary 111, which means no configuration.
 fn quic(all: &mut Imported, said: &GeneralSettings) {
     for (name, span) in &said.quic {
         let Some(place) = all.services.iter().position(|service| service.name == *name) else { continue };

@@ -38,7 +38,7 @@ pub const FOREIGN: &[Foreign] = &[
     },
 ];
 
-/// What systems with services have in common.
+/// The common part of all systems with services.
 const SERVICES: Foreign = Foreign {
     name: "",
     about: "",
@@ -66,7 +66,7 @@ const SERVICES: Foreign = Foreign {
     convert: |_, text, _| Err(Report::new("", text)),
 };
 
-/// What the other system's file does not contain.
+/// Values that the other system's file does not contain.
 #[derive(Clone, Debug, Default)]
 struct Ports {
     /// The interface on which packets arrive.

@@ -16,7 +16,7 @@ pub struct Service {
     /// Further keys of the service, one per line.
     pub keys: Vec<String>,
     pub back_ends: Vec<BackEnd>,
-    /// What weir cannot take over, one sentence each.
+    /// Settings that cannot be converted, one sentence each.
     pub notes: Vec<String>,
 }
 
@@ -24,7 +24,7 @@ pub struct Service {
 #[derive(Clone, Debug)]
 pub struct BackEnd {
     pub ip: IpAddr,
-    /// Its own port, if packets are sent to a different one than the service's.
+    /// Its own port, if that differs from the service's.
     pub port: Option<u16>,
     pub mode: &'static str,
     pub weight: u64,
@@ -36,7 +36,7 @@ pub struct BackEnd {
 #[derive(Debug)]
 pub struct Imported {
     pub services: Vec<Service>,
-    /// What belongs to no service and cannot be taken over, one sentence each.
+    /// Settings that belong to no service and cannot be converted, one sentence each.
     pub notes: Vec<String>,
     /// A line before the ports, such as the UDP ports of tunnels.
     pub head: Option<&'static str>,
@@ -48,7 +48,8 @@ impl Imported {
         Imported { services: Vec::new(), notes: Vec::new(), head: None, report: Report::new(file, text) }
     }
 
-    /// Warns of something in line `span` that cannot be taken over, and records it at a service, or at none.
+    /// Warns of a setting at `span` that cannot be converted, and records it at a service if it belongs to
+    /// one.
     pub fn note(&mut self, service: Option<usize>, span: Span, message: String) {
         let note = format!("line {}: {message}", span.line);
         let notes = service.and_then(|at| self.services.get_mut(at)).map(|service| &mut service.notes);
@@ -56,8 +57,8 @@ impl Imported {
         self.report.warning(span, message);
     }
 
-    /// Writes the services as a configuration whose packets arrive on an interface; or fails with what is
-    /// wrong with the file. Warnings of omissions are in the report, too.
+    /// Writes the services as a configuration whose packets arrive on an interface. Fails if the file has
+    /// errors, and returns them. Warnings about omissions are in the report, too.
     pub fn yaml(mut self, of: &str, ports: &Ports) -> Result<(String, Report), Report> {
         if self.report.errors() == 0 && self.services.is_empty() {
             self.report.error(Span { line: 1, column: 1, ..Span::default() }, "there is no service here");

@@ -1,5 +1,5 @@
-//! XenoFlow's `backends.json`. It lists back ends; what XenoFlow hard-codes or takes from elsewhere is in
-//! settings.
+//! XenoFlow's `backends.json`. It lists back ends; values that XenoFlow hard-codes or reads from elsewhere
+//! are given as settings.
 
 use crate::back_ends::xenoflow;
 use crate::bits::instead;
@@ -25,7 +25,7 @@ pub const XENOFLOW: Foreign = Foreign {
     convert,
 };
 
-/// What the file does not contain; not used with weir's own configurations.
+/// Values that the file does not contain. They are not used with weir's own configurations.
 const SETTINGS: &[Setting] = &[
     Setting {
         name: "in",
@@ -112,7 +112,7 @@ fn is_ours(text: &str) -> bool {
 /// Converts XenoFlow's file to YAML.
 ///
 /// # Errors
-/// Fails with everything that is wrong with it.
+/// Returns a report of all errors in the file.
 fn convert(file: &Path, text: &str, settings: &SettingValues) -> Result<(String, Report), Report> {
     let options = &XenoFlowOptions::of(settings);
     let mut report = Report::new(&file.display().to_string(), text);

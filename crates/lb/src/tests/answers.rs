@@ -267,7 +267,8 @@ fn what_is_no_valid_question_gets_no_answer() {
         craft::frame("eth.dst=02:00:00:00:00:77 arp=request target_ip=10.0.0.53"),
         craft::frame("eth.src=02:00:00:00:00:fe eth.dst=ff:ff:ff:ff:ff:ff arp=request target_ip=10.0.0.53"),
         craft::frame("eth.dst=ff:ff:ff:ff:ff:ff arp=reply target_ip=10.0.0.53"),
-        // RFC 4861 §7.1.1: a hop limit, a code, a checksum, an option; no source and a source's address.
+        // Invalid by RFC 4861 §7.1.1: the hop limit, the code, the checksum, an option, or a source address
+        // option without a source.
         solicitation("2001:db8::7", GROUP, true, "").replacing("ttl=255", "ttl=254"),
         solicitation("2001:db8::7", GROUP, true, "icmp_code=1"),
         solicitation("2001:db8::7", GROUP, true, "csum=bad"),

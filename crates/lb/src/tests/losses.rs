@@ -1,6 +1,6 @@
-//! What happens to flows when back ends seem to be lost: together with weir's own link, all at once, or one
-//! alone. The tests cover every mode and way of choosing, and back ends by `ip` or `mac`, with and without
-//! checks.
+//! What happens to flows when back ends seem to be lost: together with weir's own link, all at once, or a
+//! single one. The tests cover every mode and way of choosing, and back ends by `ip` or `mac`, with and
+//! without checks.
 
 use super::flows::FlowRig;
 use super::*;
@@ -176,7 +176,7 @@ impl LossyNetwork {
         self.step(Event::Link { port: PortId(0), up, speed_bps: None });
     }
 
-    /// The host finds a neighbour, or the neighbour does not answer.
+    /// Reports that the host has found a neighbour, or that the neighbour does not answer.
     fn met(&mut self, at: u8, answers: bool) {
         if self.kind.resolved {
             let found: Found = if answers { Ok(mac(at)) } else { Err("it does not answer".to_string()) };
@@ -328,7 +328,8 @@ fn a_reload_and_another_process_know_the_last_mac_addresses() {
     assert!(!removed, "{actions:?}");
 }
 
-/// Its MAC address may have moved. Once it is down, the kernel's own timers suffice.
+/// The back end's address may have moved to another MAC address. Once the back end is down, the kernel's own
+/// timers suffice.
 #[test]
 fn a_failed_check_has_the_neighbour_confirmed_until_the_back_end_is_down() {
     for resolved in [true, false] {

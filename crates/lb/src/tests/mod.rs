@@ -184,7 +184,7 @@ fn source_bits_are_dealt_by_weight() {
         all[0].weight = 2;
         all[1].weight = 0;
     });
-    // A common factor of the weights makes no difference.
+    // A common factor in the weights makes no difference.
     let mut many = service.clone();
     change(&mut many, |all| all.iter_mut().for_each(|one| one.weight *= 100));
     let dealt = |service: &Service| crate::bits::assignment(service).unwrap();

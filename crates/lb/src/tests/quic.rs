@@ -65,7 +65,7 @@ fn stateless_services_have_it_as_well() {
     assert!((0..40).all(|client| rig.frame(&packet(client, 4000, 2)) == Some(2)));
 }
 
-/// A server ID selects no row, and hence there is no second chance.
+/// A packet that is assigned by its server ID selects no row, so its tunnel header names no second back end.
 #[test]
 fn a_director_s_service_says_a_second_chance_where_its_row_chooses() {
     let mut services = services();

@@ -17,7 +17,7 @@ const ENODEV: Errno = 19;
 /// Where DPDK's memory comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EalMemory {
-    /// Ordinary pages, in MiB; a frame takes 4 KiB of it. For tests and for devices without DMA.
+    /// Ordinary pages, in MiB. Each frame takes 4 KiB. For tests and for devices without DMA.
     NoHuge(u32),
     /// Huge pages, in MiB at start; DPDK takes more as needed. Leaves no file behind.
     Huge(u32),
@@ -163,8 +163,8 @@ impl Eal {
         Ok(Eal(()))
     }
 
-    /// Registers the calling thread with DPDK until the result is dropped, which gives it a pool cache of its
-    /// own. A worker calls this first.
+    /// Registers the calling thread with DPDK, which gives it a pool cache of its own until the result is
+    /// dropped. A worker calls this first.
     ///
     /// # Errors
     /// Returns [`DpdkError::Threads`] if there are too many threads.

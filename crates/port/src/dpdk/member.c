@@ -21,7 +21,7 @@ void *weir_member_new(uint32_t key_length, uint32_t keys, double bytes)
 	static unsigned int number;
 	char name[32];
 
-	/* Its heap logs for each packet that it has no free slot for a key, which would cost more than counting. */
+	/* The library logs each packet whose key finds no free slot, which would cost more than counting. */
 	rte_log_set_level_pattern("lib.member", RTE_LOG_CRIT);
 	snprintf(name, sizeof(name), "weir%u", number++);
 	memset(&parameters, 0, sizeof(parameters));
@@ -44,8 +44,8 @@ void weir_member_add(void *sketch, const void *key)
 	rte_member_add(sketch, key, 1);
 }
 
-/* Writes the keys that it remembers and their counts; there is room for as many as it was created for.
- * Returns their number, which is negative if there are none.
+/* Writes the remembered keys and their counts. The arrays must have room for `keys` entries. Returns their
+ * number, which is negative if there are none.
  */
 int weir_member_list(void *sketch, void **keys, uint64_t *counts)
 {

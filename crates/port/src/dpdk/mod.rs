@@ -5,7 +5,7 @@
 //! holds all unsafe code; `eal.rs` starts DPDK once per process and explains its errors; `pool.rs` and
 //! `port.rs` are the pool and the port that a worker uses; `link.rs` is the link state for other threads.
 //! DPDK loads its drivers itself as plug-ins, so linking is dynamic and must stay so. `member.c` and
-//! `member.rs` wrap a DPDK sketch with which benches compare.
+//! `member.rs` wrap a DPDK sketch that serves as a baseline in benches.
 
 mod eal;
 mod link;

@@ -203,8 +203,8 @@ impl Port for DpdkPort {
         }
     }
 
-    /// Queue 0 queries the driver for the losses of the whole port, so call this once per second rather than
-    /// once per breath.
+    /// On queue 0, this queries the driver for the losses of the whole port, so call it once per second
+    /// rather than once per breath.
     fn statistics(&self) -> PortStatistics {
         if self.wire.number() != 0 {
             return self.statistics;

@@ -168,7 +168,8 @@ static inline void fill(struct weir_frame *frame, struct rte_mbuf *mbuf, uint32_
 	frame->data = rte_pktmbuf_mtod(mbuf, uint8_t *);
 	frame->handle = (uintptr_t)mbuf;
 	/*
-	 * One store for length to pad and one for pool and hash, because this runs sixteen million times a second.
+	 * A single store covers length to pad, and another one pool and hash, because this runs sixteen million
+	 * times a second.
 	 */
 	memcpy(&frame->length, &room, sizeof(room));
 	memcpy(&frame->pool, &home, sizeof(home));

@@ -15,7 +15,7 @@ use weir_packet::{Frame, PoolId, RSS_KEY, RSS_KEY_BYTES};
 /// Bytes in the name of an xstat, including the NUL (`RTE_ETH_XSTATS_NAME_SIZE`).
 const XSTAT_NAME: usize = 64;
 
-/// Bytes of log that an error is extracted from; the shim keeps as many.
+/// Bytes of the log from which an error is extracted; the shim keeps the same number.
 const LOG_BYTES: usize = 16384;
 
 /// `struct weir_burst`: the outcome of a burst.
@@ -299,7 +299,7 @@ impl Device {
         counters
     }
 
-    /// Returns number and name of the first `limit` extended statistics.
+    /// Returns the numbers and names of the first `limit` extended statistics.
     pub fn xstat_names(&self, limit: usize) -> Vec<(u64, String)> {
         let _asking = self.ask();
         let (mut names, mut ids) = (vec![[0; XSTAT_NAME]; limit], vec![0; limit]);
@@ -421,7 +421,7 @@ mod tests {
             batch.push(pools.first().take().unwrap()).unwrap();
         }
         let hashes = |batch: &Batch| batch.frames().iter().map(Frame::hash).collect::<Vec<u32>>();
-        // What leaves a net_ring arrives there again, as the same mbuf.
+        // Frames sent to a net_ring arrive from it again, in the same mbufs.
         let mut pass = |batch: &mut Batch| {
             let all = batch.mask();
             assert_eq!(port.transmit(&mut pools, batch, all), all);
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(pass(&mut batch), [0; 4]);
         assert_eq!(check(weir_hash_for_tests(0, 0)), Ok(0));
         assert_eq!(pass(&mut batch), [0, 0x8000_0001, 0, 0x8000_0003]);
-        // The second and fourth of these are the first and second of the next burst.
+        // The second and fourth of these frames arrive as the first and second of the next burst.
         let list = 0b1010;
         assert_eq!(port.transmit(&mut pools, &mut batch, list), list);
         [0, 2].into_iter().for_each(|slot| pools.give(batch.take(slot)));

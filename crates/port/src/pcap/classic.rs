@@ -13,11 +13,11 @@ const NANOSECONDS: u32 = 0xa1b2_3c4d;
 
 /// Which of a record's lengths comes first.
 enum Lengths {
-    /// The captured one (version 2.4).
+    /// The captured length (version 2.4).
     CapturedFirst,
-    /// The one on the wire (before 2.3).
+    /// The length on the wire (before 2.3).
     WireFirst,
-    /// The smaller one is the captured one (2.3).
+    /// In either order: the smaller length is the captured one (2.3).
     Smaller,
 }
 

@@ -1,15 +1,15 @@
-//! When the frames of a recording arrive: at their recorded times, where these are plausible.
+//! When the frames of a recording arrive: at their recorded times, as far as these are plausible.
 //!
 //! A recording may have odd times: a bit was flipped, the clock of the machine was set, files were joined in
 //! the wrong order. A frame that is clearly out of order, while the frames around it are not, arrives
-//! together with the one before it. Where the recording's time goes back and stays there, the intervals
-//! between frames are kept. A single odd time thus neither delays the frames after it nor makes them arrive
-//! all at once.
+//! together with the one before it. If the recording's time jumps back and continues from there, the
+//! intervals between frames are kept. A single odd time thus neither delays the frames after it nor makes
+//! them arrive all at once.
 
 /// Frames may be out of order by this much, in nanoseconds, because every queue of a NIC has its own buffer.
 const DISORDER_NS: u64 = 1_000_000_000;
 
-/// A silence longer than this is worth a remark: it can be true, or the first frame has an odd time.
+/// A silence longer than this is worth a remark: it may be real, or the first frame may have an odd time.
 const SILENCE_NS: u64 = 24 * 3_600 * 1_000_000_000;
 
 /// The latest virtual time, 146 years, so that timers set from any time can be reached.
@@ -36,7 +36,8 @@ fn before(time: u64, other: u64) -> bool {
     time.saturating_add(DISORDER_NS) < other
 }
 
-/// Returns the time of the first frame: the clock was set, or its time is odd, if the next one is before it.
+/// Returns the recording's time at the first frame. If the next frame is clearly earlier, either the clock
+/// was set or the first time is odd.
 pub(super) fn first_ns(time_ns: u64, next_ns: Option<u64>) -> u64 {
     next_ns.filter(|next_ns| before(*next_ns, time_ns)).unwrap_or(time_ns)
 }

@@ -2,7 +2,7 @@
 //! its byte order; interfaces are described before the packets that refer to them.
 //!
 //! It reads section headers, interface descriptions, and enhanced, simple and obsolete packet blocks; it
-//! skips others, and counts packets of interfaces with other link types than it reads, which it skips too.
+//! skips all other blocks. Packets of interfaces with other link types are skipped and counted.
 
 use super::reader::{Links, Skipped, Stamp};
 use super::source::{Order, Source};
@@ -16,7 +16,7 @@ const OBSOLETE_PACKET: u32 = 2;
 const SIMPLE_PACKET: u32 = 3;
 const ENHANCED_PACKET: u32 = 6;
 
-/// Value of a section header's byte-order magic when read in the right order.
+/// The value of a section header's byte-order magic, read in the section's byte order.
 const ORDER_MARK: u32 = 0x1a2b_3c4d;
 
 /// Size of the shortest block: its type and both lengths.
@@ -56,7 +56,7 @@ impl Interface {
     }
 }
 
-/// A block whose body is being read. A wrong length inside the body cannot lead out of it.
+/// A block whose body is being read. A wrong length inside the body cannot make the reader leave the body.
 struct Block {
     kind: u32,
     length: u32,
@@ -108,7 +108,7 @@ impl Block {
 /// The section being read.
 pub(super) struct Section {
     interfaces: Vec<Interface>,
-    /// Simple packets have no time; they take that of the packet before them.
+    /// Simple packets have no timestamp; each one gets the time of the packet before it.
     last_ns: u64,
     links: Links,
     pub(super) skipped: Skipped,
@@ -233,7 +233,7 @@ impl Section {
             _ => source.order.u32(first),
         };
         let Some(interface) = self.interface(source, number)? else {
-            // Its length is counted, if present.
+            // The length of the FCS is counted, if the frame includes one.
             if block.left >= 16 {
                 let rest: [u8; 16] = block.piece(source, "a packet's header")?;
                 let [.., length] = source.order.words::<4>(&rest);

@@ -7,7 +7,7 @@
 //! `truncated`. While the pool is empty, the frame waits (`starved`). At an error in the recording the port
 //! is exhausted, and `read_errors` and the port's mode report it. Frames are accepted whether or not they can
 //! be written: those that did not reach their file are `not_written` rather than `transmitted`, and a remark
-//! says why. Without an output file, frames are counted and freed.
+//! gives the reason. Without an output file, frames are counted and freed.
 
 use super::clock::{self, Clock};
 use super::error::link;
@@ -34,7 +34,8 @@ pub struct Output {
     pub file: Box<dyn Write + Send>,
 }
 
-/// The recording being received, two records ahead: whether a time is odd only shows in the records after it.
+/// The recording being received, read two records ahead, because only later records show whether a time is
+/// odd.
 struct Input {
     reader: Reader<BufReader<Box<dyn Read + Send>>>,
     /// The record that waits for its time, if there is one.
@@ -102,9 +103,9 @@ impl PcapPort {
         Ok(port)
     }
 
-    /// Returns when the first frame was recorded, in nanoseconds since 1970, before it is received. Ports
-    /// that are replayed together use the earliest of their times as base, so that the time between their
-    /// frames is kept.
+    /// Returns when the first frame was recorded, in nanoseconds since 1970; call this before anything is
+    /// received. Ports that are replayed together use the earliest of their times as base, so that the time
+    /// between their frames is kept.
     #[must_use]
     pub fn first_ns(&self) -> Option<u64> {
         let input = self.input.as_ref().filter(|input| input.waiting)?;

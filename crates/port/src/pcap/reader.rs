@@ -1,9 +1,9 @@
 //! A reader of both formats, record by record.
 //!
-//! Promises: it never panics, whatever the bytes; it holds one record; after an error it is at its end, so
-//! iterating yields the valid records and then at most one error. Costs: [`Reader::lend`] copies nothing
-//! except records that end in a different buffer than they begin in, and allocates nothing once it has seen
-//! the largest.
+//! Promises: it never panics, whatever the bytes; it holds one record; after an error the reader is at its
+//! end, so iterating yields the valid records and then at most one error. Costs: [`Reader::lend`] copies only
+//! records that begin in one buffer and end in the next. It allocates nothing once it has seen the largest of
+//! these.
 
 use super::classic::Classic;
 use super::ng::Section;
@@ -44,7 +44,7 @@ pub struct Lent<'a> {
     pub bytes: &'a [u8],
 }
 
-/// What a file says about a record, besides its data.
+/// The metadata of a record.
 pub(super) struct Stamp {
     pub(super) link: u16,
     pub(super) time_ns: u64,
@@ -113,7 +113,7 @@ impl<R: Read> Reader<BufReader<R>> {
     /// Reads the header of a file of Ethernet, whose bytes the reader buffers.
     ///
     /// # Errors
-    /// It is not the header of a recording that weir can read.
+    /// The input does not begin with the header of a recording that weir can read.
     pub fn open(input: R) -> Result<Reader<BufReader<R>>, ReadError> {
         Reader::open_of(BufReader::with_capacity(BUFFER, input), Links::ETHERNET)
     }
@@ -166,7 +166,8 @@ impl<R: BufRead> Reader<R> {
         Ok(Some(Lent { link, time_ns, length, bytes: &bytes[..bytes.len().min(length as usize)] }))
     }
 
-    /// A recording that only has packets of other link types does not count as a recording.
+    /// Checks at the end of the file that it had packets of a link type that is read: otherwise it does not
+    /// count as a recording.
     fn end(&self) -> Result<(), ReadError> {
         match self.first_skipped() {
             Some((number, offset)) if self.read == 0 => {

@@ -2,7 +2,7 @@
 //!
 //! The data of a record are not copied: they are held where the input has buffered them, until the next
 //! record is read. Only data that do not end in the buffer in which they begin are assembled elsewhere. Bytes
-//! that were read therefore stay in the input's buffer as long as others follow them.
+//! that were read therefore stay in the input's buffer until all of it has been read.
 
 use super::{Problem, ReadError};
 use std::io::{self, BufRead};
@@ -57,9 +57,9 @@ enum RecordData {
 /// An input being read.
 pub(super) struct Source<R> {
     input: R,
-    /// Bytes in the input's buffer.
+    /// The number of bytes in the input's buffer.
     there: usize,
-    /// How many of these were read.
+    /// How many of these have been read.
     at: usize,
     held: RecordData,
     /// Data that began in one buffer and ended in another.
@@ -90,7 +90,7 @@ impl<R: BufRead> Source<R> {
         if unread.is_empty() { Ok(&[]) } else { Ok(&self.buffer()?[unread]) }
     }
 
-    /// Returns the buffer, which is not empty: otherwise the input would read.
+    /// Returns the buffer. It must not be empty, because the input would then read from the file.
     #[inline]
     fn buffer(&mut self) -> Result<&[u8], ReadError> {
         let offset = self.offset;
@@ -165,8 +165,8 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// Reads the next `wanted` bytes and holds them until others are held. The assembled data grow as bytes
-    /// are read, not by the claimed length.
+    /// Reads the next `wanted` bytes and holds them until other bytes are held. Memory for assembled data
+    /// grows with the bytes that are read, whatever length the file claims.
     #[inline]
     pub(super) fn hold(&mut self, wanted: u32, what: &'static str) -> Result<(), ReadError> {
         let wanted = wanted as usize;
@@ -178,7 +178,7 @@ impl<R: BufRead> Source<R> {
         if ahead.len() < wanted {
             return self.hold_together(wanted, what);
         }
-        // What follows is read next, and another processor has written it.
+        // The bytes that follow are read next, and another CPU has written them.
         if let Some(next) = ahead.get(wanted) {
             weir_packet::prefetch(next);
         }
@@ -220,7 +220,7 @@ impl<R: BufRead> Source<R> {
         }
     }
 
-    /// Holds nothing any more.
+    /// Releases the held bytes.
     #[inline]
     pub(super) fn release(&mut self) {
         self.held = RecordData::Nothing;

@@ -9,17 +9,17 @@ use std::io::{self, Write};
 /// Bytes collected before they are written: few system calls, and still in the second-level cache.
 const BUFFER: usize = 64 << 10;
 
-/// The longest time that records are collected while [`Writer::settle`] is called: half of the second within
-/// which a recording can be read.
+/// The longest time that records are collected while [`Writer::settle`] is called: half of the second after
+/// which a frame can be read in the recording.
 const COLLECT_NS: u64 = 500_000_000;
 
-/// A recording being written. What is collected is written when the writer is flushed or dropped.
+/// A recording being written. Collected records are written when the writer is flushed or dropped.
 pub struct Writer<W: Write> {
     output: W,
     buffer: Vec<u8>,
     /// Where each collected record ends in the buffer.
     ends: Vec<usize>,
-    /// When [`Writer::settle`] first saw what is collected now.
+    /// When [`Writer::settle`] first saw the records that are collected now.
     since_ns: Option<u64>,
     lost: u64,
     error: Option<io::Error>,
@@ -50,7 +50,7 @@ impl<W: Write> Writer<W> {
     ///
     /// # Errors
     /// Returns the errors of the output, which may be about earlier records. After an error nothing more is
-    /// written: a record may be half written, and nothing after it could be read.
+    /// written, because a record may be half written and no record after it could be read.
     pub fn write(&mut self, time_ns: u64, length: u32, bytes: &[u8]) -> io::Result<()> {
         let kept = &bytes[..bytes.len().min(RECORD_MAX as usize)];
         let needed = Self::RECORD_HEADER as usize + kept.len();

@@ -1,6 +1,6 @@
-//! Repeated queries of a link's state. Netlink also reports changes, but for a NIC it may do so a second
-//! late, because the kernel collects them; the ethtool ioctl returns the driver's present state, and costs
-//! only a microsecond or two.
+//! Queries of a link's state, cheap enough to repeat often. Netlink also reports changes, but it may report
+//! those of a NIC a second late, because the kernel batches them. The ethtool ioctl returns the driver's
+//! present state and costs only a microsecond or two.
 
 use std::io;
 
@@ -21,8 +21,8 @@ impl Carrier {
         Ok(Carrier(Ethtool::open()?))
     }
 
-    /// Returns true if the interface's link is up. A missing interface is down; one whose driver does not
-    /// report its state counts as up.
+    /// Returns true if the interface's link is up. A missing interface counts as down, an interface whose
+    /// driver does not report carrier as up.
     #[must_use]
     pub fn is_up(&self, interface: &str) -> bool {
         !matches!(self.0.carrier(interface), Ok(false) | Err(Errno::NODEV))

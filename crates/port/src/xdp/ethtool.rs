@@ -32,7 +32,7 @@ struct IfreqPointer {
     rest: [u64; 2],
 }
 
-/// A structure that begins with an ethtool command; the kernel writes no more than that command's structure.
+/// A structure that begins with an ethtool command. The kernel writes at most the structure of that command.
 ///
 /// # Safety
 /// The type must be `repr(C)` and at least as long as the structure of the command it is used with.
@@ -78,7 +78,7 @@ struct EthtoolCmd {
     rest: [u32; 3],
 }
 
-/// Words of buffer for a NIC's table and key; larger ones are not requested.
+/// Room for a NIC's indirection table and key, in 32-bit words. Larger tables and keys are not requested.
 const RSS_WORDS: usize = 2048;
 
 /// `struct ethtool_rxfh`, followed by the table (a word for each bucket) and the key.
@@ -135,7 +135,7 @@ unsafe impl EthtoolReply for EthtoolStrings {}
 // SAFETY: the kernel writes no more blocks than `count`.
 unsafe impl EthtoolReply for Features {}
 
-/// What an interface leaves to offloads in the frames that it sends.
+/// The parts of a sent frame that an interface leaves to offloads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Offloads {
     /// L4 checksums.
@@ -156,7 +156,7 @@ pub struct QueuesInUse {
     pub rx: u32,
     /// Transmit queues.
     pub tx: u32,
-    /// Whether they come in pairs, which `ethtool -L` calls `combined`.
+    /// Whether receive and transmit queues come in pairs, which `ethtool -L` calls `combined`.
     pub paired: bool,
 }
 
@@ -184,7 +184,7 @@ impl Ethtool {
         Some(String::from_utf8_lossy(&info.driver).trim_end_matches('\0').to_owned())
     }
 
-    /// Returns what an interface leaves to hardware, and what a veth does not complete.
+    /// Returns the parts of a sent frame that a NIC leaves to its hardware, or that a veth leaves incomplete.
     pub(super) fn offloads(&self, interface: &str) -> Offloads {
         Offloads {
             checksum: self.value(interface, ETHTOOL_GTXCSUM).is_some_and(|value| value != 0),
@@ -247,7 +247,7 @@ impl Ethtool {
             reserved: 0,
             words: [0; RSS_WORDS],
         };
-        // Given no room for them, the kernel reports their lengths.
+        // Without room for the table and the key, the kernel only reports their lengths.
         self.ask(interface, &mut rss)?;
         let (table, key) = (rss.table_words as usize, rss.key_bytes as usize);
         if table + key.div_ceil(4) > RSS_WORDS {

@@ -47,7 +47,7 @@ impl Namespaces {
     }
 }
 
-/// Returns the files of namespaces by number; if there are several files, the first.
+/// Returns the file of each namespace by the namespace's number; the first one if there are several.
 fn numbered() -> HashMap<u32, PathBuf> {
     let (mut all, mut seen) = (HashMap::new(), HashSet::new());
     for path in namespaces().take(NAMESPACES_MAX) {

@@ -77,7 +77,7 @@ pub struct XdpConfig {
 pub struct Wanted {
     /// Which of the frames that the NIC lets through are wanted.
     pub take: Take,
-    /// The NIC lets frames for all MAC addresses through.
+    /// Whether the NIC lets frames for all MAC addresses through.
     pub promiscuous: bool,
     /// The port's own MAC address, if it is not the interface's. Frames for either are its own.
     pub mac: Option<[u8; 6]>,
@@ -109,7 +109,7 @@ pub struct XdpInterface {
     /// The program that will replace another process's.
     pub(super) prepared: Option<XdpTake>,
     pub(super) offers: Offers,
-    /// The link of the program that this one will replace; that program sends frames to this one's sockets.
+    /// The link of the other process's program. Until it is replaced, it sends frames to our sockets.
     pub(super) replaces: Option<OwnedFd>,
 }
 
@@ -117,7 +117,7 @@ impl XdpInterface {
     /// Attaches the program to an interface of this thread's network namespace. Its queues must be opened in
     /// the same namespace.
     ///
-    /// Nothing is taken before a queue has a port: frames of other queues stay with the kernel.
+    /// No frame of a queue is taken before the queue has a port: until then, they stay with the kernel.
     ///
     /// # Errors
     /// Returns an [`XdpError`], which says what to do.
@@ -146,7 +146,7 @@ impl XdpInterface {
         }
     }
 
-    /// Returns its index in this network namespace, or its last one.
+    /// Returns the interface's index in this network namespace, or its last index if it is gone.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.link.index
@@ -163,7 +163,7 @@ impl XdpInterface {
         self.queues().open(queue, pools, pool)
     }
 
-    /// Returns the interface's queues, to be opened by any thread.
+    /// Returns the interface's queues, which any thread may open.
     #[must_use]
     pub fn queues(&self) -> Queues {
         Queues {
@@ -211,7 +211,7 @@ impl XdpInterface {
         self.want(Wanted { take: take.clone(), ..self.config.frames.clone() })
     }
 
-    /// Reacts to what has happened to the interface, and returns it. Opening sockets takes milliseconds.
+    /// Reacts to changes of the interface, and returns them. Opening sockets takes milliseconds.
     pub fn follow(&mut self, links: &InterfaceList) -> Vec<InterfaceNews> {
         let mut news = Vec::new();
         if self.is_prepared() {
@@ -239,7 +239,7 @@ impl XdpInterface {
         news
     }
 
-    /// Returns whether this is the interface, by index, by its configured name, or by its last one.
+    /// Returns whether `link` is this interface, judged by its index, its configured name or its last name.
     #[must_use]
     pub(super) fn is(&self, link: &Link) -> bool {
         self.link.index == link.index
@@ -302,8 +302,8 @@ impl XdpInterface {
         self.link.mac
     }
 
-    /// Leaves all frames to the kernel from now on, because its ports are being closed. The interface can be
-    /// attached again once the last of them is closed: then nothing refers to the returned value.
+    /// Leaves all frames to the kernel from now on, because its ports are being closed. Once the last of them
+    /// is closed, [`Remnant::is_left`] returns false and the interface can be attached again.
     #[must_use]
     pub fn withdraw(self) -> Remnant {
         let attached = self.attached.as_ref();

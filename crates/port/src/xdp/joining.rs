@@ -144,7 +144,7 @@ mod tests {
     use proptest::prelude::*;
 
     const CHUNK: usize = 16384;
-    /// What the kernel puts into a chunk.
+    /// The largest number of bytes that the kernel puts into a chunk.
     const PIECE: usize = 4096 - 256;
 
     struct Kernel {

@@ -2,8 +2,8 @@
 //! port.
 //!
 //! When an interface disappears, the daemon orders the port to detach; when it is back, the daemon opens a
-//! new socket, which takes milliseconds and is therefore done here, and orders the port to use it. The worker
-//! looks for an order once per breath, at the cost of one load.
+//! new socket itself, because that takes milliseconds, and orders the port to use it. The worker looks for an
+//! order once per breath, at the cost of one load.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -32,7 +32,7 @@ impl Bound {
         Bound::of(None, interface, queue, area)
     }
 
-    /// Like [`Bound::open`], with a socket that is not bound yet, if there is one.
+    /// Like [`Bound::open`], but binds an unbound socket that is already open, if there is one.
     fn of(
         unbound: Option<Socket>,
         interface: Arc<Attached>,
@@ -66,7 +66,7 @@ pub(super) enum Order {
     Detach,
     /// Use this socket.
     Attach(Box<Bound>),
-    /// These chunks belong to the pool.
+    /// Add these chunks to the pool.
     Home(Home),
     /// Use this socket, which another process has left.
     Resume(Box<Bound>, Left),
@@ -167,7 +167,7 @@ impl Line {
         *locked(&self.adopted) = None;
     }
 
-    /// Gives the port's pool these chunks.
+    /// Orders the port to add these chunks to its pool.
     pub(super) fn bring_home(&self, home: Home) {
         self.change_orders(|orders| orders.home = Some(home));
     }
@@ -242,8 +242,8 @@ impl Line {
         self.frame_max.store(frame_max, Ordering::Relaxed);
     }
 
-    /// Opens a socket on the interface for the port. The lock is held meanwhile, so that the port's memory
-    /// stays.
+    /// Opens a socket on the interface for the port. Holds the lock meanwhile, so that the port's memory
+    /// stays valid.
     pub(super) fn attach(&self, interface: &Arc<Attached>) -> Result<(), XdpError> {
         let mut order = self.order();
         if let Some(orders) = &mut *order {
@@ -280,7 +280,7 @@ impl Line {
         self.order().is_none()
     }
 
-    /// Takes the daemon's orders. Does not wait: an order that is just being given is seen in a later breath.
+    /// Takes the daemon's orders without waiting: an order that is being written is seen in a later breath.
     #[inline]
     pub(super) fn take_order(&self) -> Order {
         if !self.ordered.load(Ordering::Acquire) { Order::Nothing } else { self.take_slowly() }
@@ -294,7 +294,7 @@ impl Line {
         next
     }
 
-    /// Ends the exchange of orders. Waits for a socket that is just being opened.
+    /// Ends the exchange of orders. If a socket is being opened, waits until it is open.
     pub(super) fn close(&self) {
         *locked(&self.unbound) = None;
         self.forget_adopted();

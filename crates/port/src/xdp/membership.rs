@@ -11,7 +11,7 @@ use rustix::net::sockopt::set_ipv6_add_membership;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use weir_bpf::Take;
 
-/// A request to let more frames through, in force until it is dropped.
+/// A request that the NIC let more frames through. It is in force until this value is dropped.
 pub(super) struct Membership(#[allow(dead_code, reason = "closed on drop")] OwnedFd);
 
 /// What is requested from the NIC.
@@ -66,7 +66,7 @@ pub(super) struct Groups {
     joined: Vec<Ipv6Addr>,
     #[allow(dead_code, reason = "closed on drop")]
     socket: Option<OwnedFd>,
-    /// Where that is not possible, the NIC lets all groups through.
+    /// If the groups cannot be joined, a request for all multicast frames.
     #[allow(dead_code, reason = "closed on drop")]
     all: Option<Membership>,
 }
@@ -88,7 +88,7 @@ impl Groups {
         Ok(Groups { joined, socket, all })
     }
 
-    /// Whether these are the groups for these rules.
+    /// Returns whether these are the groups that the rules need.
     pub(super) fn are_those_of(&self, take: &Take) -> bool {
         self.joined == groups(take)
     }

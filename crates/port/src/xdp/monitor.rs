@@ -22,8 +22,8 @@ pub struct LinkMonitor {
 /// All interfaces at one moment.
 pub struct InterfaceList {
     all: Vec<Link>,
-    /// Interfaces that disappeared before, and whether they moved to another namespace; an interface with the
-    /// same index is a different one, or has lost its sockets.
+    /// Interfaces that disappeared before the list was read, and whether each moved to another namespace. A
+    /// listed interface with the same index is a different one, or has lost its sockets.
     gone: BTreeMap<u32, bool>,
 }
 
@@ -93,8 +93,8 @@ impl InterfaceList {
         self.gone.get(&index).is_some_and(|moved| *moved)
     }
 
-    /// Returns the interface with this name. Otherwise returns the one with the last name of the previous
-    /// interface, which had been renamed, or with its index and MAC address, which has come back under
+    /// Returns the interface with this name. If there is none, returns the interface that has the last name
+    /// of `before`, in case `before` was renamed, or its index and MAC address, in case it came back under
     /// another name.
     pub(super) fn found(&self, name: &str, before: &Link) -> Option<&Link> {
         let named = |name: &str| self.all.iter().find(|link| link.is_called(name));

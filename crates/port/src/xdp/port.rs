@@ -31,15 +31,15 @@ use super::{Mode, XdpError};
 /// them.
 const FRAME_MIN: usize = 14;
 
-/// How often `close` checks for frames that the kernel is still sending, 1 ms apart.
+/// The number of times that `close` checks, 1 ms apart, whether the kernel is still sending frames.
 const CLOSE_ROUNDS: u32 = 100;
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
 /// Number of descriptors in each ring; powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rings {
-    /// Free chunks for the kernel to fill. The ring is kept full; it bounds the burst that a sleeping worker
-    /// survives.
+    /// Free chunks for the kernel to fill. The ring is kept full; its size limits the burst that can arrive
+    /// without loss while the worker sleeps.
     pub fill: u32,
     /// Received frames.
     pub receive: u32,
@@ -70,7 +70,7 @@ impl Rings {
     }
 }
 
-/// One frame in this many has its checksums verified.
+/// One received frame in 256 has its checksums verified.
 const SAMPLED: u64 = 256;
 
 /// Counters that only this kind of port has, in addition to the kernel's.
@@ -79,7 +79,7 @@ struct Extra {
     kicks: u64,
     transmit_refused: u64,
     wrong_descriptors: u64,
-    /// Frames whose checksums were checked, and those with a wrong one.
+    /// The frames whose checksums were verified, and how many of them had a wrong checksum.
     sampled: [u64; 2],
 }
 
@@ -106,9 +106,9 @@ pub struct XdpPort {
 
 /// The socket of a port that is being closed in steps.
 enum Leaving {
-    /// Frames are still being sent; waits until they have been, or until this time.
+    /// Frames are still being sent. The port waits for them until this time at the latest.
     Sending(Instant),
-    /// Another thread is closing it, and reports when it has.
+    /// Another thread is closing the socket, and sets this flag when it has finished.
     Closing(Arc<AtomicBool>),
 }
 
@@ -280,7 +280,7 @@ impl XdpPort {
 
     /// Leaves closing the socket to another thread.
     fn discard(&mut self, pool: &mut RegionPool) -> Leave {
-        // Until it is closed, they count as held.
+        // Frames that have arrived count as held until the socket is closed.
         self.counted.held += self.drop_arrived(pool);
         self.former = self.socket_statistics();
         let Some(bound) = self.bound.take() else {
@@ -517,7 +517,7 @@ impl Port for XdpPort {
         self.bound.as_ref().map(|bound| bound.socket.as_fd())
     }
 
-    /// Also while its interface is gone, because nothing can wake the worker then.
+    /// True also while the interface is gone, because nothing can wake the worker then.
     fn exhausted(&self) -> bool {
         self.bound.is_none()
     }
@@ -557,7 +557,8 @@ impl Port for XdpPort {
         if let Some(Leaving::Closing(closed)) = &self.leaving {
             let is_closed = || closed.load(Ordering::Acquire);
             (0..CLOSE_ROUNDS).take_while(|_| !is_closed()).for_each(|_| std::thread::sleep(CLOSE_PAUSE));
-            // The chunks of an open socket belong to the kernel; the process ends, so they may stay there.
+            // The chunks of an open socket belong to the kernel. The process is ending, so they may stay with
+            // the kernel.
             if is_closed() {
                 self.umem.close(None, pools.region_mut(self.umem.pool()));
             }

@@ -17,7 +17,7 @@ const NOT_PACKET: u32 = 256 + 14 + 2 * 4;
 /// The largest `mtu` of a configuration.
 const MTU_MAX: u32 = 9216;
 
-/// An interface, as far as it matters to a port.
+/// The properties of an interface that matter to a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterfaceReport {
     /// Name of the interface.
@@ -47,7 +47,7 @@ pub struct InterfaceReport {
     pub obstacles: Vec<String>,
     /// Whether the attached XDP program belongs to a weir process.
     pub is_taken: bool,
-    /// Whether it is unknown what the other end leaves to offloads.
+    /// Whether the offloads of the other end of a veth could not be inspected.
     pub is_far_unknown: bool,
 }
 
@@ -72,7 +72,8 @@ pub fn interfaces() -> io::Result<Vec<InterfaceReport>> {
     with_chunk(CHUNK_MIN, |_| true)
 }
 
-/// Returns those whose names are wanted, for ports with chunks of this size in bytes.
+/// Returns the interfaces whose names are wanted, with the obstacles to ports whose chunks have this size in
+/// bytes.
 fn with_chunk(chunk: usize, is_wanted: impl Fn(&str) -> bool) -> io::Result<Vec<InterfaceReport>> {
     let (links, features) = (links()?, xdp_features());
     let asked =
@@ -192,7 +193,7 @@ fn own_obstacles(link: &Link, is_taken: bool, ethtool: &Ethtool, chunk: u32) -> 
     if ethtool.large_receive_offload(name) {
         obstacles.push(format!("the NIC merges frames before weir sees them: `ethtool -K {name} lro off`"));
     }
-    // Only hardware does that. Virtual interfaces have a kind.
+    // Only hardware strips tags, and only virtual interfaces have a kind.
     if link.kind.is_empty() {
         obstacles.extend(stripped(name, ethtool.strips_tags(name)));
     }

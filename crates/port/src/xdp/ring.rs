@@ -2,8 +2,8 @@
 //! shared memory.
 //!
 //! Weir produces into the fill and the transmit ring and consumes from the receive and the completion ring;
-//! the kernel is at the other end of each. Both ends are the same code over any memory, so a test can play
-//! the kernel.
+//! the kernel is at the other end of each. The same code implements both ends and works on any memory, so a
+//! test can act as the kernel.
 //!
 //! Promises: the other end sees nothing before `publish` or `release`; indices are u32 and wrap around; each
 //! ring belongs to one thread. Cost: an entry is a load or a store; the other end's index is read only when
@@ -152,8 +152,8 @@ impl<T: Copy> Producer<T> {
         new
     }
 
-    /// Continues where the process that had this end stopped. Returns false if it left more entries than the
-    /// ring has.
+    /// Continues where the process that had this end stopped. Returns false if that process left more entries
+    /// than the ring can hold.
     pub(super) fn resume(&mut self) -> bool {
         self.next = self.ring.producer().load(Ordering::Acquire);
         self.unconsumed() <= self.ring.size
@@ -224,8 +224,8 @@ impl<T: Copy> Consumer<T> {
         new
     }
 
-    /// Continues where the process that had this end stopped. Returns false if there are more entries than
-    /// the ring has.
+    /// Continues where the process that had this end stopped. Returns false if more entries are waiting than
+    /// the ring can hold.
     pub(super) fn resume(&mut self) -> bool {
         self.next = self.ring.consumer().load(Ordering::Acquire);
         self.waiting() <= self.ring.size
@@ -258,7 +258,7 @@ impl<T: Copy> Consumer<T> {
     }
 }
 
-/// Rings without a kernel, for tests that play the kernel.
+/// Rings without a kernel, for tests that act as the kernel.
 #[cfg(test)]
 pub(super) mod testing {
     use super::*;

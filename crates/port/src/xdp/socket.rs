@@ -91,7 +91,8 @@ impl Socket {
     }
 
     /// Maps the rings of a bound socket that another process uses and will hand over. The sizes must be those
-    /// with which it was created: the kernel does not map more, and smaller ones stay inside.
+    /// with which the socket was created: the kernel refuses to map larger rings, and smaller ones lie within
+    /// its own.
     pub(super) fn of_another(fd: OwnedFd, sizes: &RingSizes) -> io::Result<Socket> {
         if sockopt::socket_domain(&fd)? != AddressFamily::XDP {
             return Err(Errno::INVAL);
@@ -208,9 +209,9 @@ impl Binding<'_> {
 
     /// Binds with the best flags that the kernel and the driver support.
     ///
-    /// XDP_USE_SG (Linux 6.6) is for frames in pieces. Where they are not joined, it only serves to count
-    /// them as dropped here rather than lost in the kernel: then a driver's zero-copy takes precedence, and
-    /// an older kernel works without.
+    /// XDP_USE_SG (Linux 6.6) delivers frames in pieces. If the pieces are not joined, the flag only lets
+    /// weir count such frames as dropped, where the kernel would otherwise lose them. In that case zero-copy
+    /// takes precedence over the flag, and an older kernel works without it.
     fn try_all(&self, mut bind: impl FnMut(SocketAddrXdpFlags) -> io::Result<()>) -> Result<(), XdpError> {
         const COPY: SocketAddrXdpFlags = SocketAddrXdpFlags::XDP_COPY;
         const ZERO_COPY: SocketAddrXdpFlags = SocketAddrXdpFlags::XDP_ZEROCOPY;
@@ -241,7 +242,7 @@ impl Binding<'_> {
         match errno {
             Errno::BUSY => XdpError::QueueInUse { interface, queue },
             Errno::OPNOTSUPP if self.zero_copy == Some(true) => XdpError::NoZeroCopy { interface, queue },
-            // The queue was checked earlier: only a flag can be unknown.
+            // The queue was checked earlier, so the kernel can only object to a flag.
             Errno::INVAL if self.in_pieces => XdpError::NoPieces { interface },
             _ => self.error("binding a socket to a queue", errno),
         }
@@ -258,7 +259,7 @@ mod tests {
         Binding { interface: "eth0", index: 1, queue: 2, rings: RingSizes::default(), zero_copy, in_pieces }
     }
 
-    /// Binds where the kernel has these flags only; returns those that it was bound with.
+    /// Binds to a kernel that knows only these flags, and returns the flags that were used.
     fn bound(binding: &Binding<'_>, known: SocketAddrXdpFlags) -> Result<SocketAddrXdpFlags, XdpError> {
         let mut with = None;
         binding.try_all(|flags| {

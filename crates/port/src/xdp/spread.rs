@@ -12,7 +12,7 @@ use weir_packet::{RSS_KEY, RSS_KEY_BYTES, write_hex};
 pub enum Spread {
     /// There is one queue.
     One,
-    /// The way weir's workers share flows, over this many buckets.
+    /// As weir's workers share flows, over this number of buckets.
     AsWorkers(u32),
     /// With another key or another table.
     Otherwise,
@@ -38,7 +38,7 @@ impl Spread {
         if let Spread::AsWorkers(buckets) = self { buckets } else { 0 }
     }
 
-    /// Explains it to a person, with what to do; `None` if there is nothing to say.
+    /// Returns an explanation and a remedy for the operator; `None` if no remedy is needed.
     #[must_use]
     pub fn sentence(self, interface: &str, queues: u32) -> Option<String> {
         match self {

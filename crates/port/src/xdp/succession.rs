@@ -1,9 +1,9 @@
 //! Passes an interface from one process to another, with its sockets where possible.
 //!
-//! The kernel closes and binds sockets under one lock, and waits for its readers each time: tens of
-//! milliseconds for each. A socket that only changes hands costs none of this, and frames wait in its rings
-//! meanwhile. To allow this, the frame memory is an in-memory file ([`RegionPool::shareable`]), which both
-//! processes map:
+//! The kernel closes and binds sockets under one lock and waits for the lock's readers each time, which takes
+//! tens of milliseconds per socket. A socket that only changes hands costs none of this, and frames wait in
+//! its rings meanwhile. To allow this, the frame memory is an in-memory file ([`RegionPool::shareable`]),
+//! which both processes map:
 //!
 //! 1. The old process offers its sockets and their memory ([`XdpInterface::offers`]); it continues as before.
 //! 2. The new one maps both ([`RegionPool::adopt`], [`Queues::adopt`]), and reports which sockets it can use.
@@ -88,13 +88,13 @@ pub struct Left {
     pub in_pieces: bool,
 }
 
-/// The chunks of a pool that no socket had when a process stopped.
+/// The chunks of a pool that no socket owned when a process stopped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Home(Vec<u32>);
 
 impl Home {
-    /// Returns what is left of a pool with this many chunks. `None` if these sockets cannot all be on it: one
-    /// names chunks that do not exist, or two have the same chunk.
+    /// Returns those of a pool's `chunks` that no socket owns. `None` if the sockets contradict the pool or
+    /// each other: one names a chunk that does not exist, or two own the same chunk.
     #[must_use]
     pub fn new<'a>(chunks: u32, sockets: impl IntoIterator<Item = &'a Left>) -> Option<Home> {
         let words = (chunks as usize).div_ceil(64);
@@ -152,7 +152,7 @@ impl Offers {
 }
 
 impl Offer {
-    /// Returns why it does not suit a port with these requirements.
+    /// Returns why the offered socket does not suit a port with these requirements.
     fn refusal(&self, rings: Rings, mode: Option<Mode>) -> Option<&'static str> {
         let its = Mode::of(self.native, self.zero_copy);
         if self.rings != rings {
@@ -201,8 +201,8 @@ impl XdpInterface {
         }
     }
 
-    /// Gives a pool the chunks that no socket has, through a port on that pool. Returns them if there is no
-    /// such port.
+    /// Adds the chunks that no socket owns to a pool, through a port on that pool. Returns them if there is
+    /// no such port.
     #[must_use]
     pub fn bring_home(&self, pool: PoolId, home: Home) -> Option<Home> {
         let lines = self.lines();
@@ -267,7 +267,7 @@ impl XdpInterface {
     pub fn hand_over(&self) -> Option<Handover> {
         let attached = self.attached.as_ref()?;
         let mut program = attached.program();
-        // Where that fails, the kernel gets the frames between two sockets.
+        // If this fails, frames that arrive between two sockets go to the kernel.
         let _ = program.hold_back(true);
         let link = program.link()?.try_clone_to_owned().ok()?;
         let sockets = program.sockets()?.try_clone_to_owned().ok()?;

@@ -8,8 +8,8 @@
 //! The kernel's chunks are at most a page. If the pool's chunks are larger, for larger frames, the kernel
 //! gets the first page of each, into which a frame of usual length is received as always. A longer frame
 //! arrives in pieces; the second and later ones are copied behind the first (`joining.rs`). It is sent in
-//! place, with one descriptor for each page that it touches. Its chunk returns to the pool with the last of
-//! them.
+//! place, with one descriptor for each page that it touches. Its chunk returns to the pool when the last of
+//! these descriptors is completed.
 //!
 //! Promise: every chunk that the kernel owns is marked here, and only a marked chunk is taken back. A wrong
 //! descriptor is therefore counted and ignored, and after the socket is closed every chunk returns, even
@@ -27,10 +27,10 @@ use super::socket::Socket;
 /// The kernel's largest chunk: a page.
 const PAGE: usize = 4096;
 
-/// The first piece of a frame that is sent has at least its Ethernet header, which the kernel removes.
+/// The first piece of a sent frame must contain the whole Ethernet header, because the kernel removes it.
 const FIRST_PIECE_MIN: usize = 14;
 
-/// The most pieces of a frame: those of the largest chunk of a pool, 32 KiB.
+/// The largest number of pieces of a frame: the number of pages in the largest chunk of a pool, 32 KiB.
 const PIECES_MAX: usize = 8;
 
 /// The kernel named a chunk that it does not own, or bytes outside it.
@@ -77,7 +77,8 @@ pub(super) struct Umem {
     chunk_bits: u32,
     away: Vec<u64>,
     count: u32,
-    /// Pieces of each chunk that the kernel has besides the first. Empty if no chunk is larger than a page.
+    /// For each chunk, the number of pieces that the kernel owns besides the first. Empty if no chunk is
+    /// larger than a page.
     further: Vec<u8>,
 }
 
@@ -99,7 +100,7 @@ impl Umem {
     pub(super) fn new(pool: &RegionPool) -> Umem {
         let words = (pool.chunks() as usize).div_ceil(64);
         let further = if Area::of(pool).is_big() { vec![0; pool.chunks() as usize] } else { Vec::new() };
-        // The bits of an address say which chunk it is in.
+        // The upper bits of an address are the number of its chunk.
         assert!(pool.chunk().is_power_of_two(), "chunks of {} bytes", pool.chunk());
         let chunk_bits = pool.chunk().trailing_zeros();
         Umem { pool: pool.id(), chunk_bits, away: vec![0; words], count: 0, further }
@@ -214,8 +215,8 @@ impl Umem {
         self.further.fill(0);
     }
 
-    /// Gives up the marks of all chunks, and the counts of further pieces, because another process has the
-    /// socket from now on.
+    /// Removes and returns the marks of all chunks and the counts of further pieces, because another process
+    /// owns the socket from now on.
     pub(super) fn give_up(&mut self) -> (Vec<u64>, Vec<u8>) {
         self.count = 0;
         (std::mem::take(&mut self.away), std::mem::take(&mut self.further))
@@ -235,7 +236,7 @@ impl Umem {
         true
     }
 
-    /// Adds to an adopted pool the chunks that no socket had when another process stopped.
+    /// Adds to an adopted pool the chunks that no socket owned when another process stopped.
     pub(super) fn bring_home(pool: &mut RegionPool, chunks: &[u32]) {
         let all = pool.chunks();
         for &chunk in chunks.iter().filter(|&&chunk| chunk < all) {

@@ -23,7 +23,7 @@ fn lab(mtu: u32) -> Option<Lab> {
     Some(lab)
 }
 
-/// Opens ports at both ends; weir's end is in this mode.
+/// Opens ports at both ends, weir's in this mode.
 fn both(lab: &Lab, mode: Mode, chunk: usize) -> (End, End) {
     let take = Take { promiscuous: true, ..Take::all() };
     let open = |name, mode| End::of_chunks(&attach(name, &take, Some(mode)).unwrap(), 0, chunk);

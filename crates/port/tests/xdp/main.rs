@@ -301,7 +301,8 @@ fn the_report_names_a_veths_modes_and_obstacles() {
     assert_eq!((report.driver.as_str(), report.rx_queues, report.mtu, report.mac), ("veth", 1, 1500, W0));
     assert!(report.carrier);
     assert_eq!(report.modes, [Mode::NativeCopy, Mode::GenericCopy]);
-    // Reports what the other end in its own namespace still has enabled, but not what it has disabled.
+    // The report names the offloads that the other end, in its own namespace, still has enabled, but not
+    // those that it has disabled.
     let said = report.obstacles.join("; ");
     assert!(said.contains("ethtool -K f0 tx-vlan-stag-hw-insert off") && !said.contains("tx off"), "{said}");
     let _interface = lab.attach("w0", &Take::default());

@@ -29,7 +29,7 @@ fn shareable() -> RegionPool {
     pool
 }
 
-/// Prepares another instance with the sockets and the memory that the old one offers.
+/// Prepares another instance that adopts the sockets and the memory that the old one offers.
 fn heir(lab: &Lab, old: &XdpInterface, wanted: XdpConfig) -> (XdpInterface, End, Option<String>) {
     let new = lab.weir(|| XdpInterface::prepare(wanted)).unwrap();
     let mut offers = old.offers();
@@ -43,7 +43,7 @@ fn heir(lab: &Lab, old: &XdpInterface, wanted: XdpConfig) -> (XdpInterface, End,
     (new, End { port, pools, pool }, refused)
 }
 
-/// Lets it continue with what the old one has left.
+/// Lets the new instance continue with the sockets that the old one has left open.
 fn take_over(lab: &Lab, old: &XdpInterface, (new, next): (&mut XdpInterface, &End), left: Vec<Left>) {
     let mut handover = old.hand_over().unwrap();
     new.keep_adopted(&left);
@@ -68,7 +68,7 @@ fn receive_until(end: &mut End, count: usize, numbers: &mut Vec<u32>, progress: 
     }
 }
 
-/// Sends this many numbered frames, as far ahead of those that have arrived as the window allows.
+/// Sends this many numbered frames, keeping at most a window of them in flight.
 fn send_all(mut far: End, all: u32, progress: &AtomicU32, sent: &AtomicU32) -> End {
     let patience = Instant::now() + 2 * LONG;
     for first in (0..all).step_by(10) {
@@ -116,7 +116,8 @@ fn each_frame_arrives_once_while_a_socket_passes_from_one_to_the_next() {
             assert_eq!(refused, None);
             assert_eq!((new.adopted(), next.pools.first().available()), (vec![0], 0));
             receive_until(&mut near, (time * 1000) as usize + 20, &mut numbers, &progress);
-            // The maximum number of frames wait, some are in the transmit ring, and the worker has some.
+            // Wait until the window is full: some frames are in the transmit ring, and the worker holds
+            // others.
             wait_until_sent(numbers.len() as u32 + WINDOW - 10, &sent);
             (0..20).for_each(|number| leave_in_the_ring(&mut near, time * 100 + number));
             let with_the_worker = [(); 3].map(|()| near.pools.first().take().unwrap());

@@ -28,7 +28,7 @@ fn watch(server: u8) -> Watch {
     Watch { check, times, drains: false }
 }
 
-/// Services whose back ends are servers by their numbers.
+/// Services whose back ends are the servers with these numbers.
 pub(super) fn health(services: &[(&str, &[u8])], fail: Fail) -> Health {
     let one = |(name, servers): &(&str, &[u8])| Guarded {
         name: (*name).to_string(),
@@ -51,7 +51,7 @@ pub(super) fn program(health: &Health) -> Program {
     program.build()
 }
 
-/// The app, servers that work or do not, and the weights that groups have.
+/// The app, the servers with their condition, and the weights of the groups.
 pub(super) struct HealthRig {
     pub app: LbApp,
     pub now_ns: u64,
@@ -175,7 +175,7 @@ fn a_back_end_that_dies_loses_its_weight_and_gets_it_back() {
     assert_eq!(transitions, ["b2 of web is up", "b2 of web is down: refused", "b2 of web is up"]);
 }
 
-/// A failed check of this kind, as from a server that answers 503, breaks no connections.
+/// With `fail: drain`, a failed check, such as an answer of 503, breaks no connections.
 #[test]
 fn a_check_that_only_drains_ends_no_flow() {
     let mut drains = health(&[("web", &[1, 2])], Fail::All);
@@ -278,7 +278,7 @@ fn a_weight_rises_slowly() {
     for (.., watch) in &mut slow.services[0].back_ends {
         watch.as_mut().unwrap().times.slow_start_ns = 10_000 * MS;
     }
-    // The program has scaled weights, as the builder multiplies them.
+    // The program has scaled weights, because the builder multiplies them.
     let mut rig = HealthRig::new(slow);
     rig.broken.push(1);
     rig.run(8000);

@@ -111,7 +111,8 @@ fn an_operator_ends_it() {
     assert_eq!(world.is_out(), NONE);
 }
 
-/// If no back end answers, the last working one is kept, or the evidence says nothing about single back ends.
+/// If no back end answers, the evidence says nothing about single back ends; otherwise the last one that
+/// works is kept.
 #[test]
 fn the_last_one_that_answers_stays() {
     let mut world = World::new(passive(&[1, 2, 3], 60_000));
