@@ -1,5 +1,6 @@
-//! Configurations of other systems, which kinds of apps convert to YAML ([`Foreign`]). A file that `weir run`
-//! takes as it is is read from the YAML that `weir import` prints, so that import and run cannot differ.
+//! Configurations of other systems, which kinds of apps convert to YAML ([`Foreign`]). Where `weir run`
+//! accepts such a file unchanged, it reads the YAML that `weir import` prints, so that import and run cannot
+//! differ.
 
 mod checked;
 #[cfg(test)]
@@ -19,7 +20,7 @@ use weir_app::kind::Kind;
 use weir_config::infile;
 use weir_daemon::nics;
 
-/// Settings of files of other systems that can be run as they are; not used with weir's own configurations.
+/// Settings of other systems' files that can be run unchanged; not used with weir's own configurations.
 #[derive(Clone, Debug)]
 pub struct ImportOptions(SettingValues);
 
@@ -56,7 +57,7 @@ pub fn foreign() -> impl Iterator<Item = (&'static Kind, &'static Foreign)> {
     KINDS.iter().flat_map(|kind| kind.foreign.iter().map(move |foreign| (kind, foreign)))
 }
 
-/// Returns the systems whose files can be run as they are.
+/// Returns the systems whose files can be run unchanged.
 fn runnable() -> impl Iterator<Item = &'static Foreign> {
     foreign().map(|(_, foreign)| foreign).filter(|foreign| foreign.recognise.is_some())
 }
@@ -91,7 +92,7 @@ pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
     }))
 }
 
-/// Reads a configuration file: weir's own, or one of another system that can be run as it is.
+/// Reads a configuration file: weir's own, or another system's that can be run unchanged.
 ///
 /// # Errors
 /// Fails if the file cannot be read. Errors in its contents are in the report.

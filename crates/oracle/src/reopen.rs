@@ -15,7 +15,7 @@ use weir_table::DeltaReason;
 const TOLD_BY: u8 = 0x17;
 const SYN: u8 = 0x02;
 
-/// Flows as they are once one of them, and the flow of its answers, have ended.
+/// The flows that remain after one of them, and the flow of its answers, have ended.
 pub(super) struct Without<'a> {
     pub flows: &'a dyn FlowSource,
     pub pipe: PipeId,

@@ -130,7 +130,7 @@ pub struct Pick {
     pub foreign: bool,
     /// The prefix whose hash it is, in a group where sources pick.
     pub source: Option<(IpAddr, u8)>,
-    /// Whether the target is that of an earlier flow from that prefix rather than that of the bucket.
+    /// Whether the target comes from an earlier flow of that prefix rather than from the bucket.
     pub remembered: bool,
     /// Whether the hash is the NIC's.
     pub rss: Rss,

@@ -66,7 +66,8 @@ impl Hops {
     }
 }
 
-/// Returns a row as it is or, if its first target has no weight, with the best target that has one in front.
+/// Returns a row unchanged or, if its first target has no weight, with the best target that has a weight in
+/// front.
 fn with_serving_first(
     row: GlbRow,
     at: u32,

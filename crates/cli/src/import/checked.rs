@@ -1,5 +1,5 @@
 //! Reads an imported configuration as `weir check` does. An app that weir would refuse becomes a comment with
-//! the reason, so that the rest works as it is.
+//! the reason, so that the rest works without edits.
 
 use crate::config::{self, Report, Span};
 use std::ops::Range;

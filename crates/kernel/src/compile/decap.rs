@@ -89,7 +89,7 @@ impl Compiler<'_> {
     /// header and R0 its first word.
     fn change_congestion(&mut self, done: Label) {
         let ipv6 = self.asm.label();
-        // A checksum is kept as it is, even if it is not as weir would write it.
+        // A checksum is kept unchanged, even if weir would write it in another form.
         self.asm.jump_if(R1, Is::Eq, 0, done);
         self.asm.jump_if(R5, Is::Ne, 0, ipv6);
         self.asm.mov(R4, R0);
