@@ -19,7 +19,7 @@ const DEVICE: &str = "DeviceAllow=/dev/net/tun rw";
 /// Something that is missing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Missing {
-    /// Whether it is certain that such checks fail.
+    /// Whether such checks will certainly fail.
     pub is_certain: bool,
     /// The missing requirement, and how to meet it.
     pub says: String,

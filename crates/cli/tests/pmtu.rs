@@ -56,7 +56,7 @@ fn network(name: &str) -> Option<Spaces> {
 }
 
 impl Spaces {
-    /// Starts weir with a service, with more keys, over one back end.
+    /// Starts weir with a service over one back end, with additional keys.
     fn balance(&mut self, back_end: &str, more: &str) {
         let text = format!(
             "ports: {{ p0: {{ xdp: eth0 }} }}\napps:\n  - lb:\n      name: web\n      port: p0\n      \

@@ -189,6 +189,6 @@ fn is_denied(error: &LoadError) -> bool {
         LoadError::Refused(refused) => &refused.error,
         LoadError::Table(_) => return false,
     };
-    // The verifier's own refusals have a log, and the error EACCES.
+    // If the verifier itself refuses, there is a log, and the error is EACCES.
     error.raw_os_error() == Some(rustix::io::Errno::PERM.raw_os_error())
 }

@@ -441,7 +441,7 @@ impl Daemon {
         }
     }
 
-    /// Sends each worker its engine, its ends of the rings and what happens to its ports.
+    /// Sends each worker its engine, its ends of the rings and the changes of its ports.
     #[allow(clippy::vec_box, reason = "each goes to its worker in the box")]
     fn send_swaps(
         &self,

@@ -1,4 +1,5 @@
-//! NAT pools: what flows take, which flows may, and when it is free again (pipes.md N1 ff.).
+//! NAT pools: which addresses and ports flows take, which flows take any, and when they are free again
+//! (pipes.md N1 ff.).
 
 mod support;
 

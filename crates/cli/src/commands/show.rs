@@ -156,8 +156,8 @@ fn table(rows: &[Value]) -> String {
     if rows.is_empty() { "  none\n".to_string() } else { table.page(rows) }
 }
 
-/// A table whose rows may arrive a page at a time: it has the columns of the first page, which are as wide as
-/// the rows so far require.
+/// A table whose rows may arrive a page at a time: it has the columns of the first page, which become wider
+/// when a later row needs it.
 #[derive(Default)]
 pub struct PagedTable {
     columns: Vec<String>,

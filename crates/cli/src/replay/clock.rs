@@ -89,7 +89,7 @@ impl Clock {
         if let Some(next_ns) = next_ns.filter(|next_ns| *next_ns <= limit_ns) {
             return Some(next_ns.max(self.ages_ns).max(self.now_ns));
         }
-        // Anything learned from now on, at the limit at the earliest, stays for at least a timeout.
+        // Flows that are learnt from now on, which is at the limit or later, stay for at least their timeout.
         let rest_ns = next_ns.map_or(timeout_ns, |next_ns| timeout_ns.min(next_ns - limit_ns));
         self.ages_ns = limit_ns.saturating_add(rest_ns.max(SWEEP_NS));
         None

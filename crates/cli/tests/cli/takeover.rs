@@ -1,4 +1,4 @@
-//! A daemon takes over from another: connections through it continue, and nothing is left of either.
+//! A daemon takes over from another: connections through it continue, and neither leaves anything behind.
 
 use super::folder::Folder;
 use super::nat;

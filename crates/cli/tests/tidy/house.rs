@@ -18,8 +18,8 @@ const PHRASES: &[(&str, usize)] = &[
 /// This file names them all.
 const LIST: &str = "crates/cli/tests/tidy/house.rs";
 
-/// Returns the phrases that are used more often than they may be. Changes that are made side by side each
-/// lower the number, so fewer uses are no offence.
+/// Returns the phrases that are used more often than they may be. Concurrent changes may each lower the
+/// number, so fewer uses than the number are allowed.
 pub fn phrases() -> Vec<Offence> {
     let mut counts = vec![0; PHRASES.len()];
     for file in files(&["rs", "c", "h", "md"]).into_iter().filter(|file| file.path != LIST) {

@@ -222,7 +222,7 @@ fn a_large_swap_takes_many_breaths_and_frames_and_commands_go_on() {
     let (tell, changed) = sync_channel(1);
     let change = Change::Add { pipe: PipeId(0), entry: Entry::on(ENTRIES).run_time() };
     commands.send(Command::Change(Box::new(change), tell)).unwrap();
-    // Busy breaths, 100 microseconds apart, do a little for the swap each.
+    // Each busy breath, 100 microseconds after the previous one, does a small part of the swap.
     let (mut breaths, mut changed_after) = (0, None);
     let swapped = loop {
         wires[0].push(&udp(1, 53));

@@ -31,7 +31,7 @@ impl Timeouts {
         Timeouts { ns: [ns; FlowState::ALL.len()], by_state: false }
     }
 
-    /// Returns the same timeouts with another one in one state.
+    /// Returns the same timeouts, except for this state.
     #[must_use]
     pub fn with(mut self, state: FlowState, ns: u64) -> Timeouts {
         self.ns[state as usize] = ns;

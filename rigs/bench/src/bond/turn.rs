@@ -41,7 +41,7 @@ pub struct Turn {
 pub enum Doubt {
     /// The counters took too long to read, so the time of the reading is too uncertain.
     Slow,
-    /// The sink has not received what the members claim to have sent.
+    /// The sink has received fewer frames than the members claim to have sent.
     Apart,
     /// The members have accepted nothing.
     Idle,

@@ -61,7 +61,7 @@ pub struct ExecutorOptions {
     /// Number of takeovers.
     #[arg(long, default_value = "10", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     takeovers: u32,
-    /// Entries of the program in which one is changed.
+    /// The number of entries in the program of `follow`, which changes one of them at a time.
     #[arg(long, default_value = "1048576", value_parser = clap::value_parser!(u32).range(1..=4_194_304))]
     entries: u32,
     /// Number of changes.
