@@ -161,7 +161,7 @@ pub struct Reloads {
     tickets: Ticket,
     outcomes: VecDeque<(Ticket, Result<Value, String>)>,
     put_off: VecDeque<(usize, Action)>,
-    /// The new number of workers and what became of flows, if the current reload has changed that number.
+    /// The new number of workers and the effect on flows, if the current reload has changed the number.
     moved: Option<(usize, Moved)>,
 }
 
@@ -196,7 +196,7 @@ impl Reloads {
         self.put_off.push_back((app, action));
     }
 
-    /// Records the new number of workers, and what became of flows.
+    /// Records the new number of workers, and the effect on flows.
     pub fn note_moved(&mut self, workers: usize, moved: Moved) {
         self.moved = Some((workers, moved));
     }

@@ -12,7 +12,7 @@ struct Checksum {
     name: &'static str,
     /// Where its two bytes are.
     at: usize,
-    /// The ranges covered, each except the last of even length. Length and protocol are omitted, because no
+    /// The ranges covered; all but the last have an even length. Length and protocol are omitted, because no
     /// action changes them, as are addresses that an extension header replaces. Partial coverage (DCCP,
     /// UDP-Lite) does not matter, because no action changes anything after such a header.
     covers: Vec<Range<usize>>,

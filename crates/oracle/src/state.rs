@@ -142,8 +142,8 @@ impl PipeState {
         gone.into_iter().map(|(key, _)| key).collect()
     }
 
-    /// Handles the expiry of a flow. If it has an entry of its own, a run-time entry is removed too, and a
-    /// configured one starts a new flow.
+    /// Handles the expiry of a flow. If it has an entry of its own, the entry is removed if it was added at
+    /// run time; a configured entry starts a new flow.
     pub fn after_flow(&mut self, key: FlowKey, now_ms: u64) {
         match self.row_of(&EntryMatch::Flow(key)) {
             Some(at) if self.rows[at].entry.run_time => {

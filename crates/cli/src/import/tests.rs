@@ -340,8 +340,8 @@ fn katrans_flags_of_vips_and_reals_and_its_quic_mappings_become_keys() {
     }
 }
 
-/// A number belongs to one server, and only its own mapping removes it. Deleting everything deletes no
-/// number, and a service that is added again is unchanged.
+/// A number belongs to one server, and only its own mapping removes it. Deleting all services deletes no
+/// number, and adding a service again does not change it.
 #[test]
 fn numbers_of_katrans_real_servers_change_as_in_katran() {
     let text = "-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.2=7\n-quic_mapping 10.0.0.3=7 -del_qm\n\

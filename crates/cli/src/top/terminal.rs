@@ -23,7 +23,7 @@ const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[2J";
 /// Returns to the previous screen and cursor.
 const LEAVE: &[u8] = b"\x1b[0m\x1b[?25h\x1b[?1049l";
 
-/// The size of a terminal that does not know its own.
+/// The size that is used for a terminal that does not report one.
 const USUAL: Size = Size::new(80, 24);
 
 /// The maximum size drawn: a terminal may claim any size, and each cell needs memory.

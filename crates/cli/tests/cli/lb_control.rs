@@ -127,7 +127,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     assert!(daemon.folder.file("state/weir.json.refused").exists());
 }
 
-/// Returns the weight of b2 of web, from every place that shows it.
+/// Returns the weight of b2 of web, as each of four views shows it.
 fn weights(daemon: &Daemon, metrics: SocketAddr) -> [u64; 4] {
     let listed = list(daemon).iter().find_map(|row| row.strip_prefix("web/b2 ").map(str::to_string));
     let listed = listed.unwrap().split(' ').next().unwrap().parse().unwrap();

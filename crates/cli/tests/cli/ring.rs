@@ -136,7 +136,7 @@ fn the_ring_of_a_service_is_that_of_its_configuration() {
     file.ring(&["--service", "web", "--scheduler", "glb"]).refused(2, &["filled by katran, not glb"]);
 }
 
-/// Both assign new flows without a ring; Maglev's is for what they do not assign (pipes.md M26).
+/// Both assign new flows without a ring; Maglev's ring is for packets that they do not assign (pipes.md M26).
 #[test]
 fn round_robin_and_least_connections_have_no_ring() {
     let list = File::new("turns", "- { name: a }\n");

@@ -86,7 +86,7 @@ impl Worker {
                 continue;
             };
             if !matches!(self.pending[at].step, PendingStep::Reserved) {
-                // Before the answer: the asker still has the list, so it is not freed here.
+                // Dropped before the answer: the asker still holds the list, so this does not free it.
                 self.pending.remove(at);
             }
             asker.into_iter().for_each(|asker| self.reply(&asker, answer.clone()));

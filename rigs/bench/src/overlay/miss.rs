@@ -122,7 +122,7 @@ fn spent_ns(bed: &OverlayBed, run: &mut Run) -> Result<u64> {
     for daemon in &bed.daemons {
         let folder = format!("/proc/{}/fdinfo", run.child(daemon.process()).id());
         for entry in fs::read_dir(&folder).with_context(|| format!("cannot read {folder}"))? {
-            // A file descriptor that was closed meanwhile is not a program's.
+            // A file descriptor that was closed in the meantime does not refer to a program.
             let text = fs::read_to_string(entry?.path()).unwrap_or_default();
             let spent = text.lines().find_map(|line| line.strip_prefix("run_time_ns:"));
             sum += spent.and_then(|number| number.trim().parse::<u64>().ok()).unwrap_or_default();

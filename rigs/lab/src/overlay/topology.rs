@@ -27,7 +27,7 @@ pub const TUNNEL: &str = "vx0";
 pub const UPLINK: &str = "up0";
 /// The bridge of a node's pods.
 pub const BRIDGE: &str = "cni0";
-/// The gateway that pods without a bridge believe in.
+/// The gateway in the routes of pods without a bridge.
 const GATEWAY: &str = "169.254.1.1";
 /// The address of a service, which no host has.
 pub const SERVICE: &str = "10.96.0.9";

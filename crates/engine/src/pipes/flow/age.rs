@@ -25,7 +25,8 @@ const COUNTED_AT_ONCE: usize = 4096;
 impl Flows {
     /// Removes idle flows, and flows that are already removed, in the next `rows` rows of the flow table.
     /// Flows with their own entry start over if `stays` holds for their row; the rows of the others are
-    /// returned. `ages` are the current ones. A connection that its app resets stays until that has happened.
+    /// returned. `ages` are the current ones. A connection that its app resets stays until the app has been
+    /// notified.
     pub fn age(&mut self, (rows, now_ms): (u32, u32), ages: &Ages, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         self.decided.count_some(COUNTED_AT_ONCE);
         self.decided.census().sources().into_iter().for_each(|sources| sources.clear_some(now_ms));

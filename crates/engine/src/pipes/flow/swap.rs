@@ -133,7 +133,7 @@ impl Flows {
         before - self.live()
     }
 
-    /// Takes over what is known about a flow of the predecessor besides its row.
+    /// Takes over the state of a flow of the predecessor that is kept beside its row.
     fn take_beside(&mut self, to: u32, old: &Flows, (at, flow): (u32, &Flow)) {
         if let (Some(new), Some(old)) = (&mut self.values, &old.values) {
             new.copy_from(to, old, at);
