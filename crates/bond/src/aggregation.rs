@@ -11,7 +11,7 @@ use std::num::NonZeroU16;
 pub(super) struct Aggregation {
     lacp: Option<Lacp>,
     pub negotiation: Negotiation,
-    /// Members that LACP must stop offering, and when.
+    /// The members that LACP must withdraw, and the time at which it must do so.
     holding: BTreeMap<u16, u64>,
 }
 
@@ -41,12 +41,12 @@ impl Aggregation {
         wanted
     }
 
-    /// Returns what partners have said, by members' numbers ([`Lacp::last_pdus`]).
+    /// Returns the last LACPDU of each partner, by the members' numbers ([`Lacp::last_pdus`]).
     pub fn last_pdus(&self) -> Vec<(u16, Vec<u8>)> {
         self.lacp.as_ref().map(Lacp::last_pdus).unwrap_or_default()
     }
 
-    /// Lets a member continue from what its partner said to a previous process.
+    /// Lets a member continue from the last LACPDU that a previous process received from its partner.
     pub fn resume(&mut self, id: u16, bytes: &[u8]) {
         if let Some(lacp) = &mut self.lacp {
             lacp.resume(id, bytes);
@@ -79,12 +79,12 @@ impl Aggregation {
         Some(members.map(|member| (member.member, admission(member.mux))).collect())
     }
 
-    /// Informs the partner at `at_ns` that a member is out of use.
+    /// Schedules for `at_ns` that the partner is informed that a member is out of use.
     pub fn hold(&mut self, id: u16, at_ns: u64) {
         self.holding.insert(id, at_ns);
     }
 
-    /// Cancels that.
+    /// Cancels what [`Aggregation::hold`] has scheduled.
     pub fn release(&mut self, id: u16) {
         self.holding.remove(&id);
     }

@@ -61,8 +61,8 @@ const HOP_LIMIT: u8 = 255;
 /// Frames are padded to Ethernet's minimum length, without FCS.
 const SHORTEST: usize = 60;
 
-/// A reverse ARP request that asks for nothing: from an address inside, to all stations (RFC 903). Bridges
-/// learn from it where the address is.
+/// A reverse ARP request from an address inside to all stations (RFC 903). It needs no answer: its purpose is
+/// that bridges learn where the address is.
 #[must_use]
 pub fn rarp(mac: MacBytes, vid: Option<u16>) -> Vec<u8> {
     arp_like((mac, vid), ETHER_RARP, 3, [Ipv4Addr::UNSPECIFIED; 2])
@@ -78,9 +78,9 @@ pub fn address(mac: MacBytes, address: IpAddr) -> Vec<u8> {
     }
 }
 
-/// Asks who has an address: ARP (RFC 826), or a neighbour solicitation (RFC 4861 §4.3). The solicitation
-/// names a source, because one without is answered to all nodes (§7.2.4), and a switch floods such an answer
-/// to every member.
+/// Asks who has an address, with an ARP request (RFC 826) or a neighbour solicitation (RFC 4861 §4.3). The
+/// solicitation has a source address, because the answer to one without goes to all nodes (§7.2.4), and a
+/// switch floods it to every member.
 #[must_use]
 pub fn question((mac, vid): (MacBytes, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {
@@ -103,8 +103,8 @@ pub fn link_local([a, b, c, d, e, f]: MacBytes) -> Ipv6Addr {
 
 /// Returns the station that answers a probe of `own` with this frame: an ARP reply or a neighbour
 /// advertisement to `own`. The answer must be in the probe's VLAN; a tag with VLAN 0 carries only a priority.
-/// An answer to another address says nothing about this link, because a switch floods frames to groups and to
-/// unknown addresses.
+/// An answer to another address proves nothing about this link, because a switch floods frames to groups and
+/// to unknown addresses.
 #[must_use]
 pub fn answer(frame: &[u8], own: MacBytes, vid: Option<u16>) -> Option<IpAddr> {
     let tag = frame.get(14..16).filter(|_| frame[12..14] == [0x81, 0]);

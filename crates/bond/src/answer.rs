@@ -7,7 +7,7 @@ answers! {
     /// The state of a bond, its members and its latest moves.
     BondState {
         name: String, mode: String, lacp: Option<LacpState>, active: Option<String>, buckets: u32,
-        /// Negative if it is overdue.
+        /// The time until the next rebalance; negative if it is overdue.
         next_rebalance_ms: Option<i64>,
         members: Vec<MemberState>, moved: u64, moved_busy: u64, waiting: usize, pinned: Vec<PinnedFlow>,
         learnt: usize, moves: Vec<LoggedMove>,
@@ -32,7 +32,7 @@ answers! {
 
     LoggedMove {
         ago_ms: u64, buckets: usize, first: Option<u32>, to: String, why: String,
-        /// If it was a pinned flow.
+        /// The flow that moved, if it was pinned; otherwise a bucket moved.
         #[serde(skip_serializing_if = "Option::is_none")]
         flow: Option<String>,
     }
@@ -126,7 +126,7 @@ impl LoggedMove {
 mod tests {
     use super::*;
 
-    /// Programs read them.
+    /// Programs read the answers, so names and their order must not change.
     #[test]
     fn names_stay_and_so_does_their_order() {
         let member = MemberState { lacp: Some(MemberLacp::default()), ..MemberState::default() };

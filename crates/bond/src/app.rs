@@ -156,8 +156,8 @@ impl BondApp {
         }
     }
 
-    /// Handles a frame received on a member whose source is inside. Broadcasts count only on the member that
-    /// accepts them.
+    /// Handles a frame that was received on a member but whose source address is inside. Broadcasts count
+    /// only on the member that accepts them.
     fn reflected(&mut self, now_ns: u64, id: u16, bytes: &[u8], actions: &mut Vec<Action>) {
         let to_all = bytes.first().is_some_and(|first| first & 1 == 1);
         if to_all && self.links.active() != Some(id) || !self.stations.has_moved(now_ns, bytes, actions) {
@@ -336,7 +336,8 @@ impl BondApp {
     fn listens(&self, id: u16) -> bool {
         let Some(state) = self.links.state(id) else { return false };
         if self.aggregation.decides() {
-            // The partner spreads its frames over all collecting links, whichever of them is active here.
+            // The partner spreads its frames over all collecting links, regardless of which member is active
+            // here.
             state.collecting
         } else if self.is_single() {
             self.links.active() == Some(id)
@@ -401,8 +402,8 @@ impl App for BondApp {
         }
     }
 
-    /// Which members are enabled, and what their partners said last. The successor assigns its buckets from
-    /// scratch.
+    /// Returns which members are enabled, and the last LACPDUs of their partners. The successor assigns its
+    /// buckets from scratch.
     fn state(&self) -> Option<Value> {
         let named = |(id, bytes): (u16, Vec<u8>)| (self.members.name(id).to_string(), json!(bytes));
         let heard: serde_json::Map<_, _> = self.aggregation.last_pdus().into_iter().map(named).collect();

@@ -127,8 +127,8 @@ impl Members {
         self.speeds.insert(id, speed_bps);
     }
 
-    /// A member's weight: as configured, or otherwise by its speed. It is the same for all members if each
-    /// must have a bucket or the active one has all.
+    /// A member's weight: as configured, or otherwise by its speed. All weights are equal if every member
+    /// must have a bucket, or if the active member has all buckets.
     pub fn weight(&self, id: u16) -> u32 {
         let Some(member) = self.get(id) else { return UNKNOWN_WEIGHT };
         match self.mode {

@@ -62,7 +62,7 @@ names! {
     inward = "in";
     /// The pipe that drops frames from members to reserved group addresses.
     reserved = "reserved";
-    /// The same for frames from inside.
+    /// The pipe that drops frames from inside to reserved group addresses.
     reserved_out = "reserved/out";
     /// The pipe of MAC addresses known inside, and the app that receives copies of frames from other
     /// addresses.
@@ -163,7 +163,7 @@ impl Bond {
         }
     }
 
-    /// Returns what is mixed into the hash that picks a bucket.
+    /// Returns the seed of the hash that picks a bucket.
     pub(super) fn seed(&self) -> u64 {
         SEED ^ self.basis
     }
@@ -192,9 +192,10 @@ impl Bond {
         program.pipe(pipe)
     }
 
-    /// Replaces that if elephants have buckets of their own: the pipe with the bond's name knows their flows,
-    /// and all other packets find their bucket in the pipe after it. A bucket being sampled is assigned to a
-    /// member's twin, which sends through the same port and copies frames to the app.
+    /// Replaces the pipe with the bond's name if elephants have buckets of their own. The pipe with the
+    /// bond's name knows their flows, and all other packets find their bucket in the pipe after it. A bucket
+    /// being sampled is assigned to a member's twin, which sends through the same port and copies frames to
+    /// the app.
     fn by_flow(&self, program: &mut ProgramBuilder, names: &Names<'_>) -> PipeId {
         let sampled = self.sampled(program, names);
         let twin =

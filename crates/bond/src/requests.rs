@@ -46,7 +46,7 @@ pub(super) enum Question {
 }
 
 impl BondApp {
-    /// Buckets were read: continues with what was waiting for that.
+    /// Continues with the requests that waited for the buckets to be read.
     pub(super) fn count(
         &mut self,
         now_ns: u64,

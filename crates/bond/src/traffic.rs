@@ -128,7 +128,8 @@ impl Traffic {
         self.start_or_stop(context, actions);
     }
 
-    /// A member that is being drained has failed: buckets that were to leave it when idle leave it now.
+    /// Handles the failure of a member that is being drained: buckets that were to leave it when idle leave
+    /// it now.
     pub fn hasten(&mut self, context: Context<'_>, id: u16, why: &str, actions: &mut Vec<Action>) {
         let moves = self.buckets.assignment.set_up(id, false);
         self.order(context, &moves, why, actions);
@@ -270,7 +271,7 @@ impl Traffic {
     }
 }
 
-/// The plan without elephants that are already pinned.
+/// Removes elephants that are already pinned from the plan.
 fn of_buckets(mut plan: Plan, bond: &Bond) -> Plan {
     plan.elephants.retain(|one| one.bucket < bond.size());
     plan

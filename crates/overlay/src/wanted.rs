@@ -1,4 +1,4 @@
-//! What the configuration wants of an overlay.
+//! The configuration of an overlay.
 
 /// The key of overlays under `apps`.
 pub const KEY: &str = "overlay";
@@ -29,7 +29,8 @@ pub struct Overlay {
     pub mark: u32,
     /// The maximum number of flows that are kept.
     pub flows: u32,
-    /// How long a direction of a flow continues without a frame on the kernel's path, in nanoseconds.
+    /// How long a direction of a flow may use the fast path without a frame on the kernel's path, in
+    /// nanoseconds.
     pub refresh_ns: u64,
     /// How new rules affect flows.
     pub policy: Policy,

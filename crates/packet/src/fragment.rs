@@ -14,8 +14,9 @@ const FRAGMENT_HEADER: usize = 8;
 const TCP_MIN: usize = 20;
 const UDP: usize = 8;
 
-/// What all fragments of a datagram share, and share with no other datagram of the same time: addresses,
-/// protocol and identification (RFC 791 §3.2, RFC 8200 §4.5), and the VLANs in which they arrive.
+/// Identifies the datagram of a fragment. All fragments of a datagram share this value, and no other datagram
+/// of the same time does: addresses, protocol and identification (RFC 791 §3.2, RFC 8200 §4.5), and the VLANs
+/// in which they arrive.
 ///
 /// Source (two words), destination (two words), `identification << 32 | protocol << 24 | vid << 12 | second
 /// vid`.

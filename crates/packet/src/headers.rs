@@ -124,7 +124,7 @@ impl LevelLayers {
     }
 }
 
-/// Where a place is counted from: an index into [`Level::at`].
+/// The header from whose start an offset is counted: an index into [`Level::at`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Base {
@@ -136,8 +136,8 @@ pub enum Base {
     L4 = 2,
     /// ID in the tunnel header: a VNI or a key.
     TunnelId = 3,
-    /// What the packet inside an ICMP error carries. No packet has both this and a tunnel, so they share one
-    /// place: that of the low two bits.
+    /// The transport header of the packet inside an ICMP error. No packet has both this and a tunnel, so both
+    /// use the same index, which is the low two bits.
     ErrorL4 = 7,
 }
 

@@ -97,7 +97,7 @@ impl Inside {
         !self.fragment && matches!(self.protocol, PROTOCOL_TCP | PROTOCOL_UDP)
     }
 
-    /// Returns it if its ports are included, or if it has none.
+    /// Returns the packet if it has no ports, or if the quoted part includes them.
     fn with_ports(self, frame: &[u8]) -> Option<Inside> {
         let there = if self.has_ports() { 4 } else { 0 };
         (self.transport + there <= frame.len()).then_some(self)
@@ -113,7 +113,7 @@ pub(crate) struct Reported {
     pub protocol: u8,
 }
 
-/// Returns what is inside the ICMP error at this level; `None` where [`inside_icmp_error`] finds nothing.
+/// Returns the packet inside the ICMP error at this level; `None` where [`inside_icmp_error`] finds nothing.
 pub(crate) fn reported(frame: &[u8], level: &Level) -> Option<Reported> {
     let inside = inside_icmp_error(frame, level)?;
     let word =

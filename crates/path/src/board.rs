@@ -26,7 +26,7 @@ pub struct FlowsPage {
 pub struct NodeReport {
     /// Its underlay address.
     pub address: IpAddr,
-    /// How much is known, in one sentence.
+    /// What is known about the node, in one sentence.
     pub state: String,
     /// The length of large probes, including the IP header; 0 if none are sent.
     pub large_bytes: u16,

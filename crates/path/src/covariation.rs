@@ -17,8 +17,8 @@ pub const ROUNDS: usize = 64;
 /// The number of changes that must be known for both ports.
 const CHANGES_MIN: usize = 24;
 
-/// The minimum correlation of two ports on one path. Two ports on busy paths reach 0.5 through the steadiest
-/// port, which both are measured against, if that port is on a third path that is equally busy.
+/// The minimum correlation of two ports on one path. Ports on two busy paths reach 0.5 if the steadiest port,
+/// relative to which both are measured, is on a third path that is equally busy.
 const ALIKE: f64 = 0.85;
 
 /// Groups ports. `delays[port][round]` is the one-way delay of the port's probe in this round in nanoseconds,
@@ -62,7 +62,7 @@ fn deviation(changes: &Changes) -> f64 {
     (changes.iter().flatten().map(|change| (change - mean).powi(2)).sum::<f64>() / count).sqrt()
 }
 
-/// Whether both vary, and do so together.
+/// Returns whether both vary, and vary together.
 fn are_alike(one: &Changes, other: &Changes, noise: f64) -> bool {
     let both: Vec<(f64, f64)> = one.iter().zip(other).filter_map(|(one, other)| one.zip(*other)).collect();
     if both.len() < CHANGES_MIN {

@@ -31,9 +31,9 @@ pub struct Shared {
 /// Which app discovers the paths to a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The app that asks.
+    /// The calling app.
     Own,
-    /// Another app. This is what it has found so far, if anything.
+    /// Another app, with the result that it has published so far, if any.
     Other(Option<Shared>),
 }
 
@@ -47,7 +47,7 @@ pub enum Form {
     Port,
 }
 
-/// Where they share results.
+/// The place where apps share their results.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange(Arc<Mutex<BTreeMap<Between, Attendance>>>);
 
@@ -106,7 +106,7 @@ impl SurveyMember {
         }
     }
 
-    /// It found nothing: another app may try, because its answers arrive in another way.
+    /// Gives up discovery without a result, so that another app may try: its answers arrive in another way.
     pub fn give_up(&self, between: Between) {
         let mut all = self.exchange.look();
         if all.get(&between).is_some_and(|place| place.finder == self.id) {

@@ -1,4 +1,4 @@
-//! What the configuration wants of the paths of tunnels.
+//! The configuration of the paths of tunnels.
 
 use crate::scheme::Scheme;
 use crate::wire::Secret;
@@ -35,6 +35,6 @@ pub struct Fabric {
     pub discover_ns: u64,
     /// The maximum number of answered probes per peer and second.
     pub answers: u32,
-    /// What authenticates probes; `None` if nothing is configured.
+    /// The secret that authenticates probes; `None` if none is configured.
     pub secret: Option<Secret>,
 }

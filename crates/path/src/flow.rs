@@ -8,8 +8,8 @@ use weir_packet::random::Random;
 const GAIN_PART: u64 = 4;
 
 /// One of our flows is also moved without a gap after a round trip with this percentage of marked packets, if
-/// the other path has fewer marks: marks come back sooner than probes do. FlowBender (CoNEXT'14) uses 5; in
-/// the simulator 20 moves fewer flows, and large ones finish sooner.
+/// the other path has fewer marks: marks are reported sooner than probes are answered. FlowBender (CoNEXT'14)
+/// uses 5; in the simulator 20 moves fewer flows, and large ones finish sooner.
 const MARKED_PERCENT: u64 = 20;
 
 /// PLB: a round with more marked packets is congested (`tcp_plb_cong_thresh` 128 of 256), in percent.
@@ -137,11 +137,12 @@ impl Flow {
         route
     }
 
-    /// Where the next packet of one of our flows goes: away at once from a path that is not usable. After a
-    /// timeout it goes elsewhere, unless its path is better, because nothing is in flight. After a cell or a
-    /// gap it takes the better of any two paths, whichever it was on. Without a gap it moves cautiously. If a
-    /// flow stayed after a gap unless another path was known to be better, it could stay on a path whose
-    /// queue has not been probed since: under asymmetry that triples the 99th percentile in the simulator.
+    /// Decides where the next packet of one of our flows goes. From a path that is not usable, the flow moves
+    /// at once. After a timeout it moves unless its own path is better, because nothing is in flight. After a
+    /// cell or a gap it takes the better of any two paths, regardless of the path it was on. Without a gap it
+    /// moves cautiously. If a flow only moved after a gap when another path was known to be better, it could
+    /// stay on a path whose queue has not been probed since. In the simulator, with asymmetric paths, that
+    /// triples the 99th percentile.
     fn adapt(&mut self, now: u64, path: usize, gap: bool, paths: &Paths, random: &mut Random) -> Route {
         let has_timed_out = std::mem::take(&mut self.has_timed_out);
         let next = if !paths.is_usable(path) {

@@ -6,11 +6,11 @@ use crate::paths::{NOISE, PATHS_MAX, Paths, Ports};
 use crate::settings::Settings;
 use crate::survey::Surveyed;
 
-/// What is known; initially nothing.
+/// The known paths; initially none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Known {
     found: Vec<DiscoveredPath>,
-    /// The last survey met silent routers.
+    /// Whether the last survey met silent routers.
     is_hidden: bool,
 }
 
@@ -21,7 +21,7 @@ pub enum PathListChange {
     None,
     /// It was replaced: numbers mean different paths than before.
     Replaced,
-    /// It has changed in places.
+    /// Some of its paths have changed.
     Followed(Followed),
 }
 

@@ -1,7 +1,7 @@
 //! Which probes of a path are lost: by sequence number, and how many of the last few hundred.
 //!
-//! A probe without an answer may have been lost on the way there or on the way back, and only the former says
-//! something about the path. Each answer reports how many probes of the path had arrived by then, so the
+//! A probe without an answer may have been lost on the way there or on the way back, and only the former
+//! counts against the path. Each answer reports how many probes of the path had arrived by then, so the
 //! number lost between two answers is the number sent in between minus the number that arrived. Consecutive
 //! missing answers are counted anyway, because it is unknown where they were lost.
 
@@ -21,7 +21,7 @@ pub const GREY_PERCENT: u32 = 1;
 /// for a quarter.
 const RECENT_SHARE: u32 = 8;
 
-/// After more probes than this, nothing of earlier ones is left in the average.
+/// After this many probes, earlier ones no longer affect the average.
 const RECENT_MAX: u32 = 64;
 
 /// The probes of one path.

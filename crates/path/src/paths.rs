@@ -3,10 +3,11 @@
 //!
 //! The caller reports what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`],
 //! [`Paths::sent`], [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds;
-//! it asks with [`Paths::choose`] and [`Paths::shares`]. What a delay means is relative: what all paths have
-//! in common (a drifting clock, the node's own queue) cannot be avoided by choosing, and is subtracted; and
-//! so is the loss. A path that loses packets costs what flows wait for then, so its queue, which cannot be
-//! longer than its buffer, does not make it look better than an idle path on which a burst has just left.
+//! it asks with [`Paths::choose`] and [`Paths::shares`]. Delay and loss are relative: the part that all paths
+//! have in common (a drifting clock, the node's own queue) cannot be avoided by choosing another path, and is
+//! subtracted. Lost packets add to the cost of a path the time that flows then wait. Otherwise a path that
+//! drops packets would seem to cost no more than its full buffer, and could look better than an idle path on
+//! which a burst has just left.
 
 mod large;
 
@@ -29,21 +30,21 @@ pub const MISSES_MAX: u32 = 3;
 /// Consecutive answers after which a failed path returns: a flapping link answers a few.
 pub const ANSWERS_TO_RETURN: u32 = 10;
 
-/// Retransmission timeouts on a path without an intervening answer to a probe after which it is failed: one
-/// may be the receiver's fault, and two, from two flows, may still be a coincidence.
+/// The number of retransmission timeouts on a path, without an answer to a probe in between, after which the
+/// path counts as failed. One may be the receiver's fault, and two, of two flows, may still be a coincidence.
 pub const REHASHES_MAX: u32 = 3;
 
 /// The weight of a path without faults.
 pub const FULL: u32 = 1024;
 
-/// The minimum weight of a path in use, so that what is known about it stays up to date.
+/// The minimum weight of a path in use, so that flows still measure it.
 pub const WEIGHT_MIN: u32 = FULL / 16;
 
 /// Congestion multiplies the weight by 0.67 (CLOVE, CoNEXT'17).
 const SHRINK: (u32, u32) = (67, 100);
 
-/// What a path without congestion gains per [`STEP_NS`]: it is full after 1.6 s, the slow ramp of a returning
-/// path.
+/// The weight that a path without congestion gains per [`STEP_NS`]. A returning path thus ramps up slowly,
+/// and has its full weight after 1.6 s.
 const GROWTH: u32 = FULL / 16;
 
 /// How long a grey path is in doubt, ns: at 10 ms per probe, the probes over which loss is computed take at
@@ -59,8 +60,8 @@ const MARKED_MAX: u32 = 1024 / 4;
 /// A path is congested if more than this share of its recent probes was lost, in 1/1024: one of the last six.
 const LOST_MAX: u32 = 1024 / 16;
 
-/// What a lost packet costs a flow that has nothing more to send, ns: the minimum retransmission timeout of
-/// Linux (`TCP_RTO_MIN`).
+/// The time that a lost packet costs a flow that has nothing more to send, ns: the minimum retransmission
+/// timeout of Linux (`TCP_RTO_MIN`).
 const TIMEOUT_NS: u64 = 200_000_000;
 
 /// The weight of a new observation in the average of marks: 1/16, as in DCTCP.
@@ -74,7 +75,8 @@ pub const NOISE: u64 = 8;
 pub struct Ports {
     /// The port in use.
     pub main: u16,
-    /// Another one, in case the fabric maps the first elsewhere; `None` if discovery found only one.
+    /// Another port, in case the fabric maps the first one to a different path; `None` if discovery found
+    /// only one.
     pub spare: Option<u16>,
 }
 
@@ -115,7 +117,7 @@ pub enum Reason {
     Misses,
     /// More than 1 % of its probes were lost.
     Loss,
-    /// Its loss has fallen below half of the limit.
+    /// Its loss has fallen to less than half of the limit.
     Clean,
     /// Consecutive large probes were lost, while small ones return.
     LargeLost,
@@ -316,7 +318,7 @@ fn halved(amount: u64, time: u64, half_life: u64) -> u64 {
 pub struct Paths {
     settings: Settings,
     paths: Vec<Path>,
-    /// The lowest queueing delay among the paths without faults: what they have in common.
+    /// The lowest queueing delay among the paths without faults, which is the part that they have in common.
     common_ns: u64,
     large_bytes: u16,
     pub(crate) last_sent: u64,

@@ -14,7 +14,7 @@ pub const PACKETS_PER_SECOND_MAX: u64 = 10_000;
 /// The burst that the budget allows: a tenth of a second.
 const BURST: u64 = PACKETS_PER_SECOND_MAX / 10;
 
-/// Up to this many paths, all are probed (Hermes probes the best and two at random).
+/// If a node has at most this many paths, all of them are probed (Hermes probes the best and two at random).
 const ALL_UP_TO: usize = 4;
 
 /// Random paths per round.
@@ -27,7 +27,7 @@ const ACTIVE_NS: u64 = 100_000_000;
 /// probed at all.
 const IDLE_NS: u64 = 10_000_000_000;
 
-/// By which factor an idle node's rounds are farther apart, unless a path is in doubt.
+/// The factor by which an idle node's interval between rounds is longer, unless a path is in doubt.
 const IDLE_TIMES: u64 = 10;
 
 /// How much a node is used.
@@ -114,7 +114,7 @@ impl Rounds {
     pub fn due(&mut self, now: u64, paths: &Paths, idle_ns: u64, random: &mut Random) -> Vec<usize> {
         let probe_ns = paths.settings().probe_ns;
         let interval = if paths.usage(now) == Use::Active { probe_ns } else { idle_ns };
-        // This is later than any jitter: it was set with the longer interval of an idle node.
+        // A round that is this far away was scheduled with the longer interval of an idle node.
         if now.saturating_add(2 * interval) < self.round_ns {
             self.round_ns = now;
         }

@@ -1,4 +1,5 @@
-//! What depends on the rate of the fabric: when a queue is long, and when a gap is a gap.
+//! Settings that depend on the rate of the fabric: how long a queue must be to count as congestion, and how
+//! long a gap must be to separate flowlets.
 
 /// A queue of this many bytes is congestion: DCTCP marks from 65 packets of 1500 bytes at 10 Gbit/s
 /// (SIGCOMM'10, section 3.5).
@@ -9,7 +10,7 @@ const CONGESTED_BYTES: u64 = 65 * 1500;
 /// Mbit/s. In the simulator 20 to 60 us do better than 160, with 1 % of the packets retransmitted.
 const FLOWLET_BYTES: u64 = 50_000;
 
-/// The gap is never shorter: this is the distance between bursts of hosts.
+/// The minimum length of that gap, ns: the distance between bursts of hosts.
 const FLOWLET_NS_MIN: u64 = 20_000;
 
 /// A flow that has sent less stays where it is, because it is likely to end soon (Hermes: 64 to 600 KB).
@@ -68,7 +69,7 @@ impl Settings {
         }
     }
 
-    /// The same for a given response time, ns.
+    /// Adapts the settings to a given round-trip time, ns.
     #[must_use]
     pub fn allowing(self, round_trip_ns: u64) -> Settings {
         Settings { lost_after_ns: self.lost_after_ns.max(2 * round_trip_ns), ..self }

@@ -24,7 +24,7 @@ pub const TTL_WHOLE: u8 = 64;
 /// Time between two probes of a survey, in nanoseconds: at most 1000 per second.
 const PACE_NS: u64 = 1_000_000;
 
-/// A call that is late by more than this does not make up for all of it, in nanoseconds.
+/// The largest delay of a call, in nanoseconds, for which the survey makes up. Any further delay is lost.
 const LATE_NS: u64 = 4_000_000;
 
 /// How long to wait for answers after each pass, in nanoseconds.
@@ -37,7 +37,7 @@ const ROUND_NS: u64 = 16_000_000;
 /// bits then succeeds once in 4 million surveys.
 const WRONG_MAX: u32 = 64;
 
-/// A path with more routers than this is not in a fabric.
+/// The largest number of routers on a path within a fabric.
 const ROUTERS_MAX: u8 = 12;
 
 /// A probe that a survey wants to send.
@@ -49,8 +49,8 @@ pub struct Wish {
     pub ttl: u8,
     /// The identification: if a router's answer is wanted, it contains the TTL.
     pub id: u16,
-    /// Identifies a router's answer; `None` if the probe must reach the node. It is known only to those who
-    /// have seen the probe.
+    /// Identifies a router's answer; `None` if the probe must reach the node. Only hosts that have seen the
+    /// probe know it.
     pub cookie: Option<u64>,
 }
 
@@ -61,8 +61,8 @@ impl Wish {
         Wish { port, ttl: TTL_WHOLE, id: 0, cookie: None }
     }
 
-    /// The probe, which has a number and a turn if it must reach the node. The rest of `outer` is as on the
-    /// wire.
+    /// Builds the probe. The number and the turn are used only if the probe must reach the node. The fields
+    /// of `outer` that the wish does not determine are used unchanged.
     #[must_use]
     pub fn probe<A: Address>(&self, outer: Outer<A>, place: (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
         let outer = Outer { port: self.port, id: self.id, ttl: self.ttl, ..outer };
@@ -104,7 +104,8 @@ impl Surveyed {
 /// A survey in progress.
 #[derive(Debug)]
 pub struct Survey {
-    /// A router's answer cannot be forged without having seen a probe.
+    /// The key of the cookies, without which nobody can forge a router's answer to a probe that they have not
+    /// seen.
     secret: Secret,
     wrong: u32,
     ports: Vec<u16>,
@@ -258,7 +259,7 @@ impl Survey {
         None
     }
 
-    /// Starts comparing delays of some ports if routers are silent.
+    /// Starts to compare the delays of some ports if routers are silent.
     fn compare(&mut self, now_ns: u64) -> bool {
         if !is_hidden(&distinct(&self.result().seen)) {
             return false;
@@ -274,8 +275,9 @@ impl Survey {
         !self.todo.is_empty()
     }
 
-    /// Sorted by TTL, so that a router does not get all probes at once. If a port got no answer, the node may
-    /// be unreachable from it, or this host was too busy to receive it in time.
+    /// Repeats the probes whose answers are missing, sorted by TTL so that no router gets all probes at once.
+    /// If a port got no answer, either the node is unreachable from it, or this host was too busy to receive
+    /// the answer in time.
     fn ask_for_the_missing(&mut self) {
         let most = self.routers.iter().flatten().copied().max().unwrap_or_default();
         for (at, routers) in self.routers.iter().enumerate() {

@@ -133,7 +133,8 @@ fn two_hundred_nodes_are_shown_within_bounds() {
     (0..10_000).for_each(|at| app.board().note(at, format!("path 0 to 10.0.0.1 is failed: event {at}")));
     let shown = answer(&asked(&mut app, "show"));
     assert_eq!(shown["events"].as_array().map(Vec::len), Some(EVENTS));
-    // The control socket allows more, and a terminal scrolls: a node has one line, plus one for each path.
+    // The control socket allows larger answers, and a terminal can scroll: each node has one line, plus one
+    // for each path.
     assert!(shown.to_string().len() < 3_000_000, "{}", shown.to_string().len());
     assert_eq!(text::show(&shown).lines().count(), 2 + 200 * 18 + 8);
     assert_eq!(app.samples().len(), 200 * 16 * 9);

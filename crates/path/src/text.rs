@@ -35,7 +35,7 @@ pub fn show(answer: &Value) -> String {
     text + &latest(&answer["events"])
 }
 
-/// What to say about large frames, if anything.
+/// A remark about large frames, if they need one.
 fn large(node: &Value) -> String {
     let paths = items(&node["paths"]);
     let of = |what: &str| paths.iter().filter(|path| path["large"] == what).count();

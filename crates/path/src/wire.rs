@@ -23,7 +23,8 @@
 //! A probe that must expire in transit (`trace`) has kind 3, a cookie of its survey in place of session and
 //! number, and a UDP checksum.
 //!
-//! `bpf/maps.h` has the same layout for the kernel's data plane, and a test with this one's bytes.
+//! `bpf/maps.h` has the same layout for the kernel's data plane, and a test compares it with the bytes
+//! written here.
 
 mod six;
 mod trace;
@@ -130,13 +131,13 @@ pub struct Packet<A = Ipv4Addr> {
     pub outer: Outer<A>,
     /// Which it is.
     pub kind: Kind,
-    /// In an answer: the probe arrived marked.
+    /// In an answer: whether the probe arrived marked.
     pub marked: bool,
     /// In an answer: the TTL with which the probe arrived.
     pub hops: u8,
     /// Successive probes of a path have successive turns: their answers come back along different paths.
     pub turn: u8,
-    /// Starts whenever its sender starts; later sessions are larger.
+    /// The session of its sender, which begins when the sender starts; later sessions have larger numbers.
     pub session: u32,
     /// Increases within a session, but probes of different paths may overtake each other.
     pub number: u32,
@@ -262,7 +263,8 @@ impl<A: Address> Packet<A> {
             sent_ns,
             self.reflected_ns,
         ]);
-        // Probes that must expire are meant for routers, and authenticated by what these quote.
+        // Probes that must expire are meant for routers, and are authenticated by the part that routers
+        // quote.
         siphash(if self.kind == Kind::Trace { Secret::default() } else { secret }, &words)
     }
 }
@@ -278,7 +280,7 @@ impl Packet {
         put(12, &[8, 0, 0x45, dscp << 2 | if marked { CE } else { ECT0 }]);
         put(16, &((FRAME - ETHERNET) as u16).to_be_bytes());
         put(18, &id.to_be_bytes());
-        // Must not be fragmented, like everything in a tunnel.
+        // Packets in a tunnel must not be fragmented.
         put(20, &[0x40, 0, ttl, 17]);
         put(26, &source.octets());
         put(30, &destination.octets());

@@ -261,7 +261,7 @@ fn what_was_migrated_stays_through_flaps_and_removals() {
     assert_eq!(assignment.migrate(0, 2), Err(MoveRefusal::NoMember(2)));
 }
 
-/// What a rebalance gave away on purpose is not taken back when a member comes or goes.
+/// Buckets that a rebalance moved away on purpose do not return when a member comes or goes.
 #[test]
 fn a_rebalance_is_not_undone_by_numbers() {
     let mut assignment = up(240, &[1, 1]);
@@ -270,7 +270,7 @@ fn a_rebalance_is_not_undone_by_numbers() {
     assert_eq!(counts(&assignment, 1..=2), [60, 180]);
     let moves = assignment.add(3, 1, true);
     assert!(moves.iter().all(|entry| entry.to == 3));
-    // Each gives the same number, because both carried their share of the load.
+    // Each of the two gives up the same number of buckets, because both carried their share of the load.
     assert_eq!(counts(&assignment, 1..=3), [20, 140, 80]);
     assignment.remove(3);
     assert_eq!(counts(&assignment, 1..=2), [60, 180]);

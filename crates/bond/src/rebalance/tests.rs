@@ -58,7 +58,7 @@ fn an_interval_of_0_is_never_and_back_counts_from_then() {
     assert_eq!(rebalance.step(u64::MAX, late), None);
     rebalance.set_interval(1000, 5000 * MS, late.totals);
     assert_eq!(rebalance.remaining_ms(5000 * MS), Some(1000));
-    // Traffic carried while it was off is not load.
+    // Traffic carried while rebalancing was off does not count as load.
     assert_eq!(moves(&rebalance.step(6000 * MS, late).unwrap()), []);
 }
 
@@ -230,7 +230,7 @@ fn an_elephant_is_named_and_left_where_it_is() {
         assert!(plan.moves.iter().all(|shift| shift.bucket != 3));
         assert!(plan.moves.iter().any(|shift| shift.from == 3), "its neighbours leave");
     }
-    // What fills a slow member's share fits a fast one's.
+    // A load that fills a slow member's share fits into a fast member's.
     let carriers: Vec<Carrier> =
         (0..4).map(|member| Carrier { member, capacity: if member == 3 { 30 } else { 1 } }).collect();
     assert_eq!(planned(OURS, &loads, &slots, &carriers).elephants, []);
@@ -238,7 +238,7 @@ fn an_elephant_is_named_and_left_where_it_is() {
     assert_eq!(planned(OURS, &[900_000, 0], &[0, 0], &equal(1)).elephants, [], "there is no other member");
 }
 
-/// Numbers without bounds do not overflow.
+/// Loads of any size do not overflow.
 #[test]
 fn the_largest_loads_are_only_numbers() {
     let carriers = [Carrier { member: 0, capacity: u32::MAX }, Carrier { member: 1, capacity: 0 }];

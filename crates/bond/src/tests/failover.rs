@@ -1,4 +1,4 @@
-//! Bonds to a switch that is unaware of them: OVS's cases B6 to B10.
+//! Bonds to a switch that is unaware of them: Open vSwitch's cases B6 to B10.
 
 use super::frames::{arp, from, is_rarp, source, udp};
 use super::rig::{BondRig, MS, SEC, bond};

@@ -33,8 +33,8 @@ const OFFERED: usize = 2 * WIRE;
 const FLOOD: usize = 2;
 /// Flows of each member.
 const FLOWS: usize = 32;
-/// How often the app runs, how many frames it then takes off each ring, and the size of a ring. Twice as many
-/// copies of answers arrive as it takes.
+/// How often the app runs, the number of frames that it then takes off each ring, and the size of a ring.
+/// Copies of answers arrive twice as fast as the app takes them.
 const TURN_NS: u64 = 4 * MS;
 const TAKEN: usize = 8;
 const RING: usize = 64;
@@ -57,7 +57,7 @@ struct Carried {
     /// Frames sent by the app, and LACPDUs among them.
     ours: u64,
     lacpdus: u64,
-    /// The longest delay of one, and the longest time between two LACPDUs.
+    /// The longest delay of a frame, and the longest time between two LACPDUs.
     slowest_ns: u64,
     gap_ns: u64,
     last_lacpdu_ns: Option<u64>,

@@ -1,5 +1,5 @@
-//! When learning must wait: a frame's mark distinguishes few epochs, so an epoch must not be confused with an
-//! earlier one in which a frame still in flight was marked.
+//! Decides when learning must wait. A frame's mark distinguishes only a few epochs, so an epoch could be
+//! confused with an earlier one in which a frame that is still in flight was marked.
 
 /// How long a frame may be in flight inside the kernel, in nanoseconds: three attempts to resolve a
 /// neighbour, plus a margin.
@@ -7,7 +7,7 @@ const FLIGHT_NS: u64 = 4_000_000_000;
 
 /// The epochs that a mark distinguishes.
 pub struct Epochs {
-    /// When each last ended; 0 if never.
+    /// When each epoch last ended; 0 if never.
     ended: Vec<u64>,
     present: usize,
 }

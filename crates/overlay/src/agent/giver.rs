@@ -1,5 +1,5 @@
-//! Flow records of pods: makes flows of the table export their counts, reads those, and passes them on to the
-//! collector as flow deltas, one for each direction.
+//! Flow records of pods: makes the flows in the table export their counts, reads these, and passes them to
+//! the collector as flow deltas, one for each direction.
 //!
 //! Promises: no count is lost silently. If the collector does not keep up, deltas wait here, and then
 //! exported counts wait in the kernel; the kernel counts those that find no room there.
@@ -18,7 +18,7 @@ use weir_packet::{FlowKey, Observed};
 
 /// Sets of flows swept in one step: their exports fit the kernel's ring.
 const SLICE: u32 = 1024;
-/// How long an iteration sweeps: a small part of the lease.
+/// How long a single iteration sweeps: a small part of the lease.
 const TURN: Duration = Duration::from_millis(5);
 /// How often to look for idle flows, in nanoseconds.
 const LOOK_NS: u64 = 1_000_000_000;
@@ -34,7 +34,7 @@ pub struct Giver {
     sender: DeltaSender,
     clock: Clock,
     idle_ns: u64,
-    /// Says how often all flows export their counts.
+    /// The table, which knows how often all flows export their counts.
     table: Arc<Table>,
     /// The period, and the number of the current one.
     present: (u64, u64),
@@ -230,7 +230,7 @@ mod tests {
             vni: 42,
             protocol: 6,
         };
-        // Its answers seem to come from a service.
+        // The answers seem to come from a service.
         let received = OverlayTuple {
             addresses: [[10, 96, 0, 1].into(), [10, 244, 1, 5].into()],
             ports: [443, 40_000],

@@ -28,15 +28,15 @@ use weir_app::clock::monotonic_ns;
 use weir_app::task::Wanted;
 use weir_netlink::{Link, Read, forwarding_and_neighbours};
 
-/// How long the programs keep working without a sign of life, in nanoseconds.
+/// How long the programs keep working if the thread does not extend the lease, in nanoseconds.
 const LEASE_NS: u64 = 500_000_000;
 /// The longest wait of an iteration: a part of the lease.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The same while flow records waiting for the collector, or the table is swept.
+/// The longest wait while flow records wait for the collector, or the table is swept.
 const PAUSE_BUSY: Duration = Duration::from_millis(1);
 /// How long to wait after an obstacle before retrying.
 const AGAIN: Duration = Duration::from_secs(1);
-/// After this long without a change, arriving frames carry the current epoch, in nanoseconds.
+/// After this time without a change, in nanoseconds, arriving frames certainly carry the current epoch.
 const QUIET_NS: u64 = 5_000_000_000;
 /// How often the kernel's settings are checked, in nanoseconds.
 const LOOK_NS: u64 = 500_000_000;
@@ -56,7 +56,7 @@ pub struct Keeper {
 /// Its state while the programs are attached.
 struct AttachedPrograms {
     programs: TcOverlay,
-    /// Removed with it.
+    /// The nftables rule, which is removed together with the programs.
     _rule: Rule,
     news: KernelSubscriptions,
     world: World,
@@ -69,8 +69,8 @@ struct AttachedPrograms {
     look_ns: u64,
     /// When something was last invalidated.
     void_ns: u64,
-    /// As of the last check: directions that were learned, and frames that were not because they carried
-    /// other bits.
+    /// The counts at the last check: directions that were learnt, and frames from which nothing was learnt
+    /// because they carried other bits.
     learnt: [u64; 2],
     others: Others,
 }
@@ -183,7 +183,7 @@ impl Keeper {
             running.look_for_others(&mut self.reporter, (now, &self.overlay));
         }
         if read == Read::Lost {
-            // At once, because rereading everything takes time.
+            // The loss is counted at once, because rereading everything takes time.
             self.reporter.count(Cause::Lost);
             running.void(&BTreeSet::from([STAMP_GLOBAL]))?;
             running.translations.clear(&mut running.programs);
@@ -259,7 +259,7 @@ impl AttachedPrograms {
         if !void.is_empty() {
             self.void(&void)?;
         }
-        // They belong to another pod from now on.
+        // These stamps are free for other pods from now on.
         self.stamps.append(&mut free);
         Ok(())
     }
@@ -301,7 +301,7 @@ impl AttachedPrograms {
         Ok(())
     }
 
-    /// A node stays known: flows to it are invalidated when its tables change.
+    /// Adds a remote node, which stays known: flows to it are invalidated when its tables change.
     fn node_came(&mut self, reporter: &mut Reporter, node: IpAddr) -> Result<()> {
         if self.nodes.contains_key(&node) {
             return Ok(());
@@ -336,7 +336,7 @@ impl AttachedPrograms {
         }
     }
 
-    /// Returns its stamp, on which nothing may depend any more before it is reused.
+    /// Removes a pod. Returns its stamp, which must be bumped before another pod may use it.
     fn pod_left(&mut self, reporter: &mut Reporter, pod: u32) -> Option<u32> {
         let (name, stamp) = self.pods.remove(&pod)?;
         self.programs.detach_pod(pod);
@@ -438,7 +438,7 @@ fn must_be_privileged() -> Result<()> {
     Ok(())
 }
 
-/// Programs get the route to other nodes at interfaces that forward, and none at others.
+/// Programs can look up the route to other nodes only at interfaces that forward.
 fn must_forward(uplink: &str) -> Result<()> {
     let path = format!("/proc/sys/net/ipv6/conf/{uplink}/forwarding");
     // Bounded: the kernel writes it.

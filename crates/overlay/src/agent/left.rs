@@ -45,7 +45,7 @@ impl Left {
             ..Left::default()
         };
         for interface in super::keeper::links()?.into_iter().map(|link| link.name) {
-            // An interface that has gone meanwhile has nothing.
+            // An interface that has disappeared meanwhile has no programs.
             let programs = overlay_programs_at(&interface).unwrap_or_default();
             left.attached.extend(programs.into_iter().map(|program| (interface.clone(), program)));
         }
@@ -76,7 +76,7 @@ impl Left {
             said.push(format!("removed {path}, which pinned a program of an overlay"));
         }
         for interface in super::keeper::links()?.into_iter().map(|link| link.name) {
-            // An interface that has gone meanwhile has nothing.
+            // An interface that has disappeared meanwhile has no programs.
             let count = remove_dead(&interface).unwrap_or_default();
             if count > 0 {
                 said.push(format!(

@@ -16,7 +16,7 @@ pub struct Others {
 }
 
 impl Others {
-    /// Checks one of the interfaces, the next one on each call, and reports what is new there.
+    /// Checks one interface, the next one on each call, and reports programs that are new there.
     pub fn look<'a>(
         &mut self,
         programs: &TcOverlay,

@@ -12,7 +12,7 @@ use weir_app::clock::Clock;
 /// Sets read in one step when flows are counted.
 const SETS: u32 = 1024;
 
-/// Returns false if a direction's frames are not found by its key and it has counted nothing.
+/// Returns false for a direction that has counted nothing and whose frames are found under another key.
 fn shows(flow: &OverlayFlow, at: usize) -> bool {
     flow.packets[at] > 0 || (flow.is_usable[at] && flow.learnt_ns[at] > 0)
 }
@@ -72,7 +72,7 @@ impl FlowTable for Table {
         &self.name
     }
 
-    /// Has a row for each direction of a flow.
+    /// Returns a row for each direction of each flow.
     fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>) {
         let Some(flows) = self.flows() else { return (Vec::new(), None) };
         let (some, next) = flows.page(from, sets);

@@ -39,12 +39,12 @@ impl Translations {
             if self.known.contains(&tuple) || self.unknown.contains(&tuple) {
                 continue;
             }
-            // Such as a connection that has ended meanwhile.
+            // The kernel does not know the connection, which may have ended meanwhile.
             let Some([original, reply]) = connection(&tuple.reversed()).ok().flatten() else {
                 self.unknown.insert(tuple);
                 continue;
             };
-            // Without room, it stays on the slow path.
+            // If there is no room, the connection stays on the slow path.
             for (from, to) in [(original, reply.reversed()), (reply, original.reversed())] {
                 if programs.translate(&from, &to).is_ok() {
                     self.known.insert(to);

@@ -1,5 +1,5 @@
 //! What the kernel has reported about links, forwarding tables and neighbours: a message contains the current
-//! state, and what becomes invalid depends on the previous one.
+//! state, and the previous state determines which entries become invalid.
 
 use super::change::{Cause, Change};
 use super::news::MessageSource;
@@ -63,8 +63,8 @@ pub struct World {
 /// Kinds of links to whose peer a program may redirect a frame.
 const PAIRS: [&str; 2] = ["veth", "netkit"];
 
-/// Keeps what flows depend on: a change of anything else, such as carrier or an attached program, invalidates
-/// nothing.
+/// Keeps only the attributes that flows depend on. A change of anything else, such as carrier or an attached
+/// program, invalidates nothing.
 fn relevant(link: Link) -> Link {
     let Link { index, name, mac, mtu, up, master, kind, namespace, vxlan, .. } = link;
     let namespace = namespace.map(|_| 0);
@@ -248,7 +248,7 @@ impl World {
         }
     }
 
-    /// A neighbour has this MAC address now.
+    /// Records that a neighbour now has this MAC address.
     fn resolved(&mut self, at: (u32, IpAddr), mac: Option<Mac>, changes: &mut Vec<Change>) {
         let before = match mac {
             Some(mac) => self.neighbours.insert(at, mac).filter(|before| *before != mac),
@@ -262,7 +262,7 @@ impl World {
         changes.push(place.map_or(all, |place| self.of(place, Cause::Neighbour)));
     }
 
-    /// What is invalidated together with a place.
+    /// Returns the change that invalidates the flows through a place.
     fn of(&self, place: NextHop, cause: Cause) -> Change {
         match place {
             NextHop::Node(node) => Change::Node(node, cause),
@@ -406,7 +406,7 @@ mod tests {
             body.extend(attribute(37, &[0; 4]));
             body
         };
-        // A virtual machine's, whose peer is not an interface.
+        // The interface of a virtual machine, whose peer is not an interface.
         let mut tap = body(6, "tap0", 1450, 4);
         tap.truncate(tap.len() - 8);
         assert_eq!(took(&mut world, RTM_NEWLINK, &tap), []);

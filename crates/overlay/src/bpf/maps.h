@@ -36,7 +36,7 @@ MAP(ARRAY, 1, __u32, struct settings, settings);
 SHARED(struct settings);
 SHARED(enum checks);
 
-/* What user space writes continuously. The epoch is incremented before any stamp. */
+/* The values that user space writes continuously. The epoch is incremented before any stamp. */
 enum pulse {
 	UNTIL, /* the end of the lease, on CLOCK_MONOTONIC */
 	EPOCH,
@@ -203,7 +203,7 @@ enum count {
 	/* Slow because of the frame itself. */
 	NOT_IP, OPTIONS, FRAGMENT, MULTICAST, LINK_LOCAL, PROTOCOL, CONTROL, MALFORMED, LAST_HOP, OVERSIZE,
 	NOT_TUNNEL, OTHER_VNI, CONGESTION, CHECKSUM,
-	/* Slow because of what is known about the flow. */
+	/* Slow because of the state of the flow's entry. */
 	LEASE, UNKNOWN, HALF, CHANGED, EXPIRED, STALE_GLOBAL, STALE_POLICY, STALE_OWN, STRANGER, NO_ROUTE,
 	NO_ROOM,
 	COUNTS
@@ -252,7 +252,7 @@ static __always_inline __u64 get_pulse(__u32 which)
 {
 	__u64 *value = bpf_map_lookup_elem(&pulse, &which);
 
-	/* With a fence before and after: what was read earlier dates from before this. */
+	/* The atomic operation is a full fence, so that reads before it are not delayed past it. */
 	return value ? __sync_fetch_and_add(value, 0) : 0;
 }
 
@@ -330,7 +330,7 @@ static __always_inline void know_pod(struct __sk_buff *skb)
 		__builtin_memcpy(pod->mac, mac, sizeof(mac));
 }
 
-/* The same for a frame whose flow can be learnt. */
+/* Leaves a frame whose flow can be learnt to the kernel's path, and marks it. */
 static __always_inline int learn_from(struct __sk_buff *skb, const struct settings *settings,
 				      enum direction direction, enum count why)
 {

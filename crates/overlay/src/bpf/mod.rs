@@ -34,7 +34,7 @@ pub const OVERLAY_MARK_BITS: u32 = v44::EPOCH_SHIFT as u32 + 2;
 
 /// The stamp on which all entries depend.
 pub const STAMP_GLOBAL: u32 = v44::GLOBAL as u32;
-/// The stamp of what nftables decides, on which all entries also depend.
+/// The stamp of the nftables rules, on which all entries also depend.
 pub const STAMP_POLICY: u32 = v44::POLICY as u32;
 /// The first stamp of remote nodes and pods.
 pub const STAMP_FIRST: u32 = v44::FIRST_STAMP as u32;
@@ -106,7 +106,7 @@ pub struct OverlaySweep {
     pub idle_ns: u64,
     /// Of the others, those learnt, or last reported, before this time report their counts.
     pub given_ns: u64,
-    /// Expired flows are reported as ended because the programs end.
+    /// Whether expired flows are reported as ended because the programs are being removed.
     pub ends: bool,
 }
 

@@ -76,7 +76,7 @@ static __always_inline long translate_addresses(struct __sk_buff *skb, const pod
 	       bpf_l4_csum_replace(skb, check, ip->daddr, to->daddr, flags);
 }
 
-/* What a router does to a packet. A correct checksum stays correct, and an incorrect one incorrect (RFC
+/* Decrements the TTL, as a router does. A correct checksum stays correct, and an incorrect one incorrect (RFC
  * 1624). */
 static __always_inline void hop(pod_header *ip)
 {

@@ -93,7 +93,7 @@ static __always_inline long translate_addresses(struct __sk_buff *skb, const pod
 	return bpf_l4_csum_replace(skb, check, 0, change, flags);
 }
 
-/* What a router does to a packet. */
+/* Decrements the hop limit, as a router does. */
 static __always_inline void hop(pod_header *ip)
 {
 	ip->hop_limit--;

@@ -2,8 +2,8 @@
 /* Frames that pods send. */
 
 /* Like the kernel's udp_flow_src_port(), so that a flow keeps its port when it moves between the fast path
- * and the kernel's path. A socket that sets its frames' hash may change it; for other frames the kernel
- * always computes the same hash, and `learnt` is the resulting port. */
+ * and the kernel's path. A socket that sets the hash of its frames may change the hash. For other frames the
+ * kernel always computes the same hash, and `learnt` is the resulting port. */
 static __always_inline __be16 source_port(struct __sk_buff *skb, const struct settings *settings,
 					  __be16 learnt)
 {
@@ -58,10 +58,10 @@ static __always_inline enum count ask(struct __sk_buff *skb, const struct plan *
 }
 
 /* Finds the route to the remote node. The next hop may differ from when the flow was learnt, but a different
- * interface is a reason not to take the fast path. The kernel is asked once per tick of its clock (1 to 10
- * ms), which is no longer than a change takes to invalidate entries. An entry learnt after a change must not
- * meet an earlier answer: until the end of the tick in which it was learnt, the kernel is asked for each
- * frame. */
+ * interface is a reason not to take the fast path. The route is looked up once per tick of the kernel's clock
+ * (1 to 10 ms), so an answer is used no longer than a change takes to invalidate entries. An entry that was
+ * learnt after a change must not be used with an answer from before it: until the end of the tick in which
+ * the entry was learnt, the route is looked up for each frame. */
 static __always_inline enum count route(struct __sk_buff *skb, const struct plan *plan, __u32 length,
 					struct headers *headers, __u64 now)
 {

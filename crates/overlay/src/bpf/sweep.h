@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* How user space sweeps the table, set by set, while frames pass: idle flows expire, and others report their
  * counts. A count is exchanged for 0 under the set's lock, while frames add to it without the lock, so that
- * each is reported once. What a frame adds to a flow that has expired meanwhile is reported the next time.
+ * each is reported once. Counts that a frame adds to a flow that has expired meanwhile are reported by the
+ * next sweep.
  */
 
 struct sweep {
@@ -14,7 +15,7 @@ struct sweep {
 MAP(ARRAY, 1, __u32, struct sweep, sweeps);
 SHARED(struct sweep);
 
-/* What the ways of a set report: too large for the stack. Only one thread sweeps. */
+/* The reports of the ways of a set, which are too large for the stack. Only one thread sweeps. */
 MAP(ARRAY, WAYS, __u32, struct gone, swept);
 
 /* Space kept free in the ring for flows that end by themselves meanwhile. */

@@ -60,7 +60,7 @@ impl Tunnel {
         let header = kind.read(bytes, protocol).ok()?;
         let (raw, behind) = bytes.split_at(header.length);
         let ethernet = header.inside == Some(Inside::Ethernet);
-        // An inner frame, as deeply nested as a text may express.
+        // The inner frame is described only up to the depth that a text may express.
         let wanted = header.inside.filter(|_| !behind.is_empty() && nesting < NESTING_MAX);
         let inner = wanted.and_then(|inside| match inside {
             Inside::Ethernet => Some(recipe_of(behind, nesting + 1)),

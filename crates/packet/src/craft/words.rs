@@ -1,5 +1,5 @@
 //! From text to a recipe: the text is split into words, each part of the recipe takes the words it knows, and
-//! a word that no part took is out of place.
+//! a word that no part takes is an error.
 
 use super::{
     Addresses, Arp, Body, Checksum, EXTENSIONS_MAX, Extension, ExtensionKind, FLAG_LETTERS, FRAME_MAX,
@@ -109,9 +109,9 @@ pub enum WordError {
     UnknownKey,
     /// The key occurs twice.
     Twice,
-    /// The value is not what the key takes, which is this.
+    /// The value is not of the form that the key takes, which is given here.
     Expected(&'static str),
-    /// The key does not apply; it needs this.
+    /// The key does not apply, because what it needs, which is given here, is missing.
     OutOfPlace(&'static str),
     /// Source and destination are of different families.
     Families,
@@ -345,7 +345,7 @@ fn tcp(words: &mut RecipeWords<'_>) -> Result<Tcp, RecipeError> {
     })
 }
 
-/// An echo request unless said otherwise.
+/// Reads an ICMP header, by default that of an echo request.
 fn icmp(words: &mut RecipeWords<'_>, kind: u8) -> Result<Icmp, RecipeError> {
     Ok(Icmp {
         kind: words.number("icmp_type", 0xff)?.map_or(kind, |kind| kind as u8),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir_app::clock::monotonic_ns;
 use weir_packet::{Sum, checksum};
 
-/// How long it waits for a flow before it checks other things.
+/// How long the thread waits for a flow before it turns to other work.
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// The length of an Ethernet header.
@@ -77,8 +77,8 @@ fn race(
     kernel_port
 }
 
-/// Computes the checksum of the inner TCP or UDP packet, normally left to the device. The outer one is
-/// omitted, as IPv4 allows.
+/// Computes the checksum of the inner TCP or UDP packet, which is normally left to the device. The outer UDP
+/// checksum is omitted, as IPv4 allows.
 fn complete(packet: &mut [u8]) {
     const OUTER: usize = 20 + 8 + 8 + ETHERNET;
     if let Some(check) = packet.get_mut(26..28) {

@@ -16,7 +16,7 @@ const LOOK_NS: u64 = 10_000_000;
 const LOOK_NS_PER_NODE: u64 = 50_000;
 
 /// Costs that differ by less than the congested delay divided by this are considered equal: the programs are
-/// updated when something has changed, and noise is no change.
+/// updated when a cost has changed, and noise must not count as a change.
 const COST_STEPS: u64 = 16;
 
 /// The minimum time between two surveys, in nanoseconds.
@@ -86,7 +86,7 @@ impl Node {
         self.survey = Some(Survey::new(now_ns, self.surveys, &known, fabric.sources, random));
     }
 
-    /// Takes what another app has found, if anything. Returns what to log.
+    /// Adopts the result that another app has published, if any. Returns what to log.
     pub fn adopt(&mut self, now_ns: u64, shared: Option<&Shared>, settings: Settings) -> Option<LogNotice> {
         self.survey_ns = now_ns + ADOPT_NS;
         let Shared { known, round_trip_ns } = shared?;
@@ -114,7 +114,8 @@ impl Node {
     fn learn(&mut self, now_ns: u64, found: &Surveyed, settings: Settings) -> String {
         let Some(round_trip_ns) = found.round_trip_ns else {
             return match self.paths {
-                // The states of the paths show this: the node may be unreachable for a moment.
+                // The paths are kept, because the node may only be unreachable for a moment. Their states
+                // show whether it is.
                 Some(_) => format!("{} paths, and no answer", self.known.all().len()),
                 None => "no answer to probes: does weir run there with a path app that has this node among \
                          its peers, and the same key? Traffic uses ECMP"
@@ -143,12 +144,13 @@ impl Node {
         self.states.extend(paths[self.states.len()..].iter().map(Path::state));
     }
 
-    /// A path has failed or is grey: routers may now map other ports to it.
+    /// Makes a survey due soon, because a path has failed or is grey: routers may now map ports to paths
+    /// differently.
     fn hasten(&mut self, now_ns: u64) {
         self.survey_ns = self.survey_ns.min(now_ns + SURVEY_PAUSE_NS);
     }
 
-    /// Reads from the programs what was sent. `nodes` is how many nodes are read in total.
+    /// Reads from the programs the traffic to this node. `nodes` is the total number of nodes that are read.
     pub fn look(&mut self, now_ns: u64, programs: &TcPath, nodes: usize) {
         let Some(paths) = &mut self.paths else { return };
         if now_ns < self.look_ns {
@@ -227,7 +229,7 @@ impl Node {
         Some(peer)
     }
 
-    /// The programs know nothing about it any more.
+    /// Records that the programs have no settings of this node any more.
     pub fn forget_written(&mut self) {
         self.written = None;
     }

@@ -24,8 +24,8 @@ use weir_app::clock::monotonic_ns;
 use weir_app::task::Wanted;
 use weir_packet::random::Random;
 
-/// The longest wait of an iteration while the app is active, and otherwise. With many nodes the former is
-/// longer, since an iteration handles all of them.
+/// The longest wait of an iteration, while the app is active and while it is not. With many nodes the former
+/// is longer, because an iteration handles all of them.
 const PAUSES: [Duration; 2] = [Duration::from_millis(2), Duration::from_millis(20)];
 const PAUSE_PER_NODE: Duration = Duration::from_micros(15);
 
@@ -56,7 +56,7 @@ pub struct PathProbe {
     turn: u8,
     /// The path that it belongs to, or [`NO_PATH`].
     path: u8,
-    /// It is padded to this length, counted from the IP header.
+    /// The length to which the probe is padded, counted from the IP header.
     length: u16,
 }
 
@@ -113,7 +113,7 @@ impl Prober {
             fabric,
             stop,
             random: Random::new(RandomState::new().hash_one(since_1970)),
-            // Higher than that of any earlier process, as long as the clock is right.
+            // The session is higher than that of any earlier process, as long as the clock is right.
             session: since_1970.as_secs() as u32,
             number: 0,
             member: Exchange::of_process().join(Form::Uplink),
@@ -161,7 +161,7 @@ impl Prober {
         Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), turns: Turns::new(monotonic_ns()) })
     }
 
-    /// ECMP and adaptive: everything in iterations of a few milliseconds.
+    /// Runs ECMP and adaptive: each iteration of a few milliseconds does everything that is due.
     fn watch(&mut self, running: &mut Running) {
         while !self.stops() {
             let now = monotonic_ns();
@@ -286,7 +286,8 @@ impl Prober {
         }
     }
 
-    /// Takes what other apps have found about nodes that are due for a survey, which is then not needed.
+    /// Adopts the results of other apps about nodes that are due for a survey. These nodes then need no
+    /// survey of their own.
     fn adopt(&mut self, running: &mut Running, now: u64) {
         for at in 0..running.nodes.len() {
             if !running.nodes[at].wants_survey(now) {

@@ -65,7 +65,7 @@ impl Reporter {
         }
     }
 
-    /// Writes the board now and then, and has flows listed if a client is waiting for them.
+    /// Writes the board at intervals, and lists flows if a client is waiting for them.
     pub fn report(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
         let queries = std::mem::take(&mut self.board.look().queries);
         if !queries.is_empty()
@@ -88,7 +88,7 @@ impl Reporter {
         let port = |node: &Node, path: usize| {
             node.paths.as_ref().and_then(|paths| paths.all().get(path)).map(|path| path.ports().main)
         };
-        // With DOCA-AR there are peers, and no nodes.
+        // With DOCA-AR there are peers but no nodes.
         let ports =
             |at: usize| nodes.get(at).map(|node| (0..PATHS_MAX).map(|path| port(node, path)).collect());
         let peers: Vec<(IpAddr, Vec<Option<u16>>)> =

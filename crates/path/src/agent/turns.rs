@@ -1,5 +1,6 @@
-//! Which nodes are probed and surveyed next. A host's probe traffic is bounded, so with many nodes not
-//! everything that is due can be sent: nodes then take turns, and what is due waits, so that no node starves.
+//! Which nodes are probed and surveyed next. A host's probe traffic is bounded, so with many nodes not all
+//! probes can be sent when they are due. Nodes then take turns, and probes wait for their turn, so that no
+//! node starves.
 
 use super::node::Node;
 use crate::Fabric;
@@ -11,13 +12,14 @@ use weir_packet::random::Random;
 /// Maximum number of concurrent surveys: 200 nodes are surveyed in some ten seconds.
 const SURVEYS_MAX: usize = 16;
 
-/// Surveys use at most this fraction of the allowed traffic, so that failures are still noticed meanwhile.
+/// Surveys use at most one part in this many of the allowed traffic, so that failures are still noticed
+/// meanwhile.
 const SURVEY_SHARE: u64 = 4;
 
 /// Which nodes go first, and how much may be sent.
 pub struct Turns {
     budget: Budget,
-    /// The node to probe first next time.
+    /// The node at which the next round of probes starts.
     probed: usize,
     /// The first node whose survey may begin next, and the first that may send.
     surveyed: usize,

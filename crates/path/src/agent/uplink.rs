@@ -37,7 +37,7 @@ pub struct Uplink {
     /// Our source address towards each peer; `None` without a route.
     sources: Vec<Option<IpAddr>>,
     sources_ns: u64,
-    /// Its MTU; 0 if it is not known.
+    /// The uplink's MTU; 0 if it is not known.
     mtu: u16,
     mtu_ns: u64,
 }
@@ -65,8 +65,8 @@ impl Uplink {
         })
     }
 
-    /// Attaches the programs when the interface appears or reappears. Returns the obstacle, if it has checked
-    /// and found one.
+    /// Attaches the programs when the interface appears or reappears. Returns the result of attaching, or
+    /// `None` if nothing was checked.
     pub fn mind(&mut self, now_ns: u64) -> Option<Result<(), String>> {
         if now_ns < self.look_ns {
             return None;
@@ -100,7 +100,7 @@ impl Uplink {
         }
     }
 
-    /// Looks up its MTU, which may be changed at any time.
+    /// Looks up the uplink's MTU, which may change at any time.
     fn mind_mtu(&mut self, now_ns: u64, index: u32) {
         if now_ns < self.mtu_ns {
             return;
@@ -118,7 +118,7 @@ impl Uplink {
         self.mtu
     }
 
-    /// Looks up our own addresses, to which probes and answers are accepted.
+    /// Looks up our own addresses: probes and answers sent to them are accepted.
     fn mind_sources(&mut self, now_ns: u64) -> Result<(), String> {
         if now_ns < self.sources_ns {
             return Ok(());
@@ -145,7 +145,8 @@ impl Uplink {
         self.sources.get(peer).copied().flatten()
     }
 
-    /// A packet could not be sent: the route may have changed, and our source address with it.
+    /// Looks up source addresses again soon, because a packet could not be sent: its route may have changed,
+    /// and our source address with it.
     pub fn doubt_sources(&mut self) {
         self.sources_ns = 0;
     }
@@ -164,7 +165,7 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
             Scheme::Adaptive => Steer::Adaptive,
             Scheme::LetFlow => Steer::LetFlow,
             Scheme::Spray => Steer::Spray,
-            // The latter two exist only in the simulator, and cannot be configured.
+            // CLOVE and PLB exist only in the simulator and cannot be configured.
             Scheme::Ecmp | Scheme::Clove | Scheme::PlbLike => Steer::Ecmp,
         },
         vxlan_port: fabric.vxlan_port,

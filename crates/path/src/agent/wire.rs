@@ -63,7 +63,8 @@ impl Wire {
     /// Opens the sockets, which needs CAP_NET_RAW; those of IPv6 only if there is an IPv6 peer.
     pub fn open(has_six: bool) -> io::Result<Wire> {
         let four = Pair::open(AddressFamily::INET, rustix::net::ipproto::ICMP)?;
-        // A smaller MTU learned by the kernel applies to an address, not to one of its paths.
+        // The kernel learns a smaller MTU for an address, not for one of the paths to it, so it must not
+        // limit probes.
         set_ip_mtu_discover(&four.out, Ipv4PathMtuDiscovery::PROBE)?;
         let six = || -> io::Result<Pair> {
             let six = Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6)?;

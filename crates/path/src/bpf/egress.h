@@ -44,8 +44,8 @@ static __always_inline int read_flow(struct __sk_buff *skb, const struct tunnel 
 	return 1;
 }
 
-/* Writes the outer source port. A checksum of 0 stays 0: over IPv6, too, this is how the device is
- * configured. A checksum that the device or the segmentation will compute is until then the sum of the
+/* Writes the outer source port. A checksum of 0 stays 0, over IPv6, too, because the device is configured to
+ * send none. A checksum that the device or the segmentation will compute is until then the sum of the
  * pseudo-header, without the ports. Any other checksum is complete, even if the inner one has yet to be
  * computed, and is updated.
  */
@@ -71,7 +71,7 @@ static __always_inline void set_port(struct __sk_buff *skb, const struct tunnel 
 	bpf_skb_store_bytes(skb, tunnel->at + offsetof(struct udphdr, check), &check, sizeof(check), 0);
 }
 
-/* What remains of a load by now: half of it after each half-life, linear in between. */
+/* Returns what remains of a load by now. It halves with each half-life, and decays linearly in between. */
 static __always_inline __u64 halved(const struct settings *settings, const struct load *load, __u64 now)
 {
 	__u64 life = settings->half_life_us * 1000ULL, time = since(now, load->since_ns), left;
@@ -358,7 +358,7 @@ static __always_inline __u32 random_port(const struct settings *settings)
 	return settings->source_first + (__u16)random_word() % (settings->source_count ?: 1);
 }
 
-/* Sends a frame from a port of no known path: all such frames are counted for the first path. */
+/* Sends a frame from a port that belongs to no known path. All such frames are counted for the first path. */
 static __always_inline void leave_by(struct __sk_buff *skb, const struct tunnel *tunnel,
 				     const struct peer *peer, __u32 port)
 {

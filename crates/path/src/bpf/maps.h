@@ -28,7 +28,7 @@
 
 #define MISSED_BYTES 2048 /* of a frame that begins a flow, for user space */
 
-/* Time since then; 0 if another processor has meanwhile written a later time. */
+/* The time since `then`; 0 if another processor has meanwhile written a time later than `now`. */
 static __always_inline __u64 since(__u64 now, __u64 then)
 {
 	return now > then ? now - then : 0;
@@ -126,7 +126,7 @@ struct load {
 	__u64 bytes;
 };
 
-/* What user space reads every few milliseconds, one peer at a time. */
+/* The activity of a peer, which user space reads every few milliseconds. */
 struct activity {
 	__u64 last_ns; /* of the last frame to the peer */
 	struct load loads[PATHS_MAX];
@@ -147,7 +147,7 @@ struct script {
 MAP(ARRAY, 1, __u32, struct script, script_map);
 SHARED(struct script);
 
-/* Each is a field of `PathCounters`. */
+/* The index of each counter; `PathCounters` has a field for each. */
 enum count {
 	STEERED, UNKNOWN_PEER, UNSTEERED, HELD, UNHELD, PROBES_SENT,
 	ANSWERED, STRANGER, MALFORMED, BAD_COOKIE, REPEATED, LIMITED,

@@ -53,15 +53,15 @@ pub struct PathSettings {
     pub answers_burst: u32,
     /// A pinned port is forgotten after a pause of this length, in milliseconds.
     pub pinned_ms: u32,
-    /// A flow that pauses for longer may take another path, in microseconds.
+    /// A flow that pauses for longer than this, in microseconds, may take another path.
     pub gap_us: u32,
-    /// It does if it gains more than this, in nanoseconds.
+    /// Such a flow takes the other path if it gains more than this, in nanoseconds.
     pub noise_ns: u32,
     /// A flow that has sent more bytes leaves a congested path without a pause.
     pub reroute_bytes: u32,
-    /// It does if it gains more than this plus a quarter, in nanoseconds.
+    /// Such a flow leaves if it gains more than this plus a quarter of its path's score, in nanoseconds.
     pub gain_ns: u32,
-    /// It does not within this time after it was last considered, in microseconds.
+    /// The flow is not considered again within this time, in microseconds.
     pub hold_us: u32,
     /// Time in which a path sends 1024 bytes, in nanoseconds.
     pub drain_ns: u32,
@@ -69,7 +69,7 @@ pub struct PathSettings {
     pub half_life_us: u32,
     /// The VNI of probes.
     pub probe_vni: u32,
-    /// What authenticates probes.
+    /// The secret that authenticates probes.
     pub secret: [u64; 2],
 }
 
@@ -98,7 +98,7 @@ pub struct PathOut {
 /// Frames by outcome since [`TcPath::load`]: `enum count`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathCounters {
-    /// Frames that were given a path.
+    /// Frames that were assigned a path.
     pub steered: u64,
     /// VXLAN frames to addresses that are not peers.
     pub unknown_peer: u64,
@@ -106,7 +106,7 @@ pub struct PathCounters {
     pub unsteered: u64,
     /// First frames passed to user space (DOCA-AR).
     pub held: u64,
-    /// First frames that could not be passed on, and left with the kernel's port.
+    /// First frames that could not be passed to user space, and left with the kernel's port.
     pub unheld: u64,
     /// Probes that left.
     pub probes_sent: u64,
@@ -147,7 +147,7 @@ pub struct PathTraffic {
     pub without_gap: u64,
 }
 
-/// What is currently sent to a peer.
+/// The current traffic to a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathActivity {
     /// When the last frame left, in nanoseconds of `CLOCK_MONOTONIC`; 0 if none has.
@@ -425,7 +425,7 @@ impl TcPath {
         }
     }
 
-    /// Forgets a peer; its frames pass untouched, its probes get no answer.
+    /// Removes a peer: frames to it then pass untouched, and its probes are not answered.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -443,7 +443,7 @@ impl TcPath {
         windows.set(index.min(self.peers - 1), Window::default().bytes(), 0)
     }
 
-    /// Pins the port of a flow that was missed.
+    /// Pins the port of a flow that was reported by [`TcPath::missed`].
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -600,7 +600,7 @@ impl TcPath {
     }
 }
 
-/// Makes these the only keys of a map.
+/// Removes all keys of a map except these, and adds those that are missing.
 fn only<K: aya::Pod + PartialEq>(
     map: &mut HashMap<&mut MapData, K, u32>,
     wanted: &[K],

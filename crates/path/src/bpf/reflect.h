@@ -67,7 +67,7 @@ static __always_inline __u32 answer_port(const struct settings *settings, const 
 	return settings->source_first + turn * 0x9e3779b1U % settings->source_count;
 }
 
-/* Returns whether a probe with a valid cookie should be answered; counts it, and records what it carried. */
+/* Returns whether a probe with a valid cookie should be answered. Counts the probe. */
 static __always_inline int admit(const struct settings *settings, const struct peer *peer,
 				 struct probe *probe, __u64 now)
 {

@@ -1,5 +1,6 @@
-//! The fabric: whether it really chooses among paths by the outer source port, and whether peers answer. That
-//! requires probes from many ports, which the daemon sends all the time, so the daemon is asked.
+//! The fabric: whether it really chooses among paths by the outer source port, and whether peers answer.
+//! Finding out requires probes from many ports. The daemon sends those all the time, so the answers come from
+//! the daemon.
 
 use super::{Examined, Finding, Level};
 use crate::Fabric;
@@ -49,7 +50,7 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
     fabric.peers.iter().map(one).collect()
 }
 
-/// Other schemes use any ports, and do not survey where they lead.
+/// Other schemes use arbitrary ports, and do not survey the paths to which these lead.
 fn without_survey(fabric: &Fabric) -> Finding {
     let says = format!(
         "`scheme: {}` does not discover paths, so it is unknown whether the fabric hashes source ports: use \
@@ -76,7 +77,8 @@ fn of_node(peer: &str, node: &Value) -> Finding {
                 its peers, and the same `key`";
             (Level::Fault, says.to_string())
         }
-        // There is no traffic to it, so single paths are not probed, and have not failed.
+        // There is no traffic to the node, so single paths are not probed, and none of them is known to have
+        // failed.
         _ if state.ends_with("no answer") => (Level::Fault, "it no longer answers: is it down?".to_string()),
         (count, 0) => (Level::Fault, format!("none of its {count} paths currently answers: is it down?")),
         (1, _) => {

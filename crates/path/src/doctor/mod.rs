@@ -1,4 +1,4 @@
-//! What `weir doctor` says about tunnels and the fabric.
+//! What `weir doctor` reports about tunnels and the fabric.
 
 mod fabric;
 mod tunnel;

@@ -52,8 +52,9 @@ fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
     found
 }
 
-/// Whether inner checksums are left to the interface below, and whether that supports tunnels. If it does
-/// not, the kernel computes them packet by packet at the end, and a veth leaves them incomplete.
+/// Checks whether inner checksums are left to the interface below, and whether that interface supports them
+/// in tunnels. If it does not, the kernel computes them packet by packet just before it sends, and a veth
+/// leaves them incomplete.
 fn checksums(name: &str, below: &str) -> Finding {
     let feature = |interface: &str, wanted: &[u8]| {
         Ethtool::open().ok().and_then(|ethtool| ethtool.feature(interface, wanted))
@@ -86,8 +87,8 @@ fn judge_checksums(name: &str, below: &str, leaves: Option<bool>, does_tunnels: 
     }
 }
 
-/// The overhead of a VXLAN interface's tunnel, by the family of its addresses; without any it may be used
-/// over IPv4.
+/// The overhead of a VXLAN interface's tunnel, by the family of its addresses. An interface without addresses
+/// may be used over IPv4.
 fn overhead(data: &Value) -> u64 {
     let is_over_ipv6 = ["local6", "remote6", "group6"].iter().any(|key| data.get(key).is_some());
     OVERHEADS[usize::from(is_over_ipv6)]

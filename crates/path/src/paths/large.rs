@@ -5,7 +5,7 @@
 //! tunnel's outer packets. A path that loses several of these in a row, while small probes return, is grey.
 //!
 //! A node that runs an older weir does not answer padded requests, and a fabric may be narrower than the
-//! tunnel on all paths. Neither case distinguishes paths, so nothing is concluded before one path has
+//! tunnel on all paths. In neither case is a single path to blame, so no path is judged before one path has
 //! answered.
 
 use super::{Path, Paths, State};
@@ -15,8 +15,8 @@ use weir_packet::random::Random;
 /// Time between two large probes of a path, ns.
 const EVERY_NS: u64 = 10_000_000_000;
 
-/// How long an unanswered large probe is waited for before it counts as lost, ns: a long queue is not a loss.
-/// The next one follows at once until it is clear whether the path drops them.
+/// How long to wait for the answer to a large probe before it counts as lost, ns: a long queue is not a loss.
+/// The next large probe then follows at once, until it is clear whether the path drops them.
 const LOST_AFTER_NS: u64 = 1_000_000_000;
 
 /// Consecutive lost large probes after which a path is considered to drop large frames.
@@ -61,7 +61,7 @@ pub(super) struct Large {
 }
 
 impl Large {
-    /// Gives up a probe that is late. It counts only if small probes of the path return.
+    /// Gives up a late probe. It counts as lost only if small probes of the path are answered.
     fn give_up(&mut self, before: u64, small_return: bool) {
         if self.pending.is_some_and(|(_, sent)| sent <= before) {
             self.pending = None;

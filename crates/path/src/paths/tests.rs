@@ -1,4 +1,4 @@
-//! What must hold in all histories of paths, and the histories of single ones.
+//! Invariants that hold in all histories of paths, and the histories of single paths.
 
 use super::*;
 use crate::buckets::{MOVES_MAX, PathBuckets};
@@ -50,7 +50,7 @@ fn three_misses_put_a_path_out_within_50_ms_and_it_returns_slowly() {
     assert!(out.is_some_and(|out| out <= 40 * MS), "{out:?}");
     assert_eq!(paths.all()[1].last_change().0, Reason::Misses);
     assert_eq!(paths.shares(), [FULL, 0]);
-    // The last probe before the repair is given up after the first answer.
+    // The last probe sent before the repair is given up after the first answer.
     let back = all_answer(&mut paths, cut + 60 * MS, u64::from(ANSWERS_TO_RETURN) + 1, &[0, 0]);
     assert_eq!(paths.all()[1].state(), State::Returning);
     assert_eq!(paths.all()[1].weight(), WEIGHT_MIN);

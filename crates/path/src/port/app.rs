@@ -150,7 +150,7 @@ impl PathPortApp {
         self.session = old.session.wrapping_add(1);
     }
 
-    /// First buckets get their targets, then frames are directed to them.
+    /// Starts: first buckets get their targets, then frames are directed to them.
     fn begin(&mut self, actions: &mut Vec<Action>) {
         if self.config.scheme != Scheme::Adaptive {
             return;
@@ -279,7 +279,7 @@ impl PathPortApp {
         }
     }
 
-    /// Flows from a place on were listed.
+    /// Handles a page of listed flows.
     fn listed(
         &mut self,
         now_ns: u64,

@@ -41,7 +41,7 @@ pub struct PathPort {
     pub dscp: u8,
     /// The largest packet that may leave through the port, including the IP header; 0 if unknown.
     pub mtu: u16,
-    /// What depends on the rate of a path.
+    /// The settings that depend on the rate of a path.
     pub settings: Settings,
     /// The interval between probes of the paths to a node to which no data is sent, in nanoseconds.
     pub idle_ns: u64,
@@ -51,9 +51,9 @@ pub struct PathPort {
     pub idle_timeout_ns: u64,
     /// The maximum number of answered probes per peer and second.
     pub answers: u32,
-    /// What authenticates probes; `None` if nothing is configured.
+    /// The secret that authenticates probes; `None` if none is configured.
     pub secret: Option<Secret>,
-    /// Place in the configuration.
+    /// Its position in the configuration.
     pub origin: Origin,
 }
 
@@ -62,7 +62,7 @@ pub struct PathPort {
 pub struct Discovery {
     /// The first and the last source port that may be used.
     pub sources: [u16; 2],
-    /// How often, in nanoseconds.
+    /// The interval between two discoveries, in nanoseconds.
     pub every_ns: u64,
 }
 

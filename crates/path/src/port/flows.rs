@@ -62,7 +62,7 @@ pub struct Hashes {
 }
 
 impl Hashes {
-    /// Those of a program with this seed.
+    /// The hashes of a program with this seed.
     pub fn new(select_seed: u64) -> Hashes {
         Hashes { select_seed, buckets: Buckets::new(vec![0; SIZE]) }
     }
@@ -89,7 +89,7 @@ impl Hashes {
     }
 }
 
-/// A bucket that leads to a path: `own` if it does.
+/// Returns a bucket that leads to a path: `own` if that one does.
 pub fn bucket_to(path: u16, own: usize, buckets: &PathBuckets, random: &mut Random) -> usize {
     let slots = buckets.slots();
     if slots.get(own) == Some(&path) {

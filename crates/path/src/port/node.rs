@@ -1,4 +1,4 @@
-//! A remote node: its paths, its buckets, what was sent to it, and its requests.
+//! A remote node: its paths, its buckets, the traffic to it, and its requests.
 
 use super::config::{PathPort, Peer};
 use super::reflector::Window;
@@ -66,7 +66,7 @@ pub struct Node {
     pub survey: Option<Survey>,
     /// The message of the last survey.
     pub found: Option<String>,
-    /// Its paths are ports over which flows are spread, rather than discovered paths.
+    /// Whether its paths are merely ports over which flows are spread, rather than discovered paths.
     is_spread: bool,
     pub buckets: PathBuckets,
     pub traffic: [PathTraffic; PATHS_MAX],
@@ -207,7 +207,7 @@ impl Node {
             0 => "no answer to probes: does weir run there with a path app that has this node among its \
                 peers, and the same key? Flows are spread over all ports"
                 .to_string(),
-            // The states of paths show it: the node may be down temporarily.
+            // The paths are kept, because the node may be down temporarily. Their states show whether it is.
             count => format!("{count} paths, and no answer"),
         });
         known::PathListChange::None

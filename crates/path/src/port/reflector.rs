@@ -1,9 +1,10 @@
-//! Which probes of a peer are answered: each once, at a limited rate; and how many have arrived on each path.
+//! Decides which probes of a peer are answered (each once, at a limited rate), and counts the probes that
+//! have arrived on each path.
 
 use crate::paths::PATHS_MAX;
 use crate::wire::Packet;
 
-/// How many probes may be reordered without being taken for repetitions.
+/// By how many numbers a probe may be late without being taken for a repetition.
 const SLOTS: usize = 256;
 
 /// After this time a peer may begin a session with any number, in nanoseconds.
@@ -29,7 +30,7 @@ pub struct Window {
 pub enum Unanswered {
     /// It has been received before.
     Repeated,
-    /// There were too many.
+    /// There were too many probes.
     Limited,
 }
 
@@ -43,7 +44,7 @@ impl Window {
     /// limit. Returns how many have arrived on its path, 0 if it has none.
     ///
     /// # Errors
-    /// Says why it is not answered.
+    /// Returns the reason why the probe is not answered.
     pub fn ask(&mut self, now_ns: u64, probe: &Packet, rate: u32) -> Result<u32, Unanswered> {
         let (session, number) = (probe.session, probe.number);
         if session < self.session && now_ns.saturating_sub(self.last_ns) < SILENCE_NS {

@@ -48,7 +48,7 @@ fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<Flo
     let number = u32::try_from(*entry.values.first()?).ok()?;
     let (peer, path, port) = match app.config.scheme {
         Scheme::Adaptive => way(&app.nodes, &app.hashes, number),
-        // Such a flow keeps a port that is no known path.
+        // Such a flow keeps a port that leads along no known path.
         _ => (Ipv4Addr::UNSPECIFIED, 0, number as u16),
     };
     let idle_ms = ((now_ns / 1_000_000) as u32).wrapping_sub(seen.last_ms);

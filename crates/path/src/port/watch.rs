@@ -1,4 +1,4 @@
-//! The app's handling of paths: it has them discovered and probed, and updates entries and buckets.
+//! The app's handling of paths: it discovers and probes them, and updates entries and buckets.
 
 use super::app::PathPortApp;
 use super::config::Discovery;
@@ -9,7 +9,7 @@ use weir_app::{Action, Refusal};
 use weir_program::change::{Change, ChangeError, Changes};
 use weir_program::{Entry, PipeId};
 
-/// How often nodes are examined while one is in use, surveyed or in doubt, and otherwise.
+/// How often nodes are examined, while one of them is in use, surveyed or in doubt, and while none is.
 const LOOK_NS: u64 = 2_000_000;
 const LOOK_IDLE_NS: u64 = 20_000_000;
 
@@ -109,7 +109,7 @@ impl PathPortApp {
         actions.extend(moves);
     }
 
-    /// What the paths of a node depend on.
+    /// Returns the addresses and the port that determine the paths to a node.
     fn between(&self, at: usize) -> Between {
         let (local, peer) = (self.config.local.into(), self.nodes[at].address.into());
         Between { local, peer, vxlan_port: self.config.vxlan_port }

@@ -17,8 +17,8 @@ use weir_packet::{PROTOCOL_ICMP, PROTOCOL_UDP, TunnelKind};
 use weir_program::{Forward, PipeId};
 
 impl PathPort {
-    /// What its ports take from the kernel. With an `input`, both are bridged; without one, it takes what is
-    /// encapsulated for us.
+    /// Returns the frames that its ports take from the kernel. With an `input`, the two ports are bridged;
+    /// without one, the app takes frames that are encapsulated for us.
     pub fn take(&self) -> Vec<TakeRule> {
         let Some(input) = &self.input else {
             let dport = Some((self.vxlan_port, self.vxlan_port));
@@ -182,8 +182,8 @@ fn ports(section: &Section<'_>, [first, last]: [u16; 2], report: &mut Report) ->
     ports
 }
 
-/// What depends on the rate; how often idle paths are probed and paths are discovered, and how many probes
-/// are answered.
+/// Reads the settings that depend on the rate, the intervals at which idle paths are probed and paths are
+/// discovered, and the number of probes that are answered.
 fn settings(section: &Section<'_>, report: &mut Report) -> (Settings, [u64; 3]) {
     let [probe_ns, others @ ..] = yaml::probe(section, "port", report);
     let mut settings = Settings::of_rate(section.number("rate", report).unwrap_or(1) * 1_000_000);

@@ -1,10 +1,10 @@
 //! Probes over IPv6: without extension headers, and with the flow label 0, which is the default of the
-//! kernel's VXLAN: a fabric that hashes it sees the same label for all ports.
+//! kernel's VXLAN: a fabric that hashes the label sees the same one for all ports.
 //!
 //! Two things differ from IPv4. UDP has a checksum, because not every box on the path passes a checksum of 0
 //! (RFC 6936), and the kernel's VXLAN has one by default. IPv6 has no identification by which a router's
-//! message could be matched, so a request carries it in place of `arrived`, which has no meaning there:
-//! routers quote as much of a packet as fits (RFC 4443, section 3.3).
+//! message could be matched, so a request carries an identification in place of `arrived`, which only answers
+//! need: routers quote as much of a packet as fits (RFC 4443, section 3.3).
 
 use super::{
     Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, PacketRefusal, Secret, UDP, VNI, bytes,
@@ -29,7 +29,7 @@ impl Address for Ipv6Addr {
 }
 
 impl Packet<Ipv6Addr> {
-    /// The request as it is on the wire and is read: with its identification in it.
+    /// Returns the request as it is on the wire, with its identification in place of `arrived`.
     #[must_use]
     pub fn with_id(self) -> Packet<Ipv6Addr> {
         Packet { arrived: self.outer.id.into(), ..self }

@@ -1,8 +1,8 @@
-//! Probes that must expire in transit, so that a router identifies itself. A router quotes what it dropped:
-//! the IP header and 8 bytes at least (RFC 792), up to 576 bytes in all as a rule (RFC 1812, section
-//! 4.3.2.3). An attacker who has not seen the probe must guess a cookie of 64 bits, which replaces session
-//! and number; where less is quoted, the 12 bits of it that are in the identification, and the UDP checksum,
-//! which covers all of it.
+//! Probes that must expire in transit, so that a router identifies itself. A router quotes the packet that it
+//! dropped: at least the IP header and 8 bytes (RFC 792), and usually up to 576 bytes in total (RFC 1812,
+//! section 4.3.2.3). An attacker who has not seen the probe must guess a cookie of 64 bits, which replaces
+//! session and number; if the router quotes less, the attacker must guess the 12 bits of the cookie that are
+//! in the identification, and the UDP checksum, which covers the whole cookie.
 //!
 //! Such a probe is as long as the others and takes the same path. No peer answers it, and no program stamps
 //! it, which would change its checksum.

@@ -251,7 +251,7 @@ fn the_first_frame_of_a_tunnel_header_waits_for_its_port() {
     for _ in 0..3 {
         assert_eq!(sent(&mut programs, &frame), 50_003);
     }
-    // More tunnel headers than DOCA-AR ever had room for; none of them is ever released.
+    // More tunnel headers than there is room for flows, none of which DOCA-AR ever releases.
     for port in 0..20_000 {
         assert_eq!(programs.test_egress(&data(PEER, port, 1)).unwrap().0, SHOT);
         let missed = programs.missed().unwrap();

@@ -1,5 +1,6 @@
-//! Crate path places flows in the simulator, and a program in the kernel places frames: here both get the
-//! same flows, gaps, path states and random numbers, and must treat every frame alike.
+//! Compares the two implementations of placement: crate path, which the simulator uses, and the program in
+//! the kernel. Both get the same flows, gaps, path states and random numbers, and must treat every frame
+//! alike.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -211,6 +212,6 @@ fn every_frame_takes_the_same_path_in_both() {
         }
         assert_eq!(kinds.iter().sum::<u64>() - before, moved, "{count} paths");
     }
-    // The run must contain every kind of move, or the test would show less than it claims.
+    // The run must contain every kind of move; otherwise the test would prove less than it claims.
     assert!(kinds.iter().all(|kind| *kind > 10), "{kinds:?}");
 }

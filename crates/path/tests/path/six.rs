@@ -1,4 +1,4 @@
-//! The same over IPv6.
+//! The tests of the programs over IPv6.
 
 use super::*;
 use weir_path::bpf::{PathOut, PathPeer, PathSettings, TcPath};

@@ -29,7 +29,7 @@ fn events(seed: u64, weight: fn(u64) -> u32) -> impl Iterator<Item = TwinEvent> 
     })
 }
 
-/// None, small, middling and any.
+/// A weight that is zero, small, medium or arbitrary.
 fn any_weight(word: u64) -> u32 {
     let weight = (word >> 2) as u32;
     [0, weight % 6, weight % 1000, weight][word as usize % 4]
@@ -259,8 +259,8 @@ impl Twin {
         Ok(())
     }
 
-    /// Required: as many homes move as some members have too many, and no member is more than a bucket from
-    /// its share afterwards.
+    /// Required: the number of homes that move is the number that members have in excess of their shares, and
+    /// afterwards no member is more than a bucket from its share.
     fn check_shares(
         &mut self,
         member: u16,

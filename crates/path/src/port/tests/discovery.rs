@@ -130,7 +130,7 @@ fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     let found: Vec<_> = shared.known.all().iter().map(|found| found.ports).collect();
     assert_eq!((ports(&rig), found.len()), (found, 8));
 
-    // The other way round: the uplink app has discovered, and this one adopts.
+    // In the other direction, the app at the uplink discovers the paths, and this one adopts them.
     let exchange = Exchange::default();
     let uplink = exchange.join(Form::Uplink);
     assert_eq!(uplink.claim(between), Claim::Own);

@@ -114,7 +114,7 @@ pub fn config(scheme: Scheme) -> PathPort {
     }
 }
 
-/// The same, with paths to be discovered.
+/// A configuration whose paths must be discovered.
 pub fn discovering() -> PathPort {
     let ports = (0..16).map(|at| 49_152 + 1024 * at).collect();
     let discovery = Some(Discovery { sources: [49_152, 65_535], every_ns: 5 * SEC });
