@@ -104,8 +104,7 @@ impl Surveyed {
 /// A survey in progress.
 #[derive(Debug)]
 pub struct Survey {
-    /// The key of the cookies, without which nobody can forge a router's answer to a probe that they have not
-    /// seen.
+    /// The key of the cookies, so that only a host that has seen a probe can forge a router's answer to it.
     secret: Secret,
     wrong: u32,
     ports: Vec<u16>,
