@@ -48,6 +48,7 @@ pub fn elements<const KEY: usize, const VALUE: usize>(
             return Err(error);
         }
     }
-    let read = (attributes[4] as u32).min(most) as usize;
-    Ok((keys.into_iter().zip(values).take(read).collect(), (result >= 0).then_some(next)))
+    let read = attributes[4] as u32;
+    assert!(read <= most, "the kernel has written {read} of {most} elements");
+    Ok((keys.into_iter().zip(values).take(read as usize).collect(), (result >= 0).then_some(next)))
 }

@@ -134,6 +134,7 @@ impl Parcel {
     }
 
     fn get(&self, at: usize) -> Arrived<'_> {
+        debug_assert!(at < self.count, "frame {at} of {}", self.count);
         let Packed { end, hash, input, ports } = self.frames[at];
         Arrived { bytes: &self.bytes[self.start(at)..end as usize], hash, input, ports }
     }
@@ -161,6 +162,7 @@ impl ParcelSender {
     /// Sends the open parcel, unless half of the ring is in flight. Returns whether one has left.
     pub fn flush(&mut self) -> bool {
         let taken = self.progress.parcels.load(Ordering::Acquire);
+        debug_assert!(taken <= self.parcels && self.parcels - taken <= self.capacity, "parcels circulate");
         self.open.is_some() && (self.parcels - taken) * 2 <= self.capacity && self.send()
     }
 
@@ -176,7 +178,9 @@ impl ParcelSender {
     /// Returns the number of frames that were packed but not yet taken.
     #[must_use]
     pub fn held(&self) -> u64 {
-        self.frames - self.progress.frames.load(Ordering::Acquire)
+        let taken = self.progress.frames.load(Ordering::Acquire);
+        debug_assert!(taken <= self.frames, "{taken} of {} frames were taken", self.frames);
+        self.frames - taken
     }
 
     /// Returns whether a parcel waits for more frames or for room.

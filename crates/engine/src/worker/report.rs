@@ -96,6 +96,7 @@ impl Worker {
         self.outbox.ports.iter().for_each(|port| add_port(&mut ledger, &port.statistics()));
         self.leaving.statistics().for_each(|statistics| add_port(&mut ledger, &statistics));
         ledger.held += (self.waiting.len() + self.fragments.held()) as u64;
+        self.assert_accounted(&ledger);
         // Frames between two workers are held by the sender; when all stop, the receiver drops them.
         if !self.stopped {
             ledger.held += self.hand_over.held();
@@ -125,6 +126,13 @@ impl Worker {
             tee_missed: self.outbox.tee_missed,
             kernel: self.kernel_report(),
         }
+    }
+
+    /// Checks, in debug builds, that every frame of this worker is accounted for. What is between two workers
+    /// belongs to neither here: the sides differ by the frames taken from others and handed to others.
+    fn assert_accounted(&self, ledger: &Ledger) {
+        let ((came, went), (taken, given)) = (ledger.sides(), self.handed());
+        debug_assert_eq!(came + taken, went + given, "taken {taken}, given {given}: {ledger:?}");
     }
 
     /// Returns the frames taken over from others and handed to others; the worker's own ledger is off by

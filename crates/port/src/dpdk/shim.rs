@@ -194,6 +194,7 @@ impl Mempool {
         // SAFETY: the pool is valid; the shim fills the frame with an mbuf that nothing else owns, whose
         // memory was mapped zeroed, hence initialised.
         let taken = unsafe { weir_pool_take(self.pool.as_ptr(), &raw mut frame, self.id.0) };
+        debug_assert!(taken == 0 || frame.pool() == self.id, "the shim has filled the frame");
         (taken == 1).then_some(frame)
     }
 
@@ -370,11 +371,14 @@ impl Queue {
     pub fn receive(&mut self, slots: &mut [Frame]) -> Burst {
         let mut burst = Burst::default();
         let n = slots.len().min(weir_packet::BATCH) as u16;
+        debug_assert!(slots.iter().all(Frame::is_absent), "a frame would be overwritten");
         // SAFETY: there are `n` slots, of the layout asserted at start; the shim fills them with mbufs of one
         // segment and one owner that the driver has released; `&mut self` keeps other threads off the queue.
         unsafe {
             weir_rx_burst(self.device.port, self.queue, slots.as_mut_ptr(), n, self.pool.0, &raw mut burst);
         }
+        assert!(burst.frames <= n, "the shim has filled {} of {n} slots", burst.frames);
+        debug_assert!(slots[..usize::from(burst.frames)].iter().all(|frame| frame.pool() == self.pool));
         burst
     }
 
@@ -394,6 +398,7 @@ impl Queue {
             weir_tx_burst(self.device.port, self.queue, frames.as_ptr(), list, self.pool.0, &raw mut burst)
         };
         assert!(burst.frames != u16::MAX, "a frame goes to a port on its own pool");
+        debug_assert_eq!(accepted & !list, 0, "only listed frames are accepted");
         (accepted, burst)
     }
 }

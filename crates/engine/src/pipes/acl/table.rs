@@ -76,7 +76,7 @@ impl AclTable {
         let hits = each_width!(&self.rules, acl => acl.lookup_batch(&self.keys.gather(batch, packets, list),
             list, rows));
         for slot in Bits(hits) {
-            rows[slot] = self.row_of[rows[slot] as usize];
+            rows[slot] = self.row(rows[slot]);
         }
         Hits::Each(hits)
     }
@@ -111,14 +111,14 @@ impl AclTable {
     /// Returns the row of an entry.
     #[must_use]
     pub fn find(&self, key: &EntryKey) -> Option<u32> {
-        self.numbers.get(key).map(|&number| self.row_of[number as usize])
+        self.numbers.get(key).map(|&number| self.row(number))
     }
 
     /// Removes an entry and returns its row.
     pub fn remove(&mut self, key: &EntryKey) -> Option<u32> {
         let number = self.numbers.remove(key)?;
         self.remove_rule(number);
-        Some(self.row_of[number as usize])
+        Some(self.row(number))
     }
 
     /// Number of rule numbers ever used since they were last reassigned.
@@ -133,6 +133,13 @@ impl AclTable {
         self.row_of.get(number as usize).copied()
     }
 
+    /// Returns the row of a number that a rule has or had since numbers were last reassigned.
+    #[inline]
+    fn row(&self, number: u32) -> u32 {
+        debug_assert!((number as usize) < self.row_of.len(), "rule {number} of {}", self.row_of.len());
+        self.row_of[number as usize]
+    }
+
     /// Whether the entry with this key has this rule number.
     #[must_use]
     pub fn has_number(&self, key: &EntryKey, number: u32) -> bool {
@@ -144,7 +151,7 @@ impl AclTable {
         let mut keys: Vec<(&EntryKey, u32)> =
             self.numbers.iter().map(|(key, &number)| (key, number)).collect();
         keys.sort_unstable_by_key(|(_, number)| *number);
-        keys.into_iter().map(|(key, number)| (key.clone(), self.row_of[number as usize])).collect()
+        keys.into_iter().map(|(key, number)| (key.clone(), self.row(number))).collect()
     }
 
     /// Returns the number of entries.
@@ -158,12 +165,15 @@ impl AclTable {
         let number = self.row_of.len() as u32;
         each_width!(&mut self.rules, acl => acl.insert(self.keys.rule(number, key.priority, &key.matches)))?;
         self.row_of.push(row);
-        self.numbers.insert(key, number);
+        let former = self.numbers.insert(key, number);
+        debug_assert!(former.is_none(), "an entry has one rule, not both {former:?} and {number}");
+        debug_assert_eq!(self.numbers.len(), self.len(), "every rule has an entry");
         Ok(())
     }
 
     fn remove_rule(&mut self, number: u32) {
-        each_width!(&mut self.rules, acl => _ = acl.remove(number));
+        let removed = each_width!(&mut self.rules, acl => acl.remove(number).is_some());
+        debug_assert!(removed, "an entry has rule {number}");
     }
 
     /// Reassigns rule numbers in the order of the old ones.
@@ -175,8 +185,8 @@ impl AclTable {
         }
         self.row_of.clear();
         for (key, row) in entries {
-            // All rules fitted before, so they fit again.
-            _ = self.insert_rule(key, row);
+            let inserted = self.insert_rule(key, row);
+            debug_assert_eq!(inserted, Ok(()), "all rules fitted before, so they fit again");
         }
     }
 }
