@@ -16,7 +16,7 @@ use weir_engine::batch::{DecidedFor, Engine, FlowPage, Share};
 use weir_measure::{FileError, Summary};
 use weir_netlink::messages;
 use weir_packet::TableHash;
-use weir_path::wire::{DATAGRAM, Packet, PacketRefusal, Secret};
+use weir_path::wire::{DATAGRAM, Packet, PacketRefusal, ProbeId, Secret};
 use weir_path::{icmp, wire};
 use weir_program::PortId;
 use weir_program::buckets::GroupTables;
@@ -57,7 +57,7 @@ pub fn probe(bytes: &[u8]) {
         ttl: 64,
     };
     let number = rest.first_chunk().map_or(1, |four| u32::from_be_bytes(*four));
-    let probe = Packet { path, ..Packet::request(outer, (1, number), hops, 5) };
+    let probe = Packet { path, ..Packet::request(outer, ProbeId { session: 1, number }, hops, 5) };
     let mut frame = probe.frame(SECRET);
     assert_eq!(Packet::read(&frame, VXLAN, SECRET), Ok(probe));
     let at = usize::from(at) % frame.len();

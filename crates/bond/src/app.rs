@@ -466,10 +466,9 @@ impl App for BondApp {
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
-        let (moved, moved_busy) = self.traffic.moved();
         vec![
-            ("buckets_moved", moved),
-            ("buckets_moved_busy", moved_busy),
+            ("buckets_moved", self.traffic.moved()),
+            ("buckets_moved_busy", self.traffic.moved_busy()),
             ("moves_ordered", self.traffic.buckets.ordered),
         ]
     }

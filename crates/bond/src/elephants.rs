@@ -180,10 +180,14 @@ impl Elephants {
         }
     }
 
-    /// Moves that the engine has carried out, and how many of them found the bucket in use. Looks are not
-    /// counted.
-    pub fn moves(&self, own: &BucketReport) -> (u64, u64) {
-        (own.moved.saturating_sub(self.unseen) + self.moved, own.moved_busy + self.report.moved_busy)
+    /// Moves that the engine has carried out. Looks are not counted.
+    pub fn moved(&self, own: &BucketReport) -> u64 {
+        own.moved.saturating_sub(self.unseen) + self.moved
+    }
+
+    /// How many of them found the bucket in use.
+    pub fn moved_busy(&self, own: &BucketReport) -> u64 {
+        own.moved_busy + self.report.moved_busy
     }
 
     /// Processes the counters of `heavy`.

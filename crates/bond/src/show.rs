@@ -80,7 +80,6 @@ pub fn bond(app: &BondApp, now_ns: u64) -> BondState {
         for_ms: ago_ms(pin.since_ns),
         why: pin.why.clone(),
     });
-    let (moved, moved_busy) = app.traffic.moved();
     BondState {
         name: app.bond.name.clone(),
         mode: app.bond.mode.name().to_string(),
@@ -94,8 +93,8 @@ pub fn bond(app: &BondApp, now_ns: u64) -> BondState {
         buckets: app.bond.size(),
         next_rebalance_ms: balance.rebalance.remaining_ms(now_ns).filter(|_| app.bond.mode.is_balanced()),
         members: members.collect(),
-        moved,
-        moved_busy,
+        moved: app.traffic.moved(),
+        moved_busy: app.traffic.moved_busy(),
         waiting: buckets.report.pending + elephants.report.pending,
         pinned: pinned.collect(),
         learnt: app.stations.learnt.len(),

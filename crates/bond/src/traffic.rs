@@ -265,9 +265,14 @@ impl Traffic {
         Some(plan)
     }
 
-    /// Moves the engine has carried out, and how many of them found the bucket in use.
-    pub fn moved(&self) -> (u64, u64) {
-        self.elephants.moves(&self.buckets.report)
+    /// Moves the engine has carried out.
+    pub fn moved(&self) -> u64 {
+        self.elephants.moved(&self.buckets.report)
+    }
+
+    /// How many of them found the bucket in use.
+    pub fn moved_busy(&self) -> u64 {
+        self.elephants.moved_busy(&self.buckets.report)
     }
 }
 

@@ -492,7 +492,7 @@ fn o6_fragments_that_arrive_at_any_worker_reach_the_worker_of_their_flow() {
         assert!(left.iter().all(|(port, fragment)| *port == wanted[&of[fragment]]));
         assert_eq!(flows(&crew), before, "fragments begin no flow on another worker");
         assert_eq!((crew.ledger().held, crew.ledger().dropped_sum()), (0, 0));
-        let given: u64 = crew.workers.iter().map(|(worker, _)| worker.handed().1).sum();
+        let given: u64 = crew.workers.iter().map(|(worker, _)| worker.handed().given).sum();
         assert!(given > 100, "many were handed over: {given}");
     }
 }

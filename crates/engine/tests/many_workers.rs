@@ -489,7 +489,7 @@ fn compare(crews: &[PassingWorkers], program: &Program, met: &mut Met) -> Result
         if found != wanted {
             return Err(format!("{} workers: {found:#?}\none: {wanted:#?}", crew.workers.len()));
         }
-        met.handed_over += crew.workers.iter().map(|(worker, ..)| worker.handed().1).sum::<u64>();
+        met.handed_over += crew.workers.iter().map(|(worker, ..)| worker.handed().given).sum::<u64>();
     }
     Ok(wanted)
 }

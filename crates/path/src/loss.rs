@@ -40,7 +40,23 @@ pub struct Loss {
     /// The share of recent probes that were lost, in 1/1024.
     recent: u32,
     /// Probes and losses of the previous period and of the current one.
-    periods: [(u32, u32); 2],
+    periods: [ProbeCounts; 2],
+}
+
+/// Probes, and how many of them were lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProbeCounts {
+    /// All of them.
+    pub probes: u32,
+    /// Those that did not arrive.
+    pub lost: u32,
+}
+
+impl ProbeCounts {
+    fn add(&mut self, more: ProbeCounts) {
+        self.probes = self.probes.saturating_add(more.probes);
+        self.lost = self.lost.saturating_add(more.lost);
+    }
 }
 
 impl Loss {
@@ -91,11 +107,11 @@ impl Loss {
         for probe in 0..sent.min(RECENT_MAX) {
             self.recent = averaged(self.recent, i64::from(probe) < i64::from(missing));
         }
-        let [_, (probes, lost)] = &mut self.periods;
-        *probes = probes.saturating_add(sent);
-        *lost = lost.saturating_add_signed(missing);
-        if *probes >= JUDGED_OVER {
-            self.periods = [self.periods[1], (0, 0)];
+        let [_, current] = &mut self.periods;
+        current.probes = current.probes.saturating_add(sent);
+        current.lost = current.lost.saturating_add_signed(missing);
+        if current.probes >= JUDGED_OVER {
+            self.periods = [*current, ProbeCounts::default()];
         }
     }
 
@@ -117,7 +133,7 @@ impl Loss {
 
     /// Forgets the loss statistics.
     pub fn forget(&mut self) {
-        self.periods = [(0, 0); 2];
+        self.periods = Default::default();
         self.recent = 0;
     }
 
@@ -167,20 +183,22 @@ impl Loss {
     /// Probes and losses over the time for which loss is computed; probes since the last answer, whose fate
     /// is unknown, count as lost.
     #[must_use]
-    pub fn judged(&self) -> (u32, u32) {
-        let (probes, lost) = self.known();
-        (probes.saturating_add(self.misses), lost.saturating_add(self.misses))
+    pub fn judged(&self) -> ProbeCounts {
+        let mut all = self.known();
+        all.add(ProbeCounts { probes: self.misses, lost: self.misses });
+        all
     }
 
-    fn known(&self) -> (u32, u32) {
-        let [before, current] = self.periods;
-        (before.0.saturating_add(current.0), before.1.saturating_add(current.1))
+    fn known(&self) -> ProbeCounts {
+        let [mut all, current] = self.periods;
+        all.add(current);
+        all
     }
 
     /// The share of these probes that was lost, in 1/10,000; `None` if nothing is known.
     #[must_use]
     pub fn share(&self) -> Option<u32> {
-        let (probes, lost) = self.known();
+        let ProbeCounts { probes, lost } = self.known();
         (u64::from(lost) * 10_000).checked_div(u64::from(probes)).map(|share| share.min(10_000) as u32)
     }
 
@@ -189,14 +207,14 @@ impl Loss {
     #[must_use]
     pub fn is_grey(&self, common: u32) -> bool {
         let limit = common + 100 * GREY_PERCENT;
-        self.known().0 >= JUDGED_OVER && self.share().is_some_and(|share| share > limit)
+        self.known().probes >= JUDGED_OVER && self.share().is_some_and(|share| share > limit)
     }
 
     /// Returns true if there were enough probes, and the loss was less than half of what makes a path grey.
     #[must_use]
     pub fn is_clean(&self, common: u32) -> bool {
         let limit = common + 100 * GREY_PERCENT / 2;
-        self.known().0 >= JUDGED_OVER && self.share().is_some_and(|share| share <= limit)
+        self.known().probes >= JUDGED_OVER && self.share().is_some_and(|share| share <= limit)
     }
 }
 
@@ -216,7 +234,7 @@ mod tests {
         assert!(!loss.answered(sequence + 1, 1), "made up");
         assert!(loss.answered(sequence, 1));
         assert!(!loss.answered(sequence, 1), "replayed");
-        assert_eq!(loss.judged(), (1, 0));
+        assert_eq!(loss.judged(), ProbeCounts { probes: 1, lost: 0 });
     }
 
     #[test]
@@ -265,7 +283,7 @@ mod tests {
     fn what_is_lost_on_the_way_back_is_not_lost_on_the_path() {
         let loss = reported(1000, |_| true, |at| at % 4 != 3, |_, loss| assert!(!loss.is_grey(0)));
         assert_eq!(
-            (loss.judged().1, loss.misses(), loss.recent()),
+            (loss.judged().lost, loss.misses(), loss.recent()),
             (1, 1, 0),
             "the last one is still unknown"
         );

@@ -15,7 +15,7 @@ pub use large::{Fit, LARGE_MISSES_MAX};
 
 use self::large::Large;
 use crate::delay::Delay;
-use crate::loss::Loss;
+use crate::loss::{Loss, ProbeCounts};
 use crate::settings::Settings;
 use std::fmt;
 use weir_packet::random::Random;
@@ -238,7 +238,7 @@ impl Path {
 
     /// Probes and losses of the last few hundred probes.
     #[must_use]
-    pub fn judged(&self) -> (u32, u32) {
+    pub fn judged(&self) -> ProbeCounts {
         self.loss.judged()
     }
 

@@ -13,7 +13,7 @@ use crate::covariation::ROUNDS;
 use crate::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
 use crate::icmp::Expired;
 use crate::paths::PATHS_MAX;
-use crate::wire::{Address, Outer, Packet, Secret, siphash, trace_checksum};
+use crate::wire::{Address, Outer, Packet, ProbeId, Secret, siphash, trace_checksum};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use weir_packet::random::Random;
@@ -64,11 +64,11 @@ impl Wish {
     /// Builds the probe. The number and the turn are used only if the probe must reach the node. The fields
     /// of `outer` that the wish does not determine are used unchanged.
     #[must_use]
-    pub fn probe<A: Address>(&self, outer: Outer<A>, place: (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
+    pub fn probe<A: Address>(&self, outer: Outer<A>, id: ProbeId, turn: u8, sent_ns: u64) -> Packet<A> {
         let outer = Outer { port: self.port, id: self.id, ttl: self.ttl, ..outer };
         match self.cookie {
             Some(cookie) => Packet::trace(outer, cookie),
-            None => Packet::request(outer, place, turn, sent_ns),
+            None => Packet::request(outer, id, turn, sent_ns),
         }
     }
 }

@@ -162,18 +162,27 @@ pub enum PacketRefusal {
     BadCookie,
 }
 
+/// What identifies a probe among those of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProbeId {
+    /// Its session, which begins when the node starts.
+    pub session: u32,
+    /// Its number in the session.
+    pub number: u32,
+}
+
 impl<A: Address> Packet<A> {
     /// A request that leaves from a port and belongs to no path; the rest of `outer` is as on the wire.
     #[must_use]
-    pub fn request(outer: Outer<A>, (session, number): (u32, u32), turn: u8, sent_ns: u64) -> Packet<A> {
+    pub fn request(outer: Outer<A>, id: ProbeId, turn: u8, sent_ns: u64) -> Packet<A> {
         Packet {
             outer,
             kind: Kind::Request,
             marked: false,
             hops: 0,
             turn,
-            session,
-            number,
+            session: id.session,
+            number: id.number,
             port: outer.port,
             path: NO_PATH,
             arrived: 0,
@@ -419,7 +428,7 @@ mod tests {
             id: 9,
             ttl: 64,
         };
-        Packet::request(outer, (7, 0x0102_0304), 5, 1_000)
+        Packet::request(outer, ProbeId { session: 7, number: 0x0102_0304 }, 5, 1_000)
     }
 
     #[test]

@@ -284,7 +284,7 @@ mod tests {
         scenario.flows.truncate(4096);
         let mut fleet = Fleet::new(&scenario, deal(&scenario, Arrival::Against).unwrap()).unwrap();
         fleet.turn(&cores());
-        let handed: u64 = fleet.workers.iter().map(|worker| worker.handed().0).sum();
+        let handed: u64 = fleet.workers.iter().map(|worker| worker.handed().taken).sum();
         assert!(handed > 0);
     }
 }

@@ -290,9 +290,15 @@ impl GroupTable {
         let BucketFilling::Given(given) = &self.held else {
             return BucketReport { slots, ..BucketReport::default() };
         };
-        let ((moved, moved_busy), pending) = (given.moved(), given.pending());
         let (packets, bytes) = given.counts(range).unzip();
-        BucketReport { slots, packets, bytes, moved, moved_busy, pending }
+        BucketReport {
+            slots,
+            packets,
+            bytes,
+            moved: given.moved(),
+            moved_busy: given.moved_busy(),
+            pending: given.pending(),
+        }
     }
 }
 

@@ -36,7 +36,7 @@ pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use leaving::Disposal;
 pub use pending::{CHANGES_PER_BREATH, RESERVATIONS_MAX};
 pub use proposal::{Outcome, Proposal, Proposer, Send};
-pub use report::{PipeReport, PortReport, Report};
+pub use report::{Handed, PipeReport, PortReport, Report};
 pub use resize::{Assembly, Part, RetiredState};
 pub use waiting::{Inject, Injected, WAITING_MAX};
 pub use weir_program::snapshot::BucketReport;

@@ -81,6 +81,15 @@ pub struct PortReport {
     pub remarks: Vec<Remark>,
 }
 
+/// Frames that a worker and others have handed over to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Handed {
+    /// Frames taken from others.
+    pub taken: u64,
+    /// Frames handed to others.
+    pub given: u64,
+}
+
 impl Worker {
     /// Returns the report of a port, including the counts of its queues on workers that have been removed.
     fn port_report(&self, at: usize, port: &dyn Port, declared: &PortDeclaration) -> PortReport {
@@ -131,15 +140,15 @@ impl Worker {
     /// Checks, in debug builds, that every frame of this worker is accounted for. What is between two workers
     /// belongs to neither here: the sides differ by the frames taken from others and handed to others.
     fn assert_accounted(&self, ledger: &Ledger) {
-        let ((came, went), (taken, given)) = (ledger.sides(), self.handed());
-        debug_assert_eq!(came + taken, went + given, "taken {taken}, given {given}: {ledger:?}");
+        let ((came, went), handed) = (ledger.sides(), self.handed());
+        debug_assert_eq!(came + handed.taken, went + handed.given, "{handed:?}: {ledger:?}");
     }
 
     /// Returns the frames taken over from others and handed to others; the worker's own ledger is off by
     /// their difference.
     #[must_use]
-    pub fn handed(&self) -> (u64, u64) {
-        (self.hand_over.taken, self.hand_over.given)
+    pub fn handed(&self) -> Handed {
+        Handed { taken: self.hand_over.taken, given: self.hand_over.given }
     }
 }
 

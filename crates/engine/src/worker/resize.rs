@@ -18,7 +18,7 @@
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 
 use super::hand_over::PortNumbers;
-use super::report::PortReport;
+use super::report::{Handed, PortReport};
 use super::{HandOver, Report, Worker};
 use crate::batch::{Engine, Moved};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -136,7 +136,7 @@ pub struct RetiredState {
     /// The counts of its ports.
     pub ports: Vec<PortReport>,
     /// Frames taken from others and handed to others.
-    pub handed: (u64, u64),
+    pub handed: Handed,
 }
 
 /// How far a worker has progressed.
@@ -351,8 +351,8 @@ impl Worker {
         self.outbox.ledger.add(&report.ledger);
         self.outbox.pool_copies += report.pool_copies;
         self.outbox.tee_missed += report.tee_missed;
-        self.hand_over.taken += handed.0;
-        self.hand_over.given += handed.1;
+        self.hand_over.taken += handed.taken;
+        self.hand_over.given += handed.given;
         self.breaths += report.breaths;
         self.unread.0 += report.deltas;
         self.unread.1 += report.deltas_left;

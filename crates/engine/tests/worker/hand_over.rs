@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 use weir_engine::batch::Engine;
 use weir_engine::parcel::{PARCEL_BYTES, PARCEL_FRAMES};
-use weir_engine::worker::{Command, HandOver, Rewire, Rewiring, Worker};
+use weir_engine::worker::{Command, HandOver, Handed, Rewire, Rewiring, Worker};
 use weir_packet::{DropReason, Ledger, Pool, Pools, Port, RegionPool};
 use weir_port::{MemPort, MemWire};
 use weir_program::change::Change;
@@ -91,15 +91,15 @@ fn a_flow_lives_on_one_worker_whichever_its_frames_come_in_by() {
     ];
     let workers = threads.map(|thread| thread.join().expect("a worker does not panic"));
     let mut sum = Ledger::default();
-    let mut handed = (0, 0);
+    let mut handed = Handed::default();
     for worker in &workers {
-        let (taken, given) = worker.handed();
-        handed = (handed.0 + taken, handed.1 + given);
+        handed.taken += worker.handed().taken;
+        handed.given += worker.handed().given;
         sum.add(&worker.report().ledger);
     }
     assert!(sum.balances(), "{sum:?}");
-    assert_eq!((sum.received, sum.held, handed.0), (all, 0, handed.1));
-    assert!(handed.0 > all / 4, "about half of the frames are the other's: {handed:?}");
+    assert_eq!((sum.received, sum.held, handed.taken), (all, 0, handed.given));
+    assert!(handed.taken > all / 4, "about half of the frames are the other's: {handed:?}");
     assert_eq!(sum.transmitted + dropped(&sum, DropReason::HandOverFull), all);
     let owners = owners(&workers);
     assert!(owners.values().all(|owners| owners.len() == 1), "{owners:?}");
@@ -141,7 +141,7 @@ fn a_frame_that_is_handed_over_keeps_the_nics_hash() {
         for (worker, _) in &mut workers {
             while worker.breathe(0) > 0 {}
         }
-        assert!(workers[1].0.handed().0 > 10);
+        assert!(workers[1].0.handed().taken > 10);
         for (worker, wires) in &workers {
             let ledger = worker.report().ledger;
             let left = std::iter::from_fn(|| wires[leaves].pop()).count() as u64;
@@ -164,7 +164,7 @@ fn a_hand_over_ring_that_is_full_drops_and_frames_in_it_are_held() {
     assert_eq!(sum.held, 0);
     sum.add(&second.report().ledger);
     assert!(sum.balances() && sum.received == 160, "{sum:?}");
-    assert_eq!(second.handed().0, ledger.held);
+    assert_eq!(second.handed().taken, ledger.held);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn frames_handed_over_are_walked_together() {
     });
     (0..16).flat_map(of_flow).for_each(|frame| workers[0].1.push(&frame));
     workers[0].0.breathe(0);
-    assert_eq!(workers[1].0.breathe(0) as u64, workers[0].0.handed().1);
+    assert_eq!(workers[1].0.breathe(0) as u64, workers[0].0.handed().given);
     let frames = workers[1].0.report().ledger.transmitted;
     assert!(frames > 10, "{frames}");
     assert_eq!(transmissions[1].load(Ordering::Relaxed), 1, "for {frames} frames");
@@ -249,7 +249,7 @@ fn an_injected_frame_goes_to_the_worker_of_its_flow() {
     let mut sum = first.report().ledger;
     sum.add(&second.report().ledger);
     assert!(sum.balances() && sum.originated == 80 && sum.transmitted == 80, "{sum:?}");
-    assert!(second.handed().0 > 10);
+    assert!(second.handed().taken > 10);
     assert!(owners(&[first, second]).values().all(|owners| owners.len() == 1));
 }
 
@@ -313,7 +313,7 @@ fn rings_come_with_the_first_flow_pipe_and_what_they_carry_survives_swaps() {
     // Without flows, nothing is handed over.
     arrive(&first.1);
     first.0.breathe(0);
-    assert_eq!(first.0.handed(), (0, 0));
+    assert_eq!(first.0.handed(), Handed::default());
     // The first worker keeps flows before the second one does, and hands over.
     let [one, other] = hand_over(8);
     let flows = one_way(&["a", "b", "c"], true);
@@ -324,7 +324,7 @@ fn rings_come_with_the_first_flow_pipe_and_what_they_carry_survives_swaps() {
     assert!(under_way > 10);
     swap_to((&mut second.0, &second.2), &flows, [0, 1, 2], Some(other));
     second.0.breathe(0);
-    assert_eq!((second.0.handed().0, sum(&first.0, &second.0).held), (under_way, 0));
+    assert_eq!((second.0.handed().taken, sum(&first.0, &second.0).held), (under_way, 0));
     // The ports get other numbers, and there are new rings, while frames are in the old ones.
     arrive(&first.1);
     first.0.breathe(0);
@@ -336,5 +336,5 @@ fn rings_come_with_the_first_flow_pipe_and_what_they_carry_survives_swaps() {
     while first.0.breathe(0) + second.0.breathe(0) > 0 {}
     let sum = sum(&first.0, &second.0);
     assert_eq!((sum.transmitted, sum.held), (4 * 64, 0), "none is taken for one of another port: {sum:?}");
-    assert_eq!(second.0.handed().0, 3 * under_way);
+    assert_eq!(second.0.handed().taken, 3 * under_way);
 }

@@ -198,11 +198,11 @@ fn s7_a_frame_from_a_port_to_come_waits_for_its_worker() {
     (0..40).for_each(|sport| wire.push(&udp(sport, 53)));
     while first.0.breathe(0) + second.0.breathe(0) > 0 {}
     let waiting = sum(&first.0, &second.0).held;
-    assert!(waiting > 5 && second.0.handed().0 == 0, "{waiting} frames wait for a port");
+    assert!(waiting > 5 && second.0.handed().taken == 0, "{waiting} frames wait for a port");
     swap(&mut second);
     while first.0.breathe(0) + second.0.breathe(0) > 0 {}
     let all = sum(&first.0, &second.0);
-    assert_eq!((all.transmitted, all.held, second.0.handed().0), (40, 0, waiting));
+    assert_eq!((all.transmitted, all.held, second.0.handed().taken), (40, 0, waiting));
     // And frames for a port that their worker no longer has are dropped.
     take_over(&mut second.0, &second.2, &before, vec![Rewire::Keep(0)]);
     (0..40).for_each(|sport| wire.push(&udp(sport, 53)));

@@ -56,17 +56,26 @@ pub(super) struct Limits {
 }
 
 impl Limits {
-    /// Creates limits of `rate` per second with bursts of `burst` for all clients, and of `client_rate` per
-    /// second, which is also the burst, for each bucket.
-    pub fn new((rate, burst): (u64, u64), client_rate: u64) -> Limits {
-        let clients = Box::new([Limit::new(client_rate, client_rate); CLIENTS]);
-        Limits { all: Limit::new(rate, burst), clients }
+    fn new(rates: AnswerRates) -> Limits {
+        let AnswerRates { all, burst, client } = rates;
+        Limits { all: Limit::new(all, burst), clients: Box::new([Limit::new(client, client); CLIENTS]) }
     }
 
     /// Returns whether a frame may be answered now. The client's own limit is checked first.
     pub fn allow(&mut self, frame: &[u8], now_ns: u64) -> bool {
         self.clients[bucket_of(frame)].allows(now_ns) && self.all.allows(now_ns)
     }
+}
+
+/// How many answers may be sent, per second.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnswerRates {
+    /// To all clients together.
+    pub all: u64,
+    /// The burst to all clients.
+    pub burst: u64,
+    /// To each bucket of clients, which is also the burst.
+    pub client: u64,
 }
 
 /// Rate-limited answers to clients, with counters of their outcomes.
@@ -79,9 +88,9 @@ pub(super) struct Limited {
 }
 
 impl Limited {
-    /// Creates them with the limits of [`Limits::new`].
-    pub fn new(all: (u64, u64), client_rate: u64) -> Limited {
-        Limited { limits: Limits::new(all, client_rate), sent: 0, refused: 0, impossible: 0 }
+    /// Creates them with these limits.
+    pub fn new(rates: AnswerRates) -> Limited {
+        Limited { limits: Limits::new(rates), sent: 0, refused: 0, impossible: 0 }
     }
 
     /// Returns the answer to a frame, if one is possible and may be sent now.

@@ -3,13 +3,10 @@
 //! clients need not wait. Answers are rate-limited, both in total and per client.
 
 use super::icmp::{Wrong, answer, is_station};
-use super::limit::Limited;
+use super::limit::{AnswerRates, Limited};
 use weir_packet::{Base, Depth, Layer, PROTOCOL_TCP, Sum, checksum};
 
-/// Answers to all clients per second, and burst size.
-const ALL: (u64, u64) = (5000, 1000);
-/// Answers per second, and burst size, for the clients whose addresses share a bucket.
-const CLIENT_RATE: u64 = 100;
+const RATES: AnswerRates = AnswerRates { all: 5000, burst: 1000, client: 100 };
 
 /// The lengths of headers without options.
 const IPV4: usize = 20;
@@ -31,7 +28,7 @@ pub(super) struct Reject(Limited);
 
 impl Default for Reject {
     fn default() -> Reject {
-        Reject(Limited::new(ALL, CLIENT_RATE))
+        Reject(Limited::new(RATES))
     }
 }
 
@@ -270,7 +267,7 @@ mod tests {
         let from =
             |client: u8| craft::frame(&format!("{MACS} src=10.0.1.{client} dst=10.0.0.80 proto=tcp flags=S"));
         let answered = (0..1000).filter(|_| reject.answer(&from(1), 0).is_some()).count();
-        assert_eq!(answered, CLIENT_RATE as usize);
+        assert_eq!(answered, RATES.client as usize);
         assert!(reject.answer(&from(2), 0).is_some(), "another client");
         assert_eq!(reject.counts().map(|count| count.1), [101, 900, 0]);
     }

@@ -6,12 +6,9 @@
 //! client, so a client that floods weir with long packets does not use up the answers of others.
 
 use super::icmp::{Wrong, answer};
-use super::limit::Limited;
+use super::limit::{AnswerRates, Limited};
 
-/// Answers to all clients per second, and burst size.
-const ALL: (u64, u64) = (1000, 200);
-/// Answers per second, and burst size, for the clients whose addresses share a bucket.
-const CLIENT_RATE: u64 = 20;
+const RATES: AnswerRates = AnswerRates { all: 1000, burst: 200, client: 20 };
 
 /// The answers to packets that are too long.
 #[derive(Clone, Debug)]
@@ -19,7 +16,7 @@ pub(super) struct TooBig(Limited);
 
 impl Default for TooBig {
     fn default() -> TooBig {
-        TooBig(Limited::new(ALL, CLIENT_RATE))
+        TooBig(Limited::new(RATES))
     }
 }
 
@@ -42,7 +39,7 @@ mod tests {
     use weir_packet::craft;
 
     const MS: u64 = 1_000_000;
-    const BURST: u64 = ALL.1;
+    const BURST: u64 = RATES.burst;
 
     #[test]
     fn a_client_gets_few_answers_and_others_get_theirs() {
@@ -56,7 +53,7 @@ mod tests {
         };
         let mut ask = |client, now_ms: u64| answers.answer(&from(client), 60, now_ms * MS).is_some();
         let got = (0..100).filter(|_| ask(1, 0)).count();
-        assert_eq!(got, CLIENT_RATE as usize);
+        assert_eq!(got, RATES.client as usize);
         assert!(ask(2, 0), "another client");
         assert!(!ask(1, 49) && ask(1, 50) && !ask(1, 50), "twenty in a second");
         let got = (0..=255).filter(|client| ask(*client, 60)).count();

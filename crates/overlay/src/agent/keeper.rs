@@ -322,7 +322,7 @@ impl AttachedPrograms {
             return;
         }
         let Some(stamp) = self.stamps.pop() else { return };
-        match self.programs.attach_pod((&name, pod), stamp) {
+        match self.programs.attach_pod(&name, pod, stamp) {
             Ok(()) => {
                 reporter.say(&format!("`{name}` has the programs"));
                 self.pods.insert(pod, (name, stamp));

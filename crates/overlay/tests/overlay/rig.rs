@@ -154,9 +154,9 @@ impl OverlayRig {
         let pod = index("pod0");
         let node = if nodes == OverlayIp::V4 { NODE.into() } else { NODE_6.into() };
         programs.set_node(node, NODE_STAMP).unwrap();
-        programs.attach_pod(("pod0", pod), POD_STAMP).unwrap();
+        programs.attach_pod("pod0", pod, POD_STAMP).unwrap();
         let neighbour = index("pod1");
-        programs.attach_pod(("pod1", neighbour), NEIGHBOUR_STAMP).unwrap();
+        programs.attach_pod("pod1", neighbour, NEIGHBOUR_STAMP).unwrap();
         Some(OverlayRig { programs, settings, up: index("up0"), pod, neighbour, namespace })
     }
 

@@ -39,7 +39,7 @@ fn place(prober: &mut Prober, uplink: &mut Uplink, wire: &Wire, missed: &PathMis
     let [IpAddr::V4(source), IpAddr::V4(peer)] = missed.key.addresses() else { return };
     let port = race(prober, uplink, wire, (source, peer), missed.kernel_port);
     // If pinning fails, the flow's next frame requests a port again.
-    let _ = uplink.programs.pin(missed.key, (missed.kernel_port, port), monotonic_ns());
+    let _ = uplink.programs.pin(missed.key, missed.kernel_port, port, monotonic_ns());
     let mut packet = missed.frame.get(ETHERNET..).unwrap_or_default().to_vec();
     complete(&mut packet);
     let _ = wire.send(&packet, peer.into());

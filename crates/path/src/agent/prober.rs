@@ -11,7 +11,7 @@ use crate::paths::ProbeReply;
 use crate::scheme::Scheme;
 use crate::settings::Settings;
 use crate::survey::Wish;
-use crate::wire::{Address, NO_PATH, Outer, Packet};
+use crate::wire::{Address, NO_PATH, Outer, Packet, ProbeId};
 use crate::{Between, Claim, Exchange, Fabric, Form, Shared, SurveyMember};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -366,7 +366,8 @@ impl Prober {
         let PathProbe { wish, turn, path, .. } = *probe;
         let outer = Outer::between(source, destination, wish.port, self.fabric.vxlan_port);
         let outer = Outer { dscp: self.fabric.dscp, ..outer };
-        Packet { path, ..wish.probe(outer, (self.session, self.number), turn, 0) }
+        let id = ProbeId { session: self.session, number: self.number };
+        Packet { path, ..wish.probe(outer, id, turn, 0) }
     }
 
     /// The session of its probes.

@@ -2,6 +2,7 @@
 
 use super::node::Node;
 use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
+use crate::loss::ProbeCounts;
 use crate::paths::{Path, Paths};
 use crate::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
 use std::net::IpAddr;
@@ -161,7 +162,7 @@ fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeReport {
 
 fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_ns: u64) -> PathReport {
     let (reason, since_ns) = path.last_change();
-    let (probes, lost) = path.judged();
+    let ProbeCounts { probes, lost } = path.judged();
     let PathTraffic { packets, bytes, new_flows, after_gap, after_failure, after_rehash, without_gap } =
         *traffic;
     PathReport {

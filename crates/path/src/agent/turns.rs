@@ -122,7 +122,7 @@ mod tests {
     use crate::scheme::Scheme;
     use crate::settings::Settings;
     use crate::survey::{Surveyed, TTL_WHOLE};
-    use crate::wire::{Outer, Secret};
+    use crate::wire::{Outer, ProbeId, Secret};
     use std::net::{IpAddr, Ipv4Addr};
 
     const NODES: usize = 200;
@@ -188,7 +188,7 @@ mod tests {
     /// A router's ICMP message about a probe.
     fn said(wish: &Wish, router: [u8; 4]) -> Expired {
         let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
-        let probe = wish.probe(outer, (1, 1), 0, 0).datagram(Secret::default());
+        let probe = wish.probe(outer, ProbeId { session: 1, number: 1 }, 0, 0).datagram(Secret::default());
         icmp::expired(&icmp::message(router.into(), &probe, 28)).expect("a message")
     }
 

@@ -450,7 +450,8 @@ impl TcPath {
     pub fn pin(
         &mut self,
         key: PathFlowKey,
-        (kernel_port, port): (u16, u16),
+        kernel_port: u16,
+        port: u16,
         now_ns: u64,
     ) -> Result<(), MapError> {
         let flow =

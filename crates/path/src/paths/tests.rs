@@ -97,7 +97,7 @@ fn what_all_paths_lose_makes_none_grey_and_one_that_is_grey_recovers_where_nothi
         }
     };
     lose(&mut paths, &[0, 1, 2], 600);
-    assert!(paths.all().iter().all(|path| path.state() != State::Grey && path.judged().1 > 10));
+    assert!(paths.all().iter().all(|path| path.state() != State::Grey && path.judged().lost > 10));
     lose(&mut paths, &[1], 600);
     assert_eq!(paths.all()[1].state(), State::Grey);
     // From now on only paths in doubt are probed, as on a host that sends nothing.
@@ -131,7 +131,7 @@ fn a_broken_way_back_condemns_no_path() {
     assert!(!states.contains(&State::Grey) && !states.contains(&State::Congested));
     let failed = states.iter().filter(|state| **state == State::Failed).count();
     assert!(failed < 2000 / 4, "only until an answer shows that the probes arrived: {failed}");
-    assert_eq!(paths.all()[1].judged().1, paths.all()[1].loss.misses());
+    assert_eq!(paths.all()[1].judged().lost, paths.all()[1].loss.misses());
 }
 
 #[test]

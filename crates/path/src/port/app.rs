@@ -11,7 +11,7 @@ use crate::app::PathRequest;
 use crate::icmp;
 use crate::probing::Budget;
 use crate::scheme::{DOCA_PROBES, Scheme, doca_ports};
-use crate::wire::{self, Kind, Packet, Secret};
+use crate::wire::{self, Kind, Packet, ProbeId, Secret};
 use crate::{Exchange, Form, SurveyMember};
 use serde_json::{Value, json};
 use std::any::Any;
@@ -235,9 +235,9 @@ impl PathPortApp {
         };
         let secret = self.secret();
         for (turn, port) in (0..).zip(doca_ports(flow.port)) {
-            let place = (self.session, number.wrapping_mul(u32::from(DOCA_PROBES)) + turn);
+            let number = number.wrapping_mul(u32::from(DOCA_PROBES)) + turn;
             let outer = self.nodes[at].outer(&self.config, port);
-            let probe = Packet::request(outer, place, turn as u8, now_ns);
+            let probe = Packet::request(outer, ProbeId { session: self.session, number }, turn as u8, now_ns);
             let bytes = probe.frame(secret).to_vec();
             actions.push(Action::Inject { bytes, output: self.config.port });
         }

@@ -9,7 +9,7 @@ use crate::paths::{PATHS_MAX, Path, Paths, Ports, ProbeReply, STEP_NS, State};
 use crate::probing::{Budget, Rounds};
 use crate::settings::Settings;
 use crate::survey::{Survey, Surveyed, TTL_WHOLE, Wish};
-use crate::wire::{NO_PATH, Outer, Packet};
+use crate::wire::{NO_PATH, Outer, Packet, ProbeId};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use weir_app::Action;
@@ -303,7 +303,7 @@ impl Node {
             is_large: false,
         });
         let outer = self.outer(config, wish.port);
-        Packet { path, ..wish.probe(outer, (session, number), sequence as u8, now_ns) }
+        Packet { path, ..wish.probe(outer, ProbeId { session, number }, sequence as u8, now_ns) }
     }
 
     /// The outer headers of a probe from a port.

@@ -76,11 +76,11 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Outer;
+    use crate::wire::{Outer, ProbeId};
     use std::net::Ipv4Addr;
 
     /// Receives a probe of path 3 at this time, at a limit of 1000 per second.
-    fn ask(window: &mut Window, now_ns: u64, place: (u32, u32)) -> Result<u32, Unanswered> {
+    fn ask(window: &mut Window, now_ns: u64, (session, number): (u32, u32)) -> Result<u32, Unanswered> {
         let outer = Outer {
             macs: [[0; 6]; 2],
             source: Ipv4Addr::LOCALHOST,
@@ -92,7 +92,8 @@ mod tests {
             id: 0,
             ttl: 64,
         };
-        window.ask(now_ns, &Packet { path: 3, ..Packet::request(outer, place, 0, 0) }, 1000)
+        let id = ProbeId { session, number };
+        window.ask(now_ns, &Packet { path: 3, ..Packet::request(outer, id, 0, 0) }, 1000)
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::app::{PathPortApp, TunnelCounts};
 use super::flows::Hashes;
 use super::node::Node;
 use crate::app::{listed, node as node_json, samples as samples_of};
+use crate::loss::ProbeCounts;
 use crate::paths::State;
 use crate::scheme::Scheme;
 use crate::{FlowRow, NodeReport, PathReport};
@@ -124,7 +125,7 @@ fn node(node: &Node, now_ns: u64) -> NodeReport {
 
 fn path(node: &Node, at: usize, now_ns: u64) -> PathReport {
     let (path, traffic) = (&node.paths.all()[at], node.traffic[at]);
-    let (probes, lost) = path.judged();
+    let ProbeCounts { probes, lost } = path.judged();
     let (why, since_ns) = path.last_change();
     let known = Some(node.known.all()).filter(|known| known.len() > 1);
     PathReport {

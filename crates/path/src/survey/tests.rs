@@ -9,7 +9,7 @@ const ALL: usize = 576 - 28;
 /// A router's message about a probe, of which it quotes this many bytes.
 fn said(wish: &Wish, router: [u8; 4], quotes: usize) -> Expired {
     let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
-    let probe = wish.probe(outer, (1, 1), 0, 0).datagram(Secret::default());
+    let probe = wish.probe(outer, ProbeId { session: 1, number: 1 }, 0, 0).datagram(Secret::default());
     icmp::expired(&icmp::message(router.into(), &probe, quotes)).unwrap()
 }
 

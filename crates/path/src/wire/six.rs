@@ -143,6 +143,7 @@ pub fn quoted_id(udp: &[u8]) -> Option<u16> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::ProbeId;
     use super::*;
 
     const SECRET: Secret = Secret([7, 9]);
@@ -159,7 +160,7 @@ mod tests {
             id: 0x0203,
             ttl: 3,
         };
-        Packet::request(outer, (7, 0x0102_0304), 5, 0).with_id()
+        Packet::request(outer, ProbeId { session: 7, number: 0x0102_0304 }, 5, 0).with_id()
     }
 
     #[test]

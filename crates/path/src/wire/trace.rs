@@ -7,14 +7,14 @@
 //! Such a probe is as long as the others and takes the same path. No peer answers it, and no program stamps
 //! it, which would change its checksum.
 
-use super::{Address, Kind, NO_PATH, Outer, Packet, Secret};
+use super::{Address, Kind, NO_PATH, Outer, Packet, ProbeId, Secret};
 
 impl<A: Address> Packet<A> {
     /// A probe that must expire, with a cookie.
     #[must_use]
     pub fn trace(outer: Outer<A>, cookie: u64) -> Packet<A> {
-        let place = ((cookie >> 32) as u32, cookie as u32);
-        Packet { kind: Kind::Trace, path: NO_PATH, ..Packet::request(outer, place, 0, 0) }
+        let id = ProbeId { session: (cookie >> 32) as u32, number: cookie as u32 };
+        Packet { kind: Kind::Trace, path: NO_PATH, ..Packet::request(outer, id, 0, 0) }
     }
 }
 

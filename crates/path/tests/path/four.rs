@@ -3,7 +3,7 @@
 use super::*;
 use std::collections::BTreeSet;
 use weir_path::bpf::{PathCounters, PathFlow, PathFlowKey, PathOut, PathPeer, PathSettings, Steer, TcPath};
-use weir_path::wire::{self, FRAME, Kind, Outer, Packet, Secret};
+use weir_path::wire::{self, FRAME, Kind, Outer, Packet, ProbeId, Secret};
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
@@ -247,7 +247,7 @@ fn the_first_frame_of_a_tunnel_header_waits_for_its_port() {
     assert_eq!(missed.key.addresses(), [HERE, PEER].map(std::net::IpAddr::from));
     let now = std::fs::read_to_string("/proc/uptime").unwrap();
     let now: f64 = now.split(' ').next().unwrap().parse().unwrap();
-    programs.pin(missed.key, (KERNEL_PORT, 50_003), (now * 1e9) as u64).unwrap();
+    programs.pin(missed.key, KERNEL_PORT, 50_003, (now * 1e9) as u64).unwrap();
     for _ in 0..3 {
         assert_eq!(sent(&mut programs, &frame), 50_003);
     }
@@ -255,7 +255,7 @@ fn the_first_frame_of_a_tunnel_header_waits_for_its_port() {
     for port in 0..20_000 {
         assert_eq!(programs.test_egress(&data(PEER, port, 1)).unwrap().0, SHOT);
         let missed = programs.missed().unwrap();
-        programs.pin(missed.key, (port, 50_001), (now * 1e9) as u64).unwrap();
+        programs.pin(missed.key, port, 50_001, (now * 1e9) as u64).unwrap();
         assert_eq!(sent(&mut programs, &data(PEER, port, 1)), 50_001);
     }
 }
@@ -273,7 +273,7 @@ fn probe(number: u32) -> Packet {
         id: 0,
         ttl: 61,
     };
-    Packet { path: 3, ..Packet::request(outer, (7, number), number as u8, 0) }
+    Packet { path: 3, ..Packet::request(outer, ProbeId { session: 7, number }, number as u8, 0) }
 }
 
 fn asked(programs: &mut TcPath, probe: &Packet) -> (i32, Vec<u8>) {

@@ -2,7 +2,7 @@
 
 use super::*;
 use weir_path::bpf::{PathOut, PathPeer, PathSettings, TcPath};
-use weir_path::wire::{FRAME6, Kind, Outer, Packet, Secret};
+use weir_path::wire::{FRAME6, Kind, Outer, Packet, ProbeId, Secret};
 
 const HERE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 1, 0, 0, 0, 1);
 const PEER: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 2, 0, 0, 0, 1);
@@ -115,7 +115,7 @@ fn probe(number: u32) -> Packet<Ipv6Addr> {
         id: 0x0207,
         ttl: 61,
     };
-    Packet { path: 3, ..Packet::request(outer, (7, number), number as u8, 0).with_id() }
+    Packet { path: 3, ..Packet::request(outer, ProbeId { session: 7, number }, number as u8, 0).with_id() }
 }
 
 #[test]

@@ -239,7 +239,7 @@ fn probe(number: u32) -> Packet {
         id: 0,
         ttl: 61,
     };
-    Packet::request(outer, (7, number), number as u8, 5)
+    Packet::request(outer, crate::wire::ProbeId { session: 7, number }, number as u8, 5)
 }
 
 #[test]
