@@ -112,8 +112,7 @@ impl MeasuredWorkers {
         for (worker, _, commands) in &mut self.workers {
             let engine = Box::new(Engine::new(program, SECRET).unwrap());
             let (answer, answers) = sync_channel(1);
-            let rewiring =
-                Rewiring { generation, ports: vec![Rewire::Keep(0)], punts: Vec::new(), hand_over: None };
+            let rewiring = Rewiring { generation, ports: vec![Rewire::Keep(0)], ..Rewiring::default() };
             commands.try_send(Command::Swap(engine, rewiring, answer)).unwrap();
             while answers.try_recv().is_err() {
                 worker.breathe(self.now_ns);

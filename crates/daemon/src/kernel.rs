@@ -1,7 +1,8 @@
 //! Keeps a copy of the program in the kernel. Another thread compiles it again whenever the program or an
 //! interface has changed, or an entry has a destination that the copy does not know. The first worker then
 //! keeps the copy's tables equal to its own. Until then, and wherever the kernel cannot be used, every frame
-//! goes to a worker.
+//! goes to a worker. If the running program has a copy, that of the next program is made before the next
+//! program takes over, and both take over together.
 
 use super::doorbell::Doorbell;
 use super::fleet::Fleet;
@@ -15,10 +16,10 @@ use tracing::{error, info, warn};
 use weir_app::priority;
 use weir_bpf::XdpErrors;
 use weir_config::ports::KernelUse;
-use weir_engine::worker::{Command, Report};
+use weir_engine::worker::{Command, NextCopy, Report};
 use weir_kernel::{PortLink, Replica, UnsentFrames};
 use weir_port::XdpInterface;
-use weir_program::replica::{EntryUses, Leads};
+use weir_program::replica::{EntryUses, Leads, TableReplica};
 use weir_program::{PipeId, PortId, Program};
 
 /// How often to ask whether an entry has a destination that the compiled program does not know.
@@ -38,9 +39,11 @@ pub struct KernelCopy {
     /// What was logged last.
     said: String,
     next: Option<Instant>,
-    /// Counts the frames that the kernel fails to send; set once weir has tried to watch for them.
-    errors: Arc<OnceLock<Option<Arc<dyn UnsentFrames>>>>,
+    errors: Errors,
 }
+
+/// Counts the frames that the kernel fails to send; set once weir has tried to watch for them.
+type Errors = Arc<OnceLock<Option<Arc<dyn UnsentFrames>>>>;
 
 #[derive(Default)]
 enum CopyStep {
@@ -50,6 +53,8 @@ enum CopyStep {
     Asking(Receiver<EntryUses>),
     /// Another thread compiles.
     Loading(u64, Receiver<Result<Replica>>),
+    /// The workers switch to another program, and another thread makes its copy: it says when it has.
+    Succeeding(Receiver<()>),
     /// The worker has the copy, and is asked now and then whether it is stale.
     Running(Option<Receiver<Report>>),
 }
@@ -107,8 +112,67 @@ impl KernelCopy {
                     self.run_copy(now, generation, Err(bug))
                 }
             },
+            CopyStep::Succeeding(made) => match made.try_recv() {
+                Ok(()) if self.is_current => self.say_running(now),
+                // Why there is none shows when it is made again.
+                Ok(()) | Err(_) => self.ask_uses(now),
+            },
             CopyStep::Running(answer) => self.check_copy(now, answer),
         };
+    }
+
+    /// Begins to make the copy of a program that is about to take over, which it does together with its copy.
+    /// Returns nothing if the present program has none: it will be made later.
+    pub fn succeed(&mut self, now: &Surroundings<'_>) -> Option<Box<NextCopy>> {
+        if !self.is_current || !matches!(self.step, CopyStep::Running(_)) {
+            return None;
+        }
+        self.obstacles = (0..now.plan.ports.len()).map(|at| link_obstacle(now, at)).collect();
+        if self.obstacles.iter().all(Option::is_some) {
+            return None;
+        }
+        let links = self.links(now).ok()?;
+        let (asker, uses) = sync_channel(1);
+        let (answer, loaded) = sync_channel(1);
+        let (done, made) = sync_channel(1);
+        let (program, errors) = (now.plan.program.clone(), self.errors.clone());
+        let work = move || {
+            priority::patient();
+            let Ok(uses) = uses.recv() else { return };
+            if let Ok(replica) = load_entries(program, uses, links, &errors) {
+                let replica: Box<dyn TableReplica> = Box::new(replica);
+                let _ = answer.send(replica);
+                let _ = done.send(());
+            }
+        };
+        std::thread::Builder::new().name("weir-kernel".into()).spawn(work).ok()?;
+        self.step = CopyStep::Succeeding(made);
+        Some(Box::new(NextCopy::new(asker, loaded)))
+    }
+
+    /// Notes that all workers have switched to another program.
+    pub fn program_switched(&mut self) {
+        if !matches!(self.step, CopyStep::Succeeding(_)) {
+            self.is_current = false;
+        }
+    }
+
+    /// Returns what the program needs of the ports whose frames the kernel can decide.
+    fn links(&self, now: &Surroundings<'_>) -> Result<Vec<Option<PortLink>>> {
+        let link = |at: usize| {
+            let usable = self.obstacles[at].is_none();
+            usable.then(|| link(now.interfaces, PortId(at as u16))).transpose().map(Option::flatten)
+        };
+        (0..now.plan.ports.len()).map(link).collect()
+    }
+
+    /// Says which frames the kernel decides.
+    fn say_running(&mut self, now: &Surroundings<'_>) -> CopyStep {
+        let names = now.plan.ports.iter().zip(&self.obstacles);
+        let names = names.filter(|(_, why)| why.is_none()).map(|(port, _)| port.name.as_str());
+        self.say(format!("the kernel handles frames of {}", names.collect::<Vec<_>>().join(", ")), false);
+        self.next = Some(Instant::now() + EVERY);
+        CopyStep::Running(None)
     }
 
     fn ask_uses(&mut self, now: &Surroundings<'_>) -> CopyStep {
@@ -145,24 +209,16 @@ impl KernelCopy {
 
     /// Compiles and loads the program on another thread.
     fn load_copy(&mut self, now: &Surroundings<'_>, uses: EntryUses) -> CopyStep {
-        let links = (0..now.plan.ports.len()).map(|at| {
-            let usable = self.obstacles[at].is_none();
-            usable.then(|| link(now.interfaces, PortId(at as u16))).transpose().map(Option::flatten)
-        });
-        let links = match links.collect::<Result<Vec<_>>>() {
+        let links = match self.links(now) {
             Ok(links) => links,
             Err(error) => return self.run_copy(now, now.generation, Err(error)),
         };
         let (answer, loaded) = sync_channel(1);
-        let (mut program, doorbell) = (now.plan.program.clone(), now.doorbell.clone());
-        for (pipe, rules) in program.pipes.iter_mut().zip(uses.rules) {
-            pipe.entries = rules.into();
-        }
+        let (program, doorbell) = (now.plan.program.clone(), now.doorbell.clone());
         let errors = self.errors.clone();
         let work = move || {
             priority::patient();
-            let unsent = errors.get_or_init(watch_errors).clone();
-            let _ = answer.send(load(program, &uses.leads, links, unsent));
+            let _ = answer.send(load_entries(program, uses, links, &errors));
             doorbell.ring();
         };
         match std::thread::Builder::new().name("weir-kernel".into()).spawn(work) {
@@ -177,15 +233,10 @@ impl KernelCopy {
             // The program was replaced in the meantime, or something else has changed.
             _ if generation != now.generation || !self.is_current => self.ask_uses(now),
             Ok(replica) => {
-                let names = now.plan.ports.iter().zip(&self.obstacles);
-                let names = names.filter(|(_, why)| why.is_none()).map(|(port, _)| port.name.as_str());
-                let text = format!("the kernel handles frames of {}", names.collect::<Vec<_>>().join(", "));
                 let command = Command::RunInKernel(generation, Some(Box::new(replica)));
-                if now.fleet.send(WORKER, command).is_ok() {
-                    self.say(text, false);
-                }
-                self.next = Some(Instant::now() + EVERY);
-                CopyStep::Running(None)
+                // A worker that has ended shows elsewhere.
+                let _ = now.fleet.send(WORKER, command);
+                self.say_running(now)
             }
             Err(error) => {
                 let why = format!("{error:#}");
@@ -273,6 +324,19 @@ fn link(interfaces: &Interfaces, port: PortId) -> Result<Option<PortLink>> {
         }))
     };
     interfaces.of(port).map_or(Ok(None), of)
+}
+
+/// Loads the program with entries like these, if any of it compiles.
+fn load_entries(
+    mut program: Program,
+    uses: EntryUses,
+    links: Vec<Option<PortLink>>,
+    errors: &Errors,
+) -> Result<Replica> {
+    for (pipe, rules) in program.pipes.iter_mut().zip(uses.rules) {
+        pipe.entries = rules.into();
+    }
+    load(program, &uses.leads, links, errors.get_or_init(watch_errors).clone())
 }
 
 /// Loads the program, if any of it compiles.

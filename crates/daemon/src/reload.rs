@@ -18,6 +18,7 @@ use super::added::Added;
 use super::app_host::{self, weigh};
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, nics_of};
+use super::kernel::Surroundings;
 use super::resize::{Making, Resizing, WorkerResize};
 use super::{Daemon, Weights, open, restart, rings_for};
 use crate::config::{self, Load, Plan};
@@ -33,7 +34,7 @@ use weir_app::{Action, RequestId, priority};
 use weir_control::answer::{Progress, Reloaded};
 use weir_engine::batch::{Engine, Moved};
 use weir_engine::ring::CarrierSender;
-use weir_engine::worker::{Command, Rewire, Rewiring, Swapped};
+use weir_engine::worker::{Command, NextCopy, Rewire, Rewiring, Swapped};
 use weir_packet::TableHash;
 use weir_port::XdpInterface;
 use weir_port::numa::Preferred;
@@ -423,7 +424,10 @@ impl Daemon {
         if let Err(error) = self.follow_agents(&plan) {
             error!("{error:#}");
         }
-        let swaps = self.send_swaps(&plan, engines, punts, ports);
+        let Daemon { generation, fleet, interfaces, doorbell, kernel, .. } = &mut *self;
+        let now = Surroundings { plan: &plan, generation: *generation, fleet, interfaces, doorbell };
+        let copy = kernel.succeed(&now);
+        let swaps = self.send_swaps(&plan, engines, punts, ports, copy);
         self.dpdk_links = super::reorder(std::mem::take(&mut self.dpdk_links), &order);
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
         self.note_interfaces();
@@ -449,6 +453,7 @@ impl Daemon {
         engines: Vec<Box<Engine>>,
         punts: Vec<Vec<CarrierSender>>,
         ports: Vec<Vec<Rewire>>,
+        mut copy: Option<Box<NextCopy>>,
     ) -> Vec<Swap> {
         // Rings between workers come and go with the program's flows.
         let flows = (self.plan.program.hands_over(), plan.program.hands_over());
@@ -458,7 +463,8 @@ impl Daemon {
         let swap = |(worker, ((engine, punts), ports))| {
             let hand_over = hand_over.as_mut().and_then(Iterator::next);
             let (sender, answer) = sync_channel(1);
-            let rewiring = Rewiring { generation, ports, punts, hand_over };
+            // The first worker keeps the copy in the kernel.
+            let rewiring = Rewiring { generation, ports, punts, hand_over, copy: copy.take() };
             // A worker that has ended drops `tell`, which shows when the answers are collected.
             let _ = self.fleet.send(worker, Command::Swap(engine, rewiring, sender));
             Swap { answer, swapped: None }
@@ -490,7 +496,7 @@ impl Daemon {
         for (app, action) in std::mem::take(&mut self.reloads.put_off) {
             self.carry_out(app, VecDeque::from([action]));
         }
-        self.kernel.renew();
+        self.kernel.program_switched();
         let workers = self.reloads.moved.take().map(workers_summary).unwrap_or_default();
         let text = || restart::swap_summary(self.generation, &reports) + &ports + &workers;
         let summary = ended.map_or_else(|| Ok(text()), Err);

@@ -207,8 +207,12 @@ impl RecordedDaemon {
         let engine = Box::new(Engine::new(&program, self.daemon.hash).unwrap());
         let (punts, rings) = app_host::rings(&program, 1);
         let ports = vec![Rewire::Change(0, Box::new(hold)), Rewire::Keep(1)];
-        let rewiring =
-            Rewiring { generation: 1, ports, punts: punts.into_iter().flatten().collect(), hand_over: None };
+        let rewiring = Rewiring {
+            generation: 1,
+            ports,
+            punts: punts.into_iter().flatten().collect(),
+            ..Rewiring::default()
+        };
         let (answer, _) = sync_channel(1);
         self.daemon.fleet.send(0, Command::Swap(engine, rewiring, answer)).unwrap();
         drop(rings);

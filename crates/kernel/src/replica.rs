@@ -208,7 +208,7 @@ impl TableReplica for Replica {
 
     fn pause(&mut self) {
         for port in self.ports.iter().flatten() {
-            if let Err(error) = sys::clear_program(port.link.programs.as_fd()) {
+            if let Err(error) = sys::clear_program(port.link.programs.as_fd(), &port.loaded) {
                 let error = LoadError::Port { port: port.name.clone(), error };
                 self.report.obstacle = Some(error.to_string());
             }

@@ -13,6 +13,7 @@ const MAP_UPDATE_ELEM: i32 = 2;
 const MAP_DELETE_ELEM: i32 = 3;
 const PROG_LOAD: i32 = 5;
 const PROG_TEST_RUN: i32 = 10;
+const OBJ_GET_INFO_BY_FD: i32 = 15;
 
 /// `BPF_PROG_TYPE_XDP` and the attach type `BPF_XDP`.
 const PROG_TYPE_XDP: u64 = 6;
@@ -228,14 +229,21 @@ pub fn set_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<()>
     bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
 }
 
-/// Empties an array of programs.
+/// Takes a program out of an array of programs, unless another has replaced it there.
 ///
 /// # Errors
 /// Returns the kernel's error; an empty array is none.
-pub fn clear_program(programs: BorrowedFd<'_>) -> io::Result<()> {
-    let key = 0_u32;
-    let mut attributes = [pair(programs.as_raw_fd().cast_unsigned(), 0), &raw const key as u64, 0, 0];
-    match bpf(MAP_DELETE_ELEM, &mut attributes) {
+pub fn clear_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<()> {
+    let (key, mut present) = (0_u32, 0_u32);
+    let array = pair(programs.as_raw_fd().cast_unsigned(), 0);
+    let mut attributes = [array, &raw const key as u64, &raw mut present as u64, 0];
+    let done = bpf(MAP_LOOKUP_ELEM, &mut attributes).and_then(|_| {
+        if present != program.id()? {
+            return Ok(0);
+        }
+        bpf(MAP_DELETE_ELEM, &mut [array, &raw const key as u64, 0, 0])
+    });
+    match done {
         Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
         _ => Ok(()),
     }
@@ -295,6 +303,16 @@ impl Loaded {
             }
         }
         bpf(PROG_LOAD, &mut attributes).map(|fd| Loaded(owned(fd)))
+    }
+
+    /// Returns its number, which the kernel lists in arrays of programs.
+    fn id(&self) -> io::Result<u32> {
+        // `struct bpf_prog_info` begins with the type and the number; the kernel fills in what there is room for.
+        let mut info = [0_u64; 1];
+        let mut attributes =
+            [pair(self.0.as_raw_fd().cast_unsigned(), size_of_val(&info) as u32), info.as_mut_ptr() as u64];
+        bpf(OBJ_GET_INFO_BY_FD, &mut attributes)?;
+        Ok((info[0] >> 32) as u32)
     }
 
     /// Runs the program on a frame of at least 14 bytes.

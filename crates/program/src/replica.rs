@@ -37,10 +37,11 @@ pub trait TableReplica: fmt::Debug + Send {
     /// Replaces a group's buckets; `u16::MAX` means no target.
     fn publish(&mut self, group: GroupId, buckets: &[u16]);
 
-    /// Lets packets use the tables, which are complete.
+    /// Lets packets use the tables, which are complete, in place of those of another replica.
     fn start(&mut self);
 
-    /// Leaves all packets to the engine until [`TableReplica::start`].
+    /// Leaves all packets to the engine until [`TableReplica::start`], except those that another replica has
+    /// taken over.
     fn pause(&mut self);
 
     /// Passes on what was counted since the last call. With `all`, looks at every count; otherwise only where

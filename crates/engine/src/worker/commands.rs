@@ -1,5 +1,6 @@
 //! Commands that a worker executes between breaths: a new program, a change, a query, a stop.
 
+use super::kernel::NextCopy;
 use super::pending::{CHANGES_PER_BREATH, PendingAnswers};
 use super::{HandOver, Inject, Injected, Part, Report, RetiredState, Worker};
 use crate::batch::{Engine, FlowPage, FlowStock, Share, SwapReport, TakenOver};
@@ -161,6 +162,8 @@ pub struct Rewiring {
     /// New rings to and from the other workers, if they change: a program that keeps flows needs rings, and
     /// others do not.
     pub hand_over: Option<HandOver>,
+    /// The copy of the new program in the kernel, on the worker that keeps it.
+    pub copy: Option<Box<NextCopy>>,
 }
 
 /// Turns a port into another between two breaths.

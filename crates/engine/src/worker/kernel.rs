@@ -4,12 +4,17 @@
 //! The tables are filled with the engine's entries a few per breath. Until they are complete, all packets go
 //! to the engine. From then on, every change is made in both places between two breaths. Several changes that
 //! belong together are made while all packets go to the engine, so no packet sees only part of them.
+//!
+//! When another program takes over, its copy is filled first, with the entries of the next engine. So every
+//! packet is handled by one program or the other, and no packet waits for the exchange.
 
 use super::Worker;
+use crate::batch::Engine;
+use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
 use weir_packet::DropReason;
 use weir_program::change::Change;
-use weir_program::replica::{ReplicaReport, Swept, TableReplica};
+use weir_program::replica::{EntryUses, ReplicaReport, Swept, TableReplica};
 use weir_program::{GroupId, PipeId, Verdict};
 
 /// How many entries are copied in a breath that has handled frames, and in one that has not. Each is a system
@@ -24,6 +29,7 @@ const SWEEP_NS: u64 = 100_000_000;
 const LAST_PACKET: Duration = Duration::from_millis(1);
 
 /// The program in the kernel, as its worker sees it.
+#[derive(Debug)]
 pub(super) struct Kernel {
     replica: Box<dyn TableReplica>,
     /// The next entries to copy: their pipe and place; `None` once all are copied.
@@ -33,14 +39,105 @@ pub(super) struct Kernel {
     swept_ns: u64,
 }
 
+impl Kernel {
+    fn new(replica: Box<dyn TableReplica>, now_ns: u64) -> Kernel {
+        Kernel { replica, next: Some((PipeId(0), 0)), renumbered: 0, swept_ns: now_ns }
+    }
+
+    /// Copies up to `most` entries of the engine. Returns true once the tables are complete.
+    fn copy_entries(&mut self, engine: &Engine, most: u32, now_ns: u64) -> bool {
+        // The engine's counts of a previous program are not complete yet, but its entries are.
+        let Some((pipe, from)) = self.next else { return true };
+        if pipe.index() >= engine.pipe_count() {
+            for group in (0..engine.program().groups.len()).map(|at| GroupId(at as u16)) {
+                self.replica.publish(group, engine.slots(group));
+            }
+            self.next = None;
+            return true;
+        }
+        let page = engine.page(pipe, from, most, now_ns);
+        if from > 0 && page.renumbered != self.renumbered {
+            self.next = Some((pipe, 0));
+            return false;
+        }
+        self.renumbered = page.renumbered;
+        page.entries.iter().for_each(|(entry, _)| self.replica.put(pipe, entry));
+        self.next = Some(page.next.map_or((PipeId(pipe.0 + 1), 0), |next| (pipe, next)));
+        false
+    }
+}
+
+/// The copy of the next program, which is made while the present program and its copy run on. So a reload
+/// does not bring the kernel's packets to the engine.
+#[derive(Debug)]
+pub struct NextCopy {
+    /// Receives what the entries are like, once they are known.
+    uses: Option<SyncSender<EntryUses>>,
+    /// Delivers the copy, or is closed if there will be none.
+    loaded: Receiver<Box<dyn TableReplica>>,
+    kernel: Option<Kernel>,
+}
+
+impl NextCopy {
+    /// A copy that will be compiled and loaded elsewhere as soon as the uses of the entries are known.
+    #[must_use]
+    pub fn new(uses: SyncSender<EntryUses>, loaded: Receiver<Box<dyn TableReplica>>) -> NextCopy {
+        NextCopy { uses: Some(uses), loaded, kernel: None }
+    }
+
+    /// Takes a step towards a complete copy of the next engine, which is complete itself.
+    pub(super) fn prepare(&mut self, next: &Engine, generation: u64, most: u32, now_ns: u64) -> CopyState {
+        if let Some(uses) = self.uses.take() {
+            let _ = uses.try_send(next.entry_uses(generation));
+        }
+        if self.kernel.is_none() {
+            match self.loaded.try_recv() {
+                Ok(replica) => self.kernel = Some(Kernel::new(replica, now_ns)),
+                Err(TryRecvError::Empty) => return CopyState::Loading,
+                Err(TryRecvError::Disconnected) => return CopyState::Done,
+            }
+        }
+        let done = self.kernel.as_mut().is_none_or(|kernel| kernel.copy_entries(next, most, now_ns));
+        if done { CopyState::Done } else { CopyState::Filling }
+    }
+}
+
+/// How far the copy of the next program is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum CopyState {
+    /// Another thread compiles and loads it.
+    Loading,
+    /// Entries are being copied.
+    Filling,
+    /// It is complete, or there is none.
+    Done,
+}
+
 impl Worker {
     /// Begins to use a program in the kernel, in place of the one before.
     pub(super) fn run_in_kernel(&mut self, replica: Option<Box<dyn TableReplica>>, now_ns: u64) {
         self.leave_kernel(now_ns);
-        let Some(replica) = replica else { return };
-        self.engine.set_copied(true);
-        self.past_ports.resize_with(self.outbox.ports.len(), Default::default);
-        self.kernel = Some(Kernel { replica, next: Some((PipeId(0), 0)), renumbered: 0, swept_ns: now_ns });
+        self.keep_copy(replica.map(|replica| Kernel::new(replica, now_ns)));
+    }
+
+    /// Keeps the tables of this program in the kernel equal to those of the engine from now on.
+    pub(super) fn keep_copy(&mut self, kernel: Option<Kernel>) {
+        self.kernel = kernel;
+        if self.kernel.is_some() {
+            self.engine.set_copied(true);
+            self.past_ports.resize_with(self.outbox.ports.len(), Default::default);
+        }
+    }
+
+    /// Lets packets meet the copy of the next program instead of the present one, whose last counts still
+    /// belong to the present engine.
+    pub(super) fn switch_copies(&mut self, next: Option<Box<NextCopy>>, now_ns: u64) -> Option<Kernel> {
+        let mut kernel = next.and_then(|next| next.kernel);
+        if let Some(next) = &mut kernel {
+            next.replica.start();
+        }
+        self.leave_kernel(now_ns);
+        kernel
     }
 
     /// Stops using the program in the kernel. From then on, all packets go to the engine; the program's
@@ -83,30 +180,15 @@ impl Worker {
         if now_ns.saturating_sub(kernel.swept_ns) >= SWEEP_NS {
             self.sweep_kernel(false, now_ns);
         }
-        self.copy_entries(ENTRIES[usize::from(idle)], now_ns)
-    }
-
-    fn copy_entries(&mut self, most: u32, now_ns: u64) -> bool {
         let (engine, Some(kernel)) = (&self.engine, &mut self.kernel) else { return false };
-        // The engine's counts of a previous program are not complete yet, but its entries are.
-        let Some((pipe, from)) = kernel.next else { return false };
-        if pipe.index() >= engine.pipe_count() {
-            for group in (0..engine.program().groups.len()).map(|at| GroupId(at as u16)) {
-                kernel.replica.publish(group, engine.slots(group));
-            }
-            kernel.next = None;
-            kernel.replica.start();
+        if kernel.next.is_none() {
             return false;
         }
-        let page = engine.page(pipe, from, most, now_ns);
-        if from > 0 && page.renumbered != kernel.renumbered {
-            kernel.next = Some((pipe, 0));
-            return true;
+        let done = kernel.copy_entries(engine, ENTRIES[usize::from(idle)], now_ns);
+        if done {
+            kernel.replica.start();
         }
-        kernel.renumbered = page.renumbered;
-        page.entries.iter().for_each(|(entry, _)| kernel.replica.put(pipe, entry));
-        kernel.next = Some(page.next.map_or((PipeId(pipe.0 + 1), 0), |next| (pipe, next)));
-        true
+        !done
     }
 
     /// Adds what the program in the kernel has counted since the last time.

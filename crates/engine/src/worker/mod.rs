@@ -33,6 +33,7 @@ pub use aging::Aging;
 pub use breaths::{Breaths, Histogram};
 pub use commands::{BUCKETS_AT_ONCE, Command, FramePrediction, PortChange, Rewire, Rewiring, Swapped};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
+pub use kernel::NextCopy;
 pub use leaving::Disposal;
 pub use pending::{CHANGES_PER_BREATH, RESERVATIONS_MAX};
 pub use proposal::{Outcome, Proposal, Proposer, Send};
@@ -207,11 +208,12 @@ impl Worker {
         std::mem::take(&mut self.outbox.signal)
     }
 
-    /// Returns true while injected frames wait for room, handed-over ones for their parcel, or removed ports
-    /// for being closed: the worker must not sleep for long.
+    /// Returns true while injected frames wait for room, handed-over ones for their parcel, removed ports for
+    /// being closed, or a swap for a copy in the kernel: the worker must not sleep for long.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty() || self.hand_over.is_waiting() || !self.leaving.is_empty()
+        let hands_over = self.hand_over.is_waiting() || !self.leaving.is_empty();
+        !self.waiting.is_empty() || hands_over || self.swaps.awaits_copy()
     }
 
     /// Sets how other workers wake this one when they hand it frames while it sleeps.

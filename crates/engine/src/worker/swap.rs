@@ -1,5 +1,6 @@
 //! A worker takes over a program: in one breath if it is small, otherwise in slices between breaths.
 
+use super::kernel::CopyState;
 use super::leaving::Leaver;
 use super::{Rewire, Rewiring, Swapped, Worker};
 use crate::batch::Engine;
@@ -20,6 +21,8 @@ const NS_PER_ENTRY: u64 = 2_000;
 pub(super) struct Swaps {
     /// The engine that will take over. Until it does, no other command is executed.
     next: Option<(Box<Engine>, Rewiring, SyncSender<Swapped>)>,
+    /// Whether it only waits for its copy in the kernel to be compiled.
+    awaits_copy: bool,
     /// Notified when everything has been taken over.
     asker: Option<SyncSender<Swapped>>,
     /// The time of the last slice.
@@ -37,6 +40,11 @@ impl Swaps {
 
     fn is_idle(&self) -> bool {
         self.next.is_none() && self.asker.is_none()
+    }
+
+    /// Whether a thread that wakes no worker does the next step.
+    pub fn awaits_copy(&self) -> bool {
+        self.awaits_copy
     }
 }
 
@@ -68,7 +76,7 @@ impl Worker {
             self.swaps.last_ns = now_ns;
             self.swap_slice(entries, now_ns);
         }
-        !self.swaps.is_idle() || self.engine.is_settling()
+        (!self.swaps.is_idle() && !self.swaps.awaits_copy) || self.engine.is_settling()
     }
 
     fn swap_slice(&mut self, entries: u32, now_ns: u64) {
@@ -79,16 +87,23 @@ impl Worker {
             // They use the running engine, and end within a few breaths.
             return;
         }
-        let Some((mut engine, rewiring, asker)) = self.swaps.next.take() else { return };
-        if !engine.stage(&mut self.engine, entries, now_ns) {
+        let Some((mut engine, mut rewiring, asker)) = self.swaps.next.take() else { return };
+        let mut state = CopyState::Filling;
+        if engine.stage(&mut self.engine, entries, now_ns) {
+            let next = rewiring.copy.as_mut();
+            let generation = rewiring.generation;
+            state = next.map_or(CopyState::Done, |next| next.prepare(&engine, generation, entries, now_ns));
+        }
+        self.swaps.awaits_copy = state == CopyState::Loading;
+        if state != CopyState::Done {
             self.swaps.next = Some((engine, rewiring, asker));
             return;
         }
-        // It is a copy of the old program.
-        self.leave_kernel(now_ns);
+        let copy = self.switch_copies(rewiring.copy.take(), now_ns);
         std::mem::swap(&mut self.engine, &mut *engine);
         self.engine.take_over(engine, now_ns);
         self.rewire(rewiring);
+        self.keep_copy(copy);
         self.mind_program();
         self.swaps.asker = Some(asker);
         self.settle(entries);
@@ -109,7 +124,7 @@ impl Worker {
     }
 
     fn rewire(&mut self, rewiring: Rewiring) {
-        let Rewiring { generation, ports, punts, hand_over } = rewiring;
+        let Rewiring { generation, ports, punts, hand_over, copy: _ } = rewiring;
         self.generation = generation;
         self.outbox.punts = punts;
         if let Some(mut rings) = hand_over {

@@ -29,7 +29,7 @@ fn a_swap_gives_the_apps_new_rings() {
         generation: 2,
         ports: vec![Rewire::Keep(0), Rewire::Keep(1)],
         punts: vec![punts],
-        hand_over: None,
+        ..Rewiring::default()
     };
     ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
     wires[0].push(&udp(2, 53));
@@ -144,12 +144,8 @@ fn a_weight_and_a_swap_bring_their_buckets_and_the_worker_fills_none() {
     let weighed = Program { groups: tables.groups().to_vec(), ..program };
     let next = tables.succeed(&weighed);
     let engine = Box::new(Engine::with_tables(&weighed, SECRET, &next).unwrap());
-    let rewiring = Rewiring {
-        generation: 2,
-        ports: vec![Rewire::Keep(0), Rewire::Keep(1)],
-        punts: Vec::new(),
-        hand_over: None,
-    };
+    let rewiring =
+        Rewiring { generation: 2, ports: vec![Rewire::Keep(0), Rewire::Keep(1)], ..Rewiring::default() };
     ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
     assert!(Arc::ptr_eq(next.table(GroupId(1)), tables.table(GroupId(1))), "nothing has changed");
     assert_eq!(worker.report().filled, 0);
@@ -192,7 +188,7 @@ fn a_swap_renumbers_ports_and_keeps_the_account_of_one_that_goes() {
     let swapped = ask(&mut worker, &commands, |answer| {
         Command::Swap(
             engine,
-            Rewiring { generation: 2, ports: vec![Rewire::Keep(1)], punts: Vec::new(), hand_over: None },
+            Rewiring { generation: 2, ports: vec![Rewire::Keep(1)], ..Rewiring::default() },
             answer,
         )
     });
@@ -215,8 +211,7 @@ fn a_large_swap_takes_many_breaths_and_frames_and_commands_go_on() {
         worker.engine_mut().apply(&Change::Add { pipe: PipeId(0), entry }, 0).unwrap();
     }
     let engine = Box::new(Engine::new(&program, SECRET).unwrap());
-    let rewiring =
-        Rewiring { generation: 2, ports: vec![Rewire::Keep(0)], punts: Vec::new(), hand_over: None };
+    let rewiring = Rewiring { generation: 2, ports: vec![Rewire::Keep(0)], ..Rewiring::default() };
     let (tell, swapped) = sync_channel(1);
     commands.send(Command::Swap(engine, rewiring, tell)).unwrap();
     let (tell, changed) = sync_channel(1);

@@ -294,8 +294,13 @@ fn swap_to(
     hand_over: Option<HandOver>,
 ) {
     let engine = Box::new(Engine::new(program, SECRET).unwrap());
-    let rewiring =
-        Rewiring { generation: 2, ports: ports.map(Rewire::Keep).into(), punts: Vec::new(), hand_over };
+    let rewiring = Rewiring {
+        generation: 2,
+        ports: ports.map(Rewire::Keep).into(),
+        punts: Vec::new(),
+        hand_over,
+        ..Rewiring::default()
+    };
     ask(worker, commands, |answer| Command::Swap(engine, rewiring, answer));
 }
 

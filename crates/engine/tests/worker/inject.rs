@@ -117,8 +117,7 @@ fn what_waits_follows_its_port_through_a_swap() {
     let mut new = all_to(Forward::Drop);
     new.ports.remove(0);
     let engine = Box::new(Engine::new(&new, SECRET).unwrap());
-    let rewiring =
-        Rewiring { generation: 2, ports: vec![Rewire::Keep(1)], punts: Vec::new(), hand_over: None };
+    let rewiring = Rewiring { generation: 2, ports: vec![Rewire::Keep(1)], ..Rewiring::default() };
     ask(&mut worker, &commands, |answer| Command::Swap(engine, rewiring, answer));
     assert_eq!(gone.try_recv(), Ok(Err(DropReason::PortRemoved)));
     wires[1].limit_transmit(1);

@@ -2,6 +2,7 @@
 
 mod ages;
 mod commands;
+mod copies;
 mod hand_over;
 mod inject;
 mod outbox;

@@ -134,7 +134,7 @@ impl ProposalWorkers {
         for worker in (0..self.workers.len()).filter(|&at| !self.ended[at]) {
             let engine = Box::new(Engine::new(&program(2), SECRET).expect("a program that compiles"));
             let ports = vec![Rewire::Keep(0), Rewire::Keep(1)];
-            let rewiring = Rewiring { generation: 2, ports, punts: Vec::new(), hand_over: None };
+            let rewiring = Rewiring { generation: 2, ports, ..Rewiring::default() };
             let (answer, _) = sync_channel(1);
             if send(worker, Command::Swap(engine, rewiring, answer)).is_some() {
                 // The daemon waits for room.
