@@ -23,7 +23,7 @@ const IN: &str = "02:00:00:00:07:02";
 const OUT: &str = "02:00:00:00:07:fe";
 const B1: &str = "02:00:00:00:07:03";
 const B2: &str = "02:00:00:00:07:04";
-const CLIENTS: [&str; 2] = ["10.7.0.100", "10.7.0.101"];
+const CLIENTS: [&str; 3] = ["10.7.0.100", "10.7.0.101", "10.7.0.102"];
 const QUERIES: u64 = 400;
 
 /// What the host's own server answers, where a back end answers its number.
@@ -201,6 +201,19 @@ fn queries_that_the_kernel_sends_back_are_all_answered_and_counted() {
     assert!(sent > 0);
     network.assert_all_counted(3 * QUERIES + sent, 0);
     assert_eq!(network.counter("odd"), QUERIES + sent);
+
+    // No entry has the third client, and `show drops` says whose queries were dropped.
+    let third = network.client(2);
+    for number in 0..QUERIES {
+        third.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+    }
+    network.spaces.until("the queries are dropped", || {
+        let drops = network.show("drops");
+        let (worst, all) = (&drops[0]["flows"][0], (&drops[0]["reason"], &drops[0]["frames"]));
+        let flow = worst["flow"].as_str().unwrap_or_default();
+        let named = flow.starts_with("udp 10.7.0.102:") && worst["frames"] == QUERIES;
+        (named && all == (&"miss".into(), &QUERIES.into())).then_some(())
+    });
 
     // However weir ends, the host gets its frames again.
     let program = network.program().expect("weir's program is attached");

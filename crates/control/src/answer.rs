@@ -112,6 +112,17 @@ answers! {
         frames: u64,
         /// The meaning of the reason, in one sentence.
         meaning: String,
+        /// The flows that lost most of them, worst first.
+        flows: Vec<DroppedFlow>,
+    }
+
+    /// A flow that lost frames.
+    DroppedFlow {
+        /// The flow: protocol, addresses and ports of the outer headers, as they were when its frames were
+        /// dropped.
+        flow: String,
+        /// About how many frames, estimated from samples.
+        frames: u64,
     }
 
     /// The kernel's handling of the frames of a port.
@@ -390,6 +401,10 @@ answers! {
         ledger: Ledger,
         /// Whether the ledger balances.
         balances: Option<bool>,
+        /// What was dropped, by reason.
+        drops: Vec<Drops>,
+        /// What the kernel does with the frames of each port.
+        kernel: Vec<KernelPort>,
         /// The ports.
         ports: Vec<Port>,
         /// The running apps.

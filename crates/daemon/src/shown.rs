@@ -11,12 +11,15 @@ use weir_app::buckets;
 use weir_app::kind::{Counts, Kind};
 use weir_control::{Show, What, answer};
 use weir_engine::delta::DeltaReason;
-use weir_engine::worker::{Breaths, PipeReport, Report};
+use weir_engine::worker::{Breaths, DroppedFlows, PipeReport, Report};
 use weir_packet::{DropReason, Ledger, PortStatistics};
 use weir_program::census::{COUNTED_MAX, Flows};
 use weir_program::replica::ReplicaReport;
 use weir_program::snapshot::{Count, FlowAccount};
 use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
+
+/// How many flows are shown for each drop reason.
+const DROPPED_FLOWS_SHOWN: usize = 5;
 
 /// The sections that can be shown, besides the tables of apps.
 const SHOWN: [&str; 14] = [
@@ -127,7 +130,7 @@ impl Snapshot {
             "log_lost" => json!(crate::log::lost()),
             "received_by_worker" => reports.iter().map(|report| report.ledger.received).collect(),
             "ledger" => json!(ledger(&total(reports))),
-            "drops" => json!(drops(&total(reports))),
+            "drops" => json!(drops(reports)),
             "kernel" => json!(self.kernel()),
             "balances" => json!(total(reports).balances()),
             "ports" => json!(self.ports()),
@@ -436,13 +439,17 @@ pub fn ledger(ledger: &Ledger) -> answer::Ledger {
     }
 }
 
-fn drops(ledger: &Ledger) -> Vec<answer::Drops> {
+fn drops(reports: &[Report]) -> Vec<answer::Drops> {
+    let mut flows = DroppedFlows::default();
+    reports.iter().for_each(|report| flows.merge(&report.dropped_flows));
+    let flow = |(flow, frames)| answer::DroppedFlow { flow, frames };
     let one = |(reason, frames): (DropReason, u64)| answer::Drops {
         reason: reason.as_str().to_string(),
         frames,
         meaning: reason.explanation().to_string(),
+        flows: flows.worst(reason, DROPPED_FLOWS_SHOWN).into_iter().map(flow).collect(),
     };
-    ledger.drops().map(one).collect()
+    total(reports).drops().map(one).collect()
 }
 
 /// Flow deltas by reason.

@@ -272,13 +272,8 @@ impl PassingWorkers {
             let hand_over = all.as_mut().and_then(Vec::pop);
             let (answer, answers) = sync_channel(1);
             let (worker, _, commands) = &mut self.workers[at];
-            let rewiring = Rewiring {
-                generation: self.generation,
-                ports,
-                punts: Vec::new(),
-                hand_over,
-                ..Rewiring::default()
-            };
+            let generation = self.generation;
+            let rewiring = Rewiring { generation, ports, hand_over, ..Rewiring::default() };
             commands.try_send(Command::Swap(engine, rewiring, answer)).expect("room");
             worker.breathe(self.now_ns);
             answers.try_recv().expect("swapped");

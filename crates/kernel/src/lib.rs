@@ -19,6 +19,7 @@ mod keyed;
 mod layout;
 mod replica;
 mod routes;
+mod samples;
 #[allow(unsafe_code, reason = "the system call bpf(2), which rustix lacks")]
 mod sys;
 mod tables;

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Commands of bpf(2), as in linux/bpf.h.
 const MAP_CREATE: i32 = 0;
+const MAP_LOOKUP_ELEM: i32 = 1;
 const MAP_UPDATE_ELEM: i32 = 2;
 const MAP_DELETE_ELEM: i32 = 3;
 const PROG_LOAD: i32 = 5;
@@ -307,7 +308,7 @@ impl Loaded {
 
     /// Returns its number, which the kernel lists in arrays of programs.
     fn id(&self) -> io::Result<u32> {
-        // `struct bpf_prog_info` begins with the type and the number; the kernel fills in what there is room for.
+        // `struct bpf_prog_info` begins with the type and the number. The kernel writes no more than fits.
         let mut info = [0_u64; 1];
         let mut attributes =
             [pair(self.0.as_raw_fd().cast_unsigned(), size_of_val(&info) as u32), info.as_mut_ptr() as u64];

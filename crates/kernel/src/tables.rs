@@ -7,6 +7,7 @@ use crate::coverage::{Coverage, NotCompiled, Why};
 use crate::keyed::{KeyShape, KeyTable};
 use crate::layout::{self, CountPlaces, CountedAt, EntryPlace};
 use crate::routes::{RouteShape, RouteTable};
+use crate::samples::DropSamples;
 use crate::sys::{self, Map, MapKind, Memory};
 use crate::{LoadError, compile};
 use std::collections::HashMap;
@@ -49,6 +50,7 @@ pub struct Tables {
     program: Program,
     coverage: Coverage,
     counts: CountTable,
+    samples: DropSamples,
     pipes: Vec<PipeTable>,
     groups: Vec<GroupTable>,
 }
@@ -106,13 +108,15 @@ impl Tables {
         let processors = sys::processors().map_err(|error| map_error("counts", 0, error))?;
         let counts = CountTable::new(places, processors);
         let counts = counts.map_err(|(bytes, error)| map_error("counts", bytes, error))?;
+        let samples = DropSamples::new(processors);
+        let samples = samples.map_err(|(bytes, error)| map_error("dropped frames", bytes, error))?;
         let mut pipes = Vec::new();
         for (at, pipe) in program.pipes.iter().enumerate() {
             let first = counts.places().entry(PipeId(at as u16), 0);
             pipes.push(PipeTable::new(pipe, (first, room[at]), coverage.pipes[at].is_none())?);
         }
         let groups = program.groups.iter().map(GroupTable::new).collect::<Result<_, _>>()?;
-        Ok(Tables { program, coverage, counts, pipes, groups })
+        Ok(Tables { program, coverage, counts, samples, pipes, groups })
     }
 
     /// Returns the program, without entries.
@@ -136,6 +140,7 @@ impl Tables {
             pipes: self.pipes.iter().map(|pipe| pipe.map.fd()).collect(),
             groups: self.groups.iter().map(|group| group.map.fd()).collect(),
             counts: self.counts.fd(),
+            samples: self.samples.fd(),
             devices: devices.map(Map::fd),
             processors: self.counts.processors(),
             count_bytes: self.counts.slice_bytes(),
@@ -238,6 +243,7 @@ impl Tables {
         found: &mut dyn FnMut(Swept<'_>),
         mut left: impl FnMut(PortId, Why, u64),
     ) {
+        self.samples.sweep(|reason, frame, frames| found(Swept::Dropped(reason, frame, frames)));
         let pipes = &self.pipes;
         self.counts.sweep(all, |counted, count| match counted {
             CountedAt::Decided(port, verdict) => found(Swept::Decided(port, verdict, count)),

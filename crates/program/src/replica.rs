@@ -8,6 +8,7 @@ use crate::change::{Change, EntryKey};
 use crate::snapshot::Count;
 use crate::{CounterId, Entry, Forward, GroupId, PipeId, PortId, Verdict};
 use std::fmt;
+use weir_packet::DropReason;
 
 /// The forwards and templates that the entries of a pipe have.
 pub type Leads = Vec<(Forward, u16)>;
@@ -67,6 +68,9 @@ pub enum Swept<'a> {
     Sent(PortId, u64),
     /// Frames with the verdict to be sent through a port, which the kernel has not sent.
     Unsent(PortId, u64),
+    /// A sample of the dropped frames: its first headers, and how many frames it represents. All of them are
+    /// counted as [`Swept::Decided`].
+    Dropped(DropReason, &'a [u8], u64),
 }
 
 /// The state of a replica.

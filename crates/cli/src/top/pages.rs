@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use weir_app::kind::Kind;
 use weir_app::page::{Column, Holds, Page, Part, Table, column, table};
-use weir_control::answer::{Port, Shown};
+use weir_control::answer::{DroppedFlow, Drops, KernelPort, Port, Shown};
 
 /// A page, and the kind of app that it is about.
 #[derive(Clone, Copy)]
@@ -39,12 +39,7 @@ const OWN: &[Page] = &[
         requests: &[],
         parts: |answer| vec![table("ports", &answer["ports"], PORTS)],
     },
-    Page {
-        title: "drops",
-        sections: &["drops"],
-        requests: &[],
-        parts: |answer| vec![table("dropped frames", &answer["drops"], DROPS)],
-    },
+    Page { title: "drops", sections: &["drops"], requests: &[], parts: drops },
     Page {
         title: "pipes",
         sections: &["pipes"],
@@ -53,6 +48,7 @@ const OWN: &[Page] = &[
     },
     Page { title: "workers", sections: &["workers", "breath_times"], requests: &[], parts: workers },
     Page { title: "flows", sections: &["deltas", "flow_account"], requests: &[], parts: flows },
+    Page { title: "kernel", sections: &["kernel"], requests: &[], parts: kernel },
 ];
 
 const FATES: &[Column] = &[
@@ -85,6 +81,27 @@ const DROPS: &[Column] = &[
     column("frames/s", "frames", Holds::Rate),
     column("frames", "frames", Holds::Total),
     column("meaning", "meaning", Holds::Sentence),
+];
+
+const DROPPED_FLOWS: &[Column] = &[
+    column("reason", "reason", Holds::Name),
+    column("flow", "flow", Holds::Name),
+    column("about/s", "frames", Holds::Rate),
+    column("about", "frames", Holds::Total),
+];
+
+const KERNEL: &[Column] = &[
+    column("port", "port", Holds::Name),
+    column("decided/s", "decided", Holds::Rate),
+    column("decided", "decided", Holds::Total),
+    column("program", "program", Holds::Text),
+];
+
+const LEFT: &[Column] = &[
+    column("port", "port", Holds::Name),
+    column("left/s", "frames", Holds::Rate),
+    column("left", "frames", Holds::Total),
+    column("because", "because", Holds::Name),
 ];
 
 const PIPES: &[Column] = &[
@@ -164,6 +181,44 @@ fn overview(answer: &Value) -> Vec<Part> {
             ("apps served", format!("at most {:.1} ms late", events_late.longest_us / 1e3)),
             ("log lines lost", log_lost.to_string()),
         ]),
+    ]
+}
+
+/// What was dropped, and whose frames they were.
+fn drops(answer: &Value) -> Vec<Part> {
+    let all = shown(answer).drops;
+    let of = |drops: &Drops| -> Vec<Value> {
+        let row =
+            |flow: &DroppedFlow| json!({ "reason": drops.reason, "flow": flow.flow, "frames": flow.frames });
+        drops.flows.iter().map(row).collect()
+    };
+    let rows = all.iter().flat_map(of).collect();
+    vec![
+        table("dropped frames", &answer["drops"], DROPS),
+        Part::Table(Table { title: "flows that lose most".into(), columns: DROPPED_FLOWS, rows }),
+    ]
+}
+
+/// What the kernel decides, and why it leaves the rest to workers.
+fn kernel(answer: &Value) -> Vec<Part> {
+    let all = shown(answer).kernel;
+    let row = |of: &KernelPort| -> Value {
+        let program = of.obstacle.as_deref().unwrap_or("runs");
+        json!({ "port": of.port, "program": program, "decided": of.decided })
+    };
+    let left = |of: &KernelPort| -> Vec<Value> {
+        let row =
+            |(why, frames): (&String, &Value)| json!({ "port": of.port, "because": why, "frames": frames });
+        of.left.iter().map(row).collect()
+    };
+    let rows = all.iter().map(row).collect();
+    vec![
+        Part::Table(Table { title: "frames that the kernel decides".into(), columns: KERNEL, rows }),
+        Part::Table(Table {
+            title: "frames left to workers".into(),
+            columns: LEFT,
+            rows: all.iter().flat_map(left).collect(),
+        }),
     ]
 }
 

@@ -23,6 +23,21 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONG: &str = "No entry of a pipe matched and the pipe's `miss` is `drop`, which is a sentence that \
     goes over the end of the line.";
 
+/// What the kernel has decided after that time.
+fn kernel(seconds: u64) -> Value {
+    json!([
+        { "port": "p0", "runs": true, "decided": 12_000_000 * seconds,
+            "left": { "a fragment": 200_000 * seconds } },
+        { "port": "p1", "runs": false, "decided": 0, "obstacle": "it has `kernel: off`", "left": {} },
+    ])
+}
+
+/// Dropped frames, half of them of one flow.
+fn dropped(reason: &str, frames: u64, meaning: &str) -> Value {
+    let flow = json!({ "flow": "udp 10.0.0.1:4000 > 10.0.0.53:53", "frames": frames / 2 });
+    json!({ "reason": reason, "frames": frames, "meaning": meaning, "flows": [flow] })
+}
+
 /// A daemon's answer to every question, after it has received some thousand frames per second for `seconds`.
 fn said(seconds: u64) -> Value {
     let port = |name: &str, frames: u64, link: &str| {
@@ -30,10 +45,6 @@ fn said(seconds: u64) -> Value {
             "received_bytes": 64 * frames * seconds, "transmitted": 9 * seconds,
             "transmitted_bytes": 576 * seconds, "to_kernel": 0, "held": 1, "lost_before": 0, "starved": 0,
             "oversize": 0, "gone": 0, "extra": {} })
-    };
-    let drop = |reason: &str, frames: u64, meaning: &str| {
-        let frames = frames * seconds;
-        json!({ "reason": reason, "frames": frames, "meaning": meaning })
     };
     let worker = |worker: u64| {
         json!({ "worker": worker, "received": 6_100_000 * seconds, "handed_over": 0, "held": 1,
@@ -56,9 +67,10 @@ fn said(seconds: u64) -> Value {
             "dropped": { "miss": 15 * seconds, "policy": 4 * seconds } },
         "ports": [port("p0", 12_200_000, "up"), port("p1", 1_234, "no carrier")],
         "drops": [
-            drop("policy", 4, "The program says `drop`."),
-            drop("miss", 15, LONG),
+            dropped("policy", 4 * seconds, "The program says `drop`."),
+            dropped("miss", 15 * seconds, LONG),
         ],
+        "kernel": kernel(seconds),
         "pipes": [{ "name": "a_pipe_with_a_name_that_is_longer_than_others", "type": "basic",
             "hits": 100 * seconds, "misses": 15 * seconds, "entries": 7, "capacity": 1024 }],
         "workers": [worker(0), worker(1)],
@@ -132,7 +144,8 @@ fn compare(name: &str, screen: &str) {
 
 #[test]
 fn every_page_is_drawn_as_expected() {
-    for title in ["overview", "ports", "drops", "pipes", "workers", "flows", "bond", "external", "lb"] {
+    let daemon = ["overview", "ports", "drops", "pipes", "workers", "flows", "kernel"];
+    for title in daemon.into_iter().chain(["bond", "external", "lb"]) {
         let (mut view, now) = view_of(title);
         compare(title, &screen(&mut view, now, (80, 24)));
     }
@@ -194,7 +207,8 @@ fn keys_choose_pages_and_intervals() {
     for (key, expected) in [
         (Key::Char('3'), "drops"),
         (Key::Left, "ports"),
-        (Key::Char('9'), "lb"),
+        (Key::Char('9'), "external"),
+        (Key::Tab, "lb"),
         (Key::Tab, "measure"),
         (Key::Tab, "overlay"),
         (Key::Tab, "path"),

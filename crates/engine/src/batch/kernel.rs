@@ -53,7 +53,7 @@ impl Engine {
             Swept::Entry(pipe, key, count) => self.pipes[pipe.index()].add_hits(key, count, now_ms),
             Swept::Misses(pipe, count) => self.pipes[pipe.index()].misses.add(count),
             Swept::Counter(counter, count) => self.walk.counters[counter.index()].add(count),
-            Swept::Decided(..) | Swept::Sent(..) | Swept::Unsent(..) => {}
+            Swept::Decided(..) | Swept::Sent(..) | Swept::Unsent(..) | Swept::Dropped(..) => {}
         }
     }
 }

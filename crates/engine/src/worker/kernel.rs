@@ -9,6 +9,7 @@
 //! packet is handled by one program or the other, and no packet waits for the exchange.
 
 use super::Worker;
+use super::outbox::Outbox;
 use crate::batch::Engine;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
@@ -195,7 +196,8 @@ impl Worker {
     pub(super) fn sweep_kernel(&mut self, all: bool, now_ns: u64) {
         let Some(kernel) = &mut self.kernel else { return };
         kernel.swept_ns = now_ns;
-        let (engine, ledger, ports) = (&mut self.engine, &mut self.outbox.ledger, &mut self.past_ports);
+        let (engine, ports) = (&mut self.engine, &mut self.past_ports);
+        let Outbox { ledger, dropped_flows, .. } = &mut self.outbox;
         kernel.replica.sweep(all, &mut |swept| {
             engine.add_swept(swept, now_ns);
             match swept {
@@ -224,6 +226,7 @@ impl Worker {
                     ledger.transmitted -= frames;
                     ledger.dropped[DropReason::TransmitFull as usize] += frames;
                 }
+                Swept::Dropped(reason, frame, frames) => dropped_flows.add(reason, frame, frames),
                 Swept::Entry(..) | Swept::Misses(..) | Swept::Counter(..) => {}
             }
         });

@@ -16,6 +16,7 @@
 mod aging;
 mod breaths;
 mod commands;
+mod dropped_flows;
 mod fragments;
 mod hand_over;
 mod inject;
@@ -32,6 +33,7 @@ mod waiting;
 pub use aging::Aging;
 pub use breaths::{Breaths, Histogram};
 pub use commands::{BUCKETS_AT_ONCE, Command, FramePrediction, PortChange, Rewire, Rewiring, Swapped};
+pub use dropped_flows::{DROPPED_FLOWS_MAX, DroppedFlows};
 pub use hand_over::{HAND_OVER_MEMORY, HandOver, Wake, parcels_per_ring};
 pub use kernel::NextCopy;
 pub use leaving::Disposal;

@@ -1,10 +1,11 @@
 //! Where frames leave a worker: its ports, the rings to the apps, and the pools to which memory returns.
 
+use super::dropped_flows::DroppedFlows;
 use super::waiting::Injected;
 use crate::batch::BatchOutcome;
 use crate::pipes::flow::IdleSegment;
 use crate::ring::{CARRIER_BYTES, CarrierSender};
-use weir_packet::{Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
+use weir_packet::{BATCH, Batch, Bits, DropReason, Frame, Ledger, Pool, PoolId, Pools, Port};
 use weir_program::{AppId, PortId};
 
 /// The outcome of an attempt to send a frame.
@@ -22,6 +23,8 @@ pub(super) struct Outbox {
     pub own_pools: Vec<Option<PoolId>>,
     pub pools: Pools,
     pub ledger: Ledger,
+    /// Which flows the dropped frames belong to.
+    pub dropped_flows: DroppedFlows,
     /// Rings to the apps, by app number.
     pub punts: Vec<CarrierSender>,
     /// Frames copied because a port requires another pool's memory.
@@ -41,6 +44,7 @@ impl Outbox {
             ports,
             pools,
             ledger: Ledger::default(),
+            dropped_flows: DroppedFlows::default(),
             punts: Vec::new(),
             pool_copies: 0,
             tee_missed: 0,
@@ -56,8 +60,8 @@ impl Outbox {
 
     /// Sends the frames of the batch as the engine's outcome says.
     pub fn deliver(&mut self, batch: &mut Batch, input: PortId, outcome: &mut BatchOutcome) {
-        for slot in Bits(outcome.dropped) {
-            self.drop_one(batch, slot, outcome.reasons[slot]);
+        if outcome.dropped != 0 {
+            self.drop_list(batch, outcome.dropped, |slot| outcome.reasons[slot]);
         }
         for (port, &list) in outcome.transmit.iter().enumerate() {
             if list & outcome.flooded != 0 {
@@ -84,9 +88,13 @@ impl Outbox {
         let wanted = self.ports[port].pool().filter(|_| !self.pools.is_single());
         let list = wanted.map_or(list, |pool| self.move_to_pool(batch, pool, list));
         let accepted = self.ports[port].transmit(&mut self.pools, batch, list);
-        for slot in Bits(list & !accepted) {
-            let reason = self.ports[port].refuses(batch.frame(slot).len());
-            self.drop_one(batch, slot, reason.unwrap_or(DropReason::TransmitFull));
+        if list & !accepted != 0 {
+            let mut reasons = [DropReason::TransmitFull; BATCH];
+            for slot in Bits(list & !accepted) {
+                let refused = self.ports[port].refuses(batch.frame(slot).len());
+                reasons[slot] = refused.unwrap_or(DropReason::TransmitFull);
+            }
+            self.drop_list(batch, list & !accepted, |slot| reasons[slot]);
         }
     }
 
@@ -176,7 +184,7 @@ impl Outbox {
 
     fn pass_to_kernel(&mut self, batch: &mut Batch, input: PortId, list: u64) {
         let accepted = self.ports[input.index()].to_kernel(&mut self.pools, batch, list);
-        self.drop_list(batch, list & !accepted, DropReason::NoKernelPath);
+        self.drop_list(batch, list & !accepted, |_| DropReason::NoKernelPath);
     }
 
     fn punt(
@@ -196,7 +204,9 @@ impl Outbox {
             if ring.is_some_and(|ring| ring.send_limited(bytes, limit, input, app)) {
                 self.ledger.to_app += 1;
             } else {
-                self.ledger.drop_one(not_sent(&frame, DropReason::AppFull));
+                let reason = not_sent(&frame, DropReason::AppFull);
+                self.dropped_flows.add(reason, frame.bytes(), 1);
+                self.ledger.drop_one(reason);
             }
             self.pools.give(frame);
         }
@@ -204,12 +214,13 @@ impl Outbox {
 
     /// Drops every frame of the batch.
     pub fn drop_all(&mut self, batch: &mut Batch, reason: DropReason) {
-        self.drop_list(batch, batch.mask(), reason);
+        self.drop_list(batch, batch.mask(), |_| reason);
         batch.clear();
     }
 
-    fn drop_list(&mut self, batch: &mut Batch, list: u64, reason: DropReason) {
-        Bits(list).for_each(|slot| self.drop_one(batch, slot, reason));
+    fn drop_list(&mut self, batch: &mut Batch, list: u64, reason: impl Fn(usize) -> DropReason) {
+        self.dropped_flows.sample(batch, list, &reason);
+        Bits(list).for_each(|slot| self.drop_one(batch, slot, reason(slot)));
     }
 
     fn drop_one(&mut self, batch: &mut Batch, slot: usize, reason: DropReason) {

@@ -1,6 +1,6 @@
 //! A worker's report: frames, ports, pipes, counters.
 
-use super::{Breaths, Worker};
+use super::{Breaths, DroppedFlows, Worker};
 use crate::ring::DeltaSender;
 use weir_packet::{DropReason, Ledger, Port, PortStatistics, Remark};
 use weir_program::replica::ReplicaReport;
@@ -18,6 +18,8 @@ pub struct Report {
     pub is_settling: bool,
     /// The ledger.
     pub ledger: Ledger,
+    /// Which flows lost most frames.
+    pub dropped_flows: DroppedFlows,
     /// Ports in the program's order.
     pub ports: Vec<PortReport>,
     /// Shared counters in the program's order.
@@ -118,6 +120,7 @@ impl Worker {
             workers: self.hand_over.workers(),
             is_settling: self.engine.is_settling(),
             ledger,
+            dropped_flows: self.outbox.dropped_flows.clone(),
             ports,
             counters: self.engine.counters(),
             pipes: self.engine.pipe_reports(),

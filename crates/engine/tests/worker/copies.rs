@@ -120,7 +120,7 @@ fn packets_meet_the_old_copy_until_that_of_the_next_program_is_complete() {
     assert!(!worker.is_waiting());
     assert_eq!(taken(&log), ["new starts with 3 entries", "old pauses"]);
     assert_eq!(swapped.try_recv().unwrap().report.entries_kept, 3);
-    // The last count of the old copy belongs to the entry, whichever program runs. Listing sweeps the new one.
+    // The last count of the old copy belongs to the entry of either program. Listing sweeps the new copy.
     assert_eq!(hits(&mut worker, &commands), 11);
     assert_eq!(balanced(&worker).transmitted, 11);
     // From now on, changes reach the new copy.

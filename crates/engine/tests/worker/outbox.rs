@@ -4,7 +4,7 @@ use crate::rig::*;
 use crate::support::{SECRET, start, udp};
 use weir_engine::batch::Engine;
 use weir_engine::ring::{CARRIER_BYTES, CarrierReceiver, CarrierSender, carriers};
-use weir_engine::worker::Worker;
+use weir_engine::worker::{DroppedFlows, Worker};
 use weir_oracle::arbitrary::{Choices, frame, program};
 use weir_packet::{DropReason, Field, Ledger, Pool, Pools, Port, RegionPool};
 use weir_port::{MemPort, MemWire};
@@ -268,4 +268,28 @@ fn frames_wait_while_the_pool_is_empty() {
     }
     assert_eq!(wires[0].waiting(), 1);
     assert!(worker.report().ports[0].statistics.starved > 0);
+}
+
+/// Samples say which flows lose most frames, and a worker's samples can be added to another's.
+#[test]
+fn the_flow_that_loses_most_frames_is_found_among_many() {
+    let program = start(&["a"], [Pipe::basic("none").miss(Forward::Drop)]).build();
+    let mut all = DroppedFlows::default();
+    for _worker in 0..2 {
+        let (mut worker, wires) = worker(&program, 80);
+        for breath in 0..100_u16 {
+            // Half of the frames are one flow's, and each of the others is a flow of its own.
+            (0..32).for_each(|at| {
+                wires[0].push(&udp(7, 53));
+                wires[0].push(&udp(1000 + breath * 32 + at, 53));
+            });
+            worker.breathe(u64::from(breath));
+        }
+        assert_eq!(dropped(&balanced(&worker), DropReason::Miss), 6400);
+        all.merge(&worker.report().dropped_flows);
+    }
+    let worst = all.worst(DropReason::Miss, 2);
+    assert_eq!(worst[0].0, "udp 10.0.0.1:7 > 10.0.0.2:53");
+    assert!((5000..9000).contains(&worst[0].1) && worst[1].1 < worst[0].1 / 2, "{worst:?}");
+    assert!(all.worst(DropReason::Policy, 2).is_empty());
 }

@@ -2,9 +2,11 @@
 //! there.
 
 use super::{Compiler, Sockets, XDP_DROP, XDP_PASS, XDP_REDIRECT, stack};
-use crate::asm::{Alu, Helper, Is, Size};
+use crate::asm::{Alu, Helper, Is, Label, Size};
 use crate::coverage::Why;
 use crate::layout::MARK_SHIFT;
+use crate::samples;
+use std::os::fd::RawFd;
 use weir_packet::DropReason;
 use weir_program::Verdict;
 
@@ -21,11 +23,18 @@ const HELD_BACK: i32 = 32;
 impl Compiler<'_> {
     /// All ends of a walk.
     pub fn end(&mut self) {
+        let sample = self.asm.label();
         for (reason, at) in DropReason::ALL.iter().zip(self.drops.clone()) {
             let Some(label) = at else { continue };
             self.asm.bind(label);
-            self.verdict(Verdict::Drop(*reason), XDP_DROP);
+            let place = self.input.counts.decided(self.input.port, Verdict::Drop(*reason));
+            self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
+            self.asm.store(Size::W, R10, stack::ACTION, XDP_DROP);
+            self.asm.mov(R6, *reason as i32);
+            self.asm.jump(sample);
         }
+        self.asm.bind(sample);
+        self.sample();
         self.asm.bind(self.finish);
         self.finish();
         let left = self.asm.label();
@@ -121,15 +130,57 @@ impl Compiler<'_> {
 
     /// Leaves the address of this processor's counts in R9.
     pub fn find_counts(&mut self) {
+        self.find_slice(self.input.maps.counts, self.input.maps.count_bytes.0);
+    }
+
+    /// Leaves the address of this processor's slice of an array in R9.
+    fn find_slice(&mut self, map: RawFd, bytes: usize) {
         let ours = self.asm.label();
         self.asm.call(Helper::GetSmpProcessorId);
         self.asm.jump_if(R0, Is::Lt, self.input.maps.processors as i32, ours);
         // No processor has such a number, but the verifier does not know that.
         self.asm.mov(R0, 0);
         self.asm.bind(ours);
-        self.asm.alu(Alu::Mul, R0, self.input.maps.count_bytes.0 as i32);
-        self.asm.map_value(R9, self.input.maps.counts, 0);
+        self.asm.alu(Alu::Mul, R0, bytes as i32);
+        self.asm.map_value(R9, map, 0);
         self.asm.alu(Alu::Add, R9, R0);
+    }
+
+    /// Copies the beginning of a frame that is dropped for the reason in R6, before it is counted.
+    fn sample(&mut self) {
+        let (short, written) = (self.asm.label(), self.asm.label());
+        self.find_slice(self.input.maps.samples, samples::RING_BYTES);
+        // Where headers are added, pointers into the frame may be out of date.
+        self.asm.load(Size::Dw, R1, R10, stack::CONTEXT);
+        self.pointers();
+        self.asm.load(Size::Dw, R1, R9, 0);
+        self.asm.mov(R2, R1);
+        self.asm.alu(Alu::And, R2, samples::SLOTS as i32 - 1);
+        self.asm.alu(Alu::Mul, R2, samples::SLOT_BYTES as i32);
+        self.asm.alu(Alu::Add, R2, R9);
+        self.asm.alu(Alu::Add, R2, samples::FIRST_SLOT as i32);
+        self.copy_beginning(samples::LONG_BYTES, short);
+        self.asm.jump(written);
+        self.asm.bind(short);
+        self.copy_beginning(samples::SHORT_BYTES, self.finish);
+        self.asm.bind(written);
+        self.asm.mov(R3, R8);
+        self.asm.alu(Alu::Sub, R3, R7);
+        self.asm.store(Size::W, R2, 0, R6);
+        self.asm.store(Size::W, R2, samples::LENGTH as i16, R3);
+        self.asm.alu(Alu::Add, R1, 1);
+        self.asm.store(Size::Dw, R9, 0, R1);
+    }
+
+    /// Copies this many bytes of the frame into the slot in R2, or jumps if it has fewer.
+    fn copy_beginning(&mut self, bytes: usize, shorter: Label) {
+        self.asm.mov(R3, R7);
+        self.asm.alu(Alu::Add, R3, bytes as i32);
+        self.asm.jump_if(R3, Is::Gt, R8, shorter);
+        for at in (0..bytes as i16).step_by(8) {
+            self.asm.load(Size::Dw, R4, R7, at);
+            self.asm.store(Size::Dw, R2, samples::BYTES as i16 + at, R4);
+        }
     }
 
     /// Counts a packet with R6 bytes at the place in R1, and marks the block of the place.

@@ -102,6 +102,8 @@ pub struct Maps {
     pub groups: Vec<RawFd>,
     /// Packets and bytes, by [`CountPlaces`].
     pub counts: RawFd,
+    /// The last dropped frames ([`crate::samples`]).
+    pub samples: RawFd,
     /// Interfaces by port, or `None` if frames for other ports are sent back (tests).
     pub devices: Option<RawFd>,
     /// Processors that have counts.

@@ -44,11 +44,16 @@ impl Compiler<'_> {
 
     /// Loads the frame's bounds and its length.
     pub fn bounds(&mut self) {
-        self.asm.load(Size::W, R7, R1, 0);
-        self.asm.load(Size::W, R8, R1, 4);
+        self.pointers();
         self.asm.mov(R2, R8);
         self.asm.alu(Alu::Sub, R2, R7);
         self.asm.store(Size::Dw, R10, stack::LENGTH, R2);
+    }
+
+    /// Loads where the frame begins and ends from the context in R1.
+    pub fn pointers(&mut self) {
+        self.asm.load(Size::W, R7, R1, 0);
+        self.asm.load(Size::W, R8, R1, 4);
     }
 
     /// Jumps if the frame ends less than `bytes` behind the address in `base`.
