@@ -1,12 +1,12 @@
 //! Agents: work of apps beside the packet path, in threads of its own, such as probing remote nodes or
-//! following the kernel's tables. An app ([`App`](crate::App)) has no thread; what needs one is its kind's
-//! agent, and the two share a board: the agent writes it, and the app answers from it.
+//! following the kernel's tables. An app ([`App`](crate::App)) has no thread. Work that needs one is done by
+//! the agent of its kind. The two share a board, which the agent writes and from which the app answers.
 //!
 //! A daemon has one agent for each kind that has one ([`Kind::agent`](crate::kind::Kind::agent)), for as long
-//! as it runs. Its life cycle: [`Agent::reader`], then for each program, also after a reload,
-//! [`Agent::prepare`], [`Agent::follow`] and [`Agent::follow_tables`]. Between the first `prepare` and the
-//! first `follow`, the daemon starts its workers and takes over from another one, if there is one. When the
-//! workers have stopped, the agent is dropped and ends its threads.
+//! as it runs. The daemon calls [`Agent::reader`] once, and then, for the first program and for each one
+//! after a reload, [`Agent::prepare`], [`Agent::follow`] and [`Agent::follow_tables`]. Between the first
+//! `prepare` and the first `follow`, the daemon starts its workers and takes over from another one, if there
+//! is one. When the workers have stopped, the agent is dropped and ends its threads.
 
 use crate::clock::Clock;
 use crate::doctor::{Examined, Finding};
@@ -28,13 +28,13 @@ pub trait Agent: Send {
         None
     }
 
-    /// Learns which program comes next. No worker runs it yet.
+    /// Informs the agent of the next program, which no worker runs yet.
     fn prepare(&mut self, next: &Next<'_>) {
         let _ = next;
     }
 
-    /// Works for these apps from now on: keeps what has not changed, stops what is no longer wanted, and
-    /// starts the rest. Its threads start with the privileges of the caller.
+    /// Makes the agent work for these apps from now on: it continues work that has not changed, stops work
+    /// that is no longer wanted, and starts the rest. Its threads start with the privileges of the caller.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -54,7 +54,7 @@ pub trait Agent: Send {
         Vec::new()
     }
 
-    /// Learns the flow tables of all agents, once all of them have followed.
+    /// Informs the agent of the flow tables of all agents, once [`Agent::follow`] has been called on each.
     fn follow_tables(&mut self, tables: &[Arc<dyn FlowTable>]) {
         let _ = tables;
     }
@@ -86,15 +86,15 @@ pub trait DeltaReader: Send {
     /// Returns whether it reads anything at present. Otherwise it gets no deltas.
     fn is_reading(&mut self, now_ns: u64) -> bool;
 
-    /// Reads deltas, and does what is due. Called at least every 64 ms while it is reading, even without
-    /// deltas. `now_ns` is on the workers' clock.
+    /// Reads deltas, and does other work that is due. Called at least every 64 ms while it is reading, even
+    /// without deltas. `now_ns` is on the workers' clock.
     fn read(&mut self, deltas: &[FlowDelta], now_ns: u64);
 
     /// Gives up a part of its work, because deltas arrive faster than they are read. Returns false if there
     /// is nothing left to give up.
     fn shed(&mut self) -> bool;
 
-    /// Ends, because there will be no more deltas.
+    /// Ends the reader, because there will be no more deltas.
     fn finish(self: Box<Self>, now_ns: u64);
 }
 

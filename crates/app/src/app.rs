@@ -8,8 +8,8 @@
 //!
 //! The life cycle of an app: it is created from its configuration, followed by [`App::inherit`] after a
 //! reload that kept its name and kind, [`App::bind`], in the daemon [`App::set_date`], [`Event::Start`], an
-//! [`Event::Link`] for every port it watches, and then further events. After the next reload its successor
-//! goes through the same, with this app as its predecessor.
+//! [`Event::Link`] for every port it watches, and then further events. After the next reload, its successor
+//! goes through the same life cycle, with this app as its predecessor.
 
 use crate::check::{Check, CheckId, Outcome, Via};
 use crate::neighbour::{Found, Hop};
@@ -35,10 +35,10 @@ pub struct ClientId(pub u32);
 /// Why a change requested by an app was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It is not possible.
+    /// The change is not possible.
     #[error(transparent)]
     Change(#[from] ChangeError),
-    /// It cannot be carried out at the moment.
+    /// The change cannot be carried out at the moment.
     #[error("{0}")]
     Now(String),
 }
@@ -224,12 +224,12 @@ pub enum Action {
     ReadEntries {
         /// The pipe.
         pipe: PipeId,
-        /// Where they begin: 0, or where an earlier event said that the next ones do.
+        /// Where they begin: 0, or `next` of an earlier [`Event::Entries`].
         from: u32,
-        /// Up to some hundreds more may be returned.
+        /// The approximate number of entries: some hundreds more may be returned.
         limit: usize,
     },
-    /// Request [`Event::Flows`] of a group. Replay does not answer.
+    /// Request [`Event::Flows`] of a group. Replay ignores this.
     ReadFlows(GroupId),
     /// A line for the operator, in the daemon's log after the app's name.
     Say(Level, String),
@@ -248,8 +248,8 @@ pub enum Action {
         /// The list.
         orders: Value,
     },
-    /// Check a server. [`Event::Checked`] follows in any case; replay checks nothing and reports that
-    /// everything works.
+    /// Check a server. [`Event::Checked`] always follows; replay performs no checks and reports that all of
+    /// them succeed.
     Check {
         /// Identifies the check.
         id: CheckId,
@@ -326,8 +326,8 @@ pub trait App: Any + Send {
         None
     }
 
-    /// Takes over from the app of the same name and kind that ran before the reload; what it knows by number
-    /// must be carried over by name.
+    /// Takes over from the app of the same name and kind that ran before the reload; whatever it identifies
+    /// by number must be carried over by name.
     ///
     /// ```
     /// # use std::any::Any;
@@ -375,7 +375,7 @@ pub trait App: Any + Send {
         None
     }
 
-    /// Sets the time of day, in seconds since 1970, before its first event, as a seed for what must differ
+    /// Sets the time of day, in seconds since 1970, before its first event. It seeds values that must differ
     /// from one run to the next. Not called by replay.
     fn set_date(&mut self, unix_s: u64) {
         let _ = unix_s;

@@ -17,7 +17,7 @@ pub struct Check {
     pub address: IpAddr,
     /// Its TCP or UDP port; ignored for [`Ask::Icmp`].
     pub port: u16,
-    /// What is asked.
+    /// The request, and the expected answer.
     pub ask: Ask,
     /// How long it may take from its first packet to its outcome, in nanoseconds.
     pub timeout_ns: u64,
@@ -46,8 +46,8 @@ pub struct Via {
     pub service: String,
     /// The back end's name.
     pub back_end: String,
-    /// The address pairs to check, one after the other: the source address of packets, which answers are sent
-    /// to, and the VIP. There is at least one.
+    /// The pairs of addresses to check, one after the other; at least one. Each pair is the source address of
+    /// packets, to which answers are sent, and the VIP.
     pub ways: Vec<(IpAddr, IpAddr)>,
 }
 
@@ -72,7 +72,7 @@ pub enum Ask {
 /// An HTTP request, and the expected answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// Over TLS.
+    /// Whether to use TLS.
     pub tls: bool,
     /// The path, and optionally a query, beginning with `/`.
     pub path: String,

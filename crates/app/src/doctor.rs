@@ -1,6 +1,6 @@
-//! Findings of `weir doctor`: whether this host meets the needs of a configuration. The command examines what
-//! the daemon itself needs, and agents what they need ([`Agent::findings`](crate::agent::Agent::findings)).
-//! Both only look, and change nothing.
+//! Findings of `weir doctor`: whether this host meets the needs of a configuration. The command examines the
+//! needs of the daemon itself, and agents examine their own
+//! ([`Agent::findings`](crate::agent::Agent::findings)). Neither changes anything.
 
 use crate::kind::Apps;
 use anyhow::Result;
@@ -88,7 +88,8 @@ pub enum Has {
 }
 
 impl Has {
-    /// Returns the finding for a feature. A configuration that uses what the kernel lacks cannot work.
+    /// Returns the finding for a feature. A configuration that uses a feature that the kernel lacks cannot
+    /// work.
     #[must_use]
     pub fn finding(self, feature: &str, is_used: bool) -> Finding {
         let (level, says) = match self {
@@ -155,7 +156,7 @@ pub fn ip(words: &[&str]) -> Result<Vec<Value>, String> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().to_string());
     }
-    // Older ones print nothing instead of an empty list.
+    // Older versions print nothing instead of an empty list.
     let list = serde_json::from_slice(&output.stdout).unwrap_or_default();
     Ok(list)
 }

@@ -26,7 +26,7 @@ pub trait Edits: Debug + Send + Sync {
     /// Returns the edits after further requests, given a document without edits.
     ///
     /// # Errors
-    /// Says which request is wrong, and which field of it.
+    /// The error names the request that is wrong, and its field.
     fn request(&self, document: &Node, requests: &[Value]) -> Result<Arc<dyn Edits>, String>;
 
     /// Describes in one sentence what is wrong with a configuration, naming the field if it was edited.

@@ -14,17 +14,17 @@ pub struct Foreign {
     pub about: &'static str,
     /// The description of its file in the help.
     pub file: &'static str,
-    /// What its file does not contain.
+    /// Values that its file does not contain.
     pub settings: &'static [Setting],
     /// Recognises its file, if `weir run` converts such a file by itself.
     pub recognise: Option<fn(&str) -> bool>,
     /// Whether apps that weir refuses become comments in the result.
     pub is_partial: bool,
-    /// Converts a file. Returns YAML and a report with warnings, or a report with everything that is wrong.
+    /// Converts a file. Returns YAML and a report with warnings, or a report with all errors.
     pub convert: Convert,
 }
 
-/// An option of the command line that says what a file does not contain.
+/// A command-line option for a value that a file does not contain.
 pub struct Setting {
     /// Its name, without dashes.
     pub name: &'static str,

@@ -16,13 +16,14 @@ pub struct HttpControl {
     /// Returns the request to the app for a route, with the body if there is one. The error describes the
     /// problem with the body.
     pub request: fn(&Route, &RequestNames<'_>, &Value) -> Result<Value, String>,
-    /// The name in a path that must exist, and the request whose answer lists all that do.
+    /// The name in a path that must identify an existing object, and the request whose answer lists all
+    /// existing ones.
     pub known: (&'static str, fn() -> Value),
-    /// Selects what a path names from that list; `None` if it does not exist.
+    /// Selects the object that a path names from that list; `None` if it does not exist.
     pub pick: fn(&RequestNames<'_>, &Route, &Value) -> Option<Value>,
-    /// Recognises a refusal because what the path names does not exist.
+    /// Recognises a refusal whose reason is that the named object does not exist.
     pub is_absent: fn(&str) -> bool,
-    /// The error if it does not exist, and what the description says about that.
+    /// The error if the named object does not exist, and the text about it in the description.
     pub absent: [&'static str; 2],
     /// Returns the schemas of bodies and answers.
     pub schemas: fn() -> Map<String, Value>,

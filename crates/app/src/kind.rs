@@ -70,7 +70,7 @@ pub struct Kind {
 
 /// The apps of one kind in a configuration.
 pub trait Configured: Any + Debug + Send + Sync {
-    /// Returns what their ports take from the kernel.
+    /// Returns the rules by which their ports take frames from the kernel.
     fn take(&self) -> Vec<TakeRule> {
         Vec::new()
     }
@@ -89,7 +89,7 @@ pub trait Configured: Any + Debug + Send + Sync {
     /// configuration of `program`.
     ///
     /// # Errors
-    /// Says which request cannot be carried out, and why.
+    /// The error names the request that cannot be carried out, and the reason.
     fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
         let _ = (orders, program);
         Ok(())
@@ -106,13 +106,13 @@ pub trait Configured: Any + Debug + Send + Sync {
         let _ = (apps, report);
     }
 
-    /// Returns the factors that weights of groups are multiplied by, so that they can rise in steps, by group
-    /// name, where they are not 1. Weights are divided by them for display.
+    /// Returns, by group name, the factors other than 1 by which the weights of groups are multiplied so that
+    /// they can rise in steps. Weights are divided by them for display.
     fn scales(&self) -> HashMap<String, u32> {
         HashMap::new()
     }
 
-    /// Returns what they assign by bits of the source address.
+    /// Returns their assignments by bits of the source address.
     fn bit_assignments(&self) -> Vec<BitAssignment> {
         Vec::new()
     }
@@ -147,7 +147,7 @@ pub trait Configured: Any + Debug + Send + Sync {
         let _ = (known, program);
     }
 
-    /// Writes what depends on the roots of ports, once all of them are known.
+    /// Writes the parts of the program that depend on the roots of ports, once all roots are known.
     fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
         let _ = (program, report);
     }
@@ -159,7 +159,7 @@ pub trait Configured: Any + Debug + Send + Sync {
     }
 }
 
-/// What tables look up by names.
+/// The counts that tables look up by name.
 pub struct Counts<'a> {
     /// A shared counter.
     pub counter: &'a dyn Fn(&str) -> Count,
@@ -363,7 +363,7 @@ impl Apps {
     /// Checks whether a list of requests can be carried out with these apps.
     ///
     /// # Errors
-    /// Says which request cannot be carried out, and why.
+    /// The error names the request that cannot be carried out, and the reason.
     pub fn refuse(&self, orders: &Value, program: &Program) -> Result<(), String> {
         self.all.iter().try_for_each(|one| one.refuses(orders, program))
     }

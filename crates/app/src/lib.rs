@@ -1,7 +1,7 @@
 //! Weir's features are apps: code that writes pipes, groups, entries and counters into a program, and
 //! declares which frames its ports take from the kernel. An app that acts while the program runs is an
-//! [`App`]: it receives events and returns actions. An app has no thread and never sleeps. What needs a
-//! thread is done by its kind's [`Agent`](agent::Agent).
+//! [`App`]: it receives events and returns actions. An app has no thread and never sleeps. Work that needs a
+//! thread is done by the [`Agent`](agent::Agent) of its kind.
 //!
 //! This crate defines apps, agents, the driver of apps, and what threads share: a clock, priorities and
 //! privileges. The only app it knows by name is [`external`], whose decisions are made by another process.

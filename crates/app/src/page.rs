@@ -27,7 +27,7 @@ pub enum Part {
     Table(Table),
     /// A histogram: each bar has a label and its count since the start.
     Bars(&'static str, Vec<(String, u64)>),
-    /// Which of a few owners each of many slots belongs to.
+    /// A map of many slots, each of which belongs to one of a few owners.
     Map(Map),
 }
 

@@ -11,8 +11,8 @@ const URGENT: i32 = -10;
 const ORDINARY: i32 = 0;
 const PATIENT: i32 = 5;
 
-/// Gives this thread, and those that it starts, priority over others. Needs the capability `CAP_SYS_NICE`;
-/// without it nothing changes.
+/// Gives this thread, and the threads that it starts, priority over others. This requires the capability
+/// `CAP_SYS_NICE`; without it nothing changes.
 pub fn urgent() {
     set(URGENT);
 }
@@ -29,6 +29,6 @@ pub fn patient() {
 
 /// Sets the nice value of the calling thread: on Linux it is per thread.
 fn set(nice: i32) {
-    // Everything works with any value, only later.
+    // A wrong priority delays work but breaks nothing.
     let _ = setpriority_process(None, nice);
 }

@@ -1,6 +1,6 @@
-//! The apps of a running program, as their driver sees them: which app a frame is for, what happened to the
-//! frames it sent, and when to wake the next app. The daemon and replay share this; each carries out actions
-//! in its own way.
+//! The apps of a running program, as their driver sees them: which app receives a frame, what happened to the
+//! frames that an app has sent, and when to wake the next app. The daemon and replay share this; each carries
+//! out actions in its own way.
 
 use crate::app::{Action, App, Event};
 use serde_json::{Value, json};

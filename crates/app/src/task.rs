@@ -30,7 +30,7 @@ pub trait Task: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// The state that the thread publishes.
     type Report: Clone + Debug + Default + Send;
 
-    /// What a request asks about flows.
+    /// A query about flows.
     type Query: Clone + Debug + Send;
 
     /// The flows that the thread reads for a request.
@@ -42,7 +42,7 @@ pub trait Task: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// Answers the request `show`.
     fn show(&self, board: &Board<Self>) -> Value;
 
-    /// Reads a request. `None` is the request `show`, any other asks about flows.
+    /// Reads a request. `None` means the request `show`; all others query flows.
     ///
     /// # Errors
     /// Says which requests the app answers.
@@ -69,7 +69,7 @@ pub trait Task: Clone + Debug + PartialEq + Send + Sync + 'static {
     fn summary(report: &Self::Report) -> Value;
 }
 
-/// What a thread publishes, and what the app asks of it.
+/// What a thread publishes, and the app's queries to it.
 #[derive(Clone, Debug)]
 pub struct Board<T: Task> {
     /// The state of the task.

@@ -103,7 +103,7 @@ impl AssignedMember {
 #[derive(Clone, Debug)]
 struct AssignedBucket {
     home: u16,
-    /// Members on which the bucket may still be, although it was ordered to leave them when idle.
+    /// Members that the bucket was ordered to leave when idle, and on which it may still be.
     leaving: Vec<u16>,
 }
 
@@ -144,7 +144,7 @@ impl Assignment {
         self.apportion(member)
     }
 
-    /// Changes a weight; 0 takes all buckets away.
+    /// Changes a weight; a member with weight 0 loses all buckets.
     pub fn set_weight(&mut self, member: u16, weight: u32) -> Vec<Move> {
         match self.members.get_mut(&member) {
             Some(found) if found.weight != weight => {
@@ -259,7 +259,7 @@ impl Assignment {
             .collect()
     }
 
-    /// Learns from `waits` which buckets have a pending move; all others are where they should be.
+    /// Updates which buckets have a pending move, according to `waits`. All others are where they should be.
     pub fn settle(&mut self, waits: impl Fn(u32) -> bool) {
         for (at, bucket) in (0..).zip(&mut self.buckets) {
             if !waits(at) {
@@ -354,9 +354,9 @@ impl Assignment {
         self.set_homes(&ledger.even_out());
     }
 
-    /// Puts every bucket on its home if that is live. Otherwise it stays if it can, or returns to where it
-    /// may still be, or goes to the member with the least for its weight. If no member is live, nothing
-    /// changes.
+    /// Puts every bucket on its home if that member is live. Otherwise the bucket stays if it can, or returns
+    /// to a member on which it may still be, or goes to the member that has the fewest buckets for its
+    /// weight. If no member is live, nothing changes.
     fn place(&mut self) {
         let mut free = Vec::new();
         for at in 0..self.slots.len() {
@@ -384,7 +384,7 @@ impl Assignment {
         }
     }
 
-    /// Counts homes, and finds the ones that can change.
+    /// Counts homes, and finds the homes that can change.
     fn ledger_of_homes(&self, movable: impl Fn(u16) -> bool) -> Ledger {
         let mut ledger = Ledger::new(self.members.iter(), self.slots.len());
         for (at, bucket) in (0..).zip(&self.buckets) {
@@ -402,8 +402,8 @@ impl Assignment {
         ledger
     }
 
-    /// Returns the differences from `before`. A member that still works, or leaves as planned, is left when
-    /// idle.
+    /// Returns the differences from `before`. Buckets leave a member that still works, or that is removed as
+    /// planned, when they are idle.
     fn moves(&mut self, before: &[u16], leaver: Option<u16>) -> Vec<Move> {
         let mut moves = Vec::new();
         for (bucket, (&from, &to)) in
@@ -437,12 +437,12 @@ impl Assignment {
     }
 }
 
-/// How much each of several members has beyond its share of the buckets. A bucket counts as `unit`, the sum
-/// of the weights, so that all shares are whole numbers.
+/// The number of buckets that each of several members has in excess of its share. A bucket counts as `unit`,
+/// the sum of the weights, so that all shares are whole numbers.
 ///
-/// If no two members are more than a unit apart, the shares are rounded by largest remainder: of a member
-/// rounded up with fraction f and one rounded down with g, the first has 1 - f too much and the second g too
-/// little; 1 - f + g <= 1.
+/// If no two members are more than a unit apart, the shares are rounded by largest remainder: if a member
+/// with fraction f is rounded up and one with fraction g is rounded down, the first has 1 - f too much and
+/// the second g too little, and 1 - f + g <= 1.
 struct Ledger {
     unit: i128,
     /// One line for each member, ordered by number.
@@ -481,7 +481,8 @@ impl Ledger {
         }
     }
 
-    /// Gives a bucket to the member that has the least for its weight among those that `fits` admits.
+    /// Gives a bucket to the member that has the fewest buckets for its weight, among those that `fits`
+    /// admits.
     fn give(&mut self, bucket: u32, fits: impl Fn(u16) -> bool) -> Option<u16> {
         let member = self.lines[self.poorest(fits)?].member;
         self.count(member, Some(bucket));

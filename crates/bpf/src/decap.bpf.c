@@ -9,8 +9,9 @@
  *
  * Promises: one tunnel header is removed, from frames that come from configured senders and go to configured
  * addresses. Everything else, and whatever is not understood (fragments, options, extension headers, unknown
- * flags), is left to the kernel unchanged. A frame is dropped only where RFC 6040 requires it: an inner
- * packet without ECN in an outer one that has met congestion. There are no loops, and no state except counts.
+ * flags), is left to the kernel unchanged. A frame is dropped only where RFC 6040 requires it: if the inner
+ * packet does not support ECN and the outer one has met congestion. There are no loops, and no state except
+ * counts.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -138,7 +139,7 @@ static __always_inline enum count read_v6(struct __sk_buff *skb, struct outer *o
 	__builtin_memcpy(&outer->source, &ip.saddr, sizeof(outer->source));
 	__builtin_memcpy(&outer->destination, &ip.daddr, sizeof(outer->destination));
 	outer->behind = ETH_HLEN + sizeof(ip);
-	/* An extension header is none of the protocols below. */
+	/* The protocol number of an extension header matches none of those below. */
 	outer->protocol = ip.nexthdr;
 	outer->ecn = ip.flow_lbl[0] >> 4 & ECN_MASK;
 	return IPIP;
@@ -191,7 +192,8 @@ static __always_inline enum count read_gue(struct __sk_buff *skb, struct inner *
 		inner->version = head[0] >> 4;
 		return GUE;
 	}
-	/* Of variant 0, only headers without flags; their optional fields are private data, which is skipped. */
+	/* Only variant 0 headers without flags are accepted. Their optional fields are private data, which is
+	 * skipped. */
 	if (head[0] >> 6 || head[0] & GUE_CONTROL || head[2] || head[3])
 		return LEFT_UNKNOWN;
 	if (head[0] & GUE_LENGTH)
@@ -284,7 +286,7 @@ static __always_inline long mark(struct __sk_buff *skb, __u8 version, __u8 ecn)
 		return bpf_skb_store_bytes(skb, ETH_HLEN, &new, sizeof(new), BPF_F_RECOMPUTE_CSUM);
 	}
 	new = (word & ~bpf_htons(ECN_MASK)) | bpf_htons(ecn);
-	/* The header's sum stays as it is, and so does that of the frame. */
+	/* This keeps the sum of the header, and therefore that of the frame, unchanged. */
 	if (bpf_l3_csum_replace(skb, ETH_HLEN + __builtin_offsetof(struct iphdr, check), word, new, sizeof(new)))
 		return -1;
 	return bpf_skb_store_bytes(skb, ETH_HLEN, &new, sizeof(new), 0);
@@ -373,7 +375,7 @@ static __always_inline __u8 read_segment(struct __sk_buff *skb, __u32 at, __u8 v
 	return protocol;
 }
 
-/* Whether a packet belongs to a connection that this host does not know. Only TCP packets can. */
+/* Returns whether a packet belongs to a connection that this host does not know. Only TCP packets can. */
 static __always_inline int is_strange(struct __sk_buff *skb, const struct inner *inner)
 {
 	struct segment segment = {};

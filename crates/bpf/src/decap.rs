@@ -31,7 +31,7 @@ pub enum Tunnel {
 /// The settings of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DecapSettings {
-    /// Tunnels that are decapsulated; of two VNIs, the last one counts.
+    /// The tunnels that are decapsulated. If there are several VNIs, only the last one is used.
     pub tunnels: Vec<Tunnel>,
     /// The UDP port of GUE.
     pub gue_port: u16,

@@ -1,5 +1,5 @@
-//! Elements of hash maps, many with each system call. aya only finds one after the other by its key, and
-//! begins again where that key has been removed meanwhile.
+//! Elements of hash maps, many with each system call. aya finds each element by the key of the previous one,
+//! and starts over if that key has been removed meanwhile.
 
 use aya::maps::{HashMap, IterableMap, MapData};
 use std::io;

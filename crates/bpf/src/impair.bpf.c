@@ -33,10 +33,11 @@ struct virtual_queue {
 	__u64 since_ns;
 };
 
-/* One is enough: tests do not need it to be exact when two processors send at once. */
+/* One queue for all processors suffices, because tests do not need it to be exact when two of them send at
+ * once. */
 MAP(ARRAY, 1, __u32, struct virtual_queue, queue_map);
 
-/* Each is a field of `Impaired`. */
+/* The index of each counter; `Impaired` has a field for each. */
 enum count { SEEN, LOST, LOST_BY_CLASS, MARKED, COUNTS };
 
 MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counts);

@@ -15,17 +15,17 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/im
 pub struct Impairment {
     /// The share of frames that are lost, 0 to 1.
     pub lost: f64,
-    /// Frames whose source port is in this class are lost: the number of classes (above 0), and the class.
+    /// The number of classes (above 0), and the class of source ports whose frames are lost.
     pub class_lost: Option<(u32, u32)>,
-    /// A virtual queue: its rate in bytes/s, above 0, and the length in bytes from which ECN-capable frames
-    /// are marked CE.
+    /// A virtual queue: its rate in bytes/s, above 0, and the length in bytes at which it begins to mark
+    /// ECN-capable frames CE.
     pub queue: Option<(u32, u32)>,
 }
 
 /// What has happened to the VXLAN frames of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impaired {
-    /// Frames.
+    /// All frames.
     pub seen: u64,
     /// Frames lost by chance.
     pub lost: u64,

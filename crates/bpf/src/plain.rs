@@ -5,7 +5,7 @@ pub trait Plain {
     /// Reads the value.
     fn read(bytes: &[u8]) -> Self;
 
-    /// Writes the value. Padding keeps what it has.
+    /// Writes the value. Padding bytes are left unchanged.
     fn write(&self, bytes: &mut [u8]);
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Counts frames that an XDP program has sent and the kernel has then dropped: the driver's ring was full, a
- * veth's peer does not receive from XDP, or an interface is down. The program has returned by then, so only
- * tracepoints show it.
+ * veth's peer does not receive from XDP, or an interface is down. By then the XDP program has returned, so
+ * the loss is visible only at tracepoints.
  *
  * A frame is counted by the interface that was to send it, or if that is not known, by the interface at which
  * it arrived and its target's place in the map of interfaces.
@@ -77,7 +77,7 @@ int BPF_PROG(refused, const struct net_device *device, const void *program, __u3
 	return 0;
 }
 
-/* A redirection that was accepted and could not be carried out. */
+/* A redirection that was accepted but could not be carried out. */
 SEC("tp_btf/xdp_devmap_xmit")
 int BPF_PROG(redirected, const struct net_device *from, const struct net_device *to, int sent, int drops,
 	     int error)

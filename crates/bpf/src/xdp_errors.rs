@@ -20,7 +20,7 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("unredirected", "xdp_redirect_err"),
 ];
 
-/// In place of a target: the interface was to send the frame.
+/// Used in place of a target for frames that the interface itself should have sent.
 const ANY: u32 = u32::MAX;
 
 /// Programs at the tracepoints of XDP. Dropping this detaches them.
@@ -28,7 +28,7 @@ const ANY: u32 = u32::MAX;
 pub struct XdpErrors {
     ebpf: Ebpf,
     network: u32,
-    /// What was taken before.
+    /// The counts that were returned by earlier calls.
     taken: Mutex<HashMap<Key, u64>>,
 }
 
@@ -51,13 +51,13 @@ impl XdpErrors {
         Ok(XdpErrors { ebpf, network, taken: Mutex::default() })
     }
 
-    /// Returns how many frames that the interface was to send were dropped since the last call.
+    /// Returns how many of the frames that the interface should have sent were dropped since the last call.
     pub fn take_unsent(&self, interface: u32) -> u64 {
         self.take(interface, ANY)
     }
 
-    /// Returns how many frames that arrived at the interface, and were to be redirected to this place of a
-    /// map of interfaces, were dropped since the last call.
+    /// Returns how many of the frames that arrived at the interface, and should have been redirected to the
+    /// interface at index `target` of a map, were dropped since the last call.
     pub fn take_unredirected(&self, interface: u32, target: u32) -> u64 {
         self.take(interface, target)
     }

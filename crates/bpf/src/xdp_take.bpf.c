@@ -2,17 +2,17 @@
 /* Selects the part of an interface's traffic that goes to weir: the XDP program in front of its AF_XDP
  * sockets.
  *
- * A frame is summarised in WORDS words (its kind, port, VNI, addresses). A rule is a mask and a value for
- * each of them; the frame goes to weir if a rule matches, and to the kernel otherwise. User space (take.rs)
- * works out what a `take` rule means (prefixes, ranges of ports, fragments that follow their service,
- * broadcast); this program only compares.
+ * A frame is summarised in WORDS words (its kind, port, VNI, addresses). A rule has a mask and a value for
+ * each of these words. A frame goes to weir if a rule matches, and to the kernel otherwise. User space
+ * (take.rs) works out what a `take` rule means (prefixes, ranges of ports, fragments that follow their
+ * service, broadcast); this program only compares.
  *
- * Masks are compared in order, and the first that matches decides: each says whether its frames are taken or
- * left to the kernel.
+ * Masks are compared in order, and the first one that matches determines whether the frame is taken or left
+ * to the kernel.
  *
- * Thousands of rules have few masks: services differ in address and port, not in which bits of these count.
- * So the program iterates over the masks, and looks up the frame's bits under each mask in one hash map of
- * values. A mask with a single value needs no look-up.
+ * Thousands of rules have few masks: services differ in their addresses and ports, but not in the bits of
+ * these that are compared. So the program iterates over the masks, and looks up the frame's bits under each
+ * mask in one hash map of values. A mask with a single value needs no look-up.
  *
  * The summary of an ICMP error contains the protocol and the source port of the packet inside it: the error
  * is about a service if that packet came from the service.
@@ -113,8 +113,8 @@ SHARED(struct counters);
  */
 MAP(ARRAY, 1, __u32, __u32, without_socket);
 
-/* The program that gets the frames that are taken, if there is one: it decides what it can, and sends the
- * others to the socket itself.
+/* The program that gets the frames that are taken, if there is one: it decides the frames that it can, and
+ * sends the others to the socket itself.
  */
 MAP(PROG_ARRAY, 1, __u32, __u32, programs);
 

@@ -45,7 +45,8 @@ pub struct Counters {
     pub not_ours: u64,
     /// A rule matched, but no socket was bound to the queue; left to the kernel.
     pub redirect_failed: u64,
-    /// The same, but dropped, because another process was taking over ([`XdpTake::hold_back`]).
+    /// A rule matched, but no socket was bound to the queue; dropped, because another process was taking over
+    /// ([`XdpTake::hold_back`]).
     pub held_back: u64,
 }
 
@@ -112,7 +113,7 @@ pub enum JudgeError {
 /// sends to the socket of the receive queue, and counts that as this program would.
 #[derive(Debug)]
 pub struct TakeMaps {
-    /// An array of one program, which gets the frames that are taken.
+    /// A program array with one element: the program that gets the frames that are taken.
     pub programs: OwnedFd,
     /// Sockets by receive queue.
     pub sockets: OwnedFd,
@@ -127,7 +128,7 @@ pub struct XdpTake {
     ebpf: Ebpf,
     queues: u32,
     half: u32,
-    /// The keys in the map of values that belong to each copy of the settings.
+    /// For each copy of the settings, its keys in the map of values.
     keys: [HashSet<Key>; 2],
     /// Dropping the link detaches the program, unless another process holds it as well.
     link: Option<OwnedFd>,
@@ -194,7 +195,7 @@ impl XdpTake {
         Ok(())
     }
 
-    /// Makes these the keys of one copy of the settings in the map of values.
+    /// Replaces the keys that one copy of the settings has in the map of values.
     fn set_values(
         &mut self,
         half: u32,
@@ -384,7 +385,7 @@ fn program(ebpf: &mut Ebpf) -> Result<&mut Xdp, ProgramError> {
     ebpf.program_mut("xdp_take").expect("xdp_take.bpf.c defines it").try_into()
 }
 
-/// Returns all masks, each with the place of its values.
+/// Returns all masks, each with the number that identifies its values in the map.
 fn placed(half: u32, compiled: &Compiled) -> impl Iterator<Item = (u32, &Masked)> {
     (half * MASKS_MAX as u32..).zip(&compiled.0)
 }

@@ -1,14 +1,14 @@
 //! The queries of a measurement, each a row of a table.
 //!
-//! Everything that depends on what is asked reads the table: sketches and their memory, files, reports as
-//! JSON and as text, and the pages of `weir top`. A query about another kind of key, or about another
-//! quantity of packets, is a row here and a paragraph of docs/reference/measure.md. Each kind of query is
-//! answered by the estimator with the best bounds:
+//! Everything that depends on a query reads the table: sketches and their memory, files, reports as JSON and
+//! as text, and the pages of `weir top`. A query about another kind of key, or about another quantity of
+//! packets, is a row here and a paragraph of docs/reference/measure.md. Each kind of query is answered by the
+//! estimator with the best bounds:
 //!
 //! | kind | by | bound |
 //! |---|---|---|
 //! | [`Asks::Top`], with bytes, entropy and changes | [`weir_sketch::TopCounts`] | certain, key by key |
-//! | [`Asks::FlowSizes`] | [`weir_sketch::Mrac`] | none is proven; the truth beside it on request |
+//! | [`Asks::FlowSizes`] | [`weir_sketch::Mrac`] | none is proven; exact counts are reported beside it on request |
 //! | [`Asks::Spreaders`] | [`weir_sketch::SpreadSketch`] | 95 % |
 //! | [`Asks::Quantiles`] | [`weir_sketch::Quantiles`] | 99 % |
 
@@ -21,7 +21,7 @@ use weir_sketch::KeyKind;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Query(u8);
 
-/// What the table says about a query.
+/// A row of the table.
 pub(crate) struct QueryRow {
     /// Its name in outputs and settings.
     pub(crate) word: &'static str,
@@ -53,7 +53,7 @@ pub(crate) struct TopQuery {
     pub(crate) kind: KeyKind,
     /// The noun for a key.
     pub(crate) one: &'static str,
-    /// The list remembers one key of this many that the settings allow.
+    /// The number of keys that the settings allow is divided by this number for the list.
     pub(crate) share: usize,
     /// Changes between intervals are reported.
     pub(crate) has_changes: bool,
@@ -65,7 +65,8 @@ pub(crate) struct TopQuery {
 pub(crate) struct Quantity {
     /// Its name in text.
     pub(crate) title: &'static str,
-    /// Returns it, if it is known, given the bytes of a packet and the nanoseconds since the one before.
+    /// Returns the quantity, if it is known, given the bytes of a packet and the nanoseconds since the
+    /// previous packet.
     pub(crate) of: fn(f64, Option<f64>) -> Option<f64>,
     pub(crate) text: fn(f64) -> String,
 }
@@ -163,7 +164,7 @@ impl Query {
         self.row().word
     }
 
-    /// Returns true if it asks about single packets, of which records of flows know nothing.
+    /// Returns true if it is about single packets, which flow records do not describe.
     #[must_use]
     pub fn is_about_packets(self) -> bool {
         matches!(self.row().asks, Asks::Quantiles(_))

@@ -1,8 +1,8 @@
 //! Exact counts beside the estimates: every flow with its counts, as long as memory allows.
 //!
 //! One map of flows answers everything: addresses, ports, pairs and sizes are derived from it when a report
-//! is created. If a map would exceed its memory, exact counting ends for good: partial exact counts are
-//! useless.
+//! is created. If a map would exceed its memory, exact counting ends permanently, because partial counts
+//! would be useless.
 
 use crate::keys::{FLOWS, Keys};
 use std::collections::HashMap;
@@ -67,7 +67,7 @@ pub(crate) fn by_kind(tuples: &Exact<5>, keys: &Keys, place: usize) -> Exact<5> 
     exact
 }
 
-/// How many flows have a given number of packets, sorted by the number of packets.
+/// The number of flows for each number of packets, sorted by the number of packets.
 pub(crate) fn sizes(tuples: &Exact<5>, keys: &Keys) -> Vec<(u64, f64)> {
     by_kind(tuples, keys, FLOWS).distribution()
 }

@@ -1,5 +1,5 @@
-//! Why a frame was dropped. The list is closed, because an operator reads it at 3 a.m. and its sum must be
-//! complete.
+//! Why a frame was dropped. The list is closed, so that the reasons of all dropped frames are known and their
+//! counts add up.
 
 macro_rules! drop_reasons {
     ($($name:ident = $text:literal, $why:literal;)*) => {

@@ -13,7 +13,7 @@ use crate::headers::{Base, Layer, Layers, LevelId, LevelLayers};
 pub enum Source {
     /// Bits of the frame, counted from a header of the field's level.
     Frame(Base),
-    /// What parsing found at the field's level.
+    /// Results of parsing at the field's level.
     Found,
     /// A property of the packet as a whole: it has no inner counterpart.
     Packet,
@@ -33,7 +33,7 @@ pub enum Access {
 pub struct FieldSpec {
     /// Where its value comes from.
     pub source: Source,
-    /// Bytes from there to the first byte with a bit of the field.
+    /// Bytes from the start of the source to the first byte with a bit of the field.
     pub offset: i8,
     /// Bytes that hold the field.
     pub bytes: u8,

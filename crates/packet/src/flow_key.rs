@@ -14,9 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// ([`FlowKey::set_ports`]). An ICMP error has the key of the packet inside it, reversed: it belongs to the
 /// flow that it is about.
 ///
-/// The ID is 0 outside tunnels. Inside a tunnel whose ID is 0, or that has none, the upper source word says
-/// so: it begins with [`INSIDE_IPV4`] or with [`INSIDE_IPV6`], and the 16 bits that the latter displaces are
-/// stored in place of the ID.
+/// The ID is 0 outside tunnels. The upper source word marks keys inside a tunnel whose ID is 0 or that has
+/// none: it begins with [`INSIDE_IPV4`] or with [`INSIDE_IPV6`], and the 16 bits that the latter displaces
+/// are stored in place of the ID.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct FlowKey(pub [u64; 5]);
@@ -100,8 +100,8 @@ impl FlowKey {
         }
     }
 
-    /// The key of a parsed frame as if its tunnel had no ID, or as if it had no tunnel: what the frames of a
-    /// flow have in common inside a tunnel and after they have left it. `None` without IP.
+    /// The key of a parsed frame as if its tunnel had no ID, or as if it had no tunnel: the frames of a flow
+    /// have the same such key inside a tunnel and after they have left it. `None` without IP.
     #[inline]
     #[must_use]
     pub fn without_id(frame: &[u8], headers: &Headers, source: KeySource) -> Option<FlowKey> {
@@ -125,9 +125,9 @@ impl FlowKey {
         [[src_hi, src_lo, last >> 48], [dst_hi, dst_lo, last >> 32 & 0xffff]]
     }
 
-    /// The variable words of the key of nearly all frames (IPv4 with ports, outside a tunnel): source (upper
-    /// half) and destination address, and the key's last word. The other words are [`IPV4_MARK`] and 0.
-    /// `None` for all other frames.
+    /// The two words that vary in the keys of nearly all frames (IPv4 with ports, outside a tunnel): the
+    /// addresses, with the source in the upper half, and the key's last word. The other words are
+    /// [`IPV4_MARK`] and 0. `None` for all other frames.
     #[inline(always)]
     #[must_use]
     pub fn ipv4(frame: &[u8], headers: &Headers, source: KeySource) -> Option<(u64, u64)> {

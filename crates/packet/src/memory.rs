@@ -48,7 +48,7 @@ impl PoolId {
     /// The pool of absent frames (see [`Frame::absent`]).
     pub const NONE: PoolId = PoolId(0);
 
-    /// Returns a number that no other pool of this process has.
+    /// Returns an ID that no other pool of this process has.
     #[must_use]
     pub fn next() -> PoolId {
         static NEXT: AtomicU32 = AtomicU32::new(1);

@@ -1,4 +1,4 @@
-//! What flow records say about a flow besides the number of its packets and their bytes.
+//! The contents of a flow record besides the numbers of packets and bytes.
 
 use crate::flow_key::KeySource;
 use crate::headers::{Base, Headers, Layer};

@@ -1,9 +1,9 @@
 //! One pass over a frame's headers finds which ones there are and where, or why the frame is malformed.
 //!
 //! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is
-//! [`Headers`]. A fragment has no L4 layer, the first one included: ports that only some packets of a
-//! datagram carry must not decide where it goes. It has no tunnel either. (`fragment.rs` is for callers that
-//! know the ports of all fragments.)
+//! [`Headers`]. A fragment has no L4 layer, not even the first fragment: ports that only some packets of a
+//! datagram carry must not decide where the datagram goes. It has no tunnel either. (`fragment.rs` is for
+//! callers that know the ports of all fragments.)
 
 use crate::extension;
 use crate::field::Depth;
@@ -37,7 +37,8 @@ pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const ETHERNET: usize = 14;
 const VLAN_TAG: usize = 4;
-/// What every ARP packet starts with, and the length of one for IPv4 over Ethernet.
+/// The length of the part with which every ARP packet starts. Below, the length of an ARP packet for IPv4
+/// over Ethernet.
 const ARP_MIN: usize = 8;
 const ARP: usize = 28;
 const IPV4_MIN: usize = 20;

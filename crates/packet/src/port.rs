@@ -22,9 +22,9 @@ pub trait Port: Any + Send {
     /// in the batch and the caller drops them.
     fn transmit(&mut self, pools: &mut Pools, batch: &mut Batch, list: u64) -> u64;
 
-    /// Returns why a frame of this length in bytes cannot be sent, however long it waits; `None` if only a
-    /// full transmit queue can keep it from being sent. It is dropped for this reason rather than as
-    /// `transmit_full`.
+    /// Returns why a frame of this length in bytes can never be sent; the frame is then dropped for this
+    /// reason rather than as `transmit_full`. Returns `None` if only a full transmit queue can prevent
+    /// sending it.
     fn refuses(&self, length: usize) -> Option<DropReason> {
         let _ = length;
         None
@@ -46,7 +46,7 @@ pub trait Port: Any + Send {
     /// Describes in a word or two how the port runs (`native copy`, `pcap`, `net_ring`).
     fn mode(&self) -> String;
 
-    /// Returns what a person should know about the recordings that the port reads and writes.
+    /// Returns remarks for the operator about the recordings that the port reads and writes.
     fn remarks(&self) -> Vec<Remark> {
         Vec::new()
     }
@@ -99,20 +99,20 @@ pub trait Port: Any + Send {
 
 /// The progress of a port that is being closed.
 pub enum Leave {
-    /// It waits until frames have been sent, or until what it handed out has been dropped.
+    /// The port still waits for frames to be sent, or for the value that it handed out to be dropped.
     Later,
-    /// Another thread should drop this, because it takes long.
+    /// Another thread should drop this value, because that takes long.
     Give(Box<dyn Any + Send>),
-    /// It has returned every frame to its pool, and dropped this many.
+    /// The port is closed. It has returned every frame to its pool, and dropped this many.
     Closed(u64),
 }
 
-/// What a person should know about a recording.
+/// A remark for the operator about a recording.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remark {
     /// Part of a sentence: `skipped 3 packets of link type 113`.
     pub text: String,
-    /// True if something is missing as a result.
+    /// Whether frames are missing as a result.
     pub is_error: bool,
 }
 

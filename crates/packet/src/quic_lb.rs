@@ -196,7 +196,7 @@ impl QuicLb {
     pub fn route(&self, packet: &[u8]) -> Result<ServerId, Unroutable> {
         let long = packet.first().ok_or(Unroutable::Truncated)? & 0x80 != 0;
         if !long {
-            // A short header does not say how long its connection ID is.
+            // A short header does not include the length of its connection ID.
             let cid = packet.get(1..).filter(|cid| !cid.is_empty()).ok_or(Unroutable::Truncated)?;
             return self.decode(&cid[..cid.len().min(CID_MAX)]);
         }
@@ -229,7 +229,7 @@ mod tests {
         (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).unwrap()).collect()
     }
 
-    /// A server ID and the length of its nonce, a key, and the connection ID that a server makes of them.
+    /// Asserts that a connection ID decodes to a server ID, given the length of its nonce and a key.
     #[track_caller]
     fn decodes(identifier: u8, (id, nonce): (&str, usize), key: Option<[u8; 16]>, cid: &str) {
         let (id, cid) = (bytes(id), bytes(cid));

@@ -1,10 +1,10 @@
 //! Large tables: huge pages, and memory that is resident before a worker touches it.
 //!
 //! The first access to a page waits until the kernel has found and cleared it. For a huge page, with
-//! fragmented memory, this was seen to take 20 ms: far too long for a worker between two batches. Tables that
-//! are accessed everywhere are therefore made resident when they are created, and those that grow are made
-//! resident by a thread, two steps ahead of their use. If that thread is late, the worker faults the page in
-//! itself, and only time is lost.
+//! fragmented memory, this has taken up to 20 ms, which is far too long for a worker between two batches.
+//! Tables that are accessed everywhere are therefore made resident when they are created, and those that grow
+//! are made resident by a thread, two steps ahead of their use. If that thread is late, the worker faults the
+//! page in itself and only loses time.
 
 use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
@@ -14,7 +14,7 @@ use std::ptr::NonNull;
 use std::sync::OnceLock;
 use std::sync::mpsc::{SyncSender, sync_channel};
 
-/// Size of a huge page on the processors that matter here.
+/// The size of a huge page on the supported processors.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
 /// How much of a growing table is resident beyond what is used, in bytes: several huge pages can be found
@@ -48,8 +48,8 @@ pub(crate) fn advise_huge_range(start: usize, bytes: usize) {
     let _ = advised;
 }
 
-/// Asks the kernel to collapse a range into huge pages now, even of a mapped in-memory file and whatever the
-/// system's settings. It may succeed only in part, or not at all.
+/// Asks the kernel to collapse a range into huge pages now, even those of a mapped in-memory file, and
+/// regardless of the system's settings. It may succeed only in part, or not at all.
 pub(crate) fn collapse_huge(start: usize, bytes: usize) {
     let (first, end) = (start.next_multiple_of(HUGE_PAGE), (start + bytes) / HUGE_PAGE * HUGE_PAGE);
     for at in (first..end).step_by(HUGE_PAGE) {
@@ -108,7 +108,7 @@ pub(crate) fn populate_range((start, bytes): ResidentRange) {
     // SAFETY: this reads and writes no byte that the program can see: pages are faulted in as if they had
     // been accessed. That also holds if the memory has been freed meanwhile, and has no owner or a new one.
     let populated = unsafe { rustix::mm::madvise(first as *mut _, end - first, advice) };
-    // Kernels before 5.14 do not know it; pages are then faulted in on first access.
+    // Kernels before 5.14 do not know this advice; pages are then faulted in on first access.
     let _ = populated;
 }
 

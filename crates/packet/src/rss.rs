@@ -1,9 +1,9 @@
 //! The hash of receive side scaling, with a key that gives both directions of a flow the same hash.
 //!
 //! A NIC computes the Toeplitz hash of addresses and ports: the exclusive or of the 32 bits of its key that
-//! begin at the position of each set bit. If the key repeats every 16 bits, a bit's position modulo 16 is all
-//! that counts: the hash is that of the exclusive or of all 16-bit words, whatever their order. (Woo and
-//! Park, "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012.)
+//! begin at the position of each set bit. If the key repeats every 16 bits, only a bit's position modulo 16
+//! matters. The hash then depends only on the exclusive or of all 16-bit words, whatever their order. (Woo
+//! and Park, "Scalable TCP Session Monitoring with Symmetric Receive-side Scaling", 2012.)
 
 use crate::FlowKey;
 

@@ -70,7 +70,8 @@ impl Distinct {
     /// The bytes are not in that format, or are truncated.
     pub fn from_file(bytes: &[u8]) -> Result<Distinct, FormatError> {
         let read = HllSketch::deserialize(bytes)?;
-        // The library accepts some sketches whose parts disagree, and then writes what it cannot read itself.
+        // The library accepts some sketches whose parts contradict each other, and then writes files that it
+        // cannot read itself.
         HllSketch::deserialize(&read.serialize())?;
         Ok(Distinct(read))
     }
@@ -81,8 +82,8 @@ impl Distinct {
 #[derive(Clone, Debug)]
 pub struct Quantiles(KllSketch<KllFloat<f64>>);
 
-/// KLL's k, which determines its error and its memory. An update costs half as much as with k = 200: the
-/// lowest level, which is sorted whenever it is full, is then not so small.
+/// KLL's k, which determines its error and its memory. An update costs half as much as with k = 200, because
+/// the lowest level, which is sorted whenever it is full, is larger.
 const K: u16 = 2048;
 
 impl Default for Quantiles {
@@ -147,8 +148,8 @@ impl Quantiles {
 }
 
 /// Writes heavy keys that were counted elsewhere in Apache's format of frequent items (strings): each with
-/// its guaranteed count, at least 1. No key, listed or not, has more than `missing` beyond that; `total` is
-/// the count of all keys.
+/// its guaranteed count, at least 1. `missing` is the most that any key, listed or not, may have counted
+/// beyond its guaranteed count; `total` is the count of all keys.
 #[must_use]
 pub fn frequent_items(rows: &[(String, u64)], missing: u64, total: u64) -> Vec<u8> {
     // A map of 2^lg places holds three quarters of them.

@@ -1,7 +1,7 @@
 //! Counters: their width is a trade-off between memory and range.
 
-/// A counter of a linear sketch. Adding is commutative and associative, so that the order of packets, and how
-/// they were aggregated before, leaves no trace.
+/// A counter of a linear sketch. Adding is commutative and associative, so the result does not depend on the
+/// order of packets, or on how they were aggregated before.
 pub trait Counter: Copy + Default + PartialEq + std::fmt::Debug {
     /// Adds a count, which may be negative for signed counters; unsigned ones never receive a negative one.
     fn add(&mut self, count: i64);
@@ -13,7 +13,7 @@ pub trait Counter: Copy + Default + PartialEq + std::fmt::Debug {
     fn get(self) -> i64;
 }
 
-/// Thirty-two bits: packets. It stays at its largest value.
+/// Thirty-two bits, for packets. It saturates.
 impl Counter for u32 {
     #[inline(always)]
     fn add(&mut self, count: i64) {
@@ -49,7 +49,8 @@ impl Counter for u64 {
     }
 }
 
-/// Thirty-two bits with a sign: packets. It wraps after 2^31 packets more of one sign than of the other.
+/// Thirty-two bits with a sign: packets. It wraps around once packets of one sign outnumber those of the
+/// other by 2^31.
 impl Counter for i32 {
     #[inline(always)]
     fn add(&mut self, count: i64) {

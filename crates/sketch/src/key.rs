@@ -1,8 +1,8 @@
 //! The keys by which packets are aggregated: an address, a prefix, a pair, a port, or a flow.
 //!
-//! A key has the words of a [`FlowKey`], with zeros in place of what does not belong to it, so every key can
-//! be read as one. If all traffic is IPv4, two words hold the whole key ([`narrow`]): 13 bytes and the
-//! tunnel's ID.
+//! A key has the words of a [`FlowKey`], with zeros in place of the parts that it leaves out, so every key
+//! can be read as a flow key. If all traffic is IPv4, two words hold the whole key ([`narrow`]): 13 bytes and
+//! the tunnel's ID.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{FlowKey, IPV4_MARK};
@@ -128,7 +128,7 @@ impl Projection {
         [IPV4_MARK, src, 0, dst, last & (self.kind.last_bits() | self.id_bits())]
     }
 
-    /// The same for IPv6, and inside tunnels whose ID is 0.
+    /// Returns the key of any flow, including those of IPv6 and those inside tunnels whose ID is 0.
     #[inline(never)]
     fn of_any(&self, flow: &FlowKey) -> [u64; 5] {
         let cut = |address: IpAddr, is_kept: bool| match address {

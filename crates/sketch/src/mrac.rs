@@ -206,14 +206,15 @@ fn panjer(sizes: &[(usize, f64)], values: usize) -> Vec<f64> {
     probabilities
 }
 
-/// Returns the number of keys, given how many of how many places stayed empty: linear counting (Whang,
-/// Vander-Zanden and Taylor, ACM TODS 15(2), 1990).
+/// Returns the number of keys, given the number of places and how many of them stayed empty: linear counting
+/// (Whang, Vander-Zanden and Taylor, ACM TODS 15(2), 1990).
 #[must_use]
 pub fn linear_count(places: f64, empty: f64) -> f64 {
     (places * (places / empty).ln()).abs()
 }
 
-/// The relative standard error of that. It allows for one more key, since the true value is an integer.
+/// The relative standard error of [`linear_count`]. It allows for one more key, because the true value is an
+/// integer.
 #[must_use]
 pub fn linear_error(places: f64, keys: f64) -> f64 {
     if keys == 0.0 {
@@ -238,7 +239,7 @@ mod tests {
         }
     }
 
-    /// Counters that are exactly what rates predict leave the rates as they are.
+    /// If the counters are exactly as the rates predict, a step does not change the rates.
     #[test]
     fn the_truth_is_a_fixed_point() {
         let rates = [0.0, 0.5, 0.2, 0.0, 0.1];

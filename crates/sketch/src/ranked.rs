@@ -22,8 +22,8 @@ struct RankedNode {
     slot: u32,
 }
 
-/// A place of the index: a slot's number plus 1, or 0, and the lower half of its key's hash. Neither a probe
-/// that finds other keys nor one that moves them back reads these keys.
+/// A place of the index: a slot's number plus 1, or 0, and the lower half of its key's hash. Thanks to the
+/// hash, probing past other keys, or moving them back, does not read those keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct IndexSlot {
     slot: u32,
@@ -67,7 +67,7 @@ impl<const W: usize> Ranked<W> {
         Self::bytes_for(self.capacity)
     }
 
-    /// Returns true if another key can only replace one.
+    /// Returns true if a new key must replace an old one.
     pub fn is_full(&self) -> bool {
         self.heap.len() == self.capacity
     }
@@ -256,8 +256,8 @@ impl<const W: usize> Ranked<W> {
             if entry.slot == 0 {
                 break;
             }
-            // The entry may move if its home does not lie between the hole and its present slot, going round
-            // the circle.
+            // The entry may move into the hole unless its home lies between the hole and its present place,
+            // going around the circle.
             let distance = place.wrapping_sub(entry.tag as usize) & mask;
             if distance >= place.wrapping_sub(hole) & mask {
                 self.index[hole] = entry;

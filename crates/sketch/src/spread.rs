@@ -2,14 +2,14 @@
 //!
 //! Tang, Huang and Lee: SpreadSketch: toward invertible and network-wide detection of superspreaders, INFOCOM
 //! 2020. Three rows of buckets, each with a counter of distinct pairs and a candidate: the key whose pair had
-//! the highest level so far, a level being geometric in the pair's hash. Each of a bucket's keys is the
-//! candidate with a probability equal to its share of the pairs. A key's spread is the least of its three
+//! the highest level so far, a level being geometric in the pair's hash. A key is the candidate of its bucket
+//! with a probability equal to its share of the bucket's pairs. A key's spread is the least of its three
 //! counters.
 //!
 //! A counter is a HyperLogLog of 128 registers, with the estimator of Ertl (New cardinality estimation
 //! algorithms for HyperLogLog sketches, 2017), which needs no ranges and no correction tables. Of two pairs
-//! with the same level, the smaller key is the candidate, so that neither the order nor the frequency of
-//! pairs leaves a trace, and merged sketches equal those of one stream, bit for bit.
+//! with the same level, the smaller key is the candidate. The state thus depends neither on the order nor on
+//! the frequency of pairs, and merged sketches equal the sketch of a single stream, bit for bit.
 
 use crate::estimate::{Estimate, MergeError, SizeError};
 use crate::hash::{Item, Lanes, Purpose, Seed, below};
@@ -76,7 +76,7 @@ impl<const W: usize> Bucket<W> {
     }
 }
 
-/// x + Σ x^(2^k)·2^(k-1): what empty registers say about small counts.
+/// x + Σ x^(2^k)·2^(k-1): the contribution of empty registers, which matters for small counts.
 fn sigma(mut x: f64) -> f64 {
     if x >= 1.0 {
         return f64::INFINITY;
@@ -93,7 +93,7 @@ fn sigma(mut x: f64) -> f64 {
     }
 }
 
-/// (1 - x - Σ (1 - x^(2^-k))²·2^-k) / 3: what full registers say about huge counts.
+/// (1 - x - Σ (1 - x^(2^-k))²·2^-k) / 3: the contribution of full registers, which matters for huge counts.
 fn tau(mut x: f64) -> f64 {
     if x <= 0.0 || x >= 1.0 {
         return 0.0;

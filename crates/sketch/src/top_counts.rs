@@ -1,16 +1,16 @@
 //! The heaviest keys with their packets and bytes: Space-Saving (Metwally, Agrawal, El Abbadi, ICDT 2005) by
 //! packets, whose keys also count bytes.
 //!
-//! A key that replaces the lightest inherits its packets as an error; its bytes begin at 0. What it had
-//! counted before it was last replaced does not exceed the error in packets, so the bytes are bounded as
-//! well, using the largest packet of the stream. As long as no key was replaced, everything is exact.
+//! A key that replaces the lightest inherits its packets as an error; its bytes begin at 0. The packets that
+//! it had counted before it was last replaced are at most the error, so its bytes are bounded as well, given
+//! the largest packet of the stream. As long as no key was replaced, everything is exact.
 
 use crate::estimate::{Estimate, MergeError};
 use crate::exact::Count;
 use crate::hash::{Item, KeyHash};
 use crate::ranked::Ranked;
 
-/// The counts of a key, and what it may also have counted while it was not present.
+/// The counts of a key, and the error: packets of other keys that it inherited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopCount<const W: usize> {
     /// The key.
@@ -40,7 +40,7 @@ impl<const W: usize> TopCount<W> {
     }
 }
 
-/// Up to k keys with packets, bytes and errors.
+/// A bounded number of keys with packets, bytes and errors.
 #[derive(Clone, Debug)]
 pub struct TopCounts<const W: usize> {
     ranked: Ranked<W>,
@@ -174,7 +174,8 @@ impl<const W: usize> TopCounts<W> {
     }
 
     /// Adds another summary (Agarwal, Cormode, Huang, Phillips, Wei, Yi: Mergeable summaries, PODS 2012). A
-    /// key that is absent from one summary may have had as much there as an absent key can have.
+    /// key that is absent from one summary is assumed to have had as many packets there as an absent key can
+    /// have.
     ///
     /// # Errors
     /// The numbers of keys differ.

@@ -123,7 +123,8 @@ pub struct Trains<S> {
 }
 
 impl<S: Iterator<Item = u64>> Trains<S> {
-    /// Trains of a geometric length with this mean (at least 1), this many at a time (at least 1).
+    /// Trains whose lengths are geometrically distributed with this mean (at least 1). `at_a_time` trains (at
+    /// least 1) are interleaved.
     #[must_use]
     pub fn new(flows: S, mean: f64, at_a_time: usize, seed: u64) -> Trains<S> {
         let sending = vec![None; at_a_time.max(1)];

@@ -1,12 +1,12 @@
 //! hash -> bucket -> target.
 //!
-//! A group maps a flow's hash to one of its buckets and the bucket names the target, so that a change of the
-//! set moves few flows. There are two ways to fill the buckets. Maglev ([`crate::maglev`]) is a pure function
-//! of the set of targets: every node of a fleet computes the same buckets without communicating, and a change
-//! of the set moves little more than it must. The rings of other systems are pure functions, too
-//! ([`crate::katran`], [`crate::glb`]). Wants-count ([`fill_wants`]) starts from the present buckets and
-//! moves as few as possible, but its result depends on history; it is for the members and paths of a single
-//! host.
+//! A group maps a flow's hash to one of its buckets, and the bucket names the target, so that few flows move
+//! when the set of targets changes. There are two ways to fill the buckets. Maglev ([`crate::maglev`]) is a
+//! pure function of the set of targets: every node of a fleet computes the same buckets without
+//! communicating, and a change of the set moves little more than it must. The rings of other systems are pure
+//! functions, too ([`crate::katran`], [`crate::glb`]). Wants-count ([`fill_wants`]) starts from the present
+//! buckets and moves as few as possible. Its result depends on history, so it is meant for the members and
+//! paths of a single host.
 //!
 //! Which bucket a hash falls into is part of the specification, because all nodes must agree: `bucket =
 //! ((hash >> 32) * size) >> 32`. A group with its own seed uses [`seeded`] instead of the hash, so that
@@ -134,7 +134,8 @@ pub(crate) fn held(slots: &[u16], targets: usize) -> Vec<usize> {
     held
 }
 
-/// Computes how many buckets each target wants: whole shares, then one each for the largest remainders.
+/// Computes how many buckets each target wants: the whole part of its share, and one more for each of the
+/// largest remainders.
 pub(crate) fn wants(weights: &[u32], held: &[usize], size: usize) -> Vec<usize> {
     let total: u64 = weights.iter().map(|&weight| u64::from(weight)).sum();
     if total == 0 {

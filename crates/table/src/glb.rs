@@ -23,13 +23,13 @@ pub const ROWS: usize = 65_536;
 pub struct GlbTarget {
     /// Its address, by which its place in each row is computed.
     pub address: IpAddr,
-    /// What its operators want it to do.
+    /// The state that its operators want.
     pub state: GlbState,
     /// Whether its checks succeed.
     pub healthy: bool,
 }
 
-/// What operators want a back end to do.
+/// The states that operators can give a back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GlbState {
     /// Serves.
@@ -177,7 +177,7 @@ mod tests {
         GlbRow { first, second }
     }
 
-    /// What test_rendezvous_table.py of glb-director expects: seeds of rows, hashes and orders.
+    /// The values that test_rendezvous_table.py of glb-director expects: seeds of rows, hashes and orders.
     #[test]
     fn rows_are_those_of_the_directors_tests() {
         let seed = bytes("49a3d861d661ae5ab06ed9326871a2f5");

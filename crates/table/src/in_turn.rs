@@ -1,9 +1,10 @@
 //! The order in which new flows go to targets in turn (weighted round robin).
 //!
 //! A target of weight w has the places (2k + 1) / 2w in the interval from 0 to 1, for each k below w. The
-//! ascending order of all places is the order of turns; where places are equal, the lower target comes first.
-//! Each target thus has exactly its share of every round, and its turns are as far apart as possible: for the
-//! weights 3 and 1 the order is 0, 0, 1, 0, and never three in a row followed by the fourth.
+//! ascending order of all places is the order of turns; if places are equal, the target with the lower number
+//! comes first. Each target thus has exactly its share of every round, and its turns are as far apart as
+//! possible: for the weights 3 and 1 the order is 0, 0, 1, 0, and never three in a row followed by the
+//! fourth.
 //!
 //! Costs: 2 bytes for each turn of a round; to fill it, a sort of the round.
 

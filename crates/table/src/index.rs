@@ -9,12 +9,12 @@
 //! so the number of buckets need not be a power of two. `other = (spread(tag) - bucket) mod buckets` is its
 //! own inverse.
 //!
-//! Promises: the row number of an entry never changes; an insertion looks at no more than [`SEARCH_MAX`]
-//! buckets and moves no more than five entries, or it is refused. The 17th key with the same hash is refused;
-//! the search does not loop.
+//! Promises: the row number of an entry never changes; an insertion that would have to search more than
+//! [`SEARCH_MAX`] buckets, or move more than five entries, is refused. The 17th key with the same hash is
+//! refused; the search does not loop.
 //!
-//! Costs 64 / [`ROWS_PER_BUCKET`] = 9.1 bytes per row. The operating system supplies the memory zeroed; that
-//! of a large index is resident from the start, because hashes touch all of it soon.
+//! Costs 64 / [`ROWS_PER_BUCKET`] = 9.1 bytes per row. The operating system supplies the memory zeroed; the
+//! memory of a large index is resident from the start, because hashes soon touch all of it.
 
 use crate::Full;
 use weir_packet::{Bits, prefetch};
@@ -315,9 +315,9 @@ mod tests {
         (entered.iter().filter(|entered| !**entered).count(), looked_at)
     }
 
-    /// A million keys of flows chosen so that a known secret leads them to one bucket in sixteen: a table
-    /// with that secret has no room for one in thirteen; in a table with another secret, they cost the same
-    /// as other keys.
+    /// A million flow keys are chosen so that, with a known secret, they fall into one bucket in sixteen. A
+    /// table with that secret has no room for one key in thirteen; in a table with another secret, they cost
+    /// the same as other keys.
     #[test]
     fn a_million_chosen_keys_cost_no_more_than_others() {
         const KEYS: usize = 1_000_000;

@@ -30,9 +30,10 @@ pub struct KatranTarget {
 /// How weights count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KatranVersion {
-    /// In its first turn, a back end takes as many slots as its weight; one in every further turn.
+    /// In its first turn, a back end takes as many slots as its weight, and in every further turn one slot.
     V1,
-    /// In proportion: a turn adds the weight to a back end's credit, and a slot costs the largest weight.
+    /// Slots are proportional to weights: each turn adds its weight to a back end's credit, and a slot costs
+    /// the largest weight.
     V2,
 }
 
@@ -110,9 +111,9 @@ impl KatranPermutation {
 
     /// Takes the next free slot; there must be one.
     ///
-    /// Katran computes with 32 bits that wrap, so a walk near its end may leave out a slot that no other back
-    /// end takes, and Katran would not return. Here, after a walk that has visited every slot it can, the
-    /// first free slot is taken.
+    /// Katran computes with 32 bits that wrap around, so a walk may never reach a slot that no other back end
+    /// takes, and Katran would loop forever. Here, after a walk that has visited every slot it can, the first
+    /// free slot is taken.
     fn take(&mut self, slots: &mut [u16]) {
         let size = slots.len() as u32;
         for _ in 0..1 << 18 {

@@ -30,7 +30,7 @@ const ROOT_BITS_MAX: u32 = 16;
 /// The largest number of nodes: one gigabyte if all of them are used.
 pub const NODES_MAX: usize = 1 << 24;
 
-/// Both the entry covered only by the default route, and the slot of the default route's value.
+/// The entry that only the default route covers, and also the slot of the default route's value.
 const DEFAULT: u32 = 0;
 
 /// Marks an entry that points to a node; the others are value slots: 0 for the default route, otherwise rule

@@ -8,7 +8,7 @@
 
 use crate::bucket::{BUCKETS_MAX, NO_TARGET, TARGETS_MAX, finalize};
 
-/// The largest weight that counts.
+/// The largest weight; larger ones are reduced to it.
 const WEIGHT_MAX: u32 = 0xffff;
 
 /// A back end, as Maglev sees it.

@@ -1,8 +1,8 @@
 //! A set of small numbers with fast access to the least one: free ports, for instance.
 //!
-//! Three levels of words: a bit at the lowest level represents a number, a bit above it a word that is not
-//! empty. Inserting, removing and finding the least number therefore look at three words, whatever the set
-//! holds.
+//! Three levels of words: a bit at the lowest level represents a number, and a bit at a higher level a word
+//! below it that is not empty. Inserting, removing and finding the least number therefore look at three
+//! words, whatever the set holds.
 //!
 //! Costs: a bit for each number below the bound, plus one sixty-third.
 
@@ -12,7 +12,7 @@ pub const NUMBERS_MAX: u32 = 64 * 64 * 64;
 /// A set of numbers below a bound, see the [module](self).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NumberSet {
-    /// From the numbers up to the single word at the top.
+    /// The levels, from the numbers up to the single word at the top.
     levels: [Vec<u64>; 3],
     len: u32,
 }

@@ -1,11 +1,11 @@
-//! What has been seen of a flow: one packet or more, and the flags of TCP headers. It determines how long the
-//! flow may be idle, and occupies one byte of the flow's cache line.
+//! The state of a flow: whether it has one packet or more, and the TCP flags seen so far. It determines how
+//! long the flow may be idle, and occupies one byte of the flow's cache line.
 //!
 //! A NAT keeps an established TCP connection for at least 2 h 4 min and other connections for at least 4 min
 //! (RFC 5382 §5, REQ-5), and a UDP mapping for at least 2 min (RFC 4787 §4.3, REQ-5). So states
 //! distinguish TCP by its flags, and single packets from streams.
 
-/// What has been seen of a flow, which determines how long it may be idle.
+/// The state of a flow, which determines how long it may be idle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum FlowState {
@@ -26,7 +26,7 @@ pub enum FlowState {
     TcpHalfClosed,
 }
 
-/// What a packet says that changes its flow's state.
+/// The parts of a packet that change its flow's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
     flags: u8,

@@ -202,7 +202,7 @@ impl<R: Record> Store<R> {
         hits
     }
 
-    /// Continues after a row whose tag is equal but whose key is not.
+    /// Continues the search after a row with an equal tag but a different key.
     #[cold]
     #[inline(never)]
     fn find_again(

@@ -27,11 +27,12 @@ pub trait Visitor {
 }
 
 impl FlowTable {
-    /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row, and does
-    /// with each flow what the visitor says, if the visitor accepts the counts. Stops at a flow whose counts
-    /// are refused, and starts there the next time. Returns the number of rows visited. A row without a flow
-    /// costs a look at one bit. A flow to which the hash does not lead stays: the caller supplied a different
-    /// function from the one with which it learnt the flow, and stopping there would stop every later sweep.
+    /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row. Carries
+    /// out the visitor's verdict on each flow, provided that the visitor accepts the flow's counts. Stops at
+    /// a flow whose counts are refused, and starts there the next time. Returns the number of rows visited. A
+    /// row without a flow only costs reading one bit. A flow that cannot be found by the hash given here
+    /// stays: the caller learnt it with a different hash function, and a sweep that stopped there would stop
+    /// every later sweep as well.
     pub fn sweep(
         &mut self,
         (rows, now): (u32, u32),
@@ -44,7 +45,8 @@ impl FlowTable {
     }
 
     /// Visits up to `rows` rows like [`FlowTable::sweep`], for a caller that keeps the position: starts at
-    /// row `start` and returns where to continue. [`FlowTable::is_end`] tells when all rows were visited.
+    /// row `start` and returns where to continue. [`FlowTable::is_end`] returns true when all rows have been
+    /// visited.
     pub fn sweep_from(
         &mut self,
         (start, rows, now): (u32, u32, u32),

@@ -24,8 +24,8 @@ pub enum DatagramKind {
     Out = 2,
     /// To weir: pass the frame through the program, as if it had arrived on the port.
     Through = 3,
-    /// From weir: a datagram or the client was refused. There is no port, and a sentence with the reason
-    /// replaces the frame.
+    /// From weir: a datagram or the client was refused. The datagram has no port, and a sentence with the
+    /// reason in place of the frame.
     Refused = 4,
 }
 

@@ -15,7 +15,7 @@ pub struct System {
 }
 
 impl System {
-    /// Returns true for the system id that means no partner.
+    /// Returns true for the system identifier that means that there is no partner.
     pub fn is_nobody(&self) -> bool {
         self.mac == [0; 6]
     }

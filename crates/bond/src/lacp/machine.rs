@@ -66,13 +66,13 @@ pub enum Action {
         /// The frame, without frame check sequence.
         frame: Vec<u8>,
     },
-    /// A member may be used differently from now on.
+    /// The way in which a member may be used has changed.
     Member {
         /// Number of the member.
         member: u16,
-        /// Whether to accept frames from it. When this ends while the link is up, the partner may learn of it
-        /// up to 1 s later (no more than three LACPDUs are sent per second), and frames that it sends until
-        /// then may be accepted.
+        /// Whether to accept frames from it. When collecting ends while the link is up, the partner may learn
+        /// of it up to 1 s later (no more than three LACPDUs are sent per second), and frames that it sends
+        /// until then may be accepted.
         collecting: bool,
         /// Whether to send frames on it.
         distributing: bool,
@@ -93,12 +93,12 @@ pub enum Action {
 /// State of a bond's negotiation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Negotiation {
-    /// No partner in use has spoken yet, or all have gone silent.
+    /// No partner of a member in use has sent an LACPDU yet, or all have gone silent.
     #[default]
     Configured,
     /// There is a partner, but fewer than `min_links` members are in sync, or none.
     TooFewLinks,
-    /// The bond works.
+    /// The negotiation has succeeded.
     Negotiated,
     /// No partner speaks LACP on any link that is up, and the bond is configured to work without LACP in this
     /// case.
@@ -112,7 +112,7 @@ pub struct Lacp {
     pub(super) members: BTreeMap<u16, Member>,
     active: Option<Lag>,
     negotiation: Negotiation,
-    /// What partners said to a previous process, until the links are up.
+    /// The last LACPDUs of partners to a previous process, kept until the links are up.
     pub(super) remembered: BTreeMap<u16, LacpPdu>,
 }
 
@@ -206,8 +206,8 @@ impl Lacp {
         }
     }
 
-    /// Runs selection and mux until nothing changes: each member drops to detached at most once, and rises
-    /// again.
+    /// Runs selection and mux until nothing changes. This ends, because each member drops to detached at most
+    /// once before it rises again.
     fn settle(&mut self, now_ns: u64) {
         loop {
             let enough = self.has_enough();

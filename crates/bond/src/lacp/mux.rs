@@ -4,7 +4,7 @@
 //! Open vSwitch announces that it collects whenever it aggregates a link, even while it still drops received
 //! frames because it has not yet heard that we are in sync. Therefore, as long as another member sends, a
 //! partner's announcement counts only once it knows that we are in sync: when its LACPDU says so, or after it
-//! has had time to learn it. Without another member, waiting would lose more than it saves.
+//! has had time to learn it. If no other member sends, waiting would lose more frames than it saves.
 
 use super::info::{Info, State};
 use super::member::Member;
@@ -13,8 +13,8 @@ use super::member::Member;
 const WAIT_NS: u64 = 2_000_000_000;
 
 /// After this time a partner is assumed to know that we are in sync even if it has not said so, in
-/// nanoseconds: a partner that sends every second would have said so, and a slow one has had that long to act
-/// on it.
+/// nanoseconds: a partner that sends every second would have announced it, and a slow partner has had this
+/// time to act on it.
 const KNOWN_NS: u64 = 1_000_000_000;
 
 /// State of the mux machine.

@@ -8,7 +8,7 @@ use super::notice::Notice;
 /// Silence after which a partner's information expires if we asked for a PDU every second: three intervals,
 /// in nanoseconds.
 const SHORT_NS: u64 = 3_000_000_000;
-/// The same if we asked for one every 30 seconds.
+/// The silence after which it expires if we asked for a PDU every 30 seconds.
 const LONG_NS: u64 = 90_000_000_000;
 
 /// Our state bits that the partner must know.
@@ -110,14 +110,14 @@ impl Member {
         }
     }
 
-    /// EXPIRED: no longer in sync, and asked to send every second for another 3 s.
+    /// EXPIRED: the partner is no longer in sync, and is asked to send every second for another 3 s.
     fn expire(&mut self, now_ns: u64) {
         self.receive = Receive::Expired(now_ns.saturating_add(SHORT_NS));
         self.partner.state = self.partner.state.with(State::SYNC, false).with(State::TIMEOUT, true);
         self.actor.state = self.actor.state.with(State::EXPIRED, true);
     }
 
-    /// recordDefault: no partner; it is assumed to want what we want.
+    /// recordDefault: there is no partner, so the values that we prefer are assumed for it.
     pub(super) fn forget_partner(&mut self) {
         self.selected = false;
         self.partner = Info { state: self.actor.state.among(State::TIMEOUT), ..Info::default() };

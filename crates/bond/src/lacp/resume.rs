@@ -1,7 +1,7 @@
 //! LACP continues in another process that takes over: each member processes its partner's last message, as an
 //! LACPDU, and need not wait to see whether the partner stays.
 //!
-//! The partner notices nothing: it hears the same system, port and state again before its timer expires.
+//! The partner does not notice: it receives the same system, port and state again before its timer expires.
 
 use super::lacpdu::{LacpPdu, Pdu, parse};
 use super::machine::Lacp;

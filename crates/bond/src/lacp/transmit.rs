@@ -28,7 +28,7 @@ impl Transmit {
 impl Member {
     /// Returns the LACPDU to send now, if one is wanted and allowed.
     pub(super) fn lacpdu(&mut self, now_ns: u64) -> Option<Vec<u8>> {
-        // Between two passive ends nothing is sent, nor kept for later.
+        // Between two passive ends nothing is sent, and no LACPDU is kept for later.
         self.transmit.wanted &= self.periodic.pace != Pace::None;
         if !self.transmit.wanted || !self.transmit.sent.take(now_ns) {
             return None;

@@ -1,5 +1,5 @@
-//! An export of flow records on its own thread, so that a destination that is down or slow disturbs nothing:
-//! records that do not fit the bounded queue to the thread are lost, and counted.
+//! An export of flow records on its own thread, so that a destination that is down or slow delays nothing
+//! else. Records that do not fit into the bounded queue to the thread are lost and counted.
 
 use crate::Export;
 use crate::export::Given;
@@ -34,7 +34,7 @@ pub trait Destination: Send + 'static {
     /// Sends records, or counts them as lost.
     fn send(&mut self, batch: Vec<Given>);
 
-    /// When it next wants a call of [`Destination::tend`], at the latest.
+    /// Returns the latest time at which [`Destination::tend`] must be called next.
     fn due(&self) -> Option<Instant> {
         None
     }
@@ -47,8 +47,8 @@ pub trait Destination: Send + 'static {
 }
 
 impl Exporter {
-    /// Starts the thread; it ends with the exporter, when everything is sent. If it cannot be started, all
-    /// records are lost.
+    /// Starts the thread, which ends once the exporter has been dropped and everything has been sent. If it
+    /// cannot be started, all records are lost.
     pub fn start<O: Destination>(name: &str, destination: impl FnOnce(Arc<Counts>) -> O) -> Exporter {
         let (batches, receiver) = sync_channel(BATCHES);
         let (end, ended) = sync_channel(0);
@@ -153,7 +153,7 @@ impl Counts {
         }
     }
 
-    /// All three.
+    /// Returns the counts and whether the last attempt succeeded.
     pub fn export(&self) -> Export {
         Export {
             sent: self.sent.load(Ordering::Relaxed),

@@ -56,7 +56,7 @@ fn to_files(name: &str, to: Option<&Parquet>) -> Option<Exporter> {
     to.map(|to| Exporter::start("parquet", |tally| super::parquet::Files::new(name, to.clone(), tally)))
 }
 
-/// The configuration refuses it in such a build.
+/// Without the feature `parquet`, the configuration refuses exports to files.
 #[cfg(not(feature = "parquet"))]
 fn to_files(_: &str, _: Option<&Parquet>) -> Option<Exporter> {
     None

@@ -37,7 +37,8 @@ pub struct Sender {
 enum CollectorConnection {
     Udp(UdpSocket),
     Tcp(TcpStream),
-    /// None before this time; also the pause after the next failure.
+    /// There is no connection, and none is attempted before this time. The duration is the pause after the
+    /// next failure.
     Down(Instant, Duration),
 }
 

@@ -2,7 +2,8 @@
 //!
 //! A delta belongs to the interval of its last packet. Workers end an interval one after the other, so deltas
 //! of the next interval wait until all workers' pipes have reported the current one as complete
-//! ([`DeltaReason::Swept`]). Later deltas are counted in the current interval, and as late.
+//! ([`DeltaReason::Swept`]). Deltas that arrive after the end of their interval count in the current one, and
+//! are also counted as late.
 
 use super::exports::Exports;
 use super::names::Named;
@@ -25,7 +26,7 @@ const WAITING_MAX: usize = 262_144;
 /// shift records needlessly.
 const SET_MS: u64 = 100;
 
-/// Two clocks at one moment.
+/// The readings of two clocks at the same moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Times {
     /// The workers' clock, in milliseconds, which does not wrap.

@@ -30,7 +30,7 @@ use tracing::warn;
 use weir_app::agent::{Agent, DeltaReader, FlowTable, Next};
 use weir_engine::delta::FlowDelta;
 
-/// What must be known about a program.
+/// The facts about a program that the collector needs.
 struct CollectorPlan {
     generation: u64,
     workers: usize,
@@ -63,7 +63,7 @@ impl Agent for Measurer {
         let period = |one: &Measurement| Some((one.pipes.first()?.clone(), one.overlay.as_ref()?.flush_ms));
         self.periods = measurements.iter().filter_map(period).collect();
         let plan = CollectorPlan { generation, workers, names: ProgramNames::of(program), measurements };
-        // If the collector has ended, that shows when the daemon stops.
+        // If the collector has ended early, that is reported when the daemon stops.
         let _ = self.plans.send(plan);
     }
 
@@ -108,7 +108,7 @@ impl Reader {
             self.measured.push(next);
         }
         self.names.set(generation, names, &self.measured);
-        // Their exports end by themselves; do not wait here.
+        // Their exports end on their own threads, so there is no need to wait here.
         before.into_iter().for_each(|gone| drop(gone.finish(&self.times)));
     }
 
@@ -129,7 +129,7 @@ impl DeltaReader for Reader {
         self.set_times(now_ns);
         for delta in deltas {
             if !self.names.knows(delta.of()) {
-                // The plan was sent before a worker ran its program, so it is there by now.
+                // The plan was sent before any worker ran its program, so it has arrived by now.
                 self.take_plans();
             }
             let Some((measured, named)) = self.names.find(delta) else { continue };

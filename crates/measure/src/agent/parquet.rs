@@ -23,7 +23,7 @@ pub struct Files {
     to: Parquet,
     tally: Arc<Counts>,
     file: Option<Open>,
-    /// Until when nothing is tried, and the pause after the next failure.
+    /// The time before which no file is tried, and the pause after the next failure.
     down: (Instant, Duration),
 }
 

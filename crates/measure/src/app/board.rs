@@ -1,4 +1,4 @@
-//! The running app: answers from what the collector has published.
+//! The running app: answers requests from the collector's published results.
 
 use crate::{Query, Report};
 use serde::Deserialize;
@@ -33,11 +33,11 @@ pub struct MeasurementReport {
     /// Packets of records that began before the interval in which they count: there was no room for a delta
     /// at its end.
     pub spanning: u64,
-    /// What was shed, because the collector could not keep up or lacked memory.
+    /// The queries that were shed, because the collector could not keep up or lacked memory.
     pub shed: Vec<Query>,
     /// The export by IPFIX.
     pub ipfix: Option<Export>,
-    /// The export to Parquet files; what counts as sent is in complete files.
+    /// The export to Parquet files. Records count as sent once their file is complete.
     pub parquet: Option<Export>,
 }
 

@@ -1,4 +1,4 @@
-//! Measures what traffic consists of. See README.md.
+//! Measures the composition of traffic. See README.md.
 //!
 //! The app writes a pipe in front of the destination of a port's frames, or has a configured pipe measured.
 //! The flows' counts are added up by the agent, on the collector's thread: the app only defines what is
@@ -75,7 +75,7 @@ pub struct OfOverlay {
 }
 
 impl Measurement {
-    /// Returns how many threads, given this number of workers, report when flows have delivered their counts.
+    /// Returns how many threads report that flows have delivered their counts, given this number of workers.
     #[must_use]
     pub fn givers(&self, workers: usize) -> usize {
         if self.overlay.is_some() { 1 } else { workers }

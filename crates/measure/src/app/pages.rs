@@ -17,7 +17,8 @@ const TOP: &[Column] = &[
     column("packets overcounted, at most", "bound", Holds::Number),
 ];
 
-/// How many top lists are shown, of the first of the table: ports say little where there are few addresses.
+/// How many of the table's top lists are shown, from the first one on: ports reveal little if there are few
+/// addresses.
 const LISTS: usize = 3;
 
 fn parts(answer: &Value) -> Vec<Part> {

@@ -86,7 +86,7 @@ struct Written {
 }
 
 /// A measured pipe from the configuration. Whether it keeps flows is known only after all pipes have been
-/// read; then the settings are checked against that, using the places of these keys.
+/// read. The settings are checked then, and errors refer to the positions of these keys.
 #[derive(Debug)]
 struct Own {
     pipe: PipeId,
@@ -243,10 +243,10 @@ fn queries() -> Vec<Query> {
     Query::all().filter(|query| !query.is_about_packets()).collect()
 }
 
-/// The place of a measurement.
+/// The place at which traffic is measured.
 enum MeasurementPort {
     Ports(Vec<PortId>),
-    /// With the places of their names.
+    /// Pipes, with the positions of their names.
     Pipes(Vec<(PipeId, Span)>),
     Overlay(String),
 }
@@ -291,7 +291,7 @@ fn place(section: &Section<'_>, scope: &mut Scope<'_>) -> Option<MeasurementPort
     }
 }
 
-/// The measured objects are one name or a list of names.
+/// Returns the names of the measured objects, which are given as a single name or a list.
 fn one_or_list<'a>(node: &'a Node, report: &mut Report) -> &'a [Node] {
     match &node.kind {
         Kind::List(list) => {

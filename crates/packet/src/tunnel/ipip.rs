@@ -1,5 +1,5 @@
 //! IP in IP: IPv4 (RFC 2003, RFC 2473) or IPv6 (RFC 4213, RFC 2473) after an IP header of either version,
-//! without a header of its own. The outer protocol number says which.
+//! without a header of its own. The outer protocol number determines which of the two it is.
 
 use super::{Header, Inside, Unread};
 

@@ -87,7 +87,7 @@ macro_rules! tunnels {
             /// the IP header.
             ///
             /// # Errors
-            /// Why there is no tunnel header.
+            /// The reason why there is no tunnel header.
             pub fn read(self, bytes: &[u8], protocol: u8) -> Result<Header, Unread> {
                 match self { $(TunnelKind::$kind => $module::read(bytes, protocol),)* }
             }
@@ -139,7 +139,7 @@ impl TunnelKind {
         TunnelKind::ALL.iter().copied().find(|kind| kind.word() == word)
     }
 
-    /// The kind that an IP protocol number means.
+    /// Returns the kind with this IP protocol number.
     #[must_use]
     pub fn of_protocol(protocol: u8) -> Option<TunnelKind> {
         let means = |kind: &TunnelKind| {
@@ -149,7 +149,7 @@ impl TunnelKind {
         TunnelKind::ALL.iter().copied().find(means)
     }
 
-    /// The protocol number of the IP header before it, if it carries that.
+    /// Returns the protocol number of the IP header in front of the tunnel, given what the tunnel carries.
     #[must_use]
     pub fn protocol(self, inside: Inside) -> u8 {
         match self.spec().carrier {
@@ -242,7 +242,7 @@ pub struct Header {
     pub length: usize,
     /// Its ID, if it has one.
     pub id: Option<Id>,
-    /// What follows; `None` if it is nothing that is parsed.
+    /// What follows the header; `None` if it is not parsed.
     pub inside: Option<Inside>,
 }
 
@@ -262,7 +262,7 @@ impl Id {
     }
 }
 
-/// Why there is no tunnel header.
+/// The reason why there is no tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
     /// It is truncated or contradicts itself: the frame is dropped ([`TunnelSpec::malformed`]).

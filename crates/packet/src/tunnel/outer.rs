@@ -1,6 +1,6 @@
-//! The headers before what a tunnel carries: Ethernet, IPv4 or IPv6, UDP if the kind uses it, and the
-//! tunnel's own. Whatever is the same for many packets is written once into a template; [`Finish`] fills in
-//! the rest for each packet.
+//! The headers in front of a tunnel's payload: Ethernet, IPv4 or IPv6, UDP if the kind uses it, and the
+//! tunnel's own. The parts that many packets have in common are written once into a template; [`Finish`]
+//! fills in the rest for each packet.
 
 use super::{Inside, TunnelKind, TunnelPorts};
 use crate::{ETHER_IPV4, ETHER_IPV6, Sum, checksum};
@@ -16,7 +16,7 @@ const UDP: usize = 8;
 pub struct OuterShape {
     /// The tunnel.
     pub kind: TunnelKind,
-    /// The outer IP header is IPv6, not IPv4.
+    /// Whether the outer IP header is IPv6 rather than IPv4.
     pub is_ipv6: bool,
     /// Whether the tunnel header has its optional part: an ID or, for GUE, the GLB director's second chance.
     pub extended: bool,
@@ -41,7 +41,7 @@ pub struct Outer {
     pub id: u32,
 }
 
-/// What differs from packet to packet.
+/// The values that differ from packet to packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Carried {
     /// Number of bytes after the outer headers.
@@ -52,12 +52,12 @@ pub struct Carried {
     pub sport: Option<u16>,
     /// Flow label (RFC 6437), 20 bits; only used for IPv6.
     pub flow_label: u32,
-    /// Low bits of the source address, 32 of them in IPv4. They are 0 in the template.
+    /// The low bits of the source address, up to 32 in IPv4. They are 0 in the template.
     pub host: u64,
 }
 
-/// Fills in what differs in a copy of the template. It holds the shape with precomputed lengths, because this
-/// runs for every packet.
+/// Fills in the values that differ in a copy of the template. It holds the shape with precomputed lengths,
+/// because this runs for every packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Finish {
     is_ipv6: bool,
@@ -91,15 +91,15 @@ impl OuterShape {
         self.transport() + if self.kind.is_udp() { UDP } else { 0 }
     }
 
-    /// Returns what finishes a copy of the template.
+    /// Returns the [`Finish`] for copies of the template.
     #[must_use]
     pub const fn finish(self) -> Finish {
         let behind_ip = (self.length() - self.transport()) as u16;
         Finish { is_ipv6: self.is_ipv6, is_udp: self.kind.is_udp(), behind_ip }
     }
 
-    /// Writes the template for what is `inside` into `place`, which has [`OuterShape::length`] bytes. The
-    /// fields that [`Finish`] fills in are 0, and the IPv4 checksum is correct for that.
+    /// Writes the template for a payload of the kind `inside` into `place`, which has [`OuterShape::length`]
+    /// bytes. The fields that [`Finish`] fills in are 0, and the IPv4 checksum is correct for that.
     pub fn write(self, outer: &Outer, inside: Inside, ports: &TunnelPorts, place: &mut [u8]) {
         place.fill(0);
         place[..6].copy_from_slice(&outer.eth_dst);
@@ -133,7 +133,7 @@ impl OuterShape {
         self.carry(inside, place);
     }
 
-    /// Reads back what [`OuterShape::write`] has written.
+    /// Reads back the values that [`OuterShape::write`] has written.
     #[must_use]
     pub fn read(self, place: &[u8]) -> Outer {
         fn bytes<const N: usize>(place: &[u8], at: usize) -> [u8; N] {
@@ -151,7 +151,7 @@ impl OuterShape {
         Outer { eth_dst: bytes(place, 0), eth_src: bytes(place, 6), src, dst, ttl, id }
     }
 
-    /// Records in a template what is inside.
+    /// Records in a template which kind of payload it carries.
     pub fn carry(self, inside: Inside, place: &mut [u8]) {
         let protocol = self.kind.protocol(inside);
         if self.is_ipv6 {

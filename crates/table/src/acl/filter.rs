@@ -1,7 +1,7 @@
 //! A filter in front of the entries, because most visits to a tuple find nothing.
 
-/// Size of the filter. Few tables use all the entries planned for them; with four bits, one visit in forty is
-/// wasted.
+/// The size of the filter. Few tables use all the entries planned for them, so with four bits per entry, one
+/// visit in forty is wasted.
 const FILTER_BITS_PER_ENTRY: usize = 4;
 
 /// Tells with certainty that a hash has no entry, using one bit for each value of its upper bits. Most visits

@@ -143,7 +143,7 @@ impl<const W: usize> Acl<W> {
     /// reservations. Until [`Acl::let_go`], only rules with a reservation may be inserted.
     ///
     /// # Errors
-    /// The insertion would fail, or might.
+    /// The insertion would fail, or might fail.
     pub fn hold(&mut self, rule: &Rule<W>) -> Result<(), AclError> {
         let pieces = pieces(rule)?;
         if self.rules.len() + self.held.rules >= self.rules.capacity()
@@ -349,9 +349,9 @@ impl<const W: usize> Acl<W> {
         Ok(number as u32)
     }
 
-    /// Recomputes the filter and the best ranks. Until then they are too optimistic, which costs visits but
-    /// never a wrong result. Waiting until as many entries were removed as are left makes the cost per
-    /// removal constant.
+    /// Recomputes the filter and the best ranks. Before that they may be too optimistic, which causes
+    /// needless visits but no wrong results. The table is tidied only after as many removals as there are
+    /// entries left, so the cost per removal is constant.
     fn tidy(&mut self) {
         self.untidy = 0;
         self.filter.clear();

@@ -5,14 +5,15 @@ use crate::InsertError;
 use crate::state::FlowState;
 use weir_packet::FlowKey;
 
-/// What is taken over of a flow besides its key: no counts, because the other process has reported them.
+/// The state of a flow that is taken over, besides its key. It has no counts, because the other process has
+/// reported them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
     /// The time of its first packet or its last delta, in milliseconds of this table's clock.
     pub first: u32,
-    /// When its last packet was counted, likewise.
+    /// When its last packet was counted, in milliseconds of this table's clock.
     pub last: u32,
-    /// What has been seen of it.
+    /// Its state.
     pub state: FlowState,
     /// The highest byte of its last TCP sequence number.
     pub seq: u8,
@@ -46,7 +47,8 @@ impl FlowTable {
     }
 }
 
-/// Whether a time was before another; times wrap, so more than half of the range ahead means behind.
+/// Returns whether `time` is before `other`. Times wrap around, so a time that seems more than half of the
+/// range ahead is behind.
 fn is_older(time: u32, other: u32) -> bool {
     time.wrapping_sub(other) >= 1 << 31
 }

@@ -1,19 +1,19 @@
-//! What is known about a flow from its packets, and what else fits into a byte of its cache line.
+//! The state of a flow that its packets reveal, and marks that fit into a byte of its cache line.
 
 use super::{Flow, FlowTable};
 use crate::state::{FlowState, Seen, StateEvent};
 
-/// Up to this number, the packets of a flow are remembered, even if its counts have been taken.
+/// The packets of a flow are remembered up to this number, even if its counts have been reset.
 pub const HEARD_MAX: u8 = 4;
 
-/// What else is known about a flow, in one byte.
+/// Marks of a flow, in one byte.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Marks(pub u8);
 
 impl Marks {
     /// Whether the first packet has been reported.
     pub const RECORDED: u8 = 1;
-    /// Whether it has reported counts: if so, no packet is its first one.
+    /// Whether the flow has reported counts. If so, its next packet is not its first.
     pub const GAVE: u8 = 2;
     /// How many packets were seen, up to [`HEARD_MAX`], in the bits starting here.
     const HEARD_AT: u32 = 2;
@@ -33,7 +33,7 @@ impl Marks {
         self.0 >> Marks::HEARD_AT
     }
 
-    /// One more packet was seen.
+    /// Counts a packet.
     #[inline(always)]
     fn count_packet(&mut self) {
         self.0 += u8::from(self.heard() < HEARD_MAX) << Marks::HEARD_AT;
@@ -77,14 +77,15 @@ impl FlowTable {
         event
     }
 
-    /// The connection of a flow was idle for too long and is about to be reset, which counts as a packet now.
+    /// Records that the connection of a flow was idle for too long and is about to be reset. The reset counts
+    /// as a packet at this time.
     pub fn end(&mut self, row: u32, now: u32) {
         if let Some(flow) = self.live_mut(row) {
             (flow.state, flow.last) = (FlowState::TcpRst, now);
         }
     }
 
-    /// The connection of a flow was reset by a packet of the other direction.
+    /// Records that a packet of the other direction has reset the connection of a flow.
     #[cold]
     pub fn reset(&mut self, row: u32) {
         if let Some(flow) = self.live_mut(row) {

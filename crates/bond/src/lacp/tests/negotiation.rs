@@ -120,7 +120,8 @@ fn a_cut_link_expires_defaults_and_comes_back() {
     net.run(30_100 * MS);
     for end in [0, 1] {
         assert_eq!(net.states(end, 1), ("current", "distributing"));
-        // Up, down and up again; collecting alone on the way up is reported too.
+        // The link goes up, down and up again. On the way up, the state in which it only collects is reported
+        // too.
         let announced: Vec<_> = net.ends[end].changes.iter().filter(|change| change.1 == 1).collect();
         assert_eq!(announced.iter().filter(|change| change.3).count(), 2);
         assert_eq!(announced.iter().filter(|change| !change.2).count(), 1);
@@ -139,7 +140,7 @@ fn fast_ends_are_back_within_four_seconds() {
 #[test]
 fn one_lost_direction_stops_both() {
     let mut net = negotiated(config(1), config(2), 2);
-    // The first end is no longer received, but receives.
+    // Frames from the first end are lost, but it still receives.
     net.links[0].lost = [true, false];
     assert!(net.run_until(3010 * MS, |net| !net.works(0, 1) && !net.works(1, 1)).is_some());
     net.run(10 * SEC);
@@ -278,8 +279,8 @@ fn either_end_restarts() {
         net.restart(end, config(end as u8 + 1));
         net.run(2 * MS);
         for member in 1..=3 {
-            // Its first PDU announces that it does not know us, and a partner that does not receive is sent
-            // nothing.
+            // The partner's first PDU announces that it does not know us, and nothing is sent to a partner
+            // that does not receive.
             assert!(!net.works(1 - end, member));
         }
         assert!(net.run_until(3 * SEC, Net::all_work).is_some());
@@ -307,7 +308,7 @@ fn an_end_that_another_process_takes_over_works_at_once_and_its_partner_notices_
 fn what_was_heard_by_another_process_counts_only_for_the_same_port_and_only_once() {
     let mut net = negotiated(config(1), config(2), 2);
     net.run(10 * SEC);
-    // Another key: the partner does not know it yet.
+    // The partner does not know the new key yet.
     net.succeed(0, Config { key: 7, ..config(1) }, 0);
     assert!(!net.works(0, 1));
     net.run(10 * SEC);
@@ -397,7 +398,7 @@ fn a_late_caller_hands_over_what_waits_before_it_ticks() {
         [1, 2].map(|member| (member, net.ends[1].sent.iter().rfind(|sent| sent.1 == member))).into();
     let frames: Vec<(u16, Vec<u8>)> =
         frames.into_iter().map(|(member, sent)| (member, sent.unwrap().2.clone())).collect();
-    // Our thread did not run for 5 s, longer than the partner may be silent.
+    // Our thread does not run for 5 s, which is longer than the partner may be silent.
     net.now += 5 * SEC;
     for (member, frame) in &frames {
         net.handle(0, Event::Pdu { member: *member, bytes: frame });

@@ -58,8 +58,8 @@ fn a_tcp_collector_that_is_away_is_counted_and_found_again() {
     let mut head = [0; 18];
     stream.read_exact(&mut head).unwrap();
     assert_eq!((&head[..2], &head[8..12], &head[16..]), (&[0, 10][..], &[0; 4][..], &[0, 2][..]));
-    // The collector closes the connection: the next batch is not sent into the void. The next connection
-    // starts from scratch.
+    // The collector closes the connection, and the sender notices before it sends the next batch. The next
+    // connection starts from scratch.
     drop(stream);
     while let CollectorConnection::Tcp(stream) = &sender.line
         && !is_closed(stream)
