@@ -14,8 +14,8 @@ const ADVICE: &str = "weir's eBPF programs need clang and libbpf's headers: `apt
 /// The folder of crates/bpf, as seen from a crate and from a rig.
 const HERE: [&str; 2] = ["../bpf", "../../crates/bpf"];
 
-/// Compiles `SOURCE`, a file of this crate, to `OBJECT.bpf.o` in `OUT_DIR`, and generates Rust types for what
-/// it shares with user space in `OBJECT.rs`. Headers are looked up beside the source, then in
+/// Compiles `SOURCE`, a file of this crate, to `OBJECT.bpf.o` in `OUT_DIR`, and generates Rust types in
+/// `OBJECT.rs` for the types that it shares with user space. Headers are looked up beside the source, then in
 /// `crates/bpf/include`.
 pub fn compile(source: &str, object: &str, defines: &[String]) {
     run(source, &out(&format!("{object}.bpf.o")), defines);

@@ -259,7 +259,7 @@ struct TaskThread<T, S> {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What a thread runs.
+/// The work that a thread runs.
 pub type Work = Box<dyn FnOnce() + Send>;
 
 impl<T: Task, S> Default for TaskThreads<T, S> {
@@ -269,9 +269,9 @@ impl<T: Task, S> Default for TaskThreads<T, S> {
 }
 
 impl<T: Task, S> TaskThreads<T, S> {
-    /// Works on these tasks from now on. Unchanged ones keep their threads. The others end before new ones
-    /// begin: two programs at one interface would both change frames. `begin` returns what a thread shares,
-    /// and its work, which ends soon after the flag is set.
+    /// Works on these tasks from now on. Unchanged tasks keep their threads. Threads of the other tasks end
+    /// before new ones begin: two programs at one interface would both change frames. `begin` returns what a
+    /// thread shares, and its work, which ends soon after the flag is set.
     ///
     /// # Errors
     /// A thread cannot be started.
@@ -309,7 +309,8 @@ impl<T, S> Drop for TaskThread<T, S> {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The panic message has been printed; the programs are gone with the thread.
+            // If the thread has panicked, the message has been printed, and the programs have been removed
+            // with it.
             let _ = thread.join();
         }
     }

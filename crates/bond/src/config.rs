@@ -35,7 +35,7 @@ pub struct Bond {
     pub forward_reserved: bool,
     /// Number of buckets, a power of two.
     pub buckets: u32,
-    /// Mixed into the hash that picks a bucket.
+    /// A number that is mixed into the hash that picks a bucket.
     pub basis: u64,
     /// The headers from which that hash is computed.
     pub key: KeySource,
@@ -58,7 +58,7 @@ pub struct Bond {
     /// Interval of rebalancing in milliseconds; 0 means never.
     pub rebalance_ms: u32,
     /// How many flows may have a bucket of their own at a time, 0 to [`ELEPHANTS_MAX`] (`balance_tcp`,
-    /// `static`). With 0, nothing is written for this.
+    /// `static`). With 0, no pipes are written for this.
     pub elephants: u32,
     /// How long a bucket must be idle before a move that can wait takes place, in nanoseconds.
     pub idle_gap_ns: u64,
@@ -68,7 +68,7 @@ pub struct Bond {
     pub learnt_max: u32,
     /// Addresses announced as the bond's own when the path to them changes.
     pub announce: Vec<IpAddr>,
-    /// Place in the configuration.
+    /// Its position in the configuration.
     pub origin: Origin,
 }
 
@@ -89,7 +89,7 @@ pub struct Member {
     pub priority: u16,
     /// Its LACP key, if it differs from the bond's.
     pub key: Option<u16>,
-    /// Place in the configuration.
+    /// Its position in the configuration.
     pub origin: Origin,
 }
 
@@ -117,14 +117,14 @@ pub enum Inward {
     Port(PortId),
     /// Into this pipe.
     Pipe(PipeId),
-    /// Undecided: another app on top of the bond decides, or none.
+    /// The bond does not decide this: another app on top of it may.
     Open,
 }
 
 /// How the member for a frame is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// The active member carries everything.
+    /// The active member carries all frames.
     ActiveBackup,
     /// By source MAC address and VLAN; the switch needs no configuration.
     BalanceSlb,

@@ -73,7 +73,7 @@ pub enum Need {
     All,
 }
 
-/// What LACP lets a member do; both are true where LACP does not decide.
+/// What LACP permits for a member; both fields are true if LACP does not decide.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
     /// Frames received on it are accepted.
@@ -191,7 +191,8 @@ pub struct Links {
     active: Option<u16>,
     /// The member that was active last.
     last: Option<u16>,
-    /// The operator chose the active member; the primary does not take over until that member is lost.
+    /// Whether the operator chose the active member. If so, the primary does not take over until that member
+    /// is lost.
     chosen: bool,
 }
 
@@ -200,11 +201,12 @@ struct LinkMember {
     carrier: bool,
     speed_bps: Option<u64>,
     admission: Admission,
-    /// The operator has not disabled it.
+    /// Whether the operator allows the member to be used.
     allowed: bool,
     enabled: bool,
     due_ns: Option<u64>,
-    /// It was enabled in another process, so it is enabled without the updelay the first time.
+    /// Whether the member was enabled in another process, and is therefore enabled without the updelay the
+    /// first time.
     waived: bool,
     probes: Option<Probes>,
 }
@@ -218,11 +220,11 @@ struct Probes {
 
 #[derive(Clone, Copy, Debug)]
 struct Target {
-    /// It has answered recently enough.
+    /// Whether the target has answered recently enough.
     speaks: bool,
     /// Probes unanswered since its last answer.
     missed: u32,
-    /// It has answered since the last probe.
+    /// Whether the target has answered since the last probe.
     answered: bool,
 }
 
@@ -463,7 +465,7 @@ impl Links {
         }
     }
 
-    /// Whether the active member, which works, gives way to the primary.
+    /// Returns whether the active member, which still works, gives way to the primary.
     fn yields(&self, active: u16, primary: u16) -> bool {
         let speed = |member: u16| self.members[&member].speed_bps.unwrap_or(0);
         match self.policy.reselect {

@@ -1,11 +1,11 @@
 //! Loads programs into the kernel despite arriving signals. The verifier gives up with `EAGAIN` once a signal
-//! is pending for the thread, even one that no handler sees: a debugger's, or that of a container being
+//! is pending for the thread, even one that no handler receives: from a debugger, or when a container is
 //! frozen and thawed. libbpf retries for the same reason; aya 0.14 does not.
 
 use aya::programs::ProgramError;
 use std::io::ErrorKind::WouldBlock;
 
-/// Attempts per load. libbpf makes five; two refusals in a row were seen on a busy machine.
+/// Attempts per load. libbpf makes five; two refusals in a row have occurred on a busy machine.
 const ATTEMPTS: usize = 10;
 
 /// Calls `load` until no signal interrupts it, up to a limit.

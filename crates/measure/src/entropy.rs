@@ -20,7 +20,7 @@ pub(crate) fn entropy(top: &TopCounts<5>, keys: Estimate) -> Option<Estimate> {
         return None;
     }
     let (mut certain, mut sum) = (0.0, 0.0);
-    // How much more each known key may have, with its size including that.
+    // For each known key, how many more packets it may have, and its size including those.
     let mut open: Vec<(u64, u64)> = Vec::new();
     let mut most = 0.0;
     for row in top.iter() {

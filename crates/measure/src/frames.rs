@@ -8,7 +8,7 @@ use weir_packet::{
     Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, Observed, TunnelPorts, parse_into,
 };
 
-/// How far into a frame headers are looked for: offsets have 16 bits.
+/// The part of a frame, in bytes, in which headers are looked for: offsets have 16 bits.
 const FRAME_MAX: usize = 65_535;
 
 /// Why a frame belongs to no flow.
@@ -68,7 +68,7 @@ impl Frames {
         find(bytes, &mut headers)
     }
 
-    /// The same for a packet of any link type.
+    /// Returns the flow of a packet of any link type.
     ///
     /// # Errors
     /// It belongs to no flow.
@@ -112,7 +112,7 @@ fn has_ip(level: &Level) -> bool {
     level.layers.has(Layer::Ipv4) || level.layers.has(Layer::Ipv6)
 }
 
-/// The end of the part of a level's headers that a flow's key is made of.
+/// The end of those headers of a level from which a flow's key is built.
 fn end_of(level: &Level) -> usize {
     match (level.layers.has(Layer::Ports), level.layers.has(Layer::Ipv4)) {
         (true, _) => level.at(Base::L4) + 4,
@@ -190,7 +190,7 @@ mod tests {
         assert_eq!(flow(&bad, bad.len()), Err("malformed_ipv4"));
     }
 
-    /// What comes in front of an IP packet, and its EtherType, by number of the link type.
+    /// Puts the header of a link type, given by its number, in front of an IP packet with this EtherType.
     fn on(link: u16, ether_type: [u8; 2], packet: &[u8]) -> Result<String, &'static str> {
         let family = if ether_type == [8, 0] { 2 } else { 30 };
         let front = match link {

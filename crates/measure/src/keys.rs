@@ -1,4 +1,4 @@
-//! From a flow's key to the keys of everything that is counted about it.
+//! Derives from a flow's key the keys by which its packets are counted.
 
 use crate::queries::tops;
 use crate::settings::Settings;

@@ -8,7 +8,7 @@
 //! | kind | by | bound |
 //! |---|---|---|
 //! | [`Asks::Top`], with bytes, entropy and changes | [`weir_sketch::TopCounts`] | certain, key by key |
-//! | [`Asks::FlowSizes`] | [`weir_sketch::Mrac`] | none is proven; exact counts are reported beside it on request |
+//! | [`Asks::FlowSizes`] | [`weir_sketch::Mrac`] | none is proven; exact counts beside it on request |
 //! | [`Asks::Spreaders`] | [`weir_sketch::SpreadSketch`] | 95 % |
 //! | [`Asks::Quantiles`] | [`weir_sketch::Quantiles`] | 99 % |
 

@@ -1,9 +1,9 @@
 //! The measurement of a recording: its frames in the order in which they were recorded, interval by interval.
 //!
-//! Time is that of the frames. A frame from before the current interval counts in it: an interval that was
-//! reported does not change. Memory is bounded however long a recording lasts: the series has at most
-//! [`STEPS`] steps, which become longer, and of many intervals the later ones are reported in short
-//! ([`DETAILED`]), then not at all ([`INTERVALS`]).
+//! Time is the recorded time of the frames. A frame from before the current interval counts in the current
+//! one, because an interval that was reported does not change. Memory is bounded however long a recording
+//! lasts: the series has at most [`STEPS`] steps, which become longer, and if there are many intervals, the
+//! later ones are reported without lists ([`DETAILED`]), and then not at all ([`INTERVALS`]).
 
 use crate::export::Given;
 use crate::export::flows::UnreportedFlows;
@@ -49,7 +49,7 @@ impl Default for Series {
 }
 
 impl Series {
-    /// Counts a packet. One from before the first step counts there.
+    /// Counts a packet. A packet from before the first step counts in that step.
     #[inline]
     fn add(&mut self, time_ns: u64, bytes: u64) {
         let (_, [from_ns, to_ns]) = self.current;
@@ -91,7 +91,7 @@ impl Series {
 /// Everything that was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Measured {
-    /// Everything together.
+    /// The report on the whole recording.
     #[serde(flatten)]
     pub all: Report,
     /// Interval by interval.

@@ -17,12 +17,12 @@ use weir_sketch::{Distinct, Estimate, Exact, Mrac, Quantiles, SpreadSketch, TopC
 /// The shares of quantiles.
 pub(crate) const SHARES: [f64; 7] = [0.0, 0.01, 0.25, 0.5, 0.75, 0.99, 1.0];
 
-/// Sketches of a time span, and what is needed to report on them.
+/// The sketches of a time span, and the context for reporting on them.
 pub(crate) struct Reporting<'a> {
     pub(crate) summary: &'a Summary,
     pub(crate) sketches: &'a Sketches,
     pub(crate) truth: Option<&'a Truth>,
-    /// The report covers everything rather than an interval.
+    /// Whether the report covers everything rather than an interval.
     pub(crate) is_all: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The sketches of one time span: an interval, or everything. `queries.rs` says which there are.
+//! The sketches of one time span: an interval, or everything. `queries.rs` lists them.
 //!
 //! They are fed in batches with the evictions of an aggregator. The sketches of an interval are merged into
 //! those of everything, which costs a few milliseconds once, so that each packet is counted only once.
@@ -27,11 +27,11 @@ const CHUNK: usize = 32;
 pub(crate) struct Totals {
     /// Packets in flows and their bytes.
     pub(crate) flowed: [u64; 2],
-    /// Packets in none and their bytes, by reason.
+    /// Packets in no flow and their bytes, by reason.
     pub(crate) unflowed: BTreeMap<Cow<'static, str>, [u64; 2]>,
     /// The times of the first and the last packet, in ns; the first is after the last if there was none.
     pub(crate) span_ns: [u64; 2],
-    /// Packets that were earlier than the preceding packet.
+    /// Packets whose time was before that of the preceding packet.
     pub(crate) backwards: u64,
 }
 
@@ -70,7 +70,7 @@ fn added(one: [u64; 2], other: &[u64; 2]) -> [u64; 2] {
     [one[0].saturating_add(other[0]), one[1].saturating_add(other[1])]
 }
 
-/// What answers a query.
+/// The sketch that answers a query.
 #[derive(Clone, Debug)]
 pub(crate) enum Sketch {
     Top(TopCounts<5>),
@@ -131,7 +131,7 @@ pub(crate) fn keys_of(settings: &Settings, top: &TopQuery) -> usize {
 }
 
 impl Sketches {
-    /// Bytes for what is never shed: the three counts of distinct keys.
+    /// Bytes of the sketches that are never shed: the three counts of distinct keys.
     pub(crate) const FIXED_BYTES: usize = 3 * (4 << 10) + 1024;
 
     /// Memory for a query in bytes: in an interval's sketches, in those of everything, and in the previous
@@ -227,7 +227,7 @@ impl Sketches {
         }
     }
 
-    /// Adds what other sketches have counted. If there is anything to add, what either side lacks is dropped.
+    /// Adds the counts of other sketches. Unless these are empty, answers that either side lacks are dropped.
     pub(crate) fn merge(&mut self, other: &Sketches) -> Result<(), MergeError> {
         if other.totals.is_empty() {
             return Ok(());

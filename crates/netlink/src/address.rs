@@ -19,11 +19,11 @@ const HEADER: usize = 8;
 pub struct Address {
     /// The interface.
     pub index: u32,
-    /// The length of the prefix that is on the link.
+    /// The length of the on-link prefix.
     pub prefix: u8,
     /// The host's address.
     pub local: IpAddr,
-    /// The other end of a point-to-point link; otherwise the same.
+    /// The other end of a point-to-point link; otherwise the same as `local`.
     pub peer: IpAddr,
 }
 

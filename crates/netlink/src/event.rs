@@ -44,7 +44,8 @@ impl NetlinkEvent {
     /// Parses a message of rtnetlink.
     #[must_use]
     pub fn parse(kind: u16, body: &[u8]) -> NetlinkEvent {
-        // The types of each object start with that of a new one, at a multiple of four (RTM_FAM).
+        // The message types of each kind of object begin at a multiple of four, with the type for a new
+        // object (RTM_FAM).
         NetlinkEvent { exists: kind.is_multiple_of(4), object: object(kind, body).unwrap_or(Object::Other) }
     }
 }

@@ -6,7 +6,7 @@ use super::socket::{Protocol, dump};
 use std::io;
 
 const TCA_OPTIONS: u16 = 2;
-/// Of a filter that runs an eBPF program.
+/// The attribute of a filter that holds the ID of its eBPF program.
 const TCA_BPF_ID: u16 = 11;
 
 /// `struct tcmsg`.

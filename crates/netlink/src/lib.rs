@@ -12,7 +12,7 @@
 //! Messages of netfilter are written and parsed by crate overlay, the only user, on top of `message.rs`.
 //!
 //! A message may be longer than expected, because kernels append attributes, but a parser never reads beyond
-//! what it was given, and ignores what it does not know.
+//! its input, and ignores attributes that it does not know.
 
 mod address;
 mod event;

@@ -81,7 +81,7 @@ pub struct Link {
     pub far: Option<(u32, u32)>,
     /// The settings of a VXLAN device.
     pub vxlan: Option<Vxlan>,
-    /// In a message that it is gone: whether it was moved to another namespace.
+    /// In a message that the link is gone: whether it was moved to another namespace.
     pub moved: bool,
     /// Whether an XDP program is attached.
     pub xdp: bool,
@@ -109,15 +109,15 @@ pub struct Vxlan {
 }
 
 impl Link {
-    /// Returns whether this is one of its names.
+    /// Returns whether `name` is one of the link's names.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.alternatives.iter().any(|one| one == name)
     }
 
     /// Parses the body of a message. A bridge or IPv6 reports its relation to a link in messages of the same
-    /// types, under its own address family: a message that a link leaves a bridge does not mean that the link
-    /// is gone.
+    /// types, under its own address family: for example, a message that a link leaves a bridge does not mean
+    /// that the link is gone.
     pub(crate) fn parse(body: &[u8]) -> Option<Link> {
         let attributes_of = body.get(HEADER..)?;
         if body[0] != AF_UNSPEC {

@@ -31,7 +31,7 @@ const ATTRIBUTE: usize = 4;
 pub struct Request<'a> {
     /// The type of the message.
     pub kind: u16,
-    /// `NLM_F_*`, without those that the way of sending implies.
+    /// `NLM_F_*` flags, except those that the sending function adds.
     pub flags: u16,
     /// What follows `struct nlmsghdr`.
     pub body: &'a [u8],

@@ -108,8 +108,8 @@ pub fn use_neighbour(index: u32, address: IpAddr) -> io::Result<()> {
 }
 
 /// Makes the kernel verify at once that a neighbour is still where it was, even if it has answered recently.
-/// The kernel probes its MAC address, and with [`use_neighbour`] all stations if there is no answer. An entry
-/// created by an operator or a control plane is left alone.
+/// The kernel probes the known MAC address; if there is no answer, [`use_neighbour`] makes it query all
+/// stations. An entry created by an operator or a control plane is left alone.
 ///
 /// # Errors
 /// Returns the kernel's error.

@@ -1,4 +1,4 @@
-//! What drivers support of XDP: the generic family `netdev` (linux/netdev.h, linux/genetlink.h).
+//! The XDP features that drivers support: the generic family `netdev` (linux/netdev.h, linux/genetlink.h).
 
 use super::message::{attribute, find, word};
 use super::socket::{Protocol, dump, get};

@@ -28,10 +28,10 @@ const HEADER: usize = 12;
 /// A route that was added or removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// Whether it decides about packets that are forwarded: it is neither in the table of local addresses
-    /// nor a cached exception.
+    /// Whether the route affects forwarded packets, that is, whether it is neither in the table of local
+    /// addresses nor a cached exception.
     pub is_for_forwarding: bool,
-    /// The prefix; `None` is the default route.
+    /// The prefix; `None` means the default route.
     pub destination: Option<IpAddr>,
 }
 

@@ -56,7 +56,7 @@ impl Socket {
         Ok(Socket { fd, buffer: vec![0; DATAGRAM_MAX] })
     }
 
-    /// Sends encoded requests, and waits until all those that ask for an acknowledgement have one.
+    /// Sends encoded requests, and waits until all requests with `NLM_F_ACK` have been acknowledged.
     ///
     /// # Errors
     /// Returns the kernel's error about the first request that fails.
@@ -79,8 +79,8 @@ impl Socket {
         Ok(())
     }
 
-    /// Passes the messages of the next datagram to `take`. An error that reports success is an
-    /// acknowledgement; any other ends the request.
+    /// Passes the messages of the next datagram to `take`. An error message with code 0 is an
+    /// acknowledgement; any other one ends the request.
     fn receive(&mut self, mut take: impl FnMut(u16, &[u8])) -> io::Result<()> {
         let (length, _) = retry_on_intr(|| recv(&self.fd, &mut self.buffer[..], RecvFlags::empty()))?;
         for (kind, body) in messages(&self.buffer[..length]) {

@@ -144,7 +144,8 @@ fn mark(section: &Section<'_>, report: &mut Report) -> u32 {
     mark
 }
 
-/// Only one mode is available here; the message tells users who have read about the other where to find it.
+/// Only one mode is available here. The message tells users who have read about the other mode where to find
+/// it.
 fn mode(section: &Section<'_>, report: &mut Report) {
     match section.get("mode") {
         Some(node) if matches!(&node.kind, Kind::Scalar(word) if word == "oncache") => {

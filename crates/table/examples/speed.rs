@@ -112,7 +112,7 @@ fn small() {
     });
 }
 
-/// Visits all flows and finds none to be old.
+/// A visitor that finds no flow old enough to be removed.
 struct Young;
 
 impl Visitor for Young {

@@ -17,7 +17,7 @@ pub const BYTES_MAX: u64 = (1 << 40) - 1;
 /// The largest number of a target in a delta. Targets are numbered over all groups of a program, in order.
 pub const TARGET_MAX: u32 = (1 << TARGET_BITS) - 2;
 
-/// In place of a target's number: the decision for the flow was not a target.
+/// Used in place of a target's number if the decision for the flow is not a target.
 pub const NO_DELTA_TARGET: u32 = (1 << TARGET_BITS) - 1;
 
 const TARGET_BITS: u32 = 20;
@@ -39,13 +39,13 @@ pub enum DeltaReason {
     First,
     /// The worker has stopped.
     Stopped,
-    /// A period of measurement ended, or the flow reached the most packets that may remain unreported; it
+    /// A measurement period ended, or the flow reached the maximum number of unreported packets; the flow
     /// continues.
     Interval,
     /// The connection had ended, and a SYN has begun another with the same addresses and ports.
     Reopened,
-    /// No flow: the pipe's flows have reported everything that they counted before [`FlowDelta::first`]. The
-    /// delta has no counts.
+    /// The delta is about no single flow: all flows of the pipe have reported everything that they counted
+    /// before [`FlowDelta::first`]. It has no counts.
     Swept,
 }
 
@@ -80,7 +80,7 @@ impl DeltaReason {
     }
 }
 
-/// What a flow belongs to, by the numbers of one generation of the program.
+/// The pipe and the target of a flow, by their numbers in one generation of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Belonging {
     /// The generation, modulo 256.

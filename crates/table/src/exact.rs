@@ -10,7 +10,7 @@
 //! Promises: a row number stays valid until its row is removed. `capacity()` rows fit if hashes are well
 //! mixed (tested for every small capacity; the index is then 87.5 % full and could take 98 %). Beyond that,
 //! or with more than 16 keys that share one hash, insertion is refused. All 64 bits of the hash are used, so
-//! distribute keys over workers by a different hash, not by bits of this one.
+//! keys must be distributed over workers by a different hash, not by bits of this one.
 //!
 //! Costs: 9.3 bytes per row besides the row itself. Rows become resident as used, a large index at once.
 

@@ -5,9 +5,10 @@
 //! instructions. The index is that of [`crate::exact`]. The line has no room for the key's hash, so callers
 //! that remove rows supply the hash function.
 //!
-//! Promises: whatever takes a flow's counts away ([`FlowTable::remove`], [`FlowTable::sweep`],
-//! [`FlowTable::give`]) first passes the flow to a sink, and changes nothing if the sink refuses; so what the
-//! sinks accepted + live counters = frames counted, always. Learning a key again does not change its entry.
+//! Promises: functions that reset or remove a flow's counts ([`FlowTable::remove`], [`FlowTable::sweep`],
+//! [`FlowTable::give`]) first pass the flow to a sink, and change nothing if the sink refuses it. The counts
+//! that sinks accepted plus the live counters therefore always equal the frames counted. Learning a key again
+//! does not change its entry.
 //!
 //! Costs: 64 bytes per row, resident as used, and 9.3 bytes of index. The caller supplies times in
 //! milliseconds, which wrap after 49 days; an entry whose time is in the future counts as young.
@@ -34,7 +35,7 @@ const FUTURE: u32 = 1 << 31;
 /// The decision taken for a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// State: keep this target, whatever happens to the set from which it was picked.
+    /// Keep this target, whatever happens to the set from which it was picked.
     Pinned(u32),
     /// Follow the buckets of this group.
     Group(u32),
@@ -68,11 +69,12 @@ impl Decision {
 /// The outcome of counting a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Counted {
-    /// It is in the row.
+    /// The packet is counted in the row.
     Yes,
-    /// It is in the row, and one of the row's counters is more than half full: it is time for a delta.
+    /// The packet is counted in the row, and one of the row's counters is more than half full: it is time for
+    /// a delta.
     High,
-    /// It is not in the row: a counter is full, or the row is not live.
+    /// The packet is not counted: a counter is full, or the row is not live.
     No,
 }
 
@@ -175,7 +177,7 @@ impl Flow {
         self.marks.has(Marks::GAVE)
     }
 
-    /// What has been seen of it, if that is tracked ([`FlowTable::see`]).
+    /// Its state, if that is tracked ([`FlowTable::see`]).
     #[inline]
     #[must_use]
     pub fn state(&self) -> FlowState {
@@ -369,7 +371,8 @@ impl FlowTable {
         if flow.is_high() { Counted::High } else { Counted::Yes }
     }
 
-    /// Passes a flow whose first packet has not been reported to a sink, until the sink accepts it.
+    /// Passes a flow to a sink if its first packet has not been reported. This repeats with each call until
+    /// the sink accepts the flow.
     #[inline]
     pub fn report_first(&mut self, row: u32, sink: impl FnOnce(&Flow) -> bool) {
         if let Some(flow) = self.live_mut(row).filter(|flow| !flow.marks.has(Marks::RECORDED))

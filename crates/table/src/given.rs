@@ -1,9 +1,9 @@
 //! Buckets assigned by the caller, where a move can wait until the bucket is unused.
 //!
 //! Flows share buckets, so moving a bucket while packets of a flow are in flight can reorder them. A move
-//! therefore waits until the bucket has been idle for a while, or until the move has waited long enough.
-//! Whichever access comes first carries out a due move; since only times decide, the result does not depend
-//! on the order of accesses.
+//! therefore waits until the bucket has been idle for a while, or until the move has waited long enough. The
+//! first access to the bucket carries out a move that is due. Only times decide which moves are due, so the
+//! result does not depend on the order of accesses.
 //!
 //! Costs: 34 bytes per bucket; a packet loads and writes one row of 32 bytes. Only [`GivenBuckets::give`]
 //! allocates, to record pending moves.
@@ -145,8 +145,8 @@ impl GivenBuckets {
     /// that are due.
     pub fn settle_some(&mut self, limit: usize, now_ns: u64) {
         if limit >= self.moves.len() {
-            // Starting in the middle, the last move could be swapped to the front and be looked at twice, and
-            // another one not at all.
+            // If this started in the middle, a move could be swapped to a place where it is looked at twice,
+            // while another one is not looked at.
             self.next = 0;
         }
         for _ in 0..limit.min(self.moves.len()) {
@@ -199,13 +199,13 @@ impl GivenBuckets {
         *self = GivenBuckets { buckets, shares, uses, moves, next: 0, moved, moved_busy };
     }
 
-    /// Forgets what the buckets have counted: for a replica, whose counts are added to the others'.
+    /// Resets the counts of the buckets, for a replica whose counts are added to those of others.
     pub fn forget_counts(&mut self) {
         self.uses.iter_mut().for_each(|one| (one.packets, one.bytes) = (0, 0));
         (self.moved, self.moved_busy) = (0, 0);
     }
 
-    /// Adds what a replica has counted, of the same size.
+    /// Adds the counts of a replica of the same size.
     pub fn add_counts(&mut self, other: &GivenBuckets) {
         for (one, other) in self.uses.iter_mut().zip(&other.uses) {
             one.packets += other.packets;

@@ -216,7 +216,8 @@ mod tests {
     const V6: [&str; 3] = ["fc00::1", "fc00::2", "fc00::3"];
     const ALL: [&str; 6] = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "fc00::1", "fc00::2", "fc00::3"];
 
-    /// The packets of Katran's own tests (katran/lib/testing/fixtures), by where it expects them to go.
+    /// The packets of Katran's own tests (katran/lib/testing/fixtures), with the back ends to which Katran
+    /// expects them to go.
     #[test]
     fn packets_of_katrans_tests_go_where_katran_sends_them() {
         let (plain, client) = (KatranHash::default(), "192.168.1.1");
@@ -243,7 +244,7 @@ mod tests {
         crate::bucket::held(&fill_katran(&targets, version, size), weights.len())
     }
 
-    /// What Katran's MaglevHashTest expects for weights 2 and 1 in a ring of 7, in any order.
+    /// Katran's MaglevHashTest expects these results for weights 2 and 1 in a ring of 7, in any order.
     #[test]
     fn weights_count_as_the_two_versions_count_them() {
         assert!([[4, 3], [5, 2]].map(Vec::from).contains(&counts(&[2, 1], V1, 7)));

@@ -12,7 +12,8 @@ pub struct Config {
     /// Members with the same key may be aggregated (802.1AX 6.3.5); [`Settings::key`] overrides it for one
     /// member.
     pub key: u16,
-    /// Whether to send LACPDUs first. A passive end answers an active one; two passive ends never speak.
+    /// Whether to send LACPDUs without having received one. A passive end answers an active one; two passive
+    /// ends never communicate.
     pub active: bool,
     /// How often the partner is asked to send.
     pub rate: Rate,
@@ -75,12 +76,12 @@ pub enum Rate {
 /// equal one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// The one in use, as long as it works; otherwise like `Bandwidth`.
+    /// The aggregator in use, as long as it works; otherwise as with `Bandwidth`.
     #[default]
     Stable,
-    /// The one with the largest sum of link speeds.
+    /// The aggregator with the largest sum of link speeds.
     Bandwidth,
-    /// The one with the most members.
+    /// The aggregator with the most members.
     Count,
 }
 

@@ -23,17 +23,18 @@ pub(super) struct LinkState {
 pub(super) struct Member {
     pub settings: Settings,
     pub link: LinkState,
-    /// Excluded from the bond by the operator.
+    /// Whether the operator has excluded the member from the bond.
     pub held: bool,
     pub actor: Info,
     pub partner: Info,
     pub receive: Receive,
     pub periodic: Periodic,
     pub selected: bool,
-    /// Has a partner other than the bond's.
+    /// Whether the member has a partner other than the bond's.
     pub outside: bool,
     pub mux: Mux,
-    /// Continues from another process: what it would wait for has already happened there.
+    /// Whether the member continues from another process, where the events that it would otherwise wait for
+    /// have already happened.
     pub resumes: bool,
     /// When the partner is assumed to know that we are in sync; `None` once it has said so.
     pub known_ns: Option<u64>,

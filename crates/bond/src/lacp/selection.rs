@@ -16,7 +16,7 @@ use super::notice::Notice;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What members of an aggregator have in common (a LAG ID).
+/// The properties that the members of an aggregator share (a LAG ID).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Lag {
     pub key: u16,

@@ -33,7 +33,7 @@ pub fn hooks() -> Result<BTreeMap<u32, Option<u32>>, ProgramError> {
     Ok(all)
 }
 
-/// Reads the array of a program: the kernel returns the ID of the program in it.
+/// Reads the array of a program. For its element, the kernel returns the ID of the program in it.
 fn target(program: &ProgramInfo) -> Result<Option<u32>, ProgramError> {
     for map in program.map_ids()?.unwrap_or_default() {
         let array = Array::<_, u32>::try_from(Map::Array(MapData::from_id(map)?))?;

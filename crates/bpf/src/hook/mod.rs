@@ -39,7 +39,7 @@ enum Means {
 }
 
 impl Attachment {
-    /// Returns the ID of the program that the kernel lists instead of ours, if it does.
+    /// Returns the ID of the program that the kernel lists in place of ours, if it lists another one.
     #[must_use]
     pub fn stands_in(&self) -> Option<u32> {
         match self.0 {

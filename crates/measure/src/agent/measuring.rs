@@ -36,7 +36,7 @@ pub struct Times {
 }
 
 impl Times {
-    /// Compares the workers' clock with the wall clock; follows the latter if it was set.
+    /// Compares the workers' clock with the wall clock, and adjusts the difference if the wall clock was set.
     pub fn at(self, now_ns: u64, wall: SystemTime) -> Times {
         let now_ms = now_ns / NS_PER_MS;
         let wall_ms = wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
@@ -65,11 +65,11 @@ pub struct Measuring {
     interval: Option<u64>,
     /// Records of future intervals, with their numbers.
     waiting: Vec<(u64, FlowRecord)>,
-    /// Until when each pipe of each worker has reported everything, in milliseconds.
+    /// For each pipe of each worker, the time before which it has reported everything, in milliseconds.
     complete_ms: HashMap<(u8, Arc<str>), u64>,
     exports: Exports,
     snapshot: MeasurementReport,
-    /// Whether there is something to report.
+    /// Whether anything has changed since the last report.
     changed: bool,
 }
 
@@ -92,7 +92,8 @@ impl Measuring {
         }
     }
 
-    /// Continues with the current configuration. If that is another measurement, only the totals are kept.
+    /// Continues with the current configuration. If that defines a different measurement, only the totals are
+    /// kept.
     pub fn succeed(self, wanted: Measurement, workers: usize) -> Measuring {
         let same = self.wanted.settings == wanted.settings && self.wanted.interval_ms == wanted.interval_ms;
         let exports = self.exports.succeed(&self.wanted, &wanted);
@@ -240,7 +241,7 @@ impl Measuring {
         self.exports
     }
 
-    /// Gives up the next part. Returns its name and the part.
+    /// Gives up the next part. Returns the name of the measurement and the part.
     pub fn shed(&mut self) -> Option<(String, Query)> {
         let part = self.summary.shed_next()?;
         self.snapshot.shed.push(part);

@@ -17,7 +17,7 @@ pub struct ProgramNames {
 }
 
 impl ProgramNames {
-    /// Returns those of a program.
+    /// Returns the names of a program.
     pub fn of(program: &Program) -> ProgramNames {
         let name = |group: &Group, target: &Target| format!("{}/{}", group.name, target.name).into();
         let of_group = |group: &Group| group.targets.iter().map(|one| name(group, one)).collect::<Vec<_>>();

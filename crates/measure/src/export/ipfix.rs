@@ -37,7 +37,7 @@ const OPTIONS: u16 = 3;
 const FIRST_TEMPLATE: u16 = 256;
 /// The template of names.
 const NAMES: u16 = 260;
-/// The maximum number of names: this bounds what is retransmitted with templates.
+/// The maximum number of names: this bounds the data that is retransmitted with templates.
 const NAMES_MAX: usize = 4096;
 
 const NS_PER_MS: u64 = 1_000_000;
@@ -52,7 +52,8 @@ const OCTETS: Element = (1, 8);
 const PACKETS: Element = (2, 8);
 const PROTOCOL: Element = (4, 1);
 const CLASS: Element = (5, 1);
-/// The lower eight of sixteen bits: the upper ones are not observed (RFC 7011 section 6.2).
+/// The lower eight of sixteen bits. The upper bits are not observed, and may be omitted (RFC 7011 section
+/// 6.2).
 const TCP_FLAGS: Element = (6, 1);
 const ICMP_IPV4: Element = (32, 2);
 const VLAN: Element = (58, 2);
@@ -75,7 +76,7 @@ const END_MS: Element = (153, 8);
 const SEGMENT: Element = (351, 8);
 const OCTETS_L2: Element = (352, 8);
 
-/// What all templates contain after the addresses.
+/// The elements that follow the addresses in all templates.
 const COMMON: [Element; 15] = [
     SPORT, DPORT, PROTOCOL, OCTETS, PACKETS, START_MS, END_MS, OCTETS_L2, END_REASON, EGRESS, INGRESS, POINT,
     TCP_FLAGS, CLASS, VLAN,

@@ -1,4 +1,4 @@
-//! Flow records for other programs: what weir exports when its own summaries are not enough.
+//! Flow records for other programs, for which weir's own summaries are not enough.
 
 mod flow_file;
 pub mod flows;

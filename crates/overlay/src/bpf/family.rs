@@ -124,7 +124,7 @@ impl Family {
         match (address, self.versions[1]) {
             (IpAddr::V4(address), OverlayIp::V4) => change(self.table("nodes"), address.octets(), stamp),
             (IpAddr::V6(address), OverlayIp::V6) => change(self.table("nodes"), address.octets(), stamp),
-            // No frame can come from that address.
+            // No frame can come from an address of the other version.
             _ => Ok(()),
         }
     }
@@ -193,7 +193,7 @@ impl Family {
         // The kernel requires a frame.
         let options = TestRunOptions { data_in: Some(&[0; 14]), repeat: sets, ..TestRunOptions::new() };
         let done = self.program("overlay_sweep")?.test_run(options);
-        // A signal ends it early; its progress is recorded.
+        // A signal ends the run early, but its progress is recorded.
         let was_interrupted = |error: &ProgramError| match error {
             ProgramError::SyscallError(error) => error.io_error.kind() == Interrupted,
             _ => false,

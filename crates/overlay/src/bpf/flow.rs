@@ -69,7 +69,7 @@ impl OverlayKey {
         }
     }
 
-    /// Returns the tuple of what its pod sends.
+    /// Returns the tuple of the frames that its pod sends.
     #[must_use]
     pub fn sent(&self) -> OverlayTuple {
         OverlayTuple { addresses: self.addresses, ports: self.ports, protocol: self.protocol }
@@ -91,7 +91,7 @@ pub struct OverlayFlow {
     /// The stamps at the time each direction was learnt: global, policy, and that of the remote node or the
     /// pod.
     pub stamps: [[u64; 3]; 2],
-    /// Whose stamp the last of them is.
+    /// The node or pod whose stamp the last of these is, as the index of the stamp.
     pub stamp_of: [u32; 2],
     /// Whether the flow's own frames are found by this key. Otherwise they are found by the key before NAT,
     /// and this entry exists for the other direction.
@@ -102,7 +102,8 @@ pub struct OverlayFlow {
     pub peer: Option<u32>,
     /// The remote node; unspecified until the sending direction was learnt.
     pub node: IpAddr,
-    /// The headers before what it sends, as the kernel wrote them: 64 bytes, or 84 with outer IPv6.
+    /// The headers in front of the packets that it sends, as the kernel wrote them: 64 bytes, or 84 with
+    /// outer IPv6.
     pub headers: Vec<u8>,
     /// The index of the pod's interface.
     pub pod: u32,

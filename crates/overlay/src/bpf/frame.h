@@ -99,7 +99,7 @@ static __always_inline void key_from(const struct settings *settings, const stru
 	key->remote_port = direction == SEND ? tuple->dport : tuple->sport;
 }
 
-/* The same, from a packet. */
+/* Builds the key of a flow from a packet. */
 static __always_inline void key_of(const struct settings *settings, const struct packet *packet,
 				   enum direction direction, struct key *key)
 {
@@ -109,7 +109,7 @@ static __always_inline void key_of(const struct settings *settings, const struct
 	key_from(settings, &tuple, direction, key);
 }
 
-/* Length of the longest IP packet as which a frame is sent: GSO segments are cut later. */
+/* The length of the longest IP packet into which a frame is cut, because GSO segments are cut only later. */
 static __always_inline __u32 longest(const struct __sk_buff *skb, const struct packet *packet)
 {
 	if (skb->gso_size)

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Learning from frames that the kernel forwarded. If something changes while a frame is in flight, the epoch
- * differs from the one in its mark, and nothing is learnt. A later change finds an entry with the old stamps:
- * stamps are read before the epoch, and the epoch is incremented before they are.
+ * differs from the one in its mark, and nothing is learnt. If something changes later, the entry has old
+ * stamps and is void: the stamps are read before the epoch here, and user space increments the epoch before
+ * the stamps.
  */
 
 /* Returns whether a frame's mark requests that this direction of an established flow be learnt; clears the
@@ -40,8 +41,8 @@ static __always_inline int teaches_nothing(struct __sk_buff *skb, const struct s
 	return 1;
 }
 
-/* Finds the tuple with which a frame arrived that leaves with this one. If NAT has changed it, user space has
- * recorded it, or is asked. */
+/* Finds the tuple with which a frame arrived that leaves with this one. If NAT has changed the tuple, user
+ * space has recorded the translation, or is asked for it. */
 static __always_inline int came_as(const struct half *half, const struct tuple *to, struct tuple *from)
 {
 	struct tuple *known;
@@ -67,8 +68,8 @@ static __always_inline int leave(struct __sk_buff *skb, const struct settings *s
 	return TC_ACT_UNSPEC;
 }
 
-/* Learns into both entries of a translated flow: frames are found by the first, frames of the other direction
- * by the second. */
+/* Writes both entries of a translated flow: frames of this direction are found by the first entry, and frames
+ * of the other direction by the second. */
 static __always_inline void learn_both(const struct settings *settings, struct plan *plan, struct half *half,
 				       const struct tuple *from, enum direction direction)
 {

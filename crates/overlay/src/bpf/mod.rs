@@ -236,8 +236,8 @@ impl TcOverlay {
         self.families.iter_mut().for_each(Family::forget_translations);
     }
 
-    /// Returns what flows have reported since the last call; not all at once if there is much. If there was
-    /// too much, some of it is only in [`TcOverlay::entries`].
+    /// Returns records that flows have reported since the last call, up to a limit. Records for which the
+    /// kernel had no room are only counted, in [`TcOverlay::entries`].
     pub fn left(&mut self) -> Vec<OverlayGone> {
         let mut all = Vec::new();
         self.families.iter_mut().for_each(|family| family.left(&mut all));
@@ -263,8 +263,8 @@ impl TcOverlay {
         }
     }
 
-    /// Makes a remote node known: flows with it may be learnt. Stamps start at [`STAMP_FIRST`]. An address of
-    /// the IP version for which the programs are not loaded is ignored.
+    /// Makes a remote node known, so that flows with it may be learnt. Stamps start at [`STAMP_FIRST`]. An
+    /// address of the IP version for which the programs are not loaded is ignored.
     ///
     /// # Errors
     /// Returns the kernel's error: there are too many.

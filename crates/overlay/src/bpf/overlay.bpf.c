@@ -9,14 +9,14 @@
  *   overlay_receive        ingress of the uplink: what other nodes send
  *   overlay_learn_receive  egress of a pod's interface: what the kernel made of a frame marked there
  *
- * Only what the kernel itself has forwarded is learnt: a frame of an unknown flow gets a mark (skb->mark), an
- * nftables rule adds another if the connection is established, and where a frame arrives with both marks, its
- * headers are copied. Everything that a flow depends on has a stamp. User space (mod.rs) bumps a stamp when
- * something changes, and an entry with an old stamp is void. It also has to extend a lease: without it, all
- * frames take the kernel's path.
+ * Flows are learnt only from frames that the kernel itself has forwarded: a frame of an unknown flow gets a
+ * mark (skb->mark), an nftables rule adds another mark if the connection is established, and at the place
+ * where a frame arrives with both marks, its headers are copied. Everything that a flow depends on has a
+ * stamp. User space (mod.rs) bumps a stamp when something changes, and an entry with an old stamp is void. It
+ * also has to extend a lease: without it, all frames take the kernel's path.
  *
- * Promises: a frame that is not handled here continues as without the programs. A frame is dropped
- * only if it was changed already and the kernel then refuses the rest, and that is counted. For each
+ * Promises: a frame that is not handled here continues as without the programs. A frame is dropped, and
+ * counted, only if the kernel refuses a further change after the frame has already been changed. For each
  * direction, frames seen = fast + slow (by reason) + dropped.
  */
 #include "maps.h"

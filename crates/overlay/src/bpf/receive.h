@@ -53,8 +53,8 @@ static __always_inline int receive_known(struct __sk_buff *skb, const struct set
 		return learn_from(skb, settings, RECEIVE, why);
 	if (!plan->send.learnt_ns)
 		return learn_from(skb, settings, RECEIVE, HALF);
-	/* Frames come from where the flow's own frames are sent, and are addressed to the device that sends
-	 * those. */
+	/* Frames must come from the node to which the flow's own frames are sent, and be addressed to the device
+	 * that sends those. */
 	if (plan->send.flags & LOCAL || !SAME_NODE(headers->ip.saddr, headers_of(plan)->ip.daddr) ||
 	    !SAME_NODE(headers->ip.daddr, headers_of(plan)->ip.saddr) ||
 	    !same_mac(headers->inner.h_dest, headers_of(plan)->inner.h_source) ||

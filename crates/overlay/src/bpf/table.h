@@ -2,7 +2,7 @@
 /* The table of flows: sets of four ways, each set with a lock for writers and a version for readers. A new
  * flow takes the least recently used way, and the counts there are added to those of ended flows: the
  * kernel's own LRU maps would lose them. Packets and bytes are added without the lock, to the way that was
- * found; if it has been given to another flow meanwhile, they are counted there, and none are lost.
+ * found; if that way has meanwhile been given to another flow, they count for that flow, and none are lost.
  */
 
 #define K0 0x9e3779b97f4a7c15ULL
@@ -63,8 +63,8 @@ static __always_inline struct way *copy(struct set *set, const struct key *key, 
 	return 0;
 }
 
-/* The ways of a set are about to change, or have changed; holds its lock. An exchange has a fence before and
- * after; an addition whose result is unused would have none. */
+/* Marks that the ways of a set are about to change, or have changed; the caller holds its lock. An exchange
+ * has a fence before and after; an addition whose result is unused would have none. */
 static __always_inline void turn(struct set *set)
 {
 	__sync_lock_test_and_set(&set->version, set->version + 1);
@@ -119,7 +119,7 @@ static __always_inline void retire(struct way *way)
 	way->plan.torn_ns = 0;
 }
 
-/* Tells user space, which polls and does not need to be woken. */
+/* Reports to user space, which polls and does not need to be woken. */
 static __always_inline void note_gone(const struct gone *gone)
 {
 	__u64 packets = gone->packets[SEND] + gone->packets[RECEIVE];
@@ -153,8 +153,8 @@ static __always_inline struct way *way_for(struct set *set, const struct key *ke
 	return best;
 }
 
-/* Returns whether this is a copy of a frame that has gone to another node as well: only one node has the
- * pod. */
+/* Returns whether this is a copy of a frame that has gone to another node as well, in which case nothing may
+ * be learnt: only one node has the pod. */
 static __always_inline int is_copy(const struct half *before, const struct half *now, __u64 ttl)
 {
 	return before->learnt_ns && !((before->flags | now->flags) & LOCAL) &&
@@ -172,7 +172,7 @@ static __always_inline enum event learn_sent(struct plan *old, const struct plan
 		old->send.learnt_ns = 0;
 		return FLOODED;
 	}
-	/* A different node or pod than before: the other direction has to be learnt again, too. */
+	/* If the node or pod differs from the previous one, the other direction must be learnt again, too. */
 	if (old->send.at && old->send.at != new->send.at)
 		old->receive.learnt_ns = 0;
 	old->send = new->send;
@@ -186,7 +186,7 @@ static __always_inline enum event learn_sent(struct plan *old, const struct plan
 /* Writes how a pod receives frames. */
 static __always_inline enum event learn_received(struct plan *old, const struct plan *new)
 {
-	/* A different pod with the same address: nothing is known about what it sends. */
+	/* If a different pod has the same address, nothing is known about the frames that it sends. */
 	if (old->pod && (old->pod != new->pod || !same_mac(old->macs, new->macs) ||
 			 !same_mac(old->macs + ETH_ALEN, new->macs + ETH_ALEN)))
 		old->send.learnt_ns = 0;

@@ -1,5 +1,5 @@
-//! Between the structures of the programs, which depend on the IP versions that the programs are compiled
-//! for, and ours.
+//! Converts between our structures and those of the programs, which depend on the IP versions for which the
+//! programs are compiled.
 
 use super::flow::{OverlayEnd, OverlayFlow, OverlayGone, OverlayKey, OverlayTuple};
 use super::shared::{v44, v46, v64, v66};

@@ -4,7 +4,7 @@ use crate::rig::*;
 use std::net::{IpAddr, Ipv4Addr};
 use weir_overlay::bpf::OverlayTuple;
 
-/// What the pod sends to the service, and what the node turns it into.
+/// The frame that the pod sends to the service; below, the frame that the node makes of it.
 const BEFORE: OverlayTuple = tuple([POD, SERVICE], [7000, 80], UDP);
 const AFTER: OverlayTuple = tuple([HERE_POD, OTHER], [9000, 5001], UDP);
 /// The address to which it is masqueraded.

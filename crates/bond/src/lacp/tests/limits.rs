@@ -84,8 +84,8 @@ fn never_more_than_three_lacpdus_in_a_second() {
     let mut net = negotiated(1);
     let mut pdu = net.ends[1].pdus(1).last().unwrap().1;
     for turn in 0..2000u16 {
-        // A partner that never knows us requests an answer to each PDU; one whose key changes makes us
-        // detach.
+        // A partner that never acknowledges us requests an answer to each PDU; a partner whose key changes
+        // makes us detach.
         pdu.partner.key = turn;
         pdu.actor.key = turn / 7;
         net.step(0, Event::Pdu { member: 1, bytes: &pdu.frame([2; 6]) });
@@ -132,7 +132,7 @@ fn markers_are_answered_with_what_they_asked_ten_a_second_at_most() {
     assert_eq!((answers.len(), most_in_a_second(&answers)), (31, 10));
     let counters = net.status(0, 1).counters;
     assert_eq!((counters.markers_received, counters.markers_unanswered), (301, 270));
-    // The other end was sent a response without having asked; that is only counted.
+    // The other end gets responses that it did not request, and only counts them.
     assert_eq!(net.status(1, 1).counters.marker_responses_received, 31);
     assert!(net.all_work());
     assert_eq!(net.status(0, 1).counters.expired, 0);

@@ -73,7 +73,7 @@ prop_compose! {
     }
 }
 
-/// What the test knows independently.
+/// The test's own record of events, independent of the code under test.
 struct Witness {
     lacp: Lacp,
     config: Config,

@@ -188,8 +188,8 @@ fn a_partner_that_does_not_aggregate_gets_one_link() {
 
 #[test]
 fn a_partner_that_has_chosen_otherwise_is_followed() {
-    // Both partners' ports of key 8 are in sync; ours prefers key 7, which has more members. It decides, or
-    // follows.
+    // Both partners' ports of key 8 are in sync; ours prefers key 7, which has more members. Depending on the
+    // priority, our end decides or follows.
     for (priority, patience_ns) in [(1, 5 * SEC), (65535, 70 * SEC)] {
         let mut net = Net::new(&[config(1)]);
         let partner = System { priority, mac: [2, 9, 9, 9, 9, 9] };
