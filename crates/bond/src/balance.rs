@@ -7,9 +7,9 @@ use super::rebalance::{Carrier, Plan, Rebalance, View};
 /// The rebalancing algorithm and the time of its next run.
 pub(super) struct Balance {
     pub rebalance: Rebalance,
-    /// The counters for the next run are being read.
+    /// Whether the counters for the next run are being read.
     reading: bool,
-    /// Counters have been read at least once. Traffic before that belongs to no interval.
+    /// Whether counters have been read at least once. Traffic before that belongs to no interval.
     pub counted: bool,
 }
 

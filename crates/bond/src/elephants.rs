@@ -1,4 +1,4 @@
-//! Elephants: a heavy flow is taken out of the bucket it shares with others and given one of its own.
+//! Elephants: a heavy flow is taken out of the bucket it shares with others and given a bucket of its own.
 //!
 //! Rebalancing moves whole buckets, so it cannot help where one flow is most of a bucket's load. Such a flow
 //! is *pinned*: it gets an entry in the pipe that has the bond's name, which leads it to a bucket of a second
@@ -61,17 +61,17 @@ pub(super) struct Elephants {
     look: Option<Look>,
     /// The counters of `heavy` when they were last read.
     pub report: BucketReport,
-    /// Buckets in which a look found nothing, and until when they are left alone.
+    /// The buckets in which a look found nothing, and the time until which they are left alone.
     fruitless: BTreeMap<u32, u64>,
     /// The member that each bucket of `heavy` was last assigned to.
     announced: Vec<u16>,
-    /// What the entries depend on. If it changes, they are no longer valid.
+    /// The settings on which the entries depend. If these change, the entries are no longer valid.
     made_for: Option<MadeFor>,
     /// Flows whose entries were left by a bond of another kind.
     leftover: Vec<FlowKey>,
     /// Moves to and from twins that are included in the engine's counter.
     unseen: u64,
-    /// The next report will show how much the engine counts for a move to a twin.
+    /// Whether the next report will show how much the engine counts for a move to a twin.
     measures: bool,
     /// Number of moves of pinned flows that were ordered.
     moved: u64,
@@ -93,12 +93,12 @@ pub(super) struct Pin {
     /// The bucket of the bond that it hashes to.
     pub bucket: u32,
     pub member: u16,
-    /// Members it may still be on, having been ordered to leave them when idle.
+    /// Members that the flow was ordered to leave when idle, and on which it may still be.
     leaving: Vec<u16>,
     pub since_ns: u64,
     /// When its load was last evaluated.
     judged_ns: u64,
-    /// Its bytes then.
+    /// Its bytes at that time.
     seen: u64,
     /// The bytes it carried in the interval before that.
     pub load: u64,
@@ -114,7 +114,7 @@ pub(super) struct Look {
     frames: u32,
     bytes: u64,
     flows: BTreeMap<FlowKey, u64>,
-    /// How many moves the engine counts for the one to the twin: one per worker.
+    /// How many moves the engine counts for the move to the twin: one per worker.
     counted: u64,
 }
 
@@ -406,7 +406,7 @@ impl Elephants {
                 untouched.extend((pin.load == 0).then_some(pin.bucket));
             }
         }
-        // If nothing matches the entry, the frames may have been changed before they reach it.
+        // No frame matches the entry, perhaps because frames are changed before they reach it.
         untouched.into_iter().for_each(|bucket| self.let_rest(now_ns, bucket, with.bond));
         for slot in idle {
             self.unpin(slot, "it carries little", with, actions);

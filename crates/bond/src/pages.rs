@@ -1,7 +1,7 @@
 //! The page of bonds in `weir top`: members and buckets together.
 //!
-//! What a member sends and receives is taken from the counts of its port. The counts of its buckets move with
-//! the buckets, so their growth would be meaningless whenever one moves.
+//! The traffic of a member is taken from the counts of its port. The counts of buckets move with the buckets,
+//! so their growth would be meaningless whenever a bucket moves.
 
 use super::answer::{BondState, BucketList, BucketRow, LoggedMove, MemberState};
 use serde_json::{Value, json};

@@ -4,17 +4,18 @@
 //! of each bucket since the last time are added to its load; then buckets move from the member with the
 //! highest load to the one with the lowest, as long as that helps; then all loads are halved, so that past
 //! and present count equally. It stops when the two loads differ by less than 1/32 or 100 000 bytes. Buckets
-//! are chosen in descending order if they fit into half the difference; if none fits, the smallest is chosen;
-//! and the choice must bring the two nearer by a tenth of that half. A bucket moves at most once per run.
+//! are chosen in descending order if they fit into half the difference; if none fits, the smallest is chosen.
+//! The choice must bring the two loads closer by at least a tenth of that half. A bucket moves at most once
+//! per run.
 //!
 //! Options beyond that: loads relative to capacity, so that members of 1 and 10 Gbit/s fill up at the same
-//! time; buckets that move repeatedly within a run, so that eight members that start from one are even after
-//! one interval instead of three; and a budget of moves. A bucket that alone exceeds a member's fair share is
-//! reported as an elephant: no move can help there, only a bucket of its own for its heavy flow
+//! time; buckets that move repeatedly within a run, so that eight members are even after one interval instead
+//! of three if all load starts on one of them; and a budget of moves. A bucket that alone exceeds a member's
+//! fair share is reported as an elephant: no move can help there, only a bucket of its own for its heavy flow
 //! (`elephants.rs`), which a later run treats as a separate bucket.
 //!
-//! Nothing is moved here: a [`Plan`] says what to move and why, and [`Rebalance::plan`] changes nothing (a
-//! dry run).
+//! Nothing is moved here: a [`Plan`] lists the moves and their reasons, and [`Rebalance::plan`] is a dry run
+//! that changes nothing.
 //!
 //! Costs: a run sorts the buckets; each of its steps visits all members and the buckets of one.
 
@@ -30,7 +31,8 @@ const OVERLOAD_PART: u128 = 32;
 /// Members are even if their loads differ by fewer bytes.
 pub const OVERLOAD_BYTES: u64 = 100_000;
 
-/// A choice of buckets must bring two members closer by at least this fraction of what would make them equal.
+/// A choice of buckets must bring two members closer by at least this fraction of the load whose move would
+/// make them equal.
 const GAIN_PART: u128 = 10;
 
 /// Limit on the steps of a run, per member and bucket: no run with real loads comes close, but every run must
@@ -44,7 +46,7 @@ const NS_PER_MS: u64 = 1_000_000;
 pub struct Rule {
     /// Whether loads are relative to the capacity of their member.
     pub by_capacity: bool,
-    /// Whether a bucket may move repeatedly within a run. Only its start and end count.
+    /// Whether a bucket may move repeatedly within a run. Only the first and the last member matter.
     pub moves_on: bool,
     /// The largest number of buckets that a run may move, if limited.
     pub budget: Option<usize>,
@@ -385,13 +387,13 @@ fn choose(from: &Lane, to: &Lane, limit: usize) -> Vec<(u64, u32)> {
         chosen.push(smallest);
         delta = u128::from(smallest.0);
     }
-    // By how much the higher of the two levels decreases, with this choice and ideally; between members of
-    // equal capacity the lower level increases by the same. Levels are scaled to `to`: its load at the level
-    // of `from`.
+    // The amount by which the higher of the two levels decreases, with this choice and ideally. Between
+    // members of equal capacity, the lower level increases by the same amount. Levels are scaled to `to`: its
+    // load at the level of `from`.
     let level = |load: u128| load * to.capacity / from.capacity;
     let high = level(from.load - delta).max(to.load + delta);
     let (gain, best) = (level(from.load).saturating_sub(high), level(from.load) - level(from.load - ideal));
-    // A choice limited by the budget only has to help.
+    // If the budget limits the choice, any improvement is enough.
     let enough = if chosen.len() == limit { 0 } else { best / GAIN_PART };
     if gain > 0 && gain >= enough { chosen } else { Vec::new() }
 }

@@ -11,7 +11,7 @@ impl BondApp {
     pub(super) fn take_over(&mut self, mut old: BondApp) {
         old.stations.adapt(&old.bond, &self.bond);
         if old.bond.mode != self.bond.mode || old.bond.lacp.is_some() != self.bond.lacp.is_some() {
-            // A bond of another kind: only what it has left in the pipes matters.
+            // The old bond is of another kind, so only the entries that it has left in the pipes matter.
             self.stations = old.stations;
             self.admitted.replace(old.admitted);
             self.traffic.elephants.replace(old.traffic.elephants);

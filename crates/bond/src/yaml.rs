@@ -132,7 +132,7 @@ impl Configured for Bonds {
 }
 
 impl Bond {
-    /// What a member takes if another app handles everything else.
+    /// The frames that a member takes if another app handles everything else.
     fn own_frames(&self, member: &Member) -> Vec<TakeRule> {
         let targets = self.probe.iter().flat_map(|probe| &probe.targets);
         let answers = targets.map(|target| match target {
@@ -229,7 +229,7 @@ fn bond(node: &Node, scope: &mut Scope<'_>) -> Option<Bond> {
     (report.errors() == before).then_some(bond)
 }
 
-/// What picks the bucket of a frame.
+/// The hash that picks the bucket of a frame.
 #[derive(Clone, Copy)]
 struct Hashed {
     basis: u64,

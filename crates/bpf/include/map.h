@@ -27,7 +27,7 @@ static __always_inline void add(void *counters, __u32 which, __u64 more)
 		*value += more;
 }
 
-/* Makes a type and those of its members known to user space (layouts.rs). */
+/* Makes a type, and the types of its members, known to user space (layouts.rs). */
 #ifdef SHARES
 #define SHARED(type) SHARED_AS(type, __COUNTER__)
 #define SHARED_AS(type, number) SHARED_NAMED(type, number)

@@ -1,5 +1,5 @@
-//! What traffic consists of: flows are counted in sketches, interval by interval, and reported or exported.
-//! The source is the collector's flow deltas or the packets of a recording.
+//! Measures the composition of traffic: flows are counted in sketches, interval by interval, and reported or
+//! exported. The source is the collector's flow deltas or the packets of a recording.
 //!
 //! Promises: memory is bounded by settings, not by traffic. Outside of `agent`, `command` and `files`
 //! there is no I/O except `std::io::Write` for exports, no thread and no clock.

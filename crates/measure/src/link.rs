@@ -1,6 +1,6 @@
-//! Recordings without Ethernet: what precedes the IP packet, by the link type of the recording
-//! (<https://www.tcpdump.org/linktypes.html>). It is replaced with an Ethernet header, so that one parser
-//! reads all packets.
+//! Recordings without Ethernet: the header in front of the IP packet, by the link type of the recording
+//! (<https://www.tcpdump.org/linktypes.html>), is replaced with an Ethernet header, so that one parser reads
+//! all packets.
 
 use weir_packet::{ETHER_IPV4, ETHER_IPV6};
 
@@ -32,7 +32,7 @@ impl Link {
     pub fn of(number: u16) -> Option<Link> {
         match number {
             1 => Some(Link::Ethernet),
-            // BSDs write 12 and 14 for 101; 228 and 229 are for one IP version each.
+            // BSDs write 12 and 14 in place of 101; 228 and 229 each mean a single IP version.
             12 | 14 | 101 | 228 | 229 => Some(Link::Raw),
             0 | 108 => Some(Link::Loopback),
             113 => Some(Link::Sll),

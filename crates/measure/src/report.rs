@@ -18,7 +18,7 @@ pub struct Estimated {
     pub low: f64,
     /// The true value is not more than this, with probability `confidence`.
     pub high: f64,
-    /// 1 is certain.
+    /// The probability that the true value lies between the bounds; 1 means certainty.
     pub confidence: f64,
     /// The true value.
     pub exact: Option<f64>,
@@ -179,7 +179,7 @@ impl Serialize for Answers {
     }
 }
 
-/// What an interval, or all of the traffic, consisted of.
+/// The composition of the traffic in an interval, or of all traffic.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// When it began, in ns.
@@ -207,7 +207,7 @@ pub struct Report {
     pub answers: Answers,
     /// Heavy changes since the previous interval, largest first; none in the report on everything.
     pub changes: Vec<ChangeRow>,
-    /// What was shed for lack of memory, in that order.
+    /// The queries that were shed for lack of memory, in the order of shedding.
     pub shed: Vec<Query>,
     /// Memory used by sketches, in bytes.
     pub memory: usize,
@@ -216,7 +216,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// The same without lists: totals and numbers.
+    /// Returns the report without lists: only totals and numbers.
     #[must_use]
     pub fn in_short(self) -> Report {
         Report {

@@ -1,4 +1,5 @@
-//! What is measured, with how much memory, and what is shed first if that is too little.
+//! The settings of a measurement: what is measured, how much memory it may use, and what is shed first if the
+//! memory is too small.
 
 use crate::queries::Query;
 use crate::sketches::Sketches;
@@ -23,7 +24,7 @@ pub struct Settings {
     /// The memory limit for sketches, in bytes. Queries are shed in the order of [`Query::shed_order`] until
     /// the others fit; totals and the numbers of flows, sources and destinations are always kept.
     pub memory: usize,
-    /// The queries that are wanted at all.
+    /// The wanted queries.
     pub queries: Vec<Query>,
     /// A source with at least this many destinations is reported as a super-spreader.
     pub spread_least: u64,

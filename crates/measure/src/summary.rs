@@ -73,7 +73,7 @@ impl Summary {
         }
     }
 
-    /// What is measured.
+    /// Returns the settings.
     #[must_use]
     pub fn settings(&self) -> &Settings {
         &self.settings
@@ -110,12 +110,12 @@ impl Summary {
         self.saw(packets, bytes, at_ns, at_ns);
     }
 
-    /// The same for packets whose sizes and times are not known.
+    /// Counts packets that belong to no flow and whose sizes and times are not known, and why.
     pub fn add_skipped(&mut self, reason: impl Into<Cow<'static, str>>, packets: u64, bytes: u64) {
         self.interval.totals.add_unflowed(reason.into(), packets, bytes);
     }
 
-    /// Records sizes and times.
+    /// Records the sizes and times of packets.
     #[inline]
     fn saw(&mut self, packets: u64, bytes: u64, first_ns: u64, last_ns: u64) {
         let totals = &mut self.interval.totals;
@@ -241,8 +241,8 @@ impl Summary {
         self.all.shed(query);
     }
 
-    /// Adds what another measurement with an equal seed and equal keys has counted. Queries that either
-    /// lacks are shed. The other's intervals are not kept separate.
+    /// Adds the counts of another measurement with an equal seed and equal keys. Queries that either of the
+    /// two lacks are shed. The other's intervals are not kept separate.
     ///
     /// # Errors
     /// They cannot be merged.

@@ -1,4 +1,4 @@
-//! IPv6 extension headers: their lengths, and what they say about the pseudo-header of checksums.
+//! IPv6 extension headers: their lengths, and their effect on the pseudo-header of checksums.
 //!
 //! A checksum is computed for the endpoints of a path: its pseudo-header has the final destination and the
 //! source's home address. These are not in the IPv6 header while a packet follows a routing header or comes
@@ -30,8 +30,8 @@ pub(crate) fn length(kind: u8, length: u8) -> usize {
 }
 
 /// Returns whether the source and the destination address in the IPv6 header at `l3` are those of the
-/// pseudo-header of what begins at `l4`. The destination differs while a routing header has segments left
-/// (RFC 8200 §8.1), and the source differs if there is a home address (RFC 6275 §11.3.1).
+/// pseudo-header of the transport header at `l4`. The destination differs while a routing header has segments
+/// left (RFC 8200 §8.1), and the source differs if there is a home address (RFC 6275 §11.3.1).
 #[cold]
 #[must_use]
 pub fn pseudo_header(frame: &[u8], l3: usize, l4: usize) -> [bool; 2] {

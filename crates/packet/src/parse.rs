@@ -85,8 +85,8 @@ pub fn parse_into(
 const FRAME: u32 = Layer::Present as u32 | Layer::Ethernet as u32;
 
 /// The usual frame, found by a few loads at fixed places: untagged, IPv4 without options, not a fragment and,
-/// where ports are parsed, UDP or TCP without a tunnel. `None` decides nothing; [`walk`] does. Whatever this
-/// finds, `walk` finds as well; a test ensures that.
+/// where ports are parsed, UDP or TCP without a tunnel. `None` means that [`walk`] must decide. A test
+/// ensures that both find the same headers.
 #[inline(always)]
 fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     let head: &[u8; USUAL] = frame.first_chunk()?;
@@ -128,8 +128,8 @@ fn usual(frame: &[u8], depth: Depth, ports: &TunnelPorts) -> Option<Headers> {
     Some(Headers { levels: [outer, Level::default()], ..Headers::default() })
 }
 
-/// Parses any frame, header by header. Writes field by field in place: what an earlier frame left there is
-/// meaningless without its layer.
+/// Parses any frame, header by header. Writes field by field in place. Values left there by an earlier frame
+/// are meaningless, because their layers are not set.
 #[inline(never)]
 fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) -> Result<(), DropReason> {
     headers.levels[1].layers = Layers::default();
@@ -151,7 +151,7 @@ fn walk(frame: &[u8], depth: Depth, ports: &TunnelPorts, headers: &mut Headers) 
 }
 
 impl Level {
-    /// Takes over what its L3 header led to.
+    /// Takes over the results for the payload of its L3 header.
     #[inline(always)]
     fn carries(&mut self, payload: &Payload) {
         self.protocol = payload.protocol;
@@ -199,8 +199,7 @@ fn ethernet(frame: &[u8], start: usize, level: &mut Level) -> Result<usize, Drop
 /// The first IPv4 multicast address (RFC 5771).
 const MULTICAST_V4: u32 = 0xe000_0000;
 
-/// What an L3 header leads to: the payload's place, its protocol, and the layers met on the way; all 0
-/// without L3.
+/// The payload of an L3 header: its position, its protocol, and the layers met on the way; all 0 without L3.
 ///
 /// Passed by `&mut` rather than in a `Result`, where the error's byte would overlay its fields and split
 /// them.
@@ -243,7 +242,7 @@ fn arp(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason>
     Ok(())
 }
 
-/// RFC 791 §3.1. Options are skipped; what lies beyond the total length is padding.
+/// RFC 791 §3.1. Options are skipped; bytes beyond the total length are padding.
 #[inline(always)]
 fn ipv4(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason> {
     let header = frame.get(at..at + IPV4_MIN).ok_or(DropReason::MalformedIpv4)?;
@@ -400,7 +399,7 @@ fn tunnel(
     inner_level(frame, at + header.length, inside, inner).map_err(|_| DropReason::MalformedInner)
 }
 
-/// The kind of the tunnel in a payload, where its header starts, and where what it carries ends.
+/// The kind of the tunnel in a payload, where its header starts, and where its payload ends.
 #[inline(always)]
 fn carrier(frame: &[u8], payload: &Payload, ports: &TunnelPorts) -> Option<(TunnelKind, usize, usize)> {
     if payload.layers.has(Layer::Udp) {

@@ -1,4 +1,4 @@
-//! The table of fields agrees with the places where `craft`, which does not use the table, puts things.
+//! The table of fields agrees with the frames that `craft` builds without using the table.
 
 use std::collections::HashSet;
 use weir_packet::craft::frame;
@@ -30,7 +30,7 @@ fn inside(src: &str, dst: &str) -> String {
     packet.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Recipes and what fields must read from them.
+/// Recipes, and the values that fields must have in their frames.
 fn cases() -> Vec<(String, Vec<(&'static str, u128)>)> {
     let v4 = || {
         vec![
@@ -147,7 +147,7 @@ fn fields_are_where_the_recipe_has_put_them() {
             seen.insert(field);
         }
         for &field in Field::ALL {
-            // What a frame has is read at the field's depth and at every greater one.
+            // A field that a frame has is found at the field's own depth and at every greater one.
             let headers = parse(&bytes, Depth::Inner).unwrap();
             let in_frame = matches!(field.spec().source, Source::Frame(_));
             let has = in_frame && headers.has_all(field.needs());

@@ -42,8 +42,8 @@ fn depth_of(reason: DropReason) -> Depth {
     }
 }
 
-/// What must hold for any bytes: offsets lie inside the frame in order, keys can be built, and each depth
-/// agrees with the one below it.
+/// Invariants for any bytes: offsets lie inside the frame in order, keys can be built, and each depth agrees
+/// with the one below it.
 fn check_depths(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut shallower = Ok(Headers::default());
     for depth in DEPTHS {
@@ -174,7 +174,7 @@ fn theirs(bytes: &[u8], packet: &SlicedPacket<'_>) -> ParsedFacts {
 /// Intended differences: etherparse accepts the frame and we do not, or we see less in it.
 #[derive(Debug, PartialEq)]
 enum Difference {
-    /// TPID 0x9100, MACsec or a third tag: payload to us.
+    /// TPID 0x9100, MACsec or a third tag, which our parser treats as payload.
     OtherLinkHeaders,
     /// A source from which no host may send (RFC 1122 §3.2.1.3, RFC 4291 §2.7): flow keys rely on there being
     /// no multicast one.
@@ -474,7 +474,7 @@ fn refused_on_purpose() {
     let eight = "src=fd00::1 ext=dst,dst,dst,dst,dst,dst,dst";
     assert_eq!(refused(&frame(&format!("{eight},dst"))), None);
     assert_eq!(refused(&frame(&format!("{eight},dst,dst"))), Some(DropReason::TooManyExtensionHeaders));
-    // A fragment ends the walk, whatever it says comes next.
+    // A fragment ends the walk, whatever its next header is.
     assert_eq!(refused(&frame(&format!("{eight} frag=8 proto=60"))), None);
 }
 
@@ -583,7 +583,8 @@ fn a_tunnel_is_told_by_its_configured_port() {
     assert_eq!(kind("dport=0"), None);
 }
 
-/// A batch keeps its rows: what the previous frame left in one does not belong to the next frame.
+/// A batch reuses its rows, and the values that the previous frame left in a row must not show up in the next
+/// frame.
 #[test]
 fn a_row_is_used_again() {
     let texts = [

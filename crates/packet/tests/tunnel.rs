@@ -109,7 +109,7 @@ fn written(shape: OuterShape, inside: Inside) {
     shape.finish().write(&mut frame, carried);
     frame.extend([0x5a; 60]);
     if shape.bare {
-        // What follows identifies itself.
+        // The version nibble of the inner packet identifies its type.
         frame[shape.length()] = if inside == Inside::Ipv4 { 0x45 } else { 0x60 };
     }
     let parsed = etherparse::SlicedPacket::from_ethernet(&frame).unwrap();

@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-/// An estimate, and where the truth lies.
+/// An estimate, with bounds of the true value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
     /// The estimate.
@@ -16,7 +16,7 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// The truth.
+    /// A value that is known exactly.
     #[must_use]
     pub const fn exact(value: f64) -> Estimate {
         Estimate { value, low: value, high: value, confidence: 1.0 }
@@ -75,7 +75,7 @@ pub struct SizeError {
 }
 
 impl SizeError {
-    /// Returns the memory if it is not less than `least`, nor too much.
+    /// Returns the memory if it is neither less than `least` nor too much.
     pub fn check(bytes: usize, least: usize) -> Result<usize, SizeError> {
         if bytes < least || bytes > BYTES_MAX { Err(SizeError { bytes, least }) } else { Ok(bytes) }
     }

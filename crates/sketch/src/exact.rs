@@ -1,5 +1,5 @@
-//! The truth: every key with its counts, in a map. The oracle of tests and of accuracy tables; unlike
-//! sketches, it grows with the number of keys.
+//! Exact counts: every key with its counts, in a map. They are the oracle of tests and of accuracy tables;
+//! unlike sketches, they grow with the number of keys.
 
 use crate::hash::Update;
 use std::collections::HashMap;

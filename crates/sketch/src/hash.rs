@@ -127,7 +127,7 @@ impl<const W: usize> Default for Item<W> {
     }
 }
 
-/// What a key counts: one packet, or what an aggregator or a flow table has added up.
+/// The counts to add to a key: one packet, or the packets that an aggregator or a flow table has added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update<const W: usize, N = ()> {
     /// The key.
@@ -136,7 +136,7 @@ pub struct Update<const W: usize, N = ()> {
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
-    /// What else is known about them.
+    /// Further information about these packets.
     pub note: N,
 }
 
@@ -149,9 +149,9 @@ impl<const W: usize> Update<W> {
     }
 }
 
-/// What is kept with a key besides its counts.
+/// Information that is kept with a key besides its counts.
 pub trait Note: Copy + Default {
-    /// Adds what is known about later packets.
+    /// Adds the information about later packets.
     fn join(&mut self, later: &Self);
 }
 

@@ -156,7 +156,7 @@ fn the_operator_disables_at_once_and_for_good() {
     assert_eq!(links.step(502 * MS, LinkEvent::Operator(1, true)), []);
 }
 
-/// Enabling a member that has no carrier must not start a delay that ends in disabling it again.
+/// Enabling a member without carrier must not start a delay at the end of which the member is disabled again.
 #[test]
 fn the_operator_cannot_enable_what_has_no_carrier() {
     let mut links = links(LinkPolicy::default(), 2);
@@ -370,9 +370,9 @@ fn event() -> impl Strategy<Value = LinkEvent> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// For any events: the outputs add up to the state; if any member is usable one is enabled, if any is
-    /// enabled one is active; and stepping every millisecond gives the same result as stepping only when
-    /// asked to.
+    /// For any events, the outputs add up to the state. If any member is usable, one is enabled, and if any
+    /// is enabled, one is active. Stepping every millisecond gives the same result as stepping only at the
+    /// requested times.
     #[test]
     fn what_is_told_is_what_is(events in prop::collection::vec((0_u64..40, event()), 1..80)) {
         let (mut links, mut often) = (links(LinkPolicy::default(), 3), links(LinkPolicy::default(), 3));

@@ -46,8 +46,8 @@ fn small() -> Settings {
     Settings { keys: 256, exact_memory: 1 << 30, packet_bytes_max: 1514, ..Settings::default() }
 }
 
-/// Checks that everything with a certain bound is within it. Returns how many of the other estimates miss,
-/// and their number.
+/// Checks that values with certain bounds are within them. Returns how many of the other estimates are
+/// outside their bounds, and the number of all of these.
 fn check(report: &Report) -> (u64, u64) {
     let lists = || tops().filter_map(|(_, row, _)| report.answers.list(row.field));
     let spreaders = match report.answers.get("spreaders") {
@@ -206,7 +206,7 @@ fn measurements_of_other_seeds_or_settings_are_not_merged() {
     assert!(summary.merge(Summary::new(&Settings { top: 3, ..small() }, SEED)).is_ok());
 }
 
-/// What does not depend on the order of records.
+/// The parts that do not depend on the order of records.
 fn linear(summary: &Summary) -> (Vec<&Mrac>, Vec<&SpreadSketch<5>>) {
     let (mut sizes, mut spreads) = (Vec::new(), Vec::new());
     for sketch in summary.all.answers.iter().flatten() {
@@ -287,7 +287,7 @@ fn numbers_of_a_file_overflow_no_sum() {
     let mut bytes = saved(&mut summary);
     let (original, mut read) = (bytes.clone(), 0);
     assert!(bytes.len() > kept.len());
-    // All of the totals; a sample of the rest.
+    // Tests every byte of the totals, and a sample of the rest.
     for at in (16..120).chain((120..bytes.len() - 8).step_by(2003)) {
         for number in [0, u64::MAX, (1 << 56) - 1] {
             bytes.copy_from_slice(&original);

@@ -1,5 +1,5 @@
-//! What flows count and report, while they live and when they expire, and while several processors use the
-//! table.
+//! The counts that flows report: during their lifetime, when they expire, and while several processors use
+//! the table.
 
 use crate::handle::Handle;
 use crate::key;
@@ -50,7 +50,7 @@ fn a_flow_gives_each_count_once_and_goes_when_it_is_idle() {
     assert_eq!(rig.sweep(&GIVE), [], "given before");
     assert_eq!(rig.programs.flows().unwrap().read().len(), 2, "they live on");
     rig.send(7000, 2);
-    // One was used since then.
+    // One flow has been used since then.
     std::thread::sleep(Duration::from_millis(30));
     let now = rig.programs.flows().unwrap().read().iter().map(|flow| flow.used_ns).max().unwrap();
     std::thread::sleep(Duration::from_millis(30));
@@ -110,8 +110,8 @@ fn records_without_room_are_counted() {
     assert!(packets > 0, "nothing was evicted: create more flows");
 }
 
-/// What one thread does: frames of more flows than fit, in both directions, learnt again whenever they are
-/// not known. Returns how many took the fast path.
+/// The work of one thread: it sends frames of more flows than fit, in both directions, and has flows learnt
+/// again whenever they are not known. Returns how many frames took the fast path.
 fn frames(ends: &AtomicBool, at: usize, (pod, up): (u32, u32), wrong: &AtomicU64) -> [u64; 2] {
     let mut cpu = CpuSet::new();
     cpu.set(at);

@@ -242,8 +242,8 @@ fn what_an_interface_does_not_carry_takes_the_kernels_way() {
     };
     assert_eq!(rig.run("overlay_send", &frame(1450), 0).0, REDIRECT);
     assert_eq!(rig.slow("overlay_send", &frame(1451)), "oversize");
-    // Segment lengths count, not their sum. The kernel cannot add headroom to segmented frames without a
-    // type, as here.
+    // The length of each segment matters, not their sum. The kernel cannot add headroom to segmented frames
+    // without a type, as here.
     for (segment, why) in [(1000, "no_room"), (1422, "no_room"), (1423, "oversize")] {
         let before = rig.programs.frames()[0].of(why);
         rig.programs.test_run("overlay_send", &frame(3000), (rig.pod, 0, segment)).unwrap();
@@ -301,7 +301,7 @@ fn a_stamp_makes_void_what_depends_on_it_and_nothing_else() {
         rig.learn(UDP, 7000);
         assert_eq!(rig.run("overlay_send", &out, 0).0, REDIRECT);
         rig.programs.bump(&[stamp]).unwrap();
-        // A void direction makes the other one wait for it.
+        // A direction that is void keeps the other one off the fast path, too.
         let mut both = [("overlay_send", &out, send), ("overlay_receive", &back, receive)];
         if stamp == POD_STAMP {
             both.reverse();

@@ -1,4 +1,4 @@
-//! The programs of the cache with which ours is compared: they do what its authors describe, and no more.
+//! The programs of the cache with which ours is compared. They do exactly what its authors describe.
 
 use crate::handle::Handle;
 use crate::rig::*;

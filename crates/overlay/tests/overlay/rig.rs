@@ -19,7 +19,7 @@ pub const HERE_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 1);
 pub const NODE_6: Ipv6Addr = Ipv6Addr::new(0xfd00, 1, 0, 0, 0, 0, 0, 2);
 pub const POD: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 5);
 pub const OTHER: Ipv4Addr = Ipv4Addr::new(10, 244, 2, 7);
-/// Another pod on this node, a service, and another node.
+/// The addresses of another pod on this node, of a service, and of another node.
 pub const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(10, 244, 1, 6);
 pub const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 96, 0, 9);
 pub const SECOND_NODE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 3);
@@ -56,14 +56,14 @@ link set peer0 up
 link set pod1 up
 link set peer1 up
 ";
-/// With IPv4 nodes.
+/// Further commands for IPv4 nodes.
 const NODES_OF_4: &str =
     "link add vx0 mtu 1450 type vxlan id 42 dstport 4789 local 10.0.1.1 dev up0 nolearning noudpcsum
 link set vx0 up
 address add 10.0.1.1/24 dev up0
 neighbour add 10.0.1.2 lladdr 02:00:00:00:00:02 dev up0 nud permanent
 ";
-/// With IPv6 nodes.
+/// Further commands for IPv6 nodes.
 const NODES_OF_6: &str =
     "link add vx0 mtu 1430 type vxlan id 42 dstport 4789 local fd00:1::1 dev up0 nolearning udp6zerocsumtx
 link set vx0 up
@@ -88,8 +88,8 @@ impl Drop for OverlayRig {
     }
 }
 
-/// Runs `ip` with lines of commands, in the thread's namespace. The programs ask the kernel again once its
-/// coarse clock has ticked.
+/// Runs `ip` with lines of commands, in the thread's namespace. The programs repeat their look-ups once the
+/// kernel's coarse clock has ticked.
 pub fn ip(lines: &str) {
     const TICK: Duration = Duration::from_millis(20);
     for line in lines.lines() {
@@ -169,8 +169,8 @@ impl OverlayRig {
         self.programs.test_run(name, frame, (interface, mark, 0)).unwrap()
     }
 
-    /// Returns the count that one frame of what the pod sends, or the uplink receives, increments besides the
-    /// frames seen; the frame must come out unchanged, on the slow path.
+    /// Runs a program on a frame, and asserts that the frame leaves unchanged, on the slow path. Returns the
+    /// count that this has incremented besides that of frames seen.
     pub fn slow(&mut self, name: &str, frame: &[u8]) -> &'static str {
         let at = usize::from(name == "overlay_receive");
         let before = self.programs.frames()[at];
@@ -246,27 +246,27 @@ pub fn inner(
     frame
 }
 
-/// What the pod sends from a port, to its bridge.
+/// A frame that the pod sends from a port to its bridge.
 pub fn sent(protocol: u8, port: u16) -> Vec<u8> {
     inner([BRIDGE, POD_MAC], [POD, OTHER], [port, 5001], (protocol, 64))
 }
 
-/// The same after the node has routed it to the VXLAN device.
+/// The frame of [`sent`] after the node has routed it to the VXLAN device.
 pub fn routed(protocol: u8, port: u16) -> Vec<u8> {
     inner([FAR, TUNNEL], [POD, OTHER], [port, 5001], (protocol, 63))
 }
 
-/// What the other pod answers, as it comes out of the remote node's VXLAN device.
+/// The other pod's answer, as the remote node passes it to its VXLAN device.
 pub fn answer(protocol: u8, port: u16) -> Vec<u8> {
     inner([TUNNEL, FAR], [OTHER, POD], [5001, port], (protocol, 63))
 }
 
-/// The same at the uplink.
+/// The frame of [`answer`] as it arrives at the uplink.
 pub fn arriving(protocol: u8, port: u16) -> Vec<u8> {
     tunnelled(&answer(protocol, port), [NODE, HERE])
 }
 
-/// The same as the pod receives it.
+/// The frame of [`answer`] as the pod receives it.
 pub fn delivered(protocol: u8, port: u16) -> Vec<u8> {
     inner([POD_MAC, BRIDGE], [OTHER, POD], [5001, port], (protocol, 62))
 }

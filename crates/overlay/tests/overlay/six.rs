@@ -104,7 +104,7 @@ fn tunnel(nodes: OverlayIp) -> usize {
     if nodes == OverlayIp::V4 { 50 } else { 70 }
 }
 
-/// Copies what may differ: the IPv4 identification and the port.
+/// Copies the fields that may differ: the IPv4 identification and the port.
 fn alike(expected: &mut [u8], out: &[u8], nodes: OverlayIp) {
     let port = tunnel(nodes) - 16;
     expected[port..port + 2].copy_from_slice(&out[port..port + 2]);
@@ -291,11 +291,11 @@ fn the_outer_checksum_of_ipv6_is_right_unless_the_device_has_none() {
                 assert_eq!((verdict, sum(&out[14..])), (REDIRECT, 0xffff), "{pods:?} {protocol} {port}");
                 assert_ne!(out[60..62], [0, 0]);
             }
-            // Each segment of a frame would need its own.
+            // Each segment of a frame would need a checksum of its own.
             let segments = (rig.pod, 0, 20);
             rig.programs.test_run("overlay_send", &sent, segments).unwrap();
             assert_eq!(rig.programs.frames()[0].of("checksum"), u64::from(protocol == UDP) + 1);
-            // The device would not accept such a frame; it would accept one with a checksum.
+            // The device would not accept such a frame. It would only accept one with a checksum.
             assert_eq!(rig.slow("overlay_receive", &came), "checksum");
             let (verdict, out, _) = rig.run("overlay_receive", &with(&came, 60, &[1, 2]), 0);
             assert_eq!((verdict, out), (REDIRECT, given));
@@ -430,7 +430,7 @@ fn more_flows_than_fit_lose_no_count_and_ended_ones_are_forgotten() {
     assert_eq!(live + entries.gone_packets[0], 640);
     rig.programs.forget(&flows[0].key).unwrap();
     assert_eq!(rig.programs.flows().unwrap().read().len(), flows.len() - 1);
-    // IPv4 has its own space.
+    // Flows of IPv4 have their own space.
     rig.learn(UDP, 7000);
     assert_eq!(rig.programs.flows().unwrap().read().len(), flows.len());
 }
@@ -452,7 +452,7 @@ fn flows_of_both_versions_give_each_count_once() {
         assert_eq!(given.len(), sent.len(), "{given:?}");
         for (one, flow) in given.iter().map(|one| (one, one.key.sent())) {
             assert_eq!((one.packets, one.why, one.received), ([1, 1], OverlayEnd::Alive, flow.reversed()));
-            // As long as the pod's frames: there are headers of its own version.
+            // A record counts the length of the pod's frames, whose headers have the pod's own IP version.
             let length = if flow.ip() == OverlayIp::V4 { 52 } else { 72 };
             assert!(one.bytes == [length; 2] && sent.contains(&length), "{one:?}");
         }

@@ -1,16 +1,16 @@
 //! Decides when to bypass aggregation.
 //!
-//! A look-up pays only if it saves sketch updates. Under uniform traffic, or a flood of flows of one packet,
-//! nearly every packet evicts, and the aggregator is pure overhead. The gate counts evictions per packet;
-//! above the threshold it admits only one batch in thirty-two, to notice when traffic changes, and passes the
-//! others straight to the sketches. Counts stay exact: a key's packets may lie in the aggregator and in the
-//! sketches at the same time, and add up.
+//! A look-up is worthwhile only if it saves sketch updates. Under uniform traffic, or a flood of flows of one
+//! packet, nearly every packet evicts, and the aggregator is pure overhead. The gate counts evictions per
+//! packet; above the threshold it admits only one batch in thirty-two, to notice when traffic changes, and
+//! passes the others straight to the sketches. Counts stay exact: a key's packets may lie in the aggregator
+//! and in the sketches at the same time, and add up.
 
 /// Packets between two decisions.
 const WINDOW: u32 = 8192;
 
-/// Number of batches per admitted batch while the gate is closed. Look-ups that all miss cost twice as much
-/// as those that hit, so that a closed gate costs one part in sixteen of an open one.
+/// Number of batches per admitted batch while the gate is closed. Look-ups that miss cost twice as much as
+/// look-ups that hit, so a closed gate costs one sixteenth of an open gate.
 const CLOSED_PERIOD: u32 = 32;
 
 /// A closed gate opens below this share of the threshold, so that it does not oscillate.
@@ -37,8 +37,9 @@ impl Gate {
         Gate { threshold, is_open: true, packets: 0, evictions: 0, batch: 0 }
     }
 
-    /// A gate that closes when a look-up costs more than it saves. Given the nanoseconds for a look-up and
-    /// for updating all sketches with one key, that is above 1 - look-up / update.
+    /// A gate that closes when a look-up costs more than it saves. It is computed from the nanoseconds for a
+    /// look-up and for updating all sketches with one key: the gate closes above 1 - look-up / update
+    /// evictions per packet.
     #[must_use]
     pub fn for_costs(look_up_ns: f64, update_ns: f64) -> Gate {
         Gate::new((1.0 - look_up_ns / update_ns).max(0.0))
@@ -66,7 +67,7 @@ impl Gate {
         self.batch == 0
     }
 
-    /// Records what an admitted batch did.
+    /// Records the packets and the evictions of an admitted batch.
     #[inline(always)]
     pub(super) fn saw(&mut self, packets: u32, evictions: u32) {
         self.packets += packets;

@@ -4,14 +4,14 @@
 //! tags share a cache line and are compared at once. Only a key that makes room for another moves on to the
 //! sketches, with everything that it has counted. A sketch update that costs ten times as much as the look-up
 //! is then paid by one packet in six (Zipf 1.1). Nothing is lost and nothing is estimated here: for each key,
-//! what leaves the aggregator adds up to what came in.
+//! the counts that leave the aggregator add up to those that entered it.
 //!
 //! The idea is that of Agg-Evict (Zhou, Alipourfard, Yu, Yang: Accelerating network measurement in software,
 //! CCR 48(3), 2018). Rows are found by a keyed hash rather than by the key modulo the number of rows, because
-//! strangers choose the addresses; a tag has 16 bits and the key itself is compared.
+//! untrusted hosts choose the addresses; a tag has 16 bits and the key itself is compared.
 //!
 //! Costs: three cache lines per packet, fetched in parallel for a batch of 64. When nearly every packet
-//! evicts, the look-up is a loss, so the [gate](Gate) switches to passing packets on.
+//! evicts, the look-up costs more than it saves, so the [gate](Gate) passes packets on directly.
 
 mod gate;
 mod policy;
@@ -57,7 +57,7 @@ impl<const W: usize, N: Note> KeyCounts<W, N> {
     }
 }
 
-/// What a key has counted when it leaves the aggregator, with the hash that all sketches share.
+/// The counts of a key when it leaves the aggregator, with the hash that all sketches share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Evicted<const W: usize, N = ()> {
     /// The key and its hash.
@@ -66,11 +66,11 @@ pub struct Evicted<const W: usize, N = ()> {
     pub packets: u64,
     /// Number of bytes.
     pub bytes: u64,
-    /// What else is known about them.
+    /// Further information about these packets.
     pub note: N,
 }
 
-/// What an aggregator has done.
+/// The activity of an aggregator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AggregatorCounts {
     /// Updates that came in.
@@ -111,7 +111,7 @@ pub struct Aggregator<const W: usize, M = Vectors, N = ()> {
     compare: PhantomData<M>,
 }
 
-/// Where a packet's key lies, judging by tags.
+/// Where a packet's key probably lies, judging by tags.
 #[derive(Clone, Copy, Default)]
 struct TagMatch {
     row: u32,
@@ -172,7 +172,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         self.rows.len()
     }
 
-    /// Packets in its counts, computed by adding them up: for tests.
+    /// The packets in its counts, computed by adding them up, for tests.
     #[must_use]
     pub fn packets(&self) -> u64 {
         let in_row = |row: &KeyRow<W, N>| row.line.taken().map(|slot| row.entries[slot].packets).sum::<u64>();
@@ -206,8 +206,8 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         }
     }
 
-    /// The same for the packets of a batch selected by the bits of `list`; `update` returns what each packet
-    /// counts.
+    /// Like [`Aggregator::add`], for the packets of a batch that the bits of `list` select; `update` returns
+    /// the update of each packet.
     #[inline]
     pub fn add_list(
         &mut self,

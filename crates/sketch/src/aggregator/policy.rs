@@ -33,8 +33,9 @@ impl Policy {
     }
 }
 
-/// A policy with its state. A mark of a row's key is, by policy: nothing; the row's clock when it was last
-/// seen; 1 if it was seen since its last turn; its packets, up to 65,535.
+/// A policy with its state. The meaning of a key's mark depends on the policy, in the order of [`Policy`]:
+/// nothing; the row's clock when the key was last seen; 1 if the key was seen since its last turn; the key's
+/// packets, up to 65,535.
 #[derive(Clone, Debug)]
 pub(super) struct Replacement {
     policy: Policy,
@@ -59,7 +60,7 @@ impl Replacement {
         Replacement { policy, stamps: policy == Policy::Lru, most, hand: 0, rows: vec![0; rows] }
     }
 
-    /// A key of the row was seen; it now has this many packets.
+    /// Records that a key of the row was seen and now has this many packets.
     #[inline(always)]
     pub(super) fn touch(&mut self, line: &mut Line, row: u32, slot: u16, packets: u64) {
         if self.stamps {
@@ -69,7 +70,7 @@ impl Replacement {
         }
     }
 
-    /// A key was written into a slot.
+    /// Records that a key was written into a slot.
     #[inline(always)]
     pub(super) fn inserted(&mut self, line: &mut Line, row: u32, slot: u16, packets: u64) {
         line.marks[usize::from(slot)] = 0;
@@ -78,7 +79,7 @@ impl Replacement {
         }
     }
 
-    /// A row was emptied.
+    /// Records that a row was emptied.
     pub(super) fn emptied(&mut self, number: usize) {
         self.rows[number] = 0;
     }
@@ -144,7 +145,8 @@ fn rank(marks: &mut [u16; SLOTS]) -> u16 {
     SLOTS as u16
 }
 
-/// Takes the marks of the keys from the hand to the first that was not seen; all of them, if all were.
+/// Clears the marks of the keys from the hand to the first one that was not seen, or all marks if all keys
+/// were seen.
 #[inline(always)]
 fn pass(line: &mut Line, hand: &mut u16, slot: u32) {
     let from = u32::from(*hand);
