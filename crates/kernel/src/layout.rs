@@ -375,7 +375,7 @@ fn push_headers(
     let dst = address(take(encap.dst));
     let id = encap.id.map_or(0, &mut *take) as u32;
     let ttl = take(encap.ttl) as u8;
-    let sport = encap.sport.map(&mut *take);
+    let sport = encap.sport.filter(|_| encap.kind.is_udp()).map(&mut *take);
     let outer = Outer { eth_dst, eth_src, src, dst, ttl, id };
     let insides =
         if encap.ethernet { [Inside::Ethernet, Inside::Ethernet] } else { [Inside::Ipv4, Inside::Ipv6] };

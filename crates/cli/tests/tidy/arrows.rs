@@ -16,7 +16,7 @@ const ARROWS: &[Arrows] = &[
     ("netlink", &[], &["bed"]),
     ("bpf", &["netlink"], &["bed", "packet"]),
     ("port", &["bpf", "netlink", "packet"], &["bed"]),
-    ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "port"]),
+    ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "kernel", "port"]),
     ("kernel", &["packet", "program"], &["oracle"]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),

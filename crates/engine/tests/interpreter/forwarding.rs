@@ -1,8 +1,8 @@
 //! W1-W7.
 
 use crate::setup::*;
+use weir_oracle::FlowSource;
 use weir_oracle::trace::{FieldValue, Known, Lookup};
-use weir_oracle::{FlowSource, Interpreter};
 use weir_packet::{DropReason, Field, FlowKey, KeySource, TunnelKind, select_hash};
 use weir_program::Verdict;
 use weir_program::change::{Change, ChangeError};
@@ -92,7 +92,7 @@ fn w5_a_port_without_a_root_drops_whatever_comes() {
     }
 }
 
-fn rewritten(rehash: bool) -> Interpreter {
+fn rewritten(rehash: bool) -> BesideKernel {
     let rewrite =
         act(vec![Operation::Set(Field::L4Dport, Value::Const(443))]).forward(PipeId(1)).rehash(rehash);
     start(&with_group(program(vec![rewrite, hash(HashInput::Select(KeySource::Outer))]), 2))

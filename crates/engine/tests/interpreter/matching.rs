@@ -469,7 +469,7 @@ fn m11_pin_decides_once_and_follow_for_each_packet() {
     for (learn, after) in [(Learn::Pin(GroupId(0).into()), 0), (Learn::Follow(GroupId(0).into()), 1)] {
         let mut interpreter = start(&with_group(program(vec![flow(learn, 4)]), 2));
         let verdict =
-            |interpreter: &mut Interpreter| interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict;
+            |interpreter: &mut BesideKernel| interpreter.walk(PortId(0), &frame(TCP), 128, 0).verdict;
         assert_eq!(verdict(&mut interpreter), Verdict::Transmit(PortId(0)));
         interpreter.set_buckets(GroupId(0), vec![1; 4]);
         assert_eq!(verdict(&mut interpreter), Verdict::Transmit(PortId(after)));

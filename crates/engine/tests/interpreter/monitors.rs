@@ -66,7 +66,7 @@ fn c2_entries_of_any_pipes_share_a_counter() {
 fn c2_a_shared_counter_does_not_count_what_the_action_drops() {
     let one = act(vec![Operation::DecrementTtl]).counter(CounterId(0));
     let mut interpreter = start(&program(vec![one]));
-    let walk = |interpreter: &mut Interpreter, ttl: u8| {
+    let walk = |interpreter: &mut BesideKernel, ttl: u8| {
         let bytes = frame(&format!("src=10.0.0.1 dst=10.0.0.2 proto=udp ttl={ttl}"));
         (interpreter.walk(PortId(0), &bytes, 128, 0), bytes.len() as u64)
     };

@@ -1,5 +1,7 @@
 //! Small programs in which hits leave by port 1 and misses are dropped.
 
+use std::ops::{Deref, DerefMut};
+use weir_kernel::{Executor, FrameOutcome};
 use weir_oracle::trace::Known;
 use weir_oracle::{Interpreter, Walk};
 use weir_packet::{DropReason, Field};
@@ -92,9 +94,63 @@ pub fn with_meter(mut program: Program, config: MeterConfig) -> Program {
     program
 }
 
-/// Starts an interpreter with every bucket naming target 0.
-pub fn start(program: &Program) -> Interpreter {
-    Interpreter::new(program, program.groups.iter().map(|group| vec![0; group.size as usize]).collect())
+/// Starts the interpreter, and the kernel beside it, with every bucket naming target 0.
+pub fn start(program: &Program) -> BesideKernel {
+    let buckets: Vec<Vec<u16>> = program.groups.iter().map(|group| vec![0; group.size as usize]).collect();
+    let kernel = Executor::load(program, &buckets);
+    if let Err(error) = &kernel {
+        let is_denied = Executor::load(&Program::default(), &[]).is_err();
+        assert!(is_denied && std::env::var_os("CI").is_none(), "the kernel refuses the program: {error}");
+    }
+    BesideKernel { interpreter: Interpreter::new(program, buckets), kernel: kernel.ok() }
+}
+
+/// An interpreter, and the same program in the kernel, which has to do the same with each packet that it
+/// decides. Programs load there only with root's privileges.
+pub struct BesideKernel {
+    interpreter: Interpreter,
+    kernel: Option<Executor>,
+}
+
+impl BesideKernel {
+    /// Runs a packet in both and returns the interpreter's walk.
+    pub fn walk(&mut self, input: PortId, bytes: &[u8], headroom: usize, now_ns: u64) -> Walk {
+        let walk = self.interpreter.walk(input, bytes, headroom, now_ns);
+        // What drivers leave in front of frames, and what a test run of an XDP program takes.
+        let runs = headroom >= 128 && (14..=3_500).contains(&bytes.len());
+        if let Some(kernel) = self.kernel.as_ref().filter(|_| runs) {
+            let (outcome, after) = kernel.run(input, bytes).expect("a test run");
+            match outcome {
+                FrameOutcome::Left(_) => assert_eq!(after, bytes, "left to the engine, but changed"),
+                FrameOutcome::Decided(verdict) => {
+                    assert_eq!(verdict, walk.verdict, "in the kernel: {:?}", walk.trace);
+                    let is_dropped = matches!(verdict, Verdict::Drop(_));
+                    assert!(
+                        is_dropped || after == walk.bytes,
+                        "in the kernel: {after:?}, not {:?}",
+                        walk.bytes
+                    );
+                }
+            }
+        }
+        walk
+    }
+}
+
+impl Deref for BesideKernel {
+    type Target = Interpreter;
+
+    fn deref(&self) -> &Interpreter {
+        &self.interpreter
+    }
+}
+
+impl DerefMut for BesideKernel {
+    /// The kernel does not see other changes, so packets are no longer compared.
+    fn deref_mut(&mut self) -> &mut Interpreter {
+        self.kernel = None;
+        &mut self.interpreter
+    }
 }
 
 pub fn walk(program: &Program, bytes: &[u8]) -> Walk {
