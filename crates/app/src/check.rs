@@ -51,7 +51,7 @@ pub struct Via {
     pub ways: Vec<(IpAddr, IpAddr)>,
 }
 
-/// What the server must do to pass.
+/// What the server must do to pass the check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Ask {
     /// Accept a TCP connection.

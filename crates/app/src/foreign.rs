@@ -36,7 +36,7 @@ pub struct Setting {
     pub default: Option<&'static str>,
     /// Whether it may be given several times.
     pub several: bool,
-    /// Checks a value. The error says what is wrong with it.
+    /// Checks a value. The error explains what is wrong.
     pub check: fn(&str) -> Result<(), String>,
 }
 

@@ -84,7 +84,7 @@ impl Aggregation {
         self.holding.insert(id, at_ns);
     }
 
-    /// Cancels what [`Aggregation::hold`] has scheduled.
+    /// Cancels the effect of [`Aggregation::hold`].
     pub fn release(&mut self, id: u16) {
         self.holding.remove(&id);
     }

@@ -493,7 +493,8 @@ int decap(struct __sk_buff *skb)
 	if (read == NOT_TUNNEL || !bpf_map_lookup_elem(&locals, &outer.destination))
 		return TC_ACT_UNSPEC;
 	what = find(skb, settings, &outer, &inner);
-	/* What UDP carries after a fragment's header or a longer header is not known, so it is not counted. */
+	/* The contents of UDP behind a fragment's header or a longer header are unknown, so such frames are not
+	 * counted. */
 	if (what == NOT_TUNNEL || (read != IPIP && outer.protocol == IPPROTO_UDP))
 		return TC_ACT_UNSPEC;
 	source.length = 128;

@@ -41,8 +41,8 @@ pub struct Take {
     /// Also take frames for the MAC addresses of other hosts. The interface itself must be promiscuous too.
     /// Never set this on two ports of one switch: both would forward frames meant for neither.
     pub promiscuous: bool,
-    /// What stays with the kernel although a rule matches it: frames that match one of these, whatever their
-    /// destination MAC address (`group` has no effect).
+    /// Exceptions that stay with the kernel although a rule matches: frames that match one of these, whatever
+    /// their destination MAC address (`group` has no effect).
     pub leave: Vec<TakeRule>,
     /// A frame is taken if any of these rules matches.
     pub rules: Vec<TakeRule>,
@@ -270,8 +270,9 @@ impl Take {
     }
 }
 
-/// Translates all rules into masks and values: first what stays with the kernel in any case, then what is
-/// taken regardless of its source, and then what is taken by source, except what is addressed to the host.
+/// Translates all rules into masks and values: first the frames that stay with the kernel in any case, then
+/// those that are taken regardless of their source, and then those that are taken by their source, except
+/// frames to the host.
 pub(crate) fn compile(take: &Take) -> Result<Compiled, TakeError> {
     let by_source = |wanted: bool| {
         let rules = take.rules.iter().filter(move |rule| rule.source.is_some() == wanted).cloned();

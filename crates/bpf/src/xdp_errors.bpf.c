@@ -16,7 +16,7 @@
 #define INTERFACES_MAX 4096
 #define ANY (~0U)
 
-/* What is read of the kernel's types; their places are those of the running kernel. */
+/* The members of the kernel's types that are read. Their offsets are those of the running kernel. */
 #pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
 struct ns_common {
 	unsigned int inum;

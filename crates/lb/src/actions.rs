@@ -1,4 +1,4 @@
-//! What is done to packets on their way to a back end. There is one action per forwarding mode; a back end's
+//! The actions on packets on their way to a back end. There is one action per forwarding mode; a back end's
 //! entry names one of them and supplies the addresses.
 //!
 //! Pipes that keep flows always have all actions of their kind: a reload with a different list would end

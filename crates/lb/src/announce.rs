@@ -135,7 +135,7 @@ pub struct Unasked {
     pub vlan: u16,
 }
 
-/// What weir answers on behalf of services.
+/// The requests that weir answers on behalf of services.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answered {
     /// The VIPs that it announces, once per port.
@@ -149,8 +149,8 @@ pub struct Answered {
 }
 
 impl Answered {
-    /// Returns what is answered for services and for weir's own addresses, which are those of checks and of
-    /// NAT pools. Nothing is announced at ports without a known MAC address.
+    /// Returns the requests to answer for services and for weir's own addresses, which are those of checks
+    /// and of NAT pools. Nothing is announced at ports without a known MAC address.
     #[must_use]
     pub fn of(
         (services, sources): (&[Service], &[Source]),

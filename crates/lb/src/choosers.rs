@@ -40,9 +40,9 @@ pub(super) enum Chooser {
 /// packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum ErrorsBy {
-    /// The client's address, of IPv6 or IPv4.
+    /// The client's address; true means IPv6.
     Source(bool),
-    /// The same with the service's port.
+    /// The client's address and the service's port; true means IPv6.
     SourcePort(bool),
     /// These bits of the client's IPv4 address.
     SourceBits(u32),

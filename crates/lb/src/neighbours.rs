@@ -1,6 +1,6 @@
 //! Back ends that are named by their IP address alone: which addresses are resolved, through which port, and
-//! how the answers affect entries. The program's executor writes what is known into the program before it
-//! starts ([`Neighbours::settle`]); the running app follows changes (`health/neighbours.rs`).
+//! how the answers affect entries. The program's executor writes the known addresses into the program before
+//! it starts ([`Neighbours::settle`]); the running app follows changes (`health/neighbours.rs`).
 
 use super::NAME;
 use super::actions;
@@ -41,7 +41,7 @@ struct Written {
 /// The back ends whose MAC addresses are resolved.
 #[derive(Clone, Debug, Default)]
 pub struct Neighbours {
-    /// What is resolved, without duplicates.
+    /// The addresses to resolve, without duplicates.
     pub hops: Arc<[Hop]>,
     /// For each service and each of its back ends, in the order of `Health`: how the back end is reached, if
     /// its MAC address is resolved.
@@ -101,7 +101,7 @@ impl Neighbours {
         self.look().settled
     }
 
-    /// Records what is now known about a hop, for the next program.
+    /// Records the current MAC address of a hop, if it is known, for the next program.
     pub fn note(&self, hop: usize, mac: Option<Mac>) {
         let (mut known, hop) = (self.look(), &self.hops[hop]);
         match mac {

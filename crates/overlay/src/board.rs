@@ -1,4 +1,4 @@
-//! What the thread that maintains the cache publishes, for the app to show.
+//! The state that the thread that maintains the cache publishes, for the app to show.
 
 use super::explain::Pair;
 use std::collections::BTreeMap;
@@ -11,10 +11,10 @@ pub struct OverlayReport {
     pub pods: Vec<String>,
     /// The remote nodes.
     pub nodes: Vec<IpAddr>,
-    /// What happened to the frames sent by pods, and to those received by the uplink, by name: frames seen,
-    /// fast, dropped, and then the reasons why they were slow.
+    /// The fates of frames sent by pods, and of frames received by the uplink, by name: frames seen, fast,
+    /// dropped, and then the reasons why they were slow.
     pub frames: [Vec<(&'static str, u64)>; 2],
-    /// What happened to entries, by name.
+    /// Events of entries, by name.
     pub entries: Vec<(&'static str, u64)>,
     /// How often something invalidated entries, by cause.
     pub causes: BTreeMap<&'static str, u64>,

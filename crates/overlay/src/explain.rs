@@ -5,7 +5,7 @@ use super::board::{FlowRow, Translated};
 use serde_json::{Value, json};
 use std::net::{IpAddr, SocketAddr};
 
-/// What invalidates an entry, in the order of its stamps: those of all entries, and its own.
+/// The causes that invalidate an entry, in the order of its stamps: those of all entries, and its own.
 const STAMPS: [&str; 2] =
     ["something that every flow depends on has changed", "the rules of nftables have changed"];
 

@@ -1,7 +1,7 @@
 //! A cache in front of a container overlay. See README.md.
 //!
-//! The app defines what is wanted ([`Overlay`]) and shows what is published on its board. The agent has a
-//! thread that loads the programs ([`bpf`]) and tracks what flows depend on.
+//! The app holds the configuration ([`Overlay`]) and shows the state that is published on its board. The
+//! agent has a thread that loads the programs ([`bpf`]) and tracks what flows depend on.
 
 mod agent;
 mod app;

@@ -1,4 +1,4 @@
-//! What `weir show overlay` and `weir overlay` print.
+//! The output of `weir show overlay` and `weir overlay`.
 
 use serde_json::Value;
 use std::fmt::Write;

@@ -1,5 +1,5 @@
-//! What makes two packets one flow: addresses, ports, protocol, and, for flows inside a tunnel, the tunnel's
-//! ID. 40 bytes, IPv4 and IPv6 alike.
+//! The key by which packets belong to the same flow: addresses, ports, protocol, and, for flows inside a
+//! tunnel, the tunnel's ID. 40 bytes, IPv4 and IPv6 alike.
 
 use crate::headers::{Base, Headers, Layer, Level};
 use crate::icmp_error::{Reported, reported};

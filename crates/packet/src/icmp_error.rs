@@ -24,7 +24,7 @@ const HEADER: usize = 8;
 pub struct Inside {
     /// Its IPv4 or IPv6 header.
     pub ip: usize,
-    /// What the IP header carries.
+    /// The header or data that follows the IP header.
     pub transport: usize,
     /// The end of the quoted part.
     pub end: usize,

@@ -6,9 +6,9 @@ use crate::headers::{Base, Headers, Layer};
 /// No target: the packets were not sent to a back end or a member.
 pub const NO_TARGET_OBSERVED: u32 = u32::MAX;
 
-/// What was observed of one packet, or of several packets of one flow. Octets add up and TCP flags are
-/// collected; everything else comes from the first packet (RFC 7012 section 2.1: a field that does not tell
-/// flows apart has the value of the first packet).
+/// Observations of one packet, or of several packets of one flow. Octets add up and TCP flags are collected;
+/// everything else comes from the first packet (RFC 7012 section 2.1: a field that does not tell flows apart
+/// has the value of the first packet).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observed {
     /// Bytes of the IP packets, from the IP header to the end of the payload: without Ethernet header, VLAN

@@ -1,4 +1,4 @@
-//! The running app: answers from what the thread has published.
+//! The running app: answers requests from the state that the thread has published.
 
 use super::Fabric;
 use super::board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};

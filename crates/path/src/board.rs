@@ -1,4 +1,4 @@
-//! What the thread that watches paths publishes, for the app to show.
+//! The state that the thread that watches paths publishes, for the app to show.
 
 use crate::paths::Fit;
 use std::net::IpAddr;

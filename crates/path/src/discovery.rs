@@ -33,7 +33,7 @@ pub fn ports_needed(paths: usize) -> usize {
 /// The address that answered for each TTL, from 1; `None` where none did.
 pub type Hops = Vec<Option<IpAddr>>;
 
-/// What the probes from one port revealed.
+/// The hops that the probes from one port revealed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// The source port.

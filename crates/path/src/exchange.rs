@@ -1,6 +1,6 @@
-//! What the path apps of a daemon share with each other. If a tunnel of the kernel and one of weir connect
-//! the same addresses, equal source ports lead their frames along equal paths: one app discovers them, and
-//! both use the result, with the same numbers.
+//! The results that the path apps of a daemon share with each other. If a tunnel of the kernel and one of
+//! weir connect the same addresses, equal source ports lead their frames along equal paths: one app discovers
+//! them, and both use the result, with the same numbers.
 
 use crate::known::Known;
 use std::collections::BTreeMap;
@@ -99,7 +99,7 @@ impl SurveyMember {
         if is_own { Claim::Own } else { Claim::Other(place.shared.clone()) }
     }
 
-    /// Publishes what it has found.
+    /// Publishes the result of a survey.
     pub fn publish(&self, between: Between, shared: Shared) {
         if let Some(place) = self.exchange.look().get_mut(&between).filter(|place| place.finder == self.id) {
             place.shared = Some(shared);

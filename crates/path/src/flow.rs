@@ -38,7 +38,7 @@ pub enum Route {
     Path(usize),
 }
 
-/// What a transport reports about a flow after a round trip.
+/// A transport's report about a flow after a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
     /// Packets acknowledged.

@@ -161,7 +161,7 @@ impl Loss {
         self.recent
     }
 
-    /// The same, counting unanswered probes as lost.
+    /// The share of recent probes that were lost, counting unanswered ones as lost, in 1/1024.
     #[inline]
     #[must_use]
     pub fn risk(&self) -> u32 {

@@ -1,7 +1,7 @@
 //! The paths to one remote node: what is known about each, its state and the reason for it, and which one is
 //! best.
 //!
-//! The caller reports what it does and sees ([`Paths::probe_sent`], [`Paths::probe_answered`],
+//! The caller reports its actions and observations ([`Paths::probe_sent`], [`Paths::probe_answered`],
 //! [`Paths::sent`], [`Paths::echoed`], [`Paths::rehashed`]) and calls [`Paths::tick`] every few milliseconds;
 //! it asks with [`Paths::choose`] and [`Paths::shares`]. Delay and loss are relative: the part that all paths
 //! have in common (a drifting clock, the node's own queue) cannot be avoided by choosing another path, and is
@@ -346,7 +346,7 @@ impl Paths {
     }
 
     /// Discovery found other ports for a path. If `elsewhere`, the path itself has become a different one
-    /// (its hops changed), and what was known about it is forgotten.
+    /// (its hops changed), and its state is reset.
     pub fn set_ports(&mut self, now: u64, path: usize, ports: Ports, elsewhere: bool) {
         let Some(path) = self.paths.get_mut(path) else { return };
         if elsewhere {

@@ -173,7 +173,7 @@ impl Survey {
             self.next_ns = compared.begin_ns + rounds * ROUND_NS;
             return Some(Wish::whole(self.ports[at]));
         }
-        // A late call makes up for some of what it has missed.
+        // A late call makes up for some of the missed time.
         self.next_ns = if self.todo.is_empty() {
             now_ns + self.patience_ns()
         } else {

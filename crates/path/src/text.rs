@@ -1,4 +1,4 @@
-//! What `weir show path` and `weir path` print.
+//! The output of `weir show path` and `weir path`.
 
 use serde_json::Value;
 use std::fmt::Write;

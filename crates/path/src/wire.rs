@@ -41,7 +41,7 @@ pub const VNI: u32 = 0xff_ffff;
 /// Bytes of a probe and of an answer.
 pub const FRAME: usize = BODY + BODY_LENGTH;
 
-/// The same without the Ethernet header.
+/// Bytes of a probe without the Ethernet header.
 pub const DATAGRAM: usize = FRAME - ETHERNET;
 
 /// The path of a probe that belongs to none, such as a survey's.
@@ -209,7 +209,7 @@ impl<A: Address> Packet<A> {
         Packet { outer, kind: Kind::Answer, marked, hops, arrived, reflected_ns: now_ns, ..*self }
     }
 
-    /// What follows the VXLAN header.
+    /// The bytes that follow the VXLAN header.
     fn body(&self, secret: Secret) -> [u8; BODY_LENGTH] {
         let mut body = [0; BODY_LENGTH];
         let mut put = |at: usize, bytes: &[u8]| body[at..at + bytes.len()].copy_from_slice(bytes);

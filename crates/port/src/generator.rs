@@ -18,7 +18,7 @@ pub struct Patch {
     pub length: usize,
 }
 
-/// What a [`Generator`] sends: a template, the patches, and their values for each frame.
+/// The frames of a [`Generator`]: a template, the patches, and their values for each frame.
 #[derive(Clone, Debug)]
 pub struct Stream {
     template: Vec<u8>,

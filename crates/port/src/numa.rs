@@ -29,7 +29,7 @@ pub fn node(interface: &str) -> Option<u32> {
     parse(&std::fs::read_to_string(file).ok()?)
 }
 
-/// Parses what the kernel writes: a number, or -1 if there is no choice.
+/// Parses the file that the kernel writes: a number, or -1 if there is no choice.
 fn parse(text: &str) -> Option<u32> {
     text.trim().parse().ok()
 }

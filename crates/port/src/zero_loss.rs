@@ -21,7 +21,7 @@ pub const CONFIRMATIONS: u32 = 12;
 /// Number of trials at one rate that may be disturbed before they count.
 const REPETITIONS: u32 = 8;
 
-/// What a trial at a rate has shown.
+/// The result of a trial at a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trial {
     /// Every frame was carried.

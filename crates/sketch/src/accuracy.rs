@@ -29,7 +29,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// Compares what was reported with what is true. An empty report finds an empty set.
+    /// Compares the reported set with the true one. An empty report finds an empty set.
     #[must_use]
     pub fn new<K: std::hash::Hash + Eq>(
         truth: impl IntoIterator<Item = K>,

@@ -110,7 +110,7 @@ pub struct FlowDelta {
     /// The worker that counted it.
     pub source: u8,
     bytes_high: u8,
-    /// What was observed of its packets, if the pipe is measured.
+    /// Observations of its packets, if the pipe is measured.
     pub observed: Observed,
 }
 
@@ -142,7 +142,7 @@ impl FlowDelta {
         }
     }
 
-    /// Adds what was observed of its packets.
+    /// Adds observations of its packets.
     #[inline]
     pub fn observing(self, observed: Observed) -> FlowDelta {
         FlowDelta { observed, ..self }
@@ -167,7 +167,7 @@ impl FlowDelta {
         u64::from(self.bytes_high) << 32 | u64::from(self.bytes_low)
     }
 
-    /// What the flow belonged to.
+    /// The pipe and the target to which the flow belonged.
     #[inline]
     #[must_use]
     pub fn of(&self) -> Belonging {

@@ -102,7 +102,8 @@ fn rank(seed: [u8; 16], row_seed: u64, address: IpAddr) -> u64 {
     siphash24(seed, &message[..length]).swap_bytes()
 }
 
-/// What determines the row of a flow: a key that the fleet shares, and fields, in the order of the constants.
+/// The inputs that determine the row of a flow: a key that the fleet shares, and fields, in the order of the
+/// constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GlbHash {
     /// The table's `hash_key`.
@@ -192,7 +193,7 @@ mod tests {
         assert_eq!([table[0], table[0xffff], table[0xbb44]], [pair(3, 2), pair(0, 1), pair(3, 0)]);
     }
 
-    /// What test_director_hash_fields.py of glb-director expects of packets.
+    /// The results that test_director_hash_fields.py of glb-director expects for packets.
     #[test]
     fn packets_go_where_the_directors_tests_expect_them() {
         let table =

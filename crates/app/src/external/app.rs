@@ -18,7 +18,7 @@ pub struct External {
     pub name: String,
     /// The path on which clients connect.
     pub socket: PathBuf,
-    /// Place in the configuration.
+    /// Its position in the configuration.
     pub origin: Origin,
     state: SavedState,
     ports: Vec<String>,

@@ -57,7 +57,7 @@ pub(super) struct Announcer {
     answered: Arc<Answered>,
     vips: HashSet<(PortId, IpAddr)>,
     speakers: HashMap<PortId, Speaker>,
-    /// What was announced before a reload.
+    /// The VIPs that were announced before a reload.
     former: HashSet<AnnouncedVip>,
     /// VIPs still to be announced (positions in the unsolicited list of `answered`), and how many times each.
     waiting: VecDeque<(usize, u32)>,

@@ -26,7 +26,7 @@ const PACKET_TOO_BIG: [u8; 2] = [2, 0];
 /// Destination unreachable, port unreachable.
 const PORT_UNREACHABLE: [[u8; 2]; 2] = [[3, 3], [1, 4]];
 
-/// What is wrong with a packet.
+/// The reason for an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
     /// It is too long for the path, which allows this many bytes.

@@ -59,7 +59,7 @@ fn rejection(frame: &[u8]) -> Option<Vec<u8>> {
     Connection::of(frame)?.reset_sender()
 }
 
-/// What a segment reveals about its connection.
+/// The facts about a connection that a segment reveals.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Connection<'a> {
     /// The bytes of the frame in front of the IP header.
@@ -159,7 +159,7 @@ fn ipv4(source: &[u8]) -> Option<Vec<u8>> {
     is_station(source.into()).then(|| header.to_vec())
 }
 
-/// The same for IPv6.
+/// Returns an IPv6 header without addresses, if this is the address of a station.
 fn ipv6(source: &[u8]) -> Option<Vec<u8>> {
     let source = std::net::Ipv6Addr::from(*source.first_chunk::<16>()?);
     let is_none = source.is_multicast() || source.is_unspecified() || source.is_loopback();

@@ -170,7 +170,7 @@ fn the_later_of_file_and_edit_holds() {
     assert_eq!((held.0.len(), notes.len()), (2, 2), "{notes:?}");
     assert!(notes[0].starts_with("back end `b1` of service `web`: the file changed there"), "{notes:?}");
     assert_eq!(seen(&node)["service web"].as_ref().unwrap().len(), 3);
-    // The file may already contain what was added, or may have lost the list it was added to.
+    // The file may already contain the added back end, or may have lost the list to which it was added.
     let other = FILE.replace("weight: 2 }", "weight: 2 }, { name: b9 }");
     assert_eq!(applied(&other, &edits).1.0.len(), 3);
     let (node, held, _) = applied("apps: [{ lb: { name: api, back_ends: [] } }]\n", &edits);

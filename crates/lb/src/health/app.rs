@@ -22,7 +22,7 @@ use weir_packet::random::Random;
 use weir_program::change::Change;
 use weir_program::{GroupId, PortId, Program};
 
-/// What an operator wants for a back end.
+/// An operator's wish for a back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Wish {
     /// Normal operation.
@@ -106,13 +106,13 @@ pub(crate) struct LbApp {
     pub(super) health: Health,
     pub(super) services: Vec<Service>,
     pub(super) neighbours: Vec<Neighbour>,
-    /// What a predecessor knew of neighbours.
+    /// A predecessor's state of neighbours.
     pub(super) former: HashMap<Hop, Found>,
     servers: Vec<MonitoredServer>,
     /// Back ends that are checked along the service's own path, and an index of them by service and name.
     pub(super) probes: Vec<Probe>,
     probed: HashMap<String, HashMap<String, usize>>,
-    /// What the predecessor knew of servers.
+    /// The predecessor's state of servers.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
     asked: BTreeMap<CheckId, usize>,
     pub(super) timers: BTreeSet<(u64, Timer)>,

@@ -1,11 +1,11 @@
-//! What the running app publishes about back ends, for the table of `weir show backends`, which other code
-//! builds.
+//! The status of back ends that the running app publishes. Other code builds the table of `weir show
+//! backends` from it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_app::neighbour::Mac;
 
-/// What is published about a back end.
+/// The published status of a back end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackEndReport {
     /// Its status, in one word.
@@ -32,7 +32,7 @@ impl HealthPublisher {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns what is published about a back end, or the default if nothing is.
+    /// Returns the published status of a back end, or the default if there is none.
     #[must_use]
     pub fn of(&self, service: &str, back_end: &str) -> BackEndReport {
         self.look().get(&(service.to_string(), back_end.to_string())).cloned().unwrap_or_default()

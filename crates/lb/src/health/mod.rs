@@ -38,7 +38,7 @@ use std::sync::Arc;
 use weir_app::check::Check;
 use weir_program::Program;
 
-/// What is checked on a server, and how often. Back ends with equal checks share their outcome.
+/// The check of a server, and its interval. Back ends with equal checks share their outcome.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Watch {
     /// The check itself.

@@ -50,7 +50,7 @@ pub enum Step {
     Unanswered,
 }
 
-/// What is known of a server.
+/// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Monitor {
     times: Times,

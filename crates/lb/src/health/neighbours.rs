@@ -13,7 +13,7 @@ use weir_config::value::write_mac;
 use weir_program::builder::Number;
 use weir_program::change::Change;
 
-/// What is known of a neighbour.
+/// The state of a neighbour.
 pub(crate) struct Neighbour {
     hop: Hop,
     found: Found,

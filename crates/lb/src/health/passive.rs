@@ -1,9 +1,9 @@
 //! Passive checks: a back end that leaves the SYNs of new flows unanswered gets no new flows, before its
 //! active check fails. See README.md.
 //!
-//! The evidence consists of what the FLOW pipe counts anyway ([`Flows::unanswered`]): flows whose SYN the
-//! client had to retransmit, or that the back end reset. Each flow counts once, so a client that keeps
-//! retransmitting one SYN is one piece of evidence.
+//! The evidence is what the FLOW pipe counts anyway ([`Flows::unanswered`]): flows whose SYN the client had
+//! to retransmit, or that the back end reset. Each flow counts once, so a client that keeps retransmitting
+//! one SYN is one piece of evidence.
 
 use super::app::{LbApp, Service, Timer};
 use std::collections::{HashMap, VecDeque};
@@ -36,7 +36,7 @@ pub(super) struct Suspicion {
     pub why: String,
 }
 
-/// What is known about a service's new flows.
+/// Observations of a service's new flows.
 #[derive(Debug, Default)]
 pub(super) struct Watched {
     /// Snapshots of its targets' counts, oldest first.

@@ -1,4 +1,4 @@
-//! What operators want for back ends, and how it survives a reload, a restart and a handover.
+//! The wishes of operators for back ends, and how they survive a reload, a restart and a handover.
 
 use super::app::{LbApp, Row, Service, Wish};
 use serde_json::{Value, json};

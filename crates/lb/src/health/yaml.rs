@@ -158,7 +158,7 @@ fn guarded(node: &Node, service: &Service, pools: &[&Node], report: &mut Report)
     guarded
 }
 
-/// Reports what the service cannot combine with checks.
+/// Reports settings of the service that cannot be combined with checks.
 fn fits(guarded: &Guarded, (span, service): (Span, &Service), common: Option<&Node>, report: &mut Report) {
     let at = common.map_or(span, |node| node.span);
     let checked = guarded.back_ends.iter().any(|(.., watch)| watch.is_some());

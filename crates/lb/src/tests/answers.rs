@@ -1,4 +1,4 @@
-//! What weir answers for VIPs: what each port takes, what reaches the app, and its answers as parsed by
+//! Answers for VIPs: the frames that each port takes, those that reach the app, and its answers as parsed by
 //! etherparse.
 
 use super::*;
@@ -377,7 +377,7 @@ fn vips_are_announced_three_times_and_not_again_by_a_reload() {
     assert_eq!((from.to_string().as_str(), to.to_string().as_str()), (VIP6, "ff02::1"));
     assert!(matches!(message, Icmpv6Type::NeighborAdvertisement(one) if !one.solicited && one.r#override));
 
-    // A reload announces what is new.
+    // A reload announces only new VIPs.
     let more = Address { vip: Ipv4Addr::new(10, 0, 0, 54).into(), ..tcp("web").addresses[0] };
     let mut addresses = tcp("web").addresses;
     addresses.push(more);
@@ -446,7 +446,7 @@ fn another_station_with_a_vip_is_spoken_of_and_not_answered() {
     assert!(talk.app.counts().contains(&("vip_conflicts", 3)));
 }
 
-/// What weir answers for services with a NAT pool whose back ends are behind the second port.
+/// The answers for services with a NAT pool whose back ends are behind the second port.
 fn pooled(family: usize, announce: Announce) -> Lb {
     let mode = Mode::FullNat { ip: modes::ip(modes::BACK_END[family]), port: None };
     let mut lb = modes::of(family, 17, mode);

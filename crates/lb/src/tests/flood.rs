@@ -67,8 +67,9 @@ impl Scene {
     }
 }
 
-/// What a real client sends this many ticks after it started: a SYN, for every fourth client two more because
-/// the answers were lost, then the ACK, and data every second.
+/// The flags of the segment that a real client sends this many ticks after it started. It sends a SYN, then
+/// the ACK, and then data every second. Every fourth client sends two more SYNs, because the answers to the
+/// first ones were lost.
 fn sends(number: u64, tick: u64) -> Option<u8> {
     let connected = if number.is_multiple_of(4) { 300 } else { 0 };
     match tick {

@@ -14,7 +14,7 @@ use weir_program::change::Change;
 /// A program in a batch engine, and its clock.
 pub(super) struct FlowRig {
     engine: Engine,
-    /// What a daemon keeps across programs.
+    /// The state that a daemon keeps across programs.
     tables: GroupTables,
     pools: Pools,
     batch: Batch,
@@ -52,7 +52,7 @@ impl FlowRig {
         self.frame(&query(OURS, src, VIP, sport, 0))
     }
 
-    /// The same for a frame.
+    /// Returns the back end that a frame is sent to, `None` if it is dropped.
     pub fn frame(&mut self, frame: &[u8]) -> Option<u8> {
         let mut chunk = self.pools.first().take().expect("one frame at a time");
         chunk.fill(frame).expect("a frame that fits a chunk");

@@ -68,7 +68,7 @@ fn errors_are_translated_where_their_flow_is() {
             let frame = error(family, protocol, (VIPS[family], 53), (CLIENTS[family], 4000));
             let walk = interpreter.walk(PortId(0), &frame, 128, 0);
             assert_eq!(walk.verdict, Verdict::Transmit(PortId(1)), "{mode:?}");
-            // The packet inside is the answer to what the back end received.
+            // The quoted packet is the answer to the packet that the back end received.
             let (l3, header) = (14, [20, 40][family]);
             let (src, dst) = ([12..16, 8..24][family].clone(), [16..20, 24..40][family].clone());
             let inside = &walk.bytes[l3 + header + 8..];

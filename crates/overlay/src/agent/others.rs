@@ -8,7 +8,7 @@ use crate::bpf::TcOverlay;
 use anyhow::{Context, Result, bail};
 use std::collections::BTreeMap;
 
-/// What was reported about the programs at each interface: those before ours and after.
+/// The programs at each interface that were reported: those before ours, and those after.
 #[derive(Default)]
 pub struct Others {
     said: BTreeMap<u32, [Vec<u32>; 2]>,

@@ -1,4 +1,4 @@
-//! What connection tracking knows about connections that NAT translates.
+//! Translations of connections by NAT, as connection tracking knows them.
 
 use crate::bpf::{OverlayIp, OverlayTuple, TcOverlay};
 use std::collections::BTreeSet;

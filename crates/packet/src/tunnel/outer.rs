@@ -11,7 +11,7 @@ const IPV4: usize = 20;
 const IPV6: usize = 40;
 const UDP: usize = 8;
 
-/// What determines the length of the outer headers.
+/// The properties that determine the length of the outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterShape {
     /// The tunnel.

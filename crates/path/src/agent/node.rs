@@ -1,4 +1,4 @@
-//! A remote node: its paths, their state, and what the programs get.
+//! A remote node: its paths, their state, and the settings for the programs.
 
 use crate::bpf::{PathOut, PathPeer, TcPath};
 use crate::known::{Known, PathListChange};
@@ -128,7 +128,7 @@ impl Node {
         self.known.sentence()
     }
 
-    /// Updates the paths from what is known now.
+    /// Updates the paths to the present knowledge about the node.
     fn apply(&mut self, now_ns: u64, change: PathListChange, settings: Settings) {
         match (change, &mut self.paths) {
             (PathListChange::None, Some(_)) => return,

@@ -301,7 +301,7 @@ impl Prober {
         }
     }
 
-    /// Returns the key under which apps share what they find about a node, if there is a route to it.
+    /// Returns the key under which apps share their results about a node, if there is a route to it.
     fn between(&self, running: &Running, at: usize) -> Option<Between> {
         let local = running.uplink.source(at)?;
         Some(Between { local, peer: running.nodes[at].address, vxlan_port: self.fabric.vxlan_port })

@@ -1,4 +1,4 @@
-//! Reports to operators: log lines, and what the app shows.
+//! Reports to operators: log lines, and the state that the app shows.
 
 use super::node::Node;
 use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};

@@ -17,7 +17,8 @@ const RAW: RawProtocol = match RawProtocol::new(255) {
     None => unreachable!(),
 };
 
-/// More than what a router quotes, in bytes: at most 576 for IPv4, a whole probe for IPv6.
+/// The size of the receive buffer, in bytes: enough for an ICMP message. It quotes at most 576 bytes for
+/// IPv4, and a whole probe for IPv6.
 const ICMP_MAX: usize = 576;
 
 /// The sockets of one IP version.

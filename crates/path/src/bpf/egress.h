@@ -97,7 +97,7 @@ static __always_inline int is_usable(const struct peer *peer, __u32 path)
 }
 
 /* How long a frame would wait on a path, in ns: the delay that probes have measured, plus the time to send
- * what was sent recently, which no probe can have seen yet.
+ * the recent local bytes, which no probe can have met yet.
  */
 static __always_inline __u64 score(const struct settings *settings, const struct peer *peer,
 				   const struct activity *activity, __u32 path, __u64 now)
@@ -433,7 +433,7 @@ pass:
 	return TC_ACT_UNSPEC;
 }
 
-/* DOCA-AR: a connection is what the tunnel header identifies, and its port is fixed. */
+/* DOCA-AR: the tunnel header identifies a connection, and its port is fixed. */
 static __always_inline int pin(struct __sk_buff *skb, const struct outer *outer, const struct peer *peer,
 			       const struct settings *settings)
 {

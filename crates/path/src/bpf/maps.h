@@ -120,7 +120,7 @@ struct traffic {
 MAP(PERCPU_ARRAY, 1, __u32, struct traffic, traffic);
 SHARED(struct traffic);
 
-/* What was sent on a path; it decays by half in each half-life. */
+/* The recent bytes on a path, which decay by half in each half-life. */
 struct load {
 	__u64 since_ns;
 	__u64 bytes;
@@ -213,7 +213,7 @@ struct outer6 {
 	struct vxlan vxlan;
 } __attribute__((packed, aligned(2)));
 
-/* What the code shared by both IP versions needs from the outer headers. */
+/* The parts of the outer headers that the code shared by both IP versions needs. */
 struct tunnel {
 	__u32 at; /* of the UDP header, in the frame */
 	__u32 addresses; /* the sum of their halves, for the pseudo header */
@@ -221,7 +221,7 @@ struct tunnel {
 	struct vxlan vxlan;
 };
 
-/* What a probe carries after its VXLAN header, see wire.rs. Everything is in network order. */
+/* The contents of a probe after its VXLAN header, see wire.rs. Everything is in network order. */
 struct probe {
 	__be32 magic;
 	__u8 kind;
@@ -314,7 +314,7 @@ static __always_inline int read_outer(struct __sk_buff *skb, const struct settin
 	       outer->vxlan.flags & VXLAN_VNI_PRESENT;
 }
 
-/* The same in IPv6 without extension headers. */
+/* Reads the outer headers; false unless they are a VXLAN frame in IPv6 without extension headers. */
 static __always_inline int read_outer6(struct __sk_buff *skb, const struct settings *settings,
 				       struct outer6 *outer)
 {

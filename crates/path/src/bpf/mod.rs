@@ -65,7 +65,7 @@ pub struct PathSettings {
     pub hold_us: u32,
     /// Time in which a path sends 1024 bytes, in nanoseconds.
     pub drain_ns: u32,
-    /// The half-life of what was recently sent, in microseconds; not 0.
+    /// The half-life of recently sent bytes, in microseconds; not 0.
     pub half_life_us: u32,
     /// The VNI of probes.
     pub probe_vni: u32,
@@ -128,7 +128,7 @@ pub struct PathCounters {
     pub uncollected: u64,
 }
 
-/// What was sent on a path.
+/// The traffic on a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathTraffic {
     /// Packets; those of a GSO frame are counted individually.
@@ -495,7 +495,7 @@ impl TcPath {
         }
     }
 
-    /// Returns what was sent on the first `paths` paths of a peer, given its index.
+    /// Returns the traffic on the first `paths` paths of a peer, given its index.
     #[must_use]
     pub fn traffic(&self, index: u32, paths: usize) -> Vec<PathTraffic> {
         let map = self.ebpf.map("traffic").expect("path.bpf.c defines it");
@@ -517,7 +517,7 @@ impl TcPath {
         sums
     }
 
-    /// Returns what is currently sent to a peer, given its index, with a single system call.
+    /// Returns the current traffic to a peer, given its index, with a single system call.
     #[must_use]
     pub fn activity(&self, index: u32) -> PathActivity {
         let map = self.ebpf.map("activity_map").expect("path.bpf.c defines it");

@@ -93,8 +93,8 @@ impl Path {
 }
 
 impl Paths {
-    /// Sets the length of large probes, including the IP header. If it changes, what is known about large
-    /// frames is forgotten.
+    /// Sets the length of large probes, including the IP header. If it changes, results about large frames
+    /// are discarded.
     pub fn set_large(&mut self, bytes: u16) {
         if self.large_bytes != bytes {
             self.large_bytes = bytes;

@@ -82,7 +82,7 @@ pub struct PathPortApp {
 }
 
 impl PathPortApp {
-    /// An app that knows nothing yet and shares what it finds with others.
+    /// Creates an app that knows no paths yet and shares its results with others.
     #[must_use]
     pub fn new(config: PathPort, exchange: &Exchange) -> PathPortApp {
         let nodes = config.peers.iter().zip(0..).map(|(peer, id)| Node::new(peer, id, &config));

@@ -75,7 +75,7 @@ pub struct Peer {
     pub mac: [u8; 6],
 }
 
-/// What distinguishes flows.
+/// The headers and keys that distinguish flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keyed {
     /// The headers of frames as they were received, or as they are after `rehash`.

@@ -30,7 +30,7 @@ const RETRY_NS: u64 = 5_000_000_000;
 /// The minimum time between two surveys, in nanoseconds.
 const SURVEY_PAUSE_NS: u64 = 1_000_000_000;
 
-/// What was sent along a path, and why buckets moved to it.
+/// The traffic on a path, and the reasons for which buckets moved to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PathTraffic {
     pub packets: u64,
@@ -123,8 +123,7 @@ impl Node {
         }
     }
 
-    /// Continues as `old`, the same node before a reload; if `is_same`, what is known about its paths is
-    /// kept.
+    /// Continues as `old`, the same node before a reload; if `is_same`, the state of its paths is kept.
     pub fn take_over(&mut self, old: Node, is_same: bool) {
         if is_same {
             *self = Node { mac: self.mac, group: None, ..old };
@@ -213,8 +212,9 @@ impl Node {
         known::PathListChange::None
     }
 
-    /// Updates paths and buckets to what is known now. A single path may hide links that routers do not
-    /// distinguish, so flows are then spread over all `ports`, as they are before anything is known.
+    /// Updates paths and buckets to the present knowledge about the node. A single path may hide links that
+    /// routers do not distinguish, so flows are then spread over all `ports`, as they are before anything is
+    /// known.
     pub fn apply(
         &mut self,
         now_ns: u64,

@@ -17,7 +17,7 @@ use weir_program::{
 /// Separates the choice of a bucket from that of other groups and of the fabric.
 pub(super) const SEED: u64 = 0x7061_7468_0000_0000;
 
-/// What chooses a peer's group.
+/// The metadata that chooses a peer's group.
 pub(super) const CHOSEN: GroupChoice = GroupChoice::ByMeta(PEER_WORD);
 
 /// Holds the number of the peer's group.

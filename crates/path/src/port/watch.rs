@@ -139,8 +139,8 @@ impl PathPortApp {
         Some(Action::Change(Change::Batch(changes)))
     }
 
-    /// What to do instead of a refused change of paths: after a reload that changed the kind of app, entries
-    /// may already exist, or be gone.
+    /// Returns the actions to try instead of a refused change of paths: after a reload that changed the kind
+    /// of app, entries may already exist, or be gone.
     pub(super) fn otherwise(&self, change: &Change, why: &Refusal) -> Vec<Action> {
         let is_way = |pipe: &PipeId| self.ways.contains(&Some(*pipe));
         let other = match (change, why) {

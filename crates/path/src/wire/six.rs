@@ -19,7 +19,7 @@ const BODY: usize = ETHERNET + IP + UDP + 8;
 /// Bytes of a probe and of an answer over IPv6.
 pub const FRAME6: usize = BODY + BODY_LENGTH;
 
-/// The same without the Ethernet header.
+/// Bytes of a probe over IPv6 without the Ethernet header.
 pub const DATAGRAM6: usize = FRAME6 - ETHERNET;
 
 impl Address for Ipv6Addr {
@@ -117,8 +117,8 @@ impl Packet<Ipv6Addr> {
     }
 }
 
-/// What the UDP checksum covers: the pseudo header, and everything from the UDP header on (RFC 8200, section
-/// 8.1).
+/// The sum of everything that the UDP checksum covers: the pseudo header, and everything from the UDP header
+/// on (RFC 8200, section 8.1).
 fn covered(frame: &[u8]) -> Sum {
     let length = (frame.len() - ETHERNET - IP) as u16;
     Sum::default().bytes(&frame[22..]).word(17).word(length)

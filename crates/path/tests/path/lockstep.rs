@@ -137,7 +137,7 @@ impl LockstepPair {
         let (flow, kernel_port) =
             self.flows.entry(number).or_insert_with(|| (Flow::new(Scheme::Adaptive, number), 50_500));
         if !is_new && story.below(50) == 0 {
-            // What the kernel does after a timeout.
+            // Does what the kernel does after a timeout.
             *kernel_port += 1;
             flow.timed_out(self.now, &mut self.paths, &mut self.random);
         }

@@ -2,10 +2,10 @@
 //!
 //! Promises: a frame that the driver accepts counts as transmitted, because drivers do not report completion
 //! (`held` is 0); frames lost after that are the driver's `oerrors`. Frames with several segments are refused
-//! and counted. Frames for the host's stack leave through a TAP port beside this one, and what the host sends
-//! there leaves through this port without passing the program: host and port share one wire. Cost: one
-//! foreign call per burst; receiving writes 32 bytes per frame, transmitting rewrites one cache line of the
-//! mbuf.
+//! and counted. Frames for the host's stack leave through a TAP port beside this one, and frames that the
+//! host sends there leave through this port without passing the program: host and port share one wire. Cost:
+//! one foreign call per burst; receiving writes 32 bytes per frame, transmitting rewrites one cache line of
+//! the mbuf.
 
 use super::eal::{DpdkError, Eal, first_line, plug_error};
 use super::link::DpdkLink;

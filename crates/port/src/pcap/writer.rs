@@ -78,8 +78,9 @@ impl<W: Write> Writer<W> {
         self.output.flush()
     }
 
-    /// Writes what was collected if it has waited for long enough, so that a recording can be read while it
-    /// is written, and survives a crash. `now_ns` comes from a clock that also advances without records.
+    /// Writes the collected records if they have waited for long enough, so that a recording can be read
+    /// while it is written, and survives a crash. `now_ns` comes from a clock that also advances without
+    /// records.
     ///
     /// # Errors
     /// Returns the errors of the output.
