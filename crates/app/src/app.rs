@@ -354,12 +354,12 @@ pub trait App: Any + Send {
     }
 
     /// Continues from the state of the same app in another process, possibly of another version; it ignores
-    /// what it does not understand. Called once, after [`App::bind`] and before the first event.
+    /// fields that it does not understand. Called once, after [`App::bind`] and before the first event.
     fn resume(&mut self, state: &Value) {
         let _ = state;
     }
 
-    /// Looks up the numbers of what it knows by name. Called once, before the first event.
+    /// Looks up the numbers of the objects that it knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
 
     /// Returns targets of groups, by name, whose initial weights in the next program differ from the

@@ -28,7 +28,7 @@ pub struct Foreign {
 pub struct Setting {
     /// Its name, without dashes.
     pub name: &'static str,
-    /// What its value is called in the help.
+    /// The name of its value in the help.
     pub value: &'static str,
     /// Its description in the help.
     pub help: &'static str,

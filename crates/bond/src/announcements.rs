@@ -1,4 +1,4 @@
-//! What a bond announces: that an address is now reached through another member. It sends RARP for MAC
+//! The announcements of a bond: that an address is now reached through another member. It sends RARP for MAC
 //! addresses inside (what bridges learn from), and gratuitous ARP and unsolicited neighbour advertisements
 //! for IP addresses. This file also has the requests by which the bond probes.
 //!

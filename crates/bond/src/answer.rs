@@ -41,7 +41,7 @@ answers! {
 
     BucketRow { bucket: usize, member: String, packets: Option<u64>, bytes: Option<u64>, }
 
-    /// What a rebalance does, or would do.
+    /// The plan of a rebalance, which is carried out or would be.
     PlanReport {
         moves: Vec<PlannedMove>,
         /// Why the bond does not balance by load.

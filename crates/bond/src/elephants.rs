@@ -226,7 +226,8 @@ impl Elephants {
         }
     }
 
-    /// Starts without a predecessor of the same kind: removes what a different one has left in the pipe.
+    /// Starts without a predecessor of the same kind: removes the entries that a different one has left in
+    /// the pipe.
     pub fn begin(&mut self, bond: &Bond, actions: &mut Vec<Action>) {
         self.made_for = Some(self.made_for(bond));
         for flow in std::mem::take(&mut self.leftover) {

@@ -17,7 +17,7 @@ const AGE_NS: u64 = 300_000_000_000;
 /// A MAC address.
 pub type MacBytes = [u8; 6];
 
-/// What is known about an address.
+/// The information about an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LearntAddress {
     /// The VLAN id with which it was first seen.

@@ -97,7 +97,7 @@ pub struct Link {
     pub carrier: bool,
     /// Its speed, if known.
     pub speed_bps: Option<u64>,
-    /// What LACP lets it do.
+    /// What LACP permits it to do.
     pub admission: Admission,
 }
 

@@ -1,6 +1,6 @@
-//! The members of a bond: their numbers, and what is known of each besides the state of its link.
+//! The members of a bond: their numbers, and the information about each besides the state of its link.
 //!
-//! A member keeps its number as long as the bond exists, regardless of what a reload does to the list of
+//! A member keeps its number as long as the bond exists, regardless of how a reload changes the list of
 //! members. The targets of the bond's group, in contrast, are positions in that list.
 
 use super::assignment::weight_of_speed;

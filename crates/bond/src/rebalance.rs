@@ -199,7 +199,7 @@ impl Rebalance {
         plan
     }
 
-    /// Returns what a run would do now.
+    /// Returns the plan of a run at this time.
     #[must_use]
     pub fn plan(&self, view: View<'_>) -> Plan {
         plan(self.rule, &self.loads_at(view.totals), view)

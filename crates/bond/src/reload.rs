@@ -1,4 +1,4 @@
-//! What a bond takes over from its predecessor in a reload.
+//! The state that a bond takes over from its predecessor in a reload.
 
 use super::app::BondApp;
 use super::traffic::Context;

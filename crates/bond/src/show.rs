@@ -172,7 +172,7 @@ pub fn buckets(app: &BondApp) -> BucketList {
     BucketList { name: app.bond.name.clone(), buckets: rows.collect() }
 }
 
-/// Returns what a rebalance does, or would do.
+/// Returns the plan of a rebalance, which is carried out or would be.
 pub fn plan(app: &BondApp, plan: Option<(&Plan, &[Carrier])>) -> PlanReport {
     let Some((plan, carriers)) = plan else {
         let why = format!("mode {} does not balance by load", app.bond.mode.name());

@@ -144,7 +144,7 @@ fn buckets_text(list: &BucketList) -> String {
     format!("{}{}", list.name, grid(&[">bucket", "member", ">packets", ">bytes"], &rows))
 }
 
-/// Prints what a rebalance does, or would do.
+/// Prints the plan of a rebalance, which is carried out or would be.
 fn plan_text(plan: &PlanReport, dry_run: bool) -> String {
     if let Some(why) = &plan.why_not {
         return format!("nothing moves: {why}\n");

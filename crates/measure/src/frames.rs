@@ -53,8 +53,7 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// Returns the flow of a frame of `length` bytes, of which `bytes` were recorded, and what was observed
-    /// about it.
+    /// Returns the flow of a frame of `length` bytes, of which `bytes` were recorded, and observations of it.
     ///
     /// # Errors
     /// The frame belongs to no flow.

@@ -128,7 +128,7 @@ const fn top(
 }
 
 impl Query {
-    /// Sources with many destinations: what is shed first.
+    /// Sources with many destinations, the query that is shed first.
     pub const SPREADERS: Query = Query(6);
 
     /// All queries, in the order of outputs.

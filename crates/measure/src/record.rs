@@ -1,4 +1,4 @@
-//! What the sources of a measurement deliver: a number of packets of one flow, within a time span.
+//! The input of a measurement: a number of packets of one flow, within a time span.
 
 use weir_packet::{FlowKey, Observed, PROTOCOL_ICMP, PROTOCOL_ICMPV6};
 
@@ -15,7 +15,7 @@ pub struct FlowRecord {
     pub first_ns: u64,
     /// When the last of them arrived, in ns of the same clock; not before `first_ns`.
     pub last_ns: u64,
-    /// What else was observed about them.
+    /// Further observations of them.
     pub observed: Observed,
 }
 

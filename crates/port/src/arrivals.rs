@@ -67,7 +67,7 @@ enum Search {
     Found,
 }
 
-/// The port: receives frames of a [`Generator`] at a pace, discards what it transmits.
+/// The port: it receives frames of a [`Generator`] at a pace, and discards transmitted frames.
 pub struct Arrivals {
     inner: Generator,
     pace: Pace,

@@ -145,7 +145,7 @@ fn copy(to: &mut [u8], from: &[u8]) {
     }
 }
 
-/// The port: receives a [`Stream`], discards what it transmits.
+/// The port: it receives a [`Stream`], and discards transmitted frames.
 #[derive(Debug)]
 pub struct Generator {
     name: String,

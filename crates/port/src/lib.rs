@@ -5,7 +5,7 @@
 //! - [`Generator`]: synthetic traffic, for benches.
 //! - [`Arrivals`]: synthetic traffic at a given rate; frames that are not taken in time are lost.
 //!   [`zero_loss`] finds the highest rate without loss.
-//! - [`PcapPort`]: receives a recording in virtual time and records what it transmits.
+//! - [`PcapPort`]: receives a recording in virtual time and records the frames that it transmits.
 //! - [`XdpPort`]: a queue of a network interface, using AF_XDP.
 //! - `dpdk::DpdkPort`: a queue of any device with a DPDK driver (feature `dpdk`).
 //! - [`FaultPort`]: loses, duplicates, truncates, corrupts, delays and reorders the frames of another port.

@@ -1,10 +1,10 @@
 //! A wrapper that records the frames passing through another port, with one recording per direction.
 //!
-//! Promises: traffic is the same as without the wrapper. It records what passed, not what the inner port
-//! refused. A recording has at most `limit_bytes` bytes; it ends with the first frame that does not fit, or
-//! with an error of its output, and later frames are counted (`.._left_out`). Outputs are buffered for half a
-//! second while the port is flushed, and should be files, because an output that blocks would block the
-//! worker.
+//! Promises: traffic is the same as without the wrapper. It records frames that passed, not frames that the
+//! inner port refused. A recording has at most `limit_bytes` bytes; it ends with the first frame that does
+//! not fit, or with an error of its output, and later frames are counted (`.._left_out`). Outputs are
+//! buffered for half a second while the port is flushed, and should be files, because an output that blocks
+//! would block the worker.
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;
@@ -63,14 +63,15 @@ impl Tap {
         }
     }
 
-    /// Writes what has been buffered for a while.
+    /// Writes frames that have been buffered for a while.
     fn settle(&mut self, now_ns: u64) {
         if self.writer.as_mut().is_some_and(|writer| writer.settle(now_ns).is_err()) {
             self.end();
         }
     }
 
-    /// Ends the recording and writes what is buffered. Frames that cannot be written count as not recorded.
+    /// Ends the recording and writes the buffered frames. Frames that cannot be written count as not
+    /// recorded.
     fn end(&mut self) {
         let Some(mut writer) = self.writer.take() else { return };
         if let Err(error) = writer.flush() {

@@ -122,7 +122,7 @@ fn a_hundred_flaps_leave_the_table_as_it_was() {
     }
 }
 
-/// The same while another member is down, whose buckets the flapping one stands in for.
+/// Another member is down, and the flapping member has stand-in buckets of it.
 #[test]
 fn a_flap_of_a_stand_in_leaves_the_table_as_it_was() {
     let mut assignment = up(256, &[5, 1, 1, 1]);

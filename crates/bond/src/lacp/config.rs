@@ -35,7 +35,7 @@ impl Config {
         }
     }
 
-    /// What a member announces before any machine has run.
+    /// The information that a member announces before any machine has run.
     pub(super) fn actor(&self, settings: &Settings) -> Info {
         Info {
             system: self.system,

@@ -1,4 +1,4 @@
-//! What each end of a link announces about itself, and what it believes about the other end (802.1AX
+//! The information that each end of a link announces about itself, and its view of the other end (802.1AX
 //! 6.4.2.3).
 
 use std::fmt;
@@ -36,7 +36,7 @@ pub struct Port {
     pub number: u16,
 }
 
-/// What is announced or believed about one end of a link.
+/// The information about one end of a link, as announced by that end or as assumed by the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// The system that the end belongs to.

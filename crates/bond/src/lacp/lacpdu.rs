@@ -48,7 +48,7 @@ pub enum Pdu {
 pub struct LacpPdu {
     /// The sender's own end.
     pub actor: Info,
-    /// What the sender believes about the receiver's end.
+    /// The sender's view of the receiver's end.
     pub partner: Info,
     /// How long the sender's collector may delay a frame, in tens of microseconds.
     pub collector_delay: u16,

@@ -12,7 +12,7 @@
 //!   aggregator, so a flapping member cannot delay the others.
 //! - A silent partner is assumed to want PDUs at our own rate, so that a fast bond finds a passive partner
 //!   within 1 s.
-//! - A member without a partner never collects: what a bond does with silent partners (`fallback`) is decided
+//! - A member without a partner never collects: the handling of silent partners (`fallback`) is decided
 //!   outside LACP.
 //! - PDUs with our own system id are refused (a loop), and so are PDUs to an address other than the
 //!   protocol's: bridges forward those, so anyone could have sent them.

@@ -3,8 +3,9 @@
 //!
 //! Open vSwitch announces that it collects whenever it aggregates a link, even while it still drops received
 //! frames because it has not yet heard that we are in sync. Therefore, as long as another member sends, a
-//! partner's announcement counts only once it knows that we are in sync: when its LACPDU says so, or after it
-//! has had time to learn it. If no other member sends, waiting would lose more frames than it saves.
+//! partner's announcement counts only once the partner knows that we are in sync: when its LACPDU shows it,
+//! or after it has had time to learn it. If no other member sends, waiting would lose more frames than it
+//! saves.
 
 use super::info::{Info, State};
 use super::member::Member;
@@ -95,7 +96,7 @@ impl Member {
         self.known_ns.is_none_or(|known_ns| now_ns >= known_ns)
     }
 
-    /// Records what the partner's LACPDU says about its knowledge of us.
+    /// Records from the partner's LACPDU whether it knows that we are in sync.
     pub(super) fn record_sync(&mut self, ours: &Info) {
         if self.mux >= Mux::Attached && ours.state.has(State::SYNC) && ours.is_same_port(&self.actor) {
             self.known_ns = None;

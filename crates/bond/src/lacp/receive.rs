@@ -1,4 +1,4 @@
-//! The receive machine (802.1AX 6.4.12): what is believed about the partner, and for how long.
+//! The receive machine (802.1AX 6.4.12): the information about the partner, and how long it is valid.
 
 use super::info::{Info, State};
 use super::lacpdu::LacpPdu;

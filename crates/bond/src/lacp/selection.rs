@@ -61,7 +61,7 @@ pub(super) fn choose(config: &Config, members: &Members, active: Option<Lag>) ->
     }
 }
 
-/// Returns `best`, or what the partner has chosen instead.
+/// Returns `best`, or the aggregator that the partner has chosen instead.
 fn agree(config: &Config, members: &Members, candidates: &BTreeSet<Lag>, best: Lag) -> Lag {
     let partner_leads = best.partner < config.system;
     let in_vain = || current_of(members, best).all(|(_, member)| member.partner_churn == Churn::Churning);

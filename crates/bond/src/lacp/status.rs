@@ -63,9 +63,9 @@ pub struct MemberStatus {
     pub actor_churn: &'static str,
     /// Churn detection of the partner's end.
     pub partner_churn: &'static str,
-    /// What we announce about our end.
+    /// The information that we announce about our end.
     pub actor: Info,
-    /// What we believe about the partner's end.
+    /// Our view of the partner's end.
     pub partner: Info,
     /// Counters of the member.
     pub counters: Counters,

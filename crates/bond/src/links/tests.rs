@@ -215,7 +215,7 @@ fn nobody_waits_while_nobody_is_enabled() {
     assert_eq!(links.step(1600 * MS, LinkEvent::Tick), [Output::Enabled(2)]);
 }
 
-/// A late step first does what was due, in order, and then handles the new event.
+/// A late step first handles everything that was due, in order, and then the new event.
 #[test]
 fn late_steps_catch_up() {
     let mut links = links(LinkPolicy { downdelay_ms: 100, ..LinkPolicy::default() }, 3);

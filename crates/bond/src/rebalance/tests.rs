@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 const MS: u64 = NS_PER_MS;
 
-/// What a bond may use beyond the default: loads by capacity, and buckets that move repeatedly.
+/// The options that a bond may use beyond the default: loads by capacity, and buckets that move repeatedly.
 const OURS: Rule = Rule { by_capacity: true, moves_on: true, budget: None };
 
 fn equal(members: u16) -> Vec<Carrier> {

@@ -7,7 +7,7 @@ pub fn udp(flow: u16) -> Vec<u8> {
     craft::frame(&format!("eth.src={} src=10.0.0.2 dst=10.0.0.1 sport={flow} dport=80", mac(1)))
 }
 
-/// The same with a sequence number.
+/// A UDP packet of a flow with a sequence number.
 pub fn numbered(flow: u16, number: u32) -> Vec<u8> {
     let ports = format!("sport={flow} dport=80");
     craft::frame(&format!("eth.src={} src=10.0.0.2 dst=10.0.0.1 {ports} payload={number:08x}", mac(1)))

@@ -1,6 +1,6 @@
-//! A bond whose members are offered twice what they can send, for a minute: its LACPDUs and those of its
-//! partner get through in time. The worker is real, with in-memory ports whose transmit queues are drained by
-//! a slow wire.
+//! For a minute, the members of a bond are offered twice the traffic that they can send. The LACPDUs of the
+//! bond and of its partner get through in time. The worker is real, with in-memory ports whose transmit
+//! queues are drained by a slow wire.
 //!
 //! On transmit, a frame of the app waits for room ahead of data; on receive, LACPDUs have their own ring, so
 //! that copies of other frames for the same app (here: a flood of answers to its probes) cannot fill it.
@@ -47,7 +47,7 @@ const LATE_NS: u64 = (2 + QUEUE / WIRE) as u64 * MS;
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
 const ETHER_IPV4: [u8; 2] = [8, 0];
 
-/// What one member has carried.
+/// The traffic of one member.
 #[derive(Default)]
 struct Carried {
     /// Data that it sent.
@@ -77,7 +77,7 @@ struct Overload {
     members: BTreeMap<u16, Carried>,
     /// Frames that the app received, by the name of the ring.
     punted: BTreeMap<String, u64>,
-    /// What the app logged, and what the partner noticed.
+    /// The app's log, and the partner's observations.
     said: Vec<String>,
 }
 
@@ -251,8 +251,8 @@ impl Overload {
         flows
     }
 
-    /// Offers twice what the members can send, and a flood of answers on every member, for this many
-    /// milliseconds.
+    /// Offers twice the traffic that the members can send, and a flood of answers on every member, for this
+    /// many milliseconds.
     fn overload(&mut self, flows: &[Vec<Vec<u8>>], steps: usize) {
         for step in 0..steps {
             for flow in 0..OFFERED {

@@ -95,7 +95,7 @@ fn ports_may_have_other_numbers() {
         rig.add_partner();
         rig.run(5 * SEC);
         rig.carrier(1, false);
-        // Ports 1, 2 and 3 are now 3, 1 and 2, so what was p1 has number 3.
+        // Ports 1, 2 and 3 are now 3, 1 and 2, so the former p1 has number 3.
         let now = |port: u16| (port + 1) % 3 + 1;
         let mut renumbered = bond(mode, 3);
         renumbered.members.iter_mut().for_each(|member| member.port = PortId(now(member.port.0)));

@@ -259,7 +259,7 @@ impl BondRig {
         self.reload_as(bond, program);
     }
 
-    /// The same with a program that was generated separately.
+    /// Reloads with a program that was generated separately.
     pub fn reload_as(&mut self, bond: Bond, program: Program) {
         self.program = program;
         let mut engine = Engine::new(&self.program, TableHash::new([1, 2])).expect("it compiles");

@@ -93,7 +93,7 @@ impl Exporter {
         let _ = ended.recv_timeout(PATIENCE);
     }
 
-    /// Returns what became of the records.
+    /// Returns the fates of the records.
     pub fn tally(&self) -> Export {
         self.tally.export()
     }
@@ -114,7 +114,7 @@ fn run(destination: &mut impl Destination, batches: &Receiver<Vec<Given>>) {
     }
 }
 
-/// What became of records.
+/// The fates of records.
 #[derive(Debug)]
 pub struct Counts {
     sent: AtomicU64,

@@ -32,7 +32,7 @@ impl Exports {
         self.0.iter_mut().flatten().for_each(|exporter| exporter.give(given()));
     }
 
-    /// Hands records on. Returns what became of them.
+    /// Hands records on. Returns their fates.
     pub fn flush(&mut self) -> [Option<Export>; 2] {
         self.0.each_mut().map(|one| {
             let exporter = one.as_mut()?;

@@ -13,7 +13,7 @@ use weir_program::Program;
 /// The number of intervals whose totals are kept.
 pub const HISTORY: usize = 60;
 
-/// What the collector publishes about a measurement.
+/// The published results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub struct MeasurementReport {
     /// The last completed interval.
@@ -79,7 +79,7 @@ pub struct Export {
     pub works: bool,
 }
 
-/// Where the collector's thread publishes what it knows, for the app. Each reload creates new boards.
+/// The board on which the collector's thread publishes results for the app. Each reload creates new boards.
 #[derive(Clone, Debug, Default)]
 pub struct MeasurePublisher(Arc<Mutex<MeasurementReport>>);
 
@@ -153,7 +153,8 @@ impl App for Measure {
         "measure"
     }
 
-    /// Keeps what the collector published before the reload; new results follow when the next interval ends.
+    /// Keeps the results that the collector published before the reload; new ones follow when the next
+    /// interval ends.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
         if let Ok(old) = predecessor.downcast::<Measure>() {

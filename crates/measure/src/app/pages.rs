@@ -1,4 +1,4 @@
-//! The page of measurements in `weir top`: what the last interval consisted of. Its numbers are those of the
+//! The page of measurements in `weir top`: the composition of the last interval. Its numbers are those of the
 //! interval rather than of the time between two answers, so none is shown as a rate.
 
 use super::text::{estimated, number, word};

@@ -1,4 +1,4 @@
-//! What the app answers from what the collector has published.
+//! The app's answers from the collector's published results.
 
 use super::board::Measure;
 use super::{Export, MeasurePublisher, Sum, text};
@@ -89,7 +89,7 @@ fn after_a_reload_the_last_interval_is_still_there() {
     let mut heir = app(&new);
     heir.inherit(Box::new(app(&old)));
     assert_eq!(asked(&mut heir, "interval").unwrap()["last"]["packets"], 42);
-    // What the collector has published for the new one stays.
+    // The results that the collector has published for the new app stay.
     new.look().intervals = 9;
     heir.inherit(Box::new(app(&MeasurePublisher::default())));
     assert_eq!(asked(&mut heir, "interval").unwrap()["intervals"], 9);

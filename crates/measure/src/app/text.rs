@@ -1,4 +1,4 @@
-//! What `weir show measure` prints.
+//! The output of `weir show measure`.
 
 use crate::queries::{TopQuery, tops};
 use serde_json::Value;

@@ -238,7 +238,7 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     Some(Written { measurement, fronts, own, origin })
 }
 
-/// What flow deltas can provide: nothing that depends on single packets.
+/// The queries that flow deltas can answer: none that depends on single packets.
 fn queries() -> Vec<Query> {
     Query::all().filter(|query| !query.is_about_packets()).collect()
 }

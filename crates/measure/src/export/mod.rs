@@ -50,7 +50,7 @@ impl End {
 /// A record, and why it was reported.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// What the flow has counted since its last record. Times are nanoseconds since 1970.
+    /// The counts of the flow since its last record. Times are nanoseconds since 1970.
     pub record: FlowRecord,
     /// Why it was reported.
     pub end: End,

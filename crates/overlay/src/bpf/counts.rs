@@ -1,4 +1,4 @@
-//! What the programs have counted: `enum count` and `enum event`.
+//! The counts of the programs: `enum count` and `enum event`.
 
 use super::shared::v44::{self, COUNT_NAMES, COUNTS, EVENTS};
 

@@ -96,7 +96,7 @@ pub struct OverlayFlow {
     /// Whether the flow's own frames are found by this key. Otherwise they are found by the key before NAT,
     /// and this entry exists for the other direction.
     pub is_usable: [bool; 2],
-    /// The tuples after NAT of what it sends, and of what it receives.
+    /// The tuples after NAT of the frames that it sends, and of those that it receives.
     pub translated: [Option<OverlayTuple>; 2],
     /// The interface of the other pod, if that is on this node.
     pub peer: Option<u32>,
@@ -132,13 +132,13 @@ pub enum OverlayEnd {
     Stopped,
 }
 
-/// What a flow has counted since it was learnt or last reported its counts.
+/// The counts of a flow since it was learnt or last reported them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlayGone {
     /// Its key.
     pub key: OverlayKey,
-    /// When that was, in nanoseconds of `CLOCK_MONOTONIC`; 0 if the flow had already reported its final
-    /// counts, and these come from frames that were still in flight.
+    /// When it was learnt or last reported its counts, in nanoseconds of `CLOCK_MONOTONIC`; 0 if the flow had
+    /// already reported its final counts, and these come from frames that were still in flight.
     pub born_ns: u64,
     /// When its last frame took the fast path.
     pub used_ns: u64,
@@ -146,7 +146,7 @@ pub struct OverlayGone {
     pub packets: [u64; 2],
     /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],
-    /// The tuple of what it received, as the pod saw it.
+    /// The tuple of the frames that it received, as the pod saw them.
     pub received: OverlayTuple,
     /// Why it is reported.
     pub why: OverlayEnd,

@@ -128,14 +128,14 @@ enum flags {
 
 SHARED(enum flags);
 
-/* What to do with the frames of a flow. */
+/* How the frames of a flow are handled. */
 struct plan {
 	struct half send;
 	struct half receive;
 	__u32 uplink;
 	__u32 pod; /* the interface */
-	/* Prepended to what it sends: `struct headers`, whose bit-fields the kernel rejects next to a lock; stored
-	 * as words, because that is how they are copied. With LOCAL, only the inner Ethernet header. */
+	/* Prepended to the frames that it sends: `struct headers`, whose bit-fields the kernel rejects next to a
+	 * lock; stored as words, because that is how they are copied. With LOCAL, only the inner Ethernet header. */
 	__u64 headers[(sizeof(struct headers) + 7) / sizeof(__u64)];
 	__u16 look; /* of the packet from which `headers` were learnt */
 	__u8 macs[2 * ETH_ALEN]; /* of the frames it receives: destination and source */
@@ -168,7 +168,7 @@ enum end { MADE_ROOM, ENDED, IDLE, ALIVE, STOPPED };
 
 SHARED(enum end);
 
-/* What a flow has counted since it was learnt or last reported its counts, for user space. */
+/* The counts of a flow since it was learnt or last reported them, for user space. */
 struct gone {
 	struct key key;
 	__u64 born_ns;

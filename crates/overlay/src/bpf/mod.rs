@@ -99,7 +99,7 @@ impl OverlaySettings {
     }
 }
 
-/// What a sweep does with the flows of the table.
+/// How a sweep handles the flows of the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlaySweep {
     /// Flows not used since this time of `CLOCK_MONOTONIC`, in nanoseconds, expire.

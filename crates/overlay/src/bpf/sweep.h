@@ -21,7 +21,7 @@ MAP(ARRAY, WAYS, __u32, struct gone, swept);
 /* Space kept free in the ring for flows that end by themselves meanwhile. */
 #define ROOM (LEFT_BYTES / 4)
 
-/* Takes what is due from a way; holds the set's lock. Returns whether the flow has expired. */
+/* Takes the due counts of a way; the caller holds the set's lock. Returns whether the flow has expired. */
 static __always_inline int sweep_way(struct way *way, const struct sweep *sweep, struct gone *gone, __u64 now)
 {
 	int goes = way->born_ns && way->used_ns < sweep->idle_ns;
@@ -46,7 +46,7 @@ static __always_inline struct gone *swept_of(__u32 way)
 	return bpf_map_lookup_elem(&swept, &way);
 }
 
-/* Sweeps the next set (BPF_PROG_TEST_RUN, which repeats it), unless there is no room for what it reports. */
+/* Sweeps the next set (BPF_PROG_TEST_RUN, which repeats it), unless there is no room for its reports. */
 SEC("classifier")
 int overlay_sweep(struct __sk_buff *skb)
 {

@@ -196,7 +196,7 @@ static __always_inline enum event learn_received(struct plan *old, const struct 
 	return LEARNT_RECEIVE;
 }
 
-/* Writes half of a flow's plan from what was learnt. */
+/* Writes the learnt half of a flow's plan. */
 static __always_inline void learn(const struct settings *settings, const struct key *key,
 				  const struct plan *plan, enum direction direction)
 {

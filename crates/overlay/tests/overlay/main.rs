@@ -1,6 +1,6 @@
-//! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): what takes the fast path and what
-//! it looks like afterwards, and what takes the slow path. Needs root, and creates a network namespace
-//! for each test.
+//! The programs of the overlay cache, in the kernel (`BPF_PROG_TEST_RUN`): which frames take the fast path
+//! and what they look like afterwards, and which frames take the slow path. Needs root, and creates a network
+//! namespace for each test.
 
 mod flows;
 mod handle;

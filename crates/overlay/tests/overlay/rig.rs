@@ -116,7 +116,7 @@ impl OverlayRig {
         OverlayRig::with(flows, OverlayIp::V4)
     }
 
-    /// The same with nodes of this IP version.
+    /// Loads the programs for nodes of this IP version.
     pub fn with(flows: u32, nodes: OverlayIp) -> Option<OverlayRig> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         if !weir_bed::is_root() {

@@ -366,7 +366,7 @@ impl Queue {
         self.pool
     }
 
-    /// Fills the first of `slots`, which must hold no frames, with what has arrived.
+    /// Fills the first of `slots`, which must hold no frames, with frames that have arrived.
     #[inline]
     pub fn receive(&mut self, slots: &mut [Frame]) -> Burst {
         let mut burst = Burst::default();

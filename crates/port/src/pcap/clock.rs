@@ -73,7 +73,7 @@ impl Clock {
         self.arrival_ns
     }
 
-    /// Describes what was odd.
+    /// Describes the odd times.
     pub(super) fn remarks(&self) -> Vec<String> {
         let Clock { odd, back, silences, .. } = self;
         let days = self.silent_ns / SILENCE_NS;

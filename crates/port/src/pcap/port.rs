@@ -1,4 +1,5 @@
-//! The port for replay: it receives a recording as virtual time passes, and records what it transmits.
+//! The port for replay: it receives a recording as virtual time passes, and records the frames that it
+//! transmits.
 //!
 //! Promises: frames are received in the order of the file, each once its time has come ([`super::clock`] says
 //! when that is). The machine's clock is never used. A frame larger than a chunk is received, dropped and
@@ -207,8 +208,8 @@ fn ended(error: &ReadError) -> String {
     }
 }
 
-/// Writes the frames of `list` and returns them to their pools. Returns their bytes. The writer counts what
-/// it cannot write.
+/// Writes the frames of `list` and returns them to their pools. Returns their bytes. The writer counts frames
+/// that it cannot write.
 fn write(
     recording: &mut Option<Recording>,
     time_ns: u64,

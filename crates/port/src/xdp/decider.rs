@@ -1,4 +1,4 @@
-//! What a program that handles frames in the kernel, before they reach a socket, needs.
+//! The maps and limits that a program needs to handle frames in the kernel, before they reach a socket.
 
 use super::XdpInterface;
 use super::interface::frame_max;

@@ -383,7 +383,7 @@ impl XdpInterface {
     }
 }
 
-/// What the daemon and its ports share about an interface's queues.
+/// The state that the daemon and its ports share about an interface's queues.
 type Lines = Arc<Mutex<Vec<Arc<Line>>>>;
 
 /// The queues of an interface, as it was when they were requested.

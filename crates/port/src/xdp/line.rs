@@ -1,5 +1,5 @@
-//! What the daemon and a worker share about one queue: the daemon follows the interface, the worker owns the
-//! port.
+//! The state that the daemon and a worker share about one queue: the daemon follows the interface, the worker
+//! owns the port.
 //!
 //! When an interface disappears, the daemon orders the port to detach; when it is back, the daemon opens a
 //! new socket itself, because that takes milliseconds, and orders the port to use it. The worker looks for an

@@ -55,7 +55,7 @@ impl Default for Rings {
 
 impl Rings {
     /// Returns the largest number of chunks that a port can take from the pool. A pool needs the sum over its
-    /// ports, plus what the worker holds (a batch or two).
+    /// ports, plus the frames that the worker holds (a batch or two).
     #[must_use]
     pub fn chunks(&self) -> u32 {
         self.fill + self.receive + self.transmit
@@ -208,7 +208,7 @@ impl XdpPort {
         self.bound.as_mut().map(|bound| &mut bound.socket)
     }
 
-    /// Carries out what the daemon has ordered.
+    /// Carries out the daemon's orders.
     #[inline]
     fn carry_out_orders(&mut self, pool: &mut RegionPool) {
         loop {

@@ -25,7 +25,7 @@ use super::interface::{Attached, Queues, XdpConfig, XdpInterface, find, join, jo
 use super::line::Line;
 use super::{Mode, Rings, XdpError, XdpPort};
 
-/// What a process passes to the one that takes over an interface.
+/// The data that a process passes to the one that takes over an interface.
 #[derive(Debug)]
 pub struct Handover {
     /// The interface's index.

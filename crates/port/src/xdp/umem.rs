@@ -222,8 +222,8 @@ impl Umem {
         (std::mem::take(&mut self.away), std::mem::take(&mut self.further))
     }
 
-    /// Marks what the kernel owned when another process handed the socket over. Does nothing and returns
-    /// false if these are not marks for this pool.
+    /// Marks the chunks that the kernel owned when another process handed the socket over. Does nothing and
+    /// returns false if these are not marks for this pool.
     pub(super) fn resume(&mut self, away: &[u64], further: &[u8]) -> bool {
         let fits = away.len() == self.away.len() && further.len() == self.further.len();
         let few = further.iter().all(|&count| usize::from(count) < PIECES_MAX);
