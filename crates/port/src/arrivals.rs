@@ -155,7 +155,8 @@ impl Arrivals {
         }
     }
 
-    /// Ends a trial and begins the next one. `lost` is the number of frames lost so far.
+    /// Ends a trial and begins the next one. `lost` is the number of frames that had been lost before the
+    /// trial.
     fn judge(&mut self, now_ns: u64, lost: [u64; 2], mut search: zero_loss::Search) {
         let trial = match [self.lost - lost[0], self.lost_disturbed - lost[1]] {
             [0, _] => Trial::Carried,
