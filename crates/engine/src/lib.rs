@@ -9,6 +9,8 @@ pub mod lockstep;
 pub mod parcel;
 pub(crate) mod pipes;
 pub mod ring;
+#[cfg(any(test, feature = "lockstep"))]
+pub mod single;
 pub mod worker;
 
 pub use weir_table::delta;

@@ -5,7 +5,7 @@ mod support;
 use support::both::Both;
 use support::{SECRET, source_nat, start, udp};
 use weir_engine::batch::Engine;
-use weir_packet::{Batch, Pools, craft};
+use weir_packet::craft;
 use weir_program::Verdict;
 use weir_program::buckets::GroupTables;
 use weir_program::census::Flows;
@@ -177,13 +177,7 @@ fn m26_without_room_flows_go_by_hash_and_stay_there_when_there_is_room_again() {
 
 /// Runs a frame through an engine.
 fn through(engine: &mut Engine, bytes: &[u8]) -> u16 {
-    let (mut pools, mut batch) = (Pools::region(1), Batch::new());
-    let mut frame = pools.first().take().unwrap();
-    frame.fill(bytes).unwrap();
-    batch.push(frame).unwrap();
-    let verdict = engine.process(&mut batch, 1, PortId(0), 0).verdict(0, PortId(0));
-    pools.give(batch.take(0));
-    target(verdict)
+    target(engine.process_one(PortId(0), bytes, 0).verdict)
 }
 
 #[test]

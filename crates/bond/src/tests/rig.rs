@@ -13,11 +13,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use weir_app::{Action, App, Event, RequestId};
 use weir_config::attachment::Attachment;
 use weir_engine::batch::Engine;
-use weir_packet::{Batch, Bits, KeySource, Pools, TableHash};
+use weir_engine::single::Processed;
+use weir_packet::{KeySource, TableHash};
 use weir_program::builder::{Number, ProgramBuilder};
 use weir_program::check::{Finding, Severity, check};
 use weir_program::snapshot::BucketReport;
-use weir_program::{EntryMatch, Origin, PortId, Program};
+use weir_program::{Copied, EntryMatch, Origin, PortId, Program, Verdict};
 use weir_table::NO_TARGET;
 
 pub const MS: u64 = 1_000_000;
@@ -92,8 +93,6 @@ pub struct BondRig {
     /// Changes the engine refused.
     pub refused: Vec<String>,
     flying: Vec<(u64, Flying)>,
-    pools: Pools,
-    batch: Batch,
     last_tick_ns: Option<u64>,
     next_request: u64,
 }
@@ -204,8 +203,6 @@ impl BondRig {
             said: Vec::new(),
             refused: Vec::new(),
             flying: Vec::new(),
-            pools: Pools::region(2),
-            batch: Batch::new(),
             last_tick_ns: None,
             next_request: 0,
         };
@@ -317,25 +314,16 @@ impl BondRig {
     }
 
     fn process(&mut self, port: u16, bytes: &[u8]) {
-        let mut frame = self.pools.first().take().expect("one frame at a time");
-        frame.fill(bytes).expect("a frame that fits a chunk");
-        self.batch.push(frame).expect("one frame at a time");
-        let outcome = self.engine.process(&mut self.batch, 1, PortId(port), self.now_ns);
-        let bytes = self.batch.frame(0).bytes().to_vec();
-        let ports: Vec<u16> =
-            (0..).zip(&outcome.transmit).filter(|one| *one.1 == 1).map(|one| one.0).collect();
-        let tees = outcome.tees.of(0).map(|(app, bytes)| (app.index(), bytes.to_vec()));
-        let mut punts: Vec<(usize, Vec<u8>)> = tees.collect();
-        self.ledger.copied += punts.len() as u64 + (ports.len() as u64).saturating_sub(1);
-        let punted = (0..).zip(&outcome.apps).filter(|one| *one.1 == 1).map(|one| (one.0, bytes.clone()));
-        punts.extend(punted);
-        for slot in Bits(outcome.dropped) {
-            *self.ledger.dropped.entry(outcome.reasons[slot].to_string()).or_default() += 1;
-        }
-        self.pools.give(self.batch.take(0));
-        self.batch.clear();
-        for out in ports {
-            self.transmit(out, bytes.clone());
+        let Processed { verdict, copies, bytes } = self.engine.process_one(PortId(port), bytes, self.now_ns);
+        self.ledger.copied += copies.len() as u64;
+        let mut punts = Vec::new();
+        for Copied { to, bytes } in copies.into_iter().chain([Copied { to: verdict, bytes }]) {
+            match to {
+                Verdict::Transmit(out) => self.transmit(out.0, bytes),
+                Verdict::App(app) => punts.push((app.index(), bytes)),
+                Verdict::Drop(reason) => *self.ledger.dropped.entry(reason.to_string()).or_default() += 1,
+                Verdict::Kernel(_) => panic!("no port has a path to the host"),
+            }
         }
         for (app, bytes) in punts {
             self.ledger.to_app += 1;

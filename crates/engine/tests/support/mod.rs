@@ -6,7 +6,8 @@ pub mod both;
 
 use std::collections::BTreeMap;
 use weir_engine::batch::{Engine, SwapReport};
-use weir_packet::{Batch, Field, FlowKey, Pools, TableHash};
+use weir_engine::single::Processed;
+use weir_packet::{Field, FlowKey, TableHash};
 use weir_program::Verdict;
 use weir_program::buckets::GroupTables;
 use weir_program::builder::ProgramBuilder;
@@ -27,8 +28,6 @@ pub struct Bench {
     pub engine: Engine,
     pub now_ns: u64,
     pub deltas: Vec<FlowDelta>,
-    pools: Pools,
-    batch: Batch,
     done: Vec<Done>,
     first: Program,
     /// The bucket tables, which a daemon keeps.
@@ -57,8 +56,6 @@ impl Bench {
             engine: Engine::with_tables(program, SECRET, &tables).expect("a program that compiles"),
             now_ns: 0,
             deltas: Vec::new(),
-            pools: Pools::region(2),
-            batch: Batch::new(),
             done: Vec::new(),
             first: program.clone(),
             tables,
@@ -77,19 +74,18 @@ impl Bench {
 
     /// Runs one frame and also returns where its copies went.
     pub fn frame_and_copies(&mut self, input: PortId, bytes: &[u8]) -> (Verdict, Vec<Verdict>) {
-        let (verdict, copies, _) = self.walk(input, bytes);
-        (verdict, copies)
+        let Processed { verdict, copies, .. } = self.walk(input, bytes);
+        (verdict, copies.into_iter().map(|copy| copy.to).collect())
     }
 
     /// Runs one frame and returns its resulting bytes.
     pub fn bytes(&mut self, input: PortId, bytes: &[u8]) -> Vec<u8> {
-        self.walk(input, bytes).2
+        self.walk(input, bytes).bytes
     }
 
-    fn walk(&mut self, input: PortId, bytes: &[u8]) -> (Verdict, Vec<Verdict>, Vec<u8>) {
+    fn walk(&mut self, input: PortId, bytes: &[u8]) -> Processed {
         self.done.push(Done::Frame(self.now_ns, input, bytes.to_vec()));
-        let Bench { engine, pools, batch, now_ns, .. } = self;
-        one_frame(engine, pools, batch, (*now_ns, input, bytes))
+        self.engine.process_one(input, bytes, self.now_ns)
     }
 
     /// Runs a frame of each of this many flows through the first port.
@@ -107,13 +103,11 @@ impl Bench {
     }
 
     /// Another engine, to which the same has been done.
-    pub fn replay(&mut self) -> Engine {
+    pub fn replay(&self) -> Engine {
         let mut engine = Engine::new(&self.first, SECRET).expect("it compiled before");
         for done in &self.done {
             match done {
-                Done::Frame(at, input, bytes) => {
-                    one_frame(&mut engine, &mut self.pools, &mut self.batch, (*at, *input, bytes));
-                }
+                Done::Frame(at, input, bytes) => drop(engine.process_one(*input, bytes, *at)),
                 Done::Change(at, change) => drop(engine.apply(change, *at)),
             }
         }
@@ -170,24 +164,6 @@ impl Bench {
         sums.retain(|_, count| *count != Count::default());
         sums
     }
-}
-
-fn one_frame(
-    engine: &mut Engine,
-    pools: &mut Pools,
-    batch: &mut Batch,
-    (now_ns, input, bytes): (u64, PortId, &[u8]),
-) -> (Verdict, Vec<Verdict>, Vec<u8>) {
-    let mut frame = pools.first().take().expect("one frame at a time");
-    frame.fill(bytes).expect("a frame that fits a chunk");
-    batch.push(frame).expect("one frame at a time");
-    let outcome = engine.process(batch, 1, input, now_ns);
-    let copies = outcome.copies(0, batch.frame(0).bytes()).into_iter().map(|copy| copy.to).collect();
-    let verdict = outcome.verdict(0, input);
-    let after = batch.frame(0).bytes().to_vec();
-    pools.give(batch.take(0));
-    batch.clear();
-    (verdict, copies, after)
 }
 
 /// A program whose ports all lead to its first pipe.

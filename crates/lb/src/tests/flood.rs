@@ -3,8 +3,8 @@
 
 use super::*;
 use weir_engine::batch::Engine;
-use weir_packet::{Batch, FlowKey, Pools, TableHash, craft};
-use weir_program::{FlowState, PipeId};
+use weir_packet::{FlowKey, TableHash, craft};
+use weir_program::{FlowState, PipeId, Verdict};
 
 const FLOWS: u32 = 16_384;
 const ESTABLISHED: u32 = 6_000;
@@ -22,8 +22,6 @@ const ACK: u8 = 16;
 struct Scene {
     engine: Engine,
     pipe: PipeId,
-    pools: Pools,
-    batch: Batch,
     frame: Vec<u8>,
     now_ns: u64,
 }
@@ -37,7 +35,7 @@ impl Scene {
         let text = format!("eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst={VIP} proto=tcp sport=1 dport=53");
         let pipe = program.pipe_named("lb/flows").expect("flows are kept");
         let frame = craft::frame(&text);
-        Scene { engine, pipe, pools: Pools::region(1), batch: Batch::new(), frame, now_ns: 0 }
+        Scene { engine, pipe, frame, now_ns: 0 }
     }
 
     /// Returns the back end that a packet with these TCP flags is sent to.
@@ -45,14 +43,8 @@ impl Scene {
         self.frame[26..30].copy_from_slice(&src.octets());
         self.frame[34..36].copy_from_slice(&sport.to_be_bytes());
         self.frame[47] = flags;
-        let mut chunk = self.pools.first().take().expect("one frame at a time");
-        chunk.fill(&self.frame).expect("a frame that fits a chunk");
-        self.batch.push(chunk).expect("one frame at a time");
-        let outcome = self.engine.process(&mut self.batch, 1, PortId(0), self.now_ns);
-        let sent = (outcome.transmit[0] == 1).then(|| self.batch.frame(0).bytes()[5]);
-        self.pools.give(self.batch.take(0));
-        self.batch.clear();
-        sent
+        let done = self.engine.process_one(PortId(0), &self.frame, self.now_ns);
+        matches!(done.verdict, Verdict::Transmit(_)).then(|| done.bytes[5])
     }
 
     fn tick(&mut self) {

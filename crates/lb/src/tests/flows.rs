@@ -6,8 +6,10 @@
 use super::*;
 use proptest::prelude::*;
 use weir_engine::batch::Engine;
+use weir_engine::single::Processed;
+use weir_packet::TableHash;
 use weir_packet::random::Random;
-use weir_packet::{Batch, Pools, TableHash};
+use weir_program::Verdict;
 use weir_program::buckets::GroupTables;
 use weir_program::change::Change;
 
@@ -16,8 +18,6 @@ pub(super) struct FlowRig {
     engine: Engine,
     /// The state that a daemon keeps across programs.
     tables: GroupTables,
-    pools: Pools,
-    batch: Batch,
     now_ns: u64,
 }
 
@@ -25,7 +25,7 @@ impl FlowRig {
     pub fn new(program: &Program) -> FlowRig {
         let tables = GroupTables::new(program);
         let engine = Engine::with_tables(program, TableHash::new([1, 2]), &tables).expect("it compiles");
-        FlowRig { engine, tables, pools: Pools::region(2), batch: Batch::new(), now_ns: 0 }
+        FlowRig { engine, tables, now_ns: 0 }
     }
 
     /// Swaps the program, as a reload does.
@@ -54,17 +54,10 @@ impl FlowRig {
 
     /// Returns the back end that a frame is sent to, `None` if it is dropped.
     pub fn frame(&mut self, frame: &[u8]) -> Option<u8> {
-        let mut chunk = self.pools.first().take().expect("one frame at a time");
-        chunk.fill(frame).expect("a frame that fits a chunk");
-        self.batch.push(chunk).expect("one frame at a time");
         self.now_ns += 1_000;
-        let outcome = self.engine.process(&mut self.batch, 1, PortId(0), self.now_ns);
-        let sent = outcome.transmit[0] == 1;
+        let Processed { verdict, bytes, .. } = self.engine.process_one(PortId(0), frame, self.now_ns);
         self.engine.take_deltas(|_| true);
-        let bytes = self.batch.frame(0).bytes().to_vec();
-        self.pools.give(self.batch.take(0));
-        self.batch.clear();
-        sent.then(|| {
+        matches!(verdict, Verdict::Transmit(_)).then(|| {
             assert_eq!(bytes[..5], [2, 0, 0, 0, 1]);
             bytes[5]
         })

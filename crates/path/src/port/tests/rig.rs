@@ -16,12 +16,13 @@ use weir_app::{Action, App, Event, RequestId};
 use weir_config::attachment::Attachment;
 use weir_config::ports::{PortConfig, PortKind};
 use weir_engine::batch::Engine;
+use weir_engine::single::Processed;
 use weir_packet::random::Random;
-use weir_packet::{Batch, Bits, KeySource, Pools, TableHash, TunnelKind};
+use weir_packet::{KeySource, TableHash, TunnelKind};
 use weir_program::builder::ProgramBuilder;
 use weir_program::check::{Severity, check};
 use weir_program::snapshot::Page;
-use weir_program::{Encap, Entry, Operation, Origin, Pipe, PortId, Program};
+use weir_program::{Copied, Encap, Entry, Operation, Origin, Pipe, PortId, Program, Verdict};
 
 pub const MS: u64 = 1_000_000;
 pub const SEC: u64 = 1_000 * MS;
@@ -82,8 +83,6 @@ pub struct TunnelRig {
     /// Probes of each path that have reached the remote node.
     arrived: [u32; 256],
     flying: Vec<(u64, Vec<u8>)>,
-    pools: Pools,
-    batch: Batch,
     last_tick_ns: Option<u64>,
 }
 
@@ -215,8 +214,6 @@ impl TunnelRig {
             answered: Vec::new(),
             arrived: [0; 256],
             flying: Vec::new(),
-            pools: Pools::region(2),
-            batch: Batch::new(),
             last_tick_ns: None,
         };
         rig.begin();
@@ -331,25 +328,17 @@ impl TunnelRig {
 
     /// A frame arrives at a port now.
     pub fn frame(&mut self, port: u16, bytes: &[u8]) {
-        let mut frame = self.pools.first().take().expect("one frame at a time");
-        frame.fill(bytes).expect("a frame that fits a chunk");
-        self.batch.push(frame).expect("one frame at a time");
-        let outcome = self.engine.process(&mut self.batch, 1, PortId(port), self.now_ns);
-        let bytes = self.batch.frame(0).bytes().to_vec();
-        let outs: Vec<usize> =
-            (0..).zip(&outcome.transmit).filter(|one| *one.1 == 1).map(|one| one.0).collect();
-        let tees = outcome.tees.of(0).map(|(app, bytes)| (app.index(), bytes.to_vec()));
-        let mut punts: Vec<(usize, Vec<u8>)> = tees.collect();
-        punts.extend((0..).zip(&outcome.apps).filter(|one| *one.1 == 1).map(|one| (one.0, bytes.clone())));
-        for slot in Bits(outcome.dropped) {
-            *self.dropped.entry(outcome.reasons[slot].to_string()).or_default() += 1;
-        }
-        self.pools.give(self.batch.take(0));
-        self.batch.clear();
-        for out in outs {
-            match out {
-                0 => self.sent.push(SentData { at_ns: self.now_ns, port: port_of(&bytes) }),
-                _ => self.inside.push(bytes.clone()),
+        let Processed { verdict, copies, bytes } = self.engine.process_one(PortId(port), bytes, self.now_ns);
+        let mut punts = Vec::new();
+        for Copied { to, bytes } in copies.into_iter().chain([Copied { to: verdict, bytes }]) {
+            match to {
+                Verdict::Transmit(FABRIC) => {
+                    self.sent.push(SentData { at_ns: self.now_ns, port: port_of(&bytes) });
+                }
+                Verdict::Transmit(_) => self.inside.push(bytes),
+                Verdict::App(app) => punts.push((app.index(), bytes)),
+                Verdict::Drop(reason) => *self.dropped.entry(reason.to_string()).or_default() += 1,
+                Verdict::Kernel(_) => panic!("no port has a path to the host"),
             }
         }
         for (app, bytes) in punts {
