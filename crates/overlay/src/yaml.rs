@@ -1,6 +1,7 @@
 //! Reads `overlay` apps from the configuration.
 
 use super::{Overlay, Policy};
+use crate::bpf::OVERLAY_MARK_BITS;
 use std::sync::Arc;
 use weir_app::App;
 use weir_app::kind::{Apps, Configured, Scope};
@@ -9,9 +10,6 @@ use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, text, words};
 use weir_config::{Key, Report, Shape};
 
-/// Bits needed in a mark: two directions, whether a connection is established and whether NAT changes it, and
-/// two or more that detect changes while a frame was in flight.
-const MARK_BITS: u32 = 6;
 /// The shortest and the longest time between two frames of a flow on the slow path.
 const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
 
@@ -136,9 +134,9 @@ fn mark(section: &Section<'_>, report: &mut Report) -> u32 {
     let mark = section.number("mark", report).unwrap_or(1) as u32;
     let bits = mark.count_ones();
     if let Some(node) = section.get("mark")
-        && (bits < MARK_BITS || mark >> mark.trailing_zeros() != u32::MAX >> (32 - bits))
+        && (bits < OVERLAY_MARK_BITS || mark >> mark.trailing_zeros() != u32::MAX >> (32 - bits))
     {
-        let help = format!("write at least {MARK_BITS} contiguous bits, such as 0xff000000");
+        let help = format!("write at least {OVERLAY_MARK_BITS} contiguous bits, such as 0xff000000");
         report.error_help(node.span, "these mark bits cannot be used", help);
     }
     mark

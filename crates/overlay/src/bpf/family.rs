@@ -119,11 +119,15 @@ impl Family {
         self.table("pods")
     }
 
-    /// Makes a remote node known by its stamp, or forgets it.
-    pub fn set_node(&mut self, address: IpAddr, stamp: Option<u32>) -> Result<(), MapError> {
+    /// Makes a remote node known by its stamp.
+    pub fn set_node(&mut self, address: IpAddr, stamp: u32) -> Result<(), MapError> {
         match (address, self.versions[1]) {
-            (IpAddr::V4(address), OverlayIp::V4) => change(self.table("nodes"), address.octets(), stamp),
-            (IpAddr::V6(address), OverlayIp::V6) => change(self.table("nodes"), address.octets(), stamp),
+            (IpAddr::V4(address), OverlayIp::V4) => {
+                self.table::<[u8; 4], u32>("nodes").insert(address.octets(), stamp, 0)
+            }
+            (IpAddr::V6(address), OverlayIp::V6) => {
+                self.table::<[u8; 16], u32>("nodes").insert(address.octets(), stamp, 0)
+            }
             // No frame can come from an address of the other version.
             _ => Ok(()),
         }

@@ -269,15 +269,7 @@ impl TcOverlay {
     /// # Errors
     /// Returns the kernel's error: there are too many.
     pub fn set_node(&mut self, address: IpAddr, stamp: u32) -> Result<(), MapError> {
-        self.families.iter_mut().try_for_each(|family| family.set_node(address, Some(stamp)))
-    }
-
-    /// Forgets a remote node. Its stamp must be bumped, before or after.
-    ///
-    /// # Errors
-    /// Returns the kernel's error: it is not known.
-    pub fn remove_node(&mut self, address: IpAddr) -> Result<(), MapError> {
-        self.families.iter_mut().try_for_each(|family| family.set_node(address, None))
+        self.families.iter_mut().try_for_each(|family| family.set_node(address, stamp))
     }
 
     /// Attaches the programs to the uplink, and detaches them from a previous one.
