@@ -18,7 +18,7 @@ const REQUESTS: [(&str, &[&str]); 8] = [
     ("list", &[]),
 ];
 
-/// Returns what a request asks for, after checking that it has no unknown fields.
+/// Returns the verb of a request, after checking that it has no unknown fields.
 ///
 /// # Errors
 /// There is no such request, or it has no such field.

@@ -1,7 +1,7 @@
 //! The input of `weir measure`: a file or standard input, compressed or not, read ahead by a thread.
 //!
-//! The thread reads and decompresses while the other one counts. A few buffers of a mebibyte circulate
-//! between them, so that memory does not depend on the file.
+//! The thread reads and decompresses while the main thread counts. A few buffers of a mebibyte circulate
+//! between the two, so that memory does not depend on the file.
 
 use anyhow::{Context, Result};
 use flate2::read::MultiGzDecoder;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// Bytes of a buffer.
 const BUFFER: usize = 1 << 20;
 
-/// Buffers between both threads.
+/// The number of buffers that circulate between the two threads.
 const BUFFERS: usize = 4;
 
 /// How long the counting thread waits before it checks whether it was interrupted.
@@ -89,7 +89,7 @@ impl<R: BufRead> Read for Zstd<R> {
 struct Buffer {
     /// [`BUFFER`] bytes, or none before it is first filled.
     bytes: Box<[u8]>,
-    /// How many of them were read into it.
+    /// The number of bytes that were read into it.
     filled: usize,
 }
 

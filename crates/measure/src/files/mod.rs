@@ -1,7 +1,7 @@
 //! Measures recordings.
 //!
-//! A thread reads ahead ([`input`]), this one finds flows and counts. An error in a file ends that file: what
-//! was read before is kept, and the error is part of the result.
+//! A thread reads ahead ([`input`]), and the calling thread finds flows and counts. An error in a file ends
+//! that file: packets before it are kept, and the error is part of the result.
 
 mod input;
 mod progress;
@@ -33,7 +33,7 @@ pub struct FileReport {
     pub file: String,
     /// Its packets, including skipped ones.
     pub packets: u64,
-    /// Why the rest was not read.
+    /// The reason why the rest of the file was not read.
     pub error: Option<String>,
 }
 
@@ -41,11 +41,11 @@ pub struct FileReport {
 pub struct MeasureOutcome {
     /// The result.
     pub measured: Measured,
-    /// What can be saved and merged.
+    /// The state that can be saved and merged.
     pub summary: Summary,
     /// The files.
     pub files: Vec<FileReport>,
-    /// It was interrupted: files were not read to their ends.
+    /// Whether the measurement was interrupted before all files were read.
     pub is_interrupted: bool,
 }
 
@@ -88,7 +88,7 @@ pub fn measure(
     Ok(MeasureOutcome { measured, summary, files: reports, is_interrupted: stop.load(Ordering::Relaxed) })
 }
 
-/// Describes the error in a file, and what was kept.
+/// Describes the error in a file, and states how many packets were kept.
 pub fn said(report: &FileReport) -> String {
     let error = report.error.as_deref().unwrap_or_default();
     match report.packets {
@@ -129,7 +129,7 @@ fn file(
         *packets += skipped;
     }
     match result {
-        // A recording that the user ends is cut at an arbitrary place.
+        // If the user ends the measurement, the recording is cut at an arbitrary place.
         Err(ReadError { problem: Problem::Ends { .. }, .. }) if stop.load(Ordering::Relaxed) => Ok(()),
         other => Ok(other?),
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Nothing is shown for anything shorter.
+/// The progress of shorter measurements is not shown.
 const QUIET: Duration = Duration::from_millis(700);
 
 /// Interval between two updates.
@@ -28,7 +28,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Starts, for these files.
+    /// Starts the display for these files.
     pub fn new(files: &[PathBuf]) -> Progress {
         let size = |path: &PathBuf| {
             let about = std::fs::metadata(path).ok().filter(|about| about.is_file());
