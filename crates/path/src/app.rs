@@ -1,7 +1,7 @@
 //! The running app: answers requests from the state that the thread has published.
 
 use super::Fabric;
-use super::board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
+use super::board::{FlowList, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
 use crate::paths::Fit;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -57,7 +57,7 @@ impl Task for Fabric {
         page: Result<FlowsPage, String>,
         _obstacle: Option<&str>,
     ) -> Result<Value, String> {
-        page.map(|FlowsPage { rows, next }| listed(&self.name, &rows, next))
+        page.map(|FlowsPage { rows, next }| listed(&self.name, rows, next))
     }
 
     fn counts(report: &PathsReport) -> Vec<(&'static str, u64)> {
@@ -77,9 +77,9 @@ impl Task for Fabric {
 }
 
 /// The answer to `conntrack`.
-pub(super) fn listed(name: &str, flows: &[FlowRow], next: Option<u32>) -> Value {
-    let rows: Vec<Value> = flows.iter().map(flow).collect();
-    without_nulls(json!({ "name": name, "count": rows.len(), "flows": rows, "next": next }))
+pub(super) fn listed(name: &str, flows: Vec<FlowRow>, next: Option<u32>) -> Value {
+    let (name, count) = (name.to_string(), Some(flows.len()));
+    without_nulls(json!(FlowList { name, count, flows, next }))
 }
 
 pub(super) fn node(node: &NodeReport) -> Value {
@@ -139,14 +139,4 @@ pub(super) fn samples(peer: IpAddr, number: usize, path: &PathReport) -> Vec<Sam
         ),
     ];
     all.map(one).into()
-}
-
-fn flow(row: &FlowRow) -> Value {
-    let [source, destination] = row.addresses.map(|address: IpAddr| address.to_string());
-    json!({
-        "peer": row.peer.to_string(), "vni": row.vni, "source": source, "destination": destination,
-        "sport": row.ports[0], "dport": row.ports[1], "protocol": row.protocol, "path": row.path,
-        "port": row.port, "packets": row.packets, "bytes": row.bytes, "moves": row.moves,
-        "idle_ms": row.idle_ns / 1_000_000,
-    })
 }

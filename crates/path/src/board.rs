@@ -1,6 +1,8 @@
 //! The state that the thread that watches paths publishes, for the app to show.
 
 use crate::paths::Fit;
+use serde::{Deserialize, Serialize};
+use std::fmt;
 use std::net::IpAddr;
 
 /// The state of all tunnels of an app.
@@ -76,17 +78,32 @@ pub struct PathReport {
     pub large: Fit,
 }
 
-/// A flow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The answer to `conntrack`.
+#[derive(Serialize, Deserialize)]
+pub(super) struct FlowList {
+    pub name: String,
+    /// How many flows there are; `None` as long as a client has not fetched all pages.
+    pub count: Option<usize>,
+    pub flows: Vec<FlowRow>,
+    /// Where the next page begins; `None` after the last.
+    pub next: Option<u32>,
+}
+
+/// A flow, as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FlowRow {
     /// The remote node.
     pub peer: IpAddr,
     /// The VNI; 0 if the tunnel's headers distinguish flows.
     pub vni: u32,
-    /// Source and destination.
-    pub addresses: [IpAddr; 2],
-    /// Their ports, 0 if there are none.
-    pub ports: [u16; 2],
+    /// Its source.
+    pub source: IpAddr,
+    /// Its destination.
+    pub destination: IpAddr,
+    /// The source's port, 0 if there is none.
+    pub sport: u16,
+    /// The destination's port.
+    pub dport: u16,
     /// The protocol's number.
     pub protocol: u8,
     /// Its path.
@@ -99,6 +116,18 @@ pub struct FlowRow {
     pub bytes: u64,
     /// How often it has changed paths.
     pub moves: u32,
-    /// How long it has sent nothing, in nanoseconds.
-    pub idle_ns: u64,
+    /// How long it has sent nothing, in milliseconds.
+    pub idle_ms: u64,
+}
+
+impl fmt::Display for FlowRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let FlowRow { peer, vni, source, destination, sport, dport, protocol, path, port, .. } = self;
+        let FlowRow { packets, bytes, moves, .. } = self;
+        write!(
+            f,
+            "({vni} {source}:{sport} -> {destination}:{dport} protocol {protocol} by {peer}) => path {path} \
+             port {port}: {packets} packets, {bytes} bytes, {moves} moves"
+        )
+    }
 }

@@ -50,6 +50,7 @@ pub use fabric::Fabric;
 pub use yaml::fabrics;
 
 use weir_app::kind::{Argument, Kind, Verb, View};
+use weir_app::shown::as_text;
 
 /// The kind of app with the key `path`.
 pub const KIND: Kind = Kind {
@@ -72,7 +73,7 @@ pub const KIND: Kind = Kind {
         arguments: NO_ARGUMENTS,
         whole: false,
         flags: &[],
-        text: text::conntrack,
+        text: |answer, _| as_text(answer, text::conntrack),
     }],
     http: None,
     foreign: &[],

@@ -96,15 +96,17 @@ fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
     let rows = vec![FlowRow {
         peer: PEER,
         vni: 42,
-        addresses: [[192, 168, 0, 1].into(), [192, 168, 0, 2].into()],
-        ports: [40_000, 5001],
+        source: [192, 168, 0, 1].into(),
+        destination: [192, 168, 0, 2].into(),
+        sport: 40_000,
+        dport: 5001,
         protocol: 6,
         path: 3,
         port: 50_003,
         packets: 7,
         bytes: 700,
         moves: 1,
-        idle_ns: 0,
+        idle_ms: 0,
     }];
     let page = FlowsPage { rows, next: Some(9) };
     app.board().read = vec![(RequestId(2), Ok(FlowsPage::default())), (RequestId(1), Ok(page))];
@@ -113,7 +115,7 @@ fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
     assert_eq!(last, json!({ "name": last["name"], "count": 0, "flows": [] }), "there is no next page");
     let shown = answer(&actions[1..]);
     assert_eq!(shown["next"], 9);
-    let text = text::conntrack(&shown, &[]);
+    let text = (super::KIND.verbs[0].text)(&shown, &[]);
     assert!(text.contains("192.168.0.1:40000 -> 192.168.0.2:5001") && text.ends_with("1 flows\n"), "{text}");
     assert_eq!(app.wake_ns(), None);
     assert!(matches!(asked(&mut app, "conntrack to 7")[..], [Action::Answer { answer: Err(_), .. }]));

@@ -1,5 +1,6 @@
 //! The output of `weir show path` and `weir path`.
 
+use super::board::FlowList;
 use serde_json::Value;
 use std::fmt::Write;
 use weir_app::page::{items, word};
@@ -74,29 +75,8 @@ fn path(text: &mut String, path: &Value) {
 }
 
 /// The flows.
-pub fn conntrack(answer: &Value, _flags: &[&str]) -> String {
-    let mut text = String::new();
-    for flow in items(&answer["flows"]) {
-        let _ = writeln!(
-            text,
-            "({} {}:{} -> {}:{} protocol {} by {}) => path {} port {}: {} packets, {} bytes, {} moves",
-            flow["vni"],
-            word(&flow["source"]),
-            flow["sport"],
-            word(&flow["destination"]),
-            flow["dport"],
-            flow["protocol"],
-            word(&flow["peer"]),
-            flow["path"],
-            flow["port"],
-            flow["packets"],
-            flow["bytes"],
-            flow["moves"]
-        );
-    }
+pub(super) fn conntrack(list: &FlowList) -> String {
     // Only the last page has a count.
-    if let Some(count) = answer["count"].as_u64() {
-        let _ = writeln!(text, "{count} flows");
-    }
-    text
+    let count = list.count.map(|count| format!("{count} flows\n"));
+    list.flows.iter().map(|flow| format!("{flow}\n")).chain(count).collect()
 }

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use tracing::{info, warn};
 use weir_app::RequestId;
 use weir_app::clock::since_1970_ns;
+use weir_app::shown::ago_ms;
 use weir_app::task::Publisher;
 
 /// How often the board is written, in nanoseconds; less often with many nodes, because the traffic of each
@@ -97,18 +98,21 @@ impl Reporter {
         let row = move |(key, flow): (PathFlowKey, PathFlow)| {
             let (peer, ports) = peers.get(key.peer() as usize)?;
             let port = ports.get(flow.path as usize).copied().flatten();
+            let ([source, destination], [sport, dport]) = (key.addresses(), key.ports());
             Some(FlowRow {
                 peer: *peer,
                 vni: key.vni(),
-                addresses: key.addresses(),
-                ports: key.ports(),
+                source,
+                destination,
+                sport,
+                dport,
                 protocol: key.protocol(),
                 path: flow.path,
                 port: if flow.port == 0 { port.unwrap_or(flow.kernel_port) } else { flow.port },
                 packets: flow.packets,
                 bytes: flow.bytes,
                 moves: flow.moves,
-                idle_ns: now_ns.saturating_sub(flow.last_ns),
+                idle_ms: ago_ms(now_ns, flow.last_ns),
             })
         };
         let board = self.board.clone();

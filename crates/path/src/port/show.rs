@@ -39,9 +39,8 @@ pub fn samples(app: &PathPortApp) -> Vec<Sample> {
 
 /// The flows that have an entry.
 pub fn flows(app: &PathPortApp, now_ns: u64, entries: &[(Entry, Seen)], next: Option<u32>) -> Value {
-    let rows: Vec<FlowRow> =
-        entries.iter().filter_map(|(entry, seen)| row(app, now_ns, entry, seen)).collect();
-    listed(&app.config.name, &rows, next)
+    let rows = entries.iter().filter_map(|(entry, seen)| row(app, now_ns, entry, seen)).collect();
+    listed(&app.config.name, rows, next)
 }
 
 fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<FlowRow> {
@@ -56,15 +55,17 @@ fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<Flo
     Some(FlowRow {
         peer: peer.into(),
         vni: key.vni().unwrap_or_default(),
-        addresses: [key.src(), key.dst()],
-        ports: [key.sport(), key.dport()],
+        source: key.src(),
+        destination: key.dst(),
+        sport: key.sport(),
+        dport: key.dport(),
         protocol: key.protocol(),
         path,
         port,
         packets: seen.count.packets,
         bytes: seen.count.bytes,
         moves: 0,
-        idle_ns: u64::from(idle_ms) * 1_000_000,
+        idle_ms: idle_ms.into(),
     })
 }
 

@@ -166,7 +166,7 @@ fn flows_and_series_are_shown() {
         assert_eq!((&flow["peer"], &flow["vni"]), (&"10.0.0.2".into(), &42.into()));
         assert!(flow["packets"].as_u64() > Some(2000), "{flow}");
     }
-    let text = text::conntrack(&answer, &[]);
+    let text = (crate::KIND.verbs[0].text)(&answer, &[]);
     assert!(text.contains(":53 protocol 17 by 10.0.0.2) => path") && text.ends_with("40 flows\n"), "{text}");
     let number = rig.send(3);
     let shown = answer["flows"].as_array().unwrap().iter().filter(|flow| flow["port"] == number);
