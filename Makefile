@@ -86,7 +86,8 @@ explore: setup-test ## runs the tests with a seed that no run had before; `make 
 test-long: setup-test ## a hundred takeovers, twenty upgrades, and 10 000 random programs in the kernel (root)
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture twenty_upgrades
-	KERNEL_PROGRAMS=10000 $(CARGO) test --package weir-kernel --locked --test equality -- --nocapture
+	KERNEL_PROGRAMS=10000 KERNEL_MUTATED=1500 $(CARGO) test --package weir-kernel --locked --test equality -- \
+	    --nocapture
 
 # With several arenas, the allocator keeps some 9 MB more whenever a thread gets another one, which would hide
 # a leak or look like one.

@@ -6,6 +6,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
+use std::panic::Location;
 
 /// A register. R0 holds results, R1 to R5 are arguments and are lost in calls, R6 to R9 are kept, and R10 is
 /// the read-only frame pointer.
@@ -147,10 +148,24 @@ const EXIT: u8 = 0x90;
 const PSEUDO_MAP_FD: u8 = 1;
 const PSEUDO_MAP_VALUE: u8 = 2;
 
+/// A place in the compiler that emits an instruction.
+pub type Site = &'static Location<'static>;
+
+/// Instructions, and where each of them was emitted.
+#[derive(Clone, Debug)]
+pub struct Code {
+    /// As the kernel takes them.
+    pub instructions: Vec<u64>,
+    /// One for each.
+    pub sites: Vec<Site>,
+}
+
 /// Collects instructions.
 #[derive(Debug, Default)]
 pub struct Assembler {
     code: Vec<u64>,
+    /// Where each of them was emitted.
+    sites: Vec<Site>,
     /// Where each label is.
     labels: Vec<Option<usize>>,
     /// The jumps, with the labels that they name.
@@ -177,10 +192,18 @@ impl Assembler {
         assert!(self.labels[label.0].replace(self.code.len()).is_none(), "a label is bound once");
     }
 
+    #[track_caller]
     fn push(&mut self, op: u8, dst: Reg, src: u8, offset: i16, imm: i32) {
-        self.code.push(encode(op, dst, src, offset, imm));
+        self.push_code(encode(op, dst, src, offset, imm));
     }
 
+    #[track_caller]
+    fn push_code(&mut self, code: u64) {
+        self.code.push(code);
+        self.sites.push(Location::caller());
+    }
+
+    #[track_caller]
     fn with_src(&mut self, op: u8, dst: Reg, src: Src, offset: i16) {
         match src {
             Src::Reg(reg) => self.push(op | X, dst, reg as u8, offset, 0),
@@ -189,21 +212,25 @@ impl Assembler {
     }
 
     /// `dst = dst op src`, in 64 bits.
+    #[track_caller]
     pub fn alu(&mut self, alu: Alu, dst: Reg, src: impl Into<Src>) {
         self.with_src(ALU64 | alu as u8, dst, src.into(), 0);
     }
 
     /// `dst = dst op src`, in 32 bits; the upper half becomes 0.
+    #[track_caller]
     pub fn alu32(&mut self, alu: Alu, dst: Reg, src: impl Into<Src>) {
         self.with_src(ALU32 | alu as u8, dst, src.into(), 0);
     }
 
     /// `dst = src`.
+    #[track_caller]
     pub fn mov(&mut self, dst: Reg, src: impl Into<Src>) {
         self.alu(Alu::Mov, dst, src);
     }
 
     /// Loads a number of any size.
+    #[track_caller]
     pub fn mov64(&mut self, dst: Reg, number: u64) {
         match i32::try_from(number.cast_signed()) {
             Ok(small) => self.mov(dst, small),
@@ -212,27 +239,32 @@ impl Assembler {
     }
 
     /// A load of 64 bits, which takes two instructions.
+    #[track_caller]
     fn wide(&mut self, dst: Reg, src: u8, [low, high]: [u32; 2]) {
         self.push(0x18, dst, src, 0, low.cast_signed());
-        self.code.push(u64::from(high) << 32);
+        self.push_code(u64::from(high) << 32);
     }
 
     /// Loads a map, as an argument of helpers.
+    #[track_caller]
     pub fn map(&mut self, dst: Reg, map: RawFd) {
         self.wide(dst, PSEUDO_MAP_FD, [map.cast_unsigned(), 0]);
     }
 
     /// Loads the address of a byte of the only value of an array.
+    #[track_caller]
     pub fn map_value(&mut self, dst: Reg, map: RawFd, offset: u32) {
         self.wide(dst, PSEUDO_MAP_VALUE, [map.cast_unsigned(), offset]);
     }
 
     /// `dst = *(base + offset)`.
+    #[track_caller]
     pub fn load(&mut self, size: Size, dst: Reg, base: Reg, offset: i16) {
         self.push(LDX | MEM | size as u8, dst, base as u8, offset, 0);
     }
 
     /// `*(base + offset) = src`.
+    #[track_caller]
     pub fn store(&mut self, size: Size, base: Reg, offset: i16, src: impl Into<Src>) {
         match src.into() {
             Src::Reg(reg) => self.push(STX | MEM | size as u8, base, reg as u8, offset, 0),
@@ -241,35 +273,40 @@ impl Assembler {
     }
 
     /// Converts between network order and the processor's: the upper bits become 0.
+    #[track_caller]
     pub fn swap(&mut self, dst: Reg, bits: i32) {
         self.push(ALU32 | 0xd0 | X, dst, 0, 0, bits);
     }
 
     /// Jumps if `left is right`, in 64 bits.
+    #[track_caller]
     pub fn jump_if(&mut self, left: Reg, is: Is, right: impl Into<Src>, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.with_src(JMP | is as u8, left, right.into(), 0);
     }
 
     /// Jumps.
+    #[track_caller]
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
         self.push(JMP, Reg::R0, 0, 0, 0);
     }
 
     /// Calls a helper.
+    #[track_caller]
     pub fn call(&mut self, helper: Helper) {
         self.push(JMP | 0x80, Reg::R0, 0, 0, helper as i32);
     }
 
     /// Returns R0.
+    #[track_caller]
     pub fn exit(&mut self) {
         self.push(JMP | EXIT, Reg::R0, 0, 0, 0);
     }
 
     /// Resolves the jumps and returns the instructions. Unreachable ones are left out, because the verifier
     /// refuses programs that contain any.
-    pub fn finish(mut self) -> Vec<u64> {
+    pub fn finish(mut self) -> Code {
         let targets: HashMap<usize, usize> = std::mem::take(&mut self.jumps)
             .into_iter()
             .map(|(at, label)| (at, self.labels[label.0].expect("every label that a jump names is bound")))
@@ -287,11 +324,10 @@ impl Assembler {
             let offset = i16::try_from(distance).expect("a jump is shorter than 32768 instructions");
             self.code[at] |= u64::from(offset.cast_unsigned()) << 16;
         }
-        self.code
-            .into_iter()
-            .zip(reached)
-            .filter_map(|(code, is_reached)| is_reached.then_some(code))
-            .collect()
+        let emitted = self.code.into_iter().zip(self.sites).zip(reached);
+        let (instructions, sites) =
+            emitted.filter_map(|(code, is_reached)| is_reached.then_some(code)).unzip();
+        Code { instructions, sites }
     }
 
     /// For each instruction, whether it can be reached.
@@ -327,7 +363,7 @@ mod tests {
         asm.swap(Reg::R4, 16);
         asm.exit();
         assert_eq!(
-            asm.finish(),
+            asm.finish().instructions,
             [
                 0x0000_0002_0000_00b7,
                 0x0000_0000_0004_1761,
@@ -348,6 +384,6 @@ mod tests {
         asm.jump(back);
         asm.bind(ahead);
         asm.exit();
-        assert_eq!(asm.finish()[..2], [0x0000_0007_0001_0115, 0x0000_0000_fffe_0005]);
+        assert_eq!(asm.finish().instructions[..2], [0x0000_0007_0001_0115, 0x0000_0000_fffe_0005]);
     }
 }

@@ -28,6 +28,7 @@ pub use coverage::{CHECKSUM_PROTOCOLS, Coverage, Why, leads_of, uses_inner_key, 
 pub use replica::{PortLink, Replica, UnsentFrames};
 pub use sys::Refused;
 
+use crate::asm::Code;
 use crate::compile::{XDP_DROP, XDP_PASS, XDP_TX};
 use crate::sys::Loaded;
 use crate::tables::Tables;
@@ -89,7 +90,7 @@ pub struct Executor {
 /// The program of a port.
 #[derive(Debug)]
 struct PortRuns {
-    code: Vec<u64>,
+    code: Code,
     loaded: Loaded,
     /// Every outcome of frames that arrive there, the latest one first.
     outcomes: RefCell<Vec<OutcomeCount>>,
@@ -128,7 +129,7 @@ impl Executor {
         let mut ports = Vec::new();
         for port in (0..program.ports.len()).map(|at| PortId(at as u16)) {
             let code = tables.compile(&maps, port, &exit);
-            let loaded = Loaded::xdp("weir", &code)?;
+            let loaded = Loaded::xdp("weir", &code.instructions)?;
             let outcomes = RefCell::new(outcomes(&tables, port));
             ports.push(PortRuns { code, loaded, outcomes, runs_elsewhere: Cell::new(false) });
         }
@@ -151,21 +152,21 @@ impl Executor {
     /// The length of each port's program, in instructions.
     #[must_use]
     pub fn instructions(&self) -> Vec<usize> {
-        self.ports.iter().map(|port| port.code.len()).collect()
+        self.ports.iter().map(|port| port.code.instructions.len()).collect()
     }
 
-    /// The program of a port, as the kernel takes it.
+    /// The program of a port.
     #[must_use]
-    pub fn code(&self, port: PortId) -> &[u64] {
+    pub fn code(&self, port: PortId) -> &Code {
         &self.ports[port.index()].code
     }
 
-    /// Runs other code in place of a port's program: with a fault, to show that a test finds it.
+    /// Runs other instructions in place of a port's program: with a fault, to show that a test finds it.
     ///
     /// # Errors
-    /// The kernel refuses it, and the program stays.
-    pub fn replace(&mut self, port: PortId, code: &[u64]) -> Result<(), Refused> {
-        self.ports[port.index()].loaded = Loaded::xdp("weir", code)?;
+    /// The kernel refuses them, and the program stays.
+    pub fn replace(&mut self, port: PortId, instructions: &[u64]) -> Result<(), Refused> {
+        self.ports[port.index()].loaded = Loaded::xdp("weir", instructions)?;
         Ok(())
     }
 

@@ -94,7 +94,8 @@ impl Replica {
             let exit = Exit { sockets: Some(sockets), length_max };
             let code = tables.compile(&maps, PortId(at as u16), &exit);
             let name = tables.program().ports[at].name.clone();
-            ports.push(Some(PortProgram { name, link, loaded: Loaded::xdp("weir_program", &code)? }));
+            let loaded = Loaded::xdp("weir_program", &code.instructions)?;
+            ports.push(Some(PortProgram { name, link, loaded }));
         }
         let mut replica = Replica::without_links(tables);
         (replica.unsent, replica.ports, replica._devices) = (unsent, ports, Some(devices));

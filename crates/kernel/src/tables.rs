@@ -1,6 +1,7 @@
 //! A program's entries and buckets in the kernel, and where each entry is counted.
 
 use crate::acl::{self, AclShape};
+use crate::asm::Code;
 use crate::compile::Maps;
 use crate::counts::CountTable;
 use crate::coverage::{Coverage, NotCompiled, Why};
@@ -148,7 +149,7 @@ impl Tables {
     }
 
     /// Compiles the program of a port.
-    pub fn compile(&self, maps: &Maps, port: PortId, exit: &compile::Exit) -> Vec<u64> {
+    pub fn compile(&self, maps: &Maps, port: PortId, exit: &compile::Exit) -> Code {
         let (program, coverage, counts) = (&self.program, &self.coverage, self.places());
         compile::compile(&compile::Input { program, coverage, counts, maps, port, exit })
     }

@@ -20,7 +20,7 @@ mod parse;
 mod routes;
 mod tunnel;
 
-use crate::asm::{Alu, Assembler, Helper, Is, Label, Reg, Size};
+use crate::asm::{Alu, Assembler, Code, Helper, Is, Label, Reg, Size};
 use crate::coverage::{Coverage, Why, uses_inner_key, writes_addresses};
 use crate::layout::{self, CountPlaces};
 use fields::Words;
@@ -170,7 +170,7 @@ struct Compiler<'a> {
 
 /// Compiles the program of a port.
 #[must_use]
-pub fn compile(input: &Input<'_>) -> Vec<u64> {
+pub fn compile(input: &Input<'_>) -> Code {
     let program = input.program;
     let mut asm = Assembler::default();
     let pipes = program.pipes.iter().map(|_| asm.label()).collect();

@@ -1,6 +1,7 @@
 //! The compiled program does the same as the interpreter, or leaves the packet to the engine and changes
 //! nothing: random programs, packets and changes.
 
+mod mutants;
 mod pair;
 mod planted;
 mod seen;
@@ -49,7 +50,43 @@ fn frames() -> Vec<Vec<u8>> {
     let mut random = Choices::from_seed(first_seed());
     let mut all: Vec<Vec<u8>> = (0..20_000).map(|_| frame(&mut random)).collect();
     all.retain(|bytes| (14..=3000).contains(&bytes.len()));
+    for bytes in &mut all {
+        if random.percent(50) {
+            remove_gue_header(bytes);
+        }
+        if random.percent(15) {
+            spoil_inside(bytes, &mut random);
+        }
+    }
     all
+}
+
+/// Makes GUE of variant 1, which the generator does not make, out of variant 0 over IPv4.
+fn remove_gue_header(bytes: &mut Vec<u8>) {
+    let is_gue = bytes.len() > 46
+        && bytes[12..15] == [8, 0, 0x45]
+        && bytes[23] == 17
+        && bytes[36..38] == 6080_u16.to_be_bytes()
+        && bytes[42] == 0;
+    if is_gue {
+        bytes.drain(42..46);
+        for at in [16, 38] {
+            let length = u16::from_be_bytes([bytes[at], bytes[at + 1]]).wrapping_sub(4);
+            bytes[at..at + 2].copy_from_slice(&length.to_be_bytes());
+        }
+    }
+}
+
+/// Changes a byte where headers inside tunnels are.
+fn spoil_inside(bytes: &mut [u8], random: &mut Choices) {
+    let end = bytes.len().min(130);
+    if end > 43 {
+        let at = random.between(42, end - 1);
+        bytes[at] = match random.percent(50) {
+            true => random.pick(&[0, 1, 4, 6, 17, 0x45, 0x46, 0x60, 0x81, 0xff]),
+            false => bytes[at] ^ 1 << random.below(8),
+        };
+    }
 }
 
 /// The ports that lead to a pipe.

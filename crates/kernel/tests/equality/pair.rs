@@ -202,6 +202,13 @@ impl Pair {
         Ok(())
     }
 
+    /// Forgets everything that was counted.
+    pub fn start_over(&mut self) {
+        self.executor.replica().sweep(true, &mut |_| {});
+        self.oracle = Interpreter::new(&self.program, self.buckets.clone());
+        (self.found, self.decided) = (SweptCounts::default(), DecidedCounts::default());
+    }
+
     fn sweep(&mut self, all: bool) {
         let found = &mut self.found;
         self.executor.replica().sweep(all, &mut |swept| found.add(swept));
