@@ -17,6 +17,8 @@
 //! their bytes.
 
 mod folder;
+#[path = "golden/kernel.rs"]
+mod in_kernel;
 
 use cli::config::{Plan, Report, write_key};
 use cli::explain::{Explanation, RenderNames};
@@ -36,7 +38,7 @@ use weir_port::pcap::{Reader, Record, Writer};
 use weir_program::Verdict;
 use weir_program::change::EntryKey;
 use weir_program::snapshot::{EntrySnapshot, FlowDecision, FlowSnapshot, PipeSnapshot, Snapshot};
-use weir_program::{GroupChoice, Learn, Pipe, PipeKind, PortId};
+use weir_program::{GroupChoice, Learn, Pipe, PipeKind, PortId, Program};
 
 /// More frames than a reader would read are replaced by their number and a hash.
 const SHOWN: usize = 40;
@@ -117,12 +119,34 @@ impl Walk {
         self.path.file_stem().unwrap().to_string_lossy().into_owned()
     }
 
+    /// Reads its configuration from a file in a folder.
+    fn load(&self, folder: &Folder) -> (Plan, Report) {
+        let path = folder.write("config", &self.config);
+        let loaded = import::load(&path, &import::ImportOptions::default()).unwrap();
+        let Some(plan) = loaded.plan else { panic!("{}: {}", self.name(), loaded.report) };
+        (plan, loaded.report)
+    }
+
+    /// Its configuration.
+    fn plan(&self) -> Plan {
+        self.load(&Folder::new()).0
+    }
+
+    /// The input frames in the order in which they arrive.
+    fn frames(&self, program: &Program) -> Vec<(u64, PortId, &[u8])> {
+        let mut frames: Vec<(u64, PortId, &[u8])> = Vec::new();
+        for (port, timed) in &self.input {
+            let port = program.port_named(port).unwrap();
+            frames.extend(timed.iter().map(|(time_ns, bytes)| (*time_ns, port, &bytes[..])));
+        }
+        frames.sort_by_key(|(time_ns, port, _)| (*time_ns, port.0));
+        frames
+    }
+
     /// Runs it, asserting that the ledger balances and no recording was cut short.
     fn run(&self) -> Walked {
         let folder = Folder::new();
-        let loaded =
-            import::load(&folder.write("config", &self.config), &import::ImportOptions::default()).unwrap();
-        let Some(plan) = loaded.plan else { panic!("{}: {}", self.name(), loaded.report) };
+        let (plan, report) = self.load(&folder);
         let files = |kind: &str, ports: Vec<&String>| -> Vec<(String, PathBuf)> {
             ports
                 .into_iter()
@@ -148,7 +172,7 @@ impl Walk {
         let (output, kernel, apps) =
             (frames(&recordings.output), frames(&recordings.kernel), frames(&recordings.apps));
         let mut walked = Walked { plan, replayed, output, kernel, apps, text: String::new() };
-        let explained = self.explain(&walked.plan, &loaded.report);
+        let explained = self.explain(&walked.plan, &report);
         let place = format!("{}/", folder.path().display());
         walked.text = format!("{}{}{}", self.given, explained.replace(&place, ""), walked.expectations());
         walked
@@ -414,12 +438,7 @@ fn witness(walk: &Walk, plan: &Plan, coverage: &mut Coverage) -> Witness {
     let program = &plan.program;
     let engine = Engine::new(program, TableHash::new([1, 2])).unwrap();
     let mut interpreter = Interpreter::new(program, engine.buckets());
-    let mut frames: Vec<(u64, PortId, &[u8])> = Vec::new();
-    for (port, timed) in &walk.input {
-        let port = program.port_named(port).unwrap();
-        frames.extend(timed.iter().map(|(time_ns, bytes)| (*time_ns, port, &bytes[..])));
-    }
-    frames.sort_by_key(|(time_ns, port, _)| (*time_ns, port.0));
+    let frames = walk.frames(program);
     let first_ns = frames.first().map_or(0, |frame| frame.0);
     let none = || vec![Vec::new(); program.ports.len()];
     let (mut output, mut kernel, mut apps) = (none(), none(), vec![Vec::new(); program.apps.len()]);

@@ -53,7 +53,7 @@ const ARROWS: &[Arrows] = &[
             "app", "bench", "bond", "bpf", "config", "control", "daemon", "engine", "lab", "lb", "measure",
             "netlink", "overlay", "packet", "path", "port", "program", "sim",
         ],
-        &["bed", "oracle", "papers", "sketch"],
+        &["bed", "kernel", "oracle", "papers", "sketch"],
     ),
 ];
 
