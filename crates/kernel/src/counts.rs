@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 use weir_program::snapshot::Count;
 
 /// Bytes of a count: packets, bytes.
-const COUNT_BYTES: usize = 16;
+pub const COUNT_BYTES: usize = 16;
 
 /// The maximum number of bytes of all counts: the verifier accepts no larger offsets into a map's value.
 const BYTES_MAX: usize = 1 << 29;

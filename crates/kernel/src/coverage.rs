@@ -2,7 +2,7 @@
 //! handed to the batch engine as they arrived.
 
 use crate::acl::AclShape;
-use crate::layout::source_bits;
+use crate::layout::{is_spread_by_entry, source_bits};
 use weir_packet::{Depth, Field, FieldKind, KeySource, LevelId};
 use weir_program::operation::{Headers, Value};
 use weir_program::replica::Leads;
@@ -447,7 +447,7 @@ fn why_not_template(template: &Template) -> Option<Why> {
             Operation::DecrementTtl | Operation::PopVlan | Operation::PushVlan { .. } => true,
             Operation::LimitLength { .. } | Operation::ClampMss { .. } => true,
             Operation::Encap(encap) => {
-                let spreads = source_bits(encap).is_some_and(|bits| bits <= 32);
+                let spreads = is_spread_by_entry(encap) || source_bits(encap).is_some_and(|bits| bits <= 32);
                 !encap.udp_checksum && !encap.second_chance && spreads
             }
             Operation::Decap(_) => true,

@@ -42,12 +42,12 @@ pub const TO_KERNEL: u32 = 5 << 16;
 /// Nowhere.
 pub const TO_NOTHING: u32 = 6 << 16;
 
-/// Where the counts of a program are. Place 0 is not used, so that 0 means none.
+/// Where the counts of a program are. Places 0 and 1 are not used, so that 0 means none.
 ///
 /// Each port of arrival has a block of places for verdicts: two for each port, the host's stack and each
 /// reason to drop, and one for each reason to leave the packet to the engine. The first of two counts the
-/// packet as it arrived; the second only has the bytes that leave. Shared counters, misses and entries
-/// follow.
+/// packet as it arrived; the second only has the bytes that leave. The first one is even, so both are in the
+/// same block of marks. Shared counters, misses and entries follow.
 #[derive(Clone, Debug)]
 pub struct CountPlaces {
     ports: u32,
@@ -77,6 +77,9 @@ pub enum CountedAt {
 /// Places are marked in blocks of 64, so that a sweep need not look at all of them.
 pub const MARK_SHIFT: i32 = 6;
 
+/// The first place that is used.
+const FIRST: u32 = 2;
+
 const DROPS: u32 = DropReason::ALL.len() as u32;
 const LEFT_REASONS: u32 = Why::ALL.len() as u32;
 
@@ -84,7 +87,7 @@ impl CountPlaces {
     /// Assigns places; `room` is the number of entries that each pipe has room for.
     pub fn new(program: &Program, room: &[u32]) -> CountPlaces {
         let ports = program.ports.len() as u32;
-        let shared = 1 + ports * block(ports);
+        let shared = FIRST + ports * block(ports);
         let misses = shared + program.counters.len() as u32;
         let mut next = misses + program.pipes.len() as u32;
         let mut entries = vec![next];
@@ -97,7 +100,7 @@ impl CountPlaces {
 
     /// The first place of the block of a port of arrival.
     fn block(&self, input: PortId) -> u32 {
-        1 + u32::from(input.0) * block(self.ports)
+        FIRST + u32::from(input.0) * block(self.ports)
     }
 
     /// Frames that arrived at a port and have a verdict.
@@ -142,7 +145,7 @@ impl CountPlaces {
         self.entries.last().copied().unwrap_or(self.misses)
     }
 
-    /// The event that a place counts; `None` for place 0.
+    /// The event that a place counts; `None` for places that are not used.
     #[must_use]
     pub fn at(&self, place: u32) -> Option<CountedAt> {
         let first_entry = self.entries[0];
@@ -156,10 +159,10 @@ impl CountPlaces {
         if place >= self.shared {
             return Some(CountedAt::Shared(CounterId((place - self.shared) as u16)));
         }
-        let at = place.checked_sub(1)?;
+        let at = place.checked_sub(FIRST)?;
         let (input, at) = (PortId((at / block(self.ports)) as u16), at % block(self.ports));
         if let Some(why) = at.checked_sub(2 * (self.ports + 1 + DROPS)) {
-            return Some(CountedAt::Left(input, Why::ALL[why as usize]));
+            return Why::ALL.get(why as usize).map(|why| CountedAt::Left(input, *why));
         }
         let verdict = match (at / 2).checked_sub(self.ports) {
             None => Verdict::Transmit(PortId((at / 2) as u16)),
@@ -172,7 +175,7 @@ impl CountPlaces {
 
 /// The number of places of a port of arrival.
 fn block(ports: u32) -> u32 {
-    2 * (ports + 1 + DROPS) + LEFT_REASONS
+    2 * (ports + 1 + DROPS) + LEFT_REASONS.next_multiple_of(2)
 }
 
 /// Bytes of a value: one word, or two for wide fields.
@@ -185,11 +188,27 @@ pub fn header_bytes(shape: OuterShape) -> usize {
     shape.length().next_multiple_of(8)
 }
 
+/// Where an entry's values have what the hash is multiplied by to spread the outer source address: 0, or two
+/// less than the number of addresses.
+pub fn source_factor(encap: &Encap) -> usize {
+    2 * header_bytes(encap.shape())
+}
+
+/// Whether each entry says how many bits of the outer source address are spread.
+pub fn is_spread_by_entry(encap: &Encap) -> bool {
+    matches!(encap.src_bits, Some(Value::PerEntry))
+}
+
+/// Whether a field is a MAC address. One that is set lies in a record as in a frame.
+pub fn is_mac(field: Field) -> bool {
+    field.spec().bytes == 6
+}
+
 /// Bytes that an operation's values take.
 pub fn operation_bytes(operation: &Operation) -> usize {
     match operation {
-        // Headers for IPv4 and for IPv6 inside.
-        Operation::Encap(encap) => 2 * header_bytes(encap.shape()),
+        // Headers for IPv4 and for IPv6 inside, then what spreads the source.
+        Operation::Encap(encap) => source_factor(encap) + if is_spread_by_entry(encap) { 8 } else { 0 },
         other => {
             other.numbers().filter(|(_, value, _)| value.is_given()).map(|(.., like)| value_bytes(like)).sum()
         }
@@ -340,7 +359,9 @@ fn push_operation(
     }
     for (_, value, like) in operation.numbers().collect::<Vec<_>>() {
         let number = take(value);
-        if value.is_given() {
+        if value.is_given() && matches!(operation, Operation::Set(field, _) if is_mac(*field)) {
+            bytes.extend(((number as u64) << 16).to_be_bytes());
+        } else if value.is_given() {
             push_words(bytes, number, like);
         }
     }
@@ -350,9 +371,14 @@ fn push_operation(
 pub fn source_bits(encap: &Encap) -> Option<u32> {
     match encap.src_bits {
         None => Some(0),
-        Some(Value::Const(bits)) => Some(bits.min(*Encap::src_bits_range(encap.ipv6).end() as u128) as u32),
+        Some(Value::Const(bits)) => Some(limited(encap, bits)),
         Some(_) => None,
     }
+}
+
+/// How many bits are spread if an operation or entry says this many.
+fn limited(encap: &Encap, bits: u128) -> u32 {
+    bits.min(*Encap::src_bits_range(encap.ipv6).end() as u128) as u32
 }
 
 /// Writes the outer headers twice: for IPv4 inside (or a frame), and for IPv6.
@@ -370,8 +396,13 @@ fn push_headers(
     };
     // In the order of the operation's arguments.
     let (eth_dst, eth_src) = (mac(take(encap.eth_dst)), mac(take(encap.eth_src)));
-    let bits = source_bits(encap).filter(|bits| *bits > 1).unwrap_or(0);
-    let src = address(take(encap.src) >> bits << bits);
+    let src = take(encap.src);
+    let bits = match encap.src_bits {
+        Some(Value::PerEntry) => limited(encap, take(Value::PerEntry)),
+        _ => source_bits(encap).unwrap_or(0),
+    };
+    let bits = if bits > 1 { bits } else { 0 };
+    let src = address(src >> bits << bits);
     let dst = address(take(encap.dst));
     let id = encap.id.map_or(0, &mut *take) as u32;
     let ttl = take(encap.ttl) as u8;
@@ -387,6 +418,10 @@ fn push_headers(
         }
         headers.resize(header_bytes(shape), 0);
         bytes.extend(headers);
+    }
+    if is_spread_by_entry(encap) {
+        let factor = (1_u128 << bits).saturating_sub(2) as u64;
+        bytes.extend(factor.to_ne_bytes());
     }
 }
 

@@ -33,8 +33,7 @@ impl Compiler<'_> {
         match operation {
             Operation::Set(field, value) => {
                 if self.present(*field, absent) {
-                    self.value(*value, *field, at);
-                    self.write(*field);
+                    self.set(*field, *value, at);
                 }
             }
             Operation::Add(field, value) => {
@@ -123,6 +122,29 @@ impl Compiler<'_> {
             16 => self.write_address6(field, base),
             _ => self.write_bits(field, base),
         }
+    }
+
+    fn set(&mut self, field: Field, value: Value, at: i16) {
+        if layout::is_mac(field) {
+            return self.set_mac(field, value, at);
+        }
+        self.value(value, field, at);
+        self.write(field);
+    }
+
+    /// A MAC address lies in the record as in a frame.
+    fn set_mac(&mut self, field: Field, value: Value, at: i16) {
+        let offset = i16::from(field.spec().offset);
+        if let Value::Const(number) = value {
+            let [a, b, c, d, e, f, ..] = ((number as u64) << 16).to_be_bytes();
+            self.asm.store(Size::W, R7, offset, i32::from_ne_bytes([a, b, c, d]));
+            return self.asm.store(Size::H, R7, offset + 4, i32::from(u16::from_ne_bytes([e, f])));
+        }
+        self.asm.load(Size::Dw, R3, R10, stack::RECORD);
+        self.asm.load(Size::W, R1, R3, at);
+        self.asm.load(Size::H, R2, R3, at + 4);
+        self.asm.store(Size::W, R7, offset, R1);
+        self.asm.store(Size::H, R7, offset + 4, R2);
     }
 
     fn write_mac(&mut self, offset: i16) {
@@ -263,23 +285,35 @@ impl Compiler<'_> {
         self.asm.bind(done);
     }
 
+    /// The checksum of IPv4's header grows by what the TTL's word loses (RFC 1624).
     fn decrement_ttl(&mut self, absent: Label) {
-        let (ipv6, done) = (self.asm.label(), self.asm.label());
+        let (ipv6, done, folded) = (self.asm.label(), self.asm.label(), self.asm.label());
         let expired = self.dropped(DropReason::TtlExpired);
         self.asm.jump_if(R9, Is::Set, Layer::Ipv6 as i32, ipv6);
-        for (field, at) in [(Field::Ipv4Ttl, None), (Field::Ipv6HopLimit, Some(ipv6))] {
-            if let Some(label) = at {
-                self.asm.bind(label);
-            }
-            if self.present(field, absent) {
-                self.load_field(field);
-                self.asm.jump_if(R1, Is::Le, 1, expired);
-                self.asm.alu(Alu::Sub, R1, 1);
-                self.write(field);
-            }
+        if self.present(Field::Ipv4Ttl, absent) {
+            self.decrement(Field::Ipv4Ttl, expired);
+            self.asm.load(Size::H, R2, R6, IPV4_CHECKSUM);
+            self.asm.alu(Alu::Add, R2, i32::from(u16::from_ne_bytes([1, 0])));
+            self.asm.jump_if(R2, Is::Lt, 0xffff, folded);
+            self.asm.alu(Alu::Add, R2, 1);
+            self.asm.bind(folded);
+            self.asm.store(Size::H, R6, IPV4_CHECKSUM, R2);
             self.asm.jump(done);
         }
+        self.asm.bind(ipv6);
+        if self.present(Field::Ipv6HopLimit, absent) {
+            self.decrement(Field::Ipv6HopLimit, expired);
+        }
         self.asm.bind(done);
+    }
+
+    /// Lowers a field of one byte in the IP header.
+    fn decrement(&mut self, field: Field, expired: Label) {
+        let at = i16::from(field.spec().offset);
+        self.asm.load(Size::B, R1, R6, at);
+        self.asm.jump_if(R1, Is::Le, 1, expired);
+        self.asm.alu(Alu::Sub, R1, 1);
+        self.asm.store(Size::B, R6, at, R1);
     }
 
     /// Moves the frame's start by `bytes` (forward if positive), or jumps.
@@ -366,7 +400,7 @@ impl Compiler<'_> {
         self.adjust_head(headroom);
         self.has(shape.length(), headroom);
         self.copy_headers(shape, encap.ethernet, at);
-        self.spread_source(encap);
+        self.spread_source(encap, at + layout::source_factor(encap) as i16);
         self.finish_outer(encap, shape);
     }
 
@@ -430,29 +464,59 @@ impl Compiler<'_> {
     }
 
     /// Writes the low bits of the outer source, which are 0 in the record: a number from 1 on below all ones,
-    /// picked by the hash, whose halves are exchanged, as a fraction (docs/reference/pipes.md A23).
-    fn spread_source(&mut self, encap: &Encap) {
-        let Some(bits @ 2..) = layout::source_bits(encap) else { return };
+    /// picked by the hash, whose halves are exchanged, as a fraction (docs/reference/pipes.md A23). An entry
+    /// has the factor at a place of its own.
+    fn spread_source(&mut self, encap: &Encap, factor: i16) {
+        let none = self.asm.label();
+        if layout::is_spread_by_entry(encap) {
+            self.asm.load(Size::Dw, R3, R10, stack::RECORD);
+            self.asm.load(Size::Dw, R3, R3, factor);
+            self.asm.jump_if(R3, Is::Eq, 0, none);
+        } else {
+            let Some(bits @ 2..) = layout::source_bits(encap) else { return };
+            self.asm.mov64(R3, (1 << bits) - 2);
+        }
         self.asm.load(Size::Dw, R1, R10, stack::HASH);
-        self.asm.mov(R2, R1);
-        self.asm.alu(Alu::Shr, R2, 32);
-        self.asm.alu32(Alu::Mov, R1, R1);
-        self.asm.mov64(R3, (1 << bits) - 2);
-        self.asm.alu(Alu::Mul, R1, R3);
-        self.asm.alu(Alu::Mul, R2, R3);
-        self.asm.alu(Alu::Shr, R2, 32);
-        self.asm.alu(Alu::Add, R1, R2);
-        self.asm.alu(Alu::Shr, R1, 32);
+        self.fraction();
         self.asm.alu(Alu::Add, R1, 1);
-        self.asm.swap(R1, 32);
-        let last = if encap.ipv6 { 34 } else { 26 };
-        self.asm.load(Size::W, R2, R7, last);
-        self.asm.alu(Alu::Or, R2, R1);
-        self.asm.store(Size::W, R7, last, R2);
-        if !encap.ipv6 {
+        if encap.ipv6 {
+            self.asm.swap(R1, 64);
+            self.asm.load(Size::Dw, R2, R7, 30);
+            self.asm.alu(Alu::Or, R2, R1);
+            self.asm.store(Size::Dw, R7, 30, R2);
+        } else {
+            self.asm.swap(R1, 32);
+            self.asm.load(Size::W, R2, R7, 26);
+            self.asm.alu(Alu::Or, R2, R1);
+            self.asm.store(Size::W, R7, 26, R2);
             self.fold(R1);
             self.mend_at(R7, 24, false);
         }
+        self.asm.bind(none);
+    }
+
+    /// Multiplies R1, whose halves are exchanged, by R3, and leaves the upper 64 bits of the product in R1.
+    fn fraction(&mut self) {
+        self.asm.mov(R2, R1);
+        self.asm.alu(Alu::Shr, R2, 32);
+        self.asm.alu32(Alu::Mov, R1, R1);
+        // R1 is the upper half and R2 the lower one; R4 and R3 are those of the factor.
+        self.asm.mov(R4, R3);
+        self.asm.alu(Alu::Shr, R4, 32);
+        self.asm.alu32(Alu::Mov, R3, R3);
+        self.asm.mov(R0, R2);
+        self.asm.alu(Alu::Mul, R0, R3);
+        self.asm.alu(Alu::Shr, R0, 32);
+        self.asm.alu(Alu::Mul, R3, R1);
+        self.asm.alu(Alu::Add, R3, R0);
+        self.asm.alu(Alu::Mul, R2, R4);
+        self.asm.alu32(Alu::Mov, R0, R3);
+        self.asm.alu(Alu::Add, R2, R0);
+        self.asm.alu(Alu::Shr, R3, 32);
+        self.asm.alu(Alu::Shr, R2, 32);
+        self.asm.alu(Alu::Mul, R1, R4);
+        self.asm.alu(Alu::Add, R1, R3);
+        self.asm.alu(Alu::Add, R1, R2);
     }
 
     fn finish_outer(&mut self, encap: &Encap, shape: OuterShape) {

@@ -3,6 +3,7 @@
 
 use super::{Compiler, Sockets, XDP_DROP, XDP_PASS, XDP_REDIRECT, stack};
 use crate::asm::{Alu, Helper, Is, Label, Size};
+use crate::counts::COUNT_BYTES;
 use crate::coverage::Why;
 use crate::layout::MARK_SHIFT;
 use crate::samples;
@@ -29,12 +30,16 @@ impl Compiler<'_> {
             self.asm.bind(label);
             let place = self.input.counts.decided(self.input.port, Verdict::Drop(*reason));
             self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
-            self.asm.store(Size::W, R10, stack::ACTION, XDP_DROP);
             self.asm.mov(R6, *reason as i32);
             self.asm.jump(sample);
         }
         self.asm.bind(sample);
         self.sample();
+        self.count_drop();
+        for (verdict, label) in self.verdicts.clone() {
+            self.asm.bind(label);
+            self.count_verdict(verdict);
+        }
         self.asm.bind(self.finish);
         self.finish();
         let left = self.asm.label();
@@ -90,41 +95,58 @@ impl Compiler<'_> {
         self.asm.exit();
     }
 
-    /// Ends the walk: what is counted, and what is returned.
+    /// Ends the walk with a return value.
     pub fn verdict(&mut self, verdict: Verdict, action: i32) {
-        let place = self.input.counts.decided(self.input.port, verdict);
-        self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
-        self.asm.store(Size::W, R10, stack::ACTION, action);
+        self.asm.mov(R0, action);
+        self.verdict_in_r0(verdict);
+    }
+
+    /// The same if R0 is the return value.
+    pub fn verdict_in_r0(&mut self, verdict: Verdict) {
+        let known = self.verdicts.iter().find(|(one, _)| *one == verdict);
+        let label = known.map(|(_, label)| *label).unwrap_or_else(|| {
+            let label = self.asm.label();
+            self.verdicts.push((verdict, label));
+            label
+        });
+        self.asm.jump(label);
+    }
+
+    /// Counts a frame at its verdict's places, which are constant, and leaves the return value in R7.
+    fn count_verdict(&mut self, verdict: Verdict) {
+        let place = self.input.counts.decided(self.input.port, verdict) as i32;
+        self.asm.alu(Alu::Sub, R8, R7);
+        self.asm.mov(R7, R0);
+        self.find_counts();
+        self.asm.mov(R1, R9);
+        self.asm.alu(Alu::Add, R1, self.input.maps.count_bytes.1 as i32 + place * COUNT_BYTES as i32);
+        self.asm.load(Size::Dw, R2, R10, stack::LENGTH);
+        self.asm.mov(R4, 1);
+        // The next place has the bytes that leave.
+        for (at, more) in [(0, R4), (8, R2), (COUNT_BYTES as i16 + 8, R8)] {
+            self.asm.load(Size::Dw, R3, R1, at);
+            self.asm.alu(Alu::Add, R3, more);
+            self.asm.store(Size::Dw, R1, at, R3);
+        }
+        self.asm.mov(R1, R9);
+        self.asm.alu(Alu::Add, R1, place >> MARK_SHIFT);
+        self.asm.store(Size::B, R1, 0, 1);
         self.asm.jump(self.finish);
     }
 
-    /// CountPlaces what was noted, and returns.
+    /// Counts what was noted, and returns R7.
     pub fn finish(&mut self) {
-        self.find_counts();
-        for at in self.order() {
-            for note in [self.note(at), self.shared_note(at)] {
-                let none = self.asm.label();
-                self.asm.load(Size::Dw, R6, R10, note);
-                self.asm.jump_if(R6, Is::Eq, 0, none);
-                self.asm.mov(R1, R6);
-                self.asm.alu(Alu::Shr, R1, 32);
-                self.asm.alu32(Alu::Mov, R6, R6);
-                self.count();
-                self.asm.bind(none);
-            }
+        for note in self.notes() {
+            let none = self.asm.label();
+            self.asm.load(Size::Dw, R6, R10, note);
+            self.asm.jump_if(R6, Is::Eq, 0, none);
+            self.asm.mov(R1, R6);
+            self.asm.alu(Alu::Shr, R1, 32);
+            self.asm.alu32(Alu::Mov, R6, R6);
+            self.count();
+            self.asm.bind(none);
         }
-        self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
-        self.asm.load(Size::W, R1, R10, stack::VERDICT);
-        // The next place has the bytes that leave.
-        self.asm.mov(R4, R8);
-        self.asm.alu(Alu::Sub, R4, R7);
-        self.asm.store(Size::Dw, R10, stack::SCRATCH, R4);
-        self.count();
-        self.asm.load(Size::W, R1, R10, stack::VERDICT);
-        self.asm.alu(Alu::Add, R1, 1);
-        self.asm.load(Size::Dw, R6, R10, stack::SCRATCH);
-        self.count();
-        self.asm.load(Size::W, R0, R10, stack::ACTION);
+        self.asm.mov(R0, R7);
         self.asm.exit();
     }
 
@@ -146,9 +168,19 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Add, R9, R0);
     }
 
+    /// Counts a frame that is dropped at the place that was stored, and leaves the return value in R7.
+    fn count_drop(&mut self) {
+        self.asm.mov(R7, XDP_DROP);
+        self.find_counts();
+        self.asm.load(Size::Dw, R6, R10, stack::LENGTH);
+        self.asm.load(Size::W, R1, R10, stack::VERDICT);
+        self.count();
+        self.asm.jump(self.finish);
+    }
+
     /// Copies the beginning of a frame that is dropped for the reason in R6, before it is counted.
     fn sample(&mut self) {
-        let (short, written) = (self.asm.label(), self.asm.label());
+        let [short, written, none] = [(); 3].map(|()| self.asm.label());
         self.find_slice(self.input.maps.samples, samples::RING_BYTES);
         // Where headers are added, pointers into the frame may be out of date.
         self.asm.load(Size::Dw, R1, R10, stack::CONTEXT);
@@ -162,7 +194,7 @@ impl Compiler<'_> {
         self.copy_beginning(samples::LONG_BYTES, short);
         self.asm.jump(written);
         self.asm.bind(short);
-        self.copy_beginning(samples::SHORT_BYTES, self.finish);
+        self.copy_beginning(samples::SHORT_BYTES, none);
         self.asm.bind(written);
         self.asm.mov(R3, R8);
         self.asm.alu(Alu::Sub, R3, R7);
@@ -170,6 +202,7 @@ impl Compiler<'_> {
         self.asm.store(Size::W, R2, samples::LENGTH as i16, R3);
         self.asm.alu(Alu::Add, R1, 1);
         self.asm.store(Size::Dw, R9, 0, R1);
+        self.asm.bind(none);
     }
 
     /// Copies this many bytes of the frame into the slot in R2, or jumps if it has fewer.

@@ -60,9 +60,8 @@ mod stack {
     pub const PROTOCOL: i16 = -52;
     /// The record of the present pipe's entry.
     pub const RECORD: i16 = -64;
-    /// The place where the frame as a whole is counted, and the program's return value.
+    /// The place where a frame is counted that is dropped or left to the engine.
     pub const VERDICT: i16 = -72;
-    pub const ACTION: i16 = -68;
     /// Four words of metadata.
     pub const META: i16 = -88;
     /// What an encapsulation fills in.
@@ -158,6 +157,8 @@ struct Compiler<'a> {
     left: Vec<Option<Label>>,
     /// Where frames are dropped, by reason.
     drops: Vec<Option<Label>>,
+    /// Where frames are counted, by verdict.
+    verdicts: Vec<(Verdict, Label)>,
     finish: Label,
     depth: Depth,
     uses_hash: bool,
@@ -185,6 +186,7 @@ pub fn compile(input: &Input<'_>) -> Code {
         pipes,
         left: vec![None; Why::ALL.len()],
         drops: vec![None; DropReason::ALL.len()],
+        verdicts: Vec::new(),
         finish,
         depth: program.depth(),
         uses_hash: uses_hash || !input.coverage.pickers.is_empty(),
@@ -237,13 +239,23 @@ impl Compiler<'_> {
         self.bounds();
         self.asm.jump_if(R2, Is::Ne, R0, length);
         self.asm.jump_if(R2, Is::Gt, self.input.exit.length_max as i32, length);
-        for at in self.order() {
-            for note in [self.note(at), self.shared_note(at)] {
-                self.asm.store(Size::Dw, R10, note, 0);
-            }
+        for note in self.notes() {
+            self.asm.store(Size::Dw, R10, note, 0);
         }
         self.asm.store(Size::Dw, R10, stack::META, 0);
         self.asm.store(Size::Dw, R10, stack::META + 8, 0);
+    }
+
+    /// What is noted: a count for each pipe, and one more for those with shared counters.
+    fn notes(&self) -> Vec<i16> {
+        let mut notes = Vec::new();
+        for at in self.order() {
+            notes.push(self.note(at));
+            if self.input.program.pipes[at].monitor.counter.is_some() {
+                notes.push(self.shared_note(at));
+            }
+        }
+        notes
     }
 
     fn note(&self, pipe: usize) -> i16 {
@@ -452,15 +464,12 @@ impl Compiler<'_> {
         let verdict = Verdict::Transmit(port);
         let devices = self.input.maps.devices.filter(|_| port != self.input.port);
         let Some(devices) = devices else { return self.verdict(verdict, XDP_TX) };
-        let place = self.input.counts.decided(self.input.port, verdict);
-        self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
         self.asm.map(R1, devices);
         self.asm.mov(R2, i32::from(port.0));
         // The action if the port does not exist.
         self.asm.mov(R3, XDP_ABORTED);
         self.asm.call(Helper::RedirectMap);
-        self.asm.store(Size::W, R10, stack::ACTION, R0);
-        self.asm.jump(self.finish);
+        self.verdict_in_r0(verdict);
     }
 
     fn forward_to_group(&mut self, id: GroupId, reason: DropReason) {
