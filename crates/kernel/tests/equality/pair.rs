@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::slice::from_ref;
 use weir_kernel::{Executor, FrameOutcome, LoadError, Why};
 use weir_oracle::arbitrary::dealt_buckets;
+use weir_oracle::trace::{Lookup, Step};
 use weir_oracle::{Interpreter, Walk};
 use weir_program::change::{Change, EntryKey};
 use weir_program::replica::Swept;
@@ -110,7 +111,10 @@ impl Pair {
         let (outcome, after) = self.executor.run(port, bytes).map_err(|error| error.to_string())?;
         let verdict = match outcome {
             FrameOutcome::Left(_) if after != bytes => return Err("left to the engine, but changed".into()),
-            FrameOutcome::Left(why) => return Ok(Ran::Left(why)),
+            FrameOutcome::Left(why) => {
+                self.has_reason(port, bytes, why)?;
+                return Ok(Ran::Left(why));
+            }
             FrameOutcome::Decided(verdict) => verdict,
         };
         let walk = self.oracle.walk(port, bytes, 256, 0);
@@ -140,6 +144,44 @@ impl Pair {
             }
             _ => false,
         })
+    }
+
+    /// Checks that a frame was left to the engine for a reason that it has.
+    fn has_reason(&self, port: PortId, bytes: &[u8], why: Why) -> Result<(), String> {
+        match why {
+            // What the parser finds unusual, in headers that the program may not read.
+            Why::Malformed
+            | Why::Fragment
+            | Why::ExtensionHeaders
+            | Why::IcmpError
+            | Why::Tunnel
+            | Why::Checksum
+            | Why::Length => Ok(()),
+            _ => {
+                let trace = self.oracle.explain(port, bytes, 256, 0).trace;
+                let has = trace.iter().any(|step| self.is_left(step, why));
+                if has { Ok(()) } else { Err(format!("left to the engine, but not for {why:?}: {trace:#?}")) }
+            }
+        }
+    }
+
+    /// Whether a step is one that the kernel leaves to the engine for this reason.
+    fn is_left(&self, step: &Step, why: Why) -> bool {
+        let coverage = self.executor.coverage();
+        if let Some(whole) = coverage.pipes[step.pipe.index()] {
+            return whole == why;
+        }
+        let pipe = &self.program.pipes[step.pipe.index()];
+        match &step.lookup {
+            Lookup::Hit(hit) => {
+                let entry = pipe.entries.iter().find(|entry| EntryKey::of(entry) == hit.entry);
+                let entry = entry.expect("the interpreter has the same entries");
+                let left = coverage.entry(&self.program, step.pipe, &entry);
+                left.map_or(why == Why::NewLead, |left| left == Some(why) || why == Why::TooLong)
+            }
+            Lookup::Miss(_) => coverage.why_not_forward(&self.program, pipe.miss) == Some(why),
+            Lookup::NoTarget => false,
+        }
     }
 
     /// Makes a change in both.

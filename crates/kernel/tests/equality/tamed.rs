@@ -46,8 +46,10 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
     let foreign: Vec<bool> = program.groups.iter().map(|group| group.fill.fixed_size().is_some()).collect();
     for pipe in &mut program.pipes {
         pick_by_flow(pipe, &foreign);
+        // Values that flows keep have no meaning in another pipe.
+        let was_flow = matches!(pipe.kind, PipeKind::Flow { .. });
         tame(pipe);
-        if random.percent(85) {
+        if random.percent(85) || was_flow {
             simplify(pipe);
         }
     }
