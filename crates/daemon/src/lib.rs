@@ -466,7 +466,7 @@ impl Daemon {
         let ports: Vec<&str> = self.plan.ports.iter().map(|port| port.name.as_str()).collect();
         let ports = if ports.is_empty() { "no port".into() } else { ports.join(", ") };
         format!(
-            "weir runs {} with {} worker{} on {}; ask it over {}",
+            "weir runs {} with {} worker{} on {}; control socket: {}",
             self.file.display(),
             self.fleet.len(),
             if self.fleet.len() == 1 { "" } else { "s" },

@@ -19,7 +19,7 @@ pub const DATAGRAMS: usize = 4096;
 /// Number of places that a datagram may occupy.
 const WAYS: usize = 4;
 
-/// Maximum number of fragments that wait for their first one.
+/// Maximum number of fragments that wait for the first fragment of their datagram.
 pub const WAITING_MAX: usize = 256;
 
 /// Maximum total size of waiting fragments in bytes.

@@ -528,7 +528,8 @@ fn s4_after_new_numbers_alone_everything_goes_on() {
     assert!(reordered < 30, "{reordered} of 300");
 }
 
-/// The reports of given buckets, with the names of their groups and targets.
+/// For each group with [`Fill::Given`], by name: the names of the targets of its buckets, and the rest of its
+/// report.
 fn buckets(bench: &Bench) -> BTreeMap<String, (Vec<String>, BucketReport)> {
     let groups = bench.program.groups.iter().zip(bench.engine.bucket_reports());
     let given = groups.filter(|(group, _)| group.fill == Fill::Given);

@@ -306,9 +306,9 @@ impl Loaded {
         bpf(PROG_LOAD, &mut attributes).map(|fd| Loaded(owned(fd)))
     }
 
-    /// Returns its number, which the kernel lists in arrays of programs.
+    /// Returns the program's ID, which is also what a look-up in an array of programs returns.
     fn id(&self) -> io::Result<u32> {
-        // `struct bpf_prog_info` begins with the type and the number. The kernel writes no more than fits.
+        // `struct bpf_prog_info` begins with `type` and `id`. The kernel writes no more than fits.
         let mut info = [0_u64; 1];
         let mut attributes =
             [pair(self.0.as_raw_fd().cast_unsigned(), size_of_val(&info) as u32), info.as_mut_ptr() as u64];

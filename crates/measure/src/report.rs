@@ -192,7 +192,7 @@ pub struct Report {
     pub bytes: u64,
     /// Packets outside of flows, by reason.
     pub unflowed: Vec<Unflowed>,
-    /// Packets that were earlier than the preceding packet.
+    /// Packets with an earlier timestamp than the packet before them.
     pub backwards: u64,
     /// Number of distinct flows.
     pub flows: Estimated,

@@ -214,7 +214,7 @@ impl CableDirection {
 
     /// Copies `frame` within its pool.
     fn duplicate(&mut self, pools: &mut Pools, frame: &Frame) -> Option<Frame> {
-        let pool = pools.get_mut(frame.pool()).expect("a frame's pool is its worker's");
+        let pool = pools.get_mut(frame.pool()).expect("a frame is in a pool of its worker");
         let mut second = pool.take();
         if let Some(copy) = &mut second
             && copy.fill(frame.bytes()).is_err()

@@ -1,8 +1,8 @@
 //! Meters: the colour of a packet, given the rate of the packets before it.
 //!
-//! Two algorithms, colour-blind and colour-aware: the single rate three colour marker (RFC 2697) fills a
-//! committed bucket that overflows into an excess bucket; the two rate three colour marker (RFC 2698) fills
-//! each of two buckets at a rate of its own.
+//! Two algorithms, each of which can be colour-blind or colour-aware: the single rate three colour marker
+//! (RFC 2697) fills a committed bucket that overflows into an excess bucket; the two rate three colour marker
+//! (RFC 2698) fills each of two buckets at a rate of its own.
 //!
 //! Time is in nanoseconds and rates are in tokens per second, so buckets count billionths of a token: one
 //! nanosecond adds exactly `rate` of them. Nothing is divided, so nothing is rounded and nothing drifts; a

@@ -53,7 +53,7 @@ enum ArmPorts {
     /// Two DPDK devices.
     #[cfg(feature = "dpdk")]
     Dpdk {
-        /// MiB of DPDK's memory.
+        /// DPDK's memory in MiB.
         #[arg(long)]
         mebibytes: u32,
         /// Huge pages.
@@ -73,7 +73,7 @@ enum ArmPorts {
     /// No worker: a sink of the frames of two DPDK devices.
     #[cfg(feature = "dpdk")]
     Sink {
-        /// MiB of DPDK's memory, huge pages.
+        /// DPDK's memory in MiB, all of it in huge pages.
         #[arg(long)]
         mebibytes: u32,
         /// Queues of a device.

@@ -36,7 +36,7 @@ pub struct Setting {
     pub core: usize,
     /// The core for everything else.
     pub other: usize,
-    /// MiB of DPDK's memory, and whether it uses huge pages.
+    /// DPDK's memory in MiB, and whether it is in huge pages.
     pub mebibytes: u32,
     pub huge: bool,
     /// Frames that fit testpmd's memory, including those of looped recordings.

@@ -1,9 +1,9 @@
 //! `weir bench rate`: the highest rate at which a configuration loses nothing, and the cost of a packet at
 //! that rate.
 //!
-//! The sender uses the binary search of Agg-Evict's paper, but stricter: a rate counts only if no frame is
-//! lost (rather than a thousand), and if twelve trials in a row confirm it (`port::zero_loss`). The daemon is
-//! a real one with the unmodified configuration.
+//! The sender uses the binary search of Agg-Evict's paper with a stricter criterion: a rate counts only if
+//! twelve trials in a row lose no frame (`port::zero_loss`), whereas the paper tolerates the loss of a
+//! thousand. The daemon is a real one with the unmodified configuration.
 //!
 //! Traffic comes either from a `mem` port of the configuration with a `share`, which then searches by itself,
 //! in the worker; or from an interface connected to one of the daemon's, by a veth pair or by a cable to a

@@ -1,8 +1,8 @@
 //! A paced stream of numbered UDP packets in many flows, which reveals losses, reordering and the duration of
 //! outages.
 //!
-//! Sender and receiver are separate processes (`weir lab stream`), because they run in namespaces. Each logs
-//! what it sent or received, and when. Both logs are evaluated here afterwards.
+//! Sender and receiver are separate processes (`weir lab stream`), because they run in different network
+//! namespaces. Each logs what it sent or received, and when. Both logs are evaluated here afterwards.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -264,7 +264,8 @@ pub struct Tally {
     pub duplicated: u64,
     /// From the first lost packet to the packet with which the last flow resumed; `None` if nothing was lost.
     pub outage_ms: Option<f64>,
-    /// Whether every flow resumed: a packet arrived after its last lost one, or in the last [`TAIL`].
+    /// Whether every flow resumed: at least one of the packets that it sent after its last loss, or in the
+    /// last [`TAIL`], arrived.
     pub back: bool,
 }
 

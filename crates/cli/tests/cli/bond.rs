@@ -384,7 +384,7 @@ fn record_at(path: &Path, frames: &[(u64, String)]) {
     writer.flush().unwrap();
 }
 
-/// Replays an example with these recordings; each transmitting port is recorded under its name.
+/// Replays an example with these frames as input. What each of `ports` transmits is recorded in `PORT.pcap`.
 fn replay_example(
     folder: &Folder,
     name: &str,

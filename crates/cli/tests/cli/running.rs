@@ -61,7 +61,7 @@ impl Daemon {
         daemon.wait_for("the socket", |daemon| {
             let ended = daemon.child.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {}", daemon.log());
-            daemon.log().contains("ask it over")
+            daemon.log().contains("; control socket: ")
         });
         daemon
     }
@@ -81,7 +81,7 @@ impl Daemon {
             let said = std::fs::read_to_string(daemon.folder.file("successor")).unwrap_or_default();
             let ended = successor.try_wait().unwrap();
             assert!(ended.is_none(), "{ended:?}: {said}; {}", daemon.log());
-            said.contains("ask it over")
+            said.contains("; control socket: ")
         });
         let status = self.end();
         self.child = successor;

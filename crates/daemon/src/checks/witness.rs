@@ -83,7 +83,8 @@ impl WitnessSockets {
         }
     }
 
-    /// Whether a datagram has another sender. A raw socket has no ports.
+    /// Whether a datagram does not come from the server. For raw sockets, which have no ports, only
+    /// the addresses are compared.
     fn is_other(&self, from: SocketAddr) -> bool {
         from.ip() != self.asked.ip() || self.asked.port() != 0 && from.port() != self.asked.port()
     }

@@ -215,7 +215,7 @@ fn known(program: &Program, pipe: PipeId, flow: &FlowMet) -> String {
         Known::Learnt(new) => format!("new, would be learnt: {}", decision(new)),
         Known::NoNatPort => "new, but no pair of address and port is free".into(),
         Known::AnswersTaken => "new, but another connection uses the same answers".into(),
-        Known::Full(new) => format!("new, but the table is full: {}", decision(new)),
+        Known::Full(new) => format!("new, not learnt because the table is full: {}", decision(new)),
     };
     format!("{ended}{known}")
 }

@@ -1,8 +1,9 @@
 //! Frames are handed to their workers as they arrive, and fragments get the ports of their datagram.
 //!
 //! All fragments between two hosts belong to one worker, wherever they arrive. It learns their ports and
-//! hands each fragment to the worker of its flow, which is known by then (changes.md O6). Fragments that
-//! arrive before the first one of their datagram wait, and are processed after the batch in which it arrives.
+//! hands each fragment to the worker of its flow, which is known by then (changes.md O6). If other fragments
+//! of a datagram arrive before the first, they wait, and are processed after the batch in which the first one
+//! arrives.
 
 use super::Worker;
 use crate::batch::Share;
@@ -19,8 +20,8 @@ impl Worker {
         }
     }
 
-    /// Hands over frames of the batch that belong to other workers, and makes fragments wait whose ports are
-    /// not known. Returns the mask of those to be processed now. A program without flow state and fragments
+    /// Hands over frames of the batch that belong to other workers, and holds back fragments with unknown
+    /// ports. Returns the mask of the frames to be processed now. A program without flow state and fragments
     /// leaves every frame where it arrived, and so does a worker that is about to stop.
     pub(super) fn admit(&mut self, input: PortId, now_ns: u64) -> u64 {
         let all = self.batch.mask();
@@ -36,8 +37,8 @@ impl Worker {
         all & !others & !self.set_datagram_ports(fragments, input, now_ns)
     }
 
-    /// Makes fragments wait that another worker has handed over and whose ports are not known. Returns the
-    /// mask of the frames to be processed now.
+    /// Holds back fragments with unknown ports that another worker has handed over. Returns the mask of the
+    /// frames to be processed now.
     pub(super) fn admit_handed_over(&mut self, input: PortId, now_ns: u64) -> u64 {
         let all = self.batch.mask();
         if !self.engine.follows() {
@@ -88,7 +89,7 @@ impl Worker {
         gone
     }
 
-    /// Processes fragments whose first one has arrived since.
+    /// Processes waiting fragments of datagrams whose first fragment has arrived since.
     pub(super) fn release_fragments(&mut self, now_ns: u64) {
         while self.fragments.has_due() && !self.quiet {
             let (mut from, mut input) = (0, None);

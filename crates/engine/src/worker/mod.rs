@@ -4,7 +4,7 @@
 //! ```text
 //!   frames of apps that wait for room in a port         (before data takes it)
 //!   receive -> program -> transmit, port by port        (inhale, walk, exhale)
-//!   fragments whose first one has arrived since         (the same walk)
+//!   fragments that waited for their datagram's first    (the same walk)
 //!   frames handed over by other workers, frames of apps (the same walk)
 //!   flush, tick, commands                               (between breaths: entries, swaps, queries)
 //! ```

@@ -132,7 +132,7 @@ pub struct Writer<W: Write + Send> {
 }
 
 impl<W: Write + Send> Writer<W> {
-    /// Begins a file with row groups of at most this many rows, and at least one.
+    /// Begins a file with row groups of at most `group_rows` rows, clamped to between 1 and [`GROUP_MAX`].
     ///
     /// # Errors
     /// The output cannot be written.

@@ -8,16 +8,16 @@ use weir_config::attachment::Attachment;
 use weir_packet::KeySource;
 use weir_program::{Origin, PipeId, PortId};
 
-/// Tunnels whose frames leave through a port of weir.
+/// The configuration of an app for tunnels whose frames leave through a port of weir.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PathPort {
-    /// Its name, which is also the name of the pipe that encapsulated frames enter.
+    /// The app's name, which is also the name of the pipe that encapsulated frames enter.
     pub name: String,
     /// The port towards the fabric.
     pub port: PortId,
-    /// Its name.
+    /// That port's name.
     pub port_name: String,
-    /// Where encapsulated frames come from; other apps and pipes may also forward to its name.
+    /// Where encapsulated frames come from; other apps and pipes may also forward to the app's name.
     pub input: Option<Attachment>,
     /// The pipe for frames from the fabric, if there is no `input`.
     pub root: Option<PipeId>,
@@ -53,7 +53,7 @@ pub struct PathPort {
     pub answers: u32,
     /// The secret that authenticates probes; `None` if none is configured.
     pub secret: Option<Secret>,
-    /// Its position in the configuration.
+    /// The app's position in the configuration.
     pub origin: Origin,
 }
 

@@ -163,18 +163,15 @@ pub enum FindingKind {
     WantsSize { size: u32, targets: usize, max: u32 },
     #[error("a group filled like another system's ring has {wanted} buckets, not {size}")]
     ForeignSize { size: u32, wanted: u32 },
-    #[error(
-        "a group filled like another system's ring is looked up by that system's hash, which has no \
-        `seed`"
-    )]
+    #[error("a group filled like another system's ring uses that system's hash, which has no `seed`")]
     ForeignSeed,
     #[error("`{target}` needs an `address`, which identifies it in the other system")]
     NoAddress { target: String },
     #[error("`{target}` and `{first}` have the same address, so they cannot be distinguished")]
     AddressTwice { first: String, target: String },
-    #[error("group `{group}` is looked up by another system's hash: write `hash: 5-tuple`")]
+    #[error("packets pick from group `{group}` by another system's hash: write `hash: 5-tuple`")]
     HashOfOthers { group: String },
-    #[error("group `{group}` is looked up by source address (`affinity`): write `hash: 5-tuple`")]
+    #[error("packets pick from group `{group}` by source address (`affinity`): write `hash: 5-tuple`")]
     HashOfSource { group: String },
     #[error(
         "`affinity` is for groups filled by maglev or wants, with `new_flows: hash`: the flows of `{group}` \
