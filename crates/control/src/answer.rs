@@ -383,6 +383,8 @@ answers! {
         state: Option<String>,
         /// Its address and port after NAT.
         nat: Option<String>,
+        /// Whether the kernel decides its packets.
+        in_kernel: bool,
     }
 
     /// The sections that clients interpret; those that were not asked for are empty.

@@ -135,7 +135,8 @@ impl KernelCopy {
         let (asker, uses) = sync_channel(1);
         let (answer, loaded) = sync_channel(1);
         let (done, made) = sync_channel(1);
-        let (program, errors) = (now.plan.program.clone(), self.errors.clone());
+        let program = (now.plan.program.clone(), now.plan.workers.count());
+        let errors = self.errors.clone();
         let work = move || {
             priority::patient();
             let Ok(uses) = uses.recv() else { return };
@@ -214,7 +215,8 @@ impl KernelCopy {
             Err(error) => return self.run_copy(now, now.generation, Err(error)),
         };
         let (answer, loaded) = sync_channel(1);
-        let (program, doorbell) = (now.plan.program.clone(), now.doorbell.clone());
+        let program = (now.plan.program.clone(), now.plan.workers.count());
+        let doorbell = now.doorbell.clone();
         let errors = self.errors.clone();
         let work = move || {
             priority::patient();
@@ -328,7 +330,7 @@ fn link(interfaces: &Interfaces, port: PortId) -> Result<Option<PortLink>> {
 
 /// Loads the program with entries like these, if any of it compiles.
 fn load_entries(
-    mut program: Program,
+    (mut program, workers): (Program, usize),
     uses: EntryUses,
     links: Vec<Option<PortLink>>,
     errors: &Errors,
@@ -336,12 +338,12 @@ fn load_entries(
     for (pipe, rules) in program.pipes.iter_mut().zip(uses.rules) {
         pipe.entries = rules.into();
     }
-    load(program, &uses.leads, links, errors.get_or_init(watch_errors).clone())
+    load((program, workers), &uses.leads, links, errors.get_or_init(watch_errors).clone())
 }
 
 /// Loads the program, if any of it compiles.
 fn load(
-    program: Program,
+    (program, workers): (Program, usize),
     leads: &[Leads],
     links: Vec<Option<PortLink>>,
     unsent: Option<Arc<dyn UnsentFrames>>,
@@ -354,7 +356,7 @@ fn load(
         .filter_map(|(port, _)| port.root)
         .collect();
     let names: Vec<String> = program.pipes.iter().map(|pipe| pipe.name.clone()).collect();
-    let replica = Replica::load(program, leads, links, unsent)?;
+    let replica = Replica::load((program, workers), leads, links, unsent)?;
     let pipes = &replica.coverage().pipes;
     match roots.iter().find_map(|root| pipes[root.index()].map(|why| (root, why))) {
         Some((root, why)) if roots.iter().all(|root| pipes[root.index()].is_some()) => {

@@ -213,6 +213,7 @@ impl Snapshot {
             last_ms: flow.last_ms.into(),
             state: flow.state.map(|state| state.word().to_string()),
             nat: flow.binding.map(binding),
+            in_kernel: flow.in_kernel,
         })
     }
 

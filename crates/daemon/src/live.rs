@@ -8,7 +8,7 @@ use crate::config::coverage_with;
 use crate::explain::{Explanation, KernelView, RenderNames};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::net::IpAddr;
 use weir_control::Explain;
 use weir_engine::worker::Command;
@@ -28,6 +28,8 @@ struct LiveFlows<'a> {
     new_flows: Vec<NewFlowTurns>,
     /// Why not all entries were read.
     failed: OnceCell<anyhow::Error>,
+    /// Flows that were found, and whose packets the kernel decides.
+    in_kernel: RefCell<Vec<(PipeId, FlowKey)>>,
 }
 
 impl EntrySource for LiveFlows<'_> {
@@ -44,7 +46,9 @@ impl FlowSource for LiveFlows<'_> {
     }
 
     fn flow(&self, pipe: PipeId, key: &FlowKey) -> Option<FlowSnapshot> {
-        self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()?
+        let flow = self.now.ask_one(self.worker, |answer| Command::Flow(pipe, *key, answer)).ok()??;
+        self.in_kernel.borrow_mut().extend(flow.in_kernel.then_some((pipe, *key)));
+        Some(flow)
     }
 
     fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations> {
@@ -103,16 +107,18 @@ pub fn packet(recipe: Option<&str>, hex: Option<&str>, to: Option<[u8; 6]>) -> R
     read_hex(hex).context("`hex` must be an even number of hexadecimal digits")
 }
 
-/// Returns which frames of a port the kernel handles now; `None` if no port uses the kernel.
-fn kernel(now: &Snapshot, input: PortId) -> Result<Option<KernelView>> {
+/// Returns which frames of a port the kernel handles now, and which of the flows that were looked up; `None`
+/// if no port uses the kernel.
+fn kernel(now: &Snapshot, input: PortId, flows: Vec<(PipeId, FlowKey)>) -> Result<Option<KernelView>> {
     if !now.plan.uses_kernel() {
         return Ok(None);
     }
     let uses = now.ask_one(0, Command::EntryUses)?;
-    let coverage = coverage_with(&now.plan.program, &now.plan.ports, &uses.leads);
+    let of = (&now.plan.program, now.plan.workers.count());
+    let coverage = coverage_with(of, &now.plan.ports, &uses.leads);
     let port = now.kernel().into_iter().nth(input.index()).filter(|port| !port.runs);
     let obstacle = port.map(|port| port.obstacle.unwrap_or_else(|| "its program is not running yet".into()));
-    Ok(Some(KernelView { coverage, obstacle }))
+    Ok(Some(KernelView { coverage, obstacle, flows }))
 }
 
 /// Explains a packet in the running program.
@@ -147,12 +153,14 @@ pub fn explain(now: &Snapshot, request: &Explain) -> Result<Value> {
     let now_ns = now.clock.now_ns();
     let next_bindings = probe.as_ref().map(|probe| probe.next_bindings.clone()).unwrap_or_default();
     let new_flows = probe.as_ref().map(|probe| probe.new_flows.clone()).unwrap_or_default();
-    let flows = LiveFlows { now, worker, next_bindings, new_flows, failed: OnceCell::new() };
+    let (failed, in_kernel) = Default::default();
+    let flows = LiveFlows { now, worker, next_bindings, new_flows, failed, in_kernel };
     let walk = interpreter.explain_with(input, &frame, usize::from(HEADROOM), now_ns, &flows);
     if let Some(why) = flows.failed.into_inner() {
         return Err(why);
     }
-    let explanation = Explanation { kernel: kernel(now, input)?, ..Explanation::new(walk, probe, &frame) };
+    let kernel = kernel(now, input, flows.in_kernel.into_inner())?;
+    let explanation = Explanation { kernel, ..Explanation::new(walk, probe, &frame) };
     let names = RenderNames { program: &program, report: None };
     let mut json = explanation.json(&names, input, &frame);
     let outputs = explanation

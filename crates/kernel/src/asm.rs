@@ -112,6 +112,18 @@ impl From<i32> for Src {
     }
 }
 
+/// An operation on eight bytes of memory that no other processor sees half done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Atomic {
+    /// `*to += src`.
+    Add = 0x00,
+    /// `*to &= src`.
+    And = 0x50,
+    /// `src = *to; *to += src`, as one.
+    FetchAdd = 0x01,
+}
+
 /// A helper function of the kernel, by its number in linux/bpf.h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
@@ -121,7 +133,9 @@ pub enum Helper {
     GetSmpProcessorId = 8,
     XdpAdjustHead = 44,
     RedirectMap = 51,
+    XdpAdjustMeta = 54,
     XdpAdjustTail = 65,
+    KtimeGetCoarseNs = 160,
     XdpGetBuffLen = 188,
     XdpLoadBytes = 189,
 }
@@ -139,6 +153,8 @@ const JMP: u8 = 0x05;
 const ALU64: u8 = 0x07;
 /// The mode of loads and stores relative to a register.
 const MEM: u8 = 0x60;
+/// The mode of stores that are atomic operations.
+const ATOMIC: u8 = 0xc0;
 /// The right-hand side is a register.
 const X: u8 = 0x08;
 /// The operation of a jump that returns.
@@ -272,6 +288,11 @@ impl Assembler {
         }
     }
 
+    /// Performs an atomic operation on the eight bytes at `base + offset`.
+    pub fn atomic(&mut self, atomic: Atomic, base: Reg, offset: i16, src: Reg) {
+        self.push(STX | ATOMIC | Size::Dw as u8, base, src as u8, offset, atomic as i32);
+    }
+
     /// Converts between network order and the processor's: the upper bits become 0.
     #[track_caller]
     pub fn swap(&mut self, dst: Reg, bits: i32) {
@@ -361,6 +382,7 @@ mod tests {
         asm.store(Size::Dw, Reg::R10, -8, Reg::R1);
         asm.alu32(Alu::Add, Reg::R2, Reg::R3);
         asm.swap(Reg::R4, 16);
+        asm.atomic(Atomic::FetchAdd, Reg::R0, 8, Reg::R1);
         asm.exit();
         assert_eq!(
             asm.finish().instructions,
@@ -370,6 +392,7 @@ mod tests {
                 0x0000_0000_fff8_1a7b,
                 0x0000_0000_0000_320c,
                 0x0000_0010_0000_04dc,
+                0x0000_0001_0008_10db,
                 0x0000_0000_0000_0095,
             ]
         );

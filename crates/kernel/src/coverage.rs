@@ -8,7 +8,7 @@ use weir_program::operation::{Headers, Value};
 use weir_program::replica::Leads;
 use weir_program::{
     Affinity, Entry, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
-    KatranVersion, Operation, Pipe, PipeId, PipeKind, Program, Template,
+    KatranVersion, Learn, Operation, Pipe, PipeId, PipeKind, Program, Template,
 };
 
 /// Why something is left to the batch engine.
@@ -26,8 +26,6 @@ pub enum Why {
     Tunnel,
     /// An action sets addresses, and the packet's protocol has a checksum over them that is not compiled.
     Checksum,
-    /// The pipe's type is not compiled.
-    Type,
     /// The pipe has a meter, whose state cannot be divided.
     Meter,
     /// The pipe is measured.
@@ -65,18 +63,35 @@ pub enum Why {
     Length,
     /// An entry has a destination that no entry had before: the program must be compiled again.
     NewLead,
+    /// The packet belongs to no flow that is followed here.
+    NewFlow,
+    /// Earlier packets of the flow are on their way through the engine, and none may overtake them.
+    Pending,
+    /// The packet may change the state of its TCP connection.
+    TcpFlags,
+    /// The pipe learns no flows.
+    Learn,
+    /// The key of flows is that of headers inside tunnels.
+    InnerKey,
+    /// Flows take from a NAT pool.
+    Nat,
+    /// The newest segments of connections are kept.
+    Segments,
+    /// Each worker has its own flows.
+    Workers,
+    /// A flow that follows its group has no target.
+    Targetless,
 }
 
 impl Why {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Why; 25] = [
+    pub const ALL: [Why; 33] = [
         Why::Malformed,
         Why::Fragment,
         Why::ExtensionHeaders,
         Why::IcmpError,
         Why::Tunnel,
         Why::Checksum,
-        Why::Type,
         Why::Meter,
         Why::Measured,
         Why::Rehash,
@@ -95,6 +110,15 @@ impl Why {
         Why::Port,
         Why::Length,
         Why::NewLead,
+        Why::NewFlow,
+        Why::Pending,
+        Why::TcpFlags,
+        Why::Learn,
+        Why::InnerKey,
+        Why::Nat,
+        Why::Segments,
+        Why::Workers,
+        Why::Targetless,
     ];
 
     /// Returns the sentence for operators.
@@ -107,7 +131,6 @@ impl Why {
             Why::IcmpError => "the packet is an ICMP error",
             Why::Tunnel => "the program reads inside tunnels, and the packet's inner headers are unusual",
             Why::Checksum => "an action sets addresses, and the protocol's checksum covers them",
-            Why::Type => "pipes of this type are not compiled",
             Why::Meter => "the pipe has a meter",
             Why::Measured => "the pipe is measured",
             Why::Rehash => "the pipe recomputes the flow key",
@@ -126,6 +149,15 @@ impl Why {
             Why::Port => "XDP cannot send to the port",
             Why::Length => "the frame is in several buffers, or may be too long for a port",
             Why::NewLead => "the entry is new, and the program is being compiled again",
+            Why::NewFlow => "the flow is new, or is not followed in the kernel",
+            Why::Pending => "earlier packets of the flow are still in the engine",
+            Why::TcpFlags => "the packet opens, closes or resets its connection",
+            Why::Learn => "the pipe learns no flows",
+            Why::InnerKey => "the pipe's flows are those inside tunnels",
+            Why::Nat => "the pipe's flows take from a NAT pool",
+            Why::Segments => "an app resets connections of the pipe's group that have been idle too long",
+            Why::Workers => "each of several workers has flows of its own",
+            Why::Targetless => "there is no target for the flow",
         }
     }
 }
@@ -134,6 +166,9 @@ impl Why {
 fn pipes_max(depth: Depth) -> usize {
     if depth == Depth::Inner { 12 } else { 16 }
 }
+
+/// The most FLOW pipes: each has a word on the stack for the flow that it counts.
+pub const FLOW_PIPES_MAX: usize = 2;
 
 /// The most bytes of a key.
 pub const KEY_MAX: usize = 112;
@@ -217,14 +252,50 @@ impl Coverage {
         if program.pipes.len() > pipes_max(program.depth()) {
             coverage.pipes.fill(Some(Why::Pipes));
         }
-        coverage.gives_up = coverage.pipes.iter().map(Option::is_some).collect();
+        coverage.leave_more_flows(program);
+        coverage.find_who_gives_up(program);
+        coverage
+    }
+
+    /// The same for this number of workers.
+    #[must_use]
+    pub fn with_workers(mut self, program: &Program, workers: usize) -> Coverage {
+        if workers > 1 {
+            self.flow_pipes(program).into_iter().for_each(|at| self.pipes[at] = Some(Why::Workers));
+            self.find_who_gives_up(program);
+        }
+        self
+    }
+
+    fn find_who_gives_up(&mut self, program: &Program) {
+        // Packets of new flows are always left to the engine.
+        self.gives_up = (program.pipes.iter().zip(&self.pipes))
+            .map(|(pipe, why)| why.is_some() || matches!(pipe.kind, PipeKind::Flow { .. }))
+            .collect();
         // A pipe's forwards lead to others, and there are no loops: as many rounds as pipes reach the end.
         for _ in 0..program.pipes.len() {
             for at in 0..program.pipes.len() {
-                coverage.gives_up[at] = coverage.gives_up[at] || coverage.leads_up(program, at);
+                self.gives_up[at] = self.gives_up[at] || self.leads_up(program, at);
             }
         }
-        coverage
+    }
+
+    /// Leaves the FLOW pipes to the engine for which there is no word on the stack.
+    fn leave_more_flows(&mut self, program: &Program) {
+        for at in self.flow_pipes(program).into_iter().skip(FLOW_PIPES_MAX) {
+            self.pipes[at] = Some(Why::Pipes);
+        }
+    }
+
+    /// The positions of the FLOW pipes that compile.
+    pub fn flow_pipes(&self, program: &Program) -> Vec<usize> {
+        let is_flow = |at: &usize| matches!(program.pipes[*at].kind, PipeKind::Flow { .. });
+        (0..program.pipes.len()).filter(is_flow).filter(|at| self.pipes[*at].is_none()).collect()
+    }
+
+    /// How many flows the pipes that compile have room for.
+    pub fn flows(&self, program: &Program) -> u64 {
+        self.flow_pipes(program).into_iter().map(|at| u64::from(program.pipes[at].capacity)).sum()
     }
 
     /// Whether a pipe has an entry or a miss that is left to the engine, or leads to a pipe that may leave
@@ -425,7 +496,22 @@ fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
             input.or(group)
         }
         PipeKind::Acl => AclShape::of(pipe).is_none().then_some(Why::Rules),
-        PipeKind::Flow { .. } => Some(Why::Type),
+        PipeKind::Flow { key, learn, timeouts, .. } => {
+            let of_group = |group: &Group| group.idle.is_some();
+            let segments = timeouts.are_by_state() && program.groups.iter().any(of_group);
+            let reasons = [
+                (*key != KeySource::Outer, Why::InnerKey),
+                (pipe.nat.is_some(), Why::Nat),
+                (segments, Why::Segments),
+            ];
+            let learns = match learn {
+                Learn::Pin(_) | Learn::Default => None,
+                Learn::Follow(GroupChoice::One(group)) => why_not_group(program, *group),
+                Learn::Follow(GroupChoice::ByMeta(_)) => why_not_chosen(program),
+                Learn::Nothing => Some(Why::Learn),
+            };
+            learns.or_else(|| reasons.into_iter().find_map(|(applies, why)| applies.then_some(why)))
+        }
     };
     let key: usize = pipe.varying().map(|one| if one.field.spec().bits > 64 { 16 } else { 8 }).sum();
     let rest = [

@@ -80,13 +80,15 @@ impl KeyShape {
             let low = mask.trailing_zeros() % 128;
             let wide = layout::value_bytes(field) == 16;
             let width = if wide { 128 } else { 128 - (mask >> low).leading_zeros() };
-            if bits + width > 64 && bits > 0 {
+            // A field of which no bit is compared has a word, too.
+            if bits == 64 || bits > 0 && bits + width > 64 {
                 (word, bits) = (word + 1, 0);
             }
             parts.push(KeyPart { field, mask, low: if wide { 0 } else { low }, word, shift: bits });
             (word, bits) = if wide { (word + 2, 0) } else { (word, bits + width) };
         }
-        let words = (word + usize::from(bits > 0)).max(1);
+        let behind = |part: &KeyPart| part.word + if part.is_wide() { 2 } else { 1 };
+        let words = parts.iter().map(behind).max().unwrap_or(1);
         let is_direct = word == 0 && bits <= DIRECT_BITS;
         let slots = if is_direct { 1 << bits } else { (4 * room.max(1)).next_power_of_two() };
         // More than needed, so that a record's place is not reused at once.

@@ -221,7 +221,8 @@ pub fn record_bytes(pipe: &Pipe) -> usize {
     VALUES as usize + pipe.templates.iter().map(of).max().unwrap_or(0)
 }
 
-/// Bytes of the table of a HASH pipe: for each target, the slot that packets read; then two records of each.
+/// Bytes of the table of a HASH or FLOW pipe: for each target, a word whose lowest bit says which record
+/// packets read, and whose other bits count how often its entry was removed; then two records of each.
 pub fn target_bytes(pipe: &Pipe, targets: usize) -> usize {
     target_record(pipe, targets, targets, 0).max(8)
 }
@@ -231,20 +232,22 @@ pub fn target_record(pipe: &Pipe, targets: usize, target: usize, slot: usize) ->
     targets * 8 + (target * 2 + slot) * record_bytes(pipe)
 }
 
-/// How many targets a HASH pipe may pick; 0 for others.
+/// How many records a HASH or FLOW pipe has: one for each target that may be picked, and in FLOW pipes one
+/// more for the default entry; 0 for others.
 pub fn targets(program: &Program, pipe: &Pipe) -> usize {
-    match &pipe.kind {
-        PipeKind::Hash { group: GroupChoice::One(group), .. } => program.groups[group.index()].targets.len(),
-        PipeKind::Hash { group: GroupChoice::ByMeta(_), .. } => {
-            program.groups.iter().map(|group| group.targets.len()).sum()
+    let default = usize::from(matches!(pipe.kind, PipeKind::Flow { .. }));
+    default
+        + match pipe.kind.group() {
+            Some(GroupChoice::One(group)) => program.groups[group.index()].targets.len(),
+            Some(GroupChoice::ByMeta(_)) => program.groups.iter().map(|group| group.targets.len()).sum(),
+            None => 0,
         }
-        PipeKind::Basic | PipeKind::Flow { .. } | PipeKind::Lpm | PipeKind::Acl => 0,
-    }
 }
 
-/// The target that an entry is for.
-pub fn target_number(program: &Program, matches: &[EntryMatch]) -> Option<usize> {
+/// Which of them an entry is for.
+pub fn target_number(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> Option<usize> {
     match *matches {
+        [EntryMatch::Default] => Some(targets(program, pipe) - 1),
         [EntryMatch::Target(target)] => Some(usize::from(target)),
         [EntryMatch::Member { group, target }] => {
             let before = program.groups[..group.index()].iter().map(|group| group.targets.len());
@@ -279,7 +282,7 @@ pub fn prefix(field: Field, value: u128, length: u8) -> Vec<u8> {
 /// How many entries a pipe has room for.
 pub fn room(program: &Program, pipe: &Pipe) -> u32 {
     match pipe.kind {
-        PipeKind::Hash { .. } => targets(program, pipe) as u32,
+        PipeKind::Hash { .. } | PipeKind::Flow { .. } => targets(program, pipe) as u32,
         _ => pipe.capacity.max(pipe.entries.len() as u32),
     }
 }

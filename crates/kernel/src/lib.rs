@@ -15,6 +15,7 @@ pub mod asm;
 mod compile;
 mod counts;
 mod coverage;
+mod flows;
 mod keyed;
 mod layout;
 mod replica;
@@ -25,6 +26,7 @@ mod sys;
 mod tables;
 
 pub use coverage::{CHECKSUM_PROTOCOLS, Coverage, Why, leads_of, uses_inner_key, writes_addresses};
+pub use flows::{FlowEntry, FlowTable, MappedFlows, NotFollowed};
 pub use replica::{PortLink, Replica, UnsentFrames};
 pub use sys::Refused;
 
@@ -39,7 +41,7 @@ use weir_packet::DropReason;
 use weir_program::change::EntryKey;
 use weir_program::replica::TableReplica;
 use weir_program::snapshot::Count;
-use weir_program::{GroupId, PipeId, PortId, Program, Verdict};
+use weir_program::{EntryMatch, GroupId, PipeId, PortId, Program, Verdict};
 
 /// Why a program does not run in the kernel.
 #[derive(Debug, thiserror::Error)]
@@ -210,6 +212,17 @@ impl Executor {
             )));
         }
         Ok((outcome, ran.bytes))
+    }
+
+    /// Hands out the flows that the kernel follows; `None` if no FLOW pipe compiles.
+    pub fn take_flows(&mut self) -> Option<FlowTable> {
+        self.replica.tables.take_flows()
+    }
+
+    /// Returns how flows refer to the entry that they are decided for; `None` if the kernel does not have it.
+    #[must_use]
+    pub fn flow_entry(&self, pipe: PipeId, matches: &[EntryMatch]) -> Option<FlowEntry> {
+        self.replica.tables.flow_entry(pipe, matches)
     }
 
     /// The count of an entry.

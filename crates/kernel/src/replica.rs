@@ -2,15 +2,19 @@
 
 use crate::compile::{Exit, Sockets};
 use crate::coverage::{Coverage, Why};
+use crate::flows::FlowEntry;
 use crate::sys::{self, Loaded, Map, MapKind};
 use crate::tables::Tables;
 use crate::{LoadError, layout};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
+use weir_packet::FlowKey;
 use weir_program::change::EntryKey;
-use weir_program::replica::{Leads, ReplicaReport, Swept, TableReplica};
-use weir_program::{Entry, GroupId, PipeId, PortId, Program};
+use weir_program::replica::{
+    FlowCounts, FlowLines, FlowMark, FlowReplica, FlowSlot, Leads, ReplicaReport, Swept, TableReplica,
+};
+use weir_program::{Entry, EntryMatch, GroupId, PipeId, PortId, Program};
 
 /// The parts of a port's interface, and of the program that selects frames there (`weir_bpf::XdpTake`), that
 /// the program needs.
@@ -62,19 +66,20 @@ struct PortProgram {
 }
 
 impl Replica {
-    /// Compiles a program for the ports that have a link, and loads it. Its entries have these leads; the
-    /// tables are empty, and packets do not use them before [`TableReplica::start`].
+    /// Compiles a program, which this many workers run, for the ports that have a link, and loads it. Its
+    /// entries have these leads; the tables are empty, and packets do not use them before
+    /// [`TableReplica::start`].
     ///
     /// # Errors
     /// The kernel has no memory for the tables, or refuses a program.
     pub fn load(
-        program: Program,
+        (program, workers): (Program, usize),
         leads: &[Leads],
         links: Vec<Option<PortLink>>,
         unsent: Option<Arc<dyn UnsentFrames>>,
     ) -> Result<Replica, LoadError> {
         let reaches: Vec<bool> = links.iter().map(Option::is_some).collect();
-        let coverage = Coverage::of(&program, leads, &reaches);
+        let coverage = Coverage::of(&program, leads, &reaches).with_workers(&program, workers);
         let frame_max = links.iter().flatten().map(|link| link.frame_max).min().unwrap_or(0);
         let length_max = frame_max.saturating_sub(layout::growth(&program));
         let tables = Tables::new(program, coverage)?;
@@ -198,6 +203,7 @@ impl TableReplica for Replica {
         if let Err(error) = self.tables.write_rules() {
             return self.fail(&error, true);
         }
+        self.tables.flows().into_iter().for_each(|flows| flows.begin_epoch());
         for port in self.ports.iter().flatten() {
             if let Err(error) = sys::set_program(port.link.programs.as_fd(), &port.loaded) {
                 let error = LoadError::Port { port: port.name.clone(), error };
@@ -236,6 +242,40 @@ impl TableReplica for Replica {
 
     fn report(&self) -> ReplicaReport {
         self.report.clone()
+    }
+
+    fn flows(&mut self) -> Option<&mut dyn FlowReplica> {
+        if self.tables.flows().is_some() { Some(&mut self.tables) } else { None }
+    }
+}
+
+impl FlowReplica for Tables {
+    fn lines(&self) -> Arc<dyn FlowLines> {
+        self.flows().expect("a FLOW pipe compiles").lines()
+    }
+
+    fn follows(&self, pipe: PipeId) -> bool {
+        self.coverage().flow_pipes(self.program()).contains(&pipe.index())
+    }
+
+    fn insert(&mut self, pipe: PipeId, key: &FlowKey, decided: Option<&[EntryMatch]>) -> Option<FlowSlot> {
+        let entry = match decided {
+            Some(matches) => self.flow_entry(pipe, matches)?,
+            None => FlowEntry::FOLLOWS,
+        };
+        self.flows_mut()?.insert(pipe, key, entry).ok()
+    }
+
+    fn try_activate(&mut self, mark: FlowMark) -> bool {
+        self.flows().is_some_and(|flows| flows.try_activate(mark))
+    }
+
+    fn remove_flow(&mut self, slot: FlowSlot) {
+        self.flows_mut().into_iter().for_each(|flows| flows.remove(slot));
+    }
+
+    fn take_removed(&mut self, gone: &mut dyn FnMut(FlowSlot, FlowCounts)) {
+        self.flows_mut().into_iter().for_each(|flows| flows.take_removed(&mut *gone));
     }
 }
 

@@ -41,6 +41,8 @@ pub enum MapKind {
     Array = 2,
     /// The entry with the longest prefix of a key.
     LpmTrie = 11,
+    /// Maps by number.
+    ArrayOfMaps = 12,
     /// Interfaces by number.
     Devices = 14,
 }
@@ -119,10 +121,23 @@ impl Map {
         attributes[2] = match kind {
             MapKind::LpmTrie => pair(NO_PREALLOC, 0),
             MapKind::Array => pair(MMAPABLE, 0),
-            MapKind::Devices => 0,
+            MapKind::ArrayOfMaps | MapKind::Devices => 0,
         };
         let fd = owned(bpf(MAP_CREATE, &mut attributes)?);
         Ok(Map { fd, key, value })
+    }
+
+    /// Creates an array with room for one map that is like `inner`.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn array_of(inner: &Map) -> io::Result<Map> {
+        let mut attributes = [0_u64; 9];
+        attributes[0] = pair(MapKind::ArrayOfMaps as u32, 4);
+        attributes[1] = pair(4, 1);
+        attributes[2] = pair(0, inner.fd().cast_unsigned());
+        let fd = owned(bpf(MAP_CREATE, &mut attributes)?);
+        Ok(Map { fd, key: 4, value: 4 })
     }
 
     /// Returns its descriptor.
@@ -178,6 +193,8 @@ pub struct Memory {
 
 // SAFETY: the memory belongs to the mapping, which any thread may use and end.
 unsafe impl Send for Memory {}
+// SAFETY: all accesses through it are atomic.
+unsafe impl Sync for Memory {}
 
 impl Memory {
     /// Returns a byte.
@@ -217,6 +234,14 @@ impl Drop for Memory {
         // SAFETY: the mapping is this one, and nothing refers to it any longer.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.bytes) };
     }
+}
+
+/// Returns the nanoseconds of CLOCK_MONOTONIC, which programs use as well.
+pub fn monotonic_ns() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the address is that of a local variable, which the call fills.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Puts a program into an array of programs.

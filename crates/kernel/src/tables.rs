@@ -5,6 +5,7 @@ use crate::asm::Code;
 use crate::compile::Maps;
 use crate::counts::CountTable;
 use crate::coverage::{Coverage, NotCompiled, Why};
+use crate::flows::{FlowEntry, FlowTable};
 use crate::keyed::{KeyShape, KeyTable};
 use crate::layout::{self, CountPlaces, CountedAt, EntryPlace};
 use crate::routes::{RouteShape, RouteTable};
@@ -54,6 +55,7 @@ pub struct Tables {
     samples: DropSamples,
     pipes: Vec<PipeTable>,
     groups: Vec<GroupTable>,
+    flows: Option<FlowTable>,
 }
 
 /// The table of a pipe.
@@ -117,12 +119,42 @@ impl Tables {
             pipes.push(PipeTable::new(pipe, (first, room[at]), coverage.pipes[at].is_none())?);
         }
         let groups = program.groups.iter().map(GroupTable::new).collect::<Result<_, _>>()?;
-        Ok(Tables { program, coverage, counts, samples, pipes, groups })
+        let flows = match coverage.flows(&program) {
+            0 => None,
+            capacity => {
+                let error = |(bytes, error)| map_error("flows", bytes, error);
+                Some(FlowTable::new(capacity).map_err(error)?)
+            }
+        };
+        Ok(Tables { program, coverage, counts, samples, pipes, groups, flows })
     }
 
     /// Returns the program, without entries.
     pub fn program(&self) -> &Program {
         &self.program
+    }
+
+    /// Returns the flows that are followed here, if the program has a FLOW pipe that compiles.
+    pub fn flows(&self) -> Option<&FlowTable> {
+        self.flows.as_ref()
+    }
+
+    /// The same, for changes.
+    pub fn flows_mut(&mut self) -> Option<&mut FlowTable> {
+        self.flows.as_mut()
+    }
+
+    /// Hands out the flows that are followed here, if the program has a FLOW pipe that compiles.
+    pub fn take_flows(&mut self) -> Option<FlowTable> {
+        self.flows.take()
+    }
+
+    /// Returns how flows refer to an entry that they are decided for; `None` if there is no such entry here.
+    pub fn flow_entry(&self, pipe: PipeId, matches: &[EntryMatch]) -> Option<FlowEntry> {
+        let (of, table) = (&self.program.pipes[pipe.index()], &self.pipes[pipe.index()]);
+        let number = layout::target_number(&self.program, of, matches)?;
+        let stamp = table.memory.as_ref()?.word(number * 8).load(Ordering::Relaxed) >> 1;
+        table.keys[number].as_ref().map(|_| FlowEntry { number: number as u32, stamp: stamp as u32 })
     }
 
     /// Returns what compiles.
@@ -142,6 +174,7 @@ impl Tables {
             groups: self.groups.iter().map(|group| group.map.fd()).collect(),
             counts: self.counts.fd(),
             samples: self.samples.fd(),
+            flows: self.flows.as_ref().map(|flows| flows.place()),
             devices: devices.map(Map::fd),
             processors: self.counts.processors(),
             count_bytes: self.counts.slice_bytes(),
@@ -166,13 +199,16 @@ impl Tables {
             return Ok(true);
         }
         let of = &self.program.pipes[at];
+        if is_own_flow(&entry.matches) {
+            return Ok(true);
+        }
         let (left, is_known) = match self.coverage.entry(&self.program, pipe, entry) {
             Ok(left) => (left, true),
             Err(NotCompiled) if self.coverage.gives_up[at] => (Some(Why::NewLead), false),
             Err(NotCompiled) => return Err(TableError::NewLead { pipe: of.name.clone() }),
         };
         let full = || TableError::Full { pipe: of.name.clone() };
-        let target = layout::target_number(&self.program, &entry.matches).map(|target| target as u32);
+        let target = layout::target_number(&self.program, of, &entry.matches).map(|target| target as u32);
         let number = target.or_else(|| self.pipes[at].number(of, entry)).ok_or_else(full)?;
         let place = EntryPlace { pipe, count: self.counts.places().entry(pipe, number), left };
         let record = layout::record(&self.program, self.counts.places(), place, entry);
@@ -224,7 +260,10 @@ impl Tables {
             return Ok(());
         }
         let of = &self.program.pipes[at];
-        let target = layout::target_number(&self.program, &key.matches).map(|target| target as u32);
+        if is_own_flow(&key.matches) {
+            return Ok(());
+        }
+        let target = layout::target_number(&self.program, of, &key.matches).map(|target| target as u32);
         let done = self.pipes[at].remove(of, key, target);
         let number = done.map_err(|error| TableError::Refused { pipe: of.name.clone(), error })?;
         // The next entry with this number begins at 0.
@@ -274,6 +313,11 @@ impl Tables {
     }
 }
 
+/// Whether an entry is that of a single flow. The kernel follows none of these.
+fn is_own_flow(matches: &[EntryMatch]) -> bool {
+    matches!(matches, [EntryMatch::Flow(_)])
+}
+
 impl PipeTable {
     fn new(pipe: &Pipe, (first, room): (u32, u32), is_compiled: bool) -> Result<PipeTable, LoadError> {
         let what = format!("pipe {}", pipe.name);
@@ -282,7 +326,7 @@ impl PipeTable {
         let no_memory = |(bytes, error)| map_error(&what, bytes, error);
         let map = match pipe.kind {
             _ if !is_compiled => create(&what, MapKind::Array, 4, 8, 1)?,
-            PipeKind::Hash { .. } => {
+            PipeKind::Hash { .. } | PipeKind::Flow { .. } => {
                 create(&what, MapKind::Array, 4, layout::target_bytes(pipe, room as usize), 1)?
             }
             PipeKind::Lpm => match RouteShape::new(pipe, room) {
@@ -312,14 +356,14 @@ impl PipeTable {
                     prefixes,
                 });
             }
-            PipeKind::Basic | PipeKind::Flow { .. } => {
+            PipeKind::Basic => {
                 let (map, table) = KeyTable::new(KeyShape::new(pipe, room as usize)).map_err(no_memory)?;
                 index = Some(Index::Keys(table));
                 map
             }
         };
         let mut table = PipeTable { map, memory: None, first, keys, free, rules: None, index, prefixes };
-        if is_compiled && matches!(pipe.kind, PipeKind::Hash { .. }) {
+        if is_compiled && matches!(pipe.kind, PipeKind::Hash { .. } | PipeKind::Flow { .. }) {
             let memory = table.map.memory().map_err(|error| map_error(&what, 0, error))?;
             let absent: Vec<u8> = [0, layout::ABSENT].iter().flat_map(|word| word.to_ne_bytes()).collect();
             for target in 0..room as usize {
@@ -353,7 +397,7 @@ impl PipeTable {
         let key = EntryKey::of(entry);
         match (&mut self.rules, &self.memory) {
             (Some(rules), _) => rules.put(number, entry),
-            (None, Some(memory)) => self.write_target(memory, pipe, number, record),
+            (None, Some(memory)) => self.write_target(memory, pipe, (number, 0), record),
             (None, None) => match &mut self.index {
                 Some(Index::Keys(keys)) => keys.put(&key.matches, record)?,
                 Some(Index::Routes(routes)) => routes.put(&key.matches, record)?,
@@ -370,11 +414,12 @@ impl PipeTable {
         Ok(())
     }
 
-    /// Writes the one of a target's two records that packets do not read, and then makes them read it.
-    fn write_target(&self, memory: &Memory, pipe: &Pipe, target: u32, record: &[u8]) {
+    /// Writes the one of a target's two records that packets do not read, and then makes them read it. A
+    /// removal begins another life of the entry, and flows of an earlier one no longer find it.
+    fn write_target(&self, memory: &Memory, pipe: &Pipe, (target, removals): (u32, u64), record: &[u8]) {
         let slot = memory.word(target as usize * 8);
-        let next = slot.load(Ordering::Relaxed) ^ 1;
-        let at = layout::target_record(pipe, self.keys.len(), target as usize, next as usize);
+        let next = (slot.load(Ordering::Relaxed) ^ 1) + 2 * removals;
+        let at = layout::target_record(pipe, self.keys.len(), target as usize, next as usize & 1);
         memory.write(at, record);
         slot.store(next, Ordering::Release);
     }
@@ -388,7 +433,7 @@ impl PipeTable {
             (None, Some(memory)) => {
                 let mut absent = vec![0; layout::record_bytes(pipe)];
                 absent[layout::TEMPLATE as usize..][..4].copy_from_slice(&layout::ABSENT.to_ne_bytes());
-                self.write_target(memory, pipe, number, &absent);
+                self.write_target(memory, pipe, (number, 1), &absent);
             }
             (None, None) => match &mut self.index {
                 Some(Index::Keys(keys)) => keys.remove(&key.matches)?,

@@ -229,6 +229,7 @@ impl FlowRow {
             state: by_state.then(|| state_of(self, other)),
             binding: self.binding,
             pair: self.pair.filter(|_| other.is_some()),
+            in_kernel: false,
         }
     }
 }

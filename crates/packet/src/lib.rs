@@ -44,17 +44,14 @@ pub use headers::{Base, Headers, Layer, Layers, Level, LevelId, LevelLayers, Tun
 pub use icmp_error::{Inside, inside_icmp_error};
 pub use lanes::widest;
 pub use ledger::Ledger;
-pub use memory::{
-    CHUNK_MIN, FRAME_BYTES_MAX, ForeignPool, Frame, HEADROOM, NoRoom, Pool, PoolId, RegionPool, Room,
-    prefetch,
-};
+pub use memory::{CHUNK_MIN, FRAME_BYTES_MAX, Frame, HEADROOM, NoRoom, PoolId, RegionPool, Room, prefetch};
 pub use observed::{NO_TARGET_OBSERVED, Observed};
 pub use parse::{
     ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, EXTENSION_HEADERS_MAX, PROTOCOL_ICMP,
     PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, parse, parse_into,
 };
-pub use pools::Pools;
-pub use port::{Leave, Port, PortStatistics, Remark};
+pub use pools::{ForeignPool, Pool, Pools};
+pub use port::{Leave, Port, PortStatistics, Remark, SendProgress};
 pub use resident::{Frontier, advise_huge, populate};
 pub use rss::{RSS_KEY, RSS_KEY_BYTES, rss_hash};
 pub use text::{read_hex, read_mac, write_hex};

@@ -8,7 +8,8 @@
 //!
 //! A region pool serves memory ports, pcap ports and AF_XDP alike (an AF_XDP port registers the region as its
 //! UMEM). Its memory is on the heap, or in an in-memory file, which a successor process can map as well: the
-//! kernel then keeps using the chunks that it holds. DPDK has its own memory, behind [`ForeignPool`].
+//! kernel then keeps using the chunks that it holds. DPDK has its own memory, behind
+//! [`ForeignPool`](crate::ForeignPool).
 //!
 //! Cost: taking and giving a frame is one pop or push of a `u32`.
 
@@ -199,6 +200,16 @@ impl Frame {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr(), length) }
     }
 
+    /// Returns the `N` bytes in front of the frame, where a driver may have left something about it. `None`
+    /// if the headroom is smaller.
+    #[inline]
+    #[must_use]
+    pub fn front<const N: usize>(&self) -> Option<&[u8; N]> {
+        // SAFETY: `from_raw` guarantees that the headroom is valid, initialised and owned by this frame, and
+        // bytes are aligned anywhere.
+        (usize::from(self.headroom) >= N).then(|| unsafe { self.data.sub(N).cast().as_ref() })
+    }
+
     /// Extends the frame at its front by `count` bytes with unspecified content.
     ///
     /// # Errors
@@ -272,16 +283,6 @@ pub struct Room {
     pub length: u16,
     /// Free bytes behind the frame.
     pub tailroom: u16,
-}
-
-/// A pool with memory managed by others (DPDK's mempool).
-pub trait ForeignPool: Send {
-    /// Takes an empty frame with [`HEADROOM`]. `None` if there is none.
-    fn take(&mut self) -> Option<Frame>;
-    /// Gives a frame back.
-    fn give(&mut self, frame: Frame);
-    /// Returns the number of frames that can still be taken; may be an estimate.
-    fn available(&self) -> usize;
 }
 
 /// A page-aligned region divided into equal chunks, with a free list.
@@ -515,53 +516,6 @@ fn is_chunk(chunk: usize) -> bool {
     chunk.is_power_of_two() && (CHUNK_MIN..=32768).contains(&chunk)
 }
 
-/// A pool of either kind.
-pub enum Pool {
-    /// Weir's own region: heap or UMEM.
-    Region(RegionPool),
-    /// Memory managed by a driver.
-    Foreign(PoolId, Box<dyn ForeignPool>),
-}
-
-impl Pool {
-    /// Returns the pool's id.
-    #[inline]
-    #[must_use]
-    pub fn id(&self) -> PoolId {
-        match self {
-            Pool::Region(pool) => pool.id,
-            Pool::Foreign(id, _) => *id,
-        }
-    }
-
-    /// Takes an empty frame. `None` if there is none.
-    #[inline]
-    pub fn take(&mut self) -> Option<Frame> {
-        match self {
-            Pool::Region(pool) => pool.take(),
-            Pool::Foreign(_, pool) => pool.take(),
-        }
-    }
-
-    /// Gives a frame back.
-    #[inline]
-    pub fn give(&mut self, frame: Frame) {
-        match self {
-            Pool::Region(pool) => pool.give(frame),
-            Pool::Foreign(_, pool) => pool.give(frame),
-        }
-    }
-
-    /// Returns the number of frames that can be taken.
-    #[must_use]
-    pub fn available(&self) -> usize {
-        match self {
-            Pool::Region(pool) => pool.available(),
-            Pool::Foreign(_, pool) => pool.available(),
-        }
-    }
-}
-
 /// Prefetches the cache lines of `place`, at most two, at the cost of an instruction each. A value of the
 /// size of a cache line, or half or a quarter of it, is assumed to lie in one line.
 #[inline(always)]
@@ -595,6 +549,7 @@ mod tests {
         assert_eq!(frame.bytes(), [8, 9, 1, 2, 3, 4]);
         frame.trim_front(3).unwrap();
         assert_eq!(frame.bytes(), [2, 3, 4]);
+        assert_eq!((frame.front(), frame.front::<130>()), (Some(&[8, 9, 1]), None));
         assert_eq!(frame.room(), Room { headroom: 129, length: 3, tailroom: 2048 - 132 });
         pools.give(frame);
         assert_eq!(pools.first().available(), 2);

@@ -1,6 +1,63 @@
-//! The pools of one worker.
+//! Pools of either kind of memory, and those of one worker.
 
-use crate::memory::{CHUNK_MIN, Frame, Pool, PoolId, RegionPool};
+use crate::memory::{CHUNK_MIN, Frame, PoolId, RegionPool};
+
+/// A pool with memory managed by others (DPDK's mempool).
+pub trait ForeignPool: Send {
+    /// Takes an empty frame with [`HEADROOM`](crate::HEADROOM). `None` if there is none.
+    fn take(&mut self) -> Option<Frame>;
+    /// Gives a frame back.
+    fn give(&mut self, frame: Frame);
+    /// Returns the number of frames that can still be taken; may be an estimate.
+    fn available(&self) -> usize;
+}
+
+/// A pool of either kind.
+pub enum Pool {
+    /// Weir's own region: heap or UMEM.
+    Region(RegionPool),
+    /// Memory managed by a driver.
+    Foreign(PoolId, Box<dyn ForeignPool>),
+}
+
+impl Pool {
+    /// Returns the pool's id.
+    #[inline]
+    #[must_use]
+    pub fn id(&self) -> PoolId {
+        match self {
+            Pool::Region(pool) => pool.id(),
+            Pool::Foreign(id, _) => *id,
+        }
+    }
+
+    /// Takes an empty frame. `None` if there is none.
+    #[inline]
+    pub fn take(&mut self) -> Option<Frame> {
+        match self {
+            Pool::Region(pool) => pool.take(),
+            Pool::Foreign(_, pool) => pool.take(),
+        }
+    }
+
+    /// Gives a frame back.
+    #[inline]
+    pub fn give(&mut self, frame: Frame) {
+        match self {
+            Pool::Region(pool) => pool.give(frame),
+            Pool::Foreign(_, pool) => pool.give(frame),
+        }
+    }
+
+    /// Returns the number of frames that can be taken.
+    #[must_use]
+    pub fn available(&self) -> usize {
+        match self {
+            Pool::Region(pool) => pool.available(),
+            Pool::Foreign(_, pool) => pool.available(),
+        }
+    }
+}
 
 /// The pools of one worker: one per kind of memory, so almost always just one.
 #[derive(Default)]

@@ -34,6 +34,11 @@ pub trait Port: Any + Send {
     /// `transmit`, even if there was nothing to send.
     fn flush(&mut self, pools: &mut Pools);
 
+    /// Returns how far it has come with the frames that it has accepted. Costs no system call.
+    fn progress(&self) -> SendProgress {
+        SendProgress::default()
+    }
+
     /// Returns the counters since the port was opened.
     fn statistics(&self) -> PortStatistics;
 
@@ -95,6 +100,16 @@ pub trait Port: Any + Send {
     fn leave(&mut self, pools: &mut Pools) -> Leave {
         Leave::Closed(self.close(pools))
     }
+}
+
+/// How far a port has come with the frames that it has accepted, which it sends in order. A port that is not
+/// asked for it, because the kernel does not send through it, has accepted none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendProgress {
+    /// Frames that were accepted.
+    pub accepted: u64,
+    /// Those of them that were sent or given up.
+    pub done: u64,
 }
 
 /// The progress of a port that is being closed.

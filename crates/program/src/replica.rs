@@ -6,9 +6,10 @@
 
 use crate::change::{Change, EntryKey};
 use crate::snapshot::Count;
-use crate::{CounterId, Entry, Forward, GroupId, PipeId, PortId, Verdict};
+use crate::{CounterId, Entry, EntryMatch, Forward, GroupId, PipeId, PortId, Verdict};
 use std::fmt;
-use weir_packet::DropReason;
+use std::sync::Arc;
+use weir_packet::{DropReason, FlowKey};
 
 /// The forwards and templates that the entries of a pipe have.
 pub type Leads = Vec<(Forward, u16)>;
@@ -51,6 +52,89 @@ pub trait TableReplica: fmt::Debug + Send {
 
     /// Returns its state.
     fn report(&self) -> ReplicaReport;
+
+    /// Returns the flows that it follows, if it can follow any.
+    fn flows(&mut self) -> Option<&mut dyn FlowReplica> {
+        None
+    }
+}
+
+/// Flows that an engine has learnt and a replica follows.
+///
+/// The engine keeps what it knows about each flow. It writes flows here, adds their counts to its own, and
+/// removes them here when they have left its own table.
+pub trait FlowReplica {
+    /// Returns what the engine reads while packets are counted.
+    fn lines(&self) -> Arc<dyn FlowLines>;
+
+    /// Whether flows of a pipe are followed.
+    fn follows(&self, pipe: PipeId) -> bool;
+
+    /// Writes a flow of a pipe that was decided for the entry with these matches, or that follows its group
+    /// (`None`). Returns `None` if it is not followed: there is no room, or no such entry.
+    fn insert(&mut self, pipe: PipeId, key: &FlowKey, decided: Option<&[EntryMatch]>) -> Option<FlowSlot>;
+
+    /// Follows a flow if the packet with this mark is the last one that was left to the engine, which has
+    /// sent it and all before it. Returns whether that was so.
+    fn try_activate(&mut self, mark: FlowMark) -> bool;
+
+    /// Stops following a flow. The last counts follow when no packet meets it any more.
+    fn remove_flow(&mut self, slot: FlowSlot);
+
+    /// Passes on the last counts of flows that were removed. Their slots are free from then on.
+    fn take_removed(&mut self, gone: &mut dyn FnMut(FlowSlot, FlowCounts));
+}
+
+/// What flows have counted in a replica, which continues to count meanwhile.
+pub trait FlowLines: fmt::Debug + Send + Sync {
+    /// Returns what a flow has counted since the last call.
+    fn sweep(&self, slot: FlowSlot) -> FlowCounts;
+
+    /// Returns the same and leaves it there.
+    fn peek(&self, slot: FlowSlot) -> FlowCounts;
+
+    /// Whether packets of a flow are decided there.
+    fn is_active(&self, slot: FlowSlot) -> bool;
+
+    /// Reads what the replica has put in front of a frame of a flow that it does not follow yet. There may be
+    /// the mark of another frame, which was in the same place before.
+    fn read_mark(&self, front: &[u8; MARK_BYTES]) -> Option<FlowMark>;
+
+    /// Returns the time by the clock of [`FlowCounts::last_ns`].
+    fn now_ns(&self) -> u64;
+}
+
+/// Which packet of a flow a frame is, among those that were left to the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FlowMark {
+    /// The flow.
+    pub slot: FlowSlot,
+    /// How often a flow had been written there.
+    pub life: u32,
+    /// How many of its packets were left to the engine, including this one.
+    pub packets: u32,
+    /// How often the replica had started.
+    pub epoch: u32,
+}
+
+/// Bytes that a replica may put in front of a frame.
+pub const MARK_BYTES: usize = 16;
+
+/// Where a flow is in a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowSlot(pub u32);
+
+/// What a flow has counted since the last sweep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FlowCounts {
+    /// Packets.
+    pub packets: u64,
+    /// Their bytes, as the pipe met them.
+    pub bytes: u64,
+    /// When the last packet was counted, in nanoseconds of CLOCK_MONOTONIC_COARSE; 0 if none ever was.
+    pub last_ns: u64,
+    /// The highest byte of the last TCP sequence number, if the pipe tracks states.
+    pub seq: Option<u8>,
 }
 
 /// The counts of a replica since the last sweep.

@@ -237,6 +237,8 @@ pub struct FlowSnapshot {
     pub binding: Option<Binding>,
     /// The key of the flow of the other direction that was learnt with it, if that flow is live.
     pub pair: Option<FlowKey>,
+    /// Whether the program in the kernel decides its packets.
+    pub in_kernel: bool,
 }
 
 /// The values of its entry's action that a flow keeps: for each operation of the action, the operation with

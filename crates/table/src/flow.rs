@@ -13,6 +13,7 @@
 //! Costs: 64 bytes per row, resident as used, and 9.3 bytes of index. The caller supplies times in
 //! milliseconds, which wrap after 49 days; an entry whose time is in the future counts as young.
 
+mod elsewhere;
 mod hand_on;
 mod resume;
 mod seen;
@@ -21,6 +22,7 @@ use crate::delta::{BYTES_MAX, Belonging, DeltaReason, FlowDelta, PACKETS_MAX};
 use crate::state::FlowState;
 use crate::store::{Record, Store, same};
 use crate::{Full, InsertError};
+pub use elsewhere::CountedElsewhere;
 pub use resume::Resumed;
 pub use seen::HEARD_MAX;
 use seen::Marks;

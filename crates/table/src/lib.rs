@@ -48,7 +48,7 @@ pub use acl::{Acl, AclError, PortRange, Rule};
 pub use bucket::{Buckets, NO_TARGET, fill_wants, seeded, spread};
 pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 pub use exact::{Exact, ExactRow};
-pub use flow::{Counted, Decision, Flow, FlowTable, HEARD_MAX, Resumed};
+pub use flow::{Counted, CountedElsewhere, Decision, Flow, FlowTable, HEARD_MAX, Resumed};
 pub use given::{GivenBuckets, Patience};
 pub use glb::{GlbHash, GlbRow, GlbState, GlbTarget, fill_glb, glb_row};
 pub use in_turn::in_turn;

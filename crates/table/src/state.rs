@@ -167,6 +167,19 @@ impl FlowState {
         }
     }
 
+    /// Returns the state after any number of packets without SYN, FIN and RST, at least one, in a flow that
+    /// has had one before. `None` if that depends on whether they carry data.
+    #[must_use]
+    pub fn after_plain_packets(self) -> Option<FlowState> {
+        match self {
+            FlowState::Single | FlowState::Stream => Some(FlowState::Stream),
+            FlowState::TcpSyn | FlowState::TcpEstablished | FlowState::TcpRst => {
+                Some(FlowState::TcpEstablished)
+            }
+            FlowState::TcpFin | FlowState::TcpHalfClosed => None,
+        }
+    }
+
     /// Returns the state of a flow that consists of this direction and `other`.
     #[inline]
     #[must_use]
@@ -181,6 +194,40 @@ impl FlowState {
             (TcpSyn, _) | (_, TcpSyn) => TcpSyn,
             (Stream, _) | (_, Stream) => Stream,
             (Single, Single) => Single,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_packets_lead_to_one_state_unless_it_matters_whether_they_carry_data() {
+        let plain = || {
+            (0..=u8::MAX).flat_map(|seq| {
+                [(0, false), (0, true), (Seen::ACK, false), (Seen::ACK, true)]
+                    .map(|(flags, has_data)| Seen::segment(flags, seq, has_data))
+            })
+        };
+        for state in FlowState::ALL {
+            // A flow has TCP headers in all packets or in none.
+            let after = |state: FlowState| match state {
+                FlowState::Single | FlowState::Stream => vec![state.after_other(false)],
+                tcp => plain()
+                    .map(|seen| {
+                        let (state, event) = tcp.after(seen, &mut 7);
+                        assert_eq!(event, StateEvent::None);
+                        state
+                    })
+                    .collect(),
+            };
+            let (first, once) = (after(state)[0], after(state));
+            let is_one = once.iter().all(|one| *one == first);
+            assert_eq!(state.after_plain_packets(), is_one.then_some(first), "{state:?}");
+            if is_one {
+                assert!(after(first).iter().all(|again| *again == first), "{state:?}");
+            }
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::delta::DeltaReason;
 use crate::flow::{Flow, FlowTable};
+use std::ops::Range;
 use weir_packet::FlowKey;
 
 /// What a sweep does with a flow.
@@ -27,6 +28,13 @@ pub trait Visitor {
 }
 
 impl FlowTable {
+    /// Returns the rows that the next sweep of this many visits.
+    #[must_use]
+    pub fn next_rows(&self, rows: u32) -> Range<u32> {
+        let start = if self.sweep_next < self.store.used() { self.sweep_next } else { 0 };
+        start..start.saturating_add(rows).min(self.store.used())
+    }
+
     /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row. Carries
     /// out the visitor's verdict on each flow, provided that the visitor accepts the flow's counts. Stops at
     /// a flow whose counts are refused, and starts there the next time. Returns the number of rows visited. A
@@ -39,7 +47,7 @@ impl FlowTable {
         hash: impl Fn(&FlowKey) -> u64,
         visitor: &mut impl Visitor,
     ) -> u32 {
-        let start = if self.sweep_next < self.store.used() { self.sweep_next } else { 0 };
+        let start = self.next_rows(rows).start;
         self.sweep_next = self.sweep_from((start, rows, now), hash, visitor);
         self.sweep_next - start
     }

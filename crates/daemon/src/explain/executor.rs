@@ -5,8 +5,8 @@ use crate::config::write_forward;
 use weir_kernel::{CHECKSUM_PROTOCOLS, Coverage, Why, uses_inner_key, writes_addresses};
 use weir_oracle::Walk;
 use weir_oracle::trace::{Lookup, Step};
-use weir_packet::{Base, Depth, DropReason, Headers, Layer, TunnelKind, parse_into};
-use weir_program::{Forward, Pipe, PortId, Program, Verdict};
+use weir_packet::{Base, Depth, DropReason, FlowKey, Headers, Layer, TunnelKind, parse_into};
+use weir_program::{Forward, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
 
 /// Which parts of a program the kernel can handle.
 #[derive(Clone, Debug)]
@@ -15,6 +15,8 @@ pub struct KernelView {
     pub coverage: Coverage,
     /// Why the kernel handles no frames of the port; `None` if it handles some.
     pub obstacle: Option<String>,
+    /// Flows whose packets the kernel decides.
+    pub flows: Vec<(PipeId, FlowKey)>,
 }
 
 /// The executor that handles a packet.
@@ -42,16 +44,20 @@ impl KernelView {
         if walk.verdict == Verdict::Drop(DropReason::Oversize) {
             return Executor::Engine(Why::Length.explanation().into());
         }
-        let left = walk.trace.iter().find_map(|step| self.step(names, step));
+        let changes_state = changes_state(program, frame);
+        let left = walk.trace.iter().find_map(|step| self.step(names, step, changes_state));
         left.map_or(Executor::Kernel, Executor::Engine)
     }
 
     /// Returns why a pipe leaves the packet to the engine.
-    fn step(&self, names: &RenderNames<'_>, step: &Step) -> Option<String> {
+    fn step(&self, names: &RenderNames<'_>, step: &Step, changes_state: bool) -> Option<String> {
         let program = names.program;
         let pipe = program.pipes.get(step.pipe.index())?;
         let place = |what: String, why: Why| format!("{what}pipe `{}`: {}", pipe.name, why.explanation());
         if let Some(why) = self.coverage.pipes[step.pipe.index()] {
+            return Some(place(String::new(), why));
+        }
+        if let Some(why) = self.flow(pipe, step, changes_state) {
             return Some(place(String::new(), why));
         }
         match &step.lookup {
@@ -69,6 +75,20 @@ impl KernelView {
         }
     }
 
+    /// Returns why a FLOW pipe leaves the packet to the engine.
+    fn flow(&self, pipe: &Pipe, step: &Step, changes_state: bool) -> Option<Why> {
+        let PipeKind::Flow { timeouts, .. } = &pipe.kind else { return None };
+        let key = step.flow.as_ref().and_then(|flow| flow.key);
+        let is_followed = key.is_some_and(|key| self.flows.contains(&(step.pipe, key)));
+        if !is_followed || step.flow.is_some_and(|flow| flow.reopened) {
+            return Some(Why::NewFlow);
+        }
+        if changes_state && timeouts.are_by_state() {
+            return Some(Why::TcpFlags);
+        }
+        (step.lookup == Lookup::NoTarget).then_some(Why::Targetless)
+    }
+
     fn hit(&self, program: &Program, step: &Step, pipe: &Pipe, template: u16) -> Option<Why> {
         let lead = |forward: Forward| self.coverage.lead(program, step.pipe, (forward, template));
         if let Some(forwarded) = &step.forward {
@@ -81,6 +101,15 @@ impl KernelView {
         let leads = &self.coverage.leads[step.pipe.index()];
         leads.iter().filter(|one| one.1 == template).find_map(|one| lead(one.0))
     }
+}
+
+/// Whether a frame has a TCP header with SYN, FIN or RST.
+fn changes_state(program: &Program, frame: &[u8]) -> bool {
+    let mut headers = Headers::default();
+    let is_read = parse_into(frame, program.depth(), &program.tunnels, &mut headers).is_ok();
+    let outer = headers.outer();
+    let flags = frame.get(outer.at(Base::L4) + 13).copied().unwrap_or_default();
+    is_read && outer.layers.has(Layer::Tcp) && flags & 0x07 != 0
 }
 
 /// Returns why the kernel leaves a frame to the engine for its headers alone, in the order in which it looks

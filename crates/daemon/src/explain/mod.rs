@@ -35,6 +35,7 @@ impl Explanation {
         let kernel = plan.uses_kernel().then(|| KernelView {
             coverage: plan.coverage(),
             obstacle: plan.ports.get(input.index()).and_then(port_obstacle).map(str::to_string),
+            flows: Vec::new(),
         });
         let explanation = Explanation::new(walk, probe(&mut engine, input, frame, plan.chunk()), frame);
         Ok(Explanation { kernel, ..explanation })

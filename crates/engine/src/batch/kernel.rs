@@ -2,9 +2,10 @@
 
 use super::Engine;
 use super::compile::CompiledPipe;
+use crate::pipes::flow::Flows;
 use crate::pipes::table::Table;
 use weir_program::change::EntryKey;
-use weir_program::replica::{EntryUses, Swept};
+use weir_program::replica::{EntryUses, FlowMark, FlowReplica, Swept};
 use weir_program::{GroupId, PipeId};
 
 impl Engine {
@@ -37,6 +38,30 @@ impl Engine {
     /// Takes the entries that have expired since the last call.
     pub fn take_expired(&mut self) -> Vec<(PipeId, EntryKey)> {
         std::mem::take(&mut self.expired)
+    }
+
+    /// Lets the program in the kernel follow the flows that it can follow.
+    pub fn follow_flows(&mut self, replica: &dyn FlowReplica, now_ns: u64) {
+        for (pipe, compiled) in (0..).map(PipeId).zip(&mut self.pipes) {
+            if let Some(flows) = compiled.table.flows_mut().filter(|_| replica.follows(pipe)) {
+                flows.follow(pipe, replica.lines(), now_ns);
+            }
+        }
+    }
+
+    /// The program in the kernel has stopped, and follows no flow any more.
+    pub fn follow_no_flows(&mut self) {
+        self.each_flows(Flows::follow_no_longer);
+    }
+
+    /// Tells the program in the kernel which flows have come and gone, and takes the last counts of those
+    /// that have. Adds the packets after which it may decide those that follow to `marks`.
+    pub fn tell_kernel(&mut self, replica: &mut dyn FlowReplica, marks: &mut Vec<FlowMark>) {
+        replica.take_removed(&mut |slot, counts| {
+            let mut flows = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());
+            flows.any(|flows| flows.take_last(slot, &counts));
+        });
+        self.each_flows(|flows| flows.tell_kernel(replica, marks));
     }
 
     /// Returns the buckets of a group.

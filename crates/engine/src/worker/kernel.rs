@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
 use weir_packet::DropReason;
 use weir_program::change::Change;
-use weir_program::replica::{EntryUses, ReplicaReport, Swept, TableReplica};
+use weir_program::replica::{EntryUses, FlowMark, ReplicaReport, Swept, TableReplica};
 use weir_program::{GroupId, PipeId, Verdict};
 
 /// How many entries are copied in a breath that has handled frames, and in one that has not. Each is a system
@@ -25,6 +25,10 @@ const ENTRIES: [u32; 2] = [32, 512];
 /// How often counts are added to the engine's if nothing asks for them. An entry may seem younger than it is
 /// by this time.
 const SWEEP_NS: u64 = 100_000_000;
+
+/// How long a worker without other work watches a port send packets after which the kernel decides their
+/// flows: the next packets would come to the worker again.
+const SENDING_NS: u64 = 200_000;
 
 /// How long the program may still be running for a packet, and count it, after it was detached.
 const LAST_PACKET: Duration = Duration::from_millis(1);
@@ -38,11 +42,26 @@ pub(super) struct Kernel {
     /// How often entries of that pipe had been renumbered when its first ones were copied.
     renumbered: u32,
     swept_ns: u64,
+    /// Packets of flows that the kernel is to decide once these have been sent.
+    marks: Vec<FlowMark>,
+    unsent: UnsentMarks,
+}
+
+/// The same for packets that ports have accepted.
+#[derive(Debug, Default)]
+struct UnsentMarks {
+    marks: Vec<FlowMark>,
+    /// How far each port has come when it has sent them.
+    until: Vec<u64>,
+    /// Since when they wait.
+    since_ns: u64,
 }
 
 impl Kernel {
     fn new(replica: Box<dyn TableReplica>, now_ns: u64) -> Kernel {
-        Kernel { replica, next: Some((PipeId(0), 0)), renumbered: 0, swept_ns: now_ns }
+        let next = Some((PipeId(0), 0));
+        let (marks, unsent) = Default::default();
+        Kernel { replica, next, renumbered: 0, swept_ns: now_ns, marks, unsent }
     }
 
     /// Copies up to `most` entries of the engine. Returns true once the tables are complete.
@@ -118,14 +137,17 @@ impl Worker {
     /// Begins to use a program in the kernel, in place of the one before.
     pub(super) fn run_in_kernel(&mut self, replica: Option<Box<dyn TableReplica>>, now_ns: u64) {
         self.leave_kernel(now_ns);
-        self.keep_copy(replica.map(|replica| Kernel::new(replica, now_ns)));
+        self.keep_copy(replica.map(|replica| Kernel::new(replica, now_ns)), now_ns);
     }
 
     /// Keeps the tables of this program in the kernel equal to those of the engine from now on.
-    pub(super) fn keep_copy(&mut self, kernel: Option<Kernel>) {
+    pub(super) fn keep_copy(&mut self, kernel: Option<Kernel>, now_ns: u64) {
         self.kernel = kernel;
-        if self.kernel.is_some() {
+        if let Some(kernel) = &mut self.kernel {
             self.engine.set_copied(true);
+            if let Some(flows) = kernel.replica.flows() {
+                self.engine.follow_flows(flows, now_ns);
+            }
             self.past_ports.resize_with(self.outbox.ports.len(), Default::default);
         }
     }
@@ -151,6 +173,7 @@ impl Worker {
             std::thread::sleep(LAST_PACKET);
         }
         self.sweep_kernel(true, now_ns);
+        self.engine.follow_no_flows();
         self.engine.set_copied(false);
         let former = self.kernel.take().map(|kernel| kernel.replica);
         self.leaving.dispose(Box::new(former));
@@ -172,15 +195,53 @@ impl Worker {
     }
 
     /// Copies entries, removes expired ones, and adds counts now and then. Returns true while there are
-    /// entries to copy. `idle` says that the breath has handled no frame.
+    /// entries to copy, or flows to activate in a moment. `idle` says that the breath has handled no frame.
     pub(super) fn follow_kernel(&mut self, idle: bool, now_ns: u64) -> bool {
         let Some(kernel) = &mut self.kernel else { return false };
         for (pipe, key) in self.engine.take_expired() {
             kernel.replica.remove(pipe, &key);
         }
+        let UnsentMarks { marks, since_ns, .. } = &kernel.unsent;
+        let sends = !marks.is_empty() && now_ns.saturating_sub(*since_ns) < SENDING_NS;
         if now_ns.saturating_sub(kernel.swept_ns) >= SWEEP_NS {
             self.sweep_kernel(false, now_ns);
         }
+        self.copy_entries(idle, now_ns) || sends
+    }
+
+    /// Tells the kernel which flows have come and gone.
+    pub(super) fn tell_kernel(&mut self) {
+        let Some(Kernel { replica, marks, .. }) = &mut self.kernel else { return };
+        if let Some(flows) = replica.flows() {
+            self.engine.tell_kernel(flows, marks);
+        }
+    }
+
+    /// Lets the kernel decide flows whose packets have been sent. The ports have just been flushed.
+    pub(super) fn activate_flows(&mut self, now_ns: u64) {
+        let Some(Kernel { replica, marks, unsent, .. }) = &mut self.kernel else { return };
+        if marks.is_empty() && unsent.marks.is_empty() {
+            return;
+        }
+        let Some(flows) = replica.flows() else { return };
+        let ports = &self.outbox.ports;
+        let are_sent =
+            |until: &[u64]| ports.iter().zip(until).all(|(port, until)| port.progress().done >= *until);
+        // Usually, the ports have sent the packets of this breath by now.
+        for _ in 0..2 {
+            if !are_sent(&unsent.until) {
+                return;
+            }
+            unsent.marks.drain(..).for_each(|mark| _ = flows.try_activate(mark));
+            std::mem::swap(&mut unsent.marks, marks);
+            unsent.until.clear();
+            unsent.until.extend(ports.iter().map(|port| port.progress().accepted));
+            unsent.since_ns = now_ns;
+        }
+    }
+
+    /// Copies some entries. Returns true while there are more.
+    fn copy_entries(&mut self, idle: bool, now_ns: u64) -> bool {
         let (engine, Some(kernel)) = (&self.engine, &mut self.kernel) else { return false };
         if kernel.next.is_none() {
             return false;

@@ -254,7 +254,9 @@ impl Worker {
         handled += self.take_handed_over(now_ns);
         self.release_fragments(now_ns);
         self.expire_fragments(now_ns);
+        self.tell_kernel();
         self.outbox.flush();
+        self.activate_flows(now_ns);
         self.hand_over.flush();
         self.mind_leaving();
         self.engine.tick(now_ns);

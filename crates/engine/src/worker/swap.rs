@@ -103,7 +103,7 @@ impl Worker {
         std::mem::swap(&mut self.engine, &mut *engine);
         self.engine.take_over(engine, now_ns);
         self.rewire(rewiring);
-        self.keep_copy(copy);
+        self.keep_copy(copy, now_ns);
         self.mind_program();
         self.swaps.asker = Some(asker);
         self.settle(entries);

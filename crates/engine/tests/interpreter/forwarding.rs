@@ -194,6 +194,7 @@ fn explaining_changes_nothing_and_may_ask_another_for_flows() {
         state: None,
         binding: None,
         pair: None,
+        in_kernel: false,
     };
     let walk = interpreter.explain_with(PortId(0), &frame(TCP), 128, 0, &Worker(live));
     assert_eq!((walk.verdict, known(&walk)), (Verdict::Transmit(PortId(1)), Known::Found(decision)));

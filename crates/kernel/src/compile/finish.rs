@@ -42,14 +42,16 @@ impl Compiler<'_> {
         }
         self.asm.bind(self.finish);
         self.finish();
-        let left = self.asm.label();
+        let (left, marked) = (self.asm.label(), self.asm.label());
         for (why, at) in Why::ALL.iter().zip(self.left.clone()) {
             let Some(label) = at else { continue };
             self.asm.bind(label);
             let place = self.input.counts.left(self.input.port, *why);
             self.asm.store(Size::W, R10, stack::VERDICT, place as i32);
-            self.asm.jump(left);
+            self.asm.jump(if matches!(why, Why::Pending | Why::TcpFlags) { marked } else { left });
         }
+        self.asm.bind(marked);
+        self.mark_frame(left);
         self.asm.bind(left);
         self.hand_over();
     }
@@ -146,6 +148,7 @@ impl Compiler<'_> {
             self.count();
             self.asm.bind(none);
         }
+        self.count_flows();
         self.asm.mov(R0, R7);
         self.asm.exit();
     }

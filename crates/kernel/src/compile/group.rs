@@ -9,7 +9,7 @@ use super::{Compiler, stack};
 use crate::asm::{Alu, Is, Label, Reg, Size};
 use crate::coverage::Picker;
 use crate::layout;
-use weir_packet::{DropReason, Layer};
+use weir_packet::Layer;
 use weir_program::{GlbHash, GroupId, KatranHash, Pipe, PipeId};
 
 use Reg::{R0, R1, R2, R3, R4, R5, R6, R9, R10};
@@ -64,17 +64,16 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Shr, R1, 32);
     }
 
-    /// Picks a target by the hash in R1, or by the group's own picker, and leaves its number in R1. A number
-    /// behind that of the group's last target means none.
-    pub fn pick(&mut self, id: GroupId) {
+    /// Picks a target by the hash in R1, or by the group's own picker, and leaves its number in R1. Jumps to
+    /// `none` if there is no target.
+    pub fn pick(&mut self, id: GroupId, none: Label) {
         let group = &self.input.program.groups[id.index()];
-        self.pick_slot(id);
-        let none = self.dropped(DropReason::NoTarget);
+        self.pick_slot(id, none);
         self.asm.jump_if(R1, Is::Ge, group.targets.len() as i32, none);
     }
 
     /// Leaves in R1 the target of a group's bucket.
-    fn pick_slot(&mut self, id: GroupId) {
+    fn pick_slot(&mut self, id: GroupId, none: Label) {
         let group = &self.input.program.groups[id.index()];
         let picker = Picker::of(group);
         if let Some(picker) = picker {
@@ -89,7 +88,6 @@ impl Compiler<'_> {
             self.scale(group.size);
         } else {
             // The verifier no longer knows that it is a remainder.
-            let none = self.dropped(DropReason::NoTarget);
             self.asm.jump_if(R1, Is::Ge, group.size as i32, none);
         }
         self.asm.alu(Alu::Shl, R1, 1);
@@ -98,17 +96,17 @@ impl Compiler<'_> {
         self.asm.load(Size::H, R1, R2, 0);
     }
 
-    /// Leaves in R0 the address of the record of the target that a group picks by the hash in R1.
-    pub fn look_up_target(&mut self, id: PipeId, pipe: &Pipe, group: GroupId) {
-        self.pick(group);
-        self.record_of(id, pipe);
+    /// Leaves in R0 the address of the record of the target that a group picks by the hash in R1. Jumps to
+    /// `none` if there is no target, or no record for it.
+    pub fn look_up_target(&mut self, of: (PipeId, &Pipe), group: GroupId, none: Label) {
+        self.pick(group, none);
+        self.record_of(of, none);
     }
 
-    /// The same for the group whose number is a word of metadata.
-    pub fn look_up_member(&mut self, id: PipeId, pipe: &Pipe, word: u8, miss: Label) {
+    /// The same for the group whose number is a word of metadata. Jumps to `miss` if there is no group.
+    pub fn look_up_member(&mut self, of: (PipeId, &Pipe), word: u8, (miss, none): (Label, Label)) {
         let program = self.input.program;
         let found = self.asm.label();
-        let none = self.dropped(DropReason::NoTarget);
         self.asm.store(Size::Dw, R10, stack::SCRATCH, R1);
         let mut base = 0;
         let mut seen: Vec<u16> = Vec::new();
@@ -119,7 +117,7 @@ impl Compiler<'_> {
                 self.asm.load(Size::W, R2, R10, stack::META + 4 * i16::from(word));
                 self.asm.jump_if(R2, Is::Ne, i32::from(number), other);
                 self.asm.load(Size::Dw, R1, R10, stack::SCRATCH);
-                self.pick_slot(GroupId(at as u16));
+                self.pick_slot(GroupId(at as u16), none);
                 self.asm.jump_if(R1, Is::Eq, i32::from(u16::MAX), none);
                 self.asm.alu(Alu::Add, R1, base);
                 self.asm.jump(found);
@@ -132,11 +130,11 @@ impl Compiler<'_> {
         // One comparison for all groups: with one for each, the verifier would examine the rest for each
         // group separately.
         self.asm.jump_if(R1, Is::Ge, base, none);
-        self.record_of(id, pipe);
+        self.record_of(of, none);
     }
 
     /// Leaves in R0 the address of the present record of the target whose number is in R1.
-    fn record_of(&mut self, id: PipeId, pipe: &Pipe) {
+    fn record_of(&mut self, (id, pipe): (PipeId, &Pipe), none: Label) {
         let targets = layout::targets(self.input.program, pipe);
         self.asm.map_value(R0, self.input.maps.pipes[id.index()], 0);
         // Which of the target's two records is the present one.
@@ -152,7 +150,6 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Add, R1, layout::target_record(pipe, targets, 0, 0) as i32);
         self.asm.alu(Alu::Add, R0, R1);
         self.asm.load(Size::W, R1, R0, layout::TEMPLATE);
-        let none = self.dropped(DropReason::NoTarget);
         self.asm.mov64(R2, u64::from(layout::ABSENT));
         self.asm.jump_if(R1, Is::Eq, R2, none);
     }
@@ -183,7 +180,7 @@ impl Compiler<'_> {
     }
 
     /// Loads both ports as they lie in the packet into a register: 0 without any.
-    fn ports(&mut self, to: Reg) {
+    pub fn ports(&mut self, to: Reg) {
         let none = self.asm.label();
         self.asm.mov(to, 0);
         self.asm.mov(R5, R9);

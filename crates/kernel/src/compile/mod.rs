@@ -13,6 +13,7 @@ mod actions;
 mod decap;
 mod fields;
 mod finish;
+mod flow;
 mod group;
 mod keyed;
 mod length;
@@ -22,6 +23,7 @@ mod tunnel;
 
 use crate::asm::{Alu, Assembler, Code, Helper, Is, Label, Reg, Size};
 use crate::coverage::{Coverage, Why, uses_inner_key, writes_addresses};
+use crate::flows::FlowPlace;
 use crate::layout::{self, CountPlaces};
 use fields::Words;
 use std::os::fd::RawFd;
@@ -88,6 +90,8 @@ mod stack {
     pub const NOTES: i16 = INNER + 8;
     /// The same in a program that reads inside tunnels.
     pub const NOTES_BELOW_INNER: i16 = NOTES - 8 * INNER_WORDS;
+    /// For each FLOW pipe: the line of the flow that it counts, if it is less than the number of lines.
+    pub const FLOWS: i16 = -392;
     /// The lowest byte, where keys are built.
     pub const BOTTOM: i16 = -512;
 }
@@ -99,6 +103,8 @@ pub struct Maps {
     pub pipes: Vec<RawFd>,
     /// For each group: buckets, then the targets' forwards.
     pub groups: Vec<RawFd>,
+    /// The flows that are followed, if a FLOW pipe compiles.
+    pub flows: Option<FlowPlace>,
     /// Packets and bytes, by [`CountPlaces`].
     pub counts: RawFd,
     /// The last dropped frames ([`crate::samples`]).
@@ -177,7 +183,7 @@ pub fn compile(input: &Input<'_>) -> Code {
     let pipes = program.pipes.iter().map(|_| asm.label()).collect();
     let finish = asm.label();
     let uses_hash = [KeySource::Outer, KeySource::Inner].into_iter().any(|source| {
-        let of = program.key_use(source);
+        let of = flow::without_new_flows(program).key_use(source);
         of.select || of.select_some || of.select_unhashed
     });
     let mut compiler = Compiler {
@@ -242,6 +248,7 @@ impl Compiler<'_> {
         for note in self.notes() {
             self.asm.store(Size::Dw, R10, note, 0);
         }
+        self.note_no_flows();
         self.asm.store(Size::Dw, R10, stack::META, 0);
         self.asm.store(Size::Dw, R10, stack::META + 8, 0);
     }
@@ -301,16 +308,16 @@ impl Compiler<'_> {
             PipeKind::Lpm => self.look_up_prefix(id, pipe, miss),
             PipeKind::Hash { input, group: GroupChoice::One(group) } => {
                 self.hash_input(input, miss);
-                self.look_up_target(id, pipe, *group);
+                let none = self.dropped(DropReason::NoTarget);
+                self.look_up_target((id, pipe), *group, none);
             }
             PipeKind::Acl => self.look_up_rule(id, pipe, miss),
             PipeKind::Hash { input, group: GroupChoice::ByMeta(word) } => {
                 self.hash_input(input, miss);
-                self.look_up_member(id, pipe, *word, miss);
+                let none = self.dropped(DropReason::NoTarget);
+                self.look_up_member((id, pipe), *word, (miss, none));
             }
-            PipeKind::Flow { .. } => {
-                unreachable!("not compiled, as the coverage says")
-            }
+            PipeKind::Flow { timeouts, .. } => self.look_up_flow(id, pipe, timeouts.are_by_state()),
         }
         self.hit(id, pipe);
         self.asm.bind(miss);
@@ -475,7 +482,8 @@ impl Compiler<'_> {
     fn forward_to_group(&mut self, id: GroupId, reason: DropReason) {
         let group = &self.input.program.groups[id.index()];
         self.asm.load(Size::Dw, R1, R10, stack::HASH);
-        self.pick(id);
+        let none = self.dropped(DropReason::NoTarget);
+        self.pick(id, none);
         for (at, target) in group.targets.iter().enumerate() {
             let other = self.asm.label();
             self.asm.jump_if(R1, Is::Ne, at as i32, other);

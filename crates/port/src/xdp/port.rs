@@ -15,7 +15,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::net::xdp::XdpDesc;
-use weir_packet::{Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, RegionPool};
+use weir_packet::{
+    Batch, Bits, DropReason, Frame, Leave, PoolId, Pools, Port, PortStatistics, RegionPool, SendProgress,
+};
 
 use crate::wrong_checksums;
 
@@ -482,6 +484,11 @@ impl Port for XdpPort {
             self.complete(pool);
         }
         self.refill(pool);
+    }
+
+    fn progress(&self) -> SendProgress {
+        let done = self.counted.transmitted + self.counted.gone;
+        SendProgress { accepted: done + self.counted.held, done }
     }
 
     /// Makes a system call, for `lost_before`.

@@ -39,6 +39,11 @@ impl Marks {
         self.0 += u8::from(self.heard() < HEARD_MAX) << Marks::HEARD_AT;
     }
 
+    /// This many more packets were seen.
+    pub fn count_packets(&mut self, packets: u64) {
+        *self = self.with_heard((u64::from(self.heard()) + packets.min(u64::from(HEARD_MAX))) as u8);
+    }
+
     pub fn with_heard(self, heard: u8) -> Marks {
         Marks(self.0 & (Marks::RECORDED | Marks::GAVE) | heard.min(HEARD_MAX) << Marks::HEARD_AT)
     }

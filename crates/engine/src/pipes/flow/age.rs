@@ -4,6 +4,7 @@
 use super::Flows;
 use super::ages::{Ages, shortest_ms};
 use super::decided::Decided;
+use super::followed::Followed;
 use super::nat::Bindings;
 use super::observations::{Observations, known};
 use super::pairs::Pairs;
@@ -30,7 +31,9 @@ impl Flows {
     pub fn age(&mut self, (rows, now_ms): (u32, u32), ages: &Ages, stays: impl Fn(u32) -> bool) -> Vec<u32> {
         self.decided.count_some(COUNTED_AT_ONCE);
         self.decided.census().sources().into_iter().for_each(|sources| sources.clear_some(now_ms));
-        if self.timeouts_ms == [0; FlowState::ALL.len()] && self.decided.removed() == 0 {
+        self.sweep_next_rows(rows);
+        let none_ages = self.timeouts_ms == [0; FlowState::ALL.len()] && self.followed.is_none();
+        if none_ages && self.decided.removed() == 0 {
             return Vec::new();
         }
         let usual = Ages::all(self.timeouts_ms);
@@ -133,8 +136,8 @@ impl Flows {
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
         let (usual, present) = (Ages::all(self.timeouts_ms), self.present_ages());
         let rest = |(row, flow): (u32, &Flow)| {
-            let other = self.other_direction(row);
-            let is_own = self.own.contains_key(flow.key());
+            let (flow, other) = (&self.present(row, flow), self.present_other(row));
+            let (is_own, other) = (self.own.contains_key(flow.key()), other.as_ref());
             let timeout = if is_own { usual } else { present }.of(flow, other);
             (timeout != 0).then(|| timeout.saturating_add(1).saturating_sub(idle_of(flow, other, now_ms)))
         };
@@ -148,7 +151,8 @@ impl Flows {
         slice: (u32, u32),
         judge: impl Fn((u32, &Flow), Option<(u32, &Flow)>, &HashMap<FlowKey, u32>) -> SweepVerdict,
     ) -> (Vec<FlowKey>, Vec<FlowKey>) {
-        let Flows { table, hash, decided, own, deltas, room, of, account, nat, pairs, observed, .. } = self;
+        let Flows { table, hash, decided, own, deltas, room, of, account, .. } = self;
+        let Flows { nat, pairs, observed, followed, .. } = self;
         let mut leaving = FlowVisit {
             decided,
             own,
@@ -158,6 +162,7 @@ impl Flows {
             account,
             judge,
             observed,
+            followed: followed.as_deref_mut(),
             links: AgingUnits { nat: nat.as_deref_mut(), pairs: pairs.as_deref_mut() },
             others: Vec::new(),
             aged: Vec::new(),
@@ -254,6 +259,7 @@ struct FlowVisit<'a, Judge> {
     account: &'a mut FlowAccount,
     judge: Judge,
     observed: &'a Option<Box<Observations>>,
+    followed: Option<&'a mut Followed>,
     links: AgingUnits<'a>,
     /// Rows of flows that leave together with others.
     others: Vec<u32>,
@@ -288,13 +294,14 @@ where
         if self.deltas.len() + self.others.len() + usize::from(other.is_some()) >= self.room {
             return false;
         }
-        let delta = flow.delta(belonging_of(self.decided, flow, self.of), reason);
-        let delta = delta.observing(known(self.observed, row, flow).observed);
+        let of = belonging_of(self.decided, flow, self.of);
+        let delta = flow.delta(of, reason).observing(known(self.observed, row, flow).observed);
         self.account.give(&delta);
         self.deltas.push_back(delta);
         if fate == SweepVerdict::Restarts(reason) {
             self.restarted.push(*flow.key());
         } else {
+            self.followed.iter_mut().for_each(|all| all.leave(row, flow.key(), of, reason));
             depart(self.decided, flow);
             self.others.extend(other);
             self.links.leave(row);

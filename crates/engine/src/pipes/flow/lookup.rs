@@ -59,6 +59,7 @@ impl Flows {
             self.prefetch_entries(able & likely, &flows, look.slab);
         }
         let known = self.table.lookup_batch(&keys.key, &keys.table, (able, likely), &mut flows);
+        self.sweep_flows(known, &flows);
         if self.may_reopen((able, known), &flows, look) {
             self.choose(able, look);
             return Hits::Each(self.one_by_one(able, look, &mut flows));
@@ -174,6 +175,9 @@ impl Flows {
             if self.segments.is_some() {
                 self.keep_segment(flows[slot], slot, look);
             }
+            if self.followed.is_some() {
+                self.offer(flows[slot], slot, look);
+            }
             match counted {
                 Counted::Yes => {}
                 Counted::High => self.relieve(flows[slot], now_ms),
@@ -224,6 +228,7 @@ impl Flows {
         let keys = packets.keys(self.source);
         for slot in Bits(able) {
             let at = self.table.get(keys.table[slot], &keys.key[slot]);
+            at.into_iter().for_each(|at| self.sweep_both(at));
             let ends = keys.opens >> slot & 1 == 1 && self.learn != Learn::Nothing && self.by_state;
             let ended = at.filter(|&at| ends && self.has_ended(at));
             self.ending = ended.map(|at| self.ending_with(at)).unwrap_or_default();

@@ -3,6 +3,7 @@
 mod age;
 mod ages;
 mod decided;
+mod followed;
 mod kept;
 mod lookup;
 mod migrate;

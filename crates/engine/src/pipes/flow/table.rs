@@ -2,6 +2,7 @@
 
 use super::NewFlowState;
 use super::decided::Decided;
+use super::followed::Followed;
 use super::kept::FlowValues;
 use super::nat::Bindings;
 use super::observations::{Observations, known};
@@ -82,6 +83,8 @@ pub struct Flows {
     pub(super) observed: Option<Box<Observations>>,
     /// The newest segments of flows, if apps reset flows that have been idle too long.
     pub(super) segments: Option<Box<Segments>>,
+    /// Which flows a program in the kernel follows, if it follows any.
+    pub(super) followed: Option<Box<Followed>>,
     pub(super) deltas: VecDeque<FlowDelta>,
     /// How many deltas may wait.
     pub(super) room: usize,
@@ -148,6 +151,7 @@ impl Flows {
                 }
                 _ => None,
             },
+            followed: None,
             deltas: VecDeque::with_capacity(DELTAS_MAX),
             room: DELTAS_MAX,
         })
@@ -169,6 +173,7 @@ impl Flows {
             pairs: None,
             observed: None,
             segments: None,
+            followed: None,
             ..*self
         }
     }
@@ -324,6 +329,7 @@ impl Flows {
         let Some(number) = self.decided.of_row(row) else { return };
         let hash = self.hash(key);
         if let Some(at) = self.table.get(hash, key) {
+            self.follow_not(at);
             self.leave(at);
             self.leave_pool(at);
             self.table.pin(at, Decision::Pinned(number));
@@ -462,17 +468,19 @@ impl Flows {
 
     /// Removes a flow if there is room for its delta.
     pub(super) fn clear(&mut self, at: u32, reason: DeltaReason) -> bool {
-        let Flows { table, hash, decided, deltas, room, of, account, observed: all, .. } = self;
+        self.sweep_row(at);
+        let Flows { table, hash, decided, deltas, room, of, account, observed: all, followed, .. } = self;
         let cleared = table.remove(
             at,
             |key| hash.hash(&key.0),
             |flow| {
                 let accepted = deltas.len() < *room;
                 if accepted {
-                    let delta = flow.delta(belonging_of(decided, flow, *of), reason);
-                    let delta = delta.observing(known(all, at, flow).observed);
+                    let of = belonging_of(decided, flow, *of);
+                    let delta = flow.delta(of, reason).observing(known(all, at, flow).observed);
                     account.give(&delta);
                     deltas.push_back(delta);
+                    followed.iter_mut().for_each(|all| all.leave(at, flow.key(), of, reason));
                     depart(decided, flow);
                 }
                 accepted
@@ -626,6 +634,7 @@ impl Flows {
     }
 
     fn seen(&self, at: u32, flow: &Flow) -> FlowSnapshot {
+        let flow = &self.present(at, flow);
         let decision = match flow.decision() {
             _ if self.own.contains_key(flow.key()) => FlowDecision::Own,
             Decision::Pinned(number) if self.decided.row(number) == self.default_row => FlowDecision::Default,
@@ -642,7 +651,7 @@ impl Flows {
                 _ => FlowDecision::FollowChosen,
             },
         };
-        let other = self.other_direction(at);
+        let other = self.present_other(at);
         FlowSnapshot {
             key: *flow.key(),
             decision,
@@ -650,9 +659,10 @@ impl Flows {
             given: known(&self.observed, at, flow).given,
             first_ms: flow.first(),
             last_ms: flow.last(),
-            state: self.by_state.then(|| flow.state().together(other.map(Flow::state))),
+            state: self.by_state.then(|| flow.state().together(other.as_ref().map(Flow::state))),
             binding: self.nat.as_ref().and_then(|nat| nat.binding(nat.of_row(at)?)),
-            pair: other.map(|other| *other.key()),
+            pair: other.as_ref().map(|other| *other.key()),
+            in_kernel: self.is_in_kernel(at),
         }
     }
 

@@ -101,6 +101,7 @@ impl Flows {
         let end = from.saturating_add(rows).min(self.capacity());
         for at in from..end {
             let Some(flow) = self.table.flow(at).filter(|flow| self.is_alive(flow)) else { continue };
+            let flow = &self.present(at, flow);
             // Times wrap; more than half of their range ahead means in the past.
             let is_older = since.is_some_and(|since| flow.first().wrapping_sub(since) >= 1 << 31);
             if is_older || self.own.contains_key(flow.key()) {
@@ -128,7 +129,7 @@ impl Flows {
     /// Returns what another process needs to know about a flow's past. There, each direction may be alone, so
     /// each records whether both have closed.
     fn resumed(&self, at: u32, flow: &Flow) -> Resumed {
-        let state = match flow.state().together(self.other_direction(at).map(Flow::state)) {
+        let state = match flow.state().together(self.present_other(at).as_ref().map(Flow::state)) {
             FlowState::TcpFin => FlowState::TcpFin,
             _ => flow.state(),
         };

@@ -8,23 +8,31 @@
 //! A veth delivers what XDP sends only to a peer that receives with NAPI, as one with an XDP program does. So
 //! the switch's ends of weir's cables have a program that passes everything.
 
+mod flows;
+#[path = "../spaces/mod.rs"]
 mod spaces;
 
+use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::Value;
 use spaces::{PATIENCE, Spaces};
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use weir_bpf::{AttachMode, XdpTake};
 
 const VIP: &str = "10.7.0.53";
+const CLIENT: &str = "02:00:00:00:07:01";
 const IN: &str = "02:00:00:00:07:02";
 const OUT: &str = "02:00:00:00:07:fe";
 const B1: &str = "02:00:00:00:07:03";
 const B2: &str = "02:00:00:00:07:04";
 const CLIENTS: [&str; 3] = ["10.7.0.100", "10.7.0.101", "10.7.0.102"];
 const QUERIES: u64 = 400;
+
+/// Bytes of packets that may wait in a socket: thousands of queries.
+const SOCKET_BUFFER: usize = 4 << 20;
 
 /// What the host's own server answers, where a back end answers its number.
 const HOST: u8 = 0;
@@ -62,14 +70,14 @@ pipes:
 ";
 
 /// The namespaces, and the programs at the switch's ends of weir's cables.
-struct Network {
+pub(crate) struct Network {
     spaces: Spaces,
     passing: Vec<XdpTake>,
 }
 
-fn build(name: &str) -> Option<Network> {
+pub(crate) fn build(name: &str) -> Option<Network> {
     let spaces = Spaces::build(name, &["switch", "client", "weir", "b1", "b2"])?;
-    spaces.switch("switch", &[("client", "02:00:00:00:07:01"), ("weir", IN), ("b1", B1), ("b2", B2)]);
+    spaces.switch("switch", &[("client", CLIENT), ("weir", IN), ("b1", B1), ("b2", B2)]);
     spaces.cable(("weir", "eth1"), ("switch", "out"), OUT);
     spaces.ip("switch", "link set out master br0");
     spaces.ip("client", &CLIENTS.map(|client| format!("addr add {client}/24 dev eth0")).join("\n"));
@@ -77,13 +85,24 @@ fn build(name: &str) -> Option<Network> {
     spaces.ip("client", &format!("neigh add {VIP} lladdr {IN} dev eth0 nud permanent"));
     for (number, role) in [(HOST, "weir"), (1, "b1"), (2, "b2")] {
         spaces.ip(role, &format!("addr add 10.7.0.{}/24 dev eth0\naddr add {VIP}/32 dev lo", number + 2));
+        // Packets that wait for the address of a neighbour are overtaken once it is known.
+        let known = |client| format!("neigh add {client} lladdr {CLIENT} dev eth0 nud permanent\n");
+        spaces.ip(role, &CLIENTS.map(known).concat());
         let server = spaces.within(role, || UdpSocket::bind((VIP, 53)).unwrap());
+        set_socket_recv_buffer_size_force(&server, SOCKET_BUFFER).unwrap();
         std::thread::spawn(move || {
             let mut query = [0; 64];
             while let Ok((length, from)) = server.recv_from(&mut query) {
                 let _ = server.send_to(&[&[number], &query[..length]].concat(), from);
             }
         });
+    }
+    // A veth puts packets into a queue of the processor at hand. One queue for all keeps them in order.
+    for (role, ends) in
+        [("switch", "client weir b1 b2 out"), ("client", "eth0"), ("b1", "eth0"), ("b2", "eth0")]
+    {
+        let one = format!("for end in {ends}; do echo 1 > /sys/class/net/$end/queues/rx-0/rps_cpus; done");
+        assert!(spaces.command(role, "sh").args(["-ec", &one]).status().unwrap().success());
     }
     let passing = ["weir", "out"].map(|end| spaces.within("switch", || pass_all(end)));
     Some(Network { spaces, passing: passing.into() })
@@ -102,6 +121,7 @@ impl Network {
     fn client(&self, which: usize) -> UdpSocket {
         let socket = self.spaces.within("client", || UdpSocket::bind((CLIENTS[which], 0)).unwrap());
         socket.set_read_timeout(Some(PATIENCE / 10)).unwrap();
+        set_socket_recv_buffer_size_force(&socket, SOCKET_BUFFER).unwrap();
         socket
     }
 
@@ -278,6 +298,8 @@ fn what_the_kernel_fails_to_send_is_in_the_ledger() {
     let client = network.client(0);
     for number in 0..QUERIES {
         client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+        // A veth has room for 256 packets.
+        std::thread::sleep(Duration::from_micros(100));
     }
     let dropped = || {
         let drops = network.show("drops");

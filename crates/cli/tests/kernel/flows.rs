@@ -1,0 +1,287 @@
+//! FLOW pipes: the engine learns flows, and the kernel decides their packets from then on.
+
+use crate::{B1, B2, CLIENTS, Network, PATIENCE, VIP, build};
+use serde_json::Value;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Packets of a flow: more than its first ones, which the engine gets.
+const PACKETS: u64 = 300;
+const FLOWS: usize = 40;
+const FLOWS_AT_ONCE: usize = 8;
+
+/// Packets of a burst that are on their way at a time: a veth has room for 256.
+const WINDOW: u64 = 30;
+
+fn balancer(monitor: &str) -> String {
+    format!(
+        "
+metrics: 127.0.0.1:9105
+ports:
+  p0: {{ xdp: eth0, take: [{{ dst: 10.7.0.53 }}], kernel: require, root: flows }}
+groups:
+  back: {{ size: 251, targets: {{ b1: p0, b2: p0 }} }}
+pipes:
+  flows:
+    type: flow
+    learn: {{ pin: back }}
+    capacity: 1000
+    monitor: {{ {monitor} }}
+    action: [{{ set: {{ eth.dst: per_entry, eth.src: 02:00:00:00:07:02 }} }}]
+    forward: in_port
+    miss: drop
+    entries:
+      - {{ match: {{ target: b1 }}, set: {{ eth.dst: {B1} }} }}
+      - {{ match: {{ target: b2 }}, set: {{ eth.dst: {B2} }} }}
+"
+    )
+}
+
+/// A client's socket, and what it has sent.
+struct ClientFlow {
+    socket: UdpSocket,
+    back_end: Option<u8>,
+    sent: u64,
+}
+
+impl ClientFlow {
+    fn new(network: &Network) -> ClientFlow {
+        ClientFlow { socket: network.client(0), back_end: None, sent: 0 }
+    }
+
+    fn name(&self) -> String {
+        format!("udp {} > {VIP}:53", self.socket.local_addr().unwrap())
+    }
+
+    /// Sends numbered queries, with pauses of up to this many microseconds, and receives all answers: in
+    /// order, and from the back end that has answered the first.
+    fn burst(&mut self, network: &Network, queries: u64, pause_us: u64) {
+        let (numbers, received) = (self.sent..self.sent + queries, AtomicU64::new(self.sent));
+        let answers = std::thread::scope(|scope| {
+            let receiver = scope.spawn(|| {
+                let receive = |_| {
+                    let mut answer = [0; 9];
+                    let bytes = self.socket.recv_from(&mut answer).ok()?.0;
+                    received.fetch_add(1, Ordering::Relaxed);
+                    (bytes == 9).then(|| (answer[0], u64::from_be_bytes(answer[1..].try_into().unwrap())))
+                };
+                numbers.clone().map_while(receive).collect::<Vec<_>>()
+            });
+            for number in numbers.clone() {
+                while number - received.load(Ordering::Relaxed) >= WINDOW && !receiver.is_finished() {
+                    std::thread::yield_now();
+                }
+                self.socket.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+                let until = Instant::now() + Duration::from_micros((number * 7_919) % pause_us.max(1));
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+            }
+            receiver.join().unwrap()
+        });
+        let came: Vec<u64> = answers.iter().map(|(_, number)| *number).collect();
+        assert!(came.is_sorted(), "packets of one flow were overtaken: {came:?}");
+        let lost: Vec<u64> = numbers.filter(|number| !came.contains(number)).collect();
+        assert!(lost.is_empty(), "queries {lost:?} are lost: {}", network.spaces.log());
+        let back_end = *self.back_end.get_or_insert(answers[0].0);
+        assert!(answers.iter().all(|(from, _)| *from == back_end), "{answers:?}");
+        self.sent += queries;
+    }
+}
+
+impl Network {
+    /// Returns the row of a flow, if it is live.
+    fn row(&self, name: &str) -> Option<Value> {
+        let flows = self.show("flows");
+        flows.as_array()?.iter().find(|flow| flow["flow"] == name).cloned()
+    }
+
+    fn account(&self) -> Value {
+        self.spaces.show("deltas").expect("weir answers")["flow_account"].clone()
+    }
+
+    fn decided(&self) -> u64 {
+        self.show("kernel")[0]["decided"].as_u64().unwrap()
+    }
+
+    /// Checks that live flows have counted what was sent, and that everything balances.
+    fn assert_flows_are_exact(&self, flows: &[ClientFlow]) {
+        for flow in flows {
+            let row = self.row(&flow.name()).unwrap_or_else(|| panic!("{} is gone", flow.name()));
+            assert_eq!(row["packets"], flow.sent, "{row}");
+        }
+        let sent: u64 = flows.iter().map(|flow| flow.sent).sum();
+        self.until_account(sent);
+        self.assert_all_counted(sent, 0);
+    }
+
+    /// Waits until the account of flows has this many packets, which takes up to a second, and balances.
+    fn until_account(&self, met: u64) -> Value {
+        self.spaces.until("the account of flows has all packets", || {
+            let account = self.account();
+            assert_eq!(account["balances"], true, "{account}");
+            (account["met"] == met).then_some(account)
+        })
+    }
+}
+
+#[test]
+fn the_kernel_decides_all_but_the_first_packets_of_a_flow_in_order_and_counts_them() {
+    let Some(mut network) = build("kl") else { return };
+    network.spaces.weir("weir", &balancer("idle_timeout: 1h"));
+    network.until_it_runs();
+    let mut flows: Vec<ClientFlow> = (0..FLOWS).map(|_| ClientFlow::new(&network)).collect();
+    // At once, so that packets of a flow wait for the worker while the first ones are on their way.
+    for (flows, pause_us) in flows.chunks_mut(FLOWS_AT_ONCE).zip([0, 10, 30, 100, 300]) {
+        std::thread::scope(|scope| {
+            let network = &network;
+            flows.iter_mut().for_each(|flow| _ = scope.spawn(move || flow.burst(network, PACKETS, pause_us)));
+        });
+    }
+    network.assert_flows_are_exact(&flows);
+    let both = [1, 2].map(|back_end| flows.iter().any(|flow| flow.back_end == Some(back_end)));
+    assert_eq!(both, [true; 2]);
+    let (kernel, all) = (network.show("kernel"), FLOWS as u64 * PACKETS);
+    let decided = kernel[0]["decided"].as_u64().unwrap();
+    eprintln!("{decided} of {all} packets were decided in the kernel: {kernel}");
+    assert!(decided > all / 2, "{kernel}");
+
+    // All of them from now on.
+    flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 0));
+    assert_eq!(network.decided(), decided + all);
+    network.assert_flows_are_exact(&flows);
+    assert!(flows.iter().all(|flow| network.row(&flow.name()).unwrap()["in_kernel"] == true));
+    let explain = |flow: &ClientFlow| {
+        let port = flow.socket.local_addr().unwrap().port();
+        let packet = format!("src={} dst={VIP} proto=udp sport={port} dport=53", CLIENTS[0]);
+        network.spaces.ask(&["explain", "--live", "--packet", &packet]).unwrap()["runs"].clone()
+    };
+    assert_eq!(explain(&flows[0])["in"], "kernel");
+    let new = explain(&ClientFlow::new(&network));
+    assert_eq!(new["why"], "pipe `flows`: the flow is new, or is not followed in the kernel", "{new}");
+
+    // Flows end with their entry, and others go on.
+    network.change(&["entry", "remove", "flows", "{ match: { target: b1 } }"]);
+    let (gone, stay): (Vec<ClientFlow>, Vec<ClientFlow>) =
+        flows.into_iter().partition(|flow| flow.back_end == Some(1));
+    let is_gone = |flow: &ClientFlow| network.row(&flow.name()).is_none();
+    assert!(gone.iter().all(is_gone) && !stay.iter().any(is_gone));
+    let mut flow = stay.into_iter().next().unwrap();
+    flow.burst(&network, PACKETS, 0);
+    assert_eq!(network.decided(), decided + all + PACKETS);
+    let account = network.until_account(2 * all + PACKETS);
+    assert_eq!(account["deltas"], gone.iter().map(|flow| flow.sent).sum::<u64>(), "{account}");
+}
+
+#[test]
+fn a_flow_that_only_the_kernel_sees_stays_and_an_idle_one_ends_with_its_counts() {
+    let Some(mut network) = build("ki") else { return };
+    network.spaces.weir("weir", &balancer("idle_timeout: 2s"));
+    network.until_it_runs();
+    let [mut live, mut idle] = [(); 2].map(|()| ClientFlow::new(&network));
+    for flow in [&mut live, &mut idle] {
+        flow.burst(&network, PACKETS, 50);
+        flow.burst(&network, 10, 0);
+    }
+    let decided = network.decided();
+    let begin = live.sent;
+    let until = Instant::now() + Duration::from_secs(6);
+    while Instant::now() < until {
+        live.burst(&network, 1, 0);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(network.decided(), decided + live.sent - begin, "the engine has seen none of them");
+    assert!(network.row(&idle.name()).is_none());
+    assert_eq!(network.row(&live.name()).expect("it is live")["packets"], live.sent);
+    let account = network.until_account(live.sent + idle.sent);
+    assert_eq!(account["deltas"], idle.sent, "{account}");
+    network.assert_all_counted(live.sent + idle.sent, 0);
+}
+
+#[test]
+fn flows_outlive_a_reload_and_a_takeover_and_the_kernel_follows_them_again() {
+    let Some(mut network) = build("ku") else { return };
+    network.spaces.weir("weir", &balancer("idle_timeout: 1h"));
+    network.until_it_runs();
+    let mut flows: Vec<ClientFlow> = (0..6).map(|_| ClientFlow::new(&network)).collect();
+    flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 50));
+    for _ in 0..3 {
+        network.change(&["reload"]);
+        flows.iter_mut().for_each(|flow| flow.burst(&network, 20, 200));
+        network.until_it_runs();
+        flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 50));
+    }
+    let decided = network.decided();
+    assert!(decided > 3 * PACKETS, "{decided}");
+    network.assert_flows_are_exact(&flows);
+    network.spaces.take_over("weir");
+    network.until_it_runs();
+    flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 50));
+    let decided = network.decided();
+    flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 0));
+    assert_eq!(network.decided(), decided + 6 * PACKETS);
+    assert!(flows.iter().all(|flow| network.row(&flow.name()).unwrap()["in_kernel"] == true));
+}
+
+/// Serves connections: answers each line, until the client closes.
+fn serve(network: &Network, role: &'static str) {
+    let listener = network.spaces.within(role, || TcpListener::bind((VIP, 80)).unwrap());
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while stream.read(&mut byte).is_ok_and(|bytes| bytes == 1) && stream.write_all(&byte).is_ok()
+                {
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn connections_have_the_states_that_their_packets_say() {
+    let Some(mut network) = build("kc") else { return };
+    ["b1", "b2"].into_iter().for_each(|role| serve(&network, role));
+    network.spaces.weir("weir", &balancer("timeouts: { tcp_established: 1h, tcp_half_closed: 3s }"));
+    network.until_it_runs();
+    let connect = || {
+        let stream = network.spaces.within("client", || TcpStream::connect((VIP, 80)).unwrap());
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+    };
+    let talk = |stream: &mut TcpStream, bytes: u32| {
+        for number in 0..bytes {
+            let byte = [number as u8];
+            stream.write_all(&byte).unwrap();
+            let mut answer = [0];
+            stream.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, byte);
+        }
+    };
+    let name = |stream: &TcpStream| format!("tcp {} > {VIP}:80", stream.local_addr().unwrap());
+    let state = |name: &str| network.row(name).map(|row| row["state"].as_str().unwrap().to_string());
+    let [mut closing, mut resetting] = [(); 2].map(|()| connect());
+    for stream in [&mut closing, &mut resetting] {
+        talk(stream, 50);
+        let decided = network.decided();
+        talk(stream, 100);
+        assert!(network.decided() >= decided + 100, "data goes through the kernel");
+        let row = network.row(&name(stream)).unwrap();
+        assert_eq!((&row["state"], &row["in_kernel"]), (&"tcp_established".into(), &true.into()), "{row}");
+    }
+    let [closed, reset] = [&closing, &resetting].map(name);
+    closing.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(closing.read(&mut [0]).unwrap(), 0);
+    network.spaces.until("it has closed", || (state(&closed)? == "tcp_half_closed").then_some(()));
+    // What it has not read makes the client reset the connection.
+    resetting.write_all(&[1; 100]).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    drop(resetting);
+    network.spaces.until("it was reset", || (state(&reset)? == "tcp_rst").then_some(()));
+    network.spaces.until("it ends", || state(&closed).is_none().then_some(()));
+    let account = network.account();
+    assert_eq!(account["balances"], true, "{account}");
+}
