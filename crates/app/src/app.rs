@@ -226,7 +226,7 @@ pub enum Action {
         pipe: PipeId,
         /// Where they begin: 0, or `next` of an earlier [`Event::Entries`].
         from: u32,
-        /// The approximate number of entries: some hundreds more may be returned.
+        /// The approximate number of entries: a few hundred more may be returned.
         limit: usize,
     },
     /// Request [`Event::Flows`] of a group. Replay ignores this.

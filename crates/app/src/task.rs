@@ -293,7 +293,7 @@ impl<T: Task, S> TaskThreads<T, S> {
             let (task, stop) = (one.task.clone(), Arc::<AtomicBool>::default());
             let (shared, work) = begin(one, stop.clone())?;
             let thread = std::thread::Builder::new().name(format!("weir-{}", T::KIND)).spawn(work);
-            let thread = Some(thread.with_context(|| format!("a thread for {}", T::KIND))?);
+            let thread = Some(thread.with_context(|| format!("cannot start a thread for {}", T::KIND))?);
             self.0.push(TaskThread { task, shared, stop, thread });
         }
         Ok(())

@@ -4,7 +4,8 @@
 //! Packets of a period are summed up in one pair of aggregators: one for usual packets (IPv4 with ports,
 //! outside a tunnel), whose keys have two words, and one for all others. When a period ends, an empty pair
 //! takes their place, and the previous pair emits its sums in slices, so no delta has packets of two periods.
-//! Only if a whole period was too short for that, for lack of room for deltas, does the same pair continue.
+//! The exception: if, for lack of room for deltas, the previous pair has not emitted all its sums by the end
+//! of a period, the current pair continues into the next one.
 //!
 //! Costs: a cache line for each key in each of two pairs; per packet a hash, a line of tags and a line of
 //! counts, fetched side by side for a batch; per eviction, a delta.

@@ -243,7 +243,7 @@ impl PassingWorkers {
         let one = |(worker, ..): &mut Hand| {
             let engine = worker.engine_mut();
             let done = engine.apply(change, now_ns).is_ok();
-            // The places of removed flows in a NAT pool are freed once they have left, and tables differ.
+            // A removed flow keeps its place in a NAT pool until it leaves; when it does so varies by worker.
             if !engine.program().nat_pools.is_empty() {
                 engine.clear_removed();
             }

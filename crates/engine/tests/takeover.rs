@@ -219,7 +219,7 @@ fn sources_are_remembered_by_their_flows_from_another_process() {
     assert!(was.iter().all(|((source, _), name)| is[&(*source, 10)] == *name), "{was:?} {is:?}");
 }
 
-/// Takes over flows without the final call.
+/// Takes over flows without calling [`Engine::end_takeover`].
 fn resume_some(engine: &mut Engine, pages: &[FlowPage]) {
     pages.iter().for_each(|page| _ = engine.resume_flows(PIPE, page, Share::ALONE));
 }

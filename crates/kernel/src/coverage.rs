@@ -385,7 +385,8 @@ impl Coverage {
 #[derive(Clone, Copy, Debug)]
 pub struct NotCompiled;
 
-/// The leads of a pipe whose entries have these ones. Entries do not say where a pipe with one forward leads.
+/// Returns the leads of a pipe, given those of its entries, which do not matter if the pipe has one forward
+/// for all of them.
 fn all_leads(pipe: &Pipe, leads: &[(Forward, u16)]) -> Leads {
     let templates = 0..pipe.templates.len() as u16;
     if pipe.forward != Forward::PerEntry {

@@ -74,7 +74,7 @@ fn rule(random: &mut Random, like: Field) -> Entry {
     Entry { matches, priority, forward: Some(forward), ..Entry::default() }
 }
 
-/// An address out of some thousands.
+/// One of a few thousand addresses.
 fn host(random: &mut Random, like: Field) -> u128 {
     let low = u128::from(random.bits() & 0xff0f);
     match like.spec().bits {

@@ -24,7 +24,7 @@ pub const TTL_WHOLE: u8 = 64;
 /// Time between two probes of a survey, in nanoseconds: at most 1000 per second.
 const PACE_NS: u64 = 1_000_000;
 
-/// The largest delay of a call, in nanoseconds, for which the survey makes up. Any further delay is lost.
+/// The largest delay of a call, in nanoseconds, that the survey makes up for. Any further delay is lost.
 const LATE_NS: u64 = 4_000_000;
 
 /// How long to wait for answers after each pass, in nanoseconds.

@@ -6,8 +6,9 @@
 //! unused for longest is evicted. Words are relaxed atomics: if two workers write at the same moment, one
 //! write may be lost. They are read and written only for new flows.
 //!
-//! A successor's memory starts as a copy, matched by the names of groups and targets, and it also sees what
-//! workers that still run the previous program write.
+//! A successor's memory starts as a copy of its predecessor's, with groups and targets matched by name.
+//! Sources that it does not have are also looked up in the predecessor's memory, to which workers that still
+//! run the previous program write.
 //!
 //! Costs: 2 MiB for each FLOW pipe that may pick from such a group.
 

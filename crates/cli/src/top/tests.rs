@@ -38,7 +38,7 @@ fn dropped(reason: &str, frames: u64, meaning: &str) -> Value {
     json!({ "reason": reason, "frames": frames, "meaning": meaning, "flows": [flow] })
 }
 
-/// A daemon's answer to every question, after it has received some thousand frames per second for `seconds`.
+/// A daemon's answer to every question, after it has received frames for `seconds`.
 fn said(seconds: u64) -> Value {
     let port = |name: &str, frames: u64, link: &str| {
         json!({ "name": name, "mode": "native, zero copy", "link": link, "received": frames * seconds,

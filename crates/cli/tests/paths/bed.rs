@@ -270,7 +270,7 @@ impl Stream {
         let begin = Instant::now();
         let first = self.next;
         let mut seen = BTreeSet::new();
-        // Also receives while sending, because a socket buffers only some hundred packets; and a little
+        // Also receives while sending, because a socket buffers only a few hundred packets, and for a little
         // longer.
         for number in 0..packets + 300 {
             if number < packets {

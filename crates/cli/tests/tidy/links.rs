@@ -44,8 +44,8 @@ pub fn named_pages() -> Vec<Offence> {
     offences
 }
 
-/// Returns the paths of pages in a text, each with its offset. A path that continues another one, such as
-/// that of another repository, is not one of ours.
+/// Returns the paths of pages in a text, each with its offset. A match inside a longer path, such as the path
+/// of a page in another repository, is not one of ours.
 fn pages_in(text: &str) -> Vec<(usize, &str)> {
     let is_path = |part: char| part.is_alphanumeric() || "/._-".contains(part);
     let mut pages = Vec::new();

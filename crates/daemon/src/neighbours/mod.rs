@@ -81,7 +81,8 @@ impl Neighbours {
     /// Fails if there is no thread.
     pub fn follow(&mut self, app: &str, hops: Vec<Hop>) -> Result<()> {
         if self.thread.is_none() {
-            let thread = Thread::start(self.doorbell.clone()).context("a thread for neighbours")?;
+            let thread =
+                Thread::start(self.doorbell.clone()).context("cannot start a thread for neighbours")?;
             thread.order(Order::Place(self.places.clone()));
             self.thread = Some(thread);
         }

@@ -82,7 +82,7 @@ pub struct Engine {
     program: Program,
     /// The properties that entries added at run time must preserve.
     shape: Shape,
-    /// Its groups by name, for when it takes over from another engine.
+    /// The program's groups by name, for when this engine takes over from another.
     group_names: GroupNames,
     pipes: Vec<CompiledPipe>,
     order: Vec<usize>,

@@ -13,7 +13,7 @@ const ENTRIES_IDLE: u32 = 256;
 /// Maximum number of entries handled in a busy breath.
 const ENTRIES_BUSY: u32 = 64;
 
-/// A busy worker handles one entry per this many nanoseconds that pass, which takes a tenth of its time.
+/// The time allotted to each entry at a busy worker, in nanoseconds: handling it takes a tenth of that.
 const NS_PER_ENTRY: u64 = 2_000;
 
 /// The swap in progress.

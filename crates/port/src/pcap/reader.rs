@@ -91,7 +91,7 @@ impl Skipped {
     }
 }
 
-/// Bytes that are read at once: one system call for some hundred frames.
+/// Bytes that are read at once: one system call for a few hundred frames.
 const BUFFER: usize = 256 << 10;
 
 /// A recording being read.

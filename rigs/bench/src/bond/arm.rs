@@ -134,7 +134,7 @@ impl BondArm {
             Carrier::Ovs { ovs, .. } => ovs_counts(&ovs.appctl("dpctl/show", &["-s"])?)?,
             Carrier::Testpmd(testpmd) => testpmd.forwarded(run)?,
         };
-        // The counters were read at some moment in between.
+        // The counters were read at some moment between the two readings of the busy time.
         let doubt = (busy(&self.account)? - earlier) / 2;
         Ok(Reading { transmitted, dropped, arrived: self.sink.arrived(run)?, busy: earlier + doubt, doubt })
     }

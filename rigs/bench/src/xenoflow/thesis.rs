@@ -1,8 +1,8 @@
 //! The claims of XenoFlow's thesis, as far as they are consistent.
 //!
 //! Its rates in Gbit/s do not agree with its packets per second (92 Mpps of 64 bytes are 47 Gbit/s, not 16),
-//! and its frames fill 100 Gbit/s above 1024 bytes, but those of a later report at 128. Therefore only
-//! packets per second are listed here, and only for the short frames for which they are given.
+//! and its frames fill 100 Gbit/s only above 1024 bytes, but those of a later report already at 128.
+//! Therefore only packets per second are listed here, and only for the short frames for which they are given.
 
 use serde_json::{Value, json};
 

@@ -38,7 +38,7 @@ pub fn long_frames(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -
         }
     }
     phase.must(oversize(bed)? > before, "nothing was too long");
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }

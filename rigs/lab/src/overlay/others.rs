@@ -43,7 +43,7 @@ pub fn node_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt)
     let before = answers.of("answered");
     phase.must(
         interrupt.wait(PATIENCE, || Ok(talk.of("name") == 21))?,
-        "the previous pod does not answer again",
+        "the previous pod has not resumed answering",
     );
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the previous node");
     let wrong = answers.of("answered") - before;

@@ -137,7 +137,7 @@ fn same_node(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resu
     phase.must(bed.fast(1)?[1] == received, "the tunnel is not involved");
     bed.topology.allow(1)?;
     phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "allowed requests are not answered");
-    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_sent(1, 8 * SOME, interrupt)?, "not back on the fast path");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
@@ -197,7 +197,7 @@ fn deny(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
     phase.must(phase.misdelivered == 0, "forbidden requests arrived");
     bed.topology.allow(0)?;
     phase.must(bed.wait_for_answers(&talk, SOME, interrupt)?, "allowed requests do not arrive");
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
 }
@@ -213,9 +213,12 @@ fn next_hop(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resul
         let neighbour = format!("neighbour replace {} lladdr {mac} dev {UPLINK} nud reachable\n", node(1));
         bed.topology.nodes[other].ip(&neighbour)?;
     }
-    phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "no answers any more");
+    phase.must(bed.wait_for_answers(&talks[0], SOME, interrupt)?, "answers do not resume");
     for at in [0, 1] {
-        phase.must(bed.wait_for_fast(at, SOME, interrupt)?, format!("n{} has no fast path again", at + 1));
+        phase.must(
+            bed.wait_for_fast(at, SOME, interrupt)?,
+            format!("n{} is not back on the fast path", at + 1),
+        );
     }
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
@@ -248,7 +251,7 @@ fn daemon_killed(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> 
     phase.must(refused.contains("stop it first"), format!("cleanup beside a daemon: {refused}"));
     run.kill(bed.daemons[0].process())?;
     for talk in &talks {
-        phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "no answers any more");
+        phase.must(bed.wait_for_answers(talk, SOME, interrupt)?, "answers do not resume");
     }
     let tables = bed.topology.nodes[0].output("nft", &["list", "tables"])?;
     phase.must(!tables.contains("weir"), format!("nftables has: {tables}"));
@@ -269,7 +272,7 @@ fn daemon_killed(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> 
         );
     }
     bed.restart(run, 0, interrupt)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");
     for talk in talks {
         phase.add(&talk.end(run, interrupt)?);
     }
@@ -305,7 +308,7 @@ fn events_lost(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Re
     let lost = || Ok(bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default() > 0);
     phase.must(interrupt.wait(SETTLED * 20, lost)?, "no message was lost");
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
 }
@@ -343,7 +346,7 @@ fn pod_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> R
     interrupt.sleep(SETTLED)?;
     let before = bed.answers.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 22))?, "the new pod does not answer");
-    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "not back on the fast path");
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&talk.end(run, interrupt)?);
@@ -402,7 +405,7 @@ fn without_bridge(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) ->
     interrupt.sleep(SETTLED)?;
     let before = first.of("answered");
     phase.must(interrupt.wait(SETTLED * 20, || Ok(udp.of("name") == 132))?, "the new pod does not answer");
-    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "not back on the fast path");
     phase.misdelivered = first.of("answered") - before;
     phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&udp.end(run, interrupt)?);

@@ -58,7 +58,7 @@ pub fn nodes(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resu
     bed.topology.underlay(false)?;
     bed.restart(run, 1, interrupt)?;
     let again = bed.ask(run, &UDP)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path by IPv4 again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path over IPv4");
     again.end(run, interrupt)?;
     Ok(phase)
 }

@@ -45,7 +45,7 @@ pub fn rule_flips(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) ->
         phase.must(arrived == 0, format!("{arrived} forbidden requests arrived after round {round}"));
     }
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
 }
@@ -76,7 +76,7 @@ pub fn neighbour_events(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interru
     let lost = bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default();
     phase.must(lost > 0, "no message was lost");
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");
     phase.add(&talk.end(run, interrupt)?);
     run.kill(bed.daemons[0].process())?;
     bed.restart(run, 0, interrupt)?;
@@ -114,7 +114,7 @@ pub fn connections(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -
     phase.misdelivered = bed.answers.of("answered") - before;
     phase.must(phase.misdelivered == 0, "forgotten flows continued");
     bed.topology.allow(0)?;
-    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path again");
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");
     phase.add(&udp.end(run, interrupt)?);
     // A flow that pauses for longer than its timeout is new each time.
     let idle = bed.ask(run, &["--flows", "2", "--pause-ms", "4000"])?;

@@ -1,7 +1,7 @@
 //! Exact match: keys have one to eight words, with separate code for each width.
 //!
-//! A handful of entries is found by comparing with each; more are found by hash. The switch depends on the
-//! number of entries and is not visible outside.
+//! A handful of entries is searched linearly, a larger number by hash. The switch depends on the number of
+//! entries and is not visible outside.
 
 use crate::batch::compile_error::{CompileError, fields};
 use crate::batch::count::{Counting, Numbers};

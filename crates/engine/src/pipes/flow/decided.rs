@@ -23,7 +23,7 @@ pub struct Decided {
     flows: Vec<u32>,
     /// The target to which the flows of each number are attributed.
     of: Vec<Belonging>,
-    /// One more than the number of each row; 0 if it has none.
+    /// The number of each row, plus one; 0 for a row without a number.
     of_rows: Vec<u32>,
     /// Numbers that were free when they were added here.
     free: Vec<u32>,

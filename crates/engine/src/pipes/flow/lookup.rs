@@ -328,8 +328,8 @@ impl Flows {
             && !(self.own_missing && self.own_row(slot, look.packets).is_some())
     }
 
-    /// Handles a packet whose flow was unknown or had ended when its batch arrived. Returns true if it has a
-    /// row.
+    /// Handles a packet whose flow was unknown or had ended when its batch arrived. Returns true if the
+    /// packet now has a row.
     pub(super) fn learn_one(&mut self, slot: usize, look: &mut Lookup<'_>, flows: &mut [u32; 64]) -> bool {
         let packets = look.packets;
         let keys = packets.keys(self.source);

@@ -3,8 +3,8 @@
 //!
 //! The free places of a slice are in two sets. A flow takes the lowest of the first set; places that flows
 //! leave go into the second, and when the first is empty, the two swap. So no place is reused before all that
-//! were free at the beginning of the round have been handed out, and the choice does not depend on the order
-//! in which simultaneous flows leave.
+//! were free at the last swap have been handed out, and the choice does not depend on the order in which
+//! simultaneous flows leave.
 //!
 //! A flow and the flow of its answers share one address and port, which is free once both have left the
 //! table. Taking and leaving touch the same few words, regardless of the size of the pool and of the table.
