@@ -287,3 +287,53 @@ fn a_port_that_requires_the_kernel_and_cannot_have_it_is_an_error() {
         assert!(said.err.contains(&format!("{error}{why}")), "{}", said.err);
     }
 }
+
+/// A FLOW pipe with an entry whose packets go to a port that the kernel cannot send to.
+const FLOWS: &str = "\
+workers: 1
+ports:
+  p0: { xdp: absent0, take: [{ dst: 10.0.0.53 }], root: flows }
+  p1: { mem: ~ }
+groups: { back: { targets: { b1: p0, b2: p0, b3: p0 } } }
+pipes:
+  flows:
+    type: flow
+    learn: { pin: back }
+    monitor: { timeouts: {} }
+    action: [{ set: { eth.dst: per_entry } }]
+    forward: per_entry
+    miss: drop
+    entries:
+      - { match: { target: b1 }, set: { eth.dst: 02:00:00:00:00:11 }, forward: in_port }
+      - { match: { target: b2 }, set: { eth.dst: 02:00:00:00:00:12 }, forward: in_port }
+      - { match: { target: b3 }, set: { eth.dst: 02:00:00:00:00:13 }, forward: p1 }
+";
+
+#[test]
+fn flow_pipes_of_a_single_worker_run_in_the_kernel_and_their_new_flows_do_not() {
+    let folder = Folder::new();
+    let check = |text: &str| {
+        folder.write("weir.yaml", text);
+        let said = weir(folder.path(), &["check", "weir.yaml", "--kernel", "--json"]);
+        assert_eq!(said.code, Some(0), "{}", said.err);
+        said.json()["kernel"]["pipes"][0].clone()
+    };
+    let pipe = check(FLOWS);
+    assert_eq!((&pipe["type"], &pipe["compiled"]), (&"flow".into(), &true.into()), "{pipe}");
+    let entries = pipe["entries"].as_array().unwrap();
+    let entry =
+        |forward: &str| entries.iter().find(|one| one["forward"] == forward).expect("a kind of entry");
+    assert_eq!((&entry("in_port")["entries"], &entry("in_port")["compiled"]), (&2.into(), &true.into()));
+    assert_eq!(entry("p1")["why"], "XDP cannot send to the port");
+    let packet = ["explain", "weir.yaml", "--json", "--packet", "dst=10.0.0.53 proto=udp dport=53"];
+    let runs = weir(folder.path(), &packet).json()["runs"].clone();
+    assert_eq!(runs["why"], "pipe `flows`: the flow is new, or is not followed in the kernel", "{runs}");
+
+    for (from, to, why) in [
+        ("workers: 1", "workers: 2", "each of several workers has flows of its own"),
+        ("type: flow", "type: flow\n    key: inner", "the pipe's flows are those inside tunnels"),
+    ] {
+        let pipe = check(&FLOWS.replace(from, to));
+        assert_eq!((&pipe["compiled"], &pipe["why"]), (&false.into(), &why.into()), "{pipe}");
+    }
+}
