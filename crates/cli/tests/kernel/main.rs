@@ -12,9 +12,12 @@ mod flows;
 #[path = "../spaces/mod.rs"]
 mod spaces;
 
+use aya::maps::loaded_maps;
+use aya::programs::loaded_programs;
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
 use serde_json::Value;
 use spaces::{PATIENCE, Spaces};
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
@@ -235,14 +238,31 @@ fn queries_that_the_kernel_sends_back_are_all_answered_and_counted() {
         (named && all == (&"miss".into(), &QUERIES.into())).then_some(())
     });
 
-    // However weir ends, the host gets its frames again.
+    // However weir ends, the host gets its frames again, and nothing of weir stays in the kernel.
     let program = network.program().expect("weir's program is attached");
     assert!(XdpTake::is_program(program));
     let process = network.spaces.process(0).to_string();
+    let [programs, maps] = ["prog_id", "map_id"].map(|kind| held(&process, kind));
+    assert!(programs.contains(&program) && maps.len() > 1, "{programs:?} {maps:?}");
     assert!(Command::new("kill").args(["-9", &process]).status().unwrap().success());
-    let is_gone = || network.program().is_none() && !XdpTake::is_program(program);
-    network.spaces.until("the program is gone", || is_gone().then_some(()));
+    network.spaces.until("the interface has no program", || network.program().is_none().then_some(()));
+    network.spaces.until("the programs and maps are gone", || {
+        let program_left = loaded_programs().flatten().any(|one| programs.contains(&one.id()));
+        let map_left = loaded_maps().flatten().any(|one| maps.contains(&one.id()));
+        (!program_left && !map_left).then_some(())
+    });
     network.queries(&clients[0], HOST);
+}
+
+/// Returns the IDs of the kernel's programs or maps of which a process has descriptors.
+fn held(process: &str, kind: &str) -> BTreeSet<u32> {
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().flatten();
+    let texts = descriptors.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
+    let id = |text: String| {
+        let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':'))?;
+        line.trim().parse().ok()
+    };
+    texts.filter_map(id).collect()
 }
 
 /// Sends queries while weir reloads three times. Returns how many.
