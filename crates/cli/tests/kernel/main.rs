@@ -130,12 +130,7 @@ impl Network {
 
     /// Sends a query and returns who answered.
     fn query(&self, client: &UdpSocket, number: u64) -> u8 {
-        client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
-        let mut answer = [0; 9];
-        let answered = client.recv_from(&mut answer);
-        assert!(answered.is_ok(), "query {number} is lost: {}", self.spaces.log());
-        assert_eq!(answer[1..], number.to_be_bytes());
-        answer[0]
+        query(client, number).unwrap_or_else(|| panic!("query {number} is lost: {}", self.spaces.log()))
     }
 
     /// Sends queries, each of which this back end has to answer.
@@ -220,7 +215,7 @@ fn queries_that_the_kernel_sends_back_are_all_answered_and_counted() {
     let kernel = network.show("kernel");
     assert_eq!(kernel[0]["decided"], 3 * QUERIES, "{kernel}");
 
-    let sent = reload_under_traffic(&network, &clients[1]);
+    let sent = under_traffic(&mut network, &clients[1], |network| network.change(&["reload"]));
     assert!(sent > 0);
     network.assert_all_counted(3 * QUERIES + sent, 0);
     assert_eq!(network.counter("odd"), QUERIES + sent);
@@ -265,25 +260,50 @@ fn held(process: &str, kind: &str) -> BTreeSet<u32> {
     texts.filter_map(id).collect()
 }
 
-/// Sends queries while weir reloads three times. Returns how many.
-fn reload_under_traffic(network: &Network, client: &UdpSocket) -> u64 {
+/// Sends queries, each of which must be answered, while weir is changed three times. Returns how many.
+fn under_traffic(network: &mut Network, client: &UdpSocket, change: impl Fn(&mut Network)) -> u64 {
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let traffic = scope.spawn(|| {
             let mut sent = 0;
             while !ends.load(Ordering::Relaxed) {
-                assert_eq!(network.query(client, sent), 2);
+                assert_eq!(query(client, sent), Some(2), "query {sent}");
                 sent += 1;
             }
             sent
         });
         for _ in 0..3 {
-            network.change(&["reload"]);
+            change(network);
             network.until_it_runs();
         }
         ends.store(true, Ordering::Relaxed);
         traffic.join().unwrap()
     })
+}
+
+/// Sends a query and returns who answered, if anything did.
+fn query(client: &UdpSocket, number: u64) -> Option<u8> {
+    client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+    let mut answer = [0; 9];
+    client.recv_from(&mut answer).ok()?;
+    assert_eq!(answer[1..], number.to_be_bytes());
+    Some(answer[0])
+}
+
+#[test]
+fn successors_take_over_from_the_kernel_and_lose_no_query() {
+    let Some(mut network) = build("ks") else { return };
+    network.spaces.weir("weir", BACK_OUT);
+    network.until_it_runs();
+    let client = network.client(1);
+    let sent = under_traffic(&mut network, &client, |network| network.spaces.take_over("weir"));
+    assert!(sent > 0);
+    // The last one decides frames in the kernel, too, and its ledger has begun with it.
+    network.queries(&client, 2);
+    let kernel = network.show("kernel");
+    assert!(kernel[0]["decided"].as_u64() >= Some(QUERIES), "{kernel}");
+    assert!(network.show("drops").as_array().unwrap().is_empty());
+    assert_eq!(network.spaces.ask(&["show"]).unwrap()["balances"], true);
 }
 
 #[test]
