@@ -335,6 +335,10 @@ fn what_the_kernel_fails_to_send_is_in_the_ledger() {
     network.until_it_runs();
     // Without a program, the switch's ends do not receive what XDP sends.
     network.passing.clear();
+    // The kernel detaches them in a thread of its own.
+    let links = || network.spaces.within("switch", || weir_netlink::links().unwrap());
+    let are_detached = || links().iter().all(|link| link.xdp_program.is_none()).then_some(());
+    network.spaces.until("the switch's ends have no program", are_detached);
     let client = network.client(0);
     for number in 0..QUERIES {
         client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
