@@ -57,6 +57,8 @@ pub enum Why {
     ActsBeforeHandOver,
     /// The action moves headers, and another pipe follows.
     MovesHeaders,
+    /// The action lowers the maximum segment size of a SYN that a later pipe may leave to the engine.
+    Syn,
     /// The packet goes to a port to which XDP cannot send.
     Port,
     /// The frame is in several buffers, or may be longer than what some port sends.
@@ -85,7 +87,7 @@ pub enum Why {
 
 impl Why {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Why; 33] = [
+    pub const ALL: [Why; 34] = [
         Why::Malformed,
         Why::Fragment,
         Why::ExtensionHeaders,
@@ -107,6 +109,7 @@ impl Why {
         Why::Operation,
         Why::ActsBeforeHandOver,
         Why::MovesHeaders,
+        Why::Syn,
         Why::Port,
         Why::Length,
         Why::NewLead,
@@ -146,6 +149,7 @@ impl Why {
             Why::Operation => "an operation of the action is not compiled",
             Why::ActsBeforeHandOver => "the action changes packets that a later pipe may leave to the engine",
             Why::MovesHeaders => "the action moves headers, and another pipe follows",
+            Why::Syn => "the action lowers a SYN's MSS, and a later pipe may leave the packet to the engine",
             Why::Port => "XDP cannot send to the port",
             Why::Length => "the frame is in several buffers, or may be too long for a port",
             Why::NewLead => "the entry is new, and the program is being compiled again",
@@ -354,6 +358,19 @@ impl Coverage {
         None
     }
 
+    /// Whether a template leaves SYNs to the engine: it would lower their maximum segment size, and the
+    /// engine may have to handle packets later, which it does from the start. Other packets do not change.
+    #[must_use]
+    pub fn leaves_syns(&self, program: &Program, pipe: PipeId, template: u16) -> bool {
+        let of = &program.pipes[pipe.index()];
+        let operations = &of.templates[usize::from(template)].operations;
+        let clamps = operations.iter().any(|one| matches!(one, Operation::ClampMss { .. }));
+        let mut leads = self.leads[pipe.index()].iter().filter(|lead| lead.1 == template);
+        clamps
+            && (limits(of, &of.templates[usize::from(template)])
+                || leads.any(|lead| self.after(program, lead.0)))
+    }
+
     /// Why packets that hit an entry are left to the engine; `Err` if only another compilation can tell.
     pub fn entry(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<Option<Why>, NotCompiled> {
         let lead = (forward_of(&program.pipes[pipe.index()], entry), entry.template);
@@ -457,9 +474,11 @@ fn is_limit(operation: &Operation) -> bool {
     matches!(operation, Operation::LimitLength { .. })
 }
 
-/// Whether an operation changes the packet, rather than only its metadata.
+/// Whether an operation changes the packet, rather than only its metadata. The maximum segment size is only
+/// in SYNs ([`Coverage::leaves_syns`]).
 fn changes_bytes(operation: &Operation) -> bool {
-    !is_limit(operation) && operation.writes().is_none_or(|field| field.meta_word().is_none())
+    let changes_none = is_limit(operation) || matches!(operation, Operation::ClampMss { .. });
+    !changes_none && operation.writes().is_none_or(|field| field.meta_word().is_none())
 }
 
 fn why_not_group(program: &Program, group: GroupId) -> Option<Why> {

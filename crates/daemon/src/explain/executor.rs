@@ -44,26 +44,27 @@ impl KernelView {
         if walk.verdict == Verdict::Drop(DropReason::Oversize) {
             return Executor::Engine(Why::Length.explanation().into());
         }
-        let changes_state = changes_state(program, frame);
-        let left = walk.trace.iter().find_map(|step| self.step(names, step, changes_state));
+        let flags = tcp_flags(program, frame);
+        let left = walk.trace.iter().find_map(|step| self.step(names, step, flags));
         left.map_or(Executor::Kernel, Executor::Engine)
     }
 
     /// Returns why a pipe leaves the packet to the engine.
-    fn step(&self, names: &RenderNames<'_>, step: &Step, changes_state: bool) -> Option<String> {
+    fn step(&self, names: &RenderNames<'_>, step: &Step, flags: u8) -> Option<String> {
         let program = names.program;
         let pipe = program.pipes.get(step.pipe.index())?;
         let place = |what: String, why: Why| format!("{what}pipe `{}`: {}", pipe.name, why.explanation());
         if let Some(why) = self.coverage.pipes[step.pipe.index()] {
             return Some(place(String::new(), why));
         }
-        if let Some(why) = self.flow(pipe, step, changes_state) {
+        if let Some(why) = self.flow(pipe, step, flags & CHANGES_STATE != 0) {
             return Some(place(String::new(), why));
         }
         match &step.lookup {
             Lookup::Hit(hit) => {
                 let template = pipe.templates.iter().position(|one| one.name == hit.template)? as u16;
-                let why = self.hit(program, step, pipe, template)?;
+                let is_left = flags & SYN != 0 && self.coverage.leaves_syns(program, step.pipe, template);
+                let why = if is_left { Why::Syn } else { self.hit(program, step, pipe, template)? };
                 Some(place(format!("entry {} of ", names.entry(step.pipe, &hit.entry)), why))
             }
             Lookup::Miss(_) => {
@@ -103,13 +104,17 @@ impl KernelView {
     }
 }
 
-/// Whether a frame has a TCP header with SYN, FIN or RST.
-fn changes_state(program: &Program, frame: &[u8]) -> bool {
+/// Flags of TCP: SYN, and all that change the state of a connection (FIN, SYN, RST).
+const SYN: u8 = 0x02;
+const CHANGES_STATE: u8 = 0x07;
+
+/// Returns the flags of a frame's TCP header; none without one.
+fn tcp_flags(program: &Program, frame: &[u8]) -> u8 {
     let mut headers = Headers::default();
     let is_read = parse_into(frame, program.depth(), &program.tunnels, &mut headers).is_ok();
     let outer = headers.outer();
     let flags = frame.get(outer.at(Base::L4) + 13).copied().unwrap_or_default();
-    is_read && outer.layers.has(Layer::Tcp) && flags & 0x07 != 0
+    if is_read && outer.layers.has(Layer::Tcp) { flags } else { 0 }
 }
 
 /// Returns why the kernel leaves a frame to the engine for its headers alone, in the order in which it looks

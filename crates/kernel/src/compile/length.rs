@@ -42,18 +42,32 @@ impl Compiler<'_> {
         self.asm.bind(fits);
     }
 
+    /// Leaves SYNs to the engine.
+    pub fn leave_syns(&mut self) {
+        let others = self.asm.label();
+        self.jump_unless_syn(others);
+        let left = self.leave(Why::Syn);
+        self.asm.jump(left);
+        self.asm.bind(others);
+    }
+
+    /// Jumps unless the packet is a SYN, whose TCP header R5 points to afterwards.
+    fn jump_unless_syn(&mut self, others: Label) {
+        self.asm.mov(R3, R9);
+        self.asm.alu(Alu::And, R3, Layer::Tcp as i32);
+        self.asm.jump_if(R3, Is::Eq, 0, others);
+        self.asm.load(Size::Dw, R5, R10, stack::L4);
+        self.asm.load(Size::B, R1, R5, 13);
+        self.asm.alu(Alu::And, R1, 2);
+        self.asm.jump_if(R1, Is::Eq, 0, others);
+    }
+
     /// Lowers the maximum segment size of a SYN. The options are copied to the stack, and each place where
     /// one can begin has code of its own: a position that the verifier follows as a number has too many
     /// values.
     pub fn clamp_mss(&mut self, mss: Value, at: i16) {
         let (found, done) = (self.asm.label(), self.asm.label());
-        self.asm.mov(R3, R9);
-        self.asm.alu(Alu::And, R3, Layer::Tcp as i32);
-        self.asm.jump_if(R3, Is::Eq, 0, done);
-        self.asm.load(Size::Dw, R5, R10, stack::L4);
-        self.asm.load(Size::B, R1, R5, 13);
-        self.asm.alu(Alu::And, R1, 2);
-        self.asm.jump_if(R1, Is::Eq, 0, done);
+        self.jump_unless_syn(done);
         self.copy_options(done);
         let places: Vec<Label> = (0..=OPTIONS - MSS).map(|_| self.asm.label()).collect();
         for (place, label) in (0..).zip(&places) {

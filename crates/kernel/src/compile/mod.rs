@@ -380,6 +380,9 @@ impl Compiler<'_> {
             }
             let other = self.asm.label();
             self.asm.jump_if(R3, Is::Ne, at as i32, other);
+            if self.input.coverage.leaves_syns(self.input.program, id, at as u16) {
+                self.leave_syns();
+            }
             self.act(pipe, template);
             self.shared(id, pipe);
             self.forward_hit(&forwards);

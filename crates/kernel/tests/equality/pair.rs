@@ -180,6 +180,9 @@ impl Pair {
             Lookup::Hit(hit) => {
                 let entry = pipe.entries.iter().find(|entry| EntryKey::of(entry) == hit.entry);
                 let entry = entry.expect("the interpreter has the same entries");
+                if why == Why::Syn {
+                    return coverage.leaves_syns(&self.program, step.pipe, entry.template);
+                }
                 let left = coverage.entry(&self.program, step.pipe, &entry);
                 left.map_or(why == Why::NewLead, |left| left == Some(why) || why == Why::TooLong)
             }
