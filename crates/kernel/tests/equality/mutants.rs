@@ -87,11 +87,18 @@ fn plant_in(seed: u64, fates: &Mutex<BTreeMap<PlantedFault, Fate>>) -> Result<()
     }
     all.sort();
     for (_, _, fault, replaced) in all.into_iter().take(number("KERNEL_EACH", EACH as u64) as usize) {
-        let mut instructions = code.instructions.clone();
+        let mut instructions = pair.executor.code(port).instructions.clone();
         replaced.into_iter().for_each(|(at, instruction)| instructions[at] = instruction);
         let result = match pair.executor.replace(port, &instructions) {
             Err(_) => Err("refused".into()),
-            Ok(()) => meet(&mut pair, port, &frames),
+            Ok(()) => {
+                let result = meet(&mut pair, port, &frames);
+                if result.is_err() {
+                    // It may have overwritten counts.
+                    pair = Pair::new(&program, &program).map_err(|error| error.to_string())?;
+                }
+                result
+            }
         };
         let mut fates = fates.lock().expect("no thread has panicked");
         let fate = fates.entry(fault).or_default();
@@ -131,8 +138,8 @@ fn select(pair: &mut Pair, port: PortId, random: &mut Choices) -> Result<Vec<Sel
 
 /// Compares what becomes of each frame. `Ok(true)` if frames are left to the engine that the program decides.
 fn meet(pair: &mut Pair, port: PortId, frames: &[SelectedFrame]) -> Result<bool, String> {
-    pair.start_over();
     let compared = catch_unwind(AssertUnwindSafe(|| {
+        pair.start_over();
         let mut gives_up = false;
         for (bytes, decided) in frames {
             gives_up |= matches!(pair.frame(port, bytes)?, Ran::Left(_)) && *decided;
