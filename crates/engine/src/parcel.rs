@@ -162,7 +162,8 @@ impl ParcelSender {
     /// Sends the open parcel, unless half of the ring is in flight. Returns whether one has left.
     pub fn flush(&mut self) -> bool {
         let taken = self.progress.parcels.load(Ordering::Acquire);
-        debug_assert!(taken <= self.parcels && self.parcels - taken <= self.capacity, "parcels circulate");
+        // More than `capacity` may seem to be in flight, because parcels come back before they are reported.
+        debug_assert!(taken <= self.parcels, "only what was sent is taken");
         self.open.is_some() && (self.parcels - taken) * 2 <= self.capacity && self.send()
     }
 

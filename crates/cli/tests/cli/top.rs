@@ -155,7 +155,7 @@ fn pages_show_what_the_daemon_does() {
             .to_string()
     };
     assert_eq!([line("originated"), line("transmitted"), line("dropped")], ["3", "2", "1"]);
-    assert!(screen.contains("6 flows 7 bond 8 external") && !screen.contains(" lb "), "{screen}");
+    assert!(screen.contains("6 flows 7 kernel 8 bond 9 external") && !screen.contains(" lb "), "{screen}");
     top.press("\t");
     top.wait_for(&["port", "bit/s in", "p3"]);
     top.press("\x1b[C");
@@ -167,11 +167,13 @@ fn pages_show_what_the_daemon_does() {
     top.press("6");
     top.wait_for(&["aged", "account of flows", "met flow pipes"]);
     top.press("7");
+    top.wait_for(&["frames left to workers", "it is not an AF_XDP port"]);
+    top.press("8");
     let screen = top.wait_for(&["bond0, mode static", "members of bond0", "a p2  b p3", "128"]);
     let letters: String =
         screen.lines().filter_map(|line| line.split_once(' ')).map(|(_, map)| map).collect();
     assert!(letters.matches(['a', 'A', 'b', 'B']).count() >= 128, "{screen}");
-    top.press("8");
+    top.press("9");
     top.wait_for(&["slow ", "unheard/s"]);
     top.press("?");
     top.wait_for(&["another page", "q, Ctrl-C"]);

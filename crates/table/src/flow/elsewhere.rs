@@ -114,7 +114,7 @@ mod tests {
         let mut table = table(0);
         assert_eq!(table.add(0, &more(PACKETS_MAX / 2, 0, None), false), Counted::Yes);
         assert_eq!(table.add(0, &more(1, 0, None), false), Counted::High);
-        assert_eq!(table.add(0, &more(PACKETS_MAX / 2, 0, None), false), Counted::No);
+        assert_eq!(table.add(0, &more(PACKETS_MAX / 2 + 1, 0, None), false), Counted::No);
         assert_eq!(table.flow(0).unwrap().packets(), PACKETS_MAX / 2 + 1);
         assert_eq!(table.add(1, &more(1, 0, None), false), Counted::No);
     }
