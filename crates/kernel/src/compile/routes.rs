@@ -29,6 +29,8 @@ impl Compiler<'_> {
         let found = self.asm.label();
         self.asm.mov(R2, R1);
         self.asm.alu(Alu::Shr, R2, 16);
+        // The verifier of Linux 6.1 does not know that a word whose bytes were swapped has 32 bits.
+        self.asm.alu(Alu::And, R2, 0xffff);
         self.asm.alu(Alu::Mul, R2, SLOT as i32);
         self.asm.map_value(R4, map, 0);
         self.asm.alu(Alu::Add, R2, R4);
