@@ -46,10 +46,16 @@ fn flows_that_the_interpreter_has_learnt_are_followed_as_it_follows_them() {
         return;
     }
     let mut seen = FollowTally::default();
-    for seed in 0..PROGRAMS {
+    // Fewer on slow machines, as in the equality test.
+    let programs = std::env::var("KERNEL_PROGRAMS").ok();
+    let programs = programs.map_or(PROGRAMS, |text| text.parse().expect("a number"));
+    for seed in 0..programs {
         compare(seed, &mut seen);
     }
     eprintln!("{seen:#?}");
+    if programs < PROGRAMS {
+        return assert!(seen.decided > 0, "{seen:?}");
+    }
     assert!(seen.programs > 200 && seen.followed > 2000, "{seen:?}");
     assert!(seen.of_ipv6 > 200 && seen.of_tcp > 200 && seen.tracked > 200, "{seen:?}");
     assert!(seen.following > 50 && seen.answers > 50, "{seen:?}");
