@@ -114,15 +114,16 @@ impl KernelCopy {
             },
             CopyStep::Succeeding(made) => match made.try_recv() {
                 Ok(()) if self.is_current => self.say_running(now),
-                // Why there is none shows when it is made again.
+                // Compiling it again logs the reason for the failure.
                 Ok(()) | Err(_) => self.ask_uses(now),
             },
             CopyStep::Running(answer) => self.check_copy(now, answer),
         };
     }
 
-    /// Begins to make the copy of a program that is about to take over, which it does together with its copy.
-    /// Returns nothing if the present program has none: it will be made later.
+    /// Starts compiling the copy of a program that is about to take over, so that both take over together.
+    /// Returns `None` if the running program has no copy; the next program's copy is then made after the
+    /// switch.
     pub fn succeed(&mut self, now: &Surroundings<'_>) -> Option<Box<NextCopy>> {
         if !self.is_current || !matches!(self.step, CopyStep::Running(_)) {
             return None;
@@ -142,8 +143,9 @@ impl KernelCopy {
             let Ok(uses) = uses.recv() else { return };
             if let Ok(replica) = load_entries(program, uses, links, &errors) {
                 let replica: Box<dyn TableReplica> = Box::new(replica);
-                let _ = answer.send(replica);
+                // This must be known before the worker can switch, or the copy would be made again.
                 let _ = done.send(());
+                let _ = answer.send(replica);
             }
         };
         std::thread::Builder::new().name("weir-kernel".into()).spawn(work).ok()?;

@@ -162,7 +162,7 @@ fn the_kernel_decides_all_but_the_first_packets_of_a_flow_in_order_and_counts_th
     let new = explain(&ClientFlow::new(&network));
     assert_eq!(new["why"], "pipe `flows`: the flow is new, or is not followed in the kernel", "{new}");
 
-    // Flows end with their entry, and others go on.
+    // Flows end with their entry, and other flows continue.
     network.change(&["entry", "remove", "flows", "{ match: { target: b1 } }"]);
     let (gone, stay): (Vec<ClientFlow>, Vec<ClientFlow>) =
         flows.into_iter().partition(|flow| flow.back_end == Some(1));

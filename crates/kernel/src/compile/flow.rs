@@ -291,15 +291,7 @@ impl Compiler<'_> {
         self.asm.alu(Alu::Shr, R5, 1);
         self.asm.alu32(Alu::Mov, R5, R5);
         self.asm.jump_if(R5, Is::Ne, R4, new);
-        self.asm.alu(Alu::And, R2, 1);
-        self.asm.alu(Alu::Shl, R1, 1);
-        self.asm.alu(Alu::Add, R1, R2);
-        self.asm.alu(Alu::Mul, R1, layout::record_bytes(pipe) as i32);
-        self.asm.alu(Alu::Add, R1, layout::target_record(pipe, targets, 0, 0) as i32);
-        self.asm.alu(Alu::Add, R0, R1);
-        self.asm.load(Size::W, R1, R0, layout::TEMPLATE);
-        self.asm.mov64(R2, u64::from(layout::ABSENT));
-        self.asm.jump_if(R1, Is::Eq, R2, new);
+        self.record_in_use(pipe, new);
     }
 
     /// Counts the packet in the flows that it has met, with the bytes that the pipes' notes have.

@@ -135,13 +135,19 @@ impl Compiler<'_> {
 
     /// Leaves in R0 the address of the present record of the target whose number is in R1.
     fn record_of(&mut self, (id, pipe): (PipeId, &Pipe), none: Label) {
-        let targets = layout::targets(self.input.program, pipe);
         self.asm.map_value(R0, self.input.maps.pipes[id.index()], 0);
         // Which of the target's two records is the present one.
         self.asm.mov(R2, R1);
         self.asm.alu(Alu::Shl, R2, 3);
         self.asm.alu(Alu::Add, R2, R0);
         self.asm.load(Size::Dw, R2, R2, 0);
+        self.record_in_use(pipe, none);
+    }
+
+    /// Leaves in R0 the address of the present record of the target whose number is in R1. R0 is the address
+    /// of the pipe's table, and the lowest bit of R2 says which of the target's records is the present one.
+    pub fn record_in_use(&mut self, pipe: &Pipe, none: Label) {
+        let targets = layout::targets(self.input.program, pipe);
         self.asm.alu(Alu::And, R2, 1);
         self.asm.alu(Alu::Shl, R1, 1);
         // The verifier derives a tighter bound for a sum than for a bitwise OR.

@@ -6,6 +6,7 @@ mod pair;
 mod planted;
 mod seen;
 mod tamed;
+mod uncompiled;
 
 use pair::{Changed, Pair, Ran};
 use seen::{MetByOne, SeenByAll};

@@ -1,5 +1,6 @@
 //! Removes what is never compiled from a random program, so that packets get further.
 
+use crate::uncompiled::{forward, tame};
 use weir_oracle::arbitrary::Choices;
 use weir_packet::{Field, KeySource, LevelId, TunnelKind};
 use weir_program::operation::{Headers, Value};
@@ -214,32 +215,6 @@ pub fn drop_operation(pipe: &mut Pipe, template: u16, place: usize) {
     pipe.entries = entries.into();
 }
 
-fn tame(pipe: &mut Pipe) {
-    pipe.rehash = false;
-    (pipe.monitor.meter, pipe.monitor.drop_red, pipe.monitor.measured) = (None, false, None);
-    (pipe.forward, pipe.miss) = (forward(pipe.forward), forward(pipe.miss));
-    let mut entries: Vec<Entry> = pipe.entries.iter().collect();
-    for entry in &mut entries {
-        entry.meter = None;
-        entry.forward = entry.forward.map(forward);
-    }
-    match &mut pipe.kind {
-        // A pipe that every packet hits.
-        PipeKind::Flow { .. } => {
-            entries.truncate(1);
-            entries.iter_mut().for_each(|entry| entry.matches.clear());
-            (pipe.kind, pipe.nat) = (PipeKind::Basic, None);
-        }
-        PipeKind::Hash { input, group: GroupChoice::One(_) }
-            if matches!(input, HashInput::RoundRobin | HashInput::Quic) =>
-        {
-            *input = HashInput::Select(KeySource::Outer);
-        }
-        PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl | PipeKind::Hash { .. } => {}
-    }
-    pipe.entries = entries.into();
-}
-
 /// Removes the operations that are not compiled.
 fn simplify(pipe: &mut Pipe) {
     let mut entries: Vec<Entry> = pipe.entries.iter().collect();
@@ -267,15 +242,6 @@ fn plain(operation: Operation) -> Operation {
         Operation::Encap(encap) => {
             Operation::Encap(Encap { udp_checksum: false, second_chance: false, ..encap })
         }
-        other => other,
-    }
-}
-
-fn forward(forward: Forward) -> Forward {
-    match forward {
-        Forward::App(_) => Forward::InputPort,
-        Forward::Flood(_) => Forward::Drop,
-        Forward::Tee { next, .. } => Forward::Pipe(next),
         other => other,
     }
 }

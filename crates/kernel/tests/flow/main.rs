@@ -4,6 +4,8 @@
 mod protocol;
 mod random;
 mod tamed;
+#[path = "../equality/uncompiled.rs"]
+mod uncompiled;
 
 use weir_kernel::Executor;
 use weir_program::Program;

@@ -1,7 +1,8 @@
 //! Random programs and packets: the interpreter learns the flows.
 
 use crate::may_load;
-use crate::tamed::{forward, tamed};
+use crate::tamed::tamed;
+use crate::uncompiled::forward;
 use std::collections::BTreeMap;
 use weir_kernel::{Coverage, Executor, FlowEntry, FlowTable, FrameOutcome, NotFollowed, Why, leads_of};
 use weir_oracle::arbitrary::{Choices, dealt_buckets, frame, program};
