@@ -4,6 +4,7 @@ use crate::scenarios::shuffled;
 use anyhow::{Context, Result};
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::time::{Duration, Instant};
 use weir_papers::XdpGenerate;
 use weir_port::Stream;
@@ -72,6 +73,48 @@ impl FrameSource {
         }
         Ok((sent, start.elapsed()))
     }
+}
+
+/// Sources of the same interface, each on a core of its own.
+pub struct FrameSources(Vec<(usize, FrameSource)>);
+
+impl FrameSources {
+    /// Interfaces that carry no frames; a source attaches its program to one of them.
+    const UNUSED: [&str; 2] = ["g0", "g1"];
+
+    /// Opens a source for each of these cores, of which there are at most two.
+    pub fn open(interface: &str, cores: &[usize]) -> Result<FrameSources> {
+        let open = |(core, unused): (&usize, &str)| {
+            let mut source = FrameSource::open(interface)?;
+            source.prepare(unused)?;
+            Ok((*core, source))
+        };
+        Ok(FrameSources(cores.iter().zip(FrameSources::UNUSED).map(open).collect::<Result<_>>()?))
+    }
+
+    /// Sends from all sources, which share the rate, as [`FrameSource::carry`] does. Returns the number of
+    /// frames sent, and the time that the slowest source took.
+    pub fn carry(&mut self, rate: f64, is_over: impl Fn(Duration) -> bool + Sync) -> Result<(u64, Duration)> {
+        let (share, is_over) = (rate / self.0.len() as f64, &is_over);
+        std::thread::scope(|scope| {
+            let send = |(core, source): &mut (usize, FrameSource)| {
+                use_core(*core)?;
+                source.carry(share, is_over)
+            };
+            let senders: Vec<_> = self.0.iter_mut().map(|source| scope.spawn(move || send(source))).collect();
+            senders.into_iter().try_fold((0, Duration::ZERO), |(sent, time), sender| {
+                let (more, took) = sender.join().expect("a source does not panic")?;
+                Ok((sent + more, time.max(took)))
+            })
+        })
+    }
+}
+
+/// Makes this thread, and what it starts, use one core.
+pub fn use_core(core: usize) -> Result<()> {
+    let mut set = CpuSet::new();
+    set.set(core);
+    sched_setaffinity(None, &set).context("a core that was allowed is not")
 }
 
 /// Returns the index of an interface in the namespace of this thread.

@@ -34,8 +34,8 @@ pub fn measure(
     let mut costs = [const { Vec::new() }; TURNS.len()];
     for _ in 0..bench.options.rounds() {
         for (between, costs) in TURNS.into_iter().zip(&mut costs) {
-            costs.push(bench.turn(between, |far| {
-                far.source.carry(rate, |elapsed| elapsed > SETTLE)?;
+            costs.push(bench.turn((between, 1), |far| {
+                far.sources.carry(rate, |elapsed| elapsed > SETTLE)?;
                 let (before, begun) = (idle()?, Instant::now());
                 let (sent, arrived, _) = far.carry(rate, |elapsed| elapsed > time)?;
                 let (idle, took) = (idle()? - before, begun.elapsed());

@@ -1,7 +1,8 @@
 //! How soon frames follow a change of one of very many entries: from the request, and from its answer, until
 //! the first frame that hits the changed entry arrives at the far end.
 
-use super::{EXECUTORS, ExecutorBench, use_core};
+use super::{EXECUTORS, ExecutorBench};
+use crate::source::use_core;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 use std::fmt::{Display, Write};

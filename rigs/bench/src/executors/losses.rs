@@ -1,7 +1,7 @@
 //! Frames lost in reloads and takeovers, compared with intervals in which nothing changes.
 
-use super::{Between, COMPILED, EXECUTORS, ExecutorBench, FarEnd, use_core};
-use crate::source::FrameSource;
+use super::{Between, COMPILED, EXECUTORS, ExecutorBench, FarEnd};
+use crate::source::FrameSources;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::fmt::Display;
@@ -112,12 +112,9 @@ impl ExecutorBench<'_> {
             Between::Kernel => Some(kernel::pass_all(&self.far, "f1")?),
             Between::Stack | Between::Engine => None,
         };
-        let source = self.far.within(|| -> Result<FrameSource> {
-            let mut source = FrameSource::open("f0")?;
-            source.prepare("g0")?;
-            Ok(source)
-        })?;
-        let mut far = FarEnd { source, interrupt: &self.interrupt.clone(), trial: BESIDE };
+        let cores = [self.setting.other];
+        let sources = self.far.within(|| FrameSources::open("f0", &cores))?;
+        let mut far = FarEnd { sources, interrupt: &self.interrupt.clone(), trial: BESIDE };
         let (mut changed, mut control) = (Intervals::default(), Intervals::default());
         for (number, text) in (0..count).zip(texts.iter().cycle().skip(1)) {
             let before = if change == Disturbance::Reload { dropped(&weir)? } else { 0 };
@@ -143,11 +140,10 @@ impl ExecutorBench<'_> {
         rate: f64,
         work: impl FnOnce(&mut Self) -> Result<()>,
     ) -> Result<(u64, u64)> {
-        let (over, core, end) = (AtomicBool::new(false), self.setting.other, self.far.name().to_string());
+        let (over, end) = (AtomicBool::new(false), self.far.name().to_string());
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| {
                 weir_bed::Namespace::existing(&end).enter()?;
-                use_core(core)?;
                 far.carry(rate, |_| over.load(Ordering::Relaxed))
             });
             std::thread::sleep(BESIDE);

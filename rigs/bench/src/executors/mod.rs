@@ -10,9 +10,11 @@
 //! The kernel generates the frames (`source.rs`), and counts at f1 those that arrive. A daemon forwards them,
 //! with `kernel: off` or `kernel: require`; it is started for each turn, and the turns alternate. The worker
 //! has a core of its own; the source and everything else share the other one. The kernel's executor runs
-//! where the interface receives, which on a veth is the core that sends.
+//! where the interface receives, which on a veth is the core that sends. A second source, on the worker's
+//! core, lets it use both.
 //!
-//! - `rate`: the highest rate without loss.
+//! - `rate`: the highest rate without loss, with one source and with two. The ratio is that of each
+//!   executor's better arrangement.
 //! - `cost`: the processor time of a frame at a rate that both carry, summed over all cores, softirqs
 //!   included. That includes the source and the far end's network stack. A third turn has only these, without
 //!   weir.
@@ -25,9 +27,8 @@ mod follow;
 mod losses;
 
 use crate::peers::Setting;
-use crate::source::FrameSource;
+use crate::source::{FrameSources, use_core};
 use anyhow::{Context, Result, bail};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::time::Duration;
@@ -46,6 +47,9 @@ const LATE: f64 = 0.98;
 
 /// How long the kernel may take to get a program, with all entries.
 const COMPILED: Duration = Duration::from_secs(120);
+
+/// The largest number of sources. With as many queues, what each of them sends is received on its own core.
+const SOURCES: usize = 2;
 
 /// Rounds whose median is reported.
 const ROUNDS: usize = 5;
@@ -111,14 +115,16 @@ pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) 
         say(&format_args!("executors: not measured: {why}"))?;
         return Ok(None);
     }
-    let mut bench = ExecutorBench::new(options, setting)?;
+    let mut bench = ExecutorBench::new(options, setting, SOURCES as u32)?;
     let mut found = json!({});
     let rates = if ["rate", "cost", "reloads", "takeovers"].iter().any(|phase| options.wants(phase)) {
-        let rates = bench.rates(&say)?;
+        let [engine, kernel] = bench.rates(&say)?;
+        let [best_engine, best_kernel] = [engine, kernel].map(|rates| rates.into_iter().fold(0.0, f64::max));
         found["rate"] = json!({
-            "engine_mpps": rates[0] / 1e6, "kernel_mpps": rates[1] / 1e6, "ratio": rates[1] / rates[0],
+            "engine_mpps": engine.map(|rate| rate / 1e6), "kernel_mpps": kernel.map(|rate| rate / 1e6),
+            "ratio": best_kernel / best_engine,
         });
-        rates
+        [engine[0], kernel[0]]
     } else {
         [0.0; 2]
     };
@@ -132,6 +138,9 @@ pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) 
         found["takeovers"] = losses::of_takeovers(&mut bench, rates, &say)?;
     }
     if options.wants("follow") {
+        drop(bench);
+        // The probe receives on one queue.
+        bench = ExecutorBench::new(options, setting, 1)?;
         found["follow"] = follow::measure(&mut bench, &say)?;
     }
     Ok(Some(found))
@@ -149,19 +158,19 @@ struct ExecutorBench<'a> {
 
 /// The far end of a turn, on a thread in its namespace.
 struct FarEnd<'a> {
-    source: FrameSource,
+    sources: FrameSources,
     interrupt: &'a Interrupt,
     trial: Duration,
 }
 
 impl<'a> ExecutorBench<'a> {
-    fn new(options: &'a ExecutorOptions, setting: Setting) -> Result<ExecutorBench<'a>> {
+    fn new(options: &'a ExecutorOptions, setting: Setting, queues: u32) -> Result<ExecutorBench<'a>> {
         use_core(setting.other)?;
         let interrupt = Interrupt::on_signals()?;
         let run = Run::begin(false)?;
         let (far, node) = (run.namespace("far")?, run.namespace("node")?);
         for (end, other) in [("f0", "w0"), ("f1", "w1")] {
-            cable(None, &far.end(end), &node.end(other))?;
+            cable(Some(queues), &far.end(end), &node.end(other))?;
         }
         far.ip("link add name g0 type veth peer name g1\nlink set g0 up\nlink set g1 up\n")?;
         Ok(ExecutorBench { options, run, interrupt, far, node, setting })
@@ -204,7 +213,7 @@ pipes:
     /// Runs a turn: `work` is done on a thread at the far end.
     fn turn<T: Send>(
         &mut self,
-        between: Between,
+        (between, sources): (Between, usize),
         work: impl FnOnce(&mut FarEnd<'_>) -> Result<T> + Send,
     ) -> Result<T> {
         let weir = match between {
@@ -218,10 +227,10 @@ pipes:
             Between::Kernel => Some(kernel::pass_all(&self.far, "f1")?),
         };
         let (interrupt, trial) = (&self.interrupt, self.options.time(TRIAL));
+        let cores = [self.setting.other, self.setting.core];
         let found = self.far.within(|| {
-            let mut source = FrameSource::open("f0")?;
-            source.prepare("g0")?;
-            work(&mut FarEnd { source, interrupt, trial })
+            let sources = FrameSources::open("f0", &cores[..sources])?;
+            work(&mut FarEnd { sources, interrupt, trial })
         })?;
         if let Some(weir) = weir {
             weir.stop(&mut self.run)?;
@@ -229,29 +238,39 @@ pipes:
         Ok(found)
     }
 
-    /// Returns the highest rates without loss of both executors, in frames per second.
-    fn rates(&mut self, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<[f64; 2]> {
-        say(&"rate without loss, Mpps:  engine  kernel")?;
-        let mut rates = [const { Vec::new() }; 2];
+    /// Returns the highest rates without loss of both executors, in frames per second, for each number of
+    /// sources.
+    fn rates(&mut self, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<[[f64; SOURCES]; 2]> {
+        say(&"rate without loss, Mpps:  engine  kernel  two sources: engine  kernel")?;
+        let mut rates = [const { [const { Vec::new() }; SOURCES] }; EXECUTORS.len()];
         for _ in 0..self.options.rounds() {
-            for ((between, name), rates) in EXECUTORS.into_iter().zip(&mut rates) {
-                let rate = self.turn(between, |far| far.search())?;
-                if rate <= 0.0 {
-                    bail!("{name}: frames are lost at every rate");
+            for sources in 1..=SOURCES {
+                for ((between, name), rates) in EXECUTORS.into_iter().zip(&mut rates) {
+                    let rate = self.turn((between, sources), |far| far.search())?;
+                    if rate <= 0.0 && sources == 1 {
+                        bail!("{name}: frames are lost at every rate");
+                    }
+                    rates[sources - 1].push(rate);
                 }
-                rates.push(rate);
             }
-            let last = |at: usize| rates[at].last().unwrap_or(&f64::NAN) / 1e6;
-            say(&format_args!("{:>32.3} {:>7.3}", last(0), last(1)))?;
+            let last = |executor: usize, at: usize| rates[executor][at].last().unwrap_or(&f64::NAN) / 1e6;
+            let columns = [last(0, 0), last(1, 0), last(0, 1), last(1, 1)];
+            say(&format_args!(
+                "{:>32.3} {:>7.3} {:>20.3} {:>7.3}",
+                columns[0], columns[1], columns[2], columns[3]
+            ))?;
         }
-        let [engine, kernel] = rates.map(|rates| ResultSpread::of(rates).median);
+        let rates = rates.map(|rates| rates.map(|rates| ResultSpread::of(rates).median));
+        let [engine, kernel] = rates.map(|rates| rates.into_iter().fold(0.0, f64::max));
         say(&format_args!(
-            "median {:>25.3} {:>7.3}  kernel / engine {:.2}",
-            engine / 1e6,
-            kernel / 1e6,
+            "median {:>25.3} {:>7.3} {:>20.3} {:>7.3}  kernel / engine, each at its best {:.2}",
+            rates[0][0] / 1e6,
+            rates[1][0] / 1e6,
+            rates[0][1] / 1e6,
+            rates[1][1] / 1e6,
             kernel / engine
         ))?;
-        Ok([engine, kernel])
+        Ok(rates)
     }
 }
 
@@ -265,9 +284,13 @@ impl FarEnd<'_> {
 
     /// Sends at a rate until `is_over` returns true. Returns how many frames were sent, how many of them
     /// arrived, and how long it took to send them.
-    fn carry(&mut self, rate: f64, is_over: impl Fn(Duration) -> bool) -> Result<(u64, u64, Duration)> {
+    fn carry(
+        &mut self,
+        rate: f64,
+        is_over: impl Fn(Duration) -> bool + Sync,
+    ) -> Result<(u64, u64, Duration)> {
         let before = Self::arrived()?;
-        let (sent, time) = self.source.carry(rate, is_over)?;
+        let (sent, time) = self.sources.carry(rate, is_over)?;
         std::thread::sleep(UNDER_WAY);
         Ok((sent, Self::arrived()? - before, time))
     }
@@ -288,11 +311,4 @@ impl FarEnd<'_> {
             })
         })
     }
-}
-
-/// Makes this thread, and what it starts, use one core.
-fn use_core(core: usize) -> Result<()> {
-    let mut set = CpuSet::new();
-    set.set(core);
-    sched_setaffinity(None, &set).context("a core that was allowed is not")
 }
