@@ -59,13 +59,15 @@ macro_rules! address_of_six {
 
 address_of_six! { v46 v64 v66 }
 
+/// Reads an `enum end`, which only this version's own programs write.
 fn end(why: u32) -> OverlayEnd {
     match why as usize {
         v44::MADE_ROOM => OverlayEnd::MadeRoom,
         v44::ENDED => OverlayEnd::Ended,
         v44::IDLE => OverlayEnd::Idle,
         v44::ALIVE => OverlayEnd::Alive,
-        _ => OverlayEnd::Stopped,
+        v44::STOPPED => OverlayEnd::Stopped,
+        other => unreachable!("`enum end` has no value {other}"),
     }
 }
 
@@ -166,3 +168,15 @@ version! { v44, u32, 30, 64 }
 version! { v46, v46::In6Addr, 38, 84 }
 version! { v64, u32, 30, 64 }
 version! { v66, v66::In6Addr, 38, 84 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_that_the_programs_report_has_its_name() {
+        for (why, name) in (0..).zip(v44::END_NAMES) {
+            assert_eq!(format!("{:?}", end(why)).to_lowercase(), name.replace('_', ""));
+        }
+    }
+}
