@@ -36,8 +36,10 @@ struct net_device {
 };
 #pragma clang attribute pop
 
+/* The namespace whose interfaces are counted: indices are unique only within one. */
+const volatile __u32 network = 0;
+
 struct key {
-	__u32 network; /* the namespace: indices are unique only within one */
 	__u32 interface;
 	__u32 target;
 };
@@ -47,9 +49,12 @@ SHARED(struct key);
 
 static __always_inline void count(const struct net_device *device, __u32 target, __u64 frames)
 {
-	struct key key = { device->nd_net.net->ns.inum, device->ifindex, target };
-	__u64 *sum = bpf_map_lookup_elem(&failed, &key);
+	struct key key = { device->ifindex, target };
+	__u64 *sum;
 
+	if (device->nd_net.net->ns.inum != network)
+		return;
+	sum = bpf_map_lookup_elem(&failed, &key);
 	if (sum)
 		__sync_fetch_and_add(sum, frames);
 	else if (bpf_map_update_elem(&failed, &key, &frames, BPF_NOEXIST)) {

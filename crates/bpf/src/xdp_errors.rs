@@ -4,7 +4,7 @@ use crate::load::uninterrupted;
 use crate::shared::xdp_errors::Key;
 use aya::maps::{HashMap as BpfMap, MapData};
 use aya::programs::{BtfTracePoint, ProgramError};
-use aya::{Btf, Ebpf, EbpfError};
+use aya::{Btf, Ebpf, EbpfError, EbpfLoader};
 use std::collections::HashMap;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Mutex;
@@ -27,28 +27,27 @@ const ANY: u32 = u32::MAX;
 #[derive(Debug)]
 pub struct XdpErrors {
     ebpf: Ebpf,
-    network: u32,
     /// The counts that were returned by earlier calls.
     taken: Mutex<HashMap<Key, u64>>,
 }
 
 impl XdpErrors {
-    /// Attaches the programs, for the interfaces of this process's network namespace.
+    /// Attaches the programs, for the interfaces of this thread's network namespace.
     ///
     /// # Errors
     /// Returns the kernel's error: it has no BTF, or a privilege (`CAP_PERFMON`) is missing.
     pub fn attach() -> Result<XdpErrors, EbpfError> {
         let btf = Btf::from_sys_fs()?;
-        let mut ebpf = Ebpf::load(OBJECT)?;
+        let network = std::fs::metadata("/proc/thread-self/ns/net").map(|file| file.ino() as u32);
+        let network = network.map_err(|error| EbpfError::from(ProgramError::IOError(error)))?;
+        let mut ebpf = EbpfLoader::new().override_global("network", &network, true).load(OBJECT)?;
         for (name, tracepoint) in PROGRAMS {
             let program = ebpf.program_mut(name).expect("xdp_errors.bpf.c defines it");
             let program: &mut BtfTracePoint = program.try_into()?;
             uninterrupted(|| program.load(tracepoint, &btf))?;
             program.attach()?;
         }
-        let network = std::fs::metadata("/proc/thread-self/ns/net").map(|file| file.ino() as u32);
-        let network = network.map_err(|error| EbpfError::from(ProgramError::IOError(error)))?;
-        Ok(XdpErrors { ebpf, network, taken: Mutex::default() })
+        Ok(XdpErrors { ebpf, taken: Mutex::default() })
     }
 
     /// Returns how many of the frames that the interface should have sent were dropped since the last call.
@@ -63,7 +62,7 @@ impl XdpErrors {
     }
 
     fn take(&self, interface: u32, target: u32) -> u64 {
-        let key = Key { network: self.network, interface, target };
+        let key = Key { interface, target };
         let map = self.ebpf.map("failed").expect("xdp_errors.bpf.c defines it");
         let map = BpfMap::<&MapData, [u8; Key::SIZE], u64>::try_from(map).expect("its keys have this size");
         let now = map.get(&key.bytes(), 0).unwrap_or(0);
