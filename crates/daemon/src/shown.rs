@@ -40,7 +40,7 @@ const SHOWN: [&str; 14] = [
 ];
 
 /// What is shown by default.
-const SECTIONS: [&str; 23] = [
+const SECTIONS: [&str; 24] = [
     "generation",
     "file",
     "uptime_s",
@@ -50,6 +50,7 @@ const SECTIONS: [&str; 23] = [
     "ledger",
     "balances",
     "ports",
+    "kernel",
     "pipes",
     "counters",
     "groups",
@@ -479,5 +480,19 @@ fn account(reports: &[Report], read: &Totals) -> answer::FlowAccount {
         // Sent by flows, but neither delivered nor waiting to be sent; or read, but never sent.
         lost: account.given.abs_diff(left) + read.saturating_sub(account.given),
         balances: account.balances(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sections that may be long, or of which `ledger` has the sums.
+    const APART: [&str; 3] = ["entries", "flows", "drops"];
+
+    #[test]
+    fn everything_has_each_section_that_can_be_shown() {
+        let missing = |name: &&str| *name != "all" && !APART.contains(name) && !SECTIONS.contains(name);
+        assert_eq!(SHOWN.into_iter().find(missing), None);
     }
 }

@@ -321,6 +321,7 @@ fn with_several_workers_a_packet_is_explained_by_that_of_its_flow() {
     daemon.receive(&flows.iter().map(String::as_str).collect::<Vec<_>>());
     let all = daemon.weir(&["show", "all", "--json"]).good().json();
     assert_eq!((&all["ledger"]["transmitted"], &all["handed_over"]), (&15.into(), &0.into()), "{all}");
+    assert_eq!(all["kernel"][1]["obstacle"], "it is not an AF_XDP port", "{all}");
     // New flows would now go elsewhere, so a worker that does not know a flow would reveal that.
     daemon.weir(&["weight", "web", "b1", "0"]).good();
     let mut to = std::collections::BTreeSet::new();
