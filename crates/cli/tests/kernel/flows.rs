@@ -93,7 +93,7 @@ impl ClientFlow {
 
 impl Network {
     /// Returns the row of a flow, if it is live.
-    fn row(&self, name: &str) -> Option<Value> {
+    pub(crate) fn row(&self, name: &str) -> Option<Value> {
         let flows = self.show("flows");
         flows.as_array()?.iter().find(|flow| flow["flow"] == name).cloned()
     }
@@ -226,7 +226,7 @@ fn flows_outlive_a_reload_and_a_takeover_and_the_kernel_follows_them_again() {
 }
 
 /// Serves connections: answers each line, until the client closes.
-fn serve(network: &Network, role: &'static str) {
+pub(crate) fn serve(network: &Network, role: &str) {
     let listener = network.spaces.within(role, || TcpListener::bind((VIP, 80)).unwrap());
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {
@@ -240,30 +240,34 @@ fn serve(network: &Network, role: &'static str) {
     });
 }
 
+/// Opens a connection to the service.
+pub(crate) fn connect(network: &Network) -> TcpStream {
+    let stream = network.spaces.within("client", || TcpStream::connect((VIP, 80)).unwrap());
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+/// Sends bytes, each of which is answered before the next one.
+pub(crate) fn talk(stream: &mut TcpStream, bytes: u32) {
+    for number in 0..bytes {
+        let byte = [number as u8];
+        stream.write_all(&byte).unwrap();
+        let mut answer = [0];
+        stream.read_exact(&mut answer).unwrap();
+        assert_eq!(answer, byte);
+    }
+}
+
 #[test]
 fn connections_have_the_states_that_their_packets_say() {
     let Some(mut network) = build("kc") else { return };
     ["b1", "b2"].into_iter().for_each(|role| serve(&network, role));
     network.spaces.weir("weir", &balancer("timeouts: { tcp_established: 1h, tcp_half_closed: 3s }"));
     network.until_it_runs();
-    let connect = || {
-        let stream = network.spaces.within("client", || TcpStream::connect((VIP, 80)).unwrap());
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
-        stream.set_nodelay(true).unwrap();
-        stream
-    };
-    let talk = |stream: &mut TcpStream, bytes: u32| {
-        for number in 0..bytes {
-            let byte = [number as u8];
-            stream.write_all(&byte).unwrap();
-            let mut answer = [0];
-            stream.read_exact(&mut answer).unwrap();
-            assert_eq!(answer, byte);
-        }
-    };
     let name = |stream: &TcpStream| format!("tcp {} > {VIP}:80", stream.local_addr().unwrap());
     let state = |name: &str| network.row(name).map(|row| row["state"].as_str().unwrap().to_string());
-    let [mut closing, mut resetting] = [(); 2].map(|()| connect());
+    let [mut closing, mut resetting] = [(); 2].map(|()| connect(&network));
     for stream in [&mut closing, &mut resetting] {
         talk(stream, 50);
         let decided = network.decided();

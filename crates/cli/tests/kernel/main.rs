@@ -9,6 +9,7 @@
 //! the switch's ends of weir's cables have a program that passes everything.
 
 mod flows;
+mod share;
 #[path = "../spaces/mod.rs"]
 mod spaces;
 
@@ -23,7 +24,7 @@ use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use weir_bpf::{AttachMode, XdpTake};
+use weir_bpf::{AttachMode, XdpErrors, XdpTake};
 
 const VIP: &str = "10.7.0.53";
 const CLIENT: &str = "02:00:00:00:07:01";
@@ -91,14 +92,7 @@ pub(crate) fn build(name: &str) -> Option<Network> {
         // Packets that wait for the address of a neighbour are overtaken once it is known.
         let known = |client| format!("neigh add {client} lladdr {CLIENT} dev eth0 nud permanent\n");
         spaces.ip(role, &CLIENTS.map(known).concat());
-        let server = spaces.within(role, || UdpSocket::bind((VIP, 53)).unwrap());
-        set_socket_recv_buffer_size_force(&server, SOCKET_BUFFER).unwrap();
-        std::thread::spawn(move || {
-            let mut query = [0; 64];
-            while let Ok((length, from)) = server.recv_from(&mut query) {
-                let _ = server.send_to(&[&[number], &query[..length]].concat(), from);
-            }
-        });
+        answer_queries(&spaces, role, VIP, number);
     }
     // A veth puts packets into a queue of the processor at hand. One queue for all keeps them in order.
     for (role, ends) in
@@ -109,6 +103,18 @@ pub(crate) fn build(name: &str) -> Option<Network> {
     }
     let passing = ["weir", "out"].map(|end| spaces.within("switch", || pass_all(end)));
     Some(Network { spaces, passing: passing.into() })
+}
+
+/// Answers queries to an address with this number and the query.
+fn answer_queries(spaces: &Spaces, role: &str, address: &str, number: u8) {
+    let server = spaces.within(role, || UdpSocket::bind((address, 53)).unwrap());
+    set_socket_recv_buffer_size_force(&server, SOCKET_BUFFER).unwrap();
+    std::thread::spawn(move || {
+        let mut query = [0; 64];
+        while let Ok((length, from)) = server.recv_from(&mut query) {
+            let _ = server.send_to(&[&[number], &query[..length]].concat(), from);
+        }
+    });
 }
 
 /// Attaches a program that takes nothing.
@@ -339,6 +345,14 @@ fn what_the_kernel_fails_to_send_is_in_the_ledger() {
     let links = || network.spaces.within("switch", || weir_netlink::links().unwrap());
     let are_detached = || links().iter().all(|link| link.xdp_program.is_none()).then_some(());
     network.spaces.until("the switch's ends have no program", are_detached);
+    // An interface of another namespace with the same index drops nothing.
+    let roles = ["weir", "b1"];
+    let errors = roles.map(|role| network.spaces.within(role, || XdpErrors::attach().unwrap()));
+    let index = |role| {
+        let links = network.spaces.within(role, || weir_netlink::links().unwrap());
+        links.iter().find(|link| link.name == "eth0").expect("the end of a cable").index
+    };
+    assert_eq!(index("weir"), index("b1"));
     let client = network.client(0);
     for number in 0..QUERIES {
         client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
@@ -351,6 +365,7 @@ fn what_the_kernel_fails_to_send_is_in_the_ledger() {
         (full["frames"] == QUERIES).then_some(())
     };
     network.spaces.until("all frames are dropped as `transmit_full`", dropped);
+    assert_eq!(errors.map(|errors| errors.take_unsent(index("weir"))), [QUERIES, 0]);
     let ledger = network.show("ledger");
     assert_eq!((&ledger["received"], &ledger["transmitted"]), (&QUERIES.into(), &0.into()), "{ledger}");
     assert_eq!(network.show("ports")[0]["transmitted"], 0);
