@@ -3,6 +3,7 @@
 
 mod protocol;
 mod random;
+mod sentences;
 mod tamed;
 #[path = "../equality/uncompiled.rs"]
 mod uncompiled;

@@ -15,8 +15,8 @@ use weir_program::{
     PortId, Program, Target, Timeouts, Verdict,
 };
 
-const PIPE: PipeId = PipeId(0);
-const PORT: PortId = PortId(0);
+pub const PIPE: PipeId = PipeId(0);
+pub const PORT: PortId = PortId(0);
 
 /// Flows that are pinned to one of two targets: one sends back, the other to port 1.
 fn program(capacity: u32) -> Program {
@@ -35,7 +35,7 @@ fn program(capacity: u32) -> Program {
     Program { ports: vec![port("a"), port("b")], pipes: vec![pipe], groups, ..Program::default() }
 }
 
-fn entry(target: u16, forward: Forward) -> Entry {
+pub fn entry(target: u16, forward: Forward) -> Entry {
     Entry { matches: vec![EntryMatch::Target(target)], forward: Some(forward), ..Entry::default() }
 }
 
@@ -50,13 +50,13 @@ fn load(program: &Program) -> (Executor, FlowTable, [FlowEntry; 2]) {
     (executor, flows, entries)
 }
 
-fn udp(number: u32) -> (FlowKey, Vec<u8>) {
+pub fn udp(number: u32) -> (FlowKey, Vec<u8>) {
     let (src, dst) = (Ipv4Addr::from(0x0a00_0000 + number), Ipv4Addr::new(192, 0, 2, 1));
     let key = FlowKey::new(IpAddr::V4(src), IpAddr::V4(dst), 17, (1000, 53), None);
     (key, craft::frame(&format!("src={src} dst={dst} proto=udp sport=1000 dport=53")))
 }
 
-fn tcp(flags: &str) -> Vec<u8> {
+pub fn tcp(flags: &str) -> Vec<u8> {
     craft::frame(&format!("src=10.0.0.1 dst=192.0.2.1 proto=tcp sport=1000 dport=80 flags={flags}"))
 }
 
@@ -71,7 +71,7 @@ fn marked(flows: &FlowTable, bytes: &[u8]) -> (FlowSlot, u32) {
 }
 
 /// Follows a flow that was written into a new table and of which no packet has arrived.
-fn activate_new(flows: &FlowTable, slot: FlowSlot) {
+pub fn activate_new(flows: &FlowTable, slot: FlowSlot) {
     assert!(flows.pending(slot).is_some_and(|mark| mark.packets == 0 && flows.try_activate(mark)));
 }
 
