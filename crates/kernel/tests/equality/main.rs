@@ -41,6 +41,12 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 
+/// How many programs are compared: usually [`PROGRAMS`], or as many as have this number of packets.
+fn programs() -> u64 {
+    let cases = number("KERNEL_CASES", PROGRAMS * PACKETS as u64);
+    number("KERNEL_PROGRAMS", cases.div_ceil(PACKETS as u64))
+}
+
 /// The first seed. `make explore` sets a new one each time.
 fn first_seed() -> u64 {
     number("KERNEL_FIRST", number("PROPTEST_RNG_SEED", 0) << 24)
@@ -125,11 +131,12 @@ fn the_kernel_does_what_the_interpreter_says() {
     if !may_load() {
         return;
     }
-    let (first, programs) = (first_seed(), number("KERNEL_PROGRAMS", PROGRAMS));
+    let (first, programs) = (first_seed(), programs());
     let all = in_parallel(first..first + programs, compare);
     let mut seen = SeenByAll::default();
     all.into_iter().for_each(|one| seen.add(one));
-    eprintln!("{seen:#?}");
+    let (cases, last) = (programs * PACKETS as u64, first + programs - 1);
+    eprintln!("{cases} cases, seeds {first} to {last}: {seen:#?}");
     seen.is_enough(programs, PROGRAMS);
 }
 
