@@ -17,7 +17,8 @@ TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test test-kernels lint fmt clippy check deny explore test-long soak fuzz bench
+.PHONY: help demo test setup-test test-kernels lint fmt clippy lock check deny explore test-long soak fuzz \
+    bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -35,7 +36,7 @@ setup-test:
 	$(STAGE) setup
 	@./setup --for test
 
-lint: fmt clippy ## checks formatting and lints
+lint: fmt clippy lock ## checks formatting and lints
 
 fmt:
 	$(STAGE) formatting
@@ -45,6 +46,11 @@ clippy:
 	$(STAGE) lints
 	$(CARGO) clippy $(ALL) $(FEATURES) -- -D warnings
 	$(CARGO) clippy --package weir --all-targets --no-default-features --locked -- -D warnings
+
+# The fuzzers have a workspace of their own, and so a lock file that no other command reads.
+lock:
+	$(STAGE) 'lock file of the fuzzers'
+	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 
 # Fast tests first. Those in tests/ include the labs, which are skipped without root, except in CI, where they
 # fail.

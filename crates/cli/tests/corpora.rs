@@ -100,3 +100,22 @@ fn apps() {
 fn change() {
     replay("change", fuzz::network::change);
 }
+
+/// The targets are not compiled here, so this is how they are kept in step with their functions.
+#[test]
+fn every_target_calls_a_function_that_is_replayed_here() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz");
+    let read = |path: &str| std::fs::read_to_string(folder.join(path)).unwrap();
+    let (manifest, replayed) = (read("Cargo.toml"), include_str!("corpora.rs"));
+    let targets = std::fs::read_dir(folder.join("fuzz_targets")).unwrap();
+    let names: Vec<_> = targets.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    assert_eq!(names.len(), manifest.matches("[[bin]]").count());
+    for file in names {
+        let (path, name) = (format!("fuzz_targets/{file}"), file.strip_suffix(".rs").unwrap());
+        assert!(manifest.contains(&format!("name = \"{name}\"\npath = \"{path}\"")), "{path}");
+        let text = read(&path);
+        let called =
+            text.split("weir_fuzz::").nth(1).and_then(|call| call.split('(').next()).expect("a call");
+        assert!(replayed.contains(&format!("replay(\"{name}\", fuzz::{called});")), "{path} calls {called}");
+    }
+}
