@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::os::fd::AsFd;
 use weir_packet::{PoolId, RegionPool};
-use weir_port::xdp::{Home, Left, Memory, Offer, Rings, XdpInterface};
+use weir_port::xdp::{Home, Left, LostFrames, Memory, Offer, Rings, XdpInterface};
 
 /// The version of this part of the protocol.
 pub const SOCKETS: u64 = 1;
@@ -207,7 +207,8 @@ pub fn left_json(left: &[(u32, Left)]) -> (Value, Vec<u8>) {
     let mut one_json = |(index, one): &(u32, Left)| {
         one.away.iter().for_each(|word| bytes.extend(word.to_le_bytes()));
         bytes.extend(&one.further);
-        json!([index, one.queue, one.held, one.in_pieces, one.away.len(), one.further.len()])
+        let lost = one.lost.map(|lost| [lost.dropped, lost.ring_full]);
+        json!([index, one.queue, one.held, one.in_pieces, one.away.len(), one.further.len(), lost])
     };
     let all = left.iter().map(&mut one_json).collect();
     (all, bytes)
@@ -232,7 +233,9 @@ pub fn read_left(value: &Value, bytes: &[u8]) -> Result<Vec<(u32, Left)>> {
         let away = away.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let further = next(length(5)?)?.to_vec();
         let (queue, held, in_pieces) = (number(&one[1])?, length(2)?, one[3] == true);
-        all.push((number(&one[0])?, Left { queue, away, further, held, in_pieces }));
+        let lost = one[6][0].as_u64().zip(one[6][1].as_u64());
+        let lost = lost.map(|(dropped, ring_full)| LostFrames { dropped, ring_full });
+        all.push((number(&one[0])?, Left { queue, away, further, held, in_pieces, lost }));
     }
     Ok(all)
 }
@@ -296,8 +299,10 @@ mod tests {
 
     #[test]
     fn what_is_left_is_read_as_it_was_written() {
-        let one = Left { queue: 3, away: vec![u64::MAX, 5], further: vec![], held: 9, in_pieces: true };
-        let two = Left { queue: 0, away: vec![1], further: vec![0, 7], held: 0, in_pieces: false };
+        let lost = Some(LostFrames { dropped: 2, ring_full: 1 << 40 });
+        let one = Left { queue: 3, away: vec![u64::MAX, 5], further: vec![], held: 9, in_pieces: true, lost };
+        let two =
+            Left { queue: 0, away: vec![1], further: vec![0, 7], held: 0, in_pieces: false, lost: None };
         let all = vec![(4, one), (1 << 31, two)];
         let (head, bytes) = left_json(&all);
         assert_eq!(read_left(&head, &bytes).unwrap(), all);

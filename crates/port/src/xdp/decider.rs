@@ -7,12 +7,17 @@ use weir_bpf::TakeMaps;
 
 impl XdpInterface {
     /// Returns the maps with which another program handles frames that are taken; `None` while the interface
-    /// is gone or still belongs to another process.
+    /// is gone. While the interface still belongs to another process, they are those of the program that will
+    /// [replace](XdpInterface::replace) the other one.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub fn take_maps(&self) -> io::Result<Option<TakeMaps>> {
-        self.attached.as_ref().map(|attached| attached.program().maps()).transpose()
+        match (&self.attached, &self.prepared) {
+            (Some(attached), _) => attached.program().maps().map(Some),
+            (None, Some(program)) => program.maps().map(Some),
+            (None, None) => Ok(None),
+        }
     }
 
     /// Returns the longest frame that it sends, in bytes.

@@ -175,7 +175,7 @@ impl Line {
     /// Orders the port to use the socket that the other process has left. Returns false if there is none.
     pub(super) fn resume(&self, interface: &Arc<Attached>, left: Option<Left>) -> Result<bool, XdpError> {
         let Some((mut socket, left)) = locked(&self.adopted).take().zip(left) else { return Ok(false) };
-        if !socket.resume() {
+        if !socket.resume(left.lost) {
             return Err(XdpError::System {
                 doing: "continuing with another process's rings",
                 interface: interface.name(),

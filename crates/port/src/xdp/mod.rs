@@ -47,4 +47,4 @@ pub use news::{InterfaceNews, InterfaceState};
 pub use port::{Rings, XdpPort};
 pub use report::{InterfaceReport, interfaces, obstacles};
 pub use spread::{Spread, spread};
-pub use succession::{Handover, Home, Left, Memory, Offer};
+pub use succession::{Handover, Home, Left, LostFrames, Memory, Offer};

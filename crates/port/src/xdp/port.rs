@@ -249,13 +249,15 @@ impl XdpPort {
         let Some(bound) = self.bound.take() else { return false };
         self.line.close();
         self.former = former;
-        self.former_lost += lost(&bound.socket) + self.joining.abandon(pool);
+        let lost = bound.socket.lost_ever();
+        self.former_lost += bound.socket.lost_here(lost) + self.joining.abandon(pool);
         // The kernel sends them, whichever process has the socket.
         let held = std::mem::take(&mut self.counted.held);
         self.counted.transmitted += held;
         let (away, further) = self.umem.give_up();
         let held = held + std::mem::take(&mut self.inherited);
-        self.line.leave(Left { queue: self.line.queue(), away, further, held, in_pieces });
+        let (queue, lost) = (self.line.queue(), Some(lost));
+        self.line.leave(Left { queue, away, further, held, in_pieces, lost });
         true
     }
 
@@ -413,7 +415,7 @@ impl Bound {
 
 /// Frames that XDP took and the socket lost: too large, no chunk to fill, or no room in the receive ring.
 fn lost(socket: &Socket) -> u64 {
-    socket.statistics().map_or(0, |kernel| kernel.rx_dropped + kernel.rx_ring_full.unwrap_or(0))
+    socket.lost_here(socket.lost_ever())
 }
 
 /// Returns why a frame of this length cannot be sent.

@@ -18,6 +18,7 @@ use rustix::net::{
 use super::XdpError;
 use super::port::Rings as RingSizes;
 use super::ring::{Consumer, Producer};
+use super::succession::LostFrames;
 use super::umem::Area;
 
 /// In copy mode, `sendto` takes at most 32 descriptors from the ring (`TX_BATCH_SIZE` in net/xdp/xsk.c).
@@ -46,7 +47,7 @@ pub(super) struct Socket {
     pub(super) transmit: Producer<XdpDesc>,
     pub(super) completion: Consumer<u64>,
     zero_copy: bool,
-    /// The kernel's counters at the time another process handed it over.
+    /// The kernel's counters at the time another process left it.
     before: Option<XdpStatistics>,
 }
 
@@ -102,9 +103,14 @@ impl Socket {
         Ok(Socket { zero_copy, ..Socket::mapped(fd, sizes)? })
     }
 
-    /// Continues where the other process stopped. Returns false if its rings are inconsistent.
-    pub(super) fn resume(&mut self) -> bool {
+    /// Continues where the other process stopped. Frames are lost by this process from the time at which the
+    /// other one had lost `lost` of them, if that is known. Returns false if its rings are inconsistent.
+    pub(super) fn resume(&mut self, lost: Option<LostFrames>) -> bool {
         self.before = sockopt::xdp_statistics(&self.fd).ok();
+        if let (Some(before), Some(lost)) = (&mut self.before, lost) {
+            before.rx_dropped = before.rx_dropped.min(lost.dropped);
+            before.rx_ring_full = before.rx_ring_full.map(|full| full.min(lost.ring_full));
+        }
         let ours = self.fill.resume() & self.transmit.resume();
         ours & self.receive.resume() & self.completion.resume()
     }
@@ -187,6 +193,21 @@ impl Socket {
             now.tx_ring_empty_descs = since(now.tx_ring_empty_descs, before.tx_ring_empty_descs);
         }
         Some(now)
+    }
+
+    /// Returns how many frames the socket has lost since it was opened, in any process.
+    pub(super) fn lost_ever(&self) -> LostFrames {
+        let lost = |now: XdpStatistics| LostFrames {
+            dropped: now.rx_dropped,
+            ring_full: now.rx_ring_full.unwrap_or(0),
+        };
+        sockopt::xdp_statistics(&self.fd).map(lost).unwrap_or_default()
+    }
+
+    /// Returns how many of these frames this process has lost.
+    pub(super) fn lost_here(&self, ever: LostFrames) -> u64 {
+        let before = self.before.as_ref().map_or(0, |one| one.rx_dropped + one.rx_ring_full.unwrap_or(0));
+        (ever.dropped + ever.ring_full).saturating_sub(before)
     }
 
     /// Returns a weak reference to the socket, which does not keep it open, for passing it to another

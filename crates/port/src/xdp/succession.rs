@@ -86,6 +86,18 @@ pub struct Left {
     pub held: u64,
     /// Whether the process has dropped the beginning of a frame whose next piece is still to come.
     pub in_pieces: bool,
+    /// The frames that the socket had lost by then. The process has counted them, and its successor counts
+    /// those that are lost later. `None` if the process is an older weir, which does not say.
+    pub lost: Option<LostFrames>,
+}
+
+/// Frames that XDP took and a socket lost, since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LostFrames {
+    /// They were too large, or there was no chunk for them.
+    pub dropped: u64,
+    /// There was no room in the receive ring.
+    pub ring_full: u64,
 }
 
 /// The chunks of a pool that no socket owned when a process stopped.
