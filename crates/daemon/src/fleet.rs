@@ -208,8 +208,15 @@ impl Fleet {
         self.changing.wake_ns()
     }
 
-    /// Stops all workers and returns their last reports. First, all of them stop receiving and handing over,
-    /// so that frames between two workers are dropped by the receiver and counted once.
+    /// Closes all ports. First, all workers stop receiving and handing over, so that frames between two
+    /// workers are dropped by the receiver and counted once. A program in the kernel continues to decide
+    /// frames.
+    pub fn close_ports(&self) -> Result<()> {
+        self.ask_all(|_, answer| Command::Quiesce(answer))?;
+        self.ask_all(|_, answer| Command::ClosePorts(answer)).map(drop)
+    }
+
+    /// Closes all ports, stops all workers and returns their last reports.
     pub fn stop(self) -> Result<Vec<Report>> {
         self.ask_all(|_, answer| Command::Quiesce(answer))?;
         let reports = self.ask_all(|_, answer| Command::Stop(answer))?;

@@ -25,6 +25,13 @@ use weir_program::{PipeId, PortId, Program};
 /// How often to ask whether an entry has a destination that the compiled program does not know.
 const EVERY: Duration = Duration::from_secs(1);
 
+/// How long a successor waits for a complete copy before it takes over without one. The other daemon waits a
+/// little longer for an answer.
+const COMPLETE: Duration = Duration::from_secs(20);
+
+/// How often it looks.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// The worker that keeps the copy: every program has it.
 const WORKER: usize = 0;
 
@@ -119,6 +126,24 @@ impl KernelCopy {
             },
             CopyStep::Running(answer) => self.check_copy(now, answer),
         };
+    }
+
+    /// Makes the copy of a program that no frame meets yet, and waits until it is complete, or until there is
+    /// a reason why there is none.
+    pub fn complete(&mut self, now: &Surroundings<'_>) {
+        let until = Instant::now() + COMPLETE;
+        while Instant::now() < until {
+            self.follow(now);
+            match self.step {
+                CopyStep::Idle => return,
+                CopyStep::Running(_) if is_complete(now) => return,
+                CopyStep::Asking(_)
+                | CopyStep::Loading(..)
+                | CopyStep::Succeeding(_)
+                | CopyStep::Running(_) => std::thread::sleep(PAUSE),
+            }
+        }
+        warn!("the kernel's copy of the program is not complete after {} s", COMPLETE.as_secs());
     }
 
     /// Starts compiling the copy of a program that is about to take over, so that both take over together.
@@ -279,6 +304,17 @@ impl KernelCopy {
         now.fleet.offer(WORKER, Command::Report(asker));
         CopyStep::Running(Some(report))
     }
+}
+
+/// Whether packets can meet the copy, or never will.
+fn is_complete(now: &Surroundings<'_>) -> bool {
+    let reports = now.fleet.ask_all(|_, answer| Command::Report(answer));
+    let is_there = |report: &Report| {
+        let copy = report.kernel.as_ref();
+        copy.is_none_or(|copy| copy.active || copy.obstacle.is_some())
+    };
+    // A worker that has ended shows elsewhere.
+    reports.is_ok_and(|reports| reports.get(WORKER).is_none_or(is_there))
 }
 
 /// Returns why the kernel cannot handle frames of a port now.

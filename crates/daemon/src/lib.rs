@@ -305,6 +305,7 @@ impl Daemon {
         let (mut daemon, rings) = Daemon::start(file, plan, load, Some(&mut takeover))?;
         daemon.weights = weights;
         takeover.add_entries(&mut daemon)?;
+        daemon.complete_kernel_copy();
         takeover.take_flows(&daemon.fleet)?;
         let (states, inherited) = takeover.switch_over(&mut daemon)?;
         let control = Control::bind(&daemon.plan.socket, daemon.plan.metrics, rest, inherited)?;
@@ -457,6 +458,14 @@ impl Daemon {
         self.kernel.follow(&now);
     }
 
+    /// Waits until there is a complete copy of the program in the kernel, or the reason why there is none is
+    /// known. No frame meets the copy before the interfaces are taken over.
+    fn complete_kernel_copy(&mut self) {
+        let Daemon { plan, generation, fleet, interfaces, doorbell, .. } = self;
+        let now = kernel::Surroundings { plan, generation: *generation, fleet, interfaces, doorbell };
+        self.kernel.complete(&now);
+    }
+
     /// Polls the ports now and then, if any has a recording.
     fn check_recordings(&mut self) {
         self.recordings.check(&self.plan, &self.fleet);
@@ -475,22 +484,24 @@ impl Daemon {
         )
     }
 
-    /// Stops workers and collector. Returns the ledger, whether it balances, and a message about flows.
-    fn stop(self) -> Result<(Ledger, bool, Option<String>)> {
-        let (reports, collector) = self.stop_but_collector()?;
-        settle(&reports, collector)
-    }
-
-    /// Stops everything but the collector. Returns the workers' reports.
-    fn stop_but_collector(mut self) -> Result<(Vec<Report>, Collector)> {
-        self.end_reload();
+    /// Stops everything. Returns the ledger, whether it balances, and a message about flows.
+    fn stop(mut self) -> Result<(Ledger, bool, Option<String>)> {
+        self.stop_but_workers()?;
         let reports = std::mem::take(&mut self.fleet).stop()?;
         self.recordings.end(&reports);
+        settle(&reports, self.collector)
+    }
+
+    /// Closes the ports, and stops everything but the workers, with the program that one of them may have in
+    /// the kernel, and the collector.
+    fn stop_but_workers(&mut self) -> Result<()> {
+        self.end_reload();
+        self.fleet.close_ports()?;
         // The last frames that workers passed on.
         while self.take_frames() {}
         // They give the collector what the flows in their tables have counted.
         drop(std::mem::take(&mut self.agents));
-        Ok((reports, self.collector))
+        Ok(())
     }
 }
 

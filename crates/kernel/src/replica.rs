@@ -14,7 +14,7 @@ use weir_program::change::EntryKey;
 use weir_program::replica::{
     FlowCounts, FlowLines, FlowMark, FlowReplica, FlowSlot, Leads, ReplicaReport, Swept, TableReplica,
 };
-use weir_program::{Entry, EntryMatch, GroupId, PipeId, PortId, Program};
+use weir_program::{Entry, EntryMatch, GroupId, PipeId, PortId, Program, Verdict};
 
 /// The parts of a port's interface, and of the program that selects frames there (`weir_bpf::XdpTake`), that
 /// the program needs.
@@ -54,6 +54,8 @@ pub struct Replica {
     /// Programs refer to it as long as they run.
     _devices: Option<Map>,
     report: ReplicaReport,
+    /// Frames to be sent through each port, without those that were not sent.
+    sent: Vec<u64>,
     /// Why packets no longer use the tables.
     failed: bool,
 }
@@ -109,9 +111,9 @@ impl Replica {
 
     /// A replica whose packets arrive at no interface.
     pub(crate) fn without_links(tables: Tables) -> Replica {
-        let decided = vec![0; tables.program().ports.len()];
+        let (decided, sent) = (vec![0; tables.program().ports.len()], vec![0; tables.program().ports.len()]);
         let report = ReplicaReport { decided, ..ReplicaReport::default() };
-        Replica { tables, unsent: None, ports: Vec::new(), _devices: None, report, failed: false }
+        Replica { tables, unsent: None, ports: Vec::new(), _devices: None, report, sent, failed: false }
     }
 
     /// What of the program compiles.
@@ -227,19 +229,28 @@ impl TableReplica for Replica {
         // This comes before the counts, which already include frames that were not sent.
         let unsent = self.take_unsent();
         let ports = self.tables.program().ports.len();
-        let report = &mut self.report;
+        let (report, sent) = (&mut self.report, &mut self.sent);
         let mut decided = vec![0; ports];
         let mut keep = |swept: Swept<'_>| {
-            if let Swept::Decided(port, _, count) = swept {
+            if let Swept::Decided(port, verdict, count) = swept {
                 // Where tests plant a fault, the program may count anything.
-                let sum: &mut u64 = &mut decided[port.index()];
-                *sum = sum.wrapping_add(count.packets);
+                let add = |sum: &mut u64| *sum = sum.wrapping_add(count.packets);
+                add(&mut decided[port.index()]);
+                if let Verdict::Transmit(port) = verdict {
+                    add(&mut sent[port.index()]);
+                }
             }
             found(swept);
         };
         self.tables.sweep(all, &mut keep, |port, why, packets| add_left(report, (why, port), packets, ports));
         report.decided.iter_mut().zip(decided).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
-        unsent.into_iter().for_each(|(port, frames)| found(Swept::Unsent(port, frames)));
+        for (port, frames) in unsent {
+            // The kernel does not say which program's frames it has not sent. Those of another daemon, which
+            // this one is about to succeed, are not among those that this program has sent.
+            let frames = frames.min(self.sent[port.index()]);
+            self.sent[port.index()] -= frames;
+            found(Swept::Unsent(port, frames));
+        }
     }
 
     fn report(&self) -> ReplicaReport {

@@ -8,6 +8,7 @@
 //! A veth delivers what XDP sends only to a peer that receives with NAPI, as one with an XDP program does. So
 //! the switch's ends of weir's cables have a program that passes everything.
 
+mod changes;
 mod flows;
 mod share;
 #[path = "../spaces/mod.rs"]

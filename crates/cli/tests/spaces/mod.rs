@@ -130,10 +130,17 @@ impl Spaces {
         self.running.push(self.run.start(name, &mut command).unwrap());
     }
 
+    /// Starts a successor of the running weir, and returns the name of its log.
+    pub fn begin_takeover(&mut self, role: &str) -> String {
+        let name = format!("successor-{}", self.running.len());
+        self.start(role, &name, &[&["run", "weir.yaml", "--takeover"][..], &SOCKET].concat());
+        name
+    }
+
     /// Starts a successor of the running weir, and waits until it has taken over.
     pub fn take_over(&mut self, role: &str) {
         let old = *self.running.last().expect("weir runs");
-        self.start(role, "successor", &[&["run", "weir.yaml", "--takeover"][..], &SOCKET].concat());
+        self.begin_takeover(role);
         let until = Instant::now() + PATIENCE;
         while self.run.child(old).try_wait().unwrap().is_none() {
             assert!(Instant::now() < until, "no takeover: {}", self.log());
@@ -173,8 +180,32 @@ impl Spaces {
         }
     }
 
+    /// Kills the process that was started last (SIGKILL).
+    pub fn kill_last(&mut self) {
+        let last = self.running.pop().expect("a process runs");
+        self.run.kill(last).unwrap();
+    }
+
+    /// Forgets the process that was started last, which has ended.
+    pub fn forget_last(&mut self) {
+        self.running.pop();
+    }
+
+    /// Whether the process that was started last still runs.
+    pub fn last_runs(&mut self) -> bool {
+        let last = *self.running.last().expect("a process was started");
+        self.run.child(last).try_wait().unwrap().is_none()
+    }
+
+    /// Returns what weir has logged, and after that what its successors have.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.run.folder().join("weir.log")).unwrap_or_default()
+        let successors = (1..).map(|number| self.log_of(&format!("successor-{number}")));
+        std::iter::once(self.log_of("weir")).chain(successors.take_while(|log| !log.is_empty())).collect()
+    }
+
+    /// Returns the log of a process.
+    pub fn log_of(&self, name: &str) -> String {
+        std::fs::read_to_string(self.run.folder().join(format!("{name}.log"))).unwrap_or_default()
     }
 
     /// Starts `weir decap` at `eth0`, and waits until it is attached.

@@ -116,8 +116,9 @@ impl Daemon {
         self.weights.iter().filter_map(name).collect()
     }
 
-    /// Stops forwarding, and gives the successor what has changed since, the interfaces, and the sockets that
-    /// other processes opened for this daemon (`inherited`), whose clients wait in their backlogs.
+    /// Stops receiving, and gives the successor what has changed since, the interfaces, and the sockets that
+    /// other processes opened for this daemon (`inherited`), whose clients wait in their backlogs. The
+    /// program in the kernel decides frames until that of the successor replaces it.
     pub(crate) fn hand_over_to(mut self, ready: ReadyHandover, inherited: Inherited) -> Result<()> {
         let ReadyHandover { mut wire, stocks, since_ms, adopted } = ready;
         let mut systemd = std::mem::take(&mut self.systemd);
@@ -134,7 +135,7 @@ impl Daemon {
             send_flows(&mut wire, &workers, (*pipe, stock), (since, ROWS_AT_REST))?;
         }
         let apps = self.host.running.states();
-        let (reports, collector) = self.stop_but_collector()?;
+        self.stop_but_workers()?;
         let list: Vec<Value> =
             handed.iter().map(|one| json!([one.index, one.native, one.zero_copy])).collect();
         let links = handed.iter().flat_map(|one| [one.link.as_fd(), one.sockets.as_fd()]);
@@ -147,14 +148,14 @@ impl Daemon {
             "say": "end", "interfaces": list, "left": left, "apps": apps, "listeners": names,
         });
         let sent = wire.set_patience(FINISH).and_then(|()| wire.send(&end, &bytes, &descriptors));
-        // The successor does not wait for what the collector has yet to read.
-        let (ledger, balanced, flows) = super::super::settle(&reports, collector)?;
         let done = sent.and_then(|()| wire.receive()).context("the other weir has not taken over");
         match &done {
             // The successor may hold all interfaces, which no other process can use while it lives.
             Err(_) => wire.kill_peer(),
             Ok(_) => wire.peer().into_iter().for_each(|peer| systemd.succeeded_by(peer)),
         }
+        // Until now, the program in the kernel has decided frames.
+        let (ledger, balanced, flows) = self.stop()?;
         let stopped = dropped_by(&ledger, &[DropReason::Stopped]);
         flows.into_iter().for_each(|words| info!("{words}"));
         info!("{}", super::super::farewell(&ledger, balanced));

@@ -90,6 +90,9 @@ pub enum Command {
     /// Keep the tables of this program in the kernel equal to the engine's, and let packets use it; or stop
     /// using the present one. Only one worker gets this. Ignored if the number is not that of the program.
     RunInKernel(u64, Option<Box<dyn TableReplica>>),
+    /// Return every frame and close the ports, but keep the program in the kernel, which continues to decide
+    /// frames. Only reports and the end may follow.
+    ClosePorts(SyncSender<()>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
 }
@@ -122,6 +125,7 @@ impl Command {
             | C::Receive(_)
             | C::EntryUses(_)
             | C::RunInKernel(..)
+            | C::ClosePorts(_)
             | C::Stop(_) => false,
         }
     }
@@ -280,11 +284,7 @@ impl Worker {
             Command::FlowStocks(asker) => reply(&asker, self.engine.flow_stocks()),
             Command::ResumeFlows(page, asker) => reply(&asker, self.resume_flows(page)),
             Command::Probe(input, bytes, asker) => reply(&asker, self.probe(input, &bytes, now_ns)),
-            Command::Quiesce(asker) => {
-                self.quiet = true;
-                self.hand_over.finish();
-                reply(&asker, ());
-            }
+            Command::Quiesce(asker) => self.quiesce(&asker),
             Command::Receive(asker) => {
                 self.quiet = false;
                 reply(&asker, ());
@@ -294,6 +294,10 @@ impl Worker {
                 self.run_in_kernel(replica, now_ns);
             }
             Command::RunInKernel(..) => {}
+            Command::ClosePorts(asker) => {
+                self.close_ports();
+                reply(&asker, ());
+            }
             Command::Stop(asker) => {
                 self.leave_kernel(now_ns);
                 reply(&asker, self.stopped());
@@ -305,6 +309,12 @@ impl Worker {
         reply(asker, self.engine.entry_uses(self.generation));
         // The thread that waits for it must be woken.
         self.outbox.signal = true;
+    }
+
+    fn quiesce(&mut self, asker: &SyncSender<()>) {
+        self.quiet = true;
+        self.hand_over.finish();
+        reply(asker, ());
     }
 
     /// Stops, and returns the last report.
@@ -350,9 +360,19 @@ impl Worker {
         Some(probe)
     }
 
+    /// Takes every frame back from the ports, and gives the counts of all flows to the collector.
+    pub fn stop(&mut self) {
+        self.close_ports();
+        self.end_flows();
+        self.stopped = true;
+    }
+
     /// Takes every frame back from the ports. Frames that they held, that waited or that other workers had
     /// handed over are dropped as `stopped`.
-    pub fn stop(&mut self) {
+    fn close_ports(&mut self) {
+        if std::mem::replace(&mut self.closed, true) {
+            return;
+        }
         self.hand_over.finish();
         let mut stopped = self.waiting.give_up(DropReason::Stopped) + self.hand_over.drain();
         stopped += self.fragments.give_up() as u64;
@@ -376,7 +396,5 @@ impl Worker {
             stopped += port.close(pools);
         }
         self.outbox.ledger.dropped[DropReason::Stopped as usize] += stopped;
-        self.end_flows();
-        self.stopped = true;
     }
 }

@@ -6,7 +6,8 @@
 //! belong together are made while all packets go to the engine, so no packet sees only part of them.
 //!
 //! When another program takes over, its copy is filled first, with the entries of the next engine. So every
-//! packet is handled by one program or the other, and no packet waits for the exchange.
+//! packet is handled by one program or the other, and no packet waits for the exchange. The same goes for a
+//! program that is compiled again.
 
 use super::Worker;
 use super::outbox::Outbox;
@@ -134,10 +135,17 @@ pub(super) enum CopyState {
 }
 
 impl Worker {
-    /// Begins to use a program in the kernel, in place of the one before.
+    /// Begins to use a program in the kernel, in place of the one before. Packets meet the one before until
+    /// the tables of this one are complete.
     pub(super) fn run_in_kernel(&mut self, replica: Option<Box<dyn TableReplica>>, now_ns: u64) {
-        self.leave_kernel(now_ns);
-        self.keep_copy(replica.map(|replica| Kernel::new(replica, now_ns)), now_ns);
+        let next = replica.map(|replica| Kernel::new(replica, now_ns));
+        let is_active = self.kernel.as_ref().is_some_and(|kernel| kernel.replica.report().active);
+        if next.is_none() || !is_active {
+            self.leave_kernel(now_ns);
+            return self.keep_copy(next, now_ns);
+        }
+        let former = std::mem::replace(&mut self.next_kernel, next);
+        self.leaving.dispose(Box::new(former.map(|kernel| kernel.replica)));
     }
 
     /// Keeps the tables of this program in the kernel equal to those of the engine from now on.
@@ -175,8 +183,8 @@ impl Worker {
         self.sweep_kernel(true, now_ns);
         self.engine.follow_no_flows();
         self.engine.set_copied(false);
-        let former = self.kernel.take().map(|kernel| kernel.replica);
-        self.leaving.dispose(Box::new(former));
+        let all = [self.kernel.take(), self.next_kernel.take()];
+        self.leaving.dispose(Box::new(all.map(|kernel| kernel.map(|kernel| kernel.replica))));
     }
 
     /// Makes changes that the engine has made.
@@ -192,6 +200,9 @@ impl Worker {
         if together && is_active {
             kernel.replica.start();
         }
+        if let Some(next) = &mut self.next_kernel {
+            next.replica.apply(changes, |group| engine.slots(group));
+        }
     }
 
     /// Copies entries, removes expired ones, and adds counts now and then. Returns true while there are
@@ -200,6 +211,7 @@ impl Worker {
         let Some(kernel) = &mut self.kernel else { return false };
         for (pipe, key) in self.engine.take_expired() {
             kernel.replica.remove(pipe, &key);
+            self.next_kernel.iter_mut().for_each(|next| next.replica.remove(pipe, &key));
         }
         let UnsentMarks { marks, since_ns, .. } = &kernel.unsent;
         let sends = !marks.is_empty() && now_ns.saturating_sub(*since_ns) < SENDING_NS;
@@ -242,13 +254,18 @@ impl Worker {
 
     /// Copies some entries. Returns true while there are more.
     fn copy_entries(&mut self, idle: bool, now_ns: u64) -> bool {
-        let (engine, Some(kernel)) = (&self.engine, &mut self.kernel) else { return false };
+        let engine = &self.engine;
+        let Some(kernel) = self.next_kernel.as_mut().or(self.kernel.as_mut()) else { return false };
         if kernel.next.is_none() {
             return false;
         }
         let done = kernel.copy_entries(engine, ENTRIES[usize::from(idle)], now_ns);
         if done {
             kernel.replica.start();
+            if let Some(next) = self.next_kernel.take() {
+                self.leave_kernel(now_ns);
+                self.keep_copy(Some(next), now_ns);
+            }
         }
         !done
     }
@@ -295,6 +312,12 @@ impl Worker {
 
     /// Returns the state of the program in the kernel, if there is one.
     pub(super) fn kernel_report(&self) -> Option<ReplicaReport> {
-        self.kernel.as_ref().map(|kernel| kernel.replica.report())
+        let mut report = self.kernel.as_ref()?.replica.report();
+        if let Some(next) = &self.next_kernel {
+            // The present program has been compiled again.
+            let next = next.replica.report();
+            (report.stale, report.obstacle) = (next.stale, next.obstacle);
+        }
+        Some(report)
     }
 }

@@ -91,6 +91,8 @@ pub struct Worker {
     past_ports: Vec<PastPort>,
     /// The program in the kernel, on the worker that keeps its tables.
     kernel: Option<Kernel>,
+    /// Another copy of the same program, which replaces the present one when its tables are complete.
+    next_kernel: Option<Kernel>,
     deltas: Option<DeltaSender>,
     /// The number of the program.
     generation: u64,
@@ -99,6 +101,8 @@ pub struct Worker {
     /// Flow deltas without a reader, and their packets.
     unread: (u64, u64),
     quiet: bool,
+    /// Whether the ports are closed.
+    closed: bool,
     stopped: bool,
 }
 
@@ -123,12 +127,14 @@ impl Worker {
             replicas: None,
             past_ports: Vec::new(),
             kernel: None,
+            next_kernel: None,
             deltas: None,
             generation: 1,
             breaths: 0,
             breath_times: Breaths::default(),
             unread: (0, 0),
             quiet: false,
+            closed: false,
             stopped: false,
         };
         worker.mind_program();
@@ -234,6 +240,10 @@ impl Worker {
     pub fn breathe(&mut self, now_ns: u64) -> usize {
         if self.breathe_resizing(now_ns) {
             return 1;
+        }
+        if self.closed {
+            let obeyed = self.handle_commands(now_ns);
+            return obeyed + usize::from(self.follow_kernel(true, now_ns));
         }
         self.send_waiting(now_ns);
         let mut handled = 0;

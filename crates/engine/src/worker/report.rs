@@ -109,7 +109,7 @@ impl Worker {
         ledger.held += (self.waiting.len() + self.fragments.held()) as u64;
         self.assert_accounted(&ledger);
         // Frames between two workers are held by the sender; when all stop, the receiver drops them.
-        if !self.stopped {
+        if !self.closed {
             ledger.held += self.hand_over.held();
         }
         let declared = self.engine.program().ports.iter();

@@ -333,7 +333,7 @@ impl Worker {
             self.resizing = Resizing::Leaving(asker, closed, tries);
             return;
         }
-        self.stopped = true;
+        (self.closed, self.stopped) = (true, true);
         let named = |at: usize| PortReport {
             statistics: self.outbox.ports[at].statistics(),
             extra: self.outbox.ports[at].extra_statistics(),

@@ -132,6 +132,34 @@ fn packets_meet_the_old_copy_until_that_of_the_next_program_is_complete() {
 }
 
 #[test]
+fn packets_meet_a_copy_until_another_one_of_the_same_program_is_complete() {
+    let log = Log::default();
+    let (mut worker, commands) = copied(&log);
+    commands.send(Command::RunInKernel(1, Some(Noted::new("new", 10, &log)))).unwrap();
+    worker.breathe(1);
+    assert_eq!(taken(&log), [""; 0], "the new one has no entries yet");
+    assert!(worker.report().kernel.unwrap().active);
+    add_at_run_time(&mut worker, &commands, Entry::on(443_u16));
+    while worker.breathe(1) > 0 {}
+    assert_eq!(taken(&log), ["new starts with 3 entries", "old pauses"]);
+    assert_eq!(hits(&mut worker, &commands), 11);
+    assert_eq!(balanced(&worker).transmitted, 11);
+}
+
+#[test]
+fn the_copy_counts_until_the_end_while_the_ports_are_closed() {
+    let log = Log::default();
+    let (mut worker, commands) = copied(&log);
+    ask(&mut worker, &commands, Command::ClosePorts);
+    assert_eq!(taken(&log), [""; 0]);
+    // The report and the end have swept it.
+    assert_eq!(ask(&mut worker, &commands, Command::Report).ledger.transmitted, 1);
+    let last = ask(&mut worker, &commands, Command::Stop).ledger;
+    assert_eq!(taken(&log), ["old pauses"]);
+    assert!(last.balances() && last.transmitted == 2, "{last:?}");
+}
+
+#[test]
 fn a_program_that_gets_no_copy_takes_over_without_one() {
     let log = Log::default();
     let (mut worker, commands) = copied(&log);
