@@ -94,7 +94,9 @@ explore: setup-test ## runs the tests with a new seed; CASES=100000000 only comp
 	    PROPTEST_RNG_SEED="$$seed" KERNEL_CASES="$(CASES)" $(CARGO) test --package weir-kernel --locked \
 	        --test equality -- --nocapture the_kernel_does_what_the_interpreter_says; fi
 
-test-long: setup-test ## a hundred takeovers, twenty upgrades, and 10 000 random programs in the kernel (root)
+test-long: setup-test ## reloads and takeovers under load, twenty upgrades, 10 000 random programs (root)
+	$(CARGO) run --release --locked --package weir -- bench executors reloads takeovers --reloads 1000 \
+	    --takeovers 100 --strict
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture twenty_upgrades
 	KERNEL_PROGRAMS=10000 KERNEL_MUTATED=1500 $(CARGO) test --package weir-kernel --locked --test equality -- \

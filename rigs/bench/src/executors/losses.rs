@@ -2,7 +2,7 @@
 
 use super::{Between, COMPILED, EXECUTORS, ExecutorBench, FarEnd};
 use crate::source::FrameSources;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -77,7 +77,7 @@ fn of_all(
 ) -> Result<Value> {
     let what = if change == Disturbance::Reload { "reloads" } else { "takeovers" };
     say(&format_args!("{count} {what}:  Mpps  lost  in control  dropped by weir  in control"))?;
-    let mut rows = Vec::new();
+    let (mut rows, mut unmet) = (Vec::new(), Vec::new());
     for (between, rate) in [(Between::Engine, engine), (Between::Kernel, engine), (Between::Kernel, kernel)] {
         let rate = LOAD * rate;
         let (changed, control) = bench.losses(between, rate, (change, count))?;
@@ -90,10 +90,17 @@ fn of_all(
             changed.dropped,
             control.dropped,
         ))?;
+        let is_met = changed.lost <= control.lost && changed.dropped == 0;
+        if !is_met {
+            unmet.push(format!("{name} at {:.3} Mpps", rate / 1e6));
+        }
         rows.push(json!({
             "executor": name, "offered_mpps": rate / 1e6, "changes": count, "changed": changed.json(),
-            "control": control.json(), "met": changed.lost <= control.lost && changed.dropped == 0,
+            "control": control.json(), "met": is_met,
         }));
+    }
+    if bench.options.strict && !unmet.is_empty() {
+        bail!("{what} have lost frames: {}", unmet.join(", "));
     }
     Ok(json!(rows))
 }

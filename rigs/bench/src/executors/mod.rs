@@ -71,6 +71,10 @@ pub struct ExecutorOptions {
     /// Number of changes.
     #[arg(long, default_value = "1000", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     changes: u32,
+    /// Fail if more frames are lost during reloads or takeovers than in control intervals, or if weir drops
+    /// any.
+    #[arg(long)]
+    strict: bool,
     /// One round, of a tenth of the time, to see that it runs. The results are rough.
     #[arg(long)]
     quick: bool,
