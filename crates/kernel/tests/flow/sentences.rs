@@ -5,8 +5,9 @@ use crate::protocol::{PIPE, PORT, activate_new, entry, tcp, udp};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use weir_kernel::{Executor, FlowEntry, FlowTable, FrameOutcome, Why};
-use weir_packet::{FlowKey, craft};
+use weir_packet::{Field, FlowKey, craft};
 use weir_program::change::EntryKey;
+use weir_program::operation::{Operation, Value};
 use weir_program::replica::{FlowCounts, FlowLines, FlowSlot};
 use weir_program::{
     Affinity, Entry, EntryMatch, Fill, Forward, Group, GroupChoice, GroupId, Learn, Pipe, PipeId,
@@ -128,6 +129,58 @@ fn m11_in_the_kernel_pinned_flows_stay_and_those_that_follow_go_with_the_buckets
         assert_eq!(rig.run(PORT, &frame), follows(sent(OTHER)), "{learn:?}");
         rig.executor.replica().publish(GROUP, &[u16::MAX; BUCKETS]);
         assert_eq!(rig.run(PORT, &frame), follows(FrameOutcome::Left(Why::Targetless)), "{learn:?}");
+    }
+}
+
+/// A pipe that writes a packet's TTL into its metadata, and a FLOW pipe whose groups are 1 and 2: flows of
+/// the first are sent back, and those of the second to the other port.
+fn chosen_by_ttl(learn: Learn) -> Program {
+    let set = [Operation::Set(Field::Meta0, Value::PerEntry)];
+    let numbers = [1_u32, 2, 3].map(|ttl| Entry::on(ttl).value(ttl));
+    let first = Pipe::basic("numbers").per_entry(Field::Ipv4Ttl).act(set).entries(numbers);
+    let members = [Forward::InputPort, Forward::Port(OTHER)].into_iter().zip(0..).map(|(forward, group)| {
+        let member = EntryMatch::Member { group: GroupId(group), target: 0 };
+        Entry { forward: Some(forward), ..Entry::on(member) }
+    });
+    let flows = Pipe::flow("flows", learn).forward(Forward::PerEntry).entries(members).capacity(64);
+    let group = |number: u16| {
+        let targets = [Target::new("only", Forward::Drop)];
+        Group::new(format!("group {number}"), Fill::Wants, 1).number(number).targets(targets)
+    };
+    let port = |name: &str| PortDeclaration { root: Some(PIPE), ..PortDeclaration::new(name.to_string()) };
+    Program {
+        ports: vec![port("a"), port("b")],
+        pipes: vec![first.forward(PipeId(1)), flows],
+        groups: vec![group(1), group(2)],
+        ..Program::default()
+    }
+}
+
+#[test]
+fn m22_in_the_kernel_a_pinned_flow_keeps_its_group_and_one_that_follows_does_not() {
+    if !may_load() {
+        return;
+    }
+    let choice = GroupChoice::ByMeta(0);
+    let pinned = EntryMatch::Member { group: GroupId(1), target: 0 };
+    for (learn, decided) in [(Learn::Pin(choice), Some(pinned)), (Learn::Follow(choice), None)] {
+        let loaded = Executor::load(&chosen_by_ttl(learn), &[vec![0], vec![0]]);
+        let mut executor = loaded.unwrap_or_else(|error| panic!("{error}"));
+        let mut flows = executor.take_flows().expect("the FLOW pipe compiles");
+        let (key, _) = udp(1);
+        let named = |one| executor.flow_entry(PipeId(1), &[one]).expect("there is such an entry");
+        let slot = flows.insert(PipeId(1), &key, decided.map_or(FlowEntry::FOLLOWS, named)).expect("room");
+        activate_new(&flows, slot);
+        let outcomes = [1, 2, 3].map(|ttl| {
+            let rest = "proto=udp sport=1000 dport=53";
+            let frame = craft::frame(&format!("src=10.0.0.1 dst=192.0.2.1 ttl={ttl} {rest}"));
+            executor.run(PORT, &frame).expect("a test run").0
+        });
+        let expected = match decided {
+            Some(_) => [sent(OTHER); 3],
+            None => [sent(PORT), sent(OTHER), FrameOutcome::Left(Why::NewFlow)],
+        };
+        assert_eq!(outcomes, expected, "{learn:?}");
     }
 }
 
