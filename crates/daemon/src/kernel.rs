@@ -1,8 +1,8 @@
 //! Keeps a copy of the program in the kernel. Another thread compiles it again whenever the program or an
 //! interface has changed, or an entry has a destination that the copy does not know. The first worker then
-//! keeps the copy's tables equal to its own. Until then, and wherever the kernel cannot be used, every frame
-//! goes to a worker. If the running program has a copy, that of the next program is made before the next
-//! program takes over, and both take over together.
+//! keeps the copy's tables equal to its own, and every worker lets the copy follow its flows. Until then,
+//! and wherever the kernel cannot be used, every frame goes to a worker. If the running program has a copy,
+//! that of the next program is made before the next program takes over, and both take over together.
 
 use super::doorbell::Doorbell;
 use super::fleet::Fleet;
@@ -19,7 +19,7 @@ use weir_config::ports::KernelUse;
 use weir_engine::worker::{Command, NextCopy, Report};
 use weir_kernel::{PortLink, Replica, UnsentFrames};
 use weir_port::XdpInterface;
-use weir_program::replica::{EntryUses, Leads, TableReplica};
+use weir_program::replica::{EntryUses, FlowReplica, Leads, TableReplica};
 use weir_program::{PipeId, PortId, Program};
 
 /// How often to ask whether an entry has a destination that the compiled program does not know.
@@ -34,6 +34,9 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// The worker that keeps the copy: every program has it.
 const WORKER: usize = 0;
+
+/// Places in a copy for the flows of the other workers.
+type OthersFlows = Vec<Box<dyn FlowReplica>>;
 
 /// The state of the copy.
 #[derive(Default)]
@@ -61,7 +64,7 @@ enum CopyStep {
     /// Another thread compiles.
     Loading(u64, Receiver<Result<Replica>>),
     /// The workers switch to another program, and another thread makes its copy: it says when it has.
-    Succeeding(Receiver<()>),
+    Succeeding(Receiver<OthersFlows>),
     /// The worker has the copy, and is asked now and then whether it is stale.
     Running(Option<Receiver<Report>>),
 }
@@ -120,9 +123,12 @@ impl KernelCopy {
                 }
             },
             CopyStep::Succeeding(made) => match made.try_recv() {
-                Ok(()) if self.is_current => self.say_running(now),
+                Ok(flows) if self.is_current => {
+                    follow_others(now, flows);
+                    self.say_running(now)
+                }
                 // Compiling it again logs the reason for the failure.
-                Ok(()) | Err(_) => self.ask_uses(now),
+                Ok(_) | Err(_) => self.ask_uses(now),
             },
             CopyStep::Running(answer) => self.check_copy(now, answer),
         };
@@ -161,15 +167,16 @@ impl KernelCopy {
         let (asker, uses) = sync_channel(1);
         let (answer, loaded) = sync_channel(1);
         let (done, made) = sync_channel(1);
-        let program = (now.plan.program.clone(), now.plan.workers.count());
+        let workers = now.plan.workers.count();
+        let program = (now.plan.program.clone(), workers);
         let errors = self.errors.clone();
         let work = move || {
             priority::patient();
             let Ok(uses) = uses.recv() else { return };
             if let Ok(replica) = load_entries(program, uses, links, &errors) {
-                let replica: Box<dyn TableReplica> = Box::new(replica);
                 // This must be known before the worker can switch, or the copy would be made again.
-                let _ = done.send(());
+                let _ = done.send(flows_of_others(&replica, workers));
+                let replica: Box<dyn TableReplica> = Box::new(replica);
                 let _ = answer.send(replica);
             }
         };
@@ -210,7 +217,7 @@ impl KernelCopy {
         self.obstacles = links;
         if self.obstacles.iter().all(Option::is_some) {
             self.say_unmet(now);
-            let _ = now.fleet.offer(WORKER, Command::RunInKernel(now.generation, None));
+            stop_copy(now, now.generation);
             return CopyStep::Idle;
         }
         let (answer, uses) = sync_channel(1);
@@ -262,9 +269,11 @@ impl KernelCopy {
             // The program was replaced in the meantime, or something else has changed.
             _ if generation != now.generation || !self.is_current => self.ask_uses(now),
             Ok(replica) => {
+                let flows = flows_of_others(&replica, now.fleet.len());
                 let command = Command::RunInKernel(generation, Some(Box::new(replica)));
                 // A worker that has ended shows elsewhere.
                 let _ = now.fleet.send(WORKER, command);
+                follow_others(now, flows);
                 self.say_running(now)
             }
             Err(error) => {
@@ -274,7 +283,7 @@ impl KernelCopy {
                     *obstacle = Some(why.clone());
                 }
                 self.say_unmet(now);
-                let _ = now.fleet.offer(WORKER, Command::RunInKernel(generation, None));
+                stop_copy(now, generation);
                 CopyStep::Idle
             }
         }
@@ -315,6 +324,30 @@ fn is_complete(now: &Surroundings<'_>) -> bool {
     };
     // A worker that has ended shows elsewhere.
     reports.is_ok_and(|reports| reports.get(WORKER).is_none_or(is_there))
+}
+
+/// Stops the copy, and lets it follow no flows.
+fn stop_copy(now: &Surroundings<'_>, generation: u64) {
+    for worker in 0..now.fleet.len() {
+        let command = match worker {
+            WORKER => Command::RunInKernel(generation, None),
+            _ => Command::FollowInKernel(generation, None),
+        };
+        let _ = now.fleet.offer(worker, command);
+    }
+}
+
+/// Returns places for the flows of the workers that do not keep the copy.
+fn flows_of_others(replica: &Replica, workers: usize) -> OthersFlows {
+    (1..workers).map_while(|_| replica.flows()).collect()
+}
+
+/// Lets the copy follow the flows of the other workers.
+fn follow_others(now: &Surroundings<'_>, flows: OthersFlows) {
+    for (worker, flows) in (0..).filter(|worker| *worker != WORKER).zip(flows) {
+        // A worker that has ended shows elsewhere.
+        let _ = now.fleet.send(worker, Command::FollowInKernel(now.generation, Some(flows)));
+    }
 }
 
 /// Returns why the kernel cannot handle frames of a port now.

@@ -114,8 +114,7 @@ fn kernel(now: &Snapshot, input: PortId, flows: Vec<(PipeId, FlowKey)>) -> Resul
         return Ok(None);
     }
     let uses = now.ask_one(0, Command::EntryUses)?;
-    let of = (&now.plan.program, now.plan.workers.count());
-    let coverage = coverage_with(of, &now.plan.ports, &uses.leads);
+    let coverage = coverage_with(&now.plan.program, &now.plan.ports, &uses.leads);
     let port = now.kernel().into_iter().nth(input.index()).filter(|port| !port.runs);
     let obstacle = port.map(|port| port.obstacle.unwrap_or_else(|| "its program is not running yet".into()));
     Ok(Some(KernelView { coverage, obstacle, flows }))

@@ -497,7 +497,10 @@ impl Daemon {
             self.carry_out(app, VecDeque::from([action]));
         }
         self.kernel.program_switched();
-        let workers = self.reloads.moved.take().map(workers_summary).unwrap_or_default();
+        let moved = self.reloads.moved.take();
+        // Workers stop using the kernel while flows move between them.
+        moved.iter().for_each(|_| self.kernel.renew());
+        let workers = moved.map(workers_summary).unwrap_or_default();
         let text = || restart::swap_summary(self.generation, &reports) + &ports + &workers;
         let summary = ended.map_or_else(|| Ok(text()), Err);
         self.end(reload.cause, summary);

@@ -199,7 +199,7 @@ impl Fragments {
     pub fn frame(&self, at: usize) -> Arrived<'_> {
         let WaitingFragment { start, length, hash, input, fate, .. } = self.waiting[at];
         let ports = if let FragmentFate::Due(ports) = fate { ports } else { None };
-        Arrived { bytes: &self.bytes[start..start + length], hash, input, ports }
+        Arrived { bytes: &self.bytes[start..start + length], hash, input, ports, front: None }
     }
 
     /// Takes that fragment. Positions stay valid.
@@ -260,13 +260,15 @@ mod tests {
     }
 
     fn frame(bytes: &[u8]) -> Arrived<'_> {
-        Arrived { bytes, hash: 7, input: 3, ports: None }
+        Arrived { bytes, hash: 7, input: 3, ports: None, front: None }
     }
 
     fn due(fragments: &mut Fragments) -> Vec<(Vec<u8>, Option<[u8; 4]>)> {
         let mut all = Vec::new();
         while let Some(at) = fragments.next_due(0) {
-            let Arrived { bytes, ports, hash: 7, input: 3 } = fragments.frame(at) else { panic!("changed") };
+            let Arrived { bytes, ports, hash: 7, input: 3, .. } = fragments.frame(at) else {
+                panic!("changed")
+            };
             all.push((bytes.to_vec(), ports));
             fragments.take(at);
         }

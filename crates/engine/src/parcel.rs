@@ -12,6 +12,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, sync_channel};
+use weir_program::replica::MARK_BYTES;
 
 /// Maximum number of frames in a parcel: as many as in a batch.
 pub const PARCEL_FRAMES: usize = weir_packet::BATCH;
@@ -27,6 +28,7 @@ struct Packed {
     hash: u32,
     input: u32,
     ports: Option<[u8; 4]>,
+    front: Option<[u8; MARK_BYTES]>,
 }
 
 /// Frames on their way to another worker.
@@ -51,6 +53,8 @@ pub struct Arrived<'a> {
     pub input: u32,
     /// For a fragment, the ports of its datagram, if known.
     pub ports: Option<[u8; 4]>,
+    /// What is in front of it, where the kernel may have left a mark.
+    pub front: Option<[u8; MARK_BYTES]>,
 }
 
 /// How many frames the receiver has taken, for the sender to read.
@@ -125,18 +129,18 @@ impl Parcel {
     }
 
     fn push(&mut self, frame: Arrived<'_>) {
-        let Arrived { bytes, hash, input, ports } = frame;
+        let Arrived { bytes, hash, input, ports, front } = frame;
         let start = self.start(self.count);
         let end = start + bytes.len();
         self.bytes[start..end].copy_from_slice(bytes);
-        self.frames[self.count] = Packed { end: end as u32, hash, input, ports };
+        self.frames[self.count] = Packed { end: end as u32, hash, input, ports, front };
         self.count += 1;
     }
 
     fn get(&self, at: usize) -> Arrived<'_> {
         debug_assert!(at < self.count, "frame {at} of {}", self.count);
-        let Packed { end, hash, input, ports } = self.frames[at];
-        Arrived { bytes: &self.bytes[self.start(at)..end as usize], hash, input, ports }
+        let Packed { end, hash, input, ports, front } = self.frames[at];
+        Arrived { bytes: &self.bytes[self.start(at)..end as usize], hash, input, ports, front }
     }
 }
 
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
 
     fn of(bytes: &[u8], hash: u32, input: u32) -> Arrived<'_> {
-        Arrived { bytes, hash, input, ports: None }
+        Arrived { bytes, hash, input, ports: None, front: Some([bytes.len() as u8; MARK_BYTES]) }
     }
 
     fn take(receiver: &mut ParcelReceiver) -> Option<(Vec<u8>, u32, u32)> {

@@ -79,15 +79,13 @@ pub enum Why {
     Nat,
     /// The newest segments of connections are kept.
     Segments,
-    /// Each worker has its own flows.
-    Workers,
     /// A flow that follows its group has no target.
     Targetless,
 }
 
 impl Why {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Why; 34] = [
+    pub const ALL: [Why; 33] = [
         Why::Malformed,
         Why::Fragment,
         Why::ExtensionHeaders,
@@ -120,7 +118,6 @@ impl Why {
         Why::InnerKey,
         Why::Nat,
         Why::Segments,
-        Why::Workers,
         Why::Targetless,
     ];
 
@@ -135,7 +132,7 @@ impl Why {
             Why::Tunnel => "the program reads inside tunnels, and the packet's inner headers are unusual",
             Why::Checksum => "an action sets addresses, and the protocol's checksum covers them",
             Why::Meter => "the pipe has a meter",
-            Why::Measured => "the pipe is measured",
+            Why::Measured => "the pipe's measurement needs the lengths, flags and times of packets",
             Why::Rehash => "the pipe recomputes the flow key",
             Why::TooLong => "the packet is too long, and an app answers its sender",
             Why::HashInput => "the pipe hashes something that is not compiled",
@@ -160,7 +157,6 @@ impl Why {
             Why::InnerKey => "the pipe's flows are those inside tunnels",
             Why::Nat => "the pipe's flows take from a NAT pool",
             Why::Segments => "an app resets connections of the pipe's group that have been idle too long",
-            Why::Workers => "each of several workers has flows of its own",
             Why::Targetless => "there is no target for the flow",
         }
     }
@@ -261,16 +257,6 @@ impl Coverage {
         coverage
     }
 
-    /// The same for this number of workers.
-    #[must_use]
-    pub fn with_workers(mut self, program: &Program, workers: usize) -> Coverage {
-        if workers > 1 {
-            self.flow_pipes(program).into_iter().for_each(|at| self.pipes[at] = Some(Why::Workers));
-            self.find_who_gives_up(program);
-        }
-        self
-    }
-
     fn find_who_gives_up(&mut self, program: &Program) {
         // Packets of new flows are always left to the engine.
         self.gives_up = (program.pipes.iter().zip(&self.pipes))
@@ -297,7 +283,7 @@ impl Coverage {
         (0..program.pipes.len()).filter(is_flow).filter(|at| self.pipes[*at].is_none()).collect()
     }
 
-    /// How many flows the pipes that compile have room for.
+    /// How many flows of a worker the pipes that compile have room for.
     pub fn flows(&self, program: &Program) -> u64 {
         self.flow_pipes(program).into_iter().map(|at| u64::from(program.pipes[at].capacity)).sum()
     }

@@ -11,6 +11,10 @@
 //! to compare. A flow for which both buckets are full is refused and stays in the engine; none is ever
 //! evicted. The hash has secret keys.
 //!
+//! **Owners.** Each worker writes the flows that it has learnt, sweeps them and removes them. The workers
+//! share one table, because its lines are found by the flows' keys, on whatever queue a packet arrives.
+//! Only writing tags takes a lock, which is held for one flow.
+//!
 //! **Publication.** User space writes a line and then its tag. A flow that is removed loses its tag first,
 //! and its line is not used again before every program that may have seen the tag has returned, which the
 //! kernel says ([`Grace`]). So no packet ever meets a line that is half written or that of another flow,
@@ -34,9 +38,9 @@ use std::io;
 use std::net::IpAddr;
 use std::ops::Deref;
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use weir_packet::FlowKey;
 use weir_program::PipeId;
@@ -257,13 +261,15 @@ pub struct MappedFlows {
     map: Map,
     memory: Memory,
     layout: FlowLayout,
+    /// Held to write tags.
+    tags: Mutex<()>,
 }
 
-/// The flows that the kernel follows.
+/// The flows that the kernel follows, as one of their owners sees them.
 #[derive(Debug)]
 pub struct FlowTable {
     mapped: Arc<MappedFlows>,
-    grace: Grace,
+    grace: Arc<Grace>,
     /// Flows that were removed, each with the grace period after which its line is free.
     leaving: VecDeque<(u64, FlowSlot)>,
     used: usize,
@@ -279,9 +285,16 @@ impl FlowTable {
         let bytes = layout.bytes();
         let map = Map::create(MapKind::Array, 4, bytes, 1).map_err(|error| (bytes, error))?;
         let memory = map.memory().map_err(|error| (bytes, error))?;
-        let grace = Grace::new().map_err(|error| (bytes, error))?;
-        let mapped = Arc::new(MappedFlows { map, memory, layout });
+        let grace = Arc::new(Grace::new().map_err(|error| (bytes, error))?);
+        let mapped = Arc::new(MappedFlows { map, memory, layout, tags: Mutex::new(()) });
         Ok(FlowTable { mapped, grace, leaving: VecDeque::new(), used: 0 })
+    }
+
+    /// Returns the same table for another owner, which has no flows yet.
+    #[must_use]
+    pub fn share(&self) -> FlowTable {
+        let (mapped, grace) = (Arc::clone(&self.mapped), Arc::clone(&self.grace));
+        FlowTable { mapped, grace, leaving: VecDeque::new(), used: 0 }
     }
 
     /// Returns its lines.
@@ -290,7 +303,7 @@ impl FlowTable {
         Arc::clone(&self.mapped)
     }
 
-    /// The number of flows, including those that were removed and still have their lines.
+    /// The number of this owner's flows, including those that were removed and still have their lines.
     #[must_use]
     pub fn len(&self) -> usize {
         self.used
@@ -311,6 +324,8 @@ impl FlowTable {
     pub fn insert(&mut self, pipe: PipeId, key: &FlowKey, entry: FlowEntry) -> Result<FlowSlot, NotFollowed> {
         let key = TableKey::new(pipe, key).ok_or(NotFollowed::Tunnel)?;
         let (buckets, tag) = self.layout.places(key.words());
+        let mapped = Arc::clone(&self.mapped);
+        let _writes = mapped.write_tags();
         let mut best: Option<(usize, u32, usize)> = None;
         for (at, bucket) in buckets.into_iter().enumerate() {
             let tags = self.tags(bucket);
@@ -358,7 +373,9 @@ impl FlowTable {
     /// Removes a flow. Packets that XDP has begun to treat may still be counted; [`FlowTable::take_removed`]
     /// returns the last counts.
     pub fn remove(&mut self, slot: FlowSlot) {
+        let writes = self.write_tags();
         self.set_tag(slot.0, LEAVING);
+        drop(writes);
         self.deactivate(slot);
         self.leaving.push_back((self.grace.request(), slot));
     }
@@ -368,12 +385,7 @@ impl FlowTable {
         let over = self.grace.over();
         while let Some((_, slot)) = self.leaving.pop_front_if(|(period, _)| *period <= over) {
             gone(slot, self.sweep(slot));
-            let line = slot.0;
-            let has_second = (line as usize % LANES) + 1 < LANES && self.tag(line + 1) == SECOND;
-            if has_second {
-                self.set_tag(line + 1, FREE);
-            }
-            self.set_tag(line, FREE);
+            self.mapped.free(slot.0);
             self.used -= 1;
         }
     }
@@ -484,7 +496,23 @@ impl MappedFlows {
         u16::from_ne_bytes([bytes[at], bytes[at + 1]])
     }
 
-    /// Only this table writes tags, so none is lost.
+    /// Frees the line of a flow that was removed.
+    fn free(&self, line: u32) {
+        let _writes = self.write_tags();
+        let has_second = (line as usize % LANES) + 1 < LANES && self.tag(line + 1) == SECOND;
+        if has_second {
+            self.set_tag(line + 1, FREE);
+        }
+        self.set_tag(line, FREE);
+    }
+
+    /// Keeps other owners from writing tags.
+    fn write_tags(&self) -> MutexGuard<'_, ()> {
+        // A tag is written by one store, so a panic leaves none half written.
+        self.tags.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A word has four tags: without the lock, others could be lost.
     fn set_tag(&self, line: u32, tag: u16) {
         let (word, at) = self.tag_word(line);
         let mut bytes = word.load(Ordering::Relaxed).to_ne_bytes();
@@ -542,7 +570,7 @@ fn free_lane(tags: &[u16; LANES], lines: usize) -> Option<usize> {
 /// because the kernel takes some milliseconds to say so: it does when a map in a map is replaced.
 #[derive(Debug)]
 struct Grace {
-    requested: u64,
+    requested: AtomicU64,
     over: Arc<AtomicU64>,
     requests: Option<Sender<u64>>,
     thread: Option<JoinHandle<()>>,
@@ -557,17 +585,17 @@ impl Grace {
         let shared = Arc::clone(&over);
         let wait = move || wait(&wanted, (&outer, &inner), &shared);
         let thread = std::thread::Builder::new().name("weir-flows".into()).spawn(wait)?;
-        Ok(Grace { requested: 0, over, requests: Some(requests), thread: Some(thread) })
+        Ok(Grace { requested: AtomicU64::new(0), over, requests: Some(requests), thread: Some(thread) })
     }
 
     /// Returns the number of a period that begins from now on.
-    fn request(&mut self) -> u64 {
-        self.requested += 1;
+    fn request(&self) -> u64 {
+        let requested = self.requested.fetch_add(1, Ordering::AcqRel) + 1;
         if let Some(requests) = &self.requests {
-            // The thread ends only with this table.
-            let _ = requests.send(self.requested);
+            // The thread ends only with the table.
+            let _ = requests.send(requested);
         }
-        self.requested
+        requested
     }
 
     /// Returns the number of the last period that is over.
@@ -578,10 +606,11 @@ impl Grace {
 
 fn wait(wanted: &Receiver<u64>, (outer, inner): (&Map, &Map), over: &AtomicU64) {
     while let Ok(first) = wanted.recv() {
-        let last = wanted.try_iter().last().unwrap_or(first);
+        // Owners may send their requests in another order than that of the numbers.
+        let last = wanted.try_iter().fold(first, u64::max);
         // If the kernel refuses, lines are not used again, which wastes them and is safe.
         if outer.update(&[0; 4], &inner.fd().to_ne_bytes()).is_ok() {
-            over.store(last, Ordering::Release);
+            over.fetch_max(last, Ordering::AcqRel);
         }
     }
 }

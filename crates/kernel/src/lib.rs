@@ -16,6 +16,7 @@ mod compile;
 mod counts;
 mod coverage;
 mod flows;
+mod followed;
 mod keyed;
 mod layout;
 mod replica;
@@ -117,7 +118,7 @@ impl Executor {
     pub fn load(program: &Program, buckets: &[Vec<u16>]) -> Result<Executor, LoadError> {
         let leads = leads_of(program);
         let coverage = Coverage::of(program, &leads, &vec![true; program.ports.len()]);
-        let mut tables = Tables::new(program.clone(), coverage)?;
+        let mut tables = Tables::new((program.clone(), 1), coverage)?;
         for (at, pipe) in program.pipes.iter().enumerate() {
             for entry in pipe.entries.iter() {
                 tables.put(PipeId(at as u16), &entry)?;

@@ -2,19 +2,16 @@
 
 use crate::compile::{Exit, Sockets};
 use crate::coverage::{Coverage, Why};
-use crate::flows::FlowEntry;
+use crate::followed::FollowedFlows;
 use crate::sys::{self, Loaded, Map, MapKind};
 use crate::tables::Tables;
 use crate::{LoadError, layout};
 use std::fmt;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
-use weir_packet::FlowKey;
 use weir_program::change::EntryKey;
-use weir_program::replica::{
-    FlowCounts, FlowLines, FlowMark, FlowReplica, FlowSlot, Leads, ReplicaReport, Swept, TableReplica,
-};
-use weir_program::{Entry, EntryMatch, GroupId, PipeId, PortId, Program, Verdict};
+use weir_program::replica::{FlowReplica, Leads, ReplicaReport, Swept, TableReplica};
+use weir_program::{Entry, GroupId, PipeId, PortId, Program, Verdict};
 
 /// The parts of a port's interface, and of the program that selects frames there (`weir_bpf::XdpTake`), that
 /// the program needs.
@@ -81,10 +78,10 @@ impl Replica {
         unsent: Option<Arc<dyn UnsentFrames>>,
     ) -> Result<Replica, LoadError> {
         let reaches: Vec<bool> = links.iter().map(Option::is_some).collect();
-        let coverage = Coverage::of(&program, leads, &reaches).with_workers(&program, workers);
+        let coverage = Coverage::of(&program, leads, &reaches);
         let frame_max = links.iter().flatten().map(|link| link.frame_max).min().unwrap_or(0);
         let length_max = frame_max.saturating_sub(layout::growth(&program));
-        let tables = Tables::new(program, coverage)?;
+        let tables = Tables::new((program, workers), coverage)?;
         let devices = devices(&links)?;
         let maps = tables.maps(Some(&devices));
         let mut ports = Vec::new();
@@ -257,38 +254,9 @@ impl TableReplica for Replica {
         self.report.clone()
     }
 
-    fn flows(&mut self) -> Option<&mut dyn FlowReplica> {
-        if self.tables.flows().is_some() { Some(&mut self.tables) } else { None }
-    }
-}
-
-impl FlowReplica for Tables {
-    fn lines(&self) -> Arc<dyn FlowLines> {
-        self.flows().expect("a FLOW pipe compiles").lines()
-    }
-
-    fn follows(&self, pipe: PipeId) -> bool {
-        self.coverage().flow_pipes(self.program()).contains(&pipe.index())
-    }
-
-    fn insert(&mut self, pipe: PipeId, key: &FlowKey, decided: Option<&[EntryMatch]>) -> Option<FlowSlot> {
-        let entry = match decided {
-            Some(matches) => self.flow_entry(pipe, matches)?,
-            None => FlowEntry::FOLLOWS,
-        };
-        self.flows_mut()?.insert(pipe, key, entry).ok()
-    }
-
-    fn try_activate(&mut self, mark: FlowMark) -> bool {
-        self.flows().is_some_and(|flows| flows.try_activate(mark))
-    }
-
-    fn remove_flow(&mut self, slot: FlowSlot) {
-        self.flows_mut().into_iter().for_each(|flows| flows.remove(slot));
-    }
-
-    fn take_removed(&mut self, gone: &mut dyn FnMut(FlowSlot, FlowCounts)) {
-        self.flows_mut().into_iter().for_each(|flows| flows.take_removed(&mut *gone));
+    fn flows(&self) -> Option<Box<dyn FlowReplica>> {
+        let table = self.tables.flows()?.share();
+        Some(Box::new(FollowedFlows::new(table, Arc::clone(self.tables.followed_entries()))))
     }
 }
 

@@ -6,6 +6,7 @@ use crate::compile::Maps;
 use crate::counts::CountTable;
 use crate::coverage::{Coverage, NotCompiled, Why};
 use crate::flows::{FlowEntry, FlowTable};
+use crate::followed::FollowedEntries;
 use crate::keyed::{KeyShape, KeyTable};
 use crate::layout::{self, CountPlaces, CountedAt, EntryPlace};
 use crate::routes::{RouteShape, RouteTable};
@@ -14,6 +15,7 @@ use crate::sys::{self, Map, MapKind, Memory};
 use crate::{LoadError, compile};
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_program::change::EntryKey;
 use weir_program::replica::Swept;
@@ -56,6 +58,7 @@ pub struct Tables {
     pipes: Vec<PipeTable>,
     groups: Vec<GroupTable>,
     flows: Option<FlowTable>,
+    followed: Arc<FollowedEntries>,
 }
 
 /// The table of a pipe.
@@ -63,7 +66,7 @@ pub struct Tables {
 struct PipeTable {
     map: Map,
     /// HASH: the records, which have room for two of each target.
-    memory: Option<Memory>,
+    memory: Option<Arc<Memory>>,
     /// The place of its first count.
     first: u32,
     /// The entries by their numbers.
@@ -101,11 +104,11 @@ struct GroupTable {
 }
 
 impl Tables {
-    /// Creates tables without entries.
+    /// Creates tables without entries, of a program that this many workers run.
     ///
     /// # Errors
     /// The kernel has no memory for them, or no such maps.
-    pub fn new(program: Program, coverage: Coverage) -> Result<Tables, LoadError> {
+    pub fn new((program, workers): (Program, usize), coverage: Coverage) -> Result<Tables, LoadError> {
         let room: Vec<u32> = program.pipes.iter().map(|pipe| layout::room(&program, pipe)).collect();
         let places = CountPlaces::new(&program, &room);
         let processors = sys::processors().map_err(|error| map_error("counts", 0, error))?;
@@ -123,10 +126,15 @@ impl Tables {
             0 => None,
             capacity => {
                 let error = |(bytes, error)| map_error("flows", bytes, error);
-                Some(FlowTable::new(capacity).map_err(error)?)
+                Some(FlowTable::new(capacity * workers.max(1) as u64).map_err(error)?)
             }
         };
-        Ok(Tables { program, coverage, counts, samples, pipes, groups, flows })
+        let mut records = vec![None; pipes.len()];
+        for at in coverage.flow_pipes(&program) {
+            records[at] = pipes[at].memory.clone();
+        }
+        let followed = Arc::new(FollowedEntries::new(program.clone(), records));
+        Ok(Tables { program, coverage, counts, samples, pipes, groups, flows, followed })
     }
 
     /// Returns the program, without entries.
@@ -139,22 +147,19 @@ impl Tables {
         self.flows.as_ref()
     }
 
-    /// The same, for changes.
-    pub fn flows_mut(&mut self) -> Option<&mut FlowTable> {
-        self.flows.as_mut()
-    }
-
     /// Hands out the flows that are followed here, if the program has a FLOW pipe that compiles.
     pub fn take_flows(&mut self) -> Option<FlowTable> {
         self.flows.take()
     }
 
+    /// Returns the entries that flows may be decided for.
+    pub fn followed_entries(&self) -> &Arc<FollowedEntries> {
+        &self.followed
+    }
+
     /// Returns how flows refer to an entry that they are decided for; `None` if there is no such entry here.
     pub fn flow_entry(&self, pipe: PipeId, matches: &[EntryMatch]) -> Option<FlowEntry> {
-        let (of, table) = (&self.program.pipes[pipe.index()], &self.pipes[pipe.index()]);
-        let number = layout::target_number(&self.program, of, matches)?;
-        let stamp = table.memory.as_ref()?.word(number * 8).load(Ordering::Relaxed) >> 1;
-        table.keys[number].as_ref().map(|_| FlowEntry { number: number as u32, stamp: stamp as u32 })
+        self.followed.of(pipe, matches)
     }
 
     /// Returns what compiles.
@@ -347,7 +352,7 @@ impl PipeTable {
                 let rules = Some(Rules { shape, all: Vec::new(), has_changed: true });
                 return Ok(PipeTable {
                     map,
-                    memory: Some(memory),
+                    memory: Some(Arc::new(memory)),
                     first,
                     keys,
                     free,
@@ -369,7 +374,7 @@ impl PipeTable {
             for target in 0..room as usize {
                 memory.write(layout::target_record(pipe, room as usize, target, 0), &absent);
             }
-            table.memory = Some(memory);
+            table.memory = Some(Arc::new(memory));
         }
         Ok(table)
     }

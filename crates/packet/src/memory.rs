@@ -210,6 +210,16 @@ impl Frame {
         (usize::from(self.headroom) >= N).then(|| unsafe { self.data.sub(N).cast().as_ref() })
     }
 
+    /// Writes bytes in front of the frame, as far as the headroom has room for them.
+    #[inline]
+    pub fn set_front<const N: usize>(&mut self, front: [u8; N]) {
+        if let Ok(bytes) = self.prepend(N as u16) {
+            bytes[..N].copy_from_slice(&front);
+            // As many bytes as were added.
+            let _ = self.trim_front(N as u16);
+        }
+    }
+
     /// Extends the frame at its front by `count` bytes with unspecified content.
     ///
     /// # Errors
@@ -551,6 +561,10 @@ mod tests {
         assert_eq!(frame.bytes(), [2, 3, 4]);
         assert_eq!((frame.front(), frame.front::<130>()), (Some(&[8, 9, 1]), None));
         assert_eq!(frame.room(), Room { headroom: 129, length: 3, tailroom: 2048 - 132 });
+        frame.set_front([7, 7]);
+        assert_eq!((frame.bytes(), frame.front()), (&[2, 3, 4][..], Some(&[8, 7, 7])));
+        frame.set_front([0; 130]);
+        assert_eq!((frame.bytes(), frame.front()), (&[2, 3, 4][..], Some(&[8, 7, 7])));
         pools.give(frame);
         assert_eq!(pools.first().available(), 2);
     }

@@ -53,17 +53,17 @@ pub trait TableReplica: fmt::Debug + Send {
     /// Returns its state.
     fn report(&self) -> ReplicaReport;
 
-    /// Returns the flows that it follows, if it can follow any.
-    fn flows(&mut self) -> Option<&mut dyn FlowReplica> {
+    /// Returns a place for the flows of a worker, if it can follow flows. Each worker has its own place.
+    fn flows(&self) -> Option<Box<dyn FlowReplica>> {
         None
     }
 }
 
-/// Flows that an engine has learnt and a replica follows.
+/// Flows that a worker's engine has learnt and a replica follows.
 ///
 /// The engine keeps what it knows about each flow. It writes flows here, adds their counts to its own, and
 /// removes them here when they have left its own table.
-pub trait FlowReplica {
+pub trait FlowReplica: fmt::Debug + Send {
     /// Returns what the engine reads while packets are counted.
     fn lines(&self) -> Arc<dyn FlowLines>;
 
@@ -77,6 +77,9 @@ pub trait FlowReplica {
     /// Follows a flow if the packet with this mark is the last one that was left to the engine, which has
     /// sent it and all before it. Returns whether that was so.
     fn try_activate(&mut self, mark: FlowMark) -> bool;
+
+    /// Leaves the packets of all flows, of any worker, to the engines until each flow is activated again.
+    fn pause(&mut self);
 
     /// Stops following a flow. The last counts follow when no packet meets it any more.
     fn remove_flow(&mut self, slot: FlowSlot);

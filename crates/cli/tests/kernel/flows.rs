@@ -176,6 +176,67 @@ fn the_kernel_decides_all_but_the_first_packets_of_a_flow_in_order_and_counts_th
     assert_eq!(account["deltas"], gone.iter().map(|flow| flow.sent).sum::<u64>(), "{account}");
 }
 
+/// Sends this number of queries of each flow, one at a time: queues of different processors could reorder
+/// more.
+fn one_by_one(network: &Network, flows: &mut [ClientFlow], queries: u64) {
+    for _ in 0..queries {
+        flows.iter_mut().for_each(|flow| flow.burst(network, 1, 0));
+    }
+}
+
+/// Sends queries until the kernel follows all flows, and then some more, all of which it has to decide.
+fn follow_all(network: &Network, flows: &mut [ClientFlow], queries: u64) {
+    let until = Instant::now() + PATIENCE;
+    let is_followed =
+        |flow: &ClientFlow| network.row(&flow.name()).is_some_and(|row| row["in_kernel"] == true);
+    while !flows.iter().all(is_followed) {
+        assert!(Instant::now() < until, "{}: {}", network.show("flows"), network.show("kernel"));
+        one_by_one(network, flows, 1);
+    }
+    let decided = network.decided();
+    one_by_one(network, flows, queries);
+    assert_eq!(network.decided(), decided + flows.len() as u64 * queries, "{}", network.show("kernel"));
+    network.assert_flows_are_exact(flows);
+}
+
+#[test]
+fn the_kernel_decides_flows_of_two_workers_on_whatever_queue_their_packets_arrive() {
+    let Some(mut network) = build("kq") else { return };
+    for (role, end) in [("switch", "weir"), ("weir", "eth0")] {
+        let wide = ["-L", end, "rx", "2", "tx", "2"];
+        network.spaces.at(role).output("ethtool", &wide).unwrap();
+    }
+    let text = balancer("idle_timeout: 1h");
+    network.spaces.weir("weir", &format!("workers: 2\n{text}"));
+    network.until_it_runs();
+    let mut flows: Vec<ClientFlow> = (0..FLOWS).map(|_| ClientFlow::new(&network)).collect();
+    follow_all(&network, &mut flows, 20);
+    // Each worker has flows, and got packets of the other one's.
+    let workers = network.show("workers");
+    for worker in workers.as_array().expect("a list") {
+        assert!(
+            worker["received"].as_u64() > Some(0) && worker["handed_over"].as_u64() > Some(0),
+            "{workers}"
+        );
+    }
+    network.change(&["reload"]);
+    network.until_it_runs();
+    follow_all(&network, &mut flows, 20);
+
+    // Flows end with their entry, on both workers, and the others continue.
+    network.change(&["entry", "remove", "flows", "{ match: { target: b1 } }"]);
+    let (gone, mut stay): (Vec<ClientFlow>, Vec<ClientFlow>) =
+        flows.into_iter().partition(|flow| flow.back_end == Some(1));
+    assert!(gone.iter().all(|flow| network.row(&flow.name()).is_none()));
+    let decided = network.decided();
+    one_by_one(&network, &mut stay, 20);
+    assert_eq!(network.decided(), decided + 20 * stay.len() as u64, "{}", network.show("kernel"));
+    let sent = |flows: &[ClientFlow]| flows.iter().map(|flow| flow.sent).sum::<u64>();
+    let account = network.until_account(sent(&gone) + sent(&stay));
+    assert_eq!(account["deltas"], sent(&gone), "{account}");
+    network.assert_all_counted(sent(&gone) + sent(&stay), 0);
+}
+
 #[test]
 fn a_flow_that_only_the_kernel_sees_stays_and_an_idle_one_ends_with_its_counts() {
     let Some(mut network) = build("ki") else { return };

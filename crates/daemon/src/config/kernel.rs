@@ -28,23 +28,15 @@ pub fn port_obstacle(port: &PortConfig) -> Option<&'static str> {
     }
 }
 
-/// Returns which parts of a program that this many workers run compile if its entries have these leads.
+/// Returns which parts of a program compile if its entries have these leads.
 #[must_use]
-pub fn coverage_with(
-    (program, workers): (&Program, usize),
-    ports: &[PortConfig],
-    leads: &[Leads],
-) -> Coverage {
+pub fn coverage_with(program: &Program, ports: &[PortConfig], leads: &[Leads]) -> Coverage {
     let reaches: Vec<bool> = ports.iter().map(|port| port_obstacle(port).is_none()).collect();
-    Coverage::of(program, leads, &reaches).with_workers(program, workers)
+    Coverage::of(program, leads, &reaches)
 }
 
 /// Returns why the kernel can never handle the frames of a port with `kernel: require`.
-pub(super) fn unmet(
-    (program, workers): (&Program, usize),
-    ports: &[PortConfig],
-    port: PortId,
-) -> Option<String> {
+pub(super) fn unmet(program: &Program, ports: &[PortConfig], port: PortId) -> Option<String> {
     let config = &ports[port.index()];
     if kernel_use(config) != Some(KernelUse::Require) {
         return None;
@@ -55,7 +47,7 @@ pub(super) fn unmet(
     // Whether the root pipe compiles does not depend on entries.
     let root = program.ports[port.index()].root?;
     let leads = vec![Leads::new(); program.pipes.len()];
-    let why = coverage_with((program, workers), ports, &leads).pipes[root.index()]?;
+    let why = coverage_with(program, ports, &leads).pipes[root.index()]?;
     Some(format!("its pipe `{}` is not compiled: {}", program.pipes[root.index()].name, why.explanation()))
 }
 
@@ -63,7 +55,7 @@ impl Plan {
     /// Returns which parts of the program compile for the kernel.
     #[must_use]
     pub fn coverage(&self) -> Coverage {
-        coverage_with((&self.program, self.workers.count()), &self.ports, &leads_of(&self.program))
+        coverage_with(&self.program, &self.ports, &leads_of(&self.program))
     }
 
     /// Whether the kernel may handle frames of any port.

@@ -255,9 +255,9 @@ impl Builder<'_> {
 
     /// Reports ports that require the kernel to handle their frames although it never can.
     fn kernel_is_possible(&self, report: &mut Report) {
-        let (program, workers) = (&self.reader.program, self.plan.workers.count());
+        let program = &self.reader.program;
         for (at, port) in program.ports.iter().enumerate() {
-            if let Some(why) = kernel::unmet((program, workers), &self.plan.ports, PortId(at as u16)) {
+            if let Some(why) = kernel::unmet(program, &self.plan.ports, PortId(at as u16)) {
                 let message = format!(
                     "port `{}` has `kernel: require`, but the kernel cannot run it: {why}",
                     port.name

@@ -13,7 +13,7 @@ use std::time::Duration;
 use weir_packet::{Batch, DropReason, FlowKey, Leave, Pool, Pools, Port};
 use weir_program::change::{Change, ChangeError, Changes, EntryKey};
 use weir_program::nat::Binding;
-use weir_program::replica::{EntryUses, TableReplica};
+use weir_program::replica::{EntryUses, FlowReplica, TableReplica};
 use weir_program::snapshot::{
     BucketReport, FlowSnapshot, FlowsPage, KeptOperations, NewFlowTurns, Page, Seen,
 };
@@ -93,6 +93,9 @@ pub enum Command {
     /// Return every frame and close the ports, but keep the program in the kernel, which continues to decide
     /// frames. Only reports and the end may follow.
     ClosePorts(SyncSender<()>),
+    /// Let the program in the kernel, whose tables another worker keeps, follow flows of this worker; or no
+    /// longer. Ignored if the number is not that of the program.
+    FollowInKernel(u64, Option<Box<dyn FlowReplica>>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
 }
@@ -126,6 +129,7 @@ impl Command {
             | C::EntryUses(_)
             | C::RunInKernel(..)
             | C::ClosePorts(_)
+            | C::FollowInKernel(..)
             | C::Stop(_) => false,
         }
     }
@@ -298,6 +302,7 @@ impl Worker {
                 self.close_ports();
                 reply(&asker, ());
             }
+            Command::FollowInKernel(generation, flows) => self.follow_in_kernel(generation, flows, now_ns),
             Command::Stop(asker) => {
                 self.leave_kernel(now_ns);
                 reply(&asker, self.stopped());
@@ -327,7 +332,7 @@ impl Worker {
     fn change(&mut self, change: &Change, asker: &PendingAnswers, now_ns: u64) {
         let done = self.engine.apply(change, now_ns);
         if done.is_ok() {
-            self.copy_changes(from_ref(change));
+            self.copy_changes(from_ref(change), 1);
         }
         reply(asker, done);
         self.outbox.signal = true;

@@ -73,7 +73,8 @@ impl Worker {
                 gone |= 1 << slot;
                 let frame = self.batch.take(slot);
                 let (bytes, hash, input) = (frame.bytes(), frame.hash(), self.numbers.of(input));
-                let lost = self.fragments.wait(&id, Arrived { bytes, hash, input, ports: None }, now_ns);
+                let arrived = Arrived { bytes, hash, input, ports: None, front: None };
+                let lost = self.fragments.wait(&id, arrived, now_ns);
                 self.outbox.pools.give(frame);
                 self.outbox.ledger.drop_many(DropReason::FragmentsFull, lost.unwrap_or(1));
                 continue;

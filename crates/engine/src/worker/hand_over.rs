@@ -182,7 +182,8 @@ impl HandOver {
     ) {
         for slot in Bits(list) {
             let frame = batch.take(slot);
-            let packed = Arrived { bytes: frame.bytes(), hash: frame.hash(), input, ports: ports(slot) };
+            let (bytes, hash, front) = (frame.bytes(), frame.hash(), frame.front().copied());
+            let packed = Arrived { bytes, hash, input, ports: ports(slot), front };
             let Some(Some(to)) = self.to.get_mut(owners[slot]) else {
                 outbox.ledger.drop_one(DropReason::HandOverFull);
                 outbox.pools.give(frame);

@@ -10,13 +10,14 @@
 //! program that is compiled again.
 
 use super::Worker;
+use super::followed::FollowedFlows;
 use super::outbox::Outbox;
 use crate::batch::Engine;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError};
 use std::time::Duration;
 use weir_packet::DropReason;
 use weir_program::change::Change;
-use weir_program::replica::{EntryUses, FlowMark, ReplicaReport, Swept, TableReplica};
+use weir_program::replica::{EntryUses, FlowReplica, ReplicaReport, Swept, TableReplica};
 use weir_program::{GroupId, PipeId, Verdict};
 
 /// How many entries are copied in a breath that has handled frames, and in one that has not. Each is a system
@@ -26,10 +27,6 @@ const ENTRIES: [u32; 2] = [32, 512];
 /// How often counts are added to the engine's if nothing asks for them. An entry may seem younger than it is
 /// by this time.
 const SWEEP_NS: u64 = 100_000_000;
-
-/// How long a worker without other work watches a port send packets after which the kernel decides their
-/// flows: the next packets would come to the worker again.
-const SENDING_NS: u64 = 200_000;
 
 /// How long the program may still be running for a packet, and count it, after it was detached.
 const LAST_PACKET: Duration = Duration::from_millis(1);
@@ -43,26 +40,12 @@ pub(super) struct Kernel {
     /// How often entries of that pipe had been renumbered when its first ones were copied.
     renumbered: u32,
     swept_ns: u64,
-    /// Packets of flows that the kernel is to decide once these have been sent.
-    marks: Vec<FlowMark>,
-    unsent: UnsentMarks,
-}
-
-/// The same for packets that ports have accepted.
-#[derive(Debug, Default)]
-struct UnsentMarks {
-    marks: Vec<FlowMark>,
-    /// How far each port has come when it has sent them.
-    until: Vec<u64>,
-    /// Since when they wait.
-    since_ns: u64,
 }
 
 impl Kernel {
     fn new(replica: Box<dyn TableReplica>, now_ns: u64) -> Kernel {
         let next = Some((PipeId(0), 0));
-        let (marks, unsent) = Default::default();
-        Kernel { replica, next, renumbered: 0, swept_ns: now_ns, marks, unsent }
+        Kernel { replica, next, renumbered: 0, swept_ns: now_ns }
     }
 
     /// Copies up to `most` entries of the engine. Returns true once the tables are complete.
@@ -148,14 +131,27 @@ impl Worker {
         self.leaving.dispose(Box::new(former.map(|kernel| kernel.replica)));
     }
 
+    /// Lets a program in the kernel, whose tables another worker keeps, follow flows of this worker, if it is
+    /// a copy of the program with this number.
+    pub(super) fn follow_in_kernel(
+        &mut self,
+        generation: u64,
+        flows: Option<Box<dyn FlowReplica>>,
+        now_ns: u64,
+    ) {
+        if generation == self.generation {
+            self.leave_kernel(now_ns);
+            self.followed = flows.map(|flows| FollowedFlows::new(flows, &mut self.engine, now_ns));
+        }
+    }
+
     /// Keeps the tables of this program in the kernel equal to those of the engine from now on.
     pub(super) fn keep_copy(&mut self, kernel: Option<Kernel>, now_ns: u64) {
         self.kernel = kernel;
-        if let Some(kernel) = &mut self.kernel {
+        if let Some(kernel) = &self.kernel {
+            let flows = kernel.replica.flows();
             self.engine.set_copied(true);
-            if let Some(flows) = kernel.replica.flows() {
-                self.engine.follow_flows(flows, now_ns);
-            }
+            self.followed = flows.map(|flows| FollowedFlows::new(flows, &mut self.engine, now_ns));
             self.past_ports.resize_with(self.outbox.ports.len(), Default::default);
         }
     }
@@ -171,25 +167,38 @@ impl Worker {
         kernel
     }
 
-    /// Stops using the program in the kernel. From then on, all packets go to the engine; the program's
-    /// counts are kept.
+    /// Stops using the program in the kernel. From then on, all packets go to the engine, or at least those
+    /// of this worker's flows, if another worker keeps the tables; what was counted is kept.
     pub(super) fn leave_kernel(&mut self, now_ns: u64) {
-        let Some(kernel) = &mut self.kernel else { return };
-        let was_active = kernel.replica.report().active;
-        kernel.replica.pause();
-        if was_active {
+        let mut may_count = false;
+        if let Some(kernel) = &mut self.kernel {
+            may_count = kernel.replica.report().active;
+            kernel.replica.pause();
+        }
+        if let Some(followed) = &mut self.followed {
+            may_count = true;
+            followed.pause();
+        }
+        if may_count {
             std::thread::sleep(LAST_PACKET);
         }
         self.sweep_kernel(true, now_ns);
+        let former = (self.kernel.take(), self.followed.take());
+        if let (None, None) = former {
+            return;
+        }
         self.engine.follow_no_flows();
         self.engine.set_copied(false);
-        let all = [self.kernel.take(), self.next_kernel.take()];
-        self.leaving.dispose(Box::new(all.map(|kernel| kernel.map(|kernel| kernel.replica))));
+        let tables = [former.0, self.next_kernel.take()].map(|kernel| kernel.map(|kernel| kernel.replica));
+        self.leaving.dispose(Box::new((tables, former.1.map(FollowedFlows::into_replica))));
     }
 
-    /// Makes changes that the engine has made.
-    pub(super) fn copy_changes(&mut self, changes: &[Change]) {
-        let Some(kernel) = &mut self.kernel else { return };
+    /// Makes changes that the engine has made: some of this many that belong together.
+    pub(super) fn copy_changes(&mut self, changes: &[Change], all: usize) {
+        let Some(kernel) = &mut self.kernel else {
+            let followed = self.followed.as_mut();
+            return followed.into_iter().for_each(|followed| followed.pause_if_replaced(changes, all));
+        };
         let together = changes.iter().map(|change| change.singles().len()).sum::<usize>() > 1;
         let is_active = kernel.replica.report().active;
         if together && is_active {
@@ -208,48 +217,16 @@ impl Worker {
     /// Copies entries, removes expired ones, and adds counts now and then. Returns true while there are
     /// entries to copy, or flows to activate in a moment. `idle` says that the breath has handled no frame.
     pub(super) fn follow_kernel(&mut self, idle: bool, now_ns: u64) -> bool {
-        let Some(kernel) = &mut self.kernel else { return false };
+        let sends = self.followed.as_ref().is_some_and(|followed| followed.is_sending(now_ns));
+        let Some(kernel) = &mut self.kernel else { return sends };
         for (pipe, key) in self.engine.take_expired() {
             kernel.replica.remove(pipe, &key);
             self.next_kernel.iter_mut().for_each(|next| next.replica.remove(pipe, &key));
         }
-        let UnsentMarks { marks, since_ns, .. } = &kernel.unsent;
-        let sends = !marks.is_empty() && now_ns.saturating_sub(*since_ns) < SENDING_NS;
         if now_ns.saturating_sub(kernel.swept_ns) >= SWEEP_NS {
             self.sweep_kernel(false, now_ns);
         }
         self.copy_entries(idle, now_ns) || sends
-    }
-
-    /// Tells the kernel which flows have come and gone.
-    pub(super) fn tell_kernel(&mut self) {
-        let Some(Kernel { replica, marks, .. }) = &mut self.kernel else { return };
-        if let Some(flows) = replica.flows() {
-            self.engine.tell_kernel(flows, marks);
-        }
-    }
-
-    /// Lets the kernel decide flows whose packets have been sent. The ports have just been flushed.
-    pub(super) fn activate_flows(&mut self, now_ns: u64) {
-        let Some(Kernel { replica, marks, unsent, .. }) = &mut self.kernel else { return };
-        if marks.is_empty() && unsent.marks.is_empty() {
-            return;
-        }
-        let Some(flows) = replica.flows() else { return };
-        let ports = &self.outbox.ports;
-        let are_sent =
-            |until: &[u64]| ports.iter().zip(until).all(|(port, until)| port.progress().done >= *until);
-        // Usually, the ports have sent the packets of this breath by now.
-        for _ in 0..2 {
-            if !are_sent(&unsent.until) {
-                return;
-            }
-            unsent.marks.drain(..).for_each(|mark| _ = flows.try_activate(mark));
-            std::mem::swap(&mut unsent.marks, marks);
-            unsent.until.clear();
-            unsent.until.extend(ports.iter().map(|port| port.progress().accepted));
-            unsent.since_ns = now_ns;
-        }
     }
 
     /// Copies some entries. Returns true while there are more.

@@ -17,6 +17,7 @@ mod aging;
 mod breaths;
 mod commands;
 mod dropped_flows;
+mod followed;
 mod fragments;
 mod hand_over;
 mod inject;
@@ -47,6 +48,7 @@ pub use weir_program::snapshot::BucketReport;
 use crate::batch::Engine;
 use crate::fragments::Fragments;
 use crate::ring::{CarrierSender, DeltaSender};
+use followed::FollowedFlows;
 use hand_over::PortNumbers;
 use kernel::Kernel;
 use leaving::Leaving;
@@ -93,6 +95,8 @@ pub struct Worker {
     kernel: Option<Kernel>,
     /// Another copy of the same program, which replaces the present one when its tables are complete.
     next_kernel: Option<Kernel>,
+    /// The flows of this worker that the program in the kernel follows.
+    followed: Option<FollowedFlows>,
     deltas: Option<DeltaSender>,
     /// The number of the program.
     generation: u64,
@@ -128,6 +132,7 @@ impl Worker {
             past_ports: Vec::new(),
             kernel: None,
             next_kernel: None,
+            followed: None,
             deltas: None,
             generation: 1,
             breaths: 0,
@@ -264,9 +269,13 @@ impl Worker {
         handled += self.take_handed_over(now_ns);
         self.release_fragments(now_ns);
         self.expire_fragments(now_ns);
-        self.tell_kernel();
+        if let Some(followed) = &mut self.followed {
+            followed.tell_kernel(&mut self.engine);
+        }
         self.outbox.flush();
-        self.activate_flows(now_ns);
+        if let Some(followed) = &mut self.followed {
+            followed.activate(&self.outbox.ports, now_ns);
+        }
         self.hand_over.flush();
         self.mind_leaving();
         self.engine.tick(now_ns);
@@ -300,7 +309,7 @@ impl Worker {
         for source in 0..self.hand_over.sources() {
             for _ in 0..weir_packet::BATCH {
                 let Some(frame) = self.hand_over.source(source).peek() else { break };
-                let (hash, number, ports) = (frame.hash, frame.input, frame.ports);
+                let (hash, number, ports, front) = (frame.hash, frame.input, frame.ports, frame.front);
                 // The sender has taken over a program with a new port; this worker will shortly.
                 if self.numbers.is_to_come(number) {
                     break;
@@ -315,6 +324,7 @@ impl Worker {
                     Ok(()) => {
                         let slot = self.batch.len() - 1;
                         self.batch.frame_mut(slot).set_hash(hash);
+                        front.into_iter().for_each(|front| self.batch.frame_mut(slot).set_front(front));
                         ports.into_iter().for_each(|ports| self.engine.set_datagram_ports(slot, ports));
                     }
                     Err(reason) => self.outbox.ledger.drop_one(reason),

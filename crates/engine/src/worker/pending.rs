@@ -96,9 +96,9 @@ impl Worker {
     /// Makes the changes that a reservation has committed beyond the first `before` in the kernel, too.
     fn copy_committed(&mut self, at: usize, before: usize) {
         let (changes, committed) = self.pending[at].reservation.committed();
-        if self.kernel.is_some() && committed > before {
+        if (self.kernel.is_some() || self.followed.is_some()) && committed > before {
             let changes = changes.clone();
-            self.copy_changes(&changes[before..committed]);
+            self.copy_changes(&changes[before..committed], changes.len());
         }
     }
 

@@ -129,17 +129,15 @@ fn an_engine_names_the_entry_by_its_matches() {
     let program = program(64);
     let mut executor = Executor::load(&program, &[vec![0; 64]]).unwrap_or_else(|error| panic!("{error}"));
     let (key, frame) = udp(1);
-    let flows = executor.replica().flows().expect("a FLOW pipe compiles");
+    let mut flows = executor.replica().flows().expect("a FLOW pipe compiles");
     assert_eq!(flows.insert(PIPE, &key, Some(&[EntryMatch::Default])), None, "there is no such entry");
     let slot = flows.insert(PIPE, &key, Some(&[EntryMatch::Target(1)])).expect("room");
     let (outcome, bytes) = executor.run(PORT, &frame).expect("a test run");
     assert_eq!(outcome, FrameOutcome::Left(Why::Pending));
-    let flows = executor.replica().flows().expect("a FLOW pipe compiles");
     let mark = flows.lines().read_mark(bytes[..16].try_into().expect("16 bytes")).expect("a mark");
     assert!(mark.slot == slot && flows.try_activate(mark));
     let (outcome, _) = executor.run(PORT, &frame).expect("a test run");
     assert_eq!(outcome, FrameOutcome::Decided(Verdict::Transmit(PortId(1))));
-    let flows = executor.replica().flows().expect("a FLOW pipe compiles");
     flows.remove_flow(slot);
     let mut last = None;
     while last.is_none() {
@@ -291,19 +289,34 @@ fn engine<const N: usize>(
 
 #[test]
 fn no_packet_overtakes_another_or_is_lost_while_flows_come_and_go() {
-    if !may_load() {
-        return;
+    if may_load() {
+        come_and_go_at(1);
     }
+}
+
+#[test]
+fn the_same_is_true_if_each_of_several_workers_has_flows_in_the_table() {
+    if may_load() {
+        come_and_go_at(3);
+    }
+}
+
+/// Packets of flows, which belong to this many workers in turn.
+fn come_and_go_at(workers: usize) {
     const FLOWS: usize = 12;
     const PACKETS: usize = 60_000;
     // Two buckets.
     let (executor, flows, entries) = load(&program(8));
     let ways: [Passage; FLOWS] = Default::default();
     let frames: Vec<Vec<u8>> = (0..FLOWS).map(|flow| udp(flow as u32).1).collect();
-    let (to_engine, from_kernel) = sync_channel(16);
     let mut decided = [0_u64; FLOWS];
     let (counted, removed) = std::thread::scope(|scope| {
-        let engine = scope.spawn(|| engine(&{ from_kernel }, flows, entries, &ways));
+        let (mut to_engines, mut engines) = (Vec::new(), Vec::new());
+        for _ in 0..workers {
+            let ((to_engine, from_kernel), own) = (sync_channel(16), flows.share());
+            to_engines.push(to_engine);
+            engines.push(scope.spawn(|| engine(&{ from_kernel }, own, entries, &ways)));
+        }
         let mut random = Random::new(3);
         for packet in 0..PACKETS {
             let flow = random.below(FLOWS as u64) as usize;
@@ -320,17 +333,20 @@ fn no_packet_overtakes_another_or_is_lost_while_flows_come_and_go() {
                     assert!(matches!(why, Why::NewFlow | Why::Pending), "{why:?}");
                     ways[flow].entered.fetch_add(1, Ordering::SeqCst);
                     let front = if why == Why::Pending { bytes[..16].to_vec() } else { Vec::new() };
-                    to_engine.send((flow, front)).expect("the engine runs");
+                    to_engines[flow % workers].send((flow, front)).expect("the engine runs");
                 }
             }
         }
-        drop(to_engine);
-        engine.join().expect("the engine does not panic")
+        drop(to_engines);
+        engines.into_iter().fold(([0; FLOWS], 0), |(sums, all), engine| {
+            let (counted, removed) = engine.join().expect("the engine does not panic");
+            (std::array::from_fn(|flow| sums[flow] + counted[flow]), all + removed)
+        })
     });
     assert_eq!(counted, decided);
     let followed: u64 = decided.iter().sum();
     eprintln!("{followed} of {PACKETS} packets were followed while {removed} flows were removed");
-    assert!(followed > 1000 && removed > 100, "{followed} followed, {removed} removed");
+    assert!(followed > 1000 && removed > 100 / workers as u64, "{followed} followed, {removed} removed");
     let hits = [0, 1].map(|target| {
         let key = EntryKey::of(&entry(target, Forward::Drop));
         executor.hits(PIPE, &key).packets
@@ -380,4 +396,71 @@ fn a_removed_flow_has_counted_all_its_packets() {
     let hits = executor.hits(PIPE, &EntryKey::of(&entry(0, Forward::Drop))).packets;
     assert!(counted >= 1000, "{counted} packets");
     assert_eq!(counted, hits);
+}
+
+#[test]
+fn workers_that_write_flows_at_once_lose_none() {
+    if !may_load() {
+        return;
+    }
+    const WORKERS: u32 = 3;
+    const FLOWS: u32 = 8;
+    let (_executor, flows, [back, _]) = load(&program(32));
+    std::thread::scope(|scope| {
+        for worker in 0..WORKERS {
+            let mut own = flows.share();
+            scope.spawn(move || {
+                let keys = (0..FLOWS).map(|flow| udp(worker * FLOWS + flow).0);
+                let mut slots: Vec<_> = keys.map(|key| (key, None)).collect();
+                let mut random = Random::new(u64::from(worker));
+                for _ in 0..20_000 {
+                    let at = random.below(u64::from(FLOWS)) as usize;
+                    let (key, slot) = &mut slots[at];
+                    match slot.take() {
+                        Some(slot) => own.remove(slot),
+                        // Full, or the former line is not free yet: another time.
+                        None => *slot = own.insert(PIPE, key, back).ok(),
+                    }
+                    own.take_removed(|_, _| {});
+                    for (key, slot) in &slots {
+                        assert_eq!(own.find(PIPE, key), *slot, "worker {worker}, {key}");
+                    }
+                }
+                slots.into_iter().filter_map(|(_, slot)| slot).for_each(|slot| own.remove(slot));
+                wait_for_lines(&mut own, |_, _| {});
+            });
+        }
+    });
+    // All lines are free again.
+    let mut flows = flows;
+    let placed = (0..32).filter(|number| flows.insert(PIPE, &udp(*number).0, back).is_ok()).count();
+    assert_eq!(placed, 32);
+}
+
+#[test]
+fn a_worker_that_stops_leaves_all_packets_to_the_workers_until_they_are_sent() {
+    if !may_load() {
+        return;
+    }
+    let (executor, mut flows, [back, _]) = load(&program(64));
+    let mut other = flows.share();
+    let [(key, frame), (other_key, other_frame)] = [1, 2].map(udp);
+    let slot = flows.insert(PIPE, &key, back).expect("room");
+    let other_slot = other.insert(PIPE, &other_key, back).expect("room");
+    assert_eq!((flows.len(), other.len()), (1, 1));
+    assert_eq!(other.insert(PIPE, &key, back), Err(NotFollowed::Known), "it has an owner");
+    activate_new(&flows, slot);
+    activate_new(&other, other_slot);
+    let run = |frame: &[u8]| executor.run(PORT, frame).expect("a test run");
+    let decided = FrameOutcome::Decided(Verdict::Transmit(PORT));
+    assert_eq!([run(&frame).0, run(&other_frame).0], [decided; 2]);
+    other.begin_epoch();
+    for (slot, key, frame) in [(slot, &key, &frame), (other_slot, &other_key, &other_frame)] {
+        assert!(!flows.is_active(slot));
+        let (outcome, bytes) = run(frame);
+        assert_eq!(outcome, FrameOutcome::Left(Why::Pending), "{key}");
+        assert_eq!(flows.sweep(slot).packets, 1);
+        assert!(flows.try_activate(mark(&flows, &bytes)));
+        assert_eq!(run(frame).0, decided);
+    }
 }

@@ -17,11 +17,15 @@ const PROGRAMS: u64 = 700;
 const FRAMES: usize = 40;
 const PACKETS: usize = 200;
 
+/// Workers that have flows in the table.
+const OWNERS: usize = 3;
+
 /// What a run has seen.
 #[derive(Debug, Default)]
 struct FollowTally {
     programs: u64,
     flows: u64,
+    of_owners: [u64; OWNERS],
     of_ipv6: u64,
     of_tcp: u64,
     tracked: u64,
@@ -61,6 +65,7 @@ fn flows_that_the_interpreter_has_learnt_are_followed_as_it_follows_them() {
     assert!(seen.programs > 200 && seen.followed > 2000, "{seen:?}");
     assert!(seen.of_ipv6 > 200 && seen.of_tcp > 200 && seen.tracked > 200, "{seen:?}");
     assert!(seen.following > 50 && seen.answers > 50, "{seen:?}");
+    assert!(seen.of_owners.iter().all(|flows| *flows > 200), "{seen:?}");
     assert!(seen.by_meta.iter().all(|flows| *flows > 20), "{seen:?}");
     assert!(seen.left.contains_key("TcpFlags"), "{seen:?}");
 }
@@ -141,7 +146,8 @@ fn compare(seed: u64, seen: &mut FollowTally) {
     let mut oracle = Interpreter::new(&program, buckets.clone());
     let mut executor =
         Executor::load(&program, &buckets).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
-    let mut flows = executor.take_flows().expect("a FLOW pipe compiles");
+    let flows = executor.take_flows().expect("a FLOW pipe compiles");
+    let mut owners = [(); OWNERS].map(|()| flows.share());
     seen.programs += 1;
     seen.instructions = seen.instructions.max(*executor.instructions().iter().max().unwrap_or(&0));
     let packets = packets(&program, &mut random);
@@ -149,7 +155,7 @@ fn compare(seed: u64, seen: &mut FollowTally) {
         oracle.walk(*port, bytes, 256, now_ms * 1_000_000);
     }
     let before = oracle.snapshot();
-    let followed = follow(&program, &before, (&executor, &mut flows), seen);
+    let followed = follow(&program, &before, (&executor, &mut owners), seen);
     for packet in 0..PACKETS {
         let (port, bytes) = &packets[random.below(packets.len())];
         let at = format!("seed {seed}, packet {packet}");
@@ -219,7 +225,7 @@ fn packets(program: &Program, random: &mut Choices) -> Vec<(PortId, Vec<u8>)> {
 fn follow(
     program: &Program,
     learnt: &Snapshot,
-    (executor, flows): (&Executor, &mut FlowTable),
+    (executor, owners): (&Executor, &mut [FlowTable; OWNERS]),
     seen: &mut FollowTally,
 ) -> Vec<Followed> {
     let mut followed = Vec::new();
@@ -244,6 +250,8 @@ fn follow(
                 Some(one) => executor.flow_entry(id, &[one]).expect("the entry of a live flow"),
                 None => FlowEntry::FOLLOWS,
             };
+            let owner = followed.len() % OWNERS;
+            let flows = &mut owners[owner];
             let slot = match flows.insert(id, &flow.key, entry) {
                 Ok(slot) => slot,
                 Err(NotFollowed::Full) => {
@@ -257,6 +265,7 @@ fn follow(
             assert_eq!(flows.find(id, &flow.key), Some(slot));
             assert!(flows.pending(slot).is_some_and(|mark| mark.packets == 0 && flows.try_activate(mark)));
             seen.flows += 1;
+            seen.of_owners[owner] += 1;
             seen.of_ipv6 += u64::from(flow.key.src().is_ipv6());
             seen.of_tcp += u64::from(flow.key.protocol() == 6);
             seen.following += u64::from(matches.is_none());
