@@ -17,18 +17,15 @@ const PROGRAMS: [(&str, &str); 4] = [
     ("sent_back", "xdp_bulk_tx"),
     ("refused", "xdp_exception"),
     ("redirected", "xdp_devmap_xmit"),
-    ("unredirected", "xdp_redirect_err"),
+    ("refused_redirect", "xdp_redirect_err"),
 ];
-
-/// Used in place of a target for frames that the interface itself should have sent.
-const ANY: u32 = u32::MAX;
 
 /// Programs at the tracepoints of XDP. Dropping this detaches them.
 #[derive(Debug)]
 pub struct XdpErrors {
     ebpf: Ebpf,
     /// The counts that were returned by earlier calls.
-    taken: Mutex<HashMap<Key, u64>>,
+    taken: Mutex<HashMap<(&'static str, Key), u64>>,
 }
 
 impl XdpErrors {
@@ -50,23 +47,23 @@ impl XdpErrors {
         Ok(XdpErrors { ebpf, taken: Mutex::default() })
     }
 
-    /// Returns how many of the frames that the interface should have sent were dropped since the last call.
-    pub fn take_unsent(&self, interface: u32) -> u64 {
-        self.take(interface, ANY)
+    /// Returns how many frames that arrived at the interface `from`, and should have been sent by the
+    /// interface `to`, were dropped since the last call.
+    pub fn take_unsent(&self, from: u32, to: u32) -> u64 {
+        self.take("unsent", Key { from, to })
     }
 
-    /// Returns how many of the frames that arrived at the interface, and should have been redirected to the
-    /// interface at index `target` of a map, were dropped since the last call.
-    pub fn take_unredirected(&self, interface: u32, target: u32) -> u64 {
-        self.take(interface, target)
+    /// Returns how many frames that arrived at the interface, and should have been redirected to the
+    /// interface in this place of a map, were dropped since the last call.
+    pub fn take_unredirected(&self, from: u32, place: u32) -> u64 {
+        self.take("unredirected", Key { from, to: place })
     }
 
-    fn take(&self, interface: u32, target: u32) -> u64 {
-        let key = Key { interface, target };
-        let map = self.ebpf.map("failed").expect("xdp_errors.bpf.c defines it");
+    fn take(&self, name: &'static str, key: Key) -> u64 {
+        let map = self.ebpf.map(name).expect("xdp_errors.bpf.c defines it");
         let map = BpfMap::<&MapData, [u8; Key::SIZE], u64>::try_from(map).expect("its keys have this size");
         let now = map.get(&key.bytes(), 0).unwrap_or(0);
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        now - taken.insert(key, now).unwrap_or(0)
+        now - taken.insert((name, key), now).unwrap_or(0)
     }
 }

@@ -364,12 +364,12 @@ fn link_obstacle(now: &Surroundings<'_>, at: usize) -> Option<String> {
 struct SendErrors(XdpErrors);
 
 impl UnsentFrames for SendErrors {
-    fn take_unsent(&self, interface: u32) -> u64 {
-        self.0.take_unsent(interface)
+    fn take_unsent(&self, from: u32, to: u32) -> u64 {
+        self.0.take_unsent(from, to)
     }
 
-    fn take_unredirected(&self, interface: u32, port: u32) -> u64 {
-        self.0.take_unredirected(interface, port)
+    fn take_unredirected(&self, from: u32, port: u32) -> u64 {
+        self.0.take_unredirected(from, port)
     }
 }
 

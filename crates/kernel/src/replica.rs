@@ -33,12 +33,13 @@ pub struct PortLink {
 
 /// Where the kernel's failures to send are counted.
 pub trait UnsentFrames: fmt::Debug + Send + Sync {
-    /// Returns how many frames the interface should have sent but dropped since the last call.
-    fn take_unsent(&self, interface: u32) -> u64;
+    /// Returns how many frames that arrived at the interface `from` the interface `to` should have sent but
+    /// dropped since the last call.
+    fn take_unsent(&self, from: u32, to: u32) -> u64;
 
-    /// Returns how many frames that arrived at this interface were dropped since the last call because the
-    /// interface of the port with this number refused to send them.
-    fn take_unredirected(&self, interface: u32, port: u32) -> u64;
+    /// Returns how many frames that arrived at the interface `from` were dropped since the last call because
+    /// the interface of the port with this number refused to send them.
+    fn take_unredirected(&self, from: u32, port: u32) -> u64;
 }
 
 /// A program in the kernel.
@@ -136,9 +137,8 @@ impl Replica {
         let interface = |port: &Option<PortProgram>| port.as_ref().map(|port| port.link.interface);
         for (at, to) in (0..).zip(&self.ports) {
             let Some(to) = interface(to) else { continue };
-            let from = self.ports.iter().filter_map(interface);
-            let refused: u64 = from.map(|from| unsent.take_unredirected(from, u32::from(at))).sum();
-            let frames = refused + unsent.take_unsent(to);
+            let lost = |from| unsent.take_unsent(from, to) + unsent.take_unredirected(from, u32::from(at));
+            let frames: u64 = self.ports.iter().filter_map(interface).map(lost).sum();
             if frames > 0 {
                 all.push((PortId(at), frames));
             }
