@@ -2,9 +2,11 @@
 //! handed to the batch engine as they arrived.
 
 use crate::acl::AclShape;
+use crate::flows;
+use crate::kept;
 use crate::layout::{is_spread_by_entry, source_bits};
 use weir_packet::{Depth, Field, FieldKind, KeySource, LevelId};
-use weir_program::operation::{Headers, Value};
+use weir_program::operation::Headers;
 use weir_program::replica::Leads;
 use weir_program::{
     Affinity, Entry, Fill, Forward, GlbHash, Group, GroupChoice, GroupId, HashInput, KatranHash,
@@ -75,8 +77,6 @@ pub enum Why {
     Learn,
     /// The key of flows is that of headers inside tunnels.
     InnerKey,
-    /// Flows take from a NAT pool.
-    Nat,
     /// The newest segments of connections are kept.
     Segments,
     /// A flow that follows its group has no target.
@@ -85,7 +85,7 @@ pub enum Why {
 
 impl Why {
     /// All reasons, in the order of their numbers.
-    pub const ALL: [Why; 33] = [
+    pub const ALL: [Why; 32] = [
         Why::Malformed,
         Why::Fragment,
         Why::ExtensionHeaders,
@@ -116,7 +116,6 @@ impl Why {
         Why::TcpFlags,
         Why::Learn,
         Why::InnerKey,
-        Why::Nat,
         Why::Segments,
         Why::Targetless,
     ];
@@ -155,7 +154,6 @@ impl Why {
             Why::TcpFlags => "the packet opens, closes or resets its connection",
             Why::Learn => "the pipe learns no flows",
             Why::InnerKey => "the pipe's flows are those inside tunnels",
-            Why::Nat => "the pipe's flows take from a NAT pool",
             Why::Segments => "an app resets connections of the pipe's group that have been idle too long",
             Why::Targetless => "there is no target for the flow",
         }
@@ -283,9 +281,12 @@ impl Coverage {
         (0..program.pipes.len()).filter(is_flow).filter(|at| self.pipes[*at].is_none()).collect()
     }
 
-    /// How many flows of a worker the pipes that compile have room for.
-    pub fn flows(&self, program: &Program) -> u64 {
-        self.flow_pipes(program).into_iter().map(|at| u64::from(program.pipes[at].capacity)).sum()
+    /// How many lines the flows of a worker take for which the pipes that compile have room.
+    pub fn flow_lines(&self, program: &Program) -> u64 {
+        let pipes = self.flow_pipes(program).into_iter().map(|at| &program.pipes[at]);
+        pipes
+            .map(|pipe| flows::lines_for(pipe.capacity, kept::bytes_of_pipe(pipe).min(flows::KEPT_MAX)))
+            .sum()
     }
 
     /// Whether a pipe has an entry or a miss that is left to the engine, or leads to a pipe that may leave
@@ -505,11 +506,7 @@ fn why_not_pipe(program: &Program, pipe: &Pipe) -> Option<Why> {
         PipeKind::Flow { key, learn, timeouts, .. } => {
             let of_group = |group: &Group| group.idle.is_some();
             let segments = timeouts.are_by_state() && program.groups.iter().any(of_group);
-            let reasons = [
-                (*key != KeySource::Outer, Why::InnerKey),
-                (pipe.nat.is_some(), Why::Nat),
-                (segments, Why::Segments),
-            ];
+            let reasons = [(*key != KeySource::Outer, Why::InnerKey), (segments, Why::Segments)];
             let learns = match learn {
                 Learn::Pin(_) | Learn::Default => None,
                 Learn::Follow(GroupChoice::One(group)) => why_not_group(program, *group),
@@ -540,11 +537,11 @@ fn why_not_template(template: &Template) -> Option<Why> {
             Operation::LimitLength { .. } | Operation::ClampMss { .. } => true,
             Operation::Encap(encap) => {
                 let spreads = is_spread_by_entry(encap) || source_bits(encap).is_some_and(|bits| bits <= 32);
-                !encap.udp_checksum && !encap.second_chance && spreads
+                !encap.udp_checksum && !encap.second_chance && spreads && !operation.is_kept()
             }
             Operation::Decap(_) => true,
         };
-        if !compiled || !operation.numbers().all(|(_, value, _)| is_plain(value)) {
+        if !compiled {
             return Some(Why::Operation);
         }
         // Headers that have moved would have to be found again.
@@ -552,11 +549,7 @@ fn why_not_template(template: &Template) -> Option<Why> {
             return Some(Why::Operation);
         }
     }
-    None
-}
-
-fn is_plain(value: Value) -> bool {
-    matches!(value, Value::Const(_) | Value::PerEntry)
+    (kept::bytes(template) > flows::KEPT_MAX).then_some(Why::Operation)
 }
 
 /// Whether a field can be written by actions: those of the outer headers.

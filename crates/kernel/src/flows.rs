@@ -5,11 +5,11 @@
 //! connection (SYN, FIN, RST) always go to the engine. There is no system call per flow: user space writes
 //! lines of the table and reads their counts in mapped memory.
 //!
-//! **Lines.** A flow takes a line of 64 bytes, or two with IPv6. Eight lines are a bucket, and a key may be
-//! in two buckets. The bucket's tags, 16 bits for each line, are apart from the lines, so a look-up reads a
-//! cache line of tags and that of its flow. No bucket has the same tag twice, so there is at most one line
-//! to compare. A flow for which both buckets are full is refused and stays in the engine; none is ever
-//! evicted. The hash has secret keys.
+//! **Lines.** A flow takes a line of 64 bytes; two with IPv6, or if it keeps values ([`crate::kept`]); four
+//! if these are many. Eight lines are a bucket, and a key may be in two buckets. The bucket's tags, 16 bits
+//! for each line, are apart from the lines, so a look-up reads a cache line of tags and that of its flow. No
+//! bucket has the same tag twice, so there is at most one line to compare. A flow for which both buckets are
+//! full is refused and stays in the engine; none is ever evicted. The hash has secret keys.
 //!
 //! **Owners.** Each worker writes the flows that it has learnt, sweeps them and removes them. The workers
 //! share one table, because its lines are found by the flows' keys, on whatever queue a packet arrives.
@@ -72,6 +72,12 @@ pub const EPOCH: i16 = 44;
 /// The key: two words, or five with IPv6, which reach into the next line.
 pub const KEY: i16 = 48;
 
+/// The values that the flow keeps, behind the longest key.
+pub const KEPT: i16 = KEY + 8 * WORDS6 as i16;
+/// The most bytes of these: a flow has at most this many lines.
+pub const KEPT_MAX: usize = LINES_MAX as usize * LINE - KEPT as usize;
+const LINES_MAX: u32 = 4;
+
 /// XDP follows the flow.
 pub const ACTIVE: u64 = 1 << 63;
 /// How often the line has been written, which distinguishes the frames of a previous flow.
@@ -97,13 +103,27 @@ pub const TAG_FLOW: i32 = 0x8000;
 
 /// Tags of lines without a key of their own.
 const FREE: u16 = 0;
-/// The second line of a flow.
+/// Another line of a flow than its first.
 const SECOND: u16 = 1;
 /// The line of a flow that was removed.
 const LEAVING: u16 = 2;
 
-/// Lines for each 8 flows that the pipes have room for: at full load, an IPv4 flow takes 124 bytes.
-const LINES_PER_8: u64 = 15;
+/// Returns how many lines there are for the flows of a pipe, which keep this many bytes: at full load, an
+/// IPv4 flow takes 124 bytes, and one with an address and a port of a NAT pool 182.
+pub fn lines_for(flows: u32, kept: usize) -> u64 {
+    let lines_per_8 = match lines_with(kept) {
+        0 => 15,
+        2 => 22,
+        // The flows of answers keep the most; those in front of them take two lines.
+        _ => 33,
+    };
+    (u64::from(flows) * lines_per_8).div_ceil(8)
+}
+
+/// The number of lines that a flow takes because of what it keeps.
+fn lines_with(kept: usize) -> usize {
+    if kept == 0 { 0 } else { (KEPT as usize + kept).div_ceil(LINE).next_power_of_two() }
+}
 
 /// The most bytes: the verifier accepts no larger offsets into a map's value.
 const BYTES_MAX: u64 = 1 << 29;
@@ -136,9 +156,9 @@ impl fmt::Debug for FlowLayout {
 }
 
 impl FlowLayout {
-    fn new(flows: u64) -> FlowLayout {
+    fn new(lines: u64) -> FlowLayout {
         let most = BYTES_MAX / (LANES * LINE + TAGS) as u64 - 1;
-        let buckets = (flows * LINES_PER_8).div_ceil(8 * LANES as u64).clamp(1, most) as u32;
+        let buckets = lines.div_ceil(LANES as u64).clamp(1, most) as u32;
         let state = RandomState::new();
         let secret = |number: u64| state.hash_one(number);
         FlowLayout { buckets, keys: [0, 1, 2, 3, 4].map(secret), magic: secret(5) }
@@ -154,9 +174,9 @@ impl FlowLayout {
         (self.buckets as usize * TAGS).next_multiple_of(LINE)
     }
 
-    /// Bytes of the table. Behind the last line, there is one that the verifier wants.
+    /// Bytes of the table. Behind the last line, there is room for another flow, which the verifier wants.
     pub fn bytes(&self) -> usize {
-        self.first_line() + (self.lines() as usize + 1) * LINE
+        self.first_line() + (self.lines() + LINES_MAX) as usize * LINE
     }
 
     /// Where the present epoch is: in the line behind the last one.
@@ -276,12 +296,12 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Creates a table for this many flows.
+    /// Creates a table of this many lines.
     ///
     /// # Errors
     /// Returns the number of bytes, with the kernel's error: it has no memory.
-    pub fn new(flows: u64) -> Result<FlowTable, (usize, io::Error)> {
-        let layout = FlowLayout::new(flows);
+    pub fn new(lines: u64) -> Result<FlowTable, (usize, io::Error)> {
+        let layout = FlowLayout::new(lines);
         let bytes = layout.bytes();
         let map = Map::create(MapKind::Array, 4, bytes, 1).map_err(|error| (bytes, error))?;
         let memory = map.memory().map_err(|error| (bytes, error))?;
@@ -317,12 +337,20 @@ impl FlowTable {
 
     /// Writes a flow of a pipe, which is pending until [`MappedFlows::try_activate`]. If its pipe tracks
     /// states, its packets must lead from its state to a single one (`FlowState::after_plain_packets`),
-    /// which the engine knows without seeing them.
+    /// which the engine knows without seeing them. `kept` are the values that it keeps
+    /// ([`crate::kept_bytes`]).
     ///
     /// # Errors
     /// The flow stays in the engine, which is no fault.
-    pub fn insert(&mut self, pipe: PipeId, key: &FlowKey, entry: FlowEntry) -> Result<FlowSlot, NotFollowed> {
+    pub fn insert(
+        &mut self,
+        pipe: PipeId,
+        key: &FlowKey,
+        entry: FlowEntry,
+        kept: &[u8],
+    ) -> Result<FlowSlot, NotFollowed> {
         let key = TableKey::new(pipe, key).ok_or(NotFollowed::Tunnel)?;
+        let lines = key.lines().max(lines_with(kept.len()));
         let (buckets, tag) = self.layout.places(key.words());
         let mapped = Arc::clone(&self.mapped);
         let _writes = mapped.write_tags();
@@ -337,9 +365,9 @@ impl FlowTable {
                 continue;
             }
             let room = tags.iter().filter(|tag| **tag == FREE).count();
-            let Some(lane) = free_lane(&tags, key.lines()) else { continue };
-            // The first bucket is found sooner, as long as it is half empty. Pairs of lines are rarer.
-            let is_roomy = at == 0 && key.lines() == 1 && room >= LANES / 2;
+            let Some(lane) = free_lane(&tags, lines) else { continue };
+            // The first bucket is found sooner, as long as it is half empty. Free neighbours are rarer.
+            let is_roomy = at == 0 && lines == 1 && room >= LANES / 2;
             let room = if is_roomy { LANES + 1 } else { room };
             if best.is_none_or(|(most, ..)| room > most) {
                 best = Some((room, bucket, lane));
@@ -348,11 +376,10 @@ impl FlowTable {
         let (_, bucket, lane) = best.ok_or(NotFollowed::Full)?;
         let line = bucket * LANES as u32 + lane as u32;
         self.write(line, &key, entry);
+        self.memory.write(self.layout.line(line) + KEPT as usize, kept);
         // The line is complete before its tag is there.
         fence(Ordering::Release);
-        if key.lines() == 2 {
-            self.set_tag(line + 1, SECOND);
-        }
+        (1..lines as u32).for_each(|more| self.set_tag(line + more, SECOND));
         self.set_tag(line, tag);
         self.used += 1;
         Ok(FlowSlot(line))
@@ -496,14 +523,12 @@ impl MappedFlows {
         u16::from_ne_bytes([bytes[at], bytes[at + 1]])
     }
 
-    /// Frees the line of a flow that was removed.
+    /// Frees the lines of a flow that was removed, of which this is the first.
     fn free(&self, line: u32) {
         let _writes = self.write_tags();
-        let has_second = (line as usize % LANES) + 1 < LANES && self.tag(line + 1) == SECOND;
-        if has_second {
-            self.set_tag(line + 1, FREE);
-        }
-        self.set_tag(line, FREE);
+        let end = (line / LANES as u32 + 1) * LANES as u32;
+        let more = (line + 1..end).take_while(|line| self.tag(*line) == SECOND).count() as u32;
+        (line..=line + more).rev().for_each(|line| self.set_tag(line, FREE));
     }
 
     /// Keeps other owners from writing tags.
@@ -555,15 +580,15 @@ impl FlowLines for MappedFlows {
     }
 }
 
-/// Returns where a flow of one or two lines has room in a bucket. Two lines are an even one and the next;
-/// single lines take what is left of such a pair first.
+/// Returns where a flow of one, two or four lines has room in a bucket. Two lines are an even one and the
+/// next; single lines take what is left of such a pair first.
 fn free_lane(tags: &[u16; LANES], lines: usize) -> Option<usize> {
     let is_free = |lane: usize| tags[lane] == FREE;
-    let whole = (0..LANES).step_by(2).find(|lane| is_free(*lane) && is_free(lane + 1));
-    if lines == 2 {
-        return whole;
+    let room = |lines: usize| (0..LANES).step_by(lines).find(|lane| (*lane..lane + lines).all(is_free));
+    if lines > 1 {
+        return room(lines);
     }
-    (0..LANES).find(|lane| is_free(*lane) && !is_free(lane ^ 1)).or(whole)
+    (0..LANES).find(|lane| is_free(*lane) && !is_free(lane ^ 1)).or_else(|| room(2))
 }
 
 /// Waits until every program has returned that was running when a flow was removed, in a thread of its own,

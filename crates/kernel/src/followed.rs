@@ -1,13 +1,14 @@
 //! The flows of one worker in the table that all workers share.
 
 use crate::flows::{FlowEntry, FlowTable};
+use crate::kept::kept_bytes;
 use crate::layout;
 use crate::sys::Memory;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use weir_packet::FlowKey;
 use weir_program::replica::{FlowCounts, FlowLines, FlowMark, FlowReplica, FlowSlot};
-use weir_program::{EntryMatch, PipeId, Program};
+use weir_program::{EntryMatch, Operation, PipeId, Program};
 
 /// The entries of FLOW pipes, which are read while another thread changes them.
 #[derive(Debug)]
@@ -67,12 +68,18 @@ impl FlowReplica for FollowedFlows {
         self.entries.has(pipe)
     }
 
-    fn insert(&mut self, pipe: PipeId, key: &FlowKey, decided: Option<&[EntryMatch]>) -> Option<FlowSlot> {
+    fn insert(
+        &mut self,
+        pipe: PipeId,
+        key: &FlowKey,
+        decided: Option<&[EntryMatch]>,
+        kept: &[Option<Operation>],
+    ) -> Option<FlowSlot> {
         let entry = match decided {
             Some(matches) => self.entries.of(pipe, matches)?,
             None => FlowEntry::FOLLOWS,
         };
-        self.table.insert(pipe, key, entry).ok()
+        self.table.insert(pipe, key, entry, &kept_bytes(kept)).ok()
     }
 
     fn try_activate(&mut self, mark: FlowMark) -> bool {

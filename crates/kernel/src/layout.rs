@@ -204,10 +204,11 @@ pub fn is_mac(field: Field) -> bool {
     field.spec().bytes == 6
 }
 
-/// Bytes that an operation's values take.
+/// Bytes that an operation's values take in a record.
 pub fn operation_bytes(operation: &Operation) -> usize {
     match operation {
         // Headers for IPv4 and for IPv6 inside, then what spreads the source.
+        _ if operation.is_kept() => 0,
         Operation::Encap(encap) => source_factor(encap) + if is_spread_by_entry(encap) { 8 } else { 0 },
         other => {
             other.numbers().filter(|(_, value, _)| value.is_given()).map(|(.., like)| value_bytes(like)).sum()
@@ -357,6 +358,12 @@ fn push_operation(
         Value::Const(number) => number,
         _ => values.next().expect("an entry that fits has all values"),
     };
+    if operation.is_kept() {
+        // Each flow has its own.
+        return operation.numbers().filter(|(_, value, _)| value.is_given()).for_each(|(_, value, _)| {
+            take(value);
+        });
+    }
     if let Operation::Encap(encap) = operation {
         return push_headers(bytes, encap, &mut take, ports);
     }

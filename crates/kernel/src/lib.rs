@@ -17,6 +17,7 @@ mod counts;
 mod coverage;
 mod flows;
 mod followed;
+mod kept;
 mod keyed;
 mod layout;
 mod replica;
@@ -28,6 +29,7 @@ mod tables;
 
 pub use coverage::{CHECKSUM_PROTOCOLS, Coverage, Why, leads_of, uses_inner_key, writes_addresses};
 pub use flows::{FlowEntry, FlowTable, MappedFlows, NotFollowed};
+pub use kept::kept_bytes;
 pub use replica::{PortLink, Replica, UnsentFrames};
 pub use sys::Refused;
 

@@ -122,11 +122,11 @@ impl Tables {
             pipes.push(PipeTable::new(pipe, (first, room[at]), coverage.pipes[at].is_none())?);
         }
         let groups = program.groups.iter().map(GroupTable::new).collect::<Result<_, _>>()?;
-        let flows = match coverage.flows(&program) {
+        let flows = match coverage.flow_lines(&program) {
             0 => None,
-            capacity => {
+            lines => {
                 let error = |(bytes, error)| map_error("flows", bytes, error);
-                Some(FlowTable::new(capacity * workers.max(1) as u64).map_err(error)?)
+                Some(FlowTable::new(lines * workers.max(1) as u64).map_err(error)?)
             }
         };
         let mut records = vec![None; pipes.len()];

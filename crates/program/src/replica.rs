@@ -6,7 +6,7 @@
 
 use crate::change::{Change, EntryKey};
 use crate::snapshot::Count;
-use crate::{CounterId, Entry, EntryMatch, Forward, GroupId, PipeId, PortId, Verdict};
+use crate::{CounterId, Entry, EntryMatch, Forward, GroupId, Operation, PipeId, PortId, Verdict};
 use std::fmt;
 use std::sync::Arc;
 use weir_packet::{DropReason, FlowKey};
@@ -71,8 +71,16 @@ pub trait FlowReplica: fmt::Debug + Send {
     fn follows(&self, pipe: PipeId) -> bool;
 
     /// Writes a flow of a pipe that was decided for the entry with these matches, or that follows its group
-    /// (`None`). Returns `None` if it is not followed: there is no room, or no such entry.
-    fn insert(&mut self, pipe: PipeId, key: &FlowKey, decided: Option<&[EntryMatch]>) -> Option<FlowSlot>;
+    /// (`None`). `kept` are the values of the entry's action that it keeps, as in
+    /// [`KeptOperations`](crate::snapshot::KeptOperations). Returns `None` if it is not followed: there is no
+    /// room, or no such entry.
+    fn insert(
+        &mut self,
+        pipe: PipeId,
+        key: &FlowKey,
+        decided: Option<&[EntryMatch]>,
+        kept: &[Option<Operation>],
+    ) -> Option<FlowSlot>;
 
     /// Follows a flow if the packet with this mark is the last one that was left to the engine, which has
     /// sent it and all before it. Returns whether that was so.

@@ -73,7 +73,7 @@ impl Engine {
     #[must_use]
     pub fn kept(&self, pipe: PipeId, key: &FlowKey) -> Option<KeptOperations> {
         let pipe = self.pipes.get(pipe.index())?;
-        pipe.table.flows()?.kept_by(key, &pipe.shape.templates)
+        pipe.table.flows()?.kept_by(key)
     }
 
     /// Returns up to `limit` live flows of a FLOW pipe, and how many there are.

@@ -4,6 +4,7 @@
 use super::fields::Words;
 use super::{Compiler, stack};
 use crate::asm::{Alu, Helper, Is, Label, Reg, Size};
+use crate::kept::{self, KeptPlace};
 use crate::layout;
 use weir_packet::tunnel::OuterShape;
 use weir_packet::{Base, DropReason, Field, FieldKind, Layer, Source};
@@ -18,17 +19,57 @@ const TCP_CHECKSUM: i16 = 16;
 const UDP_CHECKSUM: i16 = 6;
 const ICMPV6_CHECKSUM: i16 = 2;
 
+/// Where an action finds a number that is not a constant.
+#[derive(Clone, Copy, Debug)]
+pub struct ValuePlace {
+    /// The word on the stack with the address of the record, or of the flow's line.
+    base: i16,
+    offset: i16,
+    bytes: usize,
+}
+
+impl ValuePlace {
+    fn in_record(offset: i16, bytes: usize) -> ValuePlace {
+        ValuePlace { base: stack::RECORD, offset, bytes }
+    }
+
+    fn in_flow(KeptPlace { offset, bytes }: KeptPlace) -> ValuePlace {
+        ValuePlace { base: stack::FLOW_LINE, offset, bytes }
+    }
+}
+
+/// Returns the place of each number of an operation whose values in the record begin at `at`. Of an
+/// encapsulation, there is one for all of them.
+fn in_record(operation: &Operation, mut at: i16) -> Vec<Option<ValuePlace>> {
+    if matches!(operation, Operation::Encap(_)) {
+        return vec![Some(ValuePlace::in_record(at, layout::operation_bytes(operation)))];
+    }
+    let place = |(_, value, like): (&str, Value, Field)| {
+        value.is_given().then(|| {
+            let bytes = layout::value_bytes(like);
+            at += bytes as i16;
+            ValuePlace::in_record(at - bytes as i16, bytes)
+        })
+    };
+    operation.numbers().map(place).collect()
+}
+
 impl Compiler<'_> {
-    /// Performs a template's operations with the values of the present record.
+    /// Performs a template's operations with the values of the present record, and those that the flow keeps.
     pub fn act(&mut self, pipe: &Pipe, template: &Template) {
         let mut at = layout::VALUES;
-        for operation in &template.operations {
-            self.operation(pipe, operation, at);
+        for (operation, kept) in template.operations.iter().zip(kept::places(template)) {
+            let places = match operation.is_kept() {
+                true => kept.into_iter().map(|place| Some(ValuePlace::in_flow(place))).collect(),
+                false => in_record(operation, at),
+            };
+            self.operation(pipe, operation, &places);
             at += layout::operation_bytes(operation) as i16;
         }
     }
 
-    fn operation(&mut self, pipe: &Pipe, operation: &Operation, at: i16) {
+    fn operation(&mut self, pipe: &Pipe, operation: &Operation, places: &[Option<ValuePlace>]) {
+        let [at, second] = [0, 1].map(|number| places.get(number).copied().flatten());
         let absent = self.dropped(DropReason::NotApplicable);
         match operation {
             Operation::Set(field, value) => {
@@ -51,8 +92,8 @@ impl Compiler<'_> {
             }
             Operation::DecrementTtl => self.decrement_ttl(absent),
             Operation::PopVlan => self.pop_vlan(absent),
-            Operation::PushVlan { tpid, vid, pcp } => self.push_vlan(*tpid, (*vid, *pcp), at),
-            Operation::Encap(encap) => self.encap(encap, at, absent),
+            Operation::PushVlan { tpid, vid, pcp } => self.push_vlan(*tpid, (*vid, at), (*pcp, second)),
+            Operation::Encap(encap) => self.encap(encap, at.map_or(0, |at| at.offset), absent),
             Operation::LimitLength { bytes, frame } => {
                 self.limit_length(*bytes, *frame, (at, absent, pipe.too_long.is_some()));
             }
@@ -62,26 +103,27 @@ impl Compiler<'_> {
     }
 
     /// Leaves a value in R1, or in R1 and R2.
-    pub fn value(&mut self, value: Value, like: Field, at: i16) {
+    pub fn value(&mut self, value: Value, like: Field, at: Option<ValuePlace>) {
         let words = Words::of(like);
-        match value {
-            Value::Const(number) => {
+        match (value, at) {
+            (Value::Const(number), _) => {
                 if words == Words::Two {
                     self.asm.mov64(R1, (number >> 64) as u64);
                 }
                 self.asm.mov64(words.low(), number as u64);
             }
-            _ => {
-                self.asm.load(Size::Dw, R3, R10, stack::RECORD);
-                self.asm.load(Size::Dw, R1, R3, at);
+            (_, at) => {
+                let ValuePlace { base, offset, bytes } = at.expect("what is no constant has a place");
+                self.asm.load(Size::Dw, R3, R10, base);
+                self.asm.load(Size::of(bytes.min(8)), R1, R3, offset);
                 if words == Words::Two {
-                    self.asm.load(Size::Dw, R2, R3, at + 8);
+                    self.asm.load(Size::Dw, R2, R3, offset + 8);
                 }
             }
         }
     }
 
-    fn add(&mut self, field: Field, value: Value, at: i16) {
+    fn add(&mut self, field: Field, value: Value, at: Option<ValuePlace>) {
         let words = Words::of(field);
         self.load_field(field);
         self.asm.mov(R4, R1);
@@ -124,7 +166,7 @@ impl Compiler<'_> {
         }
     }
 
-    fn set(&mut self, field: Field, value: Value, at: i16) {
+    fn set(&mut self, field: Field, value: Value, at: Option<ValuePlace>) {
         if layout::is_mac(field) {
             return self.set_mac(field, value, at);
         }
@@ -132,17 +174,18 @@ impl Compiler<'_> {
         self.write(field);
     }
 
-    /// A MAC address lies in the record as in a frame.
-    fn set_mac(&mut self, field: Field, value: Value, at: i16) {
+    /// A MAC address lies in the record, or among what a flow keeps, as in a frame.
+    fn set_mac(&mut self, field: Field, value: Value, at: Option<ValuePlace>) {
         let offset = i16::from(field.spec().offset);
         if let Value::Const(number) = value {
             let [a, b, c, d, e, f, ..] = ((number as u64) << 16).to_be_bytes();
             self.asm.store(Size::W, R7, offset, i32::from_ne_bytes([a, b, c, d]));
             return self.asm.store(Size::H, R7, offset + 4, i32::from(u16::from_ne_bytes([e, f])));
         }
-        self.asm.load(Size::Dw, R3, R10, stack::RECORD);
-        self.asm.load(Size::W, R1, R3, at);
-        self.asm.load(Size::H, R2, R3, at + 4);
+        let ValuePlace { base, offset: from, .. } = at.expect("what is no constant has a place");
+        self.asm.load(Size::Dw, R3, R10, base);
+        self.asm.load(Size::W, R1, R3, from);
+        self.asm.load(Size::H, R2, R3, from + 4);
         self.asm.store(Size::W, R7, offset, R1);
         self.asm.store(Size::H, R7, offset + 4, R2);
     }
@@ -347,13 +390,17 @@ impl Compiler<'_> {
     }
 
     /// IEEE 802.1Q: TPID, then PCP 3, DEI 1, VID 12.
-    fn push_vlan(&mut self, tpid: u16, (vid, pcp): (Value, Value), at: i16) {
+    fn push_vlan(
+        &mut self,
+        tpid: u16,
+        (vid, vid_at): (Value, Option<ValuePlace>),
+        (pcp, pcp_at): (Value, Option<ValuePlace>),
+    ) {
         let headroom = self.dropped(DropReason::NoHeadroom);
-        let second = at + if matches!(vid, Value::PerEntry) { 8 } else { 0 };
-        self.value(vid, Field::VlanVid, at);
+        self.value(vid, Field::VlanVid, vid_at);
         self.asm.alu(Alu::And, R1, 0xfff);
         self.asm.mov(R4, R1);
-        self.value(pcp, Field::VlanPcp, second);
+        self.value(pcp, Field::VlanPcp, pcp_at);
         self.asm.alu(Alu::And, R1, 7);
         self.asm.alu(Alu::Shl, R1, 13);
         self.asm.alu(Alu::Or, R1, R4);

@@ -6,6 +6,7 @@ use super::{Compiler, stack};
 use crate::asm::{Alu, Atomic, Helper, Is, Label, Reg, Size};
 use crate::coverage::{FLOW_PIPES_MAX, Why};
 use crate::flows::{self, FlowPlace};
+use crate::kept;
 use crate::layout;
 use weir_packet::Layer;
 use weir_program::replica::MARK_BYTES;
@@ -68,6 +69,9 @@ impl Compiler<'_> {
         }
         self.asm.bind(found);
         self.follow(id, by_state);
+        if kept::bytes_of_pipe(pipe) > 0 {
+            self.asm.store(Size::Dw, R10, stack::FLOW_LINE, R0);
+        }
         match followed(pipe) {
             Some(group) => self.present_record(id, pipe, group),
             None => self.flow_record(id, pipe),

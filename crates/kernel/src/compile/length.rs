@@ -1,5 +1,6 @@
 //! Operations on lengths: the longest packet, and the longest segment (docs/reference/pipes.md A21, A22).
 
+use super::actions::ValuePlace;
 use super::{Compiler, stack};
 use crate::asm::{Alu, Helper, Is, Label, Reg, Size};
 use crate::coverage::Why;
@@ -17,7 +18,12 @@ const MSS: i32 = 4;
 impl Compiler<'_> {
     /// Refuses a packet, or a frame, that is longer: the packet is left to the engine if the pipe has an app
     /// that answers its sender.
-    pub fn limit_length(&mut self, bytes: Value, frame: bool, (at, absent, answered): (i16, Label, bool)) {
+    pub fn limit_length(
+        &mut self,
+        bytes: Value,
+        frame: bool,
+        (at, absent, answered): (Option<ValuePlace>, Label, bool),
+    ) {
         let (fits, long) = (self.asm.label(), self.asm.label());
         self.asm.mov(R3, R9);
         self.asm.alu(Alu::And, R3, Layer::Ipv4 as i32 | Layer::Ipv6 as i32);
@@ -65,7 +71,7 @@ impl Compiler<'_> {
     /// Lowers the maximum segment size of a SYN. The options are copied to the stack, and each place where
     /// one can begin has code of its own: a position that the verifier follows as a number has too many
     /// values.
-    pub fn clamp_mss(&mut self, mss: Value, at: i16) {
+    pub fn clamp_mss(&mut self, mss: Value, at: Option<ValuePlace>) {
         let (found, done) = (self.asm.label(), self.asm.label());
         self.jump_unless_syn(done);
         self.copy_options(done);
@@ -112,7 +118,7 @@ impl Compiler<'_> {
     }
 
     /// Lowers the value of the option at the place in R4, if there is one and it is larger.
-    fn lower_mss(&mut self, mss: Value, at: i16, done: Label) {
+    fn lower_mss(&mut self, mss: Value, at: Option<ValuePlace>, done: Label) {
         let even = self.asm.label();
         self.value(mss, Field::UdpSport, at);
         self.asm.alu(Alu::And, R1, 0xffff);

@@ -92,6 +92,9 @@ mod stack {
     pub const NOTES_BELOW_INNER: i16 = NOTES - 8 * INNER_WORDS;
     /// For each FLOW pipe: the line of the flow that it counts, if it is less than the number of lines.
     pub const FLOWS: i16 = -392;
+    /// The line of the present pipe's flow, if it keeps values. Keys are built here as well, but not while an
+    /// action uses these values.
+    pub const FLOW_LINE: i16 = -408;
     /// The lowest byte, where keys are built.
     pub const BOTTOM: i16 = -512;
 }

@@ -1,12 +1,12 @@
 //! Removes what is never compiled from a random program, so that packets get further.
 
-use crate::uncompiled::{forward, tame};
+use crate::uncompiled::{forward, keep, simplify, tame};
 use weir_oracle::arbitrary::Choices;
-use weir_packet::{Field, KeySource, LevelId, TunnelKind};
-use weir_program::operation::{Headers, Value};
+use weir_packet::{Field, KeySource, TunnelKind};
+use weir_program::operation::Value;
 use weir_program::{
     Criterion, Encap, Entry, Fill, Forward, GlbHash, Group, GroupChoice, HashInput, KatranHash,
-    KatranVersion, Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Target, Template,
+    KatranVersion, Operation, Pipe, PipeId, PipeKind, PortDeclaration, PortId, Program, Target,
 };
 
 /// Where another system's hash picks from the group, a HASH pipe hashes the flow key: the check refuses
@@ -51,7 +51,7 @@ pub fn tamed(mut program: Program, random: &mut Choices) -> Program {
         let was_flow = matches!(pipe.kind, PipeKind::Flow { .. });
         tame(pipe);
         if random.percent(85) || was_flow {
-            simplify(pipe);
+            simplify(pipe, false);
         }
     }
     let root = PipeId(random.below(program.pipes.len()) as u16);
@@ -186,62 +186,10 @@ fn tunnel(random: &mut Choices) -> Operation {
     })
 }
 
-/// Keeps some operations of an action, with the values that entries have for them.
-fn keep<'a>(
-    template: &mut Template,
-    entries: impl Iterator<Item = &'a mut Entry>,
-    mut is_kept: impl FnMut(usize, &Operation) -> bool,
-) {
-    let (mut kept, mut first) = (Vec::new(), 0);
-    for (at, operation) in std::mem::take(&mut template.operations).into_iter().enumerate() {
-        let end = first + operation.numbers().filter(|(_, value, _)| value.is_given()).count();
-        if is_kept(at, &operation) {
-            kept.push(first..end);
-            template.operations.push(operation);
-        }
-        first = end;
-    }
-    for entry in entries {
-        let values = std::mem::take(&mut entry.values);
-        entry.values = kept.iter().flat_map(|range| values[range.clone()].to_vec()).collect();
-    }
-}
-
 /// Removes an operation of an action, with the values that entries have for it.
 pub fn drop_operation(pipe: &mut Pipe, template: u16, place: usize) {
     let mut entries: Vec<Entry> = pipe.entries.iter().collect();
     let of = entries.iter_mut().filter(|entry| entry.template == template);
     keep(&mut pipe.templates[usize::from(template)], of, |at, _| at != place);
     pipe.entries = entries.into();
-}
-
-/// Removes the operations that are not compiled.
-fn simplify(pipe: &mut Pipe) {
-    let mut entries: Vec<Entry> = pipe.entries.iter().collect();
-    for (at, template) in (0..).zip(&mut pipe.templates) {
-        let mut moved = false;
-        keep(template, entries.iter_mut().filter(|entry| entry.template == at), |_, operation| {
-            let kept = !moved && is_compiled(operation);
-            moved |= kept && operation.headers() != Headers::Stay;
-            kept
-        });
-        template.operations.iter_mut().for_each(|operation| *operation = plain(*operation));
-    }
-    pipe.entries = entries.into();
-}
-
-fn is_compiled(operation: &Operation) -> bool {
-    let is_plain = |value: Value| matches!(value, Value::Const(_) | Value::PerEntry);
-    let is_outer = |field: Field| field.level == LevelId::Outer && field.spec().tunnel.is_none();
-    operation.numbers().all(|(_, value, _)| is_plain(value)) && operation.writes().is_none_or(is_outer)
-}
-
-/// The same operation without what is never compiled.
-fn plain(operation: Operation) -> Operation {
-    match operation {
-        Operation::Encap(encap) => {
-            Operation::Encap(Encap { udp_checksum: false, second_chance: false, ..encap })
-        }
-        other => other,
-    }
 }

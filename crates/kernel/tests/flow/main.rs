@@ -1,6 +1,7 @@
 //! Flows that the engine has learnt and the kernel follows: packets of flows that the interpreter knows are
 //! treated and counted as it says, whatever is changed in the meantime.
 
+mod nat;
 mod protocol;
 mod random;
 mod sentences;

@@ -2,27 +2,32 @@
 
 use crate::may_load;
 use crate::tamed::tamed;
-use crate::uncompiled::forward;
+use crate::uncompiled::{forward, simplify};
 use std::collections::BTreeMap;
-use weir_kernel::{Coverage, Executor, FlowEntry, FlowTable, FrameOutcome, NotFollowed, Why, leads_of};
-use weir_oracle::arbitrary::{Choices, dealt_buckets, frame, program};
+use weir_kernel::{
+    Coverage, Executor, FlowEntry, FlowTable, FrameOutcome, NotFollowed, Why, kept_bytes, leads_of,
+};
+use weir_oracle::FlowSource;
+use weir_oracle::arbitrary::{self, Choices, dealt_buckets, frame, program};
 use weir_oracle::{Interpreter, Walk};
-use weir_packet::{FlowKey, KeySource};
+use weir_packet::{FlowKey, KeySource, craft};
 use weir_program::operation::{Slot, Value};
 use weir_program::replica::{FlowLines, FlowSlot, Swept};
 use weir_program::snapshot::{Count, FlowDecision, Snapshot};
-use weir_program::{Entry, EntryMatch, Learn, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
+use weir_program::{
+    Entry, EntryMatch, Forward, Learn, Operation, Pipe, PipeId, PipeKind, PortId, Program, Verdict,
+};
 
 const PROGRAMS: u64 = 700;
 const FRAMES: usize = 40;
 const PACKETS: usize = 200;
 
 /// Workers that have flows in the table.
-const OWNERS: usize = 3;
+pub const OWNERS: usize = 3;
 
 /// What a run has seen.
 #[derive(Debug, Default)]
-struct FollowTally {
+pub struct FollowTally {
     programs: u64,
     flows: u64,
     of_owners: [u64; OWNERS],
@@ -34,6 +39,8 @@ struct FollowTally {
     by_meta: [u64; 2],
     /// Flows that were learnt in pairs.
     answers: u64,
+    /// In how many programs the decided packets have met a feature.
+    met: BTreeMap<String, u64>,
     /// Packets that flows have counted in the kernel.
     followed: u64,
     decided: u64,
@@ -55,9 +62,9 @@ fn flows_that_the_interpreter_has_learnt_are_followed_as_it_follows_them() {
     let number = |name| std::env::var(name).ok().map(|text| text.parse::<u64>().expect("a number"));
     let programs = number("KERNEL_PROGRAMS").unwrap_or(PROGRAMS);
     let first = number("PROPTEST_RNG_SEED").unwrap_or_default() << 24;
-    for seed in first..first + programs {
-        compare(seed, &mut seen);
-    }
+    let has_pool = |seed: &u64| !program(&mut Choices::from_seed(*seed)).nat_pools.is_empty();
+    let with_pools = (first + programs..).filter(has_pool).take(programs as usize / 8);
+    (first..first + programs).chain(with_pools).for_each(|seed| compare(seed, &mut seen));
     eprintln!("{seen:#?}");
     if programs < PROGRAMS {
         return assert!(seen.decided > 0, "{seen:?}");
@@ -68,6 +75,9 @@ fn flows_that_the_interpreter_has_learnt_are_followed_as_it_follows_them() {
     assert!(seen.of_owners.iter().all(|flows| *flows > 200), "{seen:?}");
     assert!(seen.by_meta.iter().all(|flows| *flows > 20), "{seen:?}");
     assert!(seen.left.contains_key("TcpFlags"), "{seen:?}");
+    for feature in ["flow:nat:answers", "kept:nat", "kept:per_flow", "kept:learnt"] {
+        assert!(seen.met.get(feature).is_some_and(|programs| *programs >= 20), "{feature}: {seen:#?}");
+    }
 }
 
 /// A random program whose FLOW pipes mostly compile.
@@ -77,7 +87,10 @@ fn flow_program(random: &mut Choices) -> Program {
     for (at, pipe) in now.pipes.iter_mut().enumerate() {
         if matches!(original.pipes[at].kind, PipeKind::Flow { .. }) {
             *pipe = plain_flows(&original.pipes[at], pipe);
-            if random.percent(60) {
+            if pipe.nat.is_some() {
+                focus_on_nat(pipe);
+            }
+            if pipe.nat.is_some() || random.percent(60) {
                 pipe.matches.clear();
                 now.ports[0].root = Some(PipeId(at as u16));
             }
@@ -94,7 +107,7 @@ fn flow_program(random: &mut Choices) -> Program {
 /// A FLOW pipe without what the kernel leaves to the engine; the rest is as it was tamed.
 fn plain_flows(original: &Pipe, tamed: &Pipe) -> Pipe {
     let templates = original.templates.clone();
-    let mut pipe = Pipe { kind: original.kind.clone(), templates, ..tamed.clone() };
+    let mut pipe = Pipe { kind: original.kind.clone(), nat: original.nat, templates, ..tamed.clone() };
     if let PipeKind::Flow { key, learn, .. } = &mut pipe.kind {
         *key = KeySource::Outer;
         *learn = match *learn {
@@ -104,7 +117,9 @@ fn plain_flows(original: &Pipe, tamed: &Pipe) -> Pipe {
     }
     pipe.capacity = pipe.capacity.max(64);
     for operation in pipe.templates.iter_mut().flat_map(|template| &mut template.operations) {
-        for argument in operation.arguments() {
+        // Other operations may use values that a flow keeps.
+        let is_encap = matches!(operation, Operation::Encap(_));
+        for argument in operation.arguments().into_iter().filter(|_| is_encap) {
             let (Slot::Number(value, _) | Slot::Optional(Some(value), _) | Slot::Hashed(Some(value), _)) =
                 argument.slot
             else {
@@ -126,11 +141,27 @@ fn plain_flows(original: &Pipe, tamed: &Pipe) -> Pipe {
     pipe
 }
 
+/// Removes what keeps packets of a NAT pipe from being handled in the kernel.
+fn focus_on_nat(pipe: &mut Pipe) {
+    simplify(pipe, true);
+    pipe.forward = outward(pipe.forward);
+    let mut entries: Vec<Entry> = pipe.entries.iter().collect();
+    entries.iter_mut().for_each(|entry| entry.forward = entry.forward.map(outward));
+    pipe.entries = entries.into();
+}
+
+fn outward(forward: Forward) -> Forward {
+    match forward {
+        Forward::Pipe(_) | Forward::Group(_) => Forward::InputPort,
+        other => other,
+    }
+}
+
 /// A flow of a pipe that the kernel follows.
-struct Followed {
+pub struct Followed {
     pipe: usize,
     key: FlowKey,
-    slot: FlowSlot,
+    pub slot: FlowSlot,
 }
 
 fn compare(seed: u64, seen: &mut FollowTally) {
@@ -150,12 +181,14 @@ fn compare(seed: u64, seen: &mut FollowTally) {
     let mut owners = [(); OWNERS].map(|()| flows.share());
     seen.programs += 1;
     seen.instructions = seen.instructions.max(*executor.instructions().iter().max().unwrap_or(&0));
-    let packets = packets(&program, &mut random);
+    let mut packets = packets(&program, &mut random);
     for (now_ms, (port, bytes)) in (0..).zip(packets.iter().cycle().take(3 * FRAMES)) {
         oracle.walk(*port, bytes, 256, now_ms * 1_000_000);
     }
+    packets.extend(answers(&mut oracle, &mut random));
     let before = oracle.snapshot();
-    let followed = follow(&program, &before, (&executor, &mut owners), seen);
+    let followed = follow(&program, (&oracle, &before), (&executor, &mut owners), seen);
+    let mut met = arbitrary::Coverage::default();
     for packet in 0..PACKETS {
         let (port, bytes) = &packets[random.below(packets.len())];
         let at = format!("seed {seed}, packet {packet}");
@@ -179,9 +212,11 @@ fn compare(seed: u64, seen: &mut FollowTally) {
                     assert_eq!(walk.bytes, after, "{at}: {:#?}", walk.trace);
                 }
                 seen.decided += 1;
+                met.walk(&program, &walk);
             }
         }
     }
+    met.met().keys().for_each(|feature| *seen.met.entry(feature.clone()).or_default() += 1);
     let now = oracle.snapshot();
     counts_are_equal(seed, (&before, &now), &mut executor);
     seen.followed += flows_are_equal(seed, (&before, &now), &followed, &flows);
@@ -221,10 +256,34 @@ fn packets(program: &Program, random: &mut Choices) -> Vec<(PortId, Vec<u8>)> {
     all
 }
 
+/// Packets of flows that were learnt as answers. The interpreter has had each of them twice.
+fn answers(oracle: &mut Interpreter, random: &mut Choices) -> Vec<(PortId, Vec<u8>)> {
+    let learnt = oracle.snapshot();
+    let flows = learnt.pipes.iter().flat_map(|pipe| &pipe.flows).filter(|flow| flow.pair.is_some());
+    let mut all = Vec::new();
+    for flow in flows.filter(|flow| flow.decision == FlowDecision::Default) {
+        let protocol = match flow.key.protocol() {
+            6 => "tcp flags=A",
+            17 => "udp",
+            _ => continue,
+        };
+        let (src, dst) = (flow.key.src(), flow.key.dst());
+        let (sport, dport) = (flow.key.sport(), flow.key.dport());
+        if random.percent(50) && all.len() < FRAMES {
+            let text = format!("src={src} dst={dst} sport={sport} dport={dport} proto={protocol}");
+            all.push((PortId(0), craft::frame(&text)));
+        }
+    }
+    for (port, bytes) in all.iter().cycle().take(2 * all.len()) {
+        oracle.walk(*port, bytes, 256, 3 * FRAMES as u64 * 1_000_000);
+    }
+    all
+}
+
 /// Lets the kernel follow all flows that it can.
-fn follow(
+pub fn follow(
     program: &Program,
-    learnt: &Snapshot,
+    (oracle, learnt): (&Interpreter, &Snapshot),
     (executor, owners): (&Executor, &mut [FlowTable; OWNERS]),
     seen: &mut FollowTally,
 ) -> Vec<Followed> {
@@ -252,7 +311,8 @@ fn follow(
             };
             let owner = followed.len() % OWNERS;
             let flows = &mut owners[owner];
-            let slot = match flows.insert(id, &flow.key, entry) {
+            let kept = kept_bytes(&oracle.kept(id, &flow.key).expect("a live flow"));
+            let slot = match flows.insert(id, &flow.key, entry, &kept) {
                 Ok(slot) => slot,
                 Err(NotFollowed::Full) => {
                     seen.refused += 1;

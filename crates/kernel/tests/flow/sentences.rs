@@ -63,7 +63,7 @@ impl FlowRig {
     fn follow(&mut self, key: &FlowKey, decided: Option<EntryMatch>) -> FlowSlot {
         let named = |one| self.executor.flow_entry(PIPE, &[one]).expect("there is such an entry");
         let entry = decided.map_or(FlowEntry::FOLLOWS, named);
-        let slot = self.flows.insert(PIPE, key, entry).expect("room");
+        let slot = self.flows.insert(PIPE, key, entry, &[]).expect("room");
         activate_new(&self.flows, slot);
         slot
     }
@@ -169,7 +169,8 @@ fn m22_in_the_kernel_a_pinned_flow_keeps_its_group_and_one_that_follows_does_not
         let mut flows = executor.take_flows().expect("the FLOW pipe compiles");
         let (key, _) = udp(1);
         let named = |one| executor.flow_entry(PipeId(1), &[one]).expect("there is such an entry");
-        let slot = flows.insert(PipeId(1), &key, decided.map_or(FlowEntry::FOLLOWS, named)).expect("room");
+        let entry = decided.map_or(FlowEntry::FOLLOWS, named);
+        let slot = flows.insert(PipeId(1), &key, entry, &[]).expect("room");
         activate_new(&flows, slot);
         let outcomes = [1, 2, 3].map(|ttl| {
             let rest = "proto=udp sport=1000 dport=53";

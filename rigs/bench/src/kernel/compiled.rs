@@ -53,7 +53,7 @@ fn follow(executor: &Executor, table: &mut FlowTable, pipe: PipeId, flow: &HandF
     let member = EntryMatch::Member { group: GroupId(0), target: flow.target };
     let mut entries = [EntryMatch::Target(flow.target), member].into_iter();
     let entry = entries.find_map(|one| executor.flow_entry(pipe, &[one])).context("no such target")?;
-    let slot = table.insert(pipe, &key, entry).map_err(|why| anyhow!("{key:?}: {why:?}"))?;
+    let slot = table.insert(pipe, &key, entry, &[]).map_err(|why| anyhow!("{key:?}: {why:?}"))?;
     let is_followed = table.pending(slot).is_some_and(|mark| table.try_activate(mark));
     ensure!(is_followed, "{key:?} is not followed");
     Ok(())

@@ -235,13 +235,14 @@ impl Flows {
     /// Writes the flow of a row that waits for it.
     fn write_to(&mut self, replica: &mut dyn FlowReplica, row: u32) {
         let decided = self.table.flow(row).and_then(|flow| self.entry_of(flow));
+        let kept = self.kept_in(row).unwrap_or_default();
         let (Some(followed), Some(flow)) = (&mut self.followed, self.table.flow(row)) else { return };
         let Some(place) = followed.slots.get_mut(row as usize).filter(|place| **place == WAITING) else {
             return;
         };
         let slot = match (decided, flow.decision()) {
-            (Some(matches), _) => replica.insert(followed.pipe, flow.key(), Some(&[matches])),
-            (None, Decision::Group(_)) => replica.insert(followed.pipe, flow.key(), None),
+            (Some(matches), _) => replica.insert(followed.pipe, flow.key(), Some(&[matches]), &kept),
+            (None, Decision::Group(_)) => replica.insert(followed.pipe, flow.key(), None, &kept),
             (None, Decision::Pinned(_) | Decision::Cached(_)) => None,
         };
         *place = slot.map_or(REFUSED, |slot| slot.0 + 1);

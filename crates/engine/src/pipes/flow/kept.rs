@@ -15,12 +15,13 @@ use weir_packet::{Field, FlowKey};
 use weir_program::nat::Binding;
 use weir_program::operation::{NatPart, Operation, Value};
 use weir_program::snapshot::KeptOperations;
-use weir_program::{Entry, Pipe, Program};
+use weir_program::{Entry, Pipe, Program, Template};
 
 /// The values that the flows of a pipe keep.
 #[derive(Debug)]
 pub struct FlowValues {
-    plans: Vec<Plan>,
+    /// By template: its operations, and how their values are laid out.
+    plans: Vec<(Vec<Operation>, Plan)>,
     /// Fields that values are learnt from.
     learnt: Vec<(Field, KeyPlan)>,
     /// By template: how it rewrites the parts of a flow key.
@@ -59,9 +60,9 @@ impl FlowValues {
     /// rewrites.
     #[must_use]
     pub fn new(pipe: &Pipe, program: &Program, answers: bool) -> Option<Box<FlowValues>> {
-        let plans: Vec<Plan> =
-            pipe.templates.iter().map(|one| Plan::new(one, &program.tunnels, false)).collect();
-        let stride = plans.iter().map(|plan| plan.flow_stride).max().unwrap_or(0);
+        let plan = |one: &Template| (one.operations.clone(), Plan::new(one, &program.tunnels, false));
+        let plans: Vec<_> = pipe.templates.iter().map(plan).collect();
+        let stride = plans.iter().map(|(_, plan)| plan.flow_stride).max().unwrap_or(0);
         if stride == 0 && !answers {
             return None;
         }
@@ -132,7 +133,7 @@ impl FlowValues {
         let FlowValues { plans, learnt: fields, entries, stride, slab, .. } = self;
         let Some((template, own)) = entries.get(row as usize) else { return };
         let start = at as usize * *stride;
-        let (Some(plan), Some(place)) =
+        let (Some((_, plan)), Some(place)) =
             (plans.get(usize::from(*template)), slab.get_mut(start..start + *stride))
         else {
             return;
@@ -160,11 +161,12 @@ impl FlowValues {
         &self.slab[at as usize * self.stride..(at as usize + 1) * self.stride]
     }
 
-    /// Returns the operations of an action with the numbers that the flow of a row keeps; `None` for those
-    /// whose numbers it does not keep.
-    pub fn operations_of_row(&self, at: u32, template: u16, operations: &[Operation]) -> KeptOperations {
-        let Some(plan) = self.plans.get(usize::from(template)) else { return KeptOperations::new() };
-        plan.kept(operations, self.of_row(at))
+    /// Returns the operations of the action of an entry, by its row, with the numbers that the flow of a row
+    /// keeps; `None` for those whose numbers it does not keep.
+    pub fn operations_of_row(&self, at: u32, entry: u32) -> Option<KeptOperations> {
+        let (template, _) = self.entries.get(entry as usize)?;
+        let (operations, plan) = self.plans.get(usize::from(*template))?;
+        Some(plan.kept(operations, self.of_row(at)))
     }
 
     /// Sets what the flow of a row keeps to the piece of `all` at this index.

@@ -24,7 +24,7 @@ use weir_program::change::EntryKey;
 use weir_program::nat::{Binding, SLICES};
 use weir_program::owner::Side;
 use weir_program::snapshot::{Count, FlowAccount, FlowDecision, FlowSnapshot, FlowsPage, KeptOperations};
-use weir_program::{Entry, EntryMatch, GroupChoice, GroupId, Learn, Pipe, Program, Template, Timeouts};
+use weir_program::{Entry, EntryMatch, GroupChoice, GroupId, Learn, Pipe, Program, Timeouts};
 use weir_table::delta::TARGET_MAX;
 use weir_table::{Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, NO_DELTA_TARGET};
 
@@ -596,20 +596,22 @@ impl Flows {
         self.table.flow(at).filter(|flow| self.is_alive(flow)).map(|flow| self.seen(at, flow))
     }
 
-    /// Returns what a live flow keeps of the action of its entry, one of these; `None` if flows keep nothing.
+    /// Returns what a live flow keeps of the action of its entry; `None` if flows keep nothing.
     #[must_use]
-    pub fn kept_by(&self, key: &FlowKey, templates: &[Template]) -> Option<KeptOperations> {
+    pub fn kept_by(&self, key: &FlowKey) -> Option<KeptOperations> {
+        self.kept_in(self.table.get(self.hash(key), key)?)
+    }
+
+    /// The same for the flow in a row.
+    pub(super) fn kept_in(&self, at: u32) -> Option<KeptOperations> {
         let values = self.values.as_ref()?;
-        let at = self.table.get(self.hash(key), key)?;
         let flow = self.table.flow(at).filter(|flow| self.is_alive(flow))?;
-        let row = match (self.own.get(key), flow.decision()) {
+        let row = match (self.own.get(flow.key()), flow.decision()) {
             (Some(row), _) => *row,
             (None, Decision::Pinned(number)) => self.decided.row(number),
             (None, Decision::Group(_) | Decision::Cached(_)) => return None,
         };
-        let template = values.template(row)?;
-        let operations = &templates.get(usize::from(template))?.operations;
-        Some(values.operations_of_row(at, template, operations))
+        values.operations_of_row(at, row)
     }
 
     /// Iterates over all live flows.
