@@ -3,7 +3,7 @@
 use crate::compile::{Exit, Sockets};
 use crate::coverage::{Coverage, Why};
 use crate::followed::FollowedFlows;
-use crate::sys::{self, Loaded, Map, MapKind};
+use crate::sys::{self, Loaded, Map, MapKind, PacketWait};
 use crate::tables::Tables;
 use crate::{LoadError, layout};
 use std::fmt;
@@ -52,6 +52,7 @@ pub struct Replica {
     /// Programs refer to it as long as they run.
     _devices: Option<Map>,
     report: ReplicaReport,
+    wait: Option<PacketWait>,
     /// Frames to be sent through each port, without those that were not sent.
     sent: Vec<u64>,
     /// Why packets no longer use the tables.
@@ -63,6 +64,8 @@ struct PortProgram {
     name: String,
     link: PortLink,
     loaded: Loaded,
+    /// Leaves all frames to the engine, in its place.
+    pause: Loaded,
 }
 
 impl Replica {
@@ -100,10 +103,15 @@ impl Replica {
             let code = tables.compile(&maps, PortId(at as u16), &exit);
             let name = tables.program().ports[at].name.clone();
             let loaded = Loaded::xdp("weir_program", &code.instructions)?;
-            ports.push(Some(PortProgram { name, link, loaded }));
+            let pause = tables.compile_pause(&maps, PortId(at as u16), &exit);
+            let pause = Loaded::xdp("weir_pause", &pause.instructions)?;
+            ports.push(Some(PortProgram { name, link, loaded, pause }));
         }
+        let wait = PacketWait::new();
+        let wait = wait.map_err(|error| LoadError::Map { what: "pauses".into(), bytes: 8, error })?;
         let mut replica = Replica::without_links(tables);
         (replica.unsent, replica.ports, replica._devices) = (unsent, ports, Some(devices));
+        replica.wait = Some(wait);
         Ok(replica)
     }
 
@@ -111,7 +119,16 @@ impl Replica {
     pub(crate) fn without_links(tables: Tables) -> Replica {
         let (decided, sent) = (vec![0; tables.program().ports.len()], vec![0; tables.program().ports.len()]);
         let report = ReplicaReport { decided, ..ReplicaReport::default() };
-        Replica { tables, unsent: None, ports: Vec::new(), _devices: None, report, sent, failed: false }
+        Replica {
+            tables,
+            unsent: None,
+            ports: Vec::new(),
+            _devices: None,
+            report,
+            wait: None,
+            sent,
+            failed: false,
+        }
     }
 
     /// What of the program compiles.
@@ -126,6 +143,7 @@ impl Replica {
         let pauses = self.report.active && self.tables.has_rules(pipe);
         if pauses {
             self.pause();
+            self.wait_for_packets();
         }
         pauses
     }
@@ -214,12 +232,19 @@ impl TableReplica for Replica {
 
     fn pause(&mut self) {
         for port in self.ports.iter().flatten() {
-            if let Err(error) = sys::clear_program(port.link.programs.as_fd(), &port.loaded) {
+            if let Err(error) = sys::replace_program(port.link.programs.as_fd(), &port.loaded, &port.pause) {
                 let error = LoadError::Port { port: port.name.clone(), error };
                 self.report.obstacle = Some(error.to_string());
             }
         }
         self.report.active = false;
+    }
+
+    fn wait_for_packets(&mut self) {
+        if let Some(Err(error)) = self.wait.as_ref().map(PacketWait::wait) {
+            self.report.obstacle = Some(format!("cannot wait for packets: {error}"));
+            self.failed = true;
+        }
     }
 
     fn sweep(&mut self, all: bool, found: &mut dyn FnMut(Swept<'_>)) {
@@ -277,5 +302,9 @@ impl Drop for Replica {
     /// The program must not run on when nothing sweeps its counts.
     fn drop(&mut self) {
         self.pause();
+        for port in self.ports.iter().flatten() {
+            // If this fails, the program that is left sends frames to the sockets, as if there were none.
+            let _ = sys::clear_program(port.link.programs.as_fd(), &port.pause);
+        }
     }
 }

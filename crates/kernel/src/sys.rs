@@ -255,23 +255,65 @@ pub fn set_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<()>
     bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
 }
 
-/// Takes a program out of an array of programs, unless another has replaced it there.
+/// Replaces a program in an array of programs by another one, unless something else is there.
+///
+/// # Errors
+/// Returns the kernel's error; an empty array is none.
+pub fn replace_program(programs: BorrowedFd<'_>, program: &Loaded, by: &Loaded) -> io::Result<()> {
+    if is_program(programs, program)? { set_program(programs, by) } else { Ok(()) }
+}
+
+/// Takes a program out of an array of programs, unless something else is there. Where the kernel has compiled
+/// the jump to the program, it waits some milliseconds for packets.
 ///
 /// # Errors
 /// Returns the kernel's error; an empty array is none.
 pub fn clear_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<()> {
+    if !is_program(programs, program)? {
+        return Ok(());
+    }
+    let key = 0_u32;
+    let array = pair(programs.as_raw_fd().cast_unsigned(), 0);
+    bpf(MAP_DELETE_ELEM, &mut [array, &raw const key as u64, 0, 0]).map(drop)
+}
+
+/// Whether a program is the one in an array of programs.
+fn is_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<bool> {
     let (key, mut present) = (0_u32, 0_u32);
     let array = pair(programs.as_raw_fd().cast_unsigned(), 0);
     let mut attributes = [array, &raw const key as u64, &raw mut present as u64, 0];
-    let done = bpf(MAP_LOOKUP_ELEM, &mut attributes).and_then(|_| {
-        if present != program.id()? {
-            return Ok(0);
-        }
-        bpf(MAP_DELETE_ELEM, &mut [array, &raw const key as u64, 0, 0])
-    });
-    match done {
-        Err(error) if error.raw_os_error() != Some(libc::ENOENT) => Err(error),
-        _ => Ok(()),
+    match bpf(MAP_LOOKUP_ELEM, &mut attributes) {
+        Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+        Err(error) => Err(error),
+        Ok(_) => Ok(present == program.id()?),
+    }
+}
+
+/// Waits until every program has returned that is running now.
+#[derive(Debug)]
+pub struct PacketWait {
+    outer: Map,
+    inner: Map,
+}
+
+impl PacketWait {
+    /// Creates what is needed to wait.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn new() -> io::Result<PacketWait> {
+        let inner = Map::create(MapKind::Array, 4, 8, 1)?;
+        let outer = Map::array_of(&inner)?;
+        Ok(PacketWait { outer, inner })
+    }
+
+    /// Waits some milliseconds: when a map in a map is replaced, the kernel waits for programs that may use
+    /// the former one.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn wait(&self) -> io::Result<()> {
+        self.outer.update(&[0; 4], &self.inner.fd().to_ne_bytes())
     }
 }
 

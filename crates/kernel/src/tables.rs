@@ -192,6 +192,12 @@ impl Tables {
         compile::compile(&compile::Input { program, coverage, counts, maps, port, exit })
     }
 
+    /// Compiles a program that leaves all frames of a port to the engine.
+    pub fn compile_pause(&self, maps: &Maps, port: PortId, exit: &compile::Exit) -> Code {
+        let (program, coverage, counts) = (&self.program, &self.coverage, self.places());
+        compile::compile_pause(&compile::Input { program, coverage, counts, maps, port, exit })
+    }
+
     /// Adds an entry, or replaces the one with the same key. Returns false if the program should be compiled
     /// again, because the entry's packets are left to the engine until then.
     ///

@@ -43,8 +43,11 @@ pub trait TableReplica: fmt::Debug + Send {
     fn start(&mut self);
 
     /// Leaves all packets to the engine until [`TableReplica::start`], except those that another replica has
-    /// taken over.
+    /// taken over. A packet that has met the tables before may still use them.
     fn pause(&mut self);
+
+    /// Waits until no packet uses the tables any more, after a pause has begun. This takes milliseconds.
+    fn wait_for_packets(&mut self);
 
     /// Passes on what was counted since the last call. With `all`, looks at every count; otherwise only where
     /// packets were counted since.

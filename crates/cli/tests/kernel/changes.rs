@@ -1,7 +1,7 @@
 //! Reloads and takeovers while the kernel decides frames: none of them goes to a worker, is lost, or is
 //! missing from a ledger. `make test-long` has many more of them, at half of the highest rate.
 
-use crate::{BACK_OUT, HOST, Network, PATIENCE, build, query};
+use crate::{B2, BACK_OUT, HOST, Network, PATIENCE, build, query};
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -86,6 +86,37 @@ fn during_reloads_and_takeovers_the_kernel_decides_every_frame_and_one_ledger_ha
     let came =
         log.split("weir stops: ").skip(1).map(|rest| rest.split(' ').next().unwrap().parse::<u64>().unwrap());
     assert_eq!(came.sum::<u64>(), sent, "{log}");
+}
+
+#[test]
+fn while_changes_that_belong_together_are_made_workers_have_the_frames() {
+    let Some(mut network) = build("kz") else { return };
+    network.spaces.weir("weir", &BACK_OUT.replace("    monitor:", "    capacity: 8\n    monitor:"));
+    network.until_it_runs();
+    let two = |verb: &str, rest: &str| {
+        ["10.7.0.110", "10.7.0.111"]
+            .map(|from| format!("{verb} choose {{ match: {{ ipv4.src: {from} }}{rest} }}\n"))
+    };
+    for (name, lines) in [
+        ("more", two("add", &format!(", set: {{ eth.dst: {B2} }}, counter: odd"))),
+        ("less", two("remove", "")),
+    ] {
+        std::fs::write(network.spaces.folder().join(name), lines.concat()).unwrap();
+    }
+    let client = network.client(1);
+    let sent = steadily(&mut network, &client, |network| {
+        for _ in 0..RELOADS {
+            ["more", "less"].into_iter().for_each(|name| network.change(&["entry", "load", name]));
+        }
+    });
+    network.assert_all_counted(sent, 0);
+    let ports = network.show("ports");
+    let kernel = network.show("kernel");
+    let (by_worker, decided) = (&ports[0]["extra"]["xdp_taken"], &kernel[0]["decided"]);
+    let [by_worker, decided] = [by_worker, decided].map(|count| count.as_u64().unwrap());
+    eprintln!("{by_worker} of {sent} queries were sent to the worker");
+    assert!(by_worker > 0 && by_worker + decided == sent, "{ports} {kernel}");
+    assert_eq!(kernel[0]["runs"], true, "{kernel}");
 }
 
 /// How often to look at logs and processes: more often than a takeover makes a step.

@@ -203,6 +203,7 @@ impl Worker {
         let is_active = kernel.replica.report().active;
         if together && is_active {
             kernel.replica.pause();
+            kernel.replica.wait_for_packets();
         }
         let engine = &self.engine;
         kernel.replica.apply(changes, |group| engine.slots(group));

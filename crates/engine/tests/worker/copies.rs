@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Command, NextCopy, Rewire, Rewiring, Swapped, Worker};
 use weir_packet::Field;
-use weir_program::change::{Change, EntryKey};
+use weir_program::change::{Change, Changes, EntryKey};
 use weir_program::replica::{ReplicaReport, Swept, TableReplica};
 use weir_program::snapshot::Count;
 use weir_program::{Entry, GroupId, Pipe, PipeId, PortId, Program, Verdict};
@@ -55,6 +55,10 @@ impl TableReplica for Noted {
     fn pause(&mut self) {
         self.note("pauses");
         self.active = false;
+    }
+
+    fn wait_for_packets(&mut self) {
+        self.note("waits");
     }
 
     fn sweep(&mut self, _: bool, found: &mut dyn FnMut(Swept<'_>)) {
@@ -144,6 +148,16 @@ fn packets_meet_a_copy_until_another_one_of_the_same_program_is_complete() {
     assert_eq!(taken(&log), ["new starts with 3 entries", "old pauses"]);
     assert_eq!(hits(&mut worker, &commands), 11);
     assert_eq!(balanced(&worker).transmitted, 11);
+}
+
+#[test]
+fn changes_that_belong_together_are_made_when_no_packet_uses_the_copy() {
+    let log = Log::default();
+    let (mut worker, commands) = copied(&log);
+    let add = |port: u16| Change::Add { pipe: PipeId(0), entry: Entry::on(port).run_time() };
+    let batch = Box::new(Change::Batch(Changes::new(vec![add(443), add(8080)]).unwrap()));
+    ask(&mut worker, &commands, |answer| Command::Change(batch, answer)).unwrap();
+    assert_eq!(taken(&log), ["old pauses", "old waits", "old starts with 4 entries"]);
 }
 
 #[test]

@@ -62,6 +62,16 @@ impl Compiler<'_> {
         self.asm.mov(R6, 0);
         self.asm.load(Size::W, R1, R10, stack::VERDICT);
         self.count();
+        self.send_to_engine();
+    }
+
+    /// Sends every frame to the engine, uncounted.
+    pub fn leave_all(&mut self) {
+        self.asm.store(Size::Dw, R10, stack::CONTEXT, R1);
+        self.send_to_engine();
+    }
+
+    fn send_to_engine(&mut self) {
         let Some(Sockets { sockets, counters, without_socket }) = self.input.exit.sockets else {
             self.asm.mov(R0, XDP_PASS);
             return self.asm.exit();

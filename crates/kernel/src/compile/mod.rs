@@ -181,6 +181,20 @@ struct Compiler<'a> {
 /// Compiles the program of a port.
 #[must_use]
 pub fn compile(input: &Input<'_>) -> Code {
+    let mut compiler = compiler(input);
+    compiler.all();
+    compiler.asm.finish()
+}
+
+/// Compiles a program that leaves all frames of a port to the engine.
+#[must_use]
+pub fn compile_pause(input: &Input<'_>) -> Code {
+    let mut compiler = compiler(input);
+    compiler.leave_all();
+    compiler.asm.finish()
+}
+
+fn compiler<'a>(input: &'a Input<'a>) -> Compiler<'a> {
     let program = input.program;
     let mut asm = Assembler::default();
     let pipes = program.pipes.iter().map(|_| asm.label()).collect();
@@ -189,7 +203,7 @@ pub fn compile(input: &Input<'_>) -> Code {
         let of = flow::without_new_flows(program).key_use(source);
         of.select || of.select_some || of.select_unhashed
     });
-    let mut compiler = Compiler {
+    Compiler {
         input,
         asm,
         pipes,
@@ -202,9 +216,7 @@ pub fn compile(input: &Input<'_>) -> Code {
         uses_inner_key: uses_inner_key(program),
         tunnels: Vec::new(),
         writes_addresses: writes_addresses(program),
-    };
-    compiler.all();
-    compiler.asm.finish()
+    }
 }
 
 impl Compiler<'_> {
