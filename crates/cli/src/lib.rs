@@ -33,6 +33,8 @@ struct Arguments {
 enum Command {
     /// Report everything that is wrong with a configuration.
     Check(commands::check::CheckArguments),
+    /// Test a configuration: generate packets for every path, and run them in every executor.
+    Test(commands::test::TestArguments),
     /// Report which share of flows another configuration would move.
     Plan(commands::plan::PlanArguments),
     /// Print the JSON Schema of configurations, for editors.
@@ -110,6 +112,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     match Arguments::from_arg_matches(matches)?.command {
         Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Test(arguments) => commands::test::run(&arguments),
         Command::Plan(arguments) => commands::plan::run(&arguments),
         Command::Schema => commands::schema::run(),
         Command::Ring(arguments) => commands::ring::run(&arguments),

@@ -9,7 +9,6 @@ pub mod lockstep;
 pub mod parcel;
 pub(crate) mod pipes;
 pub mod ring;
-#[cfg(any(test, feature = "lockstep"))]
 pub mod single;
 pub mod worker;
 

@@ -17,6 +17,7 @@ pub mod ring;
 pub mod run;
 pub mod schema;
 pub mod show;
+pub mod test;
 pub mod top;
 pub mod upgrade;
 mod watch;

@@ -10,7 +10,6 @@
 
 mod changes;
 mod flows;
-mod nat;
 mod share;
 #[path = "../spaces/mod.rs"]
 mod spaces;

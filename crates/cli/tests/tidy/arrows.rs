@@ -18,6 +18,7 @@ const ARROWS: &[Arrows] = &[
     ("port", &["bpf", "netlink", "packet"], &["bed"]),
     ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "kernel", "port"]),
     ("kernel", &["packet", "program"], &["oracle"]),
+    ("cover", &["engine", "kernel", "oracle", "packet", "program", "table"], &[]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
     ("app", &["config", "control", "engine", "packet", "program", "table"], &[]),
@@ -50,8 +51,8 @@ const ARROWS: &[Arrows] = &[
     (
         "weir",
         &[
-            "app", "bench", "bond", "bpf", "config", "control", "daemon", "engine", "lab", "lb", "measure",
-            "netlink", "overlay", "packet", "path", "port", "program", "sim",
+            "app", "bench", "bond", "bpf", "config", "control", "cover", "daemon", "engine", "lab", "lb",
+            "measure", "netlink", "overlay", "packet", "path", "port", "program", "sim",
         ],
         &["bed", "kernel", "oracle", "papers", "sketch"],
     ),

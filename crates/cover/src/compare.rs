@@ -1,0 +1,203 @@
+//! Runs the packets of an exploration in every executor: the interpreter, the batch engine and, if the host
+//! allows it, the program in the kernel.
+
+use crate::record::{Case, HEADROOM, NOW_NS, RowId, rows_of};
+use std::collections::BTreeSet;
+use weir_engine::batch::Engine;
+use weir_kernel::{Executor, FrameOutcome};
+use weir_oracle::{Interpreter, Walk};
+use weir_packet::TableHash;
+use weir_program::buckets::GroupTables;
+use weir_program::snapshot::Snapshot;
+use weir_program::{Fill, Group, GroupId, Program, Verdict};
+use weir_table::NO_TARGET;
+
+/// How long after the previous packet each one arrives.
+const APART_NS: u64 = 1_000;
+
+/// The shortest and the longest frame that the kernel can be given.
+const KERNEL_FRAMES: std::ops::RangeInclusive<usize> = 14..=3500;
+
+/// The longest frame that fits a worker's buffer.
+const LONGEST: usize = 1920;
+
+/// A packet with which executors do not agree.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The position of the packet.
+    pub case: usize,
+    /// The executor that differs from the interpreter.
+    pub executor: &'static str,
+    /// What the interpreter does.
+    pub wanted: String,
+    /// What the executor does.
+    pub found: String,
+}
+
+/// The result of a comparison.
+#[derive(Debug, Default)]
+pub struct Comparison {
+    /// The outcome of each packet in the interpreter, in their order.
+    pub walks: Vec<Walk>,
+    /// The entries that were hit.
+    pub rows: BTreeSet<RowId>,
+    /// Where executors differ.
+    pub differences: Vec<Difference>,
+    /// Packets that the kernel decided, and those that it left to the engine.
+    pub kernel: Option<KernelCounts>,
+    /// Why the kernel was not asked.
+    pub without_kernel: Option<String>,
+}
+
+/// How many packets the kernel decided.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KernelCounts {
+    /// It decided.
+    pub decided: usize,
+    /// It left them to the engine.
+    pub left: usize,
+}
+
+/// Returns the buckets of a program's groups, as workers have them at the start.
+#[must_use]
+pub fn buckets(program: &Program) -> Vec<Vec<u16>> {
+    let tables = GroupTables::new(program);
+    let groups = (0..).map(GroupId).zip(&program.groups);
+    let slots = |(id, group): (GroupId, &Group)| match group.fill {
+        // They have no targets until an app gives them some.
+        Fill::Given => vec![NO_TARGET; group.size as usize],
+        Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => {
+            tables.table(id).buckets().slots().to_vec()
+        }
+    };
+    groups.map(slots).collect()
+}
+
+/// Runs packets one after the other, so that each finds the flows that earlier ones began. `compiled` is what
+/// the engine and the kernel get: the program itself, or one with a fault that is to be found.
+///
+/// # Errors
+/// The engine cannot run the program.
+pub fn compare(
+    program: &Program,
+    compiled: &Program,
+    cases: &[Case],
+    with_kernel: bool,
+) -> Result<Comparison, weir_engine::batch::CompileError> {
+    let buckets = buckets(program);
+    let mut oracle = Interpreter::new(program, buckets.clone());
+    let mut engine = Engine::new(compiled, TableHash::random())?;
+    let mut comparison = Comparison::default();
+    let kernel = match with_kernel.then(|| Executor::load(compiled, &buckets)) {
+        Some(Ok(executor)) => Some(executor),
+        Some(Err(error)) => {
+            comparison.without_kernel = Some(error.to_string());
+            None
+        }
+        None => None,
+    };
+    comparison.kernel = kernel.is_some().then(KernelCounts::default);
+    for ((at, case), now_ns) in cases.iter().enumerate().zip((NOW_NS..).step_by(APART_NS as usize)) {
+        let walk = oracle.walk(case.input, &case.frame, HEADROOM, now_ns);
+        comparison.rows.extend(rows_of(&walk));
+        if case.frame.len() <= LONGEST {
+            let ran = engine.process_one(case.input, &case.frame, now_ns);
+            let bytes_agree = matches!(walk.verdict, Verdict::Drop(_)) || ran.bytes == walk.bytes;
+            if ran.verdict != walk.verdict || !bytes_agree || ran.copies != walk.copies {
+                comparison.differ(at, "engine", &walk, (ran.verdict, &ran.bytes));
+            }
+        }
+        if let Some(executor) = kernel.as_ref().filter(|_| KERNEL_FRAMES.contains(&case.frame.len())) {
+            comparison.run_in_kernel(executor, (at, case), &walk);
+        }
+        comparison.walks.push(walk);
+    }
+    let (own, wanted) = (comparable(engine.snapshot()), comparable(oracle.snapshot()));
+    if comparison.differences.is_empty() && own != wanted {
+        comparison.differences.push(Difference {
+            case: cases.len().saturating_sub(1),
+            executor: "engine",
+            wanted: "the counts, flows and buckets of the interpreter after the last packet".into(),
+            found: first_difference(&own, &wanted),
+        });
+    }
+    Ok(comparison)
+}
+
+impl Comparison {
+    fn run_in_kernel(&mut self, executor: &Executor, (at, case): (usize, &Case), walk: &Walk) {
+        let counts = self.kernel.get_or_insert_default();
+        match executor.run(case.input, &case.frame) {
+            Ok((FrameOutcome::Left(_), bytes)) if bytes == case.frame => counts.left += 1,
+            Ok((FrameOutcome::Left(why), bytes)) => {
+                let found =
+                    format!("changes a packet that it leaves to the engine ({why:?}): {}", hex(&bytes));
+                self.differences.push(Difference {
+                    case: at,
+                    executor: "kernel",
+                    wanted: outcome(walk),
+                    found,
+                });
+            }
+            Ok((FrameOutcome::Decided(verdict), bytes)) => {
+                counts.decided += 1;
+                let bytes_agree = matches!(verdict, Verdict::Drop(_)) || bytes == walk.bytes;
+                if verdict != walk.verdict || !bytes_agree {
+                    self.differ(at, "kernel", walk, (verdict, &bytes));
+                }
+            }
+            Err(error) => {
+                let found = error.to_string();
+                self.differences.push(Difference {
+                    case: at,
+                    executor: "kernel",
+                    wanted: outcome(walk),
+                    found,
+                });
+            }
+        }
+    }
+
+    fn differ(
+        &mut self,
+        case: usize,
+        executor: &'static str,
+        walk: &Walk,
+        (verdict, bytes): (Verdict, &[u8]),
+    ) {
+        let found = format!("{verdict:?} {}", hex(bytes));
+        self.differences.push(Difference { case, executor, wanted: outcome(walk), found });
+    }
+}
+
+/// Returns a state without what executors are free to choose: the order of flows, and when they report
+/// counts.
+fn comparable(mut state: Snapshot) -> Snapshot {
+    for pipe in &mut state.pipes {
+        pipe.flows.sort_by_key(|flow| flow.key.0);
+        for flow in &mut pipe.flows {
+            flow.hits.add(std::mem::take(&mut flow.given));
+        }
+        pipe.account.live += std::mem::take(&mut pipe.account.given);
+    }
+    state
+}
+
+/// Names the first part of two states that differs.
+fn first_difference(engine: &Snapshot, oracle: &Snapshot) -> String {
+    let pipes = engine.pipes.iter().zip(&oracle.pipes).enumerate();
+    for (at, (own, wanted)) in pipes {
+        if own != wanted {
+            return format!("pipe {}: {own:?}, not {wanted:?}", at + 1);
+        }
+    }
+    format!("{:?} {:?}, not {:?} {:?}", engine.counters, engine.buckets, oracle.counters, oracle.buckets)
+}
+
+fn outcome(walk: &Walk) -> String {
+    format!("{:?} {}", walk.verdict, hex(&walk.bytes))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    weir_packet::write_hex(bytes, "")
+}

@@ -1,0 +1,26 @@
+//! A search for packets that take every reachable path of a program.
+//!
+//! [`explore`] fixes the shape of a packet (which headers it has), so that every field is present or absent,
+//! and follows the program from each port. At each pipe it splits: a branch for each entry, and one for each
+//! way to miss. What a branch requires becomes conditions on fields of the packet as it arrives
+//! ([`symbols`]). At the end of a path, [`solve`] finds values that meet all of them, or proves that there
+//! are none. The interpreter then walks the packet; only what it reports counts as reached.
+//!
+//! The search does not compute hashes: where one picks a target, it tries the values of a free field until
+//! each target has been picked.
+
+pub mod compare;
+pub mod domain;
+mod pick;
+mod record;
+pub mod rows;
+pub mod search;
+pub mod shadow;
+pub mod shape;
+mod shapes;
+pub mod solve;
+pub mod symbols;
+mod variants;
+
+pub use record::{Case, CaseRecord, Path, PathStep, RowId, Taken};
+pub use search::{Exploration, Limits, explore};

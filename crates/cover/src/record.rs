@@ -1,0 +1,151 @@
+//! The packets that were found, and what the interpreter says about them.
+
+use crate::shape::PacketShape;
+use crate::solve::Point;
+use std::collections::{BTreeMap, BTreeSet};
+use weir_oracle::trace::{Lookup, Step};
+use weir_oracle::{Effect, Interpreter, Walk};
+use weir_program::{Pipe, PipeId, PortId, Program, Verdict};
+
+/// An entry: its pipe, and its position among the pipe's entries.
+pub type RowId = (PipeId, usize);
+
+/// What a packet meets in a pipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Taken {
+    /// It hits an entry with this action template.
+    Hit(u16),
+    /// It misses.
+    Miss,
+    /// Its group has no target for it, or it gets no place among the pipe's flows.
+    NoTarget,
+}
+
+/// A pipe on the path of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathStep {
+    /// The pipe.
+    pub pipe: PipeId,
+    /// What the packet met there.
+    pub taken: Taken,
+}
+
+/// A path through a program: packets that take it meet the same pipes, with the same actions, and end in the
+/// same place.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Path {
+    /// The port.
+    pub input: PortId,
+    /// The pipes.
+    pub steps: Vec<PathStep>,
+    /// Where it ends, as text: a verdict has no order.
+    pub end: String,
+}
+
+/// A packet, and why it was generated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Case {
+    /// The port on which it arrives.
+    pub input: PortId,
+    /// Its bytes.
+    pub frame: Vec<u8>,
+    /// What it shows.
+    pub purpose: String,
+}
+
+/// The values from which a packet was made.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    pub shape: PacketShape,
+    pub point: Point,
+}
+
+/// The packets that were found, and what they reach.
+#[derive(Debug)]
+pub struct CaseRecord {
+    interpreter: Interpreter,
+    /// The action template of each entry, by pipe.
+    templates: Vec<Vec<u16>>,
+    /// The packets.
+    pub cases: Vec<Case>,
+    /// The paths that they take, each with the position of the first packet.
+    pub paths: BTreeMap<Path, usize>,
+    /// The entries that they hit.
+    pub rows: BTreeSet<RowId>,
+    known: BTreeSet<(PortId, Vec<u8>)>,
+    /// The values of those packets that were made from values, by the position of the packet.
+    pub(crate) origins: BTreeMap<usize, Origin>,
+}
+
+impl CaseRecord {
+    /// Creates a record for a program whose groups have these buckets.
+    #[must_use]
+    pub fn new(program: &Program, buckets: Vec<Vec<u16>>) -> CaseRecord {
+        let templates = |pipe: &Pipe| pipe.entries.iter().map(|entry| entry.template).collect();
+        CaseRecord {
+            interpreter: Interpreter::new(program, buckets),
+            templates: program.pipes.iter().map(templates).collect(),
+            cases: Vec::new(),
+            paths: BTreeMap::new(),
+            rows: BTreeSet::new(),
+            known: BTreeSet::new(),
+            origins: BTreeMap::new(),
+        }
+    }
+
+    /// Walks a frame without keeping it.
+    #[must_use]
+    pub fn explain(&self, input: PortId, frame: &[u8]) -> Walk {
+        self.interpreter.explain(input, frame, HEADROOM, NOW_NS)
+    }
+
+    /// Returns the path of a packet.
+    #[must_use]
+    pub fn path_of(&self, input: PortId, walk: &Walk) -> Path {
+        let mut rows = rows_of(walk).peekable();
+        let step = |step: &Step| {
+            let hit = rows.next_if(|(pipe, _)| *pipe == step.pipe);
+            let taken = match (&step.lookup, hit) {
+                (Lookup::Hit(_), Some((pipe, row))) => {
+                    Taken::Hit(self.templates[pipe.index()].get(row).copied().unwrap_or_default())
+                }
+                (Lookup::Miss(_), _) => Taken::Miss,
+                (Lookup::Hit(_) | Lookup::NoTarget, _) => Taken::NoTarget,
+            };
+            PathStep { pipe: step.pipe, taken }
+        };
+        Path { input, steps: walk.trace.iter().map(step).collect(), end: end_text(walk.verdict) }
+    }
+
+    /// Adds a packet, unless there is one with the same bytes. Returns its walk.
+    pub fn add(&mut self, input: PortId, frame: Vec<u8>, purpose: impl FnOnce() -> String) -> Walk {
+        let walk = self.explain(input, &frame);
+        if self.known.insert((input, frame.clone())) {
+            self.rows.extend(rows_of(&walk));
+            let at = self.cases.len();
+            self.paths.entry(self.path_of(input, &walk)).or_insert(at);
+            self.cases.push(Case { input, frame, purpose: purpose() });
+        }
+        walk
+    }
+}
+
+/// Free bytes in front of frames, as workers have.
+pub const HEADROOM: usize = 128;
+
+/// The time of the first packet.
+pub const NOW_NS: u64 = 1_000_000_000;
+
+/// Returns the entries that a packet hits.
+pub fn rows_of(walk: &Walk) -> impl Iterator<Item = RowId> + '_ {
+    walk.effects.iter().filter_map(|effect| match effect {
+        Effect::Hit { pipe, row, .. } => Some((*pipe, *row)),
+        _ => None,
+    })
+}
+
+/// Returns the text by which paths to a verdict are compared.
+#[must_use]
+pub fn end_text(verdict: Verdict) -> String {
+    format!("{verdict:?}")
+}
