@@ -8,6 +8,7 @@ mod sentences;
 mod tamed;
 #[path = "../equality/uncompiled.rs"]
 mod uncompiled;
+mod undivided;
 
 use weir_kernel::Executor;
 use weir_program::Program;

@@ -81,7 +81,7 @@ fn flows_that_the_interpreter_has_learnt_are_followed_as_it_follows_them() {
 }
 
 /// A random program whose FLOW pipes mostly compile.
-fn flow_program(random: &mut Choices) -> Program {
+pub fn flow_program(random: &mut Choices) -> Program {
     let original = program(random);
     let mut now = tamed(original.clone(), random);
     for (at, pipe) in now.pipes.iter_mut().enumerate() {
