@@ -88,7 +88,7 @@ impl Times {
 impl ExecutorBench<'_> {
     /// Returns a configuration with an entry for each of very many destinations.
     fn with_entries(&self, between: super::Between, entries: u32) -> String {
-        let text = self.configuration(between);
+        let text = self.configuration(between, 1);
         let head = text.split_once("    match:").map_or("", |(head, _)| head);
         let mut text = format!(
             "{head}    match: {{ ipv4.dst: per_entry }}

@@ -113,7 +113,7 @@ impl ExecutorBench<'_> {
         rate: f64,
         (change, count): (Disturbance, u32),
     ) -> Result<(Intervals, Intervals)> {
-        let texts = [self.configuration(between), other(&self.configuration(between))];
+        let texts = [self.configuration(between, 1), other(&self.configuration(between, 1))];
         let mut weir = self.start(between, &texts[0])?;
         let _passing = match between {
             Between::Kernel => Some(kernel::pass_all(&self.far, "f1")?),
@@ -121,7 +121,7 @@ impl ExecutorBench<'_> {
         };
         let cores = [self.setting.other];
         let sources = self.far.within(|| FrameSources::open("f0", &cores))?;
-        let mut far = FarEnd { sources, interrupt: &self.interrupt.clone(), trial: BESIDE };
+        let mut far = FarEnd { sources, to: "f1", interrupt: &self.interrupt.clone(), trial: BESIDE };
         let (mut changed, mut control) = (Intervals::default(), Intervals::default());
         for (number, text) in (0..count).zip(texts.iter().cycle().skip(1)) {
             let before = if change == Disturbance::Reload { dropped(&weir)? } else { 0 };

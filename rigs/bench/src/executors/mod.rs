@@ -48,7 +48,7 @@ const LATE: f64 = 0.98;
 /// How long the kernel may take to get a program, with all entries.
 const COMPILED: Duration = Duration::from_secs(120);
 
-/// The largest number of sources. With as many queues, what each of them sends is received on its own core.
+/// The largest number of sources.
 const SOURCES: usize = 2;
 
 /// Rounds whose median is reported.
@@ -119,7 +119,7 @@ pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) 
         say(&format_args!("executors: not measured: {why}"))?;
         return Ok(None);
     }
-    let mut bench = ExecutorBench::new(options, setting, SOURCES as u32)?;
+    let mut bench = ExecutorBench::new(options, setting)?;
     let mut found = json!({});
     let rates = if ["rate", "cost", "reloads", "takeovers"].iter().any(|phase| options.wants(phase)) {
         let [engine, kernel] = bench.rates(&say)?;
@@ -142,9 +142,6 @@ pub fn run(options: &ExecutorOptions, say: impl Fn(&dyn Display) -> Result<()>) 
         found["takeovers"] = losses::of_takeovers(&mut bench, rates, &say)?;
     }
     if options.wants("follow") {
-        drop(bench);
-        // The probe receives on one queue.
-        bench = ExecutorBench::new(options, setting, 1)?;
         found["follow"] = follow::measure(&mut bench, &say)?;
     }
     Ok(Some(found))
@@ -163,32 +160,37 @@ struct ExecutorBench<'a> {
 /// The far end of a turn, on a thread in its namespace.
 struct FarEnd<'a> {
     sources: FrameSources,
+    /// The interface on which the frames arrive.
+    to: &'static str,
     interrupt: &'a Interrupt,
     trial: Duration,
 }
 
 impl<'a> ExecutorBench<'a> {
-    fn new(options: &'a ExecutorOptions, setting: Setting, queues: u32) -> Result<ExecutorBench<'a>> {
+    fn new(options: &'a ExecutorOptions, setting: Setting) -> Result<ExecutorBench<'a>> {
         use_core(setting.other)?;
         let interrupt = Interrupt::on_signals()?;
         let run = Run::begin(false)?;
         let (far, node) = (run.namespace("far")?, run.namespace("node")?);
-        for (end, other) in [("f0", "w0"), ("f1", "w1")] {
-            cable(Some(queues), &far.end(end), &node.end(other))?;
+        // For one source and for two: with as many queues, each source's frames are received on its core.
+        for (end, queues) in [1, 1, 2, 2].into_iter().enumerate() {
+            cable(Some(queues), &far.end(&format!("f{end}")), &node.end(&format!("w{end}")))?;
         }
         far.ip("link add name g0 type veth peer name g1\nlink set g0 up\nlink set g1 up\n")?;
         Ok(ExecutorBench { options, run, interrupt, far, node, setting })
     }
 
-    /// Returns the configuration of a turn: every frame leaves through w1, with other MAC addresses.
-    fn configuration(&self, between: Between) -> String {
-        let core = self.setting.core;
+    /// Returns the configuration of a turn with this number of sources: every frame leaves with other MAC
+    /// addresses.
+    fn configuration(&self, between: Between, sources: usize) -> String {
+        let workers = if sources == 1 { vec![self.setting.core] } else { self.cores().to_vec() };
+        let [input, output] = if sources == 1 { [0, 1] } else { [2, 3] };
         let kernel = if between == Between::Kernel { "require" } else { "off" };
         format!(
-            "workers: [{core}]
+            "workers: {workers:?}
 ports:
-  in: {{ xdp: w0, take: all, promisc: true, kernel: {kernel}, root: balance }}
-  out: {{ xdp: w1, kernel: {kernel} }}
+  in: {{ xdp: w{input}, take: all, promisc: true, kernel: {kernel}, root: balance }}
+  out: {{ xdp: w{output}, kernel: {kernel} }}
 pipes:
   balance:
     type: basic
@@ -202,6 +204,11 @@ pipes:
       - {{ match: {{ ipv4.src: 0.0.0.1 }}, set: {{ eth.dst: 02:00:00:00:01:01 }}, counter: odd }}
 "
         )
+    }
+
+    /// The cores of the sources, the first of which has no worker.
+    fn cores(&self) -> [usize; SOURCES] {
+        [self.setting.other, self.setting.core]
     }
 
     /// Starts a daemon, and waits until its executor is at work.
@@ -222,19 +229,21 @@ pipes:
     ) -> Result<T> {
         let weir = match between {
             Between::Stack => None,
-            Between::Engine | Between::Kernel => Some(self.start(between, &self.configuration(between))?),
+            Between::Engine | Between::Kernel => {
+                Some(self.start(between, &self.configuration(between, sources))?)
+            }
         };
         // The interfaces to which XDP sends, unless weir has a program there.
         let _passing = match between {
             Between::Stack => Some(kernel::pass_all(&self.node, "w0")?),
             Between::Engine => None,
-            Between::Kernel => Some(kernel::pass_all(&self.far, "f1")?),
+            Between::Kernel => Some(kernel::pass_all(&self.far, if sources == 1 { "f1" } else { "f3" })?),
         };
         let (interrupt, trial) = (&self.interrupt, self.options.time(TRIAL));
-        let cores = [self.setting.other, self.setting.core];
+        let (cores, [from, to]) = (self.cores(), if sources == 1 { ["f0", "f1"] } else { ["f2", "f3"] });
         let found = self.far.within(|| {
-            let sources = FrameSources::open("f0", &cores[..sources])?;
-            work(&mut FarEnd { sources, interrupt, trial })
+            let sources = FrameSources::open(from, &cores[..sources])?;
+            work(&mut FarEnd { sources, to, interrupt, trial })
         })?;
         if let Some(weir) = weir {
             weir.stop(&mut self.run)?;
@@ -279,10 +288,11 @@ pipes:
 }
 
 impl FarEnd<'_> {
-    /// Returns the number of frames that the kernel has received on f1.
-    fn arrived() -> Result<u64> {
+    /// Returns the number of frames that the kernel has received.
+    fn arrived(&self) -> Result<u64> {
         let table = std::fs::read_to_string("/proc/thread-self/net/dev").context("/proc/thread-self")?;
-        let line = table.lines().find_map(|line| line.trim().strip_prefix("f1:")).context("f1 has gone")?;
+        let line = table.lines().find_map(|line| line.trim().strip_prefix(self.to)?.strip_prefix(':'));
+        let line = line.with_context(|| format!("{} has gone", self.to))?;
         Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
     }
 
@@ -293,10 +303,10 @@ impl FarEnd<'_> {
         rate: f64,
         is_over: impl Fn(Duration) -> bool + Sync,
     ) -> Result<(u64, u64, Duration)> {
-        let before = Self::arrived()?;
+        let before = self.arrived()?;
         let (sent, time) = self.sources.carry(rate, is_over)?;
         std::thread::sleep(UNDER_WAY);
-        Ok((sent, Self::arrived()? - before, time))
+        Ok((sent, self.arrived()? - before, time))
     }
 
     /// Searches for the highest rate without loss.
