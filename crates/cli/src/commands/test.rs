@@ -1,24 +1,43 @@
 //! `weir test FILE`: generates a packet for every path of a program that it can find, and runs them in every
 //! executor.
 
-use super::bad_input;
-use crate::{import, output};
+mod against;
+mod expect;
+mod pcapng;
+mod results;
+
+use super::{BadInput, bad_input};
+use crate::config::{Plan, Report};
+use crate::{import, output, replay};
 use anyhow::Result;
+use results::{TestResults, path_text};
 use serde_json::{Value, json};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use weir_cover::compare::{Comparison, buckets, compare};
-use weir_cover::shadow::{WhyUnreachable, unreachable};
-use weir_cover::{Exploration, Limits, RowId, explore};
+use weir_cover::shadow::unreachable;
+use weir_cover::{Limits, explore};
 use weir_packet::craft::describe;
-use weir_program::{PipeId, Program};
+use weir_program::{PipeId, Program, Verdict};
 
 /// Arguments of `weir test`.
 #[derive(clap::Args)]
 pub struct TestArguments {
     /// The configuration file.
     file: PathBuf,
+    /// Instead, list the packets that go elsewhere than in this configuration.
+    #[arg(long, value_name = "OLD", conflicts_with_all = ["strict", "pcap", "expect", "no_kernel"])]
+    against: Option<PathBuf>,
+    /// Compare where packets go with the file `verdicts.txt` in this directory, or write it if there is none.
+    #[arg(long, value_name = "DIR")]
+    expect: Option<PathBuf>,
+    /// Replace the file in the directory of `--expect`.
+    #[arg(long, requires = "expect")]
+    accept: bool,
+    /// Write the packets to a pcapng file, with the verdict and purpose of each as its comment.
+    #[arg(long, value_name = "OUT")]
+    pcap: Option<PathBuf>,
     /// Fail if an entry cannot be reached.
     #[arg(long)]
     strict: bool,
@@ -39,103 +58,104 @@ pub struct TestArguments {
 /// The most steps that are spent on one entry.
 const STEPS: u32 = 20_000;
 
+/// The most items of a list that are printed as text.
+const SHOWN: usize = 50;
+
+impl TestArguments {
+    fn limits(&self) -> Limits {
+        Limits { packets: self.packets as usize, time: Duration::from_secs(self.seconds), steps: STEPS }
+    }
+}
+
 /// Runs the command.
 ///
 /// # Errors
-/// Fails if the file cannot be read, or if standard output cannot be written to.
+/// Fails if a file cannot be read or written, or if standard output cannot be written to.
 pub fn run(arguments: &TestArguments) -> Result<ExitCode> {
-    let loaded = import::load(&arguments.file, &import::ImportOptions::default())?;
-    let Some(plan) = &loaded.plan else {
-        output::complain(&loaded.report);
-        return Ok(bad_input());
-    };
-    let (program, begun) = (&plan.program, Instant::now());
-    let limits = Limits {
-        packets: arguments.packets as usize,
-        time: Duration::from_secs(arguments.seconds),
-        steps: STEPS,
-    };
-    let found = explore(program, buckets(program), limits);
+    let begun = Instant::now();
+    let Some((plan, report)) = load(&arguments.file)? else { return Ok(bad_input()) };
+    if let Some(old) = &arguments.against {
+        let Some((old, _)) = load(old)? else { return Ok(bad_input()) };
+        return against::run(arguments, (&old.program, &plan.program), begun);
+    }
+    let program = &plan.program;
+    let found = explore(program, buckets(program), arguments.limits());
+    let cases = &found.record.cases;
     let with_kernel = !arguments.no_kernel && rustix::process::geteuid().is_root();
-    let compared = compare(program, program, &found.record.cases, with_kernel)?;
-    let dead: Vec<(RowId, WhyUnreachable)> = (0..program.pipes.len() as u16)
-        .map(PipeId)
+    let compared = compare(program, program, cases, with_kernel)?;
+    let pipes = (0..program.pipes.len() as u16).map(PipeId);
+    let dead = pipes
         .flat_map(|id| unreachable(program, id, STEPS).into_iter().map(move |(at, why)| ((id, at), why)))
         .collect();
-    output::print(summary(program, &found, &compared, &dead))?;
-    let seconds = begun.elapsed().as_secs_f64();
-    let paths = found.record.paths.len() + found.missed.len();
-    let ok = compared.differences.is_empty() && found.missed.is_empty();
+    let results = TestResults::new((program, &report), &found, &compared, dead);
+    output::print(results.text())?;
+    if let Some(file) = &arguments.pcap {
+        pcapng::write(file, program, cases, |at| goes(program, &compared, at))?;
+    }
+    let changed = match &arguments.expect {
+        Some(folder) => expect::run(folder, arguments.accept, (program, &found, &compared))?,
+        None => Vec::new(),
+    };
+    let ok = results.ok() && changed.is_empty();
     if arguments.json {
-        output::line(json!({
-            "ok": ok, "paths": paths, "covered": found.record.paths.len(),
-            "unreachable": dead.iter().map(|(row, why)| entry(program, *row, why)).collect::<Vec<_>>(),
-            "differences": compared.differences.iter().map(|one| {
-                let case = &found.record.cases[one.case];
-                json!({ "packet": describe(&case.frame), "purpose": case.purpose, "executor": one.executor,
-                    "wanted": one.wanted, "found": one.found })
-            }).collect::<Vec<_>>(),
-            "seconds": seconds,
-        }))?;
+        let mut json = results.json(ok, begun.elapsed());
+        json["changed"] = changed.into();
+        output::line(json)?;
     }
-    Ok(if !ok || arguments.strict && !dead.is_empty() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+    Ok(if !ok || arguments.strict && results.has_dead() { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn entry(program: &Program, (pipe, at): RowId, why: &WhyUnreachable) -> Value {
-    json!({ "pipe": program.pipes[pipe.index()].name, "entry": at + 1, "reason": text(why) })
+/// Reads a configuration. Returns `None` if it is not valid, after printing why.
+fn load(file: &Path) -> Result<Option<(Plan, Report)>> {
+    let loaded = import::load(file, &import::ImportOptions::default())
+        .map_err(|error| BadInput(format!("{error:#}")))?;
+    let Some(plan) = loaded.plan else {
+        output::complain(&loaded.report);
+        return Ok(None);
+    };
+    Ok(Some((replay::imagine(plan), loaded.report)))
 }
 
-fn text(why: &WhyUnreachable) -> String {
-    match why {
-        WhyUnreachable::Shadowed(by) => {
-            let numbers: Vec<String> = by.iter().map(|at| (at + 1).to_string()).collect();
-            format!("shadowed by {}", numbers.join(", "))
-        }
-        WhyUnreachable::NoSuchPacket => "no packet meets its conditions".into(),
-    }
+/// Returns where a packet and its copies go, in words.
+fn goes(program: &Program, compared: &Comparison, at: usize) -> String {
+    let walk = &compared.walks[at];
+    let copies = walk.copies.iter().map(|copy| format!("{} and ", departs(program, copy.to, &copy.bytes)));
+    copies.collect::<String>() + &departs(program, walk.verdict, &walk.bytes)
 }
 
-fn summary(
-    program: &Program,
-    found: &Exploration,
-    compared: &Comparison,
-    dead: &[(RowId, WhyUnreachable)],
-) -> String {
-    let record = &found.record;
-    let mut text_of = format!(
-        "{} packets, {} of {} paths reached, {} differences\n",
-        record.cases.len(),
-        record.paths.len(),
-        record.paths.len() + found.missed.len(),
-        compared.differences.len()
-    );
-    if let Some(kernel) = compared.kernel {
-        text_of += &format!("kernel: {} decided, {} left to a worker\n", kernel.decided, kernel.left);
+/// Returns where a packet goes, and as which packet.
+fn departs(program: &Program, verdict: Verdict, bytes: &[u8]) -> String {
+    let port = |id: weir_program::PortId| &program.ports[id.index()].name;
+    let to = match verdict {
+        Verdict::Transmit(id) => format!("transmit on {}", port(id)),
+        Verdict::Kernel(id) => format!("to the kernel at {}", port(id)),
+        Verdict::App(id) => format!("to app {}", program.apps[id.index()]),
+        Verdict::Drop(reason) => return format!("drop ({reason})"),
+    };
+    format!("{to}: {}", describe(bytes))
+}
+
+/// A packet that goes elsewhere than before.
+fn change(port: &str, packet: &str, (old, new): (&str, &str)) -> Value {
+    json!({ "port": port, "packet": packet, "old": old, "new": new })
+}
+
+/// Returns the lines that show a packet that goes elsewhere than before.
+fn change_text(one: &Value) -> String {
+    let word = |key: &str| one[key].as_str().unwrap_or_default();
+    format!(
+        "  {} {}\n    before  {}\n    now     {}\n",
+        word("port"),
+        word("packet"),
+        word("old"),
+        word("new")
+    )
+}
+
+/// Says how many items of a list are not shown.
+fn and_more(all: usize) -> String {
+    match all.saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!("  and {more} more\n"),
     }
-    for (path, frame) in &found.missed {
-        text_of += &format!("not reached: {path:?} by {}\n", describe(frame));
-    }
-    for ((pipe, at), why) in dead {
-        text_of += &format!("{} entry {}: {}\n", program.pipes[pipe.index()].name, at + 1, text(why));
-    }
-    let certain = found.unhit.iter().filter(|(row, _)| !dead.iter().any(|(other, _)| other == row));
-    for ((pipe, at), is_certain) in certain {
-        let says = if *is_certain { "no packet that gets there hits it" } else { "not hit" };
-        text_of += &format!("{} entry {}: {says}\n", program.pipes[pipe.index()].name, at + 1);
-    }
-    for what in &found.unexplored {
-        text_of += &format!("not explored: {what}\n");
-    }
-    for one in &compared.differences {
-        let case = &record.cases[one.case];
-        text_of += &format!(
-            "{}: {}\n  {}\n  wanted {}\n  found  {}\n",
-            one.executor,
-            case.purpose,
-            describe(&case.frame),
-            one.wanted,
-            one.found
-        );
-    }
-    text_of
 }

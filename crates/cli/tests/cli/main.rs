@@ -12,6 +12,7 @@ mod explain;
 #[path = "../folder/mod.rs"]
 mod folder;
 mod generate;
+mod generated;
 mod http;
 mod import;
 mod inputs;
