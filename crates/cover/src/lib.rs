@@ -15,6 +15,7 @@ mod pick;
 mod record;
 pub mod rows;
 pub mod search;
+mod sequences;
 pub mod shadow;
 pub mod shape;
 mod shapes;

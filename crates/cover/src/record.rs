@@ -130,6 +130,24 @@ impl CaseRecord {
     }
 }
 
+impl CaseRecord {
+    /// Adds packets that belong together, in their order, even if there are others with the same bytes. They
+    /// are walked one after the other, from the state at the start.
+    pub(crate) fn add_sequence(&mut self, packets: Vec<(PortId, Vec<u8>, String)>) {
+        if packets.is_empty() {
+            return;
+        }
+        let mut interpreter = self.interpreter.clone();
+        for ((input, frame, purpose), now_ns) in packets.into_iter().zip((NOW_NS..).step_by(1000)) {
+            let walk = interpreter.walk(input, &frame, HEADROOM, now_ns);
+            self.rows.extend(rows_of(&walk));
+            let (at, path) = (self.cases.len(), self.path_of(input, &walk));
+            self.paths.entry(path).or_insert(at);
+            self.cases.push(Case { input, frame, purpose });
+        }
+    }
+}
+
 /// Free bytes in front of frames, as workers have.
 pub const HEADROOM: usize = 128;
 

@@ -3,6 +3,7 @@
 use crate::domain::Condition;
 use crate::record::{CaseRecord, Origin, Path, PathStep, RowId, Taken, end_text};
 use crate::rows::{HitBy, PipeRow, Rows};
+use crate::sequences::sequence;
 use crate::shape::{Network, PacketShape, default};
 use crate::shapes::{is_outer, reads_of, shapes};
 use crate::solve::{Box, Conjunction, Point, Solution, solve};
@@ -60,6 +61,9 @@ pub fn explore(program: &Program, buckets: Vec<Vec<u16>>, limits: Limits) -> Exp
     }
     search.finish()
 }
+
+/// For how many entries the limits of their conditions are tried.
+const BOUNDED: usize = 256;
 
 /// How much of what follows is wanted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -135,6 +139,7 @@ impl<'a> PathSearch<'a> {
 
     fn finish(mut self) -> Exploration {
         self.vary();
+        self.follow_flows();
         let is_certain = self.unexplored.is_empty() && !keeps_state(self.program);
         let mut unhit = Vec::new();
         for (pipe, rows) in (0..).map(PipeId).zip(&self.rows) {
@@ -368,7 +373,8 @@ impl<'a> PathSearch<'a> {
             .origins
             .insert(self.record.cases.len(), Origin { shape: self.shape, point: point.clone() });
         let walk = self.record.add(input, frame.clone(), purpose);
-        if state.rows.iter().any(|row| self.bounded.insert(*row)) {
+        let is_first = state.rows.iter().any(|row| self.bounded.insert(*row));
+        if is_first && self.bounded.len() <= BOUNDED {
             self.boundaries(state, &point);
         }
         match path {
@@ -410,6 +416,22 @@ impl<'a> PathSearch<'a> {
                 }
                 self.record.add(input, frame, || format!("{purpose}, {variant}"));
             }
+        }
+    }
+
+    /// Adds the packets of a flow in order, for each path that meets a flow table.
+    fn follow_flows(&mut self) {
+        let keeps_flows = self.program.pipes.iter().any(|pipe| matches!(pipe.kind, PipeKind::Flow { .. }));
+        let cases: BTreeSet<usize> = self.record.paths.values().copied().collect();
+        for at in cases.into_iter().filter(|_| keeps_flows) {
+            if self.is_over() {
+                return;
+            }
+            let Some(origin) = self.record.origins.get(&at).cloned() else { continue };
+            let (input, purpose) = (self.record.cases[at].input, self.record.cases[at].purpose.clone());
+            let packets = sequence(&self.record, self.program, input, &origin).into_iter();
+            let packets = packets.map(|(port, frame, what)| (port, frame, format!("{purpose}: {what}")));
+            self.record.add_sequence(packets.collect());
         }
     }
 
