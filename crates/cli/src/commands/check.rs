@@ -2,14 +2,24 @@
 //! caret.
 
 use super::bad_input;
+use super::test::every_packet_hits;
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
 use crate::{import, output, ways};
 use anyhow::Result;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use weir_cover::shadow::{WhyUnreachable, unreachable};
 use weir_daemon::compiled::KernelCheck;
 use weir_daemon::private;
+use weir_program::{Origin, PipeId};
+
+/// The most entries of a pipe that are searched for shadowed ones.
+const SEARCHED_MAX: usize = 1000;
+
+/// The most steps that are spent on one entry.
+const STEPS: u32 = 2000;
 
 /// Arguments of `weir check`.
 #[derive(clap::Args)]
@@ -34,6 +44,7 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
     if let Some(plan) = &loaded.plan {
         absent_interfaces(plan, &mut loaded.report);
         unreachable_ways(plan, &arguments.file, &mut loaded.report);
+        shadowed_entries(plan, &mut loaded.report);
         private::problems(plan).into_iter().for_each(|why| loaded.report.error(Span::default(), why));
     }
     loaded.plan = loaded.plan.filter(|_| loaded.report.errors() == 0);
@@ -69,6 +80,30 @@ fn absent_interfaces(plan: &Plan, report: &mut Report) {
                 xdp.interface
             );
             report.warning(report.span_of(declared.origin), message);
+        }
+    }
+}
+
+/// Warns of entries that no packet can hit because several others together take all of their packets. The
+/// check of the program itself has found those that are shadowed by a single one. Pipes of apps are left out:
+/// users cannot change their entries.
+fn shadowed_entries(plan: &Plan, report: &mut Report) {
+    let found: BTreeSet<Span> = report.diagnostics().iter().map(|one| one.span).collect();
+    for (id, pipe) in (0..).map(PipeId).zip(&plan.program.pipes) {
+        if pipe.entries.len() > SEARCHED_MAX || pipe.name.contains('/') {
+            continue;
+        }
+        let origins: Vec<Origin> = pipe.entries.iter().map(|entry| entry.origin).collect();
+        for (at, why) in unreachable(&plan.program, id, STEPS) {
+            let span = report.span_of(origins[at]);
+            // Which protocols a packet can have is for `weir test`.
+            if let WhyUnreachable::Shadowed(by) = why
+                && !found.contains(&span)
+            {
+                let name = |by: usize| format!("entry {} ({})", by + 1, report.place(origins[by]));
+                let message = format!("no packet hits this entry: {}", every_packet_hits(&by, name));
+                report.warning(span, message);
+            }
         }
     }
 }

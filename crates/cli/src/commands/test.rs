@@ -10,6 +10,7 @@ use super::{BadInput, bad_input};
 use crate::config::{Plan, Report};
 use crate::{import, output, replay};
 use anyhow::Result;
+pub use results::every_packet_hits;
 use results::{TestResults, path_text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};

@@ -69,6 +69,25 @@ fn an_entry_that_no_packet_can_hit_is_named() {
     test(&folder, &["weir.yaml", "--strict"]).good();
 }
 
+/// `weir check` warns of it as well. It warns only once of an entry that is shadowed by a single other one.
+#[test]
+fn the_check_warns_of_entries_that_others_take_together() {
+    let folder = with(DEAD);
+    let said = weir(folder.path(), &["check", "weir.yaml", "--json"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    let json = said.json();
+    assert_eq!(json["diagnostics"].as_array().map(Vec::len), Some(1), "{json}");
+    let warning = &json["diagnostics"][0];
+    assert_eq!((&warning["severity"], &warning["line"]), (&"warning".into(), &11.into()));
+    let message = warning["message"].as_str().unwrap();
+    assert!(message.ends_with("hits entry 1 (weir.yaml:9) or entry 2 (weir.yaml:10)"), "{message}");
+    folder.write("weir.yaml", DEAD.replace("80-2000", "80-90"));
+    let json = weir(folder.path(), &["check", "weir.yaml", "--json"]).json();
+    assert_eq!(json["diagnostics"].as_array().map(Vec::len), Some(1), "{json}");
+    let message = json["diagnostics"][0]["message"].as_str().unwrap();
+    assert!(!message.contains("or entry"), "{message}");
+}
+
 /// weir reads the file itself, and tshark shows the comments.
 #[test]
 fn packets_are_written_with_verdict_and_purpose() {

@@ -67,6 +67,8 @@ fn commands() -> Vec<(Vec<&'static str>, &'static str)> {
         (vec!["replay", "traced.yaml", "in.pcap"], "trace.out.pcap"),
         (vec!["replay", "app.yaml", "in.pcap", "--app", "watch=out"], "out"),
         (vec!["man", "folder"], "folder/weir.1"),
+        (vec!["test", "weir.yaml", "--no-kernel", "--pcap", "out"], "out"),
+        (vec!["test", "weir.yaml", "--expect", "folder", "--accept"], "folder/verdicts.txt"),
     ];
     if cfg!(feature = "parquet") {
         all.push((vec!["measure", "in.pcap", "--parquet", "out"], "out"));

@@ -3,6 +3,7 @@
 use super::{SHOWN, and_more};
 use crate::config::{Report, write_key};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::time::Duration;
 use weir_cover::compare::Comparison;
@@ -163,10 +164,7 @@ impl<'a> TestResults<'a> {
 
     fn reason(&self, (pipe, _): RowId, why: &WhyUnreachable) -> String {
         match why {
-            WhyUnreachable::Shadowed(by) => {
-                let others: Vec<String> = by.iter().map(|at| self.number((pipe, *at))).collect();
-                format!("every packet that meets its conditions hits {}", others.join(" or "))
-            }
+            WhyUnreachable::Shadowed(by) => every_packet_hits(by, |at| self.number((pipe, at))),
             WhyUnreachable::NoSuchPacket => "no packet meets its conditions".into(),
         }
     }
@@ -179,6 +177,12 @@ impl<'a> TestResults<'a> {
         json!({ "pipe": self.program.pipes[pipe.index()].name, "entry": at + 1,
             "place": self.place((pipe, at)), "shadowed_by": by, "reason": self.reason((pipe, at), why) })
     }
+}
+
+/// Says which entries take the packets of one that is shadowed.
+pub fn every_packet_hits(by: &BTreeSet<usize>, name: impl Fn(usize) -> String) -> String {
+    let others: Vec<String> = by.iter().map(|at| name(*at)).collect();
+    format!("every packet that meets its conditions hits {}", others.join(" or "))
 }
 
 /// Returns the pipes of a path.
