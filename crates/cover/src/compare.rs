@@ -8,6 +8,7 @@ use weir_kernel::{Executor, FrameOutcome};
 use weir_oracle::{Interpreter, Walk};
 use weir_packet::TableHash;
 use weir_program::buckets::GroupTables;
+use weir_program::change::Change;
 use weir_program::snapshot::Snapshot;
 use weir_program::{Fill, Group, GroupId, Program, Verdict};
 use weir_table::NO_TARGET;
@@ -73,6 +74,24 @@ pub fn buckets(program: &Program) -> Vec<Vec<u16>> {
     groups.map(slots).collect()
 }
 
+/// Returns changes that give the buckets which apps assign at run time to all targets in turn.
+#[must_use]
+pub fn assignments(program: &Program) -> Vec<Change> {
+    let groups = (0..).map(GroupId).zip(&program.groups);
+    let given = groups.filter(|(_, group)| group.fill == Fill::Given && !group.targets.is_empty());
+    let moves = |group: &Group| {
+        let targets = (0..group.targets.len() as u16).cycle();
+        (0..group.size).zip(targets).collect()
+    };
+    let change = |(id, group): (GroupId, &Group)| Change::MoveBuckets {
+        group: id,
+        moves: moves(group),
+        idle_gap_ns: 0,
+        wait_max_ns: 0,
+    };
+    given.map(change).collect()
+}
+
 /// Runs packets one after the other, so that each finds the flows that earlier ones began. `compiled` is what
 /// the engine and the kernel get: the program itself, or one with a fault that is to be found.
 ///
@@ -88,6 +107,14 @@ pub fn compare(
     let mut oracle = Interpreter::new(program, buckets.clone());
     let mut engine = Engine::new(compiled, TableHash::random())?;
     let mut comparison = Comparison::default();
+    for change in assignments(program) {
+        let wanted = oracle.apply(&change);
+        let done = engine.apply(&change, NOW_NS);
+        if done != wanted {
+            let (wanted, found) = (format!("{wanted:?}"), format!("{done:?}"));
+            comparison.differences.push(Difference { case: 0, executor: "engine", wanted, found });
+        }
+    }
     let kernel = match with_kernel.then(|| Executor::load(compiled, &buckets)) {
         Some(Ok(executor)) => Some(executor),
         Some(Err(error)) => {

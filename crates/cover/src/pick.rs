@@ -5,7 +5,7 @@ use crate::domain::Condition;
 use crate::record::{PathStep, Taken, rows_of};
 use crate::rows::{HitBy, Rows};
 use crate::search::{Extent, PathSearch, PathState};
-use crate::shape::{HeaderSet, Network, default};
+use crate::shape::{HeaderSet, Layer4, Network, default};
 use crate::shapes::KEY;
 use crate::solve::{Conjunction, Point, meets};
 use crate::symbols::{Term, canonical};
@@ -52,6 +52,8 @@ impl PathSearch<'_> {
             flows.push(wanted);
         }
         let mut state = state.clone();
+        // Where flows are pinned, an ICMP error begins none.
+        state.is_guess |= is_flow && matches!(self.shape().outer.transport, Layer4::IcmpError(_));
         if !flows.is_empty() {
             state.forbidden.push(Rc::new(flows));
         }
@@ -222,6 +224,10 @@ impl PathSearch<'_> {
 
     /// The number of targets that have buckets.
     fn live(&self, group: GroupId) -> usize {
+        let of = &self.program.groups[group.index()];
+        if of.fill == Fill::Given {
+            return of.targets.len();
+        }
         let mut targets = self.buckets[group.index()].clone();
         targets.sort_unstable();
         targets.dedup();

@@ -1,5 +1,6 @@
 //! The packets that were found, and what the interpreter says about them.
 
+use crate::compare::assignments;
 use crate::shape::PacketShape;
 use crate::solve::Point;
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,8 +83,13 @@ impl CaseRecord {
     #[must_use]
     pub fn new(program: &Program, buckets: Vec<Vec<u16>>) -> CaseRecord {
         let templates = |pipe: &Pipe| pipe.entries.iter().map(|entry| entry.template).collect();
+        let mut interpreter = Interpreter::new(program, buckets);
+        for change in assignments(program) {
+            let assigned = interpreter.apply(&change);
+            debug_assert!(assigned.is_ok(), "{assigned:?}");
+        }
         CaseRecord {
-            interpreter: Interpreter::new(program, buckets),
+            interpreter,
             templates: program.pipes.iter().map(templates).collect(),
             cases: Vec::new(),
             paths: BTreeMap::new(),
