@@ -276,6 +276,7 @@ fn every_program_is_covered_by_its_own_packets() {
         let (paths, covered) = (json["paths"].as_u64().unwrap(), json["covered"].as_u64().unwrap());
         println!("{name}: {covered} of {paths} paths reached by {} packets", json["packets"]);
         let most = NOT_REACHED.iter().find(|(other, _)| other == name).map_or(0, |(_, most)| *most);
+        assert_eq!(said.code, Some(0), "{name}: {}", said.out);
         assert!(covered > 0 && paths - covered <= most, "{name}: {}", said.out);
         assert_eq!(json["differences"], serde_json::json!([]), "{name}: {}", said.out);
         assert_eq!(json["unexplored"], serde_json::json!([]), "{name}: {}", said.out);

@@ -38,9 +38,10 @@ impl<'a> TestResults<'a> {
         TestResults { program, report, entries, found, compared, dead }
     }
 
-    /// Whether every path was reached and all executors agree.
+    /// Whether all executors agree. A path that is not reached is a gap in the search, not an error of the
+    /// configuration.
     pub fn ok(&self) -> bool {
-        self.compared.differences.is_empty() && self.found.missed.is_empty()
+        self.compared.differences.is_empty()
     }
 
     /// Whether there are entries that no packet can hit.
