@@ -3,7 +3,7 @@
 
 use crate::record::{Case, HEADROOM, NOW_NS, RowId, rows_of};
 use std::collections::BTreeSet;
-use weir_engine::batch::Engine;
+use weir_engine::batch::{CompileError, Engine};
 use weir_kernel::{Executor, FrameOutcome};
 use weir_oracle::{Interpreter, Walk};
 use weir_packet::TableHash;
@@ -95,6 +95,9 @@ pub fn assignments(program: &Program) -> Vec<Change> {
 /// Runs packets one after the other, so that each finds the flows that earlier ones began. `compiled` is what
 /// the engine and the kernel get: the program itself, or one with a fault that is to be found.
 ///
+/// The packets run three times: with the weights of the program, with one live target in each group, and with
+/// none. The last two only add differences.
+///
 /// # Errors
 /// The engine cannot run the program.
 pub fn compare(
@@ -102,7 +105,41 @@ pub fn compare(
     compiled: &Program,
     cases: &[Case],
     with_kernel: bool,
-) -> Result<Comparison, weir_engine::batch::CompileError> {
+) -> Result<Comparison, CompileError> {
+    let mut comparison = run(program, compiled, cases, with_kernel)?;
+    let weighted = |group: &Group| group.fill != Fill::Given && !group.targets.is_empty();
+    if program.groups.iter().any(weighted) {
+        for (live, says) in [(1, "with one live target in each group: "), (0, "without live targets: ")] {
+            let other = run(&with_live(program, live), &with_live(compiled, live), cases, with_kernel)?;
+            comparison.differences.extend(
+                other
+                    .differences
+                    .into_iter()
+                    .map(|one| Difference { wanted: format!("{says}{}", one.wanted), ..one }),
+            );
+        }
+    }
+    Ok(comparison)
+}
+
+/// Returns the program with only this many live targets in each group that is filled by weights.
+fn with_live(program: &Program, live: usize) -> Program {
+    let mut changed = program.clone();
+    for group in changed.groups.iter_mut().filter(|group| group.fill != Fill::Given) {
+        let weighted = (0..group.targets.len()).filter(|at| group.targets[*at].weight > 0);
+        for target in weighted.skip(live).collect::<Vec<_>>() {
+            group.set_weight(target, 0);
+        }
+    }
+    changed
+}
+
+fn run(
+    program: &Program,
+    compiled: &Program,
+    cases: &[Case],
+    with_kernel: bool,
+) -> Result<Comparison, CompileError> {
     let buckets = buckets(program);
     let mut oracle = Interpreter::new(program, buckets.clone());
     let mut engine = Engine::new(compiled, TableHash::random())?;

@@ -7,7 +7,7 @@ use weir_oracle::arbitrary::{Choices, frame, program};
 use weir_packet::craft::describe;
 use weir_program::PortId;
 
-const PROGRAMS: u64 = 40;
+const PROGRAMS: u64 = 25;
 
 /// Packets go where the search says, unless it had to guess, and the engine agrees with the interpreter about
 /// all of them. Random packets find few paths that it does not know: those that depend on meters, and on more
@@ -40,6 +40,6 @@ fn packets_take_the_paths_that_they_were_made_for() {
         }
         known += found.record.paths.len();
     }
-    assert!(known > 500, "{known} paths");
+    assert!(known > 300, "{known} paths");
     assert!(unknown.len() * 25 < known, "{} of {known} paths were not found: {unknown:?}", unknown.len());
 }
