@@ -240,8 +240,8 @@ fn programs() -> BTreeMap<String, String> {
     programs
 }
 
-/// Programs with paths that the search finds but does not reach yet, and the most of these paths. A number may
-/// only fall.
+/// Programs with paths that the search finds but does not reach yet, and the most of these paths. A number
+/// may only fall.
 const NOT_REACHED: &[(&str, u64)] = &[("tests/golden/rehash-after-decap.walk", 1)];
 
 /// Every path that is found is reached, all executors agree, and no entry is said to be unreachable: people
