@@ -21,6 +21,9 @@ use weir_table::bucket::seeded;
 /// How many values are tried for each target.
 const TRIES: usize = 64;
 
+/// Multiples of this number, the golden ratio in 128 bits, differ in all bits.
+const SCATTER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+
 /// How a pipe decides.
 enum Decision {
     /// A group picks a target.
@@ -308,27 +311,20 @@ impl PathSearch<'_> {
                     .any(|one| meets(point, one, default))
         };
         let mut points = vec![base.clone()];
-        for field in fields {
+        for (field, left) in fields.iter().copied().zip((1..=fields.len()).rev()) {
+            // Each field gets its share: a hash may leave out some of them.
+            let share = count.saturating_sub(points.len()).div_ceil(left) as u128;
             let domain = state.within.domain(field);
             let mut at = base.get(&field).copied().unwrap_or_else(|| domain.near(default(field)));
-            let (start, mut wrapped) = (at, false);
-            while points.len() < count {
-                match at.checked_add(1).and_then(|next| domain.from(next)) {
-                    Some(next) => at = next,
-                    None if wrapped => break,
-                    None => (at, wrapped) = (domain.least(), true),
-                }
-                if wrapped && at >= start {
-                    break;
-                }
+            for turn in 0..share {
+                at = at.checked_add(1).and_then(|next| domain.from(next)).unwrap_or(domain.least());
+                // Every other value differs in high bits, too: a hash may leave out the low ones.
+                let value = if turn % 2 == 0 { at } else { domain.near(turn.wrapping_mul(SCATTER)) };
                 let mut point = base.clone();
-                point.insert(field, at);
+                point.insert(field, value);
                 if is_allowed(&point) {
                     points.push(point);
                 }
-            }
-            if points.len() >= count {
-                break;
             }
         }
         points

@@ -4,7 +4,7 @@ use crate::domain::Condition;
 use crate::record::{CaseRecord, Origin, Path, PathStep, RowId, Taken, end_text};
 use crate::rows::{HitBy, PipeRow, Rows};
 use crate::sequences::sequence;
-use crate::shape::{Network, PacketShape, default};
+use crate::shape::{Layer4, Network, PacketShape, default};
 use crate::shapes::{is_outer, reads_of, shapes};
 use crate::solve::{Box, Conjunction, Point, Solution, solve};
 use crate::symbols::{Effect, Symbols, Term};
@@ -13,6 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use weir_oracle::Walk;
 use weir_packet::{DropReason, Field};
 use weir_program::operation::Headers;
 use weir_program::{Fill, Forward, HashInput, Operation, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
@@ -99,6 +100,8 @@ pub(crate) struct PathSearch<'a> {
     shape: PacketShape,
     excluded: Rc<Vec<Conjunction>>,
     missed: BTreeMap<Path, Vec<u8>>,
+    /// A TCP packet of each path on which the segment size is clamped.
+    clamped: BTreeMap<Path, usize>,
     /// Entries whose limits were tried.
     bounded: BTreeSet<RowId>,
     pub unexplored: BTreeSet<String>,
@@ -118,6 +121,7 @@ impl<'a> PathSearch<'a> {
             shape: shapes(program)[0],
             excluded: Rc::default(),
             missed: BTreeMap::new(),
+            clamped: BTreeMap::new(),
             bounded: BTreeSet::new(),
             unexplored: BTreeSet::new(),
         }
@@ -225,8 +229,9 @@ impl<'a> PathSearch<'a> {
             }
             misses &= !met.conditions.is_empty() || met.is_guess;
             let Some(within) = state.within.with_all(&met.conditions) else { continue };
-            let is_wanted =
-                !self.record.rows.contains(&(id, at)) || extent == Extent::Any || self.leads_on(id, row);
+            let is_wanted = !self.record.rows.contains(&(id, at))
+                || extent == Extent::Any
+                || self.leads_on(id, row, state);
             if is_wanted {
                 let before = self.before(rows, at, state);
                 let mut hit = PathState { within, ..state.clone() };
@@ -264,10 +269,10 @@ impl<'a> PathSearch<'a> {
     }
 
     /// Whether what follows a row may depend on the row.
-    fn leads_on(&self, id: PipeId, row: &PipeRow) -> bool {
+    fn leads_on(&self, id: PipeId, row: &PipeRow, state: &PathState) -> bool {
         let pipe = &self.program.pipes[id.index()];
         let next = row.entry.forward.unwrap_or(pipe.forward);
-        let is_first = !self.visited.contains_key(&(id, class(row, pipe)));
+        let is_first = !self.visited.contains_key(&(id, class(row, pipe, state)));
         is_first
             || matches!(next, Forward::Pipe(_) | Forward::Tee { .. } | Forward::Group(_) | Forward::PerEntry)
     }
@@ -281,7 +286,7 @@ impl<'a> PathSearch<'a> {
         extent: Extent,
     ) -> bool {
         let pipe = &self.program.pipes[id.index()];
-        self.visited.insert((id, class(row, pipe)), true);
+        self.visited.insert((id, class(row, pipe, &state)), true);
         state.steps.push(PathStep { pipe: id, taken: Taken::Hit(row.entry.template) });
         state.rows.push((id, at));
         let mut values = row.entry.values.iter().copied();
@@ -361,18 +366,17 @@ impl<'a> PathSearch<'a> {
             steps: state.steps.clone(),
             end: end_text(verdict),
         });
-        let is_new = path.as_ref().is_none_or(|path| !self.record.paths.contains_key(path));
+        let clamped =
+            path.as_ref().filter(|path| self.clamps(state) && !self.clamped.contains_key(path)).cloned();
+        let is_new =
+            clamped.is_some() || path.as_ref().is_none_or(|path| !self.record.paths.contains_key(path));
         if !is_new && state.rows.iter().all(|row| self.record.rows.contains(row)) {
             return true;
         }
         let Some(point) = self.point(state) else { return false };
         let frame = self.frame(&point);
-        let purpose = || purpose(self.program, state);
-        let input = state.symbols.input();
-        self.record
-            .origins
-            .insert(self.record.cases.len(), Origin { shape: self.shape, point: point.clone() });
-        let walk = self.record.add(input, frame.clone(), purpose);
+        self.clamped.extend(clamped.map(|path| (path, self.record.cases.len())));
+        let walk = self.keep(state, point.clone(), frame.clone(), &purpose(self.program, state));
         let is_first = state.rows.iter().any(|row| self.bounded.insert(*row));
         if is_first && self.bounded.len() <= BOUNDED {
             self.boundaries(state, &point);
@@ -386,8 +390,25 @@ impl<'a> PathSearch<'a> {
         true
     }
 
+    /// Whether the packet is TCP and an action on its path clamps the segment size.
+    fn clamps(&self, state: &PathState) -> bool {
+        self.shape.outer.transport == Layer4::Tcp
+            && state.steps.iter().any(|step| {
+                let Taken::Hit(template) = step.taken else { return false };
+                let template = &self.program.pipes[step.pipe.index()].templates[usize::from(template)];
+                template.operations.iter().any(|one| matches!(one, Operation::ClampMss { .. }))
+            })
+    }
+
+    /// Records a packet with the values from which it was made.
+    fn keep(&mut self, state: &PathState, point: Point, frame: Vec<u8>, purpose: &str) -> Walk {
+        self.record.origins.insert(self.record.cases.len(), Origin { shape: self.shape, point });
+        self.record.add(state.symbols.input(), frame, || purpose.into())
+    }
+
     /// Adds packets with the least and the greatest values that this state allows, and with their neighbours.
     fn boundaries(&mut self, state: &PathState, point: &Point) {
+        let purpose = purpose(self.program, state);
         for (field, domain) in state.within.fields() {
             let (least, greatest) = (domain.least(), domain.near(u128::MAX));
             let below = least.checked_sub(1);
@@ -396,8 +417,7 @@ impl<'a> PathSearch<'a> {
                     let mut other = point.clone();
                     other.insert(field, value);
                     let frame = self.frame(&other);
-                    let purpose = || format!("{field} at a limit: {}", purpose(self.program, state));
-                    self.record.add(state.symbols.input(), frame, purpose);
+                    self.keep(state, other, frame, &format!("{field} at a limit: {purpose}"));
                 }
             }
         }
@@ -406,7 +426,8 @@ impl<'a> PathSearch<'a> {
     /// Adds variants of one packet of each path.
     fn vary(&mut self) {
         let lengths = lengths(self.program);
-        let cases: BTreeSet<usize> = self.record.paths.values().copied().collect();
+        let cases: BTreeSet<usize> =
+            self.record.paths.values().chain(self.clamped.values()).copied().collect();
         for at in cases {
             let Some(Origin { shape, point }) = self.record.origins.get(&at).cloned() else { continue };
             let (input, purpose) = (self.record.cases[at].input, self.record.cases[at].purpose.clone());
@@ -518,10 +539,12 @@ fn keeps_state(program: &Program) -> bool {
     assigned || program.follow_fragments || !program.meters.is_empty() || program.pipes.iter().any(of_pipe)
 }
 
-/// Returns a number for the entries of a pipe that have the same action and lead to the same place.
-fn class(row: &PipeRow, pipe: &Pipe) -> u64 {
+/// Returns a number for the entries of a pipe that have the same action and lead to the same place, and the
+/// packet's shape: an action may apply to some shapes only.
+fn class(row: &PipeRow, pipe: &Pipe, state: &PathState) -> u64 {
     let mut hasher = DefaultHasher::new();
-    ("class", row.entry.template, row.entry.forward.unwrap_or(pipe.forward)).hash(&mut hasher);
+    let next = row.entry.forward.unwrap_or(pipe.forward);
+    ("class", row.entry.template, next, state.symbols.shape()).hash(&mut hasher);
     hasher.finish()
 }
 
