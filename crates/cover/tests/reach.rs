@@ -1,0 +1,330 @@
+//! Entries that no packet can hit, and entries that differ from them a little and that the search does hit.
+
+use std::collections::BTreeSet;
+use std::net::Ipv6Addr;
+use weir_cover::compare::buckets;
+use weir_cover::shadow::{WhyUnreachable, unreachable};
+use weir_cover::{Limits, RowId, explore};
+use weir_packet::{Field, KeySource};
+use weir_program::builder::ProgramBuilder;
+use weir_program::{
+    Criterion, Entry, EntryMatch, Fill, Forward, Group, HashInput, Operation, Pipe, PipeId, PortId, Program,
+    Target, Value,
+};
+
+/// WhyUnhit an entry is not hit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum WhyUnhit {
+    /// These entries of its pipe are hit instead.
+    Shadowed(&'static [usize]),
+    /// No packet meets its conditions.
+    NoSuchPacket,
+    /// No packet that meets them arrives at the pipe.
+    NotReached,
+}
+
+use WhyUnhit::{NoSuchPacket, NotReached, Shadowed};
+
+/// The entry that is not hit, at a position in a pipe, and why.
+type UnhitEntry = (u16, usize, WhyUnhit);
+
+/// A program with one entry that is not hit, and a similar program whose entries are all hit.
+struct ReachExample {
+    name: &'static str,
+    program: Program,
+    answer: UnhitEntry,
+    similar: Program,
+}
+
+fn example(name: &'static str, program: Program, answer: UnhitEntry, similar: Program) -> ReachExample {
+    ReachExample { name, program, answer, similar }
+}
+
+/// Returns the entries that are not hit, each with the reason.
+fn unhit(program: &Program) -> Vec<UnhitEntry> {
+    let found = explore(program, buckets(program), Limits::default());
+    assert!(found.unexplored.is_empty() && found.missed.is_empty(), "{found:?}");
+    let mut answers = Vec::new();
+    let mut unhit: BTreeSet<RowId> = found.unhit.iter().map(|(row, _)| *row).collect();
+    assert!(found.unhit.iter().all(|(_, certain)| *certain));
+    for id in (0..program.pipes.len() as u16).map(PipeId) {
+        for (at, why) in unreachable(program, id, 20_000) {
+            assert!(unhit.remove(&(id, at)), "a packet hits entry {at} of pipe {id:?}: {why:?}");
+            let why = match why {
+                WhyUnreachable::NoSuchPacket => NoSuchPacket,
+                WhyUnreachable::Shadowed(by) => Shadowed(Vec::from_iter(by).leak()),
+            };
+            answers.push((id.0, at, why));
+        }
+    }
+    answers.extend(unhit.into_iter().map(|(id, at)| (id.0, at, NotReached)));
+    answers
+}
+
+fn check(examples: &[ReachExample]) {
+    let mut wrong = Vec::new();
+    for ReachExample { name, program, answer, similar } in examples {
+        let found = unhit(program);
+        if found != [answer.clone()] {
+            wrong.push(format!("{name}: {found:?} instead of {answer:?}"));
+        }
+        let found = unhit(similar);
+        if !found.is_empty() {
+            wrong.push(format!("{name}: {found:?} in the similar program"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// A program whose first port leads into the first of these pipes.
+fn program(pipes: impl IntoIterator<Item = Pipe>) -> Program {
+    let mut program = ProgramBuilder::new();
+    let [one, _] = program.ports(["one", "two"]);
+    for pipe in pipes {
+        program.pipe(pipe);
+    }
+    program.root(one, PipeId(0));
+    program.build()
+}
+
+const ANY: EntryMatch = EntryMatch::Any;
+const TCP: EntryMatch = EntryMatch::Masked { value: 6, mask: 0xff };
+const UDP: EntryMatch = EntryMatch::Masked { value: 17, mask: 0xff };
+
+/// Addresses that begin with the bits of one.
+fn under(address: u128, length: u32) -> EntryMatch {
+    EntryMatch::Masked { value: address, mask: 0xffff_ffff & !((1 << (32 - length)) - 1) }
+}
+
+fn ports(first: u16, last: u16) -> EntryMatch {
+    EntryMatch::Range { first, last }
+}
+
+/// Rules with a priority, a source, a destination port and a protocol.
+fn rules(rules: &[(u32, EntryMatch, EntryMatch, EntryMatch)]) -> Program {
+    let rule = |(priority, src, port, protocol): &(u32, EntryMatch, EntryMatch, EntryMatch)| {
+        Entry::on(*src).and(*port).and(*protocol).priority(*priority)
+    };
+    program([Pipe::acl("rules")
+        .matching(Field::Ipv4Src, Criterion::Masked)
+        .matching(Field::L4Dport, Criterion::Range)
+        .matching(Field::IpProtocol, Criterion::Masked)
+        .forward(PortId(1))
+        .entries(rules.iter().map(rule))])
+}
+
+const NET: u128 = 0x0a00_0000;
+const UPPER: u128 = 0x0a80_0000;
+
+#[test]
+fn rules_are_shadowed_by_one_or_by_several_together() {
+    let bits = |value, mask| EntryMatch::Masked { value, mask };
+    let src = |priority, src| (priority, src, ANY, ANY);
+    let port = |priority, first, last| (priority, ANY, ports(first, last), ANY);
+    check(&[
+        example(
+            "one rule",
+            rules(&[src(10, under(NET, 16)), src(20, under(NET, 17))]),
+            (0, 1, Shadowed(&[0])),
+            rules(&[src(10, under(NET, 16)), src(20, under(NET, 15))]),
+        ),
+        example(
+            "two ranges",
+            rules(&[port(10, 0, 99), port(20, 100, 200), port(30, 50, 150)]),
+            (0, 2, Shadowed(&[0, 1])),
+            rules(&[port(10, 0, 99), port(20, 101, 200), port(30, 50, 150)]),
+        ),
+        example(
+            "three ranges",
+            rules(&[port(10, 1, 10), port(20, 11, 20), port(30, 21, 30), port(40, 5, 25)]),
+            (0, 3, Shadowed(&[0, 1, 2])),
+            rules(&[port(10, 1, 10), port(20, 11, 19), port(30, 21, 30), port(40, 5, 25)]),
+        ),
+        example(
+            "two halves of a prefix",
+            rules(&[src(10, under(NET, 9)), src(20, under(UPPER, 9)), src(30, under(NET, 8))]),
+            (0, 2, Shadowed(&[0, 1])),
+            rules(&[src(10, under(NET, 9)), src(20, under(UPPER, 10)), src(30, under(NET, 8))]),
+        ),
+        example(
+            "odd and even addresses",
+            rules(&[src(10, bits(0, 1)), src(20, bits(1, 1)), src(30, under(NET, 8))]),
+            (0, 2, Shadowed(&[0, 1])),
+            rules(&[src(10, bits(0, 1)), src(20, bits(1, 3)), src(30, under(NET, 8))]),
+        ),
+        example(
+            "a rule that comes later but takes precedence",
+            rules(&[src(50, under(NET, 16)), src(10, under(NET, 8))]),
+            (0, 0, Shadowed(&[1])),
+            rules(&[src(50, under(NET, 16)), src(60, under(NET, 8))]),
+        ),
+        example(
+            "equal priorities",
+            rules(&[src(10, under(NET, 8)), src(10, under(NET, 16))]),
+            (0, 1, Shadowed(&[0])),
+            rules(&[src(10, under(NET, 16)), src(10, under(NET, 8))]),
+        ),
+    ]);
+}
+
+#[test]
+fn rules_for_any_value_match_packets_without_the_field() {
+    check(&[
+        example(
+            "a port of all protocols that have ports",
+            rules(&[(10, ANY, ANY, UDP), (20, ANY, ANY, TCP), (30, ANY, ports(53, 53), ANY)]),
+            (0, 2, Shadowed(&[0, 1])),
+            rules(&[(10, ANY, ANY, UDP), (30, ANY, ports(53, 53), ANY)]),
+        ),
+        example(
+            "a rule for everything",
+            rules(&[(10, ANY, ANY, ANY), (20, under(NET, 8), ports(1, 2), TCP)]),
+            (0, 1, Shadowed(&[0])),
+            rules(&[(10, ANY, ANY, UDP), (20, under(NET, 8), ports(1, 2), TCP)]),
+        ),
+        example(
+            "all ports of one half",
+            rules(&[
+                (10, under(NET, 9), ANY, ANY),
+                (20, under(UPPER, 9), ports(0, 1023), ANY),
+                (30, under(UPPER, 9), ports(1024, 65535), ANY),
+                (40, under(NET, 8), ports(0, 65535), ANY),
+            ]),
+            (0, 3, Shadowed(&[0, 1, 2])),
+            rules(&[
+                (10, under(NET, 9), ANY, ANY),
+                (20, under(UPPER, 9), ports(0, 1023), ANY),
+                (30, under(UPPER, 9), ports(1024, 65535), ANY),
+                (40, under(NET, 8), ANY, ANY),
+            ]),
+        ),
+    ]);
+}
+
+/// Routes to prefixes.
+fn routes(prefixes: &[(u128, u8)]) -> Program {
+    let route = |&(value, length): &(u128, u8)| Entry::on(EntryMatch::Prefix { value, length });
+    program([Pipe::lpm("routes", Field::Ipv4Dst).forward(PortId(1)).entries(prefixes.iter().map(route))])
+}
+
+#[test]
+fn routes_are_shadowed_by_all_their_parts() {
+    let quarter = 0x0040_0000;
+    check(&[
+        example(
+            "two halves",
+            routes(&[(NET, 8), (NET, 9), (UPPER, 9)]),
+            (0, 0, Shadowed(&[1, 2])),
+            routes(&[(NET, 8), (NET, 9), (UPPER, 10)]),
+        ),
+        example(
+            "four quarters",
+            routes(&[(NET, 10), (NET + quarter, 10), (UPPER, 10), (UPPER + quarter, 10), (NET, 8)]),
+            (0, 4, Shadowed(&[0, 1, 2, 3])),
+            routes(&[(NET, 10), (NET + quarter, 10), (UPPER, 10), (UPPER + quarter, 11), (NET, 8)]),
+        ),
+        example(
+            "the default route",
+            routes(&[(0, 0), (0, 1), (1 << 31, 1)]),
+            (0, 0, Shadowed(&[1, 2])),
+            routes(&[(0, 0), (0, 1), (1 << 31, 2)]),
+        ),
+        example(
+            "both addresses",
+            routes(&[(NET, 31), (NET, 32), (NET + 1, 32)]),
+            (0, 0, Shadowed(&[1, 2])),
+            routes(&[(NET, 31), (NET, 32)]),
+        ),
+    ]);
+}
+
+/// A pipe that compares one field with one value.
+fn exact(field: Field, value: u128) -> Pipe {
+    Pipe::basic(format!("exact {value:#x}")).per_entry(field).entry(Entry::on(value)).forward(PortId(1))
+}
+
+#[test]
+fn no_packet_has_impossible_values() {
+    let ipv6 = |address: &str| address.parse::<Ipv6Addr>().expect("an address").to_bits();
+    let none = (0, 0, NoSuchPacket);
+    let sources = |value| program([exact(Field::Ipv4Src, value)]);
+    let sources6 = |text| program([exact(Field::Ipv6Src, ipv6(text))]);
+    let versions = |value| program([exact(Field::IpVersion, value)]);
+    check(&[
+        example("a multicast source", sources(0xe000_0001), none.clone(), sources(0xdfff_ffff)),
+        example("no source", sources(0), none.clone(), sources(1)),
+        example("an IPv6 multicast source", sources6("ff02::1"), none.clone(), sources6("fe80::1")),
+        example("IP version 5", versions(5), none, versions(6)),
+    ]);
+}
+
+#[test]
+fn constants_of_a_pipe_rule_out_its_entries() {
+    let with = |constant, number: u128, pipe: Pipe| program([pipe.constant(constant, number)]);
+    let tcp = |protocol| with(Field::IpProtocol, protocol, exact(Field::TcpDport, 80));
+    let icmp = |version| with(Field::IpVersion, version, exact(Field::Icmpv6Type, 128));
+    let inner = |protocol| with(Field::IpProtocol, protocol, exact(Field::Ipv4Dst.inner(), NET));
+    check(&[
+        example("a TCP port of UDP", tcp(17), (0, 0, NotReached), tcp(6)),
+        example("ICMPv6 over IPv4", icmp(4), (0, 0, NotReached), icmp(6)),
+        example("a tunnel in TCP", inner(6), (0, 0, NotReached), inner(17)),
+    ]);
+}
+
+/// A pipe that sets metadata to these values for destinations, in front of one that matches metadata.
+fn marked(values: [u128; 2]) -> Program {
+    let marks = Pipe::basic("marks")
+        .per_entry(Field::Ipv4Dst)
+        .act([Operation::Set(Field::Meta0, Value::PerEntry)])
+        .entries(values.into_iter().zip(0u128..).map(|(value, at)| Entry::on(NET + at).value(value)));
+    let matched = exact(Field::Meta0, 1).entry(Entry::on(2));
+    program([marks.forward(PipeId(1)), matched])
+}
+
+/// A pipe in front of one that compares an address.
+fn behind(first: Pipe, address: u128) -> Program {
+    program([first, exact(Field::Ipv4Dst, address)])
+}
+
+/// A pipe that picks from a group of two targets, of which one has this weight.
+fn weighted(weight: u32) -> Program {
+    let mut program = ProgramBuilder::new();
+    let [one, two] = program.ports(["one", "two"]);
+    let targets = [Target::new("first", two), Target::new("second", two).weight(weight)];
+    let group = program.group(Group::new("group", Fill::Wants, 16).targets(targets));
+    let pick = Pipe::hash("pick", HashInput::Select(KeySource::Outer), group).forward(two);
+    let pick = program.pipe(pick.entries([0, 1].map(|target| Entry::on(EntryMatch::Target(target)))));
+    program.root(one, pick);
+    program.build()
+}
+
+#[test]
+fn packets_do_not_reach_all_entries() {
+    let next = Forward::Pipe(PipeId(1));
+    let to = |address: u128| Pipe::basic("first").per_entry(Field::Ipv4Dst).entry(Entry::on(address));
+    let everything = || Pipe::basic("first").entry(Entry::default());
+    let udp = || everything().constant(Field::IpProtocol, 17).forward(next);
+    let web = |first: Pipe| program([first, exact(Field::TcpDport, 80)]);
+    let rewrites = || to(NET + 1).act([Operation::Set(Field::Ipv4Dst, Value::Const(NET + 2))]).forward(next);
+    let lost = |miss| behind(to(NET).miss(miss), NET + 1);
+    let by_port = |port: u128| program([exact(Field::InputPort, port)]);
+    check(&[
+        example("no forward leads to the pipe", lost(Forward::Drop), (1, 0, NotReached), lost(next)),
+        example("metadata is never set to it", marked([1, 1]), (1, 1, NotReached), marked([1, 2])),
+        example(
+            "an earlier pipe takes such packets",
+            behind(to(NET).miss(next), NET),
+            (1, 0, NotReached),
+            behind(to(NET).miss(next), NET + 1),
+        ),
+        example("only UDP arrives", web(udp()), (1, 0, NotReached), web(udp().miss(next))),
+        example(
+            "every packet that arrives was rewritten",
+            behind(rewrites(), NET + 1),
+            (1, 0, NotReached),
+            behind(rewrites(), NET + 2),
+        ),
+        example("a target without buckets", weighted(0), (0, 1, NotReached), weighted(1)),
+        example("a port without a root", by_port(1), (0, 0, NotReached), by_port(0)),
+    ]);
+}
