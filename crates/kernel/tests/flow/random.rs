@@ -75,8 +75,10 @@ fn flows_that_the_interpreter_has_learnt_are_followed_as_it_follows_them() {
     assert!(seen.of_owners.iter().all(|flows| *flows > 200), "{seen:?}");
     assert!(seen.by_meta.iter().all(|flows| *flows > 20), "{seen:?}");
     assert!(seen.left.contains_key("TcpFlags"), "{seen:?}");
+    // Programs of another seed may have fewer of a feature.
+    let least = if first == 0 { 20 } else { 8 };
     for feature in ["flow:nat:answers", "kept:nat", "kept:per_flow", "kept:learnt"] {
-        assert!(seen.met.get(feature).is_some_and(|programs| *programs >= 20), "{feature}: {seen:#?}");
+        assert!(seen.met.get(feature).is_some_and(|programs| *programs >= least), "{feature}: {seen:#?}");
     }
 }
 
