@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Packets of a flow: more than its first ones, which the engine gets.
-const PACKETS: u64 = 300;
+pub(crate) const PACKETS: u64 = 300;
 const FLOWS: usize = 40;
 const FLOWS_AT_ONCE: usize = 8;
 
@@ -40,24 +40,24 @@ pipes:
 }
 
 /// A client's socket, and what it has sent.
-struct ClientFlow {
+pub(crate) struct ClientFlow {
     socket: UdpSocket,
     back_end: Option<u8>,
-    sent: u64,
+    pub(crate) sent: u64,
 }
 
 impl ClientFlow {
-    fn new(network: &Network) -> ClientFlow {
+    pub(crate) fn new(network: &Network) -> ClientFlow {
         ClientFlow { socket: network.client(0), back_end: None, sent: 0 }
     }
 
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("udp {} > {VIP}:53", self.socket.local_addr().unwrap())
     }
 
     /// Sends numbered queries, with pauses of up to this many microseconds, and receives all answers: in
     /// order, and from the back end that has answered the first.
-    fn burst(&mut self, network: &Network, queries: u64, pause_us: u64) {
+    pub(crate) fn burst(&mut self, network: &Network, queries: u64, pause_us: u64) {
         let (numbers, received) = (self.sent..self.sent + queries, AtomicU64::new(self.sent));
         let answers = std::thread::scope(|scope| {
             let receiver = scope.spawn(|| {
@@ -98,11 +98,11 @@ impl Network {
         flows.as_array()?.iter().find(|flow| flow["flow"] == name).cloned()
     }
 
-    fn account(&self) -> Value {
+    pub(crate) fn account(&self) -> Value {
         self.spaces.show("deltas").expect("weir answers")["flow_account"].clone()
     }
 
-    fn decided(&self) -> u64 {
+    pub(crate) fn decided(&self) -> u64 {
         self.show("kernel")[0]["decided"].as_u64().unwrap()
     }
 
@@ -118,7 +118,7 @@ impl Network {
     }
 
     /// Waits until the account of flows has this many packets, which takes up to a second, and balances.
-    fn until_account(&self, met: u64) -> Value {
+    pub(crate) fn until_account(&self, met: u64) -> Value {
         self.spaces.until("the account of flows has all packets", || {
             let account = self.account();
             assert_eq!(account["balances"], true, "{account}");

@@ -10,6 +10,7 @@
 
 mod changes;
 mod flows;
+mod nat;
 mod share;
 #[path = "../spaces/mod.rs"]
 mod spaces;
