@@ -73,7 +73,7 @@ impl Network {
 
 #[test]
 fn the_kernel_translates_flows_and_their_answers_and_their_ports_are_free_when_they_end() {
-    let Some(mut network) = build("kx") else { return };
+    let Some(mut network) = build("kn") else { return };
     network.translate();
     let mut flows: Vec<ClientFlow> = (0..8).map(|_| ClientFlow::new(&network)).collect();
     flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 50));
@@ -93,7 +93,7 @@ fn the_kernel_translates_flows_and_their_answers_and_their_ports_are_free_when_t
 
 #[test]
 fn a_connection_through_the_pool_is_translated_in_the_kernel_and_ends_with_its_state() {
-    let Some(mut network) = build("kz") else { return };
+    let Some(mut network) = build("km") else { return };
     ["b1", "b2"].into_iter().for_each(|role| serve(&network, role));
     network.translate();
     let mut stream = connect(&network);

@@ -225,7 +225,7 @@ fn are_flows_compiled(network: &Network, text: &str) -> bool {
 
 #[test]
 fn of_flows_with_nat_the_kernel_decides_all_but_the_first_two_packets_of_each_direction() {
-    let Some(mut network) = build("kx") else { return };
+    let Some(mut network) = build("kp") else { return };
     if !are_flows_compiled(&network, NAT) {
         eprintln!("flows with NAT are not compiled");
         return;
