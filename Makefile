@@ -18,7 +18,7 @@ STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup-test test-kernels lint fmt clippy lock check deny explore test-long soak fuzz \
-    bench
+    deb test-package cargo-deb bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -62,6 +62,24 @@ check:
 	$(STAGE) 'golden walks, corpora, labs'
 	@[ "$$(id -u)" = 0 ] || echo 'labs are skipped: they need root'
 	$(CARGO) test --workspace --locked $(FEATURES) --test '*'
+	$(STAGE) 'the package in a new root file system'
+	@$(MAKE) --no-print-directory test-package
+
+# The commit is named in `weir --version`. DBGSYM= (empty) leaves out the package with the debug symbols.
+deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its debug symbols
+	@./setup --for deb
+	WEIR_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty 2>/dev/null) \
+	    $(CARGO) build --release --locked --package weir --no-default-features --features tls,parquet
+	@target="$${CARGO_TARGET_DIR:-target}"; export PATH=$(TOOLS)/bin:$$PATH DBGSYM=$${DBGSYM-1}; \
+	    packaging/deb/build "$$target/release/weir" "$$target/debian"
+
+cargo-deb:
+	@[ -x $(TOOLS)/bin/cargo-deb ] || $(CARGO) install --locked --root $(TOOLS) --version '^3.8' cargo-deb
+
+# With the binary of the tests that ran before, so that nothing more is compiled.
+test-package: cargo-deb ## installs, upgrades and purges the package in a new root file system (root)
+	$(CARGO) test --workspace --locked $(FEATURES) --test '*' --no-run
+	@PATH=$(TOOLS)/bin:$$PATH tests/package/run "$${CARGO_TARGET_DIR:-target}/debug/weir" $(UPGRADES)
 
 # `--no-run` prints the path of each test program in brackets. The labs of the debug build are slow enough
 # already, so the guest gets the optimised one.
@@ -95,6 +113,7 @@ explore: setup-test ## runs the tests with a new seed; CASES=100000000 only comp
 	        --test equality -- --nocapture the_kernel_does_what_the_interpreter_says; fi
 
 test-long: setup-test ## reloads and takeovers under load, twenty upgrades, 10 000 random programs (root)
+	$(MAKE) --no-print-directory test-package UPGRADES=20
 	$(CARGO) run --release --locked --package weir -- bench executors reloads takeovers --reloads 1000 \
 	    --takeovers 100 --strict
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers

@@ -21,9 +21,13 @@ pub use weir_daemon::{explain, fuzzed};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::process::ExitCode;
 
+/// What `--version` prints besides the name; `-V` prints only the number.
+const VERSION: &str =
+    concat!(env!("CARGO_PKG_VERSION"), " (", env!("WEIR_COMMIT"), ")\nfeatures: ", env!("WEIR_FEATURES"));
+
 /// The packet data plane of a host, from one YAML file.
 #[derive(Parser)]
-#[command(name = "weir", version, arg_required_else_help = true)]
+#[command(name = "weir", version, long_version = VERSION, arg_required_else_help = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

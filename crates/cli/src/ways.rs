@@ -9,10 +9,12 @@ use std::process::Command;
 const UNIT: &str = "weir.service";
 const TUN: &str = "/dev/net/tun";
 /// The properties of the unit to query from systemd.
-const ASKED: &str = "ExecStart,CapabilityBoundingSet,RestrictNamespaces,DevicePolicy,DeviceAllow";
+const ASKED: &str =
+    "ExecStart,User,CapabilityBoundingSet,AmbientCapabilities,RestrictNamespaces,DevicePolicy,DeviceAllow";
 
 /// The lines that a drop-in of the unit needs under `[Service]`.
 const CAPABILITY: &str = "CapabilityBoundingSet=CAP_SYS_ADMIN";
+const AMBIENT: &str = "AmbientCapabilities=CAP_SYS_ADMIN";
 const NAMESPACES: &str = "RestrictNamespaces=net";
 const DEVICE: &str = "DeviceAllow=/dev/net/tun rw";
 
@@ -70,6 +72,7 @@ fn lacking(unit: &str) -> Option<Missing> {
     let devices = || value(unit, "DevicePolicy") == "auto" && value(unit, "DeviceAllow").is_empty();
     let wanted = [
         (CAPABILITY, has("CapabilityBoundingSet", "cap_sys_admin")),
+        (AMBIENT, matches!(value(unit, "User"), "" | "root") || has("AmbientCapabilities", "cap_sys_admin")),
         (NAMESPACES, has("RestrictNamespaces", "no") || has("RestrictNamespaces", "net")),
         (DEVICE, devices() || has("DeviceAllow", TUN)),
     ];
@@ -97,14 +100,15 @@ fn of_process(held: CapabilitySet) -> Option<Missing> {
 mod tests {
     use super::*;
 
-    const SHIPPED: &str = "ExecStart={ path=/usr/local/bin/weir ; argv[]=/usr/local/bin/weir run \
-        /etc/weir/weir.yaml ; ignore_errors=no }\nCapabilityBoundingSet=cap_net_admin cap_bpf\n\
+    const SHIPPED: &str = "ExecStart={ path=/usr/bin/weir ; argv[]=/usr/bin/weir run \
+        /etc/weir/weir.yaml ; ignore_errors=no }\nUser=weir\nCapabilityBoundingSet=cap_net_admin cap_bpf\n\
+        AmbientCapabilities=cap_net_admin cap_bpf\n\
         RestrictNamespaces=yes\nDevicePolicy=closed\nDeviceAllow=\n";
 
     #[test]
     fn the_shipped_unit_documents_the_drop_in() {
         let unit = include_str!("../../../configs/weir.service");
-        for line in [CAPABILITY, NAMESPACES, DEVICE] {
+        for line in [CAPABILITY, AMBIENT, NAMESPACES, DEVICE] {
             assert!(unit.contains(line), "{line}");
         }
     }
@@ -114,7 +118,10 @@ mod tests {
         assert!(runs(SHIPPED, "/etc/weir/weir.yaml"));
         assert!(!runs(SHIPPED, "/etc/weir/weir") && !runs("", "/etc/weir/weir.yaml"));
         let says = lacking(SHIPPED).unwrap().says;
-        assert!([CAPABILITY, NAMESPACES, DEVICE].iter().all(|line| says.contains(line)), "{says}");
+        let all = [CAPABILITY, AMBIENT, NAMESPACES, DEVICE];
+        assert!(all.iter().all(|line| says.contains(line)), "{says}");
+        let root = lacking(&SHIPPED.replace("User=weir", "User=root")).unwrap().says;
+        assert!(!root.contains(AMBIENT) && root.contains(CAPABILITY), "{root}");
         let with = SHIPPED
             .replace("cap_bpf", "cap_bpf cap_sys_admin")
             .replace("RestrictNamespaces=yes", "RestrictNamespaces=net")

@@ -53,3 +53,29 @@ fn every_subcommand_has_a_page() {
     folder.write("file", "");
     weir(folder.path(), &["man", "file"]).refused(1, &["file", "cannot write the pages"]);
 }
+
+#[test]
+fn the_version_names_commit_and_features() {
+    let said = weir(Path::new("/"), &["--version"]).good().out;
+    let [first, second] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };
+    let number = format!("weir {} (", env!("CARGO_PKG_VERSION"));
+    let commit = first.strip_prefix(&number).and_then(|rest| rest.strip_suffix(')'));
+    assert!(commit.is_some_and(|commit| !commit.is_empty()), "{said}");
+    let features = second.strip_prefix("features: ").unwrap().split(", ");
+    let has = |name: &str| features.clone().any(|one| one == name);
+    for (name, is_in) in [
+        ("dpdk", cfg!(feature = "dpdk")),
+        ("parquet", cfg!(feature = "parquet")),
+        ("tls", cfg!(feature = "tls")),
+        ("bench", cfg!(feature = "bench")),
+        ("lab", cfg!(feature = "lab")),
+        ("sim", cfg!(feature = "sim")),
+    ] {
+        assert_eq!(has(name), is_in, "{name}: {said}");
+    }
+    // Scripts parse this one.
+    assert_eq!(
+        weir(Path::new("/"), &["-V"]).good().out.trim(),
+        format!("weir {}", env!("CARGO_PKG_VERSION"))
+    );
+}

@@ -14,6 +14,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 pub const UNIT: &str = "configs/weir.service";
+const DECAP: &str = "weir-decap.service";
 const SOCKETS: [&str; 3] = ["weir.socket", "weir-metrics.socket", "weir-control.socket"];
 
 fn repository() -> PathBuf {
@@ -119,11 +120,13 @@ fn the_unit_starts_what_weir_understands() {
     let kept = kept.split_once("const DAEMON").unwrap().1.split_once(';').unwrap().0;
     let kept = kept.split("CapabilitySet::").skip(1).filter_map(|rest| rest.split([')', '\n']).next());
     let mut kept: Vec<String> = kept.map(|name| format!("CAP_{name}")).collect();
-    let allowed = settings(&unit, "CapabilityBoundingSet").pop().unwrap();
-    let mut allowed: Vec<&str> = allowed.split_whitespace().collect();
     kept.sort();
-    allowed.sort();
-    assert_eq!(kept, allowed);
+    for key in ["CapabilityBoundingSet", "AmbientCapabilities"] {
+        let allowed = settings(&unit, key).pop().unwrap();
+        let mut allowed: Vec<&str> = allowed.split_whitespace().collect();
+        allowed.sort();
+        assert_eq!(kept, allowed, "{key}");
+    }
 }
 
 /// Needs root: XDP ports open, and the file is reread, with only what the unit allows.
@@ -366,8 +369,10 @@ fn sockets_for_another_process_are_left_alone_and_wrong_ones_refused() {
 fn systemd_understands_the_unit() {
     let folder = Folder::new();
     let unit = std::fs::read_to_string(repository().join(UNIT)).unwrap();
-    let unit = unit.replace("/usr/local/bin/weir", env!("CARGO_BIN_EXE_weir"));
+    let unit = unit.replace("/usr/bin/weir", env!("CARGO_BIN_EXE_weir"));
     let mut paths = vec![folder.write("weir.service", unit)];
+    let decap = std::fs::read_to_string(repository().join("packaging").join(DECAP)).unwrap();
+    paths.push(folder.write(DECAP, decap.replace("/usr/bin/weir", env!("CARGO_BIN_EXE_weir"))));
     for name in SOCKETS {
         let unit = std::fs::read_to_string(repository().join("packaging").join(name)).unwrap();
         assert_eq!(settings(&unit, "Service"), ["weir.service"]);
@@ -378,7 +383,8 @@ fn systemd_understands_the_unit() {
     };
     // systemd-analyze also complains about other units of this machine.
     let said = String::from_utf8_lossy(&said.stderr).into_owned();
-    let is_ours = |line: &&str| SOCKETS.iter().chain(&["weir.service"]).any(|name| line.contains(name));
+    let is_ours =
+        |line: &&str| SOCKETS.iter().chain(&["weir.service", DECAP]).any(|name| line.contains(name));
     let ours: Vec<&str> = said.lines().filter(is_ours).collect();
     assert!(ours.is_empty(), "{ours:?}");
 }

@@ -258,7 +258,8 @@ fn counted(mut client: RequestScript) -> (u64, u64) {
     (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
-/// Writes the shipped units, changed only in paths, and a drop-in for what a test's folder needs.
+/// Writes the shipped units, changed only in paths and in their user, and a drop-in for what a test's folder
+/// needs.
 fn write_units(folder: &Folder) {
     let units = folder.file("run/systemd/user");
     std::fs::create_dir_all(units.join("weir.service.d")).unwrap();
@@ -266,7 +267,9 @@ fn write_units(folder: &Folder) {
     let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     for shipped in [UNIT, "packaging/weir.socket", "packaging/weir-metrics.socket"] {
         let text = std::fs::read_to_string(repository.join(shipped)).unwrap();
-        let text = text.replace("/usr/local/bin", &at).replace("/etc/weir", &at).replace("/run/weir", &at);
+        let text = text.replace("/usr/bin", &at).replace("/etc/weir", &at).replace("/run/weir", &at);
+        // Only the package creates the user: `make test-package`.
+        let text = text.replace("User=weir\n", "User=root\n");
         std::fs::write(units.join(Path::new(shipped).file_name().unwrap()), text).unwrap();
     }
     // The test's folder is one for temporary files, which a unit cannot otherwise write to.
