@@ -1,5 +1,6 @@
 """Requests to the VIP until the file `stop` exists: client.py VIP. One connection after the other, and beside
-them one that stays. Prints how many requests were answered and how many were not, of both."""
+them one that stays. Prints how many requests were answered and how many were not, of both, and how many
+milliseconds the slowest took."""
 
 import http.client
 import os
@@ -24,8 +25,9 @@ def ask_anew():
 
 
 def count(what, pause):
-    good = bad = 0
+    good = bad = slowest = 0
     while not os.path.exists("stop"):
+        begun = time.monotonic()
         try:
             good, bad = (good + 1, bad) if what() else (good, bad + 1)
         except OSError as error:
@@ -34,8 +36,9 @@ def count(what, pause):
         except http.client.HTTPException as error:
             print(error, file=sys.stderr)
             bad += 1
+        slowest = max(slowest, time.monotonic() - begun)
         time.sleep(pause)
-    counts.append((good, bad))
+    counts.append((good, bad, slowest))
 
 
 counts = []
@@ -47,4 +50,5 @@ thread = threading.Thread(target=count, args=(lambda: ask(kept), 0.005))
 thread.start()
 count(ask_anew, 0)
 thread.join()
-print(sum(good for good, _ in counts), sum(bad for _, bad in counts))
+goods, bads, slowest = zip(*counts)
+print(sum(goods), sum(bads), round(max(slowest) * 1000))
