@@ -219,6 +219,8 @@ impl<'a> PathSearch<'a> {
         let mut reached = false;
         let mut none: Vec<Conjunction> = Vec::new();
         let mut misses = true;
+        // Whether the packet may hit a row without the search knowing it.
+        let mut may_hit = false;
         for (at, row) in rows.rows.iter().enumerate() {
             let HitBy::Fields(wanted) = &row.hit_by else { continue };
             let wanted = wanted.iter().filter_map(|(field, condition)| Some((*field, (*condition)?)));
@@ -233,9 +235,9 @@ impl<'a> PathSearch<'a> {
                 || extent == Extent::Any
                 || self.leads_on(id, row, state);
             if is_wanted {
-                let before = self.before(rows, at, state);
+                let (before, may_hit) = self.before(rows, at, state);
                 let mut hit = PathState { within, ..state.clone() };
-                hit.is_guess |= met.is_guess;
+                hit.is_guess |= met.is_guess || may_hit;
                 if !before.is_empty() {
                     hit.forbidden.push(Rc::new(before));
                 }
@@ -247,25 +249,33 @@ impl<'a> PathSearch<'a> {
                     return reached;
                 }
             }
+            may_hit |= met.is_guess;
             if !met.is_guess {
                 none.push(met.conditions);
             }
         }
         if misses {
-            reached |= self.miss(id, state, none, extent);
+            let mut missed = state.clone();
+            missed.is_guess |= may_hit;
+            reached |= self.miss(id, &missed, none, extent);
         }
         reached
     }
 
-    /// Returns what a packet that hits a row must not be, because rows before it would be hit.
-    fn before(&self, rows: &Rows, at: usize, state: &PathState) -> Vec<Conjunction> {
-        let before = rows.before(at).filter_map(|other| {
-            let HitBy::Fields(wanted) = &rows.rows[other].hit_by else { return None };
+    /// Returns what a packet that hits a row must not be, because rows before it would be hit, and whether
+    /// the search cannot tell this for some row.
+    fn before(&self, rows: &Rows, at: usize, state: &PathState) -> (Vec<Conjunction>, bool) {
+        let (mut before, mut may_hit) = (Vec::new(), false);
+        for other in rows.before(at) {
+            let HitBy::Fields(wanted) = &rows.rows[other].hit_by else { continue };
             let wanted = wanted.iter().filter_map(|(field, condition)| Some((*field, (*condition)?)));
-            let met = resolve(&wanted.collect::<Vec<_>>(), &state.symbols, self.program)?;
-            (!met.is_guess).then_some(met.conditions)
-        });
-        before.collect()
+            let Some(met) = resolve(&wanted.collect::<Vec<_>>(), &state.symbols, self.program) else {
+                continue;
+            };
+            may_hit |= met.is_guess;
+            before.extend((!met.is_guess).then_some(met.conditions));
+        }
+        (before, may_hit)
     }
 
     /// Whether what follows a row may depend on the row.

@@ -7,9 +7,13 @@ use crate::domain::{Condition, ones};
 use crate::solve::{Conjunction, Point};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_packet::craft::{
-    Addresses, Arp, Body, Checksum, Icmp, Ip, Recipe, Tag, Tcp, Transport, Tunnel, Udp,
+    Addresses, Arp, Body, Checksum, Fragment, Icmp, Ip, Recipe, Tag, Tcp, Transport, Tunnel, Udp,
 };
-use weir_packet::{Field, FieldKind, Layer, Layers, LevelId, TunnelKind};
+use weir_packet::tunnel::{TunnelCarrier, Unread};
+use weir_packet::{
+    Depth, ETHER_ARP, ETHER_IPV4, ETHER_IPV6, ETHER_QINQ, ETHER_VLAN, Field, FieldKind, Layer, Layers,
+    LevelId, PROTOCOL_ICMP, PROTOCOL_ICMPV6, PROTOCOL_TCP, PROTOCOL_UDP, TunnelKind,
+};
 use weir_program::Program;
 
 /// The layer behind Ethernet.
@@ -34,14 +38,35 @@ pub enum Layer4 {
     Tcp,
     /// UDP without a tunnel.
     Udp,
-    /// ICMP, or ICMPv6 over IPv6, but not an error.
+    /// ICMP, or ICMPv6 over IPv6, without a packet that it is about. Its type may be that of an error.
     Icmp,
-    /// An ICMP error about a packet of TCP or, if true, of UDP, of the same IP version.
-    IcmpError(bool),
+    /// An ICMP error about such a packet of the same IP version.
+    IcmpError(Quoted),
+    /// A fragment of any protocol. It has no header behind IP.
+    Fragment,
+    /// The first fragment of a TCP datagram or, if true, of a UDP one, where fragments have the ports of
+    /// their datagrams.
+    FirstFragment(bool),
     /// A protocol that no parser follows.
     Other,
     /// A tunnel, over UDP or directly over IP.
     Tunnel,
+}
+
+/// The packet that an ICMP error is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Quoted {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+    /// A packet without ports: over IPv4 a fragment of any protocol, over IPv6 another protocol.
+    Other,
+}
+
+impl Quoted {
+    /// All kinds.
+    pub const ALL: [Quoted; 3] = [Quoted::Tcp, Quoted::Udp, Quoted::Other];
 }
 
 /// The headers at one level.
@@ -67,9 +92,16 @@ pub struct PacketShape {
 }
 
 impl HeaderSet {
+    /// What is behind a tunnel header if it is nothing that is parsed.
+    pub const NOTHING: HeaderSet =
+        HeaderSet { ethernet: false, tags: 0, network: Network::Other, transport: Layer4::Absent };
+
     /// Returns the layers that [`Field::needs`] refers to, without those of tunnels.
     #[must_use]
     pub fn layers(self) -> Layers {
+        if self == HeaderSet::NOTHING {
+            return Layers(0);
+        }
         let mut bits = Layer::Present as u32;
         let mut add = |present: bool, layer: Layer| bits |= if present { layer as u32 } else { 0 };
         let (ipv4, ipv6) = (self.network == Network::Ipv4, self.network == Network::Ipv6);
@@ -85,8 +117,10 @@ impl HeaderSet {
         add(ipv4 && (self.transport == Layer4::Icmp || error), Layer::Icmp);
         add(ipv6 && (self.transport == Layer4::Icmp || error), Layer::Icmpv6);
         add(error, Layer::IcmpError);
-        add(error, Layer::ErrorPorts);
-        add(matches!(self.transport, Layer4::Tcp | Layer4::Udp), Layer::Ports);
+        add(matches!(self.transport, Layer4::IcmpError(Quoted::Tcp | Quoted::Udp)), Layer::ErrorPorts);
+        let first = matches!(self.transport, Layer4::FirstFragment(_));
+        add(first || self.transport == Layer4::Fragment, Layer::Fragment);
+        add(first || matches!(self.transport, Layer4::Tcp | Layer4::Udp), Layer::Ports);
         Layers(bits)
     }
 }
@@ -131,9 +165,9 @@ impl PacketShape {
         Some(match field.kind {
             FieldKind::EthType => match level.network {
                 Network::Other => return None,
-                Network::Arp => u128::from(weir_packet::ETHER_ARP),
-                Network::Ipv4 => u128::from(weir_packet::ETHER_IPV4),
-                Network::Ipv6 => u128::from(weir_packet::ETHER_IPV6),
+                Network::Arp => u128::from(ETHER_ARP),
+                Network::Ipv4 => u128::from(ETHER_IPV4),
+                Network::Ipv6 => u128::from(ETHER_IPV6),
             },
             FieldKind::IpVersion => match level.network {
                 Network::Ipv4 => 4,
@@ -142,19 +176,21 @@ impl PacketShape {
             },
             FieldKind::IpProtocol => match (level.transport, tunnel.zip(inside)) {
                 (Layer4::Absent, _) => 0,
-                (Layer4::Tcp, _) => u128::from(weir_packet::PROTOCOL_TCP),
-                (Layer4::Udp, _) => u128::from(weir_packet::PROTOCOL_UDP),
-                (Layer4::Icmp | Layer4::IcmpError(_), _) if is_ipv4 => u128::from(weir_packet::PROTOCOL_ICMP),
-                (Layer4::Icmp | Layer4::IcmpError(_), _) => u128::from(weir_packet::PROTOCOL_ICMPV6),
+                (Layer4::Tcp | Layer4::FirstFragment(false), _) => u128::from(PROTOCOL_TCP),
+                (Layer4::Udp | Layer4::FirstFragment(true), _) => u128::from(PROTOCOL_UDP),
+                (Layer4::Icmp | Layer4::IcmpError(_), _) if is_ipv4 => u128::from(PROTOCOL_ICMP),
+                (Layer4::Icmp | Layer4::IcmpError(_), _) => u128::from(PROTOCOL_ICMPV6),
                 (Layer4::Tunnel, Some(((kind, ..), inner))) => u128::from(kind.protocol(carried(inner))),
-                (Layer4::Other | Layer4::Tunnel, _) => return None,
+                (Layer4::Other | Layer4::Fragment | Layer4::Tunnel, _) => return None,
             },
             FieldKind::ErrorV4Protocol | FieldKind::ErrorV6Protocol => match level.transport {
-                Layer4::IcmpError(true) => u128::from(weir_packet::PROTOCOL_UDP),
-                Layer4::IcmpError(false) => u128::from(weir_packet::PROTOCOL_TCP),
+                Layer4::IcmpError(Quoted::Udp) => u128::from(PROTOCOL_UDP),
+                Layer4::IcmpError(Quoted::Tcp) => u128::from(PROTOCOL_TCP),
                 _ => return None,
             },
-            FieldKind::IpFragment => 0,
+            FieldKind::IpFragment => {
+                u128::from(matches!(level.transport, Layer4::Fragment | Layer4::FirstFragment(_)))
+            }
             FieldKind::L4Dport | FieldKind::UdpDport => {
                 let (kind, ..) = tunnel?;
                 return port_of(program, kind).map(u128::from);
@@ -167,7 +203,9 @@ impl PacketShape {
         })
     }
 
-    /// Returns what no packet of this shape may be, because it would have another shape or be malformed.
+    /// Returns what no packet of this shape may be, because the parser would find another shape or drop it as
+    /// malformed. This follows `weir_packet::parse` condition by condition: any more of them, and entries
+    /// would be called unreachable that packets reach.
     #[must_use]
     pub fn excluded(&self, program: &Program) -> Vec<Conjunction> {
         let mut excluded = Vec::new();
@@ -178,42 +216,45 @@ impl PacketShape {
         let levels = [LevelId::Outer, LevelId::Inner];
         for (at, level) in levels.into_iter().filter_map(|id| self.level(id).map(|level| (id, level))) {
             let field = |field: Field| if at == LevelId::Inner { field.inner() } else { field };
-            let mut never = |of: Field, condition| excluded.push(vec![(field(of), condition)]);
-            let bits = |value, mask| Condition::Bits { value, mask };
-            match level.network {
-                Network::Ipv4 => {
-                    never(Field::Ipv4Src, bits(0xe000_0000, 0xf000_0000));
-                    never(Field::Ipv4Src, Condition::equal(0xffff_ffff));
-                    never(Field::Ipv4Src, Condition::equal(0));
-                }
-                Network::Ipv6 => {
-                    never(Field::Ipv6Src, bits(0xff << 120, 0xff << 120));
-                    never(Field::Ipv6Src, Condition::equal(0));
-                }
-                Network::Other if level.ethernet => {
-                    let known = [0x0800, 0x0806, 0x86dd, 0x8100, 0x88a8];
-                    known.into_iter().for_each(|one| never(Field::EthType, Condition::equal(one)));
-                    never(Field::EthType, Condition::Range { first: 0, last: 0x05ff });
-                }
-                Network::Arp | Network::Other => {}
-            }
+            let mut never = |wanted: &[(Field, Condition)]| {
+                excluded.push(wanted.iter().map(|(of, condition)| (field(*of), *condition)).collect());
+            };
+            level.no_addresses(&mut never);
+            // Tunnels are recognised only where the program looks into them, and only at the outer level.
+            let tunnels = TunnelKind::ALL.iter().copied().filter(|kind| !may_be_foreign(*kind));
+            let looks = at == LevelId::Outer && program.depth() == Depth::Inner;
+            let tunnels: Vec<TunnelKind> = tunnels.filter(|_| looks).collect();
+            let mut not = |field: Field, values: &mut dyn Iterator<Item = u128>| {
+                values.for_each(|value| never(&[(field, Condition::equal(value))]));
+            };
             match level.transport {
-                Layer4::Udp if at == LevelId::Outer => {
-                    let ports = TunnelKind::ALL.iter().filter_map(|kind| port_of(program, *kind));
-                    ports.for_each(|port| never(Field::L4Dport, Condition::equal(u128::from(port))));
+                Layer4::Udp => {
+                    let ports = tunnels.iter().filter_map(|kind| port_of(program, *kind));
+                    not(Field::L4Dport, &mut ports.map(u128::from));
                 }
-                Layer4::Icmp if level.network == Network::Ipv4 => {
-                    let errors = [3, 4, 5, 11, 12];
-                    errors.into_iter().for_each(|one| never(Field::IcmpType, Condition::equal(one)));
-                }
-                Layer4::Icmp => never(Field::Icmpv6Type, Condition::Range { first: 0, last: 127 }),
-                Layer4::IcmpError(_) => no_errors(level.network, &mut never),
                 Layer4::Other => {
-                    // Protocols with a parser, and IPv6's extension headers.
-                    let known = [0, 1, 4, 6, 17, 41, 43, 44, 47, 50, 51, 58, 59, 60, 135, 139, 140];
-                    known.into_iter().for_each(|one| never(Field::IpProtocol, Condition::equal(one)));
+                    let is_ipv4 = level.network == Network::Ipv4;
+                    let own = if is_ipv4 { PROTOCOL_ICMP } else { PROTOCOL_ICMPV6 };
+                    let protocols = tunnels.iter().flat_map(|kind| match kind.spec().carrier {
+                        TunnelCarrier::Ip(protocols) => protocols,
+                        TunnelCarrier::Udp(_) => &[],
+                    });
+                    let mut known = vec![PROTOCOL_TCP, PROTOCOL_UDP, own];
+                    known.extend(protocols);
+                    known.extend(EXTENSIONS.iter().filter(|_| !is_ipv4));
+                    not(Field::IpProtocol, &mut known.into_iter().map(u128::from));
                 }
-                Layer4::Absent | Layer4::Tcp | Layer4::Udp | Layer4::Tunnel => {}
+                // Those of TCP and UDP have ports where the program follows fragments.
+                Layer4::Fragment if at == LevelId::Outer && program.follows() => {
+                    not(Field::IpProtocol, &mut [PROTOCOL_TCP, PROTOCOL_UDP].map(u128::from).into_iter());
+                }
+                Layer4::IcmpError(quoted) => no_errors(level.network, quoted, &mut never),
+                Layer4::Icmp
+                | Layer4::Fragment
+                | Layer4::FirstFragment(_)
+                | Layer4::Absent
+                | Layer4::Tcp
+                | Layer4::Tunnel => {}
             }
         }
         excluded
@@ -239,12 +280,16 @@ impl PacketShape {
     pub fn recipe(&self, program: &Program, point: &Point) -> Recipe {
         let inside = self.tunnel.map(|(kind, has_id, inner)| {
             let id = has_id.then(|| value(point, Field::TunnelId) as u32);
-            let content = recipe_of(inner, LevelId::Inner, point, None);
+            let content = recipe_of((inner, LevelId::Inner), program, point, None);
             let inner_recipe = Some(std::boxed::Box::new(content));
             (kind, Tunnel { kind, id, header: None, ethernet: inner.ethernet, inner: inner_recipe })
         });
-        let mut recipe =
-            recipe_of(self.outer, LevelId::Outer, point, inside.as_ref().map(|(_, tunnel)| tunnel));
+        let mut recipe = recipe_of(
+            (self.outer, LevelId::Outer),
+            program,
+            point,
+            inside.as_ref().map(|(_, tunnel)| tunnel),
+        );
         if let (Some((kind, _)), Body::Ip(Ip { transport: Transport::Udp(udp), .. })) =
             (&inside, &mut recipe.body)
         {
@@ -254,20 +299,69 @@ impl PacketShape {
     }
 }
 
-/// Excludes what is no ICMP error about a packet of a flow.
-fn no_errors(network: Network, never: &mut impl FnMut(Field, Condition)) {
+impl HeaderSet {
+    /// Excludes EtherTypes that something else follows, and sources that the parser refuses.
+    fn no_addresses(self, never: &mut impl FnMut(&[(Field, Condition)])) {
+        let bits = |value, mask| Condition::Bits { value, mask };
+        let range = |first, last| Condition::Range { first, last };
+        match self.network {
+            Network::Ipv4 => {
+                never(&[(Field::Ipv4Src, bits(0xe000_0000, 0xf000_0000))]);
+                never(&[(Field::Ipv4Src, Condition::equal(0xffff_ffff))]);
+                // A host without an address sends only to several hosts.
+                for hosts in [range(0, 0xdfff_ffff), range(0xf000_0000, 0xffff_fffe)] {
+                    never(&[(Field::Ipv4Src, Condition::equal(0)), (Field::Ipv4Dst, hosts)]);
+                }
+            }
+            Network::Ipv6 => {
+                never(&[(Field::Ipv6Src, bits(0xff << 120, 0xff << 120))]);
+                let hosts = range(0, (0xff << 120) - 1);
+                never(&[(Field::Ipv6Src, Condition::equal(0)), (Field::Ipv6Dst, hosts)]);
+            }
+            // ARP for other hardware is payload.
+            Network::Other if self.ethernet => {
+                let tags = [ETHER_VLAN, ETHER_QINQ].into_iter().filter(|_| self.tags < 2);
+                for known in tags.chain([ETHER_IPV4, ETHER_IPV6]) {
+                    never(&[(Field::EthType, Condition::equal(u128::from(known)))]);
+                }
+            }
+            Network::Arp | Network::Other => {}
+        }
+    }
+}
+
+/// Protocol numbers of the IPv6 extension headers that the parser skips (RFC 8200 §4, RFC 4302).
+const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
+
+/// Excludes what is no ICMP error about such a packet.
+fn no_errors(network: Network, quoted: Quoted, never: &mut impl FnMut(&[(Field, Condition)])) {
+    let range = |first, last| Condition::Range { first, last };
     if network == Network::Ipv4 {
         // RFC 792: 3 unreachable, 4 source quench, 5 redirect, 11 time exceeded, 12 parameter problem.
-        never(Field::IcmpType, Condition::Range { first: 0, last: 2 });
-        never(Field::IcmpType, Condition::Range { first: 6, last: 10 });
-        never(Field::IcmpType, Condition::Range { first: 13, last: 255 });
-        never(Field::ErrorV4Dst, Condition::Bits { value: 0xe000_0000, mask: 0xf000_0000 });
+        for others in [range(0, 2), range(6, 10), range(13, 255)] {
+            never(&[(Field::IcmpType, others)]);
+        }
     } else {
         // RFC 4443 has errors 1 to 4.
-        never(Field::Icmpv6Type, Condition::equal(0));
-        never(Field::Icmpv6Type, Condition::Range { first: 5, last: 255 });
-        never(Field::ErrorV6Dst, Condition::Bits { value: 0xff << 120, mask: 0xff << 120 });
+        for others in [range(0, 0), range(5, 255)] {
+            never(&[(Field::Icmpv6Type, others)]);
+        }
+        never(&[(Field::ErrorV6Dst, Condition::Bits { value: 0xff << 120, mask: 0xff << 120 })]);
+        if quoted == Quoted::Other {
+            for known in [PROTOCOL_TCP, PROTOCOL_UDP].into_iter().chain(EXTENSIONS) {
+                never(&[(Field::ErrorV6Protocol, Condition::equal(u128::from(known)))]);
+            }
+        }
     }
+}
+
+/// The start of what is at the place of a tunnel header but of another version or variant, so that the parser
+/// takes it as payload.
+const FOREIGN: [u8; 8] = [0xff; 8];
+
+/// Whether what has the port or protocol of a tunnel may be something else.
+fn may_be_foreign(kind: TunnelKind) -> bool {
+    kind.read(&FOREIGN, 0) == Err(Unread::Unknown)
 }
 
 /// Returns the UDP port of a tunnel, if it runs over UDP.
@@ -292,7 +386,12 @@ fn value(point: &Point, field: Field) -> u128 {
     point.get(&field).copied().unwrap_or_else(|| default(field))
 }
 
-fn recipe_of(level: HeaderSet, at: LevelId, point: &Point, tunnel: Option<&Tunnel>) -> Recipe {
+fn recipe_of(
+    (level, at): (HeaderSet, LevelId),
+    program: &Program,
+    point: &Point,
+    tunnel: Option<&Tunnel>,
+) -> Recipe {
     let get = |field: Field| value(point, if at == LevelId::Inner { field.inner() } else { field });
     let mac = |number: u128| {
         let [_, _, bytes @ ..] = (number as u64).to_be_bytes();
@@ -314,7 +413,8 @@ fn recipe_of(level: HeaderSet, at: LevelId, point: &Point, tunnel: Option<&Tunne
             dscp: get(Field::Ipv4Dscp) as u8,
             ecn: get(Field::Ipv4Ecn) as u8,
             identification: get(Field::Ipv4Identification) as u32,
-            dont_fragment: true,
+            dont_fragment: level.fragment().is_none(),
+            fragment: level.fragment(),
             transport: transport(level, get, tunnel),
             ..Ip::default()
         }),
@@ -327,6 +427,7 @@ fn recipe_of(level: HeaderSet, at: LevelId, point: &Point, tunnel: Option<&Tunne
                 dscp: class >> 2,
                 ecn: class & 3,
                 flow_label: get(Field::Ipv6FlowLabel) as u32,
+                fragment: level.fragment(),
                 transport: transport(level, get, tunnel),
                 ..Ip::default()
             })
@@ -338,14 +439,48 @@ fn recipe_of(level: HeaderSet, at: LevelId, point: &Point, tunnel: Option<&Tunne
         vlan: (level.tags > 0).then(|| tag(Field::VlanVid, Field::VlanPcp)),
         second_vlan: (level.tags > 1).then(|| tag(Field::SecondVlanVid, Field::SecondVlanPcp)),
         body,
-        payload: about(level, get),
+        payload: payload(level, program, get),
         ..Recipe::default()
     }
 }
 
-/// Returns the packet that an ICMP error is about; nothing for other packets.
-fn about(level: HeaderSet, get: impl Fn(Field) -> u128) -> Vec<u8> {
-    let Layer4::IcmpError(is_udp) = level.transport else { return Vec::new() };
+impl HeaderSet {
+    /// Returns which fragment a packet is.
+    fn fragment(self) -> Option<Fragment> {
+        match self.transport {
+            Layer4::Fragment => Some(Fragment { offset: 8, more: false }),
+            Layer4::FirstFragment(_) => Some(Fragment { offset: 0, more: true }),
+            _ => None,
+        }
+    }
+}
+
+/// Returns the bytes behind the headers of a level that make it what it is: the packet that an ICMP error is
+/// about, and what shows that a packet with the mark of ARP or of a tunnel is neither.
+fn payload(level: HeaderSet, program: &Program, get: impl Fn(Field) -> u128) -> Vec<u8> {
+    let mark = |field: Field| get(field);
+    match level.transport {
+        Layer4::IcmpError(quoted) => about(level, quoted, get),
+        Layer4::Absent
+            if level.network == Network::Other && mark(Field::EthType) == u128::from(ETHER_ARP) =>
+        {
+            OTHER_ARP.to_vec()
+        }
+        Layer4::Udp if is_tunnel_port(program, mark(Field::L4Dport)) => FOREIGN.to_vec(),
+        Layer4::Other if TunnelKind::of_protocol(mark(Field::IpProtocol) as u8).is_some() => FOREIGN.to_vec(),
+        _ => Vec::new(),
+    }
+}
+
+/// The start of an ARP packet for IPv4 over IEEE 802 networks (RFC 826; hardware type 6).
+const OTHER_ARP: [u8; 8] = [0, 6, 8, 0, 6, 4, 0, 1];
+
+fn is_tunnel_port(program: &Program, port: u128) -> bool {
+    TunnelKind::ALL.iter().filter_map(|kind| port_of(program, *kind)).any(|one| u128::from(one) == port)
+}
+
+/// Returns the packet that an ICMP error is about.
+fn about(level: HeaderSet, quoted: Quoted, get: impl Fn(Field) -> u128) -> Vec<u8> {
     let (sport, dport, checksum) =
         (get(Field::ErrorSport) as u16, get(Field::ErrorDport) as u16, Checksum::Good);
     let addresses = if level.network == Network::Ipv4 {
@@ -355,22 +490,17 @@ fn about(level: HeaderSet, get: impl Fn(Field) -> u128) -> Vec<u8> {
         let address = |field: Field| Ipv6Addr::from_bits(get(field));
         Addresses::V6(address(Field::ErrorV6Src), address(Field::ErrorV6Dst))
     };
-    let transport = if is_udp {
-        Transport::Udp(Udp { sport, dport, checksum, tunnel: None })
-    } else {
-        let tcp = Tcp {
-            sport,
-            dport,
-            sequence: 1,
-            acknowledgment: 0,
-            flags: 0x10,
-            window: u16::MAX,
-            options: Vec::new(),
-            checksum,
-        };
-        Transport::Tcp(tcp)
+    let is_ipv4 = level.network == Network::Ipv4;
+    let transport = match quoted {
+        Quoted::Udp => Transport::Udp(Udp { sport, dport, checksum, tunnel: None }),
+        Quoted::Tcp => Transport::Tcp(tcp((sport, dport), 0x10)),
+        Quoted::Other if is_ipv4 => Transport::Other(get(Field::ErrorV4Protocol) as u8),
+        Quoted::Other => Transport::Other(get(Field::ErrorV6Protocol) as u8),
     };
-    let packet = Recipe { body: Body::Ip(Ip { addresses, transport, ..Ip::default() }), ..Recipe::default() };
+    // A fragment has no ports, whatever its protocol.
+    let fragment = (is_ipv4 && quoted == Quoted::Other).then_some(Fragment { offset: 0, more: true });
+    let ip = Ip { addresses, transport, fragment, ..Ip::default() };
+    let packet = Recipe { body: Body::Ip(ip), ..Recipe::default() };
     packet.build()[ETHERNET..].to_vec()
 }
 
@@ -385,17 +515,12 @@ fn transport(level: HeaderSet, get: impl Fn(Field) -> u128, tunnel: Option<&Tunn
             Transport::Udp(Udp { sport, dport, checksum, tunnel: Some(tunnel.clone()) })
         }
         (Layer4::Tunnel, Some(tunnel)) => Transport::Tunnel(tunnel.clone()),
-        (Layer4::Udp, _) => Transport::Udp(Udp { sport, dport, checksum, tunnel: None }),
-        (Layer4::Tcp, _) => Transport::Tcp(Tcp {
-            sport,
-            dport,
-            sequence: 1,
-            acknowledgment: 0,
-            flags: get(Field::TcpFlags) as u8,
-            window: u16::MAX,
-            options: Vec::new(),
-            checksum,
-        }),
+        (Layer4::Udp | Layer4::FirstFragment(true), _) => {
+            Transport::Udp(Udp { sport, dport, checksum, tunnel: None })
+        }
+        (Layer4::Tcp | Layer4::FirstFragment(false), _) => {
+            Transport::Tcp(tcp((sport, dport), get(Field::TcpFlags) as u8))
+        }
         (Layer4::Icmp | Layer4::IcmpError(_), _) => {
             let ipv4 = level.network == Network::Ipv4;
             let (kind, code) = if ipv4 {
@@ -405,10 +530,15 @@ fn transport(level: HeaderSet, get: impl Fn(Field) -> u128, tunnel: Option<&Tunn
             };
             Transport::Icmp(Icmp { kind: get(kind) as u8, code: get(code) as u8, rest: 1, checksum })
         }
-        (Layer4::Other | Layer4::Absent | Layer4::Tunnel, _) => {
+        (Layer4::Other | Layer4::Fragment | Layer4::Absent | Layer4::Tunnel, _) => {
             Transport::Other(get(Field::IpProtocol) as u8)
         }
     }
+}
+
+fn tcp((sport, dport): (u16, u16), flags: u8) -> Tcp {
+    let (window, options, checksum) = (u16::MAX, Vec::new(), Checksum::Good);
+    Tcp { sport, dport, sequence: 1, acknowledgment: 0, flags, window, options, checksum }
 }
 
 /// Returns the value that a field has in a packet unless something else is needed.
@@ -426,7 +556,7 @@ pub fn default(field: Field) -> u128 {
         FieldKind::ArpTargetIp | FieldKind::Ipv4Dst => 0xc633_6402 + inner,
         FieldKind::Ipv6Src => (0x2001_0db8 << 96) | (0x0001 + 0x10 * inner),
         FieldKind::Ipv6Dst => (0x2001_0db8 << 96) | (0x0002 + 0x10 * inner),
-        FieldKind::IpProtocol => 253,
+        FieldKind::IpProtocol | FieldKind::ErrorV4Protocol | FieldKind::ErrorV6Protocol => 253,
         FieldKind::Ipv4Ttl | FieldKind::Ipv6HopLimit => 64,
         FieldKind::L4Sport => 40_000 + inner,
         FieldKind::L4Dport => 9,

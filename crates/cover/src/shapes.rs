@@ -1,32 +1,100 @@
 //! The shapes of packets that a program can tell apart.
 
-use crate::shape::{HeaderSet, Layer4, Network, PacketShape};
+use crate::shape::{HeaderSet, Layer4, Network, PacketShape, Quoted};
 use std::collections::BTreeSet;
 use weir_packet::{Depth, Field, FieldKind, LevelId, TunnelKind};
 use weir_program::{Criterion, HashInput, Operation, PipeKind, Program};
 
-/// Returns the shapes of packets that a program may treat differently.
+/// Which of the unusual packets inside tunnels there are.
+#[derive(Clone, Copy)]
+struct InnerShapes {
+    tags: u8,
+    errors: bool,
+    fragments: bool,
+    /// Tunnels with something that is not parsed.
+    nothing: bool,
+}
+
+/// Returns the shapes of packets that a program may treat differently, as far as it is likely to: inside
+/// tunnels, only the headers that it reads.
 #[must_use]
 pub fn shapes(program: &Program) -> Vec<PacketShape> {
     let fields = fields(program);
+    let decapsulates = has_operation(program, |one| matches!(one, Operation::Decap(_)));
+    // What is inside a tunnel is outside after decapsulation.
+    let reads = |wanted: &[FieldKind]| {
+        let is_inside = |field: &&Field| decapsulates || !is_outer(**field);
+        fields.iter().filter(is_inside).any(|field| wanted.contains(&field.kind))
+    };
+    let pops = decapsulates && has_operation(program, |one| matches!(one, Operation::PopVlan));
+    let tags = match (reads(&SECOND_TAG), reads(&FIRST_TAG) || pops) {
+        (true, _) => 2,
+        (false, first) => u8::from(first),
+    };
+    let inside = InnerShapes {
+        tags,
+        errors: reads(&ERROR),
+        fragments: reads(&[FieldKind::IpFragment]),
+        nothing: false,
+    };
+    all(program, outer_tags(program, &fields), inside)
+}
+
+/// Returns all shapes of packets that a program may treat differently.
+#[must_use]
+pub fn every_shape(program: &Program) -> Vec<PacketShape> {
+    let fields = fields(program);
+    let tags = match outer_tags(program, &fields) {
+        0 => 0,
+        _ => 2,
+    };
+    all(program, tags, InnerShapes { tags: 2, errors: true, fragments: true, nothing: true })
+}
+
+const FIRST_TAG: [FieldKind; 2] = [FieldKind::VlanPcp, FieldKind::VlanVid];
+const SECOND_TAG: [FieldKind; 2] = [FieldKind::SecondVlanPcp, FieldKind::SecondVlanVid];
+
+/// The fields of the packet that an ICMP error is about.
+const ERROR: [FieldKind; 8] = [
+    FieldKind::ErrorV4Protocol,
+    FieldKind::ErrorV4Src,
+    FieldKind::ErrorV4Dst,
+    FieldKind::ErrorV6Protocol,
+    FieldKind::ErrorV6Src,
+    FieldKind::ErrorV6Dst,
+    FieldKind::ErrorSport,
+    FieldKind::ErrorDport,
+];
+
+fn has_operation(program: &Program, wanted: impl Fn(&Operation) -> bool) -> bool {
+    program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations).any(wanted)
+}
+
+/// Returns how many VLAN tags make a difference.
+fn outer_tags(program: &Program, fields: &BTreeSet<Field>) -> u8 {
     let reads = |wanted: &[FieldKind]| fields.iter().any(|field| wanted.contains(&field.kind));
-    let operations = || program.pipes.iter().flat_map(|pipe| &pipe.templates).flat_map(|one| &one.operations);
-    let tagged = reads(&[FieldKind::VlanPcp, FieldKind::VlanVid])
-        || operations().any(|one| matches!(one, Operation::PopVlan | Operation::PushVlan { .. }));
-    let twice = tagged && operations().any(|one| matches!(one, Operation::PopVlan))
-        || reads(&[FieldKind::SecondVlanPcp, FieldKind::SecondVlanVid]);
-    let tags = if twice { 2 } else { u8::from(tagged) };
+    let pops = has_operation(program, |one| matches!(one, Operation::PopVlan));
+    let pushes = has_operation(program, |one| matches!(one, Operation::PushVlan { .. }));
+    if pops || reads(&SECOND_TAG) { 2 } else { u8::from(pushes || reads(&FIRST_TAG)) }
+}
+
+fn all(program: &Program, tags: u8, inside: InnerShapes) -> Vec<PacketShape> {
+    let depth = program.depth();
     let mut shapes = Vec::new();
     for tags in 0..=tags {
         let level = |(network, transport)| HeaderSet { ethernet: true, tags, network, transport };
-        shapes.extend(plain().into_iter().map(|headers| PacketShape { outer: level(headers), tunnel: None }));
-        if program.depth() >= Depth::L4 {
-            let errors = [Network::Ipv4, Network::Ipv6]
-                .into_iter()
-                .flat_map(|network| [true, false].map(|is_udp| (network, Layer4::IcmpError(is_udp))));
-            shapes.extend(errors.map(|headers| PacketShape { outer: level(headers), tunnel: None }));
+        let mut outer = plain();
+        if depth >= Depth::L3 {
+            outer.extend(of_ip(&[Layer4::Fragment]));
         }
-        if program.depth() < Depth::Inner {
+        if depth >= Depth::L4 {
+            outer.extend(of_ip(&Quoted::ALL.map(Layer4::IcmpError)));
+        }
+        if program.follows() {
+            outer.extend(of_ip(&[false, true].map(Layer4::FirstFragment)));
+        }
+        shapes.extend(outer.into_iter().map(|headers| PacketShape { outer: level(headers), tunnel: None }));
+        if depth < Depth::Inner {
             continue;
         }
         for (kind, network) in TunnelKind::ALL
@@ -35,28 +103,35 @@ pub fn shapes(program: &Program) -> Vec<PacketShape> {
         {
             let outer = level((network, Layer4::Tunnel));
             shapes.extend(
-                inside(kind)
+                carried(kind, inside)
                     .into_iter()
                     .map(|(id, inner)| PacketShape { outer, tunnel: Some((kind, id, inner)) }),
             );
         }
+    }
+    if tags < 2 && fields(program).iter().any(|field| field.kind == FieldKind::EthType) {
+        // Behind two tags, the EtherType may be that of another one.
+        let outer = HeaderSet { ethernet: true, tags: 2, network: Network::Other, transport: Layer4::Absent };
+        shapes.push(PacketShape { outer, tunnel: None });
     }
     shapes
 }
 
 /// The headers behind Ethernet, the most usual first.
 fn plain() -> Vec<(Network, Layer4)> {
-    let mut all = Vec::new();
-    for network in [Network::Ipv4, Network::Ipv6] {
-        let transports = [Layer4::Udp, Layer4::Tcp, Layer4::Icmp, Layer4::Other];
-        all.extend(transports.map(|transport| (network, transport)));
-    }
+    let mut all = of_ip(&[Layer4::Udp, Layer4::Tcp, Layer4::Icmp, Layer4::Other]);
     all.extend([(Network::Arp, Layer4::Absent), (Network::Other, Layer4::Absent)]);
     all
 }
 
+/// These layers over each version of IP.
+fn of_ip(transports: &[Layer4]) -> Vec<(Network, Layer4)> {
+    let over = |network| transports.iter().map(move |transport| (network, *transport));
+    [Network::Ipv4, Network::Ipv6].into_iter().flat_map(over).collect()
+}
+
 /// What a tunnel of a kind may carry, with and without an ID.
-fn inside(kind: TunnelKind) -> Vec<(bool, HeaderSet)> {
+fn carried(kind: TunnelKind, inside: InnerShapes) -> Vec<(bool, HeaderSet)> {
     let spec = kind.spec();
     let mut ids = Vec::new();
     if spec.id.is_some() {
@@ -65,20 +140,29 @@ fn inside(kind: TunnelKind) -> Vec<(bool, HeaderSet)> {
     if !spec.id_needed {
         ids.push(false);
     }
-    let mut all = Vec::new();
-    for ethernet in [true, false] {
-        if !(if ethernet { spec.ethernet } else { spec.ip }) {
-            continue;
+    let mut headers = plain();
+    if inside.fragments {
+        headers.extend(of_ip(&[Layer4::Fragment]));
+    }
+    if inside.errors {
+        headers.extend(of_ip(&Quoted::ALL.map(Layer4::IcmpError)));
+    }
+    let mut levels = Vec::new();
+    for (network, transport) in headers {
+        if spec.ethernet {
+            levels.extend((0..=inside.tags).map(|tags| HeaderSet {
+                ethernet: true,
+                tags,
+                network,
+                transport,
+            }));
         }
-        for (network, transport) in plain() {
-            let is_ip = matches!(network, Network::Ipv4 | Network::Ipv6);
-            if ethernet || is_ip {
-                let level = HeaderSet { ethernet, tags: 0, network, transport };
-                all.extend(ids.iter().map(|id| (*id, level)));
-            }
+        if spec.ip && matches!(network, Network::Ipv4 | Network::Ipv6) {
+            levels.push(HeaderSet { ethernet: false, tags: 0, network, transport });
         }
     }
-    all
+    levels.extend(inside.nothing.then_some(HeaderSet::NOTHING));
+    levels.into_iter().flat_map(|level| ids.iter().map(move |id| (*id, level)).collect::<Vec<_>>()).collect()
 }
 
 /// Returns the fields that a program matches, hashes, reads or writes.

@@ -32,10 +32,15 @@ pub struct Symbols {
     /// The tunnel, and whether its header has an ID.
     tunnel: Option<(TunnelKind, bool)>,
     inner: Option<SymbolicLevel>,
+    /// The headers behind a third tag, which were visible before it was pushed; the last such tag comes last.
+    hidden: Vec<HiddenHeaders>,
     input: PortId,
     /// Whether the flow key and the hashes are those of the packet as it arrived.
     pub keys_as_received: bool,
 }
+
+/// The outer level, the tunnel and the inner level.
+type HiddenHeaders = (SymbolicLevel, Option<(TunnelKind, bool)>, Option<SymbolicLevel>);
 
 /// What an action does to a packet whose shape is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +97,7 @@ impl Symbols {
         outer.set(FieldKind::InputPort, Term::Number(u128::from(input.0)));
         let tunnel = shape.tunnel.map(|(kind, id, _)| (kind, id));
         let inner = shape.tunnel.map(|(.., inner)| SymbolicLevel::arrived(inner, LevelId::Inner));
-        Symbols { outer, tunnel, inner, input, keys_as_received: true }
+        Symbols { outer, tunnel, inner, hidden: Vec::new(), input, keys_as_received: true }
     }
 
     /// Returns the headers that the packet has now.
@@ -168,8 +173,12 @@ impl Symbols {
             Operation::PushVlan { vid, pcp, .. } => {
                 let (vid, pcp) = (value(vid), value(pcp));
                 let first = [self.outer.get(FieldKind::VlanVid), self.outer.get(FieldKind::VlanPcp)];
+                if self.outer.shape.tags == 2 {
+                    self.hide_behind_tags();
+                } else {
+                    self.outer.shape.tags += 1;
+                }
                 self.tag([vid, pcp], first);
-                self.outer.shape.tags = (self.outer.shape.tags + 1).min(2);
             }
             Operation::PopVlan => return self.pop_vlan(),
             Operation::Decap(kind) => return self.decap(*kind),
@@ -213,10 +222,34 @@ impl Symbols {
         if self.outer.shape.tags == 0 {
             return Effect::DoesNotApply;
         }
+        if let Some(hidden) = self.hidden.pop() {
+            self.show_behind_tags(hidden);
+            return Effect::Passes;
+        }
         let second = [self.outer.get(FieldKind::SecondVlanVid), self.outer.get(FieldKind::SecondVlanPcp)];
         self.tag(second, [Term::Unknown; 2]);
         self.outer.shape.tags -= 1;
         Effect::Passes
+    }
+
+    /// The third tag is payload, and so is everything behind it.
+    fn hide_behind_tags(&mut self) {
+        let shape = HeaderSet { network: Network::Other, transport: Layer4::Absent, ..self.outer.shape };
+        self.hidden.push((self.outer.clone(), self.tunnel.take(), self.inner.take()));
+        self.outer.shape = shape;
+        self.outer.set(FieldKind::EthType, Term::Unknown);
+    }
+
+    /// Makes visible what the third tag hid.
+    fn show_behind_tags(&mut self, (mut outer, tunnel, inner): HiddenHeaders) {
+        let second_tag = [FieldKind::SecondVlanVid, FieldKind::SecondVlanPcp];
+        let (first, second) =
+            (second_tag.map(|kind| self.outer.get(kind)), second_tag.map(|kind| outer.get(kind)));
+        for kind in FieldKind::ALL.iter().copied().filter(|kind| !kind.has_inner() || is_of_ethernet(*kind)) {
+            outer.set(kind, self.outer.get(kind));
+        }
+        (self.outer, self.tunnel, self.inner) = (outer, tunnel, inner);
+        self.tag(first, second);
     }
 
     fn tag(&mut self, first: [Term; 2], second: [Term; 2]) {
@@ -231,7 +264,7 @@ impl Symbols {
         let (Some((own, _)), Some(mut inner)) = (self.tunnel, self.inner.clone()) else {
             return Effect::DoesNotApply;
         };
-        if own != kind {
+        if own != kind || inner.shape == HeaderSet::NOTHING {
             return Effect::DoesNotApply;
         }
         let packet_wide = |kind: FieldKind| !kind.has_inner();
@@ -292,6 +325,12 @@ impl Symbols {
         inner.shape.ethernet = encap.ethernet;
         if !encap.ethernet {
             inner.shape.tags = 0;
+        }
+        // A fragment inside a tunnel has no ports: only those that arrive as fragments are followed.
+        if let Layer4::FirstFragment(is_udp) = inner.shape.transport {
+            let protocol = if is_udp { weir_packet::PROTOCOL_UDP } else { weir_packet::PROTOCOL_TCP };
+            inner.shape.transport = Layer4::Fragment;
+            inner.set(FieldKind::IpProtocol, Term::Number(u128::from(protocol)));
         }
         if inner.shape.transport == Layer4::Tunnel {
             // What is in a tunnel inside a tunnel is not read.

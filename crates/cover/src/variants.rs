@@ -269,7 +269,12 @@ fn malformed(shape: &PacketShape, frame: &[u8]) -> Vec<Variant> {
                 variants.push(("a TCP header of 16 bytes", put(frame, transport + 12, &[0x40])));
                 variants.push(("a TCP header of 60 bytes", put(frame, transport + 12, &[0xf0])));
             }
-            Layer4::Absent | Layer4::Icmp | Layer4::IcmpError(_) | Layer4::Other => {}
+            Layer4::Absent
+            | Layer4::Icmp
+            | Layer4::IcmpError(_)
+            | Layer4::Fragment
+            | Layer4::FirstFragment(_)
+            | Layer4::Other => {}
         }
     }
     variants.push(("an empty frame", Vec::new()));
@@ -287,9 +292,9 @@ fn network_length(level: HeaderSet) -> usize {
 
 fn transport_length(level: HeaderSet) -> usize {
     match level.transport {
-        Layer4::Tcp => 20,
-        Layer4::Udp | Layer4::Icmp | Layer4::IcmpError(_) | Layer4::Tunnel => 8,
-        Layer4::Absent | Layer4::Other => 0,
+        Layer4::Tcp | Layer4::FirstFragment(false) => 20,
+        Layer4::Udp | Layer4::FirstFragment(true) | Layer4::Icmp | Layer4::IcmpError(_) | Layer4::Tunnel => 8,
+        Layer4::Absent | Layer4::Fragment | Layer4::Other => 0,
     }
 }
 

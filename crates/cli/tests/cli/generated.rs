@@ -263,9 +263,7 @@ fn every_program_is_covered_by_its_own_packets() {
         assert!(covered > 0 && paths - covered <= most, "{name}: {}", said.out);
         assert_eq!(json["differences"], serde_json::json!([]), "{name}: {}", said.out);
         assert_eq!(json["unexplored"], serde_json::json!([]), "{name}: {}", said.out);
-        if name.starts_with("configs/") {
-            assert_eq!(json["unreachable"], serde_json::json!([]), "{name}: {}", said.out);
-        }
+        assert_eq!(json["unreachable"], serde_json::json!([]), "{name}: {}", said.out);
         all += covered;
     }
     println!("{all} paths of {} programs", programs.len());
