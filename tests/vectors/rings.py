@@ -5,6 +5,8 @@ Written from the document alone, without weir's code, and slow. `rings.py > ring
 `rings.py rings.json` says whether they are right.
 """
 
+import hashlib
+import hmac
 import ipaddress
 import json
 import struct
@@ -306,12 +308,81 @@ def flow(number, key):
     }
 
 
+# ---- checksums ----
+
+
+def ring_key(hash_seed):
+    return hashlib.pbkdf2_hmac("sha256", struct.pack(">Q", hash_seed), b"weir ring-1", 65536, 32)
+
+
+def sum_of(key, lines):
+    text = "".join(line + "\n" for line in lines)
+    return hmac.new(key, text.encode(), "sha256").hexdigest()[:12]
+
+
+def ring_sum(key, case):
+    """The checksum of a service with a ring of Maglev."""
+    back_ends = case["back_ends"]
+    slots = maglev(back_ends, case["size"])
+    used = sorted({back_ends[slot]["name"].encode() for slot in slots if slot != 0xFFFF})
+    by_name = {one["name"].encode(): one for one in back_ends}
+    positions = [used.index(back_ends[slot]["name"].encode()) if slot != 0xFFFF else 0xFFFF for slot in slots]
+    lines = ["ring-1"] + ["to " + to for to in sorted(case["to"])]
+    lines += ["by " + case["by"], "new " + case["new"]]
+    lines += ["affinity " + case["affinity"]] if "affinity" in case else []
+    for name in used:
+        one = by_name[name]
+        lines.append("back_end %s %s %s" % (one["name"], one.get("address", "-"), one.get("port", "-")))
+    packed = struct.pack(">%dH" % len(positions), *positions)
+    lines += ["size %d" % case["size"], "slots " + hashlib.sha256(packed).hexdigest()]
+    return sum_of(key, lines)
+
+
+# What the configuration of the test says, as the checksum sees it.
+CONFIGURED = {
+    "hash_seed": 0x2F6C9D1E5B83A740,
+    "services": {
+        "web": {
+            "to": ["6 192.0.2.80/32 80-80", "6 192.0.2.80/32 443-443", "6 2001:db8::/64 80-80"],
+            "by": "5-tuple", "new": "hash", "size": 1021,
+            "back_ends": [
+                {"name": "web-10", "weight": 1, "address": "10.0.0.10"},
+                {"name": "web-9", "weight": 3},
+                {"name": "off", "weight": 0, "address": "10.0.0.12"},
+            ],
+        },
+        "dns": {
+            "to": ["17 192.0.2.53/32 53-53"], "by": "5-tuple", "new": "round_robin", "size": 251,
+            "back_ends": [
+                {"name": "ns1", "weight": 1, "address": "10.0.0.21", "port": 5353},
+                {"name": "ns2", "weight": 1, "address": "10.0.0.22"},
+            ],
+        },
+        "api": {
+            "to": ["6 192.0.2.81/32 0-65535"], "by": "5-tuple", "new": "hash", "size": 251,
+            "affinity": "24 56 remembered", "back_ends": [{"name": "a", "weight": 1, "address": "10.0.0.31"}],
+        },
+    },
+}
+
+
+def checksums(configured):
+    key = ring_key(configured["hash_seed"])
+    sums = {name: ring_sum(key, case) for name, case in configured["services"].items()}
+    names = sorted(sums, key=str.encode)
+    return {
+        "all": sum_of(key, ["ring-1 all"] + ["%s %s" % (sums[name], name) for name in names]),
+        "services": {name: sums[name] for name in names},
+    }
+
+
 def vectors():
     names = ["", "a", "web-1", "12345678", "a-name-of-21-letters.."]
     return {
         "names": {name: "%016x" % name_hash(name) for name in names},
         "rings": [ring(case) for case in cases()],
         "flows": [flow(number, key) for number, key in enumerate(FLOWS)],
+        "checksums": checksums(CONFIGURED),
     }
 
 
@@ -319,7 +390,9 @@ def lines(made):
     """One case on each line."""
     text = lambda part: ",\n".join("  " + json.dumps(case) for case in made[part])
     names = json.dumps(made["names"])
-    return '{"names": %s,\n "rings": [\n%s],\n "flows": [\n%s]}' % (names, text("rings"), text("flows"))
+    sums = json.dumps(made["checksums"])
+    made = (names, text("rings"), text("flows"), sums)
+    return '{"names": %s,\n "rings": [\n%s],\n "flows": [\n%s],\n "checksums": %s}' % made
 
 
 if len(sys.argv) == 1:

@@ -11,6 +11,7 @@ use crate::foreign::Foreign;
 use crate::http::HttpControl;
 use crate::neighbour::{Hop, Mac};
 use crate::page::Page;
+use crate::rings::{BackEndStanding, Balanced};
 use serde_json::{Map, Value, json};
 use std::any::Any;
 use std::collections::{HashMap, HashSet};
@@ -115,6 +116,22 @@ pub trait Configured: Any + Debug + Send + Sync {
     /// Returns their assignments by bits of the source address.
     fn bit_assignments(&self) -> Vec<BitAssignment> {
         Vec::new()
+    }
+
+    /// Returns the services that they balance.
+    fn balanced(&self) -> Vec<Balanced> {
+        Vec::new()
+    }
+
+    /// Returns the current state of the back ends of a service that they balance.
+    fn standings(&self, service: &str) -> Vec<BackEndStanding> {
+        let _ = service;
+        Vec::new()
+    }
+
+    /// Returns a number that changes whenever a weight in [`Configured::standings`] does.
+    fn weights_version(&self) -> u64 {
+        0
     }
 
     /// Returns all addresses for which they answer ARP and neighbour discovery.
@@ -384,6 +401,24 @@ impl Apps {
     #[must_use]
     pub fn bit_assignments(&self) -> Vec<BitAssignment> {
         self.all.iter().flat_map(|one| one.bit_assignments()).collect()
+    }
+
+    /// Returns the services that apps balance.
+    #[must_use]
+    pub fn balanced(&self) -> Vec<Balanced> {
+        self.all.iter().flat_map(|one| one.balanced()).collect()
+    }
+
+    /// Returns the current state of the back ends of a service.
+    #[must_use]
+    pub fn standings(&self, service: &str) -> Vec<BackEndStanding> {
+        self.all.iter().flat_map(|one| one.standings(service)).collect()
+    }
+
+    /// Returns a number that changes whenever a weight in [`Apps::standings`] does.
+    #[must_use]
+    pub fn weights_version(&self) -> u64 {
+        self.all.iter().fold(0, |sum, one| sum.wrapping_add(one.weights_version()))
     }
 
     /// Returns all addresses for which apps answer ARP and neighbour discovery.

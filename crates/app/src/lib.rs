@@ -22,6 +22,7 @@ pub mod page;
 pub mod priority;
 pub mod privileges;
 pub mod request;
+pub mod rings;
 mod running;
 pub mod shown;
 pub mod task;

@@ -22,6 +22,16 @@ pub const FILLS: [(&str, Fill); 6] = [
     ("glb", GLB),
 ];
 
+/// Returns the word for a fill.
+#[must_use]
+pub fn word(fill: Fill) -> &'static str {
+    let same = |other: &Fill| match (fill, other) {
+        (Fill::Katran(one, _), Fill::Katran(other, _)) => one == *other,
+        _ => std::mem::discriminant(&fill) == std::mem::discriminant(other),
+    };
+    FILLS.iter().find(|(_, other)| same(other)).map_or("maglev", |(word, _)| *word)
+}
+
 /// Keys of `katran`: the flags of a VIP that affect its hash.
 pub const KATRAN_KEYS: &[Key] = crate::keys! {
     "any_port": Shape::Boolean,

@@ -263,6 +263,68 @@ answers! {
         pending: u64,
     }
 
+    /// The rings: which back end each flow gets.
+    Rings {
+        /// The version of the checksums.
+        version: String,
+        /// A checksum of `hash_seed`.
+        seed: String,
+        /// The checksum of all rings as they are configured, which is equal on all nodes of a fleet.
+        configured: String,
+        /// The checksum of all rings as they are now, equal while nodes agree about the health of back ends.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        effective: Option<String>,
+        /// The services and groups, sorted by name.
+        services: Vec<Ring>,
+    }
+
+    /// The ring of a service or a group.
+    Ring {
+        /// The name of the service; that of a group begins with `group/`.
+        name: String,
+        /// The checksum of the ring as it is configured.
+        configured: String,
+        /// The checksum of the ring as it is now.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        effective: Option<String>,
+        /// How back ends are chosen.
+        scheduler: String,
+        /// The number of slots.
+        size: u64,
+        /// How packets are assigned.
+        by: String,
+        /// Whether flows keep their back ends.
+        keeps: bool,
+        /// The lengths of the prefixes that are hashed, and whether clients are remembered.
+        affinity: Option<String>,
+        /// A checksum of the ring's other seeds and keys.
+        secrets: String,
+        /// The destinations: number of the protocol, prefix, ports.
+        destinations: Vec<String>,
+        /// The NAT pool from which its flows take their source.
+        nat_pool: Option<String>,
+        /// The back ends.
+        back_ends: Vec<RingBackEnd>,
+    }
+
+    /// A back end of a ring.
+    RingBackEnd {
+        /// Its name.
+        name: String,
+        /// Its address, and its port if that is rewritten.
+        address: Option<String>,
+        /// How packets are sent to it.
+        mode: String,
+        /// Its weight when nothing is wrong.
+        weight: u64,
+        /// How many slots it has now.
+        slots: u64,
+        /// Its health in one word.
+        health: String,
+        /// The reason; empty if there is nothing to explain.
+        reason: String,
+    }
+
     /// A worker.
     Worker {
         /// Its number.

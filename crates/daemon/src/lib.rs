@@ -55,6 +55,7 @@ mod reload;
 mod resize;
 mod rest;
 mod restart;
+mod rings;
 mod shown;
 mod signals;
 mod socket;

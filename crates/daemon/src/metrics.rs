@@ -15,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
+use weir_app::rings::Checksum;
 use weir_app::{Sample, SampleValue};
 use weir_engine::worker::{Histogram, PipeReport, PortReport};
 use weir_packet::{Ledger, PortStatistics};
@@ -53,6 +54,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
     samples(&mut registry, &now.samples);
     flows(&mut registry, now);
     nat_pools(&mut registry, now);
+    rings(&mut registry, now);
     gauge(&mut registry, "held", "Frames currently in rings", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", now.generation);
     gauge(
@@ -251,6 +253,26 @@ fn nat_pools(registry: &mut Registry, now: &Snapshot) {
     let [used, free] = families;
     registry.register("nat_ports_used", "Pairs of address and port of a NAT pool in use", used);
     registry.register("nat_ports_free", "Free pairs of address and port of a NAT pool", free);
+}
+
+/// The maximum number of services whose checksums are exported.
+const RINGS_MAX: usize = 4096;
+
+/// The checksums of rings: numbers, because a label that changes with the health of a back end would be a new
+/// time series each time. A gauge of 64-bit floating point has room for the 48 bits.
+fn rings(registry: &mut Registry, now: &Snapshot) {
+    let sums = now.ring_sums();
+    let [all, each] = [Family::<Labels, Gauge>::default(), Family::default()];
+    for (ring, of) in [("configured", &sums.configured), ("effective", &sums.effective)] {
+        let number = |sum: Checksum| sum.number() as i64;
+        all.get_or_create(&vec![("ring", ring.to_string())]).set(number(sums.rings.total(of)));
+        for (owner, sum) in sums.rings.owners().iter().zip(of).take(RINGS_MAX) {
+            let labels = vec![("service", owner.service.name.clone()), ("ring", ring.to_string())];
+            each.get_or_create(&labels).set(number(*sum));
+        }
+    }
+    registry.register("ring_checksum", "Checksum of all rings, to compare the nodes of a fleet", all);
+    registry.register("service_ring_checksum", "Checksum of the ring of a service", each);
 }
 
 /// Values with their own labels, one family per name.

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use weir_app::agent::FlowTable;
 use weir_app::clock::Clock;
+use weir_app::rings::RingCache;
 use weir_app::{Sample, priority};
 use weir_control::Request;
 use weir_engine::worker::{Command, Histogram, Report};
@@ -103,6 +104,7 @@ struct Published {
     wanted: AtomicBool,
     scene: Mutex<Newest>,
     renewed: Condvar,
+    rings: Arc<Mutex<RingCache>>,
 }
 
 #[derive(Default)]
@@ -117,8 +119,14 @@ struct Newest {
 impl ScenePublisher {
     /// Creates a board; `doorbell` wakes the main thread.
     pub fn new(doorbell: Doorbell) -> ScenePublisher {
-        let (scene, renewed) = Default::default();
-        ScenePublisher(Arc::new(Published { doorbell, wanted: AtomicBool::new(false), scene, renewed }))
+        let (scene, renewed, rings) = Default::default();
+        ScenePublisher(Arc::new(Published {
+            doorbell,
+            wanted: AtomicBool::new(false),
+            scene,
+            renewed,
+            rings,
+        }))
     }
 
     fn newest(&self) -> MutexGuard<'_, Newest> {
@@ -165,6 +173,8 @@ pub struct Snapshot {
     pub taken: Instant,
     /// Whether the main thread contributed, not only the workers.
     pub is_fresh: bool,
+    /// The checksums of rings, shared with later snapshots.
+    pub rings: Arc<Mutex<RingCache>>,
 }
 
 impl Deref for Snapshot {
@@ -351,7 +361,8 @@ impl Observer {
                 reports => reports?,
             };
             if reports.iter().all(|report| scene.is_told_by(report)) {
-                let snapshot = Arc::new(Snapshot { scene, reports, taken, is_fresh });
+                let rings = Arc::clone(&self.board.0.rings);
+                let snapshot = Arc::new(Snapshot { scene, reports, taken, is_fresh, rings });
                 self.last = Some(snapshot.clone());
                 return Ok(snapshot);
             }

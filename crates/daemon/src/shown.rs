@@ -22,7 +22,7 @@ use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 const DROPPED_FLOWS_SHOWN: usize = 5;
 
 /// The sections that can be shown, besides the tables of apps.
-const SHOWN: [&str; 14] = [
+const SHOWN: [&str; 15] = [
     "all",
     "ports",
     "pipes",
@@ -30,6 +30,7 @@ const SHOWN: [&str; 14] = [
     "flows",
     "deltas",
     "groups",
+    "rings",
     "nat_pools",
     "apps",
     "counters",
@@ -40,7 +41,7 @@ const SHOWN: [&str; 14] = [
 ];
 
 /// What is shown by default.
-const SECTIONS: [&str; 24] = [
+const SECTIONS: [&str; 25] = [
     "generation",
     "file",
     "uptime_s",
@@ -54,6 +55,7 @@ const SECTIONS: [&str; 24] = [
     "pipes",
     "counters",
     "groups",
+    "rings",
     "nat_pools",
     "apps",
     "breaths",
@@ -138,6 +140,7 @@ impl Snapshot {
             "pipes" => json!(self.pipes()),
             "counters" => json!(self.counters()),
             "groups" => json!(self.groups()?),
+            "rings" => json!(self.rings()),
             "nat_pools" => json!(self.nat_pools()),
             "apps" => self.apps.clone(),
             "workers" => json!(self.workers()),

@@ -10,6 +10,7 @@ use super::names::NAME;
 use super::pipes::{self, Writer};
 use super::probes;
 use super::problems::{Problem, Surroundings, problems};
+use super::rings;
 use super::service::{Address, BackEnd, Mode, Service};
 use super::tables::{Finder, Replies, back_ports, ports};
 use serde_json::{Value, json};
@@ -20,6 +21,7 @@ use weir_app::App;
 use weir_app::bits::BitAssignment;
 use weir_app::kind::{Configured, Counts};
 use weir_app::neighbour::{Hop, Mac};
+use weir_app::rings::{BackEndStanding, Balanced};
 use weir_config::attachment::{Attachment, Attachments};
 use weir_config::value::write_mac;
 use weir_config::{Frames, IpRule, TakeRule};
@@ -211,6 +213,23 @@ impl Configured for Lb {
 
     fn bit_assignments(&self) -> Vec<BitAssignment> {
         self.services.iter().filter_map(assignment).collect()
+    }
+
+    fn balanced(&self) -> Vec<Balanced> {
+        self.services.iter().map(|service| rings::balanced(service, &self.nat_pools)).collect()
+    }
+
+    fn standings(&self, service: &str) -> Vec<BackEndStanding> {
+        let scale = self.health.scales().of(service);
+        let standing = |(name, report): (String, BackEndReport)| {
+            let weight = report.weight.map(|weight| weight * scale);
+            BackEndStanding { name, weight, health: report.health, reason: report.reason }
+        };
+        self.health.board.of_service(service).into_iter().map(standing).collect()
+    }
+
+    fn weights_version(&self) -> u64 {
+        self.health.board.weights_version()
     }
 
     fn scales(&self) -> HashMap<String, u32> {

@@ -21,6 +21,7 @@ mod pools;
 mod probes;
 mod problems;
 mod requests;
+mod rings;
 mod service;
 mod state;
 mod tables;

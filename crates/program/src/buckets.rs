@@ -104,6 +104,12 @@ impl BucketTable {
         self.hops.at(bucket, first)
     }
 
+    /// Returns the second target of each bucket's row of the GLB director's table; empty for other tables.
+    #[must_use]
+    pub fn seconds(&self) -> &[u16] {
+        self.hops.seconds()
+    }
+
     /// Returns the targets by their server IDs, if the group has any.
     #[must_use]
     pub fn quic(&self) -> Option<&Arc<QuicServers>> {

@@ -59,6 +59,11 @@ impl Hops {
         Hops { seconds, addresses: group.targets.iter().map(address).collect() }
     }
 
+    /// Returns the second target of each row.
+    pub fn seconds(&self) -> &[u16] {
+        &self.seconds
+    }
+
     /// Returns the addresses of a row, as [`hops_of`] does.
     pub fn at(&self, row: usize, first: u16) -> [u32; 2] {
         let second = self.seconds.get(row).copied().unwrap_or(NO_TARGET);

@@ -4,19 +4,22 @@
 //! list is read as one group, filled and checked by the engine's own code, so that the output is exactly the
 //! ring by which packets are assigned.
 
-use super::{BadInput, bad_input};
-use crate::config::Report;
+use super::{BadInput, bad_input, socket};
+use crate::config::{Plan, Report};
 use crate::{config, import, output};
 use anyhow::Result;
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_app::rings::{self, Checksum, RingOwner};
 use weir_config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use weir_config::raw::{self, Kind, Node};
 use weir_config::section::{Section, list, name, text};
 use weir_config::sets::{MAGLEV_SIZE, WEIGHT_MAX};
 use weir_config::{Key, Shape};
+use weir_control::Request;
+use weir_control::answer::{Ring, Rings};
 use weir_program::buckets::BucketTable;
 use weir_program::check::{Severity, check};
 use weir_program::director::glb_rows;
@@ -29,15 +32,25 @@ pub struct RingArguments {
     /// determines it.
     #[arg(long, value_name = "NAME", value_parser = scheduler)]
     scheduler: Option<String>,
-    /// A list of back ends `{ name, address, weight }`, or a configuration.
-    file: PathBuf,
+    /// A list of back ends `{ name, address, weight }`, or a configuration. With `--checksum` it may be
+    /// omitted: then the running daemon is asked.
+    #[arg(required_unless_present = "checksum")]
+    file: Option<PathBuf>,
+    /// Print the checksums of the rings of a configuration, or of a running daemon: nodes with equal ones
+    /// choose the same back ends.
+    #[arg(long, conflicts_with_all = ["scheduler", "size"])]
+    checksum: bool,
+    /// Path of the daemon's control socket, with `--checksum`.
+    #[arg(long, requires = "checksum", conflicts_with = "file")]
+    socket: Option<PathBuf>,
     /// The number of slots, a prime; only with maglev, where 65537 is the default.
     #[arg(long, value_name = "N")]
     size: Option<u32>,
     /// In a configuration, the service or group.
     #[arg(long, value_name = "NAME")]
     service: Option<String>,
-    /// Print a JSON object: `scheduler, size, slots[]`, and `second[]` with glb.
+    /// Print a JSON object: `scheduler, size, slots[]`, and `second[]` with glb; with `--checksum`,
+    /// `version, configured, effective, services[{name, configured, effective}]`.
     #[arg(long)]
     json: bool,
 }
@@ -85,8 +98,19 @@ const BACK_END: &[Key] = weir_config::keys! {
 /// # Errors
 /// Fails if the file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &RingArguments) -> Result<ExitCode> {
-    let file = arguments.file.display().to_string();
-    let text = match import::text(&arguments.file)? {
+    let Some(path) = &arguments.file else {
+        let daemon = socket(arguments.socket.clone(), None);
+        let Shown { rings } = weir_control::ask(&daemon, &Request::show("rings"))?;
+        return print_checksums(rings, arguments);
+    };
+    if arguments.checksum {
+        let loaded = import::load(path, &import::ImportOptions::default())?;
+        output::complain(&loaded.report);
+        let Some(plan) = &loaded.plan else { return Ok(bad_input()) };
+        return print_checksums(checksums(plan), arguments);
+    }
+    let file = path.display().to_string();
+    let text = match import::text(path)? {
         Ok(text) => text,
         Err(report) => return Ok(refuse(&report)),
     };
@@ -104,6 +128,63 @@ pub fn run(arguments: &RingArguments) -> Result<ExitCode> {
         Some(Err(message)) if report.errors() == 0 => Err(BadInput(message).into()),
         _ => Ok(refuse(&report)),
     }
+}
+
+/// The daemon's answer.
+#[derive(Default, serde::Deserialize)]
+#[serde(default)]
+struct Shown {
+    rings: Rings,
+}
+
+/// Returns the checksums of a configuration.
+fn checksums(plan: &Plan) -> Rings {
+    let rings = rings::Rings::of(&plan.program, &plan.apps);
+    let sums = rings.configured(&plan.program, &plan.apps);
+    let ring = |(owner, sum): (&RingOwner, &Checksum)| Ring {
+        name: owner.service.name.clone(),
+        configured: sum.to_string(),
+        ..Ring::default()
+    };
+    Rings {
+        version: rings::VERSION.to_string(),
+        configured: rings.total(&sums).to_string(),
+        services: rings.owners().iter().zip(&sums).map(ring).collect(),
+        ..Rings::default()
+    }
+}
+
+/// Prints the checksums of all rings, or of the one that was asked for.
+fn print_checksums(all: Rings, arguments: &RingArguments) -> Result<ExitCode> {
+    let wanted = |ring: &&Ring| arguments.service.as_ref().is_none_or(|name| ring.name == *name);
+    let services: Vec<&Ring> = all.services.iter().filter(wanted).collect();
+    if let Some(name) = arguments.service.as_ref().filter(|_| services.is_empty()) {
+        let names: Vec<&str> = all.services.iter().map(|ring| ring.name.as_str()).collect();
+        let known = if names.is_empty() { "there are none".to_string() } else { names.join(", ") };
+        return Err(BadInput(format!("there is no ring of `{name}` ({known})")).into());
+    }
+    if arguments.json {
+        let row = |ring: &&Ring| {
+            let mut row = json!({ "name": ring.name, "configured": ring.configured });
+            ring.effective.iter().for_each(|effective| row["effective"] = json!(effective));
+            row
+        };
+        let mut answer = json!({ "version": all.version, "configured": all.configured });
+        all.effective.iter().for_each(|effective| answer["effective"] = json!(effective));
+        answer["services"] = services.iter().map(row).collect();
+        output::line(answer)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let row = |configured: &str, effective: &Option<String>, name: &str| {
+        let effective = effective.as_ref().map_or_else(String::new, |effective| format!("{effective:<12}  "));
+        output::line(format!("{configured:<12}  {effective}{name}"))
+    };
+    row("configured", &all.effective.as_ref().map(|_| "effective".to_string()), &all.version)?;
+    if arguments.service.is_none() {
+        row(&all.configured, &all.effective, "all")?;
+    }
+    services.iter().try_for_each(|ring| row(&ring.configured, &ring.effective, &ring.name))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 fn refuse(report: &Report) -> ExitCode {
@@ -131,7 +212,7 @@ fn chosen(program: &Program, arguments: &RingArguments) -> Result<Group, String>
     if let Some(scheduler) = &arguments.scheduler {
         let fill = fill(scheduler);
         if std::mem::discriminant(&group.fill) != std::mem::discriminant(&fill) {
-            let is = word(group.fill);
+            let is = fills::word(group.fill);
             return Err(format!("group `{}` is filled by {is}, not {scheduler}", group.name));
         }
     }
@@ -151,15 +232,6 @@ fn chosen(program: &Program, arguments: &RingArguments) -> Result<Group, String>
 
 fn fill(scheduler: &str) -> Fill {
     FILLS.iter().find(|(word, _)| *word == scheduler).map_or(Fill::Maglev, |(_, fill)| *fill)
-}
-
-/// The word for a fill in a configuration.
-fn word(fill: Fill) -> &'static str {
-    let same = |other: &Fill| match (fill, other) {
-        (Fill::Katran(one, _), Fill::Katran(other, _)) => one == *other,
-        _ => std::mem::discriminant(&fill) == std::mem::discriminant(other),
-    };
-    FILLS.iter().find(|(_, other)| same(other)).map_or("maglev", |(word, _)| *word)
 }
 
 /// Reads a list of back ends as a group.
@@ -231,7 +303,8 @@ fn print(group: &Group, as_json: bool) -> Result<ExitCode> {
     };
     let names = |slots: &[u16]| slots.iter().map(|&slot| name(slot)).collect::<Vec<_>>();
     if as_json {
-        let mut ring = json!({ "scheduler": word(group.fill), "size": first.len(), "slots": names(&first) });
+        let mut ring =
+            json!({ "scheduler": fills::word(group.fill), "size": first.len(), "slots": names(&first) });
         if let Some(second) = &second {
             ring["second"] = json!(names(second));
         }

@@ -117,12 +117,25 @@ pub fn show(arguments: &Show) -> Result<ExitCode> {
 fn sections(answer: &Value) -> String {
     let section = |(name, value): (&String, &Value)| match name.as_str() {
         "apps" => section(name, &flat(value)),
+        "rings" => rings(value),
         _ => section(name, value),
     };
     // Histograms have their own table: `weir show workers`.
     let is_for_people =
         |(name, _): &(&String, &Value)| !matches!(name.as_str(), "breath_times" | "events_late");
     answer.as_object().into_iter().flatten().filter(is_for_people).map(section).collect()
+}
+
+/// Formats the checksums of rings, with the rings as a table.
+fn rings(rings: &Value) -> String {
+    let all = json!({ "version": rings["version"], "configured": rings["configured"],
+        "effective": rings["effective"] });
+    let columns = |ring: &Value| {
+        json!({ "ring": ring["name"], "configured": ring["configured"], "effective": ring["effective"],
+            "scheduler": ring["scheduler"], "size": ring["size"] })
+    };
+    let services = rings["services"].as_array().into_iter().flatten().map(columns).collect::<Vec<_>>();
+    section("rings", &all) + &table(&services)
 }
 
 /// Returns the rows without nested lists and objects, which `show KEY` prints and which do not fit a table.

@@ -5,6 +5,7 @@ use super::{CommandOutput, weir};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use weir_packet::{FlowKey, select_hash};
 use weir_program::buckets::name_hash;
 use weir_program::{GlbHash, KatranHash};
@@ -134,6 +135,132 @@ fn the_ring_of_a_service_is_that_of_its_configuration() {
     file.ring(&[]).refused(2, &["--service", "(web)"]);
     file.ring(&["--service", "wib"]).refused(2, &["no service or group called `wib` (web)"]);
     file.ring(&["--service", "web", "--scheduler", "glb"]).refused(2, &["filled by katran, not glb"]);
+}
+
+/// What tests/vectors/rings.py knows about it is in its `CONFIGURED`.
+const CHECKSUMS: &str = "hash_seed: 0x2f6c9d1e5b83a740
+ports: { p0: { pcap: {} } }
+apps:
+  - lb:
+      name: web
+      port: p0
+      service:
+        - { vip: 192.0.2.80, protocol: tcp, port: [443, 80] }
+        - { vip: 2001:db8::/64, protocol: tcp, port: 80 }
+      size: 1021
+      back_ends:
+        - { name: web-9, weight: 3, mac: 02:00:00:00:00:09 }
+        - { name: web-10, ip: 10.0.0.10, mac: 02:00:00:00:00:10 }
+        - { name: off, ip: 10.0.0.12, weight: 0, mac: 02:00:00:00:00:12 }
+  - lb:
+      name: dns
+      port: p0
+      service: { vip: 192.0.2.53, protocol: udp, port: 53 }
+      scheduler: round_robin
+      back_ends:
+        - { name: ns1, mode: nat, ip: 10.0.0.21, port: 5353, mac: 02:00:00:00:00:21 }
+        - { name: ns2, mode: nat, ip: 10.0.0.22, mac: 02:00:00:00:00:22 }
+  - lb:
+      name: api
+      port: p0
+      service: { vip: 192.0.2.81, protocol: tcp, port: all }
+      affinity: { ipv4: 24, ipv6: 56, timeout: 3h }
+      back_ends: [{ name: a, ip: 10.0.0.31, mac: 02:00:00:00:00:31 }]
+";
+
+fn checksums(text: &str) -> Value {
+    static FILES: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("sums{}", FILES.fetch_add(1, Ordering::Relaxed));
+    let said = File::new(&name, text).ring(&["--checksum", "--json"]).good();
+    serde_json::from_str(&said.out).unwrap()
+}
+
+/// Returns the names of the services whose checksums differ.
+fn changed(before: &Value, after: &Value) -> Vec<String> {
+    let of = |sums: &Value| -> Vec<(String, String)> {
+        let text = |value: &Value| value.as_str().unwrap().to_string();
+        sums["services"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|one| (text(&one["name"]), text(&one["configured"])))
+            .collect()
+    };
+    assert_eq!(before == after, before["configured"] == after["configured"], "the sum of all follows");
+    let (before, after) = (of(before), of(after));
+    before.into_iter().filter(|one| !after.contains(one)).map(|one| one.0).collect()
+}
+
+#[test]
+fn checksums_are_those_of_the_vectors() {
+    let (sums, vectors) = (checksums(CHECKSUMS), vectors().1["checksums"].clone());
+    assert_eq!((&sums["version"], &sums["configured"]), (&json!("ring-1"), &vectors["all"]));
+    let rows: Vec<Value> = vectors["services"]
+        .as_object()
+        .unwrap()
+        .iter()
+        .map(|(name, sum)| json!({ "name": name, "configured": sum }))
+        .collect();
+    assert_eq!(sums["services"], Value::from(rows));
+    let file = File::new("sums-text", CHECKSUMS);
+    let said = file.ring(&["--checksum"]).good();
+    let line = |name: &str, sum: &Value| format!("{}  {name}\n", sum.as_str().unwrap());
+    let lines = ["api", "dns", "web"].map(|name| line(name, &vectors["services"][name])).concat();
+    assert_eq!(said.out, format!("configured    ring-1\n{}{lines}", line("all", &vectors["all"])));
+    let one = file.ring(&["--checksum", "--service", "dns"]).good().out;
+    assert_eq!(one, format!("configured    ring-1\n{}", line("dns", &vectors["services"]["dns"])));
+    file.ring(&["--checksum", "--service", "dsn"]).refused(2, &["no ring of `dsn` (api, dns, web)"]);
+    let bad = File::new("sums-bad", "ports: { p0: {} }\n").ring(&["--checksum"]);
+    assert!(bad.code == Some(2) && bad.err.contains(":1:10: error: port `p0` has no kind"), "{}", bad.err);
+}
+
+/// Everything that decides which back end a flow gets changes the checksum, and nothing else does.
+#[test]
+fn a_checksum_changes_exactly_if_the_choice_of_back_ends_does() {
+    let before = checksums(CHECKSUMS);
+    for (from, to, services) in [
+        ("0x2f6c9d1e5b83a740", "0x2f6c9d1e5b83a741", &["api", "dns", "web"][..]),
+        ("size: 1021", "size: 2039", &["web"]),
+        ("size: 1021", "size: 1021\n      scheduler: least_connections", &["web"]),
+        ("size: 1021", "size: 1021\n      stateless: true", &["web"]),
+        ("size: 1021", "size: 1021\n      affinity: source", &["web"]),
+        ("weight: 3", "weight: 2", &["web"]),
+        ("weight: 0", "weight: 1", &["web"]),
+        ("name: web-10", "name: web-11", &["web"]),
+        ("ip: 10.0.0.10,", "ip: 10.0.0.11,", &["web"]),
+        ("port: [443, 80]", "port: [443, 8080]", &["web"]),
+        ("vip: 2001:db8::/64", "vip: 2001:db8::/63", &["web"]),
+        ("vip: 192.0.2.53, protocol: udp", "vip: 192.0.2.53, protocol: both", &["dns"]),
+        ("port: 5353", "port: 5354", &["dns"]),
+        ("scheduler: round_robin", "scheduler: maglev", &["dns"]),
+        ("ipv4: 24", "ipv4: 25", &["api"]),
+        ("ipv6: 56", "ipv6: 57", &["api"]),
+        (", timeout: 3h", "", &["api"]),
+        ("name: api", "name: apis", &["api"]),
+        // The order of back ends, a back end without a share, and what may differ from node to node.
+        (
+            "        - { name: web-9, weight: 3, mac: 02:00:00:00:00:09 }\n        \
+             - { name: web-10, ip: 10.0.0.10, mac: 02:00:00:00:00:10 }\n",
+            "        - { name: web-10, ip: 10.0.0.10, mac: 02:00:00:00:00:10 }\n        \
+             - { name: web-9, weight: 3, mac: 02:00:00:00:00:09 }\n",
+            &[],
+        ),
+        ("port: [443, 80]", "port: [80, 443]", &[]),
+        ("name: off, ip: 10.0.0.12", "name: out, ip: 10.0.0.13", &[]),
+        ("02:00:00:00:00:09", "02:00:00:00:00:99", &[]),
+        ("p0: { pcap: {} }", "p0: { pcap: {} }, p1: { pcap: {} }", &[]),
+        ("size: 1021", "size: 1021\n      out: p0\n      source: 198.51.100.7\n      mtu: 1400", &[]),
+        ("size: 1021", "size: 1021\n      source_mac: 02:00:00:00:00:77", &[]),
+        ("size: 1021", "size: 1021\n      timeouts: { tcp_established: 99s }\n      fail: drop", &[]),
+        ("timeout: 3h", "timeout: 4h", &[]),
+    ] {
+        assert!(CHECKSUMS.contains(from), "{from}");
+        let after = checksums(&CHECKSUMS.replacen(from, to, 1));
+        assert_eq!(changed(&before, &after), services, "{from} -> {to}");
+    }
+    let without = CHECKSUMS.replace("      affinity: { ipv4: 24, ipv6: 56, timeout: 3h }\n", "");
+    let by_source = without.replacen("size: 1021", "size: 1021\n      by: source", 1);
+    assert_eq!(changed(&checksums(&without), &checksums(&by_source)), ["web"]);
 }
 
 /// Both assign new flows without a ring; Maglev's ring is for packets that they do not assign (pipes.md M26).

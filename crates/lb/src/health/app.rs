@@ -423,7 +423,7 @@ impl LbApp {
         let mac = neighbour.and_then(Neighbour::mac);
         let weight = Some(row.full / service.scale);
         let report = BackEndReport { health: standing.word(), reason, mac, weight };
-        self.health.board.look().insert((service.name.clone(), row.name.clone()), report);
+        self.health.board.publish(&service.name, &row.name, report);
     }
 
     /// Returns the board's entry for a back end.

@@ -2,6 +2,7 @@
 //! backends` from it.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_app::neighbour::Mac;
 
@@ -24,12 +25,43 @@ pub type Rows = BTreeMap<(String, String), BackEndReport>;
 /// The board on which the app publishes the status of back ends. Two boards are equal if they are the same
 /// object.
 #[derive(Clone, Debug, Default)]
-pub struct HealthPublisher(Arc<Mutex<Rows>>);
+pub struct HealthPublisher(Arc<Board>);
+
+#[derive(Debug, Default)]
+struct Board {
+    rows: Mutex<Rows>,
+    /// How often a weight has changed.
+    weights: AtomicU64,
+}
 
 impl HealthPublisher {
-    /// Locks the rows for reading and writing. The lock is never held longer than a copy takes.
+    /// Locks the rows. The lock is never held longer than a copy takes.
     pub fn look(&self) -> MutexGuard<'_, Rows> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.rows.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Publishes the status of a back end.
+    pub fn publish(&self, service: &str, back_end: &str, report: BackEndReport) {
+        let weight = report.weight;
+        let before = self.look().insert((service.to_string(), back_end.to_string()), report);
+        if before.and_then(|before| before.weight) != weight {
+            self.0.weights.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Returns how often a published weight has changed.
+    #[must_use]
+    pub fn weights_version(&self) -> u64 {
+        self.0.weights.load(Ordering::Acquire)
+    }
+
+    /// Returns the published status of all back ends of a service, by name.
+    #[must_use]
+    pub fn of_service(&self, service: &str) -> Vec<(String, BackEndReport)> {
+        let rows = self.look();
+        let all = rows.range((service.to_string(), String::new())..);
+        let own = all.take_while(|((of, _), _)| of == service);
+        own.map(|((_, name), report)| (name.clone(), report.clone())).collect()
     }
 
     /// Returns the published status of a back end, or the default if there is none.
