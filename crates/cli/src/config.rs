@@ -6,7 +6,6 @@ mod tests;
 pub use weir_daemon::config::*;
 
 use crate::kinds::KINDS;
-use std::sync::Arc;
 use weir_app::edits::{self, Edits};
 
 /// Reads a configuration without information about interfaces. `file` is the name used in the report.
@@ -18,13 +17,13 @@ pub fn read(file: &str, text: &str) -> Loaded {
 /// Reads a configuration, given information about interfaces.
 #[must_use]
 pub fn read_knowing(file: &str, text: &str, nics: &Nics) -> Loaded {
-    read_edited(file, Arc::new(text.to_string()), nics, &*edits::none(KINDS))
+    read_edited(&ConfigSource::new(file, text), nics, &*edits::none(KINDS))
 }
 
-/// The same, with changes made at run time, and without copying the text.
+/// The same, with changes made at run time and values of the node.
 #[must_use]
-pub fn read_edited(file: &str, text: Arc<String>, nics: &Nics, edits: &dyn Edits) -> Loaded {
-    weir_daemon::config::read(file, text, KINDS, nics, edits)
+pub fn read_edited(source: &ConfigSource, nics: &Nics, edits: &dyn Edits) -> Loaded {
+    weir_daemon::config::read(source, KINDS, nics, edits)
 }
 
 /// The JSON Schema (draft 2020-12) of a configuration.

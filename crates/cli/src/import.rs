@@ -8,16 +8,17 @@ mod tests;
 
 pub use checked::{Checked, checked};
 
-use crate::config::{self, Loaded, Nics, Report};
+use crate::config::{self, ConfigSource, Loaded, Nics, NodeFile, Report};
 use crate::kinds::KINDS;
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use std::path::Path;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use weir_app::edits::{self, Edits};
 use weir_app::foreign::{Foreign, Setting, SettingValues};
 use weir_app::kind::Kind;
-use weir_config::infile;
+use weir_config::{infile, node};
 use weir_daemon::nics;
 
 /// Settings of other systems' files that can be run unchanged; not used with weir's own configurations.
@@ -49,6 +50,41 @@ impl FromArgMatches for ImportOptions {
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
         *self = ImportOptions::from_arg_matches(matches)?;
         Ok(())
+    }
+}
+
+/// Which file has the values of this node.
+#[derive(clap::Args, Clone, Debug, Default)]
+pub struct NodeOption {
+    /// The file with this node's values, to which `${NODE.name}` in the configuration refers; by default
+    /// `node.yaml` in the folder of the configuration.
+    #[arg(long, value_name = "FILE")]
+    node: Option<PathBuf>,
+}
+
+impl NodeOption {
+    /// Reads the node's file, if it is named or the configuration refers to its values.
+    fn read(
+        &self,
+        configuration: &Path,
+        text: &str,
+    ) -> Result<std::result::Result<Option<NodeFile>, Report>> {
+        if self.node.is_none() && !node::has_references(text) {
+            return Ok(Ok(None));
+        }
+        let path = self.node.clone().unwrap_or_else(|| node::beside(configuration));
+        let name = path.display().to_string();
+        let is_absent = |error: &anyhow::Error| {
+            error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
+        };
+        match self::text(&path) {
+            Ok(Ok(text)) => Ok(Ok(Some(NodeFile { name, text: Some(Arc::new(text)) }))),
+            Ok(Err(report)) => Ok(Err(report)),
+            Err(error) if self.node.is_none() && is_absent(&error) => {
+                Ok(Ok(Some(NodeFile { name, text: None })))
+            }
+            Err(error) => Err(error),
+        }
     }
 }
 
@@ -92,12 +128,28 @@ pub fn text(file: &Path) -> Result<std::result::Result<String, Report>> {
     }))
 }
 
+/// Reads the texts of a configuration, or returns a report of the first byte that is not UTF-8.
+///
+/// # Errors
+/// Fails if a file cannot be read.
+pub fn source(file: &Path, node: &NodeOption) -> Result<std::result::Result<ConfigSource, Report>> {
+    let text = match text(file)? {
+        Ok(text) => text,
+        Err(report) => return Ok(Err(report)),
+    };
+    let node = match node.read(file, &text)? {
+        Ok(node) => node,
+        Err(report) => return Ok(Err(report)),
+    };
+    Ok(Ok(ConfigSource { file: file.display().to_string(), text: Arc::new(text), node }))
+}
+
 /// Reads a configuration file: weir's own, or another system's that can be run unchanged.
 ///
 /// # Errors
 /// Fails if the file cannot be read. Errors in its contents are in the report.
-pub fn load(file: &Path, options: &ImportOptions) -> Result<Loaded> {
-    load_edited(file, options, &*edits::none(KINDS), &Nics::default())
+pub fn load(file: &Path, node: &NodeOption, options: &ImportOptions) -> Result<Loaded> {
+    load_edited((file, node), options, &*edits::none(KINDS), &Nics::default())
 }
 
 /// The same, with changes made at run time, and with what is `known` about interfaces that do not exist under
@@ -105,18 +157,24 @@ pub fn load(file: &Path, options: &ImportOptions) -> Result<Loaded> {
 ///
 /// # Errors
 /// Fails if the file cannot be read.
-pub fn load_edited(file: &Path, options: &ImportOptions, edits: &dyn Edits, known: &Nics) -> Result<Loaded> {
-    let text = match text(file)? {
-        Ok(text) => text,
-        Err(report) => return Ok(Loaded { plan: None, report, forgotten: Vec::new() }),
+pub fn load_edited(
+    (file, node): (&Path, &NodeOption),
+    options: &ImportOptions,
+    edits: &dyn Edits,
+    known: &Nics,
+) -> Result<Loaded> {
+    let refused = |report| Loaded { plan: None, report, forgotten: Vec::new() };
+    let source = match source(file, node)? {
+        Ok(source) => source,
+        Err(report) => return Ok(refused(report)),
     };
+    let text = &source.text;
     let nics = nics::present().or(known);
-    let Some(system) = runnable().find(|one| one.recognise.is_some_and(|recognise| recognise(&text))) else {
-        let file = file.display().to_string();
-        return Ok(config::read_edited(&file, Arc::new(text), &nics, edits));
+    let Some(system) = runnable().find(|one| one.recognise.is_some_and(|recognise| recognise(text))) else {
+        return Ok(config::read_edited(&source, &nics, edits));
     };
-    Ok(match (system.convert)(file, &text, &options.0) {
+    Ok(match (system.convert)(file, text, &options.0) {
         Ok((yaml, _)) => config::read_knowing(&format!("{} (imported)", file.display()), &yaml, &nics),
-        Err(report) => Loaded { plan: None, report, forgotten: Vec::new() },
+        Err(report) => refused(report),
     })
 }

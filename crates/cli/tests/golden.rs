@@ -122,7 +122,8 @@ impl Walk {
     /// Reads its configuration from a file in a folder.
     fn load(&self, folder: &Folder) -> (Plan, Report) {
         let path = folder.write("config", &self.config);
-        let loaded = import::load(&path, &import::ImportOptions::default()).unwrap();
+        let loaded =
+            import::load(&path, &import::NodeOption::default(), &import::ImportOptions::default()).unwrap();
         let Some(plan) = loaded.plan else { panic!("{}: {}", self.name(), loaded.report) };
         (plan, loaded.report)
     }

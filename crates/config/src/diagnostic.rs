@@ -1,6 +1,7 @@
 //! Errors in a configuration and their places: all errors are reported at once, each with its line and a
 //! caret.
 
+use crate::node::{NodeFile, NodeValue, Substituted};
 use crate::secret::hidden;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -48,6 +49,10 @@ pub struct Report {
     diagnostics: Vec<Diagnostic>,
     errors: usize,
     origins: Vec<Span>,
+    /// The node's file, until it is read.
+    pub(crate) node: Option<Box<NodeFile>>,
+    /// The values of the node in the configuration.
+    pub(crate) substituted: Option<Box<Substituted>>,
 }
 
 impl Report {
@@ -129,11 +134,36 @@ impl Report {
     }
 
     fn push(&mut self, severity: Severity, span: Span, message: String, help: Option<String>) {
+        let message = message + &self.of_node(span);
         let diagnostic = Diagnostic { severity, span, message, help };
         if self.diagnostics.len() > PRINTED_MAX || !self.diagnostics.contains(&diagnostic) {
             self.errors += usize::from(severity == Severity::Error);
             self.diagnostics.push(diagnostic);
         }
+    }
+
+    /// Says which values of the node are at a place, and where they come from.
+    fn of_node(&self, span: Span) -> String {
+        let one = |one: &NodeValue| {
+            let shown = one.shown();
+            let value = shown.split_once('=').map_or("", |(_, value)| value);
+            format!(
+                "`${{NODE.{}}}` is `{value}`: {}:{}",
+                one.name,
+                self.name_of(one.span.file),
+                one.span.line
+            )
+        };
+        let values = self.substituted.as_ref().map(|done| done.at(span)).unwrap_or_default();
+        match &*values {
+            [] => String::new(),
+            values => format!(" ({})", values.iter().map(|value| one(value)).collect::<Vec<_>>().join(", ")),
+        }
+    }
+
+    /// Returns the values of the node to which the configuration refers, by name.
+    pub fn node_values(&self) -> impl Iterator<Item = &NodeValue> {
+        self.substituted.iter().flat_map(|done| done.values.values())
     }
 
     /// Creates a mark that refers to `span`.

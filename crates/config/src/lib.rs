@@ -21,6 +21,7 @@ mod key;
 pub mod lines;
 pub mod nat;
 pub mod nic;
+pub mod node;
 pub mod outfile;
 pub mod pipes;
 mod plain_entry;

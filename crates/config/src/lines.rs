@@ -136,18 +136,18 @@ const RUN_LEAST: u32 = 64;
 /// The placeholder that the YAML parser finds instead of a run.
 pub const MARK: &str = "0";
 
-/// Finds the runs in a configuration, in order.
+/// Finds the runs in a configuration, in order. Lines that are not `plain` are left to the YAML parser.
 #[must_use]
-pub fn runs(text: &str) -> Vec<Run> {
-    let mut all = entry_runs(text);
-    all.extend(group_runs(text));
+pub fn runs(text: &str, plain: impl Fn(&str) -> bool) -> Vec<Run> {
+    let mut all = entry_runs(text, &plain);
+    all.extend(group_runs(text, &plain));
     all.sort_by_key(|run| run.line);
     all
 }
 
 /// Finds long lists of groups: after an unindented line `groups:`, lines of equal indentation with a name and
 /// one plain mapping each.
-fn group_runs(text: &str) -> Vec<Run> {
+fn group_runs(text: &str, plain: &impl Fn(&str) -> bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     // Whether the lines are groups, and their indentation.
     let (mut inside, mut indent_of) = (false, 0);
@@ -164,7 +164,7 @@ fn group_runs(text: &str) -> Vec<Run> {
             indent_of = indent;
         }
         let is_group = inside && indent > 0 && indent == indent_of;
-        if is_group && named_at(line).is_some_and(|from| flow::is_mapping(line, from)) {
+        if is_group && named_at(line).is_some_and(|from| flow::is_mapping(line, from)) && plain(line) {
             let of = Of::Groups;
             run.get_or_insert(Run { line: number, range: start..end, of }).range.end = end;
         } else {
@@ -209,7 +209,7 @@ pub fn groups(lines: &str, at: Span) -> Vec<(Node, Node)> {
 
 /// Finds long lists of entries in a configuration: after a line `entries:`, lines of equal indentation with
 /// one plain mapping each.
-fn entry_runs(text: &str) -> Vec<Run> {
+fn entry_runs(text: &str, plain: &impl Fn(&str) -> bool) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     // The indentation of `entries:` while inside its list, and that of the list.
     let mut list: Option<(usize, Option<usize>)> = None;
@@ -224,7 +224,7 @@ fn entry_runs(text: &str) -> Vec<Run> {
         if member && rest.starts_with("- ") {
             list = list.map(|(key, _)| (key, Some(indent)));
         }
-        if member && rest.starts_with("- {") && flow::is_mapping(line, indent + 2) {
+        if member && rest.starts_with("- {") && flow::is_mapping(line, indent + 2) && plain(line) {
             let of = Of::Entries;
             run.get_or_insert(Run { line: number, range: start..end, of }).range.end = end;
         } else {
@@ -362,7 +362,7 @@ mod tests {
             (format!("groups:\n{}\n", lines(0..63)), 0),
         ];
         for (text, expected) in cases {
-            assert_eq!(runs(&text).len(), expected, "{text}");
+            assert_eq!(runs(&text, |_| true).len(), expected, "{text}");
             let (mut report, mut slow) = (Report::new("t", &*text), Report::new("t", &*text));
             assert_eq!(raw::document(&mut report), raw::parse(&text, &mut slow), "{report}{slow}");
             assert_eq!((report.errors(), slow.errors()), (0, 0), "{text}");
@@ -372,11 +372,11 @@ mod tests {
     #[test]
     fn only_a_list_of_entries_is_read_in_lines() {
         let other = text(200).replace("entries:", "members:");
-        assert!(runs(&other).is_empty());
+        assert!(runs(&other, |_| true).is_empty());
         let deeper = text(200).replace("entries:   # many\n", "entries:\n      - a:\n");
-        assert!(runs(&deeper.replace("      - {", "        - {")).is_empty());
-        assert!(runs(&text(200).replace("entries:   # many", "entries: x")).is_empty());
-        assert_eq!(runs(&text(200)).iter().map(|run| run.line).collect::<Vec<_>>(), [4]);
+        assert!(runs(&deeper.replace("      - {", "        - {"), |_| true).is_empty());
+        assert!(runs(&text(200).replace("entries:   # many", "entries: x"), |_| true).is_empty());
+        assert_eq!(runs(&text(200), |_| true).iter().map(|run| run.line).collect::<Vec<_>>(), [4]);
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use crate::diagnostic::{Report, Span};
 use crate::lines::{self, Lines, Of, Run};
+use crate::node;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::{DuplicateKeyPolicy, Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
@@ -60,17 +61,27 @@ impl Node {
     }
 }
 
-/// Parses the text of the report, leaving long lists of entries to be read line by line. `None` if it is not
-/// YAML; the report then has the error.
+/// Parses the text of the report, leaving long lists of entries to be read line by line, and replaces
+/// references to values of the node. `None` if it is not YAML; the report then has the error.
 #[must_use]
 pub fn document(report: &mut Report) -> Option<Node> {
     let text = report.text();
-    let runs = lines::runs(&text);
-    if runs.is_empty() {
-        return parse(&text, report);
+    if !node::has_references(&text) {
+        return with_lines(&text, &lines::runs(&text, |_| true), report);
     }
-    let mut document = parse(&lines::without(&text, &runs), report)?;
-    put_back(&mut document, &text, &runs);
+    let text = Arc::new(node::masked(&text, report));
+    let runs = lines::runs(&text, |line| !node::has_masked(line));
+    let mut document = with_lines(&text, &runs, report)?;
+    node::substitute(&mut document, report);
+    Some(document)
+}
+
+fn with_lines(text: &Arc<String>, runs: &[Run], report: &mut Report) -> Option<Node> {
+    if runs.is_empty() {
+        return parse(text, report);
+    }
+    let mut document = parse(&lines::without(text, runs), report)?;
+    put_back(&mut document, text, runs);
     Some(document)
 }
 
@@ -131,7 +142,7 @@ pub fn parse_part(text: &str, at: Span, report: &mut Report) -> Option<Node> {
         budget: budget, duplicate_keys: DuplicateKeyPolicy::PassThrough, with_snippet: false,
     };
     match serde_saphyr::from_str_with_options::<Spanned<Typed>>(text, options) {
-        Ok(typed) => Some(node(typed, text, at)),
+        Ok(typed) => Some(node_of(typed, text, at)),
         Err(error) => {
             report.error(error.location().map(|place| span(&place, at)).unwrap_or_default(), message(&error));
             None
@@ -184,14 +195,14 @@ enum Typed {
     Map(Vec<(Spanned<Typed>, Spanned<Typed>)>),
 }
 
-fn node(typed: Spanned<Typed>, text: &str, at: Span) -> Node {
+fn node_of(typed: Spanned<Typed>, text: &str, at: Span) -> Node {
     let kind = match typed.value {
         Typed::Null => Kind::Null,
         Typed::Spelt => Kind::Scalar(spelling(&typed.defined, text)),
         Typed::Text(text) => Kind::Scalar(text),
-        Typed::List(list) => Kind::List(list.into_iter().map(|one| node(one, text, at)).collect()),
+        Typed::List(list) => Kind::List(list.into_iter().map(|one| node_of(one, text, at)).collect()),
         Typed::Map(map) => {
-            let both = |(key, value)| (node(key, text, at), node(value, text, at));
+            let both = |(key, value)| (node_of(key, text, at), node_of(value, text, at));
             Kind::Map(map.into_iter().map(both).collect())
         }
     };

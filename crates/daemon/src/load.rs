@@ -191,8 +191,8 @@ pipes:
 ";
 
     fn vocabulary() -> Vocabulary {
-        let text = Arc::new(PROGRAM.to_string());
-        let loaded = config::read("t", text, &[], &config::Nics::default(), &*edits::none(&[]));
+        let source = config::ConfigSource::new("t", PROGRAM);
+        let loaded = config::read(&source, &[], &config::Nics::default(), &*edits::none(&[]));
         let plan = loaded.plan.unwrap_or_else(|| panic!("{}", loaded.report));
         Vocabulary { generation: 1, plan: Arc::new(plan) }
     }

@@ -636,9 +636,8 @@ impl Preparation {
 
     /// Reparses the text that was read last. No one has asked for a reload, so weights stay as they are.
     fn rebuilt(&self) -> Result<Plan> {
-        let (file, text) = &self.old.source;
         let (kinds, nics) = (self.old.apps.kinds(), nics_of(&self.old));
-        let loaded = config::read(file, text.clone(), kinds, &nics, &*self.old.edits);
+        let loaded = config::read(&self.old.source, kinds, &nics, &*self.old.edits);
         let mut plan = loaded.plan.with_context(|| format!("the file has errors\n{}", loaded.report))?;
         plan.socket.clone_from(&self.old.socket);
         Ok(self.weighed(plan, true))

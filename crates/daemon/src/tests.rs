@@ -124,7 +124,7 @@ apps: [{ external: { name: probe, socket: PATH/probe.sock } }]
 /// Reads a configuration whose apps are external.
 fn read(text: &str) -> config::Loaded {
     static KINDS: &[Kind] = &[weir_app::external::KIND];
-    config::read("t", Arc::new(text.to_string()), KINDS, &config::Nics::default(), &*edits::none(KINDS))
+    config::read(&config::ConfigSource::new("t", text), KINDS, &config::Nics::default(), &*edits::none(KINDS))
 }
 
 /// A daemon on recordings, with the probe in place of the external app of the same name.

@@ -6,10 +6,11 @@ use super::test::every_packet_hits;
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
 use crate::{import, output, ways};
 use anyhow::Result;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use weir_config::node::{self, NodeValue};
 use weir_cover::shadow::{WhyUnreachable, unreachable};
 use weir_daemon::compiled::KernelCheck;
 use weir_daemon::private;
@@ -26,13 +27,19 @@ const STEPS: u32 = 2000;
 pub struct CheckArguments {
     /// The configuration file.
     file: PathBuf,
-    /// Print a JSON object: `ok, errors, warnings, diagnostics[]`, with `--kernel` also `kernel`.
+    /// Print a JSON object: `ok, errors, warnings, diagnostics[]`, with `--kernel` also `kernel`,
+    /// and `node{}` with the values of this node that the configuration refers to.
     #[arg(long)]
     json: bool,
     /// Also print which parts of the program run in the kernel, in XDP, and why the others do not. If
     /// privileges suffice, the kernel loads the program, but no frame reaches it.
     #[arg(long)]
     kernel: bool,
+    /// Print the configuration with this node's values in place of `${NODE.name}`, and nothing else.
+    #[arg(long, conflicts_with_all = ["json", "kernel"])]
+    resolved: bool,
+    #[command(flatten)]
+    node: import::NodeOption,
 }
 
 /// Runs the command.
@@ -40,7 +47,7 @@ pub struct CheckArguments {
 /// # Errors
 /// Fails if the file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
-    let mut loaded = import::load(&arguments.file, &import::ImportOptions::default())?;
+    let mut loaded = import::load(&arguments.file, &arguments.node, &import::ImportOptions::default())?;
     if let Some(plan) = &loaded.plan {
         absent_interfaces(plan, &mut loaded.report);
         unreachable_ways(plan, &arguments.file, &mut loaded.report);
@@ -50,7 +57,16 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
     loaded.plan = loaded.plan.filter(|_| loaded.report.errors() == 0);
     let report = &loaded.report;
     output::complain(report);
+    let values: Vec<NodeValue> = report.node_values().cloned().collect();
+    if arguments.resolved {
+        output::print(node::resolved(&report.text(), &values))?;
+        return Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() });
+    }
     output::line(summary(&arguments.file.display().to_string(), &loaded))?;
+    if let Some(first) = values.first() {
+        let all: Vec<String> = values.iter().map(NodeValue::shown).collect();
+        output::line(format!("node: {} ({})", all.join(", "), report.name_of(first.span.file)))?;
+    }
     let plan = loaded.plan.as_ref().filter(|_| arguments.kernel);
     let kernel = plan.map(KernelCheck::of).transpose()?;
     if let Some(kernel) = &kernel {
@@ -61,6 +77,10 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
         let ok = errors == 0;
         let mut json = json!({ "ok": ok, "errors": errors, "warnings": warnings,
             "diagnostics": report.json() });
+        if !values.is_empty() {
+            let pair = |one: &NodeValue| (one.name.clone(), Value::from(one.value.clone()));
+            json["node"] = values.iter().map(pair).collect::<Map<_, _>>().into();
+        }
         if let Some(kernel) = kernel {
             json["kernel"] = kernel.json();
         }

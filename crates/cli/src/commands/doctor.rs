@@ -19,6 +19,8 @@ pub struct DoctorArguments {
     /// Print a JSON object: `ok, checks[]{check, of, level, says}`.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    node: import::NodeOption,
 }
 
 /// Runs the command. The exit code is 1 if something is a fault.
@@ -28,7 +30,7 @@ pub struct DoctorArguments {
 pub fn run(arguments: &DoctorArguments) -> Result<ExitCode> {
     let mut plan = None;
     if let Some(file) = &arguments.file {
-        let loaded = import::load(file, &import::ImportOptions::default())?;
+        let loaded = import::load(file, &arguments.node, &import::ImportOptions::default())?;
         if loaded.plan.is_none() {
             output::complain(&loaded.report);
             return Ok(bad_input());

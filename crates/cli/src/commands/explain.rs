@@ -37,6 +37,8 @@ pub struct ExplainArguments {
     #[arg(long)]
     port: Option<String>,
     #[command(flatten)]
+    node: import::NodeOption,
+    #[command(flatten)]
     connection: Connection,
 }
 
@@ -59,7 +61,7 @@ pub fn run(arguments: &ExplainArguments) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let file = arguments.file.as_ref().context("which configuration?")?;
-    let loaded = import::load(file, &import::ImportOptions::default())?;
+    let loaded = import::load(file, &arguments.node, &import::ImportOptions::default())?;
     let Some(plan) = &loaded.plan else {
         output::complain(&loaded.report);
         return Ok(bad_input());

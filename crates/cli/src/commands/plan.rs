@@ -27,6 +27,8 @@ pub struct PlanArguments {
     /// Print a JSON object: `ok, groups[{name, moved, least, why[], flows_end}]`.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    node: import::NodeOption,
 }
 
 /// The effect on the flows of a group, as shares of the hash space of its buckets.
@@ -57,7 +59,7 @@ fn share(text: &str) -> Result<f64, String> {
 pub fn run(arguments: &PlanArguments) -> Result<ExitCode> {
     let mut plans = Vec::new();
     for file in [&arguments.from, &arguments.file] {
-        let Some(plan) = load(file)? else { return Ok(bad_input()) };
+        let Some(plan) = load(file, &arguments.node)? else { return Ok(bad_input()) };
         plans.push(plan);
     }
     let [old, new] = plans.as_slice() else { bail!("two configurations are needed") };
@@ -84,8 +86,8 @@ pub fn run(arguments: &PlanArguments) -> Result<ExitCode> {
     Ok(if over.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn load(file: &Path) -> Result<Option<Plan>> {
-    let loaded = import::load(file, &import::ImportOptions::default())?;
+fn load(file: &Path, node: &import::NodeOption) -> Result<Option<Plan>> {
+    let loaded = import::load(file, node, &import::ImportOptions::default())?;
     output::complain(&loaded.report);
     Ok(loaded.plan)
 }

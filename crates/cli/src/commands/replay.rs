@@ -33,6 +33,8 @@ pub struct ReplayArguments {
     /// Print a JSON object: `frames`, `balances`, `counters`, `pipes`, `apps`, `error`, `remarks`, `slept_s`.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    node: import::NodeOption,
 }
 
 /// Runs the command.
@@ -40,7 +42,7 @@ pub struct ReplayArguments {
 /// # Errors
 /// Fails if a file cannot be read or written, or if the ledger does not balance.
 pub fn run(arguments: &ReplayArguments) -> Result<ExitCode> {
-    let loaded = import::load(&arguments.file, &import::ImportOptions::default())?;
+    let loaded = import::load(&arguments.file, &arguments.node, &import::ImportOptions::default())?;
     let Some(plan) = &loaded.plan else {
         output::complain(&loaded.report);
         return Ok(bad_input());

@@ -5,13 +5,15 @@
 //! ring by which packets are assigned.
 
 use super::{BadInput, bad_input, socket};
-use crate::config::{Plan, Report};
+use crate::config::{Nics, Plan, Report};
+use crate::kinds::KINDS;
 use crate::{config, import, output};
 use anyhow::Result;
 use serde_json::json;
 use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use weir_app::edits;
 use weir_app::rings::{self, Checksum, RingOwner};
 use weir_config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
 use weir_config::raw::{self, Kind, Node};
@@ -53,6 +55,8 @@ pub struct RingArguments {
     /// `version, configured, effective, services[{name, configured, effective}]`.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    node: import::NodeOption,
 }
 
 /// The values of `--scheduler`.
@@ -104,20 +108,19 @@ pub fn run(arguments: &RingArguments) -> Result<ExitCode> {
         return print_checksums(rings, arguments);
     };
     if arguments.checksum {
-        let loaded = import::load(path, &import::ImportOptions::default())?;
+        let loaded = import::load(path, &arguments.node, &import::ImportOptions::default())?;
         output::complain(&loaded.report);
         let Some(plan) = &loaded.plan else { return Ok(bad_input()) };
         return print_checksums(checksums(plan), arguments);
     }
-    let file = path.display().to_string();
-    let text = match import::text(path)? {
-        Ok(text) => text,
+    let source = match import::source(path, &arguments.node)? {
+        Ok(source) => source,
         Err(report) => return Ok(refuse(&report)),
     };
-    let mut report = Report::new(&file, text.as_str());
-    let Some(document) = raw::parse(&text, &mut report) else { return Ok(refuse(&report)) };
+    let mut report = source.report();
+    let Some(document) = raw::document(&mut report) else { return Ok(refuse(&report)) };
     let (group, report) = if is_configuration(&document) {
-        let loaded = config::read(&file, &text);
+        let loaded = config::read_edited(&source, &Nics::default(), &*edits::none(KINDS));
         let group = loaded.plan.as_ref().map(|plan| chosen(&plan.program, arguments));
         (group, loaded.report)
     } else {

@@ -43,6 +43,8 @@ pub struct RunArguments {
     /// The configuration file, or XenoFlow's `backends.json`.
     file: PathBuf,
     #[command(flatten)]
+    node: import::NodeOption,
+    #[command(flatten)]
     import: import::ImportOptions,
     /// Path of the control socket; overrides the configuration.
     #[arg(long)]
@@ -61,8 +63,8 @@ pub struct RunArguments {
 /// # Errors
 /// The error says why the daemon cannot run.
 pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
-    let RunArguments { file, import, socket: own, .. } = arguments;
-    let (file, import, own) = (file.clone(), import.clone(), own.clone());
+    let RunArguments { file, node, import, socket: own, .. } = arguments;
+    let (file, node, import, own) = (file.clone(), node.clone(), import.clone(), own.clone());
     let at = file.clone();
     let accept = move |loaded: Loaded| {
         loaded.forgotten.iter().for_each(|why| warn!("{why}"));
@@ -81,15 +83,16 @@ pub fn run(arguments: &RunArguments) -> Result<ExitCode> {
         }
         Ok(plan)
     };
-    let first = import::load(&file, &import)?;
+    let first = import::load(&file, &node, &import)?;
     if first.plan.is_none() {
         output::complain(&first.report);
         return Ok(bad_input());
     }
     let _log = Log::start(arguments.log.into())?;
     let plan = accept(first)?;
-    let load =
-        move |edits: &dyn Edits, known: &Nics| accept(import::load_edited(&file, &import, edits, known)?);
+    let load = move |edits: &dyn Edits, known: &Nics| {
+        accept(import::load_edited((&file, &node), &import, edits, known)?)
+    };
     weir_daemon::run(arguments.file.clone(), plan, Arc::new(load), arguments.takeover)?;
     Ok(ExitCode::SUCCESS)
 }

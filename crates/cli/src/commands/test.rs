@@ -54,6 +54,8 @@ pub struct TestArguments {
     /// Print a JSON object: `ok`, `paths`, `covered`, `unreachable[]`, `differences[]`, `seconds`.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    node: import::NodeOption,
 }
 
 /// The most steps that are spent on one entry.
@@ -74,9 +76,9 @@ impl TestArguments {
 /// Fails if a file cannot be read or written, or if standard output cannot be written to.
 pub fn run(arguments: &TestArguments) -> Result<ExitCode> {
     let begun = Instant::now();
-    let Some((plan, report)) = load(&arguments.file)? else { return Ok(bad_input()) };
+    let Some((plan, report)) = load(&arguments.file, &arguments.node)? else { return Ok(bad_input()) };
     if let Some(old) = &arguments.against {
-        let Some((old, _)) = load(old)? else { return Ok(bad_input()) };
+        let Some((old, _)) = load(old, &arguments.node)? else { return Ok(bad_input()) };
         return against::run(arguments, (&old.program, &plan.program), begun);
     }
     let program = &plan.program;
@@ -107,8 +109,8 @@ pub fn run(arguments: &TestArguments) -> Result<ExitCode> {
 }
 
 /// Reads a configuration. Returns `None` if it is not valid, after printing why.
-fn load(file: &Path) -> Result<Option<(Plan, Report)>> {
-    let loaded = import::load(file, &import::ImportOptions::default())
+fn load(file: &Path, node: &import::NodeOption) -> Result<Option<(Plan, Report)>> {
+    let loaded = import::load(file, node, &import::ImportOptions::default())
         .map_err(|error| BadInput(format!("{error:#}")))?;
     let Some(plan) = loaded.plan else {
         output::complain(&loaded.report);

@@ -66,7 +66,7 @@ fn packets_leave_with_the_address_of_the_port_they_leave_by() {
 fn a_file_that_is_not_utf_8_is_shown_with_the_first_byte_that_is_not() {
     let file = std::env::temp_dir().join(format!("weir-not-utf-8-{}", std::process::id()));
     std::fs::write(&file, b"ports: {}\nsocket: d\xe9mon\n").unwrap();
-    let loaded = load(&file, &ImportOptions::default()).unwrap();
+    let loaded = load(&file, &NodeOption::default(), &ImportOptions::default()).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(loaded.plan.is_none());
     let said = loaded.report.to_string();

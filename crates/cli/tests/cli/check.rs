@@ -333,3 +333,29 @@ fn flow_pipes_run_in_the_kernel_and_their_new_flows_do_not() {
     let why = "the pipe's flows are those inside tunnels";
     assert_eq!((&pipe["compiled"], &pipe["why"]), (&false.into(), &why.into()), "{pipe}");
 }
+
+#[test]
+fn values_of_the_node_come_from_a_file_beside_the_configuration() {
+    let folder = Folder::new();
+    let check = |more: &[&str], code: i32| {
+        let said = weir(folder.path(), &[&["check", "weir.yaml"], more].concat());
+        assert_eq!(said.code, Some(code), "{}{}", said.out, said.err);
+        said
+    };
+    folder.write("weir.yaml", TWO.replace("02:00:00:00:00:11", "${NODE.mac}"));
+    let said = check(&[], 2).err;
+    assert!(said.contains("there is no file node.yaml") && said.contains("--node"), "{said}");
+    folder.write("node.yaml", "mac: 02:00:00:00:00:11\nunused: 1\n");
+    let said = check(&[], 0);
+    assert!(said.out.ends_with("node: mac=02:00:00:00:00:11 (node.yaml)\n"), "{}", said.out);
+    assert!(said.err.contains("node.yaml:2:9: warning: nothing refers to `unused`"), "{}", said.err);
+    assert_eq!(check(&["--json"], 0).json()["node"], serde_json::json!({ "mac": "02:00:00:00:00:11" }));
+    assert_eq!(check(&["--resolved"], 0).out, TWO);
+    folder.write("other.yaml", "mac: 02:00:00:00:00:1\n");
+    let said = check(&["--node", "other.yaml"], 2).err;
+    let place = "(`${NODE.mac}` is `02:00:00:00:00:1`: other.yaml:1)";
+    assert!(said.starts_with("weir.yaml:14:") && said.contains(place), "{said}");
+    let caret = said.lines().nth(2).and_then(|line| line.find('^'));
+    assert_eq!(caret, said.lines().nth(1).and_then(|line| line.find("${NODE.mac}")), "{said}");
+    weir(folder.path(), &["check", "weir.yaml", "--node", "none.yaml"]).refused(1, &["none.yaml"]);
+}

@@ -167,6 +167,23 @@ fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
 }
 
 #[test]
+fn a_reload_reads_the_values_of_the_node_again() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", program().replace("02:00:00:00:00:11", "${NODE.mac}"));
+    folder.write("node.yaml", "mac: 02:00:00:00:00:11\n");
+    let daemon = Daemon::start_in(folder);
+    let has = |mac: &str| daemon.weir(&["entry", "list", "balance", "--all"]).good().out.contains(mac);
+    assert!(has("02:00:00:00:00:11"));
+    daemon.folder.write("node.yaml", "mac: 02:00:00:00:00:77\n");
+    daemon.weir(&["reload"]).good();
+    assert!(has("02:00:00:00:00:77") && !has("02:00:00:00:00:11"));
+    daemon.folder.write("node.yaml", "mac: nonsense\n");
+    let said = daemon.weir(&["reload"]);
+    assert!(said.err.contains("is `nonsense`: ") && said.err.contains("node.yaml:1"), "{}", said.err);
+    assert!(has("02:00:00:00:00:77"));
+}
+
+#[test]
 fn run_time_entries_survive_a_reload_that_keeps_their_pipe() {
     let daemon = Daemon::start(&TWO.replace("per_entry/0.0.0.1", "per_entry/0.0.0.3"));
     daemon

@@ -17,6 +17,7 @@ pub use weir_config::attachment::Attachments;
 pub use weir_config::entry::{write as write_entry, write_key};
 pub use weir_config::forward::write as write_forward;
 pub use weir_config::nic::{Nic, Nics};
+pub use weir_config::node::{ConfigSource, NodeFile};
 pub use weir_config::ports::{Fault, LeaveRule, PortConfig, PortKind, Take, Xdp, XdpMode};
 pub use weir_config::value::{duration, masked, write as write_value, write_mac, write_masked};
 pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
@@ -42,16 +43,16 @@ pub struct Loaded {
 }
 
 /// Reads a configuration with apps of these kinds, given information about interfaces, and with changes made
-/// at run time. `file` is the name used in the report.
+/// at run time.
 #[must_use]
-pub fn read(file: &str, text: Arc<String>, kinds: &'static [Kind], nics: &Nics, edits: &dyn Edits) -> Loaded {
-    let mut report = Report::about(file, text.clone());
+pub fn read(source: &ConfigSource, kinds: &'static [Kind], nics: &Nics, edits: &dyn Edits) -> Loaded {
+    let mut report = source.report();
     let Some(mut document) = raw::document(&mut report) else {
         return Loaded { plan: None, report, forgotten: Vec::new() };
     };
     let (edits, forgotten) = edits.apply(&mut document, &mut report);
     let plan = plan::plan(&document, kinds, nics, &mut report);
-    let source = (file.to_string(), text);
+    let source = source.clone();
     Loaded { plan: plan.map(|plan| Plan { source, edits, ..plan }), report, forgotten }
 }
 
@@ -60,13 +61,12 @@ pub fn read(file: &str, text: Arc<String>, kinds: &'static [Kind], nics: &Nics, 
 /// # Errors
 /// The error says which of them is wrong, and how.
 pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Plan, String> {
-    let (file, text) = &old.source;
-    let mut report = Report::about(file, text.clone());
+    let mut report = old.source.report();
     let document = raw::document(&mut report).ok_or_else(|| report.to_string())?;
     let requests = orders.as_array().map(Vec::as_slice).unwrap_or_default();
     let edits = old.edits.request(&document, requests)?;
     drop(document);
-    let Loaded { plan, report, .. } = read(file, text.clone(), old.apps.kinds(), nics, &*edits);
+    let Loaded { plan, report, .. } = read(&old.source, old.apps.kinds(), nics, &*edits);
     let mut plan = plan.ok_or_else(|| edits.explain(&report))?;
     plan.socket.clone_from(&old.socket);
     plan.apps.refuse(orders, &plan.program)?;

@@ -11,6 +11,7 @@ use weir_app::kind::{Apps, Kind, Scope};
 use weir_config::attachment::Attachments;
 use weir_config::nat;
 use weir_config::nic::Nics;
+use weir_config::node::ConfigSource;
 use weir_config::pipes;
 use weir_config::ports::{self, PortConfig, PortKind, Take};
 use weir_config::program::ProgramReader;
@@ -65,8 +66,8 @@ pub struct Plan {
     pub metrics: Option<SocketAddr>,
     /// Where services are controlled over HTTP.
     pub control: Option<ControlOver>,
-    /// The file's name and its text. Files of entries that it names are not kept.
-    pub source: (String, Arc<String>),
+    /// The texts that it was read from. Files of entries that they name are not kept.
+    pub source: ConfigSource,
     /// Changes made at run time, which are in the program as if they were in the file.
     pub edits: Arc<dyn Edits>,
     /// The folder for state that survives a restart; `None` is the system's default.
