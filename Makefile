@@ -112,12 +112,14 @@ explore: setup-test ## runs the tests with a new seed; CASES=100000000 only comp
 	    PROPTEST_RNG_SEED="$$seed" KERNEL_CASES="$(CASES)" $(CARGO) test --package weir-kernel --locked \
 	        --test equality -- --nocapture the_kernel_does_what_the_interpreter_says; fi
 
-test-long: setup-test ## reloads and takeovers under load, twenty upgrades, 10 000 random programs (root)
+test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10 000 random programs (root)
 	$(MAKE) --no-print-directory test-package UPGRADES=20
 	$(CARGO) run --release --locked --package weir -- bench executors reloads takeovers --reloads 1000 \
 	    --takeovers 100 --strict
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture twenty_upgrades
+	$(CARGO) run --release --locked --package weir -- lab fleet
+	$(CARGO) run --release --locked --package weir -- lab fleet --mode l2 --rate 1000 --requests 100000
 	KERNEL_PROGRAMS=10000 KERNEL_MUTATED=1500 $(CARGO) test --package weir-kernel --locked --test equality -- \
 	    --nocapture
 

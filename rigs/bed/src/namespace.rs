@@ -71,6 +71,11 @@ impl Namespace {
         run(&mut bounded("ip", &["-n", &self.name, "-batch", "-"]), lines).map(drop)
     }
 
+    /// Runs `ip` commands that ask for something, one per line, and returns their output.
+    pub fn ask_ip(&self, lines: &str) -> Result<String> {
+        run(&mut bounded("ip", &["-n", &self.name, "-batch", "-"]), lines)
+    }
+
     /// Runs `bridge` commands in it, one per line.
     pub fn bridge(&self, lines: &str) -> Result<()> {
         run(&mut bounded("bridge", &["-n", &self.name, "-batch", "-"]), lines).map(drop)

@@ -171,6 +171,14 @@ impl Run {
         self.folder.join(format!("{name}.log"))
     }
 
+    /// Makes a process that another one has started part of the run, so that it ends with it.
+    ///
+    /// # Errors
+    /// The list of processes cannot be written to.
+    pub fn adopt(&self, pid: u32) -> Result<()> {
+        self.record(pid)
+    }
+
     fn record(&self, pid: u32) -> Result<()> {
         let mut file = OpenOptions::new().create(true).append(true).open(self.folder.join(PROCESSES))?;
         writeln!(file, "{pid} {}", start_time(pid).unwrap_or(0))?;
@@ -196,6 +204,8 @@ impl Drop for Run {
             return;
         }
         self.end_children();
+        // Those that were adopted.
+        end_recorded(&self.id);
         remove_namespaces(&self.id);
         let _ = fs::remove_dir_all(&self.folder);
     }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use crate::{bond, dns, lb, overlay, path, stream};
+use crate::{bond, dns, fleet, lb, overlay, path, stream};
 
 /// The available labs.
 #[derive(Subcommand)]
@@ -15,6 +15,8 @@ pub enum Lab {
     Bond(bond::BondOptions),
     /// Balance TCP connections and UDP flows while back ends come, go and die, and another weir takes over.
     Lb(lb::LbOptions),
+    /// Spread connections over nodes behind a router, while nodes and back ends come, go and die.
+    Fleet(fleet::FleetOptions),
     /// Put a cache in front of a container network of three nodes, while everything that it depends on
     /// changes.
     Overlay(overlay::OverlayOptions),
@@ -32,6 +34,9 @@ pub enum Lab {
     /// The clients of a load balancer in a lab.
     #[command(hide = true)]
     Questions(lb::questions::QuestionOptions),
+    /// The clients of a fleet in a lab.
+    #[command(hide = true)]
+    FleetClients(fleet::clients::FleetClientOptions),
     /// A flow that fills a link.
     #[command(hide = true)]
     Elephant(path::elephant::ElephantOptions),
@@ -47,6 +52,8 @@ pub fn perform(lab: &Lab) -> anyhow::Result<ExitCode> {
         Lab::Bond(options) => bond::run(options),
         Lab::Lb(options) => lb::run(options),
         Lab::Questions(options) => lb::questions::run_end(options).map(|()| ExitCode::SUCCESS),
+        Lab::Fleet(options) => fleet::run(options),
+        Lab::FleetClients(options) => fleet::clients::run_end(options).map(|()| ExitCode::SUCCESS),
         Lab::Overlay(options) => overlay::run(options),
         Lab::Talk(end) => overlay::talk::run_end(end).map(|()| ExitCode::SUCCESS),
         Lab::Path(options) => path::run(options),

@@ -19,6 +19,7 @@ mod command;
 mod daemon;
 mod dns;
 mod dnsperf;
+mod fleet;
 pub mod kernel;
 mod latency;
 mod lb;

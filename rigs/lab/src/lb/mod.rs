@@ -16,7 +16,7 @@ mod modes;
 mod network;
 mod phases;
 pub mod questions;
-mod servers;
+pub mod servers;
 
 use std::process::ExitCode;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use crate::Interrupt;
 use crate::nsd;
 use crate::topology::INTERFACE;
 use crate::weir;
-use weir_bed::{Run, Started};
+use weir_bed::{Namespace, Run, Started};
 
 /// The servers of a back end.
 pub struct Servers([Started; 2]);
@@ -23,7 +23,10 @@ impl Servers {
     pub fn start(run: &mut Run, host: &Host) -> Result<Servers> {
         let [own_4, own_6] = &host.addresses;
         let addresses = [VIPS[0], VIPS[1], own_4, own_6];
-        Ok(Servers([nsd::serve(run, &host.namespace, host.name, &addresses)?, nginx(run, host)?]))
+        Ok(Servers([
+            nsd::serve(run, &host.namespace, host.name, &addresses)?,
+            nginx(run, (host.name, &host.namespace))?,
+        ]))
     }
 
     /// Kills the servers (SIGKILL).
@@ -32,10 +35,10 @@ impl Servers {
     }
 }
 
-/// Starts a web server of one process, which answers every request with the back end's name and keeps
-/// connections open.
-fn nginx(run: &mut Run, host: &Host) -> Result<Started> {
-    let (name, folder) = (host.name, run.folder().join(format!("nginx-{}", host.name)));
+/// Starts the web server of a back end: one process, which answers every request with the back end's name and
+/// keeps connections open.
+pub fn nginx(run: &mut Run, (name, host): (&str, &Namespace)) -> Result<Started> {
+    let folder = run.folder().join(format!("nginx-{name}"));
     fs::create_dir_all(&folder)?;
     let (file, at) = (folder.join("nginx.conf"), folder.display());
     let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
@@ -53,18 +56,31 @@ fn nginx(run: &mut Run, host: &Host) -> Result<Started> {
              server {{ {listen}location / {{ return 200 \"{name}\\n\"; }} }}\n}}\n"
         ),
     )?;
-    let mut command = host.namespace.command("nginx");
+    let mut command = host.command("nginx");
     command.arg("-e").arg(folder.join("error.log")).arg("-c").arg(&file).stdout(Stdio::null());
     run.start(&format!("nginx-{name}"), &mut command)
 }
 
 /// Starts `weir decap` on a back end for every tunnel, and waits until it is attached.
 pub fn decap(run: &mut Run, host: &Host, interrupt: &Interrupt) -> Result<()> {
-    let name = format!("decap-{}", host.name);
+    let tunnels: Vec<_> = SOURCES.into_iter().zip(host.addresses.iter().map(String::as_str)).collect();
+    decap_with(run, (host.name, &host.namespace), &["--vni", VNI], &tunnels, interrupt)
+}
+
+/// Starts `weir decap` with these options on a back end for tunnels, of which each is a range of sources and
+/// a destination, and waits until it is attached.
+pub fn decap_with(
+    run: &mut Run,
+    (name, host): (&str, &Namespace),
+    options: &[&str],
+    tunnels: &[(&str, &str)],
+    interrupt: &Interrupt,
+) -> Result<()> {
+    let name = format!("decap-{name}");
     let said = run.folder().join(&name);
-    let mut command = host.namespace.command(&weir::program()?);
-    command.args(["decap", INTERFACE, "--json", "--vni", VNI]);
-    for (from, to) in SOURCES.iter().zip(&host.addresses) {
+    let mut command = host.command(&weir::program()?);
+    command.args(["decap", INTERFACE, "--json"]).args(options);
+    for (from, to) in tunnels {
         command.args(["--from", from, "--to", to]);
     }
     let process = run.start(&name, command.stdout(File::create(&said)?))?;

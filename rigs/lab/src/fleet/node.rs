@@ -1,0 +1,150 @@
+//! A node: weir, and BIRD beside it, which announces the routes that are in weir's table to the router.
+
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+
+use super::network::{FleetHost, ROUTER, VIP};
+use super::router::{autonomous_system, start_bird};
+use crate::Interrupt;
+use crate::topology::INTERFACE;
+use crate::weir::{self, Weir};
+use weir_bed::{Run, Started};
+
+/// How long an expected event may take.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long `weir upgrade` may take; it limits itself to less.
+const UPGRADE: Duration = Duration::from_secs(100);
+/// The kernel's table from which BIRD takes routes.
+const TABLE: u32 = 100;
+
+/// A node.
+pub struct FleetNode {
+    weir: Weir,
+    bird: Started,
+}
+
+impl FleetNode {
+    /// Starts weir and BIRD.
+    pub fn start(
+        run: &mut Run,
+        (at, host): (usize, &FleetHost),
+        configuration: &str,
+        interrupt: &Interrupt,
+    ) -> Result<FleetNode> {
+        let weir = start_weir(run, host, configuration, interrupt)?;
+        let bird = start_bird(run, host.name, &host.namespace, &bird_configuration(at, host))?;
+        Ok(FleetNode { weir, bird })
+    }
+
+    /// Announces the VIP, or withdraws it.
+    pub fn announce(host: &FleetHost, so: bool) -> Result<()> {
+        let word = if so { "add" } else { "del" };
+        host.namespace.ip(&format!("route {word} {VIP}/32 dev {INTERFACE} table {TABLE} proto 99\n"))
+    }
+
+    /// Kills weir (SIGKILL); BIRD stays.
+    pub fn kill(&self, run: &mut Run) -> Result<()> {
+        run.kill(self.weir.process())
+    }
+
+    /// Starts weir again.
+    pub fn restart(
+        &mut self,
+        run: &mut Run,
+        host: &FleetHost,
+        configuration: &str,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        self.weir = start_weir(run, host, configuration, interrupt)?;
+        Ok(())
+    }
+
+    /// Ends BIRD.
+    pub fn stop_bird(&self, run: &mut Run) -> Result<()> {
+        run.stop(self.bird).map(drop)
+    }
+
+    /// Starts BIRD again.
+    pub fn start_bird(&mut self, run: &mut Run, (at, host): (usize, &FleetHost)) -> Result<()> {
+        self.bird = start_bird(run, host.name, &host.namespace, &bird_configuration(at, host))?;
+        Ok(())
+    }
+
+    /// Replaces the configuration.
+    pub fn reload(&self, configuration: &str) -> Result<()> {
+        self.weir.reload(configuration)
+    }
+
+    /// Sends a request to the app lb.
+    pub fn request(&self, request: &Value) -> Result<Value> {
+        self.weir.ask(&json!({ "command": "app", "app": "lb", "request": request }))
+    }
+
+    /// Waits until a back end is in this state.
+    pub fn wait_for_health(&self, back_end: &str, state: &str, interrupt: &Interrupt) -> Result<()> {
+        let mut last = Value::Null;
+        let is_so = || {
+            last = self.request(&json!({ "do": "list" }))?;
+            let services = last["services"].as_array().into_iter().flatten();
+            let rows = services.flat_map(|service| service["back_ends"].as_array().into_iter().flatten());
+            let mut its = rows.filter(|row| row["name"] == back_end).map(|row| row["health"] == state);
+            Ok(its.next() == Some(true) && its.all(|so| so))
+        };
+        if !interrupt.wait(PATIENCE, is_so)? {
+            bail!("{back_end} is not {state}: {last}");
+        }
+        Ok(())
+    }
+
+    /// Runs `weir upgrade` with a new executable, and waits until the new weir has taken over. This is not
+    /// interrupted, because the new weir would be left behind.
+    pub fn upgrade(&self, run: &mut Run, host: &FleetHost) -> Result<()> {
+        let executable = run.folder().join("weir");
+        let next = run.folder().join("weir.new");
+        fs::copy(weir::program()?, &next)?;
+        fs::rename(&next, &executable)?;
+        let name = format!("upgrade-{}", host.name);
+        let mut command = host.namespace.command(&executable.to_string_lossy());
+        command.args(["upgrade", "--socket"]).arg(self.weir.socket()).stdout(Stdio::null());
+        let process = run.start(&name, &mut command)?;
+        let deadline = Instant::now() + UPGRADE;
+        let status = loop {
+            match run.child(process).try_wait()? {
+                Some(status) => break status,
+                None if Instant::now() > deadline => bail!("`weir upgrade` does not end"),
+                None => thread::sleep(Duration::from_millis(10)),
+            }
+        };
+        let answer = self.weir.ask(&json!({ "command": "process" }))?;
+        let pid = answer["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok());
+        run.adopt(pid.context("weir does not know its process")?)?;
+        if !status.success() {
+            bail!("`weir upgrade` failed ({status}): {}", run.last_words(&name));
+        }
+        Ok(())
+    }
+}
+
+fn start_weir(run: &mut Run, host: &FleetHost, configuration: &str, interrupt: &Interrupt) -> Result<Weir> {
+    let inside = |program: &str| host.namespace.command(program);
+    Weir::start(run, host.name, inside, configuration, interrupt)
+}
+
+/// Returns the configuration of a node's BIRD.
+fn bird_configuration(at: usize, host: &FleetHost) -> String {
+    let (address, number) = (&host.address, autonomous_system(at));
+    format!(
+        "router id {address};\nlog stderr all;\nprotocol device {{}}\n\
+         protocol bfd {{ interface \"{INTERFACE}\" {{ interval 100 ms; multiplier 3; }}; }}\n\
+         ipv4 table weir4;\n\
+         protocol kernel {{ learn; kernel table {TABLE}; scan time 5; \
+         ipv4 {{ table weir4; import all; export none; }}; }}\n\
+         protocol bgp upstream {{\n  local {address} as {number};\n  neighbor {ROUTER} as 65000;\n  \
+         bfd on;\n  connect delay time 1;\n  connect retry time 1;\n  error wait time 1, 2;\n  \
+         ipv4 {{ table weir4; import none; export all; next hop self; }};\n}}\n"
+    )
+}
