@@ -151,8 +151,8 @@ pub enum Event<'a> {
     Configured {
         /// The request.
         id: RequestId,
-        /// Why it was refused, in which case nothing has changed.
-        outcome: &'a Result<(), String>,
+        /// What has changed, an object or null; or why it was refused, in which case nothing has changed.
+        outcome: &'a Result<Value, String>,
     },
     /// An event on its socket ([`App::socket`]).
     Client {
@@ -246,7 +246,7 @@ pub enum Action {
         /// The operator's request, which remains to be answered.
         id: RequestId,
         /// The list.
-        orders: Value,
+        orders: Arc<Value>,
     },
     /// Check a server. [`Event::Checked`] always follows; replay performs no checks and reports that all of
     /// them succeed.

@@ -4,12 +4,25 @@
 //! of app that accepts such requests knows what an edit is; everything else stores the edits, passes them on
 //! and applies them.
 
-use crate::kind::Kind;
+use crate::kind::{Apps, Kind};
 use serde_json::{Value, json};
 use std::fmt::Debug;
 use std::sync::Arc;
 use weir_config::Report;
 use weir_config::raw::Node;
+
+/// The result of requests for edits.
+#[derive(Debug)]
+pub struct Requested {
+    /// The edits from now on.
+    pub edits: Arc<dyn Edits>,
+    /// Whether they differ from those before.
+    pub changed: bool,
+    /// Whether nothing may be changed, because the requester only wants to know what would happen.
+    pub dry_run: bool,
+    /// What changes, as an object.
+    pub summary: Value,
+}
 
 /// Edits of a configuration, in the order in which they were requested.
 pub trait Edits: Debug + Send + Sync {
@@ -23,14 +36,16 @@ pub trait Edits: Debug + Send + Sync {
     /// reason why it is discarded.
     fn apply(&self, document: &mut Node, report: &mut Report) -> (Arc<dyn Edits>, Vec<String>);
 
-    /// Returns the edits after further requests, given a document without edits.
+    /// Returns the edits after further requests, given a document without edits, and the apps that run, which
+    /// were read from that document with these edits.
     ///
     /// # Errors
     /// The error names the request that is wrong, and its field.
-    fn request(&self, document: &Node, requests: &[Value]) -> Result<Arc<dyn Edits>, String>;
+    fn request(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<Requested, String>;
 
-    /// Describes in one sentence what is wrong with a configuration, naming the field if it was edited.
-    fn explain(&self, report: &Report) -> String;
+    /// Describes in one sentence what is wrong with a configuration that `requests` have led to, naming the
+    /// field if it was edited.
+    fn explain(&self, report: &Report, requests: &[Value]) -> String;
 }
 
 /// Reads edits; `None` if the value is something else.
@@ -68,11 +83,11 @@ impl Edits for NoEdits {
         (Arc::new(NoEdits), Vec::new())
     }
 
-    fn request(&self, _: &Node, _: &[Value]) -> Result<Arc<dyn Edits>, String> {
+    fn request(&self, _: &Node, _: &Apps, _: &[Value]) -> Result<Requested, String> {
         Err("no kind of app can be configured at run time".to_string())
     }
 
-    fn explain(&self, report: &Report) -> String {
+    fn explain(&self, report: &Report, _: &[Value]) -> String {
         report.to_string()
     }
 }

@@ -1,6 +1,7 @@
 //! Control of a kind of apps over HTTP: its paths, and the request to the app that each becomes. Requests are
 //! answered and the description is generated from the same table.
 
+use crate::kind::Apps;
 use serde_json::{Map, Value, json};
 use weir_control::Described;
 use weir_control::answer::ErrorAnswer;
@@ -15,19 +16,27 @@ pub struct HttpControl {
     pub routes: &'static [Route],
     /// Returns the request to the app for a route, with the body if there is one. The error describes the
     /// problem with the body.
-    pub request: fn(&Route, &RequestNames<'_>, &Value) -> Result<Value, String>,
-    /// The name in a path that must identify an existing object, and the request whose answer lists all
-    /// existing ones.
-    pub known: (&'static str, fn() -> Value),
-    /// Selects the object that a path names from that list; `None` if it does not exist.
-    pub pick: fn(&RequestNames<'_>, &Route, &Value) -> Option<Value>,
-    /// Recognises a refusal whose reason is that the named object does not exist.
-    pub is_absent: fn(&str) -> bool,
+    pub request: fn(&Route, &RequestNames<'_>, Value) -> Result<Value, String>,
+    /// Returns the object that a path names, for GET; `None` if it does not exist.
+    pub list: fn(&Apps, &Route, &RequestNames<'_>) -> Option<Listing>,
+    /// Returns the status for a refusal.
+    pub status: fn(&str) -> u16,
     /// The error if the named object does not exist, and the text about it in the description.
     pub absent: [&'static str; 2],
     /// Returns the schemas of bodies and answers.
     pub schemas: fn() -> Map<String, Value>,
 }
+
+/// What GET answers.
+pub struct Listing {
+    /// The body.
+    pub body: Value,
+    /// Identifies the configuration that the body shows, whatever the status of what is configured.
+    pub tag: Option<String>,
+}
+
+/// The largest body of most requests, in bytes.
+pub const BODY_MAX: usize = 1 << 20;
 
 /// A method of a path.
 pub struct Route {
@@ -39,6 +48,8 @@ pub struct Route {
     pub says: &'static str,
     /// The schema of its body, if it has one.
     pub takes: Option<&'static str>,
+    /// The largest size of the body, in bytes.
+    pub most: usize,
     /// The schema of its answer.
     pub gives: &'static str,
     /// The status on success.
@@ -124,7 +135,8 @@ impl HttpControl {
         let id: String = id.chars().map(|one| if one.is_ascii_alphanumeric() { one } else { '_' }).collect();
         let mut operation = json!({ "summary": route.says, "operationId": id, "responses": responses });
         let Some(schema) = route.takes else { return operation };
-        operation["responses"]["413"] = error("The body is longer than 1 MiB.");
+        let most = route.most >> 20;
+        operation["responses"]["413"] = error(&format!("The body is longer than {most} MiB."));
         operation["requestBody"] = json!({ "required": true, "content": json(schema) });
         operation
     }

@@ -76,6 +76,13 @@ impl Report {
         number
     }
 
+    /// Sets the text of a file that was added before its text was known.
+    pub fn set_text(&mut self, file: u16, text: Arc<String>) {
+        if let Some((_, before)) = self.files.get_mut(usize::from(file)) {
+            *before = text;
+        }
+    }
+
     /// Returns the name of the configuration's file.
     #[must_use]
     pub fn file(&self) -> &str {

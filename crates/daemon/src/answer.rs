@@ -23,6 +23,9 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest time that a client may ask to wait for the end of a reload: less than the HTTP server waits.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(20);
 
+/// The longest time for an answer of an app, which may need a reload for it, after other reloads.
+const CONFIGURE_PATIENCE: Duration = Duration::from_secs(540);
+
 /// The answer to a request.
 pub enum Reply {
     /// The answer is available.
@@ -111,7 +114,7 @@ impl Later {
     pub fn patience(&self) -> Duration {
         match self {
             Later::Reload(_, patience) => *patience,
-            Later::App(_) => RELOAD_PATIENCE,
+            Later::App(_) => CONFIGURE_PATIENCE,
             _ => ANSWER_PATIENCE,
         }
     }

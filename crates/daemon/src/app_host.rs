@@ -34,6 +34,23 @@ pub struct AppHost {
     pub next_request: u64,
 }
 
+impl AppHost {
+    /// Returns the id of a request that a client waits for from now on.
+    pub fn expect(&mut self) -> RequestId {
+        let id = RequestId(self.next_request);
+        self.next_request += 1;
+        self.requests.insert(id, None);
+        id
+    }
+
+    /// Records the answer to a request, unless the client no longer waits for it.
+    pub fn answer(&mut self, id: RequestId, answer: Result<Value, String>) {
+        if let Some(waiting) = self.requests.get_mut(&id) {
+            *waiting = Some(answer);
+        }
+    }
+}
+
 /// Frames from one worker for one of the program's apps.
 pub struct Ring {
     pub app: AppId,

@@ -290,14 +290,10 @@ impl Daemon {
             }
             Action::ReadFlows(group) => return self.read_flows(at, group),
             Action::Say(level, text) => say(self.host.running.app(at).name(), level, &text),
-            Action::Answer { id, answer } => {
-                if let Some(waiting) = self.host.requests.get_mut(&id) {
-                    *waiting = Some(answer);
-                }
-            }
+            Action::Answer { id, answer } => self.host.answer(id, answer),
             Action::Configure { id, orders } => {
                 let app = self.host.running.app(at).name().to_string();
-                if let Err(why) = self.ask_configure(&app, id, orders) {
+                if let Err(why) = self.ask_configure(Some(app), id, orders) {
                     return self.step(at, Event::Configured { id, outcome: &Err(why) });
                 }
             }
@@ -387,15 +383,13 @@ impl Daemon {
             || self.each_app().map(|at| self.host.running.app(at).name()).collect::<Vec<_>>().join(", ");
         let at = self.host.running.named(app);
         let at = at.ok_or_else(|| anyhow!("no app `{app}` is running; the running apps are: {}", names()))?;
-        let id = RequestId(self.host.next_request);
-        self.host.next_request += 1;
-        self.host.requests.insert(id, None);
+        let id = self.host.expect();
         self.deliver(at, Event::Request { id, request });
         Ok(id)
     }
 
     /// Tells an app how a change of its configuration ended.
-    pub(super) fn deliver_configured(&mut self, app: &str, id: RequestId, outcome: &Result<(), String>) {
+    pub(super) fn deliver_configured(&mut self, app: &str, id: RequestId, outcome: &Result<Value, String>) {
         if let Some(at) = self.host.running.named(app) {
             self.deliver(at, Event::Configured { id, outcome });
         }

@@ -27,7 +27,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fd::AsFd;
 use rustix::io::ioctl_fionbio;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::ready;
@@ -40,6 +40,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout, timeout_at};
+use weir_app::http::HttpControl;
 
 /// The maximum size of a request's head in bytes.
 const HEAD_MAX: usize = 16 * 1024;
@@ -55,7 +56,7 @@ const PIECE_PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long such a text may take to arrive, and then how long the answer may take. The main thread has its
 /// own limits for workers.
-const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
+pub(super) const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
 
 /// How long a client may take for the head of its request, and how long for the body.
 pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
@@ -96,6 +97,10 @@ pub enum Question {
     Command(weir_control::Request),
     /// Changes.
     Changes(Read),
+    /// What GET shows for a path of control over HTTP.
+    Listed(&'static HttpControl, String),
+    /// The services that a source wants: requests to the app that has them.
+    Reconcile(Arc<Value>),
 }
 
 /// A question, and the channel for its answer. The latter is closed when the client is gone.
@@ -254,6 +259,11 @@ impl Parts {
         in_time(asked, patience).await
     }
 
+    /// Asks what GET shows for a path.
+    pub(super) async fn list(&self, apps: &'static HttpControl, path: String) -> Answer {
+        self.observe(&self.to_observer, Question::Listed(apps, path)).await
+    }
+
     async fn observe(&self, observer: &mpsc::Sender<Asked>, question: Question) -> Answer {
         let (answer, wait) = oneshot::channel();
         let asked = async {
@@ -316,8 +326,8 @@ pub(super) struct Client {
 
 impl Client {
     /// Notes that the request is complete.
-    pub(super) fn note_asked(&self) {
-        self.set(ANSWERING, LIFE);
+    pub(super) fn note_asked(&self, patience: Duration) {
+        self.set(ANSWERING, patience);
     }
 
     fn set(&self, state: u8, patience: Duration) {

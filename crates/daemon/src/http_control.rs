@@ -1,18 +1,19 @@
 //! The door of control over HTTP: requests with the token are answered as the paths define (`rest/`).
 
-use super::http::{ANSWER_PATIENCE, Client, Door, Question, REQUEST_PATIENCE, refused};
+use super::http::{CHANGES_PATIENCE, Client, Door, Question, REQUEST_PATIENCE, refused};
 use super::rest::{Gate, Verdict};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::header::{ALLOW, AUTHORIZATION, ETAG, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
-use std::time::Instant;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use weir_app::http::{HttpControl, RequestNames, Route};
+use weir_app::http::{BODY_MAX, HttpControl, RequestNames, Route};
 
-/// The maximum size of a request's body in bytes.
-const BODY_MAX: usize = 1 << 20;
+/// How long a client may take for a body that may be larger than most.
+const SET_PATIENCE: Duration = Duration::from_secs(30);
 
 type Answered = Response<Full<Bytes>>;
 
@@ -59,70 +60,81 @@ impl Door {
             Ok(body) => body,
             Err(answer) => return answer,
         };
-        client.note_asked();
-        match self.carry_out(gate.apps, (route, &names), &body).await {
-            Ok((status, value)) => super::http::json(status, format!("{value}\n")),
+        client.note_asked(CHANGES_PATIENCE);
+        match self.carry_out(gate.apps, (route, &names), &path, body).await {
+            Ok(answer) => answer,
             Err((status, why)) => refused(status, &why),
         }
     }
 
     async fn carry_out(
         &self,
-        apps: &HttpControl,
+        apps: &'static HttpControl,
         (route, names): (&Route, &RequestNames<'_>),
-        body: &Value,
-    ) -> Result<(StatusCode, Value), (StatusCode, String)> {
-        let bad = |why: String| (StatusCode::BAD_REQUEST, why);
-        let request = (apps.request)(route, names, body).map_err(bad)?;
-        let (known, list) = apps.known;
-        let listed = match names.of(known) {
-            Some(_) => Some(self.ask_app(apps, &list()).await?),
-            None => None,
-        };
-        if listed.as_ref().is_some_and(|listed| (apps.pick)(names, route, listed).is_none()) {
-            return Err((StatusCode::NOT_FOUND, apps.absent[0].to_string()));
-        }
+        path: &str,
+        body: Value,
+    ) -> Result<Answered, Refused> {
         if route.method == "GET" {
-            let listed = match listed {
-                Some(listed) => listed,
-                None => self.ask_app(apps, &request).await?,
-            };
-            return Ok((StatusCode::OK, (apps.pick)(names, route, &listed).unwrap_or_default()));
+            let listed = self.parts.list(apps, path.to_string()).await.map_err(|why| refusal(apps, why))?;
+            let (tag, body) = listed.split_once('\n').unwrap_or(("", &listed));
+            let mut answer = super::http::json(StatusCode::OK, body.to_string());
+            let tag = HeaderValue::from_str(&format!("\"{tag}\"")).ok().filter(|_| !tag.is_empty());
+            answer.headers_mut().extend(tag.map(|tag| (ETAG, tag)));
+            return Ok(answer);
         }
-        let answer = self.ask_app(apps, &request).await?;
-        Ok((StatusCode::from_u16(route.done).unwrap_or_default(), answer))
-    }
-
-    async fn ask_app(&self, apps: &HttpControl, request: &Value) -> Result<Value, (StatusCode, String)> {
-        let command = weir_control::Request::app(apps.app, request.clone());
-        let answer = self.parts.ask_main(Question::Command(command), ANSWER_PATIENCE).await;
-        match answer {
-            Ok(text) => serde_json::from_str(&text)
-                .map_err(|_| (StatusCode::SERVICE_UNAVAILABLE, "the answer cannot be read".to_string())),
-            Err(why) if (apps.is_absent)(&why) => Err((StatusCode::NOT_FOUND, why)),
-            Err(why) if why.starts_with("the daemon ") || why.ends_with("try again") => {
-                Err((StatusCode::SERVICE_UNAVAILABLE, why))
-            }
-            Err(why) => Err((StatusCode::BAD_REQUEST, why)),
-        }
+        let request = (apps.request)(route, names, body).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+        let question = match route.method {
+            "PUT" => Question::Reconcile(Arc::new(Value::Array(vec![request]))),
+            _ => Question::Command(weir_control::Request::app(apps.app, request)),
+        };
+        let answer = self.parts.ask_main(question, CHANGES_PATIENCE).await;
+        let text = answer.map_err(|why| refusal(apps, why))?;
+        Ok(super::http::json(StatusCode::from_u16(route.done).unwrap_or_default(), text))
     }
 }
+
+/// The status of a refusal, and its reason.
+type Refused = (StatusCode, String);
+
+fn refusal(apps: &HttpControl, why: String) -> Refused {
+    let status = match why {
+        _ if why == apps.absent[0] => StatusCode::NOT_FOUND,
+        _ if why.starts_with("the daemon ") || why.ends_with("try again") => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::from_u16((apps.status)(&why)).unwrap_or(StatusCode::BAD_REQUEST),
+    };
+    (status, why)
+}
+
+/// Bodies up to this size are parsed at once, others on another thread, in bytes.
+const SMALL: usize = 1 << 16;
 
 /// Reads the body that a route takes.
 async fn read(route: &Route, body: Incoming) -> Result<Value, Answered> {
     if route.takes.is_none() {
         return Ok(Value::Null);
     }
-    let too_large = || refused(StatusCode::PAYLOAD_TOO_LARGE, "a body may have at most 1 MiB");
-    if body.size_hint().lower() > BODY_MAX as u64 {
+    let too_large = || {
+        let why = format!("a body may have at most {} MiB", route.most >> 20);
+        refused(StatusCode::PAYLOAD_TOO_LARGE, &why)
+    };
+    if body.size_hint().lower() > route.most as u64 {
         return Err(too_large());
     }
-    let body = match timeout(REQUEST_PATIENCE, Limited::new(body, BODY_MAX).collect()).await {
+    let patience = if route.most > BODY_MAX { SET_PATIENCE } else { REQUEST_PATIENCE };
+    let body = match timeout(patience, Limited::new(body, route.most).collect()).await {
         Err(_) => return Err(refused(StatusCode::REQUEST_TIMEOUT, "the body took too long")),
         Ok(Err(why)) if why.is::<http_body_util::LengthLimitError>() => return Err(too_large()),
         Ok(Err(_)) => return Err(refused(StatusCode::BAD_REQUEST, "the body is truncated")),
         Ok(Ok(body)) => body.to_bytes(),
     };
-    serde_json::from_slice(&body)
-        .map_err(|why| refused(StatusCode::BAD_REQUEST, &format!("the body is not JSON: {why}")))
+    let size = body.len();
+    // Bounded: by the limit of its size.
+    let parse = move || serde_json::from_slice::<Value>(&body);
+    let parsed = match size {
+        0..=SMALL => parse(),
+        _ => tokio::task::spawn_blocking(parse)
+            .await
+            .map_err(|_| refused(StatusCode::SERVICE_UNAVAILABLE, "the body cannot be read: try again"))?,
+    };
+    parsed.map_err(|why| refused(StatusCode::BAD_REQUEST, &format!("the body is not JSON: {why}")))
 }

@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use weir_app::agent::FlowTable;
 use weir_app::clock::Clock;
+use weir_app::http::{HttpControl, Listing};
 use weir_app::rings::RingCache;
 use weir_app::{Sample, priority};
 use weir_control::Request;
@@ -303,7 +304,10 @@ impl Observer {
             Question::Metrics => self.scrape().and_then(|snapshot| metrics::text(&snapshot)),
             Question::Health => self.health(),
             Question::Command(request) => self.command(request).map(|answer| format!("{answer}\n")),
-            Question::Changes(_) => Err(anyhow!("the main thread is making changes")),
+            Question::Listed(apps, path) => self.list(apps, path),
+            Question::Changes(_) | Question::Reconcile(_) => {
+                Err(anyhow!("the main thread is making changes"))
+            }
         };
         answer.map_err(|error| format!("{error:#}"))
     }
@@ -324,6 +328,16 @@ impl Observer {
             }
         }
         bail!("programs are being replaced one after another: try again")
+    }
+
+    /// Returns what GET shows for a path: its tag in a line, followed by the body.
+    fn list(&self, apps: &HttpControl, path: &str) -> Result<String> {
+        let (scene, _) = self.board.look(Instant::now() + PATIENCE);
+        let scene = scene.context("the daemon has not started yet")?;
+        let (route, names) = apps.find("GET", path).map_err(|_| anyhow!("there is no such path"))?;
+        let listing = (apps.list)(&scene.plan.apps, route, &names);
+        let Listing { body, tag } = listing.with_context(|| apps.absent[0].to_string())?;
+        Ok(format!("{}\n{body}\n", tag.unwrap_or_default()))
     }
 
     /// Returns a snapshot: the last one if a new one cannot be taken now.

@@ -21,7 +21,7 @@ use super::interfaces::{knows, nics_of};
 use super::kernel::Surroundings;
 use super::resize::{Making, Resizing, WorkerResize};
 use super::{Daemon, Weights, open, restart, rings_for};
-use crate::config::{self, Load, Plan};
+use crate::config::{self, Edited, Load, Plan};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -82,12 +82,22 @@ struct Prepared {
     added: Added,
     /// A change of the number of workers.
     crew: Option<Box<WorkerResize>>,
+    /// What requests have changed, an object or null.
+    changes: Value,
+}
+
+/// The result of preparing a program.
+enum Outcome {
+    /// A program.
+    Program(Box<Prepared>),
+    /// No program is needed: requests change nothing, or only asked what would change, which this says.
+    None(Value),
 }
 
 /// The phase of the current reload.
 enum ReloadPhase {
     Preparing {
-        prepared: Receiver<Result<Prepared>>,
+        prepared: Receiver<Result<Outcome>>,
         /// It is ready, and waits for changes that workers have begun.
         ready: Option<Box<Prepared>>,
         /// Weights set since it began, by group and target.
@@ -115,6 +125,8 @@ struct Reload {
     cause: Cause,
     since: Instant,
     phase: ReloadPhase,
+    /// What requests have changed, once that is known.
+    changes: Value,
 }
 
 /// The thread that compiles programs. All reloads share it, because the allocator keeps memory per thread,
@@ -155,7 +167,7 @@ pub struct Reloads {
     /// A reload that is requested and has not begun.
     next: Option<Ticket>,
     /// Requested changes of apps' configurations: app, request, content.
-    pub(super) configures: VecDeque<(String, RequestId, Value)>,
+    pub(super) configures: VecDeque<(Option<String>, RequestId, Arc<Value>)>,
     /// The MAC address of an interface differs from the program's, or its MTU has changed.
     mac: bool,
     pub(super) mtu: bool,
@@ -263,9 +275,9 @@ impl Reload {
 /// Returns what was prepared, if it is ready.
 fn next(
     ready: &mut Option<Box<Prepared>>,
-    prepared: &Receiver<Result<Prepared>>,
-) -> Result<Result<Prepared>, TryRecvError> {
-    ready.take().map_or_else(|| prepared.try_recv(), |prepared| Ok(Ok(*prepared)))
+    prepared: &Receiver<Result<Outcome>>,
+) -> Result<Result<Outcome>, TryRecvError> {
+    ready.take().map_or_else(|| prepared.try_recv(), |prepared| Ok(Ok(Outcome::Program(prepared))))
 }
 
 impl Daemon {
@@ -289,13 +301,15 @@ impl Daemon {
             match &mut reload.phase {
                 ReloadPhase::Preparing { prepared, ready, weights } => match next(ready, prepared) {
                     // All workers make a change before the swap, or all of them after it.
-                    Ok(Ok(prepared)) if self.fleet.is_changing() => {
-                        *ready = Some(Box::new(prepared));
+                    Ok(Ok(Outcome::None(changes))) => self.end(reload.cause, Ok((None, changes))),
+                    Ok(Ok(Outcome::Program(prepared))) if self.fleet.is_changing() => {
+                        *ready = Some(prepared);
                         self.reloads.now = Some(reload);
                     }
-                    Ok(Ok(prepared)) => {
+                    Ok(Ok(Outcome::Program(mut prepared))) => {
                         let weights = std::mem::take(weights);
-                        self.commit(reload, prepared, weights);
+                        reload.changes = prepared.changes.take();
+                        self.commit(reload, *prepared, weights);
                     }
                     Ok(Err(error)) => self.end(reload.cause, Err(error)),
                     Err(TryRecvError::Empty) => self.reloads.now = Some(reload),
@@ -359,7 +373,7 @@ impl Daemon {
         }
         let orders = match cause {
             Cause::Configure(_) => self.reloads.configures.front().map(|(.., orders)| orders.clone()),
-            _ => None,
+            Cause::Asked(_) | Cause::Mac => None,
         };
         let (answer, prepared) = sync_channel(1);
         let preparation = Preparation {
@@ -385,7 +399,8 @@ impl Daemon {
         match self.reloads.workshop.take_on(Box::new(work)) {
             Ok(()) => {
                 let phase = ReloadPhase::Preparing { prepared, ready: None, weights: Vec::new() };
-                self.reloads.now = Some(Reload { cause, since: Instant::now(), phase });
+                let (since, changes) = (Instant::now(), Value::Null);
+                self.reloads.now = Some(Reload { cause, since, phase, changes });
             }
             Err(error) => self.end(cause, Err(error)),
         }
@@ -393,7 +408,7 @@ impl Daemon {
 
     /// Sends each worker its engine. If anything is refused before that, the old program continues.
     fn commit(&mut self, reload: Reload, prepared: Prepared, weights: Vec<(String, String, u32)>) {
-        let Prepared { plan, tables, engines, order, mut added, mut crew } = prepared;
+        let Prepared { plan, tables, engines, order, mut added, mut crew, changes: _ } = prepared;
         // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
         // has changed.
         let ready = app_host::sockets(&plan, &self.host.sockets).and_then(|sockets| {
@@ -475,7 +490,8 @@ impl Daemon {
     /// Ends a reload after all workers have switched: carries out the deferred actions, and frees the old
     /// program.
     fn conclude(&mut self, reload: Reload) {
-        let ReloadPhase::TakingOver { swaps, weights, former, failed, .. } = reload.phase else { return };
+        let Reload { cause, phase, changes, .. } = reload;
+        let ReloadPhase::TakingOver { swaps, weights, former, failed, .. } = phase else { return };
         self.take_former_frames();
         let (mut reports, mut engines, mut ended) = (Vec::new(), Vec::new(), failed);
         for (worker, swap) in swaps.into_iter().enumerate() {
@@ -502,8 +518,8 @@ impl Daemon {
         moved.iter().for_each(|_| self.kernel.renew());
         let workers = moved.map(workers_summary).unwrap_or_default();
         let text = || restart::swap_summary(self.generation, &reports) + &ports + &workers;
-        let summary = ended.map_or_else(|| Ok(text()), Err);
-        self.end(reload.cause, summary);
+        let summary = ended.map_or_else(|| Ok((Some(text()), changes)), Err);
+        self.end(cause, summary);
     }
 
     /// Records a weight that has been set, for a program that is being prepared.
@@ -518,10 +534,15 @@ impl Daemon {
         }
     }
 
-    fn end(&mut self, cause: Cause, summary: Result<String>) {
+    /// Ends a reload: with a sentence about it, if there is a new program, and what requests have changed.
+    fn end(&mut self, cause: Cause, ended: Result<(Option<String>, Value)>) {
+        if let Cause::Configure(id) = cause {
+            return self.end_configure(id, ended);
+        }
+        let summary = ended.map(|(summary, _)| summary.unwrap_or_default());
         let ticket = match cause {
             Cause::Asked(ticket) => ticket,
-            Cause::Configure(id) => return self.end_configure(id, summary),
+            Cause::Configure(_) => return,
             Cause::Mac => {
                 return match summary {
                     Ok(summary) => info!("the program was rebuilt for the interface; {summary}"),
@@ -568,7 +589,7 @@ impl Drop for RingAtLast {
 struct Preparation {
     cause: Cause,
     /// The change that an app is asked to make.
-    orders: Value,
+    orders: Arc<Value>,
     old: Arc<Plan>,
     weights: Weights,
     /// Initial weights of the apps' targets.
@@ -586,12 +607,16 @@ struct Preparation {
 }
 
 impl Preparation {
-    fn prepare(mut self) -> Result<Prepared> {
+    fn prepare(mut self) -> Result<Outcome> {
+        let mut changes = Value::Null;
         let mut plan = match self.cause {
             Cause::Asked(_) => (self.load)(&*self.old.edits, &nics_of(&self.old))?,
             Cause::Configure(_) => {
                 let edited = config::edit(&self.old, &nics_of(&self.old), &self.orders);
-                self.weighed(edited.map_err(|why| anyhow!("{why}"))?, false)
+                let Edited { plan, summary } = edited.map_err(|why| anyhow!("{why}"))?;
+                let Some(plan) = plan else { return Ok(Outcome::None(summary)) };
+                changes = summary;
+                self.weighed(plan, false)
             }
             Cause::Mac => self.rebuilt()?,
         };
@@ -611,7 +636,8 @@ impl Preparation {
         let added = Added::open(&plan, &order, &self.remnants, (self.workers, self.clock.now_ns()))
             .context("nothing was changed, because a port cannot be opened")?;
         let crew = self.crew(&plan, &tables, &order, &added).context("nothing was changed")?;
-        Ok(Prepared { plan: without_entries(plan), tables, engines, order, added, crew })
+        let plan = without_entries(plan);
+        Ok(Outcome::Program(Box::new(Prepared { plan, tables, engines, order, added, crew, changes })))
     }
 
     /// Prepares a change of the number of workers, if the plan has another one.

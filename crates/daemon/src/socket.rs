@@ -118,7 +118,14 @@ impl Control {
         match question {
             _ if answer.is_closed() => {}
             // Observers answer these.
-            Question::Metrics | Question::Health => {}
+            Question::Metrics | Question::Health | Question::Listed(..) => {}
+            Question::Reconcile(orders) => {
+                let asked = daemon.handover.as_ref().map_or(Ok(()), PendingHandover::refuse);
+                match asked.and_then(|()| daemon.reconcile(orders)) {
+                    Ok(id) => self.wait(Later::App(id), answer, daemon),
+                    Err(error) => reply(answer, Err(error)),
+                }
+            }
             Question::Changes(read) => match daemon.handover.as_ref().map_or(Ok(()), PendingHandover::refuse)
             {
                 Ok(()) => self.wait(Later::Load(BulkChange::new(read)), answer, daemon),

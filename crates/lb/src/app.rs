@@ -12,6 +12,7 @@ use super::probes;
 use super::problems::{Problem, Surroundings, problems};
 use super::rings;
 use super::service::{Address, BackEnd, Mode, Service};
+use super::specs::{ServiceOwner, Specs};
 use super::tables::{Finder, Replies, back_ports, ports};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
@@ -24,7 +25,7 @@ use weir_app::neighbour::{Hop, Mac};
 use weir_app::rings::{BackEndStanding, Balanced};
 use weir_config::attachment::{Attachment, Attachments};
 use weir_config::value::write_mac;
-use weir_config::{Frames, IpRule, TakeRule};
+use weir_config::{Frames, IpRule, Report, TakeRule};
 use weir_packet::{PROTOCOL_TCP, PROTOCOL_UDP};
 use weir_program::builder::{Number, ProgramBuilder};
 use weir_program::{Entry, Forward, NatPool, NatPrefix, Origin, Pipe, PipeId, PortId, Program};
@@ -46,6 +47,8 @@ pub struct Lb {
     pub persist: bool,
     /// Whether the configuration has an `lb` item, to which services can be added at run time.
     pub is_there: bool,
+    /// The services as they are written.
+    pub specs: Arc<Specs>,
 }
 
 /// The default room for flows in each pipe that keeps flows.
@@ -54,8 +57,8 @@ pub const FLOWS: u32 = 1 << 18;
 impl Default for Lb {
     fn default() -> Lb {
         let (nat_pools, health, answered) = (Vec::new(), Health::default(), Arc::default());
-        let services = Vec::new();
-        Lb { services, flows: FLOWS, nat_pools, health, answered, persist: false, is_there: false }
+        let (services, specs) = (Vec::new(), Arc::default());
+        Lb { services, flows: FLOWS, nat_pools, health, answered, persist: false, is_there: false, specs }
     }
 }
 
@@ -65,6 +68,15 @@ impl Lb {
     pub fn problems(&self) -> Vec<(Origin, Problem)> {
         let around = Surroundings { pools: &self.nat_pools, flows: self.flows };
         problems(&self.services, &around)
+    }
+
+    /// Says where a service is defined.
+    pub(super) fn place_of(&self, name: &str, report: &Report) -> String {
+        let spec = self.specs.named(name).map(|spec| match &spec.owner {
+            ServiceOwner::File(place) => format!("at {place}"),
+            source @ ServiceOwner::Source(_) => format!("of {source}"),
+        });
+        spec.unwrap_or_else(|| format!("in {}", report.file()))
     }
 
     /// Adds pipes, groups and counters to `program`, and directs frames from the services' attachments there.

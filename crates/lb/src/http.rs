@@ -1,11 +1,15 @@
 //! Control of services and back ends over HTTP: one table of paths, and the request that each becomes.
 
+use crate::edits::{CONFLICT, PUT, STATUS};
 use crate::names::NAME;
 use crate::requests;
+use crate::specs::{ServiceOwner, Spec};
 use crate::yaml::SERVICE as SERVICE_KEYS;
+use crate::{BackEnd, Lb};
 use serde_json::{Map, Value, json};
-use weir_app::http::{HttpControl, RequestNames, Route};
-use weir_app::shown::read;
+use std::collections::HashMap;
+use weir_app::http::{BODY_MAX, HttpControl, Listing, RequestNames, Route};
+use weir_app::kind::Apps;
 use weir_app::{Described, answers};
 use weir_config::schema::Schema;
 
@@ -15,14 +19,42 @@ pub const HTTP: HttpControl = HttpControl {
     about: "Services and back ends of weir's load balancer.",
     routes: ROUTES,
     request,
-    known: ("service", || json!({ "do": "list" })),
-    pick,
+    list,
     absent: ["there is no such service or back end", "There is no such service, pool or back end."],
-    is_absent: |why| why.starts_with("there is no pool"),
+    status,
     schemas,
 };
 
+/// Returns the status for a refusal.
+fn status(why: &str) -> u16 {
+    let absent = ["there is no pool", "there is no service"].iter().any(|start| why.starts_with(start));
+    match why {
+        _ if why.starts_with(CONFLICT) => 409,
+        _ if absent || why.contains(" has no back end `") && !why.starts_with("request ") => 404,
+        _ => 400,
+    }
+}
+
 answers! {
+    /// The status of a service, which requests may contain and which is then ignored.
+    ServiceStatus {
+        /// Its owner: `file`, `api` for services that clients have added, or another source.
+        owner: String,
+        /// The place of its definition in the file: file and line.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        place: Option<String>,
+        /// Identifies its specification: the `ETag` of the service.
+        etag: String,
+        /// The back ends.
+        back_ends: Vec<BackEndState>,
+    }
+
+    /// The status of all services.
+    SetStatus {
+        /// Identifies the specifications of all services: the `ETag` of the set.
+        etag: String,
+    }
+
     /// All services.
     Services {
         services: Vec<ServiceState>,
@@ -58,6 +90,26 @@ answers! {
         #[serde(skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
     }
+
+    /// What a request has changed.
+    Changes {
+        /// Services that are new, by name.
+        created: Vec<String>,
+        /// Services that are different.
+        updated: Vec<String>,
+        /// Services that are gone.
+        removed: Vec<String>,
+        /// The number of services that stay as they are.
+        unchanged: usize,
+        /// Back ends that were added to services which stay.
+        back_ends_added: usize,
+        /// Back ends that were removed from services which stay.
+        back_ends_removed: usize,
+        /// Back ends of which only the weight has changed.
+        back_ends_reweighted: usize,
+        /// Back ends of which other values have changed.
+        back_ends_changed: usize,
+    }
 }
 
 /// What a request's body contains: schemas of the description.
@@ -65,6 +117,10 @@ const A_SERVICE: &str = "Service";
 const A_BACK_END: &str = "BackEnd";
 const A_PATCH: &str = "Patch";
 const A_LIST: &str = "Requests";
+const A_SET: &str = "ServiceSet";
+
+/// The largest body that sets all services, in bytes: about 100 000 services.
+const SET_MAX: usize = 64 << 20;
 
 const fn route(
     method: &'static str,
@@ -72,11 +128,15 @@ const fn route(
     (takes, done): (Option<&'static str>, u16),
     says: &'static str,
 ) -> Route {
-    Route { method, path, says, takes, gives: "Done", done }
+    Route { method, path, says, takes, most: BODY_MAX, gives: "Done", done }
 }
 
 const fn get(path: &'static str, gives: &'static str, says: &'static str) -> Route {
-    Route { method: "GET", path, says, takes: None, gives, done: 200 }
+    Route { method: "GET", path, says, takes: None, most: 0, gives, done: 200 }
+}
+
+const fn put(path: &'static str, (takes, most): (&'static str, usize), says: &'static str) -> Route {
+    Route { method: "PUT", path, says, takes: Some(takes), most, gives: "Changes", done: 200 }
 }
 
 const SERVICES: &str = "/v1/services";
@@ -89,9 +149,16 @@ const CHANGES: &str = "/v1/changes";
 
 /// Every path and method that control over HTTP answers.
 const ROUTES: &[Route] = &[
-    get(SERVICES, "Services", "List the current services and back ends."),
+    get(SERVICES, A_SET, "List the services as they are configured, with their status."),
+    put(
+        SERVICES,
+        (A_SET, SET_MAX),
+        "Set all services of the API: those in the body are added or replaced, others removed. Services of \
+         the file and of other sources stay.",
+    ),
     route("POST", SERVICES, (Some(A_SERVICE), 201), "Add a service."),
-    get(SERVICE, "ServiceState", "Show a service."),
+    get(SERVICE, A_SERVICE, "Show a service as it is configured, with its status."),
+    put(SERVICE, (A_SERVICE, BODY_MAX), "Add or replace a service of the API."),
     route("DELETE", SERVICE, (None, 200), "Remove a service."),
     get(BACK_ENDS, "BackEnds", "List the back ends of a service."),
     route(
@@ -113,7 +180,7 @@ const ROUTES: &[Route] = &[
 ///
 /// # Errors
 /// The error describes the problem with the body.
-fn request(route: &Route, names: &RequestNames<'_>, body: &Value) -> Result<Value, String> {
+fn request(route: &Route, names: &RequestNames<'_>, mut body: Value) -> Result<Value, String> {
     let owner = ["service", "pool"].into_iter().find_map(|key| Some((key, names.of(key)?)));
     let mut one = Map::new();
     if let Some((key, name)) = owner {
@@ -131,13 +198,39 @@ fn request(route: &Route, names: &RequestNames<'_>, body: &Value) -> Result<Valu
             (None, Some((key, name))) => json!({ "do": "remove", key: name }),
             (back_end, _) => order("remove", "back_end", json!(back_end)),
         },
-        (_, Some(A_LIST)) if body.is_array() => body.clone(),
+        (_, Some(A_LIST)) if body.is_array() => body,
         (_, Some(A_LIST)) => return Err("the body is a list of requests".to_string()),
         _ if !body.is_object() => return Err("the body is an object".to_string()),
-        (_, Some(A_SERVICE)) => json!({ "do": "add", "service": body }),
-        (_, Some(A_BACK_END)) => order("add", "back_end", body.clone()),
-        _ => return patch(names, body),
+        ("PUT", Some(A_SET)) => return set(body),
+        (method, Some(A_SERVICE)) => {
+            let fields = body.as_object_mut().ok_or("the body is an object")?;
+            fields.shift_remove(STATUS);
+            if let Some(wanted) = names.of("service") {
+                let name = fields.entry("name").or_insert_with(|| json!(wanted));
+                if name != wanted {
+                    return Err(format!("/name is {name}, but the path says `{wanted}`"));
+                }
+            }
+            of("service", if method == "PUT" { PUT } else { "add" }, body)
+        }
+        (_, Some(A_BACK_END)) => order("add", "back_end", body),
+        _ => return patch(names, &body),
     })
+}
+
+/// Returns a request without copying what it contains.
+fn of(key: &str, verb: &str, value: Value) -> Value {
+    Value::Object([("do".to_string(), json!(verb)), (key.to_string(), value)].into_iter().collect())
+}
+
+/// Returns the request that sets all services.
+fn set(mut body: Value) -> Result<Value, String> {
+    let fields = body.as_object_mut().ok_or("the body is an object")?;
+    if let Some(unknown) = fields.keys().find(|key| !["services", STATUS].contains(&key.as_str())) {
+        return Err(format!("there is no field /{unknown}: the body has `services`"));
+    }
+    let services = fields.shift_remove("services").ok_or("/services is missing: the list of services")?;
+    Ok(of("services", PUT, services))
 }
 
 /// The values of a back end's state, and the verbs of the requests that set them.
@@ -165,31 +258,72 @@ fn patch(names: &RequestNames<'_>, body: &Value) -> Result<Value, String> {
     Ok(Value::Array(orders))
 }
 
-/// Selects the object that a path names from the list of all services; `None` if it does not exist.
-fn pick(names: &RequestNames<'_>, route: &Route, listed: &Value) -> Option<Value> {
-    let Some(service) = names.of("service") else { return Some(listed.clone()) };
-    let Services { services } = read(listed);
-    let service = services.into_iter().find(|one| one.name == service)?;
+/// Returns the object that a path names; `None` if it does not exist.
+fn list(apps: &Apps, route: &Route, names: &RequestNames<'_>) -> Option<Listing> {
+    let lb = apps.of::<Lb>()?;
+    let Some(name) = names.of("service") else {
+        let places = lb.services.iter().map(|one| one.name.as_str()).zip(0..).collect();
+        let services = lb.specs.iter().map(|spec| shown(lb, spec, &places)).collect();
+        let status = json!(SetStatus { etag: lb.specs.tag.to_string() });
+        let body = [("services".to_string(), services), (STATUS.to_string(), status)].into_iter().collect();
+        return Some(Listing { body: Value::Object(body), tag: Some(lb.specs.tag.to_string()) });
+    };
+    let spec = lb.specs.named(name)?;
+    let at = lb.services.iter().position(|one| one.name == name)?;
+    let state = |body| Listing { body, tag: None };
+    let back_ends = || states(lb, at);
     match names.of("back_end") {
-        Some(name) => service.back_ends.into_iter().find(|one| one.name == name).map(|one| json!(one)),
-        None if route.path == BACK_ENDS => Some(json!(BackEnds { back_ends: service.back_ends })),
-        None => Some(json!(service)),
+        Some(name) => back_ends().into_iter().find(|one| one.name == name).map(|one| state(json!(one))),
+        None if route.path == BACK_ENDS => Some(state(json!(BackEnds { back_ends: back_ends() }))),
+        None => {
+            let body = shown(lb, spec, &HashMap::from([(name, at)]));
+            Some(Listing { body, tag: Some(spec.tag.to_string()) })
+        }
     }
+}
+
+/// Returns a service's specification with its status.
+fn shown(lb: &Lb, spec: &Spec, places: &HashMap<&str, usize>) -> Value {
+    let back_ends = places.get(spec.name.as_str()).map(|at| states(lb, *at)).unwrap_or_default();
+    let (owner, place) = match &spec.owner {
+        ServiceOwner::File(place) => ("file".to_string(), Some(place.clone())),
+        ServiceOwner::Source(source) => (source.to_string(), None),
+    };
+    let mut value = spec.typed();
+    value[STATUS] = json!(ServiceStatus { owner, place, etag: spec.tag.to_string(), back_ends });
+    value
+}
+
+/// Returns the current state of the back ends of a service.
+fn states(lb: &Lb, at: usize) -> Vec<BackEndState> {
+    let service = &lb.services[at];
+    let one = |back_end: &BackEnd| {
+        let report = lb.health.board.of(&service.name, &back_end.name);
+        BackEndState {
+            name: back_end.name.clone(),
+            weight: report.weight.unwrap_or(back_end.weight),
+            health: report.health.to_string(),
+            reason: report.reason,
+        }
+    };
+    service.back_ends.iter().map(one).collect()
 }
 
 /// The schemas of bodies and answers.
 fn schemas() -> Map<String, Value> {
     let mut schema = Schema::default();
-    let service = schema.map(SERVICE_KEYS);
+    let mut service = schema.map(SERVICE_KEYS);
     let lists = |value: &Value| value["items"]["properties"]["mac"].is_object();
     let back_ends = service["properties"]["back_ends"]["anyOf"].as_array();
     let back_end =
         back_ends.and_then(|all| all.iter().find(|one| lists(one))).map(|one| one["items"].clone());
+    service["properties"][STATUS] = ServiceStatus::schema();
+    let set = json!({ "type": "object", "required": ["services"], "additionalProperties": false,
+        "properties": { "services": { "type": "array", "items": service }, STATUS: SetStatus::schema() } });
     let all = json!({
-        A_SERVICE: service, A_BACK_END: back_end, A_LIST: requests::schema(),
+        A_SET: set, "Changes": Changes::schema(), A_SERVICE: service, A_BACK_END: back_end, A_LIST: requests::schema(),
         A_PATCH: { "type": "object", "additionalProperties": false, "minProperties": 1, "properties": {
             "weight": requests::schema_of("weight"), "state": { "enum": STATES.map(|(word, _)| word) } } },
-        "Services": Services::schema(), "ServiceState": ServiceState::schema(),
         "BackEnds": BackEnds::schema(), "BackEndState": BackEndState::schema(), "Done": Done::schema(),
     });
     all.as_object().cloned().unwrap_or_default()
@@ -203,7 +337,7 @@ mod tests {
     fn paths_are_found_and_become_requests() {
         let ask = |method: &str, path: &str, body: Value| {
             let (route, names) = HTTP.find(method, path).unwrap();
-            request(route, &names, &body)
+            request(route, &names, body)
         };
         let back_end = json!({ "name": "b1" });
         assert_eq!(
@@ -231,7 +365,7 @@ mod tests {
             let why = ask("PATCH", "/v1/services/web/back_ends/b1", body).unwrap_err();
             assert!(why.contains(part), "{why}");
         }
-        assert_eq!(HTTP.find("PUT", "/v1/services").err(), Some(vec!["GET", "POST"]));
+        assert_eq!(HTTP.find("PATCH", "/v1/services").err(), Some(vec!["GET", "PUT", "POST"]));
         for path in
             ["/", "", "/v1", "/v1/services/", "/v1/services//back_ends", "/v1/services/a/b", "/v2/services"]
         {

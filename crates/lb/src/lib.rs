@@ -23,6 +23,7 @@ mod problems;
 mod requests;
 mod rings;
 mod service;
+mod specs;
 mod state;
 mod tables;
 #[cfg(test)]
@@ -41,6 +42,7 @@ pub use problems::Problem;
 pub use service::{
     ALL_PORTS, Address, BITS_MAX, BackEnd, By, MTU, Mode, Mss, Service, SourceMac, State, timeouts,
 };
+pub use specs::{API, ServiceOwner, Spec, Specs, Tag};
 pub use state::Place;
 
 use weir_app::kind::Kind;

@@ -1,5 +1,6 @@
 //! The requests in JSON: the values of their `do`, and the other fields that each may have.
 
+use crate::edits::PUT;
 use serde_json::{Map, Value, json};
 use weir_config::sets::WEIGHT_MAX;
 
@@ -7,13 +8,14 @@ const NAMES: &[&str] = &["service", "back_end"];
 const OWNED: &[&str] = &["service", "pool", "back_end"];
 
 /// Each request and its fields.
-const REQUESTS: [(&str, &[&str]); 8] = [
+const REQUESTS: [(&str, &[&str]); 9] = [
     ("drain", NAMES),
     ("maintenance", NAMES),
     ("enable", NAMES),
     ("weight", &["service", "back_end", "weight"]),
     ("add", OWNED),
     ("remove", OWNED),
+    (PUT, &["service", "services", "source"]),
     ("reset", &[]),
     ("list", &[]),
 ];
@@ -55,6 +57,7 @@ pub fn schema() -> Value {
 /// Returns the schema of a field. Services and back ends are names, or mappings as in the file.
 pub fn schema_of(field: &str) -> Value {
     match field {
+        "services" => json!({ "type": "array", "items": { "type": "object" } }),
         "weight" => json!({ "type": "integer", "minimum": 0, "maximum": WEIGHT_MAX }),
         _named => json!({ "type": ["string", "object"] }),
     }

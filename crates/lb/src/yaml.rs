@@ -6,6 +6,7 @@ use super::back_ends::{self, BACK_END, VID_MAX};
 use super::collisions::collisions;
 use super::expiry::{self, IDLE, TIMEOUTS};
 use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
+use super::specs::Specs;
 use super::{Lb, Problem, health};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -126,9 +127,17 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     let checks = super::probes::sources(&services, &health.services);
     let sources = [checks, super::pools::answered(&services, &nat_pools)].concat();
     let answered = Arc::new(Answered::of((&services, &sources), scope.attachments, scope.ports));
-    let mut lb = Lb { services, flows, nat_pools, health, answered, persist, is_there: !items.is_empty() };
+    let specs = Specs::of(items.iter().copied().filter(|item| !is_shared(item)), scope.report);
+    let (is_there, specs) = (!items.is_empty(), Arc::new(specs));
+    let mut lb = Lb { services, flows, nat_pools, health, answered, persist, is_there, specs };
     for (origin, problem) in lb.problems() {
-        scope.report.error(scope.report.span_of(origin), problem.to_string());
+        let says = match &problem {
+            Problem::ServiceTwice { first } => {
+                format!("{problem}; it is {}", lb.place_of(first, scope.report))
+            }
+            _ => problem.to_string(),
+        };
+        scope.report.error(scope.report.span_of(origin), says);
     }
     name_is_free(&lb, scope);
     sources_are_free(&lb, scope);

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 
-const CONFIG: &str = "\
+pub const CONFIG: &str = "\
 state: state
 ports: { p0: { pcap: {} } }
 apps:
@@ -274,7 +274,7 @@ fn a_successor_goes_on_with_what_was_changed() {
     assert!(!daemon.folder.file("state").exists());
 }
 
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A folder with a token, and an address without a listener.
 fn with_token() -> (Folder, SocketAddr) {
@@ -286,14 +286,14 @@ fn with_token() -> (Folder, SocketAddr) {
 }
 
 /// A daemon with control over HTTP, and its address.
-fn controlled() -> (Daemon, SocketAddr) {
+pub fn controlled() -> (Daemon, SocketAddr) {
     let (folder, address) = with_token();
     folder.write("weir.yaml", format!("control: {{ listen: \"{address}\", token: token }}\n{CONFIG}"));
     (Daemon::start_in(folder), address)
 }
 
 /// Sends a request with the token. Returns the status and the body.
-fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Value) {
+pub fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Value) {
     http_as(&format!("Bearer {TOKEN}"), address, (method, path), body)
 }
 
@@ -344,7 +344,7 @@ fn refuses(daemon: &Daemon, address: SocketAddr, (back_ends, b3): (&str, &str)) 
         ("GET", "/v1/services/api", "", 404, "no such service"),
         ("DELETE", "/v1/services/web/back_ends/b9", "", 404, "no such"),
         ("GET", "/v1/other", "", 404, "unknown path"),
-        ("PUT", "/v1/services", "", 405, "does not support this method"),
+        ("PATCH", "/v1/services", "", 405, "does not support this method"),
     ] {
         let (said, answer) = http(address, method, path, body);
         let why = answer["error"].as_str().unwrap_or_default();
@@ -421,11 +421,14 @@ fn the_description_is_true() {
     let schemas = &description["components"]["schemas"];
     let validator = jsonschema::draft202012::new(&schemas["Service"]).expect("a schema");
     assert!(validator.is_valid(&serde_json::from_str(service).unwrap()));
+    // A service that belongs to the file may only be set to what it is.
+    let (_, own) = http(address, "GET", "/v1/services/web", "");
+    let (own, set) = (own.to_string(), format!(r#"{{"services": [{service}]}}"#));
     let mut asked = 0;
     let mut paths: Vec<_> = description["paths"].as_object().unwrap().iter().collect();
     paths.sort_by(|one, two| two.0.cmp(one.0));
     // In this order, everything exists at the moment when it is removed.
-    for method in ["post", "get", "patch", "delete"] {
+    for method in ["post", "put", "get", "patch", "delete"] {
         for (path, operations) in &paths {
             let Some(operation) = operations.get(method).filter(|_| path.as_str() != "/openapi.json") else {
                 continue;
@@ -433,7 +436,9 @@ fn the_description_is_true() {
             let body = match operation["requestBody"].pointer("/content/application~1json/schema/$ref") {
                 None => "",
                 Some(schema) => match schema.as_str().unwrap().rsplit('/').next().unwrap() {
+                    "Service" if method == "put" => &own,
                     "Service" => service,
+                    "ServiceSet" => &set,
                     "BackEnd" => r#"{"name": "b7", "mac": "02:00:00:00:00:17"}"#,
                     "Patch" => r#"{"state": "draining"}"#,
                     _ => r#"[{"do": "drain", "service": "web", "back_end": "b1"}]"#,
@@ -459,7 +464,7 @@ fn the_description_is_true() {
             asked += 1;
         }
     }
-    assert_eq!(asked, 13);
+    assert_eq!(asked, 15);
 }
 
 /// Over TLS, with `openssl s_client` as the client, which verifies the certificate; anything but a handshake

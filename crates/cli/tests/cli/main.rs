@@ -19,6 +19,7 @@ mod inputs;
 mod interfaces;
 mod ipfix;
 mod lb;
+mod lb_api;
 mod lb_choice;
 mod lb_control;
 mod lb_reject;

@@ -24,9 +24,9 @@ pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 
 use serde_json::Value;
 use std::sync::Arc;
-use weir_app::edits::Edits;
+use weir_app::edits::{Edits, Requested};
 use weir_app::kind::{self, Kind};
-use weir_config::raw;
+use weir_config::raw::{self, Node};
 
 /// Rereads the configuration for a reload, on a separate thread.
 pub type Load = Arc<dyn Fn(&dyn Edits, &Nics) -> anyhow::Result<Plan> + Send + Sync>;
@@ -47,30 +47,53 @@ pub struct Loaded {
 #[must_use]
 pub fn read(source: &ConfigSource, kinds: &'static [Kind], nics: &Nics, edits: &dyn Edits) -> Loaded {
     let mut report = source.report();
-    let Some(mut document) = raw::document(&mut report) else {
+    let Some(document) = raw::document(&mut report) else {
         return Loaded { plan: None, report, forgotten: Vec::new() };
     };
+    read_document(source, (document, report), kinds, nics, edits)
+}
+
+/// Reads a parsed configuration.
+fn read_document(
+    source: &ConfigSource,
+    (mut document, mut report): (Node, Report),
+    kinds: &'static [Kind],
+    nics: &Nics,
+    edits: &dyn Edits,
+) -> Loaded {
     let (edits, forgotten) = edits.apply(&mut document, &mut report);
     let plan = plan::plan(&document, kinds, nics, &mut report);
     let source = source.clone();
     Loaded { plan: plan.map(|plan| Plan { source, edits, ..plan }), report, forgotten }
 }
 
+/// A plan with requests applied, and what they change.
+pub struct Edited {
+    /// The plan; `None` if nothing changes.
+    pub plan: Option<Plan>,
+    /// What changes, an object or null.
+    pub summary: Value,
+}
+
 /// Reads the text of a plan again, with requests of an app ([`weir_app::Action::Configure`]) applied.
 ///
 /// # Errors
 /// The error says which of them is wrong, and how.
-pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Plan, String> {
+pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
     let mut report = old.source.report();
     let document = raw::document(&mut report).ok_or_else(|| report.to_string())?;
     let requests = orders.as_array().map(Vec::as_slice).unwrap_or_default();
-    let edits = old.edits.request(&document, requests)?;
-    drop(document);
-    let Loaded { plan, report, .. } = read(&old.source, old.apps.kinds(), nics, &*edits);
-    let mut plan = plan.ok_or_else(|| edits.explain(&report))?;
+    let Requested { edits, changed, dry_run, summary } = old.edits.request(&document, &old.apps, requests)?;
+    if !changed {
+        old.apps.refuse(orders, &old.program)?;
+        return Ok(Edited { plan: None, summary });
+    }
+    let read = read_document(&old.source, (document, report), old.apps.kinds(), nics, &*edits);
+    let Loaded { plan, report, .. } = read;
+    let mut plan = plan.ok_or_else(|| edits.explain(&report, requests))?;
     plan.socket.clone_from(&old.socket);
     plan.apps.refuse(orders, &plan.program)?;
-    Ok(plan)
+    Ok(Edited { plan: (!dry_run).then_some(plan), summary })
 }
 
 /// The JSON Schema (draft 2020-12) of a configuration with apps of these kinds.

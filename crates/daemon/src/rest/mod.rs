@@ -11,7 +11,7 @@ pub use tls::Acceptor;
 use super::inherited::{CONTROL, Inherited};
 use crate::config::{ControlOver, Plan};
 use anyhow::{Context, Result};
-use serde_json::{Map, Value};
+use serde_json::Map;
 use std::net::TcpListener;
 use std::sync::Arc;
 use weir_app::http::HttpControl;
@@ -23,9 +23,8 @@ static NONE: HttpControl = HttpControl {
     about: "",
     routes: &[],
     request: |_, _, _| Err(String::new()),
-    known: ("", || Value::Null),
-    pick: |_, _, _| None,
-    is_absent: |_| false,
+    list: |_, _, _| None,
+    status: |_| 400,
     absent: ["", ""],
     schemas: Map::new,
 };

@@ -2,12 +2,14 @@
 
 use super::tree::{self, canonical, json};
 use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner};
+use crate::specs::API;
 use serde_json::Value;
 use std::collections::HashMap;
+use std::sync::Arc;
 use weir_config::raw::{Kind, Node};
 
 /// The verbs that edit.
-const WORDS: [&str; 3] = ["add", "remove", "reset"];
+const WORDS: [&str; 4] = ["add", "remove", "reset", super::PUT];
 
 /// Returns true for a request that edits the configuration.
 #[must_use]
@@ -177,6 +179,7 @@ impl<'a> Draft<'a> {
 
     fn remove_service(&mut self, owner: Owner) -> Result<(), String> {
         self.list_of(owner.clone(), true)?;
+        self.is_of_clients(&owner)?;
         for edit in &mut self.edits {
             if edit.as_ref().is_some_and(|edit| edit.place.owner == owner && edit.place.back_end.is_some()) {
                 self.places.remove(&edit.take().map(|edit| edit.place).expect("an edit"));
@@ -205,8 +208,18 @@ impl<'a> Draft<'a> {
         self.set(owner, name, Value::Null)
     }
 
+    /// Refuses to change a service of another source, which would change it back.
+    fn is_of_clients(&self, owner: &Owner) -> Result<(), String> {
+        let edit = self.edit(&EditTarget { owner: owner.clone(), back_end: None });
+        match edit.and_then(Edit::owner).filter(|source| ***source != *API) {
+            Some(source) => Err(format!("{owner} belongs to source `{source}`: change it there")),
+            None => Ok(()),
+        }
+    }
+
     /// Sets the value of a back end in a list.
     fn set(&mut self, owner: Owner, name: &str, now: Value) -> Result<(), String> {
+        self.is_of_clients(&owner)?;
         let whole = EditTarget { owner, back_end: None };
         let Some(at) = self.places.get(&whole).copied() else {
             self.put(EditTarget { back_end: Some(name.to_string()), ..whole }, now);
@@ -214,7 +227,7 @@ impl<'a> Draft<'a> {
         };
         let Some(edit) = self.edits[at].as_mut() else { return Err(absent(&whole.owner)) };
         let place = position(&edit.now, name);
-        let list = edit.now["back_ends"].as_array_mut();
+        let list = Arc::make_mut(&mut edit.now)["back_ends"].as_array_mut();
         let list = list.ok_or_else(|| format!("{} has no list of back ends", whole.owner))?;
         match place {
             Some(at) => drop(list.remove(at)),
@@ -236,7 +249,8 @@ impl<'a> Draft<'a> {
         }
         if base != now {
             self.places.insert(place.clone(), self.edits.len());
-            self.edits.push(Some(Edit { place, base, now }));
+            let (now, source) = (Arc::new(now), API.into());
+            self.edits.push(Some(Edit { place, base, now, source }));
         }
     }
 }

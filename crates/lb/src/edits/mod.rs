@@ -6,20 +6,27 @@
 //! content there, the edit is dropped: the later of the two changes wins.
 
 mod draft;
+mod reconcile;
 #[cfg(test)]
 mod tests;
 mod tree;
 
 pub use draft::is_edit;
+pub use reconcile::{PUT, STATUS};
 use tree::canonical;
 pub use tree::json;
 
+use crate::Lb;
+use crate::specs::API;
+use reconcile::{Wanted, reconcile};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
+use weir_app::edits::Requested;
+use weir_app::kind::Apps;
 use weir_config::raw::{Kind, Node};
 use weir_config::section::NAME_MAX;
-use weir_config::{Report, Span, raw};
+use weir_config::{Report, Span};
 use weir_program::check::Severity;
 
 /// Reads the output of [`Edits::json`].
@@ -27,11 +34,26 @@ pub fn read(value: &Value) -> Option<Arc<dyn weir_app::edits::Edits>> {
     Some(Arc::new(Edits::read(value)?))
 }
 
-/// The name of the edits' text in reports.
-const SOURCE: &str = "changes at run time";
+/// The name of the edits' text in reports, for edits of what the file has.
+const CHANGES: &str = "changes at run time";
+
+/// The name of the edits' text in reports, before the source that the edited services belong to.
+const SERVICES_OF: &str = "services of ";
+
+/// How a refusal begins whose reason is that another owner has the service, or its address.
+pub const CONFLICT: &str = "conflict: ";
+
+/// What the error says if another service has the same address.
+const TAKEN: &str = "already has this address";
 
 /// The largest number of edits.
 const EDITS_MAX: usize = 65_536;
+
+/// Returns the source to which services belong whose places are in a text with this name; `None` for the
+/// texts of files.
+pub fn source_of(text: &str) -> Option<Arc<str>> {
+    text.strip_prefix(SERVICES_OF).map(Arc::from)
+}
 
 /// The owner of a list of back ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -84,7 +106,22 @@ struct Edit {
     place: EditTarget,
     /// The content of the file at this place.
     base: Value,
-    now: Value,
+    now: Arc<Value>,
+    /// The source of the edit: an added service belongs to it.
+    source: Arc<str>,
+}
+
+impl Edit {
+    /// Returns the source that the service belongs to which this edit adds. `None` if it changes what the
+    /// file has.
+    fn owner(&self) -> Option<&Arc<str>> {
+        (self.place.back_end.is_none() && self.base.is_null()).then_some(&self.source)
+    }
+
+    /// Returns the name of its text in reports.
+    fn text_name(&self) -> String {
+        self.owner().map_or_else(|| CHANGES.to_string(), |source| format!("{SERVICES_OF}{source}"))
+    }
 }
 
 /// All edits, in the order in which they were requested.
@@ -109,15 +146,12 @@ impl Edits {
             let back_end = if one.get("back_end").is_some() { Some(name("back_end")?) } else { None };
             let place = EditTarget { owner, back_end };
             let value = |key: &str| one.get(key).filter(|one| one.is_null() || one.is_object());
-            let (base, now) = (canonical(value("base")?), canonical(value("now")?));
-            places.insert(place.clone()).then_some(Edit { place, base, now })
+            let (base, now) = (canonical(value("base")?), Arc::new(canonical(value("now")?)));
+            let source = if one.get("source").is_some() { name("source")? } else { API.to_string() };
+            let source = source.into();
+            places.insert(place.clone()).then_some(Edit { place, base, now, source })
         };
         list.iter().map(one).collect::<Option<Vec<Edit>>>().map(Edits)
-    }
-
-    /// Returns the text that reports show: one line per edit.
-    fn text(&self) -> String {
-        self.0.iter().map(|edit| format!("{}\n", edit.now)).collect()
     }
 
     /// Applies the edits to a document.
@@ -125,12 +159,7 @@ impl Edits {
         if self.0.is_empty() {
             return (Edits::default(), Vec::new());
         }
-        let file = report.add_file(SOURCE, Arc::new(self.text()));
-        let node = |(at, edit): (usize, &Edit)| {
-            let at = Span { line: at as u32 + 1, column: 1, length: 1, file };
-            (!edit.now.is_null()).then(|| raw::parse_part(&edit.now.to_string(), at, report)).flatten()
-        };
-        let nodes: Vec<Option<Node>> = self.0.iter().enumerate().map(node).collect();
+        let nodes = self.nodes(report);
         let mut applying = Applying { edits: self, nodes, met: vec![false; self.0.len()] };
         applying.all(document);
         let held = |(edit, met): (&Edit, &bool)| met.then(|| edit.clone());
@@ -141,6 +170,48 @@ impl Edits {
         });
         (edits, notes.collect())
     }
+
+    /// Returns what each edit puts into a document. Reports get the text of all edits, one per line, under
+    /// the names of their sources.
+    fn nodes(&self, report: &mut Report) -> Vec<Option<Node>> {
+        let first = report.add_file(CHANGES, Arc::default());
+        let mut names = vec![CHANGES.to_string()];
+        let mut text = String::new();
+        let mut node = |(at, edit): (usize, &Edit)| {
+            let name = edit.text_name();
+            let file = names.iter().position(|one| *one == name).unwrap_or_else(|| {
+                names.push(name);
+                names.len() - 1
+            });
+            let place = Span { line: at as u32 + 1, column: 1, length: 1, file: first + file as u16 };
+            let node = tree::node(&edit.now, place, &mut text);
+            text.push('\n');
+            (!edit.now.is_null()).then_some(node)
+        };
+        let nodes = self.0.iter().enumerate().map(&mut node).collect();
+        let text = Arc::new(text);
+        report.set_text(first, text.clone());
+        for name in &names[1..] {
+            report.add_file(name, text.clone());
+        }
+        nodes
+    }
+
+    /// Returns the edits after requests: a set of services that a source wants, or edits one by one.
+    fn after(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<(Edits, Value), String> {
+        let puts = requests.iter().filter(|one| one["do"] == PUT).count();
+        let edits = requests.iter().filter(|one| is_edit(one)).count();
+        if puts > 0 {
+            if puts < edits {
+                return Err("`put` must be the only change in its list".to_string());
+            }
+            let [request] = requests else { return Err("a list can have only one `put`".to_string()) };
+            let specs = apps.of::<Lb>().map(|lb| lb.specs.clone()).unwrap_or_default();
+            let (edits, summary) = reconcile(&specs, self, &Wanted::read(request)?)?;
+            return Ok((edits, json!(summary)));
+        }
+        Ok((draft::requested(self, document, requests)?, Value::Null))
+    }
 }
 
 impl weir_app::edits::Edits for Edits {
@@ -149,8 +220,11 @@ impl weir_app::edits::Edits for Edits {
     }
 
     fn json(&self) -> Value {
-        let one = |Edit { place, base, now }: &Edit| {
-            let mut one = json!({ "base": base, "now": now });
+        let one = |Edit { place, base, now, source }: &Edit| {
+            let mut one = json!({ "base": base, "now": **now });
+            if **source != *API {
+                one["source"] = json!(**source);
+            }
             one[place.owner.key()] = json!(place.owner.name());
             if let Some(name) = &place.back_end {
                 one["back_end"] = json!(name);
@@ -169,18 +243,17 @@ impl weir_app::edits::Edits for Edits {
         (Arc::new(edits), discarded)
     }
 
-    fn request(
-        &self,
-        document: &Node,
-        requests: &[Value],
-    ) -> Result<Arc<dyn weir_app::edits::Edits>, String> {
-        Ok(Arc::new(draft::requested(self, document, requests)?))
+    fn request(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<Requested, String> {
+        let (edits, summary) = self.after(document, apps, requests)?;
+        let changed = edits != *self;
+        Ok(Requested { edits: Arc::new(edits), changed, dry_run: false, summary })
     }
 
-    fn explain(&self, report: &Report) -> String {
+    fn explain(&self, report: &Report, requests: &[Value]) -> String {
         let all = report.diagnostics();
         let errors: Vec<_> = all.iter().filter(|one| one.severity == Severity::Error).collect();
-        let own = |span: Span| (report.name_of(span.file) == SOURCE).then_some(span.line as usize);
+        let is_own = |name: &str| name == CHANGES || source_of(name).is_some();
+        let own = |span: Span| is_own(report.name_of(span.file)).then_some(span.line as usize);
         let edit = |span: Span| self.0.get(own(span)?.checked_sub(1)?).map(|edit| (edit, span));
         // The error is probably at an edit.
         let found = errors.iter().find_map(|one| Some((one, edit(one.span)?)));
@@ -191,8 +264,12 @@ impl weir_app::edits::Edits for Edits {
         match (found, errors.first()) {
             (Some((one, (edit, span))), _) => {
                 let field = tree::field(&edit.now, span, &one.message);
-                let field = field.map_or_else(String::new, |field| format!(", field `{field}`"));
-                format!("{}{field}: {}{more}", edit.place, one.message)
+                let field = match reconcile::pointer(requests, edit.place.owner.name()) {
+                    Some(at) => format!(" ({at}/{})", field.unwrap_or_default().replace('.', "/")),
+                    None => field.map_or_else(String::new, |field| format!(", field `{field}`")),
+                };
+                let kind = if one.message.contains(TAKEN) { CONFLICT } else { "" };
+                format!("{kind}{}{field}: {}{more}", edit.place, one.message)
             }
             (None, Some(one)) => {
                 let place = match one.span.line {

@@ -2,8 +2,10 @@
 //! it.
 
 use super::draft::requested;
+use super::reconcile::{Wanted, reconcile};
 use super::tree::{append, items, json as to_json, name, value};
 use super::{Edits, Owner, canonical};
+use crate::specs::Specs;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -230,4 +232,90 @@ fn a_place_in_an_edit_is_named_by_its_path() {
     append(&mut document, Node { span: at("{"), kind: raw::Kind::Map(Vec::new()) });
     assert_eq!(items(&document).count(), 4);
     assert_eq!(Owner::Pool("x".into()).to_string(), "pool `x`");
+}
+
+/// The services after the edits, with who each belongs to.
+fn specs(edits: &Edits) -> Specs {
+    let (mut node, mut report) = (document(FILE), Report::new("t", FILE));
+    let _ = edits.applied(&mut node, &mut report);
+    Specs::of(items(&node).filter(|item| name(item).is_some()), &report)
+}
+
+/// Services by name and owner.
+fn owned(specs: &Specs) -> BTreeMap<String, (String, Value)> {
+    specs.iter().map(|one| (one.name.clone(), (one.owner.to_string(), one.typed()))).collect()
+}
+
+/// A service named by a letter; `None` for one that is not wanted.
+fn wanted() -> impl Strategy<Value = Vec<Value>> {
+    let back_end = |weight: u8| json!({ "name": format!("b{weight}"), "weight": weight });
+    let service = prop::option::of(prop::collection::btree_set(0..3_u8, 0..3));
+    prop::collection::vec(service, 4).prop_map(move |all| {
+        let named = ["a", "b", "c", "d"].into_iter().zip(all);
+        let one = |(name, weights): (&str, Option<std::collections::BTreeSet<u8>>)| {
+            let list: Vec<Value> = weights?.into_iter().map(back_end).collect();
+            Some(json!({ "name": name, "port": "p0", "back_ends": list, "status": { "owner": "ignored" } }))
+        };
+        named.filter_map(one).collect()
+    })
+}
+
+proptest! {
+    /// Whatever the order in which two sources set their services, each has what it wanted last, and what
+    /// belongs to the other or to the file stays.
+    #[test]
+    fn each_source_has_what_it_wanted_last(
+        sets in prop::collection::vec((any::<bool>(), wanted()), 1..6)
+    ) {
+        let (mut edits, file) = (Edits::default(), owned(&specs(&Edits::default())));
+        let mut model = file.clone();
+        for (is_api, set) in sets {
+            let source = if is_api { "api" } else { "dns" };
+            let owner = format!("source `{source}`");
+            let set: Vec<Value> = set.into_iter().filter(|one| (one["name"].as_str() < Some("c")) == is_api).collect();
+            let request = json!({ "do": "put", "source": source, "services": set });
+            let before = specs(&edits);
+            let (next, summary) = reconcile(&before, &edits, &Wanted::read(&request).unwrap()).unwrap();
+            let had = model.iter().filter(|(_, (of, _))| *of == owner).count();
+            model.retain(|_, (of, _)| *of != owner);
+            for one in &set {
+                let mut one = one.clone();
+                one.as_object_mut().unwrap().shift_remove("status");
+                model.insert(one["name"].as_str().unwrap().to_string(), (owner.clone(), one));
+            }
+            let now = specs(&next);
+            prop_assert_eq!(owned(&now), model.clone());
+            let stays = summary.unchanged + summary.updated.len();
+            prop_assert_eq!(stays + summary.created.len(), set.len());
+            prop_assert_eq!(stays + summary.removed.len(), had);
+            prop_assert_eq!(now.tag == before.tag, next == edits);
+            let (again, summary) = reconcile(&now, &next, &Wanted::read(&request).unwrap()).unwrap();
+            prop_assert_eq!((&again, summary.unchanged), (&next, set.len()));
+            let read = Edits::read(&next.json());
+            prop_assert_eq!(read.as_ref(), Some(&next));
+            edits = next;
+        }
+    }
+}
+
+#[test]
+fn a_service_of_another_owner_is_a_conflict() {
+    let put = |source: &str, edits: &Edits, service: Value| {
+        let request = json!({ "do": "put", "source": source, "services": [service] });
+        reconcile(&specs(edits), edits, &Wanted::read(&request).unwrap())
+    };
+    let of = |name: &str, weight: u8| json!({ "name": name, "port": "p0", "back_ends": [{ "name": "x", "weight": weight }] });
+    let (edits, _) = put("dns", &Edits::default(), of("a", 1)).unwrap();
+    let why = put("api", &edits, of("a", 2)).unwrap_err();
+    assert!(why.starts_with("conflict: service `a` (at /services/0) belongs to source `dns`"), "{why}");
+    assert_eq!(put("api", &edits, of("a", 1)).unwrap().1.unchanged, 1);
+    let why = put("api", &edits, of("web", 1)).unwrap_err();
+    assert!(why.contains("belongs to t:2"), "{why}");
+    let remove = [json!({ "do": "remove", "service": "a" })];
+    let why = take(&document(FILE), &edits, &remove).unwrap_err();
+    assert_eq!(why, "service `a` belongs to source `dns`: change it there");
+    let hidden = [json!({ "do": "remove", "service": "web" })];
+    let hidden = take(&document(FILE), &Edits::default(), &hidden).unwrap();
+    let why = put("api", &hidden, of("web", 1)).unwrap_err();
+    assert!(why.contains("from which it was removed"), "{why}");
 }

@@ -37,6 +37,63 @@ pub fn canonical(value: &Value) -> Value {
     }
 }
 
+/// Returns a value as a node at this place, and appends its text, which has no line breaks.
+pub fn node(value: &Value, at: Span, text: &mut String) -> Node {
+    let mut column = at.column;
+    write(value, at, &mut column, text)
+}
+
+fn write(value: &Value, line: Span, column: &mut u32, text: &mut String) -> Node {
+    let first = *column;
+    let kind = match value {
+        Value::Null => {
+            put("null", column, text);
+            Kind::Null
+        }
+        Value::Bool(_) | Value::Number(_) => {
+            let spelled = value.to_string();
+            put(&spelled, column, text);
+            Kind::Scalar(spelled)
+        }
+        Value::String(string) => {
+            put(&value.to_string(), column, text);
+            Kind::Scalar(string.clone())
+        }
+        Value::Array(list) => {
+            put("[", column, text);
+            let mut nodes = Vec::with_capacity(list.len());
+            for (at, one) in list.iter().enumerate() {
+                put(if at > 0 { "," } else { "" }, column, text);
+                nodes.push(write(one, line, column, text));
+            }
+            put("]", column, text);
+            Kind::List(nodes)
+        }
+        Value::Object(map) => {
+            put("{", column, text);
+            let mut pairs = Vec::with_capacity(map.len());
+            for (at, (key, one)) in map.iter().enumerate() {
+                put(if at > 0 { "," } else { "" }, column, text);
+                let key = write(&Value::from(key.as_str()), line, column, text);
+                put(":", column, text);
+                pairs.push((key, write(one, line, column, text)));
+            }
+            put("}", column, text);
+            Kind::Map(pairs)
+        }
+    };
+    let length = match kind {
+        Kind::Map(_) | Kind::List(_) => 1,
+        Kind::Null | Kind::Scalar(_) | Kind::Lines(_) => *column - first,
+    };
+    Node { span: Span { column: first, length, ..line }, kind }
+}
+
+fn put(part: &str, column: &mut u32, text: &mut String) {
+    text.push_str(part);
+    *column += part.chars().count() as u32;
+}
+
 /// Returns the value of a key of a mapping.
 pub fn value<'a>(node: &'a Node, key: &str) -> Option<&'a Node> {
     let Kind::Map(pairs) = &node.kind else { return None };
@@ -107,9 +164,8 @@ pub fn append(document: &mut Node, node: Node) {
 /// Returns the path of the field at this position in an edit's line, or of the field that `message` says is
 /// missing there.
 pub fn field(edit: &Value, at: Span, message: &str) -> Option<String> {
-    let mut report = weir_config::Report::default();
     let first = Span { line: at.line, column: 1, length: 1, file: at.file };
-    let node = weir_config::raw::parse_part(&edit.to_string(), first, &mut report)?;
+    let node = node(edit, first, &mut String::new());
     let mut path = Vec::new();
     find(&node, at.column, &mut path);
     let missing = message.strip_prefix('`').and_then(|rest| rest.split_once('`'));

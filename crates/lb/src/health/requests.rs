@@ -9,6 +9,7 @@ use crate::http::{BackEndState, Done, ServiceState, Services};
 use crate::requests;
 use serde_json::{Value, json};
 use std::collections::HashSet;
+use std::sync::Arc;
 use weir_app::{Action, RequestId};
 use weir_config::Report;
 use weir_config::sets::WEIGHT_MAX;
@@ -87,7 +88,7 @@ impl LbApp {
         };
         let named = (orders.iter().filter_map(name).collect(), orders.iter().any(|one| name(one).is_none()));
         self.pending.insert(id, Pending { rest, resets, named, said });
-        actions.push(Action::Configure { id, orders: Value::Array(orders) });
+        actions.push(Action::Configure { id, orders: Arc::new(Value::Array(orders)) });
         None
     }
 
@@ -122,7 +123,7 @@ impl LbApp {
     pub(super) fn configured(
         &mut self,
         id: RequestId,
-        outcome: &Result<(), String>,
+        outcome: &Result<Value, String>,
         now_ns: u64,
         actions: &mut Vec<Action>,
     ) {
@@ -136,7 +137,7 @@ impl LbApp {
             orders.into_iter().for_each(|order| self.carry_out(order, now_ns, actions));
         }
         let warning = self.warning(|name| named.1 || named.0.contains(name));
-        let answer = outcome.clone().map(|()| with_warning(said, warning));
+        let answer = outcome.clone().map(|changes| with_warning(with_changes(said, changes), warning));
         actions.push(Action::Answer { id, answer });
     }
 
@@ -278,6 +279,17 @@ impl LbApp {
 
 fn done(count: usize) -> Value {
     json!(Done { done: count, warning: None })
+}
+
+/// Adds what has changed to an answer.
+fn with_changes(mut said: Value, changes: Value) -> Value {
+    if let Value::Object(changes) = changes {
+        match &mut said {
+            Value::Object(said) => said.extend(changes),
+            _ => said = Value::Object(changes),
+        }
+    }
+    said
 }
 
 /// Adds a warning to an answer: as another sentence, or in a mapping under its own key.
