@@ -128,6 +128,9 @@ impl HttpControl {
             "429": error("Too many requests have a wrong token."),
             "503": error("weir is too busy, or is stopping."),
         });
+        if route.method != "GET" {
+            responses["409"] = error("What the request names belongs to another owner.");
+        }
         if route.path.contains('{') {
             responses["404"] = error(self.absent[1]);
         }
