@@ -218,8 +218,9 @@ fn typed(value: Value, shape: &Shape) -> Value {
 /// Returns the number or boolean that is written as this string, if it is then written in the same way again.
 fn spelled(value: Value) -> Value {
     let Value::String(text) = &value else { return value };
-    match serde_json::from_str::<Value>(text) {
-        Ok(number @ (Value::Number(_) | Value::Bool(_))) if number.to_string() == *text => number,
-        _ => value,
-    }
+    let Ok(read @ (Value::Number(_) | Value::Bool(_))) = serde_json::from_str::<Value>(text) else {
+        return value;
+    };
+    let again = read.to_string();
+    if again == *text { read } else { value }
 }
