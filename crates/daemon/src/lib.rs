@@ -65,6 +65,7 @@ mod takeover;
 #[cfg(test)]
 mod tests;
 mod weights;
+mod workshop;
 
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};

@@ -20,17 +20,18 @@ use super::doorbell::Doorbell;
 use super::interfaces::{knows, nics_of};
 use super::kernel::Surroundings;
 use super::resize::{Making, Resizing, WorkerResize};
+use super::workshop::Workshop;
 use super::{Daemon, Weights, open, restart, rings_for};
 use crate::config::{self, Edited, Load, Plan};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, SendError, Sender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::time::{Duration, Instant};
 use tracing::{error, info};
 use weir_app::clock::Clock;
-use weir_app::{Action, RequestId, priority};
+use weir_app::{Action, RequestId};
 use weir_control::answer::{Progress, Reloaded};
 use weir_engine::batch::{Engine, Moved};
 use weir_engine::ring::CarrierSender;
@@ -87,7 +88,7 @@ struct Prepared {
 }
 
 /// The result of preparing a program.
-enum Outcome {
+enum Preparing {
     /// A program.
     Program(Box<Prepared>),
     /// No program is needed: requests change nothing, or only asked what would change, which this says.
@@ -97,7 +98,7 @@ enum Outcome {
 /// The phase of the current reload.
 enum ReloadPhase {
     Preparing {
-        prepared: Receiver<Result<Outcome>>,
+        prepared: Receiver<Result<Preparing>>,
         /// It is ready, and waits for changes that workers have begun.
         ready: Option<Box<Prepared>>,
         /// Weights set since it began, by group and target.
@@ -127,36 +128,6 @@ struct Reload {
     phase: ReloadPhase,
     /// What requests have changed, once that is known.
     changes: Value,
-}
-
-/// The thread that compiles programs. All reloads share it, because the allocator keeps memory per thread,
-/// and more of it whenever a thread starts before the previous one has quite ended.
-#[derive(Default)]
-struct Workshop(Option<Sender<Work>>);
-
-type Work = Box<dyn FnOnce() + Send>;
-
-impl Workshop {
-    /// Hands work to the thread, starting it if there is none or if it has panicked.
-    fn take_on(&mut self, work: Work) -> Result<()> {
-        let work = match &self.0 {
-            Some(thread) => match thread.send(work) {
-                Ok(()) => return Ok(()),
-                Err(SendError(work)) => work,
-            },
-            None => work,
-        };
-        let (thread, all) = channel::<Work>();
-        let run = move || {
-            // This thread must not take time from a worker that the kernel has placed on the same core.
-            priority::patient();
-            all.into_iter().for_each(|work| work());
-        };
-        std::thread::Builder::new().name("weir-reload".into()).spawn(run).context("no thread for it")?;
-        let _ = thread.send(work);
-        self.0 = Some(thread);
-        Ok(())
-    }
 }
 
 /// The current reload, and those to come.
@@ -275,9 +246,9 @@ impl Reload {
 /// Returns what was prepared, if it is ready.
 fn next(
     ready: &mut Option<Box<Prepared>>,
-    prepared: &Receiver<Result<Outcome>>,
-) -> Result<Result<Outcome>, TryRecvError> {
-    ready.take().map_or_else(|| prepared.try_recv(), |prepared| Ok(Ok(Outcome::Program(prepared))))
+    prepared: &Receiver<Result<Preparing>>,
+) -> Result<Result<Preparing>, TryRecvError> {
+    ready.take().map_or_else(|| prepared.try_recv(), |prepared| Ok(Ok(Preparing::Program(prepared))))
 }
 
 impl Daemon {
@@ -301,12 +272,12 @@ impl Daemon {
             match &mut reload.phase {
                 ReloadPhase::Preparing { prepared, ready, weights } => match next(ready, prepared) {
                     // All workers make a change before the swap, or all of them after it.
-                    Ok(Ok(Outcome::None(changes))) => self.end(reload.cause, Ok((None, changes))),
-                    Ok(Ok(Outcome::Program(prepared))) if self.fleet.is_changing() => {
+                    Ok(Ok(Preparing::None(changes))) => self.end(reload.cause, Ok((None, changes))),
+                    Ok(Ok(Preparing::Program(prepared))) if self.fleet.is_changing() => {
                         *ready = Some(prepared);
                         self.reloads.now = Some(reload);
                     }
-                    Ok(Ok(Outcome::Program(mut prepared))) => {
+                    Ok(Ok(Preparing::Program(mut prepared))) => {
                         let weights = std::mem::take(weights);
                         reload.changes = prepared.changes.take();
                         self.commit(reload, *prepared, weights);
@@ -607,14 +578,14 @@ struct Preparation {
 }
 
 impl Preparation {
-    fn prepare(mut self) -> Result<Outcome> {
+    fn prepare(mut self) -> Result<Preparing> {
         let mut changes = Value::Null;
         let mut plan = match self.cause {
             Cause::Asked(_) => (self.load)(&*self.old.edits, &nics_of(&self.old))?,
             Cause::Configure(_) => {
                 let edited = config::edit(&self.old, &nics_of(&self.old), &self.orders);
                 let Edited { plan, summary } = edited.map_err(|why| anyhow!("{why}"))?;
-                let Some(plan) = plan else { return Ok(Outcome::None(summary)) };
+                let Some(plan) = plan else { return Ok(Preparing::None(summary)) };
                 changes = summary;
                 self.weighed(plan, false)
             }
@@ -637,7 +608,7 @@ impl Preparation {
             .context("nothing was changed, because a port cannot be opened")?;
         let crew = self.crew(&plan, &tables, &order, &added).context("nothing was changed")?;
         let plan = without_entries(plan);
-        Ok(Outcome::Program(Box::new(Prepared { plan, tables, engines, order, added, crew, changes })))
+        Ok(Preparing::Program(Box::new(Prepared { plan, tables, engines, order, added, crew, changes })))
     }
 
     /// Prepares a change of the number of workers, if the plan has another one.

@@ -284,7 +284,7 @@ impl Configured for Lb {
     }
 
     fn refuses(&self, orders: &Value, program: &Program) -> Result<(), String> {
-        let is_edit = |one: &Value| super::edits::is_edit(one);
+        let is_edit = |one: &Value| super::requests::is_edit(one);
         if orders.as_array().is_none_or(|all| all.iter().all(is_edit)) {
             return Ok(());
         }

@@ -1,8 +1,8 @@
 //! Control of services and back ends over HTTP: one table of paths, and the request that each becomes.
 
-use crate::edits::{CONFLICT, PUT, STATUS};
+use crate::changes::Changes;
 use crate::names::NAME;
-use crate::requests;
+use crate::requests::{self, CONFLICT, PUT, STATUS};
 use crate::specs::{ServiceOwner, Spec};
 use crate::yaml::SERVICE as SERVICE_KEYS;
 use crate::{BackEnd, Lb};
@@ -89,26 +89,6 @@ answers! {
         /// Names a service that gets no new flows, because no back end has a weight.
         #[serde(skip_serializing_if = "Option::is_none")]
         warning: Option<String>,
-    }
-
-    /// What a request has changed.
-    Changes {
-        /// Services that are new, by name.
-        created: Vec<String>,
-        /// Services that are different.
-        updated: Vec<String>,
-        /// Services that are gone.
-        removed: Vec<String>,
-        /// The number of services that stay as they are.
-        unchanged: usize,
-        /// Back ends that were added to services which stay.
-        back_ends_added: usize,
-        /// Back ends that were removed from services which stay.
-        back_ends_removed: usize,
-        /// Back ends of which only the weight has changed.
-        back_ends_reweighted: usize,
-        /// Back ends of which other values have changed.
-        back_ends_changed: usize,
     }
 }
 
@@ -289,7 +269,7 @@ fn shown(lb: &Lb, spec: &Spec, places: &HashMap<&str, usize>) -> Value {
         ServiceOwner::File(place) => ("file".to_string(), Some(place.clone())),
         ServiceOwner::Source(source) => (source.to_string(), None),
     };
-    let mut value = spec.typed();
+    let mut value = spec.typed(SERVICE_KEYS);
     value[STATUS] = json!(ServiceStatus { owner, place, etag: spec.tag.to_string(), back_ends });
     value
 }
@@ -321,7 +301,8 @@ fn schemas() -> Map<String, Value> {
     let set = json!({ "type": "object", "required": ["services"], "additionalProperties": false,
         "properties": { "services": { "type": "array", "items": service }, STATUS: SetStatus::schema() } });
     let all = json!({
-        A_SET: set, "Changes": Changes::schema(), A_SERVICE: service, A_BACK_END: back_end, A_LIST: requests::schema(),
+        A_SET: set, "Changes": Changes::schema(), A_SERVICE: service, A_BACK_END: back_end,
+        A_LIST: requests::schema(),
         A_PATCH: { "type": "object", "additionalProperties": false, "minProperties": 1, "properties": {
             "weight": requests::schema_of("weight"), "state": { "enum": STATES.map(|(word, _)| word) } } },
         "BackEnds": BackEnds::schema(), "BackEndState": BackEndState::schema(), "Done": Done::schema(),

@@ -6,6 +6,7 @@ mod answers;
 mod app;
 mod back_ends;
 mod bits;
+mod changes;
 mod choosers;
 mod collisions;
 mod edits;

@@ -1,11 +1,28 @@
 //! The requests in JSON: the values of their `do`, and the other fields that each may have.
 
-use crate::edits::PUT;
 use serde_json::{Map, Value, json};
 use weir_config::sets::WEIGHT_MAX;
 
 const NAMES: &[&str] = &["service", "back_end"];
 const OWNED: &[&str] = &["service", "pool", "back_end"];
+
+/// The verb of the request that sets services.
+pub const PUT: &str = "put";
+
+/// The key of a service's status, which clients may send back and which is ignored.
+pub const STATUS: &str = "status";
+
+/// How a refusal begins whose reason is that another owner has the service, or its address.
+pub const CONFLICT: &str = "conflict: ";
+
+/// The verbs that edit.
+const EDITS: [&str; 4] = ["add", "remove", "reset", PUT];
+
+/// Returns true for a request that edits the configuration.
+#[must_use]
+pub fn is_edit(request: &Value) -> bool {
+    request["do"].as_str().is_some_and(|word| EDITS.contains(&word))
+}
 
 /// Each request and its fields.
 const REQUESTS: [(&str, &[&str]); 9] = [

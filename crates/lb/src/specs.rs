@@ -4,12 +4,21 @@
 //! them are equal if they have the same fingerprint, which ignores the order of keys and how a number is
 //! spelled in JSON.
 
-use crate::edits::{self, json};
+use crate::edits::tree::json;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_config::raw::Node;
 use weir_config::{Key, Report, Shape};
+
+/// The name in reports of a text of services, before the source that they belong to.
+pub const SERVICES_OF: &str = "services of ";
+
+/// Returns the source to which services belong whose places are in a text with this name; `None` for the
+/// texts of files.
+pub fn source_of(text: &str) -> Option<Arc<str>> {
+    text.strip_prefix(SERVICES_OF).map(Arc::from)
+}
 
 /// The source of services that clients add at run time.
 pub const API: &str = "api";
@@ -46,11 +55,15 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// Returns its contents, with numbers and booleans where the file may have them.
+    /// Returns its contents, with numbers and booleans where a table of keys has them.
     #[must_use]
-    pub fn typed(&self) -> Value {
-        let value = serde_json::from_str(&self.text).unwrap_or_default();
-        typed_map(value, crate::yaml::SERVICE)
+    pub fn typed(&self, keys: &[Key]) -> Value {
+        typed_map(self.value(), keys)
+    }
+
+    /// Returns its contents, with every scalar as a string.
+    fn value(&self) -> Value {
+        serde_json::from_str(&self.text).unwrap_or_default()
     }
 }
 
@@ -137,7 +150,7 @@ impl Specs {
             let name = value["name"].as_str()?.to_string();
             let span = item.span;
             let place = || ServiceOwner::File(format!("{}:{}", report.name_of(span.file), span.line));
-            let owner = edits::source_of(report.name_of(span.file)).map_or_else(place, ServiceOwner::Source);
+            let owner = source_of(report.name_of(span.file)).map_or_else(place, ServiceOwner::Source);
             Some(Spec { name, owner, tag: Tag::of(&value), text: value.to_string().into() })
         };
         Specs::new(items.filter_map(spec).collect())
@@ -145,13 +158,22 @@ impl Specs {
 
     fn new(all: Vec<Spec>) -> Specs {
         let places = all.iter().enumerate().map(|(at, one)| (one.name.clone(), at)).collect();
-        let mut sorted: Vec<&Spec> = all.iter().collect();
-        sorted.sort_unstable_by_key(|one| &one.name);
+        let mut specs = Specs { all, places, tag: Tag::BASIS };
+        specs.tag = specs.tag_with(&HashMap::new());
+        specs
+    }
+
+    /// Returns the tag of all services after some have changed: by name, the new tag, or `None` for one that
+    /// is gone.
+    pub(crate) fn tag_with(&self, changes: &HashMap<String, Option<Tag>>) -> Tag {
+        let same = self.all.iter().map(|one| (one.name.as_str(), one.tag));
+        let same = same.filter(|(name, _)| !changes.contains_key(*name));
+        let new = changes.iter().filter_map(|(name, tag)| Some((name.as_str(), (*tag)?)));
+        let mut all: Vec<(&str, Tag)> = same.chain(new).collect();
+        all.sort_unstable_by_key(|(name, _)| *name);
         let mut tag = Tag::BASIS;
-        for one in sorted {
-            tag.bytes(b'#', &one.tag.0.to_le_bytes());
-        }
-        Specs { all, places, tag }
+        all.iter().for_each(|(_, one)| tag.bytes(b'#', &one.0.to_le_bytes()));
+        tag
     }
 
     /// Returns all services.

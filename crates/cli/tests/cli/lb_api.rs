@@ -8,7 +8,10 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 fn service(name: &str, vip: &str, back_ends: &[(&str, u32)]) -> Value {
-    let back_end = |(at, (name, weight)): (usize, &(&str, u32))| json!({ "name": name, "mac": format!("02:00:00:00:01:{at:02x}"), "weight": weight });
+    let back_end = |(at, (name, weight)): (usize, &(&str, u32))| {
+        let mac = format!("02:00:00:00:01:{at:02x}");
+        json!({ "name": name, "mac": mac, "weight": weight })
+    };
     json!({
         "name": name, "port": "p0", "service": { "vip": vip, "protocol": "tcp", "port": "80" },
         "back_ends": back_ends.iter().enumerate().map(back_end).collect::<Vec<_>>(),

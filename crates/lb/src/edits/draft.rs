@@ -2,20 +2,12 @@
 
 use super::tree::{self, canonical, json};
 use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner};
+use crate::requests::is_edit;
 use crate::specs::API;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_config::raw::{Kind, Node};
-
-/// The verbs that edit.
-const WORDS: [&str; 4] = ["add", "remove", "reset", super::PUT];
-
-/// Returns true for a request that edits the configuration.
-#[must_use]
-pub fn is_edit(request: &Value) -> bool {
-    request["do"].as_str().is_some_and(|word| WORDS.contains(&word))
-}
 
 /// Returns the edits that result from adding requests to `edits`, given a document without edits.
 ///

@@ -9,19 +9,16 @@ mod draft;
 mod reconcile;
 #[cfg(test)]
 mod tests;
-mod tree;
-
-pub use draft::is_edit;
-pub use reconcile::{PUT, STATUS};
-use tree::canonical;
-pub use tree::json;
+pub mod tree;
 
 use crate::Lb;
-use crate::specs::API;
+use crate::requests::{CONFLICT, PUT, is_edit};
+use crate::specs::{API, SERVICES_OF, source_of};
 use reconcile::{Wanted, reconcile};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
+use tree::{canonical, json as to_json};
 use weir_app::edits::Requested;
 use weir_app::kind::Apps;
 use weir_config::raw::{Kind, Node};
@@ -37,23 +34,11 @@ pub fn read(value: &Value) -> Option<Arc<dyn weir_app::edits::Edits>> {
 /// The name of the edits' text in reports, for edits of what the file has.
 const CHANGES: &str = "changes at run time";
 
-/// The name of the edits' text in reports, before the source that the edited services belong to.
-const SERVICES_OF: &str = "services of ";
-
-/// How a refusal begins whose reason is that another owner has the service, or its address.
-pub const CONFLICT: &str = "conflict: ";
-
 /// What the error says if another service has the same address.
 const TAKEN: &str = "already has this address";
 
 /// The largest number of edits.
 const EDITS_MAX: usize = 65_536;
-
-/// Returns the source to which services belong whose places are in a text with this name; `None` for the
-/// texts of files.
-pub fn source_of(text: &str) -> Option<Arc<str>> {
-    text.strip_prefix(SERVICES_OF).map(Arc::from)
-}
 
 /// The owner of a list of back ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -312,7 +297,7 @@ impl Applying<'_> {
                 let place = EditTarget { owner, back_end: None };
                 known.insert(place.owner.name().to_string());
                 if let Some(at) = places.get(&place).copied() {
-                    if canonical(&json(item)) == edits.0[at].base {
+                    if canonical(&to_json(item)) == edits.0[at].base {
                         self.met[at] = true;
                         // An item without keys has no services.
                         *item = self.take(at).unwrap_or(Node { kind: Kind::Map(Vec::new()), ..item.clone() });
@@ -354,7 +339,7 @@ impl Applying<'_> {
             place.back_end = tree::name(&node).map(str::to_string);
             known.extend(place.back_end.clone());
             if let Some(at) = places.get(&place).copied()
-                && canonical(&json(&node)) == self.edits.0[at].base
+                && canonical(&to_json(&node)) == self.edits.0[at].base
             {
                 self.met[at] = true;
                 let Some(new) = self.take(at) else { continue };

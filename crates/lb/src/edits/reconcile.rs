@@ -1,19 +1,15 @@
 //! Brings the services of a source to what the source wants: the API, DNS or a file. The one place where
 //! services of different owners meet.
 
-use super::{CONFLICT, EDITS_MAX, Edit, EditTarget, Edits, Owner, canonical};
+use super::tree::canonical;
+use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner};
+use crate::changes::Changes;
+use crate::requests::{CONFLICT, PUT, STATUS};
 use crate::specs::{API, ServiceOwner, Specs, Tag};
-use serde::Serialize;
 use serde_json::{Map, Value};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 use weir_config::section::NAME_MAX;
-
-/// The verb of the request that sets services.
-pub const PUT: &str = "put";
-
-/// The key of a service's status, which clients may send back and which is ignored.
-pub const STATUS: &str = "status";
 
 /// The services that a source wants.
 pub struct Wanted<'a> {
@@ -23,27 +19,6 @@ pub struct Wanted<'a> {
     services: Vec<(String, &'a Map<String, Value>)>,
     /// Whether these are all services of the source, so that its others are removed.
     whole: bool,
-}
-
-/// What changes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Summary {
-    /// Services that are new, by name.
-    pub created: Vec<String>,
-    /// Services that are different.
-    pub updated: Vec<String>,
-    /// Services that are gone.
-    pub removed: Vec<String>,
-    /// The number of services that stay as they are.
-    pub unchanged: usize,
-    /// Back ends that are added to services which stay.
-    pub back_ends_added: usize,
-    /// Back ends that are removed from services which stay.
-    pub back_ends_removed: usize,
-    /// Back ends of which only the weight changes.
-    pub back_ends_reweighted: usize,
-    /// Back ends of which other values change.
-    pub back_ends_changed: usize,
 }
 
 impl<'a> Wanted<'a> {
@@ -93,17 +68,17 @@ pub fn pointer(requests: &[Value], name: &str) -> Option<String> {
 ///
 /// # Errors
 /// Names the service that is wrong, or that belongs to another owner, with both places.
-pub fn reconcile(now: &Specs, edits: &Edits, wanted: &Wanted<'_>) -> Result<(Edits, Summary), String> {
-    let mut next = edits.0.clone();
+pub fn reconcile(now: &Specs, edits: &Edits, wanted: &Wanted<'_>) -> Result<(Edits, Changes), String> {
     let of_service = |(at, edit): (usize, &Edit)| match (&edit.place.owner, &edit.place.back_end) {
         (Owner::Service(name), None) => Some((name.clone(), at)),
         (Owner::Service(_) | Owner::Pool(_), _) => None,
     };
-    let places: HashMap<String, usize> = edits.0.iter().enumerate().filter_map(of_service).collect();
-    let source: Arc<str> = wanted.source.into();
-    let mut summary = Summary::default();
+    let places = edits.0.iter().enumerate().filter_map(of_service).collect();
+    let (source, next) = (wanted.source.into(), edits.0.clone());
+    let (tags, changes) = (HashMap::new(), Changes::default());
+    let mut reconciling = Reconciling { now, source, places, next, tags, changes };
     let mut firsts: HashMap<&str, &str> = HashMap::with_capacity(wanted.services.len());
-    let mut gone: HashSet<usize> = HashSet::new();
+    let mut last = None;
     for (place, service) in &wanted.services {
         let Some(name) = service.get("name").and_then(Value::as_str) else {
             return Err(format!("{place}/name is missing, or not a string: the name of the service"));
@@ -112,57 +87,84 @@ pub fn reconcile(now: &Specs, edits: &Edits, wanted: &Wanted<'_>) -> Result<(Edi
             return Err(format!("{first} and {place} have the same name: `{name}`"));
         }
         let own = service.iter().filter(|(key, _)| *key != STATUS);
-        let value: Value =
-            own.map(|(key, value)| (key.clone(), canonical(value))).collect::<Map<_, _>>().into();
-        let current = now.named(name);
-        let at = places.get(name).copied();
-        if current.is_some_and(|current| current.tag == Tag::of(&value)) {
-            summary.unchanged += 1;
-            continue;
+        let value = own.map(|(key, value)| (key.clone(), canonical(value))).collect::<Map<_, _>>();
+        last = Some(reconciling.want(name, place, Value::Object(value))?);
+    }
+    if wanted.whole {
+        reconciling.remove_others(&firsts);
+        last = Some(now.tag_with(&reconciling.tags));
+    }
+    let Reconciling { next, mut changes, .. } = reconciling;
+    if next.len() > EDITS_MAX {
+        return Err(format!("there can be at most {EDITS_MAX} changes at run time, with all their services"));
+    }
+    changes.etag = last.map(|tag| tag.to_string());
+    Ok((Edits(next), changes))
+}
+
+/// A source's services as they are brought to the wanted ones.
+struct Reconciling<'a> {
+    /// All services before.
+    now: &'a Specs,
+    source: Arc<str>,
+    /// The places of services among the edits.
+    places: HashMap<String, usize>,
+    /// The edits after that.
+    next: Vec<Edit>,
+    /// The tags of services that change; `None` for those that are removed.
+    tags: HashMap<String, Option<Tag>>,
+    changes: Changes,
+}
+
+impl Reconciling<'_> {
+    /// Adds or replaces a service. Returns its tag.
+    fn want(&mut self, name: &str, place: &str, value: Value) -> Result<Tag, String> {
+        let current = self.now.named(name);
+        let (at, tag) = (self.places.get(name).copied(), Tag::of(&value));
+        if current.is_some_and(|current| current.tag == tag) {
+            self.changes.unchanged += 1;
+            return Ok(tag);
         }
+        self.tags.insert(name.to_string(), Some(tag));
         match (current.map(|one| &one.owner), at) {
             (Some(owner @ ServiceOwner::File(_)), _) => return Err(conflict(name, place, owner)),
-            (Some(owner @ ServiceOwner::Source(of)), _) if *of != source => {
+            (Some(owner @ ServiceOwner::Source(of)), _) if *of != self.source => {
                 return Err(conflict(name, place, owner));
             }
             (None, Some(_)) => {
                 return Err(format!(
-                    "{CONFLICT}service `{name}` (at {}) is in the configuration, from which it was removed at \
-                     run time",
+                    "{CONFLICT}service `{name}` (at {}) is in the configuration, from which a client has \
+                     removed it",
                     shown(place)
                 ));
             }
             (Some(_), Some(at)) => {
-                summary.updated.push(name.to_string());
-                count(&next[at].now, &value, &mut summary);
-                next[at].now = Arc::new(value);
+                self.changes.update(name, &self.next[at].now, &value);
+                self.next[at].now = Arc::new(value);
             }
             (_, None) => {
-                summary.created.push(name.to_string());
+                self.changes.created.push(name.to_string());
                 let place = EditTarget { owner: Owner::Service(name.to_string()), back_end: None };
                 let (base, now) = (Value::Null, Arc::new(value));
-                next.push(Edit { place, base, now, source: source.clone() });
+                self.next.push(Edit { place, base, now, source: self.source.clone() });
             }
         }
+        Ok(tag)
     }
-    if wanted.whole {
-        for (at, edit) in edits.0.iter().enumerate() {
+
+    /// Removes the source's services that it does not want.
+    fn remove_others(&mut self, wanted: &HashMap<&str, &str>) {
+        let Reconciling { source, next, tags, changes, .. } = self;
+        next.retain(|edit| {
             let name = edit.place.owner.name();
-            if edit.owner().is_some_and(|of| *of == source) && !firsts.contains_key(name) {
-                summary.removed.push(name.to_string());
-                gone.insert(at);
+            let stays = edit.owner().is_none_or(|of| of != source) || wanted.contains_key(name);
+            if !stays {
+                changes.removed.push(name.to_string());
+                tags.insert(name.to_string(), None);
             }
-        }
-        let mut at = 0;
-        next.retain(|_| {
-            at += 1;
-            !gone.contains(&(at - 1))
+            stays
         });
     }
-    if next.len() > EDITS_MAX {
-        return Err(format!("there can be at most {EDITS_MAX} changes at run time, with all their services"));
-    }
-    Ok((Edits(next), summary))
 }
 
 fn shown(place: &str) -> &str {
@@ -171,30 +173,4 @@ fn shown(place: &str) -> &str {
 
 fn conflict(name: &str, place: &str, owner: &ServiceOwner) -> String {
     format!("{CONFLICT}service `{name}` (at {}) belongs to {owner}, where it is different", shown(place))
-}
-
-/// Counts the differences between the back ends of a service.
-fn count(before: &Value, after: &Value, summary: &mut Summary) {
-    let list = |service: &Value| -> HashMap<String, Value> {
-        let list = service["back_ends"].as_array().into_iter().flatten();
-        list.filter_map(|one| Some((one["name"].as_str()?.to_string(), one.clone()))).collect()
-    };
-    let (before, after) = (list(before), list(after));
-    summary.back_ends_removed += before.keys().filter(|name| !after.contains_key(*name)).count();
-    for (name, one) in &after {
-        let Some(other) = before.get(name) else {
-            summary.back_ends_added += 1;
-            continue;
-        };
-        let but_weight = |one: &Value| {
-            let mut one = one.clone();
-            one.as_object_mut().map(|map| map.shift_remove("weight"));
-            one
-        };
-        match (one == other, but_weight(one) == but_weight(other)) {
-            (true, _) => {}
-            (false, true) => summary.back_ends_reweighted += 1,
-            (false, false) => summary.back_ends_changed += 1,
-        }
-    }
 }

@@ -3,8 +3,9 @@
 
 use super::draft::requested;
 use super::reconcile::{Wanted, reconcile};
+use super::tree::canonical;
 use super::tree::{append, items, json as to_json, name, value};
-use super::{Edits, Owner, canonical};
+use super::{Edits, Owner};
 use crate::specs::Specs;
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -243,7 +244,10 @@ fn specs(edits: &Edits) -> Specs {
 
 /// Services by name and owner.
 fn owned(specs: &Specs) -> BTreeMap<String, (String, Value)> {
-    specs.iter().map(|one| (one.name.clone(), (one.owner.to_string(), one.typed()))).collect()
+    specs
+        .iter()
+        .map(|one| (one.name.clone(), (one.owner.to_string(), one.typed(crate::yaml::SERVICE))))
+        .collect()
 }
 
 /// A service named by a letter; `None` for one that is not wanted.
@@ -272,7 +276,8 @@ proptest! {
         for (is_api, set) in sets {
             let source = if is_api { "api" } else { "dns" };
             let owner = format!("source `{source}`");
-            let set: Vec<Value> = set.into_iter().filter(|one| (one["name"].as_str() < Some("c")) == is_api).collect();
+            let is_own = |one: &Value| (one["name"].as_str() < Some("c")) == is_api;
+            let set: Vec<Value> = set.into_iter().filter(is_own).collect();
             let request = json!({ "do": "put", "source": source, "services": set });
             let before = specs(&edits);
             let (next, summary) = reconcile(&before, &edits, &Wanted::read(&request).unwrap()).unwrap();
@@ -304,7 +309,10 @@ fn a_service_of_another_owner_is_a_conflict() {
         let request = json!({ "do": "put", "source": source, "services": [service] });
         reconcile(&specs(edits), edits, &Wanted::read(&request).unwrap())
     };
-    let of = |name: &str, weight: u8| json!({ "name": name, "port": "p0", "back_ends": [{ "name": "x", "weight": weight }] });
+    let of = |name: &str, weight: u8| {
+        let back_end = json!({ "name": "x", "weight": weight });
+        json!({ "name": name, "port": "p0", "back_ends": [back_end] })
+    };
     let (edits, _) = put("dns", &Edits::default(), of("a", 1)).unwrap();
     let why = put("api", &edits, of("a", 2)).unwrap_err();
     assert!(why.starts_with("conflict: service `a` (at /services/0) belongs to source `dns`"), "{why}");
@@ -317,5 +325,5 @@ fn a_service_of_another_owner_is_a_conflict() {
     let hidden = [json!({ "do": "remove", "service": "web" })];
     let hidden = take(&document(FILE), &Edits::default(), &hidden).unwrap();
     let why = put("api", &hidden, of("web", 1)).unwrap_err();
-    assert!(why.contains("from which it was removed"), "{why}");
+    assert!(why.contains("from which a client has removed it"), "{why}");
 }

@@ -4,9 +4,10 @@
 //! rest of the list is carried out when that is done.
 
 use super::app::{LbApp, Service, Wish};
-use crate::edits::{is_edit, json as to_json};
+use crate::edits::tree::json as to_json;
 use crate::http::{BackEndState, Done, ServiceState, Services};
 use crate::requests;
+use crate::requests::is_edit;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
