@@ -1,4 +1,4 @@
-//! What requests change about services, as clients are told.
+//! What requests change about services.
 
 use serde_json::Value;
 use std::collections::HashMap;
