@@ -6,21 +6,16 @@ use std::collections::BTreeSet;
 use weir_engine::batch::{CompileError, Engine};
 use weir_kernel::{Executor, FrameOutcome};
 use weir_oracle::{Interpreter, Walk};
-use weir_packet::TableHash;
-use weir_program::buckets::GroupTables;
+use weir_packet::{FRAME_BYTES_MAX, TableHash};
 use weir_program::change::Change;
 use weir_program::snapshot::Snapshot;
 use weir_program::{Fill, Group, GroupId, Program, Verdict};
-use weir_table::NO_TARGET;
 
 /// How long after the previous packet each one arrives.
 const APART_NS: u64 = 1_000;
 
 /// The shortest and the longest frame that the kernel can be given.
 const KERNEL_FRAMES: std::ops::RangeInclusive<usize> = 14..=3500;
-
-/// The longest frame that fits a worker's buffer.
-const LONGEST: usize = 1920;
 
 /// A packet with which executors do not agree.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,18 +55,31 @@ pub struct KernelCounts {
 }
 
 /// Returns the buckets of a program's groups, as workers have them at the start.
-#[must_use]
-pub fn buckets(program: &Program) -> Vec<Vec<u16>> {
-    let tables = GroupTables::new(program);
-    let groups = (0..).map(GroupId).zip(&program.groups);
-    let slots = |(id, group): (GroupId, &Group)| match group.fill {
-        // They have no targets until an app gives them some.
-        Fill::Given => vec![NO_TARGET; group.size as usize],
-        Fill::Maglev | Fill::Wants | Fill::Katran(..) | Fill::Glb(..) => {
-            tables.table(id).buckets().slots().to_vec()
-        }
-    };
-    groups.map(slots).collect()
+///
+/// # Errors
+/// The engine cannot run the program.
+pub fn buckets(program: &Program) -> Result<Vec<Vec<u16>>, CompileError> {
+    Ok(Engine::new(program, TableHash::random())?.buckets())
+}
+
+/// Returns what the interpreter does with packets that arrive one after the other, as in a comparison of
+/// executors.
+///
+/// # Errors
+/// The engine cannot run the program.
+pub fn walks(program: &Program, cases: &[Case]) -> Result<Vec<Walk>, CompileError> {
+    let mut oracle = Interpreter::new(program, buckets(program)?);
+    for change in assignments(program) {
+        let assigned = oracle.apply(&change);
+        debug_assert!(assigned.is_ok(), "{assigned:?}");
+    }
+    let walk = |(case, now_ns): (&Case, u64)| oracle.walk(case.input, &case.frame, HEADROOM, now_ns);
+    Ok(cases.iter().zip(arrivals()).map(walk).collect())
+}
+
+/// When packets arrive.
+fn arrivals() -> impl Iterator<Item = u64> {
+    (NOW_NS..).step_by(APART_NS as usize)
 }
 
 /// Returns changes that give the buckets which apps assign at run time to all targets in turn.
@@ -142,7 +150,7 @@ fn run(
     with_kernel: bool,
     assigned: &[Change],
 ) -> Result<Comparison, CompileError> {
-    let buckets = buckets(program);
+    let buckets = buckets(program)?;
     let mut oracle = Interpreter::new(program, buckets.clone());
     let mut engine = Engine::new(compiled, TableHash::random())?;
     let mut comparison = Comparison::default();
@@ -163,18 +171,18 @@ fn run(
         None => None,
     };
     comparison.kernel = kernel.is_some().then(KernelCounts::default);
-    for ((at, case), now_ns) in cases.iter().enumerate().zip((NOW_NS..).step_by(APART_NS as usize)) {
+    for ((at, case), now_ns) in cases.iter().enumerate().zip(arrivals()) {
         let walk = oracle.walk(case.input, &case.frame, HEADROOM, now_ns);
         comparison.rows.extend(rows_of(&walk));
-        if case.frame.len() <= LONGEST {
+        if case.frame.len() <= FRAME_BYTES_MAX {
             let ran = engine.process_one(case.input, &case.frame, now_ns);
             let bytes_agree = matches!(walk.verdict, Verdict::Drop(_)) || ran.bytes == walk.bytes;
             if ran.verdict != walk.verdict || !bytes_agree || ran.copies != walk.copies {
-                comparison.differ(at, "engine", &walk, (ran.verdict, &ran.bytes));
+                comparison.differ((program, at), "engine", &walk, (ran.verdict, &ran.bytes));
             }
         }
         if let Some(executor) = kernel.as_ref().filter(|_| KERNEL_FRAMES.contains(&case.frame.len())) {
-            comparison.run_in_kernel(executor, (at, case), &walk);
+            comparison.run_in_kernel((program, executor), (at, case), &walk);
         }
         comparison.walks.push(walk);
     }
@@ -191,7 +199,12 @@ fn run(
 }
 
 impl Comparison {
-    fn run_in_kernel(&mut self, executor: &Executor, (at, case): (usize, &Case), walk: &Walk) {
+    fn run_in_kernel(
+        &mut self,
+        (program, executor): (&Program, &Executor),
+        (at, case): (usize, &Case),
+        walk: &Walk,
+    ) {
         let counts = self.kernel.get_or_insert_default();
         match executor.run(case.input, &case.frame) {
             Ok((FrameOutcome::Left(_), bytes)) if bytes == case.frame => counts.left += 1,
@@ -201,7 +214,7 @@ impl Comparison {
                 self.differences.push(Difference {
                     case: at,
                     executor: "kernel",
-                    wanted: outcome(walk),
+                    wanted: outcome(program, (walk.verdict, &walk.bytes)),
                     found,
                 });
             }
@@ -209,7 +222,7 @@ impl Comparison {
                 counts.decided += 1;
                 let bytes_agree = matches!(verdict, Verdict::Drop(_)) || bytes == walk.bytes;
                 if verdict != walk.verdict || !bytes_agree {
-                    self.differ(at, "kernel", walk, (verdict, &bytes));
+                    self.differ((program, at), "kernel", walk, (verdict, &bytes));
                 }
             }
             Err(error) => {
@@ -217,7 +230,7 @@ impl Comparison {
                 self.differences.push(Difference {
                     case: at,
                     executor: "kernel",
-                    wanted: outcome(walk),
+                    wanted: outcome(program, (walk.verdict, &walk.bytes)),
                     found,
                 });
             }
@@ -226,13 +239,14 @@ impl Comparison {
 
     fn differ(
         &mut self,
-        case: usize,
+        (program, case): (&Program, usize),
         executor: &'static str,
         walk: &Walk,
         (verdict, bytes): (Verdict, &[u8]),
     ) {
-        let found = format!("{verdict:?} {}", hex(bytes));
-        self.differences.push(Difference { case, executor, wanted: outcome(walk), found });
+        let (wanted, found) =
+            (outcome(program, (walk.verdict, &walk.bytes)), outcome(program, (verdict, bytes)));
+        self.differences.push(Difference { case, executor, wanted, found });
     }
 }
 
@@ -260,8 +274,8 @@ fn first_difference(engine: &Snapshot, oracle: &Snapshot) -> String {
     format!("{:?} {:?}, not {:?} {:?}", engine.counters, engine.buckets, oracle.counters, oracle.buckets)
 }
 
-fn outcome(walk: &Walk) -> String {
-    format!("{:?} {}", walk.verdict, hex(&walk.bytes))
+fn outcome(program: &Program, (verdict, bytes): (Verdict, &[u8])) -> String {
+    format!("{}: {}", verdict.describe(program), hex(bytes))
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -73,7 +73,8 @@ impl Domain {
                 Domain { first: self.first.max(first), last: self.last.min(last), ..self }
             }
         };
-        narrowed.from(narrowed.first).map(|first| Domain { first, ..narrowed })
+        let (first, last) = (narrowed.least_from(narrowed.first)?, narrowed.greatest_to(narrowed.last)?);
+        Some(Domain { first, last, ..narrowed })
     }
 
     /// Whether it has a number.
@@ -100,19 +101,16 @@ impl Domain {
         self.with(condition).is_some()
     }
 
-    /// Returns its only number, if it has one.
-    #[must_use]
-    pub fn only(self) -> Option<u128> {
-        match self.first.checked_add(1) {
-            Some(next) if self.from(next).is_some() => None,
-            _ => Some(self.first),
-        }
-    }
-
     /// Returns its least number.
     #[must_use]
     pub fn least(self) -> u128 {
         self.first
+    }
+
+    /// Returns its greatest number.
+    #[must_use]
+    pub fn greatest(self) -> u128 {
+        self.last
     }
 
     /// Returns the number that it has in place of `wanted`: that number, if possible, or one that is equal in
@@ -126,7 +124,7 @@ impl Domain {
 
     /// Returns the least number that is not below `start`.
     #[must_use]
-    pub fn from(self, start: u128) -> Option<u128> {
+    pub fn least_from(self, start: u128) -> Option<u128> {
         let start = start.max(self.first);
         let wrong = (start ^ self.value) & self.mask;
         if wrong == 0 {
@@ -147,6 +145,19 @@ impl Domain {
         };
         let found = base & !self.mask | self.value;
         (found <= self.last).then_some(found)
+    }
+
+    /// Returns the greatest number that is not above `end`.
+    fn greatest_to(self, end: u128) -> Option<u128> {
+        // With all bits inverted, it is the least one.
+        let inverted = |number: u128| !number & ones(self.bits);
+        let mirrored = Domain {
+            value: inverted(self.value) & self.mask,
+            first: inverted(self.last),
+            last: inverted(self.first),
+            ..self
+        };
+        mirrored.least_from(inverted(end)).map(inverted)
     }
 
     /// Returns the bits that all numbers of the range share.
@@ -218,8 +229,8 @@ mod tests {
             prop_assert_eq!(domain.is_some(), !list.is_empty());
             let Some(domain) = domain else { return Ok(()) };
             prop_assert_eq!(numbers(domain), list.clone());
-            prop_assert_eq!(domain.from(start), list.iter().copied().find(|number| *number >= start));
-            prop_assert_eq!(domain.only(), (list.len() == 1).then(|| list[0]));
+            prop_assert_eq!(domain.least_from(start), list.iter().copied().find(|number| *number >= start));
+            prop_assert_eq!([domain.least(), domain.greatest()], [list[0], list[list.len() - 1]]);
             prop_assert!(list.contains(&domain.near(start)));
             prop_assert_eq!(domain.allows(next), list.iter().any(|number| next.holds(*number)));
             if domain.implies(next) {

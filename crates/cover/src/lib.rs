@@ -3,25 +3,27 @@
 //! [`explore`] fixes the shape of a packet (which headers it has), so that every field is present or absent,
 //! and follows the program from each port. At each pipe it splits: a branch for each entry, and one for each
 //! way to miss. What a branch requires becomes conditions on fields of the packet as it arrives
-//! ([`symbols`]). At the end of a path, [`solve`] finds values that meet all of them, or proves that there
+//! (`symbols.rs`). At the end of a path, `solve.rs` finds values that meet all of them, or proves that there
 //! are none. The interpreter then walks the packet; only what it reports counts as reached.
 //!
 //! The search does not compute hashes: where one picks a target, it tries the values of a free field until
 //! each target has been picked.
 
 pub mod compare;
-pub mod domain;
+mod domain;
 mod pick;
+mod proof;
 mod record;
-pub mod rows;
-pub mod search;
+mod rows;
+mod search;
 mod sequences;
 pub mod shadow;
-pub mod shape;
+mod shape;
 mod shapes;
-pub mod solve;
-pub mod symbols;
+mod solve;
+mod symbols;
 mod variants;
 
 pub use record::{Case, CaseRecord, Path, PathStep, RowId, Taken};
-pub use search::{Exploration, Limits, explore};
+pub use search::{Exploration, Limits, UnhitRow, explore};
+pub use weir_oracle::Walk;

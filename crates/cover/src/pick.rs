@@ -92,7 +92,7 @@ impl PathSearch<'_> {
             GroupChoice::One(group) => return Decision::Group(group),
             GroupChoice::ByMeta(_) => choice.field(),
         };
-        match field.and_then(|field| state.symbols.term(field, self.program)) {
+        match field.and_then(|field| state.symbols.term(field)) {
             Some(Term::Number(number)) => {
                 let groups = (0..).map(GroupId).zip(&self.program.groups);
                 let chosen =
@@ -214,7 +214,7 @@ impl PathSearch<'_> {
         let (mut ends, mut reached) = (std::collections::BTreeSet::new(), false);
         for point in self.variations(state, base, TRIES * wanted) {
             let walk = self.record.explain(state.symbols.input(), &self.frame(&point));
-            if ends.insert(crate::record::end_text(walk.verdict) + &walk.trace.len().to_string()) {
+            if ends.insert((walk.verdict, walk.trace.len())) {
                 let fixed = self.fixed(state, &point);
                 reached |= self.end(&fixed, None);
             }
@@ -317,7 +317,7 @@ impl PathSearch<'_> {
             let domain = state.within.domain(field);
             let mut at = base.get(&field).copied().unwrap_or_else(|| domain.near(default(field)));
             for turn in 0..share {
-                at = at.checked_add(1).and_then(|next| domain.from(next)).unwrap_or(domain.least());
+                at = at.checked_add(1).and_then(|next| domain.least_from(next)).unwrap_or(domain.least());
                 // Every other value differs in high bits, too: a hash may leave out the low ones.
                 let value = if turn % 2 == 0 { at } else { domain.near(turn.wrapping_mul(SCATTER)) };
                 let mut point = base.clone();

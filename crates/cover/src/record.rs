@@ -39,8 +39,8 @@ pub struct Path {
     pub input: PortId,
     /// The pipes.
     pub steps: Vec<PathStep>,
-    /// Where it ends, as text: a verdict has no order.
-    pub end: String,
+    /// Where it ends.
+    pub end: Verdict,
 }
 
 /// A packet, and why it was generated.
@@ -120,7 +120,7 @@ impl CaseRecord {
             };
             PathStep { pipe: step.pipe, taken }
         };
-        Path { input, steps: walk.trace.iter().map(step).collect(), end: end_text(walk.verdict) }
+        Path { input, steps: walk.trace.iter().map(step).collect(), end: walk.verdict }
     }
 
     /// Adds a packet, unless there is one with the same bytes. Returns its walk.
@@ -155,7 +155,7 @@ impl CaseRecord {
 }
 
 /// Free bytes in front of frames, as workers have.
-pub const HEADROOM: usize = 128;
+pub const HEADROOM: usize = weir_packet::HEADROOM as usize;
 
 /// The time of the first packet.
 pub const NOW_NS: u64 = 1_000_000_000;
@@ -166,10 +166,4 @@ pub fn rows_of(walk: &Walk) -> impl Iterator<Item = RowId> + '_ {
         Effect::Hit { pipe, row, .. } => Some((*pipe, *row)),
         _ => None,
     })
-}
-
-/// Returns the text by which paths to a verdict are compared.
-#[must_use]
-pub fn end_text(verdict: Verdict) -> String {
-    format!("{verdict:?}")
 }

@@ -1,14 +1,15 @@
 //! The search for paths: a depth-first walk through the pipes with a packet of which the shape is known.
 
 use crate::domain::Condition;
-use crate::record::{CaseRecord, Origin, Path, PathStep, RowId, Taken, end_text};
+use crate::proof::unreachable;
+use crate::record::{CaseRecord, Origin, Path, PathStep, RowId, Taken};
 use crate::rows::{HitBy, PipeRow, Rows};
 use crate::sequences::sequence;
 use crate::shape::{Layer4, Network, PacketShape, default};
 use crate::shapes::{is_outer, reads_of, shapes};
 use crate::solve::{Box, Conjunction, Point, Solution, solve};
 use crate::symbols::{Effect, Symbols, Term};
-use crate::variants::{lengths, variants};
+use crate::variants::{VariantLimits, variants};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::rc::Rc;
@@ -16,7 +17,7 @@ use std::time::{Duration, Instant};
 use weir_oracle::Walk;
 use weir_packet::{DropReason, Field};
 use weir_program::operation::Headers;
-use weir_program::{Fill, Forward, HashInput, Operation, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
+use weir_program::{Forward, Operation, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
 
 /// The limits of a search. What it leaves out because of them is in [`Exploration::unexplored`].
 #[derive(Clone, Copy, Debug)]
@@ -43,10 +44,19 @@ pub struct Exploration {
     /// The paths that the search found to be possible but that no packet took, each with a packet that should
     /// have taken it.
     pub missed: BTreeMap<Path, Vec<u8>>,
-    /// Entries that no packet of the search hits, and whether that is certain.
-    pub unhit: Vec<(RowId, bool)>,
+    /// Entries that no packet of the search hits.
+    pub unhit: Vec<UnhitRow>,
     /// What was not explored, and why.
     pub unexplored: BTreeSet<String>,
+}
+
+/// An entry that no packet of a search hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnhitRow {
+    /// The entry.
+    pub row: RowId,
+    /// Whether it is proved that no packet hits it. Otherwise, the search has just found none.
+    pub proved: bool,
 }
 
 /// Searches for packets that take every path. `buckets` has the targets of the buckets of each group.
@@ -131,7 +141,7 @@ impl<'a> PathSearch<'a> {
         self.shape = *shape;
         self.excluded = Rc::new(shape.excluded(self.program));
         let state = PathState {
-            symbols: Symbols::arrived(shape, port),
+            symbols: Symbols::arrived(shape, port, self.program),
             within: Box::default(),
             forbidden: vec![Rc::clone(&self.excluded)],
             steps: Vec::new(),
@@ -144,15 +154,11 @@ impl<'a> PathSearch<'a> {
     fn finish(mut self) -> Exploration {
         self.vary();
         self.follow_flows();
-        let is_certain = self.unexplored.is_empty() && !keeps_state(self.program);
-        let mut unhit = Vec::new();
-        for (pipe, rows) in (0..).map(PipeId).zip(&self.rows) {
-            for at in 0..rows.rows.len() {
-                if !self.record.rows.contains(&(pipe, at)) {
-                    unhit.push(((pipe, at), is_certain));
-                }
-            }
-        }
+        let rows = (0..).map(PipeId).zip(&self.rows);
+        let all = rows.flat_map(|(pipe, rows)| (0..rows.rows.len()).map(move |at| (pipe, at)));
+        let unhit: BTreeSet<RowId> = all.filter(|row| !self.record.rows.contains(row)).collect();
+        let proved = unreachable(self.program, &self.rows, unhit.clone(), self.deadline);
+        let unhit = unhit.into_iter().map(|row| UnhitRow { row, proved: proved.contains(&row) }).collect();
         let taken = &self.record.paths;
         let missed = self.missed.into_iter().filter(|(path, _)| !taken.contains_key(path)).collect();
         Exploration { missed, unhit, unexplored: self.unexplored, record: self.record }
@@ -188,7 +194,7 @@ impl<'a> PathSearch<'a> {
         let pipe = &self.program.pipes[id.index()];
         let rows = Rc::clone(&self.rows[id.index()]);
         let mut reached = false;
-        let Some(constants) = resolve(&rows.constants, &state.symbols, self.program) else {
+        let Some(constants) = resolve(&rows.constants, &state.symbols) else {
             // A constant that the packet's headers rule out.
             return self.miss(id, state, Vec::new(), extent);
         };
@@ -225,7 +231,7 @@ impl<'a> PathSearch<'a> {
             let HitBy::Fields(wanted) = &row.hit_by else { continue };
             let wanted = wanted.iter().filter_map(|(field, condition)| Some((*field, (*condition)?)));
             let wanted: Vec<(Field, Condition)> = wanted.collect();
-            let Some(met) = resolve(&wanted, &state.symbols, self.program) else { continue };
+            let Some(met) = resolve(&wanted, &state.symbols) else { continue };
             if !state.within.allows(&met.conditions) {
                 continue;
             }
@@ -269,7 +275,7 @@ impl<'a> PathSearch<'a> {
         for other in rows.before(at) {
             let HitBy::Fields(wanted) = &rows.rows[other].hit_by else { continue };
             let wanted = wanted.iter().filter_map(|(field, condition)| Some((*field, (*condition)?)));
-            let Some(met) = resolve(&wanted.collect::<Vec<_>>(), &state.symbols, self.program) else {
+            let Some(met) = resolve(&wanted.collect::<Vec<_>>(), &state.symbols) else {
                 continue;
             };
             may_hit |= met.is_guess;
@@ -374,7 +380,7 @@ impl<'a> PathSearch<'a> {
         let path = verdict.map(|verdict| Path {
             input: state.symbols.input(),
             steps: state.steps.clone(),
-            end: end_text(verdict),
+            end: verdict,
         });
         let clamped =
             path.as_ref().filter(|path| self.clamps(state) && !self.clamped.contains_key(path)).cloned();
@@ -420,7 +426,7 @@ impl<'a> PathSearch<'a> {
     fn boundaries(&mut self, state: &PathState, point: &Point) {
         let purpose = purpose(self.program, state);
         for (field, domain) in state.within.fields() {
-            let (least, greatest) = (domain.least(), domain.near(u128::MAX));
+            let (least, greatest) = (domain.least(), domain.greatest());
             let below = least.checked_sub(1);
             for value in [Some(least), Some(greatest), below, greatest.checked_add(1)].into_iter().flatten() {
                 if value <= field.max() {
@@ -435,13 +441,13 @@ impl<'a> PathSearch<'a> {
 
     /// Adds variants of one packet of each path.
     fn vary(&mut self) {
-        let lengths = lengths(self.program);
+        let limits = VariantLimits::of(self.program);
         let cases: BTreeSet<usize> =
             self.record.paths.values().chain(self.clamped.values()).copied().collect();
         for at in cases {
             let Some(Origin { shape, point }) = self.record.origins.get(&at).cloned() else { continue };
             let (input, purpose) = (self.record.cases[at].input, self.record.cases[at].purpose.clone());
-            for (variant, frame) in variants(&shape, self.program, &point, &lengths) {
+            for (variant, frame) in variants(&shape, self.program, &point, &limits) {
                 if self.is_over() {
                     return;
                 }
@@ -477,7 +483,7 @@ impl<'a> PathSearch<'a> {
             Solution::Unknown => {
                 let pipe = state.steps.last().map_or("", |step| &self.program.pipes[step.pipe.index()].name);
                 self.unexplored
-                    .insert(format!("packets behind pipe `{pipe}` that take more steps to find (--steps)"));
+                    .insert(format!("packets behind pipe `{pipe}` that take too many steps to find"));
                 None
             }
         }
@@ -504,7 +510,7 @@ impl<'a> PathSearch<'a> {
         let shape = state.symbols.shape();
         (shape, state.symbols.input(), state.symbols.keys_as_received).hash(&mut hasher);
         for field in &self.reads[id.index()] {
-            let term = state.symbols.term(*field, self.program);
+            let term = state.symbols.term(*field);
             (field, term).hash(&mut hasher);
             if let Some(Term::Arrived(field)) = term {
                 state.within.domain(field).hash(&mut hasher);
@@ -521,14 +527,10 @@ pub(crate) struct Resolved {
 }
 
 /// Returns what conditions on a packet require of it as it arrived; `None` if it cannot meet them.
-pub(crate) fn resolve(
-    wanted: &[(Field, Condition)],
-    symbols: &Symbols,
-    program: &Program,
-) -> Option<Resolved> {
+pub(crate) fn resolve(wanted: &[(Field, Condition)], symbols: &Symbols) -> Option<Resolved> {
     let mut resolved = Resolved { conditions: Vec::with_capacity(wanted.len()), is_guess: false };
     for (field, condition) in wanted {
-        match symbols.term(*field, program)? {
+        match symbols.term(*field)? {
             Term::Number(number) if condition.holds(number) => {}
             Term::Number(_) => return None,
             Term::Arrived(field) => resolved.conditions.push((field, *condition)),
@@ -536,17 +538,6 @@ pub(crate) fn resolve(
         }
     }
     Some(resolved)
-}
-
-/// Whether the way of a packet may depend on earlier packets, on time or on what apps do.
-fn keeps_state(program: &Program) -> bool {
-    let of_pipe = |pipe: &Pipe| {
-        let turns =
-            matches!(&pipe.kind, PipeKind::Hash { input: HashInput::RoundRobin | HashInput::Quic, .. });
-        turns || matches!(pipe.kind, PipeKind::Flow { .. }) || pipe.monitor.meter.is_some()
-    };
-    let assigned = program.groups.iter().any(|group| group.fill == Fill::Given);
-    assigned || program.follow_fragments || !program.meters.is_empty() || program.pipes.iter().any(of_pipe)
 }
 
 /// Returns a number for the entries of a pipe that have the same action and lead to the same place, and the

@@ -17,6 +17,8 @@ pub enum WhyUnreachable {
     Shadowed(BTreeSet<usize>),
     /// No packet meets its conditions.
     NoSuchPacket,
+    /// No packet that meets them, and hits no other entry, arrives at the pipe.
+    NotReached,
 }
 
 /// Returns the entries of a pipe that no packet can hit. An entry for which more than `steps` steps are

@@ -87,7 +87,7 @@ fn canonical_kind(kind: FieldKind) -> FieldKind {
 impl Symbols {
     /// Returns a packet that has just arrived.
     #[must_use]
-    pub fn arrived(shape: &PacketShape, input: PortId) -> Symbols {
+    pub fn arrived(shape: &PacketShape, input: PortId, program: &Program) -> Symbols {
         let mut outer = SymbolicLevel::arrived(shape.outer, LevelId::Outer);
         for word in
             [FieldKind::Meta0, FieldKind::Meta1, FieldKind::Meta2, FieldKind::Meta3, FieldKind::MeterColor]
@@ -97,7 +97,22 @@ impl Symbols {
         outer.set(FieldKind::InputPort, Term::Number(u128::from(input.0)));
         let tunnel = shape.tunnel.map(|(kind, id, _)| (kind, id));
         let inner = shape.tunnel.map(|(.., inner)| SymbolicLevel::arrived(inner, LevelId::Inner));
-        Symbols { outer, tunnel, inner, hidden: Vec::new(), input, keys_as_received: true }
+        let mut arrived = Symbols { outer, tunnel, inner, hidden: Vec::new(), input, keys_as_received: true };
+        arrived.fix(LevelId::Outer, program);
+        arrived.fix(LevelId::Inner, program);
+        arrived
+    }
+
+    /// Stores the values that the shape determines. Later actions may change them.
+    fn fix(&mut self, level: LevelId, program: &Program) {
+        let shape = self.shape();
+        for kind in FieldKind::ALL.iter().copied().filter(|kind| level == LevelId::Outer || kind.has_inner())
+        {
+            let field = Field { level, kind };
+            if let Some(number) = shape.fixed(field, program).filter(|_| shape.has(field)) {
+                self.write(field, Term::Number(number));
+            }
+        }
     }
 
     /// Returns the headers that the packet has now.
@@ -109,13 +124,9 @@ impl Symbols {
 
     /// Returns where a field's value comes from; `None` if the packet does not have the field.
     #[must_use]
-    pub fn term(&self, field: Field, program: &Program) -> Option<Term> {
-        let shape = self.shape();
-        if !shape.has(field) {
+    pub fn term(&self, field: Field) -> Option<Term> {
+        if !self.shape().has(field) {
             return None;
-        }
-        if let Some(number) = shape.fixed(field, program) {
-            return Some(Term::Number(number));
         }
         let level = if field.level == LevelId::Outer { Some(&self.outer) } else { self.inner.as_ref() };
         level.map(|level| level.get(field.kind))
@@ -146,7 +157,7 @@ impl Symbols {
         match operation {
             Operation::Set(field, to) => {
                 let term = match to {
-                    Value::Learnt(from) => self.term(*from, program).unwrap_or(Term::Number(0)),
+                    Value::Learnt(from) => self.term(*from).unwrap_or(Term::Number(0)),
                     to => value(to),
                 };
                 if !self.shape().has(*field) {
@@ -156,7 +167,7 @@ impl Symbols {
             }
             Operation::Add(field, by) => {
                 let by = value(by);
-                let Some(term) = self.term(*field, program) else { return Effect::DoesNotApply };
+                let Some(term) = self.term(*field) else { return Effect::DoesNotApply };
                 let sum = match (term, by) {
                     (Term::Number(number), Term::Number(by)) => {
                         Term::Number(number.wrapping_add(by) & (*field).max())
@@ -165,7 +176,7 @@ impl Symbols {
                 };
                 self.write(*field, sum);
             }
-            Operation::Copy { from, to } => return self.copy(*from, *to, program),
+            Operation::Copy { from, to } => return self.copy(*from, *to),
             Operation::DecrementTtl => return self.decrement_ttl(ttl),
             Operation::LimitLength { bytes, .. } | Operation::ClampMss { mss: bytes } => {
                 value(bytes);
@@ -174,7 +185,7 @@ impl Symbols {
                 let (vid, pcp) = (value(vid), value(pcp));
                 let first = [self.outer.get(FieldKind::VlanVid), self.outer.get(FieldKind::VlanPcp)];
                 if self.outer.shape.tags == 2 {
-                    self.hide_behind_tags();
+                    self.hide_behind_tags(program);
                 } else {
                     self.outer.shape.tags += 1;
                 }
@@ -182,13 +193,13 @@ impl Symbols {
             }
             Operation::PopVlan => return self.pop_vlan(),
             Operation::Decap(kind) => return self.decap(*kind),
-            Operation::Encap(encap) => return self.encap(encap, value),
+            Operation::Encap(encap) => return self.encap(encap, program, value),
         }
         Effect::Passes
     }
 
-    fn copy(&mut self, from: Field, to: Field, program: &Program) -> Effect {
-        let Some(term) = self.term(from, program) else { return Effect::DoesNotApply };
+    fn copy(&mut self, from: Field, to: Field) -> Effect {
+        let Some(term) = self.term(from) else { return Effect::DoesNotApply };
         if !self.shape().has(to) {
             return Effect::DoesNotApply;
         }
@@ -233,11 +244,12 @@ impl Symbols {
     }
 
     /// The third tag is payload, and so is everything behind it.
-    fn hide_behind_tags(&mut self) {
+    fn hide_behind_tags(&mut self, program: &Program) {
         let shape = HeaderSet { network: Network::Other, transport: Layer4::Absent, ..self.outer.shape };
         self.hidden.push((self.outer.clone(), self.tunnel.take(), self.inner.take()));
         self.outer.shape = shape;
         self.outer.set(FieldKind::EthType, Term::Unknown);
+        self.fix(LevelId::Outer, program);
     }
 
     /// Makes visible what the third tag hid.
@@ -284,7 +296,7 @@ impl Symbols {
         Effect::Passes
     }
 
-    fn encap(&mut self, encap: &Encap, mut value: impl FnMut(&Value) -> Term) -> Effect {
+    fn encap(&mut self, encap: &Encap, program: &Program, mut value: impl FnMut(&Value) -> Term) -> Effect {
         if !encap.ethernet && !matches!(self.outer.shape.network, Network::Ipv4 | Network::Ipv6) {
             return Effect::DoesNotApply;
         }
@@ -334,11 +346,11 @@ impl Symbols {
         }
         if inner.shape.transport == Layer4::Tunnel {
             // What is in a tunnel inside a tunnel is not read.
-            inner.shape.transport =
-                if self.tunnel.is_some_and(|(kind, _)| kind.is_udp()) { Layer4::Udp } else { Layer4::Other };
-            inner.set(FieldKind::IpProtocol, Term::Unknown);
+            let over_udp = self.tunnel.is_some_and(|(kind, _)| kind.is_udp());
+            inner.shape.transport = if over_udp { Layer4::Udp } else { Layer4::Other };
         }
         (self.outer, self.inner, self.tunnel) = (outer, Some(inner), Some((encap.kind, encap.id.is_some())));
+        self.fix(LevelId::Outer, program);
         Effect::Passes
     }
 

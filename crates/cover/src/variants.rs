@@ -7,16 +7,13 @@ use std::collections::BTreeSet;
 use weir_packet::craft::{
     Addresses, Body, Checksum, Extension, ExtensionKind, Fragment, Icmp, Ip, Recipe, Tag, Transport,
 };
-use weir_packet::{Field, LevelId};
-use weir_program::{Entry, Operation, Program, Value};
+use weir_packet::{FRAME_BYTES_MAX, Field, LevelId};
+use weir_program::{Operation, Program, Value};
 
 /// A variant: what it shows, and its bytes.
 pub type Variant = (&'static str, Vec<u8>);
 
-/// The longest frame that a worker receives unless an MTU is configured.
-const LONGEST: usize = 1920;
-
-/// The most lengths that are tried.
+/// The most limits of a kind that are tried.
 const LENGTHS: usize = 16;
 
 /// A change of an IP packet.
@@ -57,13 +54,29 @@ fn set_checksum(ip: &mut Ip, to: Checksum) {
     }
 }
 
+/// The limits around which variants are made.
+pub struct VariantLimits {
+    /// Lengths of frames.
+    lengths: BTreeSet<usize>,
+    /// Maximum segment sizes.
+    segments: BTreeSet<u16>,
+}
+
+impl VariantLimits {
+    /// Returns those of a program.
+    #[must_use]
+    pub fn of(program: &Program) -> VariantLimits {
+        VariantLimits { lengths: lengths(program), segments: segments(program) }
+    }
+}
+
 /// Returns the variants of a packet of a shape.
 #[must_use]
 pub fn variants(
     shape: &PacketShape,
     program: &Program,
     point: &Point,
-    lengths: &BTreeSet<usize>,
+    VariantLimits { lengths, segments }: &VariantLimits,
 ) -> Vec<Variant> {
     let recipe = shape.recipe(program, point);
     let mut variants = Vec::new();
@@ -84,11 +97,14 @@ pub fn variants(
                 }
             };
             FLAGS.iter().for_each(|to| add("other TCP flags", &|ip| flags(ip, *to)));
-            add("an MSS of 1460", &|ip| {
-                if let Transport::Tcp(tcp) = &mut ip.transport {
-                    tcp.options = vec![2, 4, 5, 0xb4];
-                }
-            });
+            for mss in segments {
+                add("an MSS at a limit", &|ip| {
+                    if let Transport::Tcp(tcp) = &mut ip.transport {
+                        // RFC 9293 §3.2: kind 2, 4 bytes.
+                        tcp.options = [[2, 4], mss.to_be_bytes()].concat();
+                    }
+                });
+            }
         }
     }
     variants.push(("padding", Recipe { trailer: vec![0; 6], ..recipe.clone() }.build()));
@@ -126,39 +142,61 @@ fn ip_at(recipe: &mut Recipe, level: LevelId) -> Option<&mut Ip> {
     }
 }
 
+/// Returns the segment sizes around those to which a program clamps, and that of Ethernet.
+fn segments(program: &Program) -> BTreeSet<u16> {
+    let clamps = |one: &Operation| matches!(one, Operation::ClampMss { .. }).then_some(());
+    let limits = limits(program, clamps).filter_map(|(mss, ())| u16::try_from(mss).ok());
+    let near = |mss: u16| [mss.saturating_sub(1), mss, mss.saturating_add(1)];
+    limits.collect::<BTreeSet<u16>>().into_iter().take(LENGTHS).flat_map(near).chain([1460]).collect()
+}
+
 /// Returns the frame lengths around the limits that a program has.
-#[must_use]
-pub fn lengths(program: &Program) -> BTreeSet<usize> {
-    let mut limits = BTreeSet::new();
-    for pipe in &program.pipes {
-        for template in pipe.templates.iter().enumerate() {
-            let (number, template) = template;
-            for operation in &template.operations {
-                let Operation::LimitLength { bytes, frame } = operation else { continue };
-                match bytes {
-                    Value::Const(bytes) => drop(limits.insert((*bytes as usize, *frame))),
-                    _ => limits
-                        .extend(given(pipe.entries.iter(), number, operation).map(|bytes| (bytes, *frame))),
-                }
-            }
-        }
-    }
+fn lengths(program: &Program) -> BTreeSet<usize> {
+    let limit = |one: &Operation| match one {
+        Operation::LimitLength { frame, .. } => Some(*frame),
+        _ => None,
+    };
+    let limits: BTreeSet<(usize, bool)> =
+        limits(program, limit).map(|(bytes, frame)| (bytes as usize, frame)).collect();
     let near = |(limit, frame): (usize, bool)| {
         let behind = if frame { 0 } else { 14 };
         [limit.saturating_sub(1) + behind, limit + behind, limit + 1 + behind]
     };
-    limits.into_iter().take(LENGTHS).flat_map(near).filter(|length| (64..=LONGEST).contains(length)).collect()
+    limits
+        .into_iter()
+        .take(LENGTHS)
+        .flat_map(near)
+        .filter(|length| (64..=FRAME_BYTES_MAX).contains(length))
+        .collect()
 }
 
-/// Returns the lengths that the entries with an action give.
-fn given(
-    entries: impl Iterator<Item = Entry>,
-    template: usize,
-    _operation: &Operation,
-) -> impl Iterator<Item = usize> {
-    // All numbers of the entry that can be a length; others do no harm.
-    let of = move |entry: &Entry| usize::from(entry.template) == template;
-    entries.filter(of).flat_map(|entry| entry.values).filter_map(|value| usize::try_from(value).ok())
+/// Returns the numbers of the operations that are wanted: those in the program, and those that entries give,
+/// each at the place that its operation has among the values of the entry.
+fn limits<T: Copy>(
+    program: &Program,
+    wanted: impl Fn(&Operation) -> Option<T>,
+) -> impl Iterator<Item = (u128, T)> {
+    let mut limits = Vec::new();
+    for pipe in &program.pipes {
+        for (number, template) in pipe.templates.iter().enumerate() {
+            let mut place = 0;
+            for operation in &template.operations {
+                for (_, value, _) in operation.numbers() {
+                    let is_given = value.is_given();
+                    let at = place;
+                    place += usize::from(is_given);
+                    let Some(of) = wanted(operation) else { continue };
+                    if let Value::Const(number) = value {
+                        limits.push((number, of));
+                    } else if is_given {
+                        let entries = pipe.entries.iter().filter(|one| usize::from(one.template) == number);
+                        limits.extend(entries.filter_map(|one| one.values.get(at).map(|value| (*value, of))));
+                    }
+                }
+            }
+        }
+    }
+    limits.into_iter()
 }
 
 /// Returns an ICMP error about the answer to a packet: it belongs to the packet's flow, and has its

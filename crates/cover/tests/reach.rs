@@ -42,17 +42,18 @@ fn example(name: &'static str, program: Program, answer: UnhitEntry, similar: Pr
 
 /// Returns the entries that are not hit, each with the reason.
 fn unhit(program: &Program) -> Vec<UnhitEntry> {
-    let found = explore(program, buckets(program), Limits::default());
+    let found = explore(program, buckets(program).expect("it compiles"), Limits::default());
     assert!(found.unexplored.is_empty() && found.missed.is_empty(), "{found:?}");
     let mut answers = Vec::new();
-    let mut unhit: BTreeSet<RowId> = found.unhit.iter().map(|(row, _)| *row).collect();
-    let keeps_state = program.follow_fragments || !program.groups.is_empty();
-    assert!(found.unhit.iter().all(|(_, certain)| *certain || keeps_state));
+    let mut unhit: BTreeSet<RowId> = found.unhit.iter().map(|one| one.row).collect();
+    let headers_decide = !program.follow_fragments && program.groups.is_empty();
+    assert!(found.unhit.iter().all(|one| one.proved == headers_decide), "{found:?}");
     for id in (0..program.pipes.len() as u16).map(PipeId) {
         for (at, why) in unreachable(program, id, 20_000) {
             assert!(unhit.remove(&(id, at)), "a packet hits entry {at} of pipe {id:?}: {why:?}");
             let why = match why {
                 WhyUnreachable::NoSuchPacket => NoSuchPacket,
+                WhyUnreachable::NotReached => NotReached,
                 WhyUnreachable::Shadowed(by) => Shadowed(Vec::from_iter(by).leak()),
             };
             answers.push((id.0, at, why));

@@ -1,10 +1,10 @@
 //! The outcome of a packet, as reported by both executors.
 
-use crate::{AppId, PortId};
+use crate::{AppId, PortId, Program};
 use weir_packet::DropReason;
 
 /// The end of a packet's walk. Copies made on the way are [`Copied`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Verdict {
     /// Transmitted on a port.
     Transmit(PortId),
@@ -14,6 +14,23 @@ pub enum Verdict {
     App(AppId),
     /// Dropped.
     Drop(DropReason),
+}
+
+impl Verdict {
+    /// Returns the verdict in words: `transmit on p1`, `to the kernel at p0`, `to app lb` or `drop (miss)`,
+    /// with the names that the program has for its ports and apps; `?` for one that it does not have.
+    #[must_use]
+    pub fn describe(self, program: &Program) -> String {
+        let port = |id: PortId| program.ports.get(id.index()).map_or("?", |port| &port.name);
+        match self {
+            Verdict::Transmit(id) => format!("transmit on {}", port(id)),
+            Verdict::Kernel(id) => format!("to the kernel at {}", port(id)),
+            Verdict::App(id) => {
+                format!("to app {}", program.apps.get(id.index()).map_or("?", String::as_str))
+            }
+            Verdict::Drop(reason) => format!("drop ({reason})"),
+        }
+    }
 }
 
 /// A copy of a packet. Both executors report a packet's copies in the order of its walk, and those for

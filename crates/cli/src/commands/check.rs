@@ -2,7 +2,7 @@
 //! caret.
 
 use super::bad_input;
-use super::test::every_packet_hits;
+use super::test::{NO_SUCH_PACKET, every_packet_hits};
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
 use crate::{import, output, ways};
 use anyhow::Result;
@@ -16,7 +16,7 @@ use weir_daemon::compiled::KernelCheck;
 use weir_daemon::private;
 use weir_program::{Origin, PipeId};
 
-/// The most entries of a pipe that are searched for shadowed ones.
+/// The most entries of a pipe that are searched for unreachable ones.
 const SEARCHED_MAX: usize = 1000;
 
 /// The most steps that are spent on one entry.
@@ -51,7 +51,7 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
     if let Some(plan) = &loaded.plan {
         absent_interfaces(plan, &mut loaded.report);
         unreachable_ways(plan, &arguments.file, &mut loaded.report);
-        shadowed_entries(plan, &mut loaded.report);
+        unreachable_entries(plan, &mut loaded.report);
         private::problems(plan).into_iter().for_each(|why| loaded.report.error(Span::default(), why));
     }
     loaded.plan = loaded.plan.filter(|_| loaded.report.errors() == 0);
@@ -104,10 +104,10 @@ fn absent_interfaces(plan: &Plan, report: &mut Report) {
     }
 }
 
-/// Warns of entries that no packet can hit because several others together take all of their packets. The
-/// check of the program itself has found those that are shadowed by a single one. Pipes of apps are left out:
-/// users cannot change their entries.
-fn shadowed_entries(plan: &Plan, report: &mut Report) {
+/// Warns of entries that no packet can hit because none meets their conditions, or because several others
+/// together take all of their packets. The check of the program itself has found those that are shadowed by a
+/// single one. Pipes of apps are left out: users cannot change their entries.
+fn unreachable_entries(plan: &Plan, report: &mut Report) {
     let found: BTreeSet<Span> = report.diagnostics().iter().map(|one| one.span).collect();
     for (id, pipe) in (0..).map(PipeId).zip(&plan.program.pipes) {
         if pipe.entries.len() > SEARCHED_MAX || pipe.name.contains('/') {
@@ -116,14 +116,19 @@ fn shadowed_entries(plan: &Plan, report: &mut Report) {
         let origins: Vec<Origin> = pipe.entries.iter().map(|entry| entry.origin).collect();
         for (at, why) in unreachable(&plan.program, id, STEPS) {
             let span = report.span_of(origins[at]);
-            // Which protocols a packet can have is for `weir test`.
-            if let WhyUnreachable::Shadowed(by) = why
-                && !found.contains(&span)
-            {
-                let name = |by: usize| format!("entry {} ({})", by + 1, report.place(origins[by]));
-                let message = format!("no packet hits this entry: {}", every_packet_hits(&by, name));
-                report.warning(span, message);
+            if found.contains(&span) {
+                continue;
             }
+            let why = match why {
+                WhyUnreachable::Shadowed(by) => {
+                    let name = |by: usize| format!("entry {} ({})", by + 1, report.place(origins[by]));
+                    every_packet_hits(&by, name)
+                }
+                WhyUnreachable::NoSuchPacket => NO_SUCH_PACKET.into(),
+                // Which packets arrive at a pipe is for `weir test`.
+                WhyUnreachable::NotReached => continue,
+            };
+            report.warning(span, format!("no packet hits this entry: {why}"));
         }
     }
 }

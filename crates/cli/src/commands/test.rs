@@ -10,17 +10,17 @@ use super::{BadInput, bad_input};
 use crate::config::{Plan, Report};
 use crate::{import, output, replay};
 use anyhow::Result;
-pub use results::every_packet_hits;
+pub use results::{NO_SUCH_PACKET, every_packet_hits};
 use results::{TestResults, path_text};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use weir_cover::compare::{Comparison, buckets, compare};
+use weir_cover::compare::{buckets, compare, walks};
 use weir_cover::shadow::unreachable;
-use weir_cover::{Limits, explore};
+use weir_cover::{Case, Limits, Walk, explore};
 use weir_packet::craft::describe;
-use weir_program::{PipeId, Program, Verdict};
+use weir_program::{PipeId, PortId, Program, Verdict};
 
 /// Arguments of `weir test`.
 #[derive(clap::Args)]
@@ -39,7 +39,7 @@ pub struct TestArguments {
     /// Write the packets to a pcapng file, with the verdict and purpose of each as its comment.
     #[arg(long, value_name = "OUT")]
     pcap: Option<PathBuf>,
-    /// Fail if an entry cannot be reached.
+    /// Fail if an entry is unreachable.
     #[arg(long)]
     strict: bool,
     /// The largest number of packets.
@@ -82,7 +82,7 @@ pub fn run(arguments: &TestArguments) -> Result<ExitCode> {
         return against::run(arguments, (&old.program, &plan.program), begun);
     }
     let program = &plan.program;
-    let found = explore(program, buckets(program), arguments.limits());
+    let found = explore(program, buckets(program)?, arguments.limits());
     let cases = &found.record.cases;
     let with_kernel = !arguments.no_kernel && rustix::process::geteuid().is_root();
     let compared = compare(program, program, cases, with_kernel)?;
@@ -93,7 +93,7 @@ pub fn run(arguments: &TestArguments) -> Result<ExitCode> {
     let results = TestResults::new((program, &report), &found, &compared, dead);
     output::print(results.text())?;
     if let Some(file) = &arguments.pcap {
-        pcapng::write(file, program, cases, |at| goes(program, &compared, at))?;
+        pcapng::write(file, program, cases, |at| goes(program, &compared.walks[at]))?;
     }
     let changed = match &arguments.expect {
         Some(folder) => expect::run(folder, arguments.accept, (program, &found, &compared))?,
@@ -120,23 +120,41 @@ fn load(file: &Path, node: &import::NodeOption) -> Result<Option<(Plan, Report)>
 }
 
 /// Returns where a packet and its copies go, in words.
-fn goes(program: &Program, compared: &Comparison, at: usize) -> String {
-    let walk = &compared.walks[at];
+fn goes(program: &Program, walk: &Walk) -> String {
     let copies = walk.copies.iter().map(|copy| format!("{} and ", departs(program, copy.to, &copy.bytes)));
     copies.collect::<String>() + &departs(program, walk.verdict, &walk.bytes)
 }
 
 /// Returns where a packet goes, and as which packet.
 fn departs(program: &Program, verdict: Verdict, bytes: &[u8]) -> String {
-    let port = |id: weir_program::PortId| &program.ports[id.index()].name;
-    let to = match verdict {
-        Verdict::Transmit(id) => format!("transmit on {}", port(id)),
-        Verdict::Kernel(id) => format!("to the kernel at {}", port(id)),
-        Verdict::App(id) => format!("to app {}", program.apps[id.index()]),
-        Verdict::Drop(reason) => return format!("drop ({reason})"),
-    };
-    format!("{to}: {}", describe(bytes))
+    let to = verdict.describe(program);
+    match verdict {
+        Verdict::Drop(_) => to,
+        Verdict::Transmit(_) | Verdict::Kernel(_) | Verdict::App(_) => format!("{to}: {}", describe(bytes)),
+    }
 }
+
+/// Walks packets that arrive one after the other at the ports with these names. Returns what `describe` says
+/// about each walk; `None` if there is no such port.
+fn outcomes<'a, T>(
+    program: &Program,
+    packets: impl Iterator<Item = (&'a str, &'a [u8])>,
+    describe: impl Fn(PortId, &Walk) -> T,
+) -> Result<Vec<Option<T>>> {
+    let inputs: Vec<(Option<PortId>, &[u8])> =
+        packets.map(|(port, frame)| (program.port_named(port), frame)).collect();
+    let case = |(input, frame): &(Option<PortId>, &[u8])| {
+        Some(Case { input: (*input)?, frame: frame.to_vec(), purpose: String::new() })
+    };
+    let cases: Vec<Case> = inputs.iter().filter_map(case).collect();
+    let walks = walks(program, &cases)?;
+    let mut walks = walks.iter();
+    let outcome = |(input, _): &(Option<PortId>, &[u8])| Some(describe((*input)?, walks.next()?));
+    Ok(inputs.iter().map(outcome).collect())
+}
+
+/// Where a packet arrives that the program has no port for.
+const NO_PORT: &str = "there is no such port";
 
 /// A packet that goes elsewhere than before.
 fn change(port: &str, packet: &str, (old, new): (&str, &str)) -> Value {

@@ -88,6 +88,52 @@ fn the_check_warns_of_entries_that_others_take_together() {
     assert!(!message.contains("or entry"), "{message}");
 }
 
+/// An entry whose conditions no packet meets, and one that none reaches.
+const UNMET: &str = "\
+ports: { p0: { pcap: {}, root: sources }, p1: { pcap: {} } }
+pipes:
+  sources:
+    type: basic
+    match: { ipv4.src: per_entry }
+    forward: hosts
+    miss: drop
+    entries:
+      - { match: { ipv4.src: 224.0.0.1 } }
+      - { match: { ipv4.src: 192.0.2.1 } }
+  hosts:
+    type: basic
+    match: { ipv4.src: per_entry }
+    forward: p1
+    miss: drop
+    entries:
+      - { match: { ipv4.src: 192.0.2.1 } }
+      - { match: { ipv4.src: 192.0.2.2 } }
+";
+
+#[test]
+fn entries_are_called_unreachable_only_with_a_proof() {
+    let folder = with(UNMET);
+    let said = test(&folder, &["weir.yaml", "--json"]).good();
+    for line in [
+        "unreachable: sources entry 1 (weir.yaml:9): no packet meets its conditions\n",
+        "unreachable: hosts entry 2 (weir.yaml:18): no packet that arrives at its pipe hits it\n",
+    ] {
+        assert!(said.out.contains(line), "{}", said.out);
+    }
+    assert_eq!(said.json()["unreachable"].as_array().map(Vec::len), Some(2));
+    let json = weir(folder.path(), &["check", "weir.yaml", "--json"]).json();
+    let warnings = json["diagnostics"].as_array().unwrap();
+    assert_eq!(warnings.len(), 1, "{json}");
+    assert_eq!(warnings[0]["line"], 9);
+    assert_eq!(warnings[0]["message"], "no packet hits this entry: no packet meets its conditions");
+    // Behind a choice by hash, the search alone proves nothing.
+    let groups = "groups: { back: { size: 251, targets: { b1: p1, b2: p1 } } }\n";
+    folder.write("weir.yaml", UNMET.replace("pipes:\n", &format!("{groups}pipes:\n")));
+    let said = test(&folder, &["weir.yaml"]).good();
+    assert!(said.out.contains("no packet found: hosts entry 2 (weir.yaml:19)\n"), "{}", said.out);
+    assert!(!said.out.contains("unreachable: hosts"), "{}", said.out);
+}
+
 /// weir reads the file itself, and tshark shows the comments.
 #[test]
 fn packets_are_written_with_verdict_and_purpose() {

@@ -53,7 +53,7 @@ impl Subject {
     /// Returns packets for the right program, about which the executors agree.
     fn cases(&self) -> Vec<Case> {
         let limits = Limits { packets: 4_000, ..Limits::default() };
-        let cases = explore(&self.program, buckets(&self.program), limits).record.cases;
+        let cases = explore(&self.program, buckets(&self.program).expect("it compiles"), limits).record.cases;
         let compared = compare(&self.program, &self.program, &cases, false).expect("the program compiles");
         assert_eq!(compared.differences.first(), None);
         cases

@@ -47,13 +47,10 @@ impl RenderNames<'_> {
     }
 
     fn verdict(&self, verdict: Verdict) -> String {
+        let text = verdict.describe(self.program);
         match verdict {
-            Verdict::Transmit(port) => format!("transmit on {}", self.port(port)),
-            Verdict::Kernel(port) => format!("to the kernel at {}", self.port(port)),
-            Verdict::App(app) => {
-                format!("to app {}", self.program.apps.get(app.index()).map_or("?", String::as_str))
-            }
-            Verdict::Drop(reason) => format!("drop ({reason}): {}", reason.explanation()),
+            Verdict::Drop(reason) => format!("{text}: {}", reason.explanation()),
+            Verdict::Transmit(_) | Verdict::Kernel(_) | Verdict::App(_) => text,
         }
     }
 

@@ -1,24 +1,21 @@
 //! `weir test --against OLD NEW`: the packets that another configuration would send elsewhere.
 
-use super::{SHOWN, TestArguments, and_more, change, change_text, goes, path_text};
+use super::{NO_PORT, SHOWN, TestArguments, and_more, change, change_text, goes, path_text};
 use crate::output;
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
 use std::time::Instant;
-use weir_cover::compare::{buckets, compare};
+use weir_cover::compare::buckets;
 use weir_cover::{Case, Exploration, explore};
 use weir_packet::craft::describe;
 use weir_program::Program;
 
-/// Where a packet arrives that the program has no port for.
-const NO_PORT: &str = "there is no such port";
-
 /// Runs the command.
 pub fn run(arguments: &TestArguments, (old, new): (&Program, &Program), begun: Instant) -> Result<ExitCode> {
-    let search = |program: &Program| explore(program, buckets(program), arguments.limits());
-    let (by_old, by_new) = (search(old), search(new));
+    let search = |program: &Program| anyhow::Ok(explore(program, buckets(program)?, arguments.limits()));
+    let (by_old, by_new) = (search(old)?, search(new)?);
     let mut packets: BTreeSet<(&str, &[u8])> = BTreeSet::new();
     let mut order: Vec<(&str, &Case)> = Vec::new();
     for (program, found) in [(old, &by_old), (new, &by_new)] {
@@ -70,20 +67,15 @@ struct PathTaken {
 
 /// Returns what a program does with packets that arrive one after the other.
 fn outcomes(program: &Program, found: &Exploration, order: &[(&str, &Case)]) -> Result<Vec<PathTaken>> {
-    let arrives =
-        |(port, case): &(&str, &Case)| Some(Case { input: program.port_named(port)?, ..(*case).clone() });
-    let cases: Vec<Case> = order.iter().filter_map(arrives).collect();
-    let compared = compare(program, program, &cases, false)?;
-    let mut ran = (0..cases.len()).map(|at| PathTaken {
-        path: path_text(program, &found.record.path_of(cases[at].input, &compared.walks[at])),
-        goes: goes(program, &compared, at),
-    });
-    let outcome = |(port, _): &(&str, &Case)| {
-        let has_port = program.port_named(port).is_some();
-        let none = || PathTaken { path: (*port).into(), goes: NO_PORT.into() };
-        has_port.then(|| ran.next()).flatten().unwrap_or_else(none)
+    let packets = order.iter().map(|(port, case)| (*port, case.frame.as_slice()));
+    let taken = super::outcomes(program, packets, |input, walk| PathTaken {
+        path: path_text(program, &found.record.path_of(input, walk)),
+        goes: goes(program, walk),
+    })?;
+    let or_none = |(taken, (port, _)): (Option<PathTaken>, &(&str, &Case))| {
+        taken.unwrap_or_else(|| PathTaken { path: (*port).into(), goes: NO_PORT.into() })
     };
-    Ok(order.iter().map(outcome).collect())
+    Ok(taken.into_iter().zip(order).map(or_none).collect())
 }
 
 fn text(moved: &BTreeMap<&str, Vec<Value>>, all: usize, packets: usize) -> String {

@@ -2,7 +2,7 @@
 //!
 //! Only where packets go is compared. The path is written for readers: it changes whenever a pipe is renamed.
 
-use super::{SHOWN, and_more, change, change_text, goes, path_text};
+use super::{NO_PORT, SHOWN, and_more, change, change_text, goes, outcomes, path_text};
 use crate::commands::BadInput;
 use crate::output;
 use anyhow::{Context, Result};
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
 use weir_config::{infile, outfile};
-use weir_cover::compare::{Comparison, compare};
+use weir_cover::compare::Comparison;
 use weir_cover::{Case, Exploration};
 use weir_packet::craft::{Recipe, describe};
 use weir_program::Program;
@@ -79,7 +79,7 @@ fn written(program: &Program, found: &Exploration, compared: &Comparison) -> Str
             "\npacket {port} {}\npath {}\ngoes {}\n",
             describe(&case.frame),
             path_text(program, &path),
-            goes(program, compared, at)
+            goes(program, &compared.walks[at])
         );
     }
     text
@@ -122,19 +122,11 @@ fn read(file: &Path) -> Result<Vec<Expected>> {
 
 /// Runs the packets of the file one after the other, as when it was written.
 fn changes(program: &Program, expected: &[Expected]) -> Result<Vec<Value>> {
-    let arrives = |one: &Expected| {
-        let input = program.port_named(&one.port)?;
-        Some(Case { input, frame: one.frame.clone(), purpose: String::new() })
-    };
-    let cases: Vec<Case> = expected.iter().filter_map(arrives).collect();
-    let compared = compare(program, program, &cases, false)?;
-    let mut ran = (0..cases.len()).map(|at| goes(program, &compared, at));
+    let packets = expected.iter().map(|one| (one.port.as_str(), one.frame.as_slice()));
+    let now = outcomes(program, packets, |_, walk| goes(program, walk))?;
     let mut changed = Vec::new();
-    for one in expected {
-        let now = match program.port_named(&one.port) {
-            Some(_) => ran.next().unwrap_or_default(),
-            None => "there is no such port".into(),
-        };
+    for (one, now) in expected.iter().zip(now) {
+        let now = now.unwrap_or_else(|| NO_PORT.into());
         if now != one.goes {
             changed.push(change(&one.port, &one.packet, (&one.goes, &now)));
         }

@@ -28,12 +28,17 @@ pub struct TestResults<'a> {
 }
 
 impl<'a> TestResults<'a> {
+    /// Takes entries that no packet can hit whatever leads to their pipes, and adds those of which the search
+    /// has proved it.
     pub fn new(
         (program, report): (&'a Program, &'a Report),
         found: &'a Exploration,
         compared: &'a Comparison,
-        dead: Dead,
+        mut dead: Dead,
     ) -> TestResults<'a> {
+        let known: BTreeSet<RowId> = dead.iter().map(|(row, _)| *row).collect();
+        let proved = found.unhit.iter().filter(|one| one.proved && !known.contains(&one.row));
+        dead.extend(proved.map(|one| (one.row, WhyUnreachable::NotReached)));
         let entries = program.pipes.iter().map(|pipe| pipe.entries.iter().collect()).collect();
         TestResults { program, report, entries, found, compared, dead }
     }
@@ -94,7 +99,8 @@ impl<'a> TestResults<'a> {
         text += &self.differences();
         for (path, frame) in self.found.missed.iter().take(SHOWN) {
             let _ = writeln!(text, "path not reached: {}", path_text(self.program, path));
-            let _ = writeln!(text, "  {} was expected to end in {}", describe(frame), path.end);
+            let end = path.end.describe(self.program);
+            let _ = writeln!(text, "  {} should have ended thus: {end}", describe(frame));
         }
         text += &and_more(self.found.missed.len());
         for ((pipe, at), why) in self.dead.iter().take(SHOWN) {
@@ -124,16 +130,13 @@ impl<'a> TestResults<'a> {
     fn unhit(&self) -> String {
         let mut text = String::new();
         let is_dead = |row: &RowId| self.dead.iter().any(|(dead, _)| dead == row);
-        let unhit = || self.found.unhit.iter().filter(|(row, _)| !self.compared.rows.contains(row));
-        let mut all = 0;
-        for (row, is_certain) in unhit().filter(|(row, _)| !is_dead(row)) {
-            all += 1;
-            if all <= SHOWN {
-                let why = if *is_certain { ": no packet that gets to its pipe hits it" } else { "" };
-                let _ = writeln!(text, "not hit: {}{why}", self.entry(*row));
-            }
+        let unhit = self.found.unhit.iter().map(|one| one.row);
+        let unhit: Vec<RowId> =
+            unhit.filter(|row| !self.compared.rows.contains(row) && !is_dead(row)).collect();
+        for row in unhit.iter().take(SHOWN) {
+            let _ = writeln!(text, "no packet found: {}", self.entry(*row));
         }
-        text + &and_more(all)
+        text + &and_more(unhit.len())
     }
 
     fn paths(&self) -> usize {
@@ -166,19 +169,23 @@ impl<'a> TestResults<'a> {
     fn reason(&self, (pipe, _): RowId, why: &WhyUnreachable) -> String {
         match why {
             WhyUnreachable::Shadowed(by) => every_packet_hits(by, |at| self.number((pipe, at))),
-            WhyUnreachable::NoSuchPacket => "no packet meets its conditions".into(),
+            WhyUnreachable::NoSuchPacket => NO_SUCH_PACKET.into(),
+            WhyUnreachable::NotReached => "no packet that arrives at its pipe hits it".into(),
         }
     }
 
     fn dead_json(&self, (pipe, at): RowId, why: &WhyUnreachable) -> Value {
         let by: Vec<usize> = match why {
             WhyUnreachable::Shadowed(by) => by.iter().map(|at| at + 1).collect(),
-            WhyUnreachable::NoSuchPacket => Vec::new(),
+            WhyUnreachable::NoSuchPacket | WhyUnreachable::NotReached => Vec::new(),
         };
         json!({ "pipe": self.program.pipes[pipe.index()].name, "entry": at + 1,
             "place": self.place((pipe, at)), "shadowed_by": by, "reason": self.reason((pipe, at), why) })
     }
 }
+
+/// Says that an entry is not hit because of its own conditions.
+pub const NO_SUCH_PACKET: &str = "no packet meets its conditions";
 
 /// Says which entries take the packets of one that is shadowed.
 pub fn every_packet_hits(by: &BTreeSet<usize>, name: impl Fn(usize) -> String) -> String {
