@@ -7,6 +7,7 @@ use super::configuration::{FleetMode, Services, configuration};
 use super::network::{FleetHost, FleetNetwork, SOURCES};
 use super::node::FleetNode;
 use super::router::{Ecmp, Router};
+use super::routing::RouteDaemon;
 use crate::Interrupt;
 use crate::lb::servers::{decap_with, nginx};
 use weir_bed::{Run, Started};
@@ -23,22 +24,21 @@ pub struct FleetBed {
     slowdown: u32,
 }
 
-/// The size of the fleet.
+/// What the fleet is made of.
 #[derive(Clone, Copy)]
-pub struct FleetSize {
+pub struct FleetShape {
     pub nodes: usize,
     pub back_ends: usize,
+    pub router: RouteDaemon,
+    pub ecmp: Ecmp,
+    pub mode: FleetMode,
 }
 
 impl FleetBed {
     /// Sets up the network, with all back ends but the last in the configuration; `run` removes it.
-    pub fn start(
-        run: &mut Run,
-        size: FleetSize,
-        (mode, ecmp): (FleetMode, Ecmp),
-        interrupt: &Interrupt,
-    ) -> Result<FleetBed> {
-        let network = FleetNetwork::build(run, (size.nodes, size.back_ends), mode)?;
+    pub fn start(run: &mut Run, shape: FleetShape, interrupt: &Interrupt) -> Result<FleetBed> {
+        let FleetShape { nodes: count, back_ends, router, ecmp, mode } = shape;
+        let network = FleetNetwork::build(run, (count, back_ends), mode)?;
         let mut servers = Vec::new();
         for host in &network.back_ends {
             servers.push(nginx(run, (host.name, &host.namespace))?);
@@ -48,15 +48,15 @@ impl FleetBed {
             }
         }
         let slowdown = interrupt.slowdown();
-        let services = Services { back_ends: size.back_ends - 1, first_weight: 1, second: false };
-        let router = Router::start(run, &network, ecmp)?;
+        let services = Services { back_ends: back_ends - 1, first_weight: 1, second: false };
+        let router = Router::start(run, &network, (router, ecmp))?;
         let mut nodes = Vec::new();
         for (at, host) in network.nodes.iter().enumerate() {
             let text = configuration(mode, at, &services, &network.back_ends, slowdown);
-            nodes.push(FleetNode::start(run, (at, host), &text, interrupt)?);
+            nodes.push(FleetNode::start(run, host, &text, interrupt)?);
         }
         let bed = FleetBed { router, network, nodes, servers, services, mode, slowdown };
-        for at in 0..size.nodes {
+        for at in 0..count {
             bed.wait_until_ready(at, interrupt)?;
             FleetNode::announce(&bed.network.nodes[at], true)?;
         }
@@ -140,7 +140,7 @@ impl FleetBed {
 
     /// Starts BIRD on a node again.
     pub fn start_bird(&mut self, run: &mut Run, node: usize, interrupt: &Interrupt) -> Result<()> {
-        self.nodes[node].start_bird(run, (node, &self.network.nodes[node]))?;
+        self.nodes[node].start_bird(run, &self.network.nodes[node])?;
         self.router.wait_for(&self.all(), run, interrupt)
     }
 

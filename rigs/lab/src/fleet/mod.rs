@@ -16,6 +16,7 @@ mod network;
 mod node;
 mod phases;
 mod router;
+mod routing;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -27,11 +28,12 @@ use crate::Interrupt;
 use crate::phase::outcome;
 use crate::screen::Screen;
 use crate::session;
-use bed::{FleetBed, FleetSize};
+use bed::{FleetBed, FleetShape};
 use clients::ClientLoad;
 use configuration::{FleetMode, NodeState};
 use phases::{FleetPhase, FleetStage};
 use router::Ecmp;
+use routing::RouteDaemon;
 use weir_bed::namespace;
 
 /// Programs that the lab runs.
@@ -53,6 +55,9 @@ pub struct FleetOptions {
     /// resilient with full_nat.
     #[arg(long, value_enum)]
     ecmp: Option<Ecmp>,
+    /// The route daemon of the router; nodes have BIRD.
+    #[arg(long, value_enum, default_value_t = RouteDaemon::Bird)]
+    router: RouteDaemon,
     /// Number of long-lived connections.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u16).range(20..=2000))]
     connections: u16,
@@ -95,9 +100,10 @@ impl FleetOptions {
         self.ecmp.unwrap_or(usual)
     }
 
-    fn size(&self) -> FleetSize {
+    fn shape(&self, mode: FleetMode) -> FleetShape {
         let nodes = if self.short { 3 } else { usize::from(self.nodes) };
-        FleetSize { nodes, back_ends: usize::from(self.back_ends) }
+        let (back_ends, ecmp) = (usize::from(self.back_ends), self.ecmp(mode));
+        FleetShape { nodes, back_ends, router: self.router, ecmp, mode }
     }
 
     /// How long a phase continues after its event.
@@ -108,7 +114,8 @@ impl FleetOptions {
 
 /// Runs the lab. Succeeds if every phase succeeds.
 pub fn run(options: &FleetOptions) -> Result<ExitCode> {
-    session::check_means("fleet", &namespace::missing(&NEEDED), "./setup")?;
+    let missing = [namespace::missing(&NEEDED), options.router.missing()].concat();
+    session::check_means("fleet", &missing, "./setup")?;
     session::run(&options.common, |interrupt, screen| {
         let mut done = Vec::new();
         for mode in options.modes() {
@@ -127,19 +134,20 @@ fn perform(
     screen: &mut Screen,
     done: &mut Vec<Value>,
 ) -> Result<()> {
-    let (size, ecmp) = (options.size(), options.ecmp(mode));
+    let shape = options.shape(mode);
     let mut run = options.common.begin()?;
     screen.say(&format!(
-        "{}: router (BIRD, {} ECMP) -- {} nodes -- {} back ends; {} long-lived connections, {} short ones a \
+        "{}: router ({}, {} ECMP) -- {} nodes -- {} back ends; {} long-lived connections, {} short ones a \
          second",
         mode.word(),
-        ecmp.word(),
-        size.nodes,
-        size.back_ends,
+        shape.router.word(),
+        shape.ecmp.word(),
+        shape.nodes,
+        shape.back_ends,
         options.connections,
         options.rate
     ));
-    let bed = FleetBed::start(&mut run, size, (mode, ecmp), interrupt)?;
+    let bed = FleetBed::start(&mut run, shape, interrupt)?;
     let load = ClientLoad { connections: options.connections, rate: options.rate, pause_ms: 400 };
     let (phase, requests) = (options.phase(), options.requests);
     let mut stage =

@@ -1,4 +1,4 @@
-//! A node: weir, and BIRD beside it, which announces the routes that are in weir's table to the router.
+//! A node: weir, and BIRD beside it, which announces the routes of a table to the router.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -7,8 +7,8 @@ use std::{fs, thread};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::network::{FleetHost, ROUTER, VIP};
-use super::router::{autonomous_system, start_bird};
+use super::network::{FleetHost, VIP};
+use super::routing::{self, NODE_PROTOCOL, NODE_TABLE};
 use crate::Interrupt;
 use crate::topology::INTERFACE;
 use crate::weir::{self, Weir};
@@ -18,8 +18,6 @@ use weir_bed::{Run, Started};
 pub const PATIENCE: Duration = Duration::from_secs(30);
 /// How long `weir upgrade` may take; it limits itself to less.
 const UPGRADE: Duration = Duration::from_secs(100);
-/// The kernel's table from which BIRD takes routes.
-const TABLE: u32 = 100;
 
 /// A node.
 pub struct FleetNode {
@@ -31,19 +29,20 @@ impl FleetNode {
     /// Starts weir and BIRD.
     pub fn start(
         run: &mut Run,
-        (at, host): (usize, &FleetHost),
+        host: &FleetHost,
         configuration: &str,
         interrupt: &Interrupt,
     ) -> Result<FleetNode> {
         let weir = start_weir(run, host, configuration, interrupt)?;
-        let bird = start_bird(run, host.name, &host.namespace, &bird_configuration(at, host))?;
+        let bird = routing::start_at_node(run, host)?;
         Ok(FleetNode { weir, bird })
     }
 
-    /// Announces the VIP, or withdraws it.
+    /// Announces the VIP by a route in the table that BIRD follows, or withdraws it.
     pub fn announce(host: &FleetHost, so: bool) -> Result<()> {
         let word = if so { "add" } else { "del" };
-        host.namespace.ip(&format!("route {word} {VIP}/32 dev {INTERFACE} table {TABLE} proto 99\n"))
+        host.namespace
+            .ip(&format!("route {word} {VIP}/32 dev {INTERFACE} table {NODE_TABLE} proto {NODE_PROTOCOL}\n"))
     }
 
     /// Kills weir (SIGKILL); BIRD stays.
@@ -69,8 +68,8 @@ impl FleetNode {
     }
 
     /// Starts BIRD again.
-    pub fn start_bird(&mut self, run: &mut Run, (at, host): (usize, &FleetHost)) -> Result<()> {
-        self.bird = start_bird(run, host.name, &host.namespace, &bird_configuration(at, host))?;
+    pub fn start_bird(&mut self, run: &mut Run, host: &FleetHost) -> Result<()> {
+        self.bird = routing::start_at_node(run, host)?;
         Ok(())
     }
 
@@ -132,19 +131,4 @@ impl FleetNode {
 fn start_weir(run: &mut Run, host: &FleetHost, configuration: &str, interrupt: &Interrupt) -> Result<Weir> {
     let inside = |program: &str| host.namespace.command(program);
     Weir::start(run, host.name, inside, configuration, interrupt)
-}
-
-/// Returns the configuration of a node's BIRD.
-fn bird_configuration(at: usize, host: &FleetHost) -> String {
-    let (address, number) = (&host.address, autonomous_system(at));
-    format!(
-        "router id {address};\nlog stderr all;\nprotocol device {{}}\n\
-         protocol bfd {{ interface \"{INTERFACE}\" {{ interval 100 ms; multiplier 3; }}; }}\n\
-         ipv4 table weir4;\n\
-         protocol kernel {{ learn; kernel table {TABLE}; scan time 5; \
-         ipv4 {{ table weir4; import all; export none; }}; }}\n\
-         protocol bgp upstream {{\n  local {address} as {number};\n  neighbor {ROUTER} as 65000;\n  \
-         bfd on;\n  connect delay time 1;\n  connect retry time 1;\n  error wait time 1, 2;\n  \
-         ipv4 {{ table weir4; import none; export all; next hop self; }};\n}}\n"
-    )
 }

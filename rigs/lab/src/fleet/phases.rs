@@ -18,6 +18,9 @@ use weir_bed::Run;
 const LOOK: Duration = Duration::from_millis(50);
 /// The first source port of long-lived connections, and the last that may be used.
 const PORTS: std::ops::Range<u16> = 10_000..65_000;
+/// How long it takes from the result of a check, which nodes report, until workers no longer send packets to
+/// a back end.
+const APPLIED: Duration = Duration::from_millis(250);
 /// How many broken connections may be more or less than expected, as a share.
 const TOLERANCE: f64 = 0.1;
 
@@ -306,8 +309,9 @@ fn back_end_dies(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     let name = stage.bed.network.back_ends[DEAD].name;
     let its = seen.counts.broken.iter().filter(|fault| fault.back_end == name).count();
     let known_us = seen.event_us.1;
+    let applied_us = stage.interrupt.limit(APPLIED).as_micros() as u64;
     let mut phase = stage.judge_but(seen, |fault| match fault.back_end.as_str() {
-        "" => fault.sent_us <= known_us,
+        "" => fault.sent_us <= known_us + applied_us,
         of => of == name,
     });
     phase.needs(its > 0, || format!("{name} had no connections"));

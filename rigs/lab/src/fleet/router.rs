@@ -1,32 +1,33 @@
-//! The router: BIRD learns from the nodes by BGP which of them announce the VIP, and the kernel spreads
-//! packets over them.
+//! The router: BIRD or FRR learns from the nodes by BGP which of them announce the VIP, and the kernel
+//! spreads packets over them.
 //!
-//! With plain ECMP, BIRD gives the kernel one route with a next hop for each node; when a node leaves, the
+//! With plain ECMP, it gives the kernel one route with a next hop for each node; when a node leaves, the
 //! kernel divides the hash space anew, and connections of other nodes move as well. A resilient group of next
 //! hops moves only those of the node that left. Neither BIRD nor FRR installs such a group, so the lab
-//! follows the routes of BGP, which are in a table of their own then, and replaces the group's members.
+//! follows their routes, replaces the group's members, and adds a route through the group with a better
+//! metric.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs;
-use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_netlink::{Groups, Monitor};
 
 use super::clients::now_us;
-use super::network::{FleetNetwork, LONG, ROUTER, VIP};
+use super::network::{FleetHost, FleetNetwork, LONG, VIP};
+use super::routing::RouteDaemon;
 use crate::Interrupt;
 use crate::topology::INTERFACE;
-use weir_bed::{Namespace, Run, Started};
+use weir_bed::{Namespace, Run};
 
-/// The table of BIRD's routes, if the lab follows them.
-const TABLE: &str = "200";
+/// The table of the route through the group, which the router consults first. FRR would prefer such a route
+/// in the main table to its own.
+const TABLE: u32 = 200;
 /// The number of the resilient group, and of the first of its next hops.
 const GROUP: usize = 1000;
 const HOPS: usize = 1;
@@ -37,6 +38,8 @@ const BUCKETS: u32 = 4096;
 const IDLE_S: u32 = 3;
 /// How long the router may take to follow a node.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a route may be absent while it is replaced.
+const REPLACED: Duration = Duration::from_millis(20);
 /// How often the thread that follows routes looks whether it should end.
 const LOOK: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
 /// RTM_NEWROUTE and RTM_DELROUTE of linux/rtnetlink.h.
@@ -68,17 +71,24 @@ type History = Arc<Mutex<Vec<(u64, Vec<usize>)>>>;
 pub struct Router {
     history: History,
     stop: Arc<AtomicBool>,
-    follower: Option<JoinHandle<Result<()>>>,
+    follower: Option<JoinHandle<()>>,
+    /// Why routes can no longer be followed.
+    fault: Arc<Mutex<Option<String>>>,
 }
 
 impl Router {
-    /// Starts BIRD and follows its routes.
-    pub fn start(run: &mut Run, network: &FleetNetwork, ecmp: Ecmp) -> Result<Router> {
+    /// Starts the route daemon and follows its routes.
+    pub fn start(
+        run: &mut Run,
+        network: &FleetNetwork,
+        (daemon, ecmp): (RouteDaemon, Ecmp),
+    ) -> Result<Router> {
         if ecmp == Ecmp::Resilient {
-            let hop = |(at, node): (usize, &super::network::FleetHost)| {
+            let hop = |(at, node): (usize, &FleetHost)| {
                 format!("nexthop add id {} via {} dev {INTERFACE}\n", HOPS + at, node.address)
             };
-            network.router.ip(&network.nodes.iter().enumerate().map(hop).collect::<String>())?;
+            let hops: String = network.nodes.iter().enumerate().map(hop).collect();
+            network.router.ip(&format!("{hops}rule add pref 100 lookup {TABLE}\n"))?;
         }
         let monitor = network.router.within(|| Monitor::open(Groups::ROUTING))?;
         let history = History::default();
@@ -87,18 +97,23 @@ impl Router {
             monitor,
             router: Namespace::existing(network.router.name()),
             nodes: network.nodes.iter().map(|node| node.address.clone()).collect(),
+            protocol: daemon.protocol(),
             ecmp,
             history: history.clone(),
         };
         let stopped = stop.clone();
+        let fault = Arc::new(Mutex::new(None));
+        let noted = fault.clone();
         let follower = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                follower.follow()?;
+                if let Err(error) = follower.follow() {
+                    *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(format!("{error:#}"));
+                    return;
+                }
             }
-            Ok(())
         });
-        let router = Router { history, stop, follower: Some(follower) };
-        start_bird(run, "router", &network.router, &configuration(network, ecmp))?;
+        let router = Router { history, stop, follower: Some(follower), fault };
+        daemon.start_at_router(run, network)?;
         Ok(router)
     }
 
@@ -118,15 +133,15 @@ impl Router {
 
     /// Waits until it sends packets to exactly these nodes.
     pub fn wait_for(&self, nodes: &[usize], run: &Run, interrupt: &Interrupt) -> Result<()> {
-        let is_so = || match &self.follower {
-            Some(follower) if follower.is_finished() => bail!("the routes of BIRD can no longer be followed"),
-            _ => Ok(self.nodes() == nodes),
+        let is_so = || match self.fault.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
+            Some(fault) => bail!("the routes of the router can no longer be followed: {fault}"),
+            None => Ok(self.nodes() == nodes),
         };
         if !interrupt.wait(PATIENCE, is_so)? {
             bail!(
                 "the router sends packets to nodes {:?} rather than {nodes:?}: {}",
                 self.nodes(),
-                run.last_words("bird-router")
+                ["bird-router", "bgpd"].map(|name| run.last_words(name)).join("")
             );
         }
         Ok(())
@@ -166,11 +181,13 @@ impl Drop for Router {
     }
 }
 
-/// Reads the routes of BIRD whenever some route has changed.
+/// Reads the routes of the route daemon whenever some route has changed.
 struct Follower {
     monitor: Monitor,
     router: Namespace,
     nodes: Vec<String>,
+    /// The kernel's name for the protocol of the routes.
+    protocol: &'static str,
     ecmp: Ecmp,
     history: History,
 }
@@ -189,7 +206,12 @@ impl Follower {
         if !changed && read != weir_netlink::Read::Lost {
             return Ok(());
         }
-        let nodes = self.announced()?;
+        let mut nodes = self.announced()?;
+        if nodes.is_empty() {
+            // FRR replaces a route by removing it first.
+            std::thread::sleep(REPLACED);
+            nodes = self.announced()?;
+        }
         let mut history = self.history.lock().unwrap_or_else(PoisonError::into_inner);
         if history.last().is_some_and(|(_, last)| *last == nodes) {
             return Ok(());
@@ -205,14 +227,9 @@ impl Follower {
         Ok(())
     }
 
-    /// Returns the nodes that BIRD knows a route through.
+    /// Returns the nodes that the route daemon has a route through.
     fn announced(&self) -> Result<Vec<usize>> {
-        let table = match self.ecmp {
-            Ecmp::Plain => "main",
-            Ecmp::Resilient => TABLE,
-        };
-        // The table does not exist before its first route.
-        let text = self.router.ask_ip(&format!("route show table {table} {VIP}\n")).unwrap_or_default();
+        let text = self.router.ask_ip(&format!("route show {VIP} proto {}\n", self.protocol))?;
         let mut words = text.split_ascii_whitespace();
         let mut nodes = Vec::new();
         while let Some(word) = words.next() {
@@ -228,69 +245,13 @@ impl Follower {
     /// Gives the group these members, and the VIP a route through it.
     fn replace(&self, nodes: &[usize]) -> Result<()> {
         if nodes.is_empty() {
-            return self.router.ip(&format!("route flush {VIP}/32\n"));
+            return self.router.ip(&format!("route del {VIP}/32 table {TABLE}\n"));
         }
         let members: Vec<String> = nodes.iter().map(|at| (HOPS + at).to_string()).collect();
         self.router.ip(&format!(
             "nexthop replace id {GROUP} group {} type resilient buckets {BUCKETS} idle_timer {IDLE_S} \
-             unbalanced_timer 0\nroute replace {VIP}/32 nhid {GROUP}\n",
+             unbalanced_timer 0\nroute replace {VIP}/32 nhid {GROUP} table {TABLE}\n",
             members.join("/")
         ))
     }
-}
-
-/// Starts a BIRD in a namespace, and waits until it has read its configuration.
-pub fn start_bird(run: &mut Run, name: &str, host: &Namespace, configuration: &str) -> Result<Started> {
-    let name = format!("bird-{name}");
-    let at = |ending: &str| run.folder().join(format!("{name}.{ending}"));
-    let (file, control) = (at("conf"), at("ctl"));
-    fs::write(&file, configuration)?;
-    let _ = fs::remove_file(&control);
-    let mut command = host.command("bird");
-    command.arg("-f").arg("-c").arg(&file).arg("-s").arg(&control).stdout(Stdio::null());
-    let process = run.start(&name, &mut command)?;
-    let deadline = Instant::now() + PATIENCE;
-    // It opens its control socket first, and ends if the configuration has errors.
-    while !run.last_words(&name).contains("Started") {
-        if let Some(status) = run.child(process).try_wait()? {
-            bail!("{name} has ended ({status}): {}", run.last_words(&name));
-        }
-        if Instant::now() > deadline {
-            bail!("{name} does not start: {}", run.last_words(&name));
-        }
-        std::thread::sleep(Duration::from_millis(5));
-    }
-    Ok(process)
-}
-
-/// Returns the configuration of the router's BIRD: a BGP session with BFD to each node, and routes with
-/// several next hops.
-fn configuration(network: &FleetNetwork, ecmp: Ecmp) -> String {
-    let table = match ecmp {
-        Ecmp::Plain => String::new(),
-        Ecmp::Resilient => format!("  kernel table {TABLE};\n"),
-    };
-    let mut text = format!(
-        "router id {ROUTER};\nlog stderr all;\nprotocol device {{}}\n\
-         protocol bfd {{ interface \"{INTERFACE}\" {{ interval 100 ms; multiplier 3; }}; }}\n\
-         protocol kernel {{\n{table}  merge paths on;\n  ipv4 {{ import none; export where source = RTS_BGP; \
-         }};\n}}\n"
-    );
-    for (at, node) in network.nodes.iter().enumerate() {
-        let _ = writeln!(
-            text,
-            "protocol bgp {} {{\n  local {ROUTER} as 65000;\n  neighbor {} as {};\n  bfd on;\n  \
-             connect delay time 1;\n  connect retry time 1;\n  error wait time 1, 2;\n  \
-             ipv4 {{ import all; export none; }};\n}}",
-            node.name,
-            node.address,
-            autonomous_system(at),
-        );
-    }
-    text
-}
-
-/// Returns the number of a node's autonomous system.
-pub fn autonomous_system(node: usize) -> usize {
-    65_011 + node
 }

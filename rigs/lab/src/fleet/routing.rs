@@ -1,0 +1,190 @@
+//! Route daemons: BIRD on nodes, and BIRD or FRR at the router.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::network::{FleetHost, FleetNetwork, ROUTER};
+use crate::topology::INTERFACE;
+use weir_bed::{Namespace, Run, Started};
+
+/// The autonomous systems of the router and of the nodes.
+const ROUTER_AS: u32 = 65_000;
+const NODES_AS: u32 = 65_001;
+/// The kernel's table from which a node's BIRD takes routes, and their protocol.
+pub const NODE_TABLE: u32 = 1850;
+pub const NODE_PROTOCOL: u32 = 185;
+/// Where Debian has the daemons of FRR.
+const FRR: &str = "/usr/lib/frr";
+/// How long a daemon may take to start.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The route daemon of the router.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum RouteDaemon {
+    /// BIRD.
+    Bird,
+    /// FRR.
+    Frr,
+}
+
+impl RouteDaemon {
+    /// Its name.
+    pub fn word(self) -> &'static str {
+        match self {
+            RouteDaemon::Bird => "BIRD",
+            RouteDaemon::Frr => "FRR",
+        }
+    }
+
+    /// The kernel's name for the protocol of its routes.
+    pub fn protocol(self) -> &'static str {
+        match self {
+            RouteDaemon::Bird => "bird",
+            RouteDaemon::Frr => "bgp",
+        }
+    }
+
+    /// Returns what is not installed.
+    pub fn missing(self) -> Vec<&'static str> {
+        match self {
+            RouteDaemon::Frr if !Path::new(FRR).join("bgpd").exists() => vec!["frr"],
+            RouteDaemon::Bird | RouteDaemon::Frr => Vec::new(),
+        }
+    }
+
+    /// Starts it at the router, with a session to each node.
+    pub fn start_at_router(self, run: &mut Run, network: &FleetNetwork) -> Result<()> {
+        match self {
+            RouteDaemon::Bird => {
+                let text = bird_at_router(network);
+                start_bird(run, "router", &network.router, &[("bird.conf", &text)]).map(drop)
+            }
+            RouteDaemon::Frr => start_frr(run, network),
+        }
+    }
+}
+
+/// Starts BIRD on a node, which announces the routes of a table.
+pub fn start_at_node(run: &mut Run, host: &FleetHost) -> Result<Started> {
+    let address = &host.address;
+    let text = format!(
+        "router id {address};\nlog stderr all;\nprotocol device {{}}\n\
+         protocol bfd {{ interface \"{INTERFACE}\" {{ interval 100 ms; multiplier 3; }}; }}\n\
+         ipv4 table weir4;\n\
+         protocol kernel {{ learn; kernel table {NODE_TABLE}; scan time 10; \
+         ipv4 {{ table weir4; import where krt_source = {NODE_PROTOCOL}; export none; }}; }}\n\
+         protocol bgp upstream {{\n  local {address} as {NODES_AS};\n  neighbor {ROUTER} as {ROUTER_AS};\n  \
+         bfd on;\n  connect delay time 1;\n  connect retry time 1;\n  error wait time 1, 2;\n  \
+         ipv4 {{ table weir4; import none; export all; next hop self; }};\n}}\n"
+    );
+    start_bird(run, host.name, &host.namespace, &[("bird.conf", &text)])
+}
+
+/// Starts a BIRD in a namespace, and waits until it has read its configuration, which is the first of these
+/// files.
+fn start_bird(run: &mut Run, name: &str, host: &Namespace, files: &[(&str, &str)]) -> Result<Started> {
+    let name = format!("bird-{name}");
+    let folder = run.folder().join(&name);
+    fs::create_dir_all(&folder)?;
+    for (file, text) in files {
+        fs::write(folder.join(file), text)?;
+    }
+    let file = folder.join(files.first().map_or("", |(file, _)| *file));
+    let mut command = host.command("bird");
+    command.arg("-f").arg("-c").arg(&file).arg("-s").arg(folder.join("ctl")).stdout(Stdio::null());
+    let process = run.start(&name, &mut command)?;
+    let deadline = Instant::now() + PATIENCE;
+    // It ends if the configuration has errors.
+    while !run.last_words(&name).contains("Started") {
+        if let Some(status) = run.child(process).try_wait()? {
+            bail!("{name} has ended ({status}): {}", run.last_words(&name));
+        }
+        if Instant::now() > deadline {
+            bail!("{name} does not start: {}", run.last_words(&name));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    Ok(process)
+}
+
+/// Returns the configuration of the router's BIRD: a BGP session with BFD to each node, and routes with
+/// several next hops.
+fn bird_at_router(network: &FleetNetwork) -> String {
+    let mut text = format!(
+        "router id {ROUTER};\nlog stderr all;\nprotocol device {{}}\n\
+         protocol bfd {{ interface \"{INTERFACE}\" {{ interval 100 ms; multiplier 3; }}; }}\n\
+         protocol kernel {{\n  merge paths on;\n  \
+         ipv4 {{ import none; export where source = RTS_BGP; }};\n}}\n"
+    );
+    for FleetHost { name, address, .. } in &network.nodes {
+        let _ = writeln!(
+            text,
+            "protocol bgp {name} {{\n  local {ROUTER} as {ROUTER_AS};\n  \
+             neighbor {address} as {NODES_AS};\n  bfd on;\n  connect delay time 1;\n  \
+             connect retry time 1;\n  error wait time 1, 2;\n  \
+             ipv4 {{ import all; export none; }};\n}}"
+        );
+    }
+    text
+}
+
+/// Starts the daemons of FRR at the router. They become its user, who must be able to create their sockets.
+fn start_frr(run: &mut Run, network: &FleetNetwork) -> Result<()> {
+    let folder = run.folder().join("frr");
+    fs::create_dir_all(&folder)?;
+    let files = [("zebra", String::new()), ("bfdd", BFD.to_owned()), ("bgpd", frr_bgp(network))];
+    for (daemon, text) in &files {
+        fs::write(folder.join(format!("{daemon}.conf")), text)?;
+    }
+    let status = Command::new("chown").args(["-R", "frr:frr"]).arg(&folder).status().context("chown")?;
+    ensure!(status.success(), "chown failed: is frr installed?");
+    for (daemon, _) in &files {
+        let mut command = network.router.command(&format!("{FRR}/{daemon}"));
+        command.arg("-f").arg(folder.join(format!("{daemon}.conf")));
+        command.arg("-i").arg(folder.join(format!("{daemon}.pid")));
+        command.arg("-z").arg(folder.join("zserv.api"));
+        command.arg("--vty_socket").arg(&folder).args(["--log", "stdout"]).stdout(Stdio::null());
+        if *daemon == "bfdd" {
+            command.arg("--bfdctl").arg(folder.join("bfdd.sock"));
+        }
+        let process = run.start(daemon, &mut command)?;
+        let deadline = Instant::now() + PATIENCE;
+        let socket = folder.join(format!("{daemon}.vty"));
+        while !socket.exists() {
+            if let Some(status) = run.child(process).try_wait()? {
+                bail!("{daemon} has ended ({status}): {}", run.last_words(daemon));
+            }
+            if Instant::now() > deadline {
+                bail!("{daemon} does not start: {}", run.last_words(daemon));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    Ok(())
+}
+
+/// How fast FRR notices that a node is gone.
+const BFD: &str =
+    "bfd\n profile fast\n  transmit-interval 100\n  receive-interval 100\n  detect-multiplier 3\n";
+
+/// Returns the configuration of FRR's bgpd.
+fn frr_bgp(network: &FleetNetwork) -> String {
+    let mut text = format!(
+        "router bgp {ROUTER_AS}\n bgp router-id {ROUTER}\n no bgp ebgp-requires-policy\n \
+         bgp bestpath as-path multipath-relax\n"
+    );
+    for node in &network.nodes {
+        let address = &node.address;
+        let _ = writeln!(
+            text,
+            " neighbor {address} remote-as {NODES_AS}\n neighbor {address} bfd profile fast\n \
+             neighbor {address} timers connect 1"
+        );
+    }
+    text + " address-family ipv4 unicast\n  maximum-paths 16\n exit-address-family\n"
+}
