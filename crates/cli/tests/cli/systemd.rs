@@ -106,13 +106,19 @@ fn settings(unit: &str, name: &str) -> Vec<String> {
 #[test]
 fn the_unit_starts_what_weir_understands() {
     let unit = std::fs::read_to_string(repository().join(UNIT)).unwrap();
-    for key in ["ExecStart", "ExecReload"] {
-        let command = settings(&unit, key).pop().unwrap();
+    // Also those whose failure systemd ignores (`-`), which would go unnoticed.
+    let commands: Vec<(&str, &str)> = unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("Exec")?.split_once('='))
+        .map(|(key, command)| (key, command.trim_start_matches('-')))
+        .collect();
+    assert!(["Start", "Reload"].iter().all(|key| commands.iter().any(|(one, _)| one == key)), "{commands:?}");
+    for (key, command) in commands {
         let words: Vec<&str> = command.split_whitespace().collect();
         let help = weir(Path::new("/"), &[words[1], "--help"]).good().out;
         let options = words.iter().filter(|word| word.starts_with("--"));
         options.for_each(|option| assert!(help.contains(option), "{key}: {option} is not in {help}"));
-        assert!(words[0].ends_with("/weir") && (words[1] != "run" || words.len() > 2), "{key}: {command}");
+        assert!(words[0] == "/usr/bin/weir" && (words[1] != "run" || words.len() > 2), "{key}: {command}");
     }
     assert_eq!(settings(&unit, "Type"), ["notify"]);
     // The daemon keeps exactly what the unit allows.
