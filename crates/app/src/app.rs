@@ -13,6 +13,7 @@
 
 use crate::check::{Check, CheckId, Outcome, Via};
 use crate::neighbour::{Found, Hop};
+use crate::route::{Prefix, RouteWish};
 use serde_json::Value;
 use std::any::Any;
 use std::path::Path;
@@ -268,6 +269,17 @@ pub enum Action {
     /// Verify that a known neighbour is still reachable, because packets to it seem to be lost.
     /// [`Event::Neighbour`] follows if its MAC address has changed or is gone.
     Confirm(Hop),
+    /// Announce the addresses of one of the app's services to routers, or stop that. This replaces what the
+    /// app has wished for the service before. After a reload, an app repeats all its wishes in
+    /// [`Event::Start`]. Replay ignores this.
+    Announce {
+        /// The name of the service.
+        service: String,
+        /// Its addresses.
+        prefixes: Arc<[Prefix]>,
+        /// Whether they should be announced.
+        wish: RouteWish,
+    },
     /// Send a datagram to a client of the app's socket.
     SendToClient {
         /// The client.
@@ -407,6 +419,12 @@ pub trait App: Any + Send {
     /// Returns values with labels of their own; each name is a family of the metrics: `weir_app_NAME`. Their
     /// number must not depend on the traffic.
     fn samples(&self) -> Vec<Sample> {
+        Vec::new()
+    }
+
+    /// Returns the reasons why other nodes should get this node's traffic, such as a service without a back
+    /// end that serves: sentences for `/readyz`.
+    fn unready(&self) -> Vec<String> {
         Vec::new()
     }
 

@@ -23,6 +23,7 @@ pub mod priority;
 pub mod privileges;
 pub mod request;
 pub mod rings;
+pub mod route;
 mod running;
 pub mod shown;
 pub mod task;

@@ -76,6 +76,42 @@ answers! {
         watchdog_usec: Option<u64>,
     }
 
+    /// The node begins or ends to drain.
+    Drained {
+        /// Whether it is draining now.
+        draining: bool,
+        /// Whether that is a change.
+        changed: bool,
+        /// How many VIPs were announced by routes before.
+        withdrawn: u64,
+    }
+
+    /// Whether a node should get traffic.
+    Ready {
+        /// Whether it should.
+        ready: bool,
+        /// Whether an operator drains it.
+        draining: bool,
+        /// Why it should not.
+        reasons: Vec<String>,
+    }
+
+    /// A VIP that is announced by a route, or should be.
+    Route {
+        /// The prefix.
+        vip: String,
+        /// Whether the route is there.
+        announced: bool,
+        /// Its metric.
+        metric: Option<u32>,
+        /// How long it has been announced, or not been announced.
+        since_s: u64,
+        /// The services that have the VIP.
+        services: String,
+        /// Why it is not announced, or has the higher metric.
+        why: Option<String>,
+    }
+
     /// A page of entries, as changes that add them.
     Lines {
         /// The changes.

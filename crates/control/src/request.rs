@@ -26,6 +26,10 @@ pub enum Request {
     Explain(Explain),
     /// Asks about the daemon's process.
     Process {},
+    /// Withdraws the routes to services, so that routers send new packets to other nodes.
+    Drain {},
+    /// Announces services again.
+    Undrain {},
     /// Hands over to a successor.
     HandOver(HandOver),
     /// Stops the daemon.

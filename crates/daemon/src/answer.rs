@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 use weir_app::RequestId;
-use weir_control::{App, Entry, HandOver, Reload, Request, Weight};
+use weir_control::{App, Entry, HandOver, Reload, Request, Weight, answer};
 use weir_engine::worker::{Command, Inject, Injected};
 use weir_program::PortId;
 use weir_program::change::{Change, ChangeError, Changes};
@@ -165,11 +165,22 @@ impl Daemon {
                 self.prepare_handover(socket, *sockets)?;
                 return Ok(Reply::Now(json!({ "handing_over": true })));
             }
+            Request::Drain {} => return Ok(Reply::Now(json!(self.drain(true)))),
+            Request::Undrain {} => return Ok(Reply::Now(json!(self.drain(false)))),
             Request::Process {} => return Ok(Reply::Now(json!(self.systemd.process()?))),
             Request::Stop {} => return Ok(Reply::Now(json!({ "stopping": true }))),
             Request::Show(_) | Request::Entries(_) | Request::Explain(_) => bail!("an observer answers this"),
         };
         Ok(Reply::Later(later))
+    }
+
+    /// Begins or ends to drain the node. The answer says what is the case, not what will be.
+    fn drain(&mut self, drains: bool) -> answer::Drained {
+        let (announced, now_ns) = (self.routes.announced(), self.clock.now_ns());
+        let changed = self.routes.drain(drains, now_ns);
+        self.follow_routes();
+        let withdrawn = announced.saturating_sub(self.routes.announced()) as u64;
+        answer::Drained { draining: drains, changed, withdrawn }
     }
 
     /// Describes the state of a port's link; `None` for recordings and memory.

@@ -10,6 +10,7 @@ use super::neighbours::Met;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 use std::collections::VecDeque;
+use std::sync::Arc;
 use tracing::{error, info, warn};
 use weir_app::neighbour::Hop;
 use weir_app::{
@@ -123,12 +124,14 @@ impl Daemon {
                 self.host.links.set_interface(port, usable);
             }
         }
+        self.routes.begin(&self.plan.routes);
         for at in self.each_app() {
             self.deliver(at, Event::Start);
         }
         for news in self.host.links.all() {
             self.deliver_link(&news);
         }
+        self.routes.begun();
         Ok(())
     }
 
@@ -291,12 +294,7 @@ impl Daemon {
             Action::ReadFlows(group) => return self.read_flows(at, group),
             Action::Say(level, text) => say(self.host.running.app(at).name(), level, &text),
             Action::Answer { id, answer } => self.host.answer(id, answer),
-            Action::Configure { id, orders } => {
-                let app = self.host.running.app(at).name().to_string();
-                if let Err(why) = self.ask_configure(Some(app), id, orders) {
-                    return self.step(at, Event::Configured { id, outcome: &Err(why) });
-                }
-            }
+            Action::Configure { id, orders } => return self.configure(at, id, orders),
             Action::Check { id, check } => {
                 if let Err(why) = self.checks.make(self.host.running.app(at).name(), id, check) {
                     return self.step(at, Event::Checked { id, outcome: &Err(why) });
@@ -305,6 +303,9 @@ impl Daemon {
             Action::CheckHears { packet } => self.checks.deliver(&packet),
             Action::Resolve(hops) => self.resolve(at, &hops),
             Action::Confirm(hop) => self.neighbours.confirm(hop),
+            Action::Announce { service, prefixes, wish } => {
+                self.routes.wish(self.host.running.app(at).name(), service, prefixes, wish);
+            }
             Action::SendToClient { client, bytes } => {
                 if !self.socket_of(at).is_some_and(|socket| socket.send(client, &bytes)) {
                     return self.step(at, Event::Client { client, what: ClientEvent::Lost });
@@ -317,6 +318,14 @@ impl Daemon {
             }
         }
         Vec::new()
+    }
+
+    fn configure(&mut self, at: usize, id: RequestId, orders: Arc<Value>) -> Vec<Action> {
+        let app = self.host.running.app(at).name().to_string();
+        match self.ask_configure(Some(app), id, orders) {
+            Ok(()) => Vec::new(),
+            Err(why) => self.step(at, Event::Configured { id, outcome: &Err(why) }),
+        }
     }
 
     fn refuse(&mut self, at: usize, change: &Change, why: Refusal) -> Vec<Action> {
@@ -455,6 +464,11 @@ impl Daemon {
     pub(super) fn app_samples(&self) -> Vec<(String, Sample)> {
         let apps = self.each_app().map(|at| self.host.running.app(at));
         apps.flat_map(|app| app.samples().into_iter().map(|one| (app.name().to_string(), one))).collect()
+    }
+
+    /// Returns why other nodes should get this node's traffic.
+    pub(super) fn apps_unready(&self) -> Vec<String> {
+        self.each_app().flat_map(|at| self.host.running.app(at).unready()).collect()
     }
 
     /// Returns what `weir show apps` prints.

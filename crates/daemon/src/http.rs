@@ -41,6 +41,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 use weir_app::http::HttpControl;
+use weir_control::answer::Ready;
 
 /// The maximum size of a request's head in bytes.
 const HEAD_MAX: usize = 16 * 1024;
@@ -93,6 +94,8 @@ pub enum Question {
     Metrics,
     /// Whether the main thread and all workers are alive.
     Health,
+    /// Whether this node should get traffic.
+    Ready,
     /// A command.
     Command(weir_control::Request),
     /// Changes.
@@ -433,9 +436,10 @@ impl Door {
         let commands = matches!(self.offers, Offers::All);
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
-            "/metrics" | "/healthz" if !is_get => not_allowed("GET, HEAD"),
+            "/metrics" | "/healthz" | "/readyz" if !is_get => not_allowed("GET, HEAD"),
             "/metrics" => answered(self.scrape(client).await, METRICS),
             "/healthz" => answered(self.health(client).await, TEXT),
+            "/readyz" => self.ready(client).await,
             "/command" if !commands => said(StatusCode::NOT_FOUND, ABSENT),
             "/command" if *request.method() != Method::POST => not_allowed("POST"),
             "/command" => self.command(request.into_body(), client).await,
@@ -449,6 +453,16 @@ impl Door {
     async fn health(&self, client: &Client) -> Answer {
         client.set(ANSWERING, LIFE);
         self.parts.observe(&self.parts.to_observer, Question::Health).await
+    }
+
+    /// Answers with the reasons as JSON in any case, and with a status for tools that read nothing else.
+    async fn ready(&self, client: &Client) -> Response<Full<Bytes>> {
+        client.set(ANSWERING, LIFE);
+        let answer = self.parts.observe(&self.parts.to_observer, Question::Ready).await;
+        let read = answer.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
+        let ready = read.unwrap_or_else(|why| Ready { reasons: vec![why], ..Ready::default() });
+        let status = if ready.ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        response(status, JSON, format!("{}\n", json!(ready)))
     }
 
     /// Returns the metrics.
@@ -566,8 +580,8 @@ fn wants_to_stay(request: &Request<Incoming>) -> bool {
 }
 
 /// The answer for any other path.
-const ABSENT: &str = "weir: GET /metrics for metrics, /healthz for liveness; send commands to the control \
-    socket\n";
+const ABSENT: &str = "weir: GET /metrics for metrics, /healthz for liveness, /readyz for readiness; send \
+    commands to the control socket\n";
 
 fn answered(answer: Answer, kind: &'static str) -> Response<Full<Bytes>> {
     match answer {

@@ -56,6 +56,7 @@ mod resize;
 mod rest;
 mod restart;
 mod rings;
+mod routes;
 mod shown;
 mod signals;
 mod socket;
@@ -87,6 +88,7 @@ use interfaces::Interfaces;
 use observer::{Scene, ScenePublisher};
 use persist::{Saving, Store};
 use reload::Reloads;
+use routes::Routes;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::BorrowedFd;
 use socket::Control;
@@ -112,6 +114,10 @@ use weir_program::{GroupId, Pipe, PipeKind, PortId, Program};
 
 /// Weights that were set at run time, for targets of the current program.
 type Weights = BTreeMap<(GroupId, u16), u32>;
+
+/// How long packets are still forwarded after the routes were removed, when the daemon stops: a route daemon
+/// tells its neighbours within milliseconds, or within a tenth of a second (FRR).
+const FAREWELL: Duration = Duration::from_millis(200);
 
 /// A running daemon.
 struct Daemon {
@@ -154,6 +160,8 @@ struct Daemon {
     recordings: recordings::Recordings,
     /// The program in the kernel.
     kernel: kernel::KernelCopy,
+    /// The routes to announced services.
+    routes: Routes,
 }
 
 /// Runs until stopped. `load` rereads the configuration for a reload. With `takeover`, it takes over the
@@ -193,6 +201,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         daemon.follow_interfaces();
         daemon.advance_reload();
         more = daemon.drive_apps();
+        daemon.follow_routes();
         daemon.publish();
         daemon.advance_changes();
         daemon.check_recordings();
@@ -207,6 +216,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         }
     }
     daemon.systemd.stopping();
+    daemon.end_routes();
     let (ledger, balanced, flows) = daemon.stop()?;
     if let Some(words) = flows {
         info!("{words}");
@@ -233,6 +243,7 @@ impl Daemon {
         let tables = GroupTables::new(&plan.program);
         let doorbell = Doorbell::new()?;
         let mut agents = Agents::of(plan.apps.kinds());
+        let routes = Routes::new(&plan.routes, doorbell.clone());
         let mut daemon = Daemon {
             file,
             load,
@@ -262,6 +273,7 @@ impl Daemon {
             store: Store::default(),
             recordings: recordings::Recordings::default(),
             kernel: kernel::KernelCopy::default(),
+            routes,
         };
         daemon.agents.prepare(&next(&daemon.plan, daemon.generation));
         let (mut none, is_successor) = (Offered::default(), takeover.is_some());
@@ -390,7 +402,8 @@ impl Daemon {
         let wake_ns = self.apps_wake_ns().into_iter().chain(self.interfaces.wake_ns()).chain(ages).min();
         let app = wake_ns.map(|wake_ns| Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
         let others = control.deadline().into_iter().chain(self.systemd.deadline());
-        let others = others.chain(self.recordings.deadline()).chain(self.kernel.deadline()).min();
+        let others = others.chain(self.recordings.deadline()).chain(self.kernel.deadline());
+        let others = others.chain(self.routes.deadline()).min();
         let others = others.map(|until| until.saturating_duration_since(Instant::now()));
         let pause = app.into_iter().chain(others).min();
         let timeout = pause.map(|pause| Timespec {
@@ -440,6 +453,9 @@ impl Daemon {
             read: self.collector.totals(),
             flow_tables: self.agents.flow_tables(),
             late: self.host.late.clone(),
+            routes: self.routes.rows(self.clock.now_ns()),
+            draining_ns: self.routes.draining_ns(),
+            unready: self.apps_unready(),
             copies: self.kernel.obstacles(self.plan.ports.len()),
         };
         self.board.publish(number, scene);
@@ -466,6 +482,19 @@ impl Daemon {
         let Daemon { plan, generation, fleet, interfaces, doorbell, .. } = self;
         let now = kernel::Surroundings { plan, generation: *generation, fleet, interfaces, doorbell };
         self.kernel.complete(&now);
+    }
+
+    /// Writes the routes to services that should be announced.
+    fn follow_routes(&mut self) {
+        self.routes.follow(self.clock.now_ns(), !self.reloads.are_taking_over());
+    }
+
+    /// Removes the routes, and still forwards what routers send until they know.
+    fn end_routes(&mut self) {
+        if self.routes.announced() > 0 {
+            self.routes.end(self.clock.now_ns());
+            std::thread::sleep(FAREWELL);
+        }
     }
 
     /// Polls the ports now and then, if any has a recording.

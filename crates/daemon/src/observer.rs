@@ -18,7 +18,7 @@ use super::shown::total;
 use super::{live, metrics};
 use crate::config::Plan;
 use anyhow::{Context, Result, anyhow, bail};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,7 +31,7 @@ use weir_app::clock::Clock;
 use weir_app::http::{HttpControl, Listing};
 use weir_app::rings::RingCache;
 use weir_app::{Sample, priority};
-use weir_control::Request;
+use weir_control::{Request, answer};
 use weir_engine::worker::{Command, Histogram, Report};
 use weir_program::buckets::GroupTables;
 use weir_program::owner::Owners;
@@ -54,6 +54,9 @@ const ACCOUNTS_TAKEN_MAX: usize = 8;
 
 /// How many times a question is answered again because the program has changed meanwhile.
 const ANSWERED_MAX: usize = 8;
+
+/// How many reasons are given why a node is not ready.
+const REASONS_MAX: usize = 20;
 
 /// Questions that may be queued for a thread; the connections of others wait.
 const QUESTIONS: usize = 64;
@@ -92,6 +95,12 @@ pub struct Scene {
     pub flow_tables: Vec<Arc<dyn FlowTable>>,
     /// How late apps were served.
     pub late: Histogram,
+    /// The VIPs that are announced by routes, or should be.
+    pub routes: Vec<answer::Route>,
+    /// Since when the node is draining, if it is.
+    pub draining_ns: Option<u64>,
+    /// Why other nodes should get this node's traffic.
+    pub unready: Vec<String>,
     /// Why the kernel does not handle frames of each port.
     pub copies: Vec<Option<String>>,
 }
@@ -303,6 +312,7 @@ impl Observer {
         let answer = match question {
             Question::Metrics => self.scrape().and_then(|snapshot| metrics::text(&snapshot)),
             Question::Health => self.health(),
+            Question::Ready => self.ready().map(|ready| json!(ready).to_string()),
             Question::Command(request) => self.command(request).map(|answer| format!("{answer}\n")),
             Question::Listed(apps, path) => self.list(apps, path),
             Question::Changes(_) | Question::Reconcile(_) => {
@@ -351,6 +361,33 @@ impl Observer {
             bail!("the main thread does not answer");
         }
         Ok("ok\n".into())
+    }
+
+    fn ready(&mut self) -> Result<answer::Ready> {
+        let now = self.snapshot(PATIENCE)?;
+        let draining = now.draining_ns.is_some();
+        let mut reasons = Vec::new();
+        if !now.is_fresh {
+            reasons.push("the main thread does not answer".to_string());
+        }
+        if draining {
+            reasons.push("the node is draining".to_string());
+        }
+        reasons.extend(now.unready.iter().cloned());
+        let withheld = now.routes.iter().filter(|route| !route.announced && !draining);
+        reasons.extend(withheld.map(|route| {
+            format!(
+                "{} is not announced: {}",
+                route.vip,
+                route.why.as_deref().unwrap_or("it is not known why")
+            )
+        }));
+        let ready = reasons.is_empty();
+        if let Some(more) = reasons.len().checked_sub(REASONS_MAX).filter(|more| *more > 0) {
+            reasons.truncate(REASONS_MAX);
+            reasons.push(format!("and {more} more reasons"));
+        }
+        Ok(answer::Ready { ready, draining, reasons })
     }
 
     /// Returns a new snapshot.

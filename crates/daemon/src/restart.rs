@@ -18,6 +18,9 @@ pub fn needs(old: &Plan, new: &Plan) -> Vec<String> {
     note(old.socket != new.socket, "`socket`".into());
     note(old.metrics != new.metrics, "`metrics`".into());
     note(old.control != new.control, "`control`".into());
+    note(old.routes.table != new.routes.table, "`table` in `routes`".into());
+    note(old.routes.protocol != new.routes.protocol, "`protocol` in `routes`".into());
+    note(old.routes.device != new.routes.device, "`device` in `routes`".into());
     all.extend(ports(old, new));
     all
 }

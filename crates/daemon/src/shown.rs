@@ -22,7 +22,7 @@ use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 const DROPPED_FLOWS_SHOWN: usize = 5;
 
 /// The sections that can be shown, besides the tables of apps.
-const SHOWN: [&str; 15] = [
+const SHOWN: [&str; 16] = [
     "all",
     "ports",
     "pipes",
@@ -33,6 +33,7 @@ const SHOWN: [&str; 15] = [
     "rings",
     "nat_pools",
     "apps",
+    "routes",
     "counters",
     "drops",
     "ledger",
@@ -41,7 +42,7 @@ const SHOWN: [&str; 15] = [
 ];
 
 /// What is shown by default.
-const SECTIONS: [&str; 25] = [
+const SECTIONS: [&str; 27] = [
     "generation",
     "file",
     "uptime_s",
@@ -58,6 +59,8 @@ const SECTIONS: [&str; 25] = [
     "rings",
     "nat_pools",
     "apps",
+    "draining_s",
+    "routes",
     "breaths",
     "breath_times",
     "events_late",
@@ -107,7 +110,13 @@ impl Snapshot {
     fn all(&self) -> Result<Map<String, Value>> {
         let mut all = Map::new();
         for name in SECTIONS {
-            if name == "nat_pools" && self.plan.program.nat_pools.is_empty() {
+            let is_absent = match name {
+                "nat_pools" => self.plan.program.nat_pools.is_empty(),
+                "routes" => self.routes.is_empty(),
+                "draining_s" => self.draining_ns.is_none(),
+                _ => false,
+            };
+            if is_absent {
                 continue;
             }
             // Among everything, this has always been a number, and the breaths are shown separately.
@@ -143,6 +152,11 @@ impl Snapshot {
             "rings" => json!(self.rings()),
             "nat_pools" => json!(self.nat_pools()),
             "apps" => self.apps.clone(),
+            "routes" => json!(self.routes),
+            "draining_s" => {
+                let now_ns = self.clock.now_ns();
+                json!(self.draining_ns.map(|since_ns| now_ns.saturating_sub(since_ns) / 1_000_000_000))
+            }
             "workers" => json!(self.workers()),
             "breaths" => sum(|report| report.breaths),
             "breath_times" => {

@@ -118,7 +118,7 @@ impl Control {
         match question {
             _ if answer.is_closed() => {}
             // Observers answer these.
-            Question::Metrics | Question::Health | Question::Listed(..) => {}
+            Question::Metrics | Question::Health | Question::Ready | Question::Listed(..) => {}
             Question::Reconcile(orders) => {
                 let asked = daemon.handover.as_ref().map_or(Ok(()), PendingHandover::refuse);
                 match asked.and_then(|()| daemon.reconcile(orders)) {

@@ -40,14 +40,28 @@ pub enum Announce {
     Auto,
     /// Weir, by ARP and neighbour discovery.
     Arp,
+    /// Routers, to which the daemon announces a route while the service works.
+    Route(Routing),
     /// Not weir: the host has the VIP, or routers have a route.
     Nobody,
 }
 
+/// When the VIPs of a service are announced by a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Routing {
+    /// How many back ends must serve.
+    pub min_up: u32,
+    /// With fewer than this number of serving back ends, the route has the metric of a degraded service.
+    pub degraded_below: u32,
+}
+
+/// The defaults.
+const ROUTING: Routing = Routing { min_up: 1, degraded_below: 0 };
+
 /// How pings to the VIPs of a service are handled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum IcmpEcho {
-    /// Weir answers for VIPs that it announces.
+    /// Weir answers for VIPs that it announces, except prefixes.
     #[default]
     Auto,
     /// Weir answers.
@@ -57,18 +71,19 @@ pub enum IcmpEcho {
 }
 
 /// The values of `announce` that can be written explicitly.
-pub(super) const ANNOUNCE: [(&str, Announce); 2] = [("arp", Announce::Arp), ("none", Announce::Nobody)];
+pub(super) const ANNOUNCE: [(&str, Announce); 3] =
+    [("arp", Announce::Arp), ("route", Announce::Route(ROUTING)), ("none", Announce::Nobody)];
 /// The values of `icmp_echo` that can be written explicitly.
 pub(super) const ICMP_ECHO: [(&str, IcmpEcho); 2] =
     [("answer", IcmpEcho::Answer), ("forward", IcmpEcho::Forward)];
 
 impl Service {
-    /// Returns whether weir announces its VIPs.
+    /// Returns whether weir announces its VIPs by ARP and neighbour discovery.
     #[must_use]
     pub fn announces(&self) -> bool {
         match self.announce {
             Announce::Arp => true,
-            Announce::Nobody => false,
+            Announce::Route(_) | Announce::Nobody => false,
             Announce::Auto => self.has_tcp(),
         }
     }
@@ -212,8 +227,11 @@ fn pings(services: &[Service], announced: &HashSet<(PortId, IpAddr)>) -> Vec<Pin
             }
             let to = (service.icmp_echo == IcmpEcho::Forward).then_some(at);
             for &port in &service.ports {
-                for Address { vip, prefix, .. } in &service.addresses {
-                    let is_meant = written || service.announces() && announced.contains(&(port, *vip));
+                for address in &service.addresses {
+                    let Address { vip, prefix, .. } = address;
+                    let is_routed = matches!(service.announce, Announce::Route(_)) && address.is_host();
+                    let is_asked = service.announces() && announced.contains(&(port, *vip));
+                    let is_meant = written || is_routed || is_asked;
                     if is_meant && seen.insert((port, *vip, *prefix)) {
                         let (vip, prefix, service, origin) = (*vip, *prefix, to, service.origin);
                         all.push(Pinged { port, vip, prefix, service, origin });

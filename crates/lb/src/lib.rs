@@ -2,6 +2,7 @@
 
 mod actions;
 mod announce;
+mod announce_yaml;
 mod answers;
 mod app;
 mod back_ends;
@@ -33,7 +34,7 @@ mod verbs;
 mod vlan;
 mod yaml;
 
-pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Source, Speaker, Unasked};
+pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Routing, Source, Speaker, Unasked};
 pub use app::{FLOWS, Lb};
 use names::REJECT;
 pub use names::{NAME, TOO_LONG};

@@ -7,6 +7,7 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
+use weir_app::route::Prefix;
 use weir_config::attachment::Attachment;
 use weir_config::sets::default_size;
 use weir_program::{
@@ -99,6 +100,12 @@ impl Address {
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.prefix == if self.is_ipv6() { 128 } else { 32 }
+    }
+
+    /// Returns the addresses as a prefix.
+    #[must_use]
+    pub fn prefix(&self) -> Prefix {
+        Prefix { address: self.vip, length: self.prefix }
     }
 
     /// Returns whether it is one address with one port, so that an exact match finds it.

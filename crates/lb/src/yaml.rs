@@ -1,6 +1,7 @@
 //! Reads services from the configuration, and the settings that they share.
 
-use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO, IcmpEcho};
+use super::announce::{ANNOUNCE, Announce, Answered, ICMP_ECHO};
+use super::announce_yaml::{said, several};
 use super::app::FLOWS;
 use super::back_ends::{self, BACK_END, VID_MAX};
 use super::collisions::collisions;
@@ -66,7 +67,12 @@ pub(super) const SERVICE: &[Key] = weir_config::keys! {
         "the limit on TCP segment sizes: `auto` is what fits the path to every back end";
     "nat_pool": Shape::Name, "the NAT pool from which connections to `full_nat` back ends get their source";
     "announce": Shape::Words(|| words(&ANNOUNCE)),
-        "whether weir answers ARP and neighbour discovery for its VIPs; by default if it has TCP";
+        "who announces its VIPs: weir by ARP and neighbour discovery (the default if it has TCP), or \
+         routers by a route";
+    "min_up": Shape::Number(0, NUMBER_MAX),
+        "with `announce: route`, how many back ends must serve; with 0, checks do not matter" or "1";
+    "degraded_below": Shape::Number(1, NUMBER_MAX),
+        "with `announce: route`, the number of serving back ends below which other nodes are preferred";
     "announce_vlans": Shape::Either(&[Shape::Number(0, VID_MAX), Shape::List(&Shape::Number(0, VID_MAX))]),
         "the VLANs in which weir announces its VIPs with gratuitous ARP; 0 means untagged" or "0";
     "icmp_echo": Shape::Words(|| words(&ICMP_ECHO)),
@@ -78,6 +84,8 @@ pub(super) const SERVICE: &[Key] = weir_config::keys! {
     "persist": Shape::Boolean,
         "whether changes at run time survive a restart; in an item without `service`" or "false";
 };
+/// The largest number of back ends that can be required.
+const NUMBER_MAX: u64 = 65_535;
 /// The smallest MTU that every host must support (RFC 791 §3.1). Below, the length of the longest IP packet.
 const MTU_MIN: u64 = 576;
 const MTU_MAX: u64 = 65_535;
@@ -611,14 +619,6 @@ fn addresses(node: &Node, report: &mut Report) -> Vec<Address> {
     all
 }
 
-/// The items of a list, or the single item that is not in a list.
-fn several(node: &Node) -> &[Node] {
-    match &node.kind {
-        Kind::List(list) => list,
-        _ => std::slice::from_ref(node),
-    }
-}
-
 /// A port, a range of ports, or all of them.
 fn ports_of(node: &Node, report: &mut Report) -> Option<(u16, u16)> {
     let text = text(node, "a port, a range of ports, or `all`", report)?;
@@ -655,19 +655,6 @@ pub(super) fn sources(node: &Node, report: &mut Report) -> Sources {
         }
     }
     (v4, v6)
-}
-
-/// Which announcements and answers weir sends for the VIPs of a service.
-fn said(section: &Section<'_>, report: &mut Report) -> (Announce, Vec<u16>, IcmpEcho) {
-    let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
-    let announce_vlans = section.get("announce_vlans").map_or(vec![0], |node| vlans(node, report));
-    (announce, announce_vlans, section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default())
-}
-
-/// A list of VLANs, where 0 means untagged.
-fn vlans(node: &Node, report: &mut Report) -> Vec<u16> {
-    let vlan = |node: &Node| number(node, "a VLAN", 0..=VID_MAX, report).map(|vlan| vlan as u16);
-    several(node).iter().filter_map(vlan).collect()
 }
 
 /// How packets find their back end.

@@ -30,15 +30,15 @@ mod socket;
 pub use address::{Address, add_address, addresses};
 pub use event::{NetlinkEvent, Object};
 pub use filter::{Filter, filters};
-pub use link::{Link, Vxlan, links, set_up};
-pub use message::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_REPLACE, Request};
+pub use link::{Link, Vxlan, links, set_up, set_up_without_queue};
+pub use message::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request};
 pub use message::{attribute, find, messages, nested, read_ip, text, word};
 pub use monitor::{Groups, Monitor, Read};
 pub use namespace::namespace_number;
 pub use neighbour::{Forwarding, Neighbour, nud};
 pub use neighbour::{forwarding_and_neighbours, neighbours, probe_neighbour, use_neighbour};
 pub use netdev::{XdpFeatures, xdp_features};
-pub use route::{Destination, Route, add_default_route, add_local_route, route_to};
+pub use route::{Destination, DeviceRoute, Route, add_default_route, add_local_route, route_to, routes_in};
 pub use socket::{Message, Protocol, Socket, change, dump, get};
 
 /// A MAC address.

@@ -3,7 +3,7 @@
 //! /sys/class/net would not do: it shows the namespace in which /sys was mounted, which differs after
 //! `setns`.
 
-use super::message::{Request, attributes, find, text, word};
+use super::message::{Request, attribute, attributes, find, text, word};
 use super::rtm::{RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK};
 use super::socket::{Protocol, change, dump};
 use super::{AF_UNSPEC, Mac};
@@ -16,6 +16,7 @@ const IFLA_IFNAME: u16 = 3;
 const IFLA_MTU: u16 = 4;
 const IFLA_LINK: u16 = 5;
 const IFLA_MASTER: u16 = 10;
+const IFLA_TXQLEN: u16 = 13;
 const IFLA_LINKINFO: u16 = 18;
 const IFLA_NUM_TX_QUEUES: u16 = 31;
 const IFLA_NUM_RX_QUEUES: u16 = 32;
@@ -208,6 +209,17 @@ pub fn links() -> io::Result<Vec<Link>> {
 pub fn set_up(index: u32) -> io::Result<()> {
     let body = [0, index, IFF_UP, IFF_UP].map(u32::to_ne_bytes);
     change(Protocol::Route, Request { kind: RTM_SETLINK, flags: 0, body: body.as_flattened() })
+}
+
+/// Sets an interface up that drops all packets that the host sends through it, instead of queueing them for
+/// a reader.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub fn set_up_without_queue(index: u32) -> io::Result<()> {
+    let mut body = [0, index, IFF_UP, IFF_UP].map(u32::to_ne_bytes).as_flattened().to_vec();
+    body.extend(attribute(IFLA_TXQLEN, &0_u32.to_ne_bytes()));
+    change(Protocol::Route, Request { kind: RTM_SETLINK, flags: 0, body: &body })
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::net::IpAddr;
 pub const NLM_F_CREATE: u16 = 0x400;
 /// An existing object may be replaced.
 pub const NLM_F_REPLACE: u16 = 0x100;
+/// An existing object must not be replaced.
+pub const NLM_F_EXCL: u16 = 0x200;
 /// The object goes behind the existing ones.
 pub const NLM_F_APPEND: u16 = 0x800;
 

@@ -1,18 +1,22 @@
 //! Routes (linux/rtnetlink.h).
 
-use super::message::{NLM_F_CREATE, NLM_F_REPLACE, Request, attribute, family_and_octets, find};
+use super::message::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request, attribute, family_and_octets, find};
 use super::message::{read_ip, word};
-use super::rtm::{RTM_GETROUTE, RTM_NEWROUTE};
-use super::socket::{Protocol, change, get};
+use super::rtm::{RTM_DELROUTE, RTM_GETROUTE, RTM_NEWROUTE};
+use super::socket::{Protocol, change, dump, get};
 use super::{AF_INET, AF_INET6};
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
+const RTA_PRIORITY: u16 = 6;
+const RTA_TABLE: u16 = 15;
 const RTA_VIA: u16 = 18;
 
+/// The number of the table does not fit here, and is in an attribute.
+const RT_TABLE_COMPAT: u8 = 252;
 const RT_TABLE_MAIN: u8 = 254;
 const RT_TABLE_LOCAL: u8 = 255;
 const RTPROT_STATIC: u8 = 4;
@@ -104,6 +108,89 @@ pub fn add_local_route(address: IpAddr, index: u32) -> io::Result<()> {
     add(&body)
 }
 
+/// A route in a table of its own that leads to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct DeviceRoute {
+    /// The first address of the prefix.
+    pub address: IpAddr,
+    /// The length of the prefix in bits.
+    pub prefix: u8,
+    /// Its metric: of several routes to one prefix, the kernel prefers the lowest.
+    pub metric: u32,
+    /// The table.
+    pub table: u32,
+    /// Which program the route belongs to (rtnetlink(7): `rtm_protocol`).
+    pub protocol: u8,
+    /// The index of the device; 0 if it has none.
+    pub device: u32,
+}
+
+impl DeviceRoute {
+    /// Adds it, unless the table already has a route to this prefix with this metric.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `AlreadyExists` if there is such a route, which another
+    /// program may have added.
+    pub fn add(&self) -> io::Result<()> {
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        change(Protocol::Route, Request { kind: RTM_NEWROUTE, flags, body: &self.body() })
+    }
+
+    /// Removes it.
+    ///
+    /// # Errors
+    /// Returns the kernel's error. Without such a route this is ESRCH.
+    pub fn remove(&self) -> io::Result<()> {
+        change(Protocol::Route, Request { kind: RTM_DELROUTE, flags: 0, body: &self.body() })
+    }
+
+    fn body(&self) -> Vec<u8> {
+        let (family, octets) = family_and_octets(self.address);
+        let scope = if self.address.is_ipv4() { RT_SCOPE_LINK } else { RT_SCOPE_UNIVERSE };
+        let mut body =
+            vec![family, self.prefix, 0, 0, RT_TABLE_COMPAT, self.protocol, scope, RTN_UNICAST, 0, 0, 0, 0];
+        body.extend(attribute(RTA_DST, &octets));
+        body.extend(attribute(RTA_OIF, &self.device.to_ne_bytes()));
+        body.extend(attribute(RTA_PRIORITY, &self.metric.to_ne_bytes()));
+        body.extend(attribute(RTA_TABLE, &self.table.to_ne_bytes()));
+        body
+    }
+
+    /// Parses the body of a message.
+    fn parse(body: &[u8]) -> Option<DeviceRoute> {
+        let attributes = body.get(HEADER..)?;
+        let any = match body[0] {
+            AF_INET => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            AF_INET6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+            _ => return None,
+        };
+        let number = |kind: u16| find(attributes, kind).map(word);
+        Some(DeviceRoute {
+            address: find(attributes, RTA_DST).map_or(Some(any), read_ip)?,
+            prefix: body[1],
+            metric: number(RTA_PRIORITY).unwrap_or_default(),
+            table: number(RTA_TABLE).unwrap_or_else(|| body[4].into()),
+            protocol: body[5],
+            device: number(RTA_OIF).unwrap_or_default(),
+        })
+    }
+}
+
+/// Returns the routes in a table. The kernel lists those of all tables, which takes a second or so where
+/// there are a million.
+///
+/// # Errors
+/// Returns the kernel's error.
+pub fn routes_in(table: u32) -> io::Result<Vec<DeviceRoute>> {
+    let mut all = Vec::new();
+    for family in [AF_INET, AF_INET6] {
+        let routes = dump(Protocol::Route, RTM_GETROUTE, &[family, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])?;
+        let routes = routes.iter().filter(|(kind, _)| *kind == RTM_NEWROUTE);
+        all.extend(routes.filter_map(|(_, body)| DeviceRoute::parse(body)).filter(|one| one.table == table));
+    }
+    Ok(all)
+}
+
 fn add(body: &[u8]) -> io::Result<()> {
     let flags = NLM_F_CREATE | NLM_F_REPLACE;
     change(Protocol::Route, Request { kind: RTM_NEWROUTE, flags, body })
@@ -117,6 +204,21 @@ mod tests {
     #[test]
     fn the_route_to_this_host_is_local() {
         assert_eq!(route_to(Ipv4Addr::LOCALHOST.into(), None), Destination::Local);
+    }
+
+    #[test]
+    fn a_route_of_a_table_is_read_as_it_was_written_or_not_at_all() {
+        for (address, prefix) in [("192.0.2.80", 32), ("2001:db8::", 64)] {
+            let address = address.parse().unwrap();
+            let route = DeviceRoute { address, prefix, metric: 100, table: 1850, protocol: 185, device: 7 };
+            let body = route.body();
+            assert_eq!(DeviceRoute::parse(&body), Some(route));
+            let parsed = (0..body.len()).filter_map(|length| DeviceRoute::parse(&body[..length]));
+            assert!(parsed.into_iter().all(|parsed| parsed != route), "the table is the last attribute");
+        }
+        let default = [AF_INET, 0, 0, 0, 7, 3, 0, RTN_UNICAST, 0, 0, 0, 0];
+        let parsed = DeviceRoute::parse(&default).unwrap();
+        assert_eq!((parsed.address, parsed.table), (Ipv4Addr::UNSPECIFIED.into(), 7));
     }
 
     #[test]

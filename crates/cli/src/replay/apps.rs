@@ -168,6 +168,8 @@ impl Acting {
             Action::ReadFlows(_) => {}
             // No check has sockets.
             Action::CheckHears { .. } => {}
+            // There are no routers.
+            Action::Announce { .. } => {}
             // They are made up, and do not change.
             Action::Resolve(_) | Action::Confirm(_) => {}
         }

@@ -75,7 +75,7 @@ fn start(wire: &Wire) -> Daemon {
 }
 
 /// Runs something in a network namespace.
-fn inside<T: Send>(netns: &str, work: impl FnOnce() -> T + Send) -> T {
+pub fn inside<T: Send>(netns: &str, work: impl FnOnce() -> T + Send) -> T {
     let namespace = File::open(format!("/run/netns/{netns}")).expect("the namespace is there");
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| {

@@ -35,6 +35,7 @@ mod path;
 mod ports;
 mod replay;
 mod ring;
+mod routes;
 mod running;
 mod soak;
 mod systemd;

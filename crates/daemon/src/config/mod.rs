@@ -9,10 +9,12 @@ mod control;
 mod frames;
 mod kernel;
 mod plan;
+mod routes;
 
 pub use control::ControlOver;
 pub use kernel::{coverage_with, kernel_use, port_obstacle};
 pub use plan::{Plan, SOCKET, Workers};
+pub use routes::{Needs, RoutesConfig};
 pub use weir_config::attachment::Attachments;
 pub use weir_config::entry::{write as write_entry, write_key};
 pub use weir_config::forward::write as write_forward;

@@ -3,6 +3,7 @@
 
 use super::control::{self, ControlOver};
 use super::kernel;
+use super::routes::{self, RoutesConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -64,6 +65,8 @@ pub struct Plan {
     pub socket: PathBuf,
     /// Address on which metrics are served to Prometheus.
     pub metrics: Option<SocketAddr>,
+    /// Where routes to announced services are written.
+    pub routes: RoutesConfig,
     /// Where services are controlled over HTTP.
     pub control: Option<ControlOver>,
     /// The texts that it was read from. Files of entries that they name are not kept.
@@ -107,6 +110,7 @@ pub const KEYS: &[Key] = weir_config::keys! {
     "socket": Shape::Text, "path of the daemon's control socket" or SOCKET;
     "metrics": Shape::Endpoint, "address and port where Prometheus scrapes, such as 127.0.0.1:9105";
     "control": Shape::Map(control::KEYS), "where services are controlled over HTTP, and by whom";
+    "routes": Shape::Map(routes::KEYS), "where routes to services with `announce: route` are written";
     "state": Shape::Text, "the folder for state that survives a restart" or "/var/lib/weir";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
     "fragments": Shape::Words(|| words(&FRAGMENTS)), "whether fragments get the ports of their datagram"
@@ -138,6 +142,7 @@ pub fn plan(document: &Node, kinds: &'static [Kind], nics: &Nics, report: &mut R
         metrics: section
             .get("metrics")
             .and_then(|node| parsed(node, "an address and port such as 127.0.0.1:9105", report)),
+        routes: section.get("routes").map(|node| routes::read(node, report)).unwrap_or_default(),
         control: section.get("control").and_then(|node| control::read(node, report)),
         source: Default::default(),
         edits: edits::none(kinds),

@@ -140,12 +140,16 @@ impl Daemon {
             handed.iter().map(|one| json!([one.index, one.native, one.zero_copy])).collect();
         let links = handed.iter().flat_map(|one| [one.link.as_fd(), one.sockets.as_fd()]);
         let (names, sockets): (Vec<_>, Vec<_>) = inherited.all().unzip();
-        let descriptors: Vec<_> = links.chain(sockets).collect();
+        // A successor that does not know routes ignores the last descriptor.
+        let (routes, device) = self.routes.hand_over();
+        let descriptors: Vec<_> = links.chain(sockets).chain(device).collect();
+        let routes = json!({ "device": device.is_some(), "state": routes.json() });
         let left: Vec<_> =
             interfaces.all().flat_map(|one| one.left().into_iter().map(|left| (one.index(), left))).collect();
         let (left, bytes) = left_json(&left);
         let end = json!({
             "say": "end", "interfaces": list, "left": left, "apps": apps, "listeners": names,
+            "routes": routes,
         });
         let sent = wire.set_patience(FINISH).and_then(|()| wire.send(&end, &bytes, &descriptors));
         let done = sent.and_then(|()| wire.receive()).context("the other weir has not taken over");

@@ -3,6 +3,7 @@
 use super::super::fleet::Workers;
 use super::super::inherited::Inherited;
 use super::super::interfaces::Interfaces;
+use super::super::routes::Handed;
 use super::super::systemd::own_cgroup;
 use super::super::{Daemon, Weights};
 use super::sockets::{Offered, Offering, SOCKETS, adopted_json, of_interface, read_left};
@@ -196,7 +197,11 @@ impl Takeover {
             all.push(Handover { index, native, zero_copy, link, sockets, left });
         }
         let names = head["listeners"].as_array().into_iter().flatten().filter_map(Value::as_str);
-        let listeners = Inherited::from(names.map(str::to_string).zip(descriptors));
+        let listeners = Inherited::from(names.map(str::to_string).zip(descriptors.by_ref()));
+        let device = descriptors.next().filter(|_| head["routes"]["device"] == true);
+        if let Err(error) = daemon.routes.adopt(Handed::read(&head["routes"]["state"]), device) {
+            warn!("the routes to services are withdrawn for a moment: their device cannot be used: {error}");
+        }
         let taken = daemon.interfaces.take_over(all)?;
         begin_to_receive(&workers, &daemon.interfaces)?;
         for (pipe, flows) in &self.flows {

@@ -15,8 +15,9 @@ use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
-use weir_app::check::{CheckId, Outcome, Via};
+use weir_app::check::{CheckId, Outcome};
 use weir_app::neighbour::{Found, Hop};
+use weir_app::route::RouteWish;
 use weir_app::{Action, App, Event, Level, RequestId, Sample};
 use weir_packet::random::Random;
 use weir_program::change::Change;
@@ -75,6 +76,8 @@ pub(super) struct Service {
     doubt: Doubt,
     /// How long the doubt lasts after its reason is gone.
     settle_ns: u64,
+    /// What was last wished for its announcement.
+    pub wish: Option<RouteWish>,
     /// Its passive checks, and their observations.
     pub passive: Option<Passive>,
     pub watched: Watched,
@@ -111,7 +114,7 @@ pub(crate) struct LbApp {
     servers: Vec<MonitoredServer>,
     /// Back ends that are checked along the service's own path, and an index of them by service and name.
     pub(super) probes: Vec<Probe>,
-    probed: HashMap<String, HashMap<String, usize>>,
+    pub(super) probed: HashMap<String, HashMap<String, usize>>,
     /// The predecessor's state of servers.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
     asked: BTreeMap<CheckId, usize>,
@@ -124,6 +127,8 @@ pub(crate) struct LbApp {
     answers: Answers,
     /// The ports without carrier, as positions in the list of ports through which back ends are reached.
     pub(super) dark: HashSet<usize>,
+    /// The ports of announced services that have carrier.
+    pub(super) attached: HashSet<PortId>,
     /// Messages about weights that are no longer in effect.
     pub(super) forgotten: Vec<String>,
 }
@@ -158,6 +163,7 @@ impl LbApp {
             failing: false,
             doubt: Doubt::default(),
             settle_ns: settle_ns(one),
+            wish: None,
             passive: one.passive,
             watched: Watched::default(),
         };
@@ -177,6 +183,7 @@ impl LbApp {
             pending: HashMap::new(),
             answers: Answers::new(&Arc::default()),
             dark: HashSet::new(),
+            attached: HashSet::new(),
             forgotten: Vec::new(),
         }
     }
@@ -285,6 +292,8 @@ impl LbApp {
                 (true, false) => self.evaluate(service, now_ns, actions),
                 (true, true) => {
                     self.publish(service, place, now_ns);
+                    // Routers need not wait until other back ends may be lost, too.
+                    self.announce(service, actions);
                     self.evaluate_at(service, now_ns.saturating_add(TOGETHER_NS));
                 }
                 (false, _) => self.publish(service, place, now_ns),
@@ -389,6 +398,7 @@ impl LbApp {
         };
         let gone: Vec<bool> = service.rows.iter().zip(&members).map(gone).collect();
         service.set(&weights, &gone, actions);
+        self.announce(at, actions);
         self.remember(at);
         (0..self.services[at].rows.len()).for_each(|place| self.publish(at, place, now_ns));
     }
@@ -521,7 +531,13 @@ impl App for LbApp {
     }
 
     fn watches(&self) -> Vec<PortId> {
-        self.health.links.ports.iter().map(|(port, _)| *port).collect()
+        let mut ports: Vec<PortId> = self.health.links.ports.iter().map(|(port, _)| *port).collect();
+        for port in self.arrivals() {
+            if !ports.contains(&port) {
+                ports.push(port);
+            }
+        }
+        ports
     }
 
     /// Servers with unchanged checks keep their state, and so do the operator's wishes.
@@ -609,7 +625,10 @@ impl App for LbApp {
             }
             Event::Flows { group, flows } => self.count_flows(group, flows, now_ns, actions),
             Event::Neighbour { hop, found } => self.met(hop, found, now_ns, actions),
-            Event::Link { port, up, .. } => self.link(port, up, now_ns, actions),
+            Event::Link { port, up, .. } => {
+                self.attach(port, up, actions);
+                self.link(port, up, now_ns, actions);
+            }
             Event::Request { id, request } => {
                 let answer = self.request(id, request, now_ns, actions);
                 actions.extend(answer.map(|answer| Action::Answer { id, answer }));
@@ -643,6 +662,10 @@ impl App for LbApp {
         self.series()
     }
 
+    fn unready(&self) -> Vec<String> {
+        self.unserved()
+    }
+
     fn report(&self, _now_ns: u64) -> Value {
         let rows = || self.services.iter().flat_map(|service| &service.rows);
         let up = rows().filter(|row| self.standing(row).0.is_up()).count();
@@ -654,24 +677,6 @@ impl App for LbApp {
 }
 
 impl LbApp {
-    /// Finds the back ends that are checked along the service's own path.
-    fn begin_probes(&mut self) {
-        self.probes = self.health.probes.to_vec();
-        for (at, probe) in self.probes.iter().enumerate() {
-            let (service, place) = probe.at;
-            let Some(service) = self.services.get_mut(service) else { continue };
-            let Some(row) = service.rows.get_mut(place) else { continue };
-            row.probe = Some(at);
-            self.probed.entry(service.name.clone()).or_default().insert(row.name.clone(), at);
-        }
-    }
-
-    /// Sends a packet of a check.
-    fn send(&self, via: &Via, packet: &[u8]) -> Option<Action> {
-        let at = *self.probed.get(&via.service)?.get(&via.back_end)?;
-        Some(Action::InjectThrough { bytes: probes::frame(at, packet)?, input: self.probes[at].input })
-    }
-
     /// Records that a weight could not be set. The next change to the service retries it.
     fn refused(&mut self, change: &Change, why: &str, actions: &mut Vec<Action>) {
         let Some((group, weights)) = change.weights() else { return };

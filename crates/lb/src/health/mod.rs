@@ -11,7 +11,9 @@ mod doubt;
 mod monitor;
 mod neighbours;
 mod passive;
+mod probing;
 mod requests;
+mod routes;
 mod series;
 #[cfg(test)]
 mod tests;
@@ -26,6 +28,7 @@ pub use doubt::BackEndPorts;
 pub use doubt::SETTLE_NS;
 pub use monitor::{Monitor, ServerState, Step, Times};
 pub use passive::Passive;
+pub use routes::{Routed, Serving, wish};
 pub use weights::{Fail, Member, RAMP, Standing, weights};
 pub(super) use yaml::{CHECK, FAIL, PASSIVE, read, value};
 
@@ -58,6 +61,10 @@ pub struct Guarded {
     pub fail: Fail,
     /// Whether and when unanswered new flows count against a back end.
     pub passive: Option<Passive>,
+    /// Whether weir announces its addresses, in whichever way, so that others rely on it.
+    pub is_announced: bool,
+    /// When its addresses are announced to routers, if they are.
+    pub routed: Option<Arc<Routed>>,
     /// The back ends: name, configured weight, and the check if there is one.
     pub back_ends: Vec<(String, u32, Option<Watch>)>,
 }

@@ -3,15 +3,17 @@
 
 use super::monitor::Times;
 use super::weights::{Fail, RAMP};
-use super::{Guarded, Health, Passive, Watch};
+use super::{Guarded, Health, Passive, Routed, Watch};
+use crate::announce::{Announce, Routing};
 use crate::pipes::COUNTED_MAX;
-use crate::service::Sources;
+use crate::service::{Address, Sources};
 use crate::yaml::sources;
 use crate::{BackEnd, By, Service};
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use weir_app::check::{Ask, Check, Close, Request, Via};
+use weir_app::route::Prefix;
 use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, list, parsed, text, words};
 use weir_config::sets::WEIGHT_MAX;
@@ -113,8 +115,10 @@ pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut 
     let resolved = |service: &Service| service.back_ends.iter().any(|one| one.resolve.is_some());
     let guarded = services.iter().map(|(node, one)| (resolved(one), guarded(node, one, pools, report)));
     let rejects = |one: &Guarded| one.fail == Fail::Reject;
-    let checked =
-        |one: &Guarded| few || rejects(one) || one.back_ends.iter().any(|(.., watch)| watch.is_some());
+    let routed = |one: &Guarded| one.routed.is_some();
+    let checked = |one: &Guarded| {
+        few || routed(one) || rejects(one) || one.back_ends.iter().any(|(.., watch)| watch.is_some())
+    };
     let guarded = guarded.filter(|(resolved, one)| *resolved || checked(one));
     let guarded: Vec<Guarded> = guarded.map(|(_, one)| one).collect();
     let watches =
@@ -153,9 +157,21 @@ fn guarded(node: &Node, service: &Service, pools: &[&Node], report: &mut Report)
         back_ends.push((back_end.name.clone(), back_end.effective_weight(), watch));
     }
     let passive = value(node, "passive").and_then(|node| passive(node, service, report));
-    let guarded = Guarded { name: service.name.clone(), fail, passive, back_ends };
+    let routed = routed(service);
+    let is_announced = service.announces() || routed.is_some();
+    let guarded = Guarded { name: service.name.clone(), fail, passive, is_announced, routed, back_ends };
     fits(&guarded, (node.span, service), common, report);
     guarded
+}
+
+/// When the addresses of a service are announced to routers, if they are.
+fn routed(service: &Service) -> Option<Arc<Routed>> {
+    let Announce::Route(Routing { min_up, degraded_below }) = service.announce else { return None };
+    let mut prefixes: Vec<Prefix> = service.addresses.iter().map(Address::prefix).collect();
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    let (prefixes, ports) = (prefixes.into(), service.ports.clone());
+    Some(Arc::new(Routed { prefixes, ports, min_up, degraded_below }))
 }
 
 /// Reports settings of the service that cannot be combined with checks.

@@ -107,7 +107,9 @@ fn balancer(kind: ServiceKind) -> Lb {
         kind.checked.then(|| Watch { check: Arc::new(check), times: TIMES, drains: false })
     };
     let back_ends = (0..COUNT).map(|at| (format!("b{at}"), 1, watch(at))).collect();
-    let guarded = vec![Guarded { name: "dns".into(), fail: kind.fail, passive: None, back_ends }];
+    let (is_announced, routed) = (true, None);
+    let guarded =
+        vec![Guarded { name: "dns".into(), fail: kind.fail, passive: None, is_announced, routed, back_ends }];
     let ports = [0, 1].map(|at| PortConfig::new(format!("p{at}"), PortKind::Mem));
     let neighbours = Neighbours::of(&lb.services, &guarded, &ports);
     lb.health = Health { services: guarded, neighbours, ..Health::default() };

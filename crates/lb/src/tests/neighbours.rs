@@ -29,7 +29,9 @@ fn balancer() -> Lb {
     });
     let ports = [0, 1].map(|at| PortConfig::new(format!("p{at}"), PortKind::Mem));
     let back_ends = one.back_ends.iter().map(|one| (one.name.clone(), one.weight, None)).collect();
-    let guarded = vec![Guarded { name: "dns".into(), fail: Fail::All, passive: None, back_ends }];
+    let (is_announced, routed) = (true, None);
+    let guarded =
+        vec![Guarded { name: "dns".into(), fail: Fail::All, passive: None, is_announced, routed, back_ends }];
     let neighbours = Neighbours::of(&[one.clone()], &guarded, &ports);
     let health = Health { services: guarded, neighbours, ..Health::default() };
     let mut lb = Lb { services: vec![one], health, ..Lb::default() };

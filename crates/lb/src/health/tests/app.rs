@@ -34,6 +34,8 @@ pub(super) fn health(services: &[(&str, &[u8])], fail: Fail) -> Health {
         name: (*name).to_string(),
         fail,
         passive: None,
+        is_announced: true,
+        routed: None,
         back_ends: servers.iter().map(|server| (format!("b{server}"), 5, Some(watch(*server)))).collect(),
     };
     Health { services: services.iter().map(one).collect(), ..Health::default() }

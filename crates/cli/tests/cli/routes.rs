@@ -1,0 +1,302 @@
+//! VIPs that routers find by routes: weir on a node with BIRD, and a router in another namespace with BIRD,
+//! both as in packaging/. What the router's kernel sees is recorded by `ip monitor`.
+
+use super::folder::Folder;
+use super::running::Daemon;
+use super::wire::{Wire, sh};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+const VIP: &str = "203.0.113.80";
+const VIP6: &str = "2001:db8:f::80";
+/// The address of the back ends' server, which is the router.
+const SERVER: &str = "10.0.0.2:8080";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A service with a VIP of each IP version, whose back ends are checked at the router's address.
+const CONFIG: &str = "\
+ports: { p0: { xdp: w0 } }
+apps:
+  - lb:
+      name: web
+      port: p0
+      announce: route
+      service: { vip: [203.0.113.80, \"2001:db8:f::80\"], protocol: tcp, port: 80 }
+      size: 251
+      check: { type: tcp, port: 8080, interval: 50ms, timeout: 500ms, rise: 1, fall: 1, jitter: 0% }
+      back_ends:
+        - { name: b1, mac: 02:00:00:00:10:00, address: 10.0.0.2 }
+";
+
+const ROUTER: &str = "\
+router id 10.0.0.2;
+protocol device { }
+protocol kernel { merge paths on; ipv4 { export all; import none; }; }
+protocol kernel { merge paths on; ipv6 { export all; import none; }; }
+protocol bfd { interface \"*\" { interval 100 ms; multiplier 3; }; }
+protocol bgp node {
+    local as 65000;
+    neighbor 10.0.0.1 as 65001;
+    connect delay time 1;
+    connect retry time 1;
+    bfd on;
+    ipv4 { import all; export none; };
+    ipv6 { import all; export none; };
+}
+";
+
+/// What is specific to the node, besides packaging/bird/weir.conf.
+const LOCAL: &str = "\
+router id 10.0.0.1;
+protocol bgp router1 from weir_router {
+    local as 65001;
+    neighbor 10.0.0.2 as 65000;
+    connect delay time 1;
+    connect retry time 1;
+}
+";
+
+fn repository() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
+
+/// Waits until there is something, for which it looks again and again.
+#[track_caller]
+fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let begun = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: not in {PATIENCE:?}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A process in a namespace, which ends with the test.
+struct Other(Child);
+
+impl Other {
+    fn start(netns: &str, line: &str, output: &Path) -> Other {
+        let file = File::create(output).unwrap();
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", netns]).args(line.split(' ')).stdin(Stdio::null());
+        let child = command.stdout(file.try_clone().unwrap()).stderr(file).spawn();
+        Other(child.unwrap_or_else(|error| panic!("{line}: {error}")))
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+        let _ = self.0.wait();
+    }
+}
+
+/// A server that accepts connections and closes them, until it is dropped.
+struct TcpServer(Arc<AtomicBool>, Option<JoinHandle<()>>);
+
+impl TcpServer {
+    fn start(netns: &str, address: &str) -> TcpServer {
+        let listener = super::announce::inside(netns, || TcpListener::bind(address).unwrap());
+        listener.set_nonblocking(true).unwrap();
+        let ends = Arc::new(AtomicBool::new(false));
+        let seen = ends.clone();
+        let accept = move || {
+            while !seen.load(Ordering::Relaxed) {
+                if listener.accept().is_err() {
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+            }
+        };
+        TcpServer(ends, Some(std::thread::spawn(accept)))
+    }
+}
+
+impl Drop for TcpServer {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+        let _ = self.1.take().map(JoinHandle::join);
+    }
+}
+
+/// A node and a router, connected by the first pair of a wire.
+struct Bed {
+    wire: Wire,
+    folder: Folder,
+    _others: Vec<Other>,
+}
+
+impl Bed {
+    /// Starts BIRD on both sides, and waits until they talk to each other.
+    fn new(name: &str) -> Option<Bed> {
+        let wire = Wire::new(name, 1)?;
+        let folder = Folder::new();
+        let Wire { weir, far, .. } = &wire;
+        for netns in [weir, far] {
+            sh(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.all.disable_ipv6=0"));
+            sh(&format!("ip netns exec {netns} sysctl -qw net.ipv6.conf.default.disable_ipv6=0"));
+            sh(&format!("ip -n {netns} link set lo up"));
+        }
+        sh(&format!("ip -n {weir} addr add 2001:db8::1/64 dev w0 nodad"));
+        sh(&format!("ip -n {far} addr add 2001:db8::2/64 dev f0 nodad"));
+        std::fs::copy(repository().join("packaging/bird/weir.conf"), folder.file("weir.conf")).unwrap();
+        folder.write("weir-local.conf", LOCAL);
+        folder.write("router.conf", ROUTER);
+        let bird = |netns: &str, name: &str| {
+            let path = |end: &str| folder.file(&format!("{name}.{end}")).display().to_string();
+            let line = format!("bird -f -c {} -s {}", path("conf"), path("ctl"));
+            Other::start(netns, &line, &folder.file(&format!("{name}.log")))
+        };
+        let _others = vec![bird(weir, "weir"), bird(far, "router")];
+        let bed = Bed { wire, folder, _others };
+        until("a session", || {
+            bed.birdc("router", "show protocols node").contains("Established").then_some(())
+        });
+        Some(bed)
+    }
+
+    fn birdc(&self, name: &str, question: &str) -> String {
+        let socket = self.folder.file(&format!("{name}.ctl"));
+        sh(&format!("birdc -s {} {question} || true", socket.display()))
+    }
+
+    /// Starts weir on the node.
+    fn start(&self, config: &str) -> Daemon {
+        let folder = Folder::new();
+        folder.write("weir.yaml", config);
+        Daemon::start_in_namespace(folder, &self.wire.weir)
+    }
+
+    /// Lets a server listen at the router.
+    fn serve(&self) -> TcpServer {
+        TcpServer::start(&self.wire.far, SERVER)
+    }
+
+    /// Records what happens to routes in the router's kernel.
+    fn record(&self) -> RouteEvents {
+        let file = self.folder.file("monitor");
+        let process = Other::start(&self.wire.far, "ip -ts monitor route", &file);
+        // The process does not say when it listens.
+        let far = &self.wire.far;
+        let probe = "198.51.100.1";
+        until("ip monitor", || {
+            sh(&format!("ip -n {far} route add blackhole {probe}; ip -n {far} route del blackhole {probe}"));
+            std::fs::read_to_string(&file).unwrap().contains(probe).then_some(())
+        });
+        RouteEvents { file, _process: process }
+    }
+
+    fn vips_at_router(&self) -> [bool; 2] {
+        let [four, six] = ["-4", "-6"].map(|family| {
+            sh(&format!("ip -n {} {family} route show", self.wire.far)).lines().map(str::to_string).collect()
+        });
+        let has = |all: Vec<String>, vip: &str| all.iter().any(|line| line.starts_with(vip));
+        [has(four, VIP), has(six, VIP6)]
+    }
+
+    /// Waits until the router has routes to both VIPs, or to none.
+    #[track_caller]
+    fn wait_for_vips(&self, are_there: bool) {
+        until("the router's routes", || (self.vips_at_router() == [are_there; 2]).then_some(()));
+    }
+}
+
+struct RouteEvents {
+    file: std::path::PathBuf,
+    _process: Other,
+}
+
+impl RouteEvents {
+    /// Returns how many times a route to one of the VIPs was removed.
+    fn withdrawals(&self) -> usize {
+        let text = std::fs::read_to_string(&self.file).unwrap();
+        let is_of_vip = |line: &&str| line.contains(VIP) || line.contains(VIP6);
+        text.lines().filter(is_of_vip).filter(|line| line.contains("Deleted")).count()
+    }
+}
+
+/// Returns the row of a VIP.
+fn route(daemon: &Daemon, vip: &str) -> Value {
+    let rows = daemon.show("routes");
+    let found =
+        rows.as_array().into_iter().flatten().find(|row| row["vip"].as_str().unwrap().starts_with(vip));
+    found.unwrap_or_else(|| panic!("{rows}")).clone()
+}
+
+#[test]
+fn routers_learn_a_vip_while_a_back_end_serves() {
+    let Some(bed) = Bed::new("route") else { return };
+    let mut daemon = bed.start(CONFIG);
+    daemon.wait_for("a reason", |daemon| {
+        let row = route(daemon, VIP);
+        row["why"].as_str().is_some_and(|why| why.contains("0 of 1 back ends serve"))
+    });
+    assert_eq!(bed.vips_at_router(), [false; 2]);
+    let server = bed.serve();
+    bed.wait_for_vips(true);
+    let row = route(&daemon, VIP6);
+    assert!(row["announced"] == true && row["metric"] == 100 && row["services"] == "web", "{row}");
+    // The host does not have the VIP, and does not route it to the device.
+    let weir = &bed.wire.weir;
+    assert!(!sh(&format!("ip -n {weir} route get {VIP} 2>&1 || true")).contains("weir-routes"));
+    // Another program empties the table or sets the device down.
+    for harm in ["route flush table 1850", "-6 route flush table 1850", "link set weir-routes down"] {
+        sh(&format!("ip -n {weir} {harm}"));
+        until("routes again", || {
+            let all =
+                sh(&format!("ip -n {weir} route show table 1850; ip -n {weir} -6 route show table 1850"));
+            (all.contains(VIP) && all.contains(VIP6)).then_some(())
+        });
+    }
+    drop(server);
+    bed.wait_for_vips(false);
+    let _server = bed.serve();
+    bed.wait_for_vips(true);
+    // A stop withdraws before it ends.
+    daemon.signal(Signal::TERM);
+    assert!(daemon.end().success(), "{}", daemon.log());
+    assert!(
+        daemon.log().contains(&format!("{VIP}/32 is no longer announced: weir stops")),
+        "{}",
+        daemon.log()
+    );
+    bed.wait_for_vips(false);
+}
+
+#[test]
+fn a_killed_weir_leaves_no_route_and_a_takeover_or_reload_moves_none() {
+    let Some(bed) = Bed::new("reroute") else { return };
+    let _server = bed.serve();
+    let mut daemon = bed.start(CONFIG);
+    bed.wait_for_vips(true);
+    let recording = bed.record();
+    for _ in 0..3 {
+        assert!(daemon.succeed_in_namespace(&bed.wire.weir).success(), "{}", daemon.log());
+    }
+    assert_eq!(bed.vips_at_router(), [true; 2]);
+    daemon.weir(&["reload"]).good();
+    // A file with errors changes nothing: what is running is announced, and nothing else.
+    let other = "service: { vip: [203.0.113.80, \"2001:db8:f::80\", 203.0.113.81]";
+    let broken = CONFIG.replace("service: { vip: [203.0.113.80, \"2001:db8:f::80\"]", other);
+    daemon.folder.write("weir.yaml", format!("{broken}nonsense: 1\n"));
+    assert_ne!(daemon.weir(&["reload"]).code, Some(0));
+    daemon.wait_for("the checks", |daemon| route(daemon, VIP)["why"].is_null());
+    assert!(!daemon.show("routes").to_string().contains("203.0.113.81"));
+    daemon.folder.write("weir.yaml", &broken);
+    daemon.weir(&["reload"]).good();
+    daemon.wait_for("another VIP", |daemon| route(daemon, "203.0.113.81")["announced"] == true);
+    assert_eq!(recording.withdrawals(), 0);
+    daemon.signal(Signal::KILL);
+    assert!(!daemon.end().success());
+    bed.wait_for_vips(false);
+    assert_eq!(recording.withdrawals(), 2);
+}

@@ -1,0 +1,363 @@
+//! The routes by which routers find announced services: VIPs in a routing table of the kernel that a route
+//! daemon, such as BIRD or FRR, reads. This module decides with the apps' wishes (`decide.rs`), and is the
+//! only owner of the table's routes and of the TUN device that they lead to (`table.rs`).
+//!
+//! The kernel removes the routes with the device, and the device when this process ends, however it ends. A
+//! process that takes over gets the device's descriptor (`handed.rs`), and the routes stay. The host does not
+//! consult the table, so it does not own the VIPs.
+//!
+//! A VIP is added only while all workers run the program that its service belongs to; it may be removed at
+//! any time.
+
+mod decide;
+mod handed;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use handed::Handed;
+
+use super::doorbell::Doorbell;
+use crate::config::RoutesConfig;
+use decide::{Decision, decide};
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
+use std::time::{Duration, Instant};
+use table::{KernelTable, RouteTable};
+use tracing::{info, warn};
+use weir_app::priority;
+use weir_app::route::{Prefix, RouteWish};
+use weir_control::answer;
+use weir_port::tun::RouteDevice;
+
+/// How long to wait before trying again what the kernel has refused, and before examining a table again that
+/// had routes of others.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// How often routes that others may have removed are added again.
+const RENEWAL: Duration = Duration::from_secs(10);
+
+/// The reason while the node is drained.
+const DRAINING: &str = "the node is draining";
+
+/// The names of an app and of one of its services.
+type ServiceKey = (String, String);
+
+/// The addresses of a service, and whether they should be announced.
+struct ServiceWish {
+    prefixes: Arc<[Prefix]>,
+    wish: RouteWish,
+}
+
+/// The routes of this node.
+pub struct Routes {
+    config: RoutesConfig,
+    table: Box<dyn RouteTable>,
+    examined: Examined,
+    wishes: BTreeMap<ServiceKey, ServiceWish>,
+    /// Services that have not repeated their wishes since their apps were replaced.
+    stale: BTreeSet<ServiceKey>,
+    vips: BTreeMap<Prefix, Vip>,
+    /// Since when the node is draining, if it is.
+    draining_ns: Option<u64>,
+    is_due: bool,
+    /// Whether additions wait until all workers have switched to the new program.
+    is_waiting: bool,
+    again: Option<Instant>,
+    doorbell: Doorbell,
+}
+
+/// Whether the table has routes of others.
+enum Examined {
+    /// It is not known.
+    Not,
+    /// A thread lists the kernel's routes, which takes long where there are many.
+    Now(Receiver<Result<(), String>>),
+    /// It has none.
+    Free,
+    /// It cannot be used, for this reason.
+    Taken(String),
+}
+
+/// A VIP and its route.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Vip {
+    /// The metric of its route, if there is one.
+    metric: Option<u32>,
+    /// Since when there is one, or there is none.
+    since_ns: u64,
+    /// Why there is none, or why it has the higher metric.
+    why: Option<String>,
+}
+
+impl Routes {
+    /// No routes yet.
+    pub fn new(config: &RoutesConfig, doorbell: Doorbell) -> Routes {
+        Routes {
+            config: config.clone(),
+            table: Box::new(KernelTable::new(config)),
+            examined: Examined::Not,
+            wishes: BTreeMap::new(),
+            stale: BTreeSet::new(),
+            vips: BTreeMap::new(),
+            draining_ns: None,
+            is_due: false,
+            is_waiting: false,
+            again: None,
+            doorbell,
+        }
+    }
+
+    /// Continues with what a daemon that has handed over leaves.
+    ///
+    /// # Errors
+    /// Fails if the device cannot be used; the routes then end with the other daemon.
+    pub fn adopt(&mut self, handed: Handed, device: Option<OwnedFd>) -> std::io::Result<()> {
+        self.draining_ns = handed.draining_ns;
+        let Some(device) = device else { return Ok(()) };
+        let mut table = KernelTable::new(&self.config);
+        if table.adopt(RouteDevice::adopt(device)?, &handed) {
+            // Its routes were not there before.
+            self.examined = Examined::Free;
+            let vip =
+                |(prefix, metric, since_ns)| (prefix, Vip { metric: Some(metric), since_ns, why: None });
+            self.vips = handed.routes.into_iter().map(vip).collect();
+        }
+        self.table = Box::new(table);
+        self.is_due = true;
+        Ok(())
+    }
+
+    /// Returns what a successor must know, with the descriptor that the routes depend on.
+    pub fn hand_over(&self) -> (Handed, Option<BorrowedFd<'_>>) {
+        let route = |(prefix, vip): (&Prefix, &Vip)| Some((*prefix, vip.metric?, vip.since_ns));
+        let RoutesConfig { table, protocol, .. } = self.config;
+        let routes = self.vips.iter().filter_map(route).collect();
+        let handed = Handed { table, protocol, routes, draining_ns: self.draining_ns };
+        (handed, self.table.descriptor())
+    }
+
+    /// Begins with another program's apps, which repeat their wishes.
+    pub fn begin(&mut self, config: &RoutesConfig) {
+        self.config = config.clone();
+        self.stale = self.wishes.keys().cloned().collect();
+        self.is_due = true;
+    }
+
+    /// Forgets the wishes of services that the new program does not have.
+    pub fn begun(&mut self) {
+        let stale = std::mem::take(&mut self.stale);
+        self.wishes.retain(|key, _| !stale.contains(key));
+    }
+
+    /// Records a service's wish.
+    pub fn wish(&mut self, app: &str, service: String, prefixes: Arc<[Prefix]>, wish: RouteWish) {
+        let key = (app.to_string(), service);
+        self.stale.remove(&key);
+        self.wishes.insert(key, ServiceWish { prefixes, wish });
+        self.is_due = true;
+    }
+
+    /// Begins or ends to drain the node. Returns whether that is a change.
+    pub fn drain(&mut self, drains: bool, now_ns: u64) -> bool {
+        let changed = drains != self.draining_ns.is_some();
+        if changed {
+            self.draining_ns = drains.then_some(now_ns);
+            self.is_due = true;
+            info!("{}", if drains { "the node is draining" } else { "the node is no longer draining" });
+        }
+        changed
+    }
+
+    /// Returns since when the node is draining, if it is.
+    pub fn draining_ns(&self) -> Option<u64> {
+        self.draining_ns
+    }
+
+    /// Returns when [`Routes::follow`] has something to do.
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.is_due { Some(Instant::now()) } else { self.again }
+    }
+
+    /// Writes the routes that are wished for. Additions wait unless `may_add`.
+    pub fn follow(&mut self, now_ns: u64, may_add: bool) {
+        let is_again = self.again.is_some_and(|again| again <= Instant::now());
+        if !(self.has_examined() || self.is_due || is_again || self.is_waiting && may_add) {
+            return;
+        }
+        (self.is_due, self.is_waiting) = (false, false);
+        let mut decisions = self.decisions();
+        // Routes that must end come first, whatever happens to the others.
+        let gone = self.vips.keys().filter(|prefix| !decisions.contains_key(prefix)).copied();
+        for prefix in gone.collect::<Vec<_>>() {
+            self.withdraw(prefix, "no service has it any more", now_ns);
+            self.vips.remove(&prefix);
+        }
+        decisions.retain(|prefix, decision| match decision {
+            Decision::Withhold(why) => {
+                self.withdraw(*prefix, why, now_ns);
+                false
+            }
+            Decision::Announce(..) | Decision::Keep(_) => true,
+        });
+        let mut is_refused = false;
+        let wants = |decision: &Decision| matches!(decision, Decision::Announce(..));
+        let obstacle = decisions.values().any(wants).then(|| self.obstacle(may_add)).flatten();
+        for (prefix, decision) in decisions {
+            let vip = self.vips.entry(prefix).or_insert_with(|| Vip { since_ns: now_ns, ..Vip::default() });
+            match (decision, vip.metric, &obstacle) {
+                (Decision::Keep(_), Some(_), _) | (Decision::Withhold(_), ..) => {}
+                (Decision::Keep(why), None, _) => vip.why = Some(why),
+                (Decision::Announce(..), None, Some(why)) => vip.why = Some(why.clone()),
+                (Decision::Announce(metric, why), _, _) => {
+                    is_refused |= !self.announce(prefix, (metric, why), now_ns);
+                }
+            }
+        }
+        let is_any = self.announced() > 0;
+        let is_taken = matches!(self.examined, Examined::Taken(_));
+        let pause = if is_refused || is_taken { Some(AGAIN) } else { is_any.then_some(RENEWAL) };
+        self.again = pause.map(|pause| Instant::now() + pause);
+        self.is_waiting = !may_add && obstacle.is_some();
+    }
+
+    /// Removes all routes, because the daemon stops.
+    pub fn end(&mut self, now_ns: u64) {
+        for prefix in self.vips.keys().copied().collect::<Vec<_>>() {
+            self.withdraw(prefix, "weir stops", now_ns);
+        }
+        self.wishes.clear();
+    }
+
+    /// Returns how many VIPs are announced.
+    pub fn announced(&self) -> usize {
+        self.vips.values().filter(|vip| vip.metric.is_some()).count()
+    }
+
+    fn decisions(&self) -> BTreeMap<Prefix, Decision> {
+        let mut services: BTreeMap<Prefix, Vec<(&str, &RouteWish)>> = BTreeMap::new();
+        for ((_, service), ServiceWish { prefixes, wish }) in &self.wishes {
+            for prefix in prefixes.iter() {
+                services.entry(*prefix).or_default().push((service, wish));
+            }
+        }
+        let decision = |wishes: Vec<(&str, &RouteWish)>| match self.draining_ns {
+            Some(_) => Decision::Withhold(DRAINING.to_string()),
+            None => decide(&self.config, wishes.into_iter()),
+        };
+        services.into_iter().map(|(prefix, wishes)| (prefix, decision(wishes))).collect()
+    }
+
+    /// Returns why no route can be added at the moment, and begins to examine the table if that is not known.
+    fn obstacle(&mut self, may_add: bool) -> Option<String> {
+        if !may_add {
+            return Some("the workers are switching to a new program".to_string());
+        }
+        let table = self.config.table;
+        match &self.examined {
+            Examined::Free => None,
+            Examined::Now(_) => Some(format!("table {table} is being examined")),
+            Examined::Taken(_) | Examined::Not => {
+                let before = match &self.examined {
+                    Examined::Taken(why) => Some(why.clone()),
+                    Examined::Not | Examined::Now(_) | Examined::Free => None,
+                };
+                let (answer, examined) = sync_channel(1);
+                let doorbell = self.doorbell.clone();
+                let examine = move || {
+                    priority::patient();
+                    let _ = answer.send(table::examine(table));
+                    doorbell.ring();
+                };
+                let begun = std::thread::Builder::new().name("weir-routes".into()).spawn(examine);
+                self.examined = match begun {
+                    Ok(_) => Examined::Now(examined),
+                    Err(error) => Examined::Taken(format!("no thread can examine table {table}: {error}")),
+                };
+                before.or_else(|| Some(format!("table {table} is being examined")))
+            }
+        }
+    }
+
+    /// Returns true if the thread that examines the table has ended.
+    fn has_examined(&mut self) -> bool {
+        let Examined::Now(examined) = &self.examined else { return false };
+        self.examined = match examined.try_recv() {
+            Ok(Ok(())) => Examined::Free,
+            Ok(Err(why)) => Examined::Taken(why),
+            Err(TryRecvError::Disconnected) => Examined::Taken("the table cannot be examined".to_string()),
+            Err(TryRecvError::Empty) => return false,
+        };
+        if let Examined::Taken(why) = &self.examined {
+            warn!("no VIP is announced: {why}");
+            for vip in self.vips.values_mut().filter(|vip| vip.metric.is_none()) {
+                vip.why = Some(why.clone());
+            }
+            self.again = Some(Instant::now() + AGAIN);
+            return false;
+        }
+        true
+    }
+
+    /// Writes a route. Returns whether it is there with this metric.
+    fn announce(&mut self, prefix: Prefix, (metric, why): (u32, Option<String>), now_ns: u64) -> bool {
+        let Some(vip) = self.vips.get_mut(&prefix) else { return false };
+        let before = vip.metric;
+        if let Err(refusal) = self.table.add(prefix, metric, before != Some(metric)) {
+            if vip.why.as_ref() != Some(&refusal) {
+                warn!("{prefix} cannot be announced with metric {metric}: {refusal}");
+            }
+            vip.why = Some(refusal);
+            return false;
+        }
+        let because = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
+        match before {
+            Some(old) if old == metric => {}
+            Some(old) => {
+                // The other route is there by now, so routers always have one.
+                if let Err(error) = self.table.remove(prefix, old) {
+                    warn!("{prefix}: {error}");
+                }
+                info!("{prefix} is announced with metric {metric}, before with {old}{because}");
+            }
+            None => {
+                vip.since_ns = now_ns;
+                info!("{prefix} is announced with metric {metric}{because}");
+            }
+        }
+        (vip.metric, vip.why) = (Some(metric), why);
+        true
+    }
+
+    /// Removes a VIP's route, if it has one, and notes the reason.
+    fn withdraw(&mut self, prefix: Prefix, why: &str, now_ns: u64) {
+        let vip = self.vips.entry(prefix).or_insert_with(|| Vip { since_ns: now_ns, ..Vip::default() });
+        if let Some(metric) = vip.metric.take() {
+            vip.since_ns = now_ns;
+            match self.table.remove(prefix, metric) {
+                Ok(()) => info!("{prefix} is no longer announced: {why}"),
+                Err(error) => warn!("{prefix} should no longer be announced ({why}), but {error}"),
+            }
+        }
+        vip.why = Some(why.to_string());
+    }
+
+    /// Returns a row for each VIP.
+    pub fn rows(&self, now_ns: u64) -> Vec<answer::Route> {
+        let mut services: BTreeMap<Prefix, Vec<&str>> = BTreeMap::new();
+        for ((_, service), ServiceWish { prefixes, .. }) in &self.wishes {
+            prefixes.iter().for_each(|prefix| services.entry(*prefix).or_default().push(service));
+        }
+        let row = |(prefix, vip): (&Prefix, &Vip)| answer::Route {
+            vip: prefix.to_string(),
+            announced: vip.metric.is_some(),
+            metric: vip.metric,
+            since_s: now_ns.saturating_sub(vip.since_ns) / 1_000_000_000,
+            services: services.remove(prefix).unwrap_or_default().join(" "),
+            why: vip.why.clone(),
+        };
+        self.vips.iter().map(row).collect()
+    }
+}
