@@ -59,6 +59,10 @@ enum Command {
     /// Replace the running daemon with this executable without losing a packet. If it already runs this one,
     /// reload its configuration.
     Upgrade(commands::show::Plain),
+    /// Withdraw the routes to this node's services, and wait until their packets go to other nodes.
+    Drain(commands::drain::DrainArguments),
+    /// Announce the services of a drained node again.
+    Undrain(commands::show::Plain),
     /// Add, update, remove, load or list entries of the running program.
     #[command(subcommand)]
     Entry(commands::entry::EntryCommand),
@@ -126,6 +130,8 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Top(arguments) => commands::top::run(&arguments),
         Command::Reload(arguments) => commands::show::reload(&arguments),
         Command::Upgrade(arguments) => commands::upgrade::run(&arguments),
+        Command::Drain(arguments) => commands::drain::drain(&arguments),
+        Command::Undrain(arguments) => commands::drain::undrain(&arguments),
         Command::Entry(arguments) => commands::entry::run(&arguments),
         Command::Weight(arguments) => commands::show::weight(&arguments),
         Command::App(arguments) => commands::show::app(&arguments),

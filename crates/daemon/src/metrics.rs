@@ -55,6 +55,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
     flows(&mut registry, now);
     nat_pools(&mut registry, now);
     rings(&mut registry, now);
+    routes(&mut registry, now);
     gauge(&mut registry, "held", "Frames currently in rings", ledger.held);
     gauge(&mut registry, "generation", "Generation of the program", now.generation);
     gauge(
@@ -273,6 +274,26 @@ fn rings(registry: &mut Registry, now: &Snapshot) {
     }
     registry.register("ring_checksum", "Checksum of all rings, to compare the nodes of a fleet", all);
     registry.register("service_ring_checksum", "Checksum of the ring of a service", each);
+}
+
+/// The maximum number of VIPs with a series of their own.
+const ROUTES_MAX: usize = 1024;
+
+/// The VIPs that are announced by routes, or should be, and whether the node is draining.
+fn routes(registry: &mut Registry, now: &Snapshot) {
+    gauge(registry, "draining", "1 if the node is draining", u64::from(now.draining_ns.is_some()));
+    if now.routes.is_empty() {
+        return;
+    }
+    let announced = now.routes.iter().filter(|route| route.announced).count();
+    gauge(registry, "routes_announced", "VIPs that are announced by a route", announced as u64);
+    let help = "VIPs with `announce: route` that are not announced";
+    gauge(registry, "routes_withheld", help, (now.routes.len() - announced) as u64);
+    let each = Family::<Labels, Gauge>::default();
+    for route in now.routes.iter().take(ROUTES_MAX) {
+        each.get_or_create(&vec![("vip", route.vip.clone())]).set(i64::from(route.announced));
+    }
+    registry.register("route_announced", "1 if the VIP is announced by a route", each);
 }
 
 /// Values with their own labels, one family per name.

@@ -4,6 +4,7 @@ pub mod apps;
 pub mod check;
 pub mod decap;
 pub mod doctor;
+pub mod drain;
 pub mod entry;
 pub mod explain;
 pub mod generate;

@@ -5,9 +5,11 @@ use super::folder::Folder;
 use super::running::Daemon;
 use super::wire::{Wire, sh};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fs::File;
+use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -299,4 +301,61 @@ fn a_killed_weir_leaves_no_route_and_a_takeover_or_reload_moves_none() {
     assert!(!daemon.end().success());
     bed.wait_for_vips(false);
     assert_eq!(recording.withdrawals(), 2);
+}
+
+/// Asks `/readyz`: the status and the answer.
+fn ready(daemon: &Daemon) -> (u16, Value) {
+    let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
+    write!(stream, "GET /readyz HTTP/1.1\r\nHost: w\r\n\r\n").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap();
+    (head.split(' ').nth(1).unwrap().parse().unwrap(), serde_json::from_str(body).unwrap())
+}
+
+#[test]
+fn a_drained_node_has_no_route_until_that_ends_and_says_that_it_is_not_ready() {
+    let Some(bed) = Bed::new("drain") else { return };
+    let mut daemon = bed.start(CONFIG);
+    let (status, answer) = ready(&daemon);
+    assert_eq!(
+        (status, &answer["ready"], &answer["draining"]),
+        (503, &json!(false), &json!(false)),
+        "{answer}"
+    );
+    let server = bed.serve();
+    bed.wait_for_vips(true);
+    assert_eq!(ready(&daemon).0, 200);
+    let said = daemon.weir(&["drain", "--quiet", "200ms", "--json"]).good().json();
+    assert!(said["quiet"] == true && said["withdrawn"] == 2, "{said}");
+    bed.wait_for_vips(false);
+    let (status, answer) = ready(&daemon);
+    assert_eq!((status, &answer["reasons"]), (503, &json!(["the node is draining"])));
+    // A reload and a takeover change nothing about that.
+    daemon.weir(&["reload"]).good();
+    assert!(daemon.succeed_in_namespace(&bed.wire.weir).success(), "{}", daemon.log());
+    daemon.wait_for("the checks", |daemon| daemon.show("backends")[0]["health"] == "up");
+    assert!(route(&daemon, VIP)["why"] == "the node is draining" && bed.vips_at_router() == [false; 2]);
+    assert!(
+        daemon.metrics().contains("weir_draining 1\n")
+            && daemon.metrics().contains("weir_routes_withheld 2\n")
+    );
+    // Packets that still arrive are reported by the exit code.
+    let worker = std::thread::spawn({
+        let (socket, ends) = (daemon.folder.file("weir.sock"), server.0.clone());
+        move || {
+            while !ends.load(Ordering::Relaxed) {
+                let packet = "eth.dst=02:00:00:00:00:00 src=198.51.100.9 dst=203.0.113.80 proto=tcp dport=80";
+                let request = json!({ "command": "inject", "packet": packet, "input": "p0" });
+                let _ = weir_control::ask::<Value>(&socket, &request);
+            }
+        }
+    });
+    let said = daemon.weir(&["drain", "--timeout", "2s", "--quiet", "1500ms"]);
+    assert!(said.code == Some(3) && said.out.contains("packets still arrive"), "{} {}", said.out, said.err);
+    daemon.weir(&["undrain"]).good();
+    bed.wait_for_vips(true);
+    assert_eq!(ready(&daemon).0, 200);
+    drop(server);
+    worker.join().unwrap();
 }
