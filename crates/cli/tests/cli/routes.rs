@@ -359,3 +359,34 @@ fn a_drained_node_has_no_route_until_that_ends_and_says_that_it_is_not_ready() {
     drop(server);
     worker.join().unwrap();
 }
+
+#[test]
+fn check_refuses_tables_and_protocols_of_others() {
+    let folder = Folder::new();
+    let check = |routes: &str, service: &str| {
+        let config = CONFIG.replace("xdp: w0", "mem: ~").replace("      size: 251\n", service);
+        folder.write("weir.yaml", format!("routes: {{ {routes} }}\n{config}"));
+        super::weir(folder.path(), &["check", "weir.yaml"])
+    };
+    check("table: 1850, degraded_metric: 100, needs: all", "      min_up: 0\n").good();
+    for (routes, service, why) in [
+        ("table: 254", "", "254 is the host's table `main`"),
+        ("table: 0", "", "0 means no table"),
+        ("protocol: 12", "", "BIRD uses the protocol number 12"),
+        ("protocol: 186", "", "FRR uses the protocol number 186"),
+        ("device: a-name-that-is-too-long", "", "cannot be the name of an interface"),
+        ("metric: 300", "", "`degraded_metric` is 200, less than `metric`, 300"),
+        ("needs: some", "", "`needs` cannot be"),
+        ("table: 1850", "      announce_vlans: 7\n", "announces nothing"),
+    ] {
+        let said = check(routes, service);
+        assert!(
+            said.code == Some(2) && said.err.contains(why) && said.err.contains('^'),
+            "{routes}: {}",
+            said.err
+        );
+    }
+    folder.write("weir.yaml", CONFIG.replace("xdp: w0", "mem: ~").replace("announce: route", "min_up: 2"));
+    let said = super::weir(folder.path(), &["check", "weir.yaml"]);
+    assert!(said.code == Some(2) && said.err.contains("`min_up` has no effect"), "{}", said.err);
+}

@@ -3,5 +3,6 @@
 mod app;
 mod monitor;
 mod passive;
+mod routes;
 mod weights;
 mod yaml;
