@@ -289,6 +289,15 @@ pub enum Action {
     },
     /// Disconnect a client.
     Leave(ClientId),
+    /// Tell clients that watch. Replay has none.
+    Publish {
+        /// The kind of event.
+        event: &'static str,
+        /// What has happened, an object.
+        data: Value,
+        /// Whether it describes the whole state, and so is the first event for a client that begins to watch.
+        whole: bool,
+    },
 }
 
 /// A value published by an app, with labels.

@@ -17,6 +17,10 @@ pub struct HttpControl {
     /// Returns the request to the app for a route, with the body if there is one. The error describes the
     /// problem with the body.
     pub request: fn(&Route, &RequestNames<'_>, Value) -> Result<Value, String>,
+    /// Adds conditions to a request.
+    pub guard: fn(&Conditions, &RequestNames<'_>, Value) -> Value,
+    /// The path at which GET returns events as they happen, as server-sent events.
+    pub watch: Option<&'static str>,
     /// Returns the object that a path names, for GET; `None` if it does not exist.
     pub list: fn(&Apps, &Route, &RequestNames<'_>) -> Option<Listing>,
     /// Returns the status for a refusal.
@@ -25,6 +29,25 @@ pub struct HttpControl {
     pub absent: [&'static str; 2],
     /// Returns the schemas of bodies and answers.
     pub schemas: fn() -> Map<String, Value>,
+}
+
+/// The conditions under which a request is carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Conditions {
+    /// Whether nothing is changed, and the answer says what would change.
+    pub dry_run: bool,
+    /// The tags of which the current state must have one, or `*` for any; `None` if it does not matter.
+    pub tags: Option<Vec<String>>,
+    /// Whether there must not be such an object yet.
+    pub absent: bool,
+}
+
+impl Conditions {
+    /// Returns true if there are none.
+    #[must_use]
+    pub fn are_none(&self) -> bool {
+        *self == Conditions::default()
+    }
 }
 
 /// What GET answers.
@@ -93,6 +116,9 @@ impl HttpControl {
                 paths.entry(route.path).or_insert_with(|| json!({ "parameters": parameters(route.path) }));
             path[route.method.to_ascii_lowercase()] = self.operation(route);
         }
+        if let Some(path) = self.watch {
+            paths.insert(path.to_string(), watch());
+        }
         paths.insert(
             "/openapi.json".to_string(),
             json!({ "get": {
@@ -130,6 +156,7 @@ impl HttpControl {
         });
         if route.method != "GET" {
             responses["409"] = error("What the request names belongs to another owner.");
+            responses["412"] = error("The current state is not that of `If-Match` or `If-None-Match`.");
         }
         if route.path.contains('{') {
             responses["404"] = error(self.absent[1]);
@@ -137,6 +164,10 @@ impl HttpControl {
         let id = format!("{} {}", route.method, route.path).to_ascii_lowercase();
         let id: String = id.chars().map(|one| if one.is_ascii_alphanumeric() { one } else { '_' }).collect();
         let mut operation = json!({ "summary": route.says, "operationId": id, "responses": responses });
+        let parameters = parameters_of(route.method);
+        if !parameters.is_empty() {
+            operation["parameters"] = Value::Array(parameters);
+        }
         let Some(schema) = route.takes else { return operation };
         let most = route.most >> 20;
         operation["responses"]["413"] = error(&format!("The body is longer than {most} MiB."));
@@ -157,6 +188,40 @@ fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<RequestNames<'a>>
         }
     }
     words.next().is_none().then_some(RequestNames(names))
+}
+
+/// The description of the path at which clients watch.
+fn watch() -> Value {
+    let stream = json!({ "text/event-stream": { "schema": { "type": "string" } } });
+    let id = json!({ "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" },
+        "description": "The last event that the client has; those after it follow." });
+    json!({ "get": {
+        "summary": "Watch: an event for each change, as server-sent events.",
+        "operationId": "watch", "parameters": [id],
+        "responses": {
+            "200": { "description": "Events, until the client is too slow or leaves.", "content": stream },
+            "401": { "description": "The token is missing or wrong." },
+            "503": { "description": "There are too many watchers." },
+        },
+    } })
+}
+
+/// The parameters of a method, besides the names in the path.
+fn parameters_of(method: &str) -> Vec<Value> {
+    let one = |(name, place, says): (&str, &str, &str)| {
+        let kind = if place == "query" { json!({ "type": "boolean" }) } else { json!({ "type": "string" }) };
+        json!({ "name": name, "in": place, "description": says, "schema": kind })
+    };
+    let matches = ("If-Match", "header", "Only if the `ETag` is one of these.");
+    let none_matches = ("If-None-Match", "header", "`*`: only if there is none yet.");
+    let dry_run = ("dry_run", "query", "Change nothing; the answer says what would change.");
+    match method {
+        "GET" => {
+            vec![one(("If-None-Match", "header", "With this `ETag`, the answer is 304 without a body."))]
+        }
+        "PATCH" => vec![one(matches), one(none_matches)],
+        _ => vec![one(matches), one(none_matches), one(dry_run)],
+    }
 }
 
 fn parameters(path: &str) -> Vec<Value> {

@@ -96,6 +96,13 @@ pub trait Configured: Any + Debug + Send + Sync {
         Ok(())
     }
 
+    /// Returns what differs from the same kind of apps in another configuration, as the answer to a request
+    /// that has changed it; null if there is no such answer.
+    fn differences(&self, old: &Apps) -> Value {
+        let _ = old;
+        Value::Null
+    }
+
     /// Returns the names of flow tables that they keep outside of pipes and that can be measured
     /// ([`flow_table`]).
     fn flow_tables(&self) -> Vec<String> {
@@ -383,6 +390,13 @@ impl Apps {
     /// The error names the request that cannot be carried out, and the reason.
     pub fn refuse(&self, orders: &Value, program: &Program) -> Result<(), String> {
         self.all.iter().try_for_each(|one| one.refuses(orders, program))
+    }
+
+    /// Returns what differs from the apps of another configuration.
+    #[must_use]
+    pub fn differences(&self, old: &Apps) -> Value {
+        let all = self.all.iter().map(|one| one.differences(old));
+        all.into_iter().find(|one| !one.is_null()).unwrap_or_default()
     }
 
     /// Returns the names of flow tables outside of pipes that can be measured.

@@ -17,6 +17,7 @@ pub mod external;
 pub mod foreign;
 pub mod http;
 pub mod kind;
+pub mod moves;
 pub mod neighbour;
 pub mod page;
 pub mod priority;

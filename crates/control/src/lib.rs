@@ -12,6 +12,7 @@ mod client;
 pub mod describe;
 mod read;
 mod request;
+pub mod services;
 
 pub use client::{ask, change, reload};
 pub use describe::Described;

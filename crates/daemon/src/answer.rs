@@ -56,7 +56,7 @@ pub enum Later {
 /// Returns true for an app's answer to a request that changes something, since such an answer describes the
 /// change. A query gets an object with the result, whether or not the state can be saved.
 fn is_change(answer: &Value) -> bool {
-    answer.is_string() || answer.get("done").is_some()
+    answer.is_string() || ["done", "created"].iter().any(|key| answer.get(key).is_some())
 }
 
 impl Later {

@@ -294,6 +294,7 @@ impl Daemon {
             Action::ReadFlows(group) => return self.read_flows(at, group),
             Action::Say(level, text) => say(self.host.running.app(at).name(), level, &text),
             Action::Answer { id, answer } => self.host.answer(id, answer),
+            Action::Publish { event, data, whole } => self.feed.publish(event, &data, whole),
             Action::Configure { id, orders } => return self.configure(at, id, orders),
             Action::Check { id, check } => {
                 if let Err(why) = self.checks.make(self.host.running.app(at).name(), id, check) {

@@ -13,11 +13,13 @@
 //! nor the main thread waits for it.
 
 use super::doorbell::Doorbell;
+use super::feed::Feed;
 use super::load::{self, Published, Read, TextRefusal};
 use super::observer::{self, ScenePublisher};
 use super::rest::{Acceptor, Entrance, Gate};
+use super::watching::{EventStream, WATCHERS_MAX};
 use anyhow::{Context, Result};
-use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
+use http_body_util::{BodyExt, Either, Full, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{ALLOW, CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
@@ -67,6 +69,9 @@ pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
 
 /// How long a connection may stay open after its last request.
 const LIFE: Duration = Duration::from_secs(40);
+
+/// How long a client that watches may take to read what it is sent: longer than the pause between comments.
+pub(super) const WATCH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the daemon waits at its end for answers to be written.
 const END_PATIENCE: Duration = Duration::from_secs(1);
@@ -119,11 +124,23 @@ pub struct Listeners {
     pub rest: Option<Entrance>,
 }
 
+/// What the server needs besides what it asks for.
+pub struct ServerParts {
+    pub vocabulary: Published,
+    /// The events for clients that watch.
+    pub feed: Feed,
+    /// What may be controlled over the control socket, by the same paths as with a token.
+    pub apps: &'static HttpControl,
+}
+
+/// An answer: text, or events as they happen.
+pub(super) type Reply = Response<Either<Full<Bytes>, EventStream>>;
+
 /// Which requests a door accepts.
 #[derive(Clone)]
 enum Offers {
-    /// Every request that the server understands, including changes.
-    All,
+    /// Every request that the server understands, including changes and control of apps.
+    All(&'static HttpControl),
     /// Metrics and health.
     Metrics,
     /// Control of services, with a token.
@@ -143,16 +160,16 @@ impl Server {
         listeners: Listeners,
         doorbell: Doorbell,
         board: ScenePublisher,
-        vocabulary: Published,
+        ServerParts { vocabulary, feed, apps }: ServerParts,
     ) -> Result<(Server, mpsc::Receiver<Asked>)> {
         let (to_main, asked) = mpsc::channel(REQUESTS);
         let (stop, stopped) = oneshot::channel();
         let to_observer = observer::start(board.clone(), "weir-show")?;
         let to_scraper = observer::start(board, "weir-scrape")?;
-        let parts = Parts { to_main, doorbell, to_observer, to_scraper, vocabulary };
+        let parts = Parts { to_main, doorbell, to_observer, to_scraper, vocabulary, feed };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("weir-http".into()).spawn(move || {
-            let served = runtime.block_on(serve(listeners, parts, stopped));
+            let served = runtime.block_on(serve((listeners, apps), parts, stopped));
             if let Err(error) = served {
                 tracing::error!("this weir no longer accepts requests: {error:#}");
             }
@@ -168,11 +185,16 @@ impl Drop for Server {
     }
 }
 
-async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()>) -> Result<()> {
+async fn serve(
+    (listeners, apps): (Listeners, &'static HttpControl),
+    parts: Parts,
+    stopped: oneshot::Receiver<()>,
+) -> Result<()> {
+    let feed = parts.feed.clone();
     let (scrapes, waiting) = mpsc::channel(CONNECTIONS_MAX);
     tokio::spawn(answer_scrapes(parts.clone(), waiting));
     let door = |offers| Arc::new(Door::new(parts.clone(), scrapes.clone(), offers));
-    let mut doors = vec![door(Offers::All)];
+    let mut doors = vec![door(Offers::All(apps))];
     make_nonblocking(&listeners.socket).context("the control socket")?;
     let socket = tokio::net::UnixListener::from_std(listeners.socket).context("the control socket")?;
     let mut accepting = vec![tokio::spawn(accept(Listener::Unix(socket), doors[0].clone()))];
@@ -195,6 +217,7 @@ async fn serve(listeners: Listeners, parts: Parts, stopped: oneshot::Receiver<()
     }
     let _ = stopped.await;
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
+    feed.close();
     // A client that has connected is answered, even if its request has not arrived yet.
     let written = async {
         while doors.iter().any(|door| !door.connections().is_empty()) {
@@ -230,6 +253,8 @@ pub(super) struct Parts {
     to_observer: mpsc::Sender<Asked>,
     to_scraper: mpsc::Sender<Asked>,
     vocabulary: Published,
+    /// The events for clients that watch.
+    pub(super) feed: Feed,
 }
 
 /// Rings when dropped, so that the main thread notices an abandoned request.
@@ -317,20 +342,25 @@ async fn accept(listener: Listener, door: Arc<Door>) {
 /// A connection, as its door sees it.
 struct Connection {
     task: AbortHandle,
-    client: Arc<Client>,
+    client: Arc<ConnectedClient>,
 }
 
 /// What a connection's client is doing.
-pub(super) struct Client {
+pub(super) struct ConnectedClient {
     state: AtomicU8,
     /// When it is closed, whatever its state.
     until: Mutex<Instant>,
 }
 
-impl Client {
+impl ConnectedClient {
     /// Notes that the request is complete.
     pub(super) fn note_asked(&self, patience: Duration) {
         self.set(ANSWERING, patience);
+    }
+
+    /// Notes that the client, which watches, reads what it is sent. It is not closed to make room for others.
+    pub(super) fn note_watching(&self) {
+        self.set(ANSWERING, WATCH_PATIENCE);
     }
 
     fn set(&self, state: u8, patience: Duration) {
@@ -359,13 +389,16 @@ pub(super) struct Door {
     offers: Offers,
     /// Texts of changes are read one at a time.
     reading: tokio::sync::Semaphore,
+    /// Clients that may begin to watch.
+    pub(super) watchers: Arc<tokio::sync::Semaphore>,
     connections: Mutex<BTreeMap<u64, Connection>>,
 }
 
 impl Door {
     fn new(parts: Parts, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, offers: Offers) -> Door {
         let reading = tokio::sync::Semaphore::new(1);
-        Door { parts, scrapes, offers, reading, connections: Mutex::default() }
+        let watchers = Arc::new(tokio::sync::Semaphore::new(WATCHERS_MAX));
+        Door { parts, scrapes, offers, reading, watchers, connections: Mutex::default() }
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
@@ -390,8 +423,10 @@ impl Door {
         if self.connections().len() >= CONNECTIONS_MAX {
             self.shed();
         }
-        let client =
-            Arc::new(Client { state: AtomicU8::new(READING), until: Mutex::new(Instant::now() + LIFE) });
+        let client = Arc::new(ConnectedClient {
+            state: AtomicU8::new(READING),
+            until: Mutex::new(Instant::now() + LIFE),
+        });
         let (door, its) = (self.clone(), client.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let (door, client) = (door.clone(), its.clone());
@@ -428,12 +463,18 @@ impl Door {
         self.connections().insert(id, Connection { task: task.abort_handle(), client });
     }
 
-    async fn answer(&self, request: Request<Incoming>, client: &Client) -> Response<Full<Bytes>> {
+    async fn answer(&self, request: Request<Incoming>, client: &Arc<ConnectedClient>) -> Reply {
         client.set(READING, LIFE);
         if let Offers::Control(gate) = &self.offers {
-            return self.control(gate, request, client).await;
+            return self.control((gate.apps, Some(gate)), request, client).await;
         }
-        let commands = matches!(self.offers, Offers::All);
+        let is_control = |path: &str| path.starts_with("/v1/") || path == "/openapi.json";
+        if let Offers::All(apps) = self.offers
+            && is_control(request.uri().path())
+        {
+            return self.control((apps, None), request, client).await;
+        }
+        let commands = matches!(self.offers, Offers::All(_));
         let is_get = matches!(*request.method(), Method::GET | Method::HEAD);
         match request.uri().path() {
             "/metrics" | "/healthz" | "/readyz" if !is_get => not_allowed("GET, HEAD"),
@@ -450,13 +491,13 @@ impl Door {
         }
     }
 
-    async fn health(&self, client: &Client) -> Answer {
+    async fn health(&self, client: &ConnectedClient) -> Answer {
         client.set(ANSWERING, LIFE);
         self.parts.observe(&self.parts.to_observer, Question::Health).await
     }
 
     /// Answers with the reasons as JSON in any case, and with a status for tools that read nothing else.
-    async fn ready(&self, client: &Client) -> Response<Full<Bytes>> {
+    async fn ready(&self, client: &ConnectedClient) -> Reply {
         client.set(ANSWERING, LIFE);
         let answer = self.parts.observe(&self.parts.to_observer, Question::Ready).await;
         let read = answer.and_then(|text| serde_json::from_str(&text).map_err(|error| error.to_string()));
@@ -466,14 +507,14 @@ impl Door {
     }
 
     /// Returns the metrics.
-    async fn scrape(&self, client: &Client) -> Answer {
+    async fn scrape(&self, client: &ConnectedClient) -> Answer {
         client.set(ANSWERING, LIFE);
         let (answer, wait) = oneshot::channel();
         let _ = self.scrapes.send(answer).await;
         wait.await.unwrap_or_else(|_| Err("the daemon is stopping".into()))
     }
 
-    async fn command(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
+    async fn command(&self, body: Incoming, client: &ConnectedClient) -> Reply {
         let too_large = || {
             let why = "a request may have at most 1 MiB: send many changes of entries to /changes";
             refused(StatusCode::PAYLOAD_TOO_LARGE, why)
@@ -502,7 +543,7 @@ impl Door {
 
 impl Door {
     /// Makes the changes in a text, all of them or none.
-    async fn changes(&self, body: Incoming, client: &Client) -> Response<Full<Bytes>> {
+    async fn changes(&self, body: Incoming, client: &ConnectedClient) -> Reply {
         // The whole length, if the client has given it, so that it need not send what is refused.
         if let Err(why) = load::admits(body.size_hint().lower()) {
             return refuse_text(why);
@@ -566,7 +607,7 @@ impl Door {
     }
 }
 
-fn refuse_text(why: TextRefusal) -> Response<Full<Bytes>> {
+fn refuse_text(why: TextRefusal) -> Reply {
     match why {
         TextRefusal::TooLarge(why) => refused(StatusCode::PAYLOAD_TOO_LARGE, &why),
         TextRefusal::Wrong(why) => refused(StatusCode::BAD_REQUEST, &why),
@@ -583,23 +624,23 @@ fn wants_to_stay(request: &Request<Incoming>) -> bool {
 const ABSENT: &str = "weir: GET /metrics for metrics, /healthz for liveness, /readyz for readiness; send \
     commands to the control socket\n";
 
-fn answered(answer: Answer, kind: &'static str) -> Response<Full<Bytes>> {
+fn answered(answer: Answer, kind: &'static str) -> Reply {
     match answer {
         Ok(text) => response(StatusCode::OK, kind, text),
         Err(why) => said(StatusCode::SERVICE_UNAVAILABLE, &format!("weir: {why}\n")),
     }
 }
 
-fn said(status: StatusCode, text: &str) -> Response<Full<Bytes>> {
+fn said(status: StatusCode, text: &str) -> Reply {
     response(status, TEXT, text.to_string())
 }
 
 /// An answer in JSON.
-pub(super) fn json(status: StatusCode, text: String) -> Response<Full<Bytes>> {
+pub(super) fn json(status: StatusCode, text: String) -> Reply {
     response(status, JSON, text)
 }
 
-pub(super) fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
+pub(super) fn refused(status: StatusCode, why: &str) -> Reply {
     response(
         status,
         JSON,
@@ -607,14 +648,14 @@ pub(super) fn refused(status: StatusCode, why: &str) -> Response<Full<Bytes>> {
     )
 }
 
-fn not_allowed(methods: &'static str) -> Response<Full<Bytes>> {
+fn not_allowed(methods: &'static str) -> Reply {
     let mut response = said(StatusCode::METHOD_NOT_ALLOWED, "weir: method not allowed\n");
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
     response
 }
 
-fn response(status: StatusCode, kind: &'static str, text: String) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(Bytes::from(text)));
+fn response(status: StatusCode, kind: &'static str, text: String) -> Reply {
+    let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response

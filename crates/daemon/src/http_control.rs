@@ -1,32 +1,41 @@
-//! The door of control over HTTP: requests with the token are answered as the paths define (`rest/`).
+//! The door of control over HTTP: requests with the token, or over the control socket, are answered as the
+//! paths define (`rest/`).
 
-use super::http::{CHANGES_PATIENCE, Client, Door, Question, REQUEST_PATIENCE, refused};
+use super::http::{CHANGES_PATIENCE, ConnectedClient, Door, Question, REQUEST_PATIENCE, Reply, refused};
 use super::rest::{Gate, Verdict};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper::body::{Body, Bytes, Incoming};
-use hyper::header::{ALLOW, AUTHORIZATION, ETAG, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use super::watching::{self, WATCHERS_MAX};
+use http_body_util::{BodyExt, Either, Limited};
+use hyper::body::{Body, Incoming};
+use hyper::header::{
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH,
+    RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use hyper::http::request::Parts;
 use hyper::{Request, Response, StatusCode};
 use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use weir_app::http::{BODY_MAX, HttpControl, RequestNames, Route};
+use weir_app::http::{self, BODY_MAX, HttpControl, RequestNames, Route};
 
 /// How long a client may take for a body that may be larger than most.
 const SET_PATIENCE: Duration = Duration::from_secs(30);
 
-type Answered = Response<Full<Bytes>>;
-
 impl Door {
     /// Answers a request for control.
-    pub(super) async fn control(&self, gate: &Gate, request: Request<Incoming>, client: &Client) -> Answered {
+    pub(super) async fn control(
+        &self,
+        (apps, gate): (&'static HttpControl, Option<&Gate>),
+        request: Request<Incoming>,
+        client: &Arc<ConnectedClient>,
+    ) -> Reply {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_string();
         if path == "/openapi.json" && head.method == "GET" {
-            return super::http::json(StatusCode::OK, format!("{}\n", gate.apps.description()));
+            return super::http::json(StatusCode::OK, format!("{}\n", apps.description()));
         }
         let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        match gate.look(token, Instant::now()) {
+        match gate.map_or(Verdict::Good, |gate| gate.look(token, Instant::now())) {
             Verdict::Good => {}
             Verdict::Wrong => {
                 let mut answer = refused(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
@@ -40,7 +49,14 @@ impl Door {
                 return answer;
             }
         }
-        let (route, names) = match gate.apps.find(head.method.as_str(), &path) {
+        if apps.watch == Some(path.as_str()) && head.method == "GET" {
+            return self.watch(&head, client);
+        }
+        let conditions = match conditions(&head) {
+            Ok(conditions) => conditions,
+            Err(why) => return refused(StatusCode::BAD_REQUEST, &why),
+        };
+        let (route, names) = match apps.find(head.method.as_str(), &path) {
             Ok(found) => found,
             Err(methods) if methods.is_empty() => {
                 return refused(StatusCode::NOT_FOUND, "unknown path: see /openapi.json");
@@ -61,7 +77,7 @@ impl Door {
             Err(answer) => return answer,
         };
         client.note_asked(CHANGES_PATIENCE);
-        match self.carry_out(gate.apps, (route, &names), &path, body).await {
+        match self.carry_out(apps, (route, &names), (&path, conditions), body).await {
             Ok(answer) => answer,
             Err((status, why)) => refused(status, &why),
         }
@@ -71,26 +87,110 @@ impl Door {
         &self,
         apps: &'static HttpControl,
         (route, names): (&Route, &RequestNames<'_>),
-        path: &str,
+        (path, conditions): (&str, Conditions),
         body: Value,
-    ) -> Result<Answered, Refused> {
+    ) -> Result<Reply, Refused> {
         if route.method == "GET" {
             let listed = self.parts.list(apps, path.to_string()).await.map_err(|why| refusal(apps, why))?;
             let (tag, body) = listed.split_once('\n').unwrap_or(("", &listed));
-            let mut answer = super::http::json(StatusCode::OK, body.to_string());
-            let tag = HeaderValue::from_str(&format!("\"{tag}\"")).ok().filter(|_| !tag.is_empty());
-            answer.headers_mut().extend(tag.map(|tag| (ETAG, tag)));
-            return Ok(answer);
+            let has = |known: &Vec<String>| !tag.is_empty() && known.iter().any(|one| one == tag);
+            let answer = match conditions.known.as_ref().is_some_and(has) {
+                true => super::http::json(StatusCode::NOT_MODIFIED, String::new()),
+                false => super::http::json(StatusCode::OK, body.to_string()),
+            };
+            return Ok(tagged(answer, tag));
         }
-        let request = (apps.request)(route, names, body).map_err(|why| (StatusCode::BAD_REQUEST, why))?;
+        let bad = |why| (StatusCode::BAD_REQUEST, why);
+        let Conditions { dry_run, tags, known } = conditions;
+        let absent = match known.as_deref() {
+            None => false,
+            Some([any]) if any == "*" => true,
+            Some(_) => return Err(bad("`If-None-Match` is `*` for a request that changes something".into())),
+        };
+        if dry_run && route.method == "PATCH" {
+            return Err(bad("`dry_run` is for PUT, POST and DELETE".to_string()));
+        }
+        let request = (apps.request)(route, names, body).map_err(bad)?;
+        let request = (apps.guard)(&http::Conditions { dry_run, tags, absent }, names, request);
         let question = match route.method {
-            "PUT" => Question::Reconcile(Arc::new(Value::Array(vec![request]))),
+            "PUT" => Question::Reconcile(Arc::new(match request {
+                list @ Value::Array(_) => list,
+                one => Value::Array(vec![one]),
+            })),
             _ => Question::Command(weir_control::Request::app(apps.app, request)),
         };
         let answer = self.parts.ask_main(question, CHANGES_PATIENCE).await;
         let text = answer.map_err(|why| refusal(apps, why))?;
-        Ok(super::http::json(StatusCode::from_u16(route.done).unwrap_or_default(), text))
+        let status =
+            if dry_run { StatusCode::OK } else { StatusCode::from_u16(route.done).unwrap_or_default() };
+        let tag = if route.method == "PUT" { tag_of(&text) } else { String::new() };
+        Ok(tagged(super::http::json(status, text), &tag))
     }
+
+    /// Begins to tell a client about changes.
+    fn watch(&self, head: &Parts, client: &Arc<ConnectedClient>) -> Reply {
+        let last =
+            head.headers.get("last-event-id").map(|id| id.to_str().ok().and_then(|id| id.parse().ok()));
+        // An id that is not one of weir's has no events after it.
+        let last = last.map(|last| last.unwrap_or(0));
+        let Ok(permit) = self.watchers.clone().try_acquire_owned() else {
+            let why = format!("{WATCHERS_MAX} clients watch already: try again");
+            return refused(StatusCode::SERVICE_UNAVAILABLE, &why);
+        };
+        let events = watching::watch(self.parts.feed.clone(), last, client.clone(), permit);
+        let mut answer = Response::new(Either::Right(events));
+        let of = HeaderValue::from_static;
+        answer.headers_mut().insert(CONTENT_TYPE, of("text/event-stream"));
+        answer.headers_mut().insert(CACHE_CONTROL, of("no-cache"));
+        answer
+    }
+}
+
+/// The conditions in a request's head.
+struct Conditions {
+    dry_run: bool,
+    /// The tags of `If-Match`.
+    tags: Option<Vec<String>>,
+    /// The tags of `If-None-Match`.
+    known: Option<Vec<String>>,
+}
+
+/// Reads the conditions; the error is a sentence.
+fn conditions(head: &Parts) -> Result<Conditions, String> {
+    let mut dry_run = false;
+    for parameter in head.uri.query().unwrap_or_default().split('&').filter(|one| !one.is_empty()) {
+        dry_run = match parameter {
+            "dry_run=true" | "dry_run" => true,
+            "dry_run=false" => false,
+            _ => return Err(format!("there is no parameter `{parameter}`: use `dry_run=true`")),
+        };
+    }
+    let tags = |name| -> Result<Option<Vec<String>>, String> {
+        let Some(value) = head.headers.get(&name) else { return Ok(None) };
+        let all = value.to_str().unwrap_or_default().split(',').map(str::trim);
+        // A weak tag equals none: the specification is compared, not what it means.
+        let quoted = |one: &str| {
+            let tag = one.strip_prefix('"').and_then(|one| one.strip_suffix('"'));
+            tag.or((one == "*" || one.starts_with("W/")).then_some(one)).map(str::to_string)
+        };
+        let tags = all.map(quoted).collect::<Option<Vec<String>>>();
+        tags.map(Some).ok_or_else(|| format!("`{name}` is `*`, or tags in double quotes"))
+    };
+    Ok(Conditions { dry_run, tags: tags(IF_MATCH)?, known: tags(IF_NONE_MATCH)? })
+}
+
+/// Adds a tag to an answer.
+fn tagged(mut answer: Reply, tag: &str) -> Reply {
+    let tag = HeaderValue::from_str(&format!("\"{tag}\"")).ok().filter(|_| !tag.is_empty());
+    answer.headers_mut().extend(tag.map(|tag| (ETAG, tag)));
+    answer
+}
+
+/// Returns the tag in the answer to a change.
+fn tag_of(text: &str) -> String {
+    // Bounded: by what weir answers.
+    let answer: Value = serde_json::from_str(text).unwrap_or_default();
+    answer["etag"].as_str().unwrap_or_default().to_string()
 }
 
 /// The status of a refusal, and its reason.
@@ -109,7 +209,7 @@ fn refusal(apps: &HttpControl, why: String) -> Refused {
 const SMALL: usize = 1 << 16;
 
 /// Reads the body that a route takes.
-async fn read(route: &Route, body: Incoming) -> Result<Value, Answered> {
+async fn read(route: &Route, body: Incoming) -> Result<Value, Reply> {
     if route.takes.is_none() {
         return Ok(Value::Null);
     }

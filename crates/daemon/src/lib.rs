@@ -30,6 +30,7 @@ mod doorbell;
 mod dpdk;
 mod durations;
 pub mod explain;
+mod feed;
 mod fleet;
 pub mod fuzzed;
 mod http;
@@ -65,6 +66,7 @@ mod systemd;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod watching;
 mod weights;
 mod workshop;
 
@@ -152,6 +154,8 @@ struct Daemon {
     disposal: Disposal,
     generation: u64,
     vocabulary: load::Published,
+    /// The events for clients that watch.
+    feed: feed::Feed,
     /// Another daemon that is taking over from this one.
     handover: Option<PendingHandover>,
     /// What survives a restart.
@@ -186,7 +190,9 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         daemon.begin(rings, sockets, &states)?;
         (daemon, control)
     };
-    control.start(daemon.doorbell.clone(), daemon.board.clone(), daemon.vocabulary.clone())?;
+    let apps = rest::offered(daemon.plan.apps.kinds());
+    let known = http::ServerParts { vocabulary: daemon.vocabulary.clone(), feed: daemon.feed.clone(), apps };
+    control.start(daemon.doorbell.clone(), daemon.board.clone(), known)?;
     info!("{}", daemon.greeting());
     daemon.systemd.ready(takeover, daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
     let mut more = false;
@@ -269,6 +275,7 @@ impl Daemon {
             disposal: channel().0,
             generation: 1,
             vocabulary: load::Published::default(),
+            feed: feed::Feed::default(),
             handover: None,
             store: Store::default(),
             recordings: recordings::Recordings::default(),

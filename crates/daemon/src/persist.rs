@@ -29,9 +29,23 @@ const VERSION: u64 = 1;
 const SIZE_MAX: u64 = 64 << 20;
 
 /// The contents of the file.
+#[derive(Clone)]
 struct Saved {
     edits: Arc<dyn Edits>,
     states: Value,
+}
+
+impl Saved {
+    /// Returns the text of the file. It may be long, so the thread that writes it makes it.
+    fn text(&self) -> String {
+        let Saved { edits, states } = self;
+        format!("{}\n", json!({ "version": VERSION, "edits": edits.json(), "states": states }))
+    }
+
+    /// Returns true if these are the same edits, and the same states.
+    fn is(&self, other: &Saved) -> bool {
+        std::ptr::addr_eq(Arc::as_ptr(&self.edits), Arc::as_ptr(&other.edits)) && self.states == other.states
+    }
 }
 
 /// Returns a plan with the changes that survived, and the states of apps.
@@ -85,14 +99,14 @@ fn read(path: &Path, kinds: &[Kind]) -> Result<Option<Saved>> {
 }
 
 /// The file, its new contents, and where the outcome goes.
-type Job = (PathBuf, String, SyncSender<Result<()>>);
+type Job = (PathBuf, Saved, SyncSender<Result<()>>);
 
 /// Writes the file.
 #[derive(Default)]
 pub struct Store {
     thread: Option<Sender<Job>>,
-    /// The contents written last.
-    last: String,
+    /// The contents written last, and where.
+    last: Option<(PathBuf, Saved)>,
     /// Whether the last write failed, so that the same state has to be written again.
     has_failed: Arc<AtomicBool>,
 }
@@ -119,10 +133,9 @@ impl Store {
         if !plan.apps.persist() {
             return None;
         }
-        let edits = plan.edits.json();
-        let text = format!("{}\n", json!({ "version": VERSION, "edits": edits, "states": states }));
-        let path = state_file(plan);
-        if text == self.last && !self.has_failed.load(Ordering::Relaxed) {
+        let (path, now) = (state_file(plan), Saved { edits: plan.edits.clone(), states: states.clone() });
+        let is_last = self.last.as_ref().is_some_and(|(at, last)| *at == path && last.is(&now));
+        if is_last && !self.has_failed.load(Ordering::Relaxed) {
             return None;
         }
         let (outcome, ended) = sync_channel(1);
@@ -131,14 +144,14 @@ impl Store {
             let (thread, jobs) = channel::<Job>();
             let work = move || {
                 priority::ordinary();
-                for (path, text, outcome) in jobs {
+                for (path, saved, outcome) in jobs {
                     let named = || {
                         let path = path.display();
                         format!(
                             "the change is in effect but will not survive a restart: {path} cannot be written"
                         )
                     };
-                    let written = write(&path, &text).with_context(named);
+                    let written = write(&path, &saved.text()).with_context(named);
                     has_failed.store(written.is_err(), Ordering::Relaxed);
                     if let Err(error) = &written {
                         error!("{error:#}");
@@ -150,8 +163,8 @@ impl Store {
             let _ = std::thread::Builder::new().name("weir-save".into()).spawn(work);
             thread
         });
-        let _ = thread.send((path, text.clone(), outcome));
-        self.last = text;
+        let _ = thread.send((path.clone(), now.clone(), outcome));
+        self.last = Some((path, now));
         Some(Saving(ended))
     }
 }

@@ -7,9 +7,8 @@ use super::Daemon;
 use super::answer::{BulkChange, Later, Reply};
 use super::claim::claim;
 use super::doorbell::Doorbell;
-use super::http::{Answer, Asked, Listeners, Question, Server};
+use super::http::{Answer, Asked, Listeners, Question, Server, ServerParts};
 use super::inherited::{Inherited, METRICS};
-use super::load::Published;
 use super::observer::ScenePublisher;
 use super::rest::Ready;
 use super::takeover::PendingHandover;
@@ -95,10 +94,10 @@ impl Control {
     }
 
     /// Starts answering.
-    pub fn start(&mut self, doorbell: Doorbell, board: ScenePublisher, vocabulary: Published) -> Result<()> {
+    pub fn start(&mut self, doorbell: Doorbell, board: ScenePublisher, known: ServerParts) -> Result<()> {
         allow_descriptors();
         let listeners = self.listeners.take().context("started already")?;
-        let (server, asked) = Server::start(listeners, doorbell, board, vocabulary)?;
+        let (server, asked) = Server::start(listeners, doorbell, board, known)?;
         (self.server, self.asked) = (Some(server), Some(asked));
         Ok(())
     }

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use weir_app::App;
 use weir_app::bits::BitAssignment;
-use weir_app::kind::{Configured, Counts};
+use weir_app::kind::{Apps, Configured, Counts};
 use weir_app::neighbour::{Hop, Mac};
 use weir_app::rings::{BackEndStanding, Balanced};
 use weir_config::attachment::{Attachment, Attachments};
@@ -275,7 +275,9 @@ impl Configured for Lb {
     }
 
     fn running(&self) -> Vec<Box<dyn App>> {
-        let app = || -> Box<dyn App> { Box::new(LbApp::new(self.health.clone()).answering(&self.answered)) };
+        let app = || -> Box<dyn App> {
+            Box::new(LbApp::new(self.health.clone()).answering(&self.answered).telling(&self.specs))
+        };
         self.is_there.then(app).into_iter().collect()
     }
 
@@ -292,6 +294,11 @@ impl Configured for Lb {
         let mut app = LbApp::new(Health { board: Default::default(), ..self.health.clone() });
         app.bind(program);
         app.refuses(orders)
+    }
+
+    fn differences(&self, old: &Apps) -> Value {
+        let old = old.of::<Lb>().map(|lb| lb.specs.clone()).unwrap_or_default();
+        json!(self.specs.differences(&old))
     }
 
     /// Returns the back ends of every service, with their shared counters, or just the services if there are

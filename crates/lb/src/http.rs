@@ -1,17 +1,17 @@
 //! Control of services and back ends over HTTP: one table of paths, and the request that each becomes.
 
-use crate::changes::Changes;
 use crate::names::NAME;
-use crate::requests::{self, CONFLICT, PUT, STATUS};
+use crate::requests::{self, CONFLICT, DRY_RUN, EXPECT, PUT, STALE, STATUS};
 use crate::specs::{ServiceOwner, Spec};
 use crate::yaml::SERVICE as SERVICE_KEYS;
 use crate::{BackEnd, Lb};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use weir_app::http::{BODY_MAX, HttpControl, Listing, RequestNames, Route};
+use weir_app::Described;
+use weir_app::http::{BODY_MAX, Conditions, HttpControl, Listing, RequestNames, Route};
 use weir_app::kind::Apps;
-use weir_app::{Described, answers};
 use weir_config::schema::Schema;
+use weir_control::services::{BackEndState, BackEnds, Changes, Done, ServiceStatus, SetStatus};
 
 /// Control of the load balancer.
 pub const HTTP: HttpControl = HttpControl {
@@ -19,6 +19,8 @@ pub const HTTP: HttpControl = HttpControl {
     about: "Services and back ends of weir's load balancer.",
     routes: ROUTES,
     request,
+    guard,
+    watch: Some(WATCH),
     list,
     absent: ["there is no such service or back end", "There is no such service, pool or back end."],
     status,
@@ -30,65 +32,9 @@ fn status(why: &str) -> u16 {
     let absent = ["there is no pool", "there is no service"].iter().any(|start| why.starts_with(start));
     match why {
         _ if why.starts_with(CONFLICT) => 409,
+        _ if why.starts_with(STALE) => 412,
         _ if absent || why.contains(" has no back end `") && !why.starts_with("request ") => 404,
         _ => 400,
-    }
-}
-
-answers! {
-    /// The status of a service, which requests may contain and which is then ignored.
-    ServiceStatus {
-        /// Its owner: `file`, `api` for services that clients have added, or another source.
-        owner: String,
-        /// The place of its definition in the file: file and line.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        place: Option<String>,
-        /// Identifies its specification: the `ETag` of the service.
-        etag: String,
-        /// The back ends.
-        back_ends: Vec<BackEndState>,
-    }
-
-    /// The status of all services.
-    SetStatus {
-        /// Identifies the specifications of all services: the `ETag` of the set.
-        etag: String,
-    }
-
-    /// All services.
-    Services {
-        services: Vec<ServiceState>,
-    }
-
-    /// A service.
-    ServiceState {
-        name: String,
-        back_ends: Vec<BackEndState>,
-    }
-
-    /// The back ends of a service.
-    BackEnds {
-        back_ends: Vec<BackEndState>,
-    }
-
-    /// A back end.
-    BackEndState {
-        name: String,
-        /// Its weight if nothing is wrong; 0 gets no new flows.
-        weight: u32,
-        /// Its status, in one word.
-        health: String,
-        /// The reason for its status; empty if there is nothing to say.
-        reason: String,
-    }
-
-    /// What was done.
-    Done {
-        /// The number of requests that were carried out.
-        done: usize,
-        /// Names a service that gets no new flows, because no back end has a weight.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        warning: Option<String>,
     }
 }
 
@@ -126,6 +72,7 @@ const BACK_END: &str = "/v1/services/{service}/back_ends/{back_end}";
 const OF_POOL: &str = "/v1/pools/{pool}/back_ends";
 const ONE_OF_POOL: &str = "/v1/pools/{pool}/back_ends/{back_end}";
 const CHANGES: &str = "/v1/changes";
+const WATCH: &str = "/v1/watch";
 
 /// Every path and method that control over HTTP answers.
 const ROUTES: &[Route] = &[
@@ -196,6 +143,28 @@ fn request(route: &Route, names: &RequestNames<'_>, mut body: Value) -> Result<V
         (_, Some(A_BACK_END)) => order("add", "back_end", body),
         _ => return patch(names, &body),
     })
+}
+
+/// Adds conditions to a request.
+fn guard(conditions: &Conditions, names: &RequestNames<'_>, request: Value) -> Value {
+    if conditions.are_none() {
+        return request;
+    }
+    let expect = |key: &str, value: Value| {
+        let mut one = of(key, EXPECT, value);
+        if let Some(name) = names.of("service") {
+            one["service"] = json!(name);
+        }
+        one
+    };
+    let tags = conditions.tags.as_ref().map(|tags| expect("etags", json!(tags)));
+    let absent = conditions.absent.then(|| expect("absent", json!(true)));
+    let dry_run = conditions.dry_run.then(|| json!({ "do": DRY_RUN }));
+    let conditions = tags.into_iter().chain(absent).chain(dry_run);
+    match request {
+        Value::Array(all) => conditions.chain(all).collect(),
+        one => conditions.chain([one]).collect(),
+    }
 }
 
 /// Returns a request without copying what it contains.

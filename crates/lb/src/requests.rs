@@ -15,17 +15,31 @@ pub const STATUS: &str = "status";
 /// How a refusal begins whose reason is that another owner has the service, or its address.
 pub const CONFLICT: &str = "conflict: ";
 
-/// The verbs that edit.
-const EDITS: [&str; 4] = ["add", "remove", "reset", PUT];
+/// How a refusal begins whose reason is that a condition is not met.
+pub const STALE: &str = "precondition failed: ";
 
-/// Returns true for a request that edits the configuration.
+/// The verbs that edit.
+const EDITS: [&str; 6] = ["add", "remove", "reset", PUT, EXPECT, DRY_RUN];
+
+/// Returns true for a request that edits the configuration, or is a condition for that.
 #[must_use]
 pub fn is_edit(request: &Value) -> bool {
     request["do"].as_str().is_some_and(|word| EDITS.contains(&word))
 }
 
+/// The condition that a service, or all services if none is named, has one of these tags, or is absent.
+pub const EXPECT: &str = "expect";
+
+/// The condition that nothing is changed.
+pub const DRY_RUN: &str = "dry_run";
+
+/// Returns true for a condition of the other requests in its list.
+pub fn is_condition(request: &Value) -> bool {
+    [EXPECT, DRY_RUN].iter().any(|verb| request["do"] == *verb)
+}
+
 /// Each request and its fields.
-const REQUESTS: [(&str, &[&str]); 9] = [
+const REQUESTS: [(&str, &[&str]); 11] = [
     ("drain", NAMES),
     ("maintenance", NAMES),
     ("enable", NAMES),
@@ -33,6 +47,8 @@ const REQUESTS: [(&str, &[&str]); 9] = [
     ("add", OWNED),
     ("remove", OWNED),
     (PUT, &["service", "services", "source"]),
+    (EXPECT, &["service", "etags", "absent"]),
+    (DRY_RUN, &[]),
     ("reset", &[]),
     ("list", &[]),
 ];
@@ -74,6 +90,8 @@ pub fn schema() -> Value {
 /// Returns the schema of a field. Services and back ends are names, or mappings as in the file.
 pub fn schema_of(field: &str) -> Value {
     match field {
+        "etags" => json!({ "type": "array", "items": { "type": "string" } }),
+        "absent" => json!({ "type": "boolean" }),
         "services" => json!({ "type": "array", "items": { "type": "object" } }),
         "weight" => json!({ "type": "integer", "minimum": 0, "maximum": WEIGHT_MAX }),
         _named => json!({ "type": ["string", "object"] }),

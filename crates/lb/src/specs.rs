@@ -4,12 +4,14 @@
 //! them are equal if they have the same fingerprint, which ignores the order of keys and how a number is
 //! spelled in JSON.
 
+use crate::changes::update;
 use crate::edits::tree::json;
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_config::raw::Node;
 use weir_config::{Key, Report, Shape};
+use weir_control::services::Changes;
 
 /// The name in reports of a text of services, before the source that they belong to.
 pub const SERVICES_OF: &str = "services of ";
@@ -59,6 +61,14 @@ impl Spec {
     #[must_use]
     pub fn typed(&self, keys: &[Key]) -> Value {
         typed_map(self.value(), keys)
+    }
+
+    /// Returns `file`, or the name of the source that it belongs to.
+    pub(crate) fn source(&self) -> &str {
+        match &self.owner {
+            ServiceOwner::File(_) => "file",
+            ServiceOwner::Source(source) => source,
+        }
     }
 
     /// Returns its contents, with every scalar as a string.
@@ -120,6 +130,9 @@ impl std::fmt::Display for Tag {
     }
 }
 
+/// A service that differs: its name, and both specifications where there are.
+pub(crate) type SpecDifference<'a> = (&'a str, Option<&'a Spec>, Option<&'a Spec>);
+
 /// All services as they are configured, in the order of the document.
 #[derive(Clone, Debug)]
 pub struct Specs {
@@ -174,6 +187,34 @@ impl Specs {
         let mut tag = Tag::BASIS;
         all.iter().for_each(|(_, one)| tag.bytes(b'#', &one.0.to_le_bytes()));
         tag
+    }
+
+    /// Returns the services that differ from `old`: their names, with both specifications where there are.
+    pub(crate) fn changed<'a>(&'a self, old: &'a Specs) -> Vec<SpecDifference<'a>> {
+        let mut changed = Vec::new();
+        for now in &self.all {
+            let before = old.named(&now.name);
+            if before.is_none_or(|before| before.tag != now.tag || before.source() != now.source()) {
+                changed.push((now.name.as_str(), before, Some(now)));
+            }
+        }
+        let gone = old.all.iter().filter(|before| self.named(&before.name).is_none());
+        changed.extend(gone.map(|before| (before.name.as_str(), Some(before), None)));
+        changed
+    }
+
+    /// Returns what differs from `old`, as the answer to a client.
+    pub(crate) fn differences(&self, old: &Specs) -> Changes {
+        let mut changes = Changes { etag: Some(self.tag.to_string()), ..Changes::default() };
+        for (name, before, now) in self.changed(old) {
+            match (before, now) {
+                (Some(before), Some(now)) => update(&mut changes, name, &before.value(), &now.value()),
+                (None, _) => changes.created.push(name.to_string()),
+                (_, None) => changes.removed.push(name.to_string()),
+            }
+        }
+        changes.unchanged = self.all.len() - changes.updated.len() - changes.created.len();
+        changes
     }
 
     /// Returns all services.

@@ -1,8 +1,8 @@
 //! The subcommands of `weir lb`.
 
-use crate::http::{BackEndState, Services};
 use weir_app::kind::{Argument, Verb};
 use weir_app::shown::as_text;
+use weir_control::services::{BackEndState, Services};
 
 pub(super) const VERBS: &[Verb] = &[
     whole("list", "List the current services and back ends", &[]),

@@ -163,6 +163,7 @@ impl Acting {
             Action::Answer { .. }
             | Action::Configure { .. }
             | Action::SendToClient { .. }
+            | Action::Publish { .. }
             | Action::Leave(_) => {}
             // No checks are run, so no flow belongs to one, either.
             Action::ReadFlows(_) => {}

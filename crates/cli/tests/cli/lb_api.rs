@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use weir_client::{Client, ClientError, Options, Patch, RefusalReason, Watch, WatchEvent};
 
 fn service(name: &str, vip: &str, back_ends: &[(&str, u32)]) -> Value {
     let back_end = |(at, (name, weight)): (usize, &(&str, u32))| {
@@ -98,6 +99,140 @@ fn what_belongs_to_others_is_a_conflict_with_both_places() {
     }
     assert_eq!(http(address, "GET", "/v1/services", "").1, before);
     assert_eq!(generation(&daemon), first);
+}
+
+fn block<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(future)
+}
+
+fn refused<T: std::fmt::Debug>(answer: Result<T, ClientError>) -> (RefusalReason, String) {
+    match answer {
+        Err(ClientError::Refused { reason, why }) => (reason, why),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Over the control socket, and over TCP with the token.
+#[test]
+fn a_client_sets_only_what_it_has_read() {
+    let (daemon, address) = controlled();
+    let socket = Client::unix(daemon.folder.file("weir.sock"));
+    let tcp = Client::tcp(address.to_string(), TOKEN);
+    let before = generation(&daemon);
+    block(async {
+        let (dry, none) = (Options { dry_run: true, ..Options::default() }, Options::default());
+        let a = service("a", "10.0.1.1", &[("x", 1), ("y", 1)]);
+        let answer = socket.put("a", &a, &dry).await.unwrap();
+        assert_eq!((&answer.created[..], answer.groups.len()), (&["a".to_string()][..], 0));
+        assert_eq!(refused(socket.service("a").await).0, RefusalReason::Absent);
+        assert_eq!(generation(&daemon), before);
+        let new = Options { absent: true, ..Options::default() };
+        let etag = tcp.put("a", &a, &new).await.unwrap().etag;
+        assert_eq!(refused(tcp.put("a", &a, &new).await).0, RefusalReason::Stale);
+        let read = tcp.service("a").await.unwrap();
+        assert_eq!(etag.as_deref(), read["status"]["etag"].as_str());
+        let set = tcp.services().await.unwrap();
+        // Of four parts, one moves to the back end that comes.
+        let more = service("a", "10.0.1.1", &[("x", 1), ("y", 1), ("z", 1), ("w", 1)]);
+        let answer = tcp.put("a", &more, &dry).await.unwrap();
+        let group = &answer.groups[0];
+        assert_eq!((group.name.as_str(), answer.back_ends_added), ("lb/a", 2));
+        assert!((0.4..0.8).contains(&group.moved) && (0.4..0.6).contains(&group.least), "{group:?}");
+        let known = Options { etag: etag.clone(), ..Options::default() };
+        let after = tcp.put("a", &more, &known).await.unwrap();
+        let (reason, why) = refused(tcp.put("a", &a, &known).await);
+        assert!(reason == RefusalReason::Stale && why.contains("service `a` has another ETag"), "{why}");
+        assert_eq!(refused(tcp.delete("a", &known).await).0, RefusalReason::Stale);
+        let patch = Patch { weight: Some(3), state: None };
+        assert_eq!(refused(tcp.patch("a", "x", &patch, &known).await).0, RefusalReason::Stale);
+        let known = Options { etag: after.etag, ..Options::default() };
+        assert_eq!(tcp.patch("a", "x", &patch, &known).await.unwrap().done, 1);
+        assert_eq!(tcp.service("a").await.unwrap()["status"]["back_ends"][0]["weight"], 3);
+        let of_set = Options { etag: Some(set.status.etag), ..Options::default() };
+        assert_eq!(refused(socket.put_all(&[], &of_set).await).0, RefusalReason::Stale);
+        let answer = socket.delete("a", &dry).await.unwrap();
+        assert_eq!((answer.done, answer.changes.unwrap().removed), (0, vec!["a".to_string()]));
+        assert_eq!(socket.put_all(&[], &none).await.unwrap().removed, ["a"]);
+        assert_eq!(refused(Client::tcp(address.to_string(), "x").services().await).0, RefusalReason::Token);
+        let absent = Client::unix(daemon.folder.file("none.sock")).services().await;
+        assert!(matches!(absent, Err(ClientError::Unreachable(_))), "{absent:?}");
+    });
+    for (head, part) in [("GET /v1/services?dry=1", "no parameter `dry=1`"), ("PUT /v1/services", "If-Match")]
+    {
+        let answer = raw(address, &format!("{head} HTTP/1.1\r\nIf-Match: x\r\nContent-Length: 0\r\n"));
+        assert!(
+            answer.starts_with("HTTP/1.1 400") && answer.to_lowercase().contains(&part.to_lowercase()),
+            "{answer}"
+        );
+    }
+    // A body that is shorter than it claims is not waited for without end, and changes nothing.
+    let cut = raw(address, "PUT /v1/services HTTP/1.1\r\nContent-Length: 9000000\r\n");
+    assert!(cut.is_empty() || cut.contains("truncated"), "{cut}");
+}
+
+/// Sends a head with the token, and nothing else. Returns the answer.
+fn raw(address: SocketAddr, head: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("{head}Host: w\r\nAuthorization: Bearer {TOKEN}\r\n\r\n").as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+async fn until(watch: &mut Watch, wanted: impl Fn(&WatchEvent) -> bool) -> WatchEvent {
+    loop {
+        let event = tokio::time::timeout(Duration::from_secs(60), watch.next()).await.expect("an event");
+        let event = event.unwrap().expect("the watch lasts");
+        if wanted(&event) {
+            return event;
+        }
+    }
+}
+
+#[test]
+fn a_watcher_sees_every_change_and_continues_where_it_was() {
+    let (mut daemon, address) = controlled();
+    let client = Client::tcp(address.to_string(), TOKEN);
+    let none = Options::default();
+    let last = block(async {
+        let mut watch = client.watch(None).await.unwrap();
+        let first = watch.next().await.unwrap().unwrap();
+        let set = client.services().await.unwrap();
+        assert_eq!((first.event.as_str(), first.data["etag"].as_str()), ("set", Some(&*set.status.etag)));
+        client.put("a", &service("a", "10.0.1.1", &[("x", 1)]), &none).await.unwrap();
+        let event = until(&mut watch, |one| one.event == "service").await;
+        assert_eq!((&event.data["service"], &event.data["change"]), (&json!("a"), &json!("created")));
+        let drain = Patch { weight: None, state: Some("draining") };
+        client.patch("a", "x", &drain, &none).await.unwrap();
+        let event = until(&mut watch, |one| one.event == "back_end").await;
+        assert_eq!((&event.data["back_end"], &event.data["health"]), (&json!("x"), &json!("draining")));
+        drop(watch);
+        client.put_all(&[], &none).await.unwrap();
+        let mut watch = client.watch(Some(event.id)).await.unwrap();
+        let event = until(&mut watch, |one| one.event == "service").await;
+        assert_eq!((&event.data["service"], &event.data["change"]), (&json!("a"), &json!("removed")));
+        assert_eq!(client.watch(Some(7)).await.unwrap().next().await.unwrap().unwrap().event, "reread");
+        event.id
+    });
+    // Watchers that read nothing delay neither the others nor the end.
+    let silent: Vec<TcpStream> = (0..70)
+        .map(|_| {
+            let mut stream = TcpStream::connect(address).unwrap();
+            let head = format!("GET /v1/watch HTTP/1.1\r\nHost: w\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+            stream.write_all(head.as_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    daemon.wait_for("too many watchers", |_| {
+        block(async {
+            matches!(client.watch(None).await, Err(ClientError::Refused { reason: RefusalReason::Busy, .. }))
+        })
+    });
+    assert_eq!(put(address, "/v1/services", &json!({ "services": [] })).0, 200);
+    drop(silent);
+    daemon.wait_for("room for a watcher", |_| block(async { client.watch(Some(last)).await.is_ok() }));
 }
 
 /// Sends a large body. Returns the status, the answer and how long it took.

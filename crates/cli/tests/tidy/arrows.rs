@@ -21,8 +21,13 @@ const ARROWS: &[Arrows] = &[
     ("cover", &["engine", "kernel", "oracle", "packet", "program", "table"], &[]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
+    ("client", &["control"], &[]),
     ("app", &["config", "control", "engine", "packet", "program", "table"], &[]),
-    ("lb", &["app", "config", "netlink", "packet", "program", "table"], &["engine", "oracle", "port"]),
+    (
+        "lb",
+        &["app", "config", "control", "netlink", "packet", "program", "table"],
+        &["engine", "oracle", "port"],
+    ),
     ("bond", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
     ("path", &["app", "bpf", "config", "engine", "netlink", "packet", "port", "program", "table"], &["bed"]),
     ("overlay", &["app", "bpf", "config", "engine", "netlink", "packet", "program"], &["bed", "papers"]),
@@ -54,7 +59,7 @@ const ARROWS: &[Arrows] = &[
             "app", "bench", "bond", "bpf", "config", "control", "cover", "daemon", "engine", "lab", "lb",
             "measure", "netlink", "overlay", "packet", "path", "port", "program", "sim",
         ],
-        &["bed", "kernel", "oracle", "papers", "sketch"],
+        &["bed", "client", "kernel", "oracle", "papers", "sketch"],
     ),
 ];
 

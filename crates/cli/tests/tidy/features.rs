@@ -12,8 +12,9 @@ type Free = (&'static str, &'static [&'static str], &'static [&'static str]);
 
 /// Code outside of tests that must not name a feature, by folder and extensions, and the texts that it must
 /// not contain.
-const FREE: [Free; 7] = [
+const FREE: [Free; 8] = [
     ("crates/app/src/", &["rs"], &CRATES),
+    ("crates/client/src/", &["rs"], &CRATES),
     ("crates/control/src/", &["rs"], &CRATES),
     ("crates/daemon/src/", &["rs"], &CRATES),
     ("crates/engine/src/", &["rs"], &CRATES),

@@ -28,6 +28,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use weir_app::edits::{Edits, Requested};
 use weir_app::kind::{self, Kind};
+use weir_app::moves::{Moves, compare};
 use weir_config::raw::{self, Node};
 
 /// Rereads the configuration for a reload, on a separate thread.
@@ -88,6 +89,8 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
     let Requested { edits, changed, dry_run, summary } = old.edits.request(&document, &old.apps, requests)?;
     if !changed {
         old.apps.refuse(orders, &old.program)?;
+        let is_told = dry_run && summary.is_null();
+        let summary = if is_told { old.apps.differences(&old.apps) } else { summary };
         return Ok(Edited { plan: None, summary });
     }
     let read = read_document(&old.source, (document, report), old.apps.kinds(), nics, &*edits);
@@ -95,7 +98,26 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
     let mut plan = plan.ok_or_else(|| edits.explain(&report, requests))?;
     plan.socket.clone_from(&old.socket);
     plan.apps.refuse(orders, &plan.program)?;
-    Ok(Edited { plan: (!dry_run).then_some(plan), summary })
+    if dry_run {
+        return Ok(Edited { plan: None, summary: foreseen(old, &plan, nics, summary) });
+    }
+    Ok(Edited { plan: Some(plan), summary })
+}
+
+/// Adds to a summary which share of each group's flows a plan would send elsewhere.
+fn foreseen(old: &Plan, new: &Plan, nics: &Nics, summary: Value) -> Value {
+    let mut summary = if summary.is_null() { new.apps.differences(&old.apps) } else { summary };
+    // The plan that runs has no entries.
+    let whole = read(&old.source, old.apps.kinds(), nics, &*old.edits).plan;
+    let program = whole.as_ref().map_or(&old.program, |whole| &whole.program);
+    let sides = [(program, &old.apps), (&new.program, &new.apps)];
+    let [before, after] = sides.map(|(program, apps)| (program, apps.bit_assignments()));
+    let moves = compare((before.0, &before.1), (after.0, &after.1));
+    let moves = moves.iter().filter(|one| one.moved > 0.0 || one.flows_end).map(Moves::json);
+    if summary.is_object() {
+        summary["groups"] = moves.collect();
+    }
+    summary
 }
 
 /// The JSON Schema (draft 2020-12) of a configuration with apps of these kinds.

@@ -23,11 +23,18 @@ static NONE: HttpControl = HttpControl {
     about: "",
     routes: &[],
     request: |_, _, _| Err(String::new()),
+    guard: |_, _, request| request,
+    watch: None,
     list: |_, _, _| None,
     status: |_| 400,
     absent: ["", ""],
     schemas: Map::new,
 };
+
+/// Returns what kinds of apps offer for control.
+pub fn offered(kinds: &[Kind]) -> &'static HttpControl {
+    kinds.iter().find_map(|kind| kind.http).unwrap_or(&NONE)
+}
 
 /// Everything that is needed to listen, read while the process still has the privilege to read it.
 pub struct Ready {
@@ -51,7 +58,7 @@ impl Ready {
 
     /// Reads the token, the certificate and its key.
     fn prepare(control: &ControlOver, kinds: &[Kind]) -> Result<Ready> {
-        let apps = kinds.iter().find_map(|kind| kind.http).unwrap_or(&NONE);
+        let apps = offered(kinds);
         let gate = Arc::new(Gate::open(control, apps)?);
         let tls = control.tls.as_ref().map(|(certificate, key)| Acceptor::new(certificate, key));
         let tls = tls.transpose().context("control: tls")?;

@@ -2,7 +2,7 @@
 
 use super::tree::{self, canonical, json};
 use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner};
-use crate::requests::is_edit;
+use crate::requests::{is_condition, is_edit};
 use crate::specs::API;
 use serde_json::Value;
 use std::collections::HashMap;
@@ -15,6 +15,7 @@ use weir_config::raw::{Kind, Node};
 /// The error names the request that is wrong, and its field.
 pub fn requested(edits: &Edits, document: &Node, requests: &[Value]) -> Result<Edits, String> {
     let mut draft = Draft::new(document, edits);
+    let requests: Vec<&Value> = requests.iter().filter(|one| !is_condition(one)).collect();
     for (at, request) in requests.iter().enumerate() {
         let place = if requests.len() > 1 { format!("request {at}: ") } else { String::new() };
         draft.take(request).map_err(|why| format!("{place}{why}"))?;

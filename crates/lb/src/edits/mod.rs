@@ -12,7 +12,7 @@ mod tests;
 pub mod tree;
 
 use crate::Lb;
-use crate::requests::{CONFLICT, PUT, is_edit};
+use crate::requests::{CONFLICT, DRY_RUN, PUT, is_condition};
 use crate::specs::{API, SERVICES_OF, source_of};
 use reconcile::{Wanted, reconcile};
 use serde_json::{Value, json};
@@ -184,14 +184,14 @@ impl Edits {
 
     /// Returns the edits after requests: a set of services that a source wants, or edits one by one.
     fn after(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<(Edits, Value), String> {
-        let puts = requests.iter().filter(|one| one["do"] == PUT).count();
-        let edits = requests.iter().filter(|one| is_edit(one)).count();
-        if puts > 0 {
-            if puts < edits {
+        let specs = apps.of::<Lb>().map(|lb| lb.specs.clone()).unwrap_or_default();
+        let (conditions, rest): (Vec<&Value>, Vec<&Value>) =
+            requests.iter().partition(|one| is_condition(one));
+        conditions.into_iter().try_for_each(|one| reconcile::meets(&specs, one))?;
+        if rest.iter().any(|one| one["do"] == PUT) {
+            let [request] = rest[..] else {
                 return Err("`put` must be the only change in its list".to_string());
-            }
-            let [request] = requests else { return Err("a list can have only one `put`".to_string()) };
-            let specs = apps.of::<Lb>().map(|lb| lb.specs.clone()).unwrap_or_default();
+            };
             let (edits, summary) = reconcile(&specs, self, &Wanted::read(request)?)?;
             return Ok((edits, json!(summary)));
         }
@@ -231,7 +231,8 @@ impl weir_app::edits::Edits for Edits {
     fn request(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<Requested, String> {
         let (edits, summary) = self.after(document, apps, requests)?;
         let changed = edits != *self;
-        Ok(Requested { edits: Arc::new(edits), changed, dry_run: false, summary })
+        let dry_run = requests.iter().any(|one| one["do"] == DRY_RUN);
+        Ok(Requested { edits: Arc::new(edits), changed, dry_run, summary })
     }
 
     fn explain(&self, report: &Report, requests: &[Value]) -> String {

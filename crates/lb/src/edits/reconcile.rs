@@ -3,13 +3,14 @@
 
 use super::tree::canonical;
 use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner};
-use crate::changes::Changes;
-use crate::requests::{CONFLICT, PUT, STATUS};
+use crate::changes::update;
+use crate::requests::{CONFLICT, EXPECT, PUT, STALE, STATUS, verb};
 use crate::specs::{API, ServiceOwner, Specs, Tag};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
 use std::sync::Arc;
 use weir_config::section::NAME_MAX;
+use weir_control::services::Changes;
 
 /// The services that a source wants.
 pub struct Wanted<'a> {
@@ -139,7 +140,7 @@ impl Reconciling<'_> {
                 ));
             }
             (Some(_), Some(at)) => {
-                self.changes.update(name, &self.next[at].now, &value);
+                update(&mut self.changes, name, &self.next[at].now, &value);
                 self.next[at].now = Arc::new(value);
             }
             (_, None) => {
@@ -164,6 +165,33 @@ impl Reconciling<'_> {
             }
             stays
         });
+    }
+}
+
+/// Checks a condition.
+///
+/// # Errors
+/// Says which one is not met.
+pub fn meets(now: &Specs, condition: &Value) -> Result<(), String> {
+    if verb(condition)? != EXPECT {
+        return Ok(());
+    }
+    let (name, tag) = match condition.get("service") {
+        None => ("the set of services".to_string(), Some(now.tag)),
+        Some(Value::String(name)) => (format!("service `{name}`"), now.named(name).map(|one| one.tag)),
+        Some(_) => return Err("`service` is a name".to_string()),
+    };
+    match (condition.get("absent"), condition.get("etags"), tag) {
+        (Some(Value::Bool(true)), None, None) => Ok(()),
+        (Some(Value::Bool(true)), None, Some(_)) => Err(format!("{STALE}{name} already exists")),
+        (None, Some(Value::Array(_)), None) => Err(format!("{STALE}{name} does not exist")),
+        (None, Some(Value::Array(wanted)), Some(tag)) => {
+            let tag = tag.to_string();
+            let has = wanted.iter().any(|one| *one == tag || one == "*");
+            let why = || format!("{STALE}{name} has another ETag, \"{tag}\": read it again");
+            has.then_some(()).ok_or_else(why)
+        }
+        _ => Err("`expect` has either `etags`, a list, or `absent: true`".to_string()),
     }
 }
 

@@ -4,12 +4,14 @@
 use super::doubt::{Doubt, TOGETHER_NS, settle_ns};
 use super::monitor::{Monitor, ServerState as Seen, Step};
 use super::neighbours::Neighbour;
+use super::news::News;
 use super::passive::{Passive, Suspicion, Watched};
 use super::requests::Pending;
 use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{BackEndReport, Health, Watch, scale};
 use crate::answers::{Answers, Punted};
 use crate::probes::{self, CHECKED};
+use crate::specs::Specs;
 use crate::{Answered, NAME, Place, Probe};
 use serde_json::{Value, json};
 use std::any::Any;
@@ -84,15 +86,15 @@ pub(super) struct Service {
 }
 
 /// A server that is checked.
-struct MonitoredServer {
+pub(super) struct MonitoredServer {
     watch: Arc<Watch>,
-    monitor: Monitor,
+    pub monitor: Monitor,
     /// The check in flight.
-    asked: Option<CheckId>,
+    pub asked: Option<CheckId>,
     /// The back ends on this server: service, and place in it.
     users: Vec<(usize, usize)>,
     /// When its next action is due; `None` while all its users are in maintenance.
-    due_ns: Option<u64>,
+    pub due_ns: Option<u64>,
 }
 
 /// Scheduled work.
@@ -111,13 +113,13 @@ pub(crate) struct LbApp {
     pub(super) neighbours: Vec<Neighbour>,
     /// A predecessor's state of neighbours.
     pub(super) former: HashMap<Hop, Found>,
-    servers: Vec<MonitoredServer>,
+    pub(super) servers: Vec<MonitoredServer>,
     /// Back ends that are checked along the service's own path, and an index of them by service and name.
     pub(super) probes: Vec<Probe>,
     pub(super) probed: HashMap<String, HashMap<String, usize>>,
     /// The predecessor's state of servers.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
-    asked: BTreeMap<CheckId, usize>,
+    pub(super) asked: BTreeMap<CheckId, usize>,
     pub(super) timers: BTreeSet<(u64, Timer)>,
     next_id: u64,
     random: Random,
@@ -131,6 +133,8 @@ pub(crate) struct LbApp {
     pub(super) attached: HashSet<PortId>,
     /// Messages about weights that are no longer in effect.
     pub(super) forgotten: Vec<String>,
+    /// The services as they are configured, and the events about them for clients that watch.
+    pub(super) news: News,
 }
 
 impl LbApp {
@@ -185,7 +189,13 @@ impl LbApp {
             dark: HashSet::new(),
             attached: HashSet::new(),
             forgotten: Vec::new(),
+            news: News::default(),
         }
+    }
+
+    /// Also tells clients that watch about changes of these services.
+    pub fn telling(self, specs: &Arc<Specs>) -> LbApp {
+        LbApp { news: News::of(specs), ..self }
     }
 
     /// Also answers on behalf of the services.
@@ -223,6 +233,7 @@ impl LbApp {
             }
         }
         self.known.clear();
+        self.news.start();
         actions.extend(self.forgotten.drain(..).map(|text| Action::Say(Level::Warning, text)));
         self.begin_probes();
         self.begin_passive(now_ns);
@@ -322,7 +333,7 @@ impl LbApp {
         actions.push(Action::Say(level, text));
     }
 
-    fn set_timer(&mut self, at: usize) {
+    pub(super) fn set_timer(&mut self, at: usize) {
         let server = &mut self.servers[at];
         if let Some(due_ns) = server.due_ns.take() {
             self.timers.remove(&(due_ns, Timer::Server(at)));
@@ -416,7 +427,7 @@ impl LbApp {
     }
 
     /// Writes the status of a back end to the board.
-    pub(super) fn publish(&self, at: usize, place: usize, now_ns: u64) {
+    pub(super) fn publish(&mut self, at: usize, place: usize, now_ns: u64) {
         let (service, row) = (&self.services[at], &self.services[at].rows[place]);
         let (standing, monitor) = self.standing(row);
         let rising = monitor.filter(|monitor| monitor.grows_ns(now_ns).is_some());
@@ -433,39 +444,13 @@ impl LbApp {
         let mac = neighbour.and_then(Neighbour::mac);
         let weight = Some(row.full / service.scale);
         let report = BackEndReport { health: standing.word(), reason, mac, weight };
-        self.health.board.publish(&service.name, &row.name, report);
+        let before = self.health.board.publish(&service.name, &row.name, report.clone());
+        self.news.note((service.name.clone(), row.name.clone()), before, report);
     }
 
     /// Returns the board's entry for a back end.
     pub(super) fn report_of(&self, service: &Service, row: &Row) -> BackEndReport {
         self.health.board.of(&service.name, &row.name)
-    }
-
-    /// Records an operator's wish for a back end.
-    pub(super) fn wish(
-        &mut self,
-        (at, place): (usize, usize),
-        wish: Wish,
-        now_ns: u64,
-        actions: &mut Vec<Action>,
-    ) {
-        let row = &mut self.services[at].rows[place];
-        let before = std::mem::replace(&mut row.wish, wish);
-        row.wished_ns = now_ns;
-        row.suspicion = None;
-        let server = row.server;
-        if let Some(server) = server {
-            let was_idle = self.servers[server].due_ns.is_none();
-            self.set_timer(server);
-            if was_idle && before == Wish::Maintain && self.servers[server].due_ns.is_some() {
-                let one = &mut self.servers[server];
-                self.asked.retain(|_, asked| *asked != server);
-                one.asked = None;
-                one.monitor.restart(now_ns);
-                self.set_timer(server);
-            }
-        }
-        self.evaluate(at, now_ns, actions);
     }
 }
 
@@ -546,6 +531,7 @@ impl App for LbApp {
         let Ok(mut old) = predecessor.downcast::<LbApp>() else { return };
         (self.next_id, self.random, self.pending) = (old.next_id, old.random, old.pending);
         self.answers.inherit(old.answers);
+        self.news.follow(&old.news, &old.health.board);
         self.former = old.neighbours.into_iter().map(Neighbour::leave).collect();
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
@@ -637,6 +623,7 @@ impl App for LbApp {
             Event::Refused { change, why } => self.refused(change, &why.to_string(), actions),
             _ => {}
         }
+        self.news.publish(actions);
     }
 
     fn first_weights(&self) -> Vec<(String, String, u32)> {

@@ -40,13 +40,14 @@ impl HealthPublisher {
         self.0.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the status of a back end.
-    pub fn publish(&self, service: &str, back_end: &str, report: BackEndReport) {
+    /// Publishes the status of a back end. Returns the one before.
+    pub fn publish(&self, service: &str, back_end: &str, report: BackEndReport) -> Option<BackEndReport> {
         let weight = report.weight;
         let before = self.look().insert((service.to_string(), back_end.to_string()), report);
-        if before.and_then(|before| before.weight) != weight {
+        if before.as_ref().and_then(|before| before.weight) != weight {
             self.0.weights.fetch_add(1, Ordering::Release);
         }
+        before
     }
 
     /// Returns how often a published weight has changed.

@@ -10,6 +10,7 @@ mod board;
 mod doubt;
 mod monitor;
 mod neighbours;
+mod news;
 mod passive;
 mod probing;
 mod requests;

@@ -5,7 +5,6 @@
 
 use super::app::{LbApp, Service, Wish};
 use crate::edits::tree::json as to_json;
-use crate::http::{BackEndState, Done, ServiceState, Services};
 use crate::requests;
 use crate::requests::is_edit;
 use serde_json::{Value, json};
@@ -14,6 +13,7 @@ use std::sync::Arc;
 use weir_app::{Action, RequestId};
 use weir_config::Report;
 use weir_config::sets::WEIGHT_MAX;
+use weir_control::services::{BackEndState, Done, ServiceState, Services};
 
 const USAGE: &str = "a request is `drain`, `maintenance`, `enable` or `weight`, followed by a service, a \
     back end and, for `weight`, the new weight; or `add`, `remove`, `add-service`, `remove-service`, `list` \
@@ -43,6 +43,8 @@ pub(super) struct Pending {
     rest: Vec<Value>,
     /// Whether all changes made at run time are discarded.
     resets: bool,
+    /// Whether nothing is to be changed.
+    is_dry: bool,
     /// The services that the requests name, and whether they name a pool, which several services may share.
     named: (HashSet<String>, bool),
     /// The answer when everything is done.
@@ -81,14 +83,17 @@ impl LbApp {
         if !orders.iter().any(is_edit) {
             return Some(self.at_once(request, now_ns, actions));
         }
-        let said = said.map_or_else(|| done(orders.len()), Value::from);
+        let is_dry = orders.iter().any(|order| order["do"] == requests::DRY_RUN);
+        let count = orders.iter().filter(|order| !requests::is_condition(order)).count();
+        let said = said.map_or_else(|| done(if is_dry { 0 } else { count }), Value::from);
         let resets = orders.iter().any(|order| order["do"] == "reset");
         let rest = orders.iter().filter(|order| !is_edit(order)).cloned().collect();
         let name = |order: &Value| {
             order["service"].as_str().or(order["service"]["name"].as_str()).map(str::to_string)
         };
-        let named = (orders.iter().filter_map(name).collect(), orders.iter().any(|one| name(one).is_none()));
-        self.pending.insert(id, Pending { rest, resets, named, said });
+        let changes = || orders.iter().filter(|order| !requests::is_condition(order));
+        let named = (changes().filter_map(name).collect(), changes().any(|one| name(one).is_none()));
+        self.pending.insert(id, Pending { rest, resets, is_dry, named, said });
         actions.push(Action::Configure { id, orders: Arc::new(Value::Array(orders)) });
         None
     }
@@ -128,8 +133,8 @@ impl LbApp {
         now_ns: u64,
         actions: &mut Vec<Action>,
     ) {
-        let Some(Pending { rest, resets, named, said }) = self.pending.remove(&id) else { return };
-        if outcome.is_ok() {
+        let Some(Pending { rest, resets, is_dry, named, said }) = self.pending.remove(&id) else { return };
+        if outcome.is_ok() && !is_dry {
             if resets {
                 self.forget_wishes(now_ns, actions);
             }
@@ -279,16 +284,13 @@ impl LbApp {
 }
 
 fn done(count: usize) -> Value {
-    json!(Done { done: count, warning: None })
+    json!(Done { done: count, warning: None, changes: None })
 }
 
 /// Adds what has changed to an answer.
 fn with_changes(mut said: Value, changes: Value) -> Value {
-    if let Value::Object(changes) = changes {
-        match &mut said {
-            Value::Object(said) => said.extend(changes),
-            _ => said = Value::Object(changes),
-        }
+    if said.is_object() && changes.is_object() {
+        said["changes"] = changes;
     }
     said
 }

@@ -42,6 +42,33 @@ fn forgets(service: &str, row: &Row, weight: u32) -> String {
 }
 
 impl LbApp {
+    /// Records an operator's wish for a back end.
+    pub(super) fn wish(
+        &mut self,
+        (at, place): (usize, usize),
+        wish: Wish,
+        now_ns: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let row = &mut self.services[at].rows[place];
+        let before = std::mem::replace(&mut row.wish, wish);
+        row.wished_ns = now_ns;
+        row.suspicion = None;
+        let server = row.server;
+        if let Some(server) = server {
+            let was_idle = self.servers[server].due_ns.is_none();
+            self.set_timer(server);
+            if was_idle && before == Wish::Maintain && self.servers[server].due_ns.is_some() {
+                let one = &mut self.servers[server];
+                self.asked.retain(|_, asked| *asked != server);
+                one.asked = None;
+                one.monitor.restart(now_ns);
+                self.set_timer(server);
+            }
+        }
+        self.evaluate(at, now_ns, actions);
+    }
+
     /// Carries over the wishes for back ends that still exist.
     pub(super) fn keep_wishes(&mut self, before: &[Service]) {
         let rows = before.iter().flat_map(|service| {

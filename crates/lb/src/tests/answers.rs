@@ -58,6 +58,7 @@ impl Talk {
             match action {
                 Action::Inject { bytes, output } => sent.push((output, bytes)),
                 Action::Say(_, text) => self.said.push(text),
+                Action::Publish { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -157,7 +157,7 @@ impl LossyNetwork {
                     self.step(Event::Checked { id, outcome: &outcome });
                 }
                 Action::Confirm(hop) => self.confirmed.push(hop),
-                Action::Say(..) | Action::Resolve(_) | Action::Answer { .. } => {}
+                Action::Say(..) | Action::Resolve(_) | Action::Answer { .. } | Action::Publish { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -92,6 +92,7 @@ impl Both {
                 }
                 Action::Say(_, text) => self.said.push(text),
                 Action::Resolve(hops) => self.resolved = hops.to_vec(),
+                Action::Publish { .. } => {}
                 other => panic!("{other:?}"),
             }
         }

@@ -62,6 +62,8 @@ pub(super) struct HealthRig {
     asked: Vec<(u64, u8)>,
     pub said: Vec<String>,
     pub levels: Vec<Level>,
+    /// The events for clients that watch.
+    pub published: Vec<(&'static str, Value)>,
     /// The flows of the targets of every group.
     pub flows: Vec<Flows>,
 }
@@ -79,6 +81,7 @@ impl HealthRig {
             asked: Vec::new(),
             said: Vec::new(),
             levels: Vec::new(),
+            published: Vec::new(),
             flows: Vec::new(),
         };
         rig.step(Event::Start);
@@ -113,6 +116,7 @@ impl HealthRig {
                     let flows = self.flows.clone();
                     others.extend(self.step(Event::Flows { group, flows: &flows }));
                 }
+                Action::Publish { event, data, .. } => self.published.push((event, data)),
                 other => others.push(other),
             }
         }
@@ -312,6 +316,7 @@ fn a_reload_keeps_what_is_known_and_wished() {
         asked: Vec::new(),
         said: Vec::new(),
         levels: Vec::new(),
+        published: Vec::new(),
         flows: Vec::new(),
     };
     rig.app.inherit(Box::new(old.app));

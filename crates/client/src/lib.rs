@@ -1,0 +1,276 @@
+//! A client of control over HTTP, for control planes: it reads and sets services, and watches them.
+//!
+//! Each request has a connection of its own, so that a client can be shared and outlives restarts of weir.
+//! See docs/reference/control.md for what the requests mean, and `examples/follow.rs` for a use.
+//!
+//! ```no_run
+//! # async fn set() -> Result<(), weir_client::ClientError> {
+//! use weir_client::{Client, Options};
+//! let weir = Client::unix("/run/weir/weir.sock");
+//! let web = serde_json::json!({
+//!     "name": "web", "port": "p0", "fail": "reject", "back_ends": [],
+//!     "service": { "vip": "10.0.0.80", "protocol": "tcp", "port": 80 },
+//! });
+//! let changes = weir.put("web", &web, &Options::default()).await?;
+//! assert!(changes.created == ["web"] || changes.unchanged == 1 || changes.updated == ["web"]);
+//! # Ok(())
+//! # }
+//! ```
+
+mod connection;
+#[cfg(feature = "tls")]
+mod tls;
+mod watch;
+
+#[cfg(feature = "tls")]
+pub use tls::Tls;
+pub use watch::{Watch, WatchEvent};
+pub use weir_control::services::{BackEndState, Changes, Done, Moved, ServiceStatus};
+
+use connection::{Endpoint, Received};
+use hyper::Method;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::path::PathBuf;
+use weir_control::answer::ErrorAnswer;
+
+/// Why a request has failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// There is no connection, or it has ended before the answer.
+    #[error("weir does not answer: {0}")]
+    Unreachable(String),
+    /// weir has refused it, and nothing has changed.
+    #[error("{why}")]
+    Refused {
+        /// The kind of reason.
+        reason: RefusalReason,
+        /// The reason, in a sentence.
+        why: String,
+    },
+    /// The answer is not one of this version's.
+    #[error("the answer cannot be read: {0}")]
+    Answer(String),
+}
+
+/// Why weir has refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalReason {
+    /// The request is wrong (400).
+    Wrong,
+    /// The token is missing or wrong (401).
+    Token,
+    /// There is no such object (404).
+    Absent,
+    /// It belongs to another owner (409).
+    Conflict,
+    /// The current state is not the expected one (412).
+    Stale,
+    /// The request is too large (413).
+    TooLarge,
+    /// Try again later (408, 429, 503).
+    Busy,
+    /// Another status.
+    Other(u16),
+}
+
+impl RefusalReason {
+    fn of(status: u16) -> RefusalReason {
+        match status {
+            400 => RefusalReason::Wrong,
+            401 => RefusalReason::Token,
+            404 => RefusalReason::Absent,
+            409 => RefusalReason::Conflict,
+            412 => RefusalReason::Stale,
+            413 => RefusalReason::TooLarge,
+            408 | 429 | 503 => RefusalReason::Busy,
+            other => RefusalReason::Other(other),
+        }
+    }
+}
+
+/// Under which conditions a request is carried out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Change nothing: the answer says what would change.
+    pub dry_run: bool,
+    /// Only if the service, or the set of services, has this `etag`.
+    pub etag: Option<String>,
+    /// Only if there is no such service yet.
+    pub absent: bool,
+}
+
+/// All services.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Services {
+    /// Each service: its specification, with its `status` ([`status_of`]).
+    pub services: Vec<Value>,
+    /// The status of the set.
+    pub status: weir_control::services::SetStatus,
+}
+
+/// A change of a back end; what is `None` stays.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Patch {
+    /// Its weight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u16>,
+    /// Its state: `up`, `draining` or `maintenance`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub state: Option<&'static str>,
+}
+
+/// Returns the status that is part of a service.
+#[must_use]
+pub fn status_of(service: &Value) -> ServiceStatus {
+    serde_json::from_value(service["status"].clone()).unwrap_or_default()
+}
+
+/// A client of one weir.
+#[derive(Clone, Debug)]
+pub struct Client {
+    endpoint: Endpoint,
+    token: Option<String>,
+}
+
+impl Client {
+    /// A client of the weir whose control socket has this path.
+    pub fn unix(path: impl Into<PathBuf>) -> Client {
+        Client { endpoint: Endpoint::Unix(path.into()), token: None }
+    }
+
+    /// A client of the weir whose `control` listens on this address (`HOST:PORT`).
+    pub fn tcp(address: impl Into<String>, token: impl Into<String>) -> Client {
+        Client { endpoint: Endpoint::Tcp(address.into()), token: Some(token.into()) }
+    }
+
+    /// The same with TLS.
+    #[cfg(feature = "tls")]
+    pub fn tls(address: impl Into<String>, token: impl Into<String>, tls: Tls) -> Client {
+        Client { endpoint: Endpoint::Tls(address.into(), tls), token: Some(token.into()) }
+    }
+
+    /// Returns all services.
+    ///
+    /// # Errors
+    /// weir does not answer, or refuses the request.
+    pub async fn services(&self) -> Result<Services, ClientError> {
+        self.ask(Method::GET, SERVICES, None, &Options::default()).await
+    }
+
+    /// Returns a service: its specification, with its `status`.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn service(&self, name: &str) -> Result<Value, ClientError> {
+        self.ask(Method::GET, &one(name), None, &Options::default()).await
+    }
+
+    /// Adds or replaces a service.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn put(&self, name: &str, service: &Value, options: &Options) -> Result<Changes, ClientError> {
+        self.ask(Method::PUT, &one(name), Some(service.to_string()), options).await
+    }
+
+    /// Sets all services of the API: those that are not among these are removed.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn put_all(&self, services: &[Value], options: &Options) -> Result<Changes, ClientError> {
+        let body =
+            serde_json::to_string(&All { services }).map_err(|why| ClientError::Answer(why.to_string()))?;
+        self.ask(Method::PUT, SERVICES, Some(body), options).await
+    }
+
+    /// Removes a service.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn delete(&self, name: &str, options: &Options) -> Result<Done, ClientError> {
+        self.ask(Method::DELETE, &one(name), None, options).await
+    }
+
+    /// Changes the weight or the state of a back end, without changing the specification.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn patch(
+        &self,
+        service: &str,
+        back_end: &str,
+        patch: &Patch,
+        options: &Options,
+    ) -> Result<Done, ClientError> {
+        let body = serde_json::to_string(patch).map_err(|why| ClientError::Answer(why.to_string()))?;
+        self.ask(Method::PATCH, &format!("{}/back_ends/{back_end}", one(service)), Some(body), options).await
+    }
+
+    /// Watches: events follow those with the number `last`, or begin with the `etag` of the set.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn watch(&self, last: Option<u64>) -> Result<Watch, ClientError> {
+        let last = last.map(|last| ("last-event-id", last.to_string()));
+        let received = self.send((Method::GET, WATCH), None, last.into_iter().collect()).await?;
+        if received.status() != 200 {
+            return Err(refusal(received).await);
+        }
+        Ok(Watch::new(received))
+    }
+
+    async fn ask<A: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<String>,
+        options: &Options,
+    ) -> Result<A, ClientError> {
+        let mut headers = Vec::new();
+        headers.extend(options.etag.as_ref().map(|etag| ("if-match", format!("\"{etag}\""))));
+        headers.extend(options.absent.then(|| ("if-none-match", "*".to_string())));
+        let path = if options.dry_run { format!("{path}?dry_run=true") } else { path.to_string() };
+        let received = self.send((method, &path), body, headers).await?;
+        if !(200..300).contains(&received.status()) {
+            return Err(refusal(received).await);
+        }
+        let body = received.body().await?;
+        // Bounded: by the connection, which limits the size of an answer.
+        serde_json::from_slice(&body).map_err(|why| ClientError::Answer(why.to_string()))
+    }
+
+    async fn send(
+        &self,
+        (method, path): (Method, &str),
+        body: Option<String>,
+        mut headers: Vec<(&'static str, String)>,
+    ) -> Result<Received, ClientError> {
+        headers.extend(self.token.as_ref().map(|token| ("authorization", format!("Bearer {token}"))));
+        self.endpoint.send(method, path, body.unwrap_or_default(), headers).await
+    }
+}
+
+const SERVICES: &str = "/v1/services";
+const WATCH: &str = "/v1/watch";
+
+fn one(name: &str) -> String {
+    format!("{SERVICES}/{name}")
+}
+
+/// The body that sets all services.
+#[derive(Serialize)]
+struct All<'a> {
+    services: &'a [Value],
+}
+
+async fn refusal(received: Received) -> ClientError {
+    let status = received.status();
+    let Ok(body) = received.body().await else {
+        return ClientError::Unreachable("the answer is truncated".to_string());
+    };
+    let answer: ErrorAnswer = serde_json::from_slice(&body).unwrap_or_default();
+    let why = if answer.error.is_empty() { format!("the status is {status}") } else { answer.error };
+    ClientError::Refused { reason: RefusalReason::of(status), why }
+}

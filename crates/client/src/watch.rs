@@ -1,0 +1,105 @@
+//! Watching: server-sent events (WHATWG HTML, section 9.2), as far as weir sends them.
+
+use crate::ClientError;
+use crate::connection::Received;
+use serde_json::Value;
+use std::collections::VecDeque;
+
+/// The largest event in bytes.
+const EVENT_MAX: usize = 1 << 20;
+
+/// An event.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WatchEvent {
+    /// Its number: events after it can be asked for with [`Client::watch`](crate::Client::watch).
+    pub id: u64,
+    /// Its kind: `set`, `service`, `back_end` or `reread`.
+    pub event: String,
+    /// What has happened, an object.
+    pub data: Value,
+}
+
+/// Events as they happen.
+pub struct Watch {
+    received: Received,
+    text: Vec<u8>,
+    events: VecDeque<WatchEvent>,
+}
+
+impl Watch {
+    pub(crate) fn new(received: Received) -> Watch {
+        Watch { received, text: Vec::new(), events: VecDeque::new() }
+    }
+
+    /// Returns the next event; `None` if weir has ended the connection, after which the client watches again
+    /// from the last event that it has. After `reread`, it reads all services first.
+    ///
+    /// # Errors
+    /// The connection has broken, or what arrives are not events.
+    pub async fn next(&mut self) -> Result<Option<WatchEvent>, ClientError> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(Some(event));
+            }
+            let Some(piece) = self.received.piece().await? else { return Ok(None) };
+            self.text.extend_from_slice(&piece);
+            self.events.extend(taken(&mut self.text)?);
+            if self.text.len() > EVENT_MAX {
+                return Err(ClientError::Answer(format!("an event has more than {EVENT_MAX} bytes")));
+            }
+        }
+    }
+}
+
+/// Takes the complete events from the beginning of a text.
+fn taken(text: &mut Vec<u8>) -> Result<Vec<WatchEvent>, ClientError> {
+    let Some(end) = text.windows(2).rposition(|two| two == b"\n\n") else { return Ok(Vec::new()) };
+    let whole: Vec<u8> = text.drain(..end + 2).collect();
+    let whole = String::from_utf8(whole).map_err(|_| ClientError::Answer("it is not UTF-8".to_string()))?;
+    let blocks = whole.split("\n\n").filter(|block| block.lines().any(|line| !line.starts_with(':')));
+    blocks.map(event).collect()
+}
+
+fn event(block: &str) -> Result<WatchEvent, ClientError> {
+    let mut one = WatchEvent { id: 0, event: "message".to_string(), data: Value::Null };
+    for line in block.lines() {
+        let (field, value) = line.split_once(':').unwrap_or((line, ""));
+        let value = value.strip_prefix(' ').unwrap_or(value);
+        match field {
+            "id" => one.id = value.parse().unwrap_or_default(),
+            "event" => one.event = value.to_string(),
+            // Bounded: by the size of an event.
+            "data" => {
+                let data = serde_json::from_str(value);
+                one.data = data.map_err(|why| ClientError::Answer(format!("{value}: {why}")))?;
+            }
+            // Comments, and fields of later versions.
+            _other => {}
+        }
+    }
+    Ok(one)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn events_are_read_in_any_pieces() {
+        let first = ":\n\nid: 7\nevent: service\ndata: {\"service\":\"a\"}\n\n";
+        let text = format!("{first}:\n\nid: 8\nevent: reread\ndata: {{}}\n\nid: 9");
+        for size in 1..text.len() {
+            let (mut events, mut buffer) = (Vec::new(), Vec::new());
+            for piece in text.as_bytes().chunks(size) {
+                buffer.extend_from_slice(piece);
+                events.extend(taken(&mut buffer).unwrap());
+            }
+            let ids: Vec<(u64, &str)> = events.iter().map(|one| (one.id, one.event.as_str())).collect();
+            assert_eq!(ids, [(7, "service"), (8, "reread")], "{size}");
+            assert_eq!(events[0].data, json!({ "service": "a" }));
+            assert_eq!(buffer, b"id: 9");
+        }
+        assert!(taken(&mut b"data: {\n\n".to_vec()).is_err());
+    }
+}
