@@ -4,7 +4,10 @@
 use crate::kind::Apps;
 use serde_json::{Map, Value, json};
 use weir_control::Described;
-use weir_control::answer::ErrorAnswer;
+use weir_control::answer::{ErrorAnswer, FleetNode};
+
+/// The path at which a node answers others of its fleet, whatever its apps are.
+pub const NODE: &str = "/v1/node";
 
 /// How a kind of apps is controlled over HTTP.
 pub struct HttpControl {
@@ -126,7 +129,15 @@ impl HttpControl {
             "responses": { "200": { "description": "The description." } },
         } }),
         );
+        let one = json!({ "description": "What nodes of a fleet compare.", "content": { "application/json":
+            { "schema": { "$ref": "#/components/schemas/FleetNode" } } } });
+        paths.insert(
+            NODE.to_string(),
+            json!({ "get": { "summary": "Show what other nodes of a fleet compare.", "operationId": "node",
+            "responses": { "200": one } } }),
+        );
         let mut schemas = (self.schemas)();
+        schemas.insert("FleetNode".to_string(), FleetNode::schema());
         schemas.insert("Error".to_string(), ErrorAnswer::schema());
         json!({
             "openapi": "3.1.0",

@@ -195,6 +195,12 @@ impl Rings {
         self.key.sum("ring-1 seed\n")
     }
 
+    /// Returns a checksum of a text, such as a configuration.
+    #[must_use]
+    pub fn text(&self, text: &str) -> Checksum {
+        self.key.sum(text)
+    }
+
     /// Returns a checksum of what a ring's packets are hashed with, besides the seed of the program: other
     /// seeds and keys.
     #[must_use]

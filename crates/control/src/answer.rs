@@ -299,6 +299,28 @@ answers! {
         pending: u64,
     }
 
+    /// The parts of a node that other nodes of its fleet compare.
+    FleetNode {
+        /// The version of weir.
+        version: String,
+        /// A checksum of its configuration's text, without the values of the node.
+        configuration: String,
+        /// Its rings.
+        rings: Rings,
+        /// Its NAT pools.
+        nat_pools: Vec<NatPool>,
+        /// How many flows it keeps of each service.
+        flows: Vec<ServiceFlows>,
+    }
+
+    /// The flows of a service.
+    ServiceFlows {
+        /// The service.
+        service: String,
+        /// Its live flows.
+        flows: u64,
+    }
+
     /// The rings: which back end each flow gets.
     Rings {
         /// The version of the checksums.

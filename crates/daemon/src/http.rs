@@ -268,7 +268,7 @@ impl Drop for RequestGuard<'_> {
 
 impl Parts {
     /// Sends a request to the part that can answer it.
-    async fn ask(&self, request: weir_control::Request) -> Answer {
+    pub(super) async fn ask(&self, request: weir_control::Request) -> Answer {
         use weir_control::Request;
         if matches!(request, Request::Show(_) | Request::Explain(_) | Request::Entries(_)) {
             return self.observe(&self.to_observer, Question::Command(request)).await;

@@ -16,7 +16,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use weir_app::http::{self, BODY_MAX, HttpControl, RequestNames, Route};
+use weir_app::http::{self, BODY_MAX, HttpControl, NODE, RequestNames, Route};
 
 /// How long a client may take for a body that may be larger than most.
 const SET_PATIENCE: Duration = Duration::from_secs(30);
@@ -49,6 +49,9 @@ impl Door {
                 return answer;
             }
         }
+        if path == NODE && head.method == "GET" {
+            return self.node(client).await;
+        }
         if apps.watch == Some(path.as_str()) && head.method == "GET" {
             return self.watch(&head, client);
         }
@@ -80,6 +83,18 @@ impl Door {
         match self.carry_out(apps, (route, &names), (&path, conditions), body).await {
             Ok(answer) => answer,
             Err((status, why)) => refused(status, &why),
+        }
+    }
+
+    /// Answers a peer, which compares itself with this node.
+    async fn node(&self, client: &ConnectedClient) -> Reply {
+        client.note_asked(REQUEST_PATIENCE);
+        match self.parts.ask(weir_control::Request::show("node")).await {
+            Ok(text) => {
+                let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+                super::http::json(StatusCode::OK, format!("{}\n", answer["node"]))
+            }
+            Err(why) => refused(StatusCode::SERVICE_UNAVAILABLE, &why),
         }
     }
 

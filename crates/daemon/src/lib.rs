@@ -49,6 +49,7 @@ mod neighbours;
 pub mod nics;
 mod observer;
 mod open;
+pub mod peer;
 mod persist;
 pub mod private;
 mod recordings;

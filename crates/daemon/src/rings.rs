@@ -5,7 +5,7 @@ use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 use weir_app::rings::{BackEndStanding, Checksum, RingOwner, RingSums, VERSION, scheduler};
-use weir_control::answer::{Ring, RingBackEnd, Rings};
+use weir_control::answer::{FleetNode, Ring, RingBackEnd, Rings, ServiceFlows};
 use weir_program::Group;
 
 impl Snapshot {
@@ -56,6 +56,28 @@ impl Snapshot {
             configured: sums.rings.total(&sums.configured).to_string(),
             effective: Some(sums.rings.total(&sums.effective).to_string()),
             services,
+        }
+    }
+
+    /// Returns what other nodes of a fleet compare.
+    pub(super) fn fleet_node(&self) -> FleetNode {
+        let rings = self.rings();
+        let by_target = self.flows_of_targets();
+        let mut by_group: HashMap<&str, u64> = HashMap::new();
+        for ((group, _), flows) in &by_target {
+            *by_group.entry(group).or_default() += u64::from(flows.active);
+        }
+        let sums = self.ring_sums();
+        let flows = |owner: &RingOwner| {
+            let flows = by_group.get(owner.service.group.as_str()).copied().unwrap_or(0);
+            ServiceFlows { service: owner.service.name.clone(), flows }
+        };
+        FleetNode {
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            configuration: sums.rings.text(&self.plan.source.text).to_string(),
+            flows: sums.rings.owners().iter().map(flows).collect(),
+            nat_pools: self.nat_pools(),
+            rings,
         }
     }
 

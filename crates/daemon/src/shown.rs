@@ -31,6 +31,7 @@ const SHOWN: [&str; 16] = [
     "deltas",
     "groups",
     "rings",
+    "node",
     "nat_pools",
     "apps",
     "routes",
@@ -150,6 +151,7 @@ impl Snapshot {
             "counters" => json!(self.counters()),
             "groups" => json!(self.groups()?),
             "rings" => json!(self.rings()),
+            "node" => json!(self.fleet_node()),
             "nat_pools" => json!(self.nat_pools()),
             "apps" => self.apps.clone(),
             "routes" => json!(self.routes),
@@ -362,7 +364,7 @@ impl Snapshot {
         (used, self.plan.program.nat_pools[at].places())
     }
 
-    fn nat_pools(&self) -> Vec<answer::NatPool> {
+    pub(super) fn nat_pools(&self) -> Vec<answer::NatPool> {
         let pool = |(at, pool): (usize, &NatPool)| {
             let (used, all) = self.nat_pool_use(at);
             let prefixes = pool.prefixes.iter().map(NatPrefix::to_string).collect::<Vec<_>>();

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod drain;
 pub mod entry;
 pub mod explain;
+mod fleet;
 pub mod generate;
 pub mod import;
 pub mod inject;

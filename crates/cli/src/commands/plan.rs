@@ -2,6 +2,7 @@
 //! before it is loaded.
 
 use super::bad_input;
+use super::fleet::FleetArguments;
 use crate::config::Plan;
 use crate::{import, output};
 use anyhow::{Result, bail};
@@ -16,12 +17,15 @@ pub struct PlanArguments {
     /// The configuration that would be loaded.
     file: PathBuf,
     /// The configuration that is running.
-    #[arg(long, value_name = "OLD")]
-    from: PathBuf,
+    #[arg(long, value_name = "OLD", required_unless_present = "fleet")]
+    from: Option<PathBuf>,
     /// Fail if more than this share of a group's flows would move: in percent, such as `5%`, or from 0 to 1.
     #[arg(long, value_name = "SHARE", value_parser = share)]
     max_move: Option<f64>,
-    /// Print a JSON object: `ok, groups[{name, moved, least, why[], flows_end}]`.
+    #[command(flatten)]
+    fleet: FleetArguments,
+    /// Print a JSON object: `ok, groups[{name, moved, least, why[], flows_end}]`; with `--fleet`,
+    /// `services[{name, mode, flows, broken, share, least, most, why}], broken`.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -40,8 +44,11 @@ fn share(text: &str) -> Result<f64, String> {
 /// # Errors
 /// Fails if a file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &PlanArguments) -> Result<ExitCode> {
+    let Some(from) = &arguments.from else {
+        return super::fleet::run((&arguments.file, &arguments.node), &arguments.fleet, arguments.json);
+    };
     let mut plans = Vec::new();
-    for file in [&arguments.from, &arguments.file] {
+    for file in [from, &arguments.file] {
         let Some(plan) = load(file, &arguments.node)? else { return Ok(bad_input()) };
         plans.push(plan);
     }

@@ -7,6 +7,7 @@
 
 mod features;
 mod host;
+pub mod peers;
 mod pools;
 
 use crate::config::Plan;

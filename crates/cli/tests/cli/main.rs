@@ -32,6 +32,7 @@ mod output;
 mod outputs;
 mod overlay;
 mod path;
+mod peers;
 mod ports;
 mod replay;
 mod ring;

@@ -106,6 +106,11 @@ impl Daemon {
         weir(self.folder.path(), &[arguments, &["--socket", "weir.sock"]].concat())
     }
 
+    /// Runs a `weir` command in this daemon's folder, without the daemon, and returns its JSON.
+    pub fn weir_file(&self, arguments: &[&str]) -> Value {
+        weir(self.folder.path(), arguments).good().json()
+    }
+
     /// The output of `weir show WHAT --json`.
     pub fn show(&self, what: &str) -> Value {
         self.weir(&["show", what, "--json"]).good().json()[what].clone()
