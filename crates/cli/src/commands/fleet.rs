@@ -35,8 +35,8 @@ pub struct FleetArguments {
     /// This many nodes join.
     #[arg(long, value_name = "K", group = "change", value_parser = clap::value_parser!(u16).range(1..=256))]
     add: Option<u16>,
-    /// Their positions in the router's list of next hops, from 1: before the change for nodes that leave, after
-    /// it for those that join. By default the mean of all positions is reported.
+    /// Their positions in the router's list of next hops, from 1: before the change for nodes that leave,
+    /// after it for those that join. By default the mean of all positions is reported.
     #[arg(long, value_name = "POSITIONS", value_delimiter = ',', requires = "fleet")]
     at: Vec<u16>,
     /// The router has a resilient group of next hops, instead of dividing the hash space again.
@@ -75,15 +75,15 @@ const HASHES: u64 = 1 << 31;
 /// The largest number of sets of nodes that are tried.
 const SETS_MAX: usize = 20_000;
 
-/// Returns the first hash above each next hop's part of the hash space, as the kernel computes it for next hops
-/// of weight 1: `DIV_ROUND_CLOSEST(weights so far << 31, all weights)`.
+/// Returns the first hash above each next hop's part of the hash space, as the kernel computes it for next
+/// hops of weight 1: `DIV_ROUND_CLOSEST(weights so far << 31, all weights)`.
 fn limits(hops: usize) -> Vec<u64> {
     let hops = hops as u64;
     (1..=hops).map(|until| ((until << 31) + hops / 2) / hops).collect()
 }
 
-/// Returns which share of the hashes of each next hop `before` get another one, by position. `None` in `after`
-/// is a next hop that joins.
+/// Returns which share of the hashes of each next hop `before` get another one, by position. `None` in
+/// `after` is a next hop that joins.
 fn moved(before: &[u16], after: &[Option<u16>]) -> Vec<f64> {
     let [old, new] = [before.len(), after.len()].map(limits);
     let mut lost = vec![0_u64; before.len()];
@@ -111,8 +111,8 @@ struct FleetChange {
 }
 
 impl FleetChange {
-    /// Returns which share of the flows of each node another node gets, if the nodes at these positions leave or
-    /// join.
+    /// Returns which share of the flows of each node another node gets, if the nodes at these positions leave
+    /// or join.
     fn moved(self, positions: &BTreeSet<usize>) -> Vec<f64> {
         let before: Vec<u16> = (0..self.nodes as u16).collect();
         let leaves = |at: usize| self.remove > 0 && positions.contains(&at);

@@ -1,5 +1,5 @@
-//! Peers: whether the other nodes of a fleet choose the same back ends as the daemon of this one, agree with it
-//! about their health, and use other addresses of NAT pools. What a peer answers is not trusted.
+//! Peers: whether the other nodes of a fleet choose the same back ends as the daemon of this one, agree with
+//! it about their health, and use other addresses of NAT pools. What a peer answers is not trusted.
 
 use super::{Finding, Level};
 use std::collections::{BTreeMap, BTreeSet};
@@ -65,8 +65,8 @@ fn compare(own: &FleetNode, peer: &FleetNode, url: &str) -> Vec<Finding> {
     let (ours, theirs) = (&own.rings, &peer.rings);
     if ours.version != theirs.version {
         let says = format!(
-            "its checksums have the version `{}`, those of this node `{}`, so rings cannot be compared: run the \
-             same weir on all nodes",
+            "its checksums have the version `{}`, those of this node `{}`, so rings cannot be compared: run \
+             the same weir on all nodes",
             safe(&theirs.version),
             ours.version
         );
@@ -110,8 +110,7 @@ fn rings(own: &Rings, peer: &Rings, url: &str) -> Vec<Finding> {
         return vec![Finding::new("peer_ring", url, Level::Ok, says)];
     }
     if own.seed != peer.seed {
-        let says = "it has another `hash_seed`, so each flow gets another back end there: write the same one on \
-                    all nodes";
+        let says = "it has another `hash_seed`, so each flow gets another back end there: write the same one on both";
         return vec![Finding::new("peer_ring", url, Level::Fault, says)];
     }
     let by_name = |rings: &Rings| -> BTreeMap<String, Ring> {
@@ -130,8 +129,7 @@ fn rings(own: &Rings, peer: &Rings, url: &str) -> Vec<Finding> {
         }
     }
     if differences.is_empty() {
-        differences
-            .push("the checksum of all rings differs, but that of no service: its answer is wrong".into());
+        differences.push("the sum of all rings differs, but that of no service: its answer is wrong".into());
     }
     let says = format!("it chooses other back ends: {}", listed(differences));
     vec![Finding::new("peer_ring", url, Level::Fault, says)]
@@ -258,8 +256,8 @@ fn pools(own: &[NatPool], peer: &[NatPool], url: &str) -> Option<Finding> {
         return Some(Finding::new("peer_nat_pool", url, Level::Ok, says));
     }
     let says = format!(
-        "NAT pools overlap, and answers reach only the node that their addresses are routed to: {}; give each \
-         node addresses of its own",
+        "NAT pools overlap, and answers reach only the node that their addresses are routed to: {}; give \
+         each node addresses of its own",
         listed(differences)
     );
     Some(Finding::new("peer_nat_pool", url, Level::Fault, says))
