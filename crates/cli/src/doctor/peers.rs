@@ -110,7 +110,8 @@ fn rings(own: &Rings, peer: &Rings, url: &str) -> Vec<Finding> {
         return vec![Finding::new("peer_ring", url, Level::Ok, says)];
     }
     if own.seed != peer.seed {
-        let says = "it has another `hash_seed`, so each flow gets another back end there: write the same one on both";
+        let says =
+            "it has another `hash_seed`, so flows get other back ends there: write the same one on both";
         return vec![Finding::new("peer_ring", url, Level::Fault, says)];
     }
     let by_name = |rings: &Rings| -> BTreeMap<String, Ring> {

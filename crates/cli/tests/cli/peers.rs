@@ -17,7 +17,6 @@ apps:
   - lb:
       name: web
       port: p0
-      announce: none
       service: { vip: 10.0.0.80, protocol: tcp, port: 80 }
       size: 251
       back_ends:
@@ -26,7 +25,6 @@ apps:
   - lb:
       name: far
       port: p0
-      announce: none
       service: { vip: 10.0.0.81, protocol: tcp, port: 80 }
       nat_pool: out
       back_ends: [{ name: c1, mode: full_nat, ip: 10.0.1.1, mac: 02:00:00:00:00:21 }]
@@ -54,7 +52,7 @@ fn liar() -> String {
         for stream in listener.incoming() {
             let Ok(mut stream) = stream else { return };
             let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n[\"\x1b[2J");
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n[\"\x1b[2J");
         }
     });
     url
