@@ -1,7 +1,9 @@
 //! The door of control over HTTP: requests with the token, or over the control socket, are answered as the
 //! paths define (`rest/`).
 
-use super::http::{CHANGES_PATIENCE, ConnectedClient, Door, Question, REQUEST_PATIENCE, Reply, refused};
+use super::http::{
+    ANSWER_PATIENCE, CHANGES_PATIENCE, ConnectedClient, Door, Question, REQUEST_PATIENCE, Reply, refused,
+};
 use super::rest::{Gate, Verdict};
 use super::watching::{self, WATCHERS_MAX};
 use http_body_util::{BodyExt, Either, Limited};
@@ -88,7 +90,7 @@ impl Door {
 
     /// Answers a peer, which compares itself with this node.
     async fn node(&self, client: &ConnectedClient) -> Reply {
-        client.note_asked(REQUEST_PATIENCE);
+        client.note_asked(ANSWER_PATIENCE);
         match self.parts.ask(weir_control::Request::show("node")).await {
             Ok(text) => {
                 let answer: Value = serde_json::from_str(&text).unwrap_or_default();
