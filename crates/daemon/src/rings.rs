@@ -65,7 +65,7 @@ impl Snapshot {
         let by_target = self.flows_of_targets();
         let mut by_group: HashMap<&str, u64> = HashMap::new();
         for ((group, _), flows) in &by_target {
-            *by_group.entry(group).or_default() += u64::from(flows.active);
+            *by_group.entry(group).or_default() += flows.active;
         }
         let sums = self.ring_sums();
         let flows = |owner: &RingOwner| {
