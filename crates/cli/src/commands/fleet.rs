@@ -240,17 +240,7 @@ pub fn run(
     }
     let change = FleetChange { nodes, remove, add, resilient: arguments.resilient };
     let sets = positions(change, &arguments.at).map_err(BadInput)?;
-    let mut flows: HashMap<String, FlowsByNode> = HashMap::new();
-    for (service, count) in &arguments.flows {
-        let each = vec![*count as f64 / nodes as f64; nodes];
-        match service {
-            Some(name) if !services.iter().any(|one| one.name == *name) => {
-                return bad(format!("--flows: there is no service `{name}`"));
-            }
-            Some(name) => drop(flows.insert(name.clone(), each)),
-            None => services.iter().for_each(|one| _ = flows.entry(one.name.clone()).or_insert(each.clone())),
-        }
-    }
+    let mut flows = given(&arguments.flows, nodes, &services).map_err(BadInput)?;
     let mut failed = false;
     if !peers.is_empty() {
         let of_plan = plan.control.as_ref().map(|control| control.token.clone());
@@ -279,6 +269,26 @@ pub fn run(
     let rows = predict(change, &sets, &services, &flows);
     print(&rows, as_json)?;
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// Returns the flows that the command line gives to services, divided evenly among the nodes.
+fn given(
+    flows: &[(Option<String>, u64)],
+    nodes: usize,
+    services: &[Fragile],
+) -> Result<HashMap<String, FlowsByNode>, String> {
+    let mut all: HashMap<String, FlowsByNode> = HashMap::new();
+    for (service, count) in flows {
+        let each = vec![*count as f64 / nodes as f64; nodes];
+        match service {
+            Some(name) if !services.iter().any(|one| one.name == *name) => {
+                return Err(format!("--flows: there is no service `{name}`"));
+            }
+            Some(name) => drop(all.insert(name.clone(), each)),
+            None => services.iter().for_each(|one| _ = all.entry(one.name.clone()).or_insert(each.clone())),
+        }
+    }
+    Ok(all)
 }
 
 fn bad(why: String) -> Result<ExitCode> {

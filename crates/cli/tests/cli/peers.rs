@@ -131,7 +131,7 @@ fn a_peer_that_lies_is_gone_or_refuses_gets_a_sentence() {
     one.weir(&["doctor", "--peers", &one_at]).refused(2, &["need a token"]);
     one.folder.write("peers", format!("# nodes\n{lies}\nx\n"));
     one.weir(&["doctor", "--peers", "@peers", "--token", "token"]).refused(2, &["peers:3: `x` is not a URL"]);
-    // Nobody without the token learns anything.
+    // Without the token, the path reveals nothing.
     let address: SocketAddr = one_at.trim_start_matches("http://").parse().unwrap();
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(b"GET /v1/node HTTP/1.1\r\nHost: w\r\n\r\n").unwrap();
