@@ -45,8 +45,8 @@ pub struct Kind {
     /// Set if one app runs for all sections: its name, and what NAME means in `weir KEY VERB NAME`, where it
     /// becomes the first argument of the request. Otherwise NAME is the name of the app.
     pub one: Option<(&'static str, &'static str)>,
-    /// Name of its table in the daemon's answer to `weir show`, if it has one: see [`Configured::table`].
-    pub table: Option<&'static str>,
+    /// Names of its tables in the daemon's answer to `weir show`: see [`Configured::table`].
+    pub tables: &'static [&'static str],
     /// The views of `weir show KEY` for each app; the first has no word.
     pub views: &'static [View],
     /// Its pages in `weir top`, shown if such an app is configured.
@@ -176,9 +176,9 @@ pub trait Configured: Any + Debug + Send + Sync {
         let _ = (program, report);
     }
 
-    /// Returns the rows of [`Kind::table`].
-    fn table(&self, counts: &Counts<'_>) -> Value {
-        let _ = counts;
+    /// Returns the rows of the table with this name, one of [`Kind::tables`].
+    fn table(&self, name: &str, counts: &Counts<'_>) -> Value {
+        let _ = (name, counts);
         Value::Array(Vec::new())
     }
 }
@@ -477,7 +477,10 @@ impl Apps {
 
     /// Returns the tables of `weir show`, by name.
     pub fn tables<'a>(&'a self, counts: &'a Counts<'a>) -> impl Iterator<Item = (&'static str, Value)> + 'a {
-        self.kinds.iter().zip(&self.all).filter_map(move |(kind, one)| Some((kind.table?, one.table(counts))))
+        let of = move |(kind, one): (&'a Kind, &'a Arc<dyn Configured>)| {
+            kind.tables.iter().map(move |name| (*name, one.table(name, counts)))
+        };
+        self.kinds.iter().zip(&self.all).flat_map(of)
     }
 }
 

@@ -47,7 +47,7 @@ pub const KIND: Kind = Kind {
     pipes: &[],
     read: yaml::read,
     one: None,
-    table: None,
+    tables: &[],
     views: text::VIEWS,
     pages: pages::PAGES,
     agent: None,

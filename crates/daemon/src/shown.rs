@@ -22,7 +22,7 @@ use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 const DROPPED_FLOWS_SHOWN: usize = 5;
 
 /// The sections that can be shown, besides the tables of apps.
-const SHOWN: [&str; 16] = [
+const SHOWN: [&str; 17] = [
     "all",
     "ports",
     "pipes",
@@ -75,7 +75,7 @@ const SECTIONS: [&str; 27] = [
 
 /// Returns everything that can be shown if there are apps of these kinds.
 pub fn shown(kinds: &'static [Kind]) -> impl Iterator<Item = &'static str> {
-    SHOWN.into_iter().chain(kinds.iter().filter_map(|kind| kind.table))
+    SHOWN.into_iter().chain(kinds.iter().flat_map(|kind| kind.tables).copied())
 }
 
 impl Snapshot {

@@ -12,6 +12,7 @@ use super::probes;
 use super::problems::{Problem, Surroundings, problems};
 use super::rings;
 use super::service::{Address, BackEnd, Mode, Service};
+use super::sources::{SourceBoards, SourceFollower};
 use super::specs::{ServiceOwner, Specs};
 use super::tables::{Finder, Replies, back_ports, ports};
 use serde_json::{Value, json};
@@ -49,6 +50,8 @@ pub struct Lb {
     pub is_there: bool,
     /// The services as they are written.
     pub specs: Arc<Specs>,
+    /// The sources of further services.
+    pub sources: SourceBoards,
 }
 
 /// The default room for flows in each pipe that keeps flows.
@@ -58,7 +61,17 @@ impl Default for Lb {
     fn default() -> Lb {
         let (nat_pools, health, answered) = (Vec::new(), Health::default(), Arc::default());
         let (services, specs) = (Vec::new(), Arc::default());
-        Lb { services, flows: FLOWS, nat_pools, health, answered, persist: false, is_there: false, specs }
+        Lb {
+            services,
+            flows: FLOWS,
+            nat_pools,
+            health,
+            answered,
+            persist: false,
+            is_there: false,
+            specs,
+            sources: SourceBoards::default(),
+        }
     }
 }
 
@@ -276,7 +289,12 @@ impl Configured for Lb {
 
     fn running(&self) -> Vec<Box<dyn App>> {
         let app = || -> Box<dyn App> {
-            Box::new(LbApp::new(self.health.clone()).answering(&self.answered).telling(&self.specs))
+            Box::new(
+                LbApp::new(self.health.clone())
+                    .answering(&self.answered)
+                    .telling(&self.specs)
+                    .following(SourceFollower::new(self.sources.clone(), self.specs.clone())),
+            )
         };
         self.is_there.then(app).into_iter().collect()
     }
@@ -303,7 +321,10 @@ impl Configured for Lb {
 
     /// Returns the back ends of every service, with their shared counters, or just the services if there are
     /// too many back ends to count.
-    fn table(&self, counts: &Counts<'_>) -> Value {
+    fn table(&self, name: &str, counts: &Counts<'_>) -> Value {
+        if name == "sources" {
+            return self.sources.rows();
+        }
         let counted = pipes::is_counted(&self.services);
         let of = |service: &Service| {
             let refused = (counts.refused)(&pipes::group_name(service));

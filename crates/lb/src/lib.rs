@@ -1,6 +1,7 @@
 //! The load balancer: services and their back ends. See README.md.
 
 mod actions;
+mod agent;
 mod announce;
 mod announce_yaml;
 mod answers;
@@ -25,6 +26,7 @@ mod problems;
 mod requests;
 mod rings;
 mod service;
+mod sources;
 mod specs;
 mod state;
 mod tables;
@@ -32,6 +34,7 @@ mod tables;
 mod tests;
 mod verbs;
 mod vlan;
+mod widths;
 mod yaml;
 
 pub use announce::{Announce, Announced, Answered, IcmpEcho, Pinged, Routing, Source, Speaker, Unasked};
@@ -44,6 +47,7 @@ pub use problems::Problem;
 pub use service::{
     ALL_PORTS, Address, BITS_MAX, BackEnd, By, MTU, Mode, Mss, Service, SourceMac, State, timeouts,
 };
+pub use sources::SourceBoards;
 pub use specs::{API, ServiceOwner, Spec, Specs, Tag};
 pub use state::Place;
 
@@ -58,10 +62,10 @@ pub const KIND: Kind = Kind {
     pipes: &[(NAME, "the load balancer's pipe")],
     read: yaml::read,
     one: Some((NAME, "service")),
-    table: Some("backends"),
+    tables: &["backends", "sources"],
     views: &[],
     pages: &[PAGE],
-    agent: Some(owned::create),
+    agent: Some(agent::create),
     tools: &[],
     command: None,
     about: "List, add, remove and drain back ends and services, and change weights",

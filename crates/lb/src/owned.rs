@@ -3,11 +3,9 @@
 //! and when a reload adds such an address, and reported by `weir doctor`.
 
 use crate::Lb;
-use anyhow::Result;
 use std::collections::HashSet;
 use std::net::IpAddr;
 use tracing::warn;
-use weir_app::agent::{Agent, Host};
 use weir_app::doctor::{Examined, Finding, Level};
 use weir_app::kind::Apps;
 use weir_netlink::addresses;
@@ -16,31 +14,26 @@ use weir_netlink::addresses;
 const ADVICE: &str = "the host has this address, and would reset its connections whenever weir is not \
     running: remove it from the host, or write `announce: none` for the service";
 
-/// Returns the agent of services, which has no thread.
-pub fn create() -> Box<dyn Agent> {
-    Box::<Owned>::default()
-}
-
 /// Warns of such addresses.
 #[derive(Default)]
-struct Owned {
+pub(crate) struct Owned {
     /// What was announced before.
     before: HashSet<IpAddr>,
 }
 
-impl Agent for Owned {
+impl Owned {
     /// Queries the kernel only for addresses that are new.
-    fn follow(&mut self, apps: &Apps, _: &Host<'_>) -> Result<()> {
+    pub fn follow(&mut self, apps: &Apps) {
         let all = announced(apps);
         let new = all.iter().filter(|address| !self.before.contains(address)).copied().collect();
         for (address, _) in looked_up(new).into_iter().filter(|(_, owned)| *owned) {
             warn!("weir announces {address}: {ADVICE}");
         }
         self.before = all.into_iter().collect();
-        Ok(())
     }
 
-    fn findings(&self, examined: &Examined<'_>) -> Vec<Finding> {
+    /// Reports such addresses.
+    pub fn findings(&self, examined: &Examined<'_>) -> Vec<Finding> {
         let all = looked_up(examined.apps.map(announced).unwrap_or_default());
         let owned = all.iter().filter(|(_, owned)| *owned);
         let found: Vec<Finding> =

@@ -72,7 +72,7 @@ impl Spec {
     }
 
     /// Returns its contents, with every scalar as a string.
-    fn value(&self) -> Value {
+    pub(crate) fn value(&self) -> Value {
         serde_json::from_str(&self.text).unwrap_or_default()
     }
 }

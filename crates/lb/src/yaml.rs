@@ -7,7 +7,9 @@ use super::back_ends::{self, BACK_END, VID_MAX};
 use super::collisions::collisions;
 use super::expiry::{self, IDLE, TIMEOUTS};
 use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
+use super::sources::{self, FROM, ServiceSource, SourceBoards, is_template};
 use super::specs::Specs;
+use super::widths::measured;
 use super::{Lb, Problem, health};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -16,7 +18,7 @@ use weir_app::kind::{Configured, Scope};
 use weir_config::affinity;
 use weir_config::attachment::Attachment;
 use weir_config::fills::{self, FILLS, GLB_KEYS, KATRAN_KEYS};
-use weir_config::ports::{PortConfig, PortKind, Xdp, mac};
+use weir_config::ports::{PortKind, Xdp, mac};
 use weir_config::quic::{self, QUIC};
 use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, named, number, pairs, text, words};
@@ -52,6 +54,8 @@ pub(super) const SERVICE: &[Key] = weir_config::keys! {
         "the number of buckets, a prime; by default it depends on the number of back ends";
     "back_ends": Shape::Either(&[Shape::Name, Shape::List(&Shape::Map(BACK_END))]),
         "the servers: a list, or the name of one of the `pools`";
+    "from": Shape::Map(FROM),
+        "what lists the services, or the back ends of this one, instead: Kubernetes objects, or DNS";
     "check": Shape::Map(health::CHECK), "how each back end is checked, unless it overrides this";
     "fail": Shape::Words(|| words(&health::FAIL)), "what happens to packets when no back end is up" or "all";
     "passive": Shape::Map(health::PASSIVE),
@@ -124,9 +128,10 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         shared.nat_pools.insert(pool.name.clone(), NatPoolId(at));
     }
     items.iter().for_each(|item| share(item, &mut shared, scope));
-    let services = items.iter().filter(|item| !is_shared(item));
+    let services = items.iter().filter(|item| !is_shared(item) && !is_template(item));
     let services: Vec<(&Node, Service)> =
         services.filter_map(|item| Some((*item, service(item, &shared, scope)?))).collect();
+    let templates = templates(items, &shared, scope);
     let pools = items.iter().filter(|item| is_shared(item)).filter_map(|item| health::value(item, "pools"));
     let health = health::read(&services, &pools.collect::<Vec<_>>(), scope.report);
     let nodes: Vec<&Node> = services.iter().map(|(node, _)| *node).collect();
@@ -135,9 +140,11 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     let checks = super::probes::sources(&services, &health.services);
     let sources = [checks, super::pools::answered(&services, &nat_pools)].concat();
     let answered = Arc::new(Answered::of((&services, &sources), scope.attachments, scope.ports));
-    let specs = Specs::of(items.iter().copied().filter(|item| !is_shared(item)), scope.report);
+    let specs =
+        Specs::of(items.iter().copied().filter(|item| !is_shared(item) && !is_template(item)), scope.report);
     let (is_there, specs) = (!items.is_empty(), Arc::new(specs));
-    let mut lb = Lb { services, flows, nat_pools, health, answered, persist, is_there, specs };
+    let mut lb =
+        Lb { services, flows, nat_pools, health, answered, persist, is_there, specs, sources: templates };
     for (origin, problem) in lb.problems() {
         let says = match &problem {
             Problem::ServiceTwice { first } => {
@@ -205,6 +212,23 @@ fn share(item: &Node, shared: &mut Shared, scope: &mut Scope<'_>) {
             scope.report.error(span, format!("two pools are called `{name}`"));
         }
     }
+}
+
+/// Reads the items that are filled in by sources.
+fn templates(items: &[&Node], shared: &Shared, scope: &mut Scope<'_>) -> SourceBoards {
+    let mut all: Vec<ServiceSource> = Vec::new();
+    for item in items.iter().filter(|item| is_template(item)) {
+        let Some((source, sample)) = sources::read(item, scope.report) else { continue };
+        // Its program is not written; only its errors count.
+        if let Some(service) = service(&sample, shared, scope) {
+            let _ = health::read(&[(&sample, service)], &[], scope.report);
+        }
+        if all.iter().any(|one| one.name == source.name) {
+            scope.report.error(item.span, format!("two sources are called `{}`", source.name));
+        }
+        all.push(source);
+    }
+    SourceBoards::of(all)
 }
 
 /// Checks that the name of the services' common pipe is free.
@@ -435,17 +459,6 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     measured(service, &section, scope)
 }
 
-/// Adds the MTU of the path to a service's back ends.
-fn measured(service: Service, section: &Section<'_>, scope: &mut Scope<'_>) -> Option<Service> {
-    let written = match section.get("mtu") {
-        Some(_) => Some(section.number("mtu", scope.report)? as u16),
-        None => None,
-    };
-    let (mtu, narrow) = width(written, &service, scope.ports);
-    let limited = narrow && service.back_ends.iter().any(|one| !one.mode.is_tunnel());
-    Some(Service { mtu, limited, ..service })
-}
-
 /// Reports keys that do not belong to a single service.
 fn refuse_shared(section: &Section<'_>, report: &mut Report) {
     for key in SHARED {
@@ -454,26 +467,6 @@ fn refuse_shared(section: &Section<'_>, report: &mut Report) {
             report.error_help(node.span, message, "- lb: { flows: 1_000_000 }");
         }
     }
-}
-
-/// The smallest known MTU of the ports through which back ends are reached.
-fn way_mtu(ports: &[PortId], all: &[PortConfig]) -> Option<u16> {
-    ports.iter().filter_map(|port| all.get(port.index())?.mtu()).min()
-}
-
-/// Returns the MTU of the path to back ends, which may be configured, and whether the path is narrower than a
-/// port on which packets arrive: that is, whether the port's MTU is larger or unknown. A packet that leaves
-/// through the port on which it arrived always fits.
-fn width(written: Option<u16>, service: &Service, all: &[PortConfig]) -> (u16, bool) {
-    let way = written.or_else(|| way_mtu(&service.back_ports(), all));
-    let elsewhere = service.ways().iter().any(Option::is_some);
-    let exceeds = |mtu: u16| {
-        service
-            .ports
-            .iter()
-            .any(|port| all.get(port.index()).and_then(PortConfig::mtu).is_none_or(|one| one > mtu))
-    };
-    (way.unwrap_or(MTU), way.is_some_and(|mtu| (written.is_some() || elsewhere) && exceeds(mtu)))
 }
 
 /// The value to which the MSS of a service's connections is clamped.

@@ -32,7 +32,7 @@ pub const KIND: Kind = Kind {
     pipes: &[],
     read: yaml::read,
     one: None,
-    table: None,
+    tables: &[],
     views: &[View { word: "", request: "show", text: text::show }],
     pages: pages::PAGES,
     agent: Some(agent::create),

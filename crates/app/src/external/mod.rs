@@ -20,7 +20,7 @@ pub const KIND: AppKind = AppKind {
     pipes: &[],
     read: yaml::read,
     one: None,
-    table: None,
+    tables: &[],
     views: &[],
     pages: &[PAGE],
     agent: None,

@@ -111,9 +111,9 @@ fn show<'a>(socket: &Path, parts: impl Iterator<Item = &'a &'a str>) -> Result<V
 
 /// Returns for each kind of app whether any exist.
 fn configured(socket: &Path, answer: &Value) -> Result<Vec<bool>> {
-    let tables: Vec<&str> = KINDS.iter().filter_map(|kind| kind.table).collect();
+    let tables: Vec<&str> = KINDS.iter().flat_map(|kind| kind.tables).copied().collect();
     let tables = show(socket, tables.iter())?;
     let runs = |key: &str| items(&answer["apps"]).iter().any(|app| app["kind"] == key);
-    let listed = |table: &str| !items(&tables[table]).is_empty();
-    Ok(KINDS.iter().map(|kind| runs(kind.key) || kind.table.is_some_and(listed)).collect())
+    let listed = |table: &&str| !items(&tables[*table]).is_empty();
+    Ok(KINDS.iter().map(|kind| runs(kind.key) || kind.tables.iter().any(listed)).collect())
 }

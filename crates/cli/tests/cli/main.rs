@@ -39,6 +39,7 @@ mod ring;
 mod routes;
 mod running;
 mod soak;
+mod sources;
 mod systemd;
 mod takeover;
 mod top;

@@ -1,5 +1,6 @@
 //! The document's tree, as edits see it.
 
+use crate::sources::is_template;
 use serde_json::Value;
 use weir_config::Span;
 use weir_config::raw::{Kind, Node};
@@ -128,7 +129,7 @@ fn scalar(node: &Node) -> Option<&str> {
     if let Kind::Scalar(text) = &node.kind { Some(text) } else { None }
 }
 
-/// Returns the app's items in a document.
+/// Returns the app's items in a document, except templates, which sources fill in.
 pub fn items(document: &Node) -> impl Iterator<Item = &Node> {
     let apps = value(document, "apps").map(|apps| match &apps.kind {
         Kind::List(list) => list.as_slice(),
@@ -139,17 +140,21 @@ pub fn items(document: &Node) -> impl Iterator<Item = &Node> {
 
 fn own(item: &Node) -> Vec<&Node> {
     match &item.kind {
-        Kind::Map(map) => map.iter().filter(|(key, _)| key.is(KEY)).map(|(_, node)| node).collect(),
+        Kind::Map(map) => {
+            let own = map.iter().filter(|(key, node)| key.is(KEY) && !is_template(node));
+            own.map(|(_, node)| node).collect()
+        }
         _ => Vec::new(),
     }
 }
 
-/// Passes each of the app's items in a document to `take`.
+/// Passes each of the app's items in a document to `take`, except templates.
 pub fn each_item(document: &mut Node, take: &mut dyn FnMut(&mut Node)) {
     let Some(Node { kind: Kind::List(apps), .. }) = value_mut(document, "apps") else { return };
     for item in apps {
         let Kind::Map(map) = &mut item.kind else { continue };
-        map.iter_mut().filter(|(key, _)| key.is(KEY)).for_each(|(_, node)| take(node));
+        let own = map.iter_mut().filter(|(key, node)| key.is(KEY) && !is_template(node));
+        own.for_each(|(_, node)| take(node));
     }
 }
 

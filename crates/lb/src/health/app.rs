@@ -11,6 +11,7 @@ use super::weights::{Fail, Member, RAMP, Standing, weights};
 use super::{BackEndReport, Health, Watch, scale};
 use crate::answers::{Answers, Punted};
 use crate::probes::{self, CHECKED};
+use crate::sources::SourceFollower;
 use crate::specs::Specs;
 use crate::{Answered, NAME, Place, Probe};
 use serde_json::{Value, json};
@@ -131,6 +132,8 @@ pub(crate) struct LbApp {
     pub(super) dark: HashSet<usize>,
     /// The ports of announced services that have carrier.
     pub(super) attached: HashSet<PortId>,
+    /// The sources of services.
+    pub(super) sources: SourceFollower,
     /// Messages about weights that are no longer in effect.
     pub(super) forgotten: Vec<String>,
     /// The services as they are configured, and the events about them for clients that watch.
@@ -188,6 +191,7 @@ impl LbApp {
             answers: Answers::new(&Arc::default()),
             dark: HashSet::new(),
             attached: HashSet::new(),
+            sources: SourceFollower::default(),
             forgotten: Vec::new(),
             news: News::default(),
         }
@@ -201,6 +205,11 @@ impl LbApp {
     /// Also answers on behalf of the services.
     pub fn answering(self, answered: &Arc<Answered>) -> LbApp {
         LbApp { answers: Answers::new(answered), ..self }
+    }
+
+    /// Also follows sources of services.
+    pub fn following(self, sources: SourceFollower) -> LbApp {
+        LbApp { sources, ..self }
     }
 
     /// Returns the board that it writes to.
@@ -532,6 +541,7 @@ impl App for LbApp {
         (self.next_id, self.random, self.pending) = (old.next_id, old.random, old.pending);
         self.answers.inherit(old.answers);
         self.news.follow(&old.news, &old.health.board);
+        self.sources.inherit(old.sources);
         self.former = old.neighbours.into_iter().map(Neighbour::leave).collect();
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
@@ -592,6 +602,7 @@ impl App for LbApp {
             Event::Tick => {
                 self.tick(now_ns, actions);
                 self.answers.tick(now_ns, actions);
+                self.sources.tick(now_ns, actions);
             }
             Event::Frame { app: CHECKED, bytes, .. } => {
                 let packet = probes::packet(bytes);
@@ -619,7 +630,12 @@ impl App for LbApp {
                 let answer = self.request(id, request, now_ns, actions);
                 actions.extend(answer.map(|answer| Action::Answer { id, answer }));
             }
-            Event::Configured { id, outcome } => self.configured(id, outcome, now_ns, actions),
+            Event::Configured { id, outcome } => {
+                let is_of_source = self.sources.configured(id, outcome, now_ns, actions);
+                if !is_of_source {
+                    self.configured(id, outcome, now_ns, actions);
+                }
+            }
             Event::Refused { change, why } => self.refused(change, &why.to_string(), actions),
             _ => {}
         }
@@ -638,7 +654,7 @@ impl App for LbApp {
 
     fn wake_ns(&self) -> Option<u64> {
         let due_ns = self.timers.first().map(|(due_ns, _)| *due_ns);
-        due_ns.into_iter().chain(self.answers.wake_ns()).min()
+        due_ns.into_iter().chain(self.answers.wake_ns()).chain(self.sources.wake_ns()).min()
     }
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
@@ -646,7 +662,7 @@ impl App for LbApp {
     }
 
     fn samples(&self) -> Vec<Sample> {
-        self.series()
+        self.series().into_iter().chain(self.sources.samples()).collect()
     }
 
     fn unready(&self) -> Vec<String> {

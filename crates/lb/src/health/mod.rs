@@ -12,12 +12,12 @@ mod monitor;
 mod neighbours;
 mod news;
 mod passive;
-mod probing;
 mod requests;
 mod routes;
 mod series;
 #[cfg(test)]
 mod tests;
+mod ways;
 mod weights;
 mod wishes;
 mod yaml;

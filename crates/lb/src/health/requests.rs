@@ -102,6 +102,9 @@ impl LbApp {
     fn at_once(&mut self, request: &Value, now_ns: u64, actions: &mut Vec<Action>) -> Result<Value, String> {
         let orders = match request {
             Value::String(words) if words.trim() == "list" => return Ok(json!(self.list())),
+            Value::String(words) if words.trim() == "sources" => {
+                return Ok(json!({ "sources": self.sources.rows() }));
+            }
             Value::String(words) => {
                 let order = self.order_of(&words.split_whitespace().collect::<Vec<_>>())?;
                 self.carry_out(order, now_ns, actions);

@@ -29,7 +29,7 @@ pub const KIND: Kind = Kind {
     pipes: &[],
     read: yaml::read,
     one: None,
-    table: None,
+    tables: &[],
     views: &[
         View { word: "", request: "interval", text: text::interval },
         View { word: "history", request: "history", text: text::history },

@@ -1,4 +1,4 @@
-//! Checks along a service's own path: their packets go through the program.
+//! Checks along a service's own path: which back ends have them, and how their packets are sent.
 
 use super::app::LbApp;
 use crate::probes;

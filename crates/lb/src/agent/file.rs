@@ -1,0 +1,220 @@
+//! Follows a file of Kubernetes objects, which others replace: by a rename, by another target of a symbolic
+//! link (as mounted ConfigMaps do), or in place. It is polled, because that works for all of these and on
+//! every file system. A file that is gone or cannot be read changes nothing.
+
+use crate::sources::{ServiceSource, SourceBoard, SourceKind, SourceTask, convert};
+use anyhow::{Context, Result};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime};
+use weir_config::infile;
+
+/// How often the file is looked at.
+const POLL: Duration = Duration::from_millis(100);
+/// How many polls may pass until a file that keeps changing is read.
+const POLLS_MAX: u32 = 5;
+/// A file that changed less than this before it was read may have changed again in the same tick of its
+/// clock.
+const TICK: Duration = Duration::from_millis(20);
+/// The largest size of a file, in bytes.
+const SIZE_MAX: u64 = 64 << 20;
+
+/// The thread of a file.
+pub(super) struct FileThread {
+    pub source: Arc<ServiceSource>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl FileThread {
+    /// Starts a thread.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start((source, board): SourceTask) -> Result<FileThread> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let SourceKind::File(path) = &source.kind else { anyhow::bail!("this source is not a file") };
+        let (path, of, ends) = (path.clone(), source.clone(), stop.clone());
+        let run = move || {
+            let mut watch = FileWatch::default();
+            while !ends.load(Ordering::Relaxed) {
+                watch.poll(&path, &of, &board);
+                std::thread::park_timeout(POLL);
+            }
+        };
+        let thread = std::thread::Builder::new().name("weir-source".into()).spawn(run);
+        let thread = thread.context("no thread for a source of services")?;
+        Ok(FileThread { source, stop, thread: Some(thread) })
+    }
+}
+
+impl Drop for FileThread {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What identifies the contents of a file: its device, inode, size, and times of its last changes.
+type Identity = (u64, u64, u64, [i64; 4]);
+
+fn identity(about: &Metadata) -> Identity {
+    let times = [about.mtime(), about.mtime_nsec(), about.ctime(), about.ctime_nsec()];
+    (about.dev(), about.ino(), about.size(), times)
+}
+
+/// What was seen of a file.
+#[derive(Default)]
+struct FileWatch {
+    /// The file that was read last.
+    read: Option<Identity>,
+    text: Option<String>,
+    /// The file in the previous poll, and for how many polls it has been another one than that.
+    seen: Option<Identity>,
+    polls: u32,
+    failure: Option<String>,
+}
+
+impl FileWatch {
+    fn poll(&mut self, path: &Path, source: &ServiceSource, board: &SourceBoard) {
+        let about = match std::fs::metadata(path) {
+            Ok(about) => about,
+            Err(error) => {
+                (self.read, self.seen, self.text) = (None, None, None);
+                return self.fail(error.to_string(), board);
+            }
+        };
+        let now = identity(&about);
+        if self.read == Some(now) {
+            if self.failure.is_none() {
+                board.confirm();
+            }
+            return;
+        }
+        // It may be half written.
+        self.polls += 1;
+        if self.seen.replace(now) != Some(now) && self.polls < POLLS_MAX && self.read.is_some() {
+            return;
+        }
+        self.polls = 0;
+        let read = read(path);
+        let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
+        self.read = age.is_some_and(|age| age > TICK).then_some(now);
+        match read {
+            Err(why) => self.fail(why, board),
+            Ok(text) if self.text.as_ref() == Some(&text) => {
+                if self.failure.is_none() {
+                    board.confirm();
+                }
+            }
+            Ok(text) => {
+                match convert(source, &source.of(), &text) {
+                    Err(why) => self.fail(why, board),
+                    Ok(converted) => {
+                        let counts = [converted.services.len(), converted.back_ends];
+                        board.publish(converted.services, counts, converted.notes);
+                        self.failure = None;
+                    }
+                }
+                self.text = Some(text);
+            }
+        }
+    }
+
+    /// Publishes a failure once.
+    fn fail(&mut self, why: String, board: &SourceBoard) {
+        if self.failure.as_ref() != Some(&why) {
+            board.fail(why.clone());
+            self.failure = Some(why);
+        }
+    }
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// Says in a sentence why it cannot be read.
+pub(super) fn read(path: &Path) -> Result<String, String> {
+    let file = infile::open(path).map_err(|error| error.to_string())?;
+    let bytes = infile::read_from(file, SIZE_MAX).map_err(|error| error.to_string())?;
+    String::from_utf8(bytes)
+        .map_err(|error| format!("byte {} is not UTF-8", error.utf8_error().valid_up_to()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Map, json};
+
+    fn folder(name: &str) -> std::path::PathBuf {
+        let folder = std::env::temp_dir().join(format!("weir-source-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        folder
+    }
+
+    fn text(name: &str) -> String {
+        let spec = json!({ "clusterIP": "192.0.2.1", "ports": [{ "port": 80 }] });
+        json!({ "services": [{ "metadata": { "name": name }, "spec": spec }], "endpoints": [] }).to_string()
+    }
+
+    #[test]
+    fn every_way_to_replace_a_file_is_noticed_and_garbage_or_a_removal_changes_nothing() {
+        let folder = folder("watch");
+        let path = folder.join("link.json");
+        let kind = SourceKind::File(path.clone());
+        let source = ServiceSource { name: "s".into(), kind, template: Map::new(), each: Map::new() };
+        let (board, mut watch) = (SourceBoard::default(), FileWatch::default());
+        let mut polled = || {
+            for _ in 0..=POLLS_MAX {
+                watch.poll(&path, &source, &board);
+                std::thread::sleep(2 * TICK);
+            }
+            let names = match board.found().0 {
+                crate::sources::SourceContent::These(these) => {
+                    these.iter().map(|one| one["name"].as_str().unwrap().to_string()).collect()
+                }
+                _ => Vec::new(),
+            };
+            (names, board.status().state(), board.status().says())
+        };
+        let named = |name: &str| vec![format!("default.{name}.80-tcp")];
+        assert_eq!((polled().0, polled().1), (Vec::<String>::new(), "failing"));
+        // A symbolic link whose target is replaced, as in a ConfigMap.
+        for name in ["a", "b"] {
+            std::fs::write(folder.join(name), text(name)).unwrap();
+            let new = folder.join("new");
+            std::os::unix::fs::symlink(name, &new).unwrap();
+            std::fs::rename(&new, &path).unwrap();
+            assert_eq!((polled().0, polled().1), (named(name), "ok"));
+        }
+        // In place, with the same size.
+        std::fs::write(folder.join("b"), text("c")).unwrap();
+        assert_eq!(polled().0, named("c"));
+        // A rename over it.
+        std::fs::write(folder.join("d"), text("d")).unwrap();
+        std::fs::rename(folder.join("d"), &path).unwrap();
+        assert_eq!(polled().0, named("d"));
+        std::fs::write(&path, &text("e")[..40]).unwrap();
+        let (names, state, says) = polled();
+        assert_eq!((names, state), (named("d"), "failing"));
+        assert!(says.contains("this is not JSON: "), "{says}");
+        std::fs::remove_file(&path).unwrap();
+        let (names, state, says) = polled();
+        assert_eq!((names, state), (named("d"), "failing"));
+        assert!(says.contains("No such file"), "{says}");
+        assert_eq!(board.status().errors, 3, "each failure is counted once");
+        std::fs::write(&path, text("d")).unwrap();
+        assert_eq!((polled().0, polled().1), (named("d"), "ok"));
+        std::fs::write(&path, "{\"services\": [], \"endpoints\": []}").unwrap();
+        assert_eq!((polled().0, polled().1), (Vec::new(), "ok"));
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+}
