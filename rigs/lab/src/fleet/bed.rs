@@ -58,7 +58,6 @@ impl FleetBed {
         let bed = FleetBed { router, network, nodes, servers, services, mode, slowdown };
         for at in 0..count {
             bed.wait_until_ready(at, interrupt)?;
-            FleetNode::announce(&bed.network.nodes[at], true)?;
         }
         bed.router.wait_for(&bed.all(), run, interrupt)?;
         Ok(bed)
@@ -102,7 +101,6 @@ impl FleetBed {
     /// Kills weir on a node; its routes go with it.
     pub fn kill(&mut self, run: &mut Run, node: usize, interrupt: &Interrupt) -> Result<()> {
         self.nodes[node].kill(run)?;
-        FleetNode::announce(&self.network.nodes[node], false)?;
         self.router.wait_for(&self.all_but(node), run, interrupt)
     }
 
@@ -111,19 +109,18 @@ impl FleetBed {
         let text = self.configuration(node);
         self.nodes[node].restart(run, &self.network.nodes[node], &text, interrupt)?;
         self.wait_until_ready(node, interrupt)?;
-        FleetNode::announce(&self.network.nodes[node], true)?;
         self.router.wait_for(&self.all(), run, interrupt)
     }
 
     /// Drains a node.
     pub fn drain(&mut self, run: &Run, node: usize, interrupt: &Interrupt) -> Result<()> {
-        FleetNode::announce(&self.network.nodes[node], false)?;
+        self.nodes[node].drain(true)?;
         self.router.wait_for(&self.all_but(node), run, interrupt)
     }
 
     /// Ends the drain of a node.
     pub fn undrain(&mut self, run: &Run, node: usize, interrupt: &Interrupt) -> Result<()> {
-        FleetNode::announce(&self.network.nodes[node], true)?;
+        self.nodes[node].drain(false)?;
         self.router.wait_for(&self.all(), run, interrupt)
     }
 

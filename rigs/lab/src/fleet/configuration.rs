@@ -88,7 +88,7 @@ pub fn configuration(
         let _ = write!(
             text,
             "  - lb:\n      name: {name}\n      port: p0\n      \
-             service: {{ vip: {VIP}, protocol: tcp, port: {port} }}\n      announce: none\n      \
+             service: {{ vip: {VIP}, protocol: tcp, port: {port} }}\n      announce: route\n      \
              source: {SOURCES}\n      \
              check: {{ type: http, port: 80, interval: {}ms, timeout: {slowdown}s, fall: 2, rise: 2 }}\n",
             400 * slowdown,

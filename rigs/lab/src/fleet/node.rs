@@ -1,4 +1,4 @@
-//! A node: weir, and BIRD beside it, which announces the routes of a table to the router.
+//! A node: weir, and BIRD beside it, which announces the routes that weir writes to the router.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -7,10 +7,9 @@ use std::{fs, thread};
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
-use super::network::{FleetHost, VIP};
-use super::routing::{self, NODE_PROTOCOL, NODE_TABLE};
+use super::network::FleetHost;
+use super::routing;
 use crate::Interrupt;
-use crate::topology::INTERFACE;
 use crate::weir::{self, Weir};
 use weir_bed::{Run, Started};
 
@@ -38,11 +37,10 @@ impl FleetNode {
         Ok(FleetNode { weir, bird })
     }
 
-    /// Announces the VIP by a route in the table that BIRD follows, or withdraws it.
-    pub fn announce(host: &FleetHost, so: bool) -> Result<()> {
-        let word = if so { "add" } else { "del" };
-        host.namespace
-            .ip(&format!("route {word} {VIP}/32 dev {INTERFACE} table {NODE_TABLE} proto {NODE_PROTOCOL}\n"))
+    /// Does what `weir drain` and `weir undrain` do: withdraws the routes, or announces them again.
+    pub fn drain(&self, so: bool) -> Result<()> {
+        let word = if so { "drain" } else { "undrain" };
+        self.weir.ask(&json!({ "command": word })).map(drop)
     }
 
     /// Kills weir (SIGKILL); BIRD stays.

@@ -4,8 +4,8 @@
 //! With plain ECMP, it gives the kernel one route with a next hop for each node; when a node leaves, the
 //! kernel divides the hash space anew, and connections of other nodes move as well. A resilient group of next
 //! hops moves only those of the node that left. Neither BIRD nor FRR installs such a group, so the lab
-//! follows their routes, replaces the group's members, and adds a route through the group with a better
-//! metric.
+//! follows their routes, replaces the group's members, and adds a route through the group to a table of its
+//! own.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

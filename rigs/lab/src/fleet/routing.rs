@@ -15,9 +15,8 @@ use weir_bed::{Namespace, Run, Started};
 /// The autonomous systems of the router and of the nodes.
 const ROUTER_AS: u32 = 65_000;
 const NODES_AS: u32 = 65_001;
-/// The kernel's table from which a node's BIRD takes routes, and their protocol.
-pub const NODE_TABLE: u32 = 1850;
-pub const NODE_PROTOCOL: u32 = 185;
+/// BIRD's configuration on nodes, as packages install it. It includes what differs between nodes.
+const NODE: &str = include_str!("../../../../packaging/bird/weir.conf");
 /// Where Debian has the daemons of FRR.
 const FRR: &str = "/usr/lib/frr";
 /// How long a daemon may take to start.
@@ -69,20 +68,15 @@ impl RouteDaemon {
     }
 }
 
-/// Starts BIRD on a node, which announces the routes of a table.
+/// Starts BIRD on a node, configured as packages do.
 pub fn start_at_node(run: &mut Run, host: &FleetHost) -> Result<Started> {
     let address = &host.address;
-    let text = format!(
-        "router id {address};\nlog stderr all;\nprotocol device {{}}\n\
-         protocol bfd {{ interface \"{INTERFACE}\" {{ interval 100 ms; multiplier 3; }}; }}\n\
-         ipv4 table weir4;\n\
-         protocol kernel {{ learn; kernel table {NODE_TABLE}; scan time 10; \
-         ipv4 {{ table weir4; import where krt_source = {NODE_PROTOCOL}; export none; }}; }}\n\
-         protocol bgp upstream {{\n  local {address} as {NODES_AS};\n  neighbor {ROUTER} as {ROUTER_AS};\n  \
-         bfd on;\n  connect delay time 1;\n  connect retry time 1;\n  error wait time 1, 2;\n  \
-         ipv4 {{ table weir4; import none; export all; next hop self; }};\n}}\n"
+    let local = format!(
+        "log stderr all;\nrouter id {address};\nprotocol bgp upstream from weir_router {{\n  \
+         local {address} as {NODES_AS};\n  neighbor {ROUTER} as {ROUTER_AS};\n  connect delay time 1;\n  \
+         connect retry time 1;\n  error wait time 1, 2;\n}}\n"
     );
-    start_bird(run, host.name, &host.namespace, &[("bird.conf", &text)])
+    start_bird(run, host.name, &host.namespace, &[("weir.conf", NODE), ("weir-local.conf", &local)])
 }
 
 /// Starts a BIRD in a namespace, and waits until it has read its configuration, which is the first of these
