@@ -36,20 +36,8 @@ impl Door {
         if path == "/openapi.json" && head.method == "GET" {
             return super::http::json(StatusCode::OK, format!("{}\n", apps.description()));
         }
-        let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
-        match gate.map_or(Verdict::Good, |gate| gate.look(token, Instant::now())) {
-            Verdict::Good => {}
-            Verdict::Wrong => {
-                let mut answer = refused(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
-                answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-                return answer;
-            }
-            Verdict::TooMany => {
-                let mut answer =
-                    refused(StatusCode::TOO_MANY_REQUESTS, "too many requests have a wrong token");
-                answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-                return answer;
-            }
+        if let Some(answer) = gate.and_then(|gate| turned_away(gate, &head)) {
+            return answer;
         }
         if path == NODE && head.method == "GET" {
             return self.node(client).await;
@@ -160,6 +148,24 @@ impl Door {
         answer.headers_mut().insert(CONTENT_TYPE, of("text/event-stream"));
         answer.headers_mut().insert(CACHE_CONTROL, of("no-cache"));
         answer
+    }
+}
+
+/// Returns the answer to a request without the token.
+fn turned_away(gate: &Gate, head: &Parts) -> Option<Reply> {
+    let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
+    match gate.look(token, Instant::now()) {
+        Verdict::Good => None,
+        Verdict::Wrong => {
+            let mut answer = refused(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
+            answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            Some(answer)
+        }
+        Verdict::TooMany => {
+            let mut answer = refused(StatusCode::TOO_MANY_REQUESTS, "too many requests have a wrong token");
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            Some(answer)
+        }
     }
 }
 
