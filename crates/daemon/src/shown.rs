@@ -506,8 +506,8 @@ fn account(reports: &[Report], read: &Totals) -> answer::FlowAccount {
 mod tests {
     use super::*;
 
-    /// Sections that may be long, or of which `ledger` has the sums.
-    const APART: [&str; 3] = ["entries", "flows", "drops"];
+    /// Sections that may be long, of which `ledger` has the sums, or that repeat others for peers.
+    const APART: [&str; 4] = ["entries", "flows", "drops", "node"];
 
     #[test]
     fn everything_has_each_section_that_can_be_shown() {
