@@ -217,13 +217,14 @@ fn share(item: &Node, shared: &mut Shared, scope: &mut Scope<'_>) {
 /// Reads the items that are filled in by sources.
 fn templates(items: &[&Node], shared: &Shared, scope: &mut Scope<'_>) -> SourceBoards {
     let mut all: Vec<ServiceSource> = Vec::new();
+    let mut names = HashSet::new();
     for item in items.iter().filter(|item| is_template(item)) {
         let Some((source, sample)) = sources::read(item, scope.report) else { continue };
         // Its program is not written; only its errors count.
         if let Some(service) = service(&sample, shared, scope) {
             let _ = health::read(&[(&sample, service)], &[], scope.report);
         }
-        if all.iter().any(|one| one.name == source.name) {
+        if !names.insert(source.name.clone()) {
             scope.report.error(item.span, format!("two sources are called `{}`", source.name));
         }
         all.push(source);

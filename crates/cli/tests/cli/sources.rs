@@ -298,6 +298,34 @@ fn an_empty_answer_removes_all_back_ends_only_if_configured() {
     daemon.wait_for("a back end", |daemon| back_ends(daemon).len() == 2);
 }
 
+/// Three sources, of which the second wants the address of the first. The others are in use.
+#[test]
+fn a_source_that_is_refused_keeps_no_other_from_being_used() {
+    let server = LyingServer::start(Replies::Records(vec![a([10, 1, 0, 1], 0)]));
+    let folder = Folder::new();
+    let mut text = config("persist: true").replace("port: p0, fail: reject, persist", "persist");
+    for (name, vip) in [("a", "10.9.0.1"), ("b", "10.9.0.1"), ("c", "10.9.0.3")] {
+        text += &format!(
+            "  - lb: {{ name: {name}, port: p0, service: {{ vip: {vip}, protocol: udp, port: 53 }}, from: {{ \
+             dns: {name}.example.com, servers: [\"{}\"], min_ttl: 100ms, each: {{ mac: 02:00:00:00:00:12 }} \
+             }} }}\n",
+            server.address
+        );
+    }
+    folder.write("weir.yaml", text);
+    let mut daemon = Daemon::start_in(folder);
+    has(&mut daemon, &["a/10.1.0.1", "c/10.1.0.1"]);
+    daemon.wait_for("a refusal", |daemon| daemon.show("sources")[1]["state"] == "refused");
+    let rows = daemon.show("sources");
+    assert_eq!([&rows[0]["state"], &rows[2]["state"]], ["ok", "ok"], "{rows}");
+    let reason = rows[1]["reason"].as_str().unwrap();
+    assert!(reason.contains("`b` (of source `dns:b`") && reason.contains("source `dns:a`"), "{reason}");
+    // A change of the others goes through.
+    server.says(Replies::Records(vec![a([10, 1, 0, 2], 0)]));
+    has(&mut daemon, &["a/10.1.0.2", "c/10.1.0.2"]);
+    daemon.wait_for("a line of the log", |daemon| daemon.log().contains("source b (b.example.com.) is ref"));
+}
+
 #[test]
 fn srv_records_say_port_weight_and_priority() {
     let srv = |priority: u16, weight: u16, port: u16, target: &str| {
@@ -353,4 +381,7 @@ fn a_thousand_names_in_dns_follow_a_change() {
         eprintln!("1000 names followed a change after {took:?}");
         assert!(took < Duration::from_secs(20), "{took:?}");
     }
+    // Names that change together are changed together: each reload is one for many of them.
+    let reloads = daemon.log().matches(" sources: ").count() + daemon.log().matches(" source dns:").count();
+    assert!((4..100).contains(&reloads), "{reloads} reloads");
 }

@@ -177,7 +177,7 @@ mod tests {
                 watch.poll(&path, &source, &board);
                 std::thread::sleep(2 * TICK);
             }
-            let names = match board.found().0 {
+            let names = match board.found() {
                 crate::sources::SourceContent::These(these) => {
                     these.iter().map(|one| one["name"].as_str().unwrap().to_string()).collect()
                 }

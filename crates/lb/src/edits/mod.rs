@@ -16,7 +16,7 @@ use crate::requests::{CONFLICT, DRY_RUN, PUT, is_condition};
 use crate::specs::{API, SERVICES_OF, source_of};
 use reconcile::{Wanted, reconcile};
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tree::{canonical, json as to_json};
 use weir_app::edits::Requested;
@@ -39,6 +39,9 @@ const TAKEN: &str = "already has this address";
 
 /// The largest number of edits.
 const EDITS_MAX: usize = 65_536;
+
+/// The largest number of sources that have services: reports number their texts with 16 bits.
+const SOURCES_MAX: usize = 32_768;
 
 /// The owner of a list of back ends.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -117,7 +120,7 @@ impl Edits {
     /// Reads the output of `json`, possibly from another version of weir. `None` if it is not that.
     fn read(value: &Value) -> Option<Edits> {
         let list = value.as_array().filter(|list| list.len() <= EDITS_MAX)?;
-        let mut places = std::collections::HashSet::new();
+        let mut places = HashSet::new();
         let one = |one: &Value| {
             let name = |key: &str| {
                 let name = one.get(key)?.as_str()?;
@@ -136,7 +139,9 @@ impl Edits {
             let source = source.into();
             places.insert(place.clone()).then_some(Edit { place, base, now, source })
         };
-        list.iter().map(one).collect::<Option<Vec<Edit>>>().map(Edits)
+        let edits = list.iter().map(one).collect::<Option<Vec<Edit>>>()?;
+        let sources: HashSet<&Arc<str>> = edits.iter().filter_map(Edit::owner).collect();
+        (sources.len() <= SOURCES_MAX).then_some(Edits(edits))
     }
 
     /// Applies the edits to a document.
@@ -160,23 +165,23 @@ impl Edits {
     /// the names of their sources.
     fn nodes(&self, report: &mut Report) -> Vec<Option<Node>> {
         let first = report.add_file(CHANGES, Arc::default());
-        let mut names = vec![CHANGES.to_string()];
+        let mut files: HashMap<Option<&Arc<str>>, u16> = HashMap::from([(None, first)]);
+        let mut names: Vec<String> = Vec::new();
         let mut text = String::new();
-        let mut node = |(at, edit): (usize, &Edit)| {
-            let name = edit.text_name();
-            let file = names.iter().position(|one| *one == name).unwrap_or_else(|| {
-                names.push(name);
-                names.len() - 1
+        let mut nodes = Vec::with_capacity(self.0.len());
+        for (at, edit) in self.0.iter().enumerate() {
+            let file = *files.entry(edit.owner()).or_insert_with(|| {
+                names.push(edit.text_name());
+                first + names.len() as u16
             });
-            let place = Span { line: at as u32 + 1, column: 1, length: 1, file: first + file as u16 };
+            let place = Span { line: at as u32 + 1, column: 1, length: 1, file };
             let node = tree::node(&edit.now, place, &mut text);
             text.push('\n');
-            (!edit.now.is_null()).then_some(node)
-        };
-        let nodes = self.0.iter().enumerate().map(&mut node).collect();
+            nodes.push((!edit.now.is_null()).then_some(node));
+        }
         let text = Arc::new(text);
         report.set_text(first, text.clone());
-        for name in &names[1..] {
+        for name in &names {
             report.add_file(name, text.clone());
         }
         nodes
@@ -189,10 +194,13 @@ impl Edits {
             requests.iter().partition(|one| is_condition(one));
         conditions.into_iter().try_for_each(|one| reconcile::meets(&specs, one))?;
         if rest.iter().any(|one| one["do"] == PUT) {
-            let [request] = rest[..] else {
-                return Err("`put` must be the only change in its list".to_string());
-            };
-            let (edits, summary) = reconcile(&specs, self, &Wanted::read(request)?)?;
+            let all = rest.iter().all(|one| one["do"] == PUT);
+            let wanted: Vec<Wanted<'_>> =
+                rest.iter().map(|one| Wanted::read(one)).collect::<Result<_, _>>()?;
+            if !all || !Wanted::differ(&wanted) {
+                return Err("a list with `put` changes nothing else, and has one `put` of each source".into());
+            }
+            let (edits, summary) = reconcile(&specs, self, &wanted)?;
             return Ok((edits, json!(summary)));
         }
         Ok((draft::requested(self, document, requests)?, Value::Null))
@@ -250,8 +258,12 @@ impl weir_app::edits::Edits for Edits {
         match (found, errors.first()) {
             (Some((one, (edit, span))), _) => {
                 let field = tree::field(&edit.now, span, &one.message);
-                let field = match reconcile::pointer(requests, edit.place.owner.name()) {
-                    Some(at) => format!(" ({at}/{})", field.unwrap_or_default().replace('.', "/")),
+                let field = match reconcile::place_in(requests, edit.place.owner.name()) {
+                    Some(Ok(at)) => format!(" ({at}/{})", field.unwrap_or_default().replace('.', "/")),
+                    Some(Err(source)) => {
+                        let field = field.map_or_else(String::new, |field| format!(", field `{field}`"));
+                        format!(" (of source `{source}`{field})")
+                    }
                     None => field.map_or_else(String::new, |field| format!(", field `{field}`")),
                 };
                 let kind = if one.message.contains(TAKEN) { CONFLICT } else { "" };
@@ -291,7 +303,7 @@ impl Applying<'_> {
                 None => services.push(at),
             }
         }
-        let mut known = std::collections::HashSet::new();
+        let mut known = HashSet::new();
         tree::each_item(document, &mut |item| {
             if let Some(name) = tree::name(item) {
                 let owner = Owner::Service(name.to_string());
@@ -335,7 +347,7 @@ impl Applying<'_> {
     ) {
         let Kind::List(nodes) = &mut list.kind else { return };
         let mut place = EditTarget { owner: owner.clone(), back_end: None };
-        let mut known = std::collections::HashSet::new();
+        let mut known = HashSet::new();
         for mut node in std::mem::take(nodes) {
             place.back_end = tree::name(&node).map(str::to_string);
             known.extend(place.back_end.clone());

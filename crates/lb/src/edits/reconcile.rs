@@ -2,12 +2,12 @@
 //! services of different owners meet.
 
 use super::tree::canonical;
-use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner};
+use super::{EDITS_MAX, Edit, EditTarget, Edits, Owner, SOURCES_MAX};
 use crate::changes::update;
 use crate::requests::{CONFLICT, EXPECT, PUT, STALE, STATUS, verb};
 use crate::specs::{API, ServiceOwner, Specs, Tag};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_config::section::NAME_MAX;
 use weir_control::services::Changes;
@@ -51,63 +51,82 @@ impl<'a> Wanted<'a> {
         let services = list.iter().enumerate().map(one).collect::<Result<_, String>>()?;
         Ok(Wanted { source, services, whole: whole.is_some() })
     }
+
+    /// Returns whether each is of another source.
+    pub fn differ(all: &[Wanted<'_>]) -> bool {
+        let sources: HashSet<&str> = all.iter().map(|one| one.source).collect();
+        sources.len() == all.len()
+    }
 }
 
-/// Returns the place of a service in requests that set services, as a JSON pointer.
-pub fn pointer(requests: &[Value], name: &str) -> Option<String> {
-    let request = requests.iter().find(|one| one["do"] == PUT)?;
-    let listed = request["services"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let at = listed.iter().position(|one| one["name"] == name);
-    let of_list = at.map(|at| format!("/services/{at}"));
-    of_list.or_else(|| (request["service"]["name"] == name).then(String::new))
+/// Returns the place of a service in requests that set services: as a JSON pointer, or the source that wants
+/// it, which has no request that anyone could look at.
+pub fn place_in(requests: &[Value], name: &str) -> Option<Result<String, String>> {
+    requests.iter().filter(|one| one["do"] == PUT).find_map(|request| {
+        let listed = request["services"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let at = listed.iter().position(|one| one["name"] == name);
+        let of_list = at.map(|at| format!("/services/{at}"));
+        let at = of_list.or_else(|| (request["service"]["name"] == name).then(String::new))?;
+        let source = request["source"].as_str().filter(|source| *source != API);
+        Some(source.map_or(Ok(at), |source| Err(source.to_string())))
+    })
 }
 
-/// Returns the edits after which the services of a source are the wanted ones, and what that changes.
+/// Returns the edits after which the services of these sources are the wanted ones, and what that changes.
 ///
 /// A wanted service that equals one of another owner is left to that owner, so that a client may send back
 /// everything that it has read.
 ///
 /// # Errors
 /// Names the service that is wrong, or that belongs to another owner, with both places.
-pub fn reconcile(now: &Specs, edits: &Edits, wanted: &Wanted<'_>) -> Result<(Edits, Changes), String> {
+pub fn reconcile(now: &Specs, edits: &Edits, wanted: &[Wanted<'_>]) -> Result<(Edits, Changes), String> {
     let of_service = |(at, edit): (usize, &Edit)| match (&edit.place.owner, &edit.place.back_end) {
         (Owner::Service(name), None) => Some((name.clone(), at)),
         (Owner::Service(_) | Owner::Pool(_), _) => None,
     };
     let places = edits.0.iter().enumerate().filter_map(of_service).collect();
-    let (source, next) = (wanted.source.into(), edits.0.clone());
     let (tags, changes) = (HashMap::new(), Changes::default());
-    let mut reconciling = Reconciling { now, source, places, next, tags, changes };
-    let mut firsts: HashMap<&str, &str> = HashMap::with_capacity(wanted.services.len());
+    let mut reconciling = Reconciling { now, places, next: edits.0.clone(), tags, changes };
+    let mut whole: HashMap<&str, HashMap<&str, &str>> = HashMap::new();
     let mut last = None;
-    for (place, service) in &wanted.services {
-        let Some(name) = service.get("name").and_then(Value::as_str) else {
-            return Err(format!("{place}/name is missing, or not a string: the name of the service"));
-        };
-        if let Some(first) = firsts.insert(name, place) {
-            return Err(format!("{first} and {place} have the same name: `{name}`"));
+    for one in wanted {
+        let source: Arc<str> = one.source.into();
+        let mut firsts: HashMap<&str, &str> = HashMap::with_capacity(one.services.len());
+        for (place, service) in &one.services {
+            let Some(name) = service.get("name").and_then(Value::as_str) else {
+                return Err(format!("{place}/name is missing, or not a string: the name of the service"));
+            };
+            if let Some(first) = firsts.insert(name, place) {
+                return Err(format!("{first} and {place} have the same name: `{name}`"));
+            }
+            let own = service.iter().filter(|(key, _)| *key != STATUS);
+            let value = own.map(|(key, value)| (key.clone(), canonical(value))).collect::<Map<_, _>>();
+            last = Some(reconciling.want(&source, name, place, Value::Object(value))?);
         }
-        let own = service.iter().filter(|(key, _)| *key != STATUS);
-        let value = own.map(|(key, value)| (key.clone(), canonical(value))).collect::<Map<_, _>>();
-        last = Some(reconciling.want(name, place, Value::Object(value))?);
+        if one.whole {
+            whole.insert(one.source, firsts);
+        }
     }
-    if wanted.whole {
-        reconciling.remove_others(&firsts);
+    if !whole.is_empty() {
+        reconciling.remove_others(&whole);
         last = Some(now.tag_with(&reconciling.tags));
     }
     let Reconciling { next, mut changes, .. } = reconciling;
     if next.len() > EDITS_MAX {
         return Err(format!("there can be at most {EDITS_MAX} changes at run time, with all their services"));
     }
+    let sources: HashSet<&Arc<str>> = next.iter().filter_map(Edit::owner).collect();
+    if sources.len() > SOURCES_MAX {
+        return Err(format!("there can be at most {SOURCES_MAX} sources with services"));
+    }
     changes.etag = last.map(|tag| tag.to_string());
     Ok((Edits(next), changes))
 }
 
-/// A source's services as they are brought to the wanted ones.
+/// The services of sources as they are brought to the wanted ones.
 struct Reconciling<'a> {
     /// All services before.
     now: &'a Specs,
-    source: Arc<str>,
     /// The places of services among the edits.
     places: HashMap<String, usize>,
     /// The edits after that.
@@ -118,28 +137,39 @@ struct Reconciling<'a> {
 }
 
 impl Reconciling<'_> {
-    /// Adds or replaces a service. Returns its tag.
-    fn want(&mut self, name: &str, place: &str, value: Value) -> Result<Tag, String> {
+    /// Adds or replaces a service of a source. Returns its tag.
+    fn want(&mut self, source: &Arc<str>, name: &str, place: &str, value: Value) -> Result<Tag, String> {
         let current = self.now.named(name);
         let (at, tag) = (self.places.get(name).copied(), Tag::of(&value));
         if current.is_some_and(|current| current.tag == tag) {
             self.changes.unchanged += 1;
             return Ok(tag);
         }
-        self.tags.insert(name.to_string(), Some(tag));
-        match (current.map(|one| &one.owner), at) {
-            (Some(owner @ ServiceOwner::File(_)), _) => return Err(conflict(name, place, owner)),
-            (Some(owner @ ServiceOwner::Source(of)), _) if *of != self.source => {
-                return Err(conflict(name, place, owner));
+        let added = at.and_then(|at| self.next[at].owner()).cloned();
+        // Another source may want it in the same list.
+        match self.tags.insert(name.to_string(), Some(tag)) {
+            Some(before) if before == Some(tag) => {
+                self.changes.unchanged += 1;
+                return Ok(tag);
             }
-            (None, Some(_)) => {
+            Some(_) if let Some(other) = added.as_ref().filter(|other| *other != source) => {
+                return Err(conflict(name, source, place, &ServiceOwner::Source(other.clone())));
+            }
+            Some(_) | None => {}
+        }
+        match (current.map(|one| &one.owner), at) {
+            (Some(owner @ ServiceOwner::File(_)), _) => return Err(conflict(name, source, place, owner)),
+            (Some(owner @ ServiceOwner::Source(of)), _) if of != source => {
+                return Err(conflict(name, source, place, owner));
+            }
+            (None, Some(_)) if added.is_none() => {
                 return Err(format!(
-                    "{CONFLICT}service `{name}` (at {}) is in the configuration, from which a client has \
+                    "{CONFLICT}service `{name}` ({}) is in the configuration, from which a client has \
                      removed it",
-                    shown(place)
+                    wanted_at(source, place)
                 ));
             }
-            (Some(_), Some(at)) => {
+            (_, Some(at)) => {
                 update(&mut self.changes, name, &self.next[at].now, &value);
                 self.next[at].now = Arc::new(value);
             }
@@ -147,18 +177,20 @@ impl Reconciling<'_> {
                 self.changes.created.push(name.to_string());
                 let place = EditTarget { owner: Owner::Service(name.to_string()), back_end: None };
                 let (base, now) = (Value::Null, Arc::new(value));
-                self.next.push(Edit { place, base, now, source: self.source.clone() });
+                self.places.insert(name.to_string(), self.next.len());
+                self.next.push(Edit { place, base, now, source: source.clone() });
             }
         }
         Ok(tag)
     }
 
-    /// Removes the source's services that it does not want.
-    fn remove_others(&mut self, wanted: &HashMap<&str, &str>) {
-        let Reconciling { source, next, tags, changes, .. } = self;
+    /// Removes the services that their sources do not want, given what each source wants.
+    fn remove_others(&mut self, wanted: &HashMap<&str, HashMap<&str, &str>>) {
+        let Reconciling { next, tags, changes, .. } = self;
         next.retain(|edit| {
             let name = edit.place.owner.name();
-            let stays = edit.owner().is_none_or(|of| of != source) || wanted.contains_key(name);
+            let of_source = edit.owner().and_then(|of| wanted.get(&**of));
+            let stays = of_source.is_none_or(|wanted| wanted.contains_key(name));
             if !stays {
                 changes.removed.push(name.to_string());
                 tags.insert(name.to_string(), None);
@@ -195,10 +227,16 @@ pub fn meets(now: &Specs, condition: &Value) -> Result<(), String> {
     }
 }
 
-fn shown(place: &str) -> &str {
-    if place.is_empty() { "/" } else { place }
+/// Returns where a service is wanted: its place in a request of the API, or the name of the source.
+fn wanted_at(source: &str, place: &str) -> String {
+    match (source, place) {
+        (API, "") => "at /".to_string(),
+        (API, place) => format!("at {place}"),
+        (source, _) => format!("of source `{source}`"),
+    }
 }
 
-fn conflict(name: &str, place: &str, owner: &ServiceOwner) -> String {
-    format!("{CONFLICT}service `{name}` (at {}) belongs to {owner}, where it is different", shown(place))
+fn conflict(name: &str, source: &str, place: &str, owner: &ServiceOwner) -> String {
+    let at = wanted_at(source, place);
+    format!("{CONFLICT}service `{name}` ({at}) belongs to {owner}, where it is different")
 }

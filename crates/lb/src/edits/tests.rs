@@ -280,7 +280,7 @@ proptest! {
             let set: Vec<Value> = set.into_iter().filter(is_own).collect();
             let request = json!({ "do": "put", "source": source, "services": set });
             let before = specs(&edits);
-            let (next, summary) = reconcile(&before, &edits, &Wanted::read(&request).unwrap()).unwrap();
+            let (next, summary) = reconcile(&before, &edits, &[Wanted::read(&request).unwrap()]).unwrap();
             let had = model.iter().filter(|(_, (of, _))| *of == owner).count();
             model.retain(|_, (of, _)| *of != owner);
             for one in &set {
@@ -294,7 +294,7 @@ proptest! {
             prop_assert_eq!(stays + summary.created.len(), set.len());
             prop_assert_eq!(stays + summary.removed.len(), had);
             prop_assert_eq!(now.tag == before.tag, next == edits);
-            let (again, summary) = reconcile(&now, &next, &Wanted::read(&request).unwrap()).unwrap();
+            let (again, summary) = reconcile(&now, &next, &[Wanted::read(&request).unwrap()]).unwrap();
             prop_assert_eq!((&again, summary.unchanged), (&next, set.len()));
             let read = Edits::read(&next.json());
             prop_assert_eq!(read.as_ref(), Some(&next));
@@ -307,7 +307,7 @@ proptest! {
 fn a_service_of_another_owner_is_a_conflict() {
     let put = |source: &str, edits: &Edits, service: Value| {
         let request = json!({ "do": "put", "source": source, "services": [service] });
-        reconcile(&specs(edits), edits, &Wanted::read(&request).unwrap())
+        reconcile(&specs(edits), edits, &[Wanted::read(&request).unwrap()])
     };
     let of = |name: &str, weight: u8| {
         let back_end = json!({ "name": "x", "weight": weight });
@@ -319,6 +319,24 @@ fn a_service_of_another_owner_is_a_conflict() {
     assert_eq!(put("api", &edits, of("a", 1)).unwrap().1.unchanged, 1);
     let why = put("api", &edits, of("web", 1)).unwrap_err();
     assert!(why.contains("belongs to t:2"), "{why}");
+    // In one list as well, and nothing of it takes effect.
+    let both = |one: Value, other: Value| {
+        let requests = [("dns:x", one), ("dns:y", other)]
+            .map(|(source, service)| json!({ "do": "put", "source": source, "services": [service] }));
+        let wanted: Vec<Wanted<'_>> = requests.iter().map(|one| Wanted::read(one).unwrap()).collect();
+        reconcile(&specs(&edits), &edits, &wanted)
+    };
+    let why = both(of("b", 1), of("b", 2)).unwrap_err();
+    assert_eq!(
+        why,
+        "conflict: service `b` (of source `dns:y`) belongs to source `dns:x`, where it is different"
+    );
+    let (next, changes) = both(of("b", 1), of("c", 2)).unwrap();
+    assert_eq!((&changes.created[..], changes.removed.len()), (&["b".to_string(), "c".to_string()][..], 0));
+    let owner = |name: &str| specs(&next).named(name).map(|one| one.owner.to_string());
+    assert_eq!(owner("b").as_deref(), Some("source `dns:x`"));
+    assert_eq!(owner("c").as_deref(), Some("source `dns:y`"));
+    assert_eq!(both(of("b", 1), of("b", 1)).unwrap().1.unchanged, 1);
     let remove = [json!({ "do": "remove", "service": "a" })];
     let why = take(&document(FILE), &edits, &remove).unwrap_err();
     assert_eq!(why, "service `a` belongs to source `dns`: change it there");

@@ -2,6 +2,8 @@
 
 use super::ServiceSource;
 use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -46,7 +48,11 @@ struct Content {
 
 /// The board of a source.
 #[derive(Debug, Default)]
-pub(crate) struct SourceBoard(Mutex<Content>);
+pub(crate) struct SourceBoard {
+    content: Mutex<Content>,
+    /// Increases whenever its content or its state changes, so that unchanged boards cost little.
+    stamp: AtomicU64,
+}
 
 /// Sources and their boards, which the apps of one configuration share.
 #[derive(Clone, Debug, Default)]
@@ -82,11 +88,23 @@ impl SourceBoards {
             return;
         }
         let old = old.all();
+        let named: HashMap<&str, &SourceTask> = old.iter().map(|one| (one.0.name.as_str(), one)).collect();
         for (source, board) in self.lock().iter_mut() {
-            if let Some((_, kept)) = old.iter().find(|(other, _)| other == source) {
+            if let Some((_, kept)) = named.get(source.name.as_str()).filter(|(other, _)| other == source) {
                 *board = kept.clone();
             }
         }
+    }
+
+    /// Returns whether there are no sources.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+
+    /// Returns a number that increases whenever a board changes.
+    pub(crate) fn stamp(&self) -> u64 {
+        let stamp = |(_, board): &SourceTask| board.stamp.load(Ordering::Acquire);
+        self.lock().iter().map(stamp).fold(0, u64::wrapping_add)
     }
 
     /// Returns the rows of `weir show sources`.
@@ -101,50 +119,69 @@ impl SourceBoards {
 
 impl SourceBoard {
     fn lock(&self) -> MutexGuard<'_, Content> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.content.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the content, and lets the app look at it if its state is another one now.
+    fn change(&self, change: impl FnOnce(&mut Content)) {
+        let mut content = self.lock();
+        let before = (content.version, content.status.state());
+        change(&mut content);
+        if (content.version, content.status.state()) != before {
+            self.stamp.fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Publishes what was found.
     pub fn publish(&self, found: Vec<Value>, counts: [usize; 2], notes: Vec<String>) {
-        let mut content = self.lock();
-        let is_new = !matches!(&content.found, SourceContent::These(before) if **before == found);
-        if is_new {
-            content.found = SourceContent::These(Arc::new(found));
-            content.version += 1;
-            content.status.changes += 1;
-        }
-        let status = &mut content.status;
-        (status.failure, status.notes, status.counts, status.read_s) = (None, notes, counts, Some(now_s()));
+        self.change(|content| {
+            let is_new = !matches!(&content.found, SourceContent::These(before) if **before == found);
+            if is_new {
+                content.found = SourceContent::These(Arc::new(found));
+                content.version += 1;
+                content.status.changes += 1;
+            }
+            let status = &mut content.status;
+            (status.failure, status.notes, status.counts) = (None, notes, counts);
+            status.read_s = Some(now_s());
+        });
     }
 
     /// Publishes that what was found last is still so.
     pub fn confirm(&self) {
-        let status = &mut self.lock().status;
-        (status.failure, status.read_s) = (None, Some(now_s()));
+        self.change(|content| {
+            (content.status.failure, content.status.read_s) = (None, Some(now_s()));
+        });
     }
 
     /// Publishes that the source cannot be read. What was found last stays.
     pub fn fail(&self, why: String) {
-        let mut content = self.lock();
-        if matches!(content.found, SourceContent::Nothing) {
-            content.found = SourceContent::Failed;
-            content.version += 1;
-        }
-        content.status.errors += 1;
-        content.status.failure = Some(why);
+        self.change(|content| {
+            if matches!(content.found, SourceContent::Nothing) {
+                content.found = SourceContent::Failed;
+                content.version += 1;
+            }
+            content.status.errors += 1;
+            content.status.failure = Some(why);
+        });
     }
 
-    /// RecordKind why what was found is refused, or that it is in use.
+    /// Records why what was found is refused, or that it is in use.
     pub fn decided(&self, refusal: Option<String>) {
-        let status = &mut self.lock().status;
-        status.errors += u64::from(refusal.is_some() && refusal != status.refusal);
-        status.refusal = refusal;
+        self.change(|Content { status, .. }| {
+            status.errors += u64::from(refusal.is_some() && refusal != status.refusal);
+            status.refusal = refusal;
+        });
     }
 
-    /// Returns what was found, and its version.
-    pub fn found(&self) -> (SourceContent, u64) {
-        let content = self.lock();
-        (content.found.clone(), content.version)
+    /// Returns what was found.
+    pub fn found(&self) -> SourceContent {
+        self.lock().found.clone()
+    }
+
+    /// Returns the version of what was found.
+    pub fn version(&self) -> u64 {
+        self.lock().version
     }
 
     /// Returns its state.

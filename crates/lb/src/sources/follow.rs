@@ -1,18 +1,23 @@
 //! The running app's part: it watches the boards of all sources, requests the changes that bring the
 //! services to what the sources say, and says what becomes of them.
 
-use super::{DNS, ServiceSource, SourceBoards, SourceContent, SourceKind, SourceTask, is_of_source};
+use super::{ServiceSource, SourceBoards, SourceContent, SourceKind, SourceTask, is_of_source};
 use crate::requests::PUT;
 use crate::specs::{ServiceOwner, Specs, Tag};
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use weir_app::{Action, Level, RequestId, Sample, SampleValue};
 
 /// How often the boards are looked at, in nanoseconds.
 const POLL_NS: u64 = 50_000_000;
-/// How long after a refusal the same services are requested again, in nanoseconds.
+/// How long changes are collected at most, while sources keep changing, until they are requested together,
+/// in nanoseconds: each request is a reload.
+const COLLECT_NS: u64 = 400_000_000;
+/// How long after a refusal the same services are requested again at the earliest, in nanoseconds.
 const RETRY_NS: u64 = 10_000_000_000;
+/// The shortest time between two such requests, in nanoseconds.
+const RETRIES_NS: u64 = 500_000_000;
 
 /// Own requests have the highest numbers; those of clients count up from 0.
 const FIRST_ID: u64 = u64::MAX;
@@ -22,21 +27,27 @@ const FIRST_ID: u64 = u64::MAX;
 pub(crate) struct SourceFollower {
     boards: SourceBoards,
     specs: Arc<Specs>,
-    /// The request that is carried out, with the owner of the services.
-    pending: Option<(RequestId, String)>,
+    /// The request that is carried out, with the owners of the services.
+    pending: Option<(RequestId, Vec<String>)>,
+    /// Owners whose services are requested apart from others, because a request for all of them was refused.
+    apart: Vec<Vec<String>>,
     ids: u64,
     due_ns: u64,
-    /// The versions of the boards when an owner's services were last compared.
-    seen: HashMap<String, Vec<u64>>,
+    /// The stamp of the boards when they were last looked at, and when the first change was seen that has
+    /// not been requested.
+    stamp: u64,
+    since_ns: Option<u64>,
+    /// The version of the board when an owner's services were last compared.
+    seen: HashMap<String, u64>,
     /// When refused services are requested again, by owner.
     retry_ns: HashMap<String, u64>,
+    /// When the next refused services may be requested.
+    retries_ns: u64,
     /// The state of each source that the log has last named.
     said: HashMap<String, &'static str>,
     /// Whether services of sources that are no longer configured may exist.
     has_orphans: bool,
 }
-
-type Members<'a> = Vec<&'a SourceTask>;
 
 impl SourceFollower {
     /// Follows these sources, given the services that are configured now.
@@ -45,14 +56,18 @@ impl SourceFollower {
     }
 
     /// Continues from a predecessor.
-    pub fn inherit(&mut self, old: SourceFollower) {
+    pub fn inherit(&mut self, mut old: SourceFollower) {
         self.boards.inherit(&old.boards);
-        (self.pending, self.ids, self.said, self.retry_ns) = (old.pending, old.ids, old.said, old.retry_ns);
+        old.seen.retain(|owner, _| old.retry_ns.contains_key(owner));
+        (self.pending, self.ids, self.apart) = (old.pending, old.ids, old.apart);
+        (self.said, self.seen) = (old.said, old.seen);
+        (self.retry_ns, self.retries_ns) = (old.retry_ns, old.retries_ns);
+        (self.stamp, self.since_ns) = (old.stamp, old.since_ns);
     }
 
     /// Returns when the boards are looked at next.
     pub fn wake_ns(&self) -> Option<u64> {
-        let idle = self.has_orphans || !self.boards.all().is_empty();
+        let idle = self.has_orphans || !self.boards.is_empty();
         idle.then_some(self.due_ns)
     }
 
@@ -67,50 +82,101 @@ impl SourceFollower {
             return;
         }
         self.due_ns = now_ns.saturating_add(POLL_NS);
-        let all = self.boards.all();
-        self.say(&all, actions);
-        if self.pending.is_some() {
+        let stamp = self.boards.stamp();
+        let changes = std::mem::replace(&mut self.stamp, stamp) != stamp;
+        if changes {
+            self.since_ns.get_or_insert(now_ns);
+            let all = self.boards.all();
+            self.say(&all, actions);
+        }
+        let retries = now_ns >= self.retries_ns && self.retry_ns.values().any(|due_ns| *due_ns <= now_ns);
+        let is_due = self.since_ns.is_some() || self.has_orphans || retries || !self.apart.is_empty();
+        if self.pending.is_some() || !is_due {
             return;
         }
-        let mut owners: BTreeMap<String, Members<'_>> = BTreeMap::new();
-        for one in &all {
-            owners.entry(one.0.owner()).or_default().push(one);
+        let all = self.boards.all();
+        let collects = self.since_ns.is_some_and(|since_ns| now_ns < since_ns.saturating_add(COLLECT_NS));
+        if changes && collects && all.len() > 1 && !self.has_orphans {
+            return;
         }
-        if std::mem::take(&mut self.has_orphans) {
-            for spec in self.specs.iter() {
-                if let ServiceOwner::Source(owner) = &spec.owner
-                    && is_of_source(owner)
-                {
-                    owners.entry(owner.to_string()).or_default();
-                }
-            }
-        }
-        for (owner, members) in owners {
-            if let Some(orders) = self.orders(&owner, &members, now_ns) {
-                self.ids += 1;
-                let id = RequestId(FIRST_ID - self.ids);
-                self.pending = Some((id, owner));
-                // Other owners may have no members, and are looked for again.
-                self.has_orphans = true;
-                actions.push(Action::Configure { id, orders: Arc::new(json!([orders])) });
-                return;
-            }
-        }
+        self.request(&all, retries, now_ns, actions);
     }
 
-    /// Returns the request that brings the services of an owner to what its sources say; `None` if they are
-    /// like that, or if the sources say nothing yet.
-    fn orders(&mut self, owner: &str, members: &Members<'_>, now_ns: u64) -> Option<Value> {
-        let versions: Vec<u64> = members.iter().map(|(_, board)| board.found().1).collect();
-        let retry = self.retry_ns.get(owner).is_some_and(|due_ns| *due_ns <= now_ns);
-        if !retry && !members.is_empty() && self.seen.get(owner) == Some(&versions) {
+    /// Requests what differs from what the sources say: all of it, or what is requested apart.
+    fn request(&mut self, all: &[SourceTask], retries: bool, now_ns: u64, actions: &mut Vec<Action>) {
+        let members: BTreeMap<String, &SourceTask> = all.iter().map(|one| (one.0.owner(), one)).collect();
+        let specs = self.specs.clone();
+        let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+        for spec in specs.iter() {
+            if let ServiceOwner::Source(owner) = &spec.owner
+                && is_of_source(owner)
+            {
+                *counts.entry(owner).or_default() += 1;
+            }
+        }
+        let (owners, force): (Vec<String>, bool) = match self.apart.pop() {
+            Some(owners) => (owners, true),
+            None => {
+                self.since_ns = None;
+                let gone = counts.keys().filter(|owner| !members.contains_key(**owner));
+                let gone: Vec<String> = gone.map(|owner| owner.to_string()).collect();
+                self.has_orphans = false;
+                (gone.into_iter().chain(members.keys().cloned()).collect(), false)
+            }
+        };
+        let mut orders: Vec<(String, Value)> = Vec::new();
+        for owner in owners {
+            let (member, count) = (members.get(&owner).copied(), counts.get(&*owner).copied());
+            let order = self.order(&owner, member, (count.unwrap_or_default(), force));
+            orders.extend(order.map(|order| (owner, order)));
+        }
+        if orders.is_empty() && retries {
+            // One at a time, so that it keeps nothing else from being requested.
+            let due = self.retry_ns.iter().find(|(_, due_ns)| **due_ns <= now_ns);
+            let Some(owner) = due.map(|(owner, _)| owner.clone()) else { return };
+            self.retries_ns = now_ns.saturating_add(RETRIES_NS);
+            self.retry_ns.remove(&owner);
+            let (member, count) = (members.get(&owner).copied(), counts.get(&*owner).copied());
+            let order = self.order(&owner, member, (count.unwrap_or_default(), true));
+            orders.extend(order.map(|order| (owner, order)));
+        }
+        if orders.is_empty() {
+            return;
+        }
+        self.ids += 1;
+        let id = RequestId(FIRST_ID - self.ids);
+        let (owners, orders): (Vec<String>, Vec<Value>) = orders.into_iter().unzip();
+        self.pending = Some((id, owners));
+        actions.push(Action::Configure { id, orders: Arc::new(orders.into()) });
+    }
+
+    /// Returns the request that brings the services of an owner to what its source says, given how many it
+    /// has; `None` if they are like that, or if the source says nothing yet. Unless forced, also `None` if
+    /// the source has not changed since they were compared.
+    fn order(
+        &mut self,
+        owner: &str,
+        member: Option<&SourceTask>,
+        (count, force): (usize, bool),
+    ) -> Option<Value> {
+        let version = member.map(|(_, board)| board.version());
+        if let (Some(version), false) = (version, force)
+            && self.seen.get(owner) == Some(&version)
+        {
             return None;
         }
-        let services = wanted(&self.specs, members)?;
-        self.seen.insert(owner.to_string(), versions);
+        let services = match member {
+            Some(task) => wanted(&self.specs, owner, task)?,
+            None => Vec::new(),
+        };
+        if let Some(version) = version {
+            self.seen.insert(owner.to_string(), version);
+        }
         self.retry_ns.remove(owner);
-        if is_so(&self.specs, owner, &services) {
-            members.iter().for_each(|(_, board)| board.decided(None));
+        if is_so(&self.specs, owner, count, &services) {
+            if let Some((_, board)) = member {
+                board.decided(None);
+            }
             return None;
         }
         Some(json!({ "do": PUT, "source": owner, "services": services }))
@@ -124,19 +190,31 @@ impl SourceFollower {
         now_ns: u64,
         actions: &mut Vec<Action>,
     ) -> bool {
-        let Some((_, owner)) = self.pending.take_if(|(pending, _)| *pending == id) else { return false };
+        let Some((_, owners)) = self.pending.take_if(|(pending, _)| *pending == id) else { return false };
         match outcome {
             Ok(changes) => {
                 if let Some(text) = changed(changes) {
-                    actions.push(Action::Say(Level::Info, format!("source {owner}: {text}")));
+                    let of = match &owners[..] {
+                        [owner] => format!("source {owner}"),
+                        several => format!("{} sources", several.len()),
+                    };
+                    actions.push(Action::Say(Level::Info, format!("{of}: {text}")));
                 }
             }
+            // The services of one of them are refused, and this finds out which.
+            Err(_) if owners.len() > 1 => {
+                let (first, second) = owners.split_at(owners.len() / 2);
+                self.apart.extend([second.to_vec(), first.to_vec()]);
+                return true;
+            }
             Err(_) => {
-                self.retry_ns.insert(owner.clone(), now_ns.saturating_add(RETRY_NS));
+                let retry_ns = now_ns.saturating_add(RETRY_NS);
+                self.retry_ns.extend(owners.iter().map(|owner| (owner.clone(), retry_ns)));
             }
         }
+        let owners: HashSet<String> = owners.into_iter().collect();
         for (source, board) in self.boards.all() {
-            if source.owner() == owner {
+            if owners.contains(&source.owner()) {
                 board.decided(outcome.as_ref().err().cloned());
             }
         }
@@ -166,7 +244,10 @@ impl SourceFollower {
             };
             actions.push(Action::Say(level, format!("source {name} ({of}) {text}")));
         }
-        self.said.retain(|name, _| all.iter().any(|(source, _)| source.name == *name));
+        if self.said.len() > all.len() {
+            let names: HashSet<&str> = all.iter().map(|(source, _)| source.name.as_str()).collect();
+            self.said.retain(|name, _| names.contains(&**name));
+        }
     }
 
     /// Returns the series of all sources.
@@ -199,27 +280,21 @@ impl SourceFollower {
     }
 }
 
-/// Returns the services that an owner's sources want; `None` if none of them has said anything.
-fn wanted(specs: &Specs, members: &Members<'_>) -> Option<Vec<Value>> {
-    let mut services = Vec::new();
-    let mut knows = members.is_empty();
-    for (source, board) in members {
-        let (found, _) = board.found();
-        match (&source.kind, found) {
-            (SourceKind::File(_), SourceContent::These(these)) => services.extend(these.iter().cloned()),
-            // Without its file, nothing is known about its services.
-            (SourceKind::File(_), SourceContent::Nothing | SourceContent::Failed) => return None,
-            (SourceKind::Dns(_), SourceContent::These(these)) => services.push(filled(source, &these)),
-            (SourceKind::Dns(_), found) => match specs.named(&source.name) {
-                // It is left over from an earlier run.
-                Some(spec) if spec.owner == ServiceOwner::Source(DNS.into()) => services.push(spec.value()),
-                _ if matches!(found, SourceContent::Failed) => services.push(filled(source, &[])),
-                _ => continue,
-            },
+/// Returns the services that a source wants; `None` if it has said nothing.
+fn wanted(specs: &Specs, owner: &str, (source, board): &SourceTask) -> Option<Vec<Value>> {
+    match (&source.kind, board.found()) {
+        (SourceKind::File(_), SourceContent::These(these)) => Some(these.to_vec()),
+        // Without its file, nothing is known about its services.
+        (SourceKind::File(_), SourceContent::Nothing | SourceContent::Failed) => None,
+        (SourceKind::Dns(_), SourceContent::These(these)) => Some(vec![filled(source, &these)]),
+        (SourceKind::Dns(_), SourceContent::Nothing) => None,
+        (SourceKind::Dns(_), SourceContent::Failed) => {
+            // It may be left over from an earlier run.
+            let is_left = |owner_of: &ServiceOwner| *owner_of == ServiceOwner::Source(owner.into());
+            let has = specs.named(&source.name).is_some_and(|spec| is_left(&spec.owner));
+            (!has).then(|| vec![filled(source, &[])])
         }
-        knows = true;
     }
-    knows.then_some(services)
 }
 
 /// Returns a service of DNS with these back ends.
@@ -229,10 +304,9 @@ fn filled(source: &ServiceSource, back_ends: &[Value]) -> Value {
     Value::Object(map)
 }
 
-/// Returns whether the services of an owner are these.
-fn is_so(specs: &Specs, owner: &str, services: &[Value]) -> bool {
+/// Returns whether the services of an owner, which has this many, are these.
+fn is_so(specs: &Specs, owner: &str, count: usize, services: &[Value]) -> bool {
     let owned = |owner_of: &ServiceOwner| matches!(owner_of, ServiceOwner::Source(name) if **name == *owner);
-    let count = specs.iter().filter(|spec| owned(&spec.owner)).count();
     count == services.len()
         && services.iter().all(|service| {
             let spec = service["name"].as_str().and_then(|name| specs.named(name));

@@ -23,8 +23,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The owner of the services of all DNS sources.
-const DNS: &str = "dns";
+/// How the owner of the services of a DNS source begins.
+const DNS: &str = "dns:";
 /// How the owner of a file's services begins.
 const FILE: &str = "file:";
 
@@ -86,7 +86,7 @@ impl ServiceSource {
     pub fn owner(&self) -> String {
         match &self.kind {
             SourceKind::File(_) => format!("{FILE}{}", self.name),
-            SourceKind::Dns(_) => DNS.to_string(),
+            SourceKind::Dns(_) => format!("{DNS}{}", self.name),
         }
     }
 
@@ -121,7 +121,7 @@ impl ServiceSource {
 
 /// Returns whether services with this owner belong to a source.
 fn is_of_source(owner: &str) -> bool {
-    owner == DNS || owner.starts_with(FILE)
+    owner.starts_with(DNS) || owner.starts_with(FILE)
 }
 
 /// Returns the name of a back end, which is the same on all nodes: its address, and its port if the source

@@ -79,10 +79,9 @@ pub(crate) fn read(item: &Node, report: &mut Report) -> Option<(ServiceSource, N
             report.error_help(key.span, "the source says this of each back end", "omit it");
         }
     }
-    if let (Some(called), true) = (called, is_file)
-        && called.len() + FILE.len() > NAME_MAX
-    {
-        let message = format!("the name of a source has at most {} characters", NAME_MAX - FILE.len());
+    let prefix = if is_file { FILE } else { DNS };
+    if called.is_some_and(|called| called.len() + prefix.len() > NAME_MAX) {
+        let message = format!("the name of this source has at most {} characters", NAME_MAX - prefix.len());
         report.error(item.span, message);
     }
     let (called, kind) = (called?.to_string(), kind?);
@@ -106,7 +105,7 @@ pub(crate) fn read(item: &Node, report: &mut Report) -> Option<(ServiceSource, N
 fn file(node: &Node, section: &Section<'_>, report: &mut Report) -> Option<std::path::PathBuf> {
     for key in FROM.iter().filter(|key| !["kubernetes", "each"].contains(&key.word)) {
         if let Some(node) = section.get(key.word) {
-            report.error_help(node.span, format!("`{}` is of a source with `{DNS}`", key.word), "omit it");
+            report.error_help(node.span, format!("`{}` is of a source with `dns`", key.word), "omit it");
         }
     }
     let folder = Path::new(report.file()).parent().unwrap_or(Path::new("")).to_path_buf();
