@@ -6,6 +6,7 @@ mod bad_recordings;
 mod bond;
 mod check;
 mod daemon;
+mod dns;
 mod doctor;
 mod entries;
 mod explain;

@@ -83,8 +83,8 @@ fn a_file_of_kubernetes_objects_is_followed_and_what_is_wrong_changes_nothing() 
     replace(&daemon, "state.json", "{\"services\": [");
     daemon.wait_for("a failure", |daemon| source(daemon)["state"] == "failing");
     assert!(source(&daemon)["reason"].as_str().unwrap().contains("this is not JSON"));
-    let doctor = weir(daemon.folder.path(), &["doctor", "weir.yaml"]).out;
-    assert!(doctor.contains("source") && doctor.contains("this is not JSON"), "{doctor}");
+    let doctor = daemon.weir(&["doctor", "weir.yaml"]).out;
+    assert!(doctor.contains("state.json is failing: this is not JSON"), "{doctor}");
     has(&mut daemon, &["default.s0.80-tcp/10.1.0.2_80"]);
     std::fs::remove_file(daemon.folder.file("state.json")).unwrap();
     daemon.wait_for("it is gone", |daemon| {
@@ -285,6 +285,24 @@ fn addresses_in_dns_are_followed_and_a_server_that_fails_or_lies_changes_nothing
 }
 
 #[test]
+fn a_ttl_is_obeyed_within_limits() {
+    let [kept, absurd] =
+        [2, u32::MAX].map(|ttl| LyingServer::start(Replies::Records(vec![a([10, 1, 0, 1], ttl)])));
+    let folder = Folder::new();
+    let other = dns(&absurd, "").lines().last().unwrap().replace("name: web", "name: far");
+    let other = other.replace("10.0.0.90", "10.0.0.91").replace("min_ttl", "max_ttl: 300ms, min_ttl");
+    folder.write("weir.yaml", format!("{}{other}\n", dns(&kept, "")));
+    let mut daemon = Daemon::start_in(folder);
+    has(&mut daemon, &["far/10.1.0.1", "web/10.1.0.1"]);
+    let (begun, first) = (Instant::now(), kept.asked.load(Ordering::Relaxed));
+    daemon.wait_for("a second question", |_| kept.asked.load(Ordering::Relaxed) > first);
+    daemon.wait_for("a third question", |_| kept.asked.load(Ordering::Relaxed) > first + 1);
+    // Up to a tenth of the time earlier, and the first question was before the clock was started.
+    assert!(begun.elapsed() > Duration::from_millis(1800), "{:?}", begun.elapsed());
+    assert!(absurd.asked.load(Ordering::Relaxed) >= 5, "a longer TTL than `max_ttl` does not count");
+}
+
+#[test]
 fn an_empty_answer_removes_all_back_ends_only_if_configured() {
     let server = LyingServer::start(Replies::Records(vec![a([10, 1, 0, 1], 0)]));
     let folder = Folder::new();
@@ -344,11 +362,35 @@ fn srv_records_say_port_weight_and_priority() {
     folder
         .write("weir.yaml", dns(&server, ", records: srv").replace("each: { mac", "each: { mode: nat, mac"));
     let mut daemon = Daemon::start_in(folder);
-    daemon.wait_for("back ends", |daemon| back_ends(daemon).len() == 3);
+    let weighs = |daemon: &mut Daemon, expected: [u64; 3]| {
+        daemon.wait_for(&format!("{expected:?}"), |daemon| {
+            let table = daemon.show("backends");
+            let rows = &table.as_array().unwrap()[1..];
+            rows.iter().map(|row| row["weight"].as_u64().unwrap()).eq(expected)
+        });
+    };
+    weighs(&mut daemon, [30, 1, 0]);
     let table = daemon.show("backends");
-    let row = |at: usize| format!("{} {} {}", table[at]["name"], table[at]["address"], table[at]["weight"]);
-    assert_eq!(row(1), "\"10.1.0.1_8080\" \"10.1.0.1:8080\" 30");
-    assert_eq!(row(2), "\"10.1.0.1_8081\" \"10.1.0.1:8081\" 1");
+    let row = |at: usize| format!("{} {}", table[at]["name"], table[at]["address"]);
+    assert_eq!(row(1), "\"10.1.0.1_8080\" \"10.1.0.1:8080\"");
+    assert_eq!(row(2), "\"10.1.0.1_8081\" \"10.1.0.1:8081\"");
+    // The next priority is used only while nothing of the lowest serves.
+    daemon.weir(&["lb", "drain", "web", "10.1.0.1_8081"]).good();
+    daemon.weir(&["lb", "drain", "web", "10.1.0.1_8080"]).good();
+    weighs(&mut daemon, [0, 0, 9]);
+    let why = "no server of priority 10 serves, so those of priority 20 are used";
+    assert!(source(&daemon)["reason"].as_str().unwrap().contains(why), "{}", source(&daemon));
+    daemon.wait_for("a line of the log", |daemon| daemon.log().contains(&format!("source dns:web: {why}")));
+    daemon.weir(&["lb", "enable", "web", "10.1.0.1_8081"]).good();
+    weighs(&mut daemon, [30, 1, 0]);
+    daemon.wait_for("a line of the log", |daemon| {
+        daemon.log().contains("source dns:web: servers of priority 10 serve again")
+    });
+    // DNS says that there is no such service, which is no failure.
+    server.says(Replies::Records(vec![srv(0, 0, 0, "")]));
+    has(&mut daemon, &[]);
+    assert_eq!(source(&daemon)["state"], "ok");
+    assert!(source(&daemon)["reason"].as_str().unwrap().contains("there is no such service"));
 }
 
 #[test]

@@ -148,7 +148,7 @@ async fn repeat(source: Arc<ServiceSource>, query: DnsQuery, board: Arc<SourceBo
             tokio::time::timeout(query.timeout, resolving).await
         };
         let waits = match answer {
-            Ok(Ok(answer)) if !answer.servers.is_empty() => {
+            Ok(Ok(answer)) if !answer.servers.is_empty() || answer.is_unavailable => {
                 let (back_ends, notes) = back_ends_of(&source, &query, &answer);
                 let counts = [1, back_ends.len()];
                 board.publish(back_ends, counts, notes);
@@ -216,7 +216,8 @@ async fn resolve(
         RecordKind::Addresses => {
             let (addresses, ttl, notes) = addresses(&resolver, &name, families).await?;
             let server = |address| DnsServer { address, srv: None };
-            DnsAnswer { servers: addresses.into_iter().map(server).collect(), ttl, notes }
+            let servers = addresses.into_iter().map(server).collect();
+            DnsAnswer { servers, ttl, notes, is_unavailable: false }
         }
         RecordKind::Srv => targets(resolver, &name, families).await?,
     };
@@ -274,11 +275,12 @@ async fn targets(
     let mut ttl = u32::MAX;
     let mut by_target: BTreeMap<Name, Vec<(u16, u16, u16)>> = BTreeMap::new();
     let mut answer = DnsAnswer::default();
-    let mut over = 0;
+    let (mut over, mut has_root) = (0, false);
     for record in records(&resolver, name, RecordType::SRV, &mut ttl).await? {
         let RData::SRV(srv) = &record.data else { continue };
         // RFC 2782: a target of `.` says that there is no such service.
         if srv.target.is_root() {
+            has_root = true;
             continue;
         }
         if by_target.len() >= TARGETS_MAX && !by_target.contains_key(&srv.target) {
@@ -291,6 +293,10 @@ async fn targets(
         answer.notes.push(format!("{over} targets are left out: weir looks up {TARGETS_MAX}"));
     }
     answer.ttl = Duration::from_secs(ttl.into());
+    answer.is_unavailable = has_root && by_target.is_empty();
+    if answer.is_unavailable {
+        answer.notes.push("DNS says that there is no such service: the target is `.`".to_string());
+    }
     let mut lookups = JoinSet::new();
     let mut waiting = by_target.into_iter();
     loop {

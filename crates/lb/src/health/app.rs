@@ -602,7 +602,7 @@ impl App for LbApp {
             Event::Tick => {
                 self.tick(now_ns, actions);
                 self.answers.tick(now_ns, actions);
-                self.sources.tick(now_ns, actions);
+                self.tick_sources(now_ns, actions);
             }
             Event::Frame { app: CHECKED, bytes, .. } => {
                 let packet = probes::packet(bytes);

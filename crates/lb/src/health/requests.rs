@@ -102,9 +102,8 @@ impl LbApp {
     fn at_once(&mut self, request: &Value, now_ns: u64, actions: &mut Vec<Action>) -> Result<Value, String> {
         let orders = match request {
             Value::String(words) if words.trim() == "list" => return Ok(json!(self.list())),
-            Value::String(words) if words.trim() == "sources" => {
-                return Ok(json!({ "sources": self.sources.rows() }));
-            }
+            Value::String(words) if words.trim() == "sources" => return Ok(self.sources_shown()),
+            Value::Object(_) if request["do"] == "sources" => return Ok(self.sources_shown()),
             Value::String(words) => {
                 let order = self.order_of(&words.split_whitespace().collect::<Vec<_>>())?;
                 self.carry_out(order, now_ns, actions);
@@ -119,6 +118,10 @@ impl LbApp {
         };
         orders.iter().for_each(|order| self.carry_out(*order, now_ns, actions));
         Ok(with_warning(done(orders.len()), self.warning_of(&orders)))
+    }
+
+    fn sources_shown(&self) -> Value {
+        json!({ "sources": self.sources.rows() })
     }
 
     /// Returns a warning about services whose weights these requests have changed.

@@ -3,6 +3,8 @@
 
 use super::app::{LbApp, Row};
 use super::weights::Standing;
+use std::cell::OnceCell;
+use std::collections::HashMap;
 use std::sync::Arc;
 use weir_app::Action;
 use weir_app::route::{Prefix, RouteWish};
@@ -89,6 +91,32 @@ pub fn wish(routed: &Routed, serving: Serving, is_attached: bool) -> RouteWish {
 }
 
 impl LbApp {
+    /// Lets the sources continue, which depend on what serves.
+    pub(super) fn tick_sources(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+        let mut sources = std::mem::take(&mut self.sources);
+        sources.tick(now_ns, &self.who_serves(), actions);
+        self.sources = sources;
+    }
+
+    /// Returns what tells whether a back end serves, by the names of its service and its own. One that is not
+    /// known yet serves.
+    fn who_serves(&self) -> impl Fn(&str, &str) -> bool {
+        let places: OnceCell<HashMap<&str, usize>> = OnceCell::new();
+        move |service, back_end| {
+            let all = || self.services.iter().enumerate().map(|(at, one)| (one.name.as_str(), at)).collect();
+            let service = places.get_or_init(all).get(service).map(|at| &self.services[*at]);
+            let row = service.and_then(|service| service.rows.iter().find(|row| row.name == back_end));
+            row.is_none_or(|row| match self.standing(row).0 {
+                Standing::Unchecked | Standing::Unknown | Standing::Up | Standing::Suspect => true,
+                Standing::Down
+                | Standing::Withdrawn
+                | Standing::NoNeighbour
+                | Standing::Draining
+                | Standing::Maintenance => false,
+            })
+        }
+    }
+
     /// Returns how many back ends of a service serve.
     fn serving(&self, at: usize) -> Serving {
         let standing = |row: &Row| (self.standing(row).0, row.full);

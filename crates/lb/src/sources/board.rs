@@ -28,6 +28,8 @@ pub(crate) struct SourceStatus {
     pub refusal: Option<String>,
     /// What is left out.
     pub notes: Vec<String>,
+    /// Why servers of another priority than the lowest are used.
+    pub fallback: Option<String>,
     /// When it was last read, in seconds since 1970.
     pub read_s: Option<u64>,
     /// How often it could not be read, or was refused.
@@ -174,6 +176,11 @@ impl SourceBoard {
         });
     }
 
+    /// Records why servers of another priority than the lowest are used.
+    pub fn falls_back(&self, why: Option<String>) {
+        self.lock().status.fallback = why;
+    }
+
     /// Returns what was found.
     pub fn found(&self) -> SourceContent {
         self.lock().found.clone()
@@ -218,7 +225,8 @@ impl SourceStatus {
     /// Returns the reason for its state, or what is left out.
     pub fn says(&self) -> String {
         let why = self.failure.clone().or_else(|| self.refusal.clone());
-        why.unwrap_or_else(|| self.notes.join("; "))
+        let notes = || self.fallback.iter().chain(&self.notes).cloned().collect::<Vec<_>>().join("; ");
+        why.unwrap_or_else(notes)
     }
 }
 

@@ -1,7 +1,9 @@
 //! The running app's part: it watches the boards of all sources, requests the changes that bring the
 //! services to what the sources say, and says what becomes of them.
 
-use super::{ServiceSource, SourceBoards, SourceContent, SourceKind, SourceTask, is_of_source};
+use super::{
+    DNS, Priorities, ServiceSource, SourceBoards, SourceContent, SourceKind, SourceTask, is_of_source,
+};
 use crate::requests::PUT;
 use crate::specs::{ServiceOwner, Specs, Tag};
 use serde_json::{Value, json};
@@ -37,6 +39,10 @@ pub(crate) struct SourceFollower {
     /// not been requested.
     stamp: u64,
     since_ns: Option<u64>,
+    /// The priorities of the back ends of sources that have several, by owner.
+    priorities: BTreeMap<String, Priorities>,
+    /// What is logged about them next.
+    sayings: Vec<Action>,
     /// The version of the board when an owner's services were last compared.
     seen: HashMap<String, u64>,
     /// When refused services are requested again, by owner.
@@ -49,6 +55,10 @@ pub(crate) struct SourceFollower {
     has_orphans: bool,
 }
 
+/// Returns whether a back end serves, by the names of its service and its own; also true if it is not known
+/// yet.
+pub(crate) type Serves<'a> = dyn Fn(&str, &str) -> bool + 'a;
+
 impl SourceFollower {
     /// Follows these sources, given the services that are configured now.
     pub fn new(boards: SourceBoards, specs: Arc<Specs>) -> SourceFollower {
@@ -60,7 +70,7 @@ impl SourceFollower {
         self.boards.inherit(&old.boards);
         old.seen.retain(|owner, _| old.retry_ns.contains_key(owner));
         (self.pending, self.ids, self.apart) = (old.pending, old.ids, old.apart);
-        (self.said, self.seen) = (old.said, old.seen);
+        (self.said, self.seen, self.priorities) = (old.said, old.seen, old.priorities);
         (self.retry_ns, self.retries_ns) = (old.retry_ns, old.retries_ns);
         (self.stamp, self.since_ns) = (old.stamp, old.since_ns);
     }
@@ -76,8 +86,8 @@ impl SourceFollower {
         self.boards.rows()
     }
 
-    /// Looks at the boards, if that is due.
-    pub fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
+    /// Looks at the boards, if that is due, given whether a back end of a service serves.
+    pub fn tick(&mut self, now_ns: u64, serves: &Serves<'_>, actions: &mut Vec<Action>) {
         if now_ns < self.due_ns {
             return;
         }
@@ -89,6 +99,13 @@ impl SourceFollower {
             let all = self.boards.all();
             self.say(&all, actions);
         }
+        for (owner, priorities) in &self.priorities {
+            let service = owner.strip_prefix(DNS).unwrap_or(owner);
+            if priorities.serving(|name| serves(service, name)) != priorities.active {
+                self.seen.remove(owner);
+                self.since_ns.get_or_insert(now_ns);
+            }
+        }
         let retries = now_ns >= self.retries_ns && self.retry_ns.values().any(|due_ns| *due_ns <= now_ns);
         let is_due = self.since_ns.is_some() || self.has_orphans || retries || !self.apart.is_empty();
         if self.pending.is_some() || !is_due {
@@ -99,11 +116,17 @@ impl SourceFollower {
         if changes && collects && all.len() > 1 && !self.has_orphans {
             return;
         }
-        self.request(&all, retries, now_ns, actions);
+        self.request(&all, (retries, serves), now_ns, actions);
     }
 
     /// Requests what differs from what the sources say: all of it, or what is requested apart.
-    fn request(&mut self, all: &[SourceTask], retries: bool, now_ns: u64, actions: &mut Vec<Action>) {
+    fn request(
+        &mut self,
+        all: &[SourceTask],
+        (retries, serves): (bool, &Serves<'_>),
+        now_ns: u64,
+        actions: &mut Vec<Action>,
+    ) {
         let members: BTreeMap<String, &SourceTask> = all.iter().map(|one| (one.0.owner(), one)).collect();
         let specs = self.specs.clone();
         let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -121,13 +144,14 @@ impl SourceFollower {
                 let gone = counts.keys().filter(|owner| !members.contains_key(**owner));
                 let gone: Vec<String> = gone.map(|owner| owner.to_string()).collect();
                 self.has_orphans = false;
+                self.priorities.retain(|owner, _| members.contains_key(owner));
                 (gone.into_iter().chain(members.keys().cloned()).collect(), false)
             }
         };
         let mut orders: Vec<(String, Value)> = Vec::new();
         for owner in owners {
             let (member, count) = (members.get(&owner).copied(), counts.get(&*owner).copied());
-            let order = self.order(&owner, member, (count.unwrap_or_default(), force));
+            let order = self.order(&owner, member, (count.unwrap_or_default(), force), serves);
             orders.extend(order.map(|order| (owner, order)));
         }
         if orders.is_empty() && retries {
@@ -137,9 +161,10 @@ impl SourceFollower {
             self.retries_ns = now_ns.saturating_add(RETRIES_NS);
             self.retry_ns.remove(&owner);
             let (member, count) = (members.get(&owner).copied(), counts.get(&*owner).copied());
-            let order = self.order(&owner, member, (count.unwrap_or_default(), true));
+            let order = self.order(&owner, member, (count.unwrap_or_default(), true), serves);
             orders.extend(order.map(|order| (owner, order)));
         }
+        actions.append(&mut self.sayings);
         if orders.is_empty() {
             return;
         }
@@ -158,6 +183,7 @@ impl SourceFollower {
         owner: &str,
         member: Option<&SourceTask>,
         (count, force): (usize, bool),
+        serves: &Serves<'_>,
     ) -> Option<Value> {
         let version = member.map(|(_, board)| board.version());
         if let (Some(version), false) = (version, force)
@@ -166,7 +192,7 @@ impl SourceFollower {
             return None;
         }
         let services = match member {
-            Some(task) => wanted(&self.specs, owner, task)?,
+            Some(task) => self.wanted(owner, task, serves)?,
             None => Vec::new(),
         };
         if let Some(version) = version {
@@ -180,6 +206,47 @@ impl SourceFollower {
             return None;
         }
         Some(json!({ "do": PUT, "source": owner, "services": services }))
+    }
+
+    /// Returns the services that a source wants; `None` if it has said nothing.
+    fn wanted(
+        &mut self,
+        owner: &str,
+        (source, board): &SourceTask,
+        serves: &Serves<'_>,
+    ) -> Option<Vec<Value>> {
+        match (&source.kind, board.found()) {
+            (SourceKind::File(_), SourceContent::These(these)) => Some(these.to_vec()),
+            // Without its file, nothing is known about its services.
+            (SourceKind::File(_), SourceContent::Nothing | SourceContent::Failed) => None,
+            (SourceKind::Dns(_), SourceContent::These(these)) => {
+                let Some(mut priorities) = Priorities::of(&these) else {
+                    self.priorities.remove(owner);
+                    board.falls_back(None);
+                    return Some(vec![filled(source, these.to_vec())]);
+                };
+                priorities.active = priorities.serving(|name| serves(&source.name, name));
+                let service = filled(source, priorities.weighted(&these));
+                let (active, says) = (priorities.active, priorities.says());
+                board.falls_back(says.clone());
+                let before = self.priorities.insert(owner.to_string(), priorities);
+                if before.map(|before| before.active).map_or(says.is_some(), |before| before != active) {
+                    let (level, text) = match says {
+                        Some(why) => (Level::Warning, why),
+                        None => (Level::Info, format!("servers of priority {active} serve again")),
+                    };
+                    self.sayings.push(Action::Say(level, format!("source {owner}: {text}")));
+                }
+                Some(vec![service])
+            }
+            (SourceKind::Dns(_), SourceContent::Nothing) => None,
+            (SourceKind::Dns(_), SourceContent::Failed) => {
+                // It may be left over from an earlier run.
+                let is_left = |owner_of: &ServiceOwner| *owner_of == ServiceOwner::Source(owner.into());
+                let has = self.specs.named(&source.name).is_some_and(|spec| is_left(&spec.owner));
+                (!has).then(|| vec![filled(source, Vec::new())])
+            }
+        }
     }
 
     /// Records the outcome of a request. Returns false if it is not one of a source.
@@ -280,27 +347,10 @@ impl SourceFollower {
     }
 }
 
-/// Returns the services that a source wants; `None` if it has said nothing.
-fn wanted(specs: &Specs, owner: &str, (source, board): &SourceTask) -> Option<Vec<Value>> {
-    match (&source.kind, board.found()) {
-        (SourceKind::File(_), SourceContent::These(these)) => Some(these.to_vec()),
-        // Without its file, nothing is known about its services.
-        (SourceKind::File(_), SourceContent::Nothing | SourceContent::Failed) => None,
-        (SourceKind::Dns(_), SourceContent::These(these)) => Some(vec![filled(source, &these)]),
-        (SourceKind::Dns(_), SourceContent::Nothing) => None,
-        (SourceKind::Dns(_), SourceContent::Failed) => {
-            // It may be left over from an earlier run.
-            let is_left = |owner_of: &ServiceOwner| *owner_of == ServiceOwner::Source(owner.into());
-            let has = specs.named(&source.name).is_some_and(|spec| is_left(&spec.owner));
-            (!has).then(|| vec![filled(source, &[])])
-        }
-    }
-}
-
 /// Returns a service of DNS with these back ends.
-fn filled(source: &ServiceSource, back_ends: &[Value]) -> Value {
+fn filled(source: &ServiceSource, back_ends: Vec<Value>) -> Value {
     let mut map = source.template.clone();
-    map.insert("back_ends".into(), back_ends.to_vec().into());
+    map.insert("back_ends".into(), back_ends.into());
     Value::Object(map)
 }
 

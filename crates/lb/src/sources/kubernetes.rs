@@ -132,6 +132,30 @@ impl<'a> Objects<'a> {
     }
 }
 
+/// The state of an endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum EndpointState {
+    /// It gets no new flows.
+    Out,
+    /// It terminates, but serves until then.
+    Terminating,
+    /// It is ready.
+    Ready,
+}
+
+impl EndpointState {
+    /// Reads conditions. Absent ones mean: ready, serving if it is ready, and not terminating.
+    fn of(conditions: &Value) -> EndpointState {
+        let of = |word: &str| boolean(&conditions[word]);
+        let is_ready = of("ready").unwrap_or(true);
+        match (is_ready, of("serving").unwrap_or(is_ready), of("terminating").unwrap_or(false)) {
+            (true, ..) => EndpointState::Ready,
+            (false, true, true) => EndpointState::Terminating,
+            (false, ..) => EndpointState::Out,
+        }
+    }
+}
+
 /// What is left out, and how often.
 type Notes = BTreeMap<&'static str, usize>;
 
@@ -222,7 +246,7 @@ impl ServiceObject<'_> {
         six: bool,
         notes: &mut Notes,
     ) -> Result<Vec<Value>, String> {
-        let mut all: BTreeMap<String, Value> = BTreeMap::new();
+        let mut all: BTreeMap<String, (EndpointState, Value)> = BTreeMap::new();
         let name = port["name"].as_str().unwrap_or_default();
         let slices = objects.slices.get(&(self.namespace, self.name)).map(Vec::as_slice).unwrap_or_default();
         let family = if six { "IPv6" } else { "IPv4" };
@@ -248,7 +272,17 @@ impl ServiceObject<'_> {
         if all.len() > BACK_ENDS_MAX {
             return Err(format!("it has more than {BACK_ENDS_MAX} endpoints, the limit"));
         }
-        Ok(all.into_values().collect())
+        // If no endpoint is ready, those that still serve while they terminate get new flows, as with
+        // kube-proxy, so that the replacement of the last one fails no connection.
+        let best = all.values().map(|(state, _)| *state).max();
+        let takes = |state: EndpointState| state > EndpointState::Out && Some(state) == best;
+        let back_end = |(state, mut back_end): (EndpointState, Value)| {
+            if !takes(state) {
+                back_end["state"] = "draining".into();
+            }
+            back_end
+        };
+        Ok(all.into_values().map(back_end).collect())
     }
 
     fn endpoint(
@@ -256,20 +290,18 @@ impl ServiceObject<'_> {
         source: &ServiceSource,
         endpoint: &Value,
         (port, six): (u16, bool),
-        all: &mut BTreeMap<String, Value>,
+        all: &mut BTreeMap<String, (EndpointState, Value)>,
     ) -> Result<(), String> {
-        // Absent conditions: ready, serving as ready says, and not terminating.
-        let is_ready = boolean(&endpoint["conditions"]["ready"]).unwrap_or(true);
-        let state: &[(&str, String)] = &[("state", "draining".to_string())];
+        let state = EndpointState::of(&endpoint["conditions"]);
         for address in items(&endpoint["addresses"]) {
             let text = address.as_str().unwrap_or_default();
             let parsed: Option<IpAddr> = text.parse().ok();
             let address = parsed.filter(|address| address.is_ipv6() == six);
             let address = address.ok_or_else(|| format!("`{text}` is not an address of an endpoint"))?;
-            let (name, back_end) = source.back_end(address, Some(port), if is_ready { &[] } else { state });
+            let (name, back_end) = source.back_end(address, Some(port), &[]);
             // An endpoint may be in two slices for a while; if it is ready in one of them, it is ready.
-            if is_ready || !all.contains_key(&name) {
-                all.insert(name, back_end);
+            if all.get(&name).is_none_or(|(before, _)| *before < state) {
+                all.insert(name, (state, back_end));
             }
         }
         Ok(())
@@ -440,6 +472,44 @@ endpoints:
         all.push(json!({ "kind": "ConfigMap", "metadata": { "name": "x" } }));
         let list = json!({ "kind": "List", "items": all });
         assert_eq!(convert(&source("nat"), "f", &list.to_string()).unwrap(), yaml);
+    }
+
+    /// Each line: the conditions of endpoints, and the states of the back ends.
+    #[test]
+    fn endpoints_that_serve_while_they_terminate_are_used_if_none_is_ready() {
+        let [ready, not, ends] = [
+            json!({ "ready": true, "serving": true, "terminating": false }),
+            json!({ "ready": false }),
+            json!({ "ready": false, "serving": true, "terminating": true }),
+        ];
+        let done = json!({ "ready": false, "serving": false, "terminating": true });
+        // Services with publishNotReadyAddresses are ready whatever happens.
+        let always = json!({ "ready": true, "serving": false, "terminating": true });
+        let (up, out) = (json!(null), json!("draining"));
+        for (conditions, states) in [
+            ([&ready, &not, &ends, &done], [&up, &out, &out, &out]),
+            ([&not, &ends, &done, &ends], [&out, &up, &out, &up]),
+            ([&not, &done, &not, &done], [&out; 4]),
+            ([&always, &ends, &json!(null), &not], [&up, &out, &up, &out]),
+            (
+                [&json!({ "ready": null }), &json!({ "terminating": true }), &ends, &not],
+                [&up, &up, &out, &out],
+            ),
+        ] {
+            let endpoint =
+                |at: usize| json!({ "addresses": [format!("10.0.1.{at}")], "conditions": conditions[at] });
+            let file = json!({
+                "services": [{ "metadata": { "name": "a" },
+                    "spec": { "clusterIP": "10.0.0.1", "ports": [{ "port": 80 }] } }],
+                "endpoints": [{ "metadata": { "labels": { "kubernetes.io/service-name": "a" } },
+                    "addressType": "IPv4", "ports": [{ "port": 80 }],
+                    "endpoints": (0..4).map(endpoint).collect::<Vec<_>>() }],
+            });
+            let converted = convert(&source("nat"), "f", &file.to_string()).unwrap();
+            let back_ends = converted.services[0]["back_ends"].as_array().unwrap();
+            let found: Vec<&Value> = back_ends.iter().map(|one| &one["state"]).collect();
+            assert_eq!(found, states, "{conditions:?}");
+        }
     }
 
     #[test]

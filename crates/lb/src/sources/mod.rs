@@ -11,7 +11,7 @@ mod follow;
 mod kubernetes;
 mod yaml;
 
-pub(crate) use answers::{DnsAnswer, DnsServer, back_ends_of};
+pub(crate) use answers::{DnsAnswer, DnsServer, Priorities, back_ends_of};
 pub use board::SourceBoards;
 pub(crate) use board::{SourceBoard, SourceContent, SourceTask};
 pub(crate) use follow::SourceFollower;
@@ -27,6 +27,9 @@ use std::time::Duration;
 const DNS: &str = "dns:";
 /// How the owner of a file's services begins.
 const FILE: &str = "file:";
+
+/// The key of a back end's priority on the board; services have no such key.
+const PRIORITY: &str = "priority";
 
 /// The most services of a source.
 pub(crate) const SERVICES_MAX: usize = 16_384;
