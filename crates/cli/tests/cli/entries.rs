@@ -254,7 +254,7 @@ fn requests(daemon: &Daemon) -> Vec<Value> {
             }
             "entries" => all.push(json!({ "command": "entries", "pipe": "fast" })),
             "explain" => all.push(json!({ "command": "explain", "packet": "dst=11.15.66.63 dport=53" })),
-            "process" => all.push(json!({ "command": "process" })),
+            "process" | "drain" | "undrain" => all.push(json!({ "command": command })),
             "inject" => all.push(json!({ "command": "inject", "packet": "dport=53", "input": "p0" })),
             "app" => all.push(json!({ "command": "app", "app": "none", "request": "show" })),
             "entry" => {

@@ -465,7 +465,7 @@ fn the_description_is_true() {
             asked += 1;
         }
     }
-    assert_eq!(asked, 15);
+    assert_eq!(asked, 16);
 }
 
 /// Over TLS, with `openssl s_client` as the client, which verifies the certificate; anything but a handshake
