@@ -133,7 +133,7 @@ fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/$defs/{name}") })
 }
 
-/// A text that matches this pattern as a whole, or contains a value of the node, which the schema cannot know.
+/// A text that matches this pattern as a whole, or has a value of the node, which the schema cannot know.
 #[must_use]
 pub fn text(pattern: &str) -> Value {
     json!({ "type": "string", "pattern": format!("^({pattern})$|\\$\\{{NODE\\.[A-Za-z0-9_.-]+\\}}") })
