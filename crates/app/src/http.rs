@@ -134,7 +134,7 @@ impl HttpControl {
         paths.insert(
             NODE.to_string(),
             json!({ "get": { "summary": "Show what other nodes of a fleet compare.", "operationId": "node",
-            "responses": { "200": one } } }),
+            "responses": with(turned_away(), "200", one) } }),
         );
         let mut schemas = (self.schemas)();
         schemas.insert("FleetNode".to_string(), FleetNode::schema());
@@ -157,15 +157,21 @@ impl HttpControl {
             let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
             json!({ "application/json": { "schema": schema } })
         };
-        let error = |says: &str| json!({ "description": says, "content": json("Error") });
-        let mut responses = json!({
-            route.done.to_string(): { "description": "Done.", "content": json(route.gives) },
-            "400": error("Refused; nothing was changed."),
-            "401": error("The token is missing or wrong."),
-            "429": error("Too many requests have a wrong token."),
-            "503": error("weir is too busy, or is stopping."),
-        });
-        if route.method != "GET" {
+        let mut responses = turned_away();
+        let mut done = json!({ "description": "Done.", "content": json(route.gives) });
+        let says = "Identifies the specification of the service, or of the set.";
+        let tag = json!({ "ETag": { "description": says, "schema": { "type": "string" } } });
+        if ["GET", "PUT"].contains(&route.method) {
+            done["headers"] = tag.clone();
+        }
+        responses["200"] = json!({ "description": "With `dry_run`: what would change.",
+            "content": json(route.gives) });
+        responses[route.done.to_string()] = done;
+        responses["400"] = error("Refused; nothing was changed.");
+        if route.method == "GET" {
+            let says = "The tag in `If-None-Match` is the current one.";
+            responses["304"] = json!({ "description": says, "headers": tag });
+        } else {
             responses["409"] = error("What the request names belongs to another owner.");
             responses["412"] = error("The current state is not that of `If-Match` or `If-None-Match`.");
         }
@@ -187,6 +193,27 @@ impl HttpControl {
     }
 }
 
+/// Returns the response of a refusal.
+fn error(says: &str) -> Value {
+    let schema = json!({ "$ref": "#/components/schemas/Error" });
+    json!({ "description": says, "content": { "application/json": { "schema": schema } } })
+}
+
+/// Returns the responses that any path but the description may have.
+fn turned_away() -> Value {
+    json!({
+        "401": error("The token is missing or wrong."),
+        "429": error("Too many requests have a wrong token."),
+        "503": error("weir is too busy, or is stopping."),
+    })
+}
+
+/// Adds a response.
+fn with(mut responses: Value, status: &str, one: Value) -> Value {
+    responses[status] = one;
+    responses
+}
+
 fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<RequestNames<'a>> {
     let (mut names, mut words) = (Vec::new(), path.split('/'));
     for part in pattern.split('/') {
@@ -204,16 +231,14 @@ fn matched<'a>(pattern: &'static str, path: &'a str) -> Option<RequestNames<'a>>
 /// The description of the path at which clients watch.
 fn watch() -> Value {
     let stream = json!({ "text/event-stream": { "schema": { "type": "string" } } });
+    let says = "Events, until the client is too slow or leaves. With too many watchers, the status is 503.";
+    let events = json!({ "description": says, "content": stream });
     let id = json!({ "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" },
         "description": "The last event that the client has; those after it follow." });
     json!({ "get": {
         "summary": "Watch: an event for each change, as server-sent events.",
         "operationId": "watch", "parameters": [id],
-        "responses": {
-            "200": { "description": "Events, until the client is too slow or leaves.", "content": stream },
-            "401": { "description": "The token is missing or wrong." },
-            "503": { "description": "There are too many watchers." },
-        },
+        "responses": with(turned_away(), "200", events),
     } })
 }
 

@@ -159,6 +159,19 @@ impl Client {
         self.ask(Method::GET, SERVICES, None, &Options::default()).await
     }
 
+    /// Returns all services, or `None` if the set still has this `etag`.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn services_unless(&self, etag: &str) -> Result<Option<Services>, ClientError> {
+        let known = ("if-none-match", format!("\"{etag}\""));
+        let received = self.send((Method::GET, SERVICES), None, vec![known]).await?;
+        if received.status() == 304 {
+            return Ok(None);
+        }
+        read(received).await.map(Some)
+    }
+
     /// Returns a service: its specification, with its `status`.
     ///
     /// # Errors
@@ -233,12 +246,7 @@ impl Client {
         headers.extend(options.absent.then(|| ("if-none-match", "*".to_string())));
         let path = if options.dry_run { format!("{path}?dry_run=true") } else { path.to_string() };
         let received = self.send((method, &path), body, headers).await?;
-        if !(200..300).contains(&received.status()) {
-            return Err(refusal(received).await);
-        }
-        let body = received.body().await?;
-        // Bounded: by the connection, which limits the size of an answer.
-        serde_json::from_slice(&body).map_err(|why| ClientError::Answer(why.to_string()))
+        read(received).await
     }
 
     async fn send(
@@ -263,6 +271,16 @@ fn one(name: &str) -> String {
 #[derive(Serialize)]
 struct All<'a> {
     services: &'a [Value],
+}
+
+/// Reads an answer.
+async fn read<A: DeserializeOwned>(received: Received) -> Result<A, ClientError> {
+    if !(200..300).contains(&received.status()) {
+        return Err(refusal(received).await);
+    }
+    let body = received.body().await?;
+    // Bounded: by the connection, which limits the size of an answer.
+    serde_json::from_slice(&body).map_err(|why| ClientError::Answer(why.to_string()))
 }
 
 async fn refusal(received: Received) -> ClientError {

@@ -1,6 +1,6 @@
 //! Services as a controller sets them over HTTP: one by one and as a whole, and who each belongs to.
 
-use super::lb_control::{TOKEN, controlled, http};
+use super::lb_control::{TOKEN, controlled, http, raw};
 use super::running::Daemon;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 use weir_client::{Client, ClientError, Options, Patch, RefusalReason, Watch, WatchEvent};
 
-fn service(name: &str, vip: &str, back_ends: &[(&str, u32)]) -> Value {
+pub fn service(name: &str, vip: &str, back_ends: &[(&str, u32)]) -> Value {
     let back_end = |(at, (name, weight)): (usize, &(&str, u32))| {
         let mac = format!("02:00:00:00:01:{at:02x}");
         json!({ "name": name, "mac": mac, "weight": weight })
@@ -101,7 +101,7 @@ fn what_belongs_to_others_is_a_conflict_with_both_places() {
     assert_eq!(generation(&daemon), first);
 }
 
-fn block<T>(future: impl Future<Output = T>) -> T {
+pub fn block<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(future)
 }
@@ -169,16 +169,6 @@ fn a_client_sets_only_what_it_has_read() {
     // A body that is shorter than it claims is not waited for without end, and changes nothing.
     let cut = raw(address, "PUT /v1/services HTTP/1.1\r\nContent-Length: 9000000\r\n");
     assert!(cut.is_empty() || cut.contains("truncated"), "{cut}");
-}
-
-/// Sends a head with the token, and nothing else. Returns the answer.
-fn raw(address: SocketAddr, head: &str) -> String {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(format!("{head}Host: w\r\nAuthorization: Bearer {TOKEN}\r\n\r\n").as_bytes()).unwrap();
-    stream.shutdown(std::net::Shutdown::Write).unwrap();
-    let mut answer = String::new();
-    let _ = stream.read_to_string(&mut answer);
-    answer
 }
 
 async fn until(watch: &mut Watch, wanted: impl Fn(&WatchEvent) -> bool) -> WatchEvent {

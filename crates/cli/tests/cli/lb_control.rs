@@ -277,7 +277,7 @@ fn a_successor_goes_on_with_what_was_changed() {
 pub const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 /// A folder with a token, and an address without a listener.
-fn with_token() -> (Folder, SocketAddr) {
+pub fn with_token() -> (Folder, SocketAddr) {
     let folder = Folder::new();
     folder.write("token", TOKEN);
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -295,6 +295,18 @@ pub fn controlled() -> (Daemon, SocketAddr) {
 /// Sends a request with the token. Returns the status and the body.
 pub fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, Value) {
     http_as(&format!("Bearer {TOKEN}"), address, (method, path), body)
+}
+
+/// Sends a head with the token, and nothing else, not even the body that it may announce. Returns the answer.
+pub fn raw(address: SocketAddr, head: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(format!("{head}Host: w\r\nAuthorization: Bearer {TOKEN}\r\n\r\n").as_bytes()).unwrap();
+    if head.contains("Content-Length") {
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+    }
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
 }
 
 fn http_as(who: &str, address: SocketAddr, (method, path): (&str, &str), body: &str) -> (u16, Value) {
@@ -468,6 +480,23 @@ fn the_description_is_true() {
     assert_eq!(asked, 16);
 }
 
+/// Makes a certificate for 127.0.0.1, cert.pem, and its key. Returns false without openssl.
+#[cfg(feature = "tls")]
+pub fn certificate(folder: &Folder) -> bool {
+    let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"];
+    let names = ["-subj", "/CN=weir", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"];
+    // By default it would be the certificate of an authority, which rustls does not accept from a server.
+    let names = [&names[..], &["-addext", "basicConstraints=critical,CA:FALSE"]].concat();
+    let mut command = std::process::Command::new("openssl");
+    let Ok(made) = command.args(request).args(names).current_dir(folder.path()).output() else {
+        assert!(std::env::var_os("CI").is_none(), "CI has openssl");
+        eprintln!("skipped: openssl is not installed");
+        return false;
+    };
+    assert!(made.status.success(), "{made:?}");
+    true
+}
+
 /// Over TLS, with `openssl s_client` as the client, which verifies the certificate; anything but a handshake
 /// gets nothing.
 #[cfg(feature = "tls")]
@@ -475,19 +504,9 @@ fn the_description_is_true() {
 fn control_over_tls() {
     use std::process::{Command, Stdio};
     let (folder, address) = with_token();
-    let openssl = |arguments: &[&str]| {
-        let mut command = Command::new("openssl");
-        command.args(arguments).current_dir(folder.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        command.stderr(Stdio::null()).spawn()
-    };
-    let request = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", "key.pem", "-out", "cert.pem"];
-    let names = ["-subj", "/CN=weir", "-addext", "subjectAltName=IP:127.0.0.1", "-days", "1"];
-    let Ok(made) = openssl(&[&request[..], &names].concat()) else {
-        assert!(std::env::var_os("CI").is_none(), "CI has openssl");
-        eprintln!("skipped: openssl is not installed");
+    if !certificate(&folder) {
         return;
-    };
-    assert!(made.wait_with_output().unwrap().status.success());
+    }
     let tls = "tls: { certificate: cert.pem, key: key.pem }";
     folder.write("weir.yaml", format!("control: {{ listen: \"{address}\", token: token, {tls} }}\n{CONFIG}"));
     let daemon = Daemon::start_in(folder);

@@ -5,6 +5,7 @@ mod apps;
 mod bad_recordings;
 mod bond;
 mod check;
+mod control_plane;
 mod daemon;
 mod dns;
 mod doctor;

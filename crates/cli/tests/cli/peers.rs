@@ -140,6 +140,88 @@ fn a_peer_that_lies_is_gone_or_refuses_gets_a_sentence() {
     assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("ring"), "{answer}");
 }
 
+/// Answers every connection with these bytes, or keeps it open without an answer if there are none.
+fn peer(bytes: String) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    std::thread::spawn(move || {
+        let mut kept = Vec::new();
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            if bytes.is_empty() {
+                kept.push(stream);
+                continue;
+            }
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(bytes.as_bytes());
+        }
+    });
+    url
+}
+
+#[test]
+fn a_peer_with_another_version_or_that_stalls_gets_a_sentence() {
+    let (one, _) = node("10.9.0.0/30", ("", ""));
+    let shown = one.show("node");
+    let answering = |node: &Value| {
+        let body = node.to_string();
+        peer(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len()))
+    };
+    // It has fields that this version does not know, and lacks others.
+    let mut newer = shown.clone();
+    newer["version"] = json!("99.0.0");
+    newer["zone"] = json!({ "name": "eu-1" });
+    newer["rings"]["version"] = json!("weir-ring-99");
+    newer.as_object_mut().unwrap().remove("nat_pools");
+    let found = doctor(&one, &[&answering(&newer), &peer(String::new())]);
+    has(&found, "peer", "warning", "it runs weir 99.0.0");
+    has(&found, "peer_ring", "warning", "cannot be compared: run the same weir");
+    has(&found, "peer", "fault", "in time");
+    assert!(!found.iter().any(|one| one.0 == "peer_ring" && one.1 == "fault"), "{found:?}");
+    // Only the version differs.
+    let mut older = shown.clone();
+    older["version"] = json!("0.0.1");
+    let found = doctor(&one, &[&answering(&older)]);
+    has(&found, "peer", "warning", "it runs weir 0.0.1");
+    has(&found, "peer_ring", "ok", "chooses the same");
+}
+
+/// Over TLS: a peer whose certificate is not from the authority does not get the token.
+#[cfg(feature = "tls")]
+#[test]
+fn peers_are_asked_over_tls() {
+    use super::lb_control::certificate;
+    let (one, _) = node("10.9.0.0/30", ("", ""));
+    let other = Folder::new();
+    if !(certificate(&one.folder) && certificate(&other)) {
+        return;
+    }
+    std::fs::copy(other.file("cert.pem"), one.folder.file("other.pem")).unwrap();
+    let (folder, address) = (Folder::new(), free());
+    for file in ["token", "cert.pem", "key.pem"] {
+        std::fs::copy(one.folder.file(file), folder.file(file)).unwrap();
+    }
+    let tls = "tls: { certificate: cert.pem, key: key.pem }";
+    let config = CONFIG.replace("POOL", "10.9.0.4/30");
+    folder.write("weir.yaml", format!("control: {{ listen: \"{address}\", token: token, {tls} }}\n{config}"));
+    let _two = Daemon::start_in(folder);
+    let url = format!("https://{address}");
+    let ask = |more: &[&str]| {
+        let said = one.weir(&[&["doctor", "--peers", &url, "--token", "token", "--json"], more].concat());
+        let checks = said.json()["checks"].as_array().unwrap().clone();
+        let peer = checks.iter().find(|check| check["check"] == "peer").unwrap().clone();
+        format!("{} {}", peer["level"], peer["says"])
+    };
+    assert!(ask(&["--authorities", "cert.pem"]).contains("\"ok\" \"it answers, with the version of this"));
+    let wrong = ask(&["--authorities", "other.pem"]);
+    assert!(wrong.contains("fault") && wrong.contains("certificate"), "{wrong}");
+    let none = ask(&[]);
+    assert!(none.contains("fault") && none.contains("--authorities"), "{none}");
+    // Plain HTTP to a peer that wants TLS.
+    let found = doctor(&one, &[&url.replace("https", "http")]);
+    assert!(found.len() == 1 && found[0].1 == "fault", "{found:?}");
+}
+
 #[test]
 fn a_plan_of_the_fleet_counts_the_flows_of_nodes() {
     let (one, one_at) = node("10.9.0.0/30", ("", ""));
