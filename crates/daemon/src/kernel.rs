@@ -329,9 +329,10 @@ fn is_complete(now: &Surroundings<'_>) -> bool {
 /// Stops the copy, and lets it follow no flows.
 fn stop_copy(now: &Surroundings<'_>, generation: u64) {
     for worker in 0..now.fleet.len() {
-        let command = match worker {
-            WORKER => Command::RunInKernel(generation, None),
-            _ => Command::FollowInKernel(generation, None),
+        let command = if worker == WORKER {
+            Command::RunInKernel(generation, None)
+        } else {
+            Command::FollowInKernel(generation, None)
         };
         let _ = now.fleet.offer(worker, command);
     }

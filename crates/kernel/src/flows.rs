@@ -30,7 +30,7 @@
 //! pending again. All are pending when the program starts after a pause, in which it has numbered no packet:
 //! a flow is active only in the epoch of its activation ([`MappedFlows::begin_epoch`]).
 
-use crate::sys::{self, Map, MapKind, Memory};
+use crate::sys::{self, Map, MapKind, Memory, PacketWait};
 use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -592,7 +592,7 @@ fn free_lane(tags: &[u16; LANES], lines: usize) -> Option<usize> {
 }
 
 /// Waits until every program has returned that was running when a flow was removed, in a thread of its own,
-/// because the kernel takes some milliseconds to say so: it does when a map in a map is replaced.
+/// because the kernel takes some milliseconds to say so ([`PacketWait`]).
 #[derive(Debug)]
 struct Grace {
     requested: AtomicU64,
@@ -603,12 +603,11 @@ struct Grace {
 
 impl Grace {
     fn new() -> io::Result<Grace> {
-        let inner = Map::create(MapKind::Array, 4, 8, 1)?;
-        let outer = Map::array_of(&inner)?;
+        let packets = PacketWait::new()?;
         let (requests, wanted) = channel();
         let over = Arc::new(AtomicU64::new(0));
         let shared = Arc::clone(&over);
-        let wait = move || wait(&wanted, (&outer, &inner), &shared);
+        let wait = move || wait(&wanted, &packets, &shared);
         let thread = std::thread::Builder::new().name("weir-flows".into()).spawn(wait)?;
         Ok(Grace { requested: AtomicU64::new(0), over, requests: Some(requests), thread: Some(thread) })
     }
@@ -629,12 +628,12 @@ impl Grace {
     }
 }
 
-fn wait(wanted: &Receiver<u64>, (outer, inner): (&Map, &Map), over: &AtomicU64) {
+fn wait(wanted: &Receiver<u64>, packets: &PacketWait, over: &AtomicU64) {
     while let Ok(first) = wanted.recv() {
         // Owners may send their requests in another order than that of the numbers.
         let last = wanted.try_iter().fold(first, u64::max);
         // If the kernel refuses, lines are not used again, which wastes them and is safe.
-        if outer.update(&[0; 4], &inner.fd().to_ne_bytes()).is_ok() {
+        if packets.wait().is_ok() {
             over.fetch_max(last, Ordering::AcqRel);
         }
     }

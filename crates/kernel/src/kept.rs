@@ -58,10 +58,11 @@ fn write(to: &mut [u8], number: u128, as_in_frame: bool) {
         4 => to.copy_from_slice(&(number as u32).to_ne_bytes()),
         8 if as_in_frame => to.copy_from_slice(&((number as u64) << 16).to_be_bytes()),
         8 => to.copy_from_slice(&(number as u64).to_ne_bytes()),
-        _ => {
+        16 => {
             to[..8].copy_from_slice(&((number >> 64) as u64).to_ne_bytes());
             to[8..].copy_from_slice(&(number as u64).to_ne_bytes());
         }
+        bytes => unreachable!("a flow keeps 2, 4, 8 or 16 bytes, not {bytes}"),
     }
 }
 

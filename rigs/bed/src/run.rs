@@ -1,6 +1,6 @@
 //! A run of a lab, a bench or a test: its id, directory, namespaces and processes, and how they are removed.
 //!
-//! The id is the process id; tests, of which a process has several, add their name. In
+//! The id is the process id; tests, of which a process has several, add a number and their name. In
 //! `/run/weir/lab/<id>/processes` are this process and every process it started, one `<pid> <start time>` per
 //! line. If a run is killed by SIGKILL, the next one removes its leftovers. It ends only processes listed
 //! there, and only if they are still the ones that were started.
@@ -13,6 +13,7 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -25,6 +26,9 @@ const PROCESSES: &str = "processes";
 /// How long a process may take to exit after SIGTERM, unless the machine is slow; weir and nsd need
 /// milliseconds.
 const GRACE: Duration = Duration::from_secs(3);
+
+/// The tests of this process that have begun.
+static TESTS: AtomicU32 = AtomicU32::new(0);
 
 /// Returns whether a test may do what only root may. If not, prints that it is skipped; in CI that is a
 /// failure, because a skipped test proves nothing.
@@ -62,14 +66,17 @@ impl Run {
         Run::with_id(std::process::id().to_string(), keep)
     }
 
-    /// Does the same for a test; `name` distinguishes the tests of a process. `None` without root
-    /// ([`is_root`]).
+    /// Begins a run of a test. `name` says which one; a number distinguishes runs of the same name. `None`
+    /// without root ([`is_root`]).
     ///
     /// # Panics
     /// There is no directory for the run.
     #[must_use]
     pub fn of_test(name: &str) -> Option<Run> {
-        let id = || format!("{}-{name}", std::process::id());
+        let number = TESTS.fetch_add(1, Ordering::Relaxed);
+        // The number is in front, so that no id is the beginning of another one, whose namespaces would be
+        // removed with those of this run.
+        let id = || format!("{}-{number}-{name}", std::process::id());
         is_root().then(|| Run::with_id(id(), false).expect("root creates a directory"))
     }
 
@@ -328,6 +335,18 @@ mod tests {
         assert_eq!(run_of("weir-123"), None);
         assert_eq!(run_of("weir-x-client"), None);
         assert_eq!(run_of("docker-1-client"), None);
+    }
+
+    #[test]
+    fn a_run_leaves_others_of_its_process_alone_whatever_their_names() {
+        let Some(run) = Run::of_test("a") else { return };
+        let others = ["a", "a-1", "1-a"].map(|name| Run::of_test(name).unwrap());
+        let spaces = others.each_ref().map(|run| run.namespace("x").unwrap());
+        drop(run);
+        let left = namespace::names();
+        for (other, space) in others.iter().zip(&spaces) {
+            assert!(other.folder().is_dir() && left.iter().any(|name| name == space.name()));
+        }
     }
 
     #[test]

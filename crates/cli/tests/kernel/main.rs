@@ -25,7 +25,6 @@ use std::io::{Read, Write};
 use std::net::{TcpStream, UdpSocket};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 use weir_bpf::{AttachMode, XdpErrors, XdpTake};
 
 const VIP: &str = "10.7.0.53";
@@ -336,6 +335,9 @@ fn queries_that_the_kernel_encapsulates_leave_through_another_port() {
     assert_eq!(counts[0]["ipip"], QUERIES + 1, "{counts:?}");
 }
 
+/// How many queries are sent at a time where the ring must not overflow.
+const BATCH: usize = 100;
+
 #[test]
 fn what_the_kernel_fails_to_send_is_in_the_ledger() {
     for (name, text, out) in [("kf", BACK_OUT, (0, "eth0")), ("kg", TUNNEL, (1, "eth1"))] {
@@ -364,10 +366,14 @@ fn assert_unsent_are_counted(network: &Network, (port, out): (u32, &str)) {
     let (from, to) = (index("weir", "eth0"), index("weir", out));
     assert_eq!(from, index("b1", "eth0"));
     let client = network.client(0);
-    for number in 0..QUERIES {
-        client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
-        // A veth has room for 256 packets.
-        std::thread::sleep(Duration::from_micros(100));
+    // A veth has room for 256 packets: each batch is received before the next is sent.
+    for first in (0..QUERIES).step_by(BATCH) {
+        let end = (first + BATCH as u64).min(QUERIES);
+        for number in first..end {
+            client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+        }
+        let is_received = || (network.show("ledger")["received"] == end).then_some(());
+        network.spaces.until("the batch is received", is_received);
     }
     let dropped = || {
         let drops = network.show("drops");

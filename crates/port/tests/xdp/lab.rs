@@ -6,7 +6,6 @@
 use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use weir_bed::{Namespace, Run, cable};
@@ -52,8 +51,7 @@ pub struct Lab {
 impl Lab {
     /// Creates a lab; `None` without root.
     pub fn new(pairs: u32, queues: u32) -> Option<Lab> {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let run = Run::of_test(&COUNT.fetch_add(1, Ordering::Relaxed).to_string())?;
+        let run = Run::of_test("xdp")?;
         let spaces = ["w", "f"].map(|role| run.namespace(role).unwrap());
         let [weir, far] = spaces.each_ref().map(|space| space.name().to_string());
         let lab = Lab { weir, far, spaces, _run: run };
