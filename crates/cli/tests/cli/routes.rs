@@ -1,5 +1,5 @@
-//! VIPs that routers find by routes: weir on a node with BIRD, and a router in another namespace with BIRD,
-//! both as in packaging/. What the router's kernel sees is recorded by `ip monitor`.
+//! VIPs that routers find by routes: weir on a node with BIRD or FRR, configured as in packaging/, and a
+//! router in another namespace with BIRD. What the router's kernel sees is recorded by `ip monitor`.
 
 use super::folder::Folder;
 use super::running::Daemon;
@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,6 +49,7 @@ protocol bgp node {
     neighbor 10.0.0.1 as 65001;
     connect delay time 1;
     connect retry time 1;
+    error wait time 1, 2;
     bfd on;
     ipv4 { import all; export none; };
     ipv6 { import all; export none; };
@@ -65,6 +66,27 @@ protocol bgp router1 from weir_router {
     connect retry time 1;
 }
 ";
+
+/// Runs the daemons of FRR in a root file system that has them, until it is ended. What it mounts is seen by
+/// its own processes only. Arguments: the root and the configuration.
+const FRR: &str = r#"
+root=$1
+[ "$root" = / ] || { mount --bind /dev "$root/dev" && mount -t proc proc "$root/proc"; } || exit 1
+mkdir -p "$root/run/frr"
+for folder in run/frr etc/frr; do mount -t tmpfs -o mode=755 weir-test "$root/$folder" || exit 1; done
+cp "$2" "$root/etc/frr/frr.conf"
+: >"$root/etc/frr/vtysh.conf"
+chroot "$root" chown -R frr:frr /run/frr /etc/frr
+all=
+for daemon in mgmtd zebra bgpd bfdd; do
+    chroot "$root" "/usr/lib/frr/$daemon" --log stdout &
+    all="$all $!"
+done
+trap 'kill $all; wait; exit' TERM
+while [ "$(ls "$root"/run/frr/*.vty 2>/dev/null | wc -l)" -lt 4 ]; do sleep 0.05; done
+chroot "$root" vtysh -b
+wait
+"#;
 
 fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -130,6 +152,35 @@ impl Drop for TcpServer {
     }
 }
 
+/// Returns the root file system with the FRR that packaging/frr is for, version 10 or newer: this host's, or
+/// that of Debian 13, which is made once.
+fn frr_root() -> PathBuf {
+    let version = sh("/usr/lib/frr/zebra --version 2>/dev/null || true");
+    let number = version.strip_prefix("zebra version ").and_then(|rest| rest.split('.').next());
+    if number.and_then(|number| number.parse().ok()).is_some_and(|number: u32| number >= 10) {
+        return PathBuf::from("/");
+    }
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("frr-root");
+    if !root.exists() {
+        let part = root.with_extension(std::process::id().to_string());
+        let made = Command::new("mmdebstrap")
+            .args(["--variant=essential", "--include=frr", "trixie"])
+            .arg(&part)
+            .output()
+            .expect("mmdebstrap is installed by ./setup");
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        std::fs::rename(&part, &root).unwrap();
+    }
+    root
+}
+
+/// The route daemon of the node.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Announcer {
+    Bird,
+    Frr,
+}
+
 /// A node and a router, connected by the first pair of a wire.
 struct Bed {
     wire: Wire,
@@ -140,6 +191,11 @@ struct Bed {
 impl Bed {
     /// Starts BIRD on both sides, and waits until they talk to each other.
     fn new(name: &str) -> Option<Bed> {
+        Bed::with(name, Announcer::Bird)
+    }
+
+    /// Starts a route daemon on both sides, and waits until they talk to each other.
+    fn with(name: &str, announcer: Announcer) -> Option<Bed> {
         let wire = Wire::new(name, 1)?;
         let folder = Folder::new();
         let Wire { weir, far, .. } = &wire;
@@ -158,12 +214,47 @@ impl Bed {
             let line = format!("bird -f -c {} -s {}", path("conf"), path("ctl"));
             Other::start(netns, &line, &folder.file(&format!("{name}.log")))
         };
-        let _others = vec![bird(weir, "weir"), bird(far, "router")];
+        let node = match announcer {
+            Announcer::Bird => bird(weir, "weir"),
+            Announcer::Frr => {
+                let text = std::fs::read_to_string(repository().join("packaging/frr/frr.conf")).unwrap();
+                let own = [("router-id 192.0.2.11", "router-id 10.0.0.1"), (" 192.0.2.1 ", " 10.0.0.2 ")];
+                let text = own.iter().fold(text, |text, (example, value)| {
+                    assert_eq!(text.matches(example).count(), 1, "{example}");
+                    text.replace(example, value)
+                });
+                folder.write("frr.conf", text);
+                folder.write("frr.sh", FRR);
+                let [script, conf] = ["frr.sh", "frr.conf"].map(|name| folder.file(name));
+                let line = format!("sh {} {} {}", script.display(), frr_root().display(), conf.display());
+                Other::start(weir, &line, &folder.file("frr.log"))
+            }
+        };
+        let _others = vec![node, bird(far, "router")];
         let bed = Bed { wire, folder, _others };
         until("a session", || {
             bed.birdc("router", "show protocols node").contains("Established").then_some(())
         });
         Some(bed)
+    }
+
+    /// Returns the MED of each route that the router has learned.
+    fn meds(&self) -> Vec<String> {
+        let all = self.birdc("router", "show route all");
+        all.lines().filter_map(|line| line.trim().strip_prefix("BGP.med: ")).map(str::to_string).collect()
+    }
+
+    /// The host neither has the VIPs nor routes them to the device, whatever the route daemon does.
+    #[track_caller]
+    fn assert_the_node_ignores_its_table(&self) {
+        for (vip, family) in [(VIP, "-4"), (VIP6, "-6")] {
+            let weir = &self.wire.weir;
+            let said = sh(&format!("ip -n {weir} route get {vip} 2>&1 || true"));
+            assert!(said.contains("Network is unreachable"), "{said}");
+            let main = sh(&format!("ip -n {weir} {family} route show table main"));
+            assert!(!main.contains(vip), "{main}");
+            assert!(sh(&format!("ip -n {weir} {family} route show table 1850")).contains("weir-routes"));
+        }
     }
 
     fn birdc(&self, name: &str, question: &str) -> String {
@@ -247,9 +338,8 @@ fn routers_learn_a_vip_while_a_back_end_serves() {
     bed.wait_for_vips(true);
     let row = route(&daemon, VIP6);
     assert!(row["announced"] == true && row["metric"] == 100 && row["services"] == "web", "{row}");
-    // The host does not have the VIP, and does not route it to the device.
+    bed.assert_the_node_ignores_its_table();
     let weir = &bed.wire.weir;
-    assert!(!sh(&format!("ip -n {weir} route get {VIP} 2>&1 || true")).contains("weir-routes"));
     // Another program empties the table or sets the device down.
     for harm in ["route flush table 1850", "-6 route flush table 1850", "link set weir-routes down"] {
         sh(&format!("ip -n {weir} {harm}"));
@@ -301,6 +391,32 @@ fn a_killed_weir_leaves_no_route_and_a_takeover_or_reload_moves_none() {
     assert!(!daemon.end().success());
     bed.wait_for_vips(false);
     assert_eq!(recording.withdrawals(), 2);
+}
+
+#[test]
+fn frr_announces_what_weir_writes_and_withdraws_it_when_weir_is_killed() {
+    let Some(bed) = Bed::with("freroute", Announcer::Frr) else { return };
+    let server = bed.serve();
+    let mut daemon = bed.start(CONFIG);
+    bed.wait_for_vips(true);
+    bed.assert_the_node_ignores_its_table();
+    assert_eq!(bed.meds(), ["100", "100"]);
+    // The metric of a degraded service is its MED, and the router always has a route.
+    let recording = bed.record();
+    daemon.folder.write("weir.yaml", CONFIG.replace("      check:", "      degraded_below: 2\n      check:"));
+    daemon.weir(&["reload"]).good();
+    until("a higher MED", || (bed.meds() == ["200", "200"]).then_some(()));
+    daemon.folder.write("weir.yaml", CONFIG);
+    daemon.weir(&["reload"]).good();
+    until("a lower MED", || (bed.meds() == ["100", "100"]).then_some(()));
+    assert_eq!(recording.withdrawals(), 0);
+    drop(server);
+    bed.wait_for_vips(false);
+    let _server = bed.serve();
+    bed.wait_for_vips(true);
+    daemon.signal(Signal::KILL);
+    assert!(!daemon.end().success());
+    bed.wait_for_vips(false);
 }
 
 /// Asks `/readyz`: the status and the answer.
