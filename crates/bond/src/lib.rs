@@ -11,6 +11,7 @@ mod buckets;
 mod config;
 mod elephants;
 mod entries;
+mod import;
 pub mod lacp;
 mod learnt;
 pub mod links;
@@ -56,6 +57,6 @@ pub const KIND: Kind = Kind {
     about: "Move the buckets of a bond; disable and enable its members",
     verbs: text::VERBS,
     http: None,
-    foreign: &[],
+    foreign: &[import::OVS],
     edits: None,
 };

@@ -4,6 +4,7 @@ use super::folder::Folder;
 use super::running::Daemon;
 use super::weir;
 use serde_json::json;
+use std::process::{Child, Command, Stdio};
 
 /// Services without back ends, in each system's format.
 const EMPTY: [(&str, &str); 6] = [
@@ -47,4 +48,82 @@ fn services_without_back_ends_are_imported_checked_and_run_until_they_get_some()
         assert_eq!(daemon.count(&format!("lb/{name}/b1")), 1, "{text}");
         assert_eq!(daemon.show("ledger")["held"], 0);
     }
+}
+
+/// The database server of an Open vSwitch, without a switch; stopped when dropped.
+struct Database {
+    server: Child,
+    remote: String,
+}
+
+impl Database {
+    fn start(folder: &Folder) -> Database {
+        let file = |name: &str| folder.file(name).display().to_string();
+        let schema = "/usr/share/openvswitch/vswitch.ovsschema";
+        let made = Command::new("ovsdb-tool").args(["create", &file("conf.db"), schema]).status().unwrap();
+        assert!(made.success());
+        let mut server = Command::new("ovsdb-server");
+        server.args([&file("conf.db"), &format!("--remote=punix:{}", file("db.sock")), "-vconsole:off"]);
+        server.arg(format!("--unixctl={}", file("db.ctl"))).stdin(Stdio::null());
+        let server = server.spawn().expect("Debian's openvswitch-switch is installed");
+        // Whatever connects waits until the server listens.
+        let database = Database { server, remote: format!("--db=unix:{}", file("db.sock")) };
+        database.vsctl(&["init"]);
+        database
+    }
+
+    fn vsctl(&self, arguments: &[&str]) -> String {
+        let mut command = Command::new("ovs-vsctl");
+        command.args([&self.remote, "--no-wait", "--timeout=30", "--retry"]).args(arguments);
+        let done = command.output().unwrap();
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8(done.stdout).unwrap()
+    }
+}
+
+impl Drop for Database {
+    fn drop(&mut self) {
+        let _ = self.server.kill();
+        let _ = self.server.wait();
+    }
+}
+
+/// The tables are those that Debian's ovs-vsctl prints.
+#[test]
+fn a_bond_of_open_vswitch_is_imported_and_checked() {
+    let folder = Folder::new();
+    let database = Database::start(&folder);
+    database.vsctl(&["add-br", "br0", "--", "add-port", "br0", "vif1"]);
+    let settings = "bond_mode=balance-tcp lacp=passive bond_downdelay=40 other_config:lb-output-action=true \
+                    other_config:lacp-time=fast other_config:bond-rebalance-interval=0";
+    let bond = ["add-bond", "br0", "bond0", "eth1", "eth2"];
+    database.vsctl(&[&bond[..], &settings.split_whitespace().collect::<Vec<_>>()].concat());
+    // Without LACP, this mode sends nothing in Open vSwitch, and weir refuses it.
+    database.vsctl(&["add-bond", "br0", "bond1", "eth3", "eth4", "bond_mode=balance-tcp"]);
+    let tables = "--format=json list bridge -- list port -- list interface";
+    folder.write("ovs.json", database.vsctl(&tables.split_whitespace().collect::<Vec<_>>()));
+
+    let imported = weir(folder.path(), &["import", "ovs", "ovs.json", "--bond", "bond0", "--inside", "vif1"]);
+    assert_eq!((imported.code, imported.err.as_str()), (Some(0), ""), "{}", imported.out);
+    for line in [
+        "mode: balance_tcp",
+        "members: [eth1, eth2]",
+        "inside: vif1",
+        "lacp: { mode: passive, rate: fast }",
+        "downdelay: 40ms",
+        "rebalance: never",
+    ] {
+        assert!(imported.out.contains(line), "{line}: {}", imported.out);
+    }
+    folder.write("weir.yaml", imported.out);
+    let checked = weir(folder.path(), &["check", "weir.yaml"]);
+    assert_eq!(checked.code, Some(0), "{}", checked.err);
+
+    let both = weir(folder.path(), &["import", "ovs", "ovs.json"]);
+    assert_eq!(both.code, Some(1), "{}", both.err);
+    assert!(
+        both.err.contains("bond `bond1` is a comment") && both.out.contains("  #  - bond:"),
+        "{}",
+        both.err
+    );
 }

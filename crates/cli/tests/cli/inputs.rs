@@ -5,7 +5,7 @@ use super::{record, weir};
 
 /// Commands that read a whole file, with `FILE` in its place; the last one reads the file that its
 /// configuration names.
-const READERS: [&[&str]; 11] = [
+const READERS: [&[&str]; 12] = [
     &["check", "FILE"],
     &["run", "FILE"],
     &["replay", "FILE", "in.pcap"],
@@ -15,6 +15,7 @@ const READERS: [&[&str]; 11] = [
     &["import", "ipvs", "FILE"],
     &["import", "katran", "FILE"],
     &["import", "glb", "FILE"],
+    &["import", "ovs", "FILE"],
     &["measure", "merge", "FILE"],
     &["check", "names.yaml"],
 ];
