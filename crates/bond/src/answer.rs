@@ -11,6 +11,11 @@ answers! {
         next_rebalance_ms: Option<i64>,
         members: Vec<MemberState>, moved: u64, moved_busy: u64, waiting: usize, pinned: Vec<PinnedFlow>,
         learnt: usize, moves: Vec<LoggedMove>,
+        /// The headers from which the hash is computed, as in the configuration, and what is mixed in.
+        headers: String, basis: u64,
+        primary: Option<String>, updelay_ms: u32, downdelay_ms: u32,
+        /// Whether one member is used while no partner speaks LACP.
+        fallback: bool,
     }
 
     LacpState { negotiation: String, system: String, links: u16, min_links: u16, }
@@ -147,7 +152,8 @@ mod tests {
                 r#""defaulted":0}}],"moved":0,"moved_busy":0,"waiting":0,"pinned":[{"flow":"","member":"","#,
                 r#""bucket":0,"load":0,"for_ms":0,"why":""}],"learnt":0,"moves":[{"ago_ms":0,"buckets":0,"#,
                 r#""first":null,"to":"","why":""},{"ago_ms":0,"buckets":0,"first":null,"to":"","why":"","#,
-                r#""flow":"f"}]}"#,
+                r#""flow":"f"}],"headers":"","basis":0,"primary":null,"updelay_ms":0,"downdelay_ms":0,"#,
+                r#""fallback":false}"#,
             ]
             .concat()
         );

@@ -51,18 +51,18 @@ const REBALANCE_MS: i64 = 10_000;
 
 /// A table as `ovs-vsctl --format=json list` prints it.
 #[derive(Deserialize)]
-struct Table {
+struct OvsTable {
     headings: Vec<String>,
     data: Vec<Vec<Value>>,
 }
 
 /// A row of a table, with the line on which its table begins.
-struct Row {
+struct OvsRow {
     columns: BTreeMap<String, Value>,
     line: u32,
 }
 
-impl Row {
+impl OvsRow {
     fn text(&self, column: &str) -> Option<&str> {
         self.columns.get(column)?.as_str().filter(|text| !text.is_empty())
     }
@@ -110,20 +110,20 @@ impl Row {
 }
 
 /// The rows of one table by their UUIDs.
-type Rows = BTreeMap<String, Row>;
+type OvsRows = BTreeMap<String, OvsRow>;
 
 /// The tables that describe bonds.
 #[derive(Default)]
 struct Database {
-    bridges: Rows,
-    ports: Rows,
-    interfaces: Rows,
+    bridges: OvsRows,
+    ports: OvsRows,
+    interfaces: OvsRows,
 }
 
 impl Database {
     fn read(text: &str, report: &mut Report) -> Database {
         let mut all = Database::default();
-        let mut tables = serde_json::Deserializer::from_str(text).into_iter::<Table>();
+        let mut tables = serde_json::Deserializer::from_str(text).into_iter::<OvsTable>();
         let mut rows = 0;
         loop {
             let rest = &text[tables.byte_offset()..];
@@ -134,8 +134,8 @@ impl Database {
                 Some(Ok(table)) => table,
                 Some(Err(error)) => {
                     let at = Span { line, column: 1, ..Span::default() };
-                    let help = "expected the output of `ovs-vsctl --format=json list bridge -- list port -- list \
-                                interface`";
+                    let help = "print the tables with `ovs-vsctl --format=json list bridge -- list port -- \
+                                list interface`";
                     report.error_help(at, format!("this is no table of ovs-vsctl: {error}"), help);
                     break;
                 }
@@ -158,7 +158,7 @@ impl Database {
                 let columns: BTreeMap<_, _> = table.headings.iter().cloned().zip(values).collect();
                 let id = columns.get("_uuid").and_then(|id| id.get(1)).and_then(Value::as_str);
                 if let Some(id) = id.map(str::to_string) {
-                    rows_of.insert(id, Row { columns, line });
+                    rows_of.insert(id, OvsRow { columns, line });
                 }
             }
         }
@@ -226,7 +226,7 @@ fn name_of(text: &str) -> String {
 }
 
 /// Returns how weir opens an interface, or why it cannot.
-fn port_of(interface: &Row) -> Result<String, String> {
+fn port_of(interface: &OvsRow) -> Result<String, String> {
     let name = interface.text("name").unwrap_or_default();
     match interface.text("type").unwrap_or("system") {
         "system" | "afxdp" | "afxdp-nonpmd" => Ok(format!("{{ xdp: {} }}", quoted(name))),
@@ -244,7 +244,7 @@ fn quoted(text: &str) -> String {
     if is_plain { text.to_string() } else { Value::from(text).to_string() }
 }
 
-fn bond(all: &mut Imported, database: &Database, port: &Row, inside: Option<&str>) {
+fn bond(all: &mut Imported, database: &Database, port: &OvsRow, inside: Option<&str>) {
     let name = port.text("name").unwrap_or_default();
     let mut keys = vec![format!("name: {}", name_of(name))];
     let other = port.map("other_config");
@@ -280,7 +280,7 @@ fn bond(all: &mut Imported, database: &Database, port: &Row, inside: Option<&str
 }
 
 /// Adds the members' ports, and returns the names of the members.
-fn members(all: &mut Imported, database: &Database, port: &Row, keys: &mut Vec<String>) -> Vec<String> {
+fn members(all: &mut Imported, database: &Database, port: &OvsRow, keys: &mut Vec<String>) -> Vec<String> {
     let (mut names, mut listed) = (Vec::new(), Vec::new());
     for id in port.references("interfaces") {
         let Some(interface) = database.interfaces.get(id) else {
@@ -328,7 +328,7 @@ fn quoted_number(text: &str) -> String {
 }
 
 /// Finds what the bond extends: the interface given, or the only other port of its bridge.
-fn inward(all: &mut Imported, database: &Database, port: &Row, given: Option<&str>) -> Vec<String> {
+fn inward(all: &mut Imported, database: &Database, port: &OvsRow, given: Option<&str>) -> Vec<String> {
     let name = port.text("name").unwrap_or_default();
     let id = port.columns.get("_uuid").and_then(|id| id.get(1)).and_then(Value::as_str).unwrap_or_default();
     let bridge = database.bridges.values().find(|bridge| bridge.references("ports").contains(&id));
@@ -352,7 +352,7 @@ fn inward(all: &mut Imported, database: &Database, port: &Row, given: Option<&st
     }
     let others =
         bridge.into_iter().flat_map(|bridge| bridge.references("ports")).filter(|other| *other != id);
-    let others: Vec<&Row> = others
+    let others: Vec<&OvsRow> = others
         .filter_map(|other| database.ports.get(other)?.references("interfaces").first().copied())
         .filter_map(|interface| database.interfaces.get(interface))
         .collect();
@@ -380,7 +380,7 @@ fn inward(all: &mut Imported, database: &Database, port: &Row, given: Option<&st
 }
 
 /// Returns the key `lacp`, if the bond uses LACP.
-fn lacp(all: &mut Imported, port: &Row, other: &BTreeMap<&str, &str>) -> Option<String> {
+fn lacp(all: &mut Imported, port: &OvsRow, other: &BTreeMap<&str, &str>) -> Option<String> {
     let mode = match port.text("lacp").unwrap_or("off") {
         "off" => return None,
         mode @ ("active" | "passive") => mode,
@@ -410,7 +410,7 @@ fn lacp(all: &mut Imported, port: &Row, other: &BTreeMap<&str, &str>) -> Option<
 /// Converts an entry of `other_config`; those of LACP are converted by [`lacp`].
 fn setting(
     all: &mut Imported,
-    port: &Row,
+    port: &OvsRow,
     (key, value): (&str, &str),
     (mode, members): (&str, &[String]),
     keys: &mut Vec<String>,
@@ -456,7 +456,7 @@ fn setting(
 }
 
 /// Reports columns of a port that a bond of weir does not have.
-fn columns(all: &mut Imported, port: &Row) {
+fn columns(all: &mut Imported, port: &OvsRow) {
     let name = port.text("name").unwrap_or_default();
     for column in ["bond_fake_iface", "fake_bridge", "mac", "protected", "qos"] {
         if !port.is_empty(column) {

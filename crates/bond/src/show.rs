@@ -11,6 +11,7 @@ use super::lacp::{Info, MemberStatus, Negotiation};
 use super::links::Reason;
 use super::rebalance::{Carrier, Elephant, Plan};
 use super::traffic::Traffic;
+use weir_packet::KeySource;
 use weir_table::NO_TARGET;
 
 /// Describes the state of the LACP negotiation.
@@ -99,6 +100,21 @@ pub fn bond(app: &BondApp, now_ns: u64) -> BondState {
         pinned: pinned.collect(),
         learnt: app.stations.learnt.len(),
         moves: moves.collect(),
+        headers: headers(&app.bond).to_string(),
+        basis: app.bond.basis,
+        primary: app.bond.primary.clone(),
+        updelay_ms: app.bond.updelay_ms,
+        downdelay_ms: app.bond.downdelay_ms,
+        fallback: app.bond.lacp.as_ref().is_some_and(|lacp| lacp.fallback),
+    }
+}
+
+/// Returns the value of `headers` in the configuration.
+const fn headers(bond: &Bond) -> &'static str {
+    match (bond.rss, bond.key) {
+        (true, _) => "rss",
+        (false, KeySource::Outer) => "outer",
+        (false, KeySource::Inner) => "inner",
     }
 }
 

@@ -65,11 +65,19 @@ fn bond_text(bond: &BondState) -> String {
         let least = (*min_links).max(1);
         line("LACP", &format!("{negotiation}, {links} links in sync (needed: {least})"));
         line("system", system);
+        if bond.fallback {
+            line("fallback", &"one member is used while no partner speaks LACP");
+        }
     }
     let is_fallback = bond.lacp.as_ref().is_some_and(|lacp| lacp.negotiation == "fallback");
     if is_fallback || ["active_backup", "balance_slb"].contains(&bond.mode.as_str()) {
         line("active", &bond.active.as_deref().unwrap_or("none"));
     }
+    if let Some(primary) = &bond.primary {
+        line("primary", primary);
+    }
+    line("hash", &format!("{}, basis {}", bond.headers, bond.basis));
+    line("delays", &format!("up {} ms, down {} ms", bond.updelay_ms, bond.downdelay_ms));
     line("buckets", &bond.buckets);
     line("next rebalance", &bond.next_rebalance());
     line("moved", &bond.moved());

@@ -85,6 +85,18 @@ fn a_dry_run_changes_nothing_and_a_run_evens_out() {
     rig.assert_sound();
 }
 
+/// What `ovs-appctl bond/show` prints of the configuration, too.
+#[test]
+fn settings_are_shown() {
+    let settings = Bond { basis: 7, updelay_ms: 20, downdelay_ms: 30, ..bond(Mode::ActiveBackup, 2) };
+    let name = settings.members[1].name.clone();
+    let mut rig = BondRig::new(Bond { primary: Some(name.clone()), ..settings });
+    let shown = rig.ask("show").unwrap();
+    assert_eq!(shown["primary"], name);
+    assert_eq!((&shown["basis"], &shown["headers"]), (&7.into(), &"outer".into()));
+    assert_eq!((&shown["updelay_ms"], &shown["downdelay_ms"]), (&20.into(), &30.into()));
+}
+
 #[test]
 fn rebalances_come_by_themselves() {
     let mut rig = BondRig::new(Bond { rebalance_ms: 10_000, ..bond(Mode::BalanceSlb, 2) });
