@@ -189,7 +189,10 @@ fn convert(file: &Path, text: &str, settings: &SettingValues) -> Result<(String,
     let database = Database::read(text, &mut all.report);
     let wanted: Vec<&str> = settings.all("bond").collect();
     let mut found = Vec::new();
-    for port in database.ports.values() {
+    // A database has no order, so names give one.
+    let mut ports: Vec<&OvsRow> = database.ports.values().collect();
+    ports.sort_by_key(|port| port.text("name"));
+    for port in ports {
         let name = port.text("name").unwrap_or_default();
         if port.references("interfaces").len() > 1 {
             found.push(name);
@@ -282,7 +285,9 @@ fn bond(all: &mut Imported, database: &Database, port: &OvsRow, inside: Option<&
 /// Adds the members' ports, and returns the names of the members.
 fn members(all: &mut Imported, database: &Database, port: &OvsRow, keys: &mut Vec<String>) -> Vec<String> {
     let (mut names, mut listed) = (Vec::new(), Vec::new());
-    for id in port.references("interfaces") {
+    let mut references = port.references("interfaces");
+    references.sort_by_key(|id| database.interfaces.get(*id).and_then(|row| row.text("name")));
+    for id in references {
         let Some(interface) = database.interfaces.get(id) else {
             let at = Span { line: port.line, column: 1, ..Span::default() };
             all.report.error_help(
@@ -356,8 +361,9 @@ fn inward(all: &mut Imported, database: &Database, port: &OvsRow, given: Option<
         .filter_map(|other| database.ports.get(other)?.references("interfaces").first().copied())
         .filter_map(|interface| database.interfaces.get(interface))
         .collect();
-    let usable: Vec<(String, String)> =
+    let mut usable: Vec<(String, String)> =
         others.iter().filter_map(|row| Some((name_of(row.text("name")?), port_of(row).ok()?))).collect();
+    usable.sort();
     match &usable[..] {
         [(inside, port)] => {
             all.ports.insert(inside.clone(), port.clone());
