@@ -63,6 +63,11 @@ pub struct NodeOption {
 }
 
 impl NodeOption {
+    /// The values in this file, or in the default one.
+    pub fn of(node: Option<PathBuf>) -> NodeOption {
+        NodeOption { node }
+    }
+
     /// Reads the node's file, if it is named or the configuration refers to its values.
     fn read(
         &self,

@@ -26,20 +26,24 @@ const STEPS: u32 = 2000;
 #[derive(clap::Args)]
 pub struct CheckArguments {
     /// The configuration file.
-    file: PathBuf,
+    pub(super) file: PathBuf,
     /// Print a JSON object: `ok, errors, warnings, diagnostics[]`, with `--kernel` also `kernel`,
     /// and `node{}` with the values of this node that the configuration refers to.
     #[arg(long)]
-    json: bool,
+    pub(super) json: bool,
     /// Also print which parts of the program run in the kernel, in XDP, and why the others do not. If
     /// privileges suffice, the kernel loads the program, but no frame reaches it.
     #[arg(long)]
-    kernel: bool,
+    pub(super) kernel: bool,
     /// Print the configuration with this node's values in place of `${NODE.name}`, and nothing else.
     #[arg(long, conflicts_with_all = ["json", "kernel"])]
-    resolved: bool,
-    #[command(flatten)]
-    node: import::NodeOption,
+    pub(super) resolved: bool,
+    /// The file with this node's values, to which `${NODE.name}` in the configuration refers; by default
+    /// `node.yaml` in the folder of the configuration. If it is given several times, all of these nodes are
+    /// checked, and whether they work together: their NAT pools and rings. With `--json`, `nodes[]` then has
+    /// an object for each.
+    #[arg(long = "node", value_name = "FILE")]
+    pub(super) nodes: Vec<PathBuf>,
 }
 
 /// Runs the command.
@@ -47,14 +51,12 @@ pub struct CheckArguments {
 /// # Errors
 /// Fails if the file cannot be read, or if standard output cannot be written to.
 pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
-    let mut loaded = import::load(&arguments.file, &arguments.node, &import::ImportOptions::default())?;
-    if let Some(plan) = &loaded.plan {
-        absent_interfaces(plan, &mut loaded.report);
-        unreachable_ways(plan, &arguments.file, &mut loaded.report);
-        unreachable_entries(plan, &mut loaded.report);
-        private::problems(plan).into_iter().for_each(|why| loaded.report.error(Span::default(), why));
+    if arguments.nodes.len() > 1 {
+        return super::check_nodes::run(arguments);
     }
-    loaded.plan = loaded.plan.filter(|_| loaded.report.errors() == 0);
+    let node = import::NodeOption::of(arguments.nodes.first().cloned());
+    let mut loaded = import::load(&arguments.file, &node, &import::ImportOptions::default())?;
+    examine(&mut loaded, &arguments.file, true);
     let report = &loaded.report;
     output::complain(report);
     let values: Vec<NodeValue> = report.node_values().cloned().collect();
@@ -87,6 +89,20 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
         output::line(json)?;
     }
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
+}
+
+/// Reports what reading a configuration does not find; the plan remains if that is no error. `is_here`: the
+/// configuration is that of this host.
+pub(super) fn examine(loaded: &mut Loaded, file: &Path, is_here: bool) {
+    if let Some(plan) = &loaded.plan {
+        if is_here {
+            absent_interfaces(plan, &mut loaded.report);
+            private::problems(plan).into_iter().for_each(|why| loaded.report.error(Span::default(), why));
+        }
+        unreachable_ways(plan, file, &mut loaded.report);
+        unreachable_entries(plan, &mut loaded.report);
+    }
+    loaded.plan = loaded.plan.take().filter(|_| loaded.report.errors() == 0);
 }
 
 /// Warns of interfaces that do not exist on this host now. They may exist later, or on another host, so this
@@ -142,7 +158,7 @@ fn unreachable_ways(plan: &Plan, file: &Path, report: &mut Report) {
     }
 }
 
-fn summary(file: &str, loaded: &Loaded) -> String {
+pub(super) fn summary(file: &str, loaded: &Loaded) -> String {
     let report = &loaded.report;
     let Some(plan) = &loaded.plan else {
         return format!(

@@ -2,6 +2,7 @@
 
 pub mod apps;
 pub mod check;
+mod check_nodes;
 pub mod decap;
 pub mod doctor;
 pub mod drain;

@@ -141,7 +141,7 @@ struct Shown {
 }
 
 /// Returns the checksums of a configuration.
-fn checksums(plan: &Plan) -> Rings {
+pub(super) fn checksums(plan: &Plan) -> Rings {
     let rings = rings::Rings::of(&plan.program, &plan.apps);
     let sums = rings.configured(&plan.program, &plan.apps);
     let ring = |(owner, sum): (&RingOwner, &Checksum)| Ring {

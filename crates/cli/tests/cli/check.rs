@@ -359,3 +359,58 @@ fn values_of_the_node_come_from_a_file_beside_the_configuration() {
     assert_eq!(caret, said.lines().nth(1).and_then(|line| line.find("${NODE.mac}")), "{said}");
     weir(folder.path(), &["check", "weir.yaml", "--node", "none.yaml"]).refused(1, &["none.yaml"]);
 }
+
+#[test]
+fn nodes_that_do_not_work_together_are_found() {
+    let folder = Folder::new();
+    let config = "hash_seed: \"${NODE.seed}\"
+ports: { p0: { pcap: {} } }
+nat_pools:
+  out: { addresses: \"${NODE.pool}\", ports: \"${NODE.ports}\" }
+apps:
+  - lb: { flows: 4096 }
+  - lb:
+      name: far
+      port: p0
+      service: { vip: 10.0.0.81, protocol: tcp, port: 80 }
+      nat_pool: out
+      back_ends: [{ name: c1, mode: full_nat, ip: 10.0.1.1, mac: 02:00:00:00:00:21 }]
+";
+    folder.write("weir.yaml", config);
+    for (name, pool, ports, seed) in [
+        ("a", "10.9.0.0/30", "1024-65535", 7),
+        ("b", "10.9.0.4/30", "1024-65535", 7),
+        ("c", "10.9.0.6/32", "1024-65535", 7),
+        ("d", "10.9.0.0/30", "100-1023", 7),
+        ("e", "10.9.0.8/30", "1024-65535", 8),
+        ("f", "10.9.0.300/30", "1024-65535", 7),
+    ] {
+        folder.write(name, format!("pool: {pool}\nports: {ports}\nseed: {seed}\n"));
+    }
+    let check = |nodes: &[&str], more: &[&str]| {
+        let nodes: Vec<&str> = nodes.iter().flat_map(|node| ["--node", node]).collect();
+        weir(folder.path(), &[&["check", "weir.yaml"], &nodes[..], more].concat())
+    };
+    let said = check(&["a", "b", "d"], &[]).good().out;
+    assert!(said.starts_with("a: weir.yaml: valid (") && said.lines().count() == 3, "{said}");
+    let said = check(&["a", "b", "c"], &["--json"]);
+    let why = "10.9.0.6/32 is in NAT pool `out` of b and in `out` of c, but answers reach only the node";
+    assert!(said.code == Some(2) && said.err.contains(why), "{}", said.err);
+    assert!(said.err.starts_with("weir.yaml:4:") && said.err.lines().count() == 3, "{}", said.err);
+    let json = said.json();
+    assert_eq!(
+        (&json["ok"], &json["errors"], &json["nodes"][2]["node"]["pool"]),
+        (&serde_json::json!(false), &serde_json::json!(1), &serde_json::json!("10.9.0.6/32"))
+    );
+    let said = check(&["a", "e"], &[]);
+    assert!(
+        said.code == Some(2) && said.err.contains("e chooses other back ends than a (far)"),
+        "{}",
+        said.err
+    );
+    // What is wrong with one of them alone.
+    let said = check(&["a", "f"], &[]);
+    assert!(said.code == Some(2) && said.err.contains("10.9.0.300"), "{}", said.err);
+    check(&["a", "b"], &["--kernel"]).refused(2, &["about one node"]);
+    check(&["a", "a"], &[]).refused(2, &["appears twice"]);
+}
