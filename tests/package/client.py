@@ -16,7 +16,7 @@ def ask(connection):
     return connection.getresponse().read().startswith(b"hello")
 
 
-def ask_anew():
+def ask_over_new_connection():
     connection = http.client.HTTPConnection(vip, timeout=10)
     try:
         return ask(connection)
@@ -48,7 +48,7 @@ kept.connect()
 kept.auto_open = 0
 thread = threading.Thread(target=count, args=(lambda: ask(kept), 0.005))
 thread.start()
-count(ask_anew, 0)
+count(ask_over_new_connection, 0)
 thread.join()
 goods, bads, slowest = zip(*counts)
 print(sum(goods), sum(bads), round(max(slowest) * 1000))

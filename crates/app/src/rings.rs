@@ -1,6 +1,6 @@
 //! The checksum of a ring: a number that is equal on two nodes if they choose the same back end for every new
 //! flow. docs/design/maglev.md specifies it ("ring-1"), so that other programs can compute it, and
-//! `tests/vectors/checksums.py` is a second implementation.
+//! `tests/vectors/rings.py` is a second implementation.
 //!
 //! It covers what decides: the hash and its seed, the slots by the names of their back ends, the addresses of
 //! these back ends, and the destinations of the service. Two nodes of one fleet may differ in everything

@@ -389,6 +389,8 @@ pub(super) struct Door {
     offers: Offers,
     /// Texts of changes are read one at a time.
     reading: tokio::sync::Semaphore,
+    /// Room for a set of services, from when it is read until it is answered.
+    pub(super) sets: tokio::sync::Semaphore,
     /// Clients that may begin to watch.
     pub(super) watchers: Arc<tokio::sync::Semaphore>,
     connections: Mutex<BTreeMap<u64, Connection>>,
@@ -396,9 +398,9 @@ pub(super) struct Door {
 
 impl Door {
     fn new(parts: Parts, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, offers: Offers) -> Door {
-        let reading = tokio::sync::Semaphore::new(1);
+        let [reading, sets] = [1, 1].map(tokio::sync::Semaphore::new);
         let watchers = Arc::new(tokio::sync::Semaphore::new(WATCHERS_MAX));
-        Door { parts, scrapes, offers, reading, watchers, connections: Mutex::default() }
+        Door { parts, scrapes, offers, reading, sets, watchers, connections: Mutex::default() }
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {

@@ -45,6 +45,9 @@ impl Door {
         if apps.watch == Some(path.as_str()) && head.method == "GET" {
             return self.watch(&head, client);
         }
+        if path == NODE || apps.watch == Some(path.as_str()) {
+            return not_allowed(&["GET"]);
+        }
         let conditions = match conditions(&head) {
             Ok(conditions) => conditions,
             Err(why) => return refused(StatusCode::BAD_REQUEST, &why),
@@ -54,36 +57,39 @@ impl Door {
             Err(methods) if methods.is_empty() => {
                 return refused(StatusCode::NOT_FOUND, "unknown path: see /openapi.json");
             }
-            Err(methods) => {
-                let mut answer = refused(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "this path does not support this \
-                    method",
-                );
-                let methods = HeaderValue::from_str(&methods.join(", "));
-                answer.headers_mut().extend(methods.ok().map(|methods| (ALLOW, methods)));
-                return answer;
-            }
+            Err(methods) => return not_allowed(&methods),
         };
+        // A set of services may be large: each door has room for one.
+        let mut room = None;
+        if route.most > BODY_MAX {
+            let Ok(Ok(own)) = timeout(SET_PATIENCE, self.sets.acquire()).await else {
+                let why = "another set of services is being carried out: try again";
+                return refused(StatusCode::SERVICE_UNAVAILABLE, why);
+            };
+            client.note_asked(SET_PATIENCE + ANSWER_PATIENCE);
+            room = Some(own);
+        }
         let body = match read(route, body).await {
             Ok(body) => body,
             Err(answer) => return answer,
         };
         client.note_asked(CHANGES_PATIENCE);
-        match self.carry_out(apps, (route, &names), (&path, conditions), body).await {
-            Ok(answer) => answer,
-            Err((status, why)) => refused(status, &why),
-        }
+        let done = self.carry_out(apps, (route, &names), (&path, conditions), body).await;
+        drop(room);
+        done.unwrap_or_else(|(status, why)| refused(status, &why))
     }
 
     /// Answers a peer, which compares itself with this node.
     async fn node(&self, client: &ConnectedClient) -> Reply {
         client.note_asked(ANSWER_PATIENCE);
         match self.parts.ask(weir_control::Request::show("node")).await {
-            Ok(text) => {
-                let answer: Value = serde_json::from_str(&text).unwrap_or_default();
-                super::http::json(StatusCode::OK, format!("{}\n", answer["node"]))
-            }
+            // Bounded: by what weir answers.
+            Ok(text) => match serde_json::from_str::<Value>(&text) {
+                Ok(answer) if answer["node"].is_object() => {
+                    super::http::json(StatusCode::OK, format!("{}\n", answer["node"]))
+                }
+                Ok(_) | Err(_) => refused(StatusCode::INTERNAL_SERVER_ERROR, "the answer cannot be read"),
+            },
             Err(why) => refused(StatusCode::SERVICE_UNAVAILABLE, &why),
         }
     }
@@ -99,9 +105,10 @@ impl Door {
             let listed = self.parts.list(apps, path.to_string()).await.map_err(|why| refusal(apps, why))?;
             let (tag, body) = listed.split_once('\n').unwrap_or(("", &listed));
             let has = |known: &Vec<String>| !tag.is_empty() && known.iter().any(|one| one == tag);
-            let answer = match conditions.known.as_ref().is_some_and(has) {
-                true => super::http::json(StatusCode::NOT_MODIFIED, String::new()),
-                false => super::http::json(StatusCode::OK, body.to_string()),
+            let answer = if conditions.known.as_ref().is_some_and(has) {
+                super::http::json(StatusCode::NOT_MODIFIED, String::new())
+            } else {
+                super::http::json(StatusCode::OK, body.to_string())
             };
             return Ok(tagged(answer, tag));
         }
@@ -122,7 +129,8 @@ impl Door {
                 list @ Value::Array(_) => list,
                 one => Value::Array(vec![one]),
             })),
-            _ => Question::Command(weir_control::Request::app(apps.app, request)),
+            "POST" | "PATCH" | "DELETE" => Question::Command(weir_control::Request::app(apps.app, request)),
+            other => return Err((StatusCode::NOT_IMPLEMENTED, format!("{other} cannot be carried out"))),
         };
         let answer = self.parts.ask_main(question, CHANGES_PATIENCE).await;
         let text = answer.map_err(|why| refusal(apps, why))?;
@@ -149,6 +157,14 @@ impl Door {
         answer.headers_mut().insert(CACHE_CONTROL, of("no-cache"));
         answer
     }
+}
+
+/// Returns the answer to a request with another method than these.
+fn not_allowed(methods: &[&str]) -> Reply {
+    let mut answer = refused(StatusCode::METHOD_NOT_ALLOWED, "this path does not support this method");
+    let methods = HeaderValue::from_str(&methods.join(", "));
+    answer.headers_mut().extend(methods.ok().map(|methods| (ALLOW, methods)));
+    answer
 }
 
 /// Returns the answer to a request without the token.
@@ -219,11 +235,14 @@ fn tag_of(text: &str) -> String {
 /// The status of a refusal, and its reason.
 type Refused = (StatusCode, String);
 
+/// Returns the status of a refusal: the app knows it, unless the daemon has refused the request itself.
 fn refusal(apps: &HttpControl, why: String) -> Refused {
-    let status = match why {
-        _ if why == apps.absent[0] => StatusCode::NOT_FOUND,
-        _ if why.starts_with("the daemon ") || why.ends_with("try again") => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::from_u16((apps.status)(&why)).unwrap_or(StatusCode::BAD_REQUEST),
+    let status = if why == apps.absent[0] {
+        StatusCode::NOT_FOUND
+    } else if why.starts_with("the daemon ") || why.ends_with("try again") {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        StatusCode::from_u16((apps.status)(&why)).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
     };
     (status, why)
 }
@@ -253,11 +272,11 @@ async fn read(route: &Route, body: Incoming) -> Result<Value, Reply> {
     let size = body.len();
     // Bounded: by the limit of its size.
     let parse = move || serde_json::from_slice::<Value>(&body);
-    let parsed = match size {
-        0..=SMALL => parse(),
-        _ => tokio::task::spawn_blocking(parse)
-            .await
-            .map_err(|_| refused(StatusCode::SERVICE_UNAVAILABLE, "the body cannot be read: try again"))?,
+    let parsed = if size <= SMALL {
+        parse()
+    } else {
+        let parsed = tokio::task::spawn_blocking(parse).await;
+        parsed.map_err(|_| refused(StatusCode::SERVICE_UNAVAILABLE, "the body cannot be read: try again"))?
     };
     parsed.map_err(|why| refused(StatusCode::BAD_REQUEST, &format!("the body is not JSON: {why}")))
 }

@@ -507,15 +507,13 @@ impl Daemon {
 
     /// Ends a reload: with a sentence about it, if there is a new program, and what requests have changed.
     fn end(&mut self, cause: Cause, ended: Result<(Option<String>, Value)>) {
-        if let Cause::Configure(id) = cause {
-            return self.end_configure(id, ended);
-        }
-        let summary = ended.map(|(summary, _)| summary.unwrap_or_default());
-        let ticket = match cause {
-            Cause::Asked(ticket) => ticket,
-            Cause::Configure(_) => return,
+        let summary =
+            |ended: Result<(Option<String>, Value)>| ended.map(|(text, _)| text.unwrap_or_default());
+        let (ticket, summary) = match cause {
+            Cause::Configure(id) => return self.end_configure(id, ended),
+            Cause::Asked(ticket) => (ticket, summary(ended)),
             Cause::Mac => {
-                return match summary {
+                return match summary(ended) {
                     Ok(summary) => info!("the program was rebuilt for the interface; {summary}"),
                     Err(error) => error!("the program was not rebuilt for the interface: {error:#}"),
                 };

@@ -43,7 +43,7 @@ pub enum Announce {
     /// Routers, to which the daemon announces a route while the service works.
     Route(Routing),
     /// Not weir: the host has the VIP, or routers have a route.
-    Nobody,
+    Never,
 }
 
 /// When the VIPs of a service are announced by a route.
@@ -72,7 +72,7 @@ pub enum IcmpEcho {
 
 /// The values of `announce` that can be written explicitly.
 pub(super) const ANNOUNCE: [(&str, Announce); 3] =
-    [("arp", Announce::Arp), ("route", Announce::Route(ROUTING)), ("none", Announce::Nobody)];
+    [("arp", Announce::Arp), ("route", Announce::Route(ROUTING)), ("none", Announce::Never)];
 /// The values of `icmp_echo` that can be written explicitly.
 pub(super) const ICMP_ECHO: [(&str, IcmpEcho); 2] =
     [("answer", IcmpEcho::Answer), ("forward", IcmpEcho::Forward)];
@@ -83,7 +83,7 @@ impl Service {
     pub fn announces(&self) -> bool {
         match self.announce {
             Announce::Arp => true,
-            Announce::Route(_) | Announce::Nobody => false,
+            Announce::Route(_) | Announce::Never => false,
             Announce::Auto => self.has_tcp(),
         }
     }

@@ -30,11 +30,15 @@ pub const HTTP: HttpControl = HttpControl {
 /// Returns the status for a refusal.
 fn status(why: &str) -> u16 {
     let absent = ["there is no pool", "there is no service"].iter().any(|start| why.starts_with(start));
-    match why {
-        _ if why.starts_with(CONFLICT) => 409,
-        _ if why.starts_with(STALE) => 412,
-        _ if absent || why.contains(" has no back end `") && !why.starts_with("request ") => 404,
-        _ => 400,
+    if why.starts_with(CONFLICT) {
+        409
+    } else if why.starts_with(STALE) {
+        412
+    } else if absent || why.contains(" has no back end `") && !why.starts_with("request ") {
+        404
+    } else {
+        // Everything else that the app refuses is wrong in the request.
+        400
     }
 }
 

@@ -15,7 +15,7 @@ const ADDRESSES_MAX: u128 = 256;
 /// For services with `announce: none`, others must answer.
 pub(super) fn answered(services: &[Service], pools: &[NatPool]) -> Vec<Source> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
-    for service in services.iter().filter(|service| service.announce != Announce::Nobody) {
+    for service in services.iter().filter(|service| service.announce != Announce::Never) {
         let Some(Translated::Both(pool, _)) = Translated::of(service) else { continue };
         let small = pools.get(pool.index()).filter(|pool| pool.address_count() <= ADDRESSES_MAX);
         let Some(pool) = small else { continue };

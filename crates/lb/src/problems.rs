@@ -24,7 +24,7 @@ pub enum Problem {
     )]
     ServiceTwice { first: String },
     #[error("service `{name}` has `by: src/MASK`, so it needs a back end with a weight above 0")]
-    NobodyAnswers { name: String },
+    NoBackEndAnswers { name: String },
     #[error("two back ends of service `{service}` are called `{name}`")]
     BackEndTwice { service: String, name: String },
     #[error("service `{name}` has no port to receive from")]
@@ -230,7 +230,7 @@ fn back_ends(service: &Service, list: &mut Vec<(Origin, Problem)>) {
     // A group without back ends only deserves a warning, which the program's check emits.
     let is_dealt = matches!(service.by, By::SourceBits(_));
     if is_dealt && service.back_ends.iter().all(|back_end| back_end.weight == 0) {
-        list.push((service.origin, Problem::NobodyAnswers { name: name() }));
+        list.push((service.origin, Problem::NoBackEndAnswers { name: name() }));
     }
     let mut names = HashSet::new();
     let mut ips: HashMap<IpAddr, &BackEnd> = HashMap::new();

@@ -340,7 +340,7 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
             let help = "write `announce: arp`, or omit `announce_vlans`";
             scope.report.error_help(vlans.span, format!("`{}` announces nothing", service.name), help);
         }
-        let Some(vip) = vip.filter(|_| service.announce == Announce::Nobody && service.has_tcp()) else {
+        let Some(vip) = vip.filter(|_| service.announce == Announce::Never && service.has_tcp()) else {
             continue;
         };
         let span =

@@ -224,7 +224,7 @@ mod tests {
             return;
         }
         let inside = || {
-            // A namespace of its own.
+            // The device is created in a namespace of its own, so that the host keeps its interfaces.
             let _tun = Tun::in_new_namespace().unwrap();
             let device = RouteDevice::create("weir-routes").unwrap();
             assert!(matches!(RouteDevice::create("weir-routes"), Err(RouteDeviceError::Create(_))));

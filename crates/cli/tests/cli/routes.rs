@@ -376,7 +376,7 @@ fn a_killed_weir_leaves_no_route_and_a_takeover_or_reload_moves_none() {
     }
     assert_eq!(bed.vips_at_router(), [true; 2]);
     daemon.weir(&["reload"]).good();
-    // A file with errors changes nothing: what is running is announced, and nothing else.
+    // A file with errors changes nothing: the services that run stay announced, and no others are.
     let other = "service: { vip: [203.0.113.80, \"2001:db8:f::80\", 203.0.113.81]";
     let broken = CONFIG.replace("service: { vip: [203.0.113.80, \"2001:db8:f::80\"]", other);
     daemon.folder.write("weir.yaml", format!("{broken}nonsense: 1\n"));

@@ -89,8 +89,8 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
     let Requested { edits, changed, dry_run, summary } = old.edits.request(&document, &old.apps, requests)?;
     if !changed {
         old.apps.refuse(orders, &old.program)?;
-        let is_told = dry_run && summary.is_null();
-        let summary = if is_told { old.apps.differences(&old.apps) } else { summary };
+        let is_missing = dry_run && summary.is_null();
+        let summary = if is_missing { old.apps.differences(&old.apps) } else { summary };
         return Ok(Edited { plan: None, summary });
     }
     let read = read_document(&old.source, (document, report), old.apps.kinds(), nics, &*edits);

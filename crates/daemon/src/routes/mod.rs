@@ -60,6 +60,8 @@ pub struct Routes {
     /// Services that have not repeated their wishes since their apps were replaced.
     stale: BTreeSet<ServiceKey>,
     vips: BTreeMap<Prefix, Vip>,
+    /// Routes that should be gone, but that the kernel has refused to remove so far, with their metrics.
+    leftover: BTreeSet<(Prefix, u32)>,
     /// Since when the node is draining, if it is.
     draining_ns: Option<u64>,
     is_due: bool,
@@ -102,6 +104,7 @@ impl Routes {
             wishes: BTreeMap::new(),
             stale: BTreeSet::new(),
             vips: BTreeMap::new(),
+            leftover: BTreeSet::new(),
             draining_ns: None,
             is_due: false,
             is_waiting: false,
@@ -188,6 +191,7 @@ impl Routes {
             return;
         }
         (self.is_due, self.is_waiting) = (false, false);
+        self.remove_leftovers();
         let mut decisions = self.decisions();
         // Routes that must end come first, whatever happens to the others.
         let gone = self.vips.keys().filter(|prefix| !decisions.contains_key(prefix)).copied();
@@ -218,6 +222,7 @@ impl Routes {
         }
         let is_any = self.announced() > 0;
         let is_taken = matches!(self.examined, Examined::Taken(_));
+        let is_refused = is_refused || !self.leftover.is_empty();
         let pause = if is_refused || is_taken { Some(AGAIN) } else { is_any.then_some(RENEWAL) };
         self.again = pause.map(|pause| Instant::now() + pause);
         self.is_waiting = !may_add && obstacle.is_some();
@@ -305,13 +310,15 @@ impl Routes {
     fn announce(&mut self, prefix: Prefix, (metric, why): (u32, Option<String>), now_ns: u64) -> bool {
         let Some(vip) = self.vips.get_mut(&prefix) else { return false };
         let before = vip.metric;
-        if let Err(refusal) = self.table.add(prefix, metric, before != Some(metric)) {
+        let is_new = before != Some(metric) && !self.leftover.contains(&(prefix, metric));
+        if let Err(refusal) = self.table.add(prefix, metric, is_new) {
             if vip.why.as_ref() != Some(&refusal) {
                 warn!("{prefix} cannot be announced with metric {metric}: {refusal}");
             }
             vip.why = Some(refusal);
             return false;
         }
+        self.leftover.remove(&(prefix, metric));
         let because = why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
         match before {
             Some(old) if old == metric => {}
@@ -319,6 +326,7 @@ impl Routes {
                 // The other route is there by now, so routers always have one.
                 if let Err(error) = self.table.remove(prefix, old) {
                     warn!("{prefix}: {error}");
+                    self.leftover.insert((prefix, old));
                 }
                 info!("{prefix} is announced with metric {metric}, before with {old}{because}");
             }
@@ -338,10 +346,25 @@ impl Routes {
             vip.since_ns = now_ns;
             match self.table.remove(prefix, metric) {
                 Ok(()) => info!("{prefix} is no longer announced: {why}"),
-                Err(error) => warn!("{prefix} should no longer be announced ({why}), but {error}"),
+                Err(error) => {
+                    warn!("{prefix} should no longer be announced ({why}), but {error}");
+                    self.leftover.insert((prefix, metric));
+                }
             }
         }
         vip.why = Some(why.to_string());
+    }
+
+    /// Tries again to remove the routes that the kernel has kept, because routers follow them.
+    fn remove_leftovers(&mut self) {
+        let Routes { leftover, table, .. } = self;
+        leftover.retain(|(prefix, metric)| {
+            let removed = table.remove(*prefix, *metric);
+            if removed.is_ok() {
+                info!("the route to {prefix} with metric {metric} is removed");
+            }
+            removed.is_err()
+        });
     }
 
     /// Returns a row for each VIP.

@@ -6,6 +6,8 @@ use std::sync::{Mutex, PoisonError};
 struct Paper {
     routes: Vec<(Prefix, u32)>,
     refuses: bool,
+    /// Whether it refuses to remove routes.
+    keeps: bool,
     said: Vec<String>,
 }
 
@@ -40,6 +42,9 @@ impl RouteTable for Fake {
 
     fn remove(&mut self, prefix: Prefix, metric: u32) -> Result<(), String> {
         let mut paper = self.look();
+        if paper.keeps {
+            return Err("no".into());
+        }
         paper.routes.retain(|one| *one != (prefix, metric));
         paper.said.push(format!("-{prefix} {metric}"));
         Ok(())
@@ -115,6 +120,29 @@ fn routes_follow_wishes() {
     routes.end(9);
     routes.follow(10, true);
     assert_eq!((table.said().as_str(), routes.announced()), ("-192.0.2.1/32 100", 0));
+}
+
+#[test]
+fn a_route_that_the_kernel_does_not_remove_is_removed_later_or_used_again() {
+    let (mut routes, table) = routes();
+    routes.wishes("web", 1, up());
+    routes.wishes("mail", 2, up());
+    routes.follow(0, true);
+    table.look().keeps = true;
+    routes.wishes("web", 1, RouteWish::Announce { degraded: true });
+    routes.wishes("mail", 2, RouteWish::Withhold("down".into()));
+    routes.follow(1, true);
+    assert_eq!(table.look().routes.len(), 3, "both former routes are still there");
+    assert!(routes.deadline().is_some_and(|when| when <= Instant::now() + AGAIN), "it is tried again");
+    // A route that is still there is not one of another program.
+    routes.wishes("mail", 2, up());
+    routes.follow(2, true);
+    assert_eq!((routes.announced(), routes.why(2)), (2, None));
+    table.look().keeps = false;
+    routes.again = Some(Instant::now());
+    routes.follow(3, true);
+    assert_eq!(table.look().routes, [(vip(2), 100), (vip(1), 200)]);
+    assert!(routes.deadline().is_some_and(|when| when > Instant::now() + AGAIN));
 }
 
 #[test]

@@ -84,6 +84,11 @@ async fn follow(mut given: UnboundedReceiver<Vec<SourceTask>>) {
             }
             is_kept
         });
+        let asks = |source: &ServiceSource, of: &[SocketAddr]| match &source.kind {
+            SourceKind::Dns(query) => query.servers == of,
+            SourceKind::File(_) => false,
+        };
+        resolvers.retain(|servers, _| all.iter().any(|(source, _)| asks(source, servers)));
         for (source, board) in all {
             let SourceKind::Dns(query) = &source.kind else { continue };
             if tasks.iter().any(|(other, _)| *other == source) {

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_config::infile;
 
 /// How often the file is looked at.
@@ -20,6 +20,9 @@ const POLLS_MAX: u32 = 5;
 /// A file that changed less than this before it was read may have changed again in the same tick of its
 /// clock.
 const TICK: Duration = Duration::from_millis(20);
+/// When a file that could not be read is read again, although it is the same: there may have been too many
+/// open files.
+const RETRY: Duration = Duration::from_secs(5);
 /// The largest size of a file, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
 
@@ -70,6 +73,15 @@ fn identity(about: &Metadata) -> Identity {
     (about.dev(), about.ino(), about.size(), times)
 }
 
+/// Returns whether a file that changes after now gets another identity. Its time of modification does not
+/// tell, because programs set it, perhaps to the future.
+fn is_settled(about: &Metadata) -> bool {
+    let (seconds, nanoseconds) = (about.ctime().max(0) as u64, about.ctime_nsec().max(0) as u32);
+    let changed = UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds));
+    let age = changed.and_then(|changed| SystemTime::now().duration_since(changed).ok());
+    age.is_some_and(|age| age > TICK)
+}
+
 /// What was seen of a file.
 #[derive(Default)]
 struct FileWatch {
@@ -79,6 +91,8 @@ struct FileWatch {
     /// The file in the previous poll, and for how many polls it has been another one than that.
     seen: Option<Identity>,
     polls: u32,
+    /// When to read the same file again, because it could not be read.
+    retry: Option<Instant>,
     failure: Option<String>,
 }
 
@@ -92,7 +106,8 @@ impl FileWatch {
             }
         };
         let now = identity(&about);
-        if self.read == Some(now) {
+        let retries = self.retry.is_some_and(|retry| retry <= Instant::now());
+        if self.read == Some(now) && !retries {
             if self.failure.is_none() {
                 board.confirm();
             }
@@ -104,11 +119,20 @@ impl FileWatch {
             return;
         }
         self.polls = 0;
-        let read = read(path);
-        let age = about.modified().ok().and_then(|at| SystemTime::now().duration_since(at).ok());
-        self.read = age.is_some_and(|age| age > TICK).then_some(now);
-        match read {
-            Err(why) => self.fail(why, board),
+        let text = read(path);
+        self.read = is_settled(&about).then_some(now);
+        self.take(text, source, board);
+    }
+
+    /// Uses the text of the file.
+    fn take(&mut self, text: Result<String, String>, source: &ServiceSource, board: &SourceBoard) {
+        self.retry = None;
+        match text {
+            Err(why) => {
+                // Whatever it has once it can be read is used.
+                (self.text, self.retry) = (None, Some(Instant::now() + RETRY));
+                self.fail(why, board);
+            }
             Ok(text) if self.text.as_ref() == Some(&text) => {
                 if self.failure.is_none() {
                     board.confirm();
@@ -163,6 +187,28 @@ mod tests {
     fn text(name: &str) -> String {
         let spec = json!({ "clusterIP": "192.0.2.1", "ports": [{ "port": 80 }] });
         json!({ "services": [{ "metadata": { "name": name }, "spec": spec }], "endpoints": [] }).to_string()
+    }
+
+    #[test]
+    fn a_file_from_the_future_is_read_once_and_one_that_could_not_be_read_is_read_again() {
+        let folder = folder("again");
+        let path = folder.join("f.json");
+        let kind = SourceKind::File(path.clone());
+        let source = ServiceSource { name: "s".into(), kind, template: Map::new(), each: Map::new() };
+        let (board, mut watch) = (SourceBoard::default(), FileWatch::default());
+        std::fs::write(&path, text("a")).unwrap();
+        let tomorrow = SystemTime::now() + Duration::from_secs(86_400);
+        std::fs::File::options().write(true).open(&path).unwrap().set_modified(tomorrow).unwrap();
+        std::thread::sleep(2 * TICK);
+        watch.poll(&path, &source, &board);
+        assert!(watch.read.is_some() && board.status().state() == "ok");
+        watch.take(Err("too many open files".into()), &source, &board);
+        watch.poll(&path, &source, &board);
+        assert_eq!(board.status().state(), "failing", "not in every poll");
+        watch.retry = Some(Instant::now());
+        watch.poll(&path, &source, &board);
+        assert_eq!((board.status().state(), watch.retry), ("ok", None));
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

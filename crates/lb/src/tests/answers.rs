@@ -140,7 +140,7 @@ fn services_with_tcp_are_announced_unless_they_say_otherwise() {
     assert_eq!(announced(tcp("web")), both);
     assert!(announced(udp()).is_empty());
     assert_eq!(announced(Service { announce: Announce::Arp, ..udp() }), both[..1]);
-    assert!(announced(Service { announce: Announce::Nobody, ..tcp("web") }).is_empty());
+    assert!(announced(Service { announce: Announce::Never, ..tcp("web") }).is_empty());
     let prefix = Address { prefix: 24, ..tcp("web").addresses[0] };
     let prefixes = Service { addresses: vec![prefix], ..tcp("web") };
     assert!(announced(prefixes).is_empty(), "prefixes must be routed to");
@@ -492,7 +492,7 @@ fn the_addresses_of_a_nat_pool_are_weirs_own_where_back_ends_are() {
 
 #[test]
 fn pools_that_are_large_or_of_services_that_announce_nothing_are_left_to_others() {
-    assert!(pooled(0, Announce::Nobody).answers_for().is_empty());
+    assert!(pooled(0, Announce::Never).answers_for().is_empty());
     let mut lb = pooled(0, Announce::Auto);
     for (length, count) in [(24, 256), (23, 0)] {
         let first = Ipv4Addr::new(203, 0, 112, 0).into();

@@ -328,7 +328,7 @@ fn everything_wrong_is_told() {
             one.by = By::SourceBits(1);
             change(one, |all| all.iter_mut().for_each(|one| one.weight = 0));
         }),
-        Problem::NobodyAnswers { .. }
+        Problem::NoBackEndAnswers { .. }
     ));
     assert!(matches!(bad(|one| change(one, |all| all[1].name = "b0".into())), Problem::BackEndTwice { .. }));
     assert!(matches!(bad(|one| one.ports.clear()), Problem::NoPorts { .. }));
