@@ -16,7 +16,7 @@ const VIP: &str = "10.7.0.53";
 const IN: &str = "02:00:00:00:07:02";
 const BACK_ENDS: &str = r#"{"backends":[{"name":"b1","mac_address":"02:00:00:00:07:03"},
     {"name":"b2","mac_address":"02:00:00:00:07:04"}]}"#;
-const QUERIES: usize = 120;
+const QUERIES: usize = 20_000;
 
 fn build() -> Option<Spaces> {
     let spaces = Spaces::build("tp", &ROLES)?;

@@ -30,6 +30,7 @@ mod measured;
 mod monitoring;
 mod names;
 mod nat;
+mod originals;
 mod output;
 mod outputs;
 mod overlay;
