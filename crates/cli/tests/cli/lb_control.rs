@@ -357,6 +357,8 @@ fn refuses(daemon: &Daemon, address: SocketAddr, (back_ends, b3): (&str, &str)) 
         ("DELETE", "/v1/services/web/back_ends/b9", "", 404, "has no back end `b9`"),
         ("GET", "/v1/other", "", 404, "unknown path"),
         ("PATCH", "/v1/services", "", 405, "does not support this method"),
+        ("POST", "/v1/node", "{}", 405, "does not support this method"),
+        ("DELETE", "/v1/watch", "", 405, "does not support this method"),
     ] {
         let (said, answer) = http(address, method, path, body);
         let why = answer["error"].as_str().unwrap_or_default();
