@@ -4,9 +4,15 @@ use crate::ClientError;
 use crate::connection::Received;
 use serde_json::Value;
 use std::collections::VecDeque;
+use std::time::Duration;
+use tokio::time::timeout;
 
 /// The largest event in bytes.
 const EVENT_MAX: usize = 1 << 20;
+
+/// How long nothing may arrive. weir sends a comment every 15 s if there is no event, so a silent connection
+/// is that of a node that has died without closing it.
+const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// An event.
 #[derive(Clone, Debug, PartialEq)]
@@ -24,24 +30,28 @@ pub struct Watch {
     received: Received,
     text: Vec<u8>,
     events: VecDeque<WatchEvent>,
+    silence_max: Duration,
 }
 
 impl Watch {
     pub(crate) fn new(received: Received) -> Watch {
-        Watch { received, text: Vec::new(), events: VecDeque::new() }
+        Watch { received, text: Vec::new(), events: VecDeque::new(), silence_max: SILENCE_MAX }
     }
 
     /// Returns the next event; `None` if weir has ended the connection, after which the client watches again
     /// from the last event that it has. After `reread`, it reads all services first.
     ///
     /// # Errors
-    /// The connection has broken, or what arrives are not events.
+    /// The connection has broken, nothing has arrived for a minute, or what arrives are not events.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ClientError> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(Some(event));
             }
-            let Some(piece) = self.received.piece().await? else { return Ok(None) };
+            let piece = timeout(self.silence_max, self.received.piece()).await;
+            let silent =
+                || ClientError::Unreachable("nothing arrives on the connection any more".to_string());
+            let Some(piece) = piece.map_err(|_| silent())?? else { return Ok(None) };
             self.text.extend_from_slice(&piece);
             self.events.extend(taken(&mut self.text)?);
             if self.text.len() > EVENT_MAX {
@@ -84,6 +94,26 @@ fn event(block: &str) -> Result<WatchEvent, ClientError> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn a_connection_on_which_nothing_arrives_is_given_up() {
+        use std::io::{Read, Write};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\n:\n\n\r\n");
+            let _ = stream.read_to_end(&mut Vec::new());
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let ended = runtime.block_on(async {
+            let mut watch = crate::Client::tcp(address, "token").watch(None).await.unwrap();
+            watch.silence_max = Duration::from_millis(200);
+            watch.next().await
+        });
+        assert!(matches!(ended, Err(ClientError::Unreachable(_))), "{ended:?}");
+    }
 
     #[test]
     fn events_are_read_in_any_pieces() {
