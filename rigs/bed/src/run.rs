@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn a_run_leaves_others_of_its_process_alone_whatever_their_names() {
         let Some(run) = Run::of_test("a") else { return };
-        let others = ["a", "a-1", "1-a"].map(|name| Run::of_test(name).unwrap());
+        let others = ["a", "a-0", "a-1", "a-2"].map(|name| Run::of_test(name).unwrap());
         let spaces = others.each_ref().map(|run| run.namespace("x").unwrap());
         drop(run);
         let left = namespace::names();
