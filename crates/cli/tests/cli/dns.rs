@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::time::Instant;
 
 /// A name server with one zone.
 struct NameServer {
@@ -217,4 +218,42 @@ fn a_real_server_that_stalls_or_is_down_changes_nothing() {
     assert!(back_ends(&daemon, "four").is_empty());
     server.start_again(&zone("10.1.0.8"));
     has(&mut daemon, "four", &["10.1.0.2 1", "10.1.0.8 1"]);
+}
+
+#[test]
+fn a_thousand_names_of_a_real_server_follow_a_change_and_fail_together() {
+    let names =
+        |last: u8| (0..1000).fold(String::new(), |zone, at| zone + &format!("s{at} 0 A 10.1.0.{last}\n"));
+    let folder = Folder::new();
+    let mut server = NameServer::start(&folder, &names(1));
+    let mut text = "state: state\nports: { p0: { pcap: {} } }\napps:\n".to_string();
+    for at in 0..1000 {
+        let from = format!(
+            "dns: s{at}.example.com, servers: [\"{}\"], min_ttl: 500ms, timeout: 2s, each: {{ mac: \
+             02:00:00:00:00:12 }}",
+            server.address
+        );
+        let vip = format!("vip: 10.9.{}.{}, protocol: udp, port: 53", at / 250, at % 250 + 1);
+        writeln!(text, "  - lb: {{ name: s{at}, port: p0, service: {{ {vip} }}, from: {{ {from} }} }}")
+            .unwrap();
+    }
+    folder.write("weir.yaml", text);
+    let mut daemon = Daemon::start_in(folder);
+    let all = |daemon: &Daemon, last: u8| {
+        let table = daemon.show("backends");
+        let rows = table.as_array().unwrap();
+        rows.len() == 1000 && rows.iter().all(|row| row["name"] == format!("10.1.0.{last}"))
+    };
+    daemon.wait_for("all services", |daemon| all(daemon, 1));
+    for last in [2, 3, 4, 5, 6] {
+        let begun = Instant::now();
+        server.serves(&names(last));
+        daemon.wait_for("a change", |daemon| all(daemon, last));
+        eprintln!("1000 names in nsd followed a change after {:?}, with its reload", begun.elapsed());
+    }
+    let reloads = daemon.log().matches("was changed at run time").count();
+    assert!((6..100).contains(&reloads), "{reloads} reloads");
+    server.stop();
+    daemon.wait_for("a line of the log", |daemon| daemon.log().contains("more sources are now failing: see"));
+    assert!(all(&daemon, 6));
 }

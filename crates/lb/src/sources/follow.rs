@@ -21,6 +21,9 @@ const RETRY_NS: u64 = 10_000_000_000;
 /// The shortest time between two such requests, in nanoseconds.
 const RETRIES_NS: u64 = 500_000_000;
 
+/// The most sources whose new state has a line of the log at once.
+const LINES_MAX: usize = 10;
+
 /// Own requests have the highest numbers; those of clients count up from 0.
 const FIRST_ID: u64 = u64::MAX;
 
@@ -288,13 +291,20 @@ impl SourceFollower {
         true
     }
 
-    /// Logs changes of the sources' states.
+    /// Logs changes of the sources' states. A DNS server that stalls may change those of a thousand sources
+    /// at once, so only some have a line of their own.
     fn say(&mut self, all: &[SourceTask], actions: &mut Vec<Action>) {
+        let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
         for (source, board) in all {
             let status = board.status();
             let state = status.state();
             let before = self.said.insert(source.name.clone(), state).unwrap_or("starting");
             if before == state {
+                continue;
+            }
+            let count = counts.entry(state).or_default();
+            *count += 1;
+            if *count > LINES_MAX {
                 continue;
             }
             let (name, of) = (&source.name, source.of());
@@ -310,6 +320,12 @@ impl SourceFollower {
                 }
             };
             actions.push(Action::Say(level, format!("source {name} ({of}) {text}")));
+        }
+        for (state, count) in counts {
+            let more = count.saturating_sub(LINES_MAX);
+            let level = if state == "ok" { Level::Info } else { Level::Warning };
+            let text = || format!("{more} more sources are now {state}: see `weir show sources`");
+            actions.extend((more > 0).then(|| Action::Say(level, text())));
         }
         if self.said.len() > all.len() {
             let names: HashSet<&str> = all.iter().map(|(source, _)| source.name.as_str()).collect();
