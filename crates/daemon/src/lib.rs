@@ -74,6 +74,7 @@ mod workshop;
 pub use doorbell::Doorbell;
 pub use open::{recording, traced, wrap};
 pub use private::state_file;
+pub use routes::{RouteReader, foreign_routes, route_reader};
 pub use shown::{ledger, shown};
 pub use signals::Signals;
 pub use systemd::{own_cgroup, own_executable};

@@ -41,7 +41,7 @@ pub fn findings(plan: Option<&Plan>, socket: &Path) -> Vec<Finding> {
 }
 
 /// Returns a kernel setting, of this network namespace if it is per namespace.
-fn number(path: &str) -> Option<u64> {
+pub(super) fn number(path: &str) -> Option<u64> {
     // Bounded: the kernel writes it.
     fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }

@@ -9,6 +9,7 @@ mod features;
 mod host;
 pub mod peers;
 mod pools;
+mod routes;
 
 use crate::config::Plan;
 use crate::kinds::KINDS;
@@ -26,6 +27,7 @@ pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     found.extend(features::findings(plan));
     found.extend(planned.and_then(|(plan, file)| host::ways(plan, file)));
     found.extend(plan.into_iter().flat_map(pools::findings));
+    found.extend(plan.into_iter().flat_map(routes::findings));
     let ask = |app: &str, word: &str| weir_control::ask(socket, &Request::app(app, json!({ "do": word })));
     let examined = Examined { apps: plan.map(|plan| &plan.apps), ask: &ask };
     let agents = KINDS.iter().filter_map(|kind| kind.agent).map(|create| create());

@@ -13,7 +13,7 @@ pipes: { all: { type: basic, match: { udp.dport: 1 }, forward: p0, miss: drop, e
 ";
 
 /// Returns the result of a check: level and sentence.
-fn says(wire: &Wire, folder: &Folder, check: &str, of: &str) -> (String, String) {
+pub fn says(wire: &Wire, folder: &Folder, check: &str, of: &str) -> (String, String) {
     let (exe, path) = (env!("CARGO_BIN_EXE_weir"), folder.path().display());
     let command =
         format!("cd {path}; ip netns exec {} {exe} doctor weir.yaml --socket weir.sock --json", wire.weir);
@@ -26,7 +26,7 @@ fn says(wire: &Wire, folder: &Folder, check: &str, of: &str) -> (String, String)
     [&one["level"], &one["says"]].map(|part| part.as_str().unwrap().to_string()).into()
 }
 
-fn is(said: (String, String), level: &str, words: &str) {
+pub fn is(said: (String, String), level: &str, words: &str) {
     assert!(said.0 == level && said.1.contains(words), "{level}, {words}: {said:?}");
 }
 

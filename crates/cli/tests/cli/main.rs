@@ -34,6 +34,7 @@ mod originals;
 mod output;
 mod outputs;
 mod overlay;
+mod pair;
 mod path;
 mod peers;
 mod ports;

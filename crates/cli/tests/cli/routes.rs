@@ -1,6 +1,7 @@
 //! VIPs that routers find by routes: weir on a node with BIRD or FRR, configured as in packaging/, and a
 //! router in another namespace with BIRD. What the router's kernel sees is recorded by `ip monitor`.
 
+use super::doctor::{is, says as doctor};
 use super::folder::Folder;
 use super::running::Daemon;
 use super::wire::{Wire, sh};
@@ -88,13 +89,13 @@ chroot "$root" vtysh -b
 wait
 "#;
 
-fn repository() -> &'static Path {
+pub fn repository() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
 }
 
 /// Waits until there is something, for which it looks again and again.
 #[track_caller]
-fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let begun = Instant::now();
     loop {
         if let Some(found) = look() {
@@ -106,10 +107,10 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 }
 
 /// A process in a namespace, which ends with the test.
-struct Other(Child);
+pub struct Other(Child);
 
 impl Other {
-    fn start(netns: &str, line: &str, output: &Path) -> Other {
+    pub fn start(netns: &str, line: &str, output: &Path) -> Other {
         let file = File::create(output).unwrap();
         let mut command = Command::new("ip");
         command.args(["netns", "exec", netns]).args(line.split(' ')).stdin(Stdio::null());
@@ -126,10 +127,10 @@ impl Drop for Other {
 }
 
 /// A server that accepts connections and closes them, until it is dropped.
-struct TcpServer(Arc<AtomicBool>, Option<JoinHandle<()>>);
+pub struct TcpServer(Arc<AtomicBool>, Option<JoinHandle<()>>);
 
 impl TcpServer {
-    fn start(netns: &str, address: &str) -> TcpServer {
+    pub fn start(netns: &str, address: &str) -> TcpServer {
         let listener = super::announce::inside(netns, || TcpListener::bind(address).unwrap());
         listener.set_nonblocking(true).unwrap();
         let ends = Arc::new(AtomicBool::new(false));
@@ -474,6 +475,89 @@ fn a_drained_node_has_no_route_until_that_ends_and_says_that_it_is_not_ready() {
     assert_eq!(ready(&daemon).0, 200);
     drop(server);
     worker.join().unwrap();
+}
+
+#[test]
+fn routes_of_others_stop_a_first_announcement_and_no_later_one() {
+    let Some(bed) = Bed::new("foreign") else { return };
+    let weir = &bed.wire.weir;
+    let foreign = |verb: &str| sh(&format!("ip -n {weir} route {verb} blackhole 198.51.100.0/24 table 1850"));
+    foreign("add");
+    let _server = bed.serve();
+    let mut daemon = bed.start(CONFIG);
+    let sentence =
+        "table 1850 has routes of other programs, 198.51.100.0/24 (protocol 3): remove them, or write";
+    let says = |daemon: &Daemon| route(daemon, VIP)["why"].as_str().is_some_and(|why| why.contains(sentence));
+    daemon.wait_for("a reason", |daemon| says(daemon));
+    assert!(daemon.log().contains(sentence), "{}", daemon.log());
+    let (status, answer) = ready(&daemon);
+    assert!(status == 503 && answer["reasons"].to_string().contains(sentence), "{answer}");
+    is(doctor(&bed.wire, &daemon.folder, "routes", "table 1850"), "fault", sentence);
+    is(doctor(&bed.wire, &daemon.folder, "routes", "route daemon"), "ok", "BIRD runs");
+    assert_eq!(bed.vips_at_router(), [false; 2]);
+    foreign("del");
+    bed.wait_for_vips(true);
+    is(doctor(&bed.wire, &daemon.folder, "routes", "table 1850"), "ok", "no routes of other programs");
+    assert!(route(&daemon, VIP)["why"].is_null());
+    let before = daemon.log().len();
+    let recording = bed.record();
+    foreign("add");
+    until("a sentence", || says(&daemon).then_some(()));
+    assert!(daemon.log()[before..].contains(sentence), "{}", daemon.log());
+    is(doctor(&bed.wire, &daemon.folder, "routes", "table 1850"), "fault", sentence);
+    assert!(route(&daemon, VIP)["announced"] == true && ready(&daemon).0 == 200);
+    assert_eq!((bed.vips_at_router(), recording.withdrawals()), ([true; 2], 0));
+}
+
+#[test]
+fn what_a_host_lacks_for_routes_is_said_and_added_later() {
+    let Some(wire) = Wire::new("lacks", 1) else { return };
+    let Wire { weir, far, .. } = &wire;
+    sh(&format!("ip netns exec {weir} sysctl -qw net.ipv6.conf.all.disable_ipv6=0"));
+    sh(&format!("ip netns exec {weir} sysctl -qw net.ipv6.conf.default.disable_ipv6=0"));
+    let _server = TcpServer::start(far, SERVER);
+    let folder = Folder::new();
+    folder.write("weir.yaml", CONFIG);
+    let mut command = Command::new("ip");
+    command.args([
+        "netns",
+        "exec",
+        weir,
+        "sh",
+        "-c",
+        "mount -t tmpfs weir-test /dev/net && exec \"$@\"",
+        "sh",
+    ]);
+    command.arg(env!("CARGO_BIN_EXE_weir"));
+    let mut daemon = Daemon::start_by(folder, command);
+    let lack = "/dev/net/tun cannot be opened";
+    daemon.wait_for("a reason", |daemon| {
+        let row = route(daemon, VIP);
+        row["why"].as_str().is_some_and(|why| why.contains(lack) && why.contains("`modprobe tun`"))
+    });
+    assert!(daemon.log().contains(lack) && ready(&daemon).0 == 503, "{}", daemon.log());
+    let inside = format!("nsenter -t {} -m -n", daemon.pid().as_raw_nonzero());
+    // nsenter changes the working directory.
+    let (exe, file) = (env!("CARGO_BIN_EXE_weir"), daemon.folder.file("weir.yaml"));
+    let said = sh(&format!("{inside} {exe} doctor {} 2>&1 || true", file.display()));
+    let tun = said.lines().find(|line| line.contains("/dev/net/tun")).unwrap_or_else(|| panic!("{said}"));
+    assert!(tun.starts_with("fault") && tun.contains("`modprobe tun`"), "{tun}");
+    sh(&format!("{inside} umount /dev/net"));
+    daemon.wait_for("a route", |daemon| route(daemon, VIP)["announced"] == true);
+    is(doctor(&wire, &daemon.folder, "routes", "/dev/net/tun"), "ok", "can be opened");
+    // No route daemon runs.
+    let lack = "no BIRD, FRR or keepalived is visible in this network namespace";
+    assert_eq!(ready(&daemon).0, 200);
+    is(doctor(&wire, &daemon.folder, "routes", "route daemon"), "warning", lack);
+    // The host forwards, and has no rule, then one, then one for its own packets, too.
+    sh(&format!("ip netns exec {weir} sysctl -qw net.ipv4.ip_forward=1"));
+    let rule = "`ip -4 rule add iif w0 lookup 1850 priority 100`";
+    is(doctor(&wire, &daemon.folder, "routes", "IPv4 rule"), "warning", rule);
+    sh(&format!("ip -n {weir} rule add iif w0 lookup 1850 priority 100"));
+    is(doctor(&wire, &daemon.folder, "routes", "IPv4 rule"), "ok", "forwarded packets");
+    is(doctor(&wire, &daemon.folder, "routes", "the host"), "ok", "does not use the table");
+    sh(&format!("ip -n {weir} rule add lookup 1850 priority 99"));
+    is(doctor(&wire, &daemon.folder, "routes", "the host"), "warning", "its own packets for 203.0.113.80");
 }
 
 #[test]

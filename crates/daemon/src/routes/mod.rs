@@ -11,15 +11,18 @@
 
 mod decide;
 mod handed;
+mod look;
 mod table;
 #[cfg(test)]
 mod tests;
 
 pub use handed::Handed;
+pub use look::{RouteReader, foreign_routes, route_reader};
 
 use super::doorbell::Doorbell;
 use crate::config::RoutesConfig;
 use decide::{Decision, decide};
+use look::Seen;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -39,6 +42,9 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// How often routes that others may have removed are added again.
 const RENEWAL: Duration = Duration::from_secs(10);
 
+/// How often a table in use is observed.
+const OBSERVATION: Duration = Duration::from_secs(30);
+
 /// The reason while the node is drained.
 const DRAINING: &str = "the node is draining";
 
@@ -56,6 +62,10 @@ pub struct Routes {
     config: RoutesConfig,
     table: Box<dyn RouteTable>,
     examined: Examined,
+    /// What was observed last, and the thread that observes again.
+    seen: Seen,
+    observation: Option<Receiver<Result<Seen, String>>>,
+    observe_again: Option<Instant>,
     wishes: BTreeMap<ServiceKey, ServiceWish>,
     /// Services that have not repeated their wishes since their apps were replaced.
     stale: BTreeSet<ServiceKey>,
@@ -76,7 +86,7 @@ enum Examined {
     /// It is not known.
     Not,
     /// A thread lists the kernel's routes, which takes long where there are many.
-    Now(Receiver<Result<(), String>>),
+    Now(Receiver<Result<Seen, String>>),
     /// It has none.
     Free,
     /// It cannot be used, for this reason.
@@ -101,6 +111,9 @@ impl Routes {
             config: config.clone(),
             table: Box::new(KernelTable::new(config)),
             examined: Examined::Not,
+            seen: Seen::default(),
+            observation: None,
+            observe_again: None,
             wishes: BTreeMap::new(),
             stale: BTreeSet::new(),
             vips: BTreeMap::new(),
@@ -187,6 +200,7 @@ impl Routes {
     /// Writes the routes that are wished for. Additions wait unless `may_add`.
     pub fn follow(&mut self, now_ns: u64, may_add: bool) {
         let is_again = self.again.is_some_and(|again| again <= Instant::now());
+        self.observe();
         if !(self.has_examined() || self.is_due || is_again || self.is_waiting && may_add) {
             return;
         }
@@ -269,16 +283,9 @@ impl Routes {
                     Examined::Taken(why) => Some(why.clone()),
                     Examined::Not | Examined::Now(_) | Examined::Free => None,
                 };
-                let (answer, examined) = sync_channel(1);
-                let doorbell = self.doorbell.clone();
-                let examine = move || {
-                    priority::patient();
-                    let _ = answer.send(table::examine(table));
-                    doorbell.ring();
-                };
-                let begun = std::thread::Builder::new().name("weir-routes".into()).spawn(examine);
-                self.examined = match begun {
-                    Ok(_) => Examined::Now(examined),
+                // Whatever is there, this process did not write it.
+                self.examined = match self.look(None) {
+                    Ok(examined) => Examined::Now(examined),
                     Err(error) => Examined::Taken(format!("no thread can examine table {table}: {error}")),
                 };
                 before.or_else(|| Some(format!("table {table} is being examined")))
@@ -286,11 +293,57 @@ impl Routes {
         }
     }
 
+    /// Lets a thread observe the table.
+    fn look(&self, own: Option<(u8, u32)>) -> std::io::Result<Receiver<Result<Seen, String>>> {
+        let (answer, seen) = sync_channel(1);
+        let (doorbell, table) = (self.doorbell.clone(), self.config.table);
+        let look = move || {
+            priority::patient();
+            let _ = answer.send(look::look(table, own));
+            doorbell.ring();
+        };
+        std::thread::Builder::new().name("weir-routes".into()).spawn(look)?;
+        Ok(seen)
+    }
+
+    /// Observes a table in use now and then: other programs may write to it later. Routes that exist stay.
+    fn observe(&mut self) {
+        if let Some(observation) = self.observation.take() {
+            match observation.try_recv() {
+                Ok(Ok(seen)) => self.note(seen),
+                Err(TryRecvError::Empty) => self.observation = Some(observation),
+                // The next one may succeed.
+                Ok(Err(_)) | Err(TryRecvError::Disconnected) => {}
+            }
+            return;
+        }
+        let now = Instant::now();
+        let is_due = self.observe_again.is_none_or(|again| again <= now);
+        let Some(own) = self.table.own().filter(|_| is_due && self.announced() > 0) else { return };
+        self.observe_again = Some(now + OBSERVATION);
+        self.observation = self.look(Some(own)).ok();
+    }
+
+    /// Says what has changed since it was last observed.
+    fn note(&mut self, seen: Seen) {
+        let before = [&self.seen.foreign, &self.seen.reader];
+        for (now, before) in [&seen.foreign, &seen.reader].into_iter().zip(before) {
+            if let Some(sentence) = now.as_ref().filter(|_| now != before) {
+                warn!("{sentence}");
+            }
+        }
+        self.seen = seen;
+    }
+
     /// Returns true if the thread that examines the table has ended.
     fn has_examined(&mut self) -> bool {
         let Examined::Now(examined) = &self.examined else { return false };
         self.examined = match examined.try_recv() {
-            Ok(Ok(())) => Examined::Free,
+            Ok(Ok(Seen { foreign: Some(why), .. })) => Examined::Taken(why),
+            Ok(Ok(seen)) => {
+                self.note(seen);
+                Examined::Free
+            }
             Ok(Err(why)) => Examined::Taken(why),
             Err(TryRecvError::Disconnected) => Examined::Taken("the table cannot be examined".to_string()),
             Err(TryRecvError::Empty) => return false,
@@ -373,13 +426,14 @@ impl Routes {
         for ((_, service), ServiceWish { prefixes, .. }) in &self.wishes {
             prefixes.iter().for_each(|prefix| services.entry(*prefix).or_default().push(service));
         }
+        let seen = self.seen.foreign.clone().or_else(|| self.seen.reader.clone());
         let row = |(prefix, vip): (&Prefix, &Vip)| answer::Route {
             vip: prefix.to_string(),
             announced: vip.metric.is_some(),
             metric: vip.metric,
             since_s: now_ns.saturating_sub(vip.since_ns) / 1_000_000_000,
             services: services.remove(prefix).unwrap_or_default().join(" "),
-            why: vip.why.clone(),
+            why: vip.why.clone().or_else(|| vip.metric.and(seen.clone())),
         };
         self.vips.iter().map(row).collect()
     }

@@ -6,11 +6,8 @@ use rustix::io::Errno;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use weir_app::route::Prefix;
-use weir_netlink::{DeviceRoute, routes_in};
+use weir_netlink::DeviceRoute;
 use weir_port::tun::{RouteDevice, RouteDeviceError};
-
-/// How many routes of others are named in a message.
-const NAMED: usize = 3;
 
 /// Where routes are written. Tests have another implementation than the kernel's.
 pub trait RouteTable: Send {
@@ -28,6 +25,9 @@ pub trait RouteTable: Send {
 
     /// Returns the descriptor that the routes depend on, if there is one.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+
+    /// Returns the protocol number and the device of its routes, once there is a device.
+    fn own(&self) -> Option<(u8, u32)>;
 }
 
 /// A routing table of the kernel.
@@ -132,6 +132,10 @@ impl RouteTable for KernelTable {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.device.as_ref().map(AsFd::as_fd)
     }
+
+    fn own(&self) -> Option<(u8, u32)> {
+        self.device.as_ref().map(|device| (self.protocol, device.index()))
+    }
 }
 
 fn is(error: &io::Error, errno: Errno) -> bool {
@@ -159,27 +163,4 @@ fn device_error(name: &str, error: &RouteDeviceError) -> String {
         }
         _ => error.to_string(),
     }
-}
-
-/// Examines a table that should be empty.
-///
-/// # Errors
-/// Fails if it has routes of others, or if the kernel does not list them.
-pub fn examine(table: u32) -> Result<(), String> {
-    let foreign = routes_in(table).map_err(|error| format!("the routes cannot be listed: {error}"))?;
-    if foreign.is_empty() {
-        return Ok(());
-    }
-    let name = |route: &DeviceRoute| {
-        let DeviceRoute { address, prefix, protocol, .. } = route;
-        format!("{address}/{prefix} (protocol {protocol})")
-    };
-    let named = foreign.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ");
-    let more = match foreign.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        more => format!(" and {more} more"),
-    };
-    Err(format!(
-        "table {table} has routes of other programs, {named}{more}: write another `table` in `routes`"
-    ))
 }

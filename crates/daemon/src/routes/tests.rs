@@ -53,6 +53,10 @@ impl RouteTable for Fake {
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
     }
+
+    fn own(&self) -> Option<(u8, u32)> {
+        None
+    }
 }
 
 fn vip(last: u8) -> Prefix {
@@ -204,4 +208,25 @@ fn what_a_successor_cannot_parse_is_left_out() {
         let handed = Handed::read(&serde_json::from_str(bad).unwrap());
         assert_eq!(handed, Handed::default(), "{bad}");
     }
+}
+
+#[test]
+fn what_others_do_later_is_said_and_changes_no_route() {
+    let (mut routes, table) = routes();
+    routes.wishes("web", 1, up());
+    routes.follow(0, true);
+    table.said();
+    let observe = |routes: &mut Routes, foreign: Option<&str>, reader: Option<&str>| {
+        let (answer, seen) = sync_channel(1);
+        let [foreign, reader] = [foreign, reader].map(|sentence| sentence.map(str::to_string));
+        answer.send(Ok(Seen { foreign, reader })).unwrap();
+        routes.observation = Some(seen);
+        routes.follow(1, true);
+        let row = routes.rows(1).remove(0);
+        (row.announced, row.why)
+    };
+    assert_eq!(observe(&mut routes, Some("taken"), Some("none")), (true, Some("taken".into())));
+    assert_eq!(observe(&mut routes, None, Some("none")), (true, Some("none".into())));
+    assert_eq!(observe(&mut routes, None, None), (true, None));
+    assert_eq!(table.said(), "");
 }

@@ -1,0 +1,99 @@
+//! What can be observed of others: their routes in the table, and whether a program that could read it runs.
+
+use std::fs;
+use weir_netlink::{DeviceRoute, routes_in};
+
+/// How many routes of others are named in a message.
+const NAMED: usize = 3;
+
+/// Processes that read the table or direct traffic to the node without it, and what they belong to.
+const READERS: [(&str, &str); 3] = [("bird", "BIRD"), ("zebra", "FRR"), ("keepalived", "keepalived")];
+
+/// What was observed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// A sentence about routes of other programs in the table, if it has some.
+    pub foreign: Option<String>,
+    /// A sentence about readers of the table, if there is none.
+    pub reader: Option<String>,
+}
+
+/// Whether a program that could announce routes runs in this network namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteReader {
+    /// This one does. Whether it reads the table is written in its own configuration.
+    Runs(&'static str),
+    /// None that can be seen does.
+    Absent,
+    /// There are such processes, but not even their network namespaces can be seen.
+    Unknown,
+}
+
+/// Observes a table. `own`: the protocol number and the device of routes that are not of others.
+///
+/// # Errors
+/// Fails if the kernel does not list the routes.
+pub fn look(table: u32, own: Option<(u8, u32)>) -> Result<Seen, String> {
+    let absent = format!(
+        "no BIRD, FRR or keepalived is visible in this network namespace, so routers may not learn the \
+         routes in table {table}"
+    );
+    let reader = match route_reader() {
+        RouteReader::Absent => Some(absent),
+        RouteReader::Runs(_) | RouteReader::Unknown => None,
+    };
+    Ok(Seen { foreign: foreign_routes(table, own)?, reader })
+}
+
+/// Returns a sentence about routes of other programs in a table, if it has some.
+///
+/// # Errors
+/// Fails if the kernel does not list the routes.
+pub fn foreign_routes(table: u32, own: Option<(u8, u32)>) -> Result<Option<String>, String> {
+    let all = routes_in(table).map_err(|error| format!("the routes cannot be listed: {error}"))?;
+    let is_foreign = |route: &&DeviceRoute| own != Some((route.protocol, route.device));
+    let foreign: Vec<&DeviceRoute> = all.iter().filter(is_foreign).collect();
+    if foreign.is_empty() {
+        return Ok(None);
+    }
+    let name = |route: &&DeviceRoute| {
+        let DeviceRoute { address, prefix, protocol, .. } = route;
+        format!("{address}/{prefix} (protocol {protocol})")
+    };
+    let named = foreign.iter().take(NAMED).map(name).collect::<Vec<_>>().join(", ");
+    let more = match foreign.len().saturating_sub(NAMED) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    Ok(Some(format!(
+        "table {table} has routes of other programs, {named}{more}: remove them, or write another `table` in \
+         `routes`"
+    )))
+}
+
+/// Looks for a process that could read the table.
+#[must_use]
+pub fn route_reader() -> RouteReader {
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/net"));
+    let (Ok(own), Ok(processes)) = (namespace("self"), fs::read_dir("/proc")) else {
+        return RouteReader::Unknown;
+    };
+    let mut found = RouteReader::Absent;
+    for process in processes.flatten().filter_map(|entry| entry.file_name().into_string().ok()) {
+        if !process.bytes().all(|byte| byte.is_ascii_digit()) {
+            continue;
+        }
+        // Bounded: the kernel writes it.
+        let name = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let Some((_, reader)) = READERS.iter().find(|(comm, _)| *comm == name.trim_end()) else { continue };
+        match namespace(&process) {
+            Ok(its) if its == own => return RouteReader::Runs(reader),
+            Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+                found = RouteReader::Unknown
+            }
+            // It is in another namespace, or has ended.
+            Ok(_) | Err(_) => {}
+        }
+    }
+    found
+}
