@@ -3,21 +3,19 @@
 
 use super::{Finding, Level, host, ip};
 use crate::config::Plan;
+use crate::kinds;
 use serde_json::Value;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::IpAddr;
 use weir_daemon::{RouteReader, foreign_routes, route_reader};
-use weir_lb::{Announce, Lb};
-use weir_netlink::{Destination, route_to};
+use weir_netlink::{Destination, links, route_to};
 
 const TUN: &str = "/dev/net/tun";
 
 /// Examines what routes need, if a service has any.
 pub fn findings(plan: &Plan) -> Vec<Finding> {
-    let services = plan.apps.of::<Lb>().map(|lb| lb.services.as_slice()).unwrap_or_default();
-    let routed = services.iter().filter(|service| matches!(service.announce, Announce::Route(_)));
-    let vips: Vec<IpAddr> = routed.flat_map(|service| &service.addresses).map(|one| one.vip).collect();
+    let vips = kinds::routed_vips(&plan.apps);
     if vips.is_empty() {
         return Vec::new();
     }
@@ -40,6 +38,7 @@ fn finding(of: &str, level: Level, says: String) -> Finding {
 
 /// Routes lead to a TUN device.
 fn device() -> Finding {
+    // Bounded: nothing is read.
     let (level, says) = match fs::File::options().read(true).write(true).open(TUN) {
         Ok(_) => (Level::Ok, "it can be opened".to_string()),
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
@@ -58,8 +57,7 @@ fn device() -> Finding {
 }
 
 fn index_of(device: &str) -> Option<u32> {
-    // Bounded: the kernel writes it.
-    fs::read_to_string(format!("/sys/class/net/{device}/ifindex")).ok()?.trim().parse().ok()
+    links().ok()?.into_iter().find(|link| link.name == device).map(|link| link.index)
 }
 
 /// No other program should write to the table. If weir already does, its routes stay.
