@@ -35,7 +35,7 @@ apps:
 ";
 
 /// A client whose interfaces are a bridge, two nodes and a back end.
-struct Pair {
+struct NodePair {
     client: Namespace,
     nodes: [Namespace; 2],
     back_end: Namespace,
@@ -43,8 +43,8 @@ struct Pair {
     _run: Run,
 }
 
-impl Pair {
-    fn new() -> Option<Pair> {
+impl NodePair {
+    fn new() -> Option<NodePair> {
         let run = Run::of_test("pair")?;
         let [client, back_end] = ["c", "b"].map(|role| run.namespace(role).unwrap());
         let nodes = ["m", "n"].map(|role| run.namespace(role).unwrap());
@@ -69,7 +69,7 @@ impl Pair {
             sh(&format!("ip netns exec {host} ethtool -K eth0 tx off"));
         }
         sh(&format!("ip -n {0} link set lo up && ip -n {0} addr add {VIP}/32 dev lo", back_end.name()));
-        Some(Pair { client, nodes, back_end, folders: [Folder::new(), Folder::new()], _run: run })
+        Some(NodePair { client, nodes, back_end, folders: [Folder::new(), Folder::new()], _run: run })
     }
 
     fn weir(&self, node: usize) -> Daemon {
@@ -138,7 +138,7 @@ impl Pair {
 
 /// Sends a request over a connection that is already open, and over a new one.
 #[track_caller]
-fn ask(pair: &Pair, open: &mut TcpStream) {
+fn ask(pair: &NodePair, open: &mut TcpStream) {
     let mut answer = [0; 4];
     for stream in [open, &mut pair.connect()] {
         stream.write_all(b"ping").unwrap();
@@ -166,7 +166,7 @@ fn echo(namespace: &str) {
 
 #[test]
 fn keepalived_moves_the_address_of_a_pair_to_the_node_that_is_ready() {
-    let Some(pair) = Pair::new() else { return };
+    let Some(pair) = NodePair::new() else { return };
     echo(pair.back_end.name());
     let serve = || TcpServer::start(pair.back_end.name(), CHECKED);
     let server = serve();

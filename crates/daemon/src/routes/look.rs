@@ -11,7 +11,7 @@ const READERS: [(&str, &str); 3] = [("bird", "BIRD"), ("zebra", "FRR"), ("keepal
 
 /// What was observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct TableNews {
     /// A sentence about routes of other programs in the table, if it has some.
     pub foreign: Option<String>,
     /// A sentence about readers of the table, if there is none.
@@ -33,7 +33,7 @@ pub enum RouteReader {
 ///
 /// # Errors
 /// Fails if the kernel does not list the routes.
-pub fn look(table: u32, own: Option<(u8, u32)>) -> Result<Seen, String> {
+pub fn look(table: u32, own: Option<(u8, u32)>) -> Result<TableNews, String> {
     let absent = format!(
         "no BIRD, FRR or keepalived is visible in this network namespace, so routers may not learn the \
          routes in table {table}"
@@ -42,7 +42,7 @@ pub fn look(table: u32, own: Option<(u8, u32)>) -> Result<Seen, String> {
         RouteReader::Absent => Some(absent),
         RouteReader::Runs(_) | RouteReader::Unknown => None,
     };
-    Ok(Seen { foreign: foreign_routes(table, own)?, reader })
+    Ok(TableNews { foreign: foreign_routes(table, own)?, reader })
 }
 
 /// Returns a sentence about routes of other programs in a table, if it has some.

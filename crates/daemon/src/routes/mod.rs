@@ -22,7 +22,7 @@ pub use look::{RouteReader, foreign_routes, route_reader};
 use super::doorbell::Doorbell;
 use crate::config::RoutesConfig;
 use decide::{Decision, decide};
-use look::Seen;
+use look::TableNews;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -63,8 +63,8 @@ pub struct Routes {
     table: Box<dyn RouteTable>,
     examined: Examined,
     /// What was observed last, and the thread that observes again.
-    seen: Seen,
-    observation: Option<Receiver<Result<Seen, String>>>,
+    seen: TableNews,
+    observation: Option<Receiver<Result<TableNews, String>>>,
     observe_again: Option<Instant>,
     wishes: BTreeMap<ServiceKey, ServiceWish>,
     /// Services that have not repeated their wishes since their apps were replaced.
@@ -86,7 +86,7 @@ enum Examined {
     /// It is not known.
     Not,
     /// A thread lists the kernel's routes, which takes long where there are many.
-    Now(Receiver<Result<Seen, String>>),
+    Now(Receiver<Result<TableNews, String>>),
     /// It has none.
     Free,
     /// It cannot be used, for this reason.
@@ -111,7 +111,7 @@ impl Routes {
             config: config.clone(),
             table: Box::new(KernelTable::new(config)),
             examined: Examined::Not,
-            seen: Seen::default(),
+            seen: TableNews::default(),
             observation: None,
             observe_again: None,
             wishes: BTreeMap::new(),
@@ -294,7 +294,7 @@ impl Routes {
     }
 
     /// Lets a thread observe the table.
-    fn look(&self, own: Option<(u8, u32)>) -> std::io::Result<Receiver<Result<Seen, String>>> {
+    fn look(&self, own: Option<(u8, u32)>) -> std::io::Result<Receiver<Result<TableNews, String>>> {
         let (answer, seen) = sync_channel(1);
         let (doorbell, table) = (self.doorbell.clone(), self.config.table);
         let look = move || {
@@ -325,7 +325,7 @@ impl Routes {
     }
 
     /// Says what has changed since it was last observed.
-    fn note(&mut self, seen: Seen) {
+    fn note(&mut self, seen: TableNews) {
         let before = [&self.seen.foreign, &self.seen.reader];
         for (now, before) in [&seen.foreign, &seen.reader].into_iter().zip(before) {
             if let Some(sentence) = now.as_ref().filter(|_| now != before) {
@@ -339,7 +339,7 @@ impl Routes {
     fn has_examined(&mut self) -> bool {
         let Examined::Now(examined) = &self.examined else { return false };
         self.examined = match examined.try_recv() {
-            Ok(Ok(Seen { foreign: Some(why), .. })) => Examined::Taken(why),
+            Ok(Ok(TableNews { foreign: Some(why), .. })) => Examined::Taken(why),
             Ok(Ok(seen)) => {
                 self.note(seen);
                 Examined::Free

@@ -219,7 +219,7 @@ fn what_others_do_later_is_said_and_changes_no_route() {
     let observe = |routes: &mut Routes, foreign: Option<&str>, reader: Option<&str>| {
         let (answer, seen) = sync_channel(1);
         let [foreign, reader] = [foreign, reader].map(|sentence| sentence.map(str::to_string));
-        answer.send(Ok(Seen { foreign, reader })).unwrap();
+        answer.send(Ok(TableNews { foreign, reader })).unwrap();
         routes.observation = Some(seen);
         routes.follow(1, true);
         let row = routes.rows(1).remove(0);
