@@ -118,7 +118,8 @@ test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10
 	    --takeovers 100 --strict
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture twenty_upgrades
-	$(CARGO) run --release --locked --package weir -- lab fleet
+	$(CARGO) run --release --locked --package weir -- lab fleet --connections 2000
+	$(CARGO) run --release --locked --package weir -- lab fleet --family 6
 	$(CARGO) run --release --locked --package weir -- lab fleet --mode ipip full_nat --router frr
 	$(CARGO) run --release --locked --package weir -- lab fleet --mode l2 --rate 1000 --requests 100000
 	KERNEL_PROGRAMS=10000 KERNEL_MUTATED=1500 $(CARGO) test --package weir-kernel --locked --test equality -- \

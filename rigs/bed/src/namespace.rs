@@ -76,6 +76,11 @@ impl Namespace {
         run(&mut bounded("ip", &["-n", &self.name, "-batch", "-"]), lines)
     }
 
+    /// Like `ask_ip`, for commands that are about IPv4 unless `ip` has the option `-6`, such as `route show`.
+    pub fn ask_ip6(&self, lines: &str) -> Result<String> {
+        run(&mut bounded("ip", &["-6", "-n", &self.name, "-batch", "-"]), lines)
+    }
+
     /// Runs `bridge` commands in it, one per line.
     pub fn bridge(&self, lines: &str) -> Result<()> {
         run(&mut bounded("bridge", &["-n", &self.name, "-batch", "-"]), lines).map(drop)

@@ -168,10 +168,15 @@ impl Run {
 
     /// Returns the last lines of a process's error output, for error messages.
     pub fn last_words(&self, name: &str) -> String {
-        let text = fs::read(self.log(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let text = text.unwrap_or_default();
+        let text = self.words(name);
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(8)..].join("\n")
+    }
+
+    /// Returns a process's error output.
+    pub fn words(&self, name: &str) -> String {
+        let text = fs::read(self.log(name)).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        text.unwrap_or_default()
     }
 
     fn log(&self, name: &str) -> PathBuf {

@@ -2,6 +2,7 @@
 
 use std::ops::{Deref, DerefMut};
 
+use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::premise::premise;
@@ -55,6 +56,17 @@ impl<T> DerefMut for Phase<T> {
     fn deref_mut(&mut self) -> &mut T {
         &mut self.seen
     }
+}
+
+/// Returns the phases whose names start with one of the `wanted` prefixes, or all of them.
+pub fn chosen<P: Copy>(all: &[(&'static str, P)], wanted: &[String]) -> Result<Vec<(&'static str, P)>> {
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.starts_with(one));
+    let chosen: Vec<_> = all.iter().copied().filter(|(name, _)| is_wanted(name)).collect();
+    premise(!chosen.is_empty(), || {
+        let names: Vec<_> = all.iter().map(|(name, _)| *name).collect();
+        format!("no phase begins with `{}`; the phases are {}", wanted.join("`, `"), names.join(", "))
+    })?;
+    Ok(chosen)
 }
 
 /// Returns the outcome of a lab, which is the first of two texts if all phases are ok.

@@ -45,10 +45,11 @@ pub struct FleetArguments {
     /// With `nat`, back ends answer through the node that sent the last packet of a connection.
     #[arg(long, requires = "fleet")]
     answers_follow: bool,
-    /// Live flows of the fleet: a number for each service, or SERVICE=NUMBER.
+    /// Live flows of the fleet: a number for each service, or SERVICE=NUMBER; with a number for each node in
+    /// the order of the router's next hops, SERVICE=NUMBER/NUMBER/...
     #[arg(long, value_name = "FLOWS", value_delimiter = ',', requires = "fleet", value_parser = flows,
         conflicts_with = "peers")]
-    flows: Vec<(Option<String>, u64)>,
+    flows: Vec<(Option<String>, Vec<u64>)>,
     /// Ask the nodes for their live flows: URLs in the order of the router's next hops, or @FILE.
     #[arg(long, value_name = "URL", value_delimiter = ',', requires = "fleet")]
     peers: Vec<String>,
@@ -60,13 +61,13 @@ pub struct FleetArguments {
     authorities: Option<PathBuf>,
 }
 
-fn flows(text: &str) -> Result<(Option<String>, u64), String> {
-    let (service, number) = match text.rsplit_once('=') {
-        Some((service, number)) => (Some(service.to_string()), number),
+fn flows(text: &str) -> Result<(Option<String>, Vec<u64>), String> {
+    let (service, numbers) = match text.rsplit_once('=') {
+        Some((service, numbers)) => (Some(service.to_string()), numbers),
         None => (None, text),
     };
-    let number = number.parse().map_err(|_| format!("`{number}` is not a number of flows"))?;
-    Ok((service, number))
+    let number = |text: &str| text.parse().map_err(|_| format!("`{text}` is not a number of flows"));
+    Ok((service, numbers.split('/').map(number).collect::<Result<_, _>>()?))
 }
 
 /// The size of the hash by which the kernel selects a next hop: 31 bits.
@@ -273,13 +274,19 @@ pub fn run(
 
 /// Returns the flows that the command line gives to services, divided evenly among the nodes.
 fn given(
-    flows: &[(Option<String>, u64)],
+    flows: &[(Option<String>, Vec<u64>)],
     nodes: usize,
     services: &[Fragile],
 ) -> Result<HashMap<String, FlowsByNode>, String> {
     let mut all: HashMap<String, FlowsByNode> = HashMap::new();
     for (service, count) in flows {
-        let each = vec![*count as f64 / nodes as f64; nodes];
+        let each = match count.as_slice() {
+            [all] => vec![*all as f64 / nodes as f64; nodes],
+            each if each.len() == nodes => each.iter().map(|flows| *flows as f64).collect(),
+            each => {
+                return Err(format!("--flows has numbers for {} nodes, but there are {nodes}", each.len()));
+            }
+        };
         match service {
             Some(name) if !services.iter().any(|one| one.name == *name) => {
                 return Err(format!("--flows: there is no service `{name}`"));
@@ -496,6 +503,20 @@ apps:
             let one = of(service, back_ends, follow);
             assert_eq!(one.mode, mode, "{service}");
             assert!((one.breaks - breaks).abs() < 0.01, "{service}, {mode}, {follow}: {one:?}");
+        }
+    }
+
+    #[test]
+    fn flows_are_given_for_the_fleet_or_for_each_node() {
+        let service = Fragile { name: "web".into(), mode: "nat".into(), breaks: 1.0, why: String::new() };
+        let of = |text: &str| {
+            Ok::<_, String>(given(&[flows(text)?], 4, std::slice::from_ref(&service))?["web"].clone())
+        };
+        assert_eq!(of("100"), Ok(vec![25.0; 4]));
+        assert_eq!(of("web=1/2/3/4"), Ok(vec![1.0, 2.0, 3.0, 4.0]));
+        for (text, why) in [("web=1/2", "numbers for 2 nodes"), ("web=1//3/4", "``"), ("dns=1", "no service")]
+        {
+            assert!(of(text).unwrap_err().contains(why), "{text}");
         }
     }
 

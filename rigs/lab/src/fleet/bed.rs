@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use serde_json::json;
 
 use super::configuration::{FleetMode, Services, configuration};
-use super::network::{FleetHost, FleetNetwork, SOURCES};
+use super::network::{Family, FleetHost, FleetNetwork};
 use super::node::FleetNode;
 use super::router::{Ecmp, Router};
 use super::routing::RouteDaemon;
@@ -32,18 +32,19 @@ pub struct FleetShape {
     pub router: RouteDaemon,
     pub ecmp: Ecmp,
     pub mode: FleetMode,
+    pub family: Family,
 }
 
 impl FleetBed {
     /// Sets up the network, with all back ends but the last in the configuration; `run` removes it.
     pub fn start(run: &mut Run, shape: FleetShape, interrupt: &Interrupt) -> Result<FleetBed> {
-        let FleetShape { nodes: count, back_ends, router, ecmp, mode } = shape;
-        let network = FleetNetwork::build(run, (count, back_ends), mode)?;
+        let FleetShape { nodes: count, back_ends, router, ecmp, mode, family } = shape;
+        let network = FleetNetwork::build(run, (count, back_ends), (mode, family))?;
         let mut servers = Vec::new();
         for host in &network.back_ends {
             servers.push(nginx(run, (host.name, &host.namespace))?);
             if mode == FleetMode::Ipip {
-                let tunnels = [(SOURCES, host.address.as_str())];
+                let tunnels = [(network.addresses().sources, host.address.as_str())];
                 decap_with(run, (host.name, &host.namespace), &[], &tunnels, interrupt)?;
             }
         }
@@ -52,7 +53,7 @@ impl FleetBed {
         let router = Router::start(run, &network, (router, ecmp))?;
         let mut nodes = Vec::new();
         for (at, host) in network.nodes.iter().enumerate() {
-            let text = configuration(mode, at, &services, &network.back_ends, slowdown);
+            let text = configuration((mode, family), at, &services, &network.back_ends, slowdown);
             nodes.push(FleetNode::start(run, host, &text, interrupt)?);
         }
         let bed = FleetBed { router, network, nodes, servers, services, mode, slowdown };
@@ -86,7 +87,13 @@ impl FleetBed {
     }
 
     fn configuration(&self, node: usize) -> String {
-        configuration(self.mode, node, &self.services, &self.network.back_ends, self.slowdown)
+        configuration(
+            (self.mode, self.network.family),
+            node,
+            &self.services,
+            &self.network.back_ends,
+            self.slowdown,
+        )
     }
 
     /// Changes the configuration of all nodes, one after another.
@@ -147,6 +154,13 @@ impl FleetBed {
         let gone = self.router.wait_for(&self.all_but(node), run, interrupt);
         self.network.set_link(node, true)?;
         gone
+    }
+
+    /// Pauses BIRD on the last node, so that its BFD session ends, and waits until its route is back.
+    pub fn pause_bird(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+        let node = self.nodes.len() - 1;
+        self.nodes[node].pause_bird(run, interrupt)?;
+        self.router.settle(run, interrupt)
     }
 
     /// Kills the server of a back end, and waits until all nodes know.

@@ -9,7 +9,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{SocketAddrV4, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -22,7 +22,7 @@ use rustix::net::sockopt::{Timeout, set_socket_reuseaddr, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 use serde_json::{Value, json};
 
-use super::network::{FleetNetwork, LONG, SHORT, VIP};
+use super::network::{Addresses, Family, FleetNetwork};
 use crate::{Interrupt, weir};
 use weir_bed::{Run, Started};
 
@@ -50,7 +50,7 @@ pub struct FleetClientOptions {
     /// The file to write counts to.
     log: PathBuf,
     /// The address of the service.
-    service: SocketAddrV4,
+    service: SocketAddr,
     /// Long-lived connections.
     #[arg(long)]
     connections: u16,
@@ -154,7 +154,7 @@ impl ClientCounts {
 
 /// State shared by all threads.
 struct ClientState {
-    service: SocketAddrV4,
+    service: SocketAddr,
     counts: Mutex<ClientCounts>,
     established: AtomicU64,
     /// Short connections so far.
@@ -169,12 +169,20 @@ impl ClientState {
         change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
+    fn addresses(&self) -> &'static Addresses {
+        Family::of(self.service.ip()).addresses()
+    }
+
     fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn connect(&self, from: SocketAddrV4) -> std::io::Result<TcpStream> {
-        let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
+    fn connect(&self, from: SocketAddr) -> std::io::Result<TcpStream> {
+        let family = match from {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let socket = socket(family, SocketType::STREAM, None)?;
         set_socket_reuseaddr(&socket, true)?;
         // The former also limits the time of the connect.
         set_socket_timeout(&socket, Timeout::Send, Some(self.answer))?;
@@ -188,7 +196,7 @@ impl ClientState {
 
     /// Establishes a connection and uses it until it breaks or clients end.
     fn long(&self, port: u16) {
-        let from = source(LONG, port);
+        let from = source(self.addresses().long, port);
         let (mut stream, back_end) = loop {
             if self.stops() {
                 return;
@@ -232,11 +240,12 @@ impl ClientState {
     /// Opens a connection for each request, `interval` apart.
     fn short(&self, interval: Duration) {
         let mut next = SystemTime::now();
+        let sources = &self.addresses().short;
         while !self.stops() {
             let number = self.ports.fetch_add(1, Ordering::Relaxed);
             let ports = u64::from(PORTS.end - PORTS.start);
             let port = PORTS.start + (number % ports) as u16;
-            let from = source(SHORT[(number / ports) as usize % SHORT.len()], port);
+            let from = source(sources[(number / ports) as usize % sources.len()], port);
             let sent_us = now_us();
             let asked = self.connect(from).and_then(|mut stream| ask(&mut stream, "close"));
             self.count(|counts| {
@@ -261,8 +270,8 @@ impl ClientState {
     }
 }
 
-fn source(address: &str, port: u16) -> SocketAddrV4 {
-    SocketAddrV4::new(address.parse().expect("a constant address"), port)
+fn source(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(address.parse::<IpAddr>().expect("a constant address"), port)
 }
 
 fn reason(error: &std::io::Error) -> String {
@@ -275,7 +284,7 @@ fn reason(error: &std::io::Error) -> String {
 /// Sends a request and returns the body of its answer, a back end's name.
 fn ask(stream: &mut TcpStream, connection: &str) -> std::io::Result<String> {
     stream
-        .write_all(format!("GET / HTTP/1.1\r\nHost: {VIP}\r\nConnection: {connection}\r\n\r\n").as_bytes())?;
+        .write_all(format!("GET / HTTP/1.1\r\nHost: fleet\r\nConnection: {connection}\r\n\r\n").as_bytes())?;
     let (mut answer, mut part) = (Vec::new(), [0; 1024]);
     loop {
         let length = stream.read(&mut part)?;
@@ -381,8 +390,10 @@ impl FleetClients {
         let log = run.folder().join("clients.json");
         let _ = fs::remove_file(&log);
         let ClientLoad { connections, rate, pause_ms } = load;
+        let vip: IpAddr = network.addresses().vip.parse()?;
+        let service = SocketAddr::new(vip, 80).to_string();
         let mut command = network.clients.command(&weir::program()?);
-        command.args(["lab", "fleet-clients"]).arg(&log).arg(format!("{VIP}:80"));
+        command.args(["lab", "fleet-clients"]).arg(&log).arg(&service);
         let options = [
             ("--connections", connections.to_string()),
             ("--first-port", first_port.to_string()),

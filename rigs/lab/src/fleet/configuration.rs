@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::network::{FleetHost, SOURCES, VIP, pool};
+use super::network::{Family, FleetHost, pool};
 use crate::topology::INTERFACE;
 
 /// Capacity for flows. A pool must have a place for each connection, and a connection takes two flows.
@@ -73,24 +73,27 @@ pub struct Services {
 
 /// Returns a node's configuration.
 pub fn configuration(
-    mode: FleetMode,
+    (mode, family): (FleetMode, Family),
     node: usize,
     services: &Services,
     back_ends: &[FleetHost],
     slowdown: u32,
 ) -> String {
+    let its = family.addresses();
     let mut text = format!("hash_seed: 0x2f6c9d1e5b83a740\nports: {{ p0: {{ xdp: {INTERFACE} }} }}\n");
     if mode == FleetMode::FullNat {
-        let _ = writeln!(text, "nat_pools: {{ pool: {{ addresses: \"{}\" }} }}", pool(node));
+        let _ = writeln!(text, "nat_pools: {{ pool: {{ addresses: \"{}\" }} }}", pool(family, node));
     }
     let _ = write!(text, "apps:\n  - lb: {{ flows: {FLOWS} }}\n");
     let mut service = |name: &str, port: u16| {
         let _ = write!(
             text,
             "  - lb:\n      name: {name}\n      port: p0\n      \
-             service: {{ vip: {VIP}, protocol: tcp, port: {port} }}\n      announce: route\n      \
-             source: {SOURCES}\n      \
+             service: {{ vip: \"{}\", protocol: tcp, port: {port} }}\n      announce: route\n      \
+             source: \"{}\"\n      \
              check: {{ type: http, port: 80, interval: {}ms, timeout: {slowdown}s, fall: 2, rise: 2 }}\n",
+            its.vip,
+            its.sources,
             400 * slowdown,
         );
         if mode == FleetMode::FullNat {
@@ -100,7 +103,8 @@ pub fn configuration(
         for (at, host) in back_ends[..services.back_ends].iter().enumerate() {
             let weight = if at == 0 { services.first_weight } else { 1 };
             let (name, ip, mode) = (host.name, &host.address, mode.word());
-            let _ = writeln!(text, "        - {{ name: {name}, mode: {mode}, ip: {ip}, weight: {weight} }}");
+            let _ =
+                writeln!(text, "        - {{ name: {name}, mode: {mode}, ip: \"{ip}\", weight: {weight} }}");
         }
     };
     service("web", 80);

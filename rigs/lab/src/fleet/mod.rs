@@ -15,6 +15,7 @@ mod configuration;
 mod network;
 mod node;
 mod phases;
+mod prediction;
 mod router;
 mod routing;
 
@@ -25,13 +26,14 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use crate::Interrupt;
-use crate::phase::outcome;
+use crate::phase::{chosen, outcome};
 use crate::screen::Screen;
 use crate::session;
 use bed::{FleetBed, FleetShape};
 use clients::ClientLoad;
 use configuration::{FleetMode, NodeState};
-use phases::{FleetPhase, FleetStage};
+use network::Family;
+use phases::{FleetInjection, FleetPhase, FleetStage};
 use router::Ecmp;
 use routing::RouteDaemon;
 use weir_bed::namespace;
@@ -64,6 +66,16 @@ pub struct FleetOptions {
     /// Short connections per second, each with one request.
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(16..=10_000))]
     rate: u32,
+    /// The version of IP of the service, its clients and its back ends.
+    #[arg(long, value_enum, default_value = "4")]
+    family: Family,
+    /// Run only phases whose names start with one of these prefixes, separated by commas. A node that was
+    /// killed is added again in any case.
+    #[arg(long, alias = "phase", value_delimiter = ',', conflicts_with = "short")]
+    phases: Vec<String>,
+    /// What goes wrong on purpose; the lab must notice.
+    #[arg(long, value_enum, hide = true)]
+    inject: Option<FleetInjection>,
     /// How long each phase continues after its event, in seconds.
     #[arg(long, default_value_t = 4.0, value_parser = seconds)]
     seconds: f64,
@@ -103,7 +115,21 @@ impl FleetOptions {
     fn shape(&self, mode: FleetMode) -> FleetShape {
         let nodes = if self.short { 3 } else { usize::from(self.nodes) };
         let (back_ends, ecmp) = (usize::from(self.back_ends), self.ecmp(mode));
-        FleetShape { nodes, back_ends, router: self.router, ecmp, mode }
+        FleetShape { nodes, back_ends, router: self.router, ecmp, mode, family: self.family }
+    }
+
+    /// Returns the phases to perform.
+    fn phases(&self) -> Result<Vec<(&'static str, phases::Perform)>> {
+        if self.short {
+            return chosen(&phases::ALL, &phases::SHORT.map(str::to_owned));
+        }
+        let mut wanted = self.phases.clone();
+        let [killed, added] = phases::TOGETHER;
+        let wants = |name: &str| self.phases.iter().any(|one| name.starts_with(one));
+        if wants(killed) || wants(added) {
+            wanted.extend(phases::TOGETHER.map(str::to_owned));
+        }
+        chosen(&phases::ALL, &wanted)
     }
 
     /// How long a phase continues after its event.
@@ -114,12 +140,13 @@ impl FleetOptions {
 
 /// Runs the lab. Succeeds if every phase succeeds.
 pub fn run(options: &FleetOptions) -> Result<ExitCode> {
+    let phases = options.phases()?;
     let missing = [namespace::missing(&NEEDED), options.router.missing()].concat();
     session::check_means("fleet", &missing, "./setup")?;
     session::run(&options.common, |interrupt, screen| {
         let mut done = Vec::new();
         for mode in options.modes() {
-            perform(options, mode, interrupt, screen, &mut done)?;
+            perform(options, (mode, &phases), interrupt, screen, &mut done)?;
         }
         let mut outcome = outcome(done, ["All phases succeeded.", "Some phases failed."]);
         outcome.json = json!({ "phases": outcome.json["phases"] });
@@ -129,7 +156,7 @@ pub fn run(options: &FleetOptions) -> Result<ExitCode> {
 
 fn perform(
     options: &FleetOptions,
-    mode: FleetMode,
+    (mode, phases): (FleetMode, &[(&'static str, phases::Perform)]),
     interrupt: &Interrupt,
     screen: &mut Screen,
     done: &mut Vec<Value>,
@@ -137,9 +164,10 @@ fn perform(
     let shape = options.shape(mode);
     let mut run = options.common.begin()?;
     screen.say(&format!(
-        "{}: router ({}, {} ECMP) -- {} nodes -- {} back ends; {} long-lived connections, {} short ones a \
-         second",
+        "{}, IPv{}: router ({}, {} ECMP) -- {} nodes -- {} back ends; {} long-lived connections, {} short \
+         ones a second",
         mode.word(),
+        shape.family.number(),
         shape.router.word(),
         shape.ecmp.word(),
         shape.nodes,
@@ -149,14 +177,11 @@ fn perform(
     ));
     let bed = FleetBed::start(&mut run, shape, interrupt)?;
     let load = ClientLoad { connections: options.connections, rate: options.rate, pause_ms: 400 };
-    let (phase, requests) = (options.phase(), options.requests);
-    let mut stage =
-        FleetStage { bed, run, interrupt, screen, mode, load, phase, requests, used: (10_000, 0) };
+    let FleetOptions { requests, inject, .. } = *options;
+    let (phase, used) = (options.phase(), (10_000, 0));
+    let mut stage = FleetStage { bed, run, interrupt, screen, mode, load, phase, requests, used, inject };
     stage.screen.say(&FleetPhase::header());
-    for (name, perform) in phases::ALL {
-        if options.short && !phases::SHORT.contains(&name) {
-            continue;
-        }
+    for (name, perform) in phases {
         let phase = perform(&mut stage)?;
         stage.screen.say(&phase.text(name));
         done.push(phase.json(name, mode));

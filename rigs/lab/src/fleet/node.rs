@@ -15,6 +15,8 @@ use weir_bed::{Run, Started};
 
 /// How long an expected event may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Longer than it takes the router to notice that BFD has stopped.
+const PAUSE: Duration = Duration::from_secs(2);
 /// How long `weir upgrade` may take; it limits itself to less.
 const UPGRADE: Duration = Duration::from_secs(100);
 
@@ -69,6 +71,14 @@ impl FleetNode {
     pub fn start_bird(&mut self, run: &mut Run, host: &FleetHost) -> Result<()> {
         self.bird = routing::start_at_node(run, host)?;
         Ok(())
+    }
+
+    /// Pauses BIRD until the router has ended its BFD session and withdrawn the route.
+    pub fn pause_bird(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+        run.hold(self.bird);
+        let slept = interrupt.sleep(PAUSE);
+        run.go_on(self.bird);
+        Ok(slept?)
     }
 
     /// Replaces the configuration.

@@ -3,12 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 
 use super::bed::FleetBed;
 use super::clients::{AT_ONCE, ClientCounts, ClientFault, ClientLoad, FleetClients, now_us};
 use super::configuration::{FleetMode, NodeState};
+use super::prediction::{Prediction, predict};
+use super::router::{Ecmp, RouteChange};
 use crate::Interrupt;
 use crate::report::grouped;
 use crate::screen::Screen;
@@ -38,6 +40,19 @@ pub struct FleetStage<'a> {
     pub requests: u64,
     /// The source ports of long-lived and of short connections that were used.
     pub used: (u16, u64),
+    /// What goes wrong on purpose.
+    pub inject: Option<FleetInjection>,
+}
+
+/// What goes wrong on purpose, to see that the lab notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum FleetInjection {
+    /// BIRD pauses on the last node after the event, until its BFD session has ended.
+    #[value(name = "route_change")]
+    RouteChange,
+    /// The router sends some requests directly to the back end that has died.
+    #[value(name = "late_requests")]
+    LateRequests,
 }
 
 /// What was observed in a phase, judged.
@@ -47,27 +62,56 @@ pub struct FleetJudged {
     /// The most connections that may break: those whose node changed, where nodes have state, and those of a
     /// back end that died.
     expected: u64,
+    /// What `weir plan --fleet` predicts for the change that the lab makes.
+    predicted: Option<Prediction>,
     /// Connections whose node changed.
     moved: u64,
     /// Time from the event to the first packet on another route, in milliseconds.
     detour_ms: Option<f64>,
+    unasked: Unasked,
 }
 
 /// The result of a phase.
 pub type FleetPhase = crate::phase::Phase<FleetJudged>;
+
+/// Changes of the router's next hops for which the lab did not ask.
+#[derive(Default)]
+struct Unasked {
+    /// Which they were.
+    changes: Vec<String>,
+    /// The nodes that withdrew their route although their session continued.
+    withdrawn: Vec<&'static str>,
+    /// The connections that these changes moved.
+    moved: BTreeSet<u16>,
+    /// How many of them broke.
+    broken: u64,
+}
 
 /// What was observed in a phase.
 struct FleetSeen {
     counts: ClientCounts,
     /// When the event began and was over.
     event_us: (u64, u64),
-    /// When the router's next hops changed first.
+    /// When the router's next hops changed, and when first because of the event.
+    changes_us: Vec<u64>,
     changed_us: Option<u64>,
     /// The connections whose node changed.
     moved: BTreeSet<u16>,
+    predicted: Option<Prediction>,
+    unasked: Unasked,
 }
 
-type Perform = fn(&mut FleetStage<'_>) -> Result<FleetPhase>;
+/// Whether a phase changes the buckets of back ends. If so, a connection that another node gets because of a
+/// change for which the lab did not ask may have another back end there, and break: the node does not know
+/// the flow, and the bucket has another back end than when the connection began.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RingsAfter {
+    Stay,
+    Change,
+}
+
+/// Performs a phase.
+pub type Perform = fn(&mut FleetStage<'_>) -> Result<FleetPhase>;
 
 /// All phases in order.
 pub const ALL: [(&str, Perform); 11] = [
@@ -87,6 +131,9 @@ pub const ALL: [(&str, Perform); 11] = [
 /// The phases of the short form.
 pub const SHORT: [&str; 4] = ["node_killed", "node_added", "node_drained", "node_upgraded"];
 
+/// The phases of which the second needs the first, and revives the node that it kills.
+pub const TOGETHER: [&str; 2] = ["node_killed", "node_added"];
+
 /// The nodes, from 0, to which something happens.
 const KILLED: usize = 1;
 const DRAINED: usize = 2;
@@ -96,14 +143,25 @@ impl FleetPhase {
     /// The result as a line of text.
     pub fn text(&self, name: &str) -> String {
         let word = if self.is_ok() { "ok" } else { "FAILED" };
-        let detour = self.detour_ms.map_or("-".to_owned(), |ms| format!("{ms:.0}"));
-        let FleetJudged { counts, expected, moved, .. } = &**self;
+        let FleetJudged { counts, expected, predicted, moved, detour_ms, unasked } = &**self;
+        let detour = detour_ms.map_or("-".to_owned(), |ms| format!("{ms:.0}"));
+        let predicted = predicted.map_or("-".to_owned(), |predicted| predicted.broken.to_string());
+        let mut notes = self.faults().to_vec();
+        if !unasked.changes.is_empty() {
+            notes.push(format!(
+                "route changes that were not asked for: {}; they moved {} connections, of which {} broke",
+                unasked.changes.join(", "),
+                unasked.moved.len(),
+                unasked.broken
+            ));
+        }
+        let (requests, broken, unasked) =
+            (grouped(counts.requests), counts.broken.len(), unasked.changes.len());
         format!(
-            "  {name:<18}{word:<8}{:>10}{:>10}{:>10}{expected:>10}{moved:>10}{detour:>11}  {}",
-            grouped(counts.requests),
+            "  {name:<18}{word:<8}{requests:>10}{:>10}{broken:>10}{predicted:>11}{expected:>10}{moved:>10}\
+             {detour:>12}{unasked:>9}  {}",
             counts.failures,
-            counts.broken.len(),
-            self.faults().join("; ")
+            notes.join("; ")
         )
         .trim_end()
         .to_owned()
@@ -112,8 +170,17 @@ impl FleetPhase {
     /// The header of these lines.
     pub fn header() -> String {
         format!(
-            "  {:<18}{:<8}{:>10}{:>10}{:>10}{:>10}{:>10}{:>11}",
-            "phase", "", "requests", "failures", "broken", "expected", "moved", "detour, ms"
+            "  {:<18}{:<8}{:>10}{:>10}{:>10}{:>11}{:>10}{:>10}{:>12}{:>9}",
+            "phase",
+            "",
+            "requests",
+            "failures",
+            "broken",
+            "predicted",
+            "expected",
+            "moved",
+            "detour, ms",
+            "unasked"
         )
     }
 
@@ -122,7 +189,8 @@ impl FleetPhase {
         json!({
             "name": name, "mode": mode.word(), "ok": self.is_ok(), "requests": self.counts.requests,
             "failures": self.counts.failures, "broken": self.counts.broken.len(),
-            "detour_ms": self.detour_ms,
+            "detour_ms": self.detour_ms, "predicted": self.predicted.map(|predicted| predicted.broken),
+            "moved": self.moved, "unasked": self.unasked.changes, "unasked_broken": self.unasked.broken,
         })
     }
 
@@ -140,22 +208,108 @@ impl FleetStage<'_> {
     fn during(&mut self, event: impl FnOnce(&mut Self, &mut PhaseLoad) -> Result<()>) -> Result<FleetSeen> {
         let first = if PORTS.end - self.used.0 < self.load.connections { PORTS.start } else { self.used.0 };
         let start = (first, self.used.1);
+        self.bed.router.settle(&self.run, self.interrupt)?;
+        let (since, said) = (self.bed.router.now(), self.bed.router.daemon.said(&self.run));
         let network = &self.bed.network;
+        let owners = self.bed.router.owners(network, first..first + self.load.connections)?;
         let clients = FleetClients::start(&mut self.run, network, self.load, start, self.interrupt)?;
         self.used.0 = first + self.load.connections;
-        let mut load = PhaseLoad { clients, owners: BTreeMap::new(), moved: BTreeSet::new() };
-        load.note(self)?;
+        let mut load = PhaseLoad { clients, owners: owners.clone(), moved: BTreeSet::new() };
         self.rest(self.phase / 4)?;
         let begun_us = now_us();
         event(self, &mut load)?;
         let done_us = now_us();
+        if self.inject == Some(FleetInjection::RouteChange) {
+            self.bed.pause_bird(&mut self.run, self.interrupt)?;
+        }
         load.note(self)?;
         self.rest(self.phase)?;
-        let PhaseLoad { clients, moved, .. } = load;
+        let PhaseLoad { clients, mut moved, .. } = load;
         self.used.1 += clients.short() + u64::from(AT_ONCE);
         let counts = clients.end(&mut self.run, self.interrupt)?;
-        let changed_us = self.bed.router.changed_since(begun_us);
-        Ok(FleetSeen { counts, event_us: (begun_us, done_us), changed_us, moved })
+        let changes = self.bed.router.changes_since(since);
+        let asked = changes.iter().find(|change| change.asked && change.at_us >= begun_us);
+        let changed_us = asked.map(|change| change.at_us);
+        let changes_us = changes.iter().map(|change| change.at_us).collect();
+        let predicted = match asked {
+            // The prediction is for this change alone.
+            Some(change) if changes.iter().all(|change| change.asked) => {
+                let file = self.run.folder().join(format!("{}.yaml", self.bed.network.nodes[0].name));
+                Some(predict(&file, self.mode, self.bed.router.ecmp, change, &owners)?)
+            }
+            Some(_) | None => None,
+        };
+        let mut unasked = self.unasked(&changes, begun_us, said);
+        for (change, others) in self.moved_by(&changes, owners)? {
+            if !change.asked {
+                unasked.moved.extend(&others);
+            }
+            moved.extend(others);
+        }
+        Ok(FleetSeen {
+            counts,
+            event_us: (begun_us, done_us),
+            changes_us,
+            changed_us,
+            moved,
+            predicted,
+            unasked,
+        })
+    }
+
+    /// Describes those changes for which the lab did not ask; the route daemon had `said` this much before.
+    fn unasked(&self, changes: &[RouteChange], begun_us: u64, said: usize) -> Unasked {
+        let mut unasked = Unasked::default();
+        for change in changes.iter().filter(|change| !change.asked) {
+            let after = (change.at_us as f64 - begun_us as f64) / 1e6;
+            let nodes = &self.bed.network.nodes;
+            let mut words = Vec::new();
+            for node in change.left().map(|node| &nodes[node]) {
+                let why = self.bed.router.daemon.why_left(&self.run, node, said);
+                words.push(format!(
+                    "{} left ({})",
+                    node.name,
+                    why.as_deref().unwrap_or("it withdrew the route")
+                ));
+                if why.is_none() {
+                    unasked.withdrawn.push(node.name);
+                }
+            }
+            words.extend(change.joined().map(|node| format!("{} joined", nodes[node].name)));
+            if words.is_empty() {
+                words.push("the next hops had another order".to_owned());
+            }
+            unasked.changes.push(format!("{} at {after:.2} s", words.join(" and ")));
+        }
+        unasked
+    }
+
+    /// Returns which connections each change has moved, if they had these nodes before.
+    fn moved_by<'c>(
+        &self,
+        changes: &'c [RouteChange],
+        mut owners: BTreeMap<u16, usize>,
+    ) -> Result<Vec<(&'c RouteChange, BTreeSet<u16>)>> {
+        let mut moved = Vec::new();
+        let (Some(first), Some(last)) =
+            (owners.first_key_value().map(|(port, _)| *port), owners.last_key_value().map(|(port, _)| *port))
+        else {
+            return Ok(moved);
+        };
+        for change in changes.iter().filter(|change| !change.to.is_empty()) {
+            let after = match self.bed.router.ecmp {
+                Ecmp::Plain => self.bed.router.owners_with(&self.bed.network, &change.to, first..last + 1)?,
+                // The buckets of a node that leaves get any other. One that joins gets only idle buckets.
+                Ecmp::Resilient => {
+                    let stays = |(_, node): &(&u16, &usize)| change.to.contains(node);
+                    owners.iter().filter(stays).map(|(port, node)| (*port, *node)).collect()
+                }
+            };
+            let others = owners.iter().filter(|(port, node)| after.get(port) != Some(node));
+            moved.push((change, others.map(|(port, _)| *port).collect()));
+            owners = after;
+        }
+        Ok(moved)
     }
 
     /// Waits.
@@ -172,46 +326,74 @@ impl FleetStage<'_> {
 
     /// Judges a phase in which nothing but a connection's node changes.
     fn judge(&self, seen: FleetSeen) -> FleetPhase {
-        self.judge_but(seen, |_| false)
+        judge(self.mode.state(), seen, RingsAfter::Stay, |_| false)
     }
 
-    /// Judges a phase. A broken connection or a failed request for which `excused` holds is no fault.
-    fn judge_but(&self, seen: FleetSeen, excused: impl Fn(&ClientFault) -> bool) -> FleetPhase {
-        let detour_ms = detour(&seen).map(|us| us as f64 / 1e3);
-        let FleetSeen { counts, moved, .. } = seen;
-        let (its, others): (Vec<_>, Vec<_>) = counts.broken.iter().cloned().partition(&excused);
-        let failed: Vec<_> = counts.failed.iter().filter(|fault| !excused(fault)).cloned().collect();
-        // How many of the connections whose node has changed must break and may break. A request that is in
-        // flight meanwhile may fail.
-        let moves = moved.len() as u64;
-        let in_flight = u64::from(AT_ONCE) * u64::from(moves > 0);
-        let (least, most, may_fail) = match self.mode.state() {
-            NodeState::Nothing => (0, 0, 0),
-            NodeState::Answers => (0, moves, in_flight),
-            NodeState::Translation => (moves, moves, in_flight),
-        };
-        let expected = its.len() as u64 + most;
-        let judged = FleetJudged { counts, expected, moved: moves, detour_ms };
-        let mut phase = FleetPhase::with(judged);
-        let (broken, margin) = (others.len() as u64, (most as f64 * TOLERANCE).ceil() as u64);
-        let reasons: BTreeSet<&str> =
-            others.iter().chain(&failed).map(|fault| fault.reason.as_str()).collect();
-        let why = reasons.into_iter().collect::<Vec<_>>().join(", ");
-        phase.must(
-            (least.saturating_sub(margin)..=most + margin).contains(&broken),
-            format!("{broken} connections broke ({why}), {least} to {most} were expected to"),
-        );
-        let strangers = others.iter().filter(|fault| !moved.contains(&fault.port)).count();
-        phase.must(
-            strangers == 0,
-            format!("{strangers} connections broke ({why}) whose node has not changed"),
-        );
-        let failed = failed.len() as u64;
-        phase.must(failed <= may_fail, format!("{failed} requests failed ({why})"));
-        let (requests, short) = (phase.counts.requests, phase.counts.short);
-        phase.needs(short > 0 && requests > short, || "nothing was asked".into());
-        phase
+    /// Judges a phase in which buckets of back ends change.
+    fn judge_buckets(&self, seen: FleetSeen) -> FleetPhase {
+        judge(self.mode.state(), seen, RingsAfter::Change, |_| false)
     }
+}
+
+/// Judges a phase. A broken connection or a failed request for which `excused` holds is no fault.
+fn judge(
+    state: NodeState,
+    seen: FleetSeen,
+    buckets: RingsAfter,
+    excused: impl Fn(&ClientFault) -> bool,
+) -> FleetPhase {
+    let detour_ms = detour(&seen).map(|us| us as f64 / 1e3);
+    let FleetSeen { counts, moved, predicted, mut unasked, changes_us, .. } = seen;
+    let (its, others): (Vec<_>, Vec<_>) = counts.broken.iter().cloned().partition(&excused);
+    let failed: Vec<_> = counts.failed.iter().filter(|fault| !excused(fault)).cloned().collect();
+    let by_unasked = others.iter().filter(|fault| unasked.moved.contains(&fault.port));
+    unasked.broken = by_unasked.count() as u64;
+    // How many of the connections whose node has changed must break and may break. A request that is in
+    // flight meanwhile may fail.
+    let moves = moved.len() as u64;
+    let in_flight = u64::from(AT_ONCE) * u64::from(moves > 0);
+    let rehashed = match buckets {
+        RingsAfter::Stay => 0,
+        RingsAfter::Change => unasked.moved.len() as u64,
+    };
+    let was_in_flight =
+        |fault: &&ClientFault| changes_us.iter().any(|at| (fault.sent_us..=fault.failed_us).contains(at));
+    let (least, most, may_fail) = match state {
+        NodeState::Nothing => (0, rehashed, 0),
+        NodeState::Answers => (0, rehashed + others.iter().filter(was_in_flight).count() as u64, in_flight),
+        NodeState::Translation => (moves, moves, in_flight),
+    };
+    let expected = its.len() as u64 + most;
+    let mut phase =
+        FleetPhase::with(FleetJudged { counts, expected, predicted, moved: moves, detour_ms, unasked });
+    let (broken, margin) = (others.len() as u64, (most as f64 * TOLERANCE).ceil() as u64);
+    let reasons: BTreeSet<&str> = others.iter().chain(&failed).map(|fault| fault.reason.as_str()).collect();
+    let why = reasons.into_iter().collect::<Vec<_>>().join(", ");
+    phase.must(
+        (least.saturating_sub(margin)..=most + margin).contains(&broken),
+        format!("{broken} connections broke ({why}), {least} to {most} were expected to"),
+    );
+    let strangers = others.iter().filter(|fault| !moved.contains(&fault.port)).count();
+    phase.must(strangers == 0, format!("{strangers} connections broke ({why}) whose node has not changed"));
+    // Those in flight, which `weir plan --fleet` does not count, are among the `most` of other modes.
+    if let Some(predicted) = predicted.filter(|_| state == NodeState::Translation) {
+        phase.must(
+            predicted.agrees(broken),
+            format!(
+                "`weir plan --fleet` predicts that {} connections break, with a margin of {}, and {broken} \
+                 did",
+                predicted.broken, predicted.margin
+            ),
+        );
+    }
+    for node in phase.unasked.withdrawn.clone() {
+        phase.must(false, format!("{node} withdrew its route, and was not asked to"));
+    }
+    let failed = failed.len() as u64;
+    phase.must(failed <= may_fail, format!("{failed} requests failed ({why})"));
+    let (requests, short) = (phase.counts.requests, phase.counts.short);
+    phase.needs(short > 0 && requests > short, || "nothing was asked".into());
+    phase
 }
 
 /// The clients of a phase, and which nodes their long-lived connections have had.
@@ -243,7 +425,7 @@ impl PhaseLoad {
 /// Returns the time from the event to the first answer to a request that was sent on another route, in
 /// microseconds. A reset is an answer, too.
 fn detour(seen: &FleetSeen) -> Option<u64> {
-    let FleetSeen { counts, event_us: (begun, _), changed_us, moved } = seen;
+    let FleetSeen { counts, event_us: (begun, _), changed_us, moved, .. } = seen;
     let broken = counts.broken.iter().map(|fault| (fault.sent_us, fault.failed_us, fault.port));
     let all = counts.answers.iter().copied().chain(broken);
     let on_another = |(sent, _, port): &(u64, u64, u16)| Some(*sent) >= *changed_us && moved.contains(port);
@@ -264,7 +446,7 @@ fn node_killed(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     Ok(stage.judge(seen).with_moved())
 }
 
-/// A node without flows joins.
+/// A node without flows joins: the one that was killed.
 fn node_added(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     let seen = stage.during(|stage, _| stage.bed.revive(&mut stage.run, KILLED, stage.interrupt))?;
     Ok(stage.judge(seen))
@@ -302,19 +484,32 @@ fn node_upgraded(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     Ok(stage.judge(seen))
 }
 
-/// The server of a back end dies: its connections break, and no others. It returns after the phase.
+/// The server of a back end dies: its connections break, and no others. Once all nodes say that it is down,
+/// they send it no request. It returns after the phase.
 fn back_end_dies(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     const DEAD: usize = 1;
-    let seen = stage.during(|stage, _| stage.bed.kill_server(&mut stage.run, DEAD, stage.interrupt))?;
+    let (mut known_us, mut before) = (0, 0);
+    let seen = stage.during(|stage, _| {
+        stage.bed.kill_server(&mut stage.run, DEAD, stage.interrupt)?;
+        stage.rest(stage.interrupt.limit(APPLIED))?;
+        known_us = now_us();
+        before = stage.bed.network.requests_at(DEAD)?;
+        if stage.inject == Some(FleetInjection::LateRequests) {
+            stage.bed.network.bypass_nodes(DEAD)?;
+        }
+        Ok(())
+    })?;
+    let late = stage.bed.network.requests_at(DEAD)? - before;
+    ensure!(before > 0, "the requests at a back end are not counted");
     let name = stage.bed.network.back_ends[DEAD].name;
     let its = seen.counts.broken.iter().filter(|fault| fault.back_end == name).count();
-    let known_us = seen.event_us.1;
-    let applied_us = stage.interrupt.limit(APPLIED).as_micros() as u64;
-    let mut phase = stage.judge_but(seen, |fault| match fault.back_end.as_str() {
-        "" => fault.sent_us <= known_us + applied_us,
-        of => of == name,
-    });
+    let mut phase =
+        judge(stage.mode.state(), seen, RingsAfter::Change, |fault| match fault.back_end.as_str() {
+            "" => fault.sent_us <= known_us,
+            of => of == name,
+        });
     phase.needs(its > 0, || format!("{name} had no connections"));
+    phase.must(late == 0, format!("{late} requests reached {name} after all nodes said that it was down"));
     stage.bed.revive_server(&mut stage.run, DEAD, stage.interrupt)?;
     Ok(phase)
 }
@@ -328,7 +523,7 @@ fn back_end_drained(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     })?;
     stage.bed.order("enable", DRAINED)?;
     stage.bed.wait_for_health(DRAINED, "up", stage.interrupt)?;
-    Ok(stage.judge(seen))
+    Ok(stage.judge_buckets(seen))
 }
 
 /// The last back end is added to all nodes, one after another.
@@ -338,7 +533,7 @@ fn back_end_added(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
         stage.bed.reload(|services| services.back_ends = last + 1)?;
         stage.bed.wait_for_health(last, "up", stage.interrupt)
     })?;
-    Ok(stage.judge(seen))
+    Ok(stage.judge_buckets(seen))
 }
 
 /// The link of a node is cut and comes back.
@@ -369,5 +564,60 @@ fn reload_in_turn(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
             services.second = true;
         })
     })?;
-    Ok(stage.judge(seen))
+    Ok(stage.judge_buckets(seen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(port: u16, back_end: &str, sent_us: u64) -> ClientFault {
+        let reason = "reset".to_owned();
+        ClientFault { port, back_end: back_end.into(), sent_us, failed_us: sent_us + 1, reason }
+    }
+
+    /// The lab has moved the connections from ports 1 and 2 to another node at 100 us, as the plan predicts;
+    /// another change has moved that from 3. Connections from these ports break.
+    fn judged(state: NodeState, buckets: RingsAfter, ports: &[u16], sent_us: u64) -> Vec<String> {
+        let counts = ClientCounts {
+            requests: 20,
+            short: 10,
+            broken: ports.iter().map(|port| fault(*port, "b1", sent_us)).collect(),
+            ..ClientCounts::default()
+        };
+        let seen = FleetSeen {
+            counts,
+            event_us: (90, 110),
+            changes_us: vec![100],
+            changed_us: Some(100),
+            moved: [1, 2, 3].into(),
+            predicted: None,
+            unasked: Unasked { moved: [3].into(), ..Unasked::default() },
+        };
+        judge(state, seen, buckets, |_| false).faults().to_vec()
+    }
+
+    #[test]
+    fn a_connection_may_break_only_if_its_node_lacks_what_it_needs() {
+        use NodeState::{Answers, Nothing, Translation};
+        use RingsAfter::{Change, Stay};
+        let none: [&str; 0] = [];
+        assert_eq!(judged(Nothing, Stay, &[], 0), none);
+        assert_eq!(
+            judged(Nothing, Stay, &[3], 200),
+            ["1 connections broke (reset), 0 to 0 were expected to"]
+        );
+        // Another node does not know the flow, and the bucket may have another back end by now.
+        assert_eq!(judged(Nothing, Change, &[3], 200), none);
+        let fault = "1 connections broke (reset) whose node has not changed";
+        assert_eq!(judged(Nothing, Change, &[4], 200), [fault]);
+        // Answers in flight when the node changes are lost; later ones are not.
+        assert_eq!(judged(Answers, Stay, &[1], 99), none);
+        assert_eq!(judged(Answers, Stay, &[1], 101).len(), 1);
+        assert_eq!(judged(Translation, Stay, &[1, 2, 3], 200), none);
+        assert_eq!(
+            judged(Translation, Stay, &[1], 200),
+            ["1 connections broke (reset), 3 to 3 were expected to"]
+        );
+    }
 }

@@ -2,10 +2,13 @@
 //! spreads packets over them.
 //!
 //! With plain ECMP, it gives the kernel one route with a next hop for each node; when a node leaves, the
-//! kernel divides the hash space anew, and connections of other nodes move as well. A resilient group of next
-//! hops moves only those of the node that left. Neither BIRD nor FRR installs such a group, so the lab
+//! kernel divides the hash space again, and connections of other nodes move as well. A resilient group of
+//! next hops moves only those of the node that left. Neither BIRD nor FRR installs such a group, so the lab
 //! follows their routes, replaces the group's members, and adds a route through the group to a table of its
 //! own.
+//!
+//! All changes of the next hops are recorded. Those that the lab did not ask for, for example because BFD
+//! gave up a session on a busy machine, are reported, and so is which connections they moved.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,7 +22,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_netlink::{Groups, Monitor};
 
 use super::clients::now_us;
-use super::network::{FleetHost, FleetNetwork, LONG, VIP};
+use super::network::{self, CLIENTS_INTERFACE, Family, FleetHost, FleetNetwork};
 use super::routing::RouteDaemon;
 use crate::Interrupt;
 use crate::topology::INTERFACE;
@@ -36,6 +39,12 @@ const BUCKETS: u32 = 4096;
 /// Seconds without a packet after which a bucket may move to a next hop that was added: longer than the
 /// pauses of long-lived connections, so that they stay.
 const IDLE_S: u32 = 3;
+/// The table in which the lab tries next hops, without any packet going through it, and the mark by which `ip
+/// route get` selects it. The kernel's hash does not depend on the table.
+const TRIAL: u32 = 201;
+const TRIAL_MARK: u32 = 77;
+/// Packets that `ip` is asked about at a time, so that neither its input nor its output fills a pipe.
+const ASKED: usize = 200;
 /// How long the router may take to follow a node.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a route may be absent while it is replaced.
@@ -64,16 +73,77 @@ impl Ecmp {
     }
 }
 
-/// The nodes, from 0, to which the router sends packets, since when. The last is current.
+/// The nodes, from 0, to which the router sends packets, in the order of its next hops, since when. The last
+/// is current.
 type History = Arc<Mutex<Vec<(u64, Vec<usize>)>>>;
+
+/// A change of the router's next hops.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RouteChange {
+    /// When the lab noticed it, in microseconds since 1970.
+    pub at_us: u64,
+    /// The nodes before and after it, in the order of next hops.
+    pub from: Vec<usize>,
+    pub to: Vec<usize>,
+    /// Whether the lab caused it.
+    pub asked: bool,
+}
+
+impl RouteChange {
+    /// Returns the nodes that left.
+    pub fn left(&self) -> impl Iterator<Item = usize> {
+        self.from.iter().copied().filter(|node| !self.to.contains(node))
+    }
+
+    /// Returns the nodes that joined.
+    pub fn joined(&self) -> impl Iterator<Item = usize> {
+        self.to.iter().copied().filter(|node| !self.from.contains(node))
+    }
+}
+
+/// Finds out which changes the lab asked for: those that led to the sets of nodes that it wanted, in order.
+fn changes(
+    before: Vec<usize>,
+    history: impl IntoIterator<Item = (u64, Vec<usize>)>,
+    wanted: &[Vec<usize>],
+) -> Vec<RouteChange> {
+    let mut wanted = wanted.iter();
+    let mut next = wanted.next();
+    let mut from = before;
+    let change = |(at_us, to): (u64, Vec<usize>)| {
+        let asked = next.is_some_and(|next| *next == sorted(&to));
+        if asked {
+            next = wanted.next();
+        }
+        RouteChange { at_us, from: std::mem::replace(&mut from, to.clone()), to, asked }
+    };
+    history.into_iter().map(change).collect()
+}
+
+fn sorted(nodes: &[usize]) -> Vec<usize> {
+    let mut nodes = nodes.to_vec();
+    nodes.sort_unstable();
+    nodes
+}
 
 /// The running router.
 pub struct Router {
+    pub daemon: RouteDaemon,
+    pub ecmp: Ecmp,
     history: History,
+    /// The sets of nodes that the lab has wanted, each other than the one before.
+    wanted: Mutex<Vec<Vec<usize>>>,
     stop: Arc<AtomicBool>,
     follower: Option<JoinHandle<()>>,
     /// Why routes can no longer be followed.
     fault: Arc<Mutex<Option<String>>>,
+}
+
+/// A moment in the router's history.
+#[derive(Clone, Copy)]
+pub struct Moment {
+    changes: usize,
+    wanted: usize,
 }
 
 impl Router {
@@ -88,8 +158,9 @@ impl Router {
                 format!("nexthop add id {} via {} dev {INTERFACE}\n", HOPS + at, node.address)
             };
             let hops: String = network.nodes.iter().enumerate().map(hop).collect();
-            network.router.ip(&format!("{hops}rule add pref 100 lookup {TABLE}\n"))?;
+            network.ask_router(&format!("{hops}rule add pref 100 lookup {TABLE}\n"))?;
         }
+        network.ask_router(&format!("rule add pref 90 fwmark {TRIAL_MARK} lookup {TRIAL}\n"))?;
         let monitor = network.router.within(|| Monitor::open(Groups::ROUTING))?;
         let history = History::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -97,6 +168,8 @@ impl Router {
             monitor,
             router: Namespace::existing(network.router.name()),
             nodes: network.nodes.iter().map(|node| node.address.clone()).collect(),
+            vip: network.addresses().vip_alone(),
+            family: network.family,
             protocol: daemon.protocol(),
             ecmp,
             history: history.clone(),
@@ -112,30 +185,54 @@ impl Router {
                 }
             }
         });
-        let router = Router { history, stop, follower: Some(follower), fault };
+        let (wanted, follower) = (Mutex::default(), Some(follower));
+        let router = Router { daemon, ecmp, history, wanted, stop, follower, fault };
         daemon.start_at_router(run, network)?;
         Ok(router)
     }
 
-    /// Returns the nodes to which it sends packets.
+    /// Returns the nodes to which it sends packets, in the order of its next hops.
     pub fn nodes(&self) -> Vec<usize> {
         self.history().last().map(|(_, nodes)| nodes.clone()).unwrap_or_default()
     }
 
-    /// Returns when its next hops changed first since `then`.
-    pub fn changed_since(&self, then_us: u64) -> Option<u64> {
-        self.history().iter().map(|(at, _)| *at).find(|at| *at >= then_us)
+    /// Returns the present moment.
+    pub fn now(&self) -> Moment {
+        Moment { changes: self.history().len(), wanted: self.wanted().len() }
+    }
+
+    /// Returns all changes of its next hops since then.
+    pub fn changes_since(&self, then: Moment) -> Vec<RouteChange> {
+        let history = self.history();
+        let before = then.changes.checked_sub(1).map(|at| history[at].1.clone()).unwrap_or_default();
+        changes(before, history[then.changes..].iter().cloned(), &self.wanted()[then.wanted..])
     }
 
     fn history(&self) -> std::sync::MutexGuard<'_, Vec<(u64, Vec<usize>)>> {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until it sends packets to exactly these nodes.
+    fn wanted(&self) -> std::sync::MutexGuard<'_, Vec<Vec<usize>>> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until it sends packets to the nodes that the lab wanted last, if changes that the lab did not
+    /// ask for are not over.
+    pub fn settle(&self, run: &Run, interrupt: &Interrupt) -> Result<()> {
+        let last = self.wanted().last().cloned();
+        last.map_or(Ok(()), |nodes| self.wait_for(&nodes, run, interrupt))
+    }
+
+    /// Waits until it sends packets to exactly these nodes, sorted, after the lab has caused that.
     pub fn wait_for(&self, nodes: &[usize], run: &Run, interrupt: &Interrupt) -> Result<()> {
+        let mut wanted = self.wanted();
+        if wanted.last().is_none_or(|last| last != nodes) {
+            wanted.push(nodes.to_vec());
+        }
+        drop(wanted);
         let is_so = || match self.fault.lock().unwrap_or_else(PoisonError::into_inner).as_ref() {
             Some(fault) => bail!("the routes of the router can no longer be followed: {fault}"),
-            None => Ok(self.nodes() == nodes),
+            None => Ok(sorted(&self.nodes()) == nodes),
         };
         if !interrupt.wait(PATIENCE, is_so)? {
             bail!(
@@ -153,23 +250,56 @@ impl Router {
         network: &FleetNetwork,
         ports: std::ops::Range<u16>,
     ) -> Result<BTreeMap<u16, usize>> {
-        let mut lines = String::new();
-        for port in ports.clone() {
-            let _ =
-                writeln!(lines, "route get {VIP} from {LONG} iif clients ipproto tcp sport {port} dport 80");
+        owners(network, ports, "", "")
+    }
+
+    /// Returns the node that would get those packets if these were the next hops of plain ECMP.
+    pub fn owners_with(
+        &self,
+        network: &FleetNetwork,
+        hops: &[usize],
+        ports: std::ops::Range<u16>,
+    ) -> Result<BTreeMap<u16, usize>> {
+        let vip = network.addresses().vip_alone();
+        let hop = |node: &usize| format!(" nexthop via {} dev {INTERFACE}", network.nodes[*node].address);
+        let hops: String = hops.iter().map(hop).collect();
+        let set = format!("route replace {vip} table {TRIAL}{hops}\n");
+        owners(network, ports, &set, &format!("mark {TRIAL_MARK} "))
+    }
+}
+
+/// Asks the router's kernel for the node of the connection from each of these ports, `set` first.
+fn owners(
+    network: &FleetNetwork,
+    ports: std::ops::Range<u16>,
+    set: &str,
+    mark: &str,
+) -> Result<BTreeMap<u16, usize>> {
+    let its = network.addresses();
+    let mut owners = BTreeMap::new();
+    let mut lines = set.to_owned();
+    for some in ports.collect::<Vec<_>>().chunks(ASKED) {
+        for port in some {
+            let _ = writeln!(
+                lines,
+                "route get {} from {} iif {CLIENTS_INTERFACE} {mark}ipproto tcp sport {port} dport 80",
+                its.vip, its.long
+            );
         }
-        let text = network.router.ask_ip(&lines)?;
-        let hops = text.lines().filter_map(|line| {
+        let text = network.ask_router(&lines)?;
+        let hop = |line: &str| {
             let (_, rest) = line.split_once(" via ")?;
             let address = rest.split(' ').next()?;
             network.nodes.iter().position(|node| node.address == address)
-        });
-        let owners: BTreeMap<u16, usize> = ports.clone().zip(hops).collect();
-        if owners.len() != ports.len() {
+        };
+        let hops: Vec<usize> = text.lines().filter_map(hop).collect();
+        if hops.len() != some.len() {
             bail!("the router has no route to the VIP: {text}");
         }
-        Ok(owners)
+        owners.extend(some.iter().copied().zip(hops));
+        lines.clear();
     }
+    Ok(owners)
 }
 
 impl Drop for Router {
@@ -186,6 +316,8 @@ struct Follower {
     monitor: Monitor,
     router: Namespace,
     nodes: Vec<String>,
+    vip: String,
+    family: Family,
     /// The kernel's name for the protocol of the routes.
     protocol: &'static str,
     ecmp: Ecmp,
@@ -227,9 +359,10 @@ impl Follower {
         Ok(())
     }
 
-    /// Returns the nodes that the route daemon has a route through.
+    /// Returns the nodes that the route daemon has a route through, in the order of its next hops.
     fn announced(&self) -> Result<Vec<usize>> {
-        let text = self.router.ask_ip(&format!("route show {VIP} proto {}\n", self.protocol))?;
+        let asked = format!("route show {} proto {}\n", self.vip, self.protocol);
+        let text = network::ask(&self.router, self.family, &asked)?;
         let mut words = text.split_ascii_whitespace();
         let mut nodes = Vec::new();
         while let Some(word) = words.next() {
@@ -238,20 +371,39 @@ impl Follower {
                 nodes.extend(self.nodes.iter().position(|node| node == hop));
             }
         }
-        nodes.sort_unstable();
         Ok(nodes)
     }
 
     /// Gives the group these members, and the VIP a route through it.
     fn replace(&self, nodes: &[usize]) -> Result<()> {
         if nodes.is_empty() {
-            return self.router.ip(&format!("route del {VIP}/32 table {TABLE}\n"));
+            return self.router.ip(&format!("route del {} table {TABLE}\n", self.vip));
         }
         let members: Vec<String> = nodes.iter().map(|at| (HOPS + at).to_string()).collect();
         self.router.ip(&format!(
             "nexthop replace id {GROUP} group {} type resilient buckets {BUCKETS} idle_timer {IDLE_S} \
-             unbalanced_timer 0\nroute replace {VIP}/32 nhid {GROUP} table {TABLE}\n",
-            members.join("/")
+             unbalanced_timer 0\nroute replace {} nhid {GROUP} table {TABLE}\n",
+            members.join("/"),
+            self.vip
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_the_lab_did_not_ask_for_are_recognised() {
+        let (all, without) = (vec![0, 1, 2], vec![0, 1]);
+        // The second node flaps before the third leaves, and the order of next hops changes afterwards.
+        let history = [vec![0, 2], all.clone(), without.clone(), vec![1, 0], vec![1, 0, 2]];
+        let history = history.into_iter().enumerate().map(|(at, nodes)| (at as u64, nodes));
+        let seen = changes(all.clone(), history, &[without, all]);
+        let asked: Vec<bool> = seen.iter().map(|change| change.asked).collect();
+        assert_eq!(asked, [false, false, true, false, true]);
+        assert_eq!((&seen[0].from, seen[0].left().collect()), (&vec![0, 1, 2], vec![1]));
+        assert_eq!(seen[1].joined().collect::<Vec<_>>(), [1]);
+        assert_eq!((seen[3].left().count(), seen[3].joined().count()), (0, 0));
     }
 }

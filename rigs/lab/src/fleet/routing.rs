@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
-use super::network::{FleetHost, FleetNetwork, ROUTER};
+use super::network::{Family, FleetHost, FleetNetwork, ROUTER};
 use crate::topology::INTERFACE;
 use weir_bed::{Namespace, Run, Started};
 
@@ -48,6 +48,35 @@ impl RouteDaemon {
         }
     }
 
+    /// The process whose log says why sessions end.
+    fn log(self) -> &'static str {
+        match self {
+            RouteDaemon::Bird => "bird-router",
+            RouteDaemon::Frr => "bgpd",
+        }
+    }
+
+    /// Returns how much the router has said so far.
+    pub fn said(self, run: &Run) -> usize {
+        run.words(self.log()).len()
+    }
+
+    /// Returns why the router ended its session with a node after `then` bytes of its log. `None` if it did
+    /// not: the node itself withdrew its routes.
+    pub fn why_left(self, run: &Run, node: &FleetHost, then: usize) -> Option<String> {
+        let text = run.words(self.log());
+        let of_node = match self {
+            RouteDaemon::Bird => format!(" {}: ", node.name),
+            RouteDaemon::Frr => format!(" {}", node.v4),
+        };
+        let mut lines = text.get(then..).unwrap_or_default().lines().filter(|line| line.contains(&of_node));
+        let ended = |line: &&str| {
+            ["BFD", "Received", "Error", "Down", "closed"].iter().any(|word| line.contains(word))
+        };
+        let (_, what) = lines.find(ended)?.split_once(&of_node)?;
+        Some(what.trim().to_owned())
+    }
+
     /// Returns what is not installed.
     pub fn missing(self) -> Vec<&'static str> {
         match self {
@@ -70,7 +99,7 @@ impl RouteDaemon {
 
 /// Starts BIRD on a node, configured as packages do.
 pub fn start_at_node(run: &mut Run, host: &FleetHost) -> Result<Started> {
-    let address = &host.address;
+    let address = &host.v4;
     let local = format!(
         "log stderr all;\nrouter id {address};\nprotocol bgp upstream from weir_router {{\n  \
          local {address} as {NODES_AS};\n  neighbor {ROUTER} as {ROUTER_AS};\n  connect delay time 1;\n  \
@@ -89,12 +118,12 @@ fn start_bird(run: &mut Run, name: &str, host: &Namespace, files: &[(&str, &str)
         fs::write(folder.join(file), text)?;
     }
     let file = folder.join(files.first().map_or("", |(file, _)| *file));
-    let mut command = host.command("bird");
+    let mut command = host.preferred("bird");
     command.arg("-f").arg("-c").arg(&file).arg("-s").arg(folder.join("ctl")).stdout(Stdio::null());
     let process = run.start(&name, &mut command)?;
     let deadline = Instant::now() + PATIENCE;
     // It ends if the configuration has errors.
-    while !run.last_words(&name).contains("Started") {
+    while !run.words(&name).contains("Started") {
         if let Some(status) = run.child(process).try_wait()? {
             bail!("{name} has ended ({status}): {}", run.last_words(&name));
         }
@@ -107,21 +136,25 @@ fn start_bird(run: &mut Run, name: &str, host: &Namespace, files: &[(&str, &str)
 }
 
 /// Returns the configuration of the router's BIRD: a BGP session with BFD to each node, and routes with
-/// several next hops.
+/// several next hops. The log says why a session ends.
 fn bird_at_router(network: &FleetNetwork) -> String {
+    let channel = match network.family {
+        Family::V4 => "ipv4",
+        Family::V6 => "ipv6",
+    };
     let mut text = format!(
         "router id {ROUTER};\nlog stderr all;\nprotocol device {{}}\n\
-         protocol bfd {{ interface \"{INTERFACE}\" {{ interval 100 ms; multiplier 3; }}; }}\n\
+         protocol bfd {{ interface \"{INTERFACE}\" {{ interval {BFD_MS} ms; multiplier {BFD_TIMES}; }}; }}\n\
          protocol kernel {{\n  merge paths on;\n  \
-         ipv4 {{ import none; export where source = RTS_BGP; }};\n}}\n"
+         {channel} {{ import none; export where source = RTS_BGP; }};\n}}\n"
     );
-    for FleetHost { name, address, .. } in &network.nodes {
+    for FleetHost { name, v4: address, .. } in &network.nodes {
         let _ = writeln!(
             text,
             "protocol bgp {name} {{\n  local {ROUTER} as {ROUTER_AS};\n  \
              neighbor {address} as {NODES_AS};\n  bfd on;\n  connect delay time 1;\n  \
-             connect retry time 1;\n  error wait time 1, 2;\n  \
-             ipv4 {{ import all; export none; }};\n}}"
+             connect retry time 1;\n  error wait time 1, 2;\n  debug {{ states, events }};\n  \
+             {channel} {{ import all; export none; }};\n}}"
         );
     }
     text
@@ -131,14 +164,14 @@ fn bird_at_router(network: &FleetNetwork) -> String {
 fn start_frr(run: &mut Run, network: &FleetNetwork) -> Result<()> {
     let folder = run.folder().join("frr");
     fs::create_dir_all(&folder)?;
-    let files = [("zebra", String::new()), ("bfdd", BFD.to_owned()), ("bgpd", frr_bgp(network))];
+    let files = [("zebra", String::new()), ("bfdd", frr_bfd()), ("bgpd", frr_bgp(network))];
     for (daemon, text) in &files {
         fs::write(folder.join(format!("{daemon}.conf")), text)?;
     }
     let status = Command::new("chown").args(["-R", "frr:frr"]).arg(&folder).status().context("chown")?;
     ensure!(status.success(), "chown failed: is frr installed?");
     for (daemon, _) in &files {
-        let mut command = network.router.command(&format!("{FRR}/{daemon}"));
+        let mut command = network.router.preferred(&format!("{FRR}/{daemon}"));
         command.arg("-f").arg(folder.join(format!("{daemon}.conf")));
         command.arg("-i").arg(folder.join(format!("{daemon}.pid")));
         command.arg("-z").arg(folder.join("zserv.api"));
@@ -162,23 +195,41 @@ fn start_frr(run: &mut Run, network: &FleetNetwork) -> Result<()> {
     Ok(())
 }
 
-/// How fast FRR notices that a node is gone.
-const BFD: &str =
-    "bfd\n profile fast\n  transmit-interval 100\n  receive-interval 100\n  detect-multiplier 3\n";
+/// Milliseconds between BFD's packets in both directions, because the slower end decides, and how many a node
+/// must miss to give up the router. The router gives up a node after three, as nodes' configuration says.
+/// These times are longer than on routers, because here all nodes and the router share the processors of one
+/// machine.
+const BFD_MS: u32 = 300;
+const BFD_TIMES: u32 = 5;
+
+/// Returns the configuration of FRR's bfdd.
+fn frr_bfd() -> String {
+    format!(
+        "bfd\n profile lab\n  transmit-interval {BFD_MS}\n  receive-interval {BFD_MS}\n  \
+         detect-multiplier {BFD_TIMES}\n"
+    )
+}
 
 /// Returns the configuration of FRR's bgpd.
 fn frr_bgp(network: &FleetNetwork) -> String {
     let mut text = format!(
         "router bgp {ROUTER_AS}\n bgp router-id {ROUTER}\n no bgp ebgp-requires-policy\n \
-         bgp bestpath as-path multipath-relax\n"
+         bgp bestpath as-path multipath-relax\n bgp log-neighbor-changes\n"
     );
     for node in &network.nodes {
-        let address = &node.address;
+        let address = &node.v4;
         let _ = writeln!(
             text,
-            " neighbor {address} remote-as {NODES_AS}\n neighbor {address} bfd profile fast\n \
+            " neighbor {address} remote-as {NODES_AS}\n neighbor {address} bfd profile lab\n \
              neighbor {address} timers connect 1"
         );
     }
-    text + " address-family ipv4 unicast\n  maximum-paths 16\n exit-address-family\n"
+    let version = network.family.number();
+    let _ = writeln!(text, " address-family ipv{version} unicast\n  maximum-paths 16");
+    if network.family == Family::V6 {
+        for node in &network.nodes {
+            let _ = writeln!(text, "  neighbor {} activate", node.v4);
+        }
+    }
+    text + " exit-address-family\n"
 }

@@ -17,8 +17,7 @@ pub mod topology;
 
 use std::process::ExitCode;
 
-use crate::phase::outcome;
-use crate::premise::premise;
+use crate::phase::{chosen, outcome};
 use crate::session;
 use anyhow::{Result, bail};
 use bed::OverlayBed;
@@ -42,7 +41,7 @@ pub struct OverlayOptions {
 
 /// Runs the lab.
 pub fn run(options: &OverlayOptions) -> Result<ExitCode> {
-    let chosen = chosen(&options.phases)?;
+    let chosen = chosen(&phases::ALL, &options.phases)?;
     session::check_means("overlay", &namespace::missing(&NEEDED), "./setup")?;
     if !std::fs::exists(BRIDGED).unwrap_or(false) {
         bail!("nftables rules do not see bridged frames here: run `modprobe br_netfilter` first");
@@ -61,25 +60,14 @@ pub fn run(options: &OverlayOptions) -> Result<ExitCode> {
     })
 }
 
-/// Returns the phases whose names start with one of these prefixes, or all.
-fn chosen(wanted: &[String]) -> Result<Vec<(&'static str, phases::Perform)>> {
-    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|one| name.starts_with(one));
-    let chosen: Vec<_> = phases::ALL.into_iter().filter(|(name, _)| is_wanted(name)).collect();
-    premise(!chosen.is_empty(), || {
-        let names = phases::ALL.map(|(name, _)| name);
-        format!("no phase begins with `{}`; the phases are {}", wanted.join("`, `"), names.join(", "))
-    })?;
-    Ok(chosen)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_lab_without_phases_does_not_succeed() {
-        let error = chosen(&["no_such".into()]).expect_err("it would show nothing").to_string();
+        let error = chosen(&phases::ALL, &["no_such".into()]).expect_err("it would show nothing").to_string();
         assert!(error.contains("no phase begins with `no_such`; the phases are short_way"), "{error}");
-        assert_eq!(chosen(&[]).expect("all").len(), phases::ALL.len());
+        assert_eq!(chosen(&phases::ALL, &[]).expect("all").len(), phases::ALL.len());
     }
 }
