@@ -1,10 +1,10 @@
-//! The routes by which routers find announced services: VIPs in a routing table of the kernel that a route
-//! daemon, such as BIRD or FRR, reads. This module decides with the apps' wishes (`decide.rs`), and is the
-//! only owner of the table's routes and of the TUN device that they lead to (`table.rs`).
+//! The routes by which routers find announced services: VIPs in a kernel routing table that a route daemon,
+//! such as BIRD or FRR, reads. This module decides on the routes from the apps' wishes (`decide.rs`), and is
+//! the only owner of the table's routes and of the TUN device that they lead to (`table.rs`).
 //!
-//! The kernel removes the routes with the device, and the device when this process ends, however it ends. A
-//! process that takes over gets the device's descriptor (`handed.rs`), and the routes stay. The host does not
-//! consult the table, so it does not own the VIPs.
+//! When this process ends, however it ends, the kernel removes the device, and the routes with it. A process
+//! that takes over gets the device's descriptor (`handed.rs`), and the routes stay. The host does not consult
+//! the table, so it does not own the VIPs.
 //!
 //! A VIP is added only while all workers run the program that its service belongs to; it may be removed at
 //! any time.
@@ -35,14 +35,14 @@ use weir_app::route::{Prefix, RouteWish};
 use weir_control::answer;
 use weir_port::tun::RouteDevice;
 
-/// How long to wait before trying again what the kernel has refused, and before examining a table again that
-/// had routes of others.
+/// How long to wait before retrying what the kernel has refused, and before re-examining a table that had
+/// other programs' routes.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// How often routes that others may have removed are added again.
+/// How often to add routes again, in case other programs have removed them.
 const RENEWAL: Duration = Duration::from_secs(10);
 
-/// How often a table in use is observed.
+/// How often to observe a table in use.
 const OBSERVATION: Duration = Duration::from_secs(30);
 
 /// The reason while the node is drained.
@@ -81,11 +81,11 @@ pub struct Routes {
     doorbell: Doorbell,
 }
 
-/// Whether the table has routes of others.
+/// Whether the table has routes of other programs.
 enum Examined {
     /// It is not known.
     Not,
-    /// A thread lists the kernel's routes, which takes long where there are many.
+    /// A thread is listing the kernel's routes, which takes long if there are many.
     Now(Receiver<Result<TableNews, String>>),
     /// It has none.
     Free,
@@ -98,7 +98,7 @@ enum Examined {
 struct Vip {
     /// The metric of its route, if there is one.
     metric: Option<u32>,
-    /// Since when there is one, or there is none.
+    /// Since when there has been one, or none.
     since_ns: u64,
     /// Why there is none, or why it has the higher metric.
     why: Option<String>,
@@ -126,7 +126,7 @@ impl Routes {
         }
     }
 
-    /// Continues with what a daemon that has handed over leaves.
+    /// Continues with what another daemon has handed over.
     ///
     /// # Errors
     /// Fails if the device cannot be used; the routes then end with the other daemon.
@@ -155,7 +155,7 @@ impl Routes {
         (handed, self.table.descriptor())
     }
 
-    /// Begins with another program's apps, which repeat their wishes.
+    /// Switches to the apps of another program, which repeat their wishes.
     pub fn begin(&mut self, config: &RoutesConfig) {
         self.config = config.clone();
         self.stale = self.wishes.keys().cloned().collect();
@@ -176,7 +176,7 @@ impl Routes {
         self.is_due = true;
     }
 
-    /// Begins or ends to drain the node. Returns whether that is a change.
+    /// Starts or stops draining the node. Returns whether that is a change.
     pub fn drain(&mut self, drains: bool, now_ns: u64) -> bool {
         let changed = drains != self.draining_ns.is_some();
         if changed {
@@ -192,12 +192,12 @@ impl Routes {
         self.draining_ns
     }
 
-    /// Returns when [`Routes::follow`] has something to do.
+    /// Returns when [`Routes::follow`] next has something to do.
     pub fn deadline(&self) -> Option<Instant> {
         if self.is_due { Some(Instant::now()) } else { self.again }
     }
 
-    /// Writes the routes that are wished for. Additions wait unless `may_add`.
+    /// Writes the wanted routes. Additions wait unless `may_add`.
     pub fn follow(&mut self, now_ns: u64, may_add: bool) {
         let is_again = self.again.is_some_and(|again| again <= Instant::now());
         self.observe();
@@ -242,7 +242,7 @@ impl Routes {
         self.is_waiting = !may_add && obstacle.is_some();
     }
 
-    /// Removes all routes, because the daemon stops.
+    /// Removes all routes, because the daemon is stopping.
     pub fn end(&mut self, now_ns: u64) {
         for prefix in self.vips.keys().copied().collect::<Vec<_>>() {
             self.withdraw(prefix, "weir stops", now_ns);
@@ -306,7 +306,8 @@ impl Routes {
         Ok(seen)
     }
 
-    /// Observes a table in use now and then: other programs may write to it later. Routes that exist stay.
+    /// Observes a table in use from time to time, because other programs may write to it later. Existing
+    /// routes stay.
     fn observe(&mut self) {
         if let Some(observation) = self.observation.take() {
             match observation.try_recv() {
@@ -408,7 +409,7 @@ impl Routes {
         vip.why = Some(why.to_string());
     }
 
-    /// Tries again to remove the routes that the kernel has kept, because routers follow them.
+    /// Retries removing the routes that the kernel has kept, because routers still follow them.
     fn remove_leftovers(&mut self) {
         let Routes { leftover, table, .. } = self;
         leftover.retain(|(prefix, metric)| {

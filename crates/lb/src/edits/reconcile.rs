@@ -1,4 +1,4 @@
-//! Brings the services of a source to what the source wants: the API, DNS or a file. The one place where
+//! Makes the services of a source (the API, DNS or a file) match what it wants. This is the only place where
 //! services of different owners meet.
 
 use super::tree::canonical;
@@ -18,7 +18,7 @@ pub struct Wanted<'a> {
     source: &'a str,
     /// The services, and the place of each in the request, as a JSON pointer.
     services: Vec<(String, &'a Map<String, Value>)>,
-    /// Whether these are all services of the source, so that its others are removed.
+    /// Whether these are all the services of the source, so that any others that it has are removed.
     whole: bool,
 }
 
@@ -52,15 +52,15 @@ impl<'a> Wanted<'a> {
         Ok(Wanted { source, services, whole: whole.is_some() })
     }
 
-    /// Returns whether each is of another source.
+    /// Returns whether no two are of the same source.
     pub fn differ(all: &[Wanted<'_>]) -> bool {
         let sources: HashSet<&str> = all.iter().map(|one| one.source).collect();
         sources.len() == all.len()
     }
 }
 
-/// Returns the place of a service in requests that set services: as a JSON pointer, or the source that wants
-/// it, which has no request that anyone could look at.
+/// Returns where requests set a service: as a JSON pointer into the client's request, or as the name of the
+/// source that wants it, whose request no client has seen.
 pub fn place_in(requests: &[Value], name: &str) -> Option<Result<String, String>> {
     requests.iter().filter(|one| one["do"] == PUT).find_map(|request| {
         let listed = request["services"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -72,9 +72,9 @@ pub fn place_in(requests: &[Value], name: &str) -> Option<Result<String, String>
     })
 }
 
-/// Returns the edits after which the services of these sources are the wanted ones, and what that changes.
+/// Returns the edits that make the services of these sources the wanted ones, and what they change.
 ///
-/// A wanted service that equals one of another owner is left to that owner, so that a client may send back
+/// If another owner already has an equal service, that owner keeps it, so that a client may send back
 /// everything that it has read.
 ///
 /// # Errors
@@ -123,13 +123,13 @@ pub fn reconcile(now: &Specs, edits: &Edits, wanted: &[Wanted<'_>]) -> Result<(E
     Ok((Edits(next), changes))
 }
 
-/// The services of sources as they are brought to the wanted ones.
+/// The services of sources while they are reconciled with the wanted ones.
 struct Reconciling<'a> {
     /// All services before.
     now: &'a Specs,
     /// The places of services among the edits.
     places: HashMap<String, usize>,
-    /// The edits after that.
+    /// The edits so far.
     next: Vec<Edit>,
     /// The tags of services that change; `None` for those that are removed.
     tags: HashMap<String, Option<Tag>>,
@@ -146,7 +146,7 @@ impl Reconciling<'_> {
             return Ok(tag);
         }
         let added = at.and_then(|at| self.next[at].owner()).cloned();
-        // Another source may want it in the same list.
+        // Another source in the same list may want it, too.
         match self.tags.insert(name.to_string(), Some(tag)) {
             Some(before) if before == Some(tag) => {
                 self.changes.unchanged += 1;

@@ -1,5 +1,5 @@
-//! The running app's part: it watches the boards of all sources, requests the changes that bring the
-//! services to what the sources say, and says what becomes of them.
+//! The part of sources that runs in the app: it watches the boards of all sources, requests the changes that
+//! make the services match them, and reports the outcome.
 
 use super::{
     DNS, Priorities, ServiceSource, SourceBoards, SourceContent, SourceKind, SourceTask, is_of_source,
@@ -11,20 +11,20 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use weir_app::{Action, Level, RequestId, Sample, SampleValue};
 
-/// How often the boards are looked at, in nanoseconds.
+/// How often to look at the boards, in nanoseconds.
 const POLL_NS: u64 = 50_000_000;
-/// How long changes are collected at most, while sources keep changing, until they are requested together,
-/// in nanoseconds: each request is a reload.
+/// The longest time to collect changes while sources keep changing, in nanoseconds. They are requested
+/// together, because each request is a reload.
 const COLLECT_NS: u64 = 400_000_000;
-/// How long after a refusal the same services are requested again at the earliest, in nanoseconds.
+/// The shortest time from a refusal until the same services are requested again, in nanoseconds.
 const RETRY_NS: u64 = 10_000_000_000;
-/// The shortest time between two such requests, in nanoseconds.
+/// The shortest time between two such repeated requests, in nanoseconds.
 const RETRIES_NS: u64 = 500_000_000;
 
-/// The most sources whose new state has a line of the log at once.
+/// The largest number of sources whose new states are logged on a line each at the same time.
 const LINES_MAX: usize = 10;
 
-/// Own requests have the highest numbers; those of clients count up from 0.
+/// The app's own requests count down from the highest number; those of clients count up from 0.
 const FIRST_ID: u64 = u64::MAX;
 
 /// What the app knows about sources.
@@ -32,14 +32,14 @@ const FIRST_ID: u64 = u64::MAX;
 pub(crate) struct SourceFollower {
     boards: SourceBoards,
     specs: Arc<Specs>,
-    /// The request that is carried out, with the owners of the services.
+    /// The request in progress, with the owners of its services.
     pending: Option<(RequestId, Vec<String>)>,
-    /// Owners whose services are requested apart from others, because a request for all of them was refused.
+    /// Owners whose services are requested separately, because a request for all of them was refused.
     apart: Vec<Vec<String>>,
     ids: u64,
     due_ns: u64,
-    /// The stamp of the boards when they were last looked at, and when the first change was seen that has
-    /// not been requested.
+    /// The stamp that the boards had at the last look, and when the first change that has not been requested
+    /// yet was seen.
     stamp: u64,
     since_ns: Option<u64>,
     /// The priorities of the back ends of sources that have several, by owner.
@@ -52,13 +52,13 @@ pub(crate) struct SourceFollower {
     retry_ns: HashMap<String, u64>,
     /// When the next refused services may be requested.
     retries_ns: u64,
-    /// The state of each source that the log has last named.
+    /// The state of each source as last logged.
     said: HashMap<String, &'static str>,
     /// Whether services of sources that are no longer configured may exist.
     has_orphans: bool,
 }
 
-/// Returns whether a back end serves, by the names of its service and its own; also true if it is not known
+/// Returns whether a back end serves, given its service's name and its own; also true if this is not known
 /// yet.
 pub(crate) type Serves<'a> = dyn Fn(&str, &str) -> bool + 'a;
 
@@ -78,7 +78,7 @@ impl SourceFollower {
         (self.stamp, self.since_ns) = (old.stamp, old.since_ns);
     }
 
-    /// Returns when the boards are looked at next.
+    /// Returns when to look at the boards next.
     pub fn wake_ns(&self) -> Option<u64> {
         let idle = self.has_orphans || !self.boards.is_empty();
         idle.then_some(self.due_ns)
@@ -122,7 +122,7 @@ impl SourceFollower {
         self.request(&all, (retries, serves), now_ns, actions);
     }
 
-    /// Requests what differs from what the sources say: all of it, or what is requested apart.
+    /// Requests whatever differs from the sources: all of it, or the next part that is requested separately.
     fn request(
         &mut self,
         all: &[SourceTask],
@@ -158,7 +158,7 @@ impl SourceFollower {
             orders.extend(order.map(|order| (owner, order)));
         }
         if orders.is_empty() && retries {
-            // One at a time, so that it keeps nothing else from being requested.
+            // One owner at a time, so that a refusal does not affect other requests.
             let due = self.retry_ns.iter().find(|(_, due_ns)| **due_ns <= now_ns);
             let Some(owner) = due.map(|(owner, _)| owner.clone()) else { return };
             self.retries_ns = now_ns.saturating_add(RETRIES_NS);
@@ -178,9 +178,9 @@ impl SourceFollower {
         actions.push(Action::Configure { id, orders: Arc::new(orders.into()) });
     }
 
-    /// Returns the request that brings the services of an owner to what its source says, given how many it
-    /// has; `None` if they are like that, or if the source says nothing yet. Unless forced, also `None` if
-    /// the source has not changed since they were compared.
+    /// Returns the request that makes the services of an owner match its source, given how many services it
+    /// has; `None` if they match already, or if the source has said nothing yet. Unless forced, also `None`
+    /// if the source has not changed since the last comparison.
     fn order(
         &mut self,
         owner: &str,
@@ -252,7 +252,7 @@ impl SourceFollower {
         }
     }
 
-    /// Records the outcome of a request. Returns false if it is not one of a source.
+    /// Records the outcome of a request. Returns false if the request was not for a source.
     pub fn configured(
         &mut self,
         id: RequestId,
@@ -271,7 +271,7 @@ impl SourceFollower {
                     actions.push(Action::Say(Level::Info, format!("{of}: {text}")));
                 }
             }
-            // The services of one of them are refused, and this finds out which.
+            // The services of at least one owner are refused; halving the request finds out whose.
             Err(_) if owners.len() > 1 => {
                 let (first, second) = owners.split_at(owners.len() / 2);
                 self.apart.extend([second.to_vec(), first.to_vec()]);
@@ -291,8 +291,8 @@ impl SourceFollower {
         true
     }
 
-    /// Logs changes of the sources' states. A DNS server that stalls may change those of a thousand sources
-    /// at once, so only some have a line of their own.
+    /// Logs changes of the sources' states. A DNS server that stalls may change a thousand of them at once,
+    /// so only some get a line of their own.
     fn say(&mut self, all: &[SourceTask], actions: &mut Vec<Action>) {
         let mut counts: BTreeMap<&'static str, usize> = BTreeMap::new();
         for (source, board) in all {
@@ -370,7 +370,7 @@ fn filled(source: &ServiceSource, back_ends: Vec<Value>) -> Value {
     Value::Object(map)
 }
 
-/// Returns whether the services of an owner, which has this many, are these.
+/// Returns whether these are all the services of an owner, given how many it has.
 fn is_so(specs: &Specs, owner: &str, count: usize, services: &[Value]) -> bool {
     let owned = |owner_of: &ServiceOwner| matches!(owner_of, ServiceOwner::Source(name) if **name == *owner);
     count == services.len()

@@ -20,10 +20,10 @@ use weir_bed::Run;
 const LOOK: Duration = Duration::from_millis(50);
 /// The first source port of long-lived connections, and the last that may be used.
 const PORTS: std::ops::Range<u16> = 10_000..65_000;
-/// How long it takes from the result of a check, which nodes report, until workers no longer send packets to
-/// a back end.
+/// The time from when nodes report the result of a check until workers no longer send packets to the back
+/// end.
 const APPLIED: Duration = Duration::from_millis(250);
-/// How many broken connections may be more or less than expected, as a share.
+/// How far the number of broken connections may be from the expected one, as a share of it.
 const TOLERANCE: f64 = 0.1;
 
 /// The stage on which phases are performed.
@@ -59,8 +59,8 @@ pub enum FleetInjection {
 #[derive(Default)]
 pub struct FleetJudged {
     counts: ClientCounts,
-    /// The most connections that may break: those whose node changed, where nodes have state, and those of a
-    /// back end that died.
+    /// The largest number of connections that may break: those whose node changed, where nodes have state,
+    /// and those of a back end that died.
     expected: u64,
     /// What `weir plan --fleet` predicts for the change that the lab makes.
     predicted: Option<Prediction>,
@@ -74,10 +74,10 @@ pub struct FleetJudged {
 /// The result of a phase.
 pub type FleetPhase = crate::phase::Phase<FleetJudged>;
 
-/// Changes of the router's next hops for which the lab did not ask.
+/// Changes of the router's next hops that the lab did not cause.
 #[derive(Default)]
 struct Unasked {
-    /// Which they were.
+    /// Descriptions of the changes.
     changes: Vec<String>,
     /// The nodes that withdrew their route although their session continued.
     withdrawn: Vec<&'static str>,
@@ -90,9 +90,9 @@ struct Unasked {
 /// What was observed in a phase.
 struct FleetSeen {
     counts: ClientCounts,
-    /// When the event began and was over.
+    /// When the event began and ended.
     event_us: (u64, u64),
-    /// When the router's next hops changed, and when first because of the event.
+    /// When the router's next hops changed, and when they first changed because of the event.
     changes_us: Vec<u64>,
     changed_us: Option<u64>,
     /// The connections whose node changed.
@@ -101,9 +101,9 @@ struct FleetSeen {
     unasked: Unasked,
 }
 
-/// Whether a phase changes the buckets of back ends. If so, a connection that another node gets because of a
-/// change for which the lab did not ask may have another back end there, and break: the node does not know
-/// the flow, and the bucket has another back end than when the connection began.
+/// Whether a phase changes the buckets of back ends. If so, a connection that moves because of a route change
+/// that the lab did not cause may get a different back end on its new node, and break: that node does not
+/// know the flow, and the bucket no longer has the back end that it had when the connection began.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum RingsAfter {
     Stay,
@@ -131,10 +131,10 @@ pub const ALL: [(&str, Perform); 11] = [
 /// The phases of the short form.
 pub const SHORT: [&str; 4] = ["node_killed", "node_added", "node_drained", "node_upgraded"];
 
-/// The phases of which the second needs the first, and revives the node that it kills.
+/// Two phases that belong together: the second revives the node that the first kills.
 pub const TOGETHER: [&str; 2] = ["node_killed", "node_added"];
 
-/// The nodes, from 0, to which something happens.
+/// The nodes, counting from 0, to which something happens.
 const KILLED: usize = 1;
 const DRAINED: usize = 2;
 const UPGRADED: usize = 0;
@@ -203,8 +203,8 @@ impl FleetPhase {
 }
 
 impl FleetStage<'_> {
-    /// Performs `event`, and returns what clients counted from before it until some time after it. The event
-    /// notes which node each connection has, as often as that changes and comes back.
+    /// Performs `event`, and returns what clients counted from before it until some time after it. If
+    /// connections move and then move back, the event itself notes which node each one has in between.
     fn during(&mut self, event: impl FnOnce(&mut Self, &mut PhaseLoad) -> Result<()>) -> Result<FleetSeen> {
         let first = if PORTS.end - self.used.0 < self.load.connections { PORTS.start } else { self.used.0 };
         let start = (first, self.used.1);
@@ -257,7 +257,8 @@ impl FleetStage<'_> {
         })
     }
 
-    /// Describes those changes for which the lab did not ask; the route daemon had `said` this much before.
+    /// Describes the changes that the lab did not cause; the part of the route daemon's log before `said` is
+    /// older than the phase.
     fn unasked(&self, changes: &[RouteChange], begun_us: u64, said: usize) -> Unasked {
         let mut unasked = Unasked::default();
         for change in changes.iter().filter(|change| !change.asked) {
@@ -284,7 +285,7 @@ impl FleetStage<'_> {
         unasked
     }
 
-    /// Returns which connections each change has moved, if they had these nodes before.
+    /// Returns which connections each change has moved, given the nodes that they had before.
     fn moved_by<'c>(
         &self,
         changes: &'c [RouteChange],
@@ -299,7 +300,8 @@ impl FleetStage<'_> {
         for change in changes.iter().filter(|change| !change.to.is_empty()) {
             let after = match self.bed.router.ecmp {
                 Ecmp::Plain => self.bed.router.owners_with(&self.bed.network, &change.to, first..last + 1)?,
-                // The buckets of a node that leaves get any other. One that joins gets only idle buckets.
+                // The buckets of a node that leaves may go to any other node. A node that joins gets only
+                // idle buckets.
                 Ecmp::Resilient => {
                     let stays = |(_, node): &(&u16, &usize)| change.to.contains(node);
                     owners.iter().filter(stays).map(|(port, node)| (*port, *node)).collect()
@@ -335,7 +337,7 @@ impl FleetStage<'_> {
     }
 }
 
-/// Judges a phase. A broken connection or a failed request for which `excused` holds is no fault.
+/// Judges a phase. A broken connection or a failed request for which `excused` holds is not a fault.
 fn judge(
     state: NodeState,
     seen: FleetSeen,
@@ -348,8 +350,8 @@ fn judge(
     let failed: Vec<_> = counts.failed.iter().filter(|fault| !excused(fault)).cloned().collect();
     let by_unasked = others.iter().filter(|fault| unasked.moved.contains(&fault.port));
     unasked.broken = by_unasked.count() as u64;
-    // How many of the connections whose node has changed must break and may break. A request that is in
-    // flight meanwhile may fail.
+    // How many of the connections whose node has changed must break, and how many may. A request that is in
+    // flight during the change may fail.
     let moves = moved.len() as u64;
     let in_flight = u64::from(AT_ONCE) * u64::from(moves > 0);
     let rehashed = match buckets {
@@ -452,7 +454,7 @@ fn node_added(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     Ok(stage.judge(seen))
 }
 
-/// A node is drained, and used again.
+/// A node is drained, and then put back into service.
 fn node_drained(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     let seen = stage.during(|stage, load| {
         loop {
@@ -577,7 +579,7 @@ mod tests {
     }
 
     /// The lab has moved the connections from ports 1 and 2 to another node at 100 us, as the plan predicts;
-    /// another change has moved that from 3. Connections from these ports break.
+    /// another change has moved the one from port 3. The connections from `ports` break.
     fn judged(state: NodeState, buckets: RingsAfter, ports: &[u16], sent_us: u64) -> Vec<String> {
         let counts = ClientCounts {
             requests: 20,
@@ -607,7 +609,7 @@ mod tests {
             judged(Nothing, Stay, &[3], 200),
             ["1 connections broke (reset), 0 to 0 were expected to"]
         );
-        // Another node does not know the flow, and the bucket may have another back end by now.
+        // Another node does not know the flow, and the bucket may have a different back end by now.
         assert_eq!(judged(Nothing, Change, &[3], 200), none);
         let fault = "1 connections broke (reset) whose node has not changed";
         assert_eq!(judged(Nothing, Change, &[4], 200), [fault]);
