@@ -27,19 +27,20 @@ pub use tls::Tls;
 pub use watch::{Watch, WatchEvent};
 pub use weir_control::services::{BackEndState, Changes, Done, Moved, ServiceStatus};
 
-use connection::{Endpoint, Received};
+use connection::{ANSWER_MAX, Endpoint, Received};
 use hyper::Method;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
-use weir_control::answer::ErrorAnswer;
+use weir_control::answer::{ErrorAnswer, FleetNode};
 
 /// Why a request has failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// There is no connection, or it has ended before the answer.
-    #[error("weir does not answer: {0}")]
+    /// There is no connection, it has ended before the answer, or the answer is too large or not HTTP. The
+    /// text is the rest of a sentence that begins with who was asked.
+    #[error("weir {0}")]
     Unreachable(String),
     /// weir has refused it, and nothing has changed.
     #[error("{why}")]
@@ -132,23 +133,42 @@ pub fn status_of(service: &Value) -> ServiceStatus {
 pub struct Client {
     endpoint: Endpoint,
     token: Option<String>,
+    answer_max: usize,
 }
 
 impl Client {
     /// A client of the weir whose control socket has this path.
     pub fn unix(path: impl Into<PathBuf>) -> Client {
-        Client { endpoint: Endpoint::Unix(path.into()), token: None }
+        Client { endpoint: Endpoint::Unix(path.into()), token: None, answer_max: ANSWER_MAX }
     }
 
     /// A client of the weir whose `control` listens on this address (`HOST:PORT`).
     pub fn tcp(address: impl Into<String>, token: impl Into<String>) -> Client {
-        Client { endpoint: Endpoint::Tcp(address.into()), token: Some(token.into()) }
+        Client::over(Endpoint::Tcp(address.into()), token.into())
     }
 
     /// The same with TLS.
     #[cfg(feature = "tls")]
     pub fn tls(address: impl Into<String>, token: impl Into<String>, tls: Tls) -> Client {
-        Client { endpoint: Endpoint::Tls(address.into(), tls), token: Some(token.into()) }
+        Client::over(Endpoint::Tls(address.into(), tls), token.into())
+    }
+
+    fn over(endpoint: Endpoint, token: String) -> Client {
+        Client { endpoint, token: Some(token), answer_max: ANSWER_MAX }
+    }
+
+    /// Accepts answers of at most `bytes` bytes, where the default is 256 MiB.
+    #[must_use]
+    pub fn with_answer_max(self, bytes: usize) -> Client {
+        Client { answer_max: bytes, ..self }
+    }
+
+    /// Returns what nodes of a fleet compare.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn node(&self) -> Result<FleetNode, ClientError> {
+        self.ask(Method::GET, NODE, None, &Options::default()).await
     }
 
     /// Returns all services.
@@ -169,7 +189,7 @@ impl Client {
         if received.status() == 304 {
             return Ok(None);
         }
-        read(received).await.map(Some)
+        self.read(received).await.map(Some)
     }
 
     /// Returns a service: its specification, with its `status`.
@@ -229,7 +249,7 @@ impl Client {
         let last = last.map(|last| ("last-event-id", last.to_string()));
         let received = self.send((Method::GET, WATCH), None, last.into_iter().collect()).await?;
         if received.status() != 200 {
-            return Err(refusal(received).await);
+            return Err(self.refusal(received).await);
         }
         Ok(Watch::new(received))
     }
@@ -246,7 +266,7 @@ impl Client {
         headers.extend(options.absent.then(|| ("if-none-match", "*".to_string())));
         let path = if options.dry_run { format!("{path}?dry_run=true") } else { path.to_string() };
         let received = self.send((method, &path), body, headers).await?;
-        read(received).await
+        self.read(received).await
     }
 
     async fn send(
@@ -258,10 +278,32 @@ impl Client {
         headers.extend(self.token.as_ref().map(|token| ("authorization", format!("Bearer {token}"))));
         self.endpoint.send(method, path, body.unwrap_or_default(), headers).await
     }
+
+    /// Reads an answer.
+    async fn read<A: DeserializeOwned>(&self, received: Received) -> Result<A, ClientError> {
+        if !(200..300).contains(&received.status()) {
+            return Err(self.refusal(received).await);
+        }
+        let body = received.body(self.answer_max).await?;
+        // Bounded: by the connection, which limits the size of an answer.
+        serde_json::from_slice(&body).map_err(|why| ClientError::Answer(why.to_string()))
+    }
+
+    async fn refusal(&self, received: Received) -> ClientError {
+        let status = received.status();
+        let body = match received.body(self.answer_max).await {
+            Ok(body) => body,
+            Err(why) => return why,
+        };
+        let answer: ErrorAnswer = serde_json::from_slice(&body).unwrap_or_default();
+        let why = if answer.error.is_empty() { format!("the status is {status}") } else { answer.error };
+        ClientError::Refused { reason: RefusalReason::of(status), why }
+    }
 }
 
 const SERVICES: &str = "/v1/services";
 const WATCH: &str = "/v1/watch";
+const NODE: &str = "/v1/node";
 
 fn one(name: &str) -> String {
     format!("{SERVICES}/{name}")
@@ -271,24 +313,4 @@ fn one(name: &str) -> String {
 #[derive(Serialize)]
 struct All<'a> {
     services: &'a [Value],
-}
-
-/// Reads an answer.
-async fn read<A: DeserializeOwned>(received: Received) -> Result<A, ClientError> {
-    if !(200..300).contains(&received.status()) {
-        return Err(refusal(received).await);
-    }
-    let body = received.body().await?;
-    // Bounded: by the connection, which limits the size of an answer.
-    serde_json::from_slice(&body).map_err(|why| ClientError::Answer(why.to_string()))
-}
-
-async fn refusal(received: Received) -> ClientError {
-    let status = received.status();
-    let Ok(body) = received.body().await else {
-        return ClientError::Unreachable("the answer is truncated".to_string());
-    };
-    let answer: ErrorAnswer = serde_json::from_slice(&body).unwrap_or_default();
-    let why = if answer.error.is_empty() { format!("the status is {status}") } else { answer.error };
-    ClientError::Refused { reason: RefusalReason::of(status), why }
 }

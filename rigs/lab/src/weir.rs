@@ -124,6 +124,28 @@ impl Weir {
         self.ask(&json!({"command": "app", "app": name, "request": request}))
     }
 
+    /// Waits until a back end is in this state in all services that have it.
+    pub fn wait_for_health(
+        &self,
+        back_end: &str,
+        state: &str,
+        patience: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<()> {
+        let mut last = Value::Null;
+        let is_so = || {
+            last = self.ask(&json!({ "command": "app", "app": "lb", "request": { "do": "list" } }))?;
+            let services = last["services"].as_array().into_iter().flatten();
+            let rows = services.flat_map(|service| service["back_ends"].as_array().into_iter().flatten());
+            let mut its = rows.filter(|row| row["name"] == back_end).map(|row| row["health"] == state);
+            Ok(its.next() == Some(true) && its.all(|so| so))
+        };
+        if !interrupt.wait(patience, is_so)? {
+            bail!("{back_end} is not {state}: {last}");
+        }
+        Ok(())
+    }
+
     /// Replaces its configuration. Returns when all workers have applied it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
         fs::write(&self.configuration, configuration)?;

@@ -1,13 +1,11 @@
 //! Nodes of a fleet compared: checksums of running daemons, `weir doctor --peers` and `weir plan --fleet`.
 
 use super::folder::Folder;
+use super::lb_control::{http_as, with_token};
 use super::running::Daemon;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
-
-const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+use std::net::{SocketAddr, TcpListener};
 
 const CONFIG: &str = "hash_seed: 7
 ports: { p0: { pcap: {} } }
@@ -30,32 +28,12 @@ apps:
       back_ends: [{ name: c1, mode: full_nat, ip: 10.0.1.1, mac: 02:00:00:00:00:21 }]
 ";
 
-fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
-}
-
 /// A node with control over HTTP, and its URL.
 fn node(pool: &str, change: (&str, &str)) -> (Daemon, String) {
-    let (folder, address) = (Folder::new(), free());
-    folder.write("token", TOKEN);
-    std::fs::set_permissions(folder.file("token"), PermissionsExt::from_mode(0o600)).unwrap();
+    let (folder, address) = with_token();
     let config = CONFIG.replace("POOL", pool).replace(change.0, change.1);
     folder.write("weir.yaml", format!("control: {{ listen: \"{address}\", token: token }}\n{config}"));
     (Daemon::start_in(folder), format!("http://{address}"))
-}
-
-/// Answers every connection with garbage.
-fn liar() -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let Ok(mut stream) = stream else { return };
-            let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n[\"\x1b[2J");
-        }
-    });
-    url
 }
 
 /// Returns the level and the sentence of each finding about a peer.
@@ -119,7 +97,9 @@ fn equal_nodes_have_equal_checksums_and_what_differs_is_named() {
 #[test]
 fn a_peer_that_lies_is_gone_or_refuses_gets_a_sentence() {
     let (one, one_at) = node("10.9.0.0/30", ("", ""));
-    let (lies, gone) = (liar(), format!("http://{}", free()));
+    let garbage = "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n[\"\x1b[2J";
+    let (_unused, free) = with_token();
+    let (lies, gone) = (peer(garbage.to_string()), format!("http://{free}"));
     let found = doctor(&one, &[&lies, &gone]);
     assert_eq!(found.len(), 2, "{found:?}");
     has(&found, "peer", "fault", "not a node's state");
@@ -133,11 +113,8 @@ fn a_peer_that_lies_is_gone_or_refuses_gets_a_sentence() {
     one.weir(&["doctor", "--peers", "@peers", "--token", "token"]).refused(2, &["peers:3: `x` is not a URL"]);
     // Without the token, the path reveals nothing.
     let address: SocketAddr = one_at.trim_start_matches("http://").parse().unwrap();
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(b"GET /v1/node HTTP/1.1\r\nHost: w\r\n\r\n").unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    assert!(answer.starts_with("HTTP/1.1 401 ") && !answer.contains("ring"), "{answer}");
+    let (status, answer) = http_as("Bearer x", address, ("GET", "/v1/node"), "");
+    assert!(status == 401 && !answer.to_string().contains("ring"), "{answer}");
 }
 
 /// Answers every connection with these bytes, or keeps it open without an answer if there are none.
@@ -197,8 +174,8 @@ fn peers_are_asked_over_tls() {
         return;
     }
     std::fs::copy(other.file("cert.pem"), one.folder.file("other.pem")).unwrap();
-    let (folder, address) = (Folder::new(), free());
-    for file in ["token", "cert.pem", "key.pem"] {
+    let (folder, address) = with_token();
+    for file in ["cert.pem", "key.pem"] {
         std::fs::copy(one.folder.file(file), folder.file(file)).unwrap();
     }
     let tls = "tls: { certificate: cert.pem, key: key.pem }";

@@ -48,8 +48,8 @@ const ARROWS: &[Arrows] = &[
     (
         "daemon",
         &[
-            "app", "bpf", "config", "control", "engine", "kernel", "netlink", "oracle", "packet", "port",
-            "program",
+            "app", "bpf", "client", "config", "control", "engine", "kernel", "netlink", "oracle", "packet",
+            "port", "program",
         ],
         &["bed"],
     ),

@@ -146,18 +146,7 @@ impl LbBed {
 
     /// Waits until a back end is in this state in all services.
     pub fn wait_for_health(&self, back_end: &str, state: &str, interrupt: &Interrupt) -> Result<()> {
-        let mut last = Value::Null;
-        let is_so = || {
-            last = self.request(&json!({ "do": "list" }))?;
-            let services = last["services"].as_array().into_iter().flatten();
-            let rows = services.flat_map(|service| service["back_ends"].as_array().into_iter().flatten());
-            let mut its = rows.filter(|row| row["name"] == back_end).map(|row| row["health"] == state);
-            Ok(its.next() == Some(true) && its.all(|so| so))
-        };
-        if !interrupt.wait(PATIENCE, is_so)? {
-            bail!("{back_end} is not {state}: {last}");
-        }
-        Ok(())
+        self.weir.wait_for_health(back_end, state, PATIENCE, interrupt)
     }
 
     /// Kills the servers of a back end. Returns how long weir took to notice, in milliseconds.
