@@ -238,7 +238,8 @@ impl Client {
         options: &Options,
     ) -> Result<Done, ClientError> {
         let body = serde_json::to_string(patch).map_err(|why| ClientError::Answer(why.to_string()))?;
-        self.ask(Method::PATCH, &format!("{}/back_ends/{back_end}", one(service)), Some(body), options).await
+        let path = format!("{}/back_ends/{}", one(service), escaped(back_end));
+        self.ask(Method::PATCH, &path, Some(body), options).await
     }
 
     /// Watches: events follow those with the number `last`, or begin with the `etag` of the set.
@@ -305,12 +306,33 @@ const SERVICES: &str = "/v1/services";
 const WATCH: &str = "/v1/watch";
 const NODE: &str = "/v1/node";
 
+/// Returns the path of a service.
 fn one(name: &str) -> String {
-    format!("{SERVICES}/{name}")
+    format!("{SERVICES}/{}", escaped(name))
+}
+
+/// Returns a name as one segment of a path. weir's names need no escapes; any other name must not lead to
+/// another resource, such as a back end of the service.
+fn escaped(name: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+    let escape =
+        |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
+    name.bytes().map(escape).collect()
 }
 
 /// The body that sets all services.
 #[derive(Serialize)]
 struct All<'a> {
     services: &'a [Value],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_one_segment_of_a_path() {
+        assert_eq!(one("web-1.a_b"), "/v1/services/web-1.a_b");
+        assert_eq!(one("web/back_ends/b1?x"), "/v1/services/web%2Fback_ends%2Fb1%3Fx");
+    }
 }

@@ -49,8 +49,7 @@ impl Watch {
                 return Ok(Some(event));
             }
             let piece = timeout(self.silence_max, self.received.piece()).await;
-            let silent =
-                || ClientError::Unreachable("sends nothing on the connection any more".to_string());
+            let silent = || ClientError::Unreachable("sends nothing on the connection any more".to_string());
             let Some(piece) = piece.map_err(|_| silent())?? else { return Ok(None) };
             self.text.extend_from_slice(&piece);
             self.events.extend(taken(&mut self.text)?);

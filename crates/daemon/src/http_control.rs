@@ -210,6 +210,8 @@ fn conditions(head: &Parts) -> Result<Conditions, String> {
         // A weak tag equals none: the specification is compared, not what it means.
         let quoted = |one: &str| {
             let tag = one.strip_prefix('"').and_then(|one| one.strip_suffix('"'));
+            // In quotes, `*` is a tag like any other (RFC 9110, section 8.8.3), and no service has it.
+            let tag = tag.map(|tag| if tag == "*" { one } else { tag });
             tag.or((one == "*" || one.starts_with("W/")).then_some(one)).map(str::to_string)
         };
         let tags = all.map(quoted).collect::<Option<Vec<String>>>();
@@ -279,4 +281,20 @@ async fn read(route: &Route, body: Incoming) -> Result<Value, Reply> {
         parsed.map_err(|_| refused(StatusCode::SERVICE_UNAVAILABLE, "the body cannot be read: try again"))?
     };
     parsed.map_err(|why| refused(StatusCode::BAD_REQUEST, &format!("the body is not JSON: {why}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_bare_asterisk_means_any_tag() {
+        let tags = |value: &str| {
+            let request = hyper::Request::builder().header(IF_MATCH, value).body(()).unwrap();
+            conditions(&request.into_parts().0).map(|conditions| conditions.tags.unwrap())
+        };
+        assert_eq!(tags("*").unwrap(), ["*"]);
+        assert_eq!(tags("\"a\", \"*\"").unwrap(), ["a", "\"*\""]);
+        assert!(tags("a").is_err());
+    }
 }

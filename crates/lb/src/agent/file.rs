@@ -227,7 +227,7 @@ mod tests {
                 crate::sources::SourceContent::These(these) => {
                     these.iter().map(|one| one["name"].as_str().unwrap().to_string()).collect()
                 }
-                _ => Vec::new(),
+                crate::sources::SourceContent::Nothing | crate::sources::SourceContent::Failed => Vec::new(),
             };
             (names, board.status().state(), board.status().says())
         };
