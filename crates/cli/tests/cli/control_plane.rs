@@ -248,7 +248,7 @@ fn thousand(weight: u32) -> Vec<Value> {
 
 /// It is not waited for: others see every change at once, and it has to read everything again.
 #[test]
-fn a_watcher_that_does_not_read_is_told_to_read_everything_again() {
+fn a_watcher_that_does_not_read_is_asked_to_read_everything_again() {
     let (daemon, address) = controlled();
     let client = Client::tcp(address.to_string(), TOKEN);
     let mut slow = TcpStream::connect(address).unwrap();

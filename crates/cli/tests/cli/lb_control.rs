@@ -300,8 +300,12 @@ pub fn http(address: SocketAddr, method: &str, path: &str, body: &str) -> (u16, 
 /// Sends a head with the token, and nothing else, not even the body that it may announce. Returns the answer.
 pub fn raw(address: SocketAddr, head: &str) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.write_all(format!("{head}Host: w\r\nAuthorization: Bearer {TOKEN}\r\n\r\n").as_bytes()).unwrap();
-    if head.contains("Content-Length") {
+    // The end of the stream ends a request whose answer is still due, so it is only sent for a body that is
+    // cut off.
+    let is_whole = !head.contains("Content-Length") || head.contains("Content-Length: 0\r\n");
+    let head = format!("{head}Host: w\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    if !is_whole {
         stream.shutdown(std::net::Shutdown::Write).unwrap();
     }
     let mut answer = String::new();

@@ -1,6 +1,5 @@
 //! Nodes of a fleet compared: checksums of running daemons, `weir doctor --peers` and `weir plan --fleet`.
 
-use super::folder::Folder;
 use super::lb_control::{http_as, with_token};
 use super::running::Daemon;
 use serde_json::{Value, json};
@@ -167,6 +166,7 @@ fn a_peer_with_another_version_or_that_stalls_gets_a_sentence() {
 #[cfg(feature = "tls")]
 #[test]
 fn peers_are_asked_over_tls() {
+    use super::folder::Folder;
     use super::lb_control::certificate;
     let (one, _) = node("10.9.0.0/30", ("", ""));
     let other = Folder::new();
