@@ -51,7 +51,7 @@ pub struct Kind {
     pub views: &'static [View],
     /// Its pages in `weir top`, shown if such an app is configured.
     pub pages: &'static [Page],
-    /// Creates its agent, which has not begun to work, if it has one.
+    /// Creates the agent of this kind, if it has one. It does not work before [`Agent::follow`].
     pub agent: Option<fn() -> Box<dyn Agent>>,
     /// The subcommands of `weir KEY` that need no daemon.
     pub tools: &'static [Tool],

@@ -17,12 +17,12 @@ pub fn urgent() {
     set(URGENT);
 }
 
-/// Lets this thread share its core like other programs.
+/// Gives this thread the normal priority, that of the host's own programs.
 pub fn ordinary() {
     set(ORDINARY);
 }
 
-/// Lets this thread yield to others.
+/// Gives this thread a lower priority than other programs.
 pub fn patient() {
     set(PATIENT);
 }

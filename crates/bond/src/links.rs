@@ -317,7 +317,7 @@ impl Links {
         Some(MemberState { enabled: found.enabled, collecting, against, due_ns: found.due_ns })
     }
 
-    /// When the next delay ends or the next probe is due, if there is no event before.
+    /// When the next delay ends or the next probe is due, whichever is earlier; an event may come first.
     #[must_use]
     pub fn wake_ns(&self) -> Option<u64> {
         let probe = |member: &LinkMember| {

@@ -62,7 +62,7 @@ impl Node {
 }
 
 /// Parses the text of the report, leaving long lists of entries to be read line by line, and replaces
-/// references to values of the node. `None` if it is not YAML; the report then has the error.
+/// references with the node's values. `None` if it is not YAML; the report then has the error.
 #[must_use]
 pub fn document(report: &mut Report) -> Option<Node> {
     let text = report.text();

@@ -107,7 +107,7 @@ fn address(section: &Section<'_>, mode: Option<Mode>, report: &mut Report) -> Op
     address.or(ip)
 }
 
-/// The MAC address that frames for it are sent to, or the address that resolves to it.
+/// The MAC address to which frames for a back end are sent, or else the IP address to resolve it from.
 fn station(
     section: &Section<'_>,
     node: &Node,

@@ -1,8 +1,8 @@
 //! IPv6 extension headers: their lengths, and their effect on the pseudo-header of checksums.
 //!
 //! A checksum is computed for the endpoints of a path: its pseudo-header has the final destination and the
-//! source's home address. These are not in the IPv6 header while a packet follows a routing header or comes
-//! from a mobile node.
+//! source's home address. While a packet is on a path given by a routing header, or if it comes from a mobile
+//! node, its IPv6 header has other addresses.
 
 /// Next header values (IANA).
 const ROUTING: u8 = 43;

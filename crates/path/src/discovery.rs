@@ -163,9 +163,9 @@ pub struct Followed {
     /// The numbers of the paths whose ports have changed; `true` means that a different path has taken the
     /// number of one that is gone.
     pub changed: Vec<(usize, bool)>,
-    /// How many were appended.
+    /// How many paths were appended.
     pub added: usize,
-    /// Some were removed, so that numbers have changed.
+    /// Whether paths were removed, which changes the numbers of those after them.
     pub is_renumbered: bool,
 }
 

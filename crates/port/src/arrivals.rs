@@ -355,7 +355,7 @@ mod tests {
         let processor = Cell::new(0);
         let mut clock = OwnClock::new(|| processor.get());
         assert_eq!(clock.advance(5_000_000), 0);
-        // Other threads used the core for nine of ten milliseconds.
+        // Other threads used the core for nine out of ten milliseconds.
         processor.set(1_000_000);
         assert_eq!(clock.advance(15_000_000), 1_000_000);
         processor.set(1_010_000);

@@ -84,7 +84,7 @@ impl From<TableHash> for Steering {
 /// Pipes that are looked through in this order; pipes with an owner are FLOW pipes.
 pub type Ahead = Arc<[(PipeId, Option<Owner>)]>;
 
-/// How to find the workers of frames that arrive on a port.
+/// How to find the worker that a frame belongs to, for frames that arrive on a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Owning {
     /// From the headers of each frame, in the same way.
@@ -165,7 +165,8 @@ pub fn worker(by: OwnedBy, key: &FlowKey, side: Side, spread: Spread<'_>) -> usi
     ((hash >> 32) as usize * workers) >> 32
 }
 
-/// Finds the workers of frames outside of workers: frames that apps send, and frames that are explained.
+/// Finds the worker that a frame belongs to, for code that runs outside of workers: for frames that apps
+/// send, and frames that are explained.
 #[derive(Clone, Debug)]
 pub struct Owners {
     /// How the workers of the frames of each port are found.

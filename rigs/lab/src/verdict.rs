@@ -71,7 +71,8 @@ fn of_ledger(node: &NodeReport, reasons: &mut Vec<String>) {
     }
 }
 
-/// Compares with the kernel's own counters; back ends have answered this many queries of all loads.
+/// Compares weir's counts with the kernel's. `answered` is the number of queries, over all loads, that back
+/// ends have answered.
 fn of_witness(node: &NodeReport, answered: u64, reasons: &mut Vec<String>) {
     let (received, transmitted) = (node.snapshot.frames("received"), node.snapshot.frames("transmitted"));
     let witness = &node.witness;

@@ -176,15 +176,15 @@ fn the_kernel_decides_all_but_the_first_packets_of_a_flow_in_order_and_counts_th
     assert_eq!(account["deltas"], gone.iter().map(|flow| flow.sent).sum::<u64>(), "{account}");
 }
 
-/// Sends this number of queries of each flow, one at a time: queues of different processors could reorder
-/// more.
+/// Sends `queries` queries of each flow, one at a time: queues of different processors could reorder more.
 fn one_by_one(network: &Network, flows: &mut [ClientFlow], queries: u64) {
     for _ in 0..queries {
         flows.iter_mut().for_each(|flow| flow.burst(network, 1, 0));
     }
 }
 
-/// Sends queries until the kernel follows all flows, and then some more, all of which it has to decide.
+/// Sends queries until the kernel follows every flow, then `queries` more of each, all of which the kernel
+/// must handle itself.
 fn follow_all(network: &Network, flows: &mut [ClientFlow], queries: u64) {
     let until = Instant::now() + PATIENCE;
     let is_followed =

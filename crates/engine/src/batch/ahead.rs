@@ -1,7 +1,7 @@
-//! Finds the workers of frames that have just arrived where FLOW pipes have different requirements: the pipes
-//! in front of them are run without counting, and the first FLOW pipe that a frame meets determines what its
-//! worker is computed from. The check has made sure that these pipes behave the same when the frame is
-//! processed, and that they write nothing but metadata, which is reset then.
+//! Finds which worker a frame that has just arrived belongs to, where FLOW pipes have different requirements:
+//! the pipes in front of them are run without counting, and the first FLOW pipe that a frame meets determines
+//! what its worker is computed from. The check has made sure that these pipes behave the same when the frame
+//! is processed, and that they write nothing but metadata, which is reset then.
 
 use super::{Engine, Share};
 use crate::pipes::flow::Flows;

@@ -203,8 +203,8 @@ impl CompiledPipe {
         idle
     }
 
-    /// Returns whether entries may expire: not while a reservation has the pipe, and not while it is unknown
-    /// when a previous program's packets have hit them.
+    /// Returns whether entries may expire: not while a reservation has the pipe, and not until the counts of
+    /// a previous program's entries, which include when each was last hit, have been taken over.
     fn ages(&self) -> bool {
         self.held.is_none() && self.settling.is_none()
     }

@@ -88,7 +88,7 @@ pub struct Engine {
     order: Vec<usize>,
     /// The first FLOW pipe, whose table is prefetched for each batch.
     flows: Option<usize>,
-    /// How the workers of frames are found, by port.
+    /// How the worker that a frame belongs to is found, by port.
     owners: Vec<Option<Owning>>,
     /// How flows are spread over workers.
     steering: Steering,
@@ -191,7 +191,7 @@ impl Engine {
         self.steering = steering;
     }
 
-    /// Returns what determines the workers of frames outside of workers.
+    /// Returns what determines the worker that a frame belongs to, for use outside of workers.
     #[must_use]
     pub fn owners(&self, steering: Steering, workers: usize) -> Owners {
         let Reading { depth, tunnels, follows, .. } = self.walk.reading;
@@ -199,7 +199,7 @@ impl Engine {
         Owners { ports, pools, depth, tunnels, follows, steering, workers }
     }
 
-    /// Determines how the workers of frames are found, with the current entries.
+    /// Determines how the worker that a frame belongs to is found, with the current entries.
     fn find_owners(&mut self) {
         self.owners = owners_of(&self.program, &self.shape, &uses(&self.pipes)).0;
     }

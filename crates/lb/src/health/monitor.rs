@@ -75,7 +75,7 @@ pub struct CheckCounts {
     pub passed: u64,
     /// Checks with a bad outcome.
     pub failed: u64,
-    /// Times that the server went up or down.
+    /// The number of times that the server has gone up or down.
     pub changes: u64,
 }
 

@@ -85,7 +85,7 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
     assert_eq!(flows.len(), 2, "{:?}", rig.programs.entries());
     for flow in flows {
         let port = flow.key.ports[0];
-        // Only the other direction is left to learn, once the pod has sent something.
+        // Once the pod has sent something, only the other direction remains to be learnt.
         rig.run("overlay_send", &sent(UDP, port), 0);
         let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, port), 0);
         rig.run("overlay_learn_receive", &delivered(UDP, port), mark | ESTABLISHED);

@@ -282,9 +282,9 @@ impl Device {
     pub fn link(&self) -> Result<LinkState, Errno> {
         let _asking = self.ask();
         let mut link = DpdkLink::default();
-        // SAFETY: the port is ours until `drop`, so it is neither stopped nor closed meanwhile, and no other
-        // thread makes a call about it; its queues may be in use. The shim fills a `DpdkLink`, whose layout
-        // is asserted above, or leaves it unchanged.
+        // SAFETY: the port is ours until `drop`, so it is neither stopped nor closed meanwhile, and the lock
+        // keeps calls that concern the whole port from overlapping; its queues may be in use. The shim fills
+        // a `DpdkLink`, whose layout is asserted above, or leaves it unchanged.
         check(unsafe { weir_port_link(self.port, &raw mut link) })?;
         let up = link.up != 0;
         let speed_bps = (up && link.speed != 0).then(|| u64::from(link.speed) * 1_000_000);

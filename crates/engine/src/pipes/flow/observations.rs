@@ -92,8 +92,8 @@ impl Observations {
     }
 }
 
-/// The observations about packets. Packets from before the pipe was measured were not observed: their octets
-/// are their bytes without their Ethernet headers.
+/// The observations about a flow's packets so far. Packets counted before the pipe was measured were not
+/// observed: for them, octets are computed as the bytes without Ethernet headers.
 #[inline]
 fn so_far(words: [u64; 3], packets: u64, bytes: u64) -> Observed {
     match words {

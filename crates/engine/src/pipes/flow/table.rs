@@ -683,7 +683,7 @@ pub(super) fn belonging_of(decided: &Decided, flow: &Flow, of: Belonging) -> Bel
     }
 }
 
-/// Counts that a flow has left what it was decided for.
+/// Counts the departure of a flow from the table, if it was decided for an entry.
 pub(super) fn depart(decided: &mut Decided, flow: &Flow) {
     if let Decision::Pinned(number) = flow.decision() {
         decided.left(number);
