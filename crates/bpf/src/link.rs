@@ -1,37 +1,101 @@
-//! The kernel's links between an XDP program and an interface, as file descriptors that another process can
-//! take over. aya makes such links but neither shows nor accepts their descriptors.
+//! The kernel's links between a program and an interface, as file descriptors that another process can take
+//! over. aya makes such links but neither shows nor accepts their descriptors.
 
 use aya::programs::TcAttachType;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Commands of bpf(2), as in linux/bpf.h.
 const PROG_QUERY: i32 = 16;
 const LINK_CREATE: i32 = 28;
 const LINK_UPDATE: i32 = 29;
+const LINK_DETACH: i32 = 34;
 
-/// The attach type `BPF_XDP`.
-const XDP: u32 = 37;
-
-/// The beginning of `union bpf_attr` for both commands: four words; the kernel takes the rest as 0.
-type Attributes = [u32; 4];
-
-/// Attaches a program to the interface with this index; `flags` are those of `IFLA_XDP_FLAGS`.
-///
-/// # Errors
-/// Returns the kernel's error: `EBUSY` if a program is attached already, `EINVAL` before Linux 5.9.
-pub fn create(program: BorrowedFd<'_>, interface: u32, flags: u32) -> io::Result<OwnedFd> {
-    let number = bpf(LINK_CREATE, &[raw(program), interface, XDP, flags])?;
-    // SAFETY: the kernel returned this new descriptor, and nothing else owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+/// The place of an interface to which a link attaches a program.
+#[derive(Clone, Copy)]
+pub enum Hook {
+    /// XDP, with the flags of `IFLA_XDP_FLAGS`.
+    Xdp { flags: u32 },
+    /// tcx (since Linux 6.6). The program runs after those that are there.
+    Tcx(TcAttachType),
 }
 
-/// Replaces the program of a link: each frame meets the old one or the new one.
-///
-/// # Errors
-/// Returns the kernel's error: `ENOLINK` if the interface is gone.
-pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
-    bpf(LINK_UPDATE, &[raw(link), raw(program), 0, 0]).map(drop)
+impl Hook {
+    /// Returns the attach type and the flags, as in linux/bpf.h.
+    fn numbers(self) -> io::Result<[u32; 2]> {
+        /// `BPF_XDP`.
+        const XDP: u32 = 37;
+        /// `BPF_F_AFTER`: without another program to refer to, it means after all of them.
+        const AFTER: u32 = 1 << 4;
+        match self {
+            Hook::Xdp { flags } => Ok([XDP, flags]),
+            Hook::Tcx(hook) => Ok([tcx(hook)?, AFTER]),
+        }
+    }
+}
+
+/// Returns the attach type of a tcx hook.
+fn tcx(hook: TcAttachType) -> io::Result<u32> {
+    match hook {
+        TcAttachType::Ingress => Ok(46),
+        TcAttachType::Egress => Ok(47),
+        TcAttachType::Custom(_) => Err(io::ErrorKind::InvalidInput.into()),
+    }
+}
+
+/// The beginning of `union bpf_attr` for the commands on links: four words; the kernel takes the rest as 0.
+type Attributes = [u32; 4];
+
+/// A link. Dropping it detaches the program, unless another process may hold the link as well.
+pub struct OwnedLink {
+    fd: OwnedFd,
+    is_shared: bool,
+}
+
+impl OwnedLink {
+    /// Attaches a program to the interface with this index.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `EBUSY` if an XDP program is attached already, `EINVAL` before Linux 5.9
+    /// (6.6 for tcx).
+    pub fn create(program: BorrowedFd<'_>, interface: u32, hook: Hook) -> io::Result<OwnedLink> {
+        let [kind, flags] = hook.numbers()?;
+        let number = bpf(LINK_CREATE, &[raw(program), interface, kind, flags])?;
+        // SAFETY: the kernel returned this new descriptor, and nothing else owns it.
+        let fd = unsafe { OwnedFd::from_raw_fd(number) };
+        Ok(OwnedLink { fd, is_shared: false })
+    }
+
+    /// Replaces the program of another process's link: each frame meets the old one or the new one.
+    ///
+    /// # Errors
+    /// Returns the kernel's error: `ENOLINK` if the interface is gone.
+    pub fn take_over(link: OwnedFd, program: BorrowedFd<'_>) -> io::Result<OwnedLink> {
+        bpf(LINK_UPDATE, &[raw(link.as_fd()), raw(program), 0, 0])?;
+        Ok(OwnedLink { fd: link, is_shared: false })
+    }
+
+    /// Returns the link for another process. From now on, the program stays attached until both have dropped
+    /// the link.
+    ///
+    /// # Errors
+    /// The process has too many open files.
+    pub fn share(&mut self) -> io::Result<OwnedFd> {
+        let fd = self.fd.try_clone()?;
+        self.is_shared = true;
+        Ok(fd)
+    }
+}
+
+impl Drop for OwnedLink {
+    /// Closing the descriptor is not enough: a process that another thread has just forked has a copy of it
+    /// until it executes its program, and the kernel detaches the program when the last copy is closed.
+    fn drop(&mut self) {
+        if !self.is_shared {
+            // This fails if the interface is gone, which has detached the program.
+            let _ = bpf(LINK_DETACH, &[raw(self.fd.as_fd()), 0, 0, 0]);
+        }
+    }
 }
 
 /// Returns the IDs of the programs at a tcx hook of the interface with this index, in the order in which they
@@ -40,11 +104,7 @@ pub fn update(link: BorrowedFd<'_>, program: BorrowedFd<'_>) -> io::Result<()> {
 /// # Errors
 /// Returns the kernel's error: `EINVAL` before Linux 6.6.
 pub fn at_hook(interface: u32, hook: TcAttachType) -> io::Result<Vec<u32>> {
-    let hook: u64 = match hook {
-        TcAttachType::Ingress => 46,
-        TcAttachType::Egress => 47,
-        TcAttachType::Custom(_) => return Err(io::ErrorKind::InvalidInput.into()),
-    };
+    let hook = u64::from(tcx(hook)?);
     /// The maximum that the kernel allows.
     const IDS: usize = 64;
     let mut ids = [0_u32; IDS];
@@ -70,8 +130,45 @@ fn raw(fd: BorrowedFd<'_>) -> u32 {
 
 fn bpf(command: i32, attributes: &Attributes) -> io::Result<i32> {
     // SAFETY: the kernel reads the given number of bytes, which all belong to `attributes`, and writes none
-    // for these two commands.
+    // for these commands.
     let result =
         unsafe { libc::syscall(libc::SYS_bpf, command, attributes.as_ptr(), size_of::<Attributes>() as u32) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use aya::Ebpf;
+    use aya::programs::Xdp;
+    use weir_bed::Run;
+
+    const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_take.bpf.o"));
+
+    /// Another thread that starts a process has such copies for a moment.
+    #[test]
+    fn a_dropped_link_detaches_its_program_although_a_copy_of_its_descriptor_is_open() {
+        let Some(run) = Run::of_test("link") else { return };
+        let namespace = run.namespace("link").unwrap();
+        namespace.ip("link add here type veth peer name there\n").unwrap();
+        namespace.enter().unwrap();
+        let index = crate::hook::index_of("here").unwrap();
+        let mut ebpf = Ebpf::load(OBJECT).unwrap();
+        let program: &mut Xdp = ebpf.program_mut("xdp_take").unwrap().try_into().unwrap();
+        crate::load::uninterrupted(|| program.load()).unwrap();
+        let program = program.fd().unwrap().as_fd();
+        let attach = || OwnedLink::create(program, index, Hook::Xdp { flags: 0 });
+        let mut link = attach().unwrap();
+        let _copy = link.fd.try_clone().unwrap();
+        let refused = attach().err().unwrap();
+        assert_eq!(refused.raw_os_error(), Some(libc::EBUSY));
+        drop(link);
+        link = attach().unwrap();
+        let shared = link.share().unwrap();
+        drop(link);
+        attach().err().expect("the other process keeps the program");
+        let heir = OwnedLink::take_over(shared, program).unwrap();
+        drop(heir);
+        attach().unwrap();
+    }
 }

@@ -14,7 +14,7 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 
 use std::collections::HashSet;
 
-use crate::link;
+use crate::link::{Hook, OwnedLink};
 use crate::load::uninterrupted;
 use crate::shared::xdp_take::{Counters as Counted, Key, Mask, Settings};
 use crate::take::{Compiled, MASKS_MAX, Masked, Take, TakeError, compile};
@@ -130,8 +130,7 @@ pub struct XdpTake {
     half: u32,
     /// For each copy of the settings, its keys in the map of values.
     keys: [HashSet<Key>; 2],
-    /// Dropping the link detaches the program, unless another process holds it as well.
-    link: Option<OwnedFd>,
+    link: Option<OwnedLink>,
     /// The socket map of the program that this one will replace.
     before: Option<XskMap<MapData>>,
 }
@@ -234,7 +233,7 @@ impl XdpTake {
             AttachMode::Native => FLAG_NATIVE,
             AttachMode::Generic => FLAG_GENERIC,
         };
-        self.link = Some(link::create(self.program()?.as_fd(), interface, flags)?);
+        self.link = Some(OwnedLink::create(self.program()?, interface, Hook::Xdp { flags })?);
         Ok(())
     }
 
@@ -263,15 +262,15 @@ impl XdpTake {
     /// # Errors
     /// Returns the kernel's error: `ENOLINK` if the interface is gone.
     pub fn attach_by(&mut self, link: OwnedFd) -> io::Result<()> {
-        link::update(link.as_fd(), self.program()?.as_fd())?;
-        (self.link, self.before) = (Some(link), None);
+        (self.link, self.before) = (Some(OwnedLink::take_over(link, self.program()?)?), None);
         Ok(())
     }
 
-    /// Returns the link, so that another process can replace the program.
+    /// Returns the link, so that another process can replace the program. The program then stays attached
+    /// until both have dropped the link.
     #[must_use]
-    pub fn link(&self) -> Option<BorrowedFd<'_>> {
-        self.link.as_ref().map(AsFd::as_fd)
+    pub fn share_link(&mut self) -> Option<OwnedFd> {
+        self.link.as_mut()?.share().ok()
     }
 
     /// From now on, frames that are taken while their queue has no socket are dropped and counted as

@@ -3,17 +3,17 @@
 
 mod filters;
 
-use crate::link;
+use crate::link::{self, Hook, OwnedLink};
 use crate::load::uninterrupted;
 use aya::Ebpf;
 use aya::maps::ProgramArray;
-use aya::programs::links::FdLink;
 use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcHandle, qdisc_add_clsact};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType};
 use aya::util::KernelVersion;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketType, socket};
 use std::io;
+use std::os::fd::AsFd;
 
 pub use filters::remove_dead;
 
@@ -31,8 +31,8 @@ pub struct Attachment(Means);
 
 /// How a program is attached.
 enum Means {
-    /// A link of tcx, which the kernel removes with its last descriptor.
-    Tcx { _link: FdLink },
+    /// A link of tcx.
+    Tcx { _link: OwnedLink },
     /// A filter of clsact. It is removed when this is dropped. If the process is killed instead, the kernel
     /// empties the array of the program, which then does nothing.
     Filter { id: u32, _link: SchedClassifierLink, _hook: Box<Ebpf> },
@@ -67,9 +67,8 @@ pub fn attach(
     if !has_tcx() {
         return by_filter(program, interface, hook);
     }
-    let id = program.attach(interface, hook)?;
-    let link = program.take_link(id)?;
-    let link = FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?;
+    let index = index_of(interface).map_err(io_error)?;
+    let link = OwnedLink::create(program.fd()?.as_fd(), index, Hook::Tcx(hook)).map_err(io_error)?;
     Ok(Attachment(Means::Tcx { _link: link }))
 }
 
@@ -128,7 +127,7 @@ pub fn programs_at(interface: &str, hook: TcAttachType) -> Result<Vec<u32>, Prog
     Ok(ids.into_iter().filter_map(meant).collect())
 }
 
-fn index_of(interface: &str) -> io::Result<u32> {
+pub(crate) fn index_of(interface: &str) -> io::Result<u32> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     Ok(name_to_index(&any, interface)?)
 }

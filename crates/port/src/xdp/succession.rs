@@ -281,7 +281,7 @@ impl XdpInterface {
         let mut program = attached.program();
         // If this fails, frames that arrive between two sockets go to the kernel.
         let _ = program.hold_back(true);
-        let link = program.link()?.try_clone_to_owned().ok()?;
+        let link = program.share_link()?;
         let sockets = program.sockets()?.try_clone_to_owned().ok()?;
         let (index, native, zero_copy) =
             (attached.index(), attached.native, attached.zero_copy.get().copied());
