@@ -9,6 +9,7 @@ mod control_plane;
 mod daemon;
 mod dns;
 mod doctor;
+mod drain;
 mod entries;
 mod explain;
 #[path = "../folder/mod.rs"]

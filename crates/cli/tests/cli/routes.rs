@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-const VIP: &str = "203.0.113.80";
+pub const VIP: &str = "203.0.113.80";
 const VIP6: &str = "2001:db8:f::80";
 /// The address of the back ends' server, which is the router.
 const SERVER: &str = "10.0.0.2:8080";
@@ -117,12 +117,18 @@ impl Other {
         let child = command.stdout(file.try_clone().unwrap()).stderr(file).spawn();
         Other(child.unwrap_or_else(|error| panic!("{line}: {error}")))
     }
+
+    pub fn has_ended(&mut self) -> bool {
+        self.0.try_wait().unwrap().is_some()
+    }
 }
 
 impl Drop for Other {
     fn drop(&mut self) {
-        let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
-        let _ = self.0.wait();
+        if !self.has_ended() {
+            let _ = kill_process(Pid::from_child(&self.0), Signal::TERM);
+            let _ = self.0.wait();
+        }
     }
 }
 
@@ -183,15 +189,15 @@ enum Announcer {
 }
 
 /// A node and a router, connected by the first pair of a wire.
-struct Bed {
-    wire: Wire,
+pub struct Bed {
+    pub wire: Wire,
     folder: Folder,
     _others: Vec<Other>,
 }
 
 impl Bed {
     /// Starts BIRD on both sides, and waits until they talk to each other.
-    fn new(name: &str) -> Option<Bed> {
+    pub fn new(name: &str) -> Option<Bed> {
         Bed::with(name, Announcer::Bird)
     }
 
@@ -264,14 +270,14 @@ impl Bed {
     }
 
     /// Starts weir on the node.
-    fn start(&self, config: &str) -> Daemon {
+    pub fn start(&self, config: &str) -> Daemon {
         let folder = Folder::new();
         folder.write("weir.yaml", config);
         Daemon::start_in_namespace(folder, &self.wire.weir)
     }
 
     /// Lets a server listen at the router.
-    fn serve(&self) -> TcpServer {
+    pub fn serve(&self) -> TcpServer {
         TcpServer::start(&self.wire.far, SERVER)
     }
 
@@ -289,7 +295,7 @@ impl Bed {
         RouteEvents { file, _process: process }
     }
 
-    fn vips_at_router(&self) -> [bool; 2] {
+    pub fn vips_at_router(&self) -> [bool; 2] {
         let [four, six] = ["-4", "-6"].map(|family| {
             sh(&format!("ip -n {} {family} route show", self.wire.far)).lines().map(str::to_string).collect()
         });
@@ -299,7 +305,7 @@ impl Bed {
 
     /// Waits until the router has routes to both VIPs, or to none.
     #[track_caller]
-    fn wait_for_vips(&self, are_there: bool) {
+    pub fn wait_for_vips(&self, are_there: bool) {
         until("the router's routes", || (self.vips_at_router() == [are_there; 2]).then_some(()));
     }
 }
