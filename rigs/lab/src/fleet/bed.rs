@@ -6,6 +6,7 @@ use serde_json::json;
 use super::configuration::{FleetMode, Services, configuration};
 use super::network::{Family, FleetHost, FleetNetwork};
 use super::node::FleetNode;
+use super::prediction::{RingChange, ring_change};
 use super::router::{Ecmp, Router};
 use super::routing::RouteDaemon;
 use crate::Interrupt;
@@ -49,7 +50,7 @@ impl FleetBed {
             }
         }
         let slowdown = interrupt.slowdown();
-        let services = Services { back_ends: back_ends - 1, first_weight: 1, second: false };
+        let services = Services { back_ends: back_ends - 1, without: None, first_weight: 1, second: false };
         let router = Router::start(run, &network, (router, ecmp))?;
         let mut nodes = Vec::new();
         for (at, host) in network.nodes.iter().enumerate() {
@@ -86,21 +87,25 @@ impl FleetBed {
         self.nodes.iter().try_for_each(|node| node.wait_for_health(name, state, interrupt))
     }
 
-    fn configuration(&self, node: usize) -> String {
-        configuration(
-            (self.mode, self.network.family),
-            node,
-            &self.services,
-            &self.network.back_ends,
-            self.slowdown,
-        )
+    fn configuration(&self, node: usize, services: &Services) -> String {
+        let its = (self.mode, self.network.family);
+        configuration(its, node, services, &self.network.back_ends, self.slowdown)
+    }
+
+    /// Returns which connections have another back end, for nodes that do not know them, once back ends have
+    /// changed in this way.
+    pub fn ring_change(&self, run: &Run, change: impl FnOnce(&mut Services)) -> Result<RingChange> {
+        let mut services = self.services.clone();
+        change(&mut services);
+        let [before, after] = [&self.services, &services].map(|services| self.configuration(0, services));
+        ring_change(run.folder(), &before, &after)
     }
 
     /// Changes the configuration of all nodes, one after another.
     pub fn reload(&mut self, change: impl FnOnce(&mut Services)) -> Result<()> {
         change(&mut self.services);
         for (at, node) in self.nodes.iter().enumerate() {
-            node.reload(&self.configuration(at))?;
+            node.reload(&self.configuration(at, &self.services))?;
         }
         Ok(())
     }
@@ -113,7 +118,7 @@ impl FleetBed {
 
     /// Starts weir on a node where it was killed.
     pub fn revive(&mut self, run: &mut Run, node: usize, interrupt: &Interrupt) -> Result<()> {
-        let text = self.configuration(node);
+        let text = self.configuration(node, &self.services);
         self.nodes[node].restart(run, &self.network.nodes[node], &text, interrupt)?;
         self.wait_until_ready(node, interrupt)?;
         self.router.wait_for(&self.all(), run, interrupt)

@@ -65,6 +65,8 @@ pub enum NodeState {
 pub struct Services {
     /// Number of back ends.
     pub back_ends: usize,
+    /// One of them that is left out, counting from 0.
+    pub without: Option<usize>,
     /// The weight of the first back end; the others have 1.
     pub first_weight: u32,
     /// Whether there is a second service, which no client uses.
@@ -100,7 +102,8 @@ pub fn configuration(
             text += "      nat_pool: pool\n";
         }
         text += "      back_ends:\n";
-        for (at, host) in back_ends[..services.back_ends].iter().enumerate() {
+        let all = back_ends[..services.back_ends].iter().enumerate();
+        for (at, host) in all.filter(|(at, _)| services.without != Some(*at)) {
             let weight = if at == 0 { services.first_weight } else { 1 };
             let (name, ip, mode) = (host.name, &host.address, mode.word());
             let _ =

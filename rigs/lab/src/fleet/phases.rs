@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use super::bed::FleetBed;
 use super::clients::{AT_ONCE, ClientCounts, ClientFault, ClientLoad, FleetClients, now_us};
-use super::configuration::{FleetMode, NodeState};
-use super::prediction::{Prediction, predict};
+use super::configuration::{FleetMode, NodeState, Services};
+use super::prediction::{Prediction, RingChange, at_most, predict};
 use super::router::{Ecmp, RouteChange};
 use crate::Interrupt;
 use crate::report::grouped;
@@ -101,13 +101,14 @@ struct FleetSeen {
     unasked: Unasked,
 }
 
-/// Whether a phase changes the buckets of back ends. If so, a connection that moves because of a route change
-/// that the lab did not cause may get a different back end on its new node, and break: that node does not
-/// know the flow, and the bucket no longer has the back end that it had when the connection began.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// What a phase does to the buckets of back ends. If they change, a connection that moves because of a route
+/// change that the lab did not cause may get a different back end on its new node, and break: that node does
+/// not know the flow, and the bucket no longer has the back end that it had when the connection began.
+#[derive(Clone, Copy, PartialEq)]
 enum RingsAfter {
     Stay,
-    Change,
+    /// This share of connections, without those that are excused, has another bucket afterwards.
+    Change(f64),
 }
 
 /// Performs a phase.
@@ -332,8 +333,8 @@ impl FleetStage<'_> {
     }
 
     /// Judges a phase in which buckets of back ends change.
-    fn judge_buckets(&self, seen: FleetSeen) -> FleetPhase {
-        judge(self.mode.state(), seen, RingsAfter::Change, |_| false)
+    fn judge_buckets(&self, seen: FleetSeen, ring: RingChange) -> FleetPhase {
+        judge(self.mode.state(), seen, RingsAfter::Change(ring.moved), |_| false)
     }
 }
 
@@ -356,7 +357,7 @@ fn judge(
     let in_flight = u64::from(AT_ONCE) * u64::from(moves > 0);
     let rehashed = match buckets {
         RingsAfter::Stay => 0,
-        RingsAfter::Change => unasked.moved.len() as u64,
+        RingsAfter::Change(share) => at_most(share, unasked.moved.len() as u64),
     };
     let was_in_flight =
         |fault: &&ClientFault| changes_us.iter().any(|at| (fault.sent_us..=fault.failed_us).contains(at));
@@ -490,6 +491,7 @@ fn node_upgraded(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
 /// they send it no request. It returns after the phase.
 fn back_end_dies(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     const DEAD: usize = 1;
+    let ring = stage.bed.ring_change(&stage.run, |services| services.without = Some(DEAD))?;
     let (mut known_us, mut before) = (0, 0);
     let seen = stage.during(|stage, _| {
         stage.bed.kill_server(&mut stage.run, DEAD, stage.interrupt)?;
@@ -505,11 +507,11 @@ fn back_end_dies(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     ensure!(before > 0, "the requests at a back end are not counted");
     let name = stage.bed.network.back_ends[DEAD].name;
     let its = seen.counts.broken.iter().filter(|fault| fault.back_end == name).count();
-    let mut phase =
-        judge(stage.mode.state(), seen, RingsAfter::Change, |fault| match fault.back_end.as_str() {
-            "" => fault.sent_us <= known_us,
-            of => of == name,
-        });
+    let rings = RingsAfter::Change(ring.moved - ring.least);
+    let mut phase = judge(stage.mode.state(), seen, rings, |fault| match fault.back_end.as_str() {
+        "" => fault.sent_us <= known_us,
+        of => of == name,
+    });
     phase.needs(its > 0, || format!("{name} had no connections"));
     phase.must(late == 0, format!("{late} requests reached {name} after all nodes said that it was down"));
     stage.bed.revive_server(&mut stage.run, DEAD, stage.interrupt)?;
@@ -519,23 +521,26 @@ fn back_end_dies(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
 /// A back end is drained on all nodes: it keeps its connections. It is enabled after the phase.
 fn back_end_drained(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     const DRAINED: usize = 2;
+    let ring = stage.bed.ring_change(&stage.run, |services| services.without = Some(DRAINED))?;
     let seen = stage.during(|stage, _| {
         stage.bed.order("drain", DRAINED)?;
         stage.bed.wait_for_health(DRAINED, "draining", stage.interrupt)
     })?;
     stage.bed.order("enable", DRAINED)?;
     stage.bed.wait_for_health(DRAINED, "up", stage.interrupt)?;
-    Ok(stage.judge_buckets(seen))
+    Ok(stage.judge_buckets(seen, ring))
 }
 
 /// The last back end is added to all nodes, one after another.
 fn back_end_added(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
     let last = stage.bed.network.back_ends.len() - 1;
+    let add = |services: &mut Services| services.back_ends = last + 1;
+    let ring = stage.bed.ring_change(&stage.run, add)?;
     let seen = stage.during(|stage, _| {
-        stage.bed.reload(|services| services.back_ends = last + 1)?;
+        stage.bed.reload(add)?;
         stage.bed.wait_for_health(last, "up", stage.interrupt)
     })?;
-    Ok(stage.judge_buckets(seen))
+    Ok(stage.judge_buckets(seen, ring))
 }
 
 /// The link of a node is cut and comes back.
@@ -560,13 +565,13 @@ fn bird_restarts(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
 
 /// All nodes get another configuration, one after another: another weight, and another service.
 fn reload_in_turn(stage: &mut FleetStage<'_>) -> Result<FleetPhase> {
-    let seen = stage.during(|stage, _| {
-        stage.bed.reload(|services| {
-            services.first_weight = 2;
-            services.second = true;
-        })
-    })?;
-    Ok(stage.judge_buckets(seen))
+    let change = |services: &mut Services| {
+        services.first_weight = 2;
+        services.second = true;
+    };
+    let ring = stage.bed.ring_change(&stage.run, change)?;
+    let seen = stage.during(|stage, _| stage.bed.reload(change))?;
+    Ok(stage.judge_buckets(seen, ring))
 }
 
 #[cfg(test)]
@@ -603,6 +608,7 @@ mod tests {
     fn a_connection_may_break_only_if_its_node_lacks_what_it_needs() {
         use NodeState::{Answers, Nothing, Translation};
         use RingsAfter::{Change, Stay};
+        const ALL: RingsAfter = Change(1.0);
         let none: [&str; 0] = [];
         assert_eq!(judged(Nothing, Stay, &[], 0), none);
         assert_eq!(
@@ -610,9 +616,10 @@ mod tests {
             ["1 connections broke (reset), 0 to 0 were expected to"]
         );
         // Another node does not know the flow, and the bucket may have a different back end by now.
-        assert_eq!(judged(Nothing, Change, &[3], 200), none);
+        assert_eq!(judged(Nothing, ALL, &[3], 200), none);
+        assert_eq!(judged(Nothing, Change(0.0), &[3], 200).len(), 1);
         let fault = "1 connections broke (reset) whose node has not changed";
-        assert_eq!(judged(Nothing, Change, &[4], 200), [fault]);
+        assert_eq!(judged(Nothing, ALL, &[4], 200), [fault]);
         // Answers in flight when the node changes are lost; later ones are not.
         assert_eq!(judged(Answers, Stay, &[1], 99), none);
         assert_eq!(judged(Answers, Stay, &[1], 101).len(), 1);

@@ -1,6 +1,7 @@
-//! What `weir plan --fleet` predicts for a change that the lab makes, to compare it with what breaks.
+//! What `weir plan` predicts for a change that the lab makes, to compare it with what breaks.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -41,7 +42,7 @@ impl Prediction {
 /// Runs `weir plan FILE --fleet` for a change of the router's next hops before which connections from these
 /// ports had these nodes.
 pub fn predict(
-    file: &std::path::Path,
+    file: &Path,
     mode: FleetMode,
     ecmp: Ecmp,
     change: &RouteChange,
@@ -84,6 +85,41 @@ pub fn predict(
     Ok(Prediction::of(broken, owners.len() as u64))
 }
 
+/// Which shares of connections get another back end from a node that does not know them, because back ends
+/// have changed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RingChange {
+    /// Of all connections.
+    pub moved: f64,
+    /// Those that a back end which left had, or that one which joined must get.
+    pub least: f64,
+}
+
+/// Runs `weir plan AFTER --from BEFORE` for two configurations of a node.
+pub fn ring_change(folder: &Path, before: &str, after: &str) -> Result<RingChange> {
+    let files = ["before.yaml", "after.yaml"].map(|name| folder.join(name));
+    for (file, text) in files.iter().zip([before, after]) {
+        std::fs::write(file, text)?;
+    }
+    let [before, after] = files.each_ref().map(|file| file.to_string_lossy());
+    let text = namespace::output(&weir::program()?, &["plan", &after, "--from", &before, "--json"])?;
+    let plan: Value = serde_json::from_str(&text)?;
+    let groups = plan["groups"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let web = groups.iter().find(|group| group["name"] == "lb/web");
+    let share = |key: &str| web.and_then(|web| web[key].as_f64());
+    let shares = share("moved").zip(share("least"));
+    let (moved, least) = shares.with_context(|| format!("`weir plan` does not know the service: {text}"))?;
+    Ok(RingChange { moved, least })
+}
+
+/// Returns how many of these connections break at most if each does with this probability: three standard
+/// deviations more than the mean.
+pub fn at_most(share: f64, connections: u64) -> u64 {
+    let (share, count) = (share.clamp(0.0, 1.0), connections as f64);
+    let sigma = (count * share * (1.0 - share)).sqrt();
+    ((count * share + SIGMAS * sigma).ceil() as u64).min(connections)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -97,5 +133,12 @@ mod tests {
         let one = Prediction::of(50, 200);
         assert!(one.agrees(31) && one.agrees(69) && !one.agrees(30) && !one.agrees(70));
         assert!(!Prediction::of(0, 200).agrees(1));
+    }
+
+    #[test]
+    fn a_share_of_few_connections_may_be_all_of_them() {
+        // 29 and three times 5.
+        assert_eq!(at_most(0.145, 201), 45);
+        assert_eq!([at_most(0.145, 1), at_most(0.0, 200), at_most(1.0, 7)], [1, 0, 7]);
     }
 }
