@@ -132,7 +132,7 @@ pub fn compare(
     Ok(comparison)
 }
 
-/// Returns the program with only this many live targets in each group that is filled by weights.
+/// Returns the program with only `live` live targets in each group that is filled by weights.
 fn with_live(program: &Program, live: usize) -> Program {
     let mut changed = program.clone();
     for group in changed.groups.iter_mut().filter(|group| group.fill != Fill::Given) {

@@ -46,14 +46,14 @@ impl Condition {
     }
 }
 
-/// Returns the largest number of this many bits.
+/// Returns the largest number that has `bits` bits.
 #[must_use]
 pub fn ones(bits: u8) -> u128 {
     if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
 }
 
 impl Domain {
-    /// Returns all numbers of this many bits.
+    /// Returns all numbers of `bits` bits.
     #[must_use]
     pub fn all(bits: u8) -> Domain {
         Domain { bits, value: 0, mask: 0, first: 0, last: ones(bits) }

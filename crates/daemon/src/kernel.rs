@@ -80,7 +80,7 @@ impl KernelCopy {
         self.next
     }
 
-    /// Returns why the kernel does not handle frames of each port; there are this many ports.
+    /// Returns for each of the `ports` ports why the kernel does not handle its frames.
     pub fn obstacles(&self, ports: usize) -> Vec<Option<String>> {
         let starts = || Some("the program is being compiled".to_string());
         (0..ports).map(|at| self.obstacles.get(at).cloned().unwrap_or_else(starts)).collect()

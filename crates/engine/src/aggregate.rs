@@ -21,7 +21,7 @@ use weir_sketch::{Gate, Policy, Seed, SizeError, Update, Vectors};
 use weir_table::delta::{BYTES_MAX, PACKETS_MAX};
 use weir_table::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 
-/// One in this many of the keys is reserved for packets other than usual ones.
+/// The share of rows that is reserved for packets other than usual ones, as a divisor.
 const OTHERS_SHARE: usize = 8;
 
 /// Evictions per packet above which packets are passed on individually: a delta costs about three times as
@@ -307,8 +307,8 @@ impl Aggregate {
         }
     }
 
-    /// Emits everything in this many rows, as long as there is room for deltas. Returns true once all is
-    /// emitted.
+    /// Emits everything in the next `rows` rows, as long as there is room for deltas. Returns true once all
+    /// is emitted.
     pub fn end(&mut self, rows: usize, reason: DeltaReason) -> bool {
         for _ in 0..2 {
             self.sweep_former(rows, reason);

@@ -155,7 +155,7 @@ impl Fragments {
         Some(lost)
     }
 
-    /// Finds a place for this many bytes after those of the youngest.
+    /// Finds a place for `length` bytes after those of the youngest fragment.
     fn room(&self, length: usize) -> Option<usize> {
         if self.waiting.len() == WAITING_MAX {
             return None;

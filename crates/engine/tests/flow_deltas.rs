@@ -103,7 +103,7 @@ fn a_swap_gives_deltas_of_a_pipe_that_is_gone_as_there_is_room() {
     assert!(heir.flow_account().balances());
 }
 
-/// A worker with a ring of this many deltas, and flows that it has learnt.
+/// A worker with a ring of `capacity` deltas, which has learnt `flows` flows.
 fn worker(flows: u16, capacity: usize) -> (Worker, Receiver<FlowDelta>) {
     let mut pools = Pools::region(256);
     let pool = pools.first().id();

@@ -357,7 +357,7 @@ fn o2_the_check_refuses_what_hides_the_client() {
     assert!(bench.apply(Change::Update { pipe: PipeId(2), entry }).is_err());
 }
 
-/// An ICMP error from one address to another, about this many bytes of an IP packet.
+/// An ICMP error from one address to another, with `bytes` bytes of the IP packet that it is about.
 fn error(ends: &str, kind: &str, about: &str, bytes: usize) -> Vec<u8> {
     let about = weir_packet::craft::frame(about);
     let inside: String = about[14..][..bytes].iter().map(|byte| format!("{byte:02x}")).collect();

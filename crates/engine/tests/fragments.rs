@@ -80,7 +80,7 @@ fn addresses(frame: &[u8]) -> Vec<u8> {
     if ip_header(frame).1 { frame[26..34].to_vec() } else { frame[22..54].to_vec() }
 }
 
-/// A datagram with a payload of this many bytes, as a frame.
+/// A datagram with a payload of `length` bytes, as a frame.
 fn datagram(random: &mut Choices, sport: u16, length: usize) -> Vec<u8> {
     let [src, dst] = if random.percent(50) {
         [format!("10.0.0.{}", random.between(1, 9)), "192.0.2.1".to_string()]

@@ -16,7 +16,7 @@ fn frame(text: &str) -> Vec<u8> {
     weir_packet::craft::frame(text)
 }
 
-/// An ICMP error of this type from a router, which returns this many bytes of the packet.
+/// An ICMP error of the type `kind` from a router, which returns `bytes` bytes of the packet.
 fn error(kind: u8, about: &str, bytes: usize) -> Vec<u8> {
     let inside: String = frame(about)[14..].iter().take(bytes).map(|byte| format!("{byte:02x}")).collect();
     let (ends, protocol) = match about.contains("::") {

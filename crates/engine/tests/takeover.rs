@@ -33,7 +33,7 @@ fn met(program: &Program, sports: impl IntoIterator<Item = u16>) -> Engine {
     bench.engine
 }
 
-/// The pages of an engine's flows, with this many rows each.
+/// The pages of an engine's flows, with `rows` rows each.
 fn pages(engine: &Engine, rows: u32) -> Vec<FlowPage> {
     let (mut all, mut from) = (Vec::new(), Some(0));
     while let Some(row) = from {

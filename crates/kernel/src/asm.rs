@@ -42,7 +42,7 @@ pub enum Size {
 }
 
 impl Size {
-    /// Returns the size of this many bytes, which is 1, 2, 4 or 8.
+    /// Returns the size of a load or store of `bytes` bytes: 1, 2, 4 or 8.
     pub fn of(bytes: usize) -> Size {
         match bytes {
             1 => Size::B,

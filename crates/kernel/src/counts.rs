@@ -116,7 +116,7 @@ impl CountTable {
     }
 }
 
-/// Bytes for the marks of this many places.
+/// The number of bytes for the marks of `total` places.
 fn mark_bytes(total: usize) -> usize {
     total.div_ceil(1 << MARK_SHIFT).next_multiple_of(64)
 }

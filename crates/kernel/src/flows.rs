@@ -108,8 +108,8 @@ const SECOND: u16 = 1;
 /// The line of a flow that was removed.
 const LEAVING: u16 = 2;
 
-/// Returns how many lines there are for the flows of a pipe, which keep this many bytes: at full load, an
-/// IPv4 flow takes 124 bytes, and one with an address and a port of a NAT pool 182.
+/// Returns how many lines there are for the `flows` flows of a pipe, each of which keeps `kept` bytes: at
+/// full load, an IPv4 flow takes 124 bytes, and one with an address and a port of a NAT pool 182.
 pub fn lines_for(flows: u32, kept: usize) -> u64 {
     let lines_per_8 = match lines_with(kept) {
         0 => 15,
@@ -296,7 +296,7 @@ pub struct FlowTable {
 }
 
 impl FlowTable {
-    /// Creates a table of this many lines.
+    /// Creates a table of `lines` lines.
     ///
     /// # Errors
     /// Returns the number of bytes, with the kernel's error: it has no memory.

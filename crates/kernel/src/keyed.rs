@@ -21,7 +21,7 @@ use weir_program::{EntryMatch, Pipe};
 /// find one.
 pub const PROBES: usize = 16;
 
-/// Keys of at most this many bits have a slot each.
+/// The maximum number of bits of keys that have a slot each.
 const DIRECT_BITS: u32 = 12;
 
 /// Multiplies words of keys: odd, and without a pattern.
@@ -72,7 +72,7 @@ pub struct KeyShape {
 }
 
 impl KeyShape {
-    /// Lays out a table with room for this many entries.
+    /// Lays out a table with room for `room` entries.
     pub fn new(pipe: &Pipe, room: usize) -> KeyShape {
         let (mut parts, mut word, mut bits) = (Vec::new(), 0, 0);
         for one in pipe.varying() {

@@ -386,7 +386,7 @@ pub fn source_bits(encap: &Encap) -> Option<u32> {
     }
 }
 
-/// How many bits are spread if an operation or entry says this many.
+/// How many bits are spread if an operation or entry asks for `bits`.
 fn limited(encap: &Encap, bits: u128) -> u32 {
     bits.min(*Encap::src_bits_range(encap.ipv6).end() as u128) as u32
 }

@@ -69,7 +69,7 @@ struct PortProgram {
 }
 
 impl Replica {
-    /// Compiles a program, which this many workers run, for the ports that have a link, and loads it. Its
+    /// Compiles a program, which `workers` workers run, for the ports that have a link, and loads it. Its
     /// entries have these leads; the tables are empty, and packets do not use them before
     /// [`TableReplica::start`].
     ///

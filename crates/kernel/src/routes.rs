@@ -38,7 +38,7 @@ pub struct RouteShape {
 }
 
 impl RouteShape {
-    /// Lays out a table with room for this many entries; `None` if the pipe uses the kernel's trie.
+    /// Lays out a table with room for `room` entries; `None` if the pipe uses the kernel's trie.
     pub fn new(pipe: &Pipe, room: u32) -> Option<RouteShape> {
         let is_for = pipe.varying().next().is_some_and(|one| one.field.spec().bits == 32);
         // There are more blocks and records than needed, so that their places are not reused at once.

@@ -104,7 +104,7 @@ struct GroupTable {
 }
 
 impl Tables {
-    /// Creates tables without entries, of a program that this many workers run.
+    /// Creates tables without entries, of a program that `workers` workers run.
     ///
     /// # Errors
     /// The kernel has no memory for them, or no such maps.

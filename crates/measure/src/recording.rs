@@ -103,7 +103,7 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Limits each list to this many rows.
+    /// Limits each list to `rows` rows.
     pub fn truncate(&mut self, rows: usize) {
         let all = &mut self.all;
         all.top.truncate(rows);

@@ -138,7 +138,7 @@ pub enum Answer {
 }
 
 impl Answer {
-    /// Limits a list to this many rows.
+    /// Limits a list to `rows` rows.
     pub(crate) fn truncate(&mut self, rows: usize) {
         match self {
             Answer::Top(list) => list.rows.truncate(rows),

@@ -79,7 +79,7 @@ impl Summary {
         &self.settings
     }
 
-    /// Limits the lists of future reports to this many rows.
+    /// Limits the lists of future reports to `rows` rows.
     pub fn set_top(&mut self, rows: usize) {
         (self.settings.top, self.settings.interval_top) = (rows, rows);
     }

@@ -191,7 +191,7 @@ pub(super) fn write_bits(frame: &mut [u8], first: usize, count: usize, number: u
     }
 }
 
-/// A number of this many one bits.
+/// A number of `bits` one bits.
 pub(super) fn ones(bits: usize) -> u128 {
     if bits >= 128 { u128::MAX } else { (1 << bits) - 1 }
 }

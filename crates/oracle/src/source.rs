@@ -52,7 +52,7 @@ pub trait FlowSource {
     /// in addition to those that are free now; `None` if no port is left for it.
     fn next_binding(&self, pipe: PipeId, key: &FlowKey, freed: Option<Binding>) -> Option<Binding>;
 
-    /// Whether the pipe's table has room for this many more flows.
+    /// Whether the pipe's table has room for `_flows` more flows.
     fn has_room(&self, _pipe: PipeId, _flows: usize) -> bool {
         true
     }

@@ -362,7 +362,7 @@ impl RegionPool {
     /// chunks at first. Chunks that the other process gives up are added with [`RegionPool::reclaim`].
     ///
     /// # Errors
-    /// The file does not have this number of chunks of this size, could become shorter, or cannot be mapped.
+    /// The file does not have `chunks` chunks of `chunk` bytes, could become shorter, or cannot be mapped.
     pub fn adopt(file: OwnedFd, chunks: u32, chunk: usize) -> io::Result<RegionPool> {
         if !is_chunk(chunk) || chunks == 0 || chunk.checked_mul(chunks as usize).is_none() {
             return Err(Errno::INVAL);

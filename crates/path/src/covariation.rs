@@ -89,9 +89,9 @@ mod tests {
 
     const NOISE_NS: u64 = 20_000;
 
-    /// Delays of 16 ports over this many paths, of which the first `busy` have queues that come and go, and
-    /// the path of each port. Clocks are offset and drift, a twentieth of the probes is lost, and timestamps
-    /// are late.
+    /// Delays of 16 ports over `paths` paths, of which the first `busy` have queues that come and go, and the
+    /// path of each port. Clocks are offset and drift, a twentieth of the probes is lost, and timestamps are
+    /// late.
     fn measured(paths: u64, busy: u64, rounds: u64, seed: u64) -> (Vec<Vec<Option<i64>>>, Vec<u64>) {
         let mut random = Random::new(seed);
         let of: Vec<u64> = (0..16).map(|_| random.below(paths)).collect();

@@ -16,7 +16,7 @@ pub const PORTS_TRIED: usize = 32;
 /// The acceptable probability that a survey misses a path.
 const MISS: f64 = 0.001;
 
-/// How many ports must have been tried once this many paths have been found: if there were one more path, and
+/// How many ports must have been tried once `paths` paths have been found: if there were one more path, and
 /// all were equally likely, the probability of having missed one would be 0.1 %. This is the stopping rule of
 /// Paris traceroute's multipath detection (Veitch et al., Failure Control in Multipath Route Tracing, INFOCOM
 /// 2009). [`PATHS_MAX`] paths need no further ports, because no more of them are used.

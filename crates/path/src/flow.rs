@@ -109,7 +109,7 @@ impl Flow {
         self.route = Some(Route::Port(port));
     }
 
-    /// Places its next packet, which has this many bytes and leaves now.
+    /// Places the flow's next packet, which has `bytes` bytes and leaves now.
     #[inline]
     pub fn place(&mut self, now: u64, bytes: u64, paths: &mut Paths, random: &mut Random) -> Route {
         let gap = now.saturating_sub(self.last_ns) >= paths.settings().flowlet_ns;

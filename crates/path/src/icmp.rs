@@ -101,7 +101,7 @@ pub fn expired6(icmp: &[u8], router: IpAddr) -> Option<Expired> {
 }
 
 /// Builds a router's message, including its IPv4 header, about a packet that starts with an IPv4 header; it
-/// quotes this many bytes, less than 228. For simulated fabrics.
+/// quotes `quotes` bytes, less than 228. For simulated fabrics.
 #[must_use]
 pub fn message(router: Ipv4Addr, packet: &[u8], quotes: usize) -> Vec<u8> {
     let quoted = &packet[..packet.len().min(quotes)];

@@ -14,7 +14,8 @@ pub const PACKETS_PER_SECOND_MAX: u64 = 10_000;
 /// The burst that the budget allows: a tenth of a second.
 const BURST: u64 = PACKETS_PER_SECOND_MAX / 10;
 
-/// If a node has at most this many paths, all of them are probed (Hermes probes the best and two at random).
+/// The maximum number of paths of a node for all of them to be probed (Hermes probes the best and two at
+/// random).
 const ALL_UP_TO: usize = 4;
 
 /// Random paths per round.
@@ -71,7 +72,7 @@ impl Budget {
         self.tokens / PROBE
     }
 
-    /// Takes this many probes, or none if the budget is too small.
+    /// Takes `probes` probes from the budget, or none if it is too small.
     pub fn take(&mut self, now: u64, probes: u64) -> bool {
         self.left(now);
         let enough = self.tokens >= probes.saturating_mul(PROBE);

@@ -1,13 +1,14 @@
 //! Settings that depend on the rate of the fabric: how long a queue must be to count as congestion, and how
 //! long a gap must be to separate flowlets.
 
-/// A queue of this many bytes is congestion: DCTCP marks from 65 packets of 1500 bytes at 10 Gbit/s
-/// (SIGCOMM'10, section 3.5).
+/// The length of a queue, in bytes, that is congestion: DCTCP marks from 65 packets of 1500 bytes at 10
+/// Gbit/s (SIGCOMM'10, section 3.5).
 const CONGESTED_BYTES: u64 = 65 * 1500;
 
-/// A gap in which this many bytes drain separates flowlets: the amount by which two paths may differ. CLOVE
-/// and CONGA use 40 to 500 us at 10 Gbit/s (CoNEXT'17, SIGCOMM'14); this is 40 us there, and 2 ms at 200
-/// Mbit/s. In the simulator 20 to 60 us do better than 160, with 1 % of the packets retransmitted.
+/// The number of bytes that a path sends during a gap that separates flowlets: the amount by which two paths
+/// may differ. CLOVE and CONGA use 40 to 500 us at 10 Gbit/s (CoNEXT'17, SIGCOMM'14); this is 40 us there,
+/// and 2 ms at 200 Mbit/s. In the simulator 20 to 60 us do better than 160, with 1 % of the packets
+/// retransmitted.
 const FLOWLET_BYTES: u64 = 50_000;
 
 /// The minimum length of that gap, ns: the distance between bursts of hosts.
@@ -49,7 +50,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Settings for paths of this many bits/s; 0 counts as 1.
+    /// Settings for paths of `rate` bits/s; 0 counts as 1.
     #[must_use]
     pub fn of_rate(rate: u64) -> Settings {
         let rate = rate.max(1);
@@ -75,7 +76,7 @@ impl Settings {
         Settings { lost_after_ns: self.lost_after_ns.max(2 * round_trip_ns), ..self }
     }
 
-    /// The time that a path takes to send this many bytes, ns.
+    /// The time that a path takes to send `bytes` bytes, ns.
     #[inline]
     #[must_use]
     pub fn drain_ns(&self, bytes: u64) -> u64 {

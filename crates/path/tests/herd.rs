@@ -18,7 +18,7 @@ const STEP: u64 = MS / 10;
 /// Bytes that a link carries per step, and that its buffer holds.
 const CARRIED: u64 = RATE / 8 * STEP / 1_000_000_000;
 const BUFFER: u64 = 1_000_000;
-/// A queue of this many bytes is congestion (`Settings::of_rate`).
+/// The length of a queue, in bytes, that is congestion (`Settings::of_rate`).
 const LONG: u64 = 97_500;
 struct Sender {
     paths: Paths,
@@ -41,7 +41,7 @@ impl Sender {
         }
     }
 
-    /// Probes all links, whose queues hold this many bytes.
+    /// Probes all links. `queues` are the bytes in their queues.
     fn probe(&mut self, now: u64, queues: &[u64; LINKS]) {
         for (link, queue) in queues.iter().enumerate() {
             let sequence = self.paths.probe_sent(now, link);

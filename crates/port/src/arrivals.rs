@@ -116,7 +116,7 @@ impl Arrivals {
         }
     }
 
-    /// Lets the frames of this many nanoseconds arrive.
+    /// Lets the frames of `elapsed_ns` nanoseconds arrive.
     fn arrive(&mut self, elapsed_ns: u64) {
         if self.rate == 0.0 {
             self.waiting = RING.min(self.left);

@@ -71,7 +71,7 @@ impl Stream {
         Stream::new(template, vec![patch], values)
     }
 
-    /// Creates 60-byte UDP frames of this many flows (up to 2^24) in a scattered order. Flow `n` is from
+    /// Creates 60-byte UDP frames of `flows` flows (up to 2^24) in a scattered order. Flow `n` is from
     /// 10.0.0.0 + `n`, port 1024, to 198.18.0.1, port 53.
     #[must_use]
     pub fn scattered(flows: u32) -> Stream {

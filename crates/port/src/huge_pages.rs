@@ -13,7 +13,7 @@ pub fn free_mebibytes() -> usize {
     meminfo("HugePages_Free:").unwrap_or(0) * page_mebibytes()
 }
 
-/// Returns the number of pages for this many MiB.
+/// Returns the number of pages for `mebibytes` MiB.
 #[must_use]
 pub fn count(mebibytes: usize) -> usize {
     mebibytes.div_ceil(page_mebibytes())
@@ -38,8 +38,8 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Makes the kernel reserve the pages that are missing for this many MiB. If memory is short, the kernel
-    /// reserves fewer.
+    /// Makes the kernel reserve the pages that are missing for `mebibytes` MiB. If memory is short, the
+    /// kernel reserves fewer.
     #[must_use]
     pub fn reserve(mebibytes: usize) -> HugePages {
         let missing = count(mebibytes.saturating_sub(free_mebibytes()));

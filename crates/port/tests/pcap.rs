@@ -88,7 +88,7 @@ fn read(bytes: &[u8]) -> (Vec<Record>, Option<ReadError>) {
     whole
 }
 
-/// Reads through a buffer of this many bytes: with small buffers, records begin in one and end in another.
+/// Reads through a buffer of `buffer` bytes: with small buffers, records begin in one and end in another.
 fn read_through(bytes: &[u8], buffer: usize) -> (Vec<Record>, Option<ReadError>) {
     let reader = match Reader::open_of(BufReader::with_capacity(buffer, bytes), Links::ETHERNET) {
         Ok(reader) => reader,

@@ -122,7 +122,8 @@ impl NatPool {
         self.prefixes.iter().flat_map(|prefix| (0..prefix.addresses()).map(|offset| prefix.at(offset)))
     }
 
-    /// Returns how many pairs its smallest slice has: this many flows find one, whatever their keys are.
+    /// Returns how many pairs the pool's smallest slice has. That number of flows find a pair, whatever their
+    /// keys are.
     #[must_use]
     pub fn smallest_slice(&self) -> u64 {
         (0..SLICES).map(|slice| self.places_of(slice)).min().unwrap_or_default()

@@ -59,7 +59,7 @@ impl<const W: usize> Exact<W> {
         self.keys.iter().map(|(key, count)| (key, *count))
     }
 
-    /// The keys with at least this many packets, the heaviest first; ties are ordered by key.
+    /// The keys with at least `packets` packets, the heaviest first; ties are ordered by key.
     #[must_use]
     pub fn heavier(&self, packets: u64) -> Vec<([u64; W], u64)> {
         let heavy = self.keys.iter().filter(|(_, count)| count.packets >= packets);

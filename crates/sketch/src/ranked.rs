@@ -56,7 +56,7 @@ impl<const W: usize> Ranked<W> {
         }
     }
 
-    /// Bytes of memory for this many keys.
+    /// The number of bytes of memory for `capacity` keys.
     pub const fn bytes_for(capacity: usize) -> usize {
         capacity * (size_of::<RankedNode>() + size_of::<Item<W>>() + size_of::<u32>())
             + index_len(capacity) * size_of::<IndexSlot>()

@@ -53,7 +53,7 @@ pub struct TopCounts<const W: usize> {
 }
 
 impl<const W: usize> TopCounts<W> {
-    /// Creates an empty summary for this many keys (1 to 2^28).
+    /// Creates an empty summary for `keys` keys (1 to 2^28).
     #[must_use]
     pub fn new(keys: usize) -> TopCounts<W> {
         let capacity = keys.clamp(1, 1 << 28);
@@ -61,7 +61,7 @@ impl<const W: usize> TopCounts<W> {
         TopCounts { ranked: Ranked::new(capacity), besides, capacity, total: Count::default(), missing: 0 }
     }
 
-    /// Bytes of memory for this many keys.
+    /// The number of bytes of memory for `keys` keys.
     #[must_use]
     pub const fn bytes_for(keys: usize) -> usize {
         Ranked::<W>::bytes_for(keys) + keys * size_of::<[u64; 2]>()

@@ -21,7 +21,7 @@ pub struct Zipf {
 }
 
 impl Zipf {
-    /// A stream over this many flows (at least 1), with a skew from 0 (uniform) to 3.
+    /// A stream over `flows` flows (at least 1), with a skew from 0 (uniform) to 3.
     #[must_use]
     pub fn new(flows: u64, skew: f64, seed: u64) -> Zipf {
         let flows = flows.max(1) as f64;
@@ -90,7 +90,7 @@ pub struct PopZipf {
 }
 
 impl PopZipf {
-    /// A stream over this many flows, with the paper's skew; 0 is uniform.
+    /// A stream over `flows` flows, with the paper's skew; 0 is uniform.
     #[must_use]
     pub const fn new(flows: u64, skew: f64, seed: u64) -> PopZipf {
         PopZipf { random: Random::new(seed), flows: if flows == 0 { 1 } else { flows }, skew }

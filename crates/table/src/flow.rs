@@ -391,7 +391,7 @@ impl FlowTable {
     }
 
     /// Whether a flow has to report its counts before it counts another packet: because they are from before
-    /// `start`, or cover this many packets. A flow without counts is dated `now`.
+    /// `start`, or cover `packets` packets. A flow without counts is dated `now`.
     #[inline]
     pub fn is_due(&mut self, row: u32, (start, packets): (u32, u32), now: u32) -> bool {
         let Some(flow) = self.live_mut(row) else { return false };

@@ -28,7 +28,7 @@ pub trait Visitor {
 }
 
 impl FlowTable {
-    /// Returns the rows that the next sweep of this many visits.
+    /// Returns the rows that the next sweep visits, if it visits `rows` rows.
     #[must_use]
     pub fn next_rows(&self, rows: u32) -> Range<u32> {
         let start = if self.sweep_next < self.store.used() { self.sweep_next } else { 0 };

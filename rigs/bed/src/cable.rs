@@ -69,7 +69,7 @@ impl CableEnd<'_> {
     }
 }
 
-/// Connects two ends, each with this number of queues (`None`: one for each processor), and sets them up.
+/// Connects two ends, each with `queues` queues (`None`: one for each processor), and sets them up.
 ///
 /// # Errors
 /// A command of `ip` fails.
@@ -101,8 +101,8 @@ impl Switch {
         Ok(Switch(namespace))
     }
 
-    /// Connects a host to a port of the switch, with this number of queues at both ends. With a static entry
-    /// for the host's MAC address, the switch never floods frames for it to other hosts.
+    /// Connects a host to a port of the switch, with `queues` queues at both ends. With a static entry for
+    /// the host's MAC address, the switch never floods frames for it to other hosts.
     ///
     /// # Errors
     /// A command of `ip` or `bridge` fails.

@@ -75,7 +75,7 @@ pub struct LbOptions {
 enum Goal {
     /// The rate must be at least this share of the other's.
     Share(f64),
-    /// A packet may cost at most this many nanoseconds more.
+    /// The maximum number of nanoseconds that a packet may cost more.
     NanosecondsMore(f64),
 }
 
@@ -256,7 +256,7 @@ fn line(row: &Value, what: &str) -> String {
     )
 }
 
-/// One service over tunnels, with this many persistent flows, or without flow state.
+/// One service over tunnels, with `flows` persistent flows, or without flow state.
 pub fn through_tunnels(flows: Option<u32>) -> Scenario {
     let (stateless, flows) = (flows.is_none(), flows.unwrap_or(FLOWS));
     scenario(&Setting { ipip: true, stateless, flows, ..Setting::ONE })

@@ -29,7 +29,7 @@ pub const QUIET: Traffic =
 /// Targets of the group.
 pub const TARGETS: u32 = 100;
 
-/// Returns the configuration with this many entries.
+/// Returns the configuration with `entries` entries.
 pub fn configuration(entries: u32, traffic: &Traffic) -> String {
     let mut text = String::with_capacity(entries as usize * 40 + 8192);
     let workers = traffic.core.map_or("1".to_string(), |core| format!("[{core}]"));

@@ -76,7 +76,7 @@ fn scheme(name: &str) -> Result<Scheme, String> {
     found.ok_or_else(|| format!("it is not one of {names}"))
 }
 
-/// Rows are also printed each time after this many rounds.
+/// The number of rounds after which rows are printed each time.
 const ROUNDS_PER_TABLE: usize = 5;
 
 /// Results besides the rows.

@@ -252,7 +252,7 @@ fn first(columns: usize) -> Set {
     })
 }
 
-/// A table of 256 values of this many bits, each equally often, in a secret order (Fisher and Yates).
+/// A table of 256 values of `bits` bits, each equally often, in a secret order (Fisher and Yates).
 fn balanced(bits: u32, seed: &Seed, part: u64) -> [u16; 256] {
     let mut values: [u16; 256] = std::array::from_fn(|value| value as u16 & ((1 << bits) - 1));
     for end in (1..256).rev() {

@@ -47,7 +47,7 @@ impl Oncache {
     /// Attaches the programs to the interface of a pod.
     ///
     /// # Errors
-    /// Those of [`Oncache::attach_uplink`].
+    /// As for [`Oncache::attach_uplink`].
     pub fn attach_pod(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.attach(interface, 0)
     }
@@ -63,7 +63,7 @@ impl Oncache {
     }
 
     /// Returns the nanoseconds that the kernel's statistics of programs (`kernel.bpf_stats_enabled`, which
-    /// must be on) count for a program that does nothing, over this many runs.
+    /// must be on) count for a program that does nothing, over `runs` runs.
     ///
     /// # Errors
     /// Returns the kernel's error.

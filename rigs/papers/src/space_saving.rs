@@ -37,7 +37,7 @@ impl<const W: usize> SpaceSaving<W> {
         Ok(SpaceSaving::with_keys(keys))
     }
 
-    /// Creates an empty summary for this many keys (at least 1).
+    /// Creates an empty summary for `keys` keys (at least 1).
     #[must_use]
     pub fn with_keys(keys: usize) -> Self {
         SpaceSaving { ranked: Ranked::new(keys), errors: Vec::with_capacity(keys), total: 0 }

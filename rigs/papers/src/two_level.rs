@@ -237,8 +237,8 @@ impl<const Q: usize, const L: usize> TwoLevel<Q, L> {
     }
 }
 
-/// The columns of a row that are as full as this many destinations would make them, the fullest first. A
-/// column with `n` destinations has 64·(1 - e^(-n/64)) bits on average, and three standard deviations less
+/// The columns of a row that are at least as full as `least` destinations would make them, the fullest first.
+/// A column with `n` destinations has 64·(1 - e^(-n/64)) bits on average, and three standard deviations less
 /// with probability 1/700.
 fn fullest(row: &[u64], least: u64) -> Vec<usize> {
     let load = least as f64 / 64.0;

@@ -39,9 +39,9 @@ pub struct UnivMon<const W: usize, C = i32> {
 }
 
 impl<const W: usize, C: Counter> UnivMon<W, C> {
-    /// Creates an empty sketch of at most `bytes` bytes with this number of levels (1 to 32), which remember
-    /// `keys` keys each. Every level sees half of the keys of the one before, and has half of its memory, but
-    /// not less than a 64th of the total.
+    /// Creates an empty sketch of at most `bytes` bytes with `levels` levels (1 to 32), which remember `keys`
+    /// keys each. Every level sees half of the keys of the one before, and has half of its memory, but not
+    /// less than a 64th of the total.
     ///
     /// [`UnivMon::levels_for`] returns how many levels a number of flows needs. With fewer, the keys that the
     /// last level does not remember are missing from every sum, doubled once per level.

@@ -346,7 +346,7 @@ impl Fabric {
         wait(way[1]).max(wait(way[2]))
     }
 
-    /// The time in which this many bytes pass the slowest link of a fabric without faults, and the time from
+    /// The time in which `bytes` bytes pass the slowest link of a fabric without faults, and the time from
     /// the first bit of a packet sent to the last bit received, ns.
     #[must_use]
     pub fn unloaded(&self, bytes: u32) -> (u64, u64) {

@@ -126,7 +126,7 @@ pub struct TcpSender {
 }
 
 impl TcpSender {
-    /// Creates the sender of a flow with this number of packets, at least 1.
+    /// Creates the sender of a flow with `packets` packets, at least 1.
     #[must_use]
     pub fn new(packets: u32, behaviour: Behaviour) -> TcpSender {
         TcpSender {

@@ -251,8 +251,8 @@ impl Overload {
         flows
     }
 
-    /// Offers twice the traffic that the members can send, and a flood of answers on every member, for this
-    /// many milliseconds.
+    /// Offers twice the traffic that the members can send, and a flood of answers on every member, for
+    /// `steps` milliseconds.
     fn overload(&mut self, flows: &[Vec<Vec<u8>>], steps: usize) {
         for step in 0..steps {
             for flow in 0..OFFERED {

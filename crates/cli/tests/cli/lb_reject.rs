@@ -26,8 +26,8 @@ struct Clients {
 }
 
 impl Clients {
-    /// Sends SYNs of this number of new clients to a port. Returns how many reach the back end, and how many
-    /// are rejected.
+    /// Sends SYNs of `count` new clients to a port. Returns how many reach the back end, and how many are
+    /// rejected.
     fn ask(&mut self, count: u16, input: &str) -> [u64; 2] {
         let before = [self.reached(), self.rejected()];
         for _ in 0..count {

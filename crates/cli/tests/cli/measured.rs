@@ -49,7 +49,7 @@ struct Ipv4Record {
     vlan: u16,
 }
 
-/// Receives records until they have this number of packets.
+/// Receives records until they have `packets` packets in total.
 fn received(collector: &UdpSocket, packets: u64) -> Vec<Ipv4Record> {
     let (mut all, mut names, mut bytes) = (Vec::<Ipv4Record>::new(), HashMap::new(), [0; 2048]);
     while all.iter().map(|one| one.packets).sum::<u64>() < packets {

@@ -114,8 +114,8 @@ pipes:
 /// Packets per second, during successive takeovers.
 const RATE: u32 = 4000;
 
-/// Lets this number of daemons take over one after the other while two workers carry packets. Each packet
-/// must arrive, and each daemon must report that none was dropped.
+/// Lets `count` daemons take over, one after the other, while two workers carry packets. Each packet must
+/// arrive, and each daemon must report that none was dropped.
 fn takeovers_with_two_workers(count: u32) {
     let Some(wire) = Wire::new("both", 0) else { return };
     (0..2).for_each(|pair| wire.add_wide(pair, 0, 2));

@@ -280,8 +280,8 @@ fn write_units(folder: &Folder) {
     std::fs::write(units.join("weir.service.d/test.conf"), more).unwrap();
 }
 
-/// Upgrades weir under systemd this number of times, while it is queried continuously. Every request is
-/// answered, and systemd knows the running process.
+/// Upgrades weir under systemd `count` times, while it is queried continuously. Every request is answered,
+/// and systemd knows the running process.
 fn upgrades_under_systemd(count: u32) {
     let Some(wire) = nat::wire("unitup") else { return };
     let folder = Folder::new();

@@ -35,7 +35,7 @@ impl Wire {
         self.add_wide(pair, mac, 1);
     }
 
-    /// The same with this many queues at both ends.
+    /// The same with `queues` queues at both ends.
     pub fn add_wide(&self, pair: u32, mac: u8, queues: u32) {
         let [weir, far, _] = &self.spaces;
         let [here, there] = ["w", "f"].map(|end| format!("{end}{pair}"));

@@ -25,7 +25,7 @@ pipes:
   ways: { type: basic, match: { udp.dport: per_entry }, forward: per_entry, miss: drop }
 ";
 
-/// Returns the configuration with this many workers and these ports.
+/// Returns the configuration with `workers` workers and the text `ports`.
 fn config(workers: usize, ports: &str) -> String {
     format!("workers: {workers}\n{ports}{PINNING}")
 }

@@ -55,7 +55,7 @@ impl ClientFlow {
         format!("udp {} > {VIP}:53", self.socket.local_addr().unwrap())
     }
 
-    /// Sends numbered queries, with pauses of up to this many microseconds, and receives all answers: in
+    /// Sends numbered queries, with pauses of up to `pause_us` microseconds, and receives all answers: in
     /// order, and from the back end that has answered the first.
     pub(crate) fn burst(&mut self, network: &Network, queries: u64, pause_us: u64) {
         let (numbers, received) = (self.sent..self.sent + queries, AtomicU64::new(self.sent));
@@ -117,7 +117,7 @@ impl Network {
         self.assert_all_counted(sent, 0);
     }
 
-    /// Waits until the account of flows has this many packets, which takes up to a second, and balances.
+    /// Waits until the account of flows has `met` packets, which takes up to a second, and balances.
     pub(crate) fn until_account(&self, met: u64) -> Value {
         self.spaces.until("the account of flows has all packets", || {
             let account = self.account();

@@ -58,7 +58,8 @@ impl Network {
         self.spaces.until("all places of the pool are free", is_free);
     }
 
-    /// Whether the kernel decides the packets of a flow and its answers, each of which has counted this many.
+    /// Whether the kernel handles the packets of a flow and of its answers, each of which has counted
+    /// `packets` packets.
     fn is_translated(&self, name: &str, packets: Option<u64>) -> bool {
         let row = self.row(name).unwrap_or_else(|| panic!("{name} is gone"));
         let bound = row["nat"].as_str().expect("a place in the pool");

@@ -258,8 +258,9 @@ impl CompiledPipe {
         self.table.flows().map(Flows::present_ages).unwrap_or_default()
     }
 
-    /// Removes idle and removed flows in the next rows of the flow table: this many rows, as of a time in
-    /// milliseconds, from these ages on. Flows with a configured entry start over.
+    /// Removes idle and removed flows in the next rows of the flow table. `slice` is the number of rows and
+    /// the time in milliseconds; `ages` are the ages at which flows expire. Flows with a configured entry
+    /// start over.
     pub fn age_flows(&mut self, slice: (u32, u32), ages: &Ages) {
         let Some(flows) = self.table.flows_mut().filter(|_| self.held.is_none()) else { return };
         let slab = &self.slab;

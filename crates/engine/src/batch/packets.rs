@@ -9,7 +9,7 @@ use weir_program::owner::{self, Spread};
 use weir_program::{KeyUse, PortId};
 use weir_table::Seen;
 
-/// Below this number of packets, hashes and keys are computed one by one.
+/// The minimum number of packets for hashes and keys to be computed in parallel rather than one by one.
 pub const LANES_MIN: u32 = 16;
 
 /// Facts about the packets of one batch.

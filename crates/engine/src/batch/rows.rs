@@ -21,7 +21,7 @@ use weir_table::Exact;
 /// Bit of [`EntryRow::action`]: the entry was added at run time.
 pub const RUN_TIME: u32 = 1 << 31;
 
-/// Up to this number of rows are always in a near cache.
+/// The maximum number of rows that are always in a near cache.
 pub const NEAR_MAX: u32 = 1024;
 
 /// The fields that a hit writes (counts and time), and the number of the action row.

@@ -83,9 +83,9 @@ impl Engine {
         self.pipes.iter().enumerate().filter_map(stock).collect()
     }
 
-    /// Returns records of a pipe's flows in this many rows, starting at this one: those that were decided or
-    /// reported counts since a time in milliseconds, or all. Flows with an entry of their own are not
-    /// included.
+    /// Returns records of the flows of a pipe. `rows` is the first row and the number of rows. With
+    /// `since_ms`, only the flows that were decided or reported counts since that time, in milliseconds, are
+    /// included. Flows with an entry of their own are never included.
     #[must_use]
     pub fn flow_records(&self, pipe: PipeId, rows: (u32, u32), since_ms: Option<u32>) -> FlowPage {
         let Some(pipe) = self.pipes.get(pipe.index()) else { return FlowPage::default() };

@@ -252,8 +252,8 @@ fn second_chance(shape: OuterShape, outer: &mut [u8], [first, second]: [u32; 2])
     shape.second_chance(if hop == 0 { to } else { hop }, outer);
 }
 
-/// The number of source addresses to choose from if this many low bits come from the hash: one for each value
-/// of these bits except 0 and all ones, which are the addresses of a network and of all its hosts (RFC 1122
+/// The number of source addresses to choose from if `bits` low bits come from the hash: one for each value of
+/// these bits except 0 and all ones, which are the addresses of a network and of all its hosts (RFC 1122
 /// §3.2.1.3), or of any router (RFC 4291 §2.6.1).
 fn hosts(bits: u128, is_ipv6: bool) -> u64 {
     let bits = bits.min(if is_ipv6 { 64 } else { 24 }) as u32;

@@ -11,8 +11,8 @@ use weir_program::{GroupChoice, GroupId};
 /// Marks the absence of a row.
 pub const NO_ROW: u32 = u32::MAX;
 
-/// Up to this many entries, a list is divided by entry, so that each entry's action is looked up once rather
-/// than for every packet.
+/// The maximum number of entries for which a list is divided by entry, so that each entry's action is looked
+/// up once rather than for every packet.
 pub const FEW_MAX: usize = 4;
 
 /// The packets that hit each of a few entries: a row and its list.

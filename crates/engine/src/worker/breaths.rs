@@ -127,7 +127,7 @@ pub struct Breaths {
 }
 
 impl Breaths {
-    /// Adds a breath that handled this many frames and commands, by its wall time and its processor time in
+    /// Adds a breath that handled `handled` frames and commands, by its wall time and its processor time in
     /// nanoseconds. A breath that handled nothing counts only if it was long.
     pub fn record(&mut self, handled: usize, wall_ns: u64, processor_ns: u64) {
         if handled > 0 || processor_ns >= LONG_NS {

@@ -47,7 +47,7 @@ impl DroppedFlows {
         }
     }
 
-    /// Adds frames like this one, of which this many were dropped. A frame without IP has no flow.
+    /// Adds `frames` dropped frames that are like `frame`. A frame without IP has no flow.
     pub(super) fn add(&mut self, reason: DropReason, frame: &[u8], frames: u64) {
         let Ok(headers) = parse(frame, Depth::L4) else { return };
         let Some(flow) = FlowKey::of(frame, &headers, KeySource::Outer) else { return };

@@ -107,7 +107,7 @@ impl HandOver {
         HandOver::of_capacity(workers, parcels_per_ring(workers))
     }
 
-    /// The same with rings of this many parcels.
+    /// The same with rings of `capacity` parcels.
     #[must_use]
     pub fn of_capacity(workers: usize, capacity: usize) -> Vec<HandOver> {
         let mut all = HandOver::none(workers);

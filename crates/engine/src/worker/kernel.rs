@@ -193,7 +193,7 @@ impl Worker {
         self.leaving.dispose(Box::new((tables, former.1.map(FollowedFlows::into_replica))));
     }
 
-    /// Makes changes that the engine has made: some of this many that belong together.
+    /// Makes changes that the engine has made. They are some or all of `all` changes that belong together.
     pub(super) fn copy_changes(&mut self, changes: &[Change], all: usize) {
         let Some(kernel) = &mut self.kernel else {
             let followed = self.followed.as_mut();

@@ -72,13 +72,13 @@ enum ProposalStep {
 }
 
 impl Proposer {
-    /// Makes proposals to this many workers.
+    /// Creates a proposer for `workers` workers.
     #[must_use]
     pub fn new(workers: usize) -> Proposer {
         Proposer { workers, ..Proposer::default() }
     }
 
-    /// Makes proposals to this many workers from now on; no proposal may be in progress.
+    /// Makes proposals to `workers` workers from now on; no proposal may be in progress.
     pub fn set_workers(&mut self, workers: usize) {
         self.workers = workers;
     }

@@ -83,7 +83,7 @@ pub fn hash(input: HashInput) -> Pipe {
     Pipe::hash("pipe", input, GroupId(0)).entries(rows()).forward(Forward::PerEntry).capacity(8)
 }
 
-/// Adds a group with this many targets, whose buckets the interpreter is given.
+/// Adds a group with `targets` targets, whose buckets the interpreter gets.
 pub fn with_group(program: Program, targets: u16) -> Program {
     let targets = (0..targets).map(|at| Target::new(format!("target{at}"), PortId(at)));
     Program { groups: vec![Group::new("group", Fill::Wants, 4).targets(targets)], ..program }

@@ -88,7 +88,7 @@ impl Bench {
         self.engine.process_one(input, bytes, self.now_ns)
     }
 
-    /// Runs a frame of each of this many flows through the first port.
+    /// Runs a frame of each of `flows` flows through the first port.
     pub fn learn(&mut self, flows: u16) {
         for sport in 0..flows {
             self.frame(PortId(0), &udp(sport, 53));

@@ -95,7 +95,7 @@ pub fn ports(program: &Program, pool: PoolId) -> (Vec<Box<dyn Port>>, Vec<MemWir
     program.ports.iter().map(|port| one(&port.name)).unzip()
 }
 
-/// A worker on a pool of this many chunks.
+/// A worker on a pool of `chunks` chunks.
 pub fn worker(program: &Program, chunks: u32) -> (Worker, Vec<MemWire>) {
     let mut pools = Pools::region(chunks);
     let (ports, wires) = ports(program, pools.first().id());
@@ -119,7 +119,7 @@ pub fn all_to(forward: Forward) -> Program {
     program.build()
 }
 
-/// A FLOW pipe that learns up to this many flows and sends them out of the first port.
+/// A FLOW pipe that learns up to `flows` flows and sends them out of the first port.
 pub fn learning(flows: u32) -> Pipe {
     Pipe::flow("f", Learn::Default).entry(EntryMatch::Default).capacity(flows).forward(PortId(0))
 }

@@ -218,7 +218,7 @@ impl Compiler<'_> {
         self.asm.bind(none);
     }
 
-    /// Copies this many bytes of the frame into the slot in R2, or jumps if it has fewer.
+    /// Copies `bytes` bytes of the frame into the slot in R2, or jumps to `shorter` if the frame has fewer.
     fn copy_beginning(&mut self, bytes: usize, shorter: Label) {
         self.asm.mov(R3, R7);
         self.asm.alu(Alu::Add, R3, bytes as i32);

@@ -35,7 +35,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves the address of a header inside in R3, if the frame has this many bytes there.
+    /// Leaves the address of a header inside in R3, if the frame has `bytes` bytes there.
     pub fn inner_base(&mut self, place: i16, bytes: i32) {
         let short = self.leave(Why::Malformed);
         self.asm.load(Size::Dw, R3, R10, place);

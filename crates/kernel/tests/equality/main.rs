@@ -41,7 +41,8 @@ fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))
 }
 
-/// How many programs are compared: usually [`PROGRAMS`], or as many as have this number of packets.
+/// How many programs are compared: usually [`PROGRAMS`], or as many as have the number of packets in
+/// `KERNEL_CASES`.
 fn programs() -> u64 {
     let cases = number("KERNEL_CASES", PROGRAMS * PACKETS as u64);
     number("KERNEL_PROGRAMS", cases.div_ceil(PACKETS as u64))

@@ -314,7 +314,7 @@ fn the_same_is_true_if_each_of_several_workers_has_flows_in_the_table() {
     }
 }
 
-/// Packets of flows, which belong to this many workers in turn.
+/// Packets of flows, which belong to `workers` workers in turn.
 fn come_and_go_at(workers: usize) {
     const FLOWS: usize = 12;
     const PACKETS: usize = 60_000;

@@ -11,7 +11,7 @@ fn client(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(192, 0, last, 7)
 }
 
-/// A balancer in one of the modes, with this number of back ends.
+/// A balancer in one of the modes, with `count` back ends.
 fn balancer(mode: usize, count: u8, affinity: Affinity) -> Lb {
     let mut lb = Lb { flows: 4096, ..balanced(mode, count) };
     lb.services[0].affinity = Some(affinity);

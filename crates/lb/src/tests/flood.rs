@@ -59,9 +59,9 @@ impl Scene {
     }
 }
 
-/// The flags of the segment that a real client sends this many ticks after it started. It sends a SYN, then
-/// the ACK, and then data every second. Every fourth client sends two more SYNs, because the answers to the
-/// first ones were lost.
+/// The flags of the segment that a real client sends `tick` ticks after it started. It sends a SYN, then the
+/// ACK, and then data every second. Every fourth client sends two more SYNs, because the answers to the first
+/// ones were lost.
 fn sends(number: u64, tick: u64) -> Option<u8> {
     let connected = if number.is_multiple_of(4) { 300 } else { 0 };
     match tick {
@@ -73,8 +73,9 @@ fn sends(number: u64, tick: u64) -> Option<u8> {
     }
 }
 
-/// Floods with this many flows in 30 s, as a percentage of the table. Each begins with these segments.
-/// Returns how many real clients there were, and how many of them were pinned in time.
+/// Floods a table with flows for 30 s: `percent` is their number as a percentage of the table's room. Each
+/// flow begins with `segments`. Returns how many real clients there were, and how many of them were pinned in
+/// time.
 fn flood(percent: u64, segments: &[u8]) -> (usize, usize) {
     let mut service = service("web", By::FiveTuple);
     service.addresses = vec![Address { protocol: 6, ..address(VIP.into(), 53) }];

@@ -64,7 +64,7 @@ fn kinds() -> Vec<ServiceKind> {
     all
 }
 
-/// A load balancer with one service in one of the modes, with this number of back ends.
+/// A load balancer with one service in one of the modes, with `count` back ends.
 pub(super) fn balanced(mode: usize, count: u8) -> Lb {
     let mut one = service("dns", By::FiveTuple);
     one.source = (Some((Ipv4Addr::new(10, 0, 1, 254), 0)), None);

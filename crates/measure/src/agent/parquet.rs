@@ -111,7 +111,7 @@ impl Files {
         }
     }
 
-    /// Records that a file with this many records was lost.
+    /// Notes that a file with `rows` records was lost.
     fn fails(&mut self, rows: u64, error: &Error) {
         let (_, pause) = self.down;
         self.down = (Instant::now() + pause, (pause * 2).min(PAUSES[1]));

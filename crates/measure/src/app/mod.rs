@@ -76,7 +76,8 @@ pub struct OfOverlay {
 }
 
 impl Measurement {
-    /// Returns how many threads report that flows have delivered their counts, given this number of workers.
+    /// Returns how many threads report that flows have delivered their counts, if there are `workers`
+    /// workers.
     #[must_use]
     pub fn givers(&self, workers: usize) -> usize {
         if self.overlay.is_some() { 1 } else { workers }

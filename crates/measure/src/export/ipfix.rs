@@ -203,7 +203,7 @@ impl Encoder {
         number
     }
 
-    /// Makes room for a record of this many bytes in a set.
+    /// Makes room for a record of `bytes` bytes in a set.
     fn reserve(&mut self, set: u16, bytes: usize, now_s: u32, send: &mut impl FnMut(&[u8], u32)) {
         let is_open = |encoder: &Encoder| encoder.set.is_some_and(|(open, _)| open == set);
         let header = if is_open(self) { 0 } else { SET_HEADER };
@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(fields.get(&351).map(|id| number(id)), record.key.vni().map(u64::from));
     }
 
-    /// Encodes this many records, with templates before every `announce`th.
+    /// Encodes `records` records, with templates before every `announce`th.
     fn messages(encoder: &mut Encoder, records: u64, announce: u64) -> Vec<Vec<u8>> {
         let mut all = Vec::new();
         for n in 0..records {

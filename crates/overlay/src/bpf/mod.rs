@@ -124,7 +124,7 @@ pub struct TcOverlay {
 }
 
 impl TcOverlay {
-    /// Loads the programs for nodes whose addresses are of this IP version, with room for this many flows of
+    /// Loads the programs for nodes with addresses of the IP version `nodes`, with room for `flows` flows of
     /// each version. They are not attached yet, and do nothing without a lease ([`TcOverlay::extend`]).
     ///
     /// # Errors

@@ -14,7 +14,7 @@ const ICMP: u8 = 58;
 const ALL: [[OverlayIp; 2]; 3] =
     [[OverlayIp::V4, OverlayIp::V6], [OverlayIp::V6, OverlayIp::V4], [OverlayIp::V6, OverlayIp::V6]];
 
-/// An IPv6 header for a payload of this many bytes.
+/// An IPv6 header for a payload of `length` bytes.
 fn header([from, to]: [Ipv6Addr; 2], length: usize, (next, hops): (u8, u8)) -> Vec<u8> {
     let mut header = vec![0x60, 0, 0, 0];
     header.extend((length as u16).to_be_bytes());

@@ -277,7 +277,7 @@ const PROGRAMS: [[(&str, TcAttachType); 2]; 2] = [
 ];
 
 impl TcPath {
-    /// Loads the programs for this many peers and flows. They are not attached yet.
+    /// Loads the programs for `peers` peers and `flows` flows. They are not attached yet.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.

@@ -6,7 +6,7 @@ use std::net::Ipv4Addr;
 const LEAST: usize = 20 + 8;
 const ALL: usize = 576 - 28;
 
-/// A router's message about a probe, of which it quotes this many bytes.
+/// A router's message about a probe, of which it quotes `quotes` bytes.
 fn said(wish: &Wish, router: [u8; 4], quotes: usize) -> Expired {
     let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
     let probe = wish.probe(outer, ProbeId { session: 1, number: 1 }, 0, 0).datagram(Secret::default());
@@ -18,7 +18,7 @@ fn delay(port: u16, now: u64) -> i64 {
     if port.is_multiple_of(4) { Random::new(now / 1_000_000).below(1_000_000) as i64 } else { 0 }
 }
 
-/// Runs a survey on a two-tier fabric with this many spines in between; `answers` says which routers answer.
+/// Runs a survey on a two-tier fabric with `spines` spines in between; `answers` says which routers answer.
 fn surveyed(spines: u16, answers: impl Fn(u8, u16) -> bool) -> (Surveyed, u64) {
     let mut random = Random::new(7);
     let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut random);

@@ -62,7 +62,7 @@ fn peer(paths: &Paths) -> PathPeer {
     PathPeer { index: 0, paths: paths.offers().into_iter().map(out).collect() }
 }
 
-/// A VXLAN frame of a flow, this many bytes long.
+/// A VXLAN frame of a flow, `length` bytes long.
 fn frame(flow: u64, kernel_port: u16, length: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0, 0x45, 0];
     frame.extend((length as u16 - 14).to_be_bytes());

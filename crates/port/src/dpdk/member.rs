@@ -27,8 +27,8 @@ pub struct MemberSketch {
 }
 
 impl MemberSketch {
-    /// Creates a sketch with five rows of counters of this many bytes in total, which also remembers this
-    /// many keys. Every packet is counted. DPDK must be running: `_eal` proves it.
+    /// Creates a sketch with five rows of counters of `bytes` bytes in total, which also remembers `keys`
+    /// keys. Every packet is counted. DPDK must be running: `_eal` proves it.
     ///
     /// # Errors
     /// Returns [`DpdkError::Start`] if the library refuses, for example for lack of memory.

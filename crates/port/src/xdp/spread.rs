@@ -62,7 +62,7 @@ fn key_text() -> String {
     write_hex(&RSS_KEY, ":")
 }
 
-/// Returns how the frames of an interface are spread over this number of queues.
+/// Returns how the frames of an interface are spread over its `queues` queues.
 #[must_use]
 pub fn spread(interface: &str, queues: u32) -> Spread {
     match Ethtool::open() {

@@ -69,7 +69,7 @@ fn frames_of_mtu_9000_pass_both_ways_among_small_ones() {
     }
 }
 
-/// Returns each frame that arrives at a port to its sender, until this many have.
+/// Returns each frame that arrives at a port to its sender, until `count` frames have arrived.
 fn echo(end: &mut End, count: usize) {
     let (mut batch, mut seen) = (Batch::new(), 0);
     let until = Instant::now() + PATIENCE;

@@ -52,7 +52,7 @@ fn take_over(lab: &Lab, old: &XdpInterface, (new, next): (&mut XdpInterface, &En
     lab.weir(|| new.take_over(handover).and_then(|()| new.replace())).unwrap();
 }
 
-/// Receives until this many frames have arrived, and records their numbers.
+/// Receives until `count` frames have arrived, and appends their numbers to `numbers`.
 fn receive_until(end: &mut End, count: usize, numbers: &mut Vec<u32>, progress: &AtomicU32) {
     let patience = Instant::now() + LONG;
     while numbers.len() < count && Instant::now() < patience {
@@ -68,7 +68,7 @@ fn receive_until(end: &mut End, count: usize, numbers: &mut Vec<u32>, progress: 
     }
 }
 
-/// Sends this many numbered frames, keeping at most a window of them in flight.
+/// Sends `all` numbered frames, keeping at most a window of them in flight.
 fn send_all(mut far: End, all: u32, progress: &AtomicU32, sent: &AtomicU32) -> End {
     let patience = Instant::now() + 2 * LONG;
     for first in (0..all).step_by(10) {

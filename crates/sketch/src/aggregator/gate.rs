@@ -31,7 +31,7 @@ impl Gate {
     /// twice as much as a look-up.
     pub const THRESHOLD: f64 = 0.45;
 
-    /// A gate that closes above this many evictions per packet; expensive sketches need a higher threshold.
+    /// A gate that closes above `threshold` evictions per packet; expensive sketches need a higher threshold.
     #[must_use]
     pub const fn new(threshold: f64) -> Gate {
         Gate { threshold, is_open: true, packets: 0, evictions: 0, batch: 0 }

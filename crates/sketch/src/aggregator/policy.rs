@@ -60,7 +60,7 @@ impl Replacement {
         Replacement { policy, stamps: policy == Policy::Lru, most, hand: 0, rows: vec![0; rows] }
     }
 
-    /// Records that a key of the row was seen and now has this many packets.
+    /// Records that a key of the row was seen and now has `packets` packets.
     #[inline(always)]
     pub(super) fn touch(&mut self, line: &mut Line, row: u32, slot: u16, packets: u64) {
         if self.stamps {

@@ -39,7 +39,7 @@ impl Marks {
         self.0 += u8::from(self.heard() < HEARD_MAX) << Marks::HEARD_AT;
     }
 
-    /// This many more packets were seen.
+    /// Adds `packets` to the number of packets seen.
     pub fn count_packets(&mut self, packets: u64) {
         *self = self.with_heard((u64::from(self.heard()) + packets.min(u64::from(HEARD_MAX))) as u8);
     }

@@ -105,7 +105,7 @@ impl ExecutorBench<'_> {
     }
 }
 
-/// Returns an entry, after this many changes.
+/// Returns an entry after `version` changes.
 fn entry(at: u32, version: u32) -> String {
     let [a, b, c, d] = version.to_be_bytes();
     format!(

@@ -180,7 +180,7 @@ impl<'a> ExecutorBench<'a> {
         Ok(ExecutorBench { options, run, interrupt, far, node, setting })
     }
 
-    /// Returns the configuration of a turn with this number of sources: every frame leaves with other MAC
+    /// Returns the configuration of a turn with `sources` sources: every frame leaves with other MAC
     /// addresses.
     fn configuration(&self, between: Between, sources: usize) -> String {
         let workers = if sources == 1 { vec![self.setting.core] } else { self.cores().to_vec() };

@@ -370,7 +370,7 @@ pub struct Questions {
 }
 
 impl Questions {
-    /// Starts this many flows of each kind, which ask until they are stopped, on a machine that is `slowdown`
+    /// Starts `flows` flows of each kind, which ask until they are stopped, on a machine that is `slowdown`
     /// times slower than usual.
     pub fn start(run: &mut Run, client: &Host, (flows, slowdown): (u32, u32)) -> Result<Questions> {
         let name = format!("questions-{}", client.name);

@@ -173,7 +173,7 @@ pub struct Moves {
     pub forced: u64,
 }
 
-/// Adds a port without traffic, whose pipe has this many entries.
+/// Adds a port without traffic, whose pipe has `entries` entries.
 fn add_entries(text: &mut String, entries: u32) {
     let _ = write!(
         text,

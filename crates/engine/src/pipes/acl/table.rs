@@ -10,7 +10,7 @@ use weir_program::change::EntryKey;
 use weir_program::{Criterion, Entry, Pipe};
 use weir_table::{Acl, AclError};
 
-/// Rule numbers are reassigned once this many per entry of capacity have been used.
+/// Rule numbers are reassigned once more of them have been used than this factor times the capacity.
 const NUMBERS_PER_ENTRY: usize = 4;
 
 /// The rules of a pipe. Newer rules have higher numbers, so among equal priorities the older rule wins.

@@ -67,7 +67,7 @@ impl IdleSegment {
 }
 
 impl Segments {
-    /// Creates room for the segments of this number of flows, if a group of the program has such an app.
+    /// Creates room for the segments of `rows` flows, if a group of the program has such an app.
     #[must_use]
     pub fn new(program: &Program, rows: u32) -> Option<Box<Segments>> {
         let apps: Vec<Option<AppId>> = program.groups.iter().map(|group: &Group| group.idle).collect();

@@ -317,8 +317,8 @@ impl Flows {
         self.held = 0;
     }
 
-    /// Whether there are places for this many additional flows, besides the live ones and those that places
-    /// are held for.
+    /// Whether there are places for `wanted` additional flows, besides the live ones and those for which
+    /// places are held.
     pub(super) fn has_places(&self, wanted: usize) -> bool {
         self.live() - self.ending.flows() + self.held + wanted <= self.table.capacity()
     }
@@ -573,7 +573,7 @@ impl Flows {
         self.room = room;
     }
 
-    /// Makes room for this many more deltas, up to [`DELTAS_MAX`] in total.
+    /// Makes room for `more` more deltas, up to [`DELTAS_MAX`] in total.
     pub fn set_room_for(&mut self, more: usize) {
         self.room = DELTAS_MAX.min(self.deltas.len() + more);
     }

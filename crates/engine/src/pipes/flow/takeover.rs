@@ -88,9 +88,9 @@ impl Flows {
         HEAD + self.kept_bytes()
     }
 
-    /// Writes the flows in this many rows, starting at this one, that were hit or decided since `since` (all
-    /// of them if it is `None`), except those with an entry of their own. `entry` returns the index of an
-    /// entry's row in the list of entries. Returns the next row.
+    /// Writes the flows in the `rows` rows that begin at `from`, if they were hit or decided since `since`
+    /// (all of them if it is `None`) and have no entry of their own. `entry` returns the index of an entry's
+    /// row in the list of entries. Returns the next row.
     pub fn write_records(
         &self,
         (from, rows): (u32, u32),

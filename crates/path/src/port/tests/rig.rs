@@ -386,7 +386,7 @@ impl TunnelRig {
         }
     }
 
-    /// Advances time while each of this many flows sends a packet every millisecond.
+    /// Advances time while each of `flows` flows sends a packet every millisecond.
     pub fn run_with(&mut self, flows: u32, ns: u64) {
         for _ in 0..ns / MS {
             (0..flows).for_each(|flow| _ = self.send(flow));
