@@ -180,11 +180,11 @@ impl<'a> Event<'a> {
 pub enum ClientEvent<'a> {
     /// A client has connected.
     Connected,
-    /// It has sent this datagram.
+    /// The client has sent a datagram.
     Datagram(&'a [u8]),
     /// A datagram to the client was lost, because the client was too slow to receive it.
     Lost,
-    /// It has disconnected, or was disconnected.
+    /// The client has disconnected, or was disconnected.
     Disconnected,
 }
 

@@ -19,7 +19,7 @@ const FILTERS: [&str; 2] = ["sch_ingress", "cls_bpf"];
 pub enum Level {
     /// As it should be.
     Ok,
-    /// It works, but something else would be better; or it could not be examined.
+    /// What is checked works, but something else would be better; or it could not be examined.
     Warning,
     /// The configuration cannot work.
     Fault,
@@ -79,9 +79,9 @@ pub struct Examined<'a> {
 /// Whether the kernel has what a feature needs, in words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Has {
-    /// It has everything.
+    /// The kernel has everything.
     All(String),
-    /// It lacks something.
+    /// The kernel lacks something.
     Lacks(String),
     /// The kernel could not be asked.
     Unknown(String),

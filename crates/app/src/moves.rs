@@ -11,9 +11,9 @@ use weir_program::{Affinity, EntryMatch, Fill, Group, PipeKind, Program, Target}
 pub struct Moves {
     /// The name of the group.
     pub name: String,
-    /// Those whose bucket gets another target, by name.
+    /// The share of flows whose bucket gets a target with another name.
     pub moved: f64,
-    /// The minimum that had to move for the targets to get their shares.
+    /// The minimum share that has to move for the targets to get their shares.
     pub least: f64,
     /// The changes that move flows.
     pub why: Vec<String>,

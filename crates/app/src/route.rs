@@ -23,13 +23,14 @@ impl fmt::Display for Prefix {
 /// Whether the addresses of a service should be announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteWish {
-    /// They should be announced.
+    /// The addresses should be announced.
     Announce {
         /// Whether other nodes should be preferred, because this one has lost back ends.
         degraded: bool,
     },
-    /// It is not known yet. An announcement stays as it is, but none is begun, for this reason.
+    /// Whether they should is not known yet, for this reason. An announcement stays as it is, but none is
+    /// begun.
     Keep(String),
-    /// They must not be announced, for this reason.
+    /// The addresses must not be announced, for this reason.
     Withhold(String),
 }

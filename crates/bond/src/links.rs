@@ -147,11 +147,11 @@ pub enum Output {
 /// Why a member is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It was removed.
+    /// The member was removed.
     Removed,
     /// The operator disabled it.
     Operator,
-    /// It has no carrier.
+    /// The member has no carrier.
     Carrier,
     /// LACP does not let it distribute.
     Lacp,

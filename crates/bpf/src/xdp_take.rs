@@ -75,11 +75,11 @@ const JUDGED_MAX: usize = 2048;
 /// What happens to a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Judged {
-    /// It is taken if a socket is bound to its queue.
+    /// The frame is taken if a socket is bound to its queue.
     Taken,
-    /// It stays with the kernel.
+    /// The frame stays with the kernel.
     Left,
-    /// It stays with the kernel, and is for another host's MAC address.
+    /// The frame stays with the kernel, and is for another host's MAC address.
     NotOurs,
 }
 
@@ -171,7 +171,7 @@ impl XdpTake {
     /// the state between two writes.
     ///
     /// # Errors
-    /// Those of [`XdpTake::set_take`].
+    /// As for [`XdpTake::set_take`].
     pub fn set_take_by_steps(
         &mut self,
         own: [[u8; 6]; 2],

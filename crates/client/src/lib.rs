@@ -64,7 +64,7 @@ pub enum RefusalReason {
     Token,
     /// There is no such object (404).
     Absent,
-    /// It belongs to another owner (409).
+    /// The service, or its address, belongs to another owner (409).
     Conflict,
     /// The current state is not the expected one (412).
     Stale,

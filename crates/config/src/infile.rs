@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// Reads a file.
 ///
 /// # Errors
-/// It cannot be read, is too large, or takes too long.
+/// The file cannot be read, is too large, or takes too long.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     read_within(path, PATIENCE, [FILE_MAX, STREAM_MAX])
 }
@@ -30,7 +30,7 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
 /// Reads standard input, which may take any amount of time.
 ///
 /// # Errors
-/// It cannot be read, or is too large.
+/// Standard input cannot be read, or is too large.
 pub fn read_stdin() -> io::Result<Vec<u8>> {
     read_from(stdin().lock(), FILE_MAX)
 }
@@ -38,7 +38,7 @@ pub fn read_stdin() -> io::Result<Vec<u8>> {
 /// Reads all of an open file, of at most `most` bytes.
 ///
 /// # Errors
-/// It cannot be read, or is larger.
+/// The file cannot be read, or is larger.
 pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;
@@ -51,7 +51,7 @@ pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
 /// Opens a file that is read piece by piece. A FIFO without a writer becomes an error after a while.
 ///
 /// # Errors
-/// It cannot be opened, or nothing writes to it.
+/// The file cannot be opened, or nothing writes to it.
 pub fn open(path: &Path) -> io::Result<File> {
     open_within(path, PATIENCE)
 }

@@ -77,7 +77,7 @@ pub struct GeneratedTraffic {
 pub enum Pace {
     /// As fast as it is consumed.
     Full,
-    /// This many frames per second.
+    /// A number of frames per second.
     Rate(u64),
     /// A share, between 0 and 1, of the highest rate without loss.
     Share(f64),

@@ -10,7 +10,8 @@ const KEYS: [&str; 5] = ["key", "secret", "seed", "hash_key", "hash_seed"];
 /// Shorter values of [`KEYS`] are not secrets.
 const VALUE_MIN: usize = 8;
 
-/// This many consecutive hexadecimal digits are a secret anywhere: half of a key, or more.
+/// The number of consecutive hexadecimal digits from which on they are a secret anywhere: half of a key, or
+/// more.
 const DIGITS_MIN: usize = 24;
 
 /// Returns the line with an asterisk in place of each character of a secret.

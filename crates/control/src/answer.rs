@@ -256,7 +256,7 @@ answers! {
         ports: String,
         /// Pairs of an address and a port that flows have.
         used: u64,
-        /// Those that none has.
+        /// Pairs that no flow has.
         free: u64,
     }
 
@@ -293,7 +293,7 @@ answers! {
         bytes: u64,
         /// Buckets that were moved.
         moved: u64,
-        /// Those that were in use then.
+        /// Buckets that were in use when they were moved.
         moved_busy: u64,
         /// Buckets that wait to be moved.
         pending: u64,

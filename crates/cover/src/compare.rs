@@ -39,18 +39,18 @@ pub struct Comparison {
     pub rows: BTreeSet<RowId>,
     /// Where executors differ.
     pub differences: Vec<Difference>,
-    /// Packets that the kernel decided, and those that it left to the engine.
+    /// Packets that the kernel handled, and those that it left to the engine.
     pub kernel: Option<KernelCounts>,
     /// Why the kernel was not asked.
     pub without_kernel: Option<String>,
 }
 
-/// How many packets the kernel decided.
+/// How many packets the kernel handled, and how many it did not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KernelCounts {
-    /// It decided.
+    /// Packets that the kernel handled.
     pub decided: usize,
-    /// It left them to the engine.
+    /// Packets that the kernel left to the engine.
     pub left: usize,
 }
 

@@ -14,9 +14,9 @@ pub type RowId = (PipeId, usize);
 /// What a packet meets in a pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Taken {
-    /// It hits an entry with this action template.
+    /// The packet hits an entry with this action template.
     Hit(u16),
-    /// It misses.
+    /// The packet misses.
     Miss,
     /// Its group has no target for it, or it gets no place among the pipe's flows.
     NoTarget,

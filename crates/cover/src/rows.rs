@@ -18,13 +18,13 @@ pub struct PipeRow {
 /// The packets that hit an entry, if no other takes precedence.
 #[derive(Clone, Debug)]
 pub enum HitBy {
-    /// Those whose fields meet these conditions; without a condition, a packet may lack the field.
+    /// Packets whose fields meet these conditions; without a condition, a packet may lack the field.
     Fields(Vec<(Field, Option<Condition>)>),
-    /// Those for which a group picks this target.
+    /// Packets for which a group picks this target.
     Target(GroupId, u16),
-    /// Those of a flow with an entry of its own.
+    /// Packets of a flow with an entry of its own.
     Flow(weir_packet::FlowKey),
-    /// Those of flows that are learnt for the default entry.
+    /// Packets of flows that are learnt for the default entry.
     Default,
 }
 

@@ -22,7 +22,7 @@ pub type Point = BTreeMap<Field, u128>;
 /// The result of a search.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Solution {
-    /// These values.
+    /// Values that meet the conditions.
     Found(Point),
     /// There are no such values, because of these of the forbidden conjunctions.
     Impossible(BTreeSet<usize>),

@@ -8,11 +8,12 @@ use weir_program::{Encap, Operation, PortId, Program, Value};
 /// Where the value of a field comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Term {
-    /// It is that of this field of the packet as it arrived.
+    /// The value is that of this field of the packet as it arrived.
     Arrived(Field),
-    /// It is this number.
+    /// The value is this number.
     Number(u128),
-    /// It depends on something that the search does not compute: a hash, a sum, a checksum, an allocation.
+    /// The value depends on something that the search does not compute: a hash, a sum, a checksum, an
+    /// allocation.
     Unknown,
 }
 
@@ -45,9 +46,9 @@ type HiddenHeaders = (SymbolicLevel, Option<(TunnelKind, bool)>, Option<Symbolic
 /// What an action does to a packet whose shape is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It passes. If it decremented a TTL, that of this field must be at least 2.
+    /// The packet passes. If the action decremented a TTL, the one in this field must be at least 2.
     Passes,
-    /// It is dropped: an operation does not apply to its shape.
+    /// The packet is dropped: an operation does not apply to its shape.
     DoesNotApply,
 }
 

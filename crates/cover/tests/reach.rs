@@ -12,10 +12,10 @@ use weir_program::{
     Target, Value,
 };
 
-/// WhyUnhit an entry is not hit.
+/// Why an entry is not hit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum WhyUnhit {
-    /// These entries of its pipe are hit instead.
+    /// Other entries of its pipe are hit instead: these.
     Shadowed(&'static [usize]),
     /// No packet meets its conditions.
     NoSuchPacket,

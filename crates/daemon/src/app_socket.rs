@@ -43,7 +43,7 @@ pub struct AppSocket {
 pub enum Received {
     /// A datagram.
     Datagram(ClientId, Vec<u8>),
-    /// It has disconnected.
+    /// The client has disconnected.
     Disconnected(ClientId),
 }
 

@@ -50,9 +50,9 @@ pub struct Read {
 /// Why a text of changes is refused.
 #[derive(Debug, PartialEq, Eq)]
 pub enum TextRefusal {
-    /// It exceeds a limit, which the sentence names.
+    /// The text exceeds a limit, which the sentence names.
     TooLarge(String),
-    /// It cannot be read, or its changes cannot be made; the sentence names the line.
+    /// The text cannot be read, or its changes cannot be made; the sentence names the line.
     Wrong(String),
 }
 

@@ -99,7 +99,7 @@ enum Preparing {
 enum ReloadPhase {
     Preparing {
         prepared: Receiver<Result<Preparing>>,
-        /// It is ready, and waits for changes that workers have begun.
+        /// The new program is ready, and waits for changes that workers have begun.
         ready: Option<Box<Prepared>>,
         /// Weights set since it began, by group and target.
         weights: Vec<(String, String, u32)>,

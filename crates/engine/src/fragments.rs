@@ -43,11 +43,11 @@ impl Datagram {
 /// The fate of a waiting fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FragmentFate {
-    /// It waits for its first fragment.
+    /// The fragment waits for the first one of its datagram.
     Waits,
     /// Its first fragment has arrived, with these ports; or the fragment is to be examined again.
     Due(Option<[u8; 4]>),
-    /// It is no longer there.
+    /// The fragment is no longer there.
     Gone,
 }
 

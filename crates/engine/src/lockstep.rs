@@ -30,7 +30,7 @@ pub enum Act {
     },
     /// An entry or a weight changes.
     Change(Change),
-    /// This many nanoseconds pass.
+    /// A number of nanoseconds pass.
     Time(u64),
     /// Idle entries and flows are removed.
     Age,

@@ -269,9 +269,9 @@ impl FlowEntry {
 pub enum NotFollowed {
     /// There is no room in its buckets.
     Full,
-    /// It is followed already.
+    /// The flow is followed already.
     Known,
-    /// It is inside a tunnel.
+    /// The flow is inside a tunnel.
     Tunnel,
 }
 

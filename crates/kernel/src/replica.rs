@@ -47,7 +47,7 @@ pub trait UnsentFrames: fmt::Debug + Send + Sync {
 pub struct Replica {
     pub(crate) tables: Tables,
     unsent: Option<Arc<dyn UnsentFrames>>,
-    /// Those that have a link.
+    /// The programs of ports that have a link.
     ports: Vec<Option<PortProgram>>,
     /// Programs refer to it as long as they run.
     _devices: Option<Map>,

@@ -66,7 +66,7 @@ pub enum IcmpEcho {
     Auto,
     /// Weir answers.
     Answer,
-    /// They are forwarded to a back end.
+    /// Pings are forwarded to a back end.
     Forward,
 }
 

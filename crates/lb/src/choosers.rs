@@ -44,7 +44,7 @@ pub(super) enum ErrorsBy {
     Source(bool),
     /// The client's address and the service's port; true means IPv6.
     SourcePort(bool),
-    /// These bits of the client's IPv4 address.
+    /// The bits of the client's IPv4 address under this mask.
     SourceBits(u32),
 }
 

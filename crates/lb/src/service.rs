@@ -162,7 +162,7 @@ impl Address {
 pub enum Mss {
     /// The largest segment that fits the path to every back end of the service.
     Auto,
-    /// This many bytes.
+    /// A number of bytes.
     Fixed(u16),
 }
 
@@ -274,14 +274,15 @@ impl BackEnd {
 /// What happens to a back end's flows, and whether it gets new ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum State {
-    /// It gets new flows according to its weight.
+    /// The back end gets new flows according to its weight.
     #[default]
     Up,
-    /// It does not answer: its flows end, and the next packet of each starts a new flow at another back end.
+    /// The back end does not answer: its flows end, and the next packet of each starts a new flow at another
+    /// back end.
     Down,
-    /// It keeps its flows and gets no new ones.
+    /// The back end keeps its flows and gets no new ones.
     Draining,
-    /// It gets nothing: its flows end as if it were down.
+    /// The back end gets nothing: its flows end as if it were down.
     Maintenance,
 }
 
@@ -407,7 +408,7 @@ pub enum SourceMac {
     /// packet was sent.
     #[default]
     Auto,
-    /// This address.
+    /// A fixed address.
     Fixed([u8; 6]),
 }
 

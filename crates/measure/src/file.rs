@@ -74,7 +74,7 @@ impl Summary {
     /// Writes everything that was counted, without separating intervals.
     ///
     /// # Errors
-    /// Those of the output.
+    /// Errors of the output.
     pub fn write(&mut self, output: &mut impl Write) -> io::Result<()> {
         self.gather();
         let mut body = Body::default();

@@ -14,11 +14,11 @@ const FRAME_MAX: usize = 65_535;
 /// Why a frame belongs to no flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoFlow {
-    /// It has no bytes.
+    /// The frame has no bytes.
     Empty,
-    /// It is an ARP packet.
+    /// The frame is an ARP packet.
     Arp,
-    /// It has an EtherType other than those of IP and ARP.
+    /// The frame has an EtherType other than those of IP and ARP.
     NotIp,
     /// A header is malformed.
     Malformed(DropReason),
@@ -70,7 +70,7 @@ impl Frames {
     /// Returns the flow of a packet of any link type.
     ///
     /// # Errors
-    /// It belongs to no flow.
+    /// The packet belongs to no flow.
     #[inline]
     pub fn flow_on(&mut self, link: Link, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
         if link == Link::Ethernet {

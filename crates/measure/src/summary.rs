@@ -245,7 +245,7 @@ impl Summary {
     /// two lacks are shed. The other's intervals are not kept separate.
     ///
     /// # Errors
-    /// They cannot be merged.
+    /// The two measurements cannot be merged.
     pub fn merge(&mut self, mut other: Summary) -> Result<(), Unlike> {
         let (one, two) = (&self.settings, &other.settings);
         let keys = |settings: &Settings| (settings.flow, settings.prefixes, settings.tunnels_apart);

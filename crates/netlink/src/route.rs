@@ -42,9 +42,9 @@ pub struct Route {
 /// Where the kernel would send packets for an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
-    /// They leave by this interface, to this next hop.
+    /// Packets leave through this interface, to this next hop.
     Hop(u32, IpAddr),
-    /// It is an address of this host, or of a group.
+    /// The address is one of this host, or of a group.
     Local,
     /// No route leads there.
     Unreachable,

@@ -11,7 +11,7 @@ use weir_program::{CounterId, GroupId, MeterId, Operation, PipeId, PortId};
 /// A change of state by a packet.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// It hit an entry (given by its position among the pipe's entries).
+    /// The packet hit an entry (`entry` is its position among the pipe's entries).
     Hit {
         /// The pipe.
         pipe: PipeId,
@@ -20,28 +20,28 @@ pub enum Effect {
         /// Bytes counted.
         bytes: usize,
     },
-    /// It missed.
+    /// The packet missed.
     Miss {
         /// The pipe.
         pipe: PipeId,
         /// Bytes counted.
         bytes: usize,
     },
-    /// It counts in a shared counter.
+    /// The packet counts in a shared counter.
     Counter {
         /// The counter.
         counter: CounterId,
         /// Bytes counted.
         bytes: usize,
     },
-    /// It spends a meter's tokens.
+    /// The packet spends a meter's tokens.
     Meter {
         /// The meter.
         meter: MeterId,
         /// The remaining tokens.
         left: MeterState,
     },
-    /// It meets a given bucket.
+    /// The packet meets a given bucket.
     Bucket {
         /// The group.
         group: GroupId,
@@ -50,12 +50,12 @@ pub enum Effect {
         /// Bytes counted.
         bytes: usize,
     },
-    /// It is flooded to a group; due moves of its buckets are carried out.
+    /// The packet is flooded to a group; due moves of the group's buckets are carried out.
     Flood {
         /// The group.
         group: GroupId,
     },
-    /// It takes a turn of a pipe that distributes packets in turn.
+    /// The packet takes a turn of a pipe that distributes packets in turn.
     Turn {
         /// The pipe.
         pipe: PipeId,
@@ -69,7 +69,7 @@ pub enum Effect {
         /// The turn that was taken.
         turn: u64,
     },
-    /// It creates a flow.
+    /// The packet creates a flow.
     Learn {
         /// The pipe.
         pipe: PipeId,
@@ -95,14 +95,14 @@ pub enum Effect {
         /// The target.
         target: u16,
     },
-    /// It ends a flow, and that of its answers, because it begins another with the same key.
+    /// The packet ends a flow, and that of its answers, because it begins another with the same key.
     Reopened {
         /// The pipe.
         pipe: PipeId,
         /// The flow.
         key: FlowKey,
     },
-    /// It belongs to a live flow.
+    /// The packet belongs to a live flow.
     Flow {
         /// The pipe.
         pipe: PipeId,
@@ -117,7 +117,7 @@ pub enum Effect {
         /// Its headers, if it shows the sequence numbers of both ends of a connection.
         newest: Option<Newest>,
     },
-    /// It is added to the sum of its flow.
+    /// The packet is added to the sum of its flow.
     Sum {
         /// The pipe.
         pipe: PipeId,
@@ -128,12 +128,12 @@ pub enum Effect {
         /// What is observed about it.
         observed: Observed,
     },
-    /// It was looked up in a FLOW pipe, or was subject to summing up.
+    /// The packet was looked up in a FLOW pipe, or was subject to summing up.
     Met {
         /// The pipe.
         pipe: PipeId,
     },
-    /// It is not counted in a flow.
+    /// The packet is not counted in a flow.
     Unflowed {
         /// The pipe.
         pipe: PipeId,
@@ -145,13 +145,13 @@ pub enum Effect {
 /// Why a packet is not counted in a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// It has no flow key.
+    /// The packet has no flow key.
     NoKey,
     /// Its metadata chooses no group.
     NoGroup,
     /// Its flow is unknown, and the pipe learns none.
     Unknown,
-    /// It is an ICMP error about its flow, which is pinned.
+    /// The packet is an ICMP error about its flow, which is pinned.
     IcmpError,
     /// There is no target, or no entry for it.
     NoTarget,

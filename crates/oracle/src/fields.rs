@@ -14,7 +14,7 @@ pub(super) enum FieldLocation {
     Fact(u128),
     /// In this word of metadata.
     Meta(usize),
-    /// It is a port of the datagram that the packet is a fragment of: 0 for the source, 1 for the
+    /// The field is a port of the datagram that the packet is a fragment of: 0 for the source, 1 for the
     /// destination.
     Port(usize),
 }

@@ -152,11 +152,11 @@ pub struct Pick {
 /// Whether the NIC's hash was used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rss {
-    /// It was not requested.
+    /// The NIC's hash was not requested.
     NotAsked,
     /// The frame arrived without one, so the select hash was used.
     Absent,
-    /// These 32 bits were used.
+    /// The NIC's hash was used: these 32 bits.
     Taken(u32),
 }
 
@@ -167,9 +167,9 @@ pub enum Moving {
     No,
     /// The bucket moves later, because its last packet was too recent.
     Waits,
-    /// It moves with this packet, having been idle long enough or having no target.
+    /// The bucket moves with this packet, having been idle long enough or having no target.
     Rested,
-    /// It moves with this packet, having reached its maximum wait.
+    /// The bucket moves with this packet, having reached its maximum wait.
     Overdue,
 }
 
@@ -252,9 +252,9 @@ pub enum Change {
         /// Value after.
         after: u128,
     },
-    /// This many bytes were removed from the front (along with anything after the tunnel).
+    /// A number of bytes were removed from the front (along with anything after the tunnel).
     Removed(usize),
-    /// This many bytes were added to the front.
+    /// A number of bytes were added to the front.
     Added(usize),
     /// The same, with the address of the back end that is the packet's second chance, if there is one.
     AddedWithSecondChance(usize, Option<Ipv4Addr>),

@@ -6,9 +6,9 @@ pub const KEY: &str = "overlay";
 /// How changes of nftables rules affect known flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Their next frames pass through the rules.
+    /// The next frames of known flows pass through the rules.
     Strict,
-    /// They continue until the kernel sees one of their frames again.
+    /// Known flows continue until the kernel sees one of their frames again.
     Connection,
 }
 

@@ -237,7 +237,7 @@ pub enum Checksum {
     Good,
     /// A wrong value other than 0.
     Bad,
-    /// This value.
+    /// A fixed value.
     Value(u16),
 }
 

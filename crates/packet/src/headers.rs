@@ -41,7 +41,7 @@ pub enum Layer {
     TunnelId = 1 << 14,
     /// An ICMP error with the header of the packet that triggered it.
     IcmpError = 1 << 15,
-    /// That packet has ports.
+    /// The packet inside the ICMP error has ports.
     ErrorPorts = 1 << 16,
 }
 

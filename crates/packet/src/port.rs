@@ -108,7 +108,7 @@ pub trait Port: Any + Send {
 pub struct SendProgress {
     /// Frames that were accepted.
     pub accepted: u64,
-    /// Those of them that were sent or given up.
+    /// Accepted frames that were sent or given up.
     pub done: u64,
 }
 

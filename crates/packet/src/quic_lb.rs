@@ -210,7 +210,7 @@ impl QuicLb {
     /// Returns the server ID in a connection ID.
     ///
     /// # Errors
-    /// It has no server ID that can be decoded.
+    /// The connection ID has no server ID that can be decoded.
     pub fn decode(&self, cid: &[u8]) -> Result<ServerId, Unroutable> {
         let identifier = cid.first().ok_or(Unroutable::Length)? >> 5;
         let config = self.configs.get(usize::from(identifier)).and_then(Option::as_ref);

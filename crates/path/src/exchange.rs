@@ -41,9 +41,9 @@ pub enum Claim {
 /// paths may differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// It is attached to an uplink of the kernel.
+    /// The app is attached to an uplink of the kernel.
     Uplink,
-    /// It is attached to a port of weir.
+    /// The app is attached to a port of weir.
     Port,
 }
 

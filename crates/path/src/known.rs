@@ -17,9 +17,9 @@ pub struct Known {
 /// How the list of paths has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathListChange {
-    /// It is unchanged.
+    /// The list is unchanged.
     None,
-    /// It was replaced: numbers mean different paths than before.
+    /// The list was replaced: numbers mean different paths than before.
     Replaced,
     /// Some of its paths have changed.
     Followed(Followed),

@@ -46,9 +46,9 @@ pub struct Loss {
 /// Probes, and how many of them were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
-    /// All of them.
+    /// All probes.
     pub probes: u32,
-    /// Those that did not arrive.
+    /// Probes that did not arrive.
     pub lost: u32,
 }
 

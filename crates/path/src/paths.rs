@@ -85,23 +85,23 @@ pub struct Ports {
 pub enum State {
     /// No probe has been answered yet; used as ECMP would.
     New,
-    /// It has no faults.
+    /// The path has no faults.
     Good,
     /// Its queue is long, or its packets are ECN-marked or lost: used less.
     Congested,
-    /// It loses more than 1 % of its probes beyond the loss common to all paths, or loses large frames: used
-    /// only if no path without faults is alive.
+    /// The path loses more than 1 % of its probes beyond the loss common to all paths, or loses large frames:
+    /// used only if no path without faults is alive.
     Grey,
-    /// It does not answer: used only if no other path is alive.
+    /// The path does not answer: used only if no other path is alive.
     Failed,
-    /// It answers again, and regains weight step by step.
+    /// The path answers again, and regains weight step by step.
     Returning,
 }
 
 /// Why a path last changed its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reason {
-    /// It was found.
+    /// The path was found.
     Found,
     /// A probe was answered for the first time.
     Answered,
@@ -113,7 +113,7 @@ pub enum Reason {
     Drops,
     /// Its delay, marks and losses are below half of their limits.
     Relief,
-    /// This many consecutive probes were lost.
+    /// Several consecutive probes were lost.
     Misses,
     /// More than 1 % of its probes were lost.
     Loss,
@@ -127,7 +127,7 @@ pub enum Reason {
     Arrived,
     /// Flows on it ran into retransmission timeouts.
     Timeouts,
-    /// This many consecutive probes were answered.
+    /// Several consecutive probes were answered.
     Answers,
     /// Its weight is back to full again.
     Ramp,

@@ -107,7 +107,7 @@ pub struct Outer<A = Ipv4Addr> {
     pub vxlan_port: u16,
     /// The DSCP, 0 to 63.
     pub dscp: u8,
-    /// It is marked (CE).
+    /// Whether the packet is marked (CE).
     pub marked: bool,
     /// The IP identification, which routers quote; IPv6 has none, so the probe itself carries it.
     pub id: u16,

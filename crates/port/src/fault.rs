@@ -65,9 +65,9 @@ pub struct Rates {
 /// Length of a delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delay {
-    /// This many nanoseconds.
+    /// A number of nanoseconds.
     Ns(u64),
-    /// Until this many frames have overtaken it; 0 counts as 1.
+    /// The number of frames that overtake the delayed one; 0 counts as 1.
     Frames(u32),
 }
 

@@ -39,7 +39,7 @@ pub enum Form {
 /// The effect of an operation on the position of the headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Headers {
-    /// They do not move.
+    /// The headers do not move.
     Stay,
     /// Bytes in front of the headers are removed; the headers are found again before the next operation.
     Removed,

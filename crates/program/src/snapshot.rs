@@ -111,13 +111,13 @@ pub struct FlowAccount {
 /// Packets that a FLOW pipe looked up but no flow counted, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Unflowed {
-    /// They have no flow key.
+    /// Packets without a flow key.
     pub no_key: u64,
     /// Their metadata chooses no group.
     pub no_group: u64,
     /// The flow is unknown, and the pipe learns none.
     pub unknown: u64,
-    /// They are ICMP errors about a pinned flow.
+    /// Packets that are ICMP errors about a pinned flow.
     pub icmp_error: u64,
     /// There is no target for the flow, or no entry for its target.
     pub no_target: u64,

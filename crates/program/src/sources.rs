@@ -42,7 +42,7 @@ pub struct Sources {
     /// For each group that remembers: the hash of its name, and its address prefix and timeout.
     groups: Box<[Option<(u64, Affinity)>]>,
     lines: Arc<[CacheLine]>,
-    /// Those of the previous program, and the current number of each of its targets.
+    /// The sources of the previous program, and the current number of each of its targets.
     former: Option<Former>,
     /// The next line from which expired words are cleared.
     next: AtomicUsize,

@@ -8,13 +8,13 @@ use weir_packet::FlowKey;
 /// What a sweep does with a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SweepVerdict {
-    /// It stays as it is.
+    /// The flow stays as it is.
     Stays,
-    /// It leaves the table.
+    /// The flow leaves the table.
     Goes(DeltaReason),
-    /// It reports its counts and continues.
+    /// The flow reports its counts and continues.
     Gives(DeltaReason),
-    /// It reports its counts and restarts.
+    /// The flow reports its counts and restarts.
     Restarts(DeltaReason),
 }
 

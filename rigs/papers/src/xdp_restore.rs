@@ -23,9 +23,9 @@ const FAILED: u32 = 255;
 /// programs that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffers {
-    /// It does not.
+    /// The program supports only one buffer.
     One,
-    /// It does (`xdp.frags`).
+    /// The program supports several buffers (`xdp.frags`).
     Several,
 }
 

@@ -186,9 +186,9 @@ struct Defect {
 /// The outcome of a packet on a link.
 #[derive(Clone, Copy, Debug)]
 pub enum Passage {
-    /// It arrives at this time, marked or not.
+    /// The packet arrives at this time, marked or not.
     Arrives(u64, bool),
-    /// It was dropped.
+    /// The packet was dropped.
     Dropped(Drop),
 }
 

@@ -19,7 +19,7 @@ impl Trace {
     /// Creates the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn create(file: &Path) -> Result<Trace> {
         let created = File::create(file).with_context(|| format!("{} cannot be written", file.display()))?;
         let mut trace = Trace(BufWriter::new(created));
@@ -49,7 +49,7 @@ impl Trace {
     /// Finishes the file.
     ///
     /// # Errors
-    /// It cannot be written.
+    /// The file cannot be written.
     pub fn end(mut self) -> Result<()> {
         self.0.flush().context("the trace cannot be written")
     }

@@ -43,13 +43,13 @@ pub struct Datagram<'a> {
 /// Why a client's datagram is refused.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum Problem {
-    /// It is shorter than the header.
+    /// The datagram is shorter than the header.
     #[error("the datagram has {0} bytes and the header has {HEADER_BYTES}")]
     Short(usize),
-    /// It has another version.
+    /// The datagram has another version.
     #[error("header version {0} is not supported: use version {VERSION}")]
     Version(u8),
-    /// It is not of a kind that clients may send.
+    /// The datagram is not of a kind that clients may send.
     #[error("clients cannot send kind {0}: use 2 (out of a port) or 3 (through the program)")]
     Kind(u8),
     /// The byte that must be zero is not.
@@ -69,7 +69,7 @@ pub enum Problem {
     /// There is no such port.
     #[error("there is no port `{0}`")]
     Port(String),
-    /// It is too short for a frame.
+    /// The datagram is too short for a frame.
     #[error("the frame has {0} bytes, fewer than the 14 of an Ethernet header")]
     Frame(usize),
 }

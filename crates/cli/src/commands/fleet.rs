@@ -29,10 +29,10 @@ pub struct FleetArguments {
     /// The number of nodes before the change; by default the number of peers.
     #[arg(long, value_name = "N", requires = "fleet", value_parser = clap::value_parser!(u16).range(1..=256))]
     nodes: Option<u16>,
-    /// This many nodes leave: they are drained, or die.
+    /// The number of nodes that leave: they are drained, or die.
     #[arg(long, value_name = "K", group = "change", value_parser = clap::value_parser!(u16).range(1..=256))]
     remove: Option<u16>,
-    /// This many nodes join.
+    /// The number of nodes that join.
     #[arg(long, value_name = "K", group = "change", value_parser = clap::value_parser!(u16).range(1..=256))]
     add: Option<u16>,
     /// Their positions in the router's list of next hops, from 1: before the change for nodes that leave,

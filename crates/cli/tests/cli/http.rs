@@ -63,7 +63,7 @@ fn metrics_and_health_are_served_as_http_demands() {
     assert!(over_tcp(&long).starts_with("HTTP/1.1 4"), "the head has a limit");
 }
 
-/// Connects until there are this many connections; every tenth has begun a request.
+/// Opens a thousand connections; every tenth has begun a request.
 fn crowd<S: Write>(connect: impl Fn() -> S) -> Vec<S> {
     let begin = |at: usize| {
         let mut stream = connect();

@@ -80,7 +80,7 @@ pub struct Plan {
 /// The threads that carry frames.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Workers {
-    /// This many, placed by the kernel.
+    /// A number of threads, placed by the kernel.
     Count(u16),
     /// One pinned to each of these cores.
     Cores(Vec<u16>),

@@ -28,13 +28,13 @@ pub type Places = BTreeMap<String, PortInterface>;
 /// The state of a neighbour in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NeighbourState {
-    /// It has answered recently, or need not answer.
+    /// The neighbour has answered recently, or need not answer.
     Sure(Mac),
-    /// It was reachable; whether it still is is unknown.
+    /// The neighbour was reachable; it is not known whether it still is.
     Stale(Mac),
     /// Resolution is in progress.
     Asked,
-    /// It has not answered.
+    /// The neighbour has not answered.
     Failed,
 }
 

@@ -6,11 +6,11 @@ use weir_app::route::RouteWish;
 /// What follows for a VIP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It is announced with this metric; the reason if that is the higher one.
+    /// The VIP is announced with this metric; if that is the higher one, this is the reason.
     Announce(u32, Option<String>),
-    /// It stays as it is. If it is not announced, this is the reason.
+    /// The VIP's announcement stays as it is. If it is not announced, this is the reason.
     Keep(String),
-    /// It is not announced, for this reason.
+    /// The VIP is not announced, for this reason.
     Withhold(String),
 }
 

@@ -21,9 +21,9 @@ pub struct TableNews {
 /// Whether a program that could announce routes runs in this network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RouteReader {
-    /// This one does. Whether it reads the table is written in its own configuration.
+    /// This program runs. Whether it reads the table is written in its own configuration.
     Runs(&'static str),
-    /// None that can be seen does.
+    /// No such program can be seen.
     Absent,
     /// There are such processes, but not even their network namespaces can be seen.
     Unknown,

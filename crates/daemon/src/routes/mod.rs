@@ -83,13 +83,13 @@ pub struct Routes {
 
 /// Whether the table has routes of other programs.
 enum Examined {
-    /// It is not known.
+    /// The table has not been examined.
     Not,
     /// A thread is listing the kernel's routes, which takes long if there are many.
     Now(Receiver<Result<TableNews, String>>),
-    /// It has none.
+    /// The table has no such routes.
     Free,
-    /// It cannot be used, for this reason.
+    /// The table cannot be used, for this reason.
     Taken(String),
 }
 

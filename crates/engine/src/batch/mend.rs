@@ -26,11 +26,12 @@ const IPV6: usize = 40;
 pub struct Cover {
     /// The level whose headers contain the field.
     pub level: LevelId,
-    /// The IPv4 header checksum covers it.
+    /// Whether the IPv4 header checksum covers the field.
     pub ipv4_header: bool,
-    /// How the transport checksum covers it.
+    /// How the transport checksum covers the field.
     pub transport: Transport,
-    /// It lies in a tunnel header or inside the tunnel, so a checksum of the tunnel covers it.
+    /// Whether the field lies in a tunnel header or inside the tunnel, so that a checksum of the tunnel
+    /// covers it.
     pub tunnel: bool,
 }
 

@@ -60,9 +60,9 @@ pub struct Keys {
     /// [`Keys::select`].
     pub select: [u64; 64],
     pub known: u64,
-    /// Those of them that are usual ([`FlowKey::ipv4`]).
+    /// The packets with a key that are usual ([`FlowKey::ipv4`]).
     pub usual: u64,
-    /// Those that are ICMP errors about the flow that the key identifies.
+    /// The packets that are ICMP errors about the flow that the key identifies.
     pub errors: u64,
     /// The connection states in the TCP headers that belong to the keys, if these are used.
     pub seen: [Seen; 64],

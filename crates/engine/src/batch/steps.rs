@@ -25,9 +25,9 @@ const LAID_OUT_MAX: usize = 128;
 /// Whose values a step uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// Those of the entry that the packet hits.
+    /// The values of the entry that the packet hits.
     Entry,
-    /// Those that the packet's flow keeps.
+    /// The values that the packet's flow keeps.
     Flow,
 }
 

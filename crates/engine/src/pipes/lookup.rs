@@ -51,9 +51,9 @@ pub struct Lookup<'a> {
 /// Which packets hit.
 #[derive(Clone, Copy, Debug)]
 pub enum Hits {
-    /// These packets, with their rows in [`Lookup::rows`].
+    /// A mask of packets, whose rows are in [`Lookup::rows`].
     Each(u64),
-    /// These packets, grouped by row.
+    /// Packets, grouped by row.
     Few(Few),
 }
 

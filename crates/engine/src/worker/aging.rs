@@ -44,9 +44,9 @@ enum AgingStep {
     Rest,
     /// The first worker searches for idle entries.
     Looking(Receiver<AgedKeys>),
-    /// The others report what they know about these.
+    /// The other workers report what they know about these entries.
     Asking(Arc<AgedKeys>, Vec<AgingAnswer>),
-    /// These are being removed.
+    /// These entries are being removed.
     Removing(Changes, Proposal),
 }
 

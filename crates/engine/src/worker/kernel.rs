@@ -113,7 +113,7 @@ pub(super) enum CopyState {
     Loading,
     /// Entries are being copied.
     Filling,
-    /// It is complete, or there is none.
+    /// The copy is complete, or there is none.
     Done,
 }
 

@@ -144,11 +144,11 @@ pub struct RetiredState {
 pub(super) enum Resizing {
     #[default]
     None,
-    /// It has announced that it no longer hands anything over.
+    /// The worker has announced that it no longer hands anything over.
     Silent(Box<Part>),
-    /// Its engine is with the others.
+    /// The worker has lent its engine.
     Lent(Box<Part>),
-    /// It is being removed and closes its ports; `true` for those that are closed.
+    /// The worker is being removed and closes its ports; the list has `true` for each port that is closed.
     Leaving(SyncSender<Box<RetiredState>>, Vec<bool>, u32),
 }
 

@@ -285,17 +285,17 @@ fn replicas_are_equal_at_rest_whatever_goes_wrong() {
 /// A fault of one of the workers, at a step of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
-    /// It has no room for the entry.
+    /// The worker has no room for the entry.
     Refuses,
-    /// It reserves too late.
+    /// The worker reserves too late.
     ReservesLate,
-    /// It ends before it reserves.
+    /// The worker ends before it reserves.
     EndsBefore,
-    /// It does not make the change in time, and does so later.
+    /// The worker makes the change, but too late.
     CommitsLate,
     /// The same, and a swap follows.
     CommitsLateAndSwaps,
-    /// It ends after it has reserved.
+    /// The worker ends after it has reserved.
     EndsAfter,
 }
 

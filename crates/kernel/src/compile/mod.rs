@@ -127,7 +127,7 @@ pub struct Sockets {
     pub sockets: RawFd,
     /// The counters of the program that selects frames, by receive queue.
     pub counters: RawFd,
-    /// That program's verdict for a frame whose queue has no socket.
+    /// The verdict of the program that selects frames for a frame whose queue has no socket.
     pub without_socket: RawFd,
 }
 

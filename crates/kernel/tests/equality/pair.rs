@@ -26,9 +26,9 @@ pub struct Pair {
 
 /// The kernel's outcome of a frame.
 pub enum Ran {
-    /// It decided, as the interpreter did.
+    /// The kernel handled the frame, as the interpreter did.
     Decided(Box<Walk>),
-    /// It left the frame to the engine, as it arrived.
+    /// The kernel left the frame to the engine, as it arrived.
     Left(Why),
 }
 

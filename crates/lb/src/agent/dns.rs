@@ -41,7 +41,7 @@ impl DnsThread {
     /// Starts the thread.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The thread cannot be started.
     pub fn start() -> Result<DnsThread> {
         let (sources, given) = unbounded_channel();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

@@ -34,10 +34,10 @@ pub(super) struct FileThread {
 }
 
 impl FileThread {
-    /// Starts a thread.
+    /// Starts the thread of a source.
     ///
     /// # Errors
-    /// It cannot be started.
+    /// The thread cannot be started.
     pub fn start((source, board): SourceTask) -> Result<FileThread> {
         let stop = Arc::new(AtomicBool::new(false));
         let SourceKind::File(path) = &source.kind else { anyhow::bail!("this source is not a file") };

@@ -29,7 +29,7 @@ const PORT_UNREACHABLE: [[u8; 2]; 2] = [[3, 3], [1, 4]];
 /// The reason for an ICMP error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wrong {
-    /// It is too long for the path, which allows this many bytes.
+    /// The packet is too long for the path, which allows this number of bytes.
     TooBig(u16),
     /// Nothing listens on its port.
     Port,

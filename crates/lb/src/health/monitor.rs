@@ -33,9 +33,9 @@ pub enum ServerState {
     /// No check has ended yet; the first outcome decides. Until then it counts as up, because restarting weir
     /// must not take down a working service.
     Unknown,
-    /// It works.
+    /// The server works.
     Up,
-    /// It does not work.
+    /// The server does not work.
     Down,
 }
 

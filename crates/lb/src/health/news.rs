@@ -15,7 +15,8 @@ pub struct News {
     specs: Arc<Specs>,
     /// The services of the predecessor, and the status of their back ends; `None` if there was none.
     before: Option<(Arc<Specs>, HealthPublisher)>,
-    /// Those that have not been published: the event, its data, and whether it describes all services.
+    /// Events that have not been published: the name of each, its data, and whether it describes all
+    /// services.
     events: Vec<(&'static str, Value, bool)>,
 }
 

@@ -27,9 +27,9 @@ pub struct Routed {
 /// 0 do not count, and neither do those that an operator has taken out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Serving {
-    /// They serve.
+    /// Back ends that serve.
     pub up: u32,
-    /// No check of them has ended yet.
+    /// Back ends of which no check has ended yet.
     pub unknown: u32,
     /// All back ends of the service.
     pub of: u32,

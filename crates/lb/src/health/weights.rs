@@ -21,18 +21,18 @@ pub enum Fail {
 /// The status of a back end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It is not checked, and counts as up.
+    /// The back end is not checked, and counts as up.
     Unchecked,
     /// No check of it has ended yet; it counts as up.
     Unknown,
-    /// It works.
+    /// The back end works.
     Up,
-    /// It does not work.
+    /// The back end does not work.
     Down,
-    /// It does not work, and its check is configured with `fail: drain`, so that it keeps its flows.
+    /// The back end does not work, and its check is configured with `fail: drain`, so it keeps its flows.
     Withdrawn,
-    /// It left new flows unanswered, so it gets no new flows for a while, provided that another back end can
-    /// take them.
+    /// The back end left new flows unanswered, so it gets no new flows for a while, provided that another
+    /// back end can take them.
     Suspect,
     /// Its MAC address is not known, so nothing can be sent to it.
     NoNeighbour,

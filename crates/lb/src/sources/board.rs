@@ -13,9 +13,9 @@ pub(crate) enum SourceContent {
     /// Nothing yet.
     #[default]
     Nothing,
-    /// It could not be read so far.
+    /// The source could not be read so far.
     Failed,
-    /// These services, or these back ends, as they are written in the configuration.
+    /// The services or the back ends, as they are written in the configuration.
     These(Arc<Vec<Value>>),
 }
 

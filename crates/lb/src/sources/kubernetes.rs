@@ -135,11 +135,11 @@ impl<'a> Objects<'a> {
 /// The state of an endpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum EndpointState {
-    /// It gets no new flows.
+    /// The endpoint gets no new flows.
     Out,
-    /// It terminates, but serves until then.
+    /// The endpoint terminates, but serves until then.
     Terminating,
-    /// It is ready.
+    /// The endpoint is ready.
     Ready,
 }
 

@@ -27,7 +27,7 @@ pub struct Parts {
 pub enum Pods {
     /// The ports of a bridge, by its index.
     Bridge(u32),
-    /// Those whose names have this prefix; each pod has its own routes.
+    /// The interfaces whose names have this prefix; each pod has its own routes.
     Named(String),
 }
 

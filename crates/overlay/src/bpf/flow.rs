@@ -120,13 +120,13 @@ pub struct OverlayFlow {
 /// Why a flow reports its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OverlayEnd {
-    /// It made room for another flow.
+    /// The flow made room for another one.
     MadeRoom,
     /// Its connection has ended.
     Ended,
-    /// It was idle for too long.
+    /// The flow was idle for too long.
     Idle,
-    /// It has not ended: these are its counts so far.
+    /// The flow has not ended: these are its counts so far.
     Alive,
     /// The programs are being detached.
     Stopped,

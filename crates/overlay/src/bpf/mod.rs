@@ -286,7 +286,7 @@ impl TcOverlay {
     /// [`STAMP_FIRST`].
     ///
     /// # Errors
-    /// Those of [`TcOverlay::attach_uplink`].
+    /// As for [`TcOverlay::attach_uplink`].
     pub fn attach_pod(&mut self, interface: &str, index: u32, stamp: u32) -> Result<(), ProgramError> {
         for family in &mut self.families {
             family.pods().insert(index, Pod { stamp, ..Pod::default() }.bytes(), 0)?;

@@ -265,7 +265,7 @@ impl Id {
 /// The reason why there is no tunnel header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unread {
-    /// It is truncated or contradicts itself: the frame is dropped ([`TunnelSpec::malformed`]).
+    /// The header is truncated or contradicts itself: the frame is dropped ([`TunnelSpec::malformed`]).
     Malformed,
     /// Another version or variant: the frame is passed on as one without a tunnel.
     Unknown,

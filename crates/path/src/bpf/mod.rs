@@ -288,7 +288,7 @@ impl TcPath {
     /// Like [`TcPath::load`], for tests: time and random numbers are those of [`TcPath::set_script`].
     ///
     /// # Errors
-    /// Those of [`TcPath::load`].
+    /// As for [`TcPath::load`].
     pub fn load_scripted(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
         TcPath::load_as(peers, flows, true)
     }
@@ -576,7 +576,7 @@ impl TcPath {
     /// Like [`TcPath::test_egress`], for the ingress program.
     ///
     /// # Errors
-    /// Those of [`TcPath::test_egress`].
+    /// As for [`TcPath::test_egress`].
     pub fn test_reflect(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
         self.test_run(Self::of_version(["path_reflect", "path_reflect6"], frame), frame)
     }

@@ -15,7 +15,7 @@ pub struct PathPort {
     pub name: String,
     /// The port towards the fabric.
     pub port: PortId,
-    /// That port's name.
+    /// The name of the port.
     pub port_name: String,
     /// Where encapsulated frames come from; other apps and pipes may also forward to the app's name.
     pub input: Option<Attachment>,

@@ -28,7 +28,7 @@ pub struct Window {
 /// Why a probe is not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unanswered {
-    /// It has been received before.
+    /// The probe has been received before.
     Repeated,
     /// There were too many probes.
     Limited,

@@ -100,7 +100,7 @@ impl Orders {
 enum SocketFate {
     #[default]
     Close,
-    /// It stays open, because another process will continue with it.
+    /// The socket stays open, because another process will continue with it.
     Leave,
     /// The port is closed and its socket open: this is what the other process needs to know about it.
     Left(Left),

@@ -7,15 +7,15 @@ use weir_packet::write_hex;
 /// The state of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterfaceState {
-    /// It exists and has carrier.
+    /// The interface exists and has carrier.
     Up,
-    /// It is up, but has no carrier.
+    /// The interface is up, but has no carrier.
     NoCarrier,
-    /// It is administratively down.
+    /// The interface is administratively down.
     Down,
-    /// It exists, but weir cannot use it.
+    /// The interface exists, but weir cannot use it.
     Refused,
-    /// It does not exist in this network namespace.
+    /// The interface does not exist in this network namespace.
     Gone,
 }
 
@@ -34,17 +34,17 @@ impl fmt::Display for InterfaceState {
 /// Something that happened to an interface.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InterfaceNews {
-    /// It was deleted.
+    /// The interface was deleted.
     Gone,
-    /// It was moved to another network namespace.
+    /// The interface was moved to another network namespace.
     Moved,
-    /// It is back, and in use.
+    /// The interface is back, and in use.
     Back,
-    /// It is back, but cannot be used, for this reason.
+    /// The interface is back, but cannot be used, for this reason.
     Refused(String),
-    /// It was renamed: the old name and the new one.
+    /// The interface was renamed: the old name and the new one.
     Renamed(String, String),
-    /// It went up or down.
+    /// The interface went up or down.
     State(InterfaceState),
     /// Its MTU changed: the old value and the new one.
     Mtu(u32, u32),

@@ -94,7 +94,7 @@ pub struct Left {
 /// Frames that XDP took and a socket lost, since it was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LostFrames {
-    /// They were too large, or there was no chunk for them.
+    /// Frames that were too large, or for which there was no chunk.
     pub dropped: u64,
     /// There was no room in the receive ring.
     pub ring_full: u64,

@@ -61,7 +61,7 @@ struct PhaseObservation {
 /// Whose flows may break or move.
 enum Excused<'a> {
     Nobody,
-    /// Those of a back end that dies, which had this many flows.
+    /// The flows of a back end that dies: its name, and how many flows it had.
     Dead(&'a str, u64),
     Everybody,
 }

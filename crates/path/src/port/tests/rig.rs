@@ -67,7 +67,7 @@ pub struct TunnelRig {
     pub answers: bool,
     /// The remote node is unaware that answers through its first link are lost.
     pub is_broken_back: bool,
-    /// This link drops frames of more than 1000 bytes.
+    /// The link that drops frames of more than 1000 bytes.
     pub narrow: Option<usize>,
     /// Data sent towards the fabric, in order.
     pub sent: Vec<SentData>,
