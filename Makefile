@@ -6,6 +6,7 @@ CARGO ?= cargo
 # features, and none (without labs and benches); what is in between has no code of its own.
 ALL := --workspace --all-targets --locked
 FEATURES := --features dpdk,parquet,tls
+TEST := $(CARGO) test --workspace --locked $(FEATURES)
 # The seed of the property tests. `make test` gives the same answer for the same tree; `make explore` takes
 # another seed each time and finds what this one does not.
 SEED ?= 1
@@ -17,8 +18,8 @@ TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test test-kernels lint fmt clippy lock check deny explore test-long soak fuzz \
-    deb test-package cargo-deb bench
+.PHONY: help demo test setup-test test-kernels lint fmt clippy lock check waiting others deny explore \
+    test-long soak fuzz deb test-package cargo-deb bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -52,18 +53,26 @@ lock:
 	$(STAGE) 'lock file of the fuzzers'
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 
-# Fast tests first. Those in tests/ include the labs, which are skipped without root, except in CI, where they
-# fail.
+# Tests of daemons and labs mostly wait, so the others run beside them, and then the test of the package. Labs
+# are skipped without root, except in CI, where they fail.
 check: export PROPTEST_RNG_SEED = $(SEED)
 check:
-	$(STAGE) 'unit and property tests'
-	$(CARGO) test --workspace --locked $(FEATURES) --lib --bins
-	$(CARGO) test --workspace --locked $(FEATURES) --doc
-	$(STAGE) 'golden walks, corpora, labs'
+	$(STAGE) 'building the tests'
+	$(TEST) --tests --no-run
+	$(STAGE) 'examples in documentation'
+	$(TEST) --doc
 	@[ "$$(id -u)" = 0 ] || echo 'labs are skipped: they need root'
-	$(CARGO) test --workspace --locked $(FEATURES) --test '*'
-	$(STAGE) 'the package in a new root file system'
-	@$(MAKE) --no-print-directory test-package
+	$(STAGE) 'two lanes of tests, each of which prints when it ends'
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync waiting others test-package
+
+waiting:
+	$(STAGE) 'daemons and labs'
+	$(TEST) --test cli --test 'lab_*'
+
+# All that `waiting` does not name; a test in tidy checks that nothing falls between the patterns.
+others:
+	$(STAGE) 'unit and property tests, golden walks, corpora'
+	$(TEST) --lib --bins --test '[!cl]*' --test 'c[!l]*' --test 'l[!a]*'
 
 # The commit is named in `weir --version`. DBGSYM= (empty) leaves out the package with the debug symbols.
 deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its debug symbols
@@ -78,7 +87,8 @@ cargo-deb:
 
 # With the binary of the tests that ran before, so that nothing more is compiled.
 test-package: cargo-deb ## installs, upgrades and purges the package in a new root file system (root)
-	$(CARGO) test --workspace --locked $(FEATURES) --test '*' --no-run
+	$(STAGE) 'the package in a new root file system'
+	$(TEST) --test '*' --no-run
 	@PATH=$(TOOLS)/bin:$$PATH tests/package/run "$${CARGO_TARGET_DIR:-target}/debug/weir" $(UPGRADES)
 
 # `--no-run` prints the path of each test program in brackets. The labs of the debug build are slow enough

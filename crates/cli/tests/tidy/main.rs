@@ -6,6 +6,7 @@ mod cycles;
 mod features;
 mod house;
 mod inputs;
+mod lanes;
 mod lengths;
 mod links;
 mod names;
@@ -51,6 +52,11 @@ fn no_import_cycle_has_more_than_8_files() {
 #[test]
 fn what_runs_features_names_none_of_them() {
     assert_none(&features::offences());
+}
+
+#[test]
+fn make_test_runs_each_test_program_once() {
+    assert_none(&lanes::offences());
 }
 
 #[test]
