@@ -50,7 +50,7 @@ pub(super) enum SourceMacOrigin {
 /// Which parts of a packet are translated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Translation {
-    /// Whether it is IPv6.
+    /// Whether the addresses are IPv6.
     pub ipv6: bool,
     /// Whether the destination port is rewritten as well.
     pub port: bool,
@@ -95,8 +95,8 @@ fn with_tags(all: Vec<What>) -> Vec<Action> {
 }
 
 impl Action {
-    /// Returns all actions that leave addresses alone, `rows` is true for a pipe whose packets pick a row,
-    /// and then a back end from the row.
+    /// Returns all actions that leave addresses alone. `rows` is true for a pipe whose packets pick a row,
+    /// and then a back end from that row.
     pub fn direct(rows: bool) -> Vec<Action> {
         let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
         let stations = [What::L2(SourceMacOrigin::Given), What::L2(SourceMacOrigin::Copied)];
@@ -148,7 +148,7 @@ impl Action {
         Action { what, tagged: back_end.vlan.is_some(), limited }
     }
 
-    /// Returns its name in the pipe.
+    /// Returns the name of the action in its pipe.
     fn name(self) -> String {
         let from = |source| if source == SourceMacOrigin::Copied { "_back" } else { "" };
         let name = match self.what {
@@ -168,7 +168,7 @@ impl Action {
         if self.tagged { format!("{name}_vlan") } else { name }
     }
 
-    /// Returns it as a template of the pipe.
+    /// Returns the action as a template of a pipe.
     pub fn template(self) -> Template {
         let operations = match self.what {
             What::L2(source) => stations(source).to_vec(),

@@ -78,7 +78,7 @@ pub(super) const ICMP_ECHO: [(&str, IcmpEcho); 2] =
     [("answer", IcmpEcho::Answer), ("forward", IcmpEcho::Forward)];
 
 impl Service {
-    /// Returns whether weir announces its VIPs by ARP and neighbour discovery.
+    /// Returns whether weir announces the service's VIPs by ARP and neighbour discovery.
     #[must_use]
     pub fn announces(&self) -> bool {
         match self.announce {
@@ -88,12 +88,12 @@ impl Service {
         }
     }
 
-    /// Returns whether it has TCP.
+    /// Returns whether the service has TCP.
     pub(super) fn has_tcp(&self) -> bool {
         self.addresses.iter().any(|address| address.protocol == PROTOCOL_TCP)
     }
 
-    /// Returns its VIPs that are single addresses; they may repeat.
+    /// Returns the service's VIPs that are single addresses, possibly with duplicates.
     pub(super) fn hosts(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.addresses.iter().filter(|address| address.is_host()).map(|address| address.vip)
     }
@@ -208,7 +208,7 @@ impl Answered {
         Answered { vips, unasked, pings, speakers }
     }
 
-    /// Returns what ports must take so that weir can answer.
+    /// Returns the rules for the frames that ports must take so that weir can answer them.
     pub(super) fn take(&self) -> impl Iterator<Item = TakeRule> + '_ {
         let asked = |one: &Announced| TakeRule { port: one.port, frames: Frames::Asked(one.vip) };
         let pinged = |one: &Pinged| TakeRule { port: one.port, frames: Frames::Ip(one.rule()) };
@@ -244,7 +244,7 @@ fn pings(services: &[Service], announced: &HashSet<(PortId, IpAddr)>) -> Vec<Pin
 }
 
 impl Pinged {
-    /// Returns whether it is a single address, so that an exact match finds it.
+    /// Returns whether pings go to a single address, so that an exact match finds them.
     pub(super) fn is_host(&self) -> bool {
         self.prefix == if self.vip.is_ipv6() { 128 } else { 32 }
     }

@@ -6,7 +6,7 @@ use weir_config::Report;
 use weir_config::raw::{Kind, Node};
 use weir_config::section::{Section, number};
 
-/// Which announcements and answers weir sends for the VIPs of a service.
+/// Reads which announcements and answers weir sends for the VIPs of a service.
 pub(super) fn said(section: &Section<'_>, report: &mut Report) -> (Announce, Vec<u16>, IcmpEcho) {
     let announce = section.choice("announce", &ANNOUNCE, report).unwrap_or_default();
     let announce = routing(section, announce, report);
@@ -14,7 +14,7 @@ pub(super) fn said(section: &Section<'_>, report: &mut Report) -> (Announce, Vec
     (announce, announce_vlans, section.choice("icmp_echo", &ICMP_ECHO, report).unwrap_or_default())
 }
 
-/// Adds to an announcement by routes when it is made.
+/// Reads when a service is announced by routes.
 fn routing(section: &Section<'_>, announce: Announce, report: &mut Report) -> Announce {
     let Announce::Route(usual) = announce else {
         for key in ["min_up", "degraded_below"] {

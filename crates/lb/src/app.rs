@@ -42,13 +42,13 @@ pub struct Lb {
     pub nat_pools: Vec<NatPool>,
     /// The services' health.
     pub health: Health,
-    /// What weir answers on their behalf.
+    /// What weir answers on behalf of the services.
     pub answered: Arc<Answered>,
     /// Whether changes made at run time survive a restart.
     pub persist: bool,
     /// Whether the configuration has an `lb` item, to which services can be added at run time.
     pub is_there: bool,
-    /// The services as they are written.
+    /// The services as they are written in the configuration.
     pub specs: Arc<Specs>,
     /// The sources of further services.
     pub sources: SourceBoards,
@@ -83,7 +83,7 @@ impl Lb {
         problems(&self.services, &around)
     }
 
-    /// Says where a service is defined.
+    /// Returns a description of where a service is defined.
     pub(super) fn place_of(&self, name: &str, report: &Report) -> String {
         let spec = self.specs.named(name).map(|spec| match &spec.owner {
             ServiceOwner::File(place) => format!("at {place}"),
@@ -197,7 +197,7 @@ impl Lb {
 }
 
 impl Lb {
-    /// Returns the addresses that it announces and that the host should not have. The host may have the
+    /// Returns the addresses that weir announces and that the host should not have. The host may have the
     /// addresses of pools, because its own connections may use ports outside the pools.
     pub(crate) fn announced(&self) -> Vec<IpAddr> {
         let is_pooled = |address: &IpAddr| self.nat_pools.iter().any(|pool| pool.has(*address));

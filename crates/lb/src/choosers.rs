@@ -30,7 +30,7 @@ pub(super) enum Chooser {
     Source(bool),
     /// Each packet is assigned by its source address and destination port; true means IPv6.
     SourcePort(bool),
-    /// Each packet is assigned by these bits of its IPv4 source address.
+    /// Each packet is assigned by the bits of its IPv4 source address under this mask.
     SourceBits(u32),
     /// ICMP errors, assigned like the client's packets that they are about, where the source address chooses.
     Errors(ErrorsBy),
@@ -69,7 +69,7 @@ impl Translated {
 }
 
 impl Translated {
-    /// Whether its flows are of IPv6.
+    /// Whether its flows use IPv6.
     pub fn is_ipv6(self) -> bool {
         let (Translated::Destination(ipv6) | Translated::Both(_, ipv6)) = self;
         ipv6
@@ -206,8 +206,8 @@ pub(super) fn timeouts(services: &[Service]) -> Vec<(Timeouts, Origin)> {
     all
 }
 
-/// Returns the number of the service at this position, by which metadata chooses its group. Numbers are
-/// assigned from the top down, because configurations that assign their own numbers start from the bottom.
+/// Returns the value of metadata that chooses the group of the service at this position. Numbers are assigned
+/// from the top down, because configurations that assign their own numbers start from the bottom.
 pub(super) fn number(at: usize) -> u16 {
     u16::MAX - at as u16
 }

@@ -31,7 +31,8 @@ struct Translations<'a> {
 }
 
 impl<'a> Translations<'a> {
-    /// Adds a translation to these ports. Returns an earlier one that shares a port with it, and the port.
+    /// Adds a translation to these ports. Returns an earlier translation that shares a port with it, and that
+    /// port.
     fn add(
         &mut self,
         to: Station,

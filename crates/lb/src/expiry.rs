@@ -17,7 +17,7 @@ pub(super) const TIMEOUTS: &[Key] = weir_config::keys! {
     "tcp_rst": Shape::Time, "TCP: an RST" or "10 s";
 };
 
-/// The choices of `idle`, and whether connections are reset.
+/// The values of `idle`, and whether each resets connections.
 pub(super) const IDLE: [(&str, bool); 2] = [("forget", false), ("reset", true)];
 
 /// Returns the timeouts of a service's flows, and whether idle connections are reset.

@@ -171,7 +171,7 @@ fn guard(conditions: &Conditions, names: &RequestNames<'_>, request: Value) -> V
     }
 }
 
-/// Returns a request without copying what it contains.
+/// Builds a request without copying its content.
 fn of(key: &str, verb: &str, value: Value) -> Value {
     Value::Object([("do".to_string(), json!(verb)), (key.to_string(), value)].into_iter().collect())
 }

@@ -10,11 +10,11 @@ use weir_app::doctor::{Examined, Finding, Level};
 use weir_app::kind::Apps;
 use weir_netlink::addresses;
 
-/// The advice about such an address.
+/// The advice about an announced address that the host has.
 const ADVICE: &str = "the host has this address, and would reset its connections whenever weir is not \
     running: remove it from the host, or write `announce: none` for the service";
 
-/// Warns of such addresses.
+/// Warns of announced addresses that the host has.
 #[derive(Default)]
 pub(crate) struct Owned {
     /// What was announced before.
@@ -32,7 +32,7 @@ impl Owned {
         self.before = all.into_iter().collect();
     }
 
-    /// Reports such addresses.
+    /// Reports announced addresses that the host has.
     pub fn findings(&self, examined: &Examined<'_>) -> Vec<Finding> {
         let all = looked_up(examined.apps.map(announced).unwrap_or_default());
         let owned = all.iter().filter(|(_, owned)| *owned);

@@ -17,7 +17,7 @@ use weir_program::{
 };
 
 /// The maximum number of pairs of service and back end that each get a counter; beyond it, each service has a
-/// single counter. A program has room for 65 536 counters, and metrics scrapers would hardly want more.
+/// single counter. A program has room for 65 536 counters, and metrics scrapers are unlikely to want more.
 pub(super) const COUNTED_MAX: usize = 32_768;
 
 /// The pipes that choose, and the groups that they choose from.
@@ -36,7 +36,7 @@ pub(super) struct Writer<'a> {
     /// Per service: its group, unless it needs none.
     groups: Vec<Option<GroupId>>,
     pipes: Pipes,
-    /// The pipe that changes VLAN tags, if any does.
+    /// The pipe that changes VLAN tags, if there is one.
     tags: Option<Tags>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Pipes {
     pub choosers: Vec<(Chooser, PipeId)>,
     /// The pipes in front of these, for services whose back ends have server IDs.
     pub quic: Vec<(Chooser, PipeId)>,
-    /// The pipe that changes VLAN tags, if any does.
+    /// The pipe that changes VLAN tags, if there is one.
     pub tags: Option<Tags>,
 }
 

@@ -85,8 +85,8 @@ pub(super) fn sources(services: &[Service], guarded: &[Guarded]) -> Vec<Source> 
     all
 }
 
-/// Returns the rules by which ports take the answers: packets to L4 ports that sockets use, ICMP, and
-/// fragments.
+/// Returns the rules with which ports take the answers from the kernel: packets to L4 ports that sockets use,
+/// ICMP, and fragments.
 pub(super) fn take(source: &Source) -> [TakeRule; 5] {
     let (dst, prefix) = (source.address, if source.address.is_ipv6() { 128 } else { 32 });
     let icmp = if dst.is_ipv6() { PROTOCOL_ICMPV6 } else { PROTOCOL_ICMP };
@@ -103,8 +103,8 @@ pub(super) fn take(source: &Source) -> [TakeRule; 5] {
     ]
 }
 
-/// Returns back ends that are checked this way. Their entries are looked up in the program, if there already
-/// is one.
+/// Returns the back ends that are checked along the service's own path. Their entries are looked up in the
+/// program, if there already is one.
 pub(super) fn find(services: &[Service], guarded: &[Guarded], program: &Program) -> Vec<Probe> {
     let mut all = Vec::new();
     for (at, guarded, service) in used(services, guarded) {
@@ -126,7 +126,7 @@ pub(super) fn find(services: &[Service], guarded: &[Guarded], program: &Program)
     all
 }
 
-/// Whether a pipe has the entries of such back ends.
+/// Whether a pipe has the entries of back ends that are checked along the service's own path.
 pub(super) fn is_checks(pipe: &Pipe) -> bool {
     CHECKS.contains(&pipe.name.as_str())
 }
@@ -137,8 +137,8 @@ pub(super) fn number(entry: &Entry) -> Option<usize> {
     (*station).checked_sub(STATIONS.into()).map(|at| at as usize)
 }
 
-/// Adds the pipes of such checks, in front of the destination of packets that belong to no service. Returns
-/// the first pipe.
+/// Adds the pipes for packets of checks, in front of the destination of packets that belong to no service.
+/// Returns the first pipe.
 pub(super) fn write(
     (services, guarded): (&[Service], &[Guarded]),
     attachments: &Attachments,

@@ -12,10 +12,10 @@ pub const PUT: &str = "put";
 /// The key of a service's status, which clients may send back and which is ignored.
 pub const STATUS: &str = "status";
 
-/// How a refusal begins whose reason is that another owner has the service, or its address.
+/// The beginning of a refusal because another owner has the service, or its address.
 pub const CONFLICT: &str = "conflict: ";
 
-/// How a refusal begins whose reason is that a condition is not met.
+/// The beginning of a refusal because a condition is not met.
 pub const STALE: &str = "precondition failed: ";
 
 /// The verbs that edit.
@@ -56,7 +56,7 @@ const REQUESTS: [(&str, &[&str]); 11] = [
 /// Returns the verb of a request, after checking that it has no unknown fields.
 ///
 /// # Errors
-/// There is no such request, or it has no such field.
+/// There is no such request, or the request has no such field.
 pub fn verb(request: &Value) -> Result<&'static str, String> {
     let fields = request.as_object().ok_or("a request is an object with `do`")?;
     let word = request["do"].as_str().ok_or("`do` is missing, or not a string")?;

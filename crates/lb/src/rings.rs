@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use weir_app::rings::{Balanced, BalancedBackEnd};
 use weir_program::NatPool;
 
-/// Returns the parts of a service that decide which back end a flow gets.
+/// Returns the parts of a service that determine which back end a flow gets.
 pub(super) fn balanced(service: &Service, pools: &[NatPool]) -> Balanced {
     let destination = |one: &Address| (one.protocol, (one.vip, one.prefix), one.ports);
     let by = match service.by {

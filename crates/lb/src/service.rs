@@ -90,13 +90,13 @@ pub struct Address {
 pub const ALL_PORTS: (u16, u16) = (0, u16::MAX);
 
 impl Address {
-    /// Returns whether it is IPv6.
+    /// Returns whether the addresses are IPv6.
     #[must_use]
     pub fn is_ipv6(&self) -> bool {
         self.vip.is_ipv6()
     }
 
-    /// Returns whether it is one address.
+    /// Returns whether this is a single address.
     #[must_use]
     pub fn is_host(&self) -> bool {
         self.prefix == if self.is_ipv6() { 128 } else { 32 }
@@ -108,7 +108,7 @@ impl Address {
         Prefix { address: self.vip, length: self.prefix }
     }
 
-    /// Returns whether it is one address with one port, so that an exact match finds it.
+    /// Returns whether this is a single address with a single port, so that an exact match finds it.
     #[must_use]
     pub fn is_exact(&self) -> bool {
         self.is_host() && self.ports.0 == self.ports.1
@@ -213,15 +213,15 @@ impl FromStr for By {
 pub struct BackEnd {
     /// Its name.
     pub name: String,
-    /// The destination MAC address of frames for it: its own, or that of the router towards it. It is 0 if it
-    /// is resolved.
+    /// The destination MAC address of frames for the back end: its own, or that of the router towards it. 0
+    /// if the address is resolved.
     pub mac: [u8; 6],
     /// The address that is resolved to the destination MAC address of frames for it, if any: its own, or that
     /// of the router towards it.
     pub resolve: Option<IpAddr>,
     /// How packets are sent to it.
     pub mode: Mode,
-    /// Where it is, if not where the service's other back ends are.
+    /// Where the back end is, if not where the service's other back ends are.
     pub out: Option<Arc<Attachment>>,
     /// The VLAN that frames for it are tagged with; `None` leaves tags as they are.
     pub vlan: Option<u16>,
@@ -257,8 +257,8 @@ impl BackEnd {
         }
     }
 
-    /// Returns the address by which other systems know it, which is the one that packets are sent to by
-    /// default.
+    /// Returns the address that identifies the back end in other systems, by default the one that packets are
+    /// sent to.
     #[must_use]
     pub fn known_as(&self) -> Option<IpAddr> {
         self.mode.ip().or(self.address)
@@ -510,7 +510,7 @@ impl Service {
         ports
     }
 
-    /// Returns whether it has an address of this family.
+    /// Returns whether the service has an address of this family.
     #[must_use]
     pub fn has(&self, ipv6: bool) -> bool {
         self.addresses.iter().any(|address| address.is_ipv6() == ipv6)

@@ -16,8 +16,7 @@ use weir_control::services::Changes;
 /// The name in reports of a text of services, before the source that they belong to.
 pub const SERVICES_OF: &str = "services of ";
 
-/// Returns the source to which services belong whose places are in a text with this name; `None` for the
-/// texts of files.
+/// Returns the source of the services in a text with this name; `None` for the texts of files.
 pub fn source_of(text: &str) -> Option<Arc<str>> {
     text.strip_prefix(SERVICES_OF).map(Arc::from)
 }
@@ -25,7 +24,7 @@ pub fn source_of(text: &str) -> Option<Arc<str>> {
 /// The source of services that clients add at run time.
 pub const API: &str = "api";
 
-/// Who a service belongs to: only its owner may change it.
+/// The owner of a service, who alone may change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceOwner {
     /// The configuration; the place is `file:line`.

@@ -13,15 +13,15 @@ use weir_program::{Entry, EntryMatch, GroupChoice, GroupId, PipeId, Program};
 pub struct Place {
     /// The service's group.
     pub group: GroupId,
-    /// The back end's position in it.
+    /// The back end's position in the group.
     pub target: u16,
     /// Its entries, with the pipes that contain them: one for each choosing pipe that the service uses.
     pub entries: Vec<(PipeId, Entry)>,
 }
 
 impl Place {
-    /// Locates the back ends of a service, in order. Empty if the service does not exist or chooses by bits
-    /// of the source address, as there is no group then. A back end configured for maintenance has no
+    /// Locates the back ends of a service, in order. Empty if the service does not exist, or if it chooses by
+    /// bits of the source address, because it then has no group. A back end configured for maintenance has no
     /// entries.
     #[must_use]
     pub fn find(program: &Program, service: &str) -> Vec<Place> {

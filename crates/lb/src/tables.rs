@@ -351,7 +351,7 @@ pub(super) fn ports(services: &[Service]) -> Vec<PortId> {
 }
 
 impl ServiceTable {
-    /// Returns its name, which is empty for the first table.
+    /// Returns the name of the table, which is empty for the first one.
     pub fn name(self) -> String {
         let family = if self.ipv6 { "v6" } else { "v4" };
         let part = match self.of {

@@ -293,7 +293,7 @@ fn addresses_known(lb: &Lb, scope: &mut Scope<'_>) {
     }
 }
 
-/// Checks this for one of the paths to a service's back ends.
+/// Checks that the source address is known for one of the paths to a service's back ends.
 fn address_known(service: &Service, way: Option<&Attachment>, scope: &mut Scope<'_>) {
     let port = &scope.ports[way.map_or(service.ports[0], |way| way.lead).index()];
     let known = way.map_or(port.mac, |way| way.mac);
@@ -357,8 +357,8 @@ fn stays_silent(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
 /// The packet length that every IPv6 path must carry (RFC 8200 §5).
 const IPV6_MTU: u16 = 1280;
 
-/// Warns about tunnels that carry less than every IPv6 path must carry: clients send packets of that length
-/// regardless of ICMP errors (RFC 8201 §4).
+/// Warns about tunnels that carry less than every IPv6 path must carry: clients may send packets of that
+/// length regardless of ICMP errors (RFC 8201 §4).
 fn too_narrow(lb: &Lb, nodes: &[&Node], scope: &mut Scope<'_>) {
     for (service, node) in lb.services.iter().zip(nodes).filter(|(service, _)| service.has(true)) {
         let tunnels = service.back_ends.iter().filter(|one| one.mode.is_tunnel());

@@ -22,16 +22,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::{AbortHandle, JoinSet};
 use weir_packet::random::Random;
 
-/// The most questions that wait for the same servers at once.
+/// The maximum number of questions that wait for the same servers at once.
 const ASKED_MAX: usize = 32;
-/// The most targets of SRV records of one name.
+/// The maximum number of targets in the SRV records of one name.
 const TARGETS_MAX: usize = 256;
 /// The longest chain of CNAME records.
 const CHAIN_MAX: usize = 16;
 /// The longest time until a failed question is repeated, unless `min_ttl` is longer.
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// The thread that asks.
+/// The thread that asks DNS servers.
 pub(super) struct DnsThread {
     sources: Option<UnboundedSender<Vec<SourceTask>>>,
     thread: Option<JoinHandle<()>>,
@@ -114,8 +114,8 @@ async fn follow(mut given: UnboundedReceiver<Vec<SourceTask>>) {
     }
 }
 
-/// Returns what asks the servers of a source. It keeps no answers, because they are asked for again only when
-/// they have expired.
+/// Returns the resolver for the servers of a source. It caches no answers, because questions are repeated
+/// only when the answers have expired.
 fn resolver(query: &DnsQuery) -> Result<TokioResolver> {
     let provider = TokioRuntimeProvider::default();
     let mut builder = if query.servers.is_empty() {
@@ -189,7 +189,7 @@ async fn repeat(source: Arc<ServiceSource>, query: DnsQuery, board: Arc<SourceBo
     }
 }
 
-/// Returns when a question that has failed this often is repeated.
+/// Returns when a question is repeated that has failed `failed` times.
 fn retry(query: &DnsQuery, failed: u32) -> Duration {
     let [min, _] = query.ttl;
     min.saturating_mul(1 << failed.saturating_sub(1).min(16)).min(RETRY_MAX.max(min))
@@ -332,8 +332,8 @@ async fn targets(
     Ok(answer)
 }
 
-/// Returns the records of a name, through CNAME records; none if it has none. Lowers `ttl` to the smallest
-/// TTL of those.
+/// Returns the records of a name, following CNAME records; the list is empty if there are no records. Lowers
+/// `ttl` to the smallest TTL of the records used.
 async fn records(
     resolver: &TokioResolver,
     name: &Name,

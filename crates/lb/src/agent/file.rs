@@ -17,11 +17,11 @@ use weir_config::infile;
 const POLL: Duration = Duration::from_millis(100);
 /// How many polls may pass until a file that keeps changing is read.
 const POLLS_MAX: u32 = 5;
-/// A file that changed less than this before it was read may have changed again in the same tick of its
-/// clock.
+/// If a file changed less than this time before it was read, it may have changed again in the same tick of
+/// its clock.
 const TICK: Duration = Duration::from_millis(20);
-/// When a file that could not be read is read again, although it is the same: there may have been too many
-/// open files.
+/// When a file that could not be read is read again, even though it has not changed: there may have been too
+/// many open files.
 const RETRY: Duration = Duration::from_secs(5);
 /// The largest size of a file, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
@@ -73,8 +73,8 @@ fn identity(about: &Metadata) -> Identity {
     (about.dev(), about.ino(), about.size(), times)
 }
 
-/// Returns whether a file that changes after now gets another identity. Its time of modification does not
-/// tell, because programs set it, perhaps to the future.
+/// Returns whether a file that changes after now gets another identity. Its modification time does not show
+/// this, because programs can set it, even to a time in the future.
 fn is_settled(about: &Metadata) -> bool {
     let (seconds, nanoseconds) = (about.ctime().max(0) as u64, about.ctime_nsec().max(0) as u32);
     let changed = UNIX_EPOCH.checked_add(Duration::new(seconds, nanoseconds));
@@ -88,7 +88,7 @@ struct FileWatch {
     /// The file that was read last.
     read: Option<Identity>,
     text: Option<String>,
-    /// The file in the previous poll, and for how many polls it has been another one than that.
+    /// The file in the previous poll, and for how many polls in a row it has changed.
     seen: Option<Identity>,
     polls: u32,
     /// When to read the same file again, because it could not be read.
@@ -164,7 +164,7 @@ impl FileWatch {
 /// Reads a file.
 ///
 /// # Errors
-/// Says in a sentence why it cannot be read.
+/// A sentence that says why the file cannot be read.
 pub(super) fn read(path: &Path) -> Result<String, String> {
     let file = infile::open(path).map_err(|error| error.to_string())?;
     let bytes = infile::read_from(file, SIZE_MAX).map_err(|error| error.to_string())?;

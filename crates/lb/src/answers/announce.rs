@@ -19,8 +19,8 @@ use weir_program::builder::Number;
 /// after a second.
 const RATE: u64 = 5000;
 const BURST: u64 = 1000;
-/// How often a VIP is announced unsolicited, and at what interval (RFC 4861 §10: three times, a second apart;
-/// RFC 5227 §1.1 requires two for ARP).
+/// How many times a VIP is announced unsolicited, and at what interval (RFC 4861 §10: three times, a second
+/// apart; RFC 5227 §1.1 requires two for ARP).
 const TIMES: u32 = 3;
 const APART_NS: u64 = 1_000_000_000;
 /// Announcements sent in one batch. The next batch follows after a pause, because workers have limited room
@@ -61,7 +61,7 @@ pub(super) struct Announcer {
     former: HashSet<AnnouncedVip>,
     /// VIPs still to be announced (positions in the unsolicited list of `answered`), and how many times each.
     waiting: VecDeque<(usize, u32)>,
-    /// How many of these are due in the current round.
+    /// How many of the waiting VIPs are due in the current round.
     turn: usize,
     next_ns: Option<u64>,
     limit: Limit,
@@ -89,7 +89,7 @@ impl AnnounceQuery {
         }
     }
 
-    /// Returns the station that claims the VIP as its own (RFC 5227 §2.4), if this is such a claim.
+    /// Returns the station that claims the VIP as its own (RFC 5227 §2.4), if the request is such a claim.
     fn rival(&self) -> Option<Mac> {
         match *self {
             AnnounceQuery::Arp { mac, ip, vip } if ip == vip => Some(mac),
@@ -155,7 +155,7 @@ impl Announcer {
         self.next_ns
     }
 
-    /// Announces a batch of those that are due.
+    /// Announces a batch of the VIPs that are due.
     pub fn tick(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         if self.next_ns.is_none_or(|next_ns| next_ns > now_ns) {
             return;
@@ -223,7 +223,7 @@ impl Announcer {
         ));
     }
 
-    /// Returns its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> [(&'static str, u64); 4] {
         [
             ("vips_announced", self.announced),

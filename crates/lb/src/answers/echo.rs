@@ -45,14 +45,14 @@ impl Echo {
         }
     }
 
-    /// Returns its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> [(&'static str, u64); 2] {
         [("pings_answered", self.answered), ("pings_over_limit", self.limit.refused())]
     }
 }
 
-/// Returns the answer to an echo request. `None` if the frame is not one, is malformed, or comes from an
-/// address that no host can have.
+/// Returns the answer to an echo request. `None` if the frame is no echo request, is malformed, or comes from
+/// an address that no host can have.
 pub(super) fn reply(frame: &[u8]) -> Option<Vec<u8>> {
     let headers = weir_packet::parse(frame, Depth::L4).ok()?;
     let level = headers.outer();

@@ -31,7 +31,7 @@ const PORT_UNREACHABLE: [[u8; 2]; 2] = [[3, 3], [1, 4]];
 pub(super) enum Wrong {
     /// The packet is too long for the path, which allows this number of bytes.
     TooBig(u16),
-    /// Nothing listens on its port.
+    /// Nothing listens on the packet's destination port.
     Port,
 }
 
@@ -182,7 +182,7 @@ fn message(mut header: [u8; ICMP], inside: &[u8], sum: Sum, answer: &mut Vec<u8>
     answer.extend(inside);
 }
 
-/// Whether it is the address of a single station: not multicast, broadcast, unspecified or loopback.
+/// Whether `address` is that of a single station: not multicast, broadcast, unspecified or loopback.
 pub(super) fn is_station(address: Ipv4Addr) -> bool {
     let first = address.octets()[0];
     first != 0 && first < 224 && !address.is_loopback()

@@ -7,7 +7,8 @@ use super::Punted;
 use super::reject::Connection;
 use weir_app::Action;
 
-/// The length of the longest IP packet: up to this many zeros substitute for a segment's data.
+/// The length of the longest IP packet, which limits the number of zeros that substitute for a segment's
+/// data.
 const LONGEST: usize = 65_535;
 
 /// Counts of resets.
@@ -32,7 +33,7 @@ impl Idle {
         actions.push(Action::InjectThrough { bytes: back_end, input });
     }
 
-    /// Returns its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> [(&'static str, u64); 2] {
         [("idle_connections_reset", self.reset), ("idle_connections_unreadable", self.unreadable)]
     }

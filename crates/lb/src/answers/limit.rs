@@ -67,14 +67,14 @@ impl Limits {
     }
 }
 
-/// How many answers may be sent, per second.
+/// How many answers may be sent per second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnswerRates {
-    /// To all clients together.
+    /// The rate to all clients together.
     pub all: u64,
-    /// The burst to all clients.
+    /// The burst to all clients together.
     pub burst: u64,
-    /// To each bucket of clients, which is also the burst.
+    /// The rate to each bucket of clients, and the burst.
     pub client: u64,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Limited {
 }
 
 impl Limited {
-    /// Creates them with these limits.
+    /// Creates answers with these limits.
     pub fn new(rates: AnswerRates) -> Limited {
         Limited { limits: Limits::new(rates), sent: 0, refused: 0, impossible: 0 }
     }

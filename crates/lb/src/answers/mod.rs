@@ -113,12 +113,12 @@ impl Answers {
         self.announcer.tick(now_ns, actions);
     }
 
-    /// Returns when it wants to be woken.
+    /// Returns when [`Answers::tick`] must be called next.
     pub fn wake_ns(&self) -> Option<u64> {
         self.announcer.wake_ns()
     }
 
-    /// Returns its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> Vec<(&'static str, u64)> {
         let others = self.echo.counts().into_iter().chain(self.too_big.counts());
         let others = others.chain(self.reject.counts()).chain(self.idle.counts());
@@ -126,8 +126,8 @@ impl Answers {
     }
 }
 
-/// Returns the checksum of a message: 0 if the message contains the right one. The checksum of ICMPv6 covers
-/// a pseudo header (RFC 4443 §2.3).
+/// Returns the checksum of a message; 0 if the message already contains the right checksum. The checksum of
+/// ICMPv6 covers a pseudo header (RFC 4443 §2.3).
 fn sum((src, dst): (IpAddr, IpAddr), message: &[u8]) -> u16 {
     let sum = Sum::default().bytes(message);
     let sum = match (src, dst) {

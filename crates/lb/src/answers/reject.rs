@@ -38,7 +38,7 @@ impl Reject {
         self.0.answer(frame, rejection(frame), now_ns)
     }
 
-    /// Returns its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> [(&'static str, u64); 3] {
         let [sent, limited, unanswerable] = self.0.counts();
         [
@@ -152,14 +152,14 @@ fn segment(
     tcp
 }
 
-/// Returns an IPv4 header without addresses and checksum, if this is the address of a station.
+/// Returns an IPv4 header that lacks addresses and checksum, if `source` is the address of a station.
 fn ipv4(source: &[u8]) -> Option<Vec<u8>> {
     let source: [u8; 4] = *source.first_chunk()?;
     let header = [0x45, 0, 0, (IPV4 + TCP) as u8, 0, 0, 0x40, 0, TTL, PROTOCOL_TCP, 0, 0];
     is_station(source.into()).then(|| header.to_vec())
 }
 
-/// Returns an IPv6 header without addresses, if this is the address of a station.
+/// Returns an IPv6 header that lacks addresses, if `source` is the address of a station.
 fn ipv6(source: &[u8]) -> Option<Vec<u8>> {
     let source = std::net::Ipv6Addr::from(*source.first_chunk::<16>()?);
     let is_none = source.is_multicast() || source.is_unspecified() || source.is_loopback();

@@ -26,7 +26,7 @@ impl TooBig {
         self.0.answer(frame, answer(frame, Wrong::TooBig(limit)), now_ns)
     }
 
-    /// Returns its counters.
+    /// Returns the counters.
     pub fn counts(&self) -> [(&'static str, u64); 3] {
         let [sent, limited, unanswerable] = self.0.counts();
         [("too_big_sent", sent), ("too_big_limited", limited), ("too_big_unanswerable", unanswerable)]

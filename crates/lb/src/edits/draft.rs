@@ -64,7 +64,7 @@ impl<'a> Draft<'a> {
     /// Returns the edits.
     ///
     /// # Errors
-    /// There are too many.
+    /// There are too many edits.
     fn edits(self) -> Result<Edits, String> {
         let edits: Vec<Edit> = self.edits.into_iter().flatten().collect();
         if edits.len() > EDITS_MAX {
@@ -79,7 +79,7 @@ impl<'a> Draft<'a> {
     /// Takes a request that either edits the configuration or names a back end that must exist.
     ///
     /// # Errors
-    /// Says which field is wrong.
+    /// The error names the field that is wrong.
     fn take(&mut self, request: &Value) -> Result<(), String> {
         if !is_edit(request) {
             return self.names(request);

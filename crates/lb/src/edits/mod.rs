@@ -100,8 +100,7 @@ struct Edit {
 }
 
 impl Edit {
-    /// Returns the source that the service belongs to which this edit adds. `None` if it changes what the
-    /// file has.
+    /// Returns the source of the service that this edit adds. `None` if it changes what the file has.
     fn owner(&self) -> Option<&Arc<str>> {
         (self.place.back_end.is_none() && self.base.is_null()).then_some(&self.source)
     }
@@ -117,7 +116,8 @@ impl Edit {
 pub struct Edits(Vec<Edit>);
 
 impl Edits {
-    /// Reads the output of `json`, possibly from another version of weir. `None` if it is not that.
+    /// Reads the output of `json`, possibly from another version of weir. `None` if the value is something
+    /// else.
     fn read(value: &Value) -> Option<Edits> {
         let list = value.as_array().filter(|list| list.len() <= EDITS_MAX)?;
         let mut places = HashSet::new();
@@ -187,7 +187,8 @@ impl Edits {
         nodes
     }
 
-    /// Returns the edits after requests: a set of services that a source wants, or edits one by one.
+    /// Returns the edits that result from requests, each of which sets the services of a source or makes a
+    /// single edit.
     fn after(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<(Edits, Value), String> {
         let specs = apps.of::<Lb>().map(|lb| lb.specs.clone()).unwrap_or_default();
         let (conditions, rest): (Vec<&Value>, Vec<&Value>) =
@@ -286,7 +287,7 @@ struct Applying<'a> {
     edits: &'a Edits,
     /// What each edit puts into the document.
     nodes: Vec<Option<Node>>,
-    /// Which of the edits still have a place in the file.
+    /// Which of the edits still apply to something in the file.
     met: Vec<bool>,
 }
 

@@ -52,7 +52,7 @@ impl<'a> Wanted<'a> {
         Ok(Wanted { source, services, whole: whole.is_some() })
     }
 
-    /// Returns whether no two are of the same source.
+    /// Returns whether all of them are of different sources.
     pub fn differ(all: &[Wanted<'_>]) -> bool {
         let sources: HashSet<&str> = all.iter().map(|one| one.source).collect();
         sources.len() == all.len()
@@ -78,7 +78,7 @@ pub fn place_in(requests: &[Value], name: &str) -> Option<Result<String, String>
 /// everything that it has read.
 ///
 /// # Errors
-/// Names the service that is wrong, or that belongs to another owner, with both places.
+/// The error names the service that is wrong, or that belongs to another owner, with both places.
 pub fn reconcile(now: &Specs, edits: &Edits, wanted: &[Wanted<'_>]) -> Result<(Edits, Changes), String> {
     let of_service = |(at, edit): (usize, &Edit)| match (&edit.place.owner, &edit.place.back_end) {
         (Owner::Service(name), None) => Some((name.clone(), at)),
@@ -203,7 +203,7 @@ impl Reconciling<'_> {
 /// Checks a condition.
 ///
 /// # Errors
-/// Says which one is not met.
+/// The error says which condition is not met.
 pub fn meets(now: &Specs, condition: &Value) -> Result<(), String> {
     if verb(condition)? != EXPECT {
         return Ok(());

@@ -59,7 +59,7 @@ pub(super) struct Row {
     pub probe: Option<usize>,
     pub wish: Wish,
     pub wished_ns: u64,
-    /// Why it gets no new flows, if it has left some unanswered.
+    /// Why the back end gets no new flows, if it has left new flows unanswered.
     pub suspicion: Option<Suspicion>,
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Service {
     doubt: Doubt,
     /// How long the doubt lasts after its reason is gone.
     settle_ns: u64,
-    /// What was last wished for its announcement.
+    /// What the app last requested for the service's announcement.
     pub wish: Option<RouteWish>,
     /// Its passive checks, and their observations.
     pub passive: Option<Passive>,
@@ -112,13 +112,13 @@ pub(crate) struct LbApp {
     pub(super) health: Health,
     pub(super) services: Vec<Service>,
     pub(super) neighbours: Vec<Neighbour>,
-    /// A predecessor's state of neighbours.
+    /// The state of neighbours that a predecessor has left.
     pub(super) former: HashMap<Hop, Found>,
     pub(super) servers: Vec<MonitoredServer>,
     /// Back ends that are checked along the service's own path, and an index of them by service and name.
     pub(super) probes: Vec<Probe>,
     pub(super) probed: HashMap<String, HashMap<String, usize>>,
-    /// The predecessor's state of servers.
+    /// The state of servers that the predecessor has left.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
     pub(super) asked: BTreeMap<CheckId, usize>,
     pub(super) timers: BTreeSet<(u64, Timer)>,
@@ -141,7 +141,7 @@ pub(crate) struct LbApp {
 }
 
 impl LbApp {
-    /// The app of these services.
+    /// Creates the app for these services.
     pub fn new(health: Health) -> LbApp {
         let row = |scale: u32| {
             move |(name, weight, _): &(String, u32, Option<Watch>)| Row {
@@ -197,7 +197,7 @@ impl LbApp {
         }
     }
 
-    /// Also tells clients that watch about changes of these services.
+    /// Also informs watching clients of changes of these services.
     pub fn telling(self, specs: &Arc<Specs>) -> LbApp {
         LbApp { news: News::of(specs), ..self }
     }
@@ -423,7 +423,7 @@ impl LbApp {
         (0..self.services[at].rows.len()).for_each(|place| self.publish(at, place, now_ns));
     }
 
-    /// Schedules the evaluation of a service at this time or earlier.
+    /// Schedules the evaluation of a service for `due_ns` at the latest.
     pub(super) fn evaluate_at(&mut self, at: usize, due_ns: u64) {
         let service = &mut self.services[at];
         if service.due_ns.is_some_and(|before| before <= due_ns) {

@@ -40,7 +40,7 @@ impl HealthPublisher {
         self.0.rows.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Publishes the status of a back end. Returns the one before.
+    /// Publishes the status of a back end. Returns the previous status.
     pub fn publish(&self, service: &str, back_end: &str, report: BackEndReport) -> Option<BackEndReport> {
         let weight = report.weight;
         let before = self.look().insert((service.to_string(), back_end.to_string()), report);

@@ -23,7 +23,7 @@ pub const TOGETHER_NS: u64 = 30_000_000;
 /// The ports through which back ends are reached.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BackEndPorts {
-    /// All of them, with their names.
+    /// All ports, with their names.
     pub ports: Arc<[(PortId, String)]>,
     /// For each service, in the order of `Health`: the positions of its ports in that list.
     pub of_services: Arc<[Vec<usize>]>,

@@ -47,7 +47,7 @@ use weir_program::Program;
 pub struct Watch {
     /// The check itself.
     pub check: Arc<Check>,
-    /// The intervals, and how many outcomes decide.
+    /// The intervals, and how many outcomes change the state.
     pub times: Times,
     /// Whether a server that fails the check keeps its flows and only gets no new ones.
     pub drains: bool,
@@ -64,7 +64,7 @@ pub struct Guarded {
     pub passive: Option<Passive>,
     /// Whether weir announces its addresses, in whichever way, so that others rely on it.
     pub is_announced: bool,
-    /// When its addresses are announced to routers, if they are.
+    /// When the service's addresses are announced to routers, if they ever are.
     pub routed: Option<Arc<Routed>>,
     /// The back ends: name, configured weight, and the check if there is one.
     pub back_ends: Vec<(String, u32, Option<Watch>)>,

@@ -12,7 +12,7 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 /// at once.
 const FIRST_NS: u64 = 1_000_000_000;
 
-/// When a server is checked, and how many outcomes decide.
+/// When a server is checked, and how many outcomes change its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Times {
     /// From the start of one check to the start of the next, in nanoseconds.
@@ -30,8 +30,8 @@ pub struct Times {
 /// Whether a server is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerState {
-    /// No check has ended yet; the first outcome decides. Until then it counts as up, because restarting weir
-    /// must not take down a working service.
+    /// No check has ended yet; the first outcome determines the state. Until then it counts as up, because
+    /// restarting weir must not take down a working service.
     Unknown,
     /// The server works.
     Up,
@@ -63,7 +63,7 @@ pub struct Monitor {
     /// Why the last check failed; empty if it did not.
     why: String,
     next_ns: u64,
-    /// Until when to wait for the outcome of the check in flight.
+    /// When to stop waiting for the outcome of the check in flight.
     until_ns: Option<u64>,
     counts: CheckCounts,
 }

@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use weir_app::Action;
 
-/// The largest number of events about services at once. If more have changed, clients read all of them again.
+/// The maximum number of events about services at once. If more services have changed, clients read all of
+/// them again.
 const EVENTS_MAX: usize = 1024;
 
 /// The news about services and back ends.

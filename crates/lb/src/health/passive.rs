@@ -19,7 +19,7 @@ const READS: u64 = 4;
 pub struct Passive {
     /// The minimum number of unanswered flows in a window.
     pub unanswered: u64,
-    /// Their minimum share of the flows that began in the window, in thousandths.
+    /// The minimum share of unanswered flows among those that began in the window, in thousandths.
     pub share: u32,
     /// The length of a window, in nanoseconds.
     pub within_ns: u64,
@@ -41,7 +41,7 @@ pub(super) struct Suspicion {
 pub(super) struct Watched {
     /// Snapshots of its targets' counts, oldest first.
     reads: VecDeque<Vec<Flows>>,
-    /// Until when no further back end becomes suspect.
+    /// The time before which no further back end becomes suspect.
     rests_until_ns: u64,
 }
 

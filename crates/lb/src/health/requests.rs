@@ -43,11 +43,11 @@ pub(super) struct Pending {
     rest: Vec<Value>,
     /// Whether all changes made at run time are discarded.
     resets: bool,
-    /// Whether nothing is to be changed.
+    /// Whether the requests must not change anything.
     is_dry: bool,
     /// The services that the requests name, and whether they name a pool, which several services may share.
     named: (HashSet<String>, bool),
-    /// The answer when everything is done.
+    /// The answer once everything is done.
     said: Value,
 }
 

@@ -60,7 +60,7 @@ impl Serving {
         serving
     }
 
-    /// Returns the sentence about a service that nothing serves; `None` if something does.
+    /// Returns a sentence that says that no back end of the service serves; `None` if one does.
     pub fn complaint(self) -> Option<String> {
         match self {
             Serving { up: 0, unknown: 0, of } => Some(format!("none of its {of} back ends serves")),
@@ -91,15 +91,15 @@ pub fn wish(routed: &Routed, serving: Serving, is_attached: bool) -> RouteWish {
 }
 
 impl LbApp {
-    /// Lets the sources continue, which depend on what serves.
+    /// Lets the sources continue, which depend on which back ends serve.
     pub(super) fn tick_sources(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let mut sources = std::mem::take(&mut self.sources);
         sources.tick(now_ns, &self.who_serves(), actions);
         self.sources = sources;
     }
 
-    /// Returns what tells whether a back end serves, by the names of its service and its own. One that is not
-    /// known yet serves.
+    /// Returns a function that says whether a back end serves, given the names of its service and the back
+    /// end. A back end that is not known yet counts as serving.
     fn who_serves(&self) -> impl Fn(&str, &str) -> bool {
         let places: OnceCell<HashMap<&str, usize>> = OnceCell::new();
         move |service, back_end| {
@@ -150,7 +150,8 @@ impl LbApp {
         routed.flat_map(|routed| routed.ports.iter().copied())
     }
 
-    /// Returns a sentence about each service that is announced in some way and that nothing serves.
+    /// Returns a sentence about each service that is announced in some way while none of its back ends
+    /// serves.
     pub(super) fn unserved(&self) -> Vec<String> {
         let announced = |(_, service): &(usize, &super::Guarded)| service.is_announced;
         let all = self.health.services.iter().enumerate().filter(announced);

@@ -164,7 +164,7 @@ fn guarded(node: &Node, service: &Service, pools: &[&Node], report: &mut Report)
     guarded
 }
 
-/// When the addresses of a service are announced to routers, if they are.
+/// Returns when the addresses of a service are announced to routers, if they ever are.
 fn routed(service: &Service) -> Option<Arc<Routed>> {
     let Announce::Route(Routing { min_up, degraded_below }) = service.announce else { return None };
     let mut prefixes: Vec<Prefix> = service.addresses.iter().map(Address::prefix).collect();

@@ -41,14 +41,14 @@ struct GeneralSettings {
     router: Option<String>,
     /// The real servers by their numbers in QUIC connection IDs.
     numbers: HashMap<u32, IpAddr>,
-    /// The services that find real servers by these numbers, with the position where this is set.
+    /// The services that find real servers by these numbers, each with the position where this is set.
     quic: Vec<(String, Span)>,
 }
 
 /// Options that take a value. The flags of a VIP are `-f` of older clients, and `-vf`.
 const VALUES: [&str; 12] =
     ["t", "u", "r", "w", "f", "vf", "rf", "new_hc", "somark", "change_mac", "quic_mapping", "server"];
-/// Options that only show something.
+/// Options of commands that only show something.
 const SHOWS: [&str; 8] = ["s", "sum", "lru", "l", "list_hc", "list_mac", "list_qm", "icmp"];
 
 fn command(all: &mut Imported, line: &[Word<'_>], said: &mut GeneralSettings) {

@@ -118,7 +118,7 @@ impl Priorities {
         back_ends.iter().map(one).collect()
     }
 
-    /// Returns the sentence about them; `None` if the lowest priority is active.
+    /// Returns a sentence that says which priority is active; `None` if it is the lowest.
     pub fn says(&self) -> Option<String> {
         let lowest = *self.all.keys().next()?;
         let active = self.active;

@@ -24,7 +24,7 @@ pub(crate) enum SourceContent {
 pub(crate) struct SourceStatus {
     /// Why it cannot be read at present.
     pub failure: Option<String>,
-    /// Why what it says is refused at present.
+    /// Why the source's content is refused at present.
     pub refusal: Option<String>,
     /// What is left out.
     pub notes: Vec<String>,
@@ -124,7 +124,7 @@ impl SourceBoard {
         self.content.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the content, and lets the app look at it if its state is another one now.
+    /// Changes the content, and makes the app look at it if the state has changed.
     fn change(&self, change: impl FnOnce(&mut Content)) {
         let mut content = self.lock();
         let before = (content.version, content.status.state());
@@ -149,7 +149,7 @@ impl SourceBoard {
         });
     }
 
-    /// Publishes that what was found last is still so.
+    /// Publishes that the source has not changed since it was last read.
     pub fn confirm(&self) {
         self.change(|content| {
             (content.status.failure, content.status.read_s) = (None, Some(now_s()));
@@ -168,7 +168,7 @@ impl SourceBoard {
         });
     }
 
-    /// Records why what was found is refused, or that it is in use.
+    /// Records why the content is refused, or that it is in use.
     pub fn decided(&self, refusal: Option<String>) {
         self.change(|Content { status, .. }| {
             status.errors += u64::from(refusal.is_some() && refusal != status.refusal);

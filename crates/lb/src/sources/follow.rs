@@ -18,7 +18,7 @@ const POLL_NS: u64 = 50_000_000;
 const COLLECT_NS: u64 = 400_000_000;
 /// The shortest time from a refusal until the same services are requested again, in nanoseconds.
 const RETRY_NS: u64 = 10_000_000_000;
-/// The shortest time between two such repeated requests, in nanoseconds.
+/// The shortest time between two requests that are repeated after a refusal, in nanoseconds.
 const RETRIES_NS: u64 = 500_000_000;
 
 /// The largest number of sources whose new states are logged on a line each at the same time.
@@ -44,7 +44,7 @@ pub(crate) struct SourceFollower {
     since_ns: Option<u64>,
     /// The priorities of the back ends of sources that have several, by owner.
     priorities: BTreeMap<String, Priorities>,
-    /// What is logged about them next.
+    /// What is logged about the sources next.
     sayings: Vec<Action>,
     /// The version of the board when an owner's services were last compared.
     seen: HashMap<String, u64>,
@@ -370,7 +370,7 @@ fn filled(source: &ServiceSource, back_ends: Vec<Value>) -> Value {
     Value::Object(map)
 }
 
-/// Returns whether these are all the services of an owner, given how many it has.
+/// Returns whether these are all the services of an owner, which has `count` services.
 fn is_so(specs: &Specs, owner: &str, count: usize, services: &[Value]) -> bool {
     let owned = |owner_of: &ServiceOwner| matches!(owner_of, ServiceOwner::Source(name) if **name == *owner);
     count == services.len()
@@ -380,7 +380,7 @@ fn is_so(specs: &Specs, owner: &str, count: usize, services: &[Value]) -> bool {
         })
 }
 
-/// Says what has changed; `None` if nothing has.
+/// Returns a sentence about what has changed; `None` if nothing has.
 fn changed(changes: &Value) -> Option<String> {
     let length = |key: &str| changes[key].as_array().map_or(0, Vec::len);
     let counts = [("created", "services added"), ("updated", "changed"), ("removed", "removed")];

@@ -31,7 +31,7 @@ pub(crate) struct Converted {
 /// Converts the contents of a file.
 ///
 /// # Errors
-/// Says which object is wrong, and how.
+/// The error says which object is wrong, and how.
 pub(crate) fn convert(source: &ServiceSource, file: &str, text: &str) -> Result<Converted, String> {
     let parsed = parse(file, text)?;
     let objects = Objects::of(&parsed)?;
@@ -210,8 +210,8 @@ impl ServiceObject<'_> {
         Ok(services)
     }
 
-    /// Returns the addresses that clients connect to: of a LoadBalancer, those that it was given; of another
-    /// service, its cluster addresses; and external ones.
+    /// Returns the addresses that clients connect to: those that were assigned to a LoadBalancer, the cluster
+    /// addresses of any other service, and external ones.
     fn vips(&self) -> Result<Vec<IpAddr>, String> {
         let spec = &self.value["spec"];
         let kind = spec["type"].as_str().unwrap_or("ClusterIP");
@@ -325,7 +325,7 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Reads a number, which YAML delivers as it is spelled.
+/// Reads a number, which is a string if the file is YAML.
 fn number(value: &Value) -> Option<u64> {
     value.as_u64().or_else(|| value.as_str()?.parse().ok())
 }

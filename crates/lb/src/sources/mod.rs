@@ -23,17 +23,17 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How the owner of the services of a DNS source begins.
+/// How the name of the owner of a DNS source's services begins.
 const DNS: &str = "dns:";
-/// How the owner of a file's services begins.
+/// How the name of the owner of a file's services begins.
 const FILE: &str = "file:";
 
 /// The key of a back end's priority on the board; services have no such key.
 const PRIORITY: &str = "priority";
 
-/// The most services of a source.
+/// The maximum number of services of a source.
 pub(crate) const SERVICES_MAX: usize = 16_384;
-/// The most back ends of a service of a source.
+/// The maximum number of back ends of a service of a source.
 pub(crate) const BACK_ENDS_MAX: usize = 4096;
 
 /// A source as it is configured.
@@ -93,7 +93,7 @@ impl ServiceSource {
         }
     }
 
-    /// Returns what is read, in words.
+    /// Returns a description of what is read.
     pub fn of(&self) -> String {
         match &self.kind {
             SourceKind::File(path) => path.display().to_string(),

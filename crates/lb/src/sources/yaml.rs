@@ -31,10 +31,10 @@ pub(crate) const FROM: &[Key] = weir_config::keys! {
 };
 const RECORDS: [(&str, RecordKind); 2] = [("addresses", RecordKind::Addresses), ("srv", RecordKind::Srv)];
 
-/// Keys of a back end that the source says.
+/// Keys of a back end whose values come from the source.
 const OF_BACK_END: [&str; 6] = ["name", "ip", "address", "port", "weight", "state"];
 
-/// The longest name of DNS, in characters.
+/// The maximum length of a DNS name, in characters.
 const DNS_NAME_MAX: usize = 254;
 
 /// Returns whether an item is a template.

@@ -112,7 +112,7 @@ fn query(dst_mac: [u8; 6], src: Ipv4Addr, dst: Ipv4Addr, sport: u16, fragment: u
     frame
 }
 
-/// The back end that a packet is sent to; `None` if it is not sent to any.
+/// The back end that a packet is sent to; `None` if the packet is not sent to a back end.
 fn chosen(interpreter: &mut Interpreter, frame: &[u8], out: PortId) -> Option<u8> {
     let walk = interpreter.walk(PortId(0), frame, 128, 0);
     (walk.verdict == Verdict::Transmit(out)).then(|| {
