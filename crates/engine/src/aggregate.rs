@@ -24,8 +24,8 @@ use weir_table::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
 /// The share of rows that is reserved for packets other than usual ones, as a divisor.
 const OTHERS_SHARE: usize = 8;
 
-/// Evictions per packet above which packets are passed on individually: a delta costs about three times as
-/// much as a look-up.
+/// The number of evictions per packet above which packets are passed on individually: a delta costs about
+/// three times as much as a look-up.
 const GATE: f64 = 0.7;
 
 /// The time within which the sums of the previous period are emitted, in milliseconds: at most a quarter of
@@ -49,7 +49,7 @@ struct Sums {
     others: Aggregator<5>,
     /// When the first and the last packet were counted, in milliseconds; `None` before the first.
     times: Option<(u32, u32)>,
-    /// Which of the two is swept next.
+    /// Whether the sums of usual packets have been swept, so that those of other packets are next.
     usual_is_swept: bool,
 }
 
@@ -128,7 +128,8 @@ impl std::fmt::Debug for Aggregate {
 }
 
 impl Sums {
-    /// Room for `keys` keys, and an eighth of that for others; both have at least one row.
+    /// Creates room for `keys` keys of usual packets, and an eighth of that for others; both have at least
+    /// one row.
     fn new(keys: u32, seed: &Seed) -> Result<Sums, SizeError> {
         let rows = (keys as usize).div_ceil(Aggregator::<2>::KEYS_PER_ROW).max(1);
         let bytes = rows * Aggregator::<2>::BYTES_PER_ROW;
@@ -183,7 +184,7 @@ impl Aggregate {
         Aggregate { targets, ..self }
     }
 
-    /// Counts the packets of a list; `hits` contains those that hit, and their rows.
+    /// Counts the packets of a list; `hits` contains the packets that hit, and their rows.
     #[inline(never)]
     pub(crate) fn count(
         &mut self,
@@ -320,7 +321,7 @@ impl Aggregate {
         self.present.times.is_none() && self.former.times.is_none()
     }
 
-    /// Sets which program it is part of, and where.
+    /// Sets the generation of the program that these sums are part of.
     pub fn set_generation(&mut self, generation: u8) {
         self.of.generation = generation;
     }
@@ -380,7 +381,7 @@ fn usual_key([addresses, last]: Usual) -> FlowKey {
     key
 }
 
-/// Splits counts into parts that a delta has room for.
+/// Splits counts into parts that fit into a delta.
 #[cold]
 fn split(mut counts: [u64; 3], mut part: impl FnMut([u64; 3])) {
     const MOST: [u64; 3] = [PACKETS_MAX, BYTES_MAX, BYTES_MAX];

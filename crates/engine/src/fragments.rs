@@ -85,7 +85,7 @@ impl Fragments {
         Fragments { hash, datagrams, waiting: VecDeque::new(), bytes, held: 0, due: 0 }
     }
 
-    /// Allocates its memory, if that has not been done yet.
+    /// Allocates the memory, if that has not been done yet.
     pub fn allocate(&mut self) {
         if self.datagrams.is_empty() {
             self.datagrams = vec![Datagram::default(); DATAGRAMS].into();
@@ -125,8 +125,8 @@ impl Fragments {
         self.datagrams.get_mut(set * WAYS..(set + 1) * WAYS).unwrap_or_default()
     }
 
-    /// Stores a copy of a fragment to wait. Returns how many others it evicted; `None` if there is no place
-    /// for it at all.
+    /// Stores a copy of a fragment that has to wait. Returns how many other fragments it displaced; `None` if
+    /// there is no place for it at all.
     pub fn wait(&mut self, id: &DatagramId, frame: Arrived<'_>, now_ns: u64) -> Option<usize> {
         let length = frame.bytes.len();
         if length > self.bytes.len() {
@@ -173,7 +173,7 @@ impl Fragments {
         (length <= oldest.start).then_some(0)
     }
 
-    /// Returns true if the oldest one was still waiting.
+    /// Gives up the oldest fragment. Returns true if it was still waiting.
     fn give_up_oldest(&mut self) -> bool {
         let Some(oldest) = self.waiting.pop_front() else { return false };
         self.due -= usize::from(matches!(oldest.fate, FragmentFate::Due(_)));
@@ -202,7 +202,7 @@ impl Fragments {
         Arrived { bytes: &self.bytes[start..start + length], hash, input, ports, front: None }
     }
 
-    /// Takes that fragment. Positions stay valid.
+    /// Takes the fragment at a position. Positions stay valid.
     pub fn take(&mut self, at: usize) {
         if std::mem::replace(&mut self.waiting[at].fate, FragmentFate::Gone) != FragmentFate::Gone {
             self.held -= 1;

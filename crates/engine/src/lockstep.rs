@@ -64,7 +64,7 @@ pub struct Lockstep {
     interpreter: Interpreter,
     engines: Vec<Cutter>,
     now_ns: u64,
-    /// When a worker would have taken its last breath.
+    /// When a worker would last have taken a breath.
     breath_ns: u64,
     /// Fills buckets for workers.
     tables: GroupTables,
@@ -134,7 +134,7 @@ impl Lockstep {
     /// Performs an action on all executors.
     ///
     /// # Errors
-    /// Describes where they disagree.
+    /// The error describes where the executors disagree.
     pub fn act(&mut self, act: &Act, coverage: &mut Coverage) -> Result<(), String> {
         match act {
             Act::Frames { input, frames } => self.frames(*input, frames, coverage)?,
@@ -454,7 +454,7 @@ fn kind(error: &ChangeError) -> (Option<usize>, std::mem::Discriminant<ChangeErr
     (at, std::mem::discriminant(error.cause()))
 }
 
-/// Invalidates a change in some way.
+/// Makes a change invalid in some way.
 fn spoilt(random: &mut Choices, program: &Program, mut change: Change) -> Change {
     if let Change::Batch(changes) = &change {
         let mut changes = changes.to_vec();

@@ -53,7 +53,7 @@ pub struct Arrived<'a> {
     pub input: u32,
     /// For a fragment, the ports of its datagram, if known.
     pub ports: Option<[u8; 4]>,
-    /// What is in front of it, where the kernel may have left a mark.
+    /// The bytes in front of the frame, where the kernel may have left a mark.
     pub front: Option<[u8; MARK_BYTES]>,
 }
 
@@ -163,7 +163,7 @@ impl ParcelSender {
         true
     }
 
-    /// Sends the open parcel, unless half of the ring is in flight. Returns whether one has left.
+    /// Sends the open parcel, unless half of the ring is in flight. Returns whether a parcel was sent.
     pub fn flush(&mut self) -> bool {
         let taken = self.progress.parcels.load(Ordering::Acquire);
         // More than `capacity` may seem to be in flight, because parcels come back before they are reported.
@@ -220,7 +220,7 @@ impl ParcelReceiver {
         }
     }
 
-    /// Tells the sender what has been taken; until then the ring holds these frames.
+    /// Reports to the sender which frames have been taken; until then, the ring holds these frames.
     pub fn done(&mut self) {
         self.progress.frames.store(self.frames, Ordering::Release);
         self.progress.parcels.store(self.parcels, Ordering::Release);

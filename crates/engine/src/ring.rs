@@ -15,8 +15,8 @@ use weir_table::FlowDelta;
 pub const CARRIER_BYTES: usize = 2048;
 
 /// Maximum number of flow deltas that a pipe keeps until they are collected. Beyond it, counts stay in the
-/// flows, and flows in the table, so that none is lost. A breath may produce as many, and the ring to the
-/// collector holds more.
+/// flows, and flows in the table, so that none is lost. A breath may produce that number of deltas, and the
+/// ring to the collector holds more.
 pub(crate) const DELTAS_MAX: usize = 4096;
 
 /// The bytes of a frame in transit.
@@ -28,9 +28,9 @@ pub struct FrameBytes {
     pub hash: u32,
     /// The port on which the frame arrived.
     pub input: PortId,
-    /// The app it is for, on a punt ring.
+    /// On a punt ring, the app that gets the frame.
     pub app: AppId,
-    /// If the app gets it because it is too long: the maximum length of its IP packet, in bytes.
+    /// If the app gets the frame because it is too long: the maximum length of its IP packet, in bytes.
     pub limit: Option<u16>,
 }
 

@@ -7,11 +7,11 @@ use weir_program::{Copied, PortId, Verdict};
 /// What became of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Processed {
-    /// Where it went.
+    /// Where the frame went.
     pub verdict: Verdict,
     /// Its copies.
     pub copies: Vec<Copied>,
-    /// Its bytes afterwards.
+    /// The bytes of the frame afterwards.
     pub bytes: Vec<u8>,
 }
 

@@ -28,7 +28,7 @@ pub struct Source {
     pub port: PortId,
     /// The address.
     pub address: IpAddr,
-    /// The position, in the configuration, of the first service that has it.
+    /// The position, in the configuration, of the first service that uses it.
     pub origin: Origin,
 }
 
@@ -106,7 +106,7 @@ pub struct Announced {
     pub port: PortId,
     /// The VIP.
     pub vip: IpAddr,
-    /// The position, in the configuration, of the first service that has it.
+    /// The position, in the configuration, of the first service that uses it.
     pub origin: Origin,
 }
 

@@ -14,7 +14,7 @@ use weir_packet::{DropReason, FlowKey};
 /// The forwards and templates that the entries of a pipe have.
 pub type Leads = Vec<(Forward, u16)>;
 
-/// What a program's entries are like.
+/// Where a program's entries lead, and its ACL rules.
 #[derive(Clone, Debug, Default)]
 pub struct EntryUses {
     /// The number of the program.

@@ -40,8 +40,8 @@ pub struct CompiledPipe {
     /// Where the next check of ages starts.
     pub aged: u32,
     pub capacity: u32,
-    /// While it takes over counts from its predecessor: the keys of entries added or removed meanwhile, and
-    /// whether each existed before.
+    /// While counts are being taken over from the pipe's predecessor: the keys of entries added or removed
+    /// meanwhile, and whether each existed before.
     pub settling: Option<HashMap<EntryKey, bool>>,
     /// Entries for which room is held while a reservation has the pipe.
     pub held: Option<u32>,

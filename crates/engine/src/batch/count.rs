@@ -10,7 +10,7 @@ pub struct Counting<'a, N> {
     pub list: u64,
     pub rows: &'a N,
     pub now_ms: u32,
-    /// Where the packets of entries with a shared counter count as well, if the pipe has any.
+    /// The shared counters of entries, if the pipe has any: packets count there as well.
     pub shared: Option<Shared<'a>>,
 }
 
@@ -52,7 +52,7 @@ pub trait Numbers: ActionOf {
     #[inline(always)]
     fn prefetch(&self, _list: u64, _all: &Actions) {}
 
-    /// Calls `each` with every number and the counts of its packets. Returns the numbers it returns.
+    /// Calls `each` with every number and the counts of its packets. Returns the results.
     fn tally(&self, batch: &Batch, list: u64, each: impl FnMut(u32, Count) -> u32) -> Self;
 }
 

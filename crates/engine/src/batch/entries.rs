@@ -10,7 +10,7 @@ use weir_program::change::{ChangeError, EntryKey};
 use weir_program::snapshot::{Count, FlowAccount, Page, Seen, is_later};
 use weir_program::{Entry, EntryMatch};
 
-/// Why an entry of a pipe whose flows keep values cannot be given another action.
+/// Why an entry of a pipe whose flows keep values cannot get another action.
 pub const OTHER_ACTION: &str = "flows keep values of its action: remove the entry and add it with the other \
     action";
 
@@ -46,7 +46,7 @@ impl CompiledPipe {
     /// Replaces template, values, forward, counter and meter of the entry with the same key.
     ///
     /// # Errors
-    /// There is no such entry.
+    /// The pipe has no such entry.
     pub fn update(&mut self, entry: &Entry) -> Result<(), ChangeError> {
         let action = self.prepare_update(entry)?;
         self.update_with(entry, action)
@@ -86,7 +86,7 @@ impl CompiledPipe {
     /// Removes an entry.
     ///
     /// # Errors
-    /// There is no such entry.
+    /// The pipe has no such entry.
     pub fn remove(&mut self, key: &EntryKey) -> Result<(), ChangeError> {
         let row = self.table.remove(&mut self.slab, key).ok_or_else(|| self.not_found())?;
         self.actions.release(row.action());
@@ -125,7 +125,7 @@ impl CompiledPipe {
         self.row(self.table.row_at(place)).is_run_time()
     }
 
-    /// Returns the entries in up to `most` places starting at this one.
+    /// Returns the entries in up to `most` places from `from` on.
     #[must_use]
     pub fn page(&self, from: u32, most: u32, now_ms: u32) -> Page {
         let end = from.saturating_add(most).min(self.places());
@@ -175,7 +175,7 @@ impl CompiledPipe {
         idle
     }
 
-    /// Adds what a replica has counted for an entry since it was last asked.
+    /// Adds what a replica has counted for an entry since the last time.
     pub fn add_hits(&mut self, key: &EntryKey, count: Count, now_ms: u32) {
         self.hits += count.packets;
         if let Some(at) = self.table.find(key) {
@@ -183,7 +183,7 @@ impl CompiledPipe {
         }
     }
 
-    /// Returns up to `most` of these entries. The next call continues after them.
+    /// Returns up to `most` idle run-time entries. The next call continues after them.
     pub fn idle_entries(&mut self, rows: u32, now_ms: u32, most: usize) -> Vec<EntryKey> {
         let mut idle = Vec::new();
         let Some(least) = self.entry_timeouts_ms().min().filter(|_| self.ages()) else { return idle };
@@ -245,7 +245,7 @@ impl CompiledPipe {
         }
     }
 
-    /// Iterates over the timeouts of its run-time entries.
+    /// Iterates over the timeouts of the pipe's run-time entries.
     fn entry_timeouts_ms(&self) -> impl Iterator<Item = u32> {
         let flows = self.table.flows().filter(|_| self.shared);
         let flows = flows.map(Flows::timeouts_ms).into_iter().flatten();
@@ -286,7 +286,8 @@ impl CompiledPipe {
         if let Table::Basic(table) = &self.table { table.rows_used() } else { self.slab.used() }
     }
 
-    /// Returns in how many milliseconds the next flow or run-time entry expires if no packet hits it.
+    /// Returns the number of milliseconds until the next flow or run-time entry expires, if no packet hits
+    /// it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
         let timeout = self.idle_timeout_ms;
         let used = if timeout == 0 { 0 } else { self.rows_used() };
@@ -295,7 +296,7 @@ impl CompiledPipe {
         rests.chain(self.table.flows().and_then(|flows| flows.rest_ms(now_ms))).min()
     }
 
-    /// Iterates over the shortest timeouts that its flows and run-time entries may have.
+    /// Iterates over the shortest timeouts that the pipe's flows and run-time entries may have.
     pub fn timeouts_ms(&self) -> impl Iterator<Item = u32> {
         let flows = self.table.flows().map(Flows::least_timeouts_ms).into_iter().flatten();
         flows.chain([self.idle_timeout_ms]).filter(|timeout| *timeout != 0)

@@ -127,7 +127,7 @@ impl GroupTable {
         }
     }
 
-    /// Replaces the buckets by a table of the same group. Does nothing if they are given.
+    /// Replaces the buckets with a table of the same group. Does nothing if the group has given buckets.
     pub fn publish(&mut self, table: &Arc<BucketTable>) {
         // Changing weights does not change server IDs.
         if let BucketFilling::Filled(held) = &mut self.held {
@@ -150,7 +150,7 @@ impl GroupTable {
         self.quic.as_deref()
     }
 
-    /// Returns the hash by which a packet's bucket is picked, where another system does not choose it.
+    /// Returns the hash that picks a packet's bucket, where no other system's hash does.
     #[inline]
     pub fn hash(&self, hash: u64) -> u64 {
         self.seed.map_or(hash, |seed| seeded(hash, seed))

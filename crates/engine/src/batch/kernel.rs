@@ -9,7 +9,7 @@ use weir_program::replica::{EntryUses, FlowMark, FlowReplica, Swept};
 use weir_program::{GroupId, PipeId};
 
 impl Engine {
-    /// Returns what the entries are like.
+    /// Returns where the entries of each pipe lead, and the rules of ACL pipes.
     #[must_use]
     pub fn entry_uses(&self, generation: u64) -> EntryUses {
         let rules = |pipe: &CompiledPipe| match pipe.table {
@@ -49,13 +49,14 @@ impl Engine {
         }
     }
 
-    /// The program in the kernel has stopped, and follows no flow any more.
+    /// Called when the program in the kernel has stopped, and no longer follows any flow.
     pub fn follow_no_flows(&mut self) {
         self.each_flows(Flows::follow_no_longer);
     }
 
-    /// Tells the program in the kernel which flows have come and gone, and takes the last counts of those
-    /// that have. Adds the packets after which it may decide those that follow to `marks`.
+    /// Informs the program in the kernel of flows that have begun or ended, and takes the last counts of
+    /// ended flows. Adds to `marks` the packets after which the kernel may handle the later packets of their
+    /// flows.
     pub fn tell_kernel(&mut self, replica: &mut dyn FlowReplica, marks: &mut Vec<FlowMark>) {
         replica.take_removed(&mut |slot, counts| {
             let mut flows = self.pipes.iter_mut().filter_map(|pipe| pipe.table.flows_mut());

@@ -23,7 +23,7 @@ pub struct FieldLoad {
     mask: u64,
     left: u8,
     word: u8,
-    /// Whether it is the first load of its word and overwrites it; later ones are ORed in.
+    /// Whether this is the first load of its word, which overwrites the word; later loads are ORed in.
     first: bool,
     /// Where the same bits are in the words of usual flow keys: which word, and the number of bits below
     /// them.
@@ -261,7 +261,7 @@ impl FieldLoad {
         }
     }
 
-    /// ORs its values into a column. Slots that are not in the list contain garbage.
+    /// ORs the loaded values into a column. Slots that are not in the list contain garbage.
     #[inline]
     fn lanes(
         &self,
@@ -324,7 +324,7 @@ impl FieldLoad {
         }
     }
 
-    /// Whether it may read the port of a fragment: this is the only layer after IP that a fragment has.
+    /// Whether this load may read the port of a fragment: ports are all that a fragment has after IP.
     #[inline(always)]
     fn is_port(&self) -> bool {
         self.source == LoadSource::Frame(LevelId::Outer, Base::L4)

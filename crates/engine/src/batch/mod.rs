@@ -105,20 +105,20 @@ pub struct Engine {
     /// The progress of taking over from another engine, before and after the takeover.
     staging: Option<Staging>,
     succession: Option<Box<Succession>>,
-    /// Engines of removed workers whose entry counts are still to be taken over.
+    /// Engines of removed workers from which counts of entries still have to be taken over.
     #[allow(clippy::vec_box, reason = "they were boxed earlier, and are moved between two breaths")]
     estates: Vec<Box<Engine>>,
     /// Whether another engine is taking over: no entry expires then.
     still: bool,
     /// Where packets that met FLOW pipes of previous programs were counted.
     past: FlowAccount,
-    /// Bucket tables that were filled here because a change of weight came without them.
+    /// The number of bucket tables that were filled here because a change of weight came without them.
     filled: u64,
     /// Whether other workers have replicas of the entries.
     shared: bool,
     /// Whether a program in the kernel has a copy of the entries.
     is_copied: bool,
-    /// Entries that have expired here and not there.
+    /// Entries that have expired here, but not in the kernel's copy.
     expired: Vec<(PipeId, EntryKey)>,
 }
 
@@ -126,7 +126,7 @@ impl Engine {
     /// Compiles a program, fills its buckets, and adds its entries. `hash` is the secret of the process.
     ///
     /// # Errors
-    /// Problems that the check would have reported; see [`CompileError`].
+    /// The program has problems that the check would have reported; see [`CompileError`].
     pub fn new(program: &Program, hash: TableHash) -> Result<Engine, CompileError> {
         Engine::with_tables(program, hash, &GroupTables::new(program))
     }
@@ -134,7 +134,7 @@ impl Engine {
     /// Compiles a program with these buckets, and adds its entries.
     ///
     /// # Errors
-    /// Problems that the check would have reported; see [`CompileError`].
+    /// The program has problems that the check would have reported; see [`CompileError`].
     pub fn with_tables(
         program: &Program,
         hash: TableHash,
@@ -231,11 +231,11 @@ impl Engine {
     }
 
     /// Finds the frames of `list`, received on `input`, that belong to a worker other than this one, and
-    /// calls `found` with slot and worker of each. Returns their mask. The other frames must be processed
-    /// next.
+    /// calls `found` with the slot and the worker of each. Returns their mask. The other frames must be
+    /// processed next.
     ///
-    /// Fragments without ports belong to the worker that learns the ports of their datagram; if this one
-    /// does, they are in the second mask, and their ports must be set before they are processed.
+    /// Fragments without ports belong to the worker that learns the ports of their datagram; if that is this
+    /// worker, they are in the second mask, and their ports must be set before they are processed.
     pub fn of_others(
         &mut self,
         batch: &mut Batch,
@@ -350,7 +350,7 @@ impl Engine {
         self.run(batch, list, input, now_ns)
     }
 
-    /// The same without counting, learning or metering. Frames are still rewritten.
+    /// Does the same without counting, learning or metering. Frames are still rewritten.
     pub fn probe(&mut self, batch: &mut Batch, input: PortId, now_ns: u64) -> &BatchOutcome {
         self.walk.live = false;
         self.run(batch, batch.mask(), input, now_ns)
@@ -395,7 +395,7 @@ impl Engine {
     /// Applies one change between batches.
     ///
     /// # Errors
-    /// If the change is not possible; nothing has changed then.
+    /// The change is not possible; in this case, nothing has changed.
     pub fn apply(&mut self, change: &Change, now_ns: u64) -> Result<(), ChangeError> {
         let now_ms = (now_ns / 1_000_000) as u32;
         match change {

@@ -100,7 +100,7 @@ impl BatchOutcome {
         }
     }
 
-    /// Returns the copies of one packet, whose current bytes these are.
+    /// Returns the copies of one packet, whose current bytes are `bytes`.
     #[must_use]
     pub fn copies(&self, slot: usize, bytes: &[u8]) -> Vec<Copied> {
         let tees =

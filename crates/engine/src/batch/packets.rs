@@ -39,8 +39,8 @@ pub struct Packets {
 pub struct Fragments {
     /// Packets whose outermost IP header is that of a fragment whose ports are known.
     pub ported: u64,
-    /// Their ports, in the form in which a TCP or UDP header starts with them; a first fragment's header has
-    /// the same.
+    /// The ports of these packets, in the form in which a TCP or UDP header starts with them; a first
+    /// fragment's header has the same.
     pub ports: [[u8; 4]; 64],
     /// Fragments of the next batch whose ports were set in advance.
     learnt: u64,
@@ -66,7 +66,7 @@ pub struct Keys {
     pub errors: u64,
     /// The connection states in the TCP headers that belong to the keys, if these are used.
     pub seen: [Seen; 64],
-    /// The packets that open a TCP connection, and those that close or reset one, if that is used.
+    /// The packets that open a TCP connection, and those that close or reset one, if this is needed.
     pub opens: u64,
     pub closes: u64,
     /// Addresses and last words of the keys of usual packets ([`FlowKey::ipv4`]), for select hashes.
@@ -178,7 +178,7 @@ impl Keys {
         }
     }
 
-    /// Determines what the TCP headers of `list` say.
+    /// Reads the flags in the TCP headers of the packets of `list`.
     #[inline]
     fn look_at_flags(&mut self, batch: &Batch, headers: &[Headers; 64], list: u64) {
         let (mut opens, mut closes) = (0, 0);
@@ -323,8 +323,8 @@ impl Packets {
         list & self.fragments.untold & !self.fragments.learnt
     }
 
-    /// Calls `found` with slot and worker for each of these fragments whose ports a worker other than `own`
-    /// learns. Returns their mask.
+    /// Calls `found` with the slot and the worker of each of these fragments whose ports a worker other than
+    /// `own` learns. Returns their mask.
     pub fn untold_of_others(
         &self,
         batch: &Batch,
@@ -371,7 +371,7 @@ impl Packets {
     }
 
     /// Reads a batch that has just arrived. Malformed frames are reported to `malformed`; the mask of the
-    /// others is returned. `ahead` gets the hashes by which flow tables are read, as they are computed.
+    /// others is returned. `ahead` gets the hashes with which flow tables are read, as they are computed.
     #[inline]
     pub fn read(
         &mut self,
@@ -416,7 +416,7 @@ impl Packets {
         self.parsed | without_ports
     }
 
-    /// Does the same for pipes that are looked through before the batch is [read](Packets::read). No keys are
+    /// Parses headers for pipes that are evaluated before the batch is [read](Packets::read). No keys are
     /// computed.
     pub fn open(&mut self, batch: &Batch, list: u64, reading: &Reading) -> u64 {
         // The keys are those of another batch.

@@ -85,8 +85,8 @@ impl CompiledPipe {
         (hits.by_row(look.rows, self.rows_used() as usize), look.failed)
     }
 
-    /// Counts, acts and forwards for packets that hit: either all the same row, so that its entry is looked
-    /// up once, or each its own.
+    /// Counts packets that hit, carries out their actions and forwards them. Either all hit the same row,
+    /// whose entry is then looked up once, or each hits its own.
     fn hit(&mut self, walk: &mut Walk, batch: &mut Batch, hits: u64, rows: &impl Numbers) {
         let lengths = (self.counted && walk.live).then(|| lengths(batch, hits));
         let actions = self.count(walk, batch, hits, rows);
@@ -150,7 +150,7 @@ impl CompiledPipe {
         walk.forward(batch, self.miss, misses, DropReason::Miss);
     }
 
-    /// Colours packets. Returns the mask of packets that were not dropped because of it.
+    /// Colours packets. Returns the mask of the packets that were not dropped because of their colour.
     fn meter(&self, walk: &mut Walk, batch: &Batch, hits: u64, actions: &impl ActionOf) -> u64 {
         let mut passed = hits;
         for slot in Bits(hits) {
@@ -165,7 +165,7 @@ impl CompiledPipe {
         passed
     }
 
-    /// Performs the actions. Returns the mask of packets for which they succeeded.
+    /// Carries out the actions. Returns the mask of the packets for which they succeeded.
     #[inline]
     fn act(&self, walk: &mut Walk, batch: &mut Batch, hits: u64, actions: &impl Numbers) -> u64 {
         let Walk { packets, outcome, reading, groups, numbers, .. } = walk;
@@ -183,7 +183,7 @@ impl CompiledPipe {
         done
     }
 
-    /// The same; failures are reported to `fail`.
+    /// Carries out the actions; failures are reported to `fail`.
     #[inline(always)]
     fn act_on<N: Numbers>(
         &self,

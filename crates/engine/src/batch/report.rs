@@ -43,8 +43,8 @@ impl Engine {
         self.walk.counters.get(id.index()).copied().unwrap_or_default()
     }
 
-    /// Returns the entries in up to `most` places of a pipe, starting at this one. While a program takes over
-    /// from a previous one, counts may be missing what has not been taken over yet.
+    /// Returns the entries in up to `most` places of a pipe, from `from` on. While counts are taken over from
+    /// a previous program, the counts returned may be incomplete.
     #[must_use]
     pub fn page(&self, pipe: PipeId, from: u32, most: u32, now_ns: u64) -> Page {
         let pipe = self.pipes.get(pipe.index());

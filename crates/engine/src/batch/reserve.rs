@@ -71,11 +71,11 @@ impl Reservation {
 }
 
 impl Engine {
-    /// Reserves up to `most` further changes at time `now_ns`. Returns how many.
+    /// Reserves up to `most` further changes at time `now_ns`. Returns how many were reserved.
     ///
     /// # Errors
-    /// One of them is impossible ([`ChangeError::At`], with its position); the reservation must then be
-    /// released.
+    /// One of the changes is impossible ([`ChangeError::At`], with its position); the reservation must then
+    /// be released.
     pub fn reserve(
         &mut self,
         reservation: &mut Reservation,
@@ -138,7 +138,8 @@ impl Engine {
     /// Returns how many.
     ///
     /// # Errors
-    /// None, unless the reservation belongs to another engine or something was changed in spite of it.
+    /// There are none, unless the reservation belongs to another engine or something was changed in spite of
+    /// the reservation.
     pub fn commit(
         &mut self,
         reservation: &mut Reservation,
@@ -168,8 +169,8 @@ impl Engine {
         Ok(to - from)
     }
 
-    /// Gives back up to `most` of the changes that are reserved but not committed, last first, and ends the
-    /// reservation with the first one. Returns how many.
+    /// Releases up to `most` of the changes that are reserved but not committed, the last one first, and ends
+    /// the reservation once none is left. Returns how many were released.
     pub fn release(&mut self, reservation: &mut Reservation, most: usize) -> usize {
         let left = reservation.actions.len() - reservation.done;
         for _ in 0..left.min(most) {

@@ -30,12 +30,12 @@ const NOWHERE: u32 = u32::MAX - 1;
 pub struct Moved {
     /// Flows that moved to another worker.
     pub moved: usize,
-    /// Flows that found no room there and ended with a delta.
+    /// Flows that found no room on the other worker and ended with a delta.
     pub ended: usize,
 }
 
 impl Engine {
-    /// Returns an engine without a program, which a worker holds while its own engine is with the others.
+    /// Returns an engine without a program, which a worker holds while its own engine is lent.
     #[must_use]
     pub fn stand_in(hash: TableHash) -> Engine {
         Engine::new(&Program::default(), hash)
@@ -76,8 +76,8 @@ impl Engine {
         self.find_owners();
     }
 
-    /// Moves every flow to the engine that it belongs to, given the number of engines, and removes the other
-    /// engines, whose counts the first takes over. Returns what happened to the flows.
+    /// Moves every flow to the engine that it belongs to, one of the first `workers` engines, and removes the
+    /// other engines, whose counts the first one takes over. Returns what happened to the flows.
     pub fn redistribute(engines: &mut Vec<Box<Engine>>, workers: usize, steering: Steering) -> Moved {
         let mut moved = Moved::default();
         for engine in engines.iter_mut() {
@@ -101,8 +101,7 @@ impl Engine {
         moved
     }
 
-    /// Takes over what a removed worker's engine has counted: small counts at once, those of entries in
-    /// slices.
+    /// Takes over the counts of a removed worker's engine: small counts at once, those of entries in slices.
     fn absorb(&mut self, mut old: Box<Engine>) {
         self.past.add(&old.past);
         self.leaving.append(&mut old.leaving);

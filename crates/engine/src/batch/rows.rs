@@ -74,7 +74,7 @@ pub struct ActionRow {
     pub template: u16,
     pub counter: Option<CounterId>,
     pub meter: Option<MeterId>,
-    /// How many values the entry gives.
+    /// How many values the entry provides.
     pub given: u16,
 }
 
@@ -349,8 +349,8 @@ struct SlabRow {
 
 const _: () = assert!(size_of::<SlabRow>() == 32);
 
-/// The key of a row's entry: the target of a group, of which there may be a million, or where the key is; 0
-/// means none.
+/// The key of a row's entry: a target of a group, of which there may be a million, or else the place where
+/// the key is stored; 0 means that there is no key.
 #[derive(Clone, Copy, Debug, Default)]
 struct RowKey(u32);
 
@@ -359,7 +359,7 @@ impl RowKey {
     const TARGET: u32 = 1 << 31;
     const POSITION_BITS: u32 = 15;
 
-    /// Returns a key that fits.
+    /// Returns the key of an entry, if it fits.
     fn of(entry: &Entry) -> Option<RowKey> {
         let [EntryMatch::Member { group, target }] = entry.matches[..] else { return None };
         let (group, target) = (u32::from(group.0), u32::from(target));
@@ -367,14 +367,14 @@ impl RowKey {
         fits.then_some(RowKey(RowKey::TARGET | group << RowKey::POSITION_BITS | target))
     }
 
-    /// Returns the target, if it is one.
+    /// Returns the target, if the key is one.
     fn target(self) -> Option<EntryMatch> {
         let group = GroupId((self.0 >> RowKey::POSITION_BITS) as u16);
         let target = (self.0 & ((1 << RowKey::POSITION_BITS) - 1)) as u16;
         (self.0 & RowKey::TARGET != 0).then_some(EntryMatch::Member { group, target })
     }
 
-    /// Returns where the key is, if it is stored elsewhere.
+    /// Returns the place of the key, if it is stored elsewhere.
     fn elsewhere(self) -> Option<u32> {
         if self.0 & RowKey::TARGET == 0 { self.0.checked_sub(1) } else { None }
     }
@@ -459,7 +459,7 @@ impl Slab {
         RowKey(at + 1)
     }
 
-    /// Gives the entry of a row another counter.
+    /// Sets another counter for the entry of a row.
     pub fn set_counter(&mut self, at: u32, counter: Option<CounterId>) {
         self.rows.get_mut(at as usize).into_iter().for_each(|row| row.counter = counter);
     }

@@ -47,7 +47,7 @@ enum Step {
     Ipv4Address(usize),
     /// Port of the outer TCP or UDP header; the layer it needs.
     Port(usize, Layers),
-    /// The same where flows are translated; in an ICMP error, the opposite port of the packet inside.
+    /// Like `Port`, where flows are translated; in an ICMP error, the opposite port of the packet inside.
     FlowPort(usize, Layers),
     /// Address of the packet inside an ICMP error, with its length in bytes.
     AddressInside(QuotedEnd, usize),
@@ -77,12 +77,12 @@ struct Target {
 pub struct Plan {
     steps: Vec<(Step, Whose, usize)>,
     fills: Vec<(Fill, Whose, usize)>,
-    /// Bytes of values an action row needs.
+    /// The number of bytes of values in an action row.
     pub stride: usize,
-    /// Bytes of values a flow keeps.
+    /// The number of bytes of values that a flow keeps.
     pub flow_stride: usize,
     translates: bool,
-    /// Whether it writes to frames.
+    /// Whether the template writes to frames.
     writes: bool,
 }
 
@@ -189,7 +189,8 @@ impl Plan {
         *stride += fill.bytes();
     }
 
-    /// Setting destination and source one after the other, in either order, becomes one copy of twelve bytes.
+    /// Combines steps that set destination and source one after the other, in either order, into one copy of
+    /// twelve bytes.
     fn join_macs(&mut self) {
         let is_pair = |two: &[(Step, Whose, usize)]| {
             let macs = matches!((&two[0].0, &two[1].0), (Step::Mac(one), Step::Mac(other)) if one != other);
@@ -249,7 +250,7 @@ impl Plan {
     }
 
     /// Carries out the steps on the packets of `list`. Failures are reported to `failed`; the mask of the
-    /// others is returned.
+    /// other packets is returned.
     #[inline]
     pub fn run(
         &self,
@@ -381,7 +382,7 @@ impl DirectorRows<'_> {
 pub struct Kept<'a> {
     pub rows: &'a [u32; 64],
     pub values: &'a [u8],
-    /// Bytes of a row.
+    /// The number of bytes of a row.
     pub stride: usize,
 }
 

@@ -24,8 +24,8 @@ use weir_packet::Field;
 use weir_program::change::EntryKey;
 use weir_program::{Entry, PipeId};
 
-/// Empty places that may be visited for each entry that a slice may handle: a visit costs a few nanoseconds,
-/// an entry a few hundred.
+/// The number of empty places that may be visited for each entry that a slice may handle: a visit costs a few
+/// nanoseconds, an entry a few hundred.
 const LOOKS_PER_ENTRY: u32 = 32;
 
 /// How far the run-time entries of the running engine have been entered.
@@ -52,8 +52,8 @@ impl Staging {
 #[derive(Debug)]
 pub(super) struct Succession {
     old: Box<Engine>,
-    /// The heir of each of its pipes, and how many entries (of pipes without an heir) and flows were lost
-    /// there.
+    /// The heir of each pipe of the old engine, and how many entries (of pipes without an heir) and flows
+    /// were lost there.
     heirs: Vec<Option<PipeId>>,
     lost_at_once: Vec<(usize, usize)>,
     /// The next pipe and place, and how many entries of the pipe have been lost so far.
@@ -81,7 +81,7 @@ impl Slice {
 
 impl Engine {
     /// Enters up to `most` run-time entries of `old`, which continues to run, into this engine. Returns true
-    /// once nothing is left to do before [`Engine::take_over`].
+    /// once everything is ready for [`Engine::take_over`].
     pub fn stage(&mut self, old: &mut Engine, most: u32, now_ns: u64) -> bool {
         old.still = true;
         let names = NameMatch::new(&old.program, &self.program, (&self.shape, &self.group_names));
@@ -243,7 +243,8 @@ impl Engine {
 }
 
 impl Staging {
-    /// Finds where one decision of the next pipe's flows leads. Returns false if nothing was left to do.
+    /// Finds where one decision of the next pipe's flows leads in the new program. Returns false if nothing
+    /// was left to do.
     fn renumber(
         &mut self,
         from: &CompiledPipe,

@@ -68,7 +68,7 @@ impl Engine {
         report
     }
 
-    /// Takes over what previous programs have left behind, and numbers this one.
+    /// Takes over the flow records that previous programs have left behind, and numbers this program.
     pub(super) fn inherit_flow_records(&mut self, old: &mut Engine) {
         self.generation = old.generation + 1;
         self.past = old.past;
@@ -98,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// Takes over given buckets. The others were filled elsewhere
+    /// Takes over given buckets. All other buckets were filled elsewhere
     /// ([`weir_program::buckets::GroupTables::succeed`]).
     pub(super) fn inherit_buckets(&mut self, old: &Engine) {
         let mut groups = Places::of(&old.program.groups, |group| &group.name);
@@ -134,7 +134,7 @@ impl<'a, T> Places<'a, T> {
         Places { all, name, map: None }
     }
 
-    /// Returns the position of the item with this name, which was at `before` in another program.
+    /// Returns the position of the item named `wanted`, which was at `before` in another program.
     fn find(&mut self, wanted: &str, before: usize) -> Option<usize> {
         let name = self.name;
         if self.all.get(before).is_some_and(|one| name(one) == wanted) {
@@ -241,7 +241,7 @@ pub(super) fn renumber_one(
 }
 
 /// Sets the generation for one decision of the flows of a pipe without a predecessor. Returns false if there
-/// is none with this number.
+/// is no decision with this number.
 pub(super) fn date_one(pipe: &mut CompiledPipe, number: u32, generation: u8) -> bool {
     pipe.table.flows_mut().is_some_and(|flows| flows.date(number, generation))
 }
@@ -261,7 +261,7 @@ pub(super) fn enter_again(
     admitted && heir.enter(&entry, now_ms).is_ok() && heir.inherit(&key, row)
 }
 
-/// Returns the name of the group whose targets a pipe has entries for, if it is always the same.
+/// Returns the name of the group whose targets a pipe has entries for, if there is only one.
 fn group_of<'a>(program: &'a Program, pipe: &Pipe) -> Option<&'a str> {
     Some(&program.groups[pipe.kind.group()?.one()?.index()].name)
 }

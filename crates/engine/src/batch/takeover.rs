@@ -29,11 +29,11 @@ pub enum DecidedFor {
 /// Some flows of a pipe, from one worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowPage {
-    /// The entries they were decided for; the records contain positions in this list.
+    /// The entries that the flows were decided for; the records contain positions in this list.
     pub entries: Vec<DecidedFor>,
     /// The records, one after another.
     pub records: Vec<u8>,
-    /// Bytes of a record.
+    /// The number of bytes of a record.
     pub length: usize,
     /// The row at which the next page begins; `None` after the last.
     pub next: Option<u32>,
@@ -44,9 +44,9 @@ pub struct FlowPage {
 pub struct FlowStock {
     /// The pipe's name.
     pub pipe: String,
-    /// A description of the values that its flows keep, as text; empty if nothing.
+    /// A description of the values that the pipe's flows keep, as text; empty if they keep none.
     pub keeps: String,
-    /// Whether they take addresses and ports of a NAT pool.
+    /// Whether the pipe's flows take addresses and ports of a NAT pool.
     pub has_pool: bool,
 }
 
@@ -104,8 +104,8 @@ impl Engine {
         page
     }
 
-    /// Continues flows of another process, namely those that belong to this worker. The pipe must be
-    /// [like](FlowStock) theirs. Flows that already exist here stay as they are.
+    /// Continues the flows of another process that belong to this worker. The flows of the pipe must have the
+    /// same [properties](FlowStock) as theirs. Flows that already exist here stay as they are.
     pub fn resume_flows(
         &mut self,
         pipe: PipeId,
@@ -154,7 +154,8 @@ impl Engine {
     }
 }
 
-/// Returns the entry that flows leading to a row were decided for; `None` if others do not know that entry.
+/// Returns the entry that flows leading to a row were decided for; `None` if the entry has no meaning for
+/// another process.
 fn decided_for(program: &Program, pipe: &CompiledPipe, row: u32) -> Option<DecidedFor> {
     let key = pipe.slab.key(row).filter(|_| row != NO_ROW)?;
     let named = |group: GroupId, target: u16| {

@@ -23,7 +23,7 @@ struct Tee {
 
 impl Tees {
     /// Allocates room for all copies that a program's pipes can make of a batch. A frame longer than a
-    /// carrier enlarges it once.
+    /// carrier enlarges the carrier once.
     pub(super) fn new(program: &Program) -> Tees {
         let copies = |forward: Forward| matches!(forward, Forward::Tee { .. });
         let pipes = program.pipes.iter().filter(|pipe| copies(pipe.forward) || copies(pipe.miss)).count();

@@ -92,23 +92,24 @@ fn geneve_options(mut options: &[u8]) -> Result<(), DropReason> {
 pub struct Encapsulation {
     shape: OuterShape,
     finish: Finish,
-    /// Bytes that can be carried.
+    /// The number of bytes that can be carried.
     length_max: usize,
-    /// Bytes of the outer headers.
+    /// The number of bytes of the outer headers.
     length: usize,
-    /// Low bits of the source address come from the select hash: the row says, after the headers, how many
-    /// numbers there are.
+    /// Whether low bits of the source address come from the select hash. The row then has, after the headers,
+    /// the number of addresses.
     spread: bool,
     /// Whether the whole frame is carried rather than its IP packet.
     ethernet: bool,
-    /// The UDP source port comes from the select hash.
+    /// Whether the UDP source port comes from the select hash.
     hashed: bool,
-    /// The flow label comes from the select hash.
+    /// Whether the flow label comes from the select hash.
     labelled: bool,
     /// The bits of the packet's DSCP and ECN that are copied, and the values of the others.
     class: (u8, u8),
     udp_checksum: bool,
-    /// A GUE header names the other back end of the packet's row in a group filled like the GLB director's.
+    /// Whether the GUE header names the other back end of the packet's row in a group filled like the GLB
+    /// director's.
     second_chance: bool,
 }
 
@@ -191,15 +192,15 @@ impl Encapsulation {
         }
     }
 
-    /// Bytes of an action row that it needs.
+    /// The number of bytes of an action row that this encapsulation needs.
     #[inline(always)]
     #[must_use]
     pub fn row_length(&self) -> usize {
         self.length + if self.spread { size_of::<u64>() } else { 0 }
     }
 
-    /// Adds the outer headers; `hash` computes the select hash and `hops` finds the back ends of the packet's
-    /// row, which not every packet needs.
+    /// Adds the outer headers; `hash` computes the select hash, and `hops` finds the back ends of the
+    /// packet's row; not every packet needs these.
     #[inline(always)]
     pub fn run(
         &self,

@@ -42,7 +42,7 @@ impl Table {
     /// Inserts an entry with its row.
     ///
     /// # Errors
-    /// Why it was refused; nothing has changed then.
+    /// The entry is refused, for this reason; in this case, nothing has changed.
     pub fn insert(
         &mut self,
         slab: &mut Slab,
@@ -63,10 +63,10 @@ impl Table {
     }
 
     /// Holds room for an entry that will be inserted later, in addition to `held` others. `beside` says that
-    /// an entry is removed before that, along with its flows, whose places others may take.
+    /// an entry is removed before that, along with its flows, whose places other flows may take.
     ///
     /// # Errors
-    /// Why it would be refused then.
+    /// The entry would be refused, for this reason.
     pub fn hold(&mut self, entry: &Entry, capacity: u32, held: u32, beside: bool) -> Result<(), Refusal> {
         let full = self.len() + held as usize >= capacity as usize;
         match self {

@@ -31,7 +31,7 @@ type AgedKeys = Vec<(PipeId, EntryKey)>;
 #[derive(Debug, Default)]
 pub struct Aging {
     step: AgingStep,
-    /// When to look again.
+    /// When to search for idle entries or for answers next.
     wake_ns: u64,
     /// When the current step is given up.
     until_ns: u64,
@@ -145,7 +145,8 @@ impl Aging {
         AgingStep::Asking(keys, answers)
     }
 
-    /// Removes what is idle everywhere; the rest becomes as young as its youngest replica.
+    /// Removes the entries that are idle on all workers; all others become as young as their youngest
+    /// replica.
     fn judge(
         &mut self,
         keys: &AgedKeys,

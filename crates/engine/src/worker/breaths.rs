@@ -16,8 +16,9 @@ const OCTAVES: usize = 17;
 /// Number of buckets.
 const BUCKETS: usize = (OCTAVES + 1) << STEP_BITS;
 
-/// From this duration on, in nanoseconds, a breath that handled nothing counts too: it has aged a slice, for
-/// example, and kept the next frame waiting. Shorter ones would only drown out those that had work.
+/// The minimum duration, in nanoseconds, of a breath that handled nothing for it to be counted: such a breath
+/// has aged a slice, for example, and kept the next frame waiting. Counting shorter ones would only hide the
+/// breaths that had work.
 pub const LONG_NS: u64 = 16_384;
 
 /// Durations, in buckets whose width is at most an eighth of the durations they hold. Recording one costs a
@@ -59,13 +60,13 @@ impl Histogram {
         self.count
     }
 
-    /// Returns their sum in nanoseconds.
+    /// Returns the sum of all durations, in nanoseconds.
     #[must_use]
     pub fn total_ns(&self) -> u64 {
         self.total_ns
     }
 
-    /// Returns the longest, in nanoseconds.
+    /// Returns the longest duration, in nanoseconds.
     #[must_use]
     pub fn longest_ns(&self) -> u64 {
         self.longest_ns
@@ -122,7 +123,7 @@ fn limit_ns(bucket: usize) -> u64 {
 pub struct Breaths {
     /// Elapsed time, including the time that other programs and the host took from the core.
     pub wall: Histogram,
-    /// Of this, the processor time of the worker's own thread.
+    /// The part of this that is processor time of the worker's own thread.
     pub processor: Histogram,
 }
 

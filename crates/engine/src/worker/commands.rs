@@ -29,12 +29,12 @@ pub const BUCKETS_AT_ONCE: usize = 2048;
 /// A command for a worker. Each carries a sender for the answer, which is lost if the other end is gone.
 #[derive(Debug)]
 pub enum Command {
-    /// Let this program, compiled with the same secret, take over.
+    /// Replace the program with this one, which was compiled with the same secret.
     Swap(Box<Engine>, Rewiring, SyncSender<Swapped>),
     /// Change an entry or a weight.
     Change(Box<Change>, SyncSender<Result<(), ChangeError>>),
     /// Reserve changes for this owner, so that they can be committed whatever happens meanwhile. Answered
-    /// when that is done, which takes several breaths if there are many; after an error nothing is reserved.
+    /// when that is done, which takes several breaths for many changes; after an error, nothing is reserved.
     /// With `true`, removing an entry that is not idle is refused.
     Reserve(u64, Changes, bool, PendingAnswers),
     /// Commit what this owner has reserved. Answered when that is done.
@@ -56,22 +56,22 @@ pub enum Command {
     /// Report the buckets of a group starting at this one, at most [`BUCKETS_AT_ONCE`] of them. Counts are
     /// those of this worker and can be summed; targets may differ while moves are pending.
     Buckets(GroupId, usize, SyncSender<BucketReport>),
-    /// List entries of a pipe: those in up to this many rows, starting at this row.
+    /// List entries of a pipe: the first row, and the maximum number of rows.
     Page(PipeId, u32, u32, SyncSender<Page>),
-    /// Report up to this many entries that have been idle here for longer than their timeout.
+    /// Report entries that have been idle here for longer than their timeout, up to a maximum number.
     Idle(usize, SyncSender<Vec<(PipeId, EntryKey)>>),
     /// Report what these entries have counted here, and when a packet last hit them.
     Seen(Arc<Vec<(PipeId, EntryKey)>>, SyncSender<Vec<Option<Seen>>>),
     /// Make entries as young as other replicas, which packets last hit at these times in milliseconds.
     Rejuvenate(Vec<(PipeId, EntryKey, u32)>),
-    /// List up to this many flows of a pipe from one page of rows, which begins at this row.
+    /// List flows of a pipe from one page of rows: the first row, and the maximum number of flows.
     Flows(PipeId, u32, usize, SyncSender<FlowsPage>),
     /// Look up one flow.
     Flow(PipeId, FlowKey, SyncSender<Option<FlowSnapshot>>),
     /// Report what one flow keeps of its entry's action.
     Kept(PipeId, FlowKey, SyncSender<Option<KeptOperations>>),
-    /// Write records of a pipe's flows for another process: flows in this many rows, starting at this one,
-    /// that were decided or reported counts since a time in milliseconds, or all.
+    /// Write records of a pipe's flows for another process, as [`Engine::flow_records`] does: the first row
+    /// and the number of rows, and the time in milliseconds since which flows must have changed.
     FlowRecords(PipeId, (u32, u32), Option<u32>, SyncSender<FlowPage>),
     /// Report the properties of each pipe's flows.
     FlowStocks(SyncSender<Vec<(PipeId, FlowStock)>>),
@@ -85,16 +85,16 @@ pub enum Command {
     Quiesce(SyncSender<()>),
     /// Receive from now on, on a worker that is [dormant](Worker::dormant) or quiesced.
     Receive(SyncSender<()>),
-    /// Report what the entries are like.
+    /// Report where the entries of each pipe lead, and the rules of ACL pipes.
     EntryUses(SyncSender<EntryUses>),
     /// Keep the tables of this program in the kernel equal to the engine's, and let packets use it; or stop
     /// using the present one. Only one worker gets this. Ignored if the number is not that of the program.
     RunInKernel(u64, Option<Box<dyn TableReplica>>),
-    /// Return every frame and close the ports, but keep the program in the kernel, which continues to decide
+    /// Return every frame and close the ports, but keep the program in the kernel, which continues to handle
     /// frames. Only reports and the end may follow.
     ClosePorts(SyncSender<()>),
-    /// Let the program in the kernel, whose tables another worker keeps, follow flows of this worker; or no
-    /// longer. Ignored if the number is not that of the program.
+    /// Let the program in the kernel, whose tables another worker keeps, follow flows of this worker, or stop
+    /// that. Ignored if the number is not that of the program.
     FollowInKernel(u64, Option<Box<dyn FlowReplica>>),
     /// Return every frame and end.
     Stop(SyncSender<Report>),
@@ -212,20 +212,20 @@ impl fmt::Debug for Rewire {
 /// A prediction of what the engine would do with a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FramePrediction {
-    /// Where it would go.
+    /// Where the frame would go.
     pub verdict: Verdict,
-    /// Its bytes at that point.
+    /// The bytes of the frame at that point.
     pub bytes: Vec<u8>,
     /// Copies that would be made on the way.
     pub copies: Vec<Copied>,
-    /// The worker that the frame belongs to. If that is another worker, ask that one: it has the frame's
-    /// flow.
+    /// The worker that the frame belongs to. If that is not this worker, ask the other worker, which has the
+    /// frame's flow.
     pub worker: usize,
-    /// Packets that each pipe of the program had distributed in turn before it.
+    /// The number of packets that each pipe of the program had distributed in turn before this frame.
     pub turns: Vec<u64>,
     /// The address and port of the next new flow in each slice of each pipe's NAT pool; empty without a pool.
     pub next_bindings: Vec<Vec<Option<Binding>>>,
-    /// How each pipe chose the targets of new flows before it.
+    /// How each pipe chose the targets of new flows before this frame.
     pub new_flows: Vec<NewFlowTurns>,
 }
 
@@ -235,7 +235,7 @@ fn reply<T>(asker: &SyncSender<T>, answer: T) {
 }
 
 impl Worker {
-    /// Executes a few commands. Returns how many.
+    /// Executes a few commands. Returns how many were executed.
     pub(super) fn handle_commands(&mut self, now_ns: u64) -> usize {
         let mut changes = CHANGES_PER_BREATH;
         self.carry_on(&mut changes, now_ns);

@@ -4,14 +4,14 @@ use std::fmt;
 use weir_packet::{Batch, Bits, Depth, DropReason, FlowKey, KeySource, parse};
 use weir_sketch::{KeyHash, KeyKind, Projection, Seed, TopCounts};
 
-/// How many flows are kept for each reason. A flow with more than one in this many of a reason's sampled
-/// frames is among them (Space-Saving).
+/// How many flows are kept for each reason. A flow whose share of a reason's sampled frames is more than one
+/// divided by this number is among them (Space-Saving).
 pub const DROPPED_FLOWS_MAX: usize = 16;
 
 /// How many frames of a batch are looked at, so that an overload is not made worse.
 const SAMPLES: usize = 4;
 
-/// What identifies a flow here.
+/// The key that identifies a flow in these counts.
 const KEY: Projection = Projection::new(KeyKind::FiveTuple);
 
 /// The flows that lose most frames.
@@ -64,7 +64,7 @@ impl DroppedFlows {
         &mut self.reasons[at].1
     }
 
-    /// Adds those of another worker.
+    /// Adds the flows of another worker.
     pub fn merge(&mut self, other: &DroppedFlows) {
         for (reason, flows) in &other.reasons {
             let hash = self.hash;
@@ -76,7 +76,8 @@ impl DroppedFlows {
         }
     }
 
-    /// Returns the flows that lost most frames for a reason, worst first, with about how many.
+    /// Returns the flows that lost most frames for a reason, the worst one first, with estimates of the
+    /// numbers of frames.
     #[must_use]
     pub fn worst(&self, reason: DropReason, most: usize) -> Vec<(String, u64)> {
         let of = self.reasons.iter().find(|(of, _)| *of == reason);

@@ -9,15 +9,15 @@ use weir_packet::Port;
 use weir_program::change::Change;
 use weir_program::replica::{FlowMark, FlowReplica};
 
-/// How long a worker without other work watches a port send packets after which the kernel decides their
-/// flows: the next packets would come to the worker again.
+/// How long a worker without other work waits for a port to send the packets after which the kernel handles
+/// their flows. Without this wait, the next packets would come to the worker again.
 const SENDING_NS: u64 = 200_000;
 
 /// The place for this worker's flows in the kernel.
 #[derive(Debug)]
 pub(super) struct FollowedFlows {
     replica: Box<dyn FlowReplica>,
-    /// Packets of flows that the kernel is to decide once these have been sent.
+    /// Packets of flows that the kernel will handle once these packets have been sent.
     marks: Vec<FlowMark>,
     unsent: UnsentMarks,
 }
@@ -26,9 +26,9 @@ pub(super) struct FollowedFlows {
 #[derive(Debug, Default)]
 struct UnsentMarks {
     marks: Vec<FlowMark>,
-    /// How far each port has come when it has sent them.
+    /// The progress of each port at which it has sent these packets.
     until: Vec<u64>,
-    /// Since when they wait.
+    /// Since when these packets have waited.
     since_ns: u64,
 }
 
@@ -44,23 +44,23 @@ impl FollowedFlows {
         self.replica.pause();
     }
 
-    /// Returns what is slow to drop.
+    /// Returns the replica, which is slow to drop.
     pub fn into_replica(self) -> Box<dyn FlowReplica> {
         self.replica
     }
 
-    /// Whether ports are about to send packets after which the kernel decides their flows.
+    /// Whether ports are about to send packets after which the kernel handles their flows.
     pub fn is_sending(&self, now_ns: u64) -> bool {
         let UnsentMarks { marks, since_ns, .. } = &self.unsent;
         !marks.is_empty() && now_ns.saturating_sub(*since_ns) < SENDING_NS
     }
 
-    /// Tells the kernel which flows have come and gone.
+    /// Informs the kernel of flows that have begun or ended.
     pub fn tell_kernel(&mut self, engine: &mut Engine) {
         engine.tell_kernel(&mut *self.replica, &mut self.marks);
     }
 
-    /// Lets the kernel decide flows whose packets have been sent by these ports, which have just been
+    /// Lets the kernel handle flows whose packets have been sent by these ports, which have just been
     /// flushed.
     pub fn activate(&mut self, ports: &[Box<dyn Port>], now_ns: u64) {
         let FollowedFlows { replica, marks, unsent } = self;

@@ -54,7 +54,8 @@ impl Worker {
         self.hand_over.give(&mut self.batch, others, owners, &mut self.outbox, number, ports);
     }
 
-    /// Sets the ports of fragments in the engine. Returns the mask of those that are no longer in the batch.
+    /// Sets the ports of fragments in the engine. Returns the mask of the fragments that are no longer in the
+    /// batch.
     fn set_datagram_ports(&mut self, fragments: u64, input: PortId, now_ns: u64) -> u64 {
         let share = self.hand_over.share();
         let mut gone = 0;

@@ -147,8 +147,8 @@ impl HandOver {
         let _ = self.bed.wake.set(wake);
     }
 
-    /// Announces whether the worker sleeps. After announcing that it does, it must look into its rings once
-    /// more.
+    /// Announces whether the worker sleeps. After it has announced that it sleeps, it must look into its
+    /// rings once more.
     pub(super) fn set_asleep(&self, asleep: bool) {
         self.bed.asleep.store(asleep, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -164,13 +164,13 @@ impl HandOver {
         self.to.len().max(1)
     }
 
-    /// Returns which worker this is, if they hand frames over to each other.
+    /// Returns which worker this is, if workers hand frames over to each other.
     pub(super) fn share(&self) -> Option<Share> {
         (self.present > 0).then_some(Share { own: self.own, workers: self.to.len() })
     }
 
     /// Hands the frames of `list` over to the workers in `owners`, by slot. `input` is the port's number for
-    /// the other workers; `ports` are those of fragments.
+    /// the other workers; `ports` are the ports of fragments.
     pub(super) fn give(
         &mut self,
         batch: &mut Batch,
@@ -212,7 +212,7 @@ impl HandOver {
         }
     }
 
-    /// Sends everything, whatever is already in flight: no more will come.
+    /// Sends everything, even if much is already in flight: no more frames will follow.
     pub(super) fn finish(&mut self) {
         for to in self.to.iter_mut().flatten().chain(&mut self.leaving) {
             if to.ring.send() {
@@ -221,7 +221,7 @@ impl HandOver {
         }
     }
 
-    /// Returns true while frames wait for others to fill their parcel.
+    /// Returns true while frames wait for more frames to fill their parcel.
     pub(super) fn is_waiting(&self) -> bool {
         self.to.iter().flatten().chain(&self.leaving).any(|to| to.ring.is_open())
     }
@@ -231,7 +231,8 @@ impl HandOver {
         &mut self.from[at]
     }
 
-    /// Reports to the senders what has been taken since the last time, and forgets old rings that are empty.
+    /// Reports to the senders which frames have been taken since the last time, and forgets old rings that
+    /// are empty.
     pub(super) fn taken(&mut self, frames: usize) {
         self.taken += frames as u64;
         self.from.iter_mut().for_each(ParcelReceiver::done);
@@ -245,7 +246,7 @@ impl HandOver {
         self.to.iter().flatten().chain(&self.leaving).map(|to| to.ring.held()).sum()
     }
 
-    /// Discards what the others handed over. Returns the number of frames.
+    /// Discards the frames that other workers have handed over. Returns their number.
     pub(super) fn drain(&mut self) -> u64 {
         let mut frames = 0;
         for ring in &mut self.from {

@@ -42,8 +42,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Tries to send the waiting frames, in order of arrival. If one finds no room, later ones for its port
-    /// are not tried.
+    /// Tries to send the waiting frames, in order of arrival. If a frame finds no room, later frames for its
+    /// port are not tried.
     pub(super) fn send_waiting(&mut self, now_ns: u64) {
         let mut full = 0_u64;
         for _ in 0..self.waiting.len() {

@@ -24,11 +24,11 @@ use weir_program::{GroupId, PipeId, Verdict};
 /// call of about a microsecond.
 const ENTRIES: [u32; 2] = [32, 512];
 
-/// How often counts are added to the engine's if nothing asks for them. An entry may seem younger than it is
-/// by this time.
+/// How often counts are added to the engine's if nothing requests them. An entry may seem younger than it is
+/// by up to this time.
 const SWEEP_NS: u64 = 100_000_000;
 
-/// How long the program may still be running for a packet, and count it, after it was detached.
+/// How long the program may still be running for a packet, and count that packet, after it was detached.
 const LAST_PACKET: Duration = Duration::from_millis(1);
 
 /// The program in the kernel, as its worker sees it.
@@ -71,11 +71,11 @@ impl Kernel {
     }
 }
 
-/// The copy of the next program, which is made while the present program and its copy run on. So a reload
-/// does not bring the kernel's packets to the engine.
+/// The copy of the next program, which is made while the present program and its copy continue to run, so
+/// that a reload does not send the kernel's packets to the engine.
 #[derive(Debug)]
 pub struct NextCopy {
-    /// Receives what the entries are like, once they are known.
+    /// Receives where the entries lead, once that is known.
     uses: Option<SyncSender<EntryUses>>,
     /// Delivers the copy, or is closed if there will be none.
     loaded: Receiver<Box<dyn TableReplica>>,
@@ -83,7 +83,7 @@ pub struct NextCopy {
 }
 
 impl NextCopy {
-    /// A copy that will be compiled and loaded elsewhere as soon as the uses of the entries are known.
+    /// A copy that will be compiled and loaded elsewhere as soon as it is known where the entries lead.
     #[must_use]
     pub fn new(uses: SyncSender<EntryUses>, loaded: Receiver<Box<dyn TableReplica>>) -> NextCopy {
         NextCopy { uses: Some(uses), loaded, kernel: None }
@@ -118,8 +118,8 @@ pub(super) enum CopyState {
 }
 
 impl Worker {
-    /// Begins to use a program in the kernel, in place of the one before. Packets meet the one before until
-    /// the tables of this one are complete.
+    /// Begins to use a program in the kernel, in place of the previous one. Packets meet the previous program
+    /// until the tables of the new one are complete.
     pub(super) fn run_in_kernel(&mut self, replica: Option<Box<dyn TableReplica>>, now_ns: u64) {
         let next = replica.map(|replica| Kernel::new(replica, now_ns));
         let is_active = self.kernel.as_ref().is_some_and(|kernel| kernel.replica.report().active);

@@ -10,7 +10,7 @@ use std::any::Any;
 use std::sync::mpsc::Sender;
 use weir_packet::{DropReason, Leave, PoolId, Pools, Port, PortStatistics};
 
-/// Takes things that are slow to drop, and drops them on a thread that has time.
+/// Takes things that are slow to drop, and drops them on another thread.
 pub type Disposal = Sender<Box<dyn Any + Send>>;
 
 /// A port, and the pool that came with it.

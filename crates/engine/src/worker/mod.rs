@@ -66,7 +66,8 @@ use weir_program::PortId;
 /// How long a stopping worker lets the collector read before it continues.
 const PAUSE_TO_END: Duration = Duration::from_millis(1);
 
-/// How often it does that: five seconds in total, in which a collector reads many millions of deltas.
+/// How many such pauses a stopping worker makes: five seconds in total, in which a collector reads many
+/// millions of deltas.
 const TURNS_TO_END: u32 = 5_000;
 
 /// One core's share of the data plane.
@@ -75,7 +76,7 @@ pub struct Worker {
     batch: Box<Batch>,
     outbox: Outbox,
     hand_over: HandOver,
-    /// The numbers by which the other workers know the ports.
+    /// The numbers that identify the ports to other workers.
     numbers: PortNumbers,
     /// Frames of apps that wait for room in a port.
     waiting: Waiting,
@@ -187,7 +188,7 @@ impl Worker {
         &self.engine
     }
 
-    /// Returns the same for modification between breaths, by the owner of the worker.
+    /// Returns the engine for modification between breaths, by the owner of the worker.
     pub fn engine_mut(&mut self) -> &mut Engine {
         &mut self.engine
     }
@@ -215,14 +216,14 @@ impl Worker {
         self.stopped
     }
 
-    /// Returns true if frames were passed to apps, injected ones answered or a program taken over since the
-    /// last call: the control plane must then be woken.
+    /// Returns true if, since the last call, frames were passed to apps, injected frames were answered, or
+    /// the program was replaced: the control plane must then be woken.
     pub fn take_signal(&mut self) -> bool {
         std::mem::take(&mut self.outbox.signal)
     }
 
-    /// Returns true while injected frames wait for room, handed-over ones for their parcel, removed ports for
-    /// being closed, or a swap for a copy in the kernel: the worker must not sleep for long.
+    /// Returns true while injected frames wait for room, frames to hand over wait for their parcel, removed
+    /// ports wait to be closed, or a swap waits for a copy in the kernel: the worker must not sleep for long.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
         let hands_over = self.hand_over.is_waiting() || !self.leaving.is_empty();
@@ -234,8 +235,8 @@ impl Worker {
         self.hand_over.wake_by(Arc::new(wake));
     }
 
-    /// Announces whether the worker sleeps. After announcing that it does, it must take one more breath
-    /// before it sleeps: frames that were handed over before the announcement did not wake it.
+    /// Announces whether the worker sleeps. After it has announced that it sleeps, it must take one more
+    /// breath before it sleeps: frames that were handed over before the announcement did not wake it.
     pub fn set_asleep(&self, asleep: bool) {
         self.hand_over.set_asleep(asleep);
     }

@@ -11,15 +11,15 @@ use weir_program::{AppId, PortId};
 /// The outcome of an attempt to send a frame.
 pub(super) enum Sent {
     Yes,
-    /// There is no room now.
+    /// There is no room for the frame now.
     NotNow,
     Never(DropReason),
 }
 
-/// Ports, rings and memory, and the ledger of what left through them.
+/// Ports, rings and memory, and the ledger of the frames that left through them.
 pub(super) struct Outbox {
     pub ports: Vec<Box<dyn Port>>,
-    /// The pool that came with each port, if one did.
+    /// The pool that came with each port, if any.
     pub own_pools: Vec<Option<PoolId>>,
     pub pools: Pools,
     pub ledger: Ledger,
@@ -161,7 +161,7 @@ impl Outbox {
         sent != 0
     }
 
-    /// Copies frames that are in another pool's memory; those that cannot be copied are dropped.
+    /// Copies frames that are in another pool's memory; frames that cannot be copied are dropped.
     fn move_to_pool(&mut self, batch: &mut Batch, pool: PoolId, list: u64) -> u64 {
         let mut moved = list;
         for slot in Bits(list) {

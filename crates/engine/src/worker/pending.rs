@@ -59,8 +59,8 @@ impl Worker {
         }
     }
 
-    /// Begins to release every reservation that is not being committed, because another engine will take
-    /// over. A waiting asker receives the answer that there is no such reservation.
+    /// Begins to release every reservation that is not being committed, because another engine will replace
+    /// this one. A waiting asker receives the answer that there is no such reservation.
     pub(super) fn give_up_reservations(&mut self) {
         for pending in &mut self.pending {
             let gone = Err(ChangeError::Unknown { what: "reservation".into() });
@@ -115,7 +115,7 @@ impl Worker {
 }
 
 impl Pending {
-    /// Works on the current step. Returns the answer when it is done.
+    /// Works on the current step. Returns the answer when the step is done.
     fn carry_on(
         &mut self,
         engine: &mut Engine,

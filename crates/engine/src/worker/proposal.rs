@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, sync_channel};
 use std::time::Duration;
 use weir_program::change::{ChangeError, Changes};
 
-/// How long workers may take to reserve a few changes, and again to commit them, in nanoseconds.
+/// How long workers may take to reserve a few changes, and then to commit them, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// How much longer they may take for each change, in nanoseconds: many times the cost, because a worker does
@@ -28,14 +28,14 @@ pub type Send<'a> = &'a mut dyn FnMut(usize, Command) -> Option<Command>;
 /// What happened to a proposal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// All workers have made the changes, except for these, which still will.
+    /// All workers have made the changes, except for the late ones, which still will.
     Done {
         /// Workers that have not confirmed in time.
         late: Vec<usize>,
     },
-    /// No worker has made them or will.
+    /// No worker has made the changes or will.
     Refused(ChangeError),
-    /// No worker has made them or will, because this one has not answered.
+    /// No worker has made the changes or will, because one worker has not answered.
     Silent {
         /// The worker.
         worker: usize,
@@ -60,7 +60,7 @@ pub struct Proposal {
     /// The awaited answers, by worker.
     awaited: Vec<Option<Receiver<Result<(), ChangeError>>>>,
     until_ns: u64,
-    /// Why it failed.
+    /// Why the proposal failed.
     refused: Option<Outcome>,
 }
 
@@ -94,7 +94,8 @@ impl Proposer {
         self.propose_if(changes, false, now_ns, send)
     }
 
-    /// The same; with `only_idle`, removals of entries that are in use anywhere are refused.
+    /// Like [`Proposer::propose`]; with `only_idle`, removals of entries that are in use anywhere are
+    /// refused.
     pub(super) fn propose_if(
         &mut self,
         changes: Changes,
@@ -192,7 +193,7 @@ impl Proposer {
 }
 
 impl Proposal {
-    /// Returns true once all workers have reserved the changes: each will make them.
+    /// Returns true once all workers have reserved the changes, so that each will make them.
     #[must_use]
     pub fn is_decided(&self) -> bool {
         self.step == ProposalStep::Committing

@@ -38,9 +38,9 @@ pub struct Report {
     pub handed_over: u64,
     /// Frames handed to other workers but not yet taken.
     pub between: u64,
-    /// Flow deltas given to the collector.
+    /// Flow deltas sent to the collector.
     pub deltas: u64,
-    /// Packets in deltas that were given to the collector, or wait for room in its ring.
+    /// Packets in deltas that were sent to the collector, or wait for room in its ring.
     pub deltas_left: u64,
     /// Where the packets that met FLOW pipes were counted, including those of previous programs.
     pub flows: FlowAccount,
@@ -62,9 +62,9 @@ pub struct PipeReport {
     pub hits: u64,
     /// Packets that missed.
     pub misses: Count,
-    /// Where the packets that it looked up were counted (FLOW).
+    /// Where the packets that the pipe looked up were counted (FLOW).
     pub account: FlowAccount,
-    /// Address and port pairs of its NAT pool that are taken.
+    /// Address and port pairs of the pipe's NAT pool that are taken.
     pub nat_used: usize,
 }
 
@@ -83,7 +83,7 @@ pub struct PortReport {
     pub remarks: Vec<Remark>,
 }
 
-/// Frames that a worker and others have handed over to each other.
+/// Frames that a worker has handed over to other workers, and has taken from them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Handed {
     /// Frames taken from others.
@@ -140,8 +140,9 @@ impl Worker {
         }
     }
 
-    /// Checks, in debug builds, that every frame of this worker is accounted for. What is between two workers
-    /// belongs to neither here: the sides differ by the frames taken from others and handed to others.
+    /// Checks, in debug builds, that every frame of this worker is accounted for. Frames between two workers
+    /// belong to neither of them here: the two sides differ by the frames taken from other workers and handed
+    /// to them.
     fn assert_accounted(&self, ledger: &Ledger) {
         let ((came, went), handed) = (ledger.sides(), self.handed());
         debug_assert_eq!(came + handed.taken, went + handed.given, "{handed:?}: {ledger:?}");

@@ -41,7 +41,7 @@ pub struct Assembly {
     before: usize,
     after: usize,
     steering: Steering,
-    /// Workers that no longer hand anything over.
+    /// The number of workers that no longer hand anything over.
     silent: AtomicUsize,
     places: Mutex<ResizePlaces>,
     done: AtomicBool,
@@ -49,7 +49,7 @@ pub struct Assembly {
 
 #[derive(Debug)]
 struct ResizePlaces {
-    /// By worker; those of new workers are there from the beginning.
+    /// The engines by worker; those of new workers are there from the beginning.
     engines: Vec<Option<Box<Engine>>>,
     lent: usize,
     numbers: Option<PortNumbers>,
@@ -58,7 +58,7 @@ struct ResizePlaces {
 
 impl Assembly {
     /// Begins a change from `before` workers to `before` plus the number of `replicas`, or to the first
-    /// `after` of them. From then on, `steering` spreads flows over them.
+    /// `after` of them. After the change, `steering` spreads flows over the workers.
     #[must_use]
     pub fn new((before, after): (usize, usize), replicas: Vec<Box<Engine>>, steering: Steering) -> Assembly {
         let old = (0..before).map(|_| None);
@@ -116,9 +116,9 @@ pub struct Part {
     pub assembly: Arc<Assembly>,
     /// The worker's number.
     pub own: usize,
-    /// Its rings from then on.
+    /// The worker's rings after the change.
     pub hand_over: HandOver,
-    /// An engine without a program, which it holds while its own is lent.
+    /// An engine without a program, which the worker holds while its own is lent.
     pub stand_in: Option<Box<Engine>>,
     /// The number of the program.
     pub generation: u64,
@@ -131,9 +131,9 @@ pub struct Part {
 /// What a removed worker leaves behind.
 #[derive(Debug)]
 pub struct RetiredState {
-    /// Its last report, without what its engine had counted.
+    /// The worker's last report, without what its engine had counted.
     pub report: Report,
-    /// The counts of its ports.
+    /// The counts of the worker's ports.
     pub ports: Vec<PortReport>,
     /// Frames taken from others and handed to others.
     pub handed: Handed,
@@ -247,7 +247,7 @@ impl Worker {
         self.resizing = Resizing::Silent(part);
     }
 
-    /// Takes a breath in the middle of such a change. Returns false if none is in progress.
+    /// Takes a breath while the number of workers changes. Returns false if no such change is in progress.
     pub(super) fn breathe_resizing(&mut self, now_ns: u64) -> bool {
         match std::mem::take(&mut self.resizing) {
             Resizing::None => return false,

@@ -19,9 +19,9 @@ const NS_PER_ENTRY: u64 = 2_000;
 /// The swap in progress.
 #[derive(Debug, Default)]
 pub(super) struct Swaps {
-    /// The engine that will take over. Until it does, no other command is executed.
+    /// The engine that will replace the present one. Until then, no other command is executed.
     next: Option<(Box<Engine>, Rewiring, SyncSender<Swapped>)>,
-    /// Whether it only waits for its copy in the kernel to be compiled.
+    /// Whether the swap only waits until the next program's copy in the kernel has been compiled.
     awaits_copy: bool,
     /// Notified when everything has been taken over.
     asker: Option<SyncSender<Swapped>>,
@@ -33,7 +33,7 @@ pub(super) struct Swaps {
 }
 
 impl Swaps {
-    /// Whether commands must wait because they are meant for a program that has not taken over yet.
+    /// Whether commands must wait because they are meant for a program that does not run yet.
     pub fn hold_commands(&self) -> bool {
         self.next.is_some()
     }
@@ -42,7 +42,7 @@ impl Swaps {
         self.next.is_none() && self.asker.is_none()
     }
 
-    /// Whether a thread that wakes no worker does the next step.
+    /// Whether the next step is done by a thread that does not wake the worker.
     pub fn awaits_copy(&self) -> bool {
         self.awaits_copy
     }

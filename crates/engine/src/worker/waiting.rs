@@ -23,14 +23,14 @@ pub struct Inject {
     pub bytes: Vec<u8>,
     /// The port to send it through; `None` to pass it through the program as if it had arrived on `input`.
     pub output: Option<PortId>,
-    /// The port on which it pretends to have arrived.
+    /// The port on which the frame pretends to have arrived.
     pub input: PortId,
 }
 
 /// A waiting frame, and the channel for its answer.
 #[derive(Debug)]
 pub(super) struct Waiter {
-    /// The frame; its output is the port it waits for.
+    /// The frame, which waits for its output port.
     pub inject: Inject,
     /// Receives the outcome.
     pub answer: SyncSender<Injected>,

@@ -21,8 +21,8 @@ pub struct KeyLayout {
 }
 
 impl KeyLayout {
-    /// Creates a layout of `fields`, each with the smallest number of bits it must have: the table cuts
-    /// ranges of 16 bits, so a narrower field matched by range has 16 bits to itself.
+    /// Creates a layout of `fields`, each with the minimum number of bits that it must have: the table splits
+    /// ranges of 16 bits, so a narrower field that is matched by range gets 16 bits of its own.
     pub fn new(fields: &[(Field, u32)]) -> KeyLayout {
         let mut needs: Vec<LevelLayers> = Vec::new();
         for wanted in

@@ -17,7 +17,7 @@ use weir_table::{
     Belonging, Decision, DeltaReason, Flow, FlowDelta, FlowState, FlowTable, SweepVerdict, Visitor,
 };
 
-/// Rows visited for a new flow while a full table holds flows that are already removed.
+/// The number of rows visited for a new flow while a full table holds flows that are already removed.
 pub(super) const RECLAIM_ROWS: u32 = 64;
 
 /// Numbers of a predecessor whose flows are counted in the census in one go: some 20 microseconds.
@@ -132,7 +132,7 @@ impl Flows {
         self.timeouts_ms[flow.map_or(FlowState::Single, Flow::state) as usize]
     }
 
-    /// Returns in how many milliseconds the next flow expires if no packet hits it.
+    /// Returns the number of milliseconds until the next flow expires, if no packet hits it.
     pub fn rest_ms(&self, now_ms: u32) -> Option<u32> {
         let (usual, present) = (Ages::all(self.timeouts_ms), self.present_ages());
         let rest = |(row, flow): (u32, &Flow)| {
@@ -144,8 +144,9 @@ impl Flows {
         self.table.iter().filter_map(rest).min()
     }
 
-    /// Visits rows: removed flows leave, and `judge`, which gets the rows of flows with their own entry,
-    /// decides about the others. Returns those of the latter that have expired, and those that start over.
+    /// Visits rows: removed flows leave, and `judge`, which gets the rows of flows with an entry of their
+    /// own, decides about all other flows. Returns the flows with an entry of their own that have expired,
+    /// and those that start over.
     fn visit(
         &mut self,
         slice: (u32, u32),
@@ -194,7 +195,7 @@ impl Flows {
         nat.or_else(|| self.pairs.as_deref().and_then(|pairs| pairs.other(row)))
     }
 
-    /// A packet of one direction has reset the connection.
+    /// Called when a packet of one direction has reset the connection.
     #[cold]
     pub(super) fn reset_other(&mut self, row: u32) {
         let other = self.other_direction(row).filter(|other| other.heard() > 0);
@@ -261,7 +262,7 @@ struct FlowVisit<'a, Judge> {
     observed: &'a Option<Box<Observations>>,
     followed: Option<&'a mut Followed>,
     links: AgingUnits<'a>,
-    /// Rows of flows that leave together with others.
+    /// Rows of flows that leave together with the flow of the other direction.
     others: Vec<u32>,
     /// Keys of expired flows with an entry of their own.
     aged: Vec<FlowKey>,

@@ -10,13 +10,13 @@ const STATES: usize = FlowState::ALL.len();
 /// established or not proven expire earlier, so that a flood of them makes room for others.
 const SCARCE: u64 = 4;
 
-/// The same for established flows that pass in only one direction.
+/// Like `SCARCE`, for established flows that pass in only one direction.
 const VERY_SCARCE: u64 = 64;
 
 /// The largest divisor of timeouts, when nothing is free.
 const HURRY_MAX: u32 = 32;
 
-/// The same for established flows without proof, which may have packets every second.
+/// Like `HURRY_MAX`, for established flows without proof, which may have packets every second.
 const UNPROVEN_MAX: u32 = 16;
 
 /// How certain it is that two hosts have a connection, and that no third host forges their addresses.
@@ -35,7 +35,7 @@ enum Proof {
 pub struct Ages([[u32; STATES]; 3]);
 
 impl Ages {
-    /// The same with any proof.
+    /// Returns ages that do not depend on the proof.
     pub fn all(timeouts_ms: [u32; STATES]) -> Ages {
         Ages([timeouts_ms; 3])
     }
@@ -89,8 +89,8 @@ fn waits(state: FlowState) -> bool {
     }
 }
 
-/// Returns the age, before division, that flows in a state keep in a full table: that of the state with as
-/// little to lose.
+/// Returns the age, before division, of flows in a state while the table is full: that of the state that has
+/// as little to lose.
 fn least_ms(timeouts_ms: &[u32; STATES], state: FlowState) -> u32 {
     let like = match state {
         FlowState::Stream => FlowState::Single,

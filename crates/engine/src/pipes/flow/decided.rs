@@ -11,7 +11,7 @@ use weir_packet::prefetch;
 use weir_program::census::Census;
 use weir_table::{Belonging, Decision, Flow};
 
-/// Up to this number, all numbers are in a near cache.
+/// The maximum number of decisions for which all of them are in a near cache.
 const FAR_MIN: usize = 4096;
 
 /// Numbers of decisions, and where they lead.
@@ -33,7 +33,7 @@ pub struct Decided {
     replaced: Option<Renumbering>,
     /// Where all workers count the flows of each target.
     census: Arc<Census>,
-    /// The flows of numbers below this one have been counted there.
+    /// The flows of numbers below this one have been counted in the census.
     counted: usize,
 }
 
@@ -95,7 +95,7 @@ pub struct Renumbering {
 }
 
 impl Renumbering {
-    /// Begins, with all memory allocated.
+    /// Begins to resolve numbers, with all memory allocated.
     pub fn new(old: &Decided, new: &Decided) -> Renumbering {
         let most = old.rows.len() + new.rows.len();
         Renumbering {
@@ -266,7 +266,7 @@ impl Decided {
         self.of_rows[row as usize] = number + 1;
     }
 
-    /// From now on, the number of this row leads nowhere.
+    /// Makes the number of this row lead nowhere from now on.
     pub fn remove(&mut self, row: u32) {
         if let Some(number) = self.of_row(row) {
             self.of_rows[row as usize] = 0;
@@ -353,7 +353,7 @@ impl Decided {
         number < self.rows.len() && self.rows.at(number) == NO_ROW && self.flows[number] == 0
     }
 
-    /// Takes a free number, preferably this one.
+    /// Takes a free number, preferably `wanted`.
     fn take_free(&mut self, wanted: u32) -> Option<u32> {
         if self.is_free(wanted) {
             return Some(wanted);

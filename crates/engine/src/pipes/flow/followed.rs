@@ -22,12 +22,13 @@ use weir_table::{
 
 /// In place of a slot: the kernel does not follow the flow.
 const NONE: u32 = 0;
-/// The flow will be written.
+/// In place of a slot: the flow will be written to the kernel's table.
 const WAITING: u32 = u32::MAX;
-/// There was no room for the flow, or its entry was not there yet. It is tried again after a while.
+/// In place of a slot: there was no room for the flow, or its entry was not there yet. Writing it is tried
+/// again after a while.
 const REFUSED: u32 = u32::MAX - 1;
 
-/// What of a pipe's flows the kernel follows.
+/// Which of a pipe's flows the kernel follows.
 #[derive(Debug)]
 pub struct Followed {
     pipe: PipeId,
@@ -38,7 +39,7 @@ pub struct Followed {
     slots: Vec<u32>,
     /// Rows of flows that will be written.
     fresh: Vec<u32>,
-    /// Packets after which the kernel may decide those that follow in their flows.
+    /// Packets after which the kernel may handle the later packets of their flows.
     marks: Vec<FlowMark>,
     /// Slots of flows that have left the table and that the kernel still follows.
     leaving: Vec<FlowSlot>,
@@ -66,7 +67,7 @@ impl Followed {
         }
     }
 
-    /// The flow of a row leaves the table, or is no longer to be followed.
+    /// Called when the flow of a row leaves the table, or must no longer be followed.
     pub fn leave(&mut self, row: u32, key: &FlowKey, of: Belonging, reason: DeltaReason) {
         if let Some(slot) = self.slot(row) {
             self.leaving.push(slot);
@@ -77,7 +78,7 @@ impl Followed {
         }
     }
 
-    /// Returns counts as the engine would have made them; `None` if there are none.
+    /// Returns the kernel's counts in the form of the engine's; `None` if there are none.
     fn counted(&self, counts: &FlowCounts) -> Option<CountedElsewhere> {
         let &FlowCounts { packets, bytes, last_ns, seq } = counts;
         let last = (last_ns.saturating_sub(self.origin_ns) / 1_000_000) as u32;
@@ -101,7 +102,7 @@ impl Flows {
         }));
     }
 
-    /// The program in the kernel has stopped, and counts nothing any more.
+    /// Called when the program in the kernel has stopped, and no longer counts anything.
     pub fn follow_no_longer(&mut self) {
         (0..self.capacity()).for_each(|row| self.sweep_row(row));
         let Some(mut followed) = self.followed.take() else { return };
@@ -132,7 +133,7 @@ impl Flows {
         }
     }
 
-    /// The same for a flow and the one that ages with it.
+    /// Adds what the kernel has counted for the flow of a row, and for the flow that ages with it.
     #[inline]
     pub(super) fn sweep_both(&mut self, row: u32) {
         self.sweep_row(row);
@@ -147,8 +148,8 @@ impl Flows {
         }
     }
 
-    /// Adds what the kernel has counted for the flows in the next rows that age, and tries again to follow
-    /// those that were refused.
+    /// Adds what the kernel has counted for the flows in the next rows that will be aged, and tries again to
+    /// write flows that were refused.
     pub(super) fn sweep_next_rows(&mut self, rows: u32) {
         for row in self.table.next_rows(rows) {
             let Some(followed) = &mut self.followed else { return };
@@ -172,7 +173,7 @@ impl Flows {
         flow
     }
 
-    /// Whether the kernel decides the packets of the flow in a row.
+    /// Whether the kernel handles the packets of the flow in a row.
     pub(super) fn is_in_kernel(&self, row: u32) -> bool {
         let slot = |followed: &Followed| Some(followed.lines.is_active(followed.slot(row)?));
         self.followed.as_deref().and_then(slot).unwrap_or_default()
@@ -183,8 +184,8 @@ impl Flows {
         self.other_row(row).zip(self.other_direction(row)).map(|(row, flow)| self.present(row, flow))
     }
 
-    /// A packet has been counted in a flow: the kernel may follow the flow from now on, or
-    /// continue to once the packet has been sent.
+    /// Called when a packet has been counted in a flow: the kernel may follow the flow from now on, or may
+    /// continue once the packet has been sent.
     #[inline(never)]
     pub(super) fn offer(&mut self, row: u32, slot: usize, look: &Lookup<'_>) {
         let (Some(followed), Some(flow)) = (&mut self.followed, self.table.flow(row)) else { return };
@@ -206,7 +207,7 @@ impl Flows {
         }
     }
 
-    /// A flow has an entry of its own from now on, and the kernel does not follow it any more.
+    /// Called when a flow has got an entry of its own: the kernel no longer follows it.
     pub(super) fn follow_not(&mut self, row: u32) {
         self.sweep_row(row);
         let Flows { followed, table, decided, of, .. } = self;
@@ -215,8 +216,9 @@ impl Flows {
         }
     }
 
-    /// Tells the kernel which flows have left and which to follow, and takes the last counts of those that
-    /// left earlier. Adds the packets after which the kernel may decide those that follow to `marks`.
+    /// Informs the kernel of flows that have left and of flows to follow, and takes the last counts of flows
+    /// that left earlier. Adds to `marks` the packets after which the kernel may handle the later packets of
+    /// their flows.
     pub fn tell_kernel(&mut self, replica: &mut dyn FlowReplica, marks: &mut Vec<FlowMark>) {
         let Some(followed) = &mut self.followed else { return };
         followed.leaving.drain(..).for_each(|slot| replica.remove_flow(slot));
@@ -232,7 +234,7 @@ impl Flows {
         self.emit_late();
     }
 
-    /// Writes the flow of a row that waits for it.
+    /// Writes the flow of a row, if it waits for that.
     fn write_to(&mut self, replica: &mut dyn FlowReplica, row: u32) {
         let decided = self.table.flow(row).and_then(|flow| self.entry_of(flow));
         let kept = self.kept_in(row).unwrap_or_default();
@@ -264,8 +266,8 @@ impl Flows {
         })
     }
 
-    /// The kernel has counted this for a flow that it stopped following, and counts no more. Returns false
-    /// for a flow of another pipe.
+    /// Takes the last counts of a flow that the kernel has stopped following. Returns false for a flow of
+    /// another pipe.
     pub fn take_last(&mut self, slot: FlowSlot, counts: &FlowCounts) -> bool {
         let Some(followed) = &mut self.followed else { return false };
         let Some(flow) = followed.left.remove(&slot) else { return false };

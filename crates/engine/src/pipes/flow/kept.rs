@@ -34,7 +34,7 @@ pub struct FlowValues {
     capacity: u32,
     /// The row of each packet of the batch.
     rows: [u32; 64],
-    /// The address and port that the flow that begins has from the NAT pool.
+    /// The address and port from the NAT pool of the flow that is about to begin.
     pub bound: Option<Binding>,
 }
 
@@ -83,7 +83,7 @@ impl FlowValues {
         }))
     }
 
-    /// Sets what the entry of a row gives.
+    /// Sets the values that the entry of a row provides.
     pub fn set_entry(&mut self, row: u32, entry: &Entry) {
         let at = row as usize;
         if self.entries.len() <= at {
@@ -112,8 +112,8 @@ impl FlowValues {
         self.rows[slot] = spare;
     }
 
-    /// Writes what the flow that the packet in a slot begins keeps, decided for the entry of `row`; without a
-    /// flow, writes what only this packet uses.
+    /// Writes the values that a flow keeps which the packet in a slot begins, decided for the entry of `row`.
+    /// Without a flow, writes the values that only this packet uses.
     pub fn begin(&mut self, flow: Option<u32>, row: u32, slot: usize, look: &Lookup<'_>) {
         let at = flow.unwrap_or(self.capacity + slot as u32);
         let bound = self.bound;
@@ -124,7 +124,7 @@ impl FlowValues {
         });
     }
 
-    /// The same for a flow with its own entry, which no packet has begun.
+    /// Writes the values that a flow with an entry of its own keeps, if no packet has begun the flow.
     pub fn begin_bare(&mut self, flow: u32, row: u32) {
         self.write(flow, row, |_, _| 0);
     }

@@ -15,7 +15,7 @@ use weir_table::{Counted, Decision, DeltaReason, Flow, NO_TARGET, StateEvent};
 /// Why a flow was not learnt.
 #[derive(Clone, Copy, Debug)]
 enum Unlearnt {
-    /// A delta must be emitted first and has no room.
+    /// A delta must be emitted first, and there is no room for it.
     Delta,
     /// The table is full.
     Full,
@@ -222,7 +222,7 @@ impl Flows {
         }
     }
 
-    /// Like `lookup`, without learning or counting.
+    /// Like `lookup`, but without learning or counting.
     fn peek(&mut self, able: u64, look: &mut Lookup<'_>) -> Hits {
         let (packets, mut hits) = (look.packets, 0);
         let keys = packets.keys(self.source);
@@ -558,7 +558,7 @@ impl Flows {
         look.without_target(lost, self.groups_of_packets());
     }
 
-    /// Returns the group that each packet picks from, if flows are decided by groups.
+    /// Returns the group that each packet picks from, if flows pick their targets from groups.
     fn groups_of_packets(&self) -> Option<&[u16; 64]> {
         self.learn.group().map(|_| &self.chosen)
     }

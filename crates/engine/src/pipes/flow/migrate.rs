@@ -17,15 +17,15 @@ use weir_table::{Belonging, Decision, DeltaReason, Flow};
 /// A flow in transit.
 #[derive(Clone, Copy, Debug)]
 pub struct Migrant {
-    /// The worker that it belongs to.
+    /// The worker that the flow belongs to.
     pub to: usize,
     flow: Flow,
     known: Known,
-    /// Whether it has an entry of its own.
+    /// Whether the flow has an entry of its own.
     own: bool,
-    /// Its place in the NAT pool.
+    /// The flow's place in the NAT pool.
     place: Option<Place>,
-    /// The name that it and the other direction share.
+    /// The name that the flow and that of the other direction share.
     pair: Option<u64>,
 }
 
@@ -33,14 +33,14 @@ pub struct Migrant {
 #[derive(Debug, Default)]
 pub struct Migrants {
     pub flows: Vec<Migrant>,
-    /// What they keep, in their order.
+    /// The values that the flows keep, in the order of the flows.
     kept: Vec<u8>,
-    /// Their newest segments, in the same order, if these are kept.
+    /// The newest segments of the flows, in the same order, if segments are kept.
     segments: Vec<Option<SegmentRow>>,
 }
 
 impl Migrant {
-    /// Returns the number of its decision, if it has one that leads elsewhere on another worker.
+    /// Returns the number of the flow's decision, if it may lead elsewhere on another worker.
     pub fn number(&self) -> Option<u32> {
         match self.flow.decision() {
             Decision::Pinned(number) if !self.own => Some(number),
@@ -120,7 +120,7 @@ impl Flows {
         row.is_some()
     }
 
-    /// The same; returns the row of the flow.
+    /// Takes in the flow at this position; returns the row of the flow.
     fn enter(&mut self, all: &Migrants, at: usize, number: Option<u32>) -> Option<u32> {
         let Migrant { flow, known: was, .. } = all.flows[at];
         let (packets, key) = (flow.packets(), *flow.key());

@@ -24,9 +24,9 @@ pub type Place = (u32, u32);
 #[derive(Clone, Debug)]
 struct Slice {
     fresh: NumberSet,
-    /// Places that were left in this round.
+    /// Places that flows have left during this round.
     rested: NumberSet,
-    /// Whether anything was ever taken here.
+    /// Whether any place of the slice was ever taken.
     is_used: bool,
 }
 
@@ -50,7 +50,7 @@ pub struct Bindings {
     used: usize,
     /// The rows of flows that have arrived from another table, by place.
     moved: HashMap<Place, u32>,
-    /// Places of flows that found no room there.
+    /// Places of flows that found no room in this table.
     lost: Vec<Place>,
 }
 
@@ -114,7 +114,8 @@ impl Bindings {
         Some((slice, self.slices[slice as usize].next()?))
     }
 
-    /// The same once the flow that holds `freed`, if any, has left; it is in this slice.
+    /// Returns the place that the next flow of a slice will take once the flow that holds `freed`, a place of
+    /// this slice, has left.
     #[must_use]
     pub fn next_beside(&self, slice: u32, freed: Option<Place>) -> Option<Place> {
         let next = self.next(slice);
@@ -168,7 +169,7 @@ impl Bindings {
         Some(self.links.get(row as usize)?.other).filter(|&other| other != NONE)
     }
 
-    /// The flow of a row has left the table, or no longer has a place in the pool.
+    /// Called when the flow of a row has left the table, or no longer has a place in the pool.
     pub fn leave(&mut self, row: u32) {
         let other = self.other(row);
         if let Some(place) = self.detach(row)
@@ -183,7 +184,7 @@ impl Bindings {
         self.used -= usize::from(!fresh.contains(place) && rested.insert(place));
     }
 
-    /// The flow of a row leaves for another table and keeps its place.
+    /// Called when the flow of a row moves to another table and keeps its place.
     pub fn detach(&mut self, row: u32) -> Option<Place> {
         let place = self.of_row(row)?;
         if let Some(other) = self.other(row) {
@@ -193,7 +194,7 @@ impl Bindings {
         Some(place)
     }
 
-    /// A flow with a place has arrived from another table in this row.
+    /// Called when a flow with a place has arrived from another table in this row.
     pub fn attach(&mut self, row: u32, place: Place) {
         let (slice, number) = place;
         self.links[row as usize] = PoolLease { place: number * SLICES + slice, other: NONE };
@@ -209,12 +210,12 @@ impl Bindings {
         }
     }
 
-    /// A flow with a place has ended in transit.
+    /// Called when a flow with a place has ended in transit.
     pub fn lose(&mut self, place: Place) {
         self.lost.push(place);
     }
 
-    /// All flows have arrived. Places whose flows have both ended are free.
+    /// Called when all flows have arrived: places whose two flows have ended become free.
     pub fn arrived(&mut self) {
         for place in std::mem::take(&mut self.lost) {
             if !self.moved.contains_key(&place) {
@@ -238,7 +239,7 @@ impl Bindings {
         (prefixes, first, last) == (&other.pool.prefixes, &other.pool.first, &other.pool.last)
     }
 
-    /// Takes over the free places of another pool's slice, if it was ever used, in exchange for its own.
+    /// Exchanges the free places of a slice with those of another pool's slice, if that was ever used.
     pub fn take_slice(&mut self, other: &mut Bindings, slice: u32) {
         if other.slices[slice as usize].is_used {
             let taken = other.taken_of(slice);

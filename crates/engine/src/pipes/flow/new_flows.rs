@@ -14,13 +14,13 @@ use weir_program::buckets::Choice;
 use weir_program::{NewFlows, Program};
 use weir_table::{FlowState, NO_TARGET, seeded};
 
-/// A group none of whose flows has had a turn yet.
+/// Marks a group of which no flow has had a turn yet.
 const NOT_BEGUN: u64 = u64::MAX;
 
 /// How targets are chosen for the flows of a pipe.
 #[derive(Clone, Debug, Default)]
 pub struct NewFlowState {
-    /// Whether some group may use anything but the hash.
+    /// Whether any group may choose targets other than by the hash.
     pub chooses: bool,
     /// The place of the next turn of each group, by its position; empty if no group has turns.
     turns: Vec<u64>,
@@ -106,7 +106,7 @@ impl Flows {
         Some(self.targets.row(at, target)).filter(|&row| row != NO_ROW)
     }
 
-    /// The flow of a packet was learnt for a number: remembers its source.
+    /// Remembers the source of a packet whose flow was learnt for a number.
     #[inline]
     pub(super) fn remember(&self, slot: usize, number: u32, look: &Lookup<'_>) {
         let sources = self.decided.census().sources().filter(|_| self.grouped >> slot & 1 == 1);
@@ -128,7 +128,7 @@ impl Flows {
         })
     }
 
-    /// Returns the least loaded of all targets; among equals, the first starting at `first`.
+    /// Returns the least loaded of all targets; among equals, the first one from `first` on.
     fn least_of_all(&self, group: usize, weights: &[u32], first: u16) -> u16 {
         let count = weights.len() as u16;
         if first >= count {
@@ -138,8 +138,8 @@ impl Flows {
         self.least(group, weights, all)
     }
 
-    /// Returns the target with the fewest flows for its weight, counting the new one; among equals, the
-    /// first.
+    /// Returns the target with the fewest flows for its weight, counting the new flow; among equals, the
+    /// first one.
     fn least(&self, group: usize, weights: &[u32], candidates: impl IntoIterator<Item = u16>) -> u16 {
         let start = self.first_targets.get(group).copied().unwrap_or_default();
         let mut best = (0, 0, NO_TARGET);
@@ -157,7 +157,7 @@ impl Flows {
         best.2
     }
 
-    /// The flow of a packet was learnt: the next flow of its group gets the next turn.
+    /// Called when the flow of a packet was learnt: the next flow of its group gets the next turn.
     #[inline]
     pub(super) fn took_turn(&mut self, slot: usize, look: &Lookup<'_>) {
         if self.new_flows.turns.is_empty() || self.goes_by_hash(slot, look) {

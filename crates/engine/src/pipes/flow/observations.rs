@@ -20,9 +20,9 @@ type ReportedWords = [u64; 5];
 /// The record of a flow, besides the counts in its row.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Known {
-    /// Observations about the packets that are counted in its row.
+    /// Observations about the packets that are counted in the flow's row.
     pub observed: Observed,
-    /// The counts that it has reported to the measurement.
+    /// The counts that the flow has reported to the measurement.
     pub given: Count,
 }
 
@@ -69,7 +69,7 @@ impl Observations {
         Known { observed, given }
     }
 
-    /// The flow in this row reports its counts and lives on.
+    /// Called when the flow in this row reports its counts and lives on.
     pub fn give(&mut self, row: u32, flow: &Flow) {
         let mut known = self.of(row, flow);
         known.given.add(Count { packets: flow.packets(), bytes: flow.bytes() });
@@ -78,8 +78,8 @@ impl Observations {
         }
     }
 
-    /// Another table's flow arrives in this row, or its counts are added to those of the flow there, which
-    /// has `packets` packets of its own.
+    /// Called when another table's flow arrives in this row, or when its counts are added to those of the
+    /// flow in this row, which has `packets` packets of its own.
     pub fn take(&mut self, row: u32, packets: u64, from: &Known) {
         let Some(words) = self.0.get_mut(row as usize) else { return };
         let [first, second, third, ..] = *words;

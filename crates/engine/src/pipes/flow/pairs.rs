@@ -34,21 +34,22 @@ impl Pairs {
         self.others.get(row as usize).copied().filter(|&other| other != NONE)
     }
 
-    /// From now on, the flow of a row is alone, and so is the other one.
+    /// Separates the flow of a row from the one of the other direction.
     pub fn part(&mut self, row: u32) {
         if let Some(other) = self.other(row) {
             (self.others[row as usize], self.others[other as usize]) = (NONE, NONE);
         }
     }
 
-    /// A flow has arrived from another table in this row; the other one of its pair has the same name.
+    /// Called when a flow has arrived from another table in this row; the other flow of its pair has the same
+    /// name.
     pub fn attach(&mut self, row: u32, name: u64) {
         if let Some(other) = self.moved.insert(name, row).filter(|&other| other != row) {
             self.join(row, other);
         }
     }
 
-    /// All flows have arrived.
+    /// Called when all flows have arrived.
     pub fn arrived(&mut self) {
         self.moved = HashMap::new();
     }

@@ -13,7 +13,8 @@ use weir_program::Learn;
 use weir_program::owner::Side;
 use weir_table::{Decision, DeltaReason, Flow, FlowState};
 
-/// For a probe, the rows of the flows that its packet would end: they exist, but not for the new flow.
+/// For a probe, the rows of the flows that its packet would end. They still exist, but the new flow does not
+/// see them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ending {
     row: Option<u32>,
@@ -38,8 +39,8 @@ impl Ending {
 }
 
 impl Flows {
-    /// Whether a packet of a batch may meet a flow that has ended by then, and open a connection. `known` are
-    /// the packets of `able` whose flows were found when the batch arrived.
+    /// Whether a packet of a batch may open a connection because it meets a flow that has ended by then.
+    /// `known` are the packets of `able` whose flows were found when the batch arrived.
     #[inline]
     pub(super) fn may_reopen(&self, (able, known): (u64, u64), flows: &[u32; 64], look: &Lookup<'_>) -> bool {
         let keys = look.packets.keys(self.source);
@@ -109,7 +110,7 @@ impl Flows {
         }
     }
 
-    /// Returns what ends together with the flow of a row.
+    /// Returns the flows that end together with the flow of a row.
     pub(super) fn ending_with(&self, at: u32) -> Ending {
         let is_alive = |row: &u32| self.table.flow(*row).is_some_and(|flow| self.is_alive(flow));
         Ending { row: Some(at), other: self.other_row(at).filter(is_alive) }

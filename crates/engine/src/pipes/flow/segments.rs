@@ -11,7 +11,7 @@ use weir_packet::{Base, Headers, Layer};
 use weir_program::{AppId, Group, PortId, Program};
 use weir_table::{Decision, Flow, FlowState, NO_DELTA_TARGET};
 
-/// Maximum number of segments that wait for the app; while there are that many, other idle flows stay.
+/// Maximum number of segments that wait for the app; while this number wait, other idle flows stay.
 const WAITING_MAX: usize = 512;
 
 /// A row: the hash of the flow's key, the sequence number after the segment, the port that it came from, how
@@ -47,7 +47,7 @@ pub struct Segments {
 /// The newest segment of a connection that has been idle too long.
 #[derive(Clone, Debug)]
 pub struct IdleSegment {
-    /// The app that it is for.
+    /// The app that gets the segment.
     pub app: AppId,
     row: SegmentRow,
 }
@@ -59,7 +59,7 @@ impl IdleSegment {
         PortId(number16(&self.row, INPUT))
     }
 
-    /// Returns its headers, up to the end of the TCP header without options.
+    /// Returns the headers of the segment, up to the end of the TCP header without options.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.row[HEADERS..HEADERS + usize::from(number16(&self.row, LENGTH)).min(LENGTH_MAX)]

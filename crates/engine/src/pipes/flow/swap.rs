@@ -17,8 +17,8 @@ impl Flows {
         Renumbering::new(&old.decided, &self.decided)
     }
 
-    /// Continues that by one step; `row_now` maps the predecessor's rows to rows of this pipe. Returns false
-    /// if nothing was left to do.
+    /// Resolves one more number; `row_now` maps the predecessor's rows to rows of this pipe. Returns false if
+    /// nothing was left to do.
     pub fn renumber(
         &self,
         old: &Flows,
@@ -60,7 +60,7 @@ impl Flows {
         gone + self.enter_own(now_ms)
     }
 
-    /// Whether both have the same NAT pool, or none.
+    /// Whether both pipes have the same NAT pool, or neither has one.
     fn has_pool_of(&self, old: &Flows) -> bool {
         match (&self.nat, &old.nat) {
             (Some(new), Some(old)) => new.is_alike(old),
@@ -153,7 +153,8 @@ impl Flows {
         flow.is_some_and(|flow| number.is_some_and(|number| flow.decision() == Decision::Pinned(number)))
     }
 
-    /// Inserts flows of entries that had no flows before. Returns how many others were removed to make room.
+    /// Inserts flows of entries that had no flows before. Returns how many other flows were removed to make
+    /// room.
     fn enter_own(&mut self, now_ms: u32) -> usize {
         let own: Vec<(FlowKey, u32)> = self.own.iter().map(|(key, row)| (*key, *row)).collect();
         let mut gone = 0;

@@ -36,7 +36,7 @@ const ROWS_AT_ONCE: u32 = 1 << 13;
 pub struct Flows {
     pub source: KeySource,
     pub(super) learn: Learn,
-    /// By state; 0 means never.
+    /// The timeout of each state; 0 means never.
     pub(super) timeouts_ms: [u32; FlowState::ALL.len()],
     /// Whether states are tracked.
     pub(super) by_state: bool,
@@ -46,7 +46,7 @@ pub struct Flows {
     pub(super) period: Option<Period>,
     pub(super) table: FlowTable,
     pub(super) hash: TableHash,
-    /// The packets of the batch whose likely flows are known before they get here, and those flows.
+    /// The packets of the batch whose likely flows are known before the packets get here, and those flows.
     pub(super) likely: (u64, [u32; 64]),
     pub(super) default_row: u32,
     pub(super) targets: Targets,
@@ -157,7 +157,7 @@ impl Flows {
         })
     }
 
-    /// Returns the same table without flows, entries and room.
+    /// Returns a table for the same pipe that has no flows, no entries and no room.
     #[must_use]
     pub fn without_flows(&self) -> Flows {
         Flows {
@@ -217,14 +217,15 @@ impl Flows {
         self.values.as_ref().is_none_or(|values| values.template(row) == Some(template))
     }
 
-    /// Takes note of what an entry gives from now on.
+    /// Records the values that an entry provides from now on.
     pub fn set_entry(&mut self, row: u32, entry: &Entry) {
         if let Some(values) = &mut self.values {
             values.set_entry(row, entry);
         }
     }
 
-    /// Returns which metadata field chooses the group that flows learn from, if one does.
+    /// Returns the metadata field that chooses the group from which flows pick their targets, if there is
+    /// one.
     #[must_use]
     pub fn chosen_by(&self) -> Option<u8> {
         match self.learn.group() {
@@ -296,8 +297,8 @@ impl Flows {
         Ok(())
     }
 
-    /// Holds a place for the flow of an entry that will be inserted later. A live flow has its place, unless
-    /// it is lost before that (`beside`).
+    /// Holds a place for the flow of an entry that will be inserted later. A live flow already has a place,
+    /// unless it is removed before that (`beside`).
     pub fn hold(&mut self, entry: &Entry, beside: bool) -> Result<(), Refusal> {
         let EntryMatch::Flow(key) = entry.matches[0] else { return Ok(()) };
         let at = self.table.get(self.hash(&key), &key);
@@ -323,8 +324,8 @@ impl Flows {
         self.live() - self.ending.flows() + self.held + wanted <= self.table.capacity()
     }
 
-    /// Starts the flow of an entry. A flow learnt earlier is taken over with its counts. If the table is full
-    /// of flows that await their deltas, the flow starts with its first packet.
+    /// Starts the flow of an entry. A flow learnt earlier continues with its counts. If the table is full of
+    /// flows that await their deltas, the flow starts with its first packet.
     pub(super) fn begin_own(&mut self, key: &FlowKey, row: u32, now_ms: u32) {
         let Some(number) = self.decided.of_row(row) else { return };
         let hash = self.hash(key);
@@ -372,7 +373,7 @@ impl Flows {
         (GroupId(group as u16), (number - first) as u16)
     }
 
-    /// Remembers the source of a flow that another process has learnt, as if this one had.
+    /// Remembers the source of a flow that another process has learnt, as if this process had learnt it.
     pub(super) fn recollect(&self, key: &FlowKey, number: u32, last_ms: u32) {
         let of = self.decided.belonging(number).filter(|of| of.target != NO_DELTA_TARGET);
         if let (Some(sources), Some(of)) = (self.decided.census().sources(), of) {
@@ -427,7 +428,7 @@ impl Flows {
         self.decided.is_alive(flow)
     }
 
-    /// The flow of a row no longer has a place in the NAT pool, and belongs to no pair.
+    /// Called when the flow of a row no longer has a place in the NAT pool, and belongs to no pair.
     pub(super) fn leave_pool(&mut self, at: u32) {
         if let Some(nat) = &mut self.nat {
             nat.leave(at);
@@ -446,7 +447,7 @@ impl Flows {
         Some(self.hash(begun.key()))
     }
 
-    /// A flow of a pair with this name has arrived in a row.
+    /// Called when a flow of a pair with this name has arrived in a row.
     pub(super) fn rejoin(&mut self, at: u32, name: Option<u64>) {
         if let (Some(pairs), Some(name)) = (&mut self.pairs, name) {
             pairs.attach(at, name);
@@ -514,15 +515,15 @@ impl Flows {
         });
     }
 
-    /// Records that a flow is no longer decided as before.
+    /// Records that a flow no longer belongs to the entry that it was decided for.
     fn leave(&mut self, at: u32) {
         if let Some(flow) = self.table.flow(at) {
             depart(&mut self.decided, flow);
         }
     }
 
-    /// If a removed flow has this key, or a full table holds removed flows, makes one leave, so that there is
-    /// room for a flow with this key.
+    /// Makes room for a flow with this key: if a removed flow has this key, or a full table holds removed
+    /// flows, one of these leaves.
     fn make_room(&mut self, key: &FlowKey) {
         match self.table.get(self.hash(key), key) {
             Some(at) if self.table.flow(at).is_some_and(|flow| !self.is_alive(flow)) => {
@@ -583,8 +584,8 @@ impl Flows {
         self.of.generation = generation;
     }
 
-    /// Sets the generation of the program for what was decided for a number. Returns false if there is no
-    /// such number.
+    /// Sets the generation of the program for the flows that were decided for a number. Returns false if
+    /// there is no such number.
     pub fn date(&mut self, number: u32, generation: u8) -> bool {
         self.decided.set_generation(number, generation)
     }
@@ -602,7 +603,7 @@ impl Flows {
         self.kept_in(self.table.get(self.hash(key), key)?)
     }
 
-    /// The same for the flow in a row.
+    /// Returns what the flow in a row keeps of the action of its entry.
     pub(super) fn kept_in(&self, at: u32) -> Option<KeptOperations> {
         let values = self.values.as_ref()?;
         let flow = self.table.flow(at).filter(|flow| self.is_alive(flow))?;
@@ -620,7 +621,7 @@ impl Flows {
         alive.map(|(at, flow)| self.seen(at, flow))
     }
 
-    /// Returns up to `most` live flows of the next [`ROWS_AT_ONCE`] rows from this one on.
+    /// Returns up to `most` live flows of the next [`ROWS_AT_ONCE`] rows from `from` on.
     pub fn page(&self, from: u32, most: usize) -> FlowsPage {
         let end = from.saturating_add(ROWS_AT_ONCE).min(self.capacity());
         let mut page = FlowsPage { flows: Vec::new(), next: (end < self.capacity()).then_some(end) };

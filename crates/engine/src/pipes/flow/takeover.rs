@@ -26,12 +26,13 @@ const BOUND_V6: u8 = 6;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
     pub key: FlowKey,
-    /// The entry that it was decided for, as an index in the list of entries; `None` if it follows its group.
+    /// The entry that the flow was decided for, as an index in the list of entries; `None` if the flow
+    /// follows its group.
     pub entry: Option<u32>,
     pub from: Resumed,
-    /// Its address and port from the NAT pool.
+    /// The flow's address and port from the NAT pool.
     pub binding: Option<Binding>,
-    /// The values that it keeps, in the form that the pipe's actions need.
+    /// The values that the flow keeps, in the form that the pipe's actions need.
     pub kept: &'a [u8],
 }
 

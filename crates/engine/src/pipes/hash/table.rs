@@ -19,7 +19,7 @@ pub struct HashTable {
     plan: KeyPlan,
     choice: GroupChoice,
     targets: Targets,
-    /// Packets distributed in turn.
+    /// The number of packets distributed in turn.
     pub turns: u64,
 }
 
