@@ -67,7 +67,7 @@ impl Admitted {
         self.lingering.contains_key(&id)
     }
 
-    /// When the next of those members stops being accepted.
+    /// When the next lingering member stops being accepted.
     pub fn wake_ns(&self) -> Option<u64> {
         self.lingering.values().min().copied()
     }

@@ -27,12 +27,12 @@ impl Aggregation {
         self.negotiation == Negotiation::Fallback
     }
 
-    /// Whether LACP decides which members may be used.
+    /// Whether LACP determines which members may be used.
     pub fn decides(&self) -> bool {
         self.lacp.is_some() && !self.falls_back()
     }
 
-    /// Passes an event to LACP; returns the actions it asks for.
+    /// Passes an event to LACP; returns the actions that result.
     pub fn step(&mut self, now_ns: u64, event: Event<'_>) -> Vec<Action> {
         let mut wanted = Vec::new();
         if let Some(lacp) = &mut self.lacp {

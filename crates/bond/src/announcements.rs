@@ -79,8 +79,8 @@ pub fn address(mac: MacBytes, address: IpAddr) -> Vec<u8> {
 }
 
 /// Asks who has an address, with an ARP request (RFC 826) or a neighbour solicitation (RFC 4861 §4.3). The
-/// solicitation has a source address, because the answer to one without goes to all nodes (§7.2.4), and a
-/// switch floods it to every member.
+/// solicitation has a source address, because the answer to a solicitation without one goes to all nodes
+/// (§7.2.4), and a switch floods it to every member.
 #[must_use]
 pub fn question((mac, vid): (MacBytes, Option<u16>), source: Ipv4Addr, target: IpAddr) -> Vec<u8> {
     match target {

@@ -11,7 +11,8 @@ answers! {
         next_rebalance_ms: Option<i64>,
         members: Vec<MemberState>, moved: u64, moved_busy: u64, waiting: usize, pinned: Vec<PinnedFlow>,
         learnt: usize, moves: Vec<LoggedMove>,
-        /// The headers from which the hash is computed, as in the configuration, and what is mixed in.
+        /// The headers from which the hash is computed, as in the configuration, and the number that is mixed
+        /// in.
         headers: String, basis: u64,
         primary: Option<String>, updelay_ms: u32, downdelay_ms: u32,
         /// Whether one member is used while no partner speaks LACP.
@@ -37,7 +38,7 @@ answers! {
 
     LoggedMove {
         ago_ms: u64, buckets: usize, first: Option<u32>, to: String, why: String,
-        /// The flow that moved, if it was pinned; otherwise a bucket moved.
+        /// The pinned flow that moved; without it, a bucket moved.
         #[serde(skip_serializing_if = "Option::is_none")]
         flow: Option<String>,
     }

@@ -26,7 +26,7 @@ use weir_program::{PortId, Program};
 /// second.
 const LINGER_NS: u64 = 1_100_000_000;
 
-/// Longest delay between asking for a change and the workers carrying it out.
+/// The longest delay between the request for a change and the moment when the workers carry it out.
 const SLACK_NS: u64 = 20_000_000;
 
 /// A running bond, made of parts with one concern each.
@@ -55,7 +55,7 @@ struct Resumed {
 }
 
 impl BondApp {
-    /// A bond whose links are not known yet and that has no [`super::ConfigProblem`].
+    /// Creates a bond whose links are not known yet. It must have no [`super::ConfigProblem`].
     #[must_use]
     pub fn new(bond: Bond) -> BondApp {
         let members = Members::new(&bond);
@@ -79,7 +79,7 @@ impl BondApp {
         self.bond.mode == Mode::ActiveBackup || self.aggregation.falls_back()
     }
 
-    /// The part that decides through which member frames leave, and the context it needs.
+    /// The part that determines through which member frames leave, and the context that it needs.
     pub(super) fn traffic(&mut self, now_ns: u64) -> (&mut Traffic, Context<'_>) {
         let BondApp { bond, members, traffic, .. } = self;
         (traffic, Context { now_ns, bond, members })
@@ -305,7 +305,7 @@ impl BondApp {
         }
     }
 
-    /// The maximum time until nothing is sent any more on a member that the operator took out.
+    /// The maximum time until nothing is sent any more on a member that the operator has taken out.
     pub(super) fn leaves_in_ns(&self) -> u64 {
         self.bond.idle_gap_max_ns + SLACK_NS
     }

@@ -82,7 +82,8 @@ pub struct Assignment {
     /// The intended member of each bucket.
     slots: Vec<u16>,
     buckets: Vec<AssignedBucket>,
-    /// The members that failed one after the other with no other event between, and the buckets each had.
+    /// The members that failed one after the other without any other event in between, and the buckets of
+    /// each.
     failed: Vec<(u16, Vec<u32>)>,
 }
 
@@ -135,7 +136,7 @@ impl Assignment {
         self.buckets.get(bucket as usize).map(|bucket| bucket.home).filter(|&home| home != NO_TARGET)
     }
 
-    /// Adds a member. A member that exists is not changed.
+    /// Adds a member. An existing member is not changed.
     pub fn add(&mut self, member: u16, weight: u32, up: bool) -> Vec<Move> {
         if member == NO_TARGET || self.members.contains_key(&member) {
             return Vec::new();
@@ -213,8 +214,8 @@ impl Assignment {
         moves
     }
 
-    /// Replaces the buckets with `size` new ones without members: a table of another size has nothing in
-    /// common with the old one.
+    /// Replaces the buckets with `size` new ones that have no members, because a table of another size has
+    /// nothing in common with the old one.
     pub fn resize(&mut self, size: u32) -> Vec<Move> {
         self.slots = vec![NO_TARGET; size as usize];
         self.buckets = vec![AssignedBucket { home: NO_TARGET, leaving: Vec::new() }; size as usize];
@@ -376,8 +377,8 @@ impl Assignment {
         }
     }
 
-    /// Gives `member` its share of the buckets whose home is down; with `all`, also evens them out among the
-    /// others.
+    /// Gives `member` its share of the buckets whose home is down; with `all`, also evens out these buckets
+    /// among the other members.
     fn level_stand_ins(&mut self, member: u16, all: bool) {
         for (bucket, to) in self.ledger_of_slots().level(member, all) {
             self.slots[bucket as usize] = to;

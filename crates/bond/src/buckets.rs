@@ -20,7 +20,7 @@ pub(super) struct Buckets {
     /// The bond's group.
     pub group: GroupId,
     pub assignment: Assignment,
-    /// Their counters when they were last read.
+    /// The counters of the buckets when they were last read.
     pub report: BucketReport,
     /// Whether the buckets have targets, which they do while some member may be used.
     sending: bool,
@@ -28,7 +28,7 @@ pub(super) struct Buckets {
     pub log: VecDeque<Moved>,
     /// Number of moves ordered.
     pub ordered: u64,
-    /// A bucket that can wait moves after being idle for the first time span, and after the second at the
+    /// How long a bucket that can wait must be idle before it moves, and after how long it moves at the
     /// latest.
     idle_gap_ns: (u64, u64),
 }
@@ -38,7 +38,7 @@ pub(super) struct Buckets {
 pub(super) struct Moved {
     pub at_ns: u64,
     pub buckets: Vec<u32>,
-    /// The pinned flow that moved, if it was not a bucket.
+    /// The pinned flow that moved; `None` if a bucket moved.
     pub flow: Option<FlowKey>,
     pub to: u16,
     pub why: String,

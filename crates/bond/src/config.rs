@@ -23,7 +23,7 @@ pub const LEARNT_MAX: u32 = 1024;
 /// Several ports that act as one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bond {
-    /// Its name, which is also that of the pipe that sends through it.
+    /// The bond's name, which is also that of the pipe that sends through the bond.
     pub name: String,
     /// How the member for a frame is chosen, and which members may receive.
     pub mode: Mode,
@@ -83,7 +83,7 @@ pub struct Member {
     pub mac: Option<[u8; 6]>,
     /// Its MTU in bytes, if known.
     pub mtu: Option<u32>,
-    /// Its share relative to the others; `None` means by link speed.
+    /// Its share relative to the other members; `None` means by link speed.
     pub weight: Option<u32>,
     /// Its LACP priority; lower values are preferred.
     pub priority: u16,
@@ -93,14 +93,14 @@ pub struct Member {
     pub origin: Origin,
 }
 
-/// Probes: every member asks for these addresses.
+/// Probes: requests for these addresses are sent on every member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Probe {
     /// The addresses.
     pub targets: Vec<IpAddr>,
     /// Source address for IPv4; 0.0.0.0 reveals no address (RFC 5227 §1.1).
     pub source: Ipv4Addr,
-    /// The VLAN in which they are requested; `None` means untagged.
+    /// The VLAN in which probes are sent; `None` means untagged.
     pub vlan: Option<u16>,
     /// Interval in milliseconds.
     pub interval_ms: u32,
@@ -117,7 +117,7 @@ pub enum Inward {
     Port(PortId),
     /// Into this pipe.
     Pipe(PipeId),
-    /// The bond does not decide this: another app on top of it may.
+    /// The bond does not determine this; another app on top of it may.
     Open,
 }
 
@@ -149,7 +149,7 @@ impl Mode {
         ("broadcast", Mode::Broadcast),
     ];
 
-    /// Its name in configurations.
+    /// The name of the mode in configurations.
     #[must_use]
     pub const fn name(self) -> &'static str {
         Mode::WORDS[self as usize].0
@@ -195,8 +195,7 @@ impl Bond {
         member.mac.unwrap_or_else(|| self.mac())
     }
 
-    /// Reports what is wrong with this bond on its own.
-    /// What decides which of its links are used.
+    /// Returns the settings that determine which of the bond's links are used.
     pub(super) fn link_policy(&self, members: &Members) -> links::LinkPolicy {
         let probe = |probe: &Probe| links::Probe {
             interval_ms: probe.interval_ms,

@@ -32,14 +32,14 @@ use weir_program::change::{Change, EntryKey};
 use weir_program::{Entry, EntryMatch, GroupId, PipeId, Program};
 use weir_table::{NO_TARGET, seeded};
 
-/// Most frames examined in a look.
+/// The maximum number of frames examined in a look.
 const FRAMES_MAX: u32 = 64;
 
 /// Longest duration of a look; a flow worth pinning sends several frames in that time.
 const LOOK_NS: u64 = 100_000_000;
 
-/// A flow is pinned if it carries at least one in this many of the bytes examined. Two flows of equal weight
-/// are thus both pinned, one after the other, even if small flows keep each below one half.
+/// A flow is pinned if it carries at least the bytes examined divided by this number. Two flows of equal
+/// weight are thus both pinned, one after the other, even if small flows keep each below one half.
 const HEAVY_PART: u64 = 3;
 
 /// How many intervals a bucket is left alone after a look that found nothing.
@@ -98,7 +98,7 @@ pub(super) struct Pin {
     pub since_ns: u64,
     /// When its load was last evaluated.
     judged_ns: u64,
-    /// Its bytes at that time.
+    /// The flow's bytes at that time.
     seen: u64,
     /// The bytes it carried in the interval before that.
     pub load: u64,
@@ -185,7 +185,7 @@ impl Elephants {
         own.moved.saturating_sub(self.unseen) + self.moved
     }
 
-    /// How many of them found the bucket in use.
+    /// How many of the moves found the bucket in use.
     pub fn moved_busy(&self, own: &BucketReport) -> u64 {
         own.moved_busy + self.report.moved_busy
     }
@@ -504,7 +504,7 @@ impl Elephants {
         bucket(seeded(hash, bond.seed()), bond.size())
     }
 
-    /// A number that hashes to this bucket of `heavy`. One of the first few hundred numbers does.
+    /// A number that hashes to this bucket of `heavy`. One of the first few hundred numbers does so.
     fn value_of(&self, slot: u32) -> u32 {
         let hash = |value: u32| seeded(select_hash(self.select_seed, &[u64::from(value)]), HEAVY_SEED);
         (0..=u32::MAX).find(|value| bucket(hash(*value), ELEPHANTS_MAX) == slot).unwrap_or_default()

@@ -46,7 +46,7 @@ pub const OVS: Foreign = Foreign {
 const ROWS_MAX: usize = 1 << 16;
 /// The least interval between two rebalances in Open vSwitch, in milliseconds; 0 means never.
 const REBALANCE_MIN_MS: i64 = 1000;
-/// The default of the same.
+/// The default of the interval between two rebalances in Open vSwitch, in milliseconds.
 const REBALANCE_MS: i64 = 10_000;
 
 /// A table as `ovs-vsctl --format=json list` prints it.
@@ -166,7 +166,7 @@ impl Database {
     }
 }
 
-/// A configuration in the making.
+/// A configuration that is being written.
 struct Imported {
     /// The lines of `ports`, by name.
     ports: BTreeMap<String, String>,
@@ -332,7 +332,7 @@ fn quoted_number(text: &str) -> String {
     if text.parse::<u64>().is_ok() { text.to_string() } else { Value::from(text).to_string() }
 }
 
-/// Finds what the bond extends: the interface given, or the only other port of its bridge.
+/// Finds the port that the bond extends: the given interface, or the only other port of the bond's bridge.
 fn inward(all: &mut Imported, database: &Database, port: &OvsRow, given: Option<&str>) -> Vec<String> {
     let name = port.text("name").unwrap_or_default();
     let id = port.columns.get("_uuid").and_then(|id| id.get(1)).and_then(Value::as_str).unwrap_or_default();

@@ -6,8 +6,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
-/// How long, after an address was learnt, reports that it has moved outside are ignored, in nanoseconds:
-/// frames that it sent earlier may still come back.
+/// How long after an address was learnt to ignore reports that it has moved outside, in nanoseconds: frames
+/// that it sent earlier may still come back.
 const LOCK_NS: u64 = 5_000_000_000;
 
 /// How long an address stays known without being seen again, in nanoseconds (the ageing time of IEEE 802.1Q
@@ -30,7 +30,7 @@ pub struct LearntAddress {
 #[derive(Clone, Debug)]
 pub struct Learnt {
     known: HashMap<MacBytes, LearntAddress>,
-    /// In the order in which they were learnt.
+    /// The addresses in the order in which they were learnt.
     order: VecDeque<MacBytes>,
     capacity: usize,
 }

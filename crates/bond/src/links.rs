@@ -30,13 +30,13 @@ pub struct LinkPolicy {
     pub downdelay_ms: u32,
     /// The member that should be active. It need not be a member of the bond.
     pub primary: Option<u16>,
-    /// When the primary takes over from another member.
+    /// When the primary replaces another active member.
     pub reselect: Reselect,
     /// Probes of hosts beyond the link, if configured.
     pub probe: Option<Probe>,
 }
 
-/// When the primary takes over from an active member that still works.
+/// When the primary replaces an active member that still works.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reselect {
     /// As soon as the primary is enabled.
@@ -73,12 +73,12 @@ pub enum Need {
     All,
 }
 
-/// What LACP permits for a member; both fields are true if LACP does not decide.
+/// What LACP permits for a member; both fields are true if LACP has no say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Admission {
-    /// Frames received on it are accepted.
+    /// Whether frames received on the member are accepted.
     pub collecting: bool,
-    /// Frames may be sent on it.
+    /// Whether frames may be sent on the member.
     pub distributing: bool,
 }
 
@@ -88,7 +88,7 @@ impl Default for Admission {
     }
 }
 
-/// A member, as it is when it is added.
+/// The initial state of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Link {
     /// Its port number.
@@ -122,7 +122,7 @@ pub enum LinkEvent {
     Answer(u16, u8),
     /// The member received frames.
     Received(u16),
-    /// The policy was replaced. If the primary differs, the new one takes over at once.
+    /// The policy was replaced. If the primary differs, the new primary becomes active at once.
     Policy(LinkPolicy),
 }
 
@@ -135,9 +135,9 @@ pub enum Output {
     Disabled(u16, Reason),
     /// The active member changed.
     Active {
-        /// The previous one, if any.
+        /// The previous active member, if any.
         from: Option<u16>,
-        /// The new one, if any member is enabled.
+        /// The new active member, if any member is enabled.
         to: Option<u16>,
     },
     /// Probe this target (by index) on this member.
@@ -149,13 +149,13 @@ pub enum Output {
 pub enum Reason {
     /// The member was removed.
     Removed,
-    /// The operator disabled it.
+    /// The operator has disabled the member.
     Operator,
     /// The member has no carrier.
     Carrier,
-    /// LACP does not let it distribute.
+    /// LACP does not let the member distribute.
     Lacp,
-    /// Its probes go unanswered.
+    /// The member's probes go unanswered.
     Probe,
 }
 
@@ -179,7 +179,7 @@ pub struct MemberState {
     pub collecting: bool,
     /// Why the member is unusable, if it is, whether or not the downdelay has passed.
     pub against: Option<Reason>,
-    /// When it will be enabled or disabled if nothing changes.
+    /// When the member will be enabled or disabled if nothing changes.
     pub due_ns: Option<u64>,
 }
 
@@ -191,8 +191,8 @@ pub struct Links {
     active: Option<u16>,
     /// The member that was active last.
     last: Option<u16>,
-    /// Whether the operator chose the active member. If so, the primary does not take over until that member
-    /// is lost.
+    /// Whether the operator chose the active member. If so, the primary does not become active until that
+    /// member is lost.
     chosen: bool,
 }
 
@@ -326,7 +326,7 @@ impl Links {
         self.members.values().flat_map(|member| [member.due_ns, probe(member)]).flatten().min()
     }
 
-    /// Handles everything that fell due up to `now_ns`, in order of time, and then the event.
+    /// Handles everything that fell due up to `now_ns`, in chronological order, and then the event.
     pub fn step(&mut self, now_ns: u64, event: LinkEvent) -> Vec<Output> {
         let mut outputs = Vec::new();
         while let Some(due_ns) = self.wake_ns().filter(|&due_ns| due_ns <= now_ns) {

@@ -67,8 +67,8 @@ names! {
     /// The pipe of MAC addresses known inside, and the app that receives copies of frames from other
     /// addresses.
     learn = "learn";
-    /// The app that receives copies of answers to probes; separate, so that a flood of them does not affect
-    /// LACP.
+    /// The app that receives copies of answers to probes; it is separate so that a flood of answers does not
+    /// affect LACP.
     answers = "answers";
     /// The pipe that drops frames from inside when they come back.
     reflected = "reflected";

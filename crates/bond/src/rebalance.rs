@@ -46,7 +46,8 @@ const NS_PER_MS: u64 = 1_000_000;
 pub struct Rule {
     /// Whether loads are relative to the capacity of their member.
     pub by_capacity: bool,
-    /// Whether a bucket may move repeatedly within a run. Only the first and the last member matter.
+    /// Whether a bucket may move repeatedly within a run. Of such moves, only the first and the last member
+    /// matter.
     pub moves_on: bool,
     /// The largest number of buckets that a run may move, if limited.
     pub budget: Option<usize>,
@@ -90,9 +91,9 @@ pub struct Plan {
 pub struct Shift {
     /// The bucket.
     pub bucket: u32,
-    /// The member that has it.
+    /// The member that has the bucket.
     pub from: u16,
-    /// The member that should get it.
+    /// The member that should get the bucket.
     pub to: u16,
     /// The reason.
     pub reason: Reason,
@@ -123,7 +124,7 @@ pub struct Elephant {
     pub bucket: u32,
     /// Its load.
     pub load: u64,
-    /// The fair share of its member, by capacity if that is the rule.
+    /// The fair share of the bucket's member, by capacity if the rule says so.
     pub fair: u64,
 }
 
@@ -140,7 +141,8 @@ pub struct Rebalance {
 }
 
 impl Rebalance {
-    /// Counts from `totals` on. An interval of 0 ms means no automatic runs; one below 1000 ms means 1000 ms.
+    /// Creates a rebalance that counts from `totals` on. An interval of 0 ms means no automatic runs; one
+    /// below 1000 ms means 1000 ms.
     #[must_use]
     pub fn new(rule: Rule, interval_ms: u32, now_ns: u64, totals: &[u64]) -> Rebalance {
         let loads = vec![0; totals.len()];
@@ -217,8 +219,8 @@ impl Rebalance {
         }
     }
 
-    /// Returns the loads including the bytes since the last run. A total that decreased is restarted, as is a
-    /// table whose size changed.
+    /// Returns the loads including the bytes since the last run. A total that has decreased starts over, as
+    /// does a table whose size has changed.
     fn loads_at(&self, totals: &[u64]) -> Vec<u64> {
         if totals.len() != self.seen.len() {
             return vec![0; totals.len()];
@@ -304,7 +306,7 @@ impl RebalanceRun {
         found
     }
 
-    /// Balances two members. Returns false if there is nothing more to do.
+    /// Balances two members. Returns false if nothing is left to do.
     fn step(&mut self) -> bool {
         let left = self.rule.budget.map_or(usize::MAX, |budget| budget.saturating_sub(self.moves.len()));
         let Some((from, to)) = self.extremes().filter(|_| left > 0) else { return false };

@@ -187,7 +187,7 @@ impl Traffic {
         }
     }
 
-    /// Asks for the counters of all buckets, the bond's own last.
+    /// Requests the counters of all buckets, the bond's own last.
     pub fn read(&self, actions: &mut Vec<Action>) {
         actions.extend(self.elephants.heavy.map(Action::ReadBuckets));
         actions.push(Action::ReadBuckets(self.buckets.group));

@@ -17,11 +17,12 @@ const PAUSES: u32 = 400;
 /// New ports, not yet given to any worker.
 #[derive(Default)]
 pub struct Added {
-    /// Listens to the kernel from before the first interface was attached, if there is one.
+    /// Has listened to the kernel since before the first interface was attached; present if it was opened for
+    /// these ports.
     pub monitor: Option<LinkMonitor>,
-    /// By the port's position in the new plan.
+    /// The interfaces by the port's position in the new plan.
     pub interfaces: Vec<Option<XdpInterface>>,
-    /// For each worker, by the port's position in the new plan.
+    /// The queues of each worker, by the port's position in the new plan.
     queues: Vec<Vec<Option<Queue>>>,
 }
 

@@ -25,7 +25,7 @@ impl Agents {
         self.0.iter_mut().for_each(|agent| agent.prepare(next));
     }
 
-    /// Makes them work for these apps from now on. If one of them cannot, the others do.
+    /// Makes the agents work for these apps from now on. If an agent cannot, all others still do.
     pub fn follow(&mut self, apps: &Apps, host: &Host<'_>) -> Result<()> {
         let followed = self.0.iter_mut().map(|agent| agent.follow(apps, host)).fold(Ok(()), Result::and);
         let tables = self.flow_tables();

@@ -23,7 +23,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(10);
 /// The longest time that a client may ask to wait for the end of a reload: less than the HTTP server waits.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(20);
 
-/// The longest time for an answer of an app, which may need a reload for it, after other reloads.
+/// The longest time until an app answers, which may take a reload after other reloads.
 const CONFIGURE_PATIENCE: Duration = Duration::from_secs(540);
 
 /// The answer to a request.
@@ -49,7 +49,7 @@ pub enum Later {
     Settled(Request),
     /// All workers make a change, or none does.
     Change(changing::Ticket),
-    /// The same with many changes at once.
+    /// All workers make many changes at once, or none does.
     Load(BulkChange),
 }
 
@@ -98,7 +98,7 @@ impl Later {
         }
     }
 
-    /// Returns true if it continues whether or not a client waits for the answer, and ends by itself.
+    /// Returns true if the request is completed even if no client waits for the answer any more.
     pub fn outlives_client(&self) -> bool {
         matches!(self, Later::Change(_) | Later::Load(_))
     }
@@ -136,7 +136,7 @@ impl Later {
 }
 
 impl Daemon {
-    /// Answers a request, or returns what will answer it later.
+    /// Answers a request, or returns where the answer will come from later.
     pub fn answer(&mut self, request: &Request) -> Result<Reply> {
         if let Some(handover) = self.handover.as_ref().filter(|_| *request != Request::Stop {}) {
             handover.refuse()?;
@@ -174,7 +174,8 @@ impl Daemon {
         Ok(Reply::Later(later))
     }
 
-    /// Begins or ends to drain the node. The answer says what is the case, not what will be.
+    /// Begins or ends to drain the node. The answer describes the state at this moment, which may still
+    /// change.
     fn drain(&mut self, drains: bool) -> answer::Drained {
         let (announced, now_ns) = (self.routes.announced(), self.clock.now_ns());
         let changed = self.routes.drain(drains, now_ns);
@@ -236,7 +237,7 @@ impl Daemon {
 /// Changes from a text, made by all workers or none.
 pub struct BulkChange {
     read: Read,
-    /// On their way to the workers.
+    /// The ticket of changes that are on their way to the workers.
     ticket: Option<changing::Ticket>,
 }
 

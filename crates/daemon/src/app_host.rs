@@ -27,7 +27,7 @@ pub struct AppHost {
     pub former: Option<Former>,
     pub sockets: Vec<AppSocket>,
     pub links: Links,
-    /// How late an app's timer or a check of the links was.
+    /// How late the timers of apps and the checks of the links were.
     pub late: Histogram,
     /// Requests whose answer a client is waiting for, with the answer once it has arrived.
     pub requests: HashMap<RequestId, Option<Result<Value, String>>>,

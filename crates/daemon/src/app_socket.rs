@@ -29,7 +29,7 @@ const DATAGRAMS_PER_TURN: usize = 64;
 /// which its header reveals.
 const DATAGRAM_MAX: usize = 16 * 1024;
 
-/// An app's socket and its clients; the path is removed when this is dropped.
+/// An app's socket and its clients. The file is removed when the value is dropped.
 pub struct AppSocket {
     /// Name of the app.
     pub app: String,
@@ -114,7 +114,7 @@ impl AppSocket {
         said
     }
 
-    /// Sends a datagram to a client. Returns false if it has no room for it or is gone, which
+    /// Sends a datagram to a client. Returns false if the client has no room for it or is gone, which
     /// [`AppSocket::receive`] will report.
     pub fn send(&self, client: ClientId, bytes: &[u8]) -> bool {
         let fd = self.clients.iter().find(|(one, _)| *one == client);

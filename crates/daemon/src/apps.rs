@@ -43,9 +43,9 @@ impl Daemon {
         self.start_apps()
     }
 
-    /// Lets the apps of the new plan take over from the previous ones. `order[n]` is the previous number of
-    /// port `n`, if it had one. Frames that workers pass on before they switch belong to the new apps, by
-    /// name, unless their port is gone.
+    /// Replaces the apps with those of the new plan. `order[n]` is the previous number of port `n`, if it had
+    /// one. Frames that workers pass on before they switch belong to the new apps, by name, unless their port
+    /// is gone.
     pub(super) fn succeed_apps(
         &mut self,
         rings: Vec<Ring>,
@@ -176,7 +176,8 @@ impl Daemon {
         self.take_frames()
     }
 
-    /// Tells apps what their checks sent and how they ended. Results for an app that is gone are discarded.
+    /// Reports to apps what their checks sent and how they ended. Results for an app that is gone are
+    /// discarded.
     fn take_checked(&mut self) {
         while let Some(Sent { app, check, packet }) = self.checks.take_sent() {
             let at = self.host.running.named(&app);
@@ -192,7 +193,7 @@ impl Daemon {
         }
     }
 
-    /// Tells apps what is known about neighbours.
+    /// Reports to apps what is known about neighbours.
     fn take_met(&mut self) {
         while let Some(Met { app, hop, found }) = self.neighbours.take() {
             if let Some(at) = self.host.running.named(&app) {
@@ -398,7 +399,7 @@ impl Daemon {
         Ok(id)
     }
 
-    /// Tells an app how a change of its configuration ended.
+    /// Reports to an app how a change of its configuration ended.
     pub(super) fn deliver_configured(&mut self, app: &str, id: RequestId, outcome: &Result<Value, String>) {
         if let Some(at) = self.host.running.named(app) {
             self.deliver(at, Event::Configured { id, outcome });
@@ -505,7 +506,8 @@ fn say(app: &str, level: Level, text: &str) {
     }
 }
 
-/// Whether an action reads or changes parts of the program, and so needs the ids of one particular program.
+/// Whether an action reads or changes parts of the program, so that the ids in it belong to one particular
+/// program.
 fn is_of_a_program(action: &Action) -> bool {
     use Action::{Change, ReadBuckets, ReadEntries, ReadFlows};
     matches!(action, Change(_) | ReadBuckets(_) | ReadEntries { .. } | ReadFlows(_))

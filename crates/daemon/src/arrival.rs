@@ -27,7 +27,7 @@ impl Arrival {
         Arrival { interface: name, mac, queues: interface.queues().count() }
     }
 
-    /// The queues whose frames reach weir, and the others.
+    /// The queues whose frames reach weir, and all other queues.
     fn queues(&self, xdp: &Xdp) -> (Vec<u32>, Vec<u32>) {
         let has_port = |queue: &u32| xdp.queues.as_ref().is_none_or(|queues| queues.contains(queue));
         (0..self.queues).partition(has_port)

@@ -21,7 +21,7 @@ const OPEN_MAX: usize = 8;
 /// How long a single worker may take, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
-/// The number of changes that were begun.
+/// The number that identifies changes that were begun.
 pub type Ticket = u64;
 
 /// The outcome of changes: all workers made them, or none did; an error means that a worker does not answer.
@@ -51,7 +51,7 @@ struct Open {
 }
 
 enum ChangeMode {
-    /// By a single worker, and few: at once.
+    /// A few changes on a single worker, made at once.
     Alone {
         answer: Receiver<ChangeResult>,
         come: Option<ChangeResult>,
@@ -104,7 +104,8 @@ impl Changing {
         self.waiting.retain(|one| one.0 != ticket);
     }
 
-    /// Waits up to `most` for a worker's answer to these changes, or to others if these still wait.
+    /// Waits up to `most` for a worker's answer to these changes, or, if these have not started, to other
+    /// changes.
     pub fn wait(&mut self, ticket: Ticket, most: Duration) {
         let own = self.open.iter().position(|one| one.ticket == ticket);
         match self.open.get_mut(own.unwrap_or(0)) {
@@ -114,7 +115,7 @@ impl Changing {
     }
 
     /// Returns true while changes are in progress or queued, or commands wait for room. A swap sent meanwhile
-    /// would come before a change on one worker, and after it on another.
+    /// would come before a change on one worker, and after that change on another.
     pub fn is_busy(&self) -> bool {
         let waits = !self.waiting.is_empty() || self.proposer.is_owing();
         waits || !self.open.is_empty() || self.aging.is_removing()
@@ -125,7 +126,7 @@ impl Changing {
         (self.proposer.workers() > 1).then(|| self.aging.wake_ns())
     }
 
-    /// Starts waiting changes in order, unless earlier ones of one of their pipes have to go first.
+    /// Starts waiting changes in order, except those that have to wait for earlier changes of the same pipe.
     fn start(&mut self, now_ns: u64, send: Send<'_>) {
         if self.aging.is_removing() {
             return;

@@ -5,8 +5,8 @@ use anyhow::{Context, Result, bail};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// Makes `path` available for a socket. `answers` tells whether a process listens there, `other` how to use
-/// another path.
+/// Makes `path` available for a socket. `answers` returns whether a process listens there, and `other` says
+/// how to use another path.
 pub fn claim(path: &Path, answers: impl Fn(&Path) -> bool, other: &str) -> Result<()> {
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;

@@ -20,7 +20,7 @@ pub struct KernelCheck {
 #[derive(Clone, Debug)]
 struct PortCheck {
     name: String,
-    /// Why the kernel cannot handle its frames.
+    /// Why the kernel cannot handle the port's frames.
     obstacle: Option<&'static str>,
 }
 
@@ -47,9 +47,9 @@ struct EntriesCheck {
 enum Loading {
     /// How many instructions the program of each port has.
     Loaded(Vec<(String, usize)>),
-    /// Why it was not tried.
+    /// Why loading was not tried.
     NotTried(&'static str),
-    /// What the kernel said.
+    /// The kernel's error.
     Refused(String),
 }
 
@@ -72,7 +72,7 @@ impl KernelCheck {
         Ok(KernelCheck { ports, pipes, loaded })
     }
 
-    /// Returns it as text.
+    /// Returns the result as text.
     #[must_use]
     pub fn text(&self) -> String {
         let compiled = |why: Option<Why>| match why {
@@ -99,7 +99,7 @@ impl KernelCheck {
         text + "kernel: " + &self.loaded.text() + "\n"
     }
 
-    /// Returns it as JSON.
+    /// Returns the result as JSON.
     #[must_use]
     pub fn json(&self) -> Value {
         let why = |why: Option<Why>| why.map(Why::explanation);

@@ -38,8 +38,8 @@ impl Daemon {
         Ok(id)
     }
 
-    /// Tells the app that requested it, or the client, how a change of the configuration ended. `summary`
-    /// describes the reload, if there was one, and `changes` what has changed.
+    /// Reports to the app or the client that requested a change of the configuration how the change ended.
+    /// `summary` describes the reload, if there was one, and `changes` what has changed.
     pub(super) fn end_configure(&mut self, id: RequestId, ended: Result<(Option<String>, Value)>) {
         let Some((app, _, orders)) = self.reloads.configures.pop_front() else { return };
         // A large list takes a while to free.

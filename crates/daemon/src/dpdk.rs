@@ -28,7 +28,7 @@ const FRAME_KIB_HUGE: usize = 3;
 /// Memory of DPDK besides frames in MiB: rings, device tables.
 const OTHER_MIB: usize = 64;
 
-/// DPDK and its ports, before they are given to the workers.
+/// DPDK and its ports, before the workers get them.
 pub struct Dpdk {
     eal: Eal,
     pool: MbufPool,
@@ -68,7 +68,7 @@ impl Dpdk {
         self.queues.iter().map(|queues| queues.as_slice().first().map(DpdkPort::link)).collect()
     }
 
-    /// Configures a port of the plan, before it is given to a worker, to spread frames in the same way as the
+    /// Configures a port of the plan, before a worker gets it, to spread frames in the same way as the
     /// workers share flows. Returns the number of buckets; 0 if the port does not support that.
     pub fn spread(&self, at: usize) -> u32 {
         self.queues[at].as_slice().first().map_or(0, DpdkPort::spread)
@@ -79,7 +79,7 @@ impl Dpdk {
         Ok(Box::new(self.queues[at].next().context("every worker has one queue")?))
     }
 
-    /// Returns what a worker's thread must call first; the result must live as long as the worker.
+    /// Returns a function that a worker's thread must call first; the result must live as long as the worker.
     pub fn register(&self) -> impl FnOnce() -> Result<EalThread> + Send + use<> {
         let eal = self.eal;
         move || Ok(eal.register_thread()?)

@@ -17,14 +17,14 @@ const NUMBERS: u32 = 20;
 /// An event.
 #[derive(Clone)]
 pub struct FeedEvent {
-    /// Its number, which is higher than those of all events before.
+    /// The number of the event, which is higher than those of all earlier events.
     pub id: u64,
     event: &'static str,
     data: Arc<str>,
 }
 
 impl FeedEvent {
-    /// Returns it as it is sent.
+    /// Returns the event as it is sent.
     pub fn text(&self) -> String {
         format!("id: {}\nevent: {}\ndata: {}\n\n", self.id, self.event, self.data)
     }

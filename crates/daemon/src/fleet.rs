@@ -55,7 +55,7 @@ struct RunningWorker {
     /// How many frames and commands it has handled.
     handled: Arc<AtomicU64>,
     ended: Arc<AtomicBool>,
-    /// `None` for a handle that only asks.
+    /// The thread; `None` for a handle that only queries the worker.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -66,7 +66,7 @@ pub struct Recruit {
     mailbox: Mailbox,
 }
 
-/// What such a thread will run.
+/// The function that a thread without a worker will run.
 type WorkerTask = Box<dyn FnOnce() + Send>;
 
 /// All workers, and the changes in progress on them.
@@ -79,9 +79,9 @@ pub struct Fleet {
 /// The outcome of offering a command to a worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Offered {
-    /// The worker has it.
+    /// The worker has the command.
     Taken,
-    /// There is no room now.
+    /// There is no room for the command now.
     Full,
     /// The worker has ended.
     Ended,
@@ -123,7 +123,8 @@ impl Fleet {
         Ok(())
     }
 
-    /// The same on an existing thread. Until [`Fleet::dismiss`], the number of workers is in transition.
+    /// Starts a worker on an existing thread. Until [`Fleet::dismiss`], the number of workers is in
+    /// transition.
     pub fn enlist<Kept>(
         &mut self,
         recruit: Recruit,
@@ -154,7 +155,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Forgets workers that have ended, keeping the first `stay`, and makes changes on those.
+    /// Forgets workers that have ended, keeping the first `stay`, on which changes are made from then on.
     pub fn dismiss(&mut self, stay: usize) {
         self.workers.0.truncate(stay);
         self.changing.set_workers(stay);
@@ -166,7 +167,7 @@ impl Fleet {
     }
 
     /// Advances changes as far as possible without waiting. If the program has entries that expire (`ages`),
-    /// removes those that are idle on all workers. A single worker does so itself.
+    /// removes those that are idle on all workers. A single worker removes its idle entries itself.
     pub fn advance_changes(&mut self, ages: bool, clock: Clock) {
         self.changing.advance(ages, clock.now_ns(), &mut sender(&self.workers.0));
     }
@@ -209,7 +210,7 @@ impl Fleet {
     }
 
     /// Closes all ports. First, all workers stop receiving and handing over, so that frames between two
-    /// workers are dropped by the receiver and counted once. A program in the kernel continues to decide
+    /// workers are dropped by the receiver and counted once. A program in the kernel continues to handle
     /// frames.
     pub fn close_ports(&self) -> Result<()> {
         self.ask_all(|_, answer| Command::Quiesce(answer))?;
@@ -296,8 +297,8 @@ impl Workers {
         receive.recv_timeout(PATIENCE).map_err(|_| anyhow!("worker {worker} does not answer"))
     }
 
-    /// Returns entries of a pipe from a place on, up to `limit` and a page more, with what all workers
-    /// know of them. They are fetched in pages, so that no worker is blocked for long.
+    /// Returns entries of a pipe from a place on, up to `limit` and a page more, with the counts of all
+    /// workers. They are fetched in pages, so that no worker is blocked for long.
     pub fn entries(&self, pipe: PipeId, from: u32, limit: usize) -> Result<Page> {
         let mut all = Page { next: Some(from), ..Page::default() };
         while let Some(from) = all.next.filter(|_| all.entries.len() < limit) {
@@ -344,7 +345,7 @@ impl Workers {
         self.try_offer(worker, command) == Offered::Taken
     }
 
-    /// The same, but distinguishes a full worker from one that has ended.
+    /// Like [`Workers::offer`], but distinguishes a full worker from one that has ended.
     pub fn try_offer(&self, worker: usize, command: Command) -> Offered {
         let Some(running) = self.0.get(worker) else { return Offered::Ended };
         let offered = match running.commands.try_send(command) {
@@ -371,7 +372,7 @@ impl RunningWorker {
     }
 }
 
-/// Wakes the worker that waits on this.
+/// Wakes the worker that waits on `wake`.
 fn ring(wake: &OwnedFd) {
     // A full counter wakes the reader, too.
     let _ = rustix::io::write(wake, &1u64.to_ne_bytes());

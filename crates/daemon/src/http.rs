@@ -64,13 +64,13 @@ pub(super) const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
 /// How long a client may take for the head of its request, and how long for the body.
 pub(super) const REQUEST_PATIENCE: Duration = Duration::from_secs(5);
 
-/// How long the main thread may take: longer than it waits for a worker and then for an app.
+/// How long the main thread may take to answer: longer than it waits for a worker and then for an app.
 pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
 
 /// How long a connection may stay open after its last request.
 const LIFE: Duration = Duration::from_secs(40);
 
-/// How long a client that watches may take to read what it is sent: longer than the pause between comments.
+/// How long a watching client may take to read the data sent to it: longer than the pause between comments.
 pub(super) const WATCH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the daemon waits at its end for answers to be written.
@@ -82,7 +82,7 @@ const ACCEPT_MAX: Duration = Duration::from_millis(4);
 /// The maximum number of connections per listener.
 const CONNECTIONS_MAX: usize = 1024;
 
-/// Requests that may be queued for the main thread; the connections of others wait.
+/// The number of requests that may be queued for the main thread; the connections of further requests wait.
 const REQUESTS: usize = 64;
 
 /// OpenMetrics text, as in its specification.
@@ -124,12 +124,12 @@ pub struct Listeners {
     pub rest: Option<Entrance>,
 }
 
-/// What the server needs besides what it asks for.
+/// The parts that the server needs besides the questions that it asks.
 pub struct ServerParts {
     pub vocabulary: Published,
     /// The events for clients that watch.
     pub feed: Feed,
-    /// What may be controlled over the control socket, by the same paths as with a token.
+    /// What clients of the control socket may control, with the same paths as clients with a token.
     pub apps: &'static HttpControl,
 }
 
@@ -348,7 +348,7 @@ struct Connection {
 /// What a connection's client is doing.
 pub(super) struct ConnectedClient {
     state: AtomicU8,
-    /// When it is closed, whatever its state.
+    /// When the connection is closed, whatever its state.
     until: Mutex<Instant>,
 }
 
@@ -358,7 +358,8 @@ impl ConnectedClient {
         self.set(ANSWERING, patience);
     }
 
-    /// Notes that the client, which watches, reads what it is sent. It is not closed to make room for others.
+    /// Notes that a watching client reads the data sent to it. Its connection is not closed to make room for
+    /// others.
     pub(super) fn note_watching(&self) {
         self.set(ANSWERING, WATCH_PATIENCE);
     }
@@ -498,7 +499,7 @@ impl Door {
         self.parts.observe(&self.parts.to_observer, Question::Health).await
     }
 
-    /// Answers with the reasons as JSON in any case, and with a status for tools that read nothing else.
+    /// Answers with the reasons as JSON, and with a status for tools that read nothing else.
     async fn ready(&self, client: &ConnectedClient) -> Reply {
         client.set(ANSWERING, LIFE);
         let answer = self.parts.observe(&self.parts.to_observer, Question::Ready).await;

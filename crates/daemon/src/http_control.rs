@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use weir_app::http::{self, BODY_MAX, HttpControl, NODE, RequestNames, Route};
 
-/// How long a client may take for a body that may be larger than most.
+/// How long a client may take for a body that may be larger than usual.
 const SET_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Door {
@@ -140,7 +140,7 @@ impl Door {
         Ok(tagged(super::http::json(status, text), &tag))
     }
 
-    /// Begins to tell a client about changes.
+    /// Begins to inform a client of changes.
     fn watch(&self, head: &Parts, client: &Arc<ConnectedClient>) -> Reply {
         let last =
             head.headers.get("last-event-id").map(|id| id.to_str().ok().and_then(|id| id.parse().ok()));

@@ -32,7 +32,8 @@ const KEYS: [&str; 3] = [SOCKET, METRICS, CONTROL];
 pub struct Inherited(Vec<(String, OwnedFd)>);
 
 impl Inherited {
-    /// Takes what systemd has passed to this process. Called once, before anything else is opened.
+    /// Takes the sockets that systemd has passed to this process. Called once, before anything else is
+    /// opened.
     ///
     /// # Errors
     /// Fails if the descriptors that were passed do not match the environment.
@@ -45,12 +46,12 @@ impl Inherited {
         Ok(Inherited(sockets?))
     }
 
-    /// Wraps those that another daemon passes on, with their names.
+    /// Wraps the sockets that another daemon passes on, with their names.
     pub fn from(sockets: impl Iterator<Item = (String, OwnedFd)>) -> Inherited {
         Inherited(sockets.collect())
     }
 
-    /// Returns all of them, to pass them on.
+    /// Returns all sockets, to pass them on.
     pub fn all(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         self.0.iter().map(|(name, socket)| (name.as_str(), socket.as_fd()))
     }
@@ -58,7 +59,7 @@ impl Inherited {
     /// Returns the control socket, which must be at this path.
     ///
     /// # Errors
-    /// Fails if a socket is meant for it, but is another one.
+    /// Fails if the socket meant for this path is another one.
     pub fn unix(&self, path: &Path) -> Result<Option<UnixListener>> {
         let at = |socket: &OwnedFd| {
             let listener = UnixListener::from(socket.try_clone().ok()?);
@@ -90,7 +91,7 @@ impl Inherited {
         found.map(|socket| Ok(TcpListener::from(socket.try_clone()?))).transpose()
     }
 
-    /// Finds the socket with the name of a key; if there is none, an unnamed one of this family with its
+    /// Finds the socket with the name of a key, or else an unnamed socket of this family with the key's
     /// address.
     fn find(
         &self,
@@ -112,7 +113,7 @@ impl Inherited {
     }
 }
 
-/// Whether it accepts connections.
+/// Whether a socket accepts connections.
 fn listens(socket: &OwnedFd) -> bool {
     socket_type(socket) == Ok(SocketType::STREAM) && socket_acceptconn(socket) == Ok(true)
 }

@@ -68,8 +68,8 @@ impl Interfaces {
         at_once(all.map(|interface| move || interface.replace()).collect()).map(drop)
     }
 
-    /// Gives interfaces that will be handed over the sockets that the other daemon offers, by interface
-    /// index.
+    /// Assigns the sockets that the other daemon offers, by interface index, to interfaces that will be
+    /// handed over.
     pub fn offer(&self, mut offers: Vec<(u32, Offer)>) {
         for interface in self.prepared() {
             let mut own = Vec::new();
@@ -110,7 +110,7 @@ impl Interfaces {
         self.of(port).map(|one| one.statistics().to_vec()).unwrap_or_default()
     }
 
-    /// Returns the name by which the kernel can be asked about a port's interface; `None` if it cannot be
+    /// Returns the name with which the kernel can be queried about a port's interface; `None` if it cannot be
     /// used at the moment, or if the port has none.
     pub fn usable_name(&self, port: PortId) -> Option<&str> {
         let interface = self.of(port)?;
@@ -186,7 +186,7 @@ impl Interfaces {
         self.monitor.as_ref().map(AsFd::as_fd)
     }
 
-    /// Returns when to check again in the absence of news.
+    /// Returns when to check again if there is no news.
     pub fn wake_ns(&self) -> Option<u64> {
         self.retry_ns
     }

@@ -22,14 +22,14 @@ use weir_port::XdpInterface;
 use weir_program::replica::{EntryUses, FlowReplica, Leads, TableReplica};
 use weir_program::{PipeId, PortId, Program};
 
-/// How often to ask whether an entry has a destination that the compiled program does not know.
+/// How often to check whether an entry has a destination that the compiled program does not know.
 const EVERY: Duration = Duration::from_secs(1);
 
 /// How long a successor waits for a complete copy before it takes over without one. The other daemon waits a
 /// little longer for an answer.
 const COMPLETE: Duration = Duration::from_secs(20);
 
-/// How often it looks.
+/// How often a successor checks whether the copy is complete.
 const PAUSE: Duration = Duration::from_millis(1);
 
 /// The worker that keeps the copy: every program has it.
@@ -42,7 +42,7 @@ type OthersFlows = Vec<Box<dyn FlowReplica>>;
 #[derive(Default)]
 pub struct KernelCopy {
     step: CopyStep,
-    /// Whether it is current.
+    /// Whether the copy is current.
     is_current: bool,
     /// Why the kernel does not handle frames of each port.
     obstacles: Vec<Option<String>>,
@@ -63,7 +63,8 @@ enum CopyStep {
     Asking(Receiver<EntryUses>),
     /// Another thread compiles.
     Loading(u64, Receiver<Result<Replica>>),
-    /// The workers switch to another program, and another thread makes its copy: it says when it has.
+    /// The workers switch to another program, and another thread makes the copy of that program and reports
+    /// when it is complete.
     Succeeding(Receiver<OthersFlows>),
     /// The worker has the copy, and is asked now and then whether it is stale.
     Running(Option<Receiver<Report>>),
@@ -104,7 +105,8 @@ pub struct Surroundings<'a> {
 }
 
 impl KernelCopy {
-    /// Takes the next step towards a current copy, without waiting. No worker is switching programs.
+    /// Takes the next step towards a current copy, without waiting. Must be called only while no worker is
+    /// switching programs.
     pub fn follow(&mut self, now: &Surroundings<'_>) {
         self.step = match std::mem::take(&mut self.step) {
             CopyStep::Idle | CopyStep::Running(_) if !self.is_current => self.ask_uses(now),
@@ -152,9 +154,9 @@ impl KernelCopy {
         warn!("the kernel's copy of the program is not complete after {} s", COMPLETE.as_secs());
     }
 
-    /// Starts compiling the copy of a program that is about to take over, so that both take over together.
-    /// Returns `None` if the running program has no copy; the next program's copy is then made after the
-    /// switch.
+    /// Starts compiling the copy of the next program, so that the workers and the kernel switch to it
+    /// together. Returns `None` if the running program has no copy; the next program's copy is then made
+    /// after the switch.
     pub fn succeed(&mut self, now: &Surroundings<'_>) -> Option<Box<NextCopy>> {
         if !self.is_current || !matches!(self.step, CopyStep::Running(_)) {
             return None;
@@ -192,7 +194,7 @@ impl KernelCopy {
         }
     }
 
-    /// Returns what the program needs of the ports whose frames the kernel can decide.
+    /// Returns what the program needs to know about the ports whose frames the kernel can handle.
     fn links(&self, now: &Surroundings<'_>) -> Result<Vec<Option<PortLink>>> {
         let link = |at: usize| {
             let usable = self.obstacles[at].is_none();
@@ -201,7 +203,7 @@ impl KernelCopy {
         (0..now.plan.ports.len()).map(link).collect()
     }
 
-    /// Says which frames the kernel decides.
+    /// Logs which frames the kernel handles.
     fn say_running(&mut self, now: &Surroundings<'_>) -> CopyStep {
         let names = now.plan.ports.iter().zip(&self.obstacles);
         let names = names.filter(|(_, why)| why.is_none()).map(|(port, _)| port.name.as_str());
@@ -384,7 +386,7 @@ fn watch_errors() -> Option<Arc<dyn UnsentFrames>> {
     }
 }
 
-/// Returns what the program needs of a port's interface.
+/// Returns what the program needs to know about a port's interface.
 fn link(interfaces: &Interfaces, port: PortId) -> Result<Option<PortLink>> {
     let of = |interface: &XdpInterface| -> Result<Option<PortLink>> {
         let Some(maps) = interface.take_maps()? else { return Ok(None) };
@@ -400,7 +402,7 @@ fn link(interfaces: &Interfaces, port: PortId) -> Result<Option<PortLink>> {
     interfaces.of(port).map_or(Ok(None), of)
 }
 
-/// Loads the program with entries like these, if any of it compiles.
+/// Loads the program for entries with these leads, if any part of it compiles.
 fn load_entries(
     (mut program, workers): (Program, usize),
     uses: EntryUses,
@@ -413,7 +415,7 @@ fn load_entries(
     load((program, workers), &uses.leads, links, errors.get_or_init(watch_errors).clone())
 }
 
-/// Loads the program, if any of it compiles.
+/// Loads the program, if any part of it compiles.
 fn load(
     (program, workers): (Program, usize),
     leads: &[Leads],

@@ -160,9 +160,9 @@ struct Daemon {
     feed: feed::Feed,
     /// Another daemon that is taking over from this one.
     handover: Option<PendingHandover>,
-    /// What survives a restart.
+    /// Writes the state that survives a restart.
     store: Store,
-    /// What was reported about recordings.
+    /// What has been reported about recordings.
     recordings: recordings::Recordings,
     /// The program in the kernel.
     kernel: kernel::KernelCopy,
@@ -470,7 +470,7 @@ impl Daemon {
         self.board.publish(number, scene);
     }
 
-    /// Begins to write what survives a restart, if anything of it has changed.
+    /// Begins to write the state that survives a restart, if it has changed.
     fn save(&mut self) -> Option<Saving> {
         self.store.save(&self.plan, &self.host.running.states(), &self.doorbell)
     }
@@ -498,7 +498,7 @@ impl Daemon {
         self.routes.follow(self.clock.now_ns(), !self.reloads.are_taking_over());
     }
 
-    /// Removes the routes, and still forwards what routers send until they know.
+    /// Removes the routes, and continues to forward packets until the routers know.
     fn end_routes(&mut self) {
         if self.routes.announced() > 0 {
             self.routes.end(self.clock.now_ns());
@@ -589,7 +589,7 @@ fn disposal() -> Result<Disposal> {
     Ok(disposal)
 }
 
-/// Describes what became of the packets in flows, if there were any.
+/// Describes where the packets of flows were counted, if there were any.
 fn flows_at_end(reports: &[Report], totals: &Totals) -> Option<String> {
     let mut account = FlowAccount::default();
     reports.iter().for_each(|report| account.add(&report.flows));

@@ -39,7 +39,7 @@ impl LinkActivity {
 
 /// Where the state of a link comes from.
 enum LinkSource {
-    /// A port without carrier, which is always up.
+    /// No source: the port has no carrier, and is always up.
     None,
     /// The kernel, by the interface's current name; `None` while it cannot be used.
     Interface(Option<String>),
@@ -76,7 +76,7 @@ pub struct LinkChange {
 }
 
 impl Links {
-    /// Watches the ports that each app asks for, starting from their current state. `dpdk` has the links of
+    /// Watches the ports that each app requests, starting from their current state. `dpdk` has the links of
     /// DPDK ports, by position in the plan.
     pub fn watch(plan: &Plan, dpdk: &[Option<DpdkLink>], watched: &[Vec<PortId>]) -> std::io::Result<Links> {
         let mut links = Links::default();
@@ -115,8 +115,8 @@ impl Links {
         changes.then_some(self.next_ns)
     }
 
-    /// Checks the links if it is time. `frames` is how many frames the workers have handled so far. Returns
-    /// what has changed.
+    /// Checks the links if a check is due. `frames` is how many frames the workers have handled so far.
+    /// Returns what has changed.
     pub fn look(&mut self, now_ns: u64, frames: u64) -> Vec<LinkChange> {
         if self.wake_ns().is_none_or(|wake_ns| wake_ns > now_ns) {
             return Vec::new();
@@ -135,8 +135,8 @@ impl Links {
 }
 
 impl LinkSource {
-    /// Returns the current state. The previous state saves asking an interface for its speed, which takes
-    /// longer, as long as it has not gone down or up.
+    /// Returns the current state. With the previous state, the speed of an interface, which takes longer to
+    /// query, is queried only after the interface has gone down or up.
     fn look(&self, carrier: Option<&Carrier>, before: Option<LinkState>) -> LinkState {
         match (self, carrier) {
             (LinkSource::Interface(None), _) => LinkState::default(),

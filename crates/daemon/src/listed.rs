@@ -37,7 +37,7 @@ struct Cursor {
     generation: u64,
     /// The number of a pipe; after the last pipe, flow tables outside of pipes follow.
     list: u32,
-    /// For flows: which worker has them.
+    /// For flows, the worker that has them.
     worker: u32,
     place: u32,
     /// The earlier value of [`Page::renumbered`].
@@ -81,8 +81,8 @@ impl Snapshot {
         Ok(cursor)
     }
 
-    /// Returns a page of the entries of a pipe from a place on, with what all workers know of them. Workers
-    /// collect a few at a time, so that none stops forwarding for long.
+    /// Returns a page of the entries of a pipe from a place on, with the counts of all workers. Workers
+    /// collect a few entries at a time, so that none stops forwarding for long.
     fn page(&self, pipe: PipeId, from: u32) -> Result<Page> {
         let mut page = self.ask_one(0, |answer| Command::Page(pipe, from, PAGE_MAX, answer))?;
         let keys: Vec<_> = page.entries.iter().map(|(entry, _)| (pipe, EntryKey::of(entry))).collect();
@@ -94,7 +94,7 @@ impl Snapshot {
         Ok(page)
     }
 
-    /// Returns what the workers other than the first know of entries.
+    /// Returns what the workers other than the first have counted for entries.
     fn ask_others(&self, keys: &Arc<Vec<(PipeId, EntryKey)>>) -> Result<Vec<Vec<Option<Seen>>>> {
         if keys.is_empty() {
             return Ok(Vec::new());

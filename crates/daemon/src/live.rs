@@ -23,12 +23,12 @@ use weir_program::{Entry, GroupId, PipeId, PortId};
 struct LiveFlows<'a> {
     now: &'a Snapshot,
     worker: usize,
-    /// The bindings that new flows get there, as in [`weir_engine::worker::FramePrediction`].
+    /// The bindings that new flows would get on that worker, as in [`weir_engine::worker::FramePrediction`].
     next_bindings: Vec<Vec<Option<Binding>>>,
     new_flows: Vec<NewFlowTurns>,
     /// Why not all entries were read.
     failed: OnceCell<anyhow::Error>,
-    /// Flows that were found, and whose packets the kernel decides.
+    /// Flows that were found, and whose packets the kernel handles.
     in_kernel: RefCell<Vec<(PipeId, FlowKey)>>,
 }
 
@@ -107,8 +107,8 @@ pub fn packet(recipe: Option<&str>, hex: Option<&str>, to: Option<[u8; 6]>) -> R
     read_hex(hex).context("`hex` must be an even number of hexadecimal digits")
 }
 
-/// Returns which frames of a port the kernel handles now, and which of the flows that were looked up; `None`
-/// if no port uses the kernel.
+/// Returns which frames of a port the kernel handles now, and which of the flows that were looked up it
+/// handles; `None` if no port uses the kernel.
 fn kernel(now: &Snapshot, input: PortId, flows: Vec<(PipeId, FlowKey)>) -> Result<Option<KernelView>> {
     if !now.plan.uses_kernel() {
         return Ok(None);

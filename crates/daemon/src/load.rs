@@ -7,10 +7,10 @@ use weir_program::change::{Change, ChangeError, Changes};
 /// The maximum size of a text of changes in bytes.
 const TEXT_MAX: u64 = 256 << 20;
 
-/// The maximum length of its lines in bytes: an incomplete line is kept until its end has arrived.
+/// The maximum length of a line in bytes: an incomplete line is kept until its end has arrived.
 const LINE_MAX: usize = 1 << 20;
 
-/// The maximum number of changes in it: all are in memory before the first is made.
+/// The maximum number of changes in a text: all are in memory before the first one is made.
 const CHANGES_MAX: usize = 1 << 20;
 
 /// The maximum number of entries in a page, which a worker collects between two breaths.

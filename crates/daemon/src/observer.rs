@@ -43,22 +43,22 @@ const RATE_MAX: u32 = 200;
 /// How long a scrape waits for the main thread and the workers before it gets the last snapshot.
 const SCRAPE_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How long other questions wait.
+/// How long questions other than scrapes wait.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long to wait before asking a worker again that had no room for a question.
 const AGAIN: Duration = Duration::from_millis(1);
 
-/// How many times inconsistent reports are collected again.
+/// The maximum number of times that inconsistent reports are collected again.
 const ACCOUNTS_TAKEN_MAX: usize = 8;
 
-/// How many times a question is answered again because the program has changed meanwhile.
+/// The maximum number of times that a question is answered again because the program has changed meanwhile.
 const ANSWERED_MAX: usize = 8;
 
-/// How many reasons are given why a node is not ready.
+/// The maximum number of reasons listed why a node is not ready.
 const REASONS_MAX: usize = 20;
 
-/// Questions that may be queued for a thread; the connections of others wait.
+/// The number of questions that may be queued for a thread; the connections of further questions wait.
 const QUESTIONS: usize = 64;
 
 /// The facts that the main thread knows at one moment.
@@ -89,7 +89,7 @@ pub struct Scene {
     pub gauges: Vec<Gauges>,
     /// The apps' values with labels, each with its app's name.
     pub samples: Vec<(String, Sample)>,
-    /// The totals that the collector had read before the workers were asked for theirs.
+    /// The totals that the collector had read before the workers were asked for their counts.
     pub read: Totals,
     /// The tables of flows outside of pipes.
     pub flow_tables: Vec<Arc<dyn FlowTable>>,
@@ -121,7 +121,7 @@ struct Published {
 struct Newest {
     /// How many scenes the main thread has begun; distinguishes those begun after a question.
     begun: u64,
-    /// The number of the scene that is here.
+    /// The number of the published scene.
     number: u64,
     scene: Option<Arc<Scene>>,
 }
@@ -228,7 +228,7 @@ impl Scene {
         (0..self.fleet.len()).any(|worker| self.fleet.has_ended(worker))
     }
 
-    /// Returns true if all workers run this program. Answers they gave before were then about it.
+    /// Returns true if all workers run this program. If so, their earlier answers were about this program.
     fn still_runs(&self) -> Result<bool> {
         if self.is_past() {
             return Ok(false);
@@ -270,8 +270,9 @@ impl Scene {
         }
     }
 
-    /// Collects the reports of all workers. They are taken one after the other, so a frame that passes
-    /// between workers meanwhile may be in both or in neither; then they are collected again.
+    /// Collects the reports of all workers. Reports are taken one after the other, so a frame that passes
+    /// between workers meanwhile may be in both reports or in neither; in this case, the reports are
+    /// collected again.
     fn reports(&self, until: Instant) -> Result<Vec<Report>> {
         let mut reports = self.ask_until(until, Command::Report)?;
         for _ in 0..ACCOUNTS_TAKEN_MAX {
@@ -322,8 +323,8 @@ impl Observer {
         answer.map_err(|error| format!("{error:#}"))
     }
 
-    /// Answers a command; again if the workers have switched programs meanwhile, because then some were asked
-    /// about the new one.
+    /// Answers a command. Repeats this if the workers have switched programs meanwhile, because some of the
+    /// answers are then about the new program.
     fn command(&mut self, request: &Request) -> Result<Value> {
         for _ in 0..ANSWERED_MAX {
             let now = self.snapshot(PATIENCE)?;

@@ -29,7 +29,7 @@ const TRACE_BYTES: u64 = 1 << 30;
 
 /// Attaches weir's program to the interfaces of all XDP ports. Returns them by the ports' positions.
 ///
-/// Those for which `later` holds are only prepared: another daemon will hand them over.
+/// Interfaces of ports for which `later` returns true are only prepared: another daemon will hand them over.
 pub fn attach(plan: &Plan, later: impl Fn(&PortConfig) -> bool) -> Result<Vec<Option<XdpInterface>>> {
     (0..plan.ports.len()).map(|at| attach_one(plan, at, later(&plan.ports[at]))).collect()
 }
@@ -142,7 +142,8 @@ fn region(xdp_ports: usize, chunks: u32, chunk: usize) -> RegionPool {
 }
 
 /// Adopts the pools of the sockets that another daemon offers for a worker's queues, unless another worker
-/// has. Returns the positions of the ports whose sockets use them, and logs why others do not.
+/// has adopted them. Returns the positions of the ports whose sockets use these pools, and logs why those of
+/// other ports do not.
 fn adopt(
     plan: &Plan,
     interfaces: &[Option<Queues>],
@@ -256,7 +257,7 @@ fn arrivals(name: &str, traffic: &GeneratedTraffic, pools: &mut Pools, pool: Poo
 
 type OptionalPath = Option<std::path::PathBuf>;
 
-/// Opens an output. A daemon never waits for its reader.
+/// Opens an output. A daemon never waits for the reader of an output.
 pub type Create = fn(&Path) -> Result<File>;
 
 /// Opens a pcap port and its files.
@@ -351,7 +352,7 @@ pub fn wrap(inner: Box<dyn Port>, config: &PortConfig) -> Result<Box<dyn Port>> 
     wrap_at(inner, config, (0, 0), outfile::create)
 }
 
-/// The same for a worker's port that is opened at the given time of the worker's clock.
+/// Wraps a worker's port, which is opened at time `now_ns` of the worker's clock, with faults and traces.
 fn wrap_at(
     inner: Box<dyn Port>,
     config: &PortConfig,

@@ -107,8 +107,8 @@ fn over_tls(_: &PeerUrl, _: &str, _: Option<&Path>) -> Result<Client, String> {
     Err("needs TLS, and this weir was built without it".to_string())
 }
 
-/// Returns the rest of a sentence that begins with the peer. It has no text from the peer, which may contain
-/// what a terminal would interpret.
+/// Returns the rest of a sentence that begins with the peer. It contains no text from the peer, because that
+/// may contain control sequences of a terminal.
 fn sentence(why: &ClientError) -> String {
     match why {
         ClientError::Unreachable(why) => why.clone(),

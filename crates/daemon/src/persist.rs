@@ -36,7 +36,7 @@ struct Saved {
 }
 
 impl Saved {
-    /// Returns the text of the file. It may be long, so the thread that writes it makes it.
+    /// Returns the text of the file. The text may be long, so it is made by the thread that writes the file.
     fn text(&self) -> String {
         let Saved { edits, states } = self;
         format!("{}\n", json!({ "version": VERSION, "edits": edits.json(), "states": states }))
@@ -48,7 +48,7 @@ impl Saved {
     }
 }
 
-/// Returns a plan with the changes that survived, and the states of apps.
+/// Returns a plan with the changes that have survived a restart, and the states of apps.
 pub fn recall(plan: Plan, load: &Load) -> (Plan, Value) {
     if !plan.apps.persist() {
         return (plan, Value::Null);
@@ -105,7 +105,7 @@ type Job = (PathBuf, Saved, SyncSender<Result<()>>);
 #[derive(Default)]
 pub struct Store {
     thread: Option<Sender<Job>>,
-    /// The contents written last, and where.
+    /// The contents that were written last, and the path.
     last: Option<(PathBuf, Saved)>,
     /// Whether the last write failed, so that the same state has to be written again.
     has_failed: Arc<AtomicBool>,
@@ -115,7 +115,7 @@ pub struct Store {
 pub struct Saving(Receiver<Result<()>>);
 
 impl Saving {
-    /// Returns whether it has reached the disk, once that is known.
+    /// Returns whether the file has reached the disk, once that is known.
     pub fn outcome(&self) -> Option<Result<()>> {
         match self.0.try_recv() {
             Ok(outcome) => Some(outcome),

@@ -10,10 +10,10 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Opens such a file, without waiting for the writer of a FIFO.
+/// Opens a private file, without waiting for the writer of a FIFO.
 ///
 /// # Errors
-/// Fails if it cannot be read, or if users other than this one and root could have written or read it.
+/// Fails if the file cannot be read, or if users other than this one and root could have written or read it.
 pub fn open(path: &Path) -> Result<File> {
     let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits() as i32;
     // Bounded: by those who read it.
@@ -22,7 +22,7 @@ pub fn open(path: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// The same; `None` if there is no such file.
+/// Opens a private file; `None` if there is no such file.
 ///
 /// # Errors
 /// The same.
@@ -52,7 +52,7 @@ fn check(about: &Metadata) -> Result<()> {
     Ok(())
 }
 
-/// Returns what is wrong with the existing files of a plan; missing ones may be created later.
+/// Returns what is wrong with the existing private files of a plan; missing files may be created later.
 pub fn problems(plan: &Plan) -> Vec<String> {
     let files = of(plan).into_iter().filter_map(|(what, path)| {
         let wrong = path.metadata().ok().and_then(|about| check(&about).err())?;
@@ -64,7 +64,8 @@ pub fn problems(plan: &Plan) -> Vec<String> {
 /// The folder, unless the configuration or systemd names another.
 const FOLDER: &str = "/var/lib/weir";
 
-/// Returns the file of what survives a restart: it is named after the control socket.
+/// Returns the path of the file for the state that survives a restart, which is named after the control
+/// socket.
 pub fn state_file(plan: &Plan) -> PathBuf {
     // systemd may name several folders.
     let folders = std::env::var("STATE_DIRECTORY").ok();

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tracing::error;
 use weir_engine::worker::{Command, Report};
 
-/// How often ports are asked.
+/// How often ports are polled.
 const EVERY: Duration = Duration::from_secs(1);
 
-/// How long a recording is not reported again.
+/// How long to wait until a recording is reported again.
 const QUIET: Duration = Duration::from_secs(60);
 
 /// The last report about a recording, and its time.
@@ -27,7 +27,7 @@ struct ReportedRecording {
 pub struct Recordings {
     next: Option<Instant>,
     asked: Vec<Receiver<Report>>,
-    /// By worker, port and the text before the counts.
+    /// What was reported, by worker, port and the text before the counts.
     said: BTreeMap<(usize, String, String), ReportedRecording>,
 }
 

@@ -91,7 +91,8 @@ struct Prepared {
 enum Preparing {
     /// A program.
     Program(Box<Prepared>),
-    /// No program is needed: requests change nothing, or only asked what would change, which this says.
+    /// No program is needed, because requests change nothing, or only ask what would change, which the value
+    /// says.
     None(Value),
 }
 
@@ -101,7 +102,7 @@ enum ReloadPhase {
         prepared: Receiver<Result<Preparing>>,
         /// The new program is ready, and waits for changes that workers have begun.
         ready: Option<Box<Prepared>>,
-        /// Weights set since it began, by group and target.
+        /// Weights that were set since the reload began, by group and target.
         weights: Vec<(String, String, u32)>,
     },
     TakingOver {
@@ -150,7 +151,7 @@ pub struct Reloads {
 }
 
 impl Reloads {
-    /// Returns true while workers switch programs, when they are slow to answer.
+    /// Returns true while workers switch programs, during which they are slow to answer.
     pub fn are_taking_over(&self) -> bool {
         matches!(&self.now, Some(Reload { phase: ReloadPhase::TakingOver { .. }, .. }))
     }
@@ -190,7 +191,7 @@ impl Reloads {
         self.put_off.len() >= PUT_OFF_MAX
     }
 
-    /// Returns how a reload ended, once it has.
+    /// Returns how a reload ended, once it has ended.
     pub fn outcome(&self, ticket: Ticket) -> Option<Result<Value>> {
         if let Some((_, outcome)) = self.outcomes.iter().find(|(one, _)| *one == ticket) {
             return Some(outcome.clone().map_err(|why| anyhow!("{why}")));
@@ -505,7 +506,8 @@ impl Daemon {
         }
     }
 
-    /// Ends a reload: with a sentence about it, if there is a new program, and what requests have changed.
+    /// Ends a reload: records a sentence about the new program, if there is one, and what requests have
+    /// changed.
     fn end(&mut self, cause: Cause, ended: Result<(Option<String>, Value)>) {
         let summary =
             |ended: Result<(Option<String>, Value)>| ended.map(|(text, _)| text.unwrap_or_default());
@@ -609,7 +611,7 @@ impl Preparation {
         Ok(Preparing::Program(Box::new(Prepared { plan, tables, engines, order, added, crew, changes })))
     }
 
-    /// Prepares a change of the number of workers, if the plan has another one.
+    /// Prepares a change of the number of workers, if the plan has another number.
     fn crew(
         &mut self,
         plan: &Plan,
@@ -638,7 +640,7 @@ impl Preparation {
         Ok(self.weighed(plan, true))
     }
 
-    /// Keeps weights that were set at run time, and all others if `all`.
+    /// Keeps weights that were set at run time, and also all other weights if `all`.
     fn weighed(&self, mut plan: Plan, all: bool) -> Plan {
         for group in &mut plan.program.groups {
             let Some(id) = self.old.program.group_named(&group.name) else { continue };

@@ -23,12 +23,12 @@ use weir_port::xdp::Queues;
 use weir_program::buckets::GroupTables;
 use weir_program::owner::Steering;
 
-/// A change of the number of workers, as far as it can be prepared.
+/// A prepared change of the number of workers.
 pub struct WorkerResize {
     before: usize,
     after: usize,
     steering: Steering,
-    /// One per new worker.
+    /// A thread for each new worker.
     recruits: Vec<Recruit>,
     ports: Vec<Opened>,
     engines: Vec<Box<Engine>>,
@@ -130,7 +130,7 @@ impl Making<'_> {
 }
 
 impl WorkerResize {
-    /// The larger of the numbers of workers before and after: the apps need that many rings.
+    /// The larger of the numbers of workers before and after, which is the number of rings that apps need.
     fn most(&self) -> usize {
         self.before.max(self.after)
     }

@@ -115,7 +115,8 @@ fn workers(old: &Plan, new: &Plan) -> Option<String> {
     Some(format!("`workers` ({} to {}: {why})", workers_text(&old.workers), workers_text(&new.workers)))
 }
 
-/// Returns true if both use the same device in the same way, given the number of workers before and after.
+/// Returns true if both ports use the same device in the same way, given the number of workers before and
+/// after.
 fn is_same_device(one: &PortConfig, other: &PortConfig, (before, after): (usize, usize)) -> bool {
     // Workers that stay keep their queues.
     let queue = |xdp: &Xdp, at: usize| match &xdp.queues {
@@ -138,7 +139,8 @@ fn is_same_device(one: &PortConfig, other: &PortConfig, (before, after): (usize,
     }
 }
 
-/// Returns true if both have the same interface, which may have been renamed, or deleted and created again.
+/// Returns true if both ports have the same interface, which may have been renamed, or deleted and created
+/// again.
 fn is_same_interface(before: &PortConfig, now: &PortConfig) -> bool {
     let (PortKind::Xdp(one), PortKind::Xdp(other)) = (&before.kind, &now.kind) else { return false };
     match (&before.nic, &now.nic) {
@@ -154,8 +156,8 @@ fn is_exclusive(port: &PortConfig) -> bool {
     matches!(port.kind, PortKind::Xdp(_) | PortKind::Pcap { .. } | PortKind::Dpdk { .. })
 }
 
-/// Returns what prevents a port from being opened while the other exists, and could not be restored once that
-/// one is closed.
+/// Returns what prevents a port from being opened while another one exists that could not be restored once it
+/// is closed.
 fn shared(before: &PortConfig, port: &PortConfig) -> Option<String> {
     let (name, other) = (&port.name, &before.name);
     let steps = format!("remove port `{other}` in one reload, and add `{name}` in the next");

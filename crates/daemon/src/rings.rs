@@ -16,7 +16,7 @@ impl Snapshot {
         cache.sums(&plan, (&self.plan.program, &self.plan.apps), &self.tables)
     }
 
-    /// Returns all rings with their checksums and what these cover.
+    /// Returns all rings with their checksums and the data that the checksums cover.
     pub(super) fn rings(&self) -> Rings {
         let sums = self.ring_sums();
         let scales = self.plan.apps.scales();

@@ -142,7 +142,7 @@ impl Control {
         true
     }
 
-    /// Answers when the answer arrives.
+    /// Answers a request once `later` has the answer.
     fn wait(&mut self, later: Later, answer: oneshot::Sender<Answer>, daemon: &mut Daemon) {
         let until = Instant::now() + later.patience();
         let one = Waiting { later, answer, until };
@@ -207,8 +207,8 @@ fn reply(to: oneshot::Sender<Answer>, answer: Result<Value>) {
 }
 
 /// Returns true if a daemon answers on the path. A killed daemon still accepts connections until all its
-/// memory and ports are released, so a successful connect is not enough. One that exists but does not answer,
-/// such as a stopped process, counts.
+/// memory and ports are released, so a successful connect is not enough. A daemon that exists but does not
+/// answer, such as a stopped process, counts.
 fn answers(path: &Path) -> bool {
     let until = Instant::now() + GOING;
     while Instant::now() < until {

@@ -9,7 +9,7 @@
 use rustix::time::{ClockId, clock_gettime};
 use weir_app::clock::Clock;
 
-/// From this wall time on, in nanoseconds, a breath's processor time is measured.
+/// The minimum wall time of a breath, in nanoseconds, for its processor time to be measured.
 const LONG_NS: u64 = 16_384;
 
 /// How often the processor clock is read if no breath is long, in nanoseconds: time taken from the thread in

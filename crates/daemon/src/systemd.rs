@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use weir_control::answer::Process;
 use weir_engine::worker::Report;
 
-/// When to retry what could not be sent.
+/// When to retry notifications that could not be sent.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// How many times the daemon checks its workers within the watchdog interval of systemd.
@@ -177,8 +177,8 @@ struct Watchdog<Answer> {
 }
 
 impl<Answer> Watchdog<Answer> {
-    /// If it is time: returns true if all `workers` workers have answered, and asks them again, except those
-    /// that have not answered.
+    /// If a check is due, returns true if all `workers` workers have answered, and queries them again, except
+    /// those that have not answered.
     fn look(&mut self, now: Instant, workers: usize, ask: impl Fn(usize) -> Receiver<Answer>) -> bool {
         if now < self.next {
             return false;

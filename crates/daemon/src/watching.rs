@@ -18,7 +18,7 @@ pub const WATCHERS_MAX: usize = 64;
 /// Pieces that may be queued for a watcher.
 const PIECES: usize = 16;
 
-/// The events that are sent as one piece.
+/// The number of events that are sent as one piece.
 const EVENTS: usize = 256;
 
 /// How often a watcher is sent a comment if there is no event, so that both ends know about the other.
@@ -39,7 +39,8 @@ impl Body for EventStream {
     }
 }
 
-/// Begins to send events to a client: those after `last`, if it has that one, or first the whole state.
+/// Begins to send events to a client: those after `last`, if the client has that event, and otherwise the
+/// whole state first.
 pub fn watch(
     feed: Feed,
     last: Option<u64>,
@@ -63,7 +64,8 @@ struct Watcher {
 }
 
 impl Watcher {
-    /// Sends events until the client leaves or is too slow, or the daemon stops. `None` means that it ended.
+    /// Sends events until the client leaves or is too slow, or the daemon stops. `None` means that sending
+    /// has ended.
     async fn serve(self, last: Option<u64>) -> Option<()> {
         let mut news = self.feed.news();
         let mut last = match last {

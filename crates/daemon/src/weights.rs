@@ -7,8 +7,8 @@ use tracing::{error, warn};
 use weir_program::change::Change;
 
 impl Daemon {
-    /// Logs which weights that were set at run time do not apply in the new program. Apps report their own,
-    /// and those in `again` are set again.
+    /// Logs which weights that were set at run time do not apply in the new program. Apps report their own
+    /// weights, and those in `again` are set again.
     pub(super) fn say_discarded(&self, former: &Plan, again: &[(String, String, u32)]) {
         for ((group, at), weight) in &self.weights {
             let group = &former.program.groups[group.index()];

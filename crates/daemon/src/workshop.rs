@@ -9,7 +9,7 @@ use weir_app::priority;
 #[derive(Default)]
 pub struct Workshop(Option<Sender<Work>>);
 
-/// What the thread does.
+/// A piece of work for the thread.
 type Work = Box<dyn FnOnce() + Send>;
 
 impl Workshop {

@@ -7,7 +7,7 @@ use thiserror::Error;
 /// Settings of a bond, common to all its members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Our system id. Where both ends could disagree, the end with the lower id decides.
+    /// Our system id. Where both ends could disagree, the choice of the end with the lower id applies.
     pub system: System,
     /// Members with the same key may be aggregated (802.1AX 6.3.5); [`Settings::key`] overrides it for one
     /// member.
@@ -17,7 +17,8 @@ pub struct Config {
     pub active: bool,
     /// How often the partner is asked to send.
     pub rate: Rate,
-    /// The bond is used only if at least this many members are in sync with a partner; 0 counts as 1.
+    /// The minimum number of members that must be in sync with a partner for the bond to be used; 0 counts as
+    /// 1.
     pub min_links: u16,
     /// Which aggregator to use if members have different partners.
     pub policy: Policy,

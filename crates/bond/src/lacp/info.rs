@@ -5,7 +5,7 @@ use std::fmt;
 use std::ops::BitOr;
 use weir_packet::write_hex;
 
-/// A system identifier. The end with the lower one decides (802.1AX 6.3.2).
+/// A system identifier. The choices of the end with the lower one apply (802.1AX 6.3.2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct System {
     /// Lower values are better.
@@ -36,7 +36,7 @@ pub struct Port {
     pub number: u16,
 }
 
-/// The information about one end of a link, as announced by that end or as assumed by the other.
+/// The information about one end of a link, as announced by that end or as assumed by the other end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Info {
     /// The system that the end belongs to.

@@ -70,8 +70,8 @@ pub enum Action {
     Member {
         /// Number of the member.
         member: u16,
-        /// Whether to accept frames from it. When collecting ends while the link is up, the partner may learn
-        /// of it up to 1 s later (no more than three LACPDUs are sent per second), and frames that it sends
+        /// Whether to accept frames from it. If collecting ends while the link is up, the partner may learn
+        /// of that up to 1 s later (no more than three LACPDUs are sent per second), and frames that it sends
         /// until then may be accepted.
         collecting: bool,
         /// Whether to send frames on it.
@@ -79,7 +79,7 @@ pub enum Action {
     },
     /// The state of the negotiation has changed.
     Negotiation(Negotiation),
-    /// A message for the operator. A flood of PDUs does not cause a flood of these.
+    /// A message for the operator. A flood of PDUs does not cause a flood of messages.
     Report {
         /// Number of the member.
         member: u16,

@@ -103,7 +103,7 @@ impl Member {
         }
     }
 
-    /// Returns when the mux machine must run, if nothing happens before.
+    /// Returns when the mux machine must run if no event comes first.
     pub(super) fn mux_wake_ns(&self) -> Option<u64> {
         match self.mux {
             Mux::Waiting(until) => Some(until),

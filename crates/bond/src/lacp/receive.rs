@@ -8,7 +8,8 @@ use super::notice::Notice;
 /// Silence after which a partner's information expires if we asked for a PDU every second: three intervals,
 /// in nanoseconds.
 const SHORT_NS: u64 = 3_000_000_000;
-/// The silence after which it expires if we asked for a PDU every 30 seconds.
+/// The silence after which a partner's information expires if we asked for a PDU every 30 seconds, in
+/// nanoseconds.
 const LONG_NS: u64 = 90_000_000_000;
 
 /// Our state bits that the partner must know.

@@ -25,7 +25,7 @@ impl Lacp {
         }
     }
 
-    /// A member's link is up: processes its remembered LACPDU, if there is one.
+    /// Processes the remembered LACPDU, if there is one, of a member whose link is up.
     pub(super) fn remember(&mut self, now_ns: u64, number: u16) {
         let Some(pdu) = self.remembered.remove(&number) else { return };
         if let Some(member) = self.members.get_mut(&number)

@@ -116,7 +116,7 @@ pub(super) fn current_of(members: &Members, of: Lag) -> impl Iterator<Item = (u1
     current(members).filter(move |(number, member)| lag(*number, member) == Some(of))
 }
 
-/// Returns the sum of their known link speeds.
+/// Returns the sum of the known link speeds of these members.
 pub(super) fn speed_bps(members: &Members, of: Lag) -> u64 {
     current_of(members, of).fold(0, |sum, (_, member)| sum.saturating_add(member.link.speed_bps.unwrap_or(0)))
 }

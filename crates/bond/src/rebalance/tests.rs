@@ -95,7 +95,7 @@ fn a_link_that_fails_and_returns_has_its_buckets_again() {
     }
 }
 
-/// B2 for the rule by itself: a member that came back empty gets its half, and no load runs away.
+/// B2 for the rule alone: a member that came back empty gets its half, and no load runs away.
 #[test]
 fn an_empty_member_gets_its_half() {
     let mut slots = vec![1_u16; 256];

@@ -56,7 +56,7 @@ pub fn source(frame: &[u8]) -> [u8; 6] {
     frame[6..12].try_into().unwrap()
 }
 
-/// Whether it is a RARP frame, by which a bond announces where a station is.
+/// Whether it is a RARP frame, with which a bond announces where a station is.
 pub fn is_rarp(frame: &[u8]) -> bool {
     frame[12..14] == [0x80, 0x35] || frame[12..14] == [0x81, 0] && frame[16..18] == [0x80, 0x35]
 }

@@ -35,10 +35,10 @@ use witness::WitnessSockets;
 /// How many checks may be in flight: each has a descriptor, and a process may be limited to 1024.
 const AT_ONCE: usize = 256;
 
-/// How many may be queued.
+/// The maximum number of queued checks.
 const WAITING: usize = 65_536;
 
-/// How much of an answer is read.
+/// The maximum number of bytes of an answer that are read.
 const ANSWER_MAX: usize = 65_536;
 
 /// A check that has ended.
@@ -93,7 +93,7 @@ impl Checks {
     /// Starts a check.
     ///
     /// # Errors
-    /// The error says in a few words why it cannot be started.
+    /// The error says in a few words why the check cannot be started.
     pub fn make(&mut self, app: &str, id: CheckId, check: Arc<Check>) -> Outcome {
         let order = QueuedCheck { app: app.into(), id, check };
         if order.check.via.is_some() {
@@ -117,7 +117,7 @@ impl Checks {
         self.inside.as_ref().ok()?.sent.try_recv().ok()
     }
 
-    /// Delivers a packet to the sockets of such checks.
+    /// Delivers a packet to the sockets of checks that follow a service's own path.
     pub fn deliver(&self, packet: &[u8]) {
         if let Ok(inside) = &self.inside {
             inside.namespace.deliver(packet);
@@ -126,7 +126,7 @@ impl Checks {
 }
 
 impl Thread {
-    /// Hands it an order.
+    /// Queues a check.
     fn take(&self, order: QueuedCheck) -> Outcome {
         self.orders.try_send(order).map_err(|_| "weir has too many checks".to_string())
     }
@@ -213,12 +213,12 @@ async fn outcome(app: &Arc<str>, check: &Arc<Check>, namespace: Option<&Namespac
     timeout(whole, all).await.unwrap_or_else(|_| Err(format!("no answer in {whole:?}")))
 }
 
-/// Says which of several VIPs is meant.
+/// Adds to `why` which of several VIPs is meant.
 fn of_vip(vip: IpAddr, count: usize, why: String) -> String {
     if count > 1 { format!("{vip}: {why}") } else { why }
 }
 
-/// Where a server is, how packets get there if not by the host's routes, and how connections to it are
+/// The address of a server, how packets reach it if not by the host's routes, and how connections to it are
 /// closed.
 #[derive(Clone, Copy)]
 struct Server<'a> {

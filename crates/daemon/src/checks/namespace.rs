@@ -56,7 +56,8 @@ pub struct Way<'a> {
 }
 
 impl Namespace {
-    /// Moves this thread into a new namespace. Returns where packets come out.
+    /// Moves this thread into a new namespace. Returns the namespace, and the channel that delivers the
+    /// packets which checks send.
     pub fn create(doorbell: Doorbell) -> io::Result<(Namespace, Receiver<Sent>)> {
         let (sent, receiver) = sync_channel(WAITING);
         let tun = Tun::in_new_namespace()?;
@@ -64,7 +65,7 @@ impl Namespace {
         Ok((Namespace { tun, senders, addresses, sent, doorbell }, receiver))
     }
 
-    /// Passes on what sockets send, as long as the runtime lives.
+    /// Passes on the packets that sockets send, as long as the runtime exists.
     pub async fn listen(&self) {
         let Ok(fd) = self.tun.as_fd().try_clone_to_owned() else { return };
         // The device is read like a pipe, a packet at a time.
@@ -77,7 +78,7 @@ impl Namespace {
         }
     }
 
-    /// Passes a packet on. Packets of no check are the kernel's own traffic, and are ignored.
+    /// Passes a packet on. Packets that belong to no check are the kernel's own traffic, and are ignored.
     fn pass_on(&self, packet: &[u8]) {
         let senders = self.senders.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((app, check)) = sender(packet).and_then(|one| senders.get(&one)) else { return };

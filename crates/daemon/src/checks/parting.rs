@@ -15,10 +15,10 @@ use weir_app::check::Close;
 /// immediately.
 static PLACES: Semaphore = Semaphore::const_new(256);
 
-/// How long such a connection lingers.
+/// How long a connection lingers.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// How much it reads and discards.
+/// The maximum number of bytes that a lingering connection reads and discards.
 pub const REST_MAX: usize = 1 << 20;
 
 impl Server<'_> {
@@ -27,7 +27,7 @@ impl Server<'_> {
         self.part_after(async { Some(stream) });
     }
 
-    /// The same for a connection that is handed back when its protocol has finished.
+    /// Closes a connection that is returned when its protocol has finished.
     pub fn part_after<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
         finished: impl Future<Output = Option<S>> + Send + 'static,

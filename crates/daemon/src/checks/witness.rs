@@ -34,7 +34,7 @@ impl WitnessSockets {
         Ok(WitnessSockets { socket, witness: UdpSocket::from_std(witness.into())?, asked })
     }
 
-    /// The same with two raw sockets, each of which receives everything.
+    /// Creates the sockets from two raw sockets, each of which receives everything.
     pub async fn of_raw(
         socket: UdpSocket,
         witness: UdpSocket,

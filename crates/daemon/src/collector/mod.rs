@@ -132,7 +132,7 @@ pub fn over_reasons(totals: &Totals) -> Sum {
 /// The state of the thread.
 struct Collecting {
     rings: Vec<Ring>,
-    /// `None` when no more rings can arrive.
+    /// Delivers new rings; `None` when no more rings can arrive.
     new: Option<Receiver<Ring>>,
     totals: Arc<Mutex<Totals>>,
     clock: Clock,

@@ -5,7 +5,7 @@
 //! ([`DeltaReader::shed`](weir_app::agent::DeltaReader::shed)).
 
 /// Consecutive iterations with a full ring after which a part is given up: an iteration reads up to 16,384
-/// deltas of each worker, so this many take some 100 ms.
+/// deltas of each worker, so this number of iterations takes about 100 ms.
 const TURNS_MAX: u32 = 32;
 
 /// Counts iterations in which a ring was full.
@@ -15,7 +15,7 @@ pub struct Pressure {
 }
 
 impl Pressure {
-    /// Records an iteration. Returns true if a part must be given up.
+    /// Records an iteration. Returns true if a reader must give up a part of its work.
     pub fn is_too_high(&mut self, full: bool) -> bool {
         self.turns = if full { self.turns + 1 } else { 0 };
         let is_too_high = self.turns == TURNS_MAX;

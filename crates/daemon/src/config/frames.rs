@@ -18,8 +18,8 @@ impl Plan {
         (!seen.contains(&Frames::All)).then_some(all)
     }
 
-    /// Returns the rules for the interface of a port; none if the port has no interface. The host's addresses
-    /// are not known here.
+    /// Returns the rules for the interface of a port; there are none if the port has no interface. The host's
+    /// addresses are not known here.
     #[must_use]
     pub fn frames(&self, port: PortId) -> weir_bpf::Take {
         let Some(PortKind::Xdp(xdp)) = self.ports.get(port.index()).map(|port| &port.kind) else {

@@ -81,7 +81,7 @@ pub struct Edited {
 /// Reads the text of a plan again, with requests of an app ([`weir_app::Action::Configure`]) applied.
 ///
 /// # Errors
-/// The error says which of them is wrong, and how.
+/// The error says which of the requests is wrong, and how.
 pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
     let mut report = old.source.report();
     let document = raw::document(&mut report).ok_or_else(|| report.to_string())?;
@@ -104,7 +104,7 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
     Ok(Edited { plan: Some(plan), summary })
 }
 
-/// Adds to a summary which share of each group's flows a plan would send elsewhere.
+/// Adds to a summary the share of each group's flows that a plan would send elsewhere.
 fn foreseen(old: &Plan, new: &Plan, nics: &Nics, summary: Value) -> Value {
     let mut summary = if summary.is_null() { new.apps.differences(&old.apps) } else { summary };
     // The plan that runs has no entries.

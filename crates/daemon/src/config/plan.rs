@@ -82,7 +82,7 @@ pub struct Plan {
 pub enum Workers {
     /// A number of threads, placed by the kernel.
     Count(u16),
-    /// One pinned to each of these cores.
+    /// One thread pinned to each of these cores.
     Cores(Vec<u16>),
 }
 
@@ -259,7 +259,7 @@ impl Builder<'_> {
         }
     }
 
-    /// Reports ports that require the kernel to handle their frames although it never can.
+    /// Reports ports that require the kernel to handle their frames even though the kernel never can.
     fn kernel_is_possible(&self, report: &mut Report) {
         let program = &self.reader.program;
         for (at, port) in program.ports.iter().enumerate() {

@@ -11,11 +11,11 @@ use weir_program::{Forward, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
 /// Which parts of a program the kernel can handle.
 #[derive(Clone, Debug)]
 pub struct KernelView {
-    /// What compiles.
+    /// Which parts of the program compile.
     pub coverage: Coverage,
-    /// Why the kernel handles no frames of the port; `None` if it handles some.
+    /// Why the kernel handles no frames of the port; `None` if it handles frames.
     pub obstacle: Option<String>,
-    /// Flows whose packets the kernel decides.
+    /// Flows whose packets the kernel handles.
     pub flows: Vec<(PipeId, FlowKey)>,
 }
 
@@ -117,8 +117,8 @@ fn tcp_flags(program: &Program, frame: &[u8]) -> u8 {
     if is_read && outer.layers.has(Layer::Tcp) { flags } else { 0 }
 }
 
-/// Returns why the kernel leaves a frame to the engine for its headers alone, in the order in which it looks
-/// at them.
+/// Returns why the kernel leaves a frame to the engine because of its headers alone. Headers are examined in
+/// the kernel's order.
 fn unusual(program: &Program, frame: &[u8]) -> Option<Why> {
     let (depth, mut headers) = (program.depth(), Headers::default());
     if parse_into(frame, depth, &program.tunnels, &mut headers).is_err() {

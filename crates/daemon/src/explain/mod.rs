@@ -20,7 +20,7 @@ use weir_program::PortId;
 pub struct Explanation {
     /// The result of the interpreter.
     pub walk: Walk,
-    /// The result of the engine; `None` if it could not be asked.
+    /// The result of the engine; `None` if the engine could not be queried.
     pub probe: Option<FramePrediction>,
     /// What the kernel can handle; `None` if no port uses it.
     pub kernel: Option<KernelView>,
@@ -41,8 +41,8 @@ impl Explanation {
         Ok(Explanation { kernel, ..explanation })
     }
 
-    /// Explains a packet from the results of both. A frame that does not fit the engine's buffers never
-    /// reaches a pipe, although the interpreter has no limit.
+    /// Explains a packet from the results of the interpreter and the engine. A frame that does not fit the
+    /// engine's buffers never reaches a pipe, although the interpreter has no limit.
     pub fn new(walk: Walk, probe: Option<FramePrediction>, frame: &[u8]) -> Explanation {
         if probe.is_some() || frame.len() <= FRAME_BYTES_MAX {
             return Explanation { walk, probe, kernel: None };

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::time::{Duration, Instant};
 
-/// The burst size, and the interval after which one more is allowed.
+/// The burst size, and the interval after which one more line is allowed.
 struct Limit {
     burst: u32,
     refill: Duration,
@@ -15,7 +15,7 @@ struct Limit {
 const SAME: Limit = Limit { burst: 16, refill: Duration::from_secs(30) };
 const ALIKE: Limit = Limit { burst: 1024, refill: Duration::from_secs(1) };
 
-/// The most kinds of lines to remember.
+/// The maximum number of kinds of lines to remember.
 const KINDS: usize = 4096;
 
 /// The allowance of one kind: a token bucket, stored as the time at which it is full again.
@@ -67,7 +67,7 @@ impl Repeated {
         kept_back
     }
 
-    /// Forgets kinds that were not logged for long, and all if that is not enough.
+    /// Forgets kinds that have not been logged for long, or all kinds if that is not enough.
     fn make_room(&mut self, now: Instant) {
         if self.kinds.len() + 2 > KINDS {
             self.kinds.retain(|_, one| one.full > now || one.kept_back > 0);

@@ -22,14 +22,14 @@ use weir_netlink::{Groups, Monitor, Neighbour, NetlinkEvent, Object, Read};
 use world::{NeighbourState, World};
 pub use world::{Places, PortInterface};
 
-/// How long an iteration waits while neighbours are still to be asked for, or after changes of routes, so
-/// that many are handled together; and otherwise.
+/// How long an iteration waits while requests for neighbours are pending, or after changes of routes, so that
+/// many are handled together; below, how long it waits otherwise.
 const SHORT: Duration = Duration::from_millis(50);
 const LONG: Duration = Duration::from_secs(1);
 
 /// A state of a neighbour.
 pub struct Met {
-    /// The app that wants to know it.
+    /// The app that has requested the neighbour.
     pub app: Arc<str>,
     pub hop: Hop,
     pub found: Found,
@@ -41,7 +41,7 @@ enum Order {
     Place(Places),
     /// Follow these neighbours, for an app.
     Follow(Arc<str>, Vec<Hop>),
-    /// Check whether this one is still reachable.
+    /// Check whether this neighbour is still reachable.
     Confirm(Hop),
 }
 
@@ -59,7 +59,8 @@ struct Thread {
 }
 
 impl Neighbours {
-    /// Follows none yet; `doorbell` wakes the main thread when there is news.
+    /// Creates an instance that follows no neighbours yet; `doorbell` wakes the main thread when there is
+    /// news.
     pub fn new(doorbell: Doorbell) -> Neighbours {
         Neighbours { doorbell, places: Places::new(), thread: None }
     }
@@ -106,7 +107,7 @@ impl Neighbours {
 }
 
 impl Drop for Neighbours {
-    /// Its thread ends when it finds that no more orders can arrive.
+    /// The thread ends when it finds that no more orders can arrive.
     fn drop(&mut self) {
         if let Some(Thread { orders, bell, .. }) = self.thread.take() {
             drop(orders);
@@ -182,7 +183,7 @@ impl Keeper {
         }
     }
 
-    /// Takes orders. Returns whether there were any; `None` if no more can arrive.
+    /// Takes orders. Returns whether there were any; `None` if no more orders can arrive.
     fn take_orders(&mut self) -> Option<bool> {
         let mut any = false;
         loop {

@@ -10,9 +10,10 @@ use weir_netlink::{Destination, Link, nud};
 /// The maximum number of neighbours to ask the kernel about per iteration; iterations are at least 50 ms
 /// apart.
 pub const AT_ONCE: usize = 64;
-/// A neighbour is looked up again after this long. The kernel itself asks three times, a second apart.
+/// The time after which a failed neighbour is requested again. The kernel itself asks three times, a second
+/// apart.
 const AGAIN_NS: u64 = 3_000_000_000;
-/// A stale neighbour is asked again after this long; the kernel waits 5 s before it does.
+/// The time after which a stale neighbour is probed again; the kernel waits 5 s before it probes.
 const REFRESH_NS: u64 = 10_000_000_000;
 
 /// Where a port is: its interface's index, and its name, for people and for an interface that is recreated.
@@ -56,12 +57,12 @@ impl NeighbourState {
 struct WantedNeighbour {
     app: Arc<str>,
     hop: Hop,
-    /// Where it is: the interface and the next hop, or why there is none.
+    /// The interface and the next hop through which the neighbour is reached, or why there is none.
     way: Result<(u32, IpAddr), String>,
     reported: Option<Found>,
-    /// When it was last asked for.
+    /// When the kernel was last asked to resolve it.
     asked_ns: Option<u64>,
-    /// Why it could not be asked for.
+    /// Why the kernel could not be asked to resolve it.
     refused: Option<String>,
 }
 
@@ -136,8 +137,8 @@ impl World {
         }
     }
 
-    /// Whether frames that the host transmits through an interface leave through the port's: it is the same,
-    /// a VLAN of it, or the bridge that it is a port of.
+    /// Whether frames that the host transmits through an interface leave through the port's interface:
+    /// whether the former is the same, a VLAN of the latter, or the bridge of which the latter is a port.
     fn is_at(&self, index: u32, port: &Link) -> bool {
         let below = self.links.get(&index).map_or(0, |link| link.below);
         index == port.index || below == port.index || index == port.master
@@ -205,7 +206,7 @@ impl World {
         (asked, false)
     }
 
-    /// Records whether the kernel could be asked for a neighbour.
+    /// Records whether the kernel could be asked to resolve a neighbour.
     pub fn answered(&mut self, way: (u32, IpAddr), why: Option<&str>) {
         for target in self.targets.iter_mut().filter(|target| target.way == Ok(way)) {
             target.refused = why.map(str::to_string);

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use weir_app::http::HttpControl;
 use weir_app::kind::Kind;
 
-/// Control where no kind of app has any: there are no paths.
+/// The control of a daemon in which no kind of app offers any: it has no paths.
 static NONE: HttpControl = HttpControl {
     app: "",
     about: "",
@@ -31,7 +31,7 @@ static NONE: HttpControl = HttpControl {
     schemas: Map::new,
 };
 
-/// Returns what kinds of apps offer for control.
+/// Returns the control that kinds of apps offer.
 pub fn offered(kinds: &[Kind]) -> &'static HttpControl {
     kinds.iter().find_map(|kind| kind.http).unwrap_or(&NONE)
 }

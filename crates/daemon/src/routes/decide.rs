@@ -3,7 +3,7 @@
 use crate::config::{Needs, RoutesConfig};
 use weir_app::route::RouteWish;
 
-/// What follows for a VIP.
+/// Whether and how a VIP is announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// The VIP is announced with this metric; if that is the higher one, this is the reason.

@@ -16,7 +16,7 @@ pub struct Handed {
 }
 
 impl Handed {
-    /// Returns it as JSON.
+    /// Returns the routes as JSON.
     pub fn json(&self) -> Value {
         let route = |(Prefix { address, length }, metric, since_ns): &(Prefix, u32, u64)| {
             json!([address.to_string(), length, metric, since_ns])
@@ -28,7 +28,7 @@ impl Handed {
         })
     }
 
-    /// Reads it. Routes that cannot be parsed are left out, and then added again.
+    /// Reads the output of [`Handed::json`]. Routes that cannot be parsed are left out, and then added again.
     pub fn read(json: &Value) -> Handed {
         let number = |value: &Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
         let route = |one: &Value| {

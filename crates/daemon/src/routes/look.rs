@@ -3,7 +3,7 @@
 use std::fs;
 use weir_netlink::{DeviceRoute, routes_in};
 
-/// How many routes of others are named in a message.
+/// How many routes of other programs are named in a message.
 const NAMED: usize = 3;
 
 /// Processes that read the table or direct traffic to the node without it, and what they belong to.
@@ -12,9 +12,9 @@ const READERS: [(&str, &str); 3] = [("bird", "BIRD"), ("zebra", "FRR"), ("keepal
 /// What was observed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TableNews {
-    /// A sentence about routes of other programs in the table, if it has some.
+    /// A sentence about routes of other programs in the table, if there are any.
     pub foreign: Option<String>,
-    /// A sentence about readers of the table, if there is none.
+    /// A sentence that says that no program reads the table, if that is so.
     pub reader: Option<String>,
 }
 
@@ -29,7 +29,7 @@ pub enum RouteReader {
     Unknown,
 }
 
-/// Observes a table. `own`: the protocol number and the device of routes that are not of others.
+/// Observes a table. `own` is the protocol number and the device of weir's own routes.
 ///
 /// # Errors
 /// Fails if the kernel does not list the routes.
@@ -45,7 +45,7 @@ pub fn look(table: u32, own: Option<(u8, u32)>) -> Result<TableNews, String> {
     Ok(TableNews { foreign: foreign_routes(table, own)?, reader })
 }
 
-/// Returns a sentence about routes of other programs in a table, if it has some.
+/// Returns a sentence about routes of other programs in a table, if there are any.
 ///
 /// # Errors
 /// Fails if the kernel does not list the routes.

@@ -62,7 +62,7 @@ pub struct Routes {
     config: RoutesConfig,
     table: Box<dyn RouteTable>,
     examined: Examined,
-    /// What was observed last, and the thread that observes again.
+    /// The last observation of the table, and the thread that is making the next one.
     seen: TableNews,
     observation: Option<Receiver<Result<TableNews, String>>>,
     observe_again: Option<Instant>,
@@ -98,14 +98,14 @@ enum Examined {
 struct Vip {
     /// The metric of its route, if there is one.
     metric: Option<u32>,
-    /// Since when there has been one, or none.
+    /// Since when there has been a route, or none.
     since_ns: u64,
-    /// Why there is none, or why it has the higher metric.
+    /// Why there is no route, or why it has the higher metric.
     why: Option<String>,
 }
 
 impl Routes {
-    /// No routes yet.
+    /// Creates an instance without routes.
     pub fn new(config: &RoutesConfig, doorbell: Doorbell) -> Routes {
         Routes {
             config: config.clone(),
@@ -126,7 +126,7 @@ impl Routes {
         }
     }
 
-    /// Continues with what another daemon has handed over.
+    /// Continues with the routes that another daemon has handed over.
     ///
     /// # Errors
     /// Fails if the device cannot be used; the routes then end with the other daemon.
@@ -293,7 +293,7 @@ impl Routes {
         }
     }
 
-    /// Lets a thread observe the table.
+    /// Starts a thread that observes the table.
     fn look(&self, own: Option<(u8, u32)>) -> std::io::Result<Receiver<Result<TableNews, String>>> {
         let (answer, seen) = sync_channel(1);
         let (doorbell, table) = (self.doorbell.clone(), self.config.table);
@@ -325,7 +325,7 @@ impl Routes {
         self.observation = self.look(Some(own)).ok();
     }
 
-    /// Says what has changed since it was last observed.
+    /// Logs what has changed since the table was last observed.
     fn note(&mut self, seen: TableNews) {
         let before = [&self.seen.foreign, &self.seen.reader];
         for (now, before) in [&seen.foreign, &seen.reader].into_iter().zip(before) {

@@ -9,12 +9,12 @@ use weir_app::route::Prefix;
 use weir_netlink::DeviceRoute;
 use weir_port::tun::{RouteDevice, RouteDeviceError};
 
-/// Where routes are written. Tests have another implementation than the kernel's.
+/// Where routes are written. Tests have an implementation other than the kernel's table.
 pub trait RouteTable: Send {
     /// Adds a route, unless it exists.
     ///
     /// # Errors
-    /// The error says why it cannot be added and, where possible, what to do.
+    /// The error says why the route cannot be added and, where possible, what to do.
     fn add(&mut self, prefix: Prefix, metric: u32, is_new: bool) -> Result<(), String>;
 
     /// Removes a route, if it exists.
@@ -35,7 +35,7 @@ pub struct KernelTable {
     table: u32,
     protocol: u8,
     name: String,
-    /// The device, once it was needed.
+    /// The device, which is created when it is first needed.
     device: Option<RouteDevice>,
     /// A predecessor's device with another name, and its routes in another table, which end once this
     /// process has routes of its own.

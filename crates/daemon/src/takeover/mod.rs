@@ -50,7 +50,7 @@ const PROTOCOL: u64 = 2;
 /// Rows of a flow table that a worker writes or reads between two breaths.
 const ROWS: u32 = 2048;
 
-/// The same when no frames are forwarded any more.
+/// The number of rows when frames are no longer forwarded.
 const ROWS_AT_REST: u32 = 1 << 18;
 
 /// Returns how many frames a ledger has dropped for these reasons.

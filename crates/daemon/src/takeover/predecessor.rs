@@ -38,7 +38,7 @@ pub struct ReadyHandover {
     stocks: Vec<(PipeId, FlowStock)>,
     /// When the first page was written, in milliseconds of the workers' clock.
     since_ms: u32,
-    /// The queues whose sockets it adopts.
+    /// The queues whose sockets the successor adopts.
     adopted: QueuesOf,
 }
 
@@ -116,9 +116,9 @@ impl Daemon {
         self.weights.iter().filter_map(name).collect()
     }
 
-    /// Stops receiving, and gives the successor what has changed since, the interfaces, and the sockets that
+    /// Stops receiving, and sends the successor the changes since then, the interfaces, and the sockets that
     /// other processes opened for this daemon (`inherited`), whose clients wait in their backlogs. The
-    /// program in the kernel decides frames until that of the successor replaces it.
+    /// program in the kernel handles frames until that of the successor replaces it.
     pub(crate) fn hand_over_to(mut self, ready: ReadyHandover, inherited: Inherited) -> Result<()> {
         let ReadyHandover { mut wire, stocks, since_ms, adopted } = ready;
         let mut systemd = std::mem::take(&mut self.systemd);
@@ -173,8 +173,8 @@ impl Daemon {
     }
 }
 
-/// Stops the workers from receiving, and waits until each has taken what others have handed to it: frames
-/// still between two workers when they stop are dropped.
+/// Stops the workers from receiving, and waits until each has taken the frames that other workers have handed
+/// to it, because frames still between two workers when they stop are dropped.
 fn quiesce(workers: &Workers) -> Result<()> {
     workers.ask_all(|_, answer| Command::Quiesce(answer))?;
     let until = Instant::now() + SILENCE;
@@ -187,7 +187,7 @@ fn quiesce(workers: &Workers) -> Result<()> {
     Ok(())
 }
 
-/// Sends our state to the successor, and waits until it is ready for the rest.
+/// Sends our state to the successor, and waits until the successor is ready for the rest.
 fn transfer(
     path: &std::path::Path,
     (hello, offering): (&Value, Option<Offering>),

@@ -30,7 +30,7 @@ pub struct Offering {
 }
 
 impl Offering {
-    /// Collects all of them.
+    /// Collects all sockets and their memory.
     pub fn of(interfaces: &Interfaces) -> Offering {
         let mut all = Offering::default();
         for interface in interfaces.all() {
@@ -44,7 +44,7 @@ impl Offering {
         all
     }
 
-    /// Sends them in as many messages as the number of descriptors requires.
+    /// Sends the sockets in as many messages as the number of descriptors requires.
     pub fn send(self, wire: &mut Wire) -> Result<()> {
         let (mut memories, mut sockets) = (self.memories.as_slice(), self.sockets.as_slice());
         loop {
@@ -133,7 +133,7 @@ pub struct Offered {
 }
 
 impl Offered {
-    /// Gives the prepared interfaces their sockets.
+    /// Assigns the sockets to the prepared interfaces.
     pub fn give(offering: Offering, interfaces: &Interfaces) -> Offered {
         let places = offering.sockets.iter().map(|(index, one)| (*index, one.queue, one.pool)).collect();
         interfaces.offer(offering.sockets);
@@ -148,7 +148,7 @@ impl Offered {
     /// Adopts the pool with this number, whose chunks must have size `chunk`.
     ///
     /// # Errors
-    /// Returns why that is not possible.
+    /// The error says why that is not possible.
     pub fn take(&mut self, number: u32, chunk: usize) -> Result<RegionPool, String> {
         let at = self.memories.iter().position(|memory| memory.pool == number);
         let memory = &self.memories[at.ok_or("another worker has its memory")?];

@@ -50,7 +50,7 @@ impl Takeover {
     /// Asks the daemon that listens on `socket` to hand over to this process.
     ///
     /// # Errors
-    /// Fails if there is none, or if it refuses.
+    /// Fails if there is no such daemon, or if it refuses.
     pub fn begin(socket: &Path) -> Result<Takeover> {
         let path = socket.with_extension(format!("{}.successor", std::process::id()));
         let listener = UnixListener::bind(&path)
@@ -86,8 +86,8 @@ impl Takeover {
         Ok(Takeover { wire, socket: socket.into(), hello: hello.head, offering, offered, flows })
     }
 
-    /// Gives prepared interfaces the sockets that the old daemon offers, and returns what must be known about
-    /// them.
+    /// Assigns the sockets that the old daemon offers to prepared interfaces, and returns what must be known
+    /// about them.
     pub fn offer(&mut self, interfaces: &Interfaces) -> &mut Offered {
         self.offered = Offered::give(std::mem::take(&mut self.offering), interfaces);
         &mut self.offered
@@ -307,7 +307,7 @@ fn after_all(
     go()
 }
 
-/// Reads the inputs for which the flows of a page were decided. `None` if they are not understood.
+/// Reads the entry for which flows of a page were decided. `None` if it is not understood.
 pub(super) fn decided_for(entry: &Value) -> Option<DecidedFor> {
     match entry {
         Value::Null => Some(DecidedFor::Default),

@@ -39,7 +39,7 @@ pub struct Message {
 }
 
 impl Message {
-    /// Whether it is the message with this word.
+    /// Whether this is the message with the word `word`.
     pub fn is(&self, word: &str) -> bool {
         self.head["say"] == word
     }
@@ -137,7 +137,7 @@ impl Wire {
 /// Reads the JSON object of a message.
 ///
 /// # Errors
-/// Fails if it is not JSON.
+/// Fails if the text is not JSON.
 pub fn head(text: &[u8]) -> Result<Value> {
     serde_json::from_slice(text).context("the other daemon's message is not JSON")
 }
