@@ -23,7 +23,7 @@ pub const OUTSIDE: Belonging = Belonging { generation: 0, pipe: u16::MAX, target
 
 /// The agent of a kind of app.
 pub trait Agent: Send {
-    /// Returns its reader of flow deltas, if it has one.
+    /// Returns the agent's reader of flow deltas, if it has one.
     fn reader(&mut self) -> Option<Box<dyn DeltaReader>> {
         None
     }
@@ -43,12 +43,13 @@ pub trait Agent: Send {
         Ok(())
     }
 
-    /// Returns the tables of flows that it keeps outside of pipes.
+    /// Returns the tables of flows that the agent keeps outside of pipes.
     fn flow_tables(&self) -> Vec<Arc<dyn FlowTable>> {
         Vec::new()
     }
 
-    /// Examines whether this host has what its threads need, for `weir doctor`. The threads do not run.
+    /// Examines, for `weir doctor`, whether this host has what the agent's threads need. The threads are not
+    /// running.
     fn findings(&self, examined: &Examined<'_>) -> Vec<Finding> {
         let _ = examined;
         Vec::new()
@@ -66,7 +67,7 @@ pub struct Next<'a> {
     pub apps: &'a Apps,
     /// The program.
     pub program: &'a Program,
-    /// Its number: each program's is greater than that of the program before it.
+    /// The number of the program, which is greater than that of any earlier program.
     pub generation: u64,
     /// The number of workers that will run it.
     pub workers: usize,
@@ -83,15 +84,15 @@ pub struct Host<'a> {
 
 /// Reads the deltas of all flows, on the collector's thread.
 pub trait DeltaReader: Send {
-    /// Returns whether it reads anything at present. Otherwise it gets no deltas.
+    /// Returns whether the reader currently reads deltas. Otherwise it gets none.
     fn is_reading(&mut self, now_ns: u64) -> bool;
 
     /// Reads deltas, and does other work that is due. Called at least every 64 ms while it is reading, even
     /// without deltas. `now_ns` is on the workers' clock.
     fn read(&mut self, deltas: &[FlowDelta], now_ns: u64);
 
-    /// Gives up a part of its work, because deltas arrive faster than they are read. Returns false if there
-    /// is nothing left to give up.
+    /// Makes the reader give up a part of its work, because deltas arrive faster than they are read. Returns
+    /// false if there is nothing left to give up.
     fn shed(&mut self) -> bool;
 
     /// Ends the reader, because there will be no more deltas.
@@ -103,13 +104,13 @@ pub trait FlowTable: Send + Sync {
     /// Returns the name that is used in place of a pipe's ([`flow_table`](crate::kind::flow_table)).
     fn name(&self) -> &str;
 
-    /// Returns the flows in some sets starting from this one, as rows of `weir show flows`, and the set at
+    /// Returns the flows in `sets` sets starting from `from`, as rows of `weir show flows`, and the set at
     /// which the next page begins.
     fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>);
 
     /// Returns how many rows all pages have.
     fn count(&self) -> usize;
 
-    /// Makes all flows export their counts with this period, in milliseconds; 0: only when they end.
+    /// Makes all flows export their counts every `period_ms` milliseconds; with 0, only when they end.
     fn export_every(&self, period_ms: u64);
 }

@@ -49,36 +49,36 @@ pub enum Refusal {
 pub enum Event<'a> {
     /// The app starts: the first event of every instance, even of one that inherited.
     Start,
-    /// A frame was forwarded to it.
+    /// A frame was forwarded to the app.
     Frame {
-        /// The name under which it was forwarded, one of [`App::punts`].
+        /// The name under which the frame was forwarded, one of [`App::punts`].
         app: &'a str,
-        /// The port on which it arrived.
+        /// The port on which the frame arrived.
         input: PortId,
         /// The frame, without FCS.
         bytes: &'a [u8],
     },
     /// A frame was refused by `limit_length` in a pipe whose `too_long` names this app.
     TooLong {
-        /// The name under which it was forwarded, one of [`App::punts`].
+        /// The name under which the frame was forwarded, one of [`App::punts`].
         app: &'a str,
-        /// The port on which it arrived.
+        /// The port on which the frame arrived.
         input: PortId,
-        /// The frame as the operation met it, without FCS.
+        /// The frame as it was when it reached the operation, without FCS.
         bytes: &'a [u8],
-        /// The length that its IP packet may have, in bytes.
+        /// The maximum length of the frame's IP packet, in bytes.
         limit: u16,
     },
     /// The time requested with [`App::wake_ns`] has come. The event may be up to 2 ms late, or more under
     /// heavy load.
     Tick,
-    /// The state of a port that it watches ([`App::watches`]): once at the start, and then whenever it
-    /// changes. Polled every 2 ms; a port without a carrier state (pcap, mem, some of DPDK's virtual devices)
-    /// is always up.
+    /// The state of a port that the app watches ([`App::watches`]): once at the start, and then whenever the
+    /// state changes. Polled every 2 ms; a port without a carrier state (pcap, mem, some of DPDK's virtual
+    /// devices) is always up.
     Link {
         /// The port.
         port: PortId,
-        /// Whether it has carrier.
+        /// Whether the port has carrier.
         up: bool,
         /// Bits per second in each direction; `None` if unknown or down.
         speed_bps: Option<u64>,
@@ -95,19 +95,19 @@ pub enum Event<'a> {
     Buckets {
         /// The group.
         group: GroupId,
-        /// Its buckets. Counts, moves and pending moves are sums over the workers; targets are those of the
-        /// first worker, from which others differ only while moves are pending.
+        /// The group's buckets. Counts, moves and pending moves are sums over the workers; targets are those
+        /// of the first worker, from which other workers differ only while moves are pending.
         report: &'a BucketReport,
     },
     /// Entries of a pipe, requested by [`Action::ReadEntries`].
     Entries {
         /// The pipe.
         pipe: PipeId,
-        /// Where they begin, as requested.
+        /// Where the entries begin, as requested.
         from: u32,
-        /// Its entries, and what all workers have seen of them.
+        /// The entries of the pipe, and what all workers have seen of them.
         entries: &'a [(Entry, Seen)],
-        /// Where the next ones begin; `None` after the last.
+        /// Where the next entries begin; `None` after the last.
         next: Option<u32>,
     },
     /// The flows of a group's targets, requested by [`Action::ReadFlows`].
@@ -117,18 +117,18 @@ pub enum Event<'a> {
         /// The flows of each target, in the group's order; empty if nothing counts them.
         flows: &'a [Flows],
     },
-    /// A change that it requested was refused, and nothing has changed.
+    /// A change that the app requested was refused, and nothing has changed.
     Refused {
         /// The change.
         change: &'a Change,
         /// The reason.
         why: &'a Refusal,
     },
-    /// A check that it requested has ended ([`Action::Check`]).
+    /// A check that the app requested has ended ([`Action::Check`]).
     Checked {
         /// The check.
         id: CheckId,
-        /// How it has ended.
+        /// The outcome of the check.
         outcome: &'a Outcome,
     },
     /// The socket of a check along a service's own path ([`Via`]) sends a packet. The packet is lost unless
@@ -139,23 +139,23 @@ pub enum Event<'a> {
         /// The IP packet.
         packet: &'a [u8],
     },
-    /// The state of a neighbour that it asked about ([`Action::Resolve`]): at once, and then whenever it
-    /// changes.
+    /// The state of a neighbour that the app requested ([`Action::Resolve`]): at once, and then whenever the
+    /// state changes.
     Neighbour {
         /// The neighbour.
         hop: &'a Hop,
         /// Its MAC address, or why there is none.
         found: &'a Found,
     },
-    /// The reconfiguration that it requested with [`Action::Configure`] has ended. If it succeeded, this app
-    /// already is the one of the new configuration.
+    /// The reconfiguration that the app requested with [`Action::Configure`] has ended. If it succeeded, this
+    /// app already is that of the new configuration.
     Configured {
         /// The request.
         id: RequestId,
         /// What has changed, an object or null; or why it was refused, in which case nothing has changed.
         outcome: &'a Result<Value, String>,
     },
-    /// An event on its socket ([`App::socket`]).
+    /// An event on the app's socket ([`App::socket`]).
     Client {
         /// The client.
         client: ClientId,
@@ -193,9 +193,9 @@ pub enum ClientEvent<'a> {
 pub enum Level {
     /// An expected change.
     Info,
-    /// Something was lost, but others make up for it, such as a back end or a member.
+    /// Something was lost that others make up for, such as a back end or a member.
     Warning,
-    /// Users are affected, such as by a service without back ends.
+    /// Users are affected, for example by a service without back ends.
     Error,
 }
 
@@ -225,7 +225,7 @@ pub enum Action {
     ReadEntries {
         /// The pipe.
         pipe: PipeId,
-        /// Where they begin: 0, or `next` of an earlier [`Event::Entries`].
+        /// Where the entries begin: 0, or `next` of an earlier [`Event::Entries`].
         from: u32,
         /// The approximate number of entries: a few hundred more may be returned.
         limit: usize,
@@ -269,15 +269,15 @@ pub enum Action {
     /// Verify that a known neighbour is still reachable, because packets to it seem to be lost.
     /// [`Event::Neighbour`] follows if its MAC address has changed or is gone.
     Confirm(Hop),
-    /// Announce the addresses of one of the app's services to routers, or stop that. This replaces what the
-    /// app has wished for the service before. After a reload, an app repeats all its wishes in
-    /// [`Event::Start`]. Replay ignores this.
+    /// Announce the addresses of one of the app's services to routers, or stop that. This replaces the app's
+    /// earlier wish for the service. After a reload, an app repeats all its wishes in [`Event::Start`].
+    /// Replay ignores this.
     Announce {
         /// The name of the service.
         service: String,
-        /// Its addresses.
+        /// The addresses of the service.
         prefixes: Arc<[Prefix]>,
-        /// Whether they should be announced.
+        /// Whether the addresses should be announced.
         wish: RouteWish,
     },
     /// Send a datagram to a client of the app's socket.
@@ -289,13 +289,14 @@ pub enum Action {
     },
     /// Disconnect a client.
     Leave(ClientId),
-    /// Tell clients that watch. Replay has none.
+    /// Send an event to watching clients. In replay, there are none.
     Publish {
         /// The kind of event.
         event: &'static str,
         /// What has happened, an object.
         data: Value,
-        /// Whether it describes the whole state, and so is the first event for a client that begins to watch.
+        /// Whether the event describes the whole state, so that it is the first event for a client that
+        /// begins to watch.
         whole: bool,
     },
 }
@@ -330,14 +331,15 @@ pub trait App: Any + Send {
     /// Returns its kind: its key under `apps`.
     fn kind(&self) -> &'static str;
 
-    /// Returns the names under which frames are forwarded to it: the ones it owns in [`Program::apps`]. Each
-    /// has its own ring in every worker, so that a flood of one does not affect the others.
+    /// Returns the names under which frames are forwarded to the app: the names that it owns in
+    /// [`Program::apps`]. Each name has its own ring in every worker, so that a flood of frames for one does
+    /// not affect the others.
     fn punts(&self) -> Vec<String> {
         vec![self.name().to_string()]
     }
 
-    /// Returns the ports whose links it wants to watch, by their numbers in the program that it was last
-    /// bound to.
+    /// Returns the ports whose links the app wants to watch, by their numbers in the program to which the app
+    /// was last bound.
     fn watches(&self) -> Vec<PortId> {
         Vec::new()
     }
@@ -347,8 +349,8 @@ pub trait App: Any + Send {
         None
     }
 
-    /// Takes over from the app of the same name and kind that ran before the reload; whatever it identifies
-    /// by number must be carried over by name.
+    /// Takes over from the app of the same name and kind that ran before the reload. Whatever the predecessor
+    /// identifies by number must be carried over by name.
     ///
     /// ```
     /// # use std::any::Any;
@@ -374,13 +376,13 @@ pub trait App: Any + Send {
         None
     }
 
-    /// Continues from the state of the same app in another process, possibly of another version; it ignores
-    /// fields that it does not understand. Called once, after [`App::bind`] and before the first event.
+    /// Continues from the state of the same app in another process, possibly of another version. Fields that
+    /// the app does not understand are ignored. Called once, after [`App::bind`] and before the first event.
     fn resume(&mut self, state: &Value) {
         let _ = state;
     }
 
-    /// Looks up the numbers of the objects that it knows by name. Called once, before the first event.
+    /// Looks up the numbers of the objects that the app knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
 
     /// Returns targets of groups, by name, whose initial weights in the next program differ from the
@@ -389,15 +391,15 @@ pub trait App: Any + Send {
         Vec::new()
     }
 
-    /// Returns the request that changes the weight of a target in one of its own groups. `None` for other
-    /// groups, which the caller may change directly.
+    /// Returns the request that changes the weight of a target in one of the app's own groups. `None` for
+    /// other groups, which the caller may change directly.
     fn weighing(&self, group: &str, target: &str, weight: u32) -> Option<Value> {
         let _ = (group, target, weight);
         None
     }
 
-    /// Sets the time of day, in seconds since 1970, before its first event. It seeds values that must differ
-    /// from one run to the next. Not called by replay.
+    /// Sets the time of day, in seconds since 1970, before the first event. The time seeds values that must
+    /// differ from one run to the next. Not called by replay.
     fn set_date(&mut self, unix_s: u64) {
         let _ = unix_s;
     }
@@ -406,21 +408,21 @@ pub trait App: Any + Send {
     /// appends the resulting actions to `actions`.
     fn step(&mut self, now_ns: u64, event: Event<'_>, actions: &mut Vec<Action>);
 
-    /// Returns when it wants to be woken by [`Event::Tick`], on the clock of `step`; `None` if it waits for
-    /// other events. Called after every step. A time in the past means at once, but an app ticks at most once
-    /// per millisecond.
+    /// Returns when the app wants to be woken by [`Event::Tick`], on the clock of `step`; `None` if it waits
+    /// for other events. Called after every step. A time in the past means at once, but an app ticks at most
+    /// once per millisecond.
     fn wake_ns(&self) -> Option<u64> {
         None
     }
 
-    /// Returns its own counters, which never decrease; each is a family of the metrics:
+    /// Returns the app's own counters, which never decrease; each is a family of the metrics:
     /// `weir_app_NAME_total`.
     fn counts(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 
-    /// Returns its own values that rise and fall; each is a family of the metrics: `weir_app_NAME`. Their
-    /// number must not depend on the traffic.
+    /// Returns the app's own values that rise and fall; each is a family of the metrics: `weir_app_NAME`.
+    /// Their number must not depend on the traffic.
     fn gauges(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
     }
@@ -437,7 +439,7 @@ pub trait App: Any + Send {
         Vec::new()
     }
 
-    /// Returns what `weir show apps` prints about it besides its counters, as an object.
+    /// Returns what `weir show apps` prints about the app besides its counters, as an object.
     fn report(&self, now_ns: u64) -> Value {
         let _ = now_ns;
         Value::Object(serde_json::Map::new())

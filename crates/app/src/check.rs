@@ -15,22 +15,22 @@ pub type Outcome = Result<(), String>;
 pub struct Check {
     /// The server's address, or the first VIP if the check takes the service's own path.
     pub address: IpAddr,
-    /// Its TCP or UDP port; ignored for [`Ask::Icmp`].
+    /// The server's TCP or UDP port; ignored for [`Ask::Icmp`].
     pub port: u16,
     /// The request, and the expected answer.
     pub ask: Ask,
-    /// How long it may take from its first packet to its outcome, in nanoseconds.
+    /// How long the check may take from its first packet to its outcome, in nanoseconds.
     pub timeout_ns: u64,
-    /// The service and back end whose path its packets take, if not the host's.
+    /// The service and back end whose path the packets of the check take, if not the host's routes.
     pub via: Option<Via>,
-    /// How its connection ends; ignored for checks without one.
+    /// How the connection of the check ends; ignored for checks without a connection.
     pub close: Close,
 }
 
 /// How the connection of a check ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Close {
-    /// With a FIN, after reading what the server sends to the end.
+    /// With a FIN, after reading everything that the server sends.
     #[default]
     Fin,
     /// With a RST as soon as the outcome is known, so that neither side stays in TIME_WAIT.
@@ -56,7 +56,7 @@ pub struct Via {
 pub enum Ask {
     /// Accept a TCP connection.
     Tcp,
-    /// Complete a TLS handshake for this name (SNI, RFC 6066 section 3), or for none.
+    /// Complete a TLS handshake for this name (SNI, RFC 6066 section 3), or without a name.
     Tls(Option<String>),
     /// Answer an HTTP/1.1 request.
     Http(Request),

@@ -21,7 +21,7 @@ impl Clock {
         Clock(origin_ns)
     }
 
-    /// Returns when it started, in nanoseconds of CLOCK_MONOTONIC.
+    /// Returns when the clock started, in nanoseconds of CLOCK_MONOTONIC.
     #[must_use]
     pub fn origin_ns(self) -> u64 {
         self.0

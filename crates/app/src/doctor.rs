@@ -17,7 +17,7 @@ const FILTERS: [&str; 2] = ["sch_ingress", "cls_bpf"];
 /// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// As it should be.
+    /// Everything is as it should be.
     Ok,
     /// What is checked works, but something else would be better; or it could not be examined.
     Warning,
@@ -44,7 +44,7 @@ pub struct Finding {
     pub of: String,
     /// Its state.
     pub level: Level,
-    /// A sentence: its state, and what to do.
+    /// A sentence about the state, and what to do.
     pub says: String,
 }
 
@@ -55,7 +55,7 @@ impl Finding {
         Finding { check, of: of.into(), level, says: says.into() }
     }
 
-    /// Returns it as an object; its format is stable.
+    /// Returns the finding as an object, whose format is stable.
     #[must_use]
     pub fn json(&self) -> Value {
         json!({ "check": self.check, "of": self.of, "level": self.level.to_string(), "says": self.says })
@@ -83,7 +83,7 @@ pub enum Has {
     All(String),
     /// The kernel lacks something.
     Lacks(String),
-    /// The kernel could not be asked.
+    /// The kernel could not be queried.
     Unknown(String),
 }
 
@@ -148,7 +148,7 @@ fn has_module(name: &str) -> Option<bool> {
 /// Returns the output of `ip -j` of iproute2.
 ///
 /// # Errors
-/// Says why there is none.
+/// The error says why there is no output.
 pub fn ip(words: &[&str]) -> Result<Vec<Value>, String> {
     let output = Command::new("ip").arg("-j").args(words).output();
     let output =

@@ -16,7 +16,7 @@ use weir_config::raw::Node;
 pub struct Requested {
     /// The edits from now on.
     pub edits: Arc<dyn Edits>,
-    /// Whether they differ from those before.
+    /// Whether the edits differ from the earlier ones.
     pub changed: bool,
     /// Whether nothing may be changed, because the requester only wants to know what would happen.
     pub dry_run: bool,
@@ -29,11 +29,11 @@ pub trait Edits: Debug + Send + Sync {
     /// Returns the number of edits.
     fn count(&self) -> usize;
 
-    /// Returns them for a file or another process, in the form that [`Kind::edits`] reads.
+    /// Returns the edits for a file or another process, in the form that [`Kind::edits`] reads.
     fn json(&self) -> Value;
 
-    /// Applies the edits to a document. Returns those that are still valid, and for each of the others the
-    /// reason why it is discarded.
+    /// Applies the edits to a document. Returns the edits that are still valid, and for each of the others
+    /// the reason why it is discarded.
     fn apply(&self, document: &mut Node, report: &mut Report) -> (Arc<dyn Edits>, Vec<String>);
 
     /// Returns the edits after further requests, given a document without edits, and the apps that run, which
@@ -51,7 +51,8 @@ pub trait Edits: Debug + Send + Sync {
 /// Reads edits; `None` if the value is something else.
 pub type ReadEdits = fn(&Value) -> Option<Arc<dyn Edits>>;
 
-/// Reads the output of [`Edits::json`], possibly from another version of weir. `None` if it is not that.
+/// Reads the output of [`Edits::json`], possibly from another version of weir. `None` if the value is
+/// something else.
 #[must_use]
 pub fn read(kinds: &[Kind], value: &Value) -> Option<Arc<dyn Edits>> {
     match kinds.iter().find_map(|kind| kind.edits) {

@@ -14,9 +14,9 @@ pub struct Foreign {
     pub about: &'static str,
     /// The description of its file in the help.
     pub file: &'static str,
-    /// Values that its file does not contain.
+    /// Values that the system's file does not contain.
     pub settings: &'static [Setting],
-    /// Recognises its file, if `weir run` converts such a file by itself.
+    /// Recognises a file of the system, if `weir run` converts such files automatically.
     pub recognise: Option<fn(&str) -> bool>,
     /// Whether apps that weir refuses become comments in the result.
     pub is_partial: bool,
@@ -69,7 +69,7 @@ impl SettingValues {
         self.0.iter().filter(move |(one, _)| *one == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the value of a setting, if it has one.
+    /// Returns the value of a setting, if there is one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
         self.all(name).next()

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use weir_control::Described;
 use weir_control::answer::{ErrorAnswer, FleetNode};
 
-/// The path at which a node answers others of its fleet, whatever its apps are.
+/// The path at which a node answers the other nodes of its fleet, whatever its apps are.
 pub const NODE: &str = "/v1/node";
 
 /// How a kind of apps is controlled over HTTP.
@@ -39,14 +39,15 @@ pub struct HttpControl {
 pub struct Conditions {
     /// Whether nothing is changed, and the answer says what would change.
     pub dry_run: bool,
-    /// The tags of which the current state must have one, or `*` for any; `None` if it does not matter.
+    /// The tags of which the current state must have one, or `*` for any tag; `None` if the tag does not
+    /// matter.
     pub tags: Option<Vec<String>>,
     /// Whether there must not be such an object yet.
     pub absent: bool,
 }
 
 impl Conditions {
-    /// Returns true if there are none.
+    /// Returns true if there are no conditions.
     #[must_use]
     pub fn are_none(&self) -> bool {
         *self == Conditions::default()
@@ -57,7 +58,8 @@ impl Conditions {
 pub struct Listing {
     /// The body.
     pub body: Value,
-    /// Identifies the configuration that the body shows, whatever the status of what is configured.
+    /// Identifies the configuration that the body shows, independently of the status of the configured
+    /// objects.
     pub tag: Option<String>,
 }
 
@@ -70,7 +72,7 @@ pub struct Route {
     pub method: &'static str,
     /// Words, and names in braces.
     pub path: &'static str,
-    /// What it does, in a sentence.
+    /// What the method does, in a sentence.
     pub says: &'static str,
     /// The schema of its body, if it has one.
     pub takes: Option<&'static str>,
@@ -98,7 +100,7 @@ impl HttpControl {
     /// Finds the route of a request.
     ///
     /// # Errors
-    /// Returns the methods that the path has; none if there is no such path.
+    /// The error lists the methods that the path has; none if there is no such path.
     pub fn find<'a>(
         &self,
         method: &str,

@@ -38,9 +38,9 @@ pub struct Kind {
     pub help: &'static str,
     /// The keys of its section.
     pub keys: &'static [Key],
-    /// Pipes with fixed names that it writes, and a description of each; no app may have these names.
+    /// Pipes with fixed names that the apps write, and a description of each; no app may have these names.
     pub pipes: &'static [(&'static str, &'static str)],
-    /// Reads all its sections and writes them into the program. Errors are added to the report.
+    /// Reads all sections of the kind and writes them into the program. Errors are added to the report.
     pub read: fn(&[&Node], &mut Scope<'_>) -> Arc<dyn Configured>,
     /// Set if one app runs for all sections: its name, and what NAME means in `weir KEY VERB NAME`, where it
     /// becomes the first argument of the request. Otherwise NAME is the name of the app.
@@ -49,29 +49,32 @@ pub struct Kind {
     pub tables: &'static [&'static str],
     /// The views of `weir show KEY` for each app; the first has no word.
     pub views: &'static [View],
-    /// Its pages in `weir top`, shown if such an app is configured.
+    /// The pages of the kind in `weir top`, shown if such an app is configured.
     pub pages: &'static [Page],
     /// Creates the agent of this kind, if it has one. It does not work before [`Agent::follow`].
     pub agent: Option<fn() -> Box<dyn Agent>>,
     /// The subcommands of `weir KEY` that need no daemon.
     pub tools: &'static [Tool],
-    /// What `weir KEY` does itself, with arguments of its own; such a kind has no verbs and no tools.
+    /// What `weir KEY` does, for a kind whose command has arguments of its own; such a kind has no verbs and
+    /// no tools.
     pub command: Option<&'static OwnCommand>,
     /// Description of `weir KEY`, in one line of the help.
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
     pub verbs: &'static [Verb],
-    /// How its apps are controlled over HTTP, if they are. Only one kind is.
+    /// How the apps of the kind are controlled over HTTP, if they are. Only one kind is controlled in this
+    /// way.
     pub http: Option<&'static HttpControl>,
-    /// Systems whose configurations it converts.
+    /// Systems whose configurations the kind converts.
     pub foreign: &'static [Foreign],
-    /// Reads edits of its sections, if its apps request any ([`crate::edits`]). Only one kind has edits.
+    /// Reads edits of the kind's sections, if its apps request any ([`crate::edits`]). Only one kind has
+    /// edits.
     pub edits: Option<ReadEdits>,
 }
 
 /// The apps of one kind in a configuration.
 pub trait Configured: Any + Debug + Send + Sync {
-    /// Returns the rules by which their ports take frames from the kernel.
+    /// Returns the rules with which the apps' ports take frames from the kernel.
     fn take(&self) -> Vec<TakeRule> {
         Vec::new()
     }
@@ -103,7 +106,7 @@ pub trait Configured: Any + Debug + Send + Sync {
         Value::Null
     }
 
-    /// Returns the names of flow tables that they keep outside of pipes and that can be measured
+    /// Returns the names of flow tables that the apps keep outside of pipes and that can be measured
     /// ([`flow_table`]).
     fn flow_tables(&self) -> Vec<String> {
         Vec::new()
@@ -114,23 +117,23 @@ pub trait Configured: Any + Debug + Send + Sync {
         let _ = (apps, report);
     }
 
-    /// Returns, by group name, the factors other than 1 by which the weights of groups are multiplied so that
-    /// they can rise in steps. Weights are divided by them for display.
+    /// Returns, by group name, the factors other than 1 with which the weights of groups are multiplied so
+    /// that weights can rise in steps. For display, weights are divided by these factors.
     fn scales(&self) -> HashMap<String, u32> {
         HashMap::new()
     }
 
-    /// Returns their assignments by bits of the source address.
+    /// Returns the apps' assignments by bits of the source address.
     fn bit_assignments(&self) -> Vec<BitAssignment> {
         Vec::new()
     }
 
-    /// Returns the services that they balance.
+    /// Returns the services that the apps balance.
     fn balanced(&self) -> Vec<Balanced> {
         Vec::new()
     }
 
-    /// Returns the current state of the back ends of a service that they balance.
+    /// Returns the current state of the back ends of a service that the apps balance.
     fn standings(&self, service: &str) -> Vec<BackEndStanding> {
         let _ = service;
         Vec::new()
@@ -141,12 +144,12 @@ pub trait Configured: Any + Debug + Send + Sync {
         0
     }
 
-    /// Returns all addresses for which they answer ARP and neighbour discovery.
+    /// Returns all addresses for which the apps answer ARP and neighbour discovery.
     fn answers_for(&self) -> Vec<IpAddr> {
         Vec::new()
     }
 
-    /// Returns whether they may ever request checks along a service's own path ([`crate::check::Via`]).
+    /// Returns whether the apps may ever request checks along a service's own path ([`crate::check::Via`]).
     fn checks_ways(&self) -> bool {
         false
     }
@@ -156,12 +159,12 @@ pub trait Configured: Any + Debug + Send + Sync {
         false
     }
 
-    /// Returns the neighbours that they need.
+    /// Returns the neighbours that the apps need.
     fn hops(&self) -> Vec<Hop> {
         Vec::new()
     }
 
-    /// Returns the neighbours known to their running apps.
+    /// Returns the neighbours known to the running apps.
     fn known(&self) -> HashMap<Hop, Mac> {
         HashMap::new()
     }
@@ -201,7 +204,7 @@ impl Debug for Kind {
 
 /// A view of a running app: `weir show KEY [WORD] [NAME]`.
 pub struct View {
-    /// The word that selects it; empty for the default view.
+    /// The word that selects the view; empty for the default view.
     pub word: &'static str,
     /// The `do` of the request to the app.
     pub request: &'static str,
@@ -219,7 +222,7 @@ pub struct Verb {
     pub about: &'static str,
     /// The arguments after the app's name.
     pub arguments: &'static [Argument],
-    /// Whether it applies to all apps of the kind and takes no NAME.
+    /// Whether the verb applies to all apps of the kind and takes no NAME.
     pub whole: bool,
     /// Flags and their descriptions in the help.
     pub flags: &'static [(&'static str, &'static str)],
@@ -245,28 +248,28 @@ pub struct Tool {
     pub about: &'static str,
     /// The fields of the object that it prints with `--json`, for the help.
     pub json: &'static str,
-    /// Does its work.
+    /// Carries out the tool's work.
     pub run: fn() -> anyhow::Result<Outcome>,
 }
 
 /// What a [`Tool`] has done.
 pub struct Outcome {
-    /// Whether it has succeeded; otherwise the exit code is 1.
+    /// Whether the tool has succeeded; otherwise the exit code is 1.
     pub ok: bool,
     /// A sentence for standard error.
     pub complaint: Option<String>,
-    /// What it prints.
+    /// The lines that the tool prints.
     pub lines: Vec<String>,
-    /// What it prints with `--json`.
+    /// The object that the tool prints with `--json`.
     pub json: Value,
 }
 
 /// A command that needs no daemon: `weir KEY ARGUMENTS`.
 pub struct OwnCommand {
-    /// Adds its arguments.
+    /// Adds the command's arguments.
     pub arguments: fn(clap::Command) -> clap::Command,
-    /// Does its work, and prints text. Returns complaints for standard error; if there are any, the exit code
-    /// is 1.
+    /// Carries out the command, and prints text. Returns complaints for standard error; if there are any, the
+    /// exit code is 1.
     pub run: fn(&clap::ArgMatches, print: &mut Print<'_>) -> anyhow::Result<Vec<String>>,
 }
 
@@ -291,7 +294,7 @@ pub struct Scope<'a> {
     pub kinds: &'static [Kind],
     /// The program so far: ports, names of pipes and groups, and what earlier kinds have written.
     pub program: &'a mut ProgramBuilder,
-    /// What apps can be attached to: the ports, and what earlier kinds offer.
+    /// The objects to which apps can be attached: the ports, and what earlier kinds offer.
     pub attachments: &'a mut Attachments,
     /// The configured ports.
     pub ports: &'a [PortConfig],
@@ -323,7 +326,7 @@ pub fn schema(kinds: &[Kind], schema: &mut Schema) -> Value {
 #[derive(Clone, Debug, Default)]
 pub struct Apps {
     /// All kinds, in the order in which they are read: first those that offer attachments, last those that
-    /// enclose what others have written.
+    /// enclose what other kinds have written.
     kinds: &'static [Kind],
     /// The apps of each kind.
     all: Vec<Arc<dyn Configured>>,
@@ -411,7 +414,7 @@ impl Apps {
         self.all.iter().flat_map(|one| one.scales()).collect()
     }
 
-    /// Returns what apps assign by bits of the source address.
+    /// Returns the assignments of apps by bits of the source address.
     #[must_use]
     pub fn bit_assignments(&self) -> Vec<BitAssignment> {
         self.all.iter().flat_map(|one| one.bit_assignments()).collect()
@@ -470,7 +473,7 @@ impl Apps {
         self.all.iter().for_each(|one| one.settle(known, program));
     }
 
-    /// Writes what depends on the roots of ports.
+    /// Writes the parts of the program that depend on the roots of ports.
     pub fn enclose(&self, program: &mut ProgramBuilder, report: &mut Report) {
         self.all.iter().for_each(|one| one.enclose(program, report));
     }

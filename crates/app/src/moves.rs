@@ -39,7 +39,8 @@ enum Assigned<'a> {
     ByBits(&'a BitAssignment),
 }
 
-/// Returns what is assigned, by name. Buckets assigned by apps are not in a program.
+/// Returns how packets are assigned, by name of the group or assignment. Buckets assigned by apps are not in
+/// a program.
 fn assigned<'a>((program, by_bits): (&'a Program, &'a [BitAssignment])) -> BTreeMap<&'a str, Assigned<'a>> {
     let groups = program.groups.iter().filter(|group| group.fill != Fill::Given);
     let groups = groups.map(|group| (group.name.as_str(), Assigned::By(group)));
@@ -74,7 +75,7 @@ fn is_picked_alike(old: &Group, new: &Group) -> bool {
     kind(old) == kind(new)
 }
 
-/// Returns which share of packets each target gets, by name.
+/// Returns the share of packets that each target gets, by name.
 fn shares(of: Assigned<'_>) -> HashMap<&str, f64> {
     let names: Vec<&str> = match of {
         Assigned::ByBits(assignment) => assignment.targets.iter().map(String::as_str).collect(),

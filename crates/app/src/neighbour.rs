@@ -10,7 +10,7 @@ pub type Mac = [u8; 6];
 /// An address to resolve to a MAC address: a neighbour's own, or that of the router towards it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Hop {
-    /// The name of the port through which frames are sent there.
+    /// The name of the port through which frames are sent to the address.
     pub port: Arc<str>,
     /// The address.
     pub address: IpAddr,

@@ -9,12 +9,13 @@ use serde_json::Value;
 pub struct Page {
     /// Its title, one word.
     pub title: &'static str,
-    /// The parts of the answer to `weir show` that it needs.
+    /// The parts of the answer to `weir show` that the page needs.
     pub sections: &'static [&'static str],
-    /// The requests it sends to each app of its kind. The answers are in the field `answers` of its input: a
-    /// list by app of lists by request.
+    /// The requests that the page sends to each app of its kind. The answers are in the field `answers` of
+    /// the page's input: a list by app of lists by request.
     pub requests: &'static [&'static str],
-    /// Returns what it shows of an answer. A part of the answer that is missing is shown as if it were empty.
+    /// Returns the parts that the page shows of an answer. A missing part of the answer is shown as if it
+    /// were empty.
     pub parts: fn(&Value) -> Vec<Part>,
 }
 
@@ -47,9 +48,9 @@ pub struct Table {
 pub struct Column {
     /// Its name.
     pub name: &'static str,
-    /// The field of a row that it shows; a JSON pointer to a nested field if it begins with `/`.
+    /// The field of a row that the column shows; a JSON pointer to a nested field if it begins with `/`.
     pub field: &'static str,
-    /// What kind of values it has.
+    /// The kind of values in the column.
     pub holds: Holds,
 }
 
@@ -82,7 +83,7 @@ pub struct Map {
     pub title: String,
     /// The names of the owners.
     pub owners: Vec<String>,
-    /// For each slot, its owner if it has one, and its number of uses since the start.
+    /// The owner of each slot, if it has one, and its number of uses since the start.
     pub slots: Vec<(Option<usize>, u64)>,
 }
 
@@ -93,7 +94,7 @@ pub const fn column(name: &'static str, field: &'static str, holds: Holds) -> Co
 }
 
 impl Column {
-    /// Returns the value that it shows of a row.
+    /// Returns the value that the column shows of a row.
     #[must_use]
     pub fn of<'a>(&self, row: &'a Value) -> &'a Value {
         let found = if self.field.starts_with('/') { row.pointer(self.field) } else { row.get(self.field) };
@@ -107,13 +108,13 @@ pub fn table(title: &str, rows: &Value, columns: &'static [Column]) -> Part {
     Part::Table(Table { title: title.to_string(), columns, rows: items(rows).to_vec() })
 }
 
-/// Returns the items of a list; none if it is not one.
+/// Returns the items of a list; none if the value is not a list.
 #[must_use]
 pub fn items(list: &Value) -> &[Value] {
     list.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
-/// Returns the text of a string; none if it is not one.
+/// Returns the text of a string; empty if the value is not a string.
 #[must_use]
 pub fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()

@@ -25,19 +25,19 @@ pub const DAEMON: CapabilitySet = CapabilitySet::NET_ADMIN
 /// administration to detach the program.
 pub const DECAP: CapabilitySet = CapabilitySet::NET_ADMIN.union(CapabilitySet::BPF);
 
-/// Drops all capabilities of this thread, and of those that it starts from now on.
+/// Drops all capabilities of this thread, and of threads that it starts from now on.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// The error is the kernel's.
 pub fn drop_all() -> rustix::io::Result<()> {
     keep(CapabilitySet::empty())
 }
 
-/// Drops all other capabilities of this thread, and of those that it starts from now on. They are also
-/// dropped from its bounding set, so that a program it executes cannot have them either.
+/// Drops all capabilities except `kept` of this thread, and of threads that it starts from now on. They are
+/// also dropped from its bounding set, so that a program it executes cannot have them either.
 ///
 /// # Errors
-/// Returns the kernel's error.
+/// The error is the kernel's.
 pub fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
     let mut sets = capabilities(None)?;
     if sets.effective.contains(CapabilitySet::SETPCAP) {
@@ -51,7 +51,7 @@ pub fn keep(kept: CapabilitySet) -> rustix::io::Result<()> {
     set_no_new_privs(true)
 }
 
-/// Removes all others from the bounding set.
+/// Removes all capabilities except `kept` from the bounding set.
 fn limit(kept: CapabilitySet) -> rustix::io::Result<()> {
     for capability in CapabilitySet::all().difference(kept).iter() {
         // The kernel may be older than the newest capability.

@@ -23,10 +23,10 @@ use weir_program::buckets::{BucketTable, GroupTables};
 use weir_program::{Fill, GlbHash, Group, GroupId, NewFlows, Program};
 use weir_table::NO_TARGET;
 
-/// The version of the checksum. It changes only if checksums do.
+/// The version of the checksum, which changes only if checksums change.
 pub const VERSION: &str = "ring-1";
 
-/// How often the key's derivation hashes.
+/// The number of rounds in the derivation of the key.
 const ROUNDS: u32 = 65_536;
 
 /// The checksum of a ring, of 48 bits, so that a number of 64-bit floating point in a metric is exact.
@@ -34,7 +34,7 @@ const ROUNDS: u32 = 65_536;
 pub struct Checksum(u64);
 
 impl Checksum {
-    /// Returns it as a number below 2^48.
+    /// Returns the checksum as a number below 2^48.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0
@@ -51,20 +51,20 @@ impl fmt::Display for Checksum {
 pub type Destination = (u8, (IpAddr, u8), (u16, u16));
 
 /// A service as all nodes of a fleet see it: the parts of its configuration, besides the buckets of its
-/// group, that decide which back end a flow gets.
+/// group, that determine which back end a flow gets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Balanced {
     /// Its name.
     pub name: String,
     /// The name of its group; without one, [`Balanced::bits`] assigns its packets.
     pub group: String,
-    /// What clients send to.
+    /// The destinations to which clients send.
     pub destinations: Vec<Destination>,
     /// How packets are assigned, in a word of the configuration.
     pub by: String,
     /// Whether its flows keep their back ends.
     pub keeps: bool,
-    /// The assignment, if bits of the source address decide.
+    /// The assignment, if bits of the source address determine the back end.
     pub bits: Option<BitAssignment>,
     /// Its back ends.
     pub back_ends: Vec<BalancedBackEnd>,
@@ -189,7 +189,7 @@ impl Rings {
         self.key.sum(&text(&owner.service, group))
     }
 
-    /// Returns a checksum of the seed alone, by which nodes with different seeds are recognised.
+    /// Returns a checksum of the seed alone, which shows whether nodes have different seeds.
     #[must_use]
     pub fn seed(&self) -> Checksum {
         self.key.sum("ring-1 seed\n")
@@ -201,8 +201,8 @@ impl Rings {
         self.key.sum(text)
     }
 
-    /// Returns a checksum of what a ring's packets are hashed with, besides the seed of the program: other
-    /// seeds and keys.
+    /// Returns a checksum of the seeds and keys, other than the program's seed, with which a ring's packets
+    /// are hashed.
     #[must_use]
     pub fn secrets(&self, group: &Group) -> Checksum {
         self.key.sum(&secrets(group))
@@ -378,7 +378,7 @@ fn hex(bytes: &[u8]) -> String {
 /// The back end in each slot, as a position in a list of names.
 struct Slots<'a> {
     first: &'a [u16],
-    /// The second ones, with the GLB director's table.
+    /// The second back ends, with the GLB director's table.
     second: &'a [u16],
     names: Vec<&'a str>,
 }
@@ -428,15 +428,15 @@ struct Kept {
 pub struct RingSums {
     /// The rings.
     pub rings: Arc<Rings>,
-    /// As they are configured.
+    /// The checksums of the rings as they are configured.
     pub configured: Vec<Checksum>,
-    /// As they are now, without back ends that are down or drained.
+    /// The checksums of the rings as they are now, without back ends that are down or drained.
     pub effective: Vec<Checksum>,
 }
 
 impl RingCache {
     /// Returns the checksums of a program. `plan` is the owner of program and apps: as long as it is the same
-    /// object, they are unchanged.
+    /// object, the checksums are unchanged.
     pub fn sums(
         &mut self,
         plan: &Arc<dyn Any + Send + Sync>,

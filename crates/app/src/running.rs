@@ -15,8 +15,8 @@ mod tests;
 /// refused.
 pub const INJECTS_MAX: usize = 1024;
 
-/// With this many frames in flight, clients of the app's socket are not read: half of a worker's room for
-/// commands.
+/// The number of frames in flight from which on clients of the app's socket are not read: half of a worker's
+/// room for commands.
 const LISTENS_MAX: usize = 128;
 
 /// The minimum time between two ticks of an app, in nanoseconds.
@@ -25,11 +25,11 @@ const TICK_LEAST_NS: u64 = 1_000_000;
 /// Counts of an app's frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Account {
-    /// Frames that were forwarded to it.
+    /// Frames that were forwarded to the app.
     pub punted: u64,
-    /// Frames that it sent, through ports or the program.
+    /// Frames that the app sent, through ports or the program.
     pub injected: u64,
-    /// Frames that it could not send. The ledger has the reason, unless too many were in flight.
+    /// Frames that the app could not send. The ledger has the reason, unless too many were in flight.
     pub refused: u64,
 }
 
@@ -37,7 +37,7 @@ pub struct Account {
 struct Running {
     app: Box<dyn App>,
     account: Account,
-    /// Where workers report the fate of its frames.
+    /// Where workers report the fate of the app's frames.
     answers: (SyncSender<Injected>, Receiver<Injected>),
     /// Frames without a report yet.
     outstanding: usize,

@@ -7,7 +7,7 @@ use std::fmt::Write;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The age of an event in milliseconds, both times being on the same clock.
+/// The age of an event in milliseconds; both times are on the same clock.
 #[must_use]
 pub fn ago_ms(now_ns: u64, at_ns: u64) -> u64 {
     now_ns.saturating_sub(at_ns) / NS_PER_MS
@@ -32,7 +32,8 @@ pub fn latest(events: &Value) -> String {
     text
 }
 
-/// Reads an answer. Fields that another version lacks have their default, and what cannot be read is empty.
+/// Reads an answer. Fields that another version lacks have their default, and an answer that cannot be read
+/// is empty.
 #[must_use]
 pub fn read<T: DeserializeOwned + Default>(answer: &Value) -> T {
     T::deserialize(answer).unwrap_or_default()

@@ -19,7 +19,7 @@ pub const EVENTS: usize = 64;
 /// How often the board is polled while a request waits for flows, in nanoseconds.
 const POLL_NS: u64 = 5_000_000;
 
-/// How long a request waits for them.
+/// How long a request waits for flows, in nanoseconds.
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// The configured work of a thread, and how its app shows what the thread publishes.
@@ -45,7 +45,7 @@ pub trait Task: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// Reads a request. `None` means the request `show`; all others query flows.
     ///
     /// # Errors
-    /// Says which requests the app answers.
+    /// The error says which requests the app answers.
     fn query(request: &Value) -> Result<Option<Self::Query>, String>;
 
     /// Answers a request about flows. `obstacle` is the one on the board.
@@ -78,11 +78,11 @@ pub struct Board<T: Task> {
     pub obstacle: Option<String>,
     /// The latest events, newest last: when each happened, in nanoseconds since 1970, and a sentence.
     pub events: VecDeque<(u64, String)>,
-    /// When this was last written, in nanoseconds since 1970.
+    /// When the board was last written, in nanoseconds since 1970.
     pub now_ns: u64,
     /// Requests that wait for flows.
     pub queries: Vec<(RequestId, T::Query)>,
-    /// The flows read for them.
+    /// The flows that were read for these requests.
     pub read: Vec<(RequestId, T::Flows)>,
 }
 
@@ -191,7 +191,7 @@ impl<T: Task> App for TaskApp<T> {
         T::KIND
     }
 
-    /// If nothing has changed, the thread keeps running, and its board is kept.
+    /// If the task has not changed, its thread keeps running, and its board is kept.
     fn inherit(&mut self, predecessor: Box<dyn App>) {
         let predecessor: Box<dyn Any> = predecessor;
         if let Ok(old) = predecessor.downcast::<TaskApp<T>>() {
@@ -243,7 +243,7 @@ impl<T: Task> App for TaskApp<T> {
     }
 }
 
-/// Returns the facts that a page shows of every such app, from its answer to `show`.
+/// Returns the facts that a page shows of every app of a task, from its answer to `show`.
 pub fn obstacle_and_last_event(app: &Value) -> impl Iterator<Item = (&'static str, String)> {
     let last = items(&app["events"]).last().map(|event| ("last", word(&event["what"]).to_string()));
     app["obstacle"].as_str().map(|why| ("not running", why.to_string())).into_iter().chain(last)
@@ -269,9 +269,9 @@ impl<T: Task, S> Default for TaskThreads<T, S> {
 }
 
 impl<T: Task, S> TaskThreads<T, S> {
-    /// Works on these tasks from now on. Unchanged tasks keep their threads. Threads of the other tasks end
-    /// before new ones begin: two programs at one interface would both change frames. `begin` returns what a
-    /// thread shares, and its work, which ends soon after the flag is set.
+    /// Works on these tasks from now on. Unchanged tasks keep their threads. Threads of other tasks end
+    /// before new threads begin, because two programs at one interface would both change frames. `begin`
+    /// returns what a thread shares, and its work, which ends soon after the flag is set.
     ///
     /// # Errors
     /// A thread cannot be started.

@@ -15,8 +15,8 @@ use tokio::net::{TcpStream, UnixStream, lookup_host};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// How long to wait for a connection, and how much of it for each address of a name: the first may be that of
-/// a network which loses all packets.
+/// How long to wait for a connection, and for each address of a name: the first address may be in a network
+/// that loses all packets.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const ADDRESS_PATIENCE: Duration = Duration::from_secs(3);
 
@@ -41,7 +41,7 @@ pub enum Endpoint {
 /// An answer whose body has not been read.
 pub struct Received {
     response: Response<Incoming>,
-    /// What carries the connection.
+    /// The task that carries the connection.
     task: Task,
 }
 
@@ -96,7 +96,7 @@ fn unreachable(why: &str) -> ClientError {
     ClientError::Unreachable(why.to_string())
 }
 
-/// Says why a connection has failed.
+/// Returns an error that says why a connection has failed.
 fn broken(why: &hyper::Error) -> ClientError {
     let cause = why.source();
     let io = cause.and_then(|cause| cause.downcast_ref::<io::Error>());

@@ -39,10 +39,10 @@ use weir_control::answer::{ErrorAnswer, FleetNode};
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// There is no connection, it has ended before the answer, or the answer is too large or not HTTP. The
-    /// text is the rest of a sentence that begins with who was asked.
+    /// text is the rest of a sentence that begins with the name of the peer.
     #[error("weir {0}")]
     Unreachable(String),
-    /// weir has refused it, and nothing has changed.
+    /// weir has refused the request, and nothing has changed.
     #[error("{why}")]
     Refused {
         /// The kind of reason.
@@ -50,7 +50,7 @@ pub enum ClientError {
         /// The reason, in a sentence.
         why: String,
     },
-    /// The answer is not one of this version's.
+    /// The answer has a form that this version does not know.
     #[error("the answer cannot be read: {0}")]
     Answer(String),
 }
@@ -94,11 +94,11 @@ impl RefusalReason {
 /// Under which conditions a request is carried out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// Change nothing: the answer says what would change.
+    /// Whether to change nothing; the answer then says what would change.
     pub dry_run: bool,
-    /// Only if the service, or the set of services, has this `etag`.
+    /// Carry out the request only if the service, or the set of services, has this `etag`.
     pub etag: Option<String>,
-    /// Only if there is no such service yet.
+    /// Carry out the request only if there is no such service yet.
     pub absent: bool,
 }
 
@@ -147,7 +147,7 @@ impl Client {
         Client::over(Endpoint::Tcp(address.into()), token.into())
     }
 
-    /// The same with TLS.
+    /// A client of the weir whose `control` listens on this address, with TLS.
     #[cfg(feature = "tls")]
     pub fn tls(address: impl Into<String>, token: impl Into<String>, tls: Tls) -> Client {
         Client::over(Endpoint::Tls(address.into(), tls), token.into())
@@ -208,7 +208,7 @@ impl Client {
         self.ask(Method::PUT, &one(name), Some(service.to_string()), options).await
     }
 
-    /// Sets all services of the API: those that are not among these are removed.
+    /// Sets all services of the API; services that are not in `services` are removed.
     ///
     /// # Errors
     /// As for [`Client::services`].
@@ -242,7 +242,8 @@ impl Client {
         self.ask(Method::PATCH, &path, Some(body), options).await
     }
 
-    /// Watches: events follow those with the number `last`, or begin with the `etag` of the set.
+    /// Watches the services. The events begin after the one with the number `last`, or with the `etag` of the
+    /// set.
     ///
     /// # Errors
     /// As for [`Client::services`].

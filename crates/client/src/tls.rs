@@ -21,7 +21,7 @@ impl Tls {
     /// Trusts the certificates in a PEM file, for a server with this name or IP address.
     ///
     /// # Errors
-    /// The file cannot be read or has no certificate, or the name is not one.
+    /// The file cannot be read or has no certificate, or `name` is not a valid name.
     pub fn new(certificates: &Path, name: &str) -> io::Result<Tls> {
         let mut roots = RootCertStore::empty();
         for one in CertificateDer::pem_file_iter(certificates).map_err(io::Error::other)? {

@@ -10,14 +10,14 @@ use tokio::time::timeout;
 /// The largest event in bytes.
 const EVENT_MAX: usize = 1 << 20;
 
-/// How long nothing may arrive. weir sends a comment every 15 s if there is no event, so a silent connection
-/// is that of a node that has died without closing it.
+/// The longest time during which nothing may arrive. weir sends a comment every 15 s if there is no event, so
+/// a silent connection is that of a node that has died without closing it.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// An event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WatchEvent {
-    /// Its number: events after it can be asked for with [`Client::watch`](crate::Client::watch).
+    /// The event's number: events after it can be requested with [`Client::watch`](crate::Client::watch).
     pub id: u64,
     /// Its kind: `set`, `service`, `back_end` or `reread`.
     pub event: String,
@@ -42,7 +42,7 @@ impl Watch {
     /// from the last event that it has. After `reread`, it reads all services first.
     ///
     /// # Errors
-    /// The connection has broken, nothing has arrived for a minute, or what arrives are not events.
+    /// The connection has broken, nothing has arrived for a minute, or the data is not a sequence of events.
     pub async fn next(&mut self) -> Result<Option<WatchEvent>, ClientError> {
         loop {
             if let Some(event) = self.events.pop_front() {

@@ -70,17 +70,17 @@ answers! {
         executable: [u64; 2],
         /// Its control group, if a unit of systemd runs it.
         unit: Option<String>,
-        /// Whether that is a unit of a user.
+        /// Whether the unit belongs to a user manager.
         user_manager: bool,
-        /// How long it may be silent, in microseconds.
+        /// How long the process may be silent, in microseconds.
         watchdog_usec: Option<u64>,
     }
 
     /// The node begins or ends to drain.
     Drained {
-        /// Whether it is draining now.
+        /// Whether the node is draining now.
         draining: bool,
-        /// Whether that is a change.
+        /// Whether the request has changed that.
         changed: bool,
         /// How many VIPs were announced by routes before.
         withdrawn: u64,
@@ -88,11 +88,11 @@ answers! {
 
     /// Whether a node should get traffic.
     Ready {
-        /// Whether it should.
+        /// Whether the node should get traffic.
         ready: bool,
-        /// Whether an operator drains it.
+        /// Whether an operator drains the node.
         draining: bool,
-        /// Why it should not.
+        /// Why the node should not get traffic.
         reasons: Vec<String>,
     }
 
@@ -108,7 +108,7 @@ answers! {
         since_s: u64,
         /// The services that have the VIP.
         services: String,
-        /// Why it is not announced, or has the higher metric.
+        /// Why the VIP is not announced, or has the higher metric.
         why: Option<String>,
     }
 
@@ -120,7 +120,7 @@ answers! {
         next: Option<u32>,
     }
 
-    /// What became of all frames.
+    /// Where all frames went.
     Ledger {
         /// Frames that ports received.
         received: u64,
@@ -148,7 +148,7 @@ answers! {
         frames: u64,
         /// The meaning of the reason, in one sentence.
         meaning: String,
-        /// The flows that lost most of them, worst first.
+        /// The flows that lost most of these frames, worst first.
         flows: Vec<DroppedFlow>,
     }
 
@@ -157,7 +157,7 @@ answers! {
         /// The flow: protocol, addresses and ports of the outer headers, as they were when its frames were
         /// dropped.
         flow: String,
-        /// About how many frames, estimated from samples.
+        /// The number of frames, estimated from samples.
         frames: u64,
     }
 
@@ -169,9 +169,9 @@ answers! {
         runs: bool,
         /// Why not.
         obstacle: Option<String>,
-        /// Frames that it has decided there.
+        /// Frames that the program has handled in the kernel.
         decided: u64,
-        /// Frames that it has left to the engine, by reason.
+        /// Frames that the program has left to the engine, by reason.
         left: Counts,
     }
 
@@ -215,7 +215,7 @@ answers! {
         r#type: String,
         /// The number of its entries.
         entries: u64,
-        /// How many entries, or flows of all workers, it has room for.
+        /// The number of entries, or of flows of all workers, for which the pipe has room.
         capacity: u64,
         /// Packets that hit an entry.
         hits: u64,
@@ -309,7 +309,7 @@ answers! {
         rings: Rings,
         /// Its NAT pools.
         nat_pools: Vec<NatPool>,
-        /// How many flows it keeps of each service.
+        /// How many flows the node keeps of each service.
         flows: Vec<ServiceFlows>,
     }
 
@@ -401,11 +401,11 @@ answers! {
         p99_us: f64,
         /// See `p50_us`.
         p9999_us: f64,
-        /// The most processor time of a breath.
+        /// The longest processor time of a breath, in microseconds.
         longest_us: f64,
-        /// A quantile of the duration of breaths.
+        /// A quantile of the duration of breaths, in microseconds.
         wall_p9999_us: f64,
-        /// The longest breath.
+        /// The duration of the longest breath, in microseconds.
         wall_longest_us: f64,
     }
 
@@ -413,15 +413,15 @@ answers! {
     Breaths {
         /// By the clock.
         wall: Times,
-        /// By processor time.
+        /// The processor time of the breaths.
         processor: Times,
     }
 
     /// A histogram of durations.
     Times {
-        /// How many there were.
+        /// The number of durations.
         count: u64,
-        /// Their sum, in microseconds.
+        /// The sum of all durations, in microseconds.
         total_us: f64,
         /// Quantiles, in microseconds.
         p50_us: f64,
@@ -429,7 +429,7 @@ answers! {
         p99_us: f64,
         /// See `p50_us`.
         p9999_us: f64,
-        /// The longest.
+        /// The longest duration, in microseconds.
         longest_us: f64,
         /// The data from which a reader can subtract an earlier answer: the upper limit of each bucket in
         /// nanoseconds, if it has one, and its count.
@@ -440,11 +440,11 @@ answers! {
     Deltas {
         /// The reason.
         reason: String,
-        /// How many there were.
+        /// The number of deltas.
         deltas: u64,
-        /// Their packets.
+        /// The packets in these deltas.
         packets: u64,
-        /// Their bytes.
+        /// The bytes in these deltas.
         bytes: u64,
     }
 
@@ -475,11 +475,11 @@ answers! {
         entry: String,
         /// Whether it was added at run time.
         run_time: bool,
-        /// Packets that hit it.
+        /// Packets that hit the entry.
         packets: u64,
         /// Their bytes.
         bytes: u64,
-        /// When the last one did.
+        /// When the last packet hit it.
         last_ms: u64,
     }
 
@@ -489,25 +489,25 @@ answers! {
         pipe: String,
         /// Its key.
         flow: String,
-        /// What was decided for it.
+        /// The decision for the flow.
         decision: String,
         /// Its packets.
         packets: u64,
         /// Their bytes.
         bytes: u64,
-        /// When it began.
+        /// When the flow began.
         first_ms: u64,
-        /// When its last packet came.
+        /// When the flow's last packet arrived.
         last_ms: u64,
-        /// Its state, if it is a TCP connection.
+        /// The state of a TCP connection.
         state: Option<String>,
-        /// Its address and port after NAT.
+        /// The flow's address and port after NAT.
         nat: Option<String>,
-        /// Whether the kernel decides its packets.
+        /// Whether the kernel handles the flow's packets.
         in_kernel: bool,
     }
 
-    /// The sections that clients interpret; those that were not asked for are empty.
+    /// The sections that clients interpret; sections that were not requested are empty.
     Shown {
         /// The generation of the program.
         generation: Option<u64>,
@@ -515,11 +515,11 @@ answers! {
         file: String,
         /// How long the daemon has run.
         uptime_s: u64,
-        /// Whether it works, in a few words.
+        /// Whether the daemon works, in a few words.
         health: Option<String>,
         /// Lines of the log that were lost.
         log_lost: u64,
-        /// What became of all frames.
+        /// Where all frames went.
         ledger: Ledger,
         /// Whether the ledger balances.
         balances: Option<bool>,
@@ -545,13 +545,13 @@ answers! {
         name: String,
         /// Its kind.
         kind: String,
-        /// Frames that were forwarded to it.
+        /// Frames that were forwarded to the app.
         punted: u64,
-        /// Frames that it injected.
+        /// Frames that the app injected.
         injected: u64,
-        /// Changes of its that were refused.
+        /// Changes requested by the app that were refused.
         refused: u64,
-        /// What only this kind counts.
+        /// The counters that only this kind of app has.
         #[serde(flatten)]
         counts: Counts,
     }

@@ -23,13 +23,13 @@ const CHANGES_PATIENCE: Duration = Duration::from_secs(600);
 /// The largest answer in bytes.
 const ANSWER_MAX: u64 = 256 << 20;
 
-/// How much of a text is sent at a time.
+/// The number of bytes of a text that are sent at a time.
 const PIECE: usize = 1 << 18;
 
 /// Sends `request` to the daemon that listens on `path` and returns its answer.
 ///
 /// # Errors
-/// No daemon listens there, it does not answer in time, or it answers with an error.
+/// No daemon listens on the path, the daemon does not answer in time, or it answers with an error.
 pub fn ask<A: DeserializeOwned>(path: &Path, request: &impl Serialize) -> Result<A> {
     let mut stream = connect(path)?;
     stream.set_read_timeout(Some(PATIENCE))?;
@@ -73,7 +73,7 @@ fn head(target: &str, length: usize) -> String {
     format!("POST {target} HTTP/1.1\r\nHost: weir\r\nContent-Length: {length}\r\n\r\n")
 }
 
-/// Receives an answer. If this fails, `answer` holds what has arrived.
+/// Receives an answer. If this fails, `answer` holds the bytes that have arrived.
 fn receive(stream: &UnixStream, answer: &mut Vec<u8>) -> io::Result<()> {
     // Bounded: by `take`.
     stream.take(ANSWER_MAX + 1).read_to_end(answer)?;

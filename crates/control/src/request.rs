@@ -10,7 +10,7 @@ use serde_json::Value;
 pub enum Request {
     /// Asks for sections of the daemon's state.
     Show(Show),
-    /// Reads the configuration again, or waits for that.
+    /// Reads the configuration again, or waits until that has ended.
     Reload(Reload),
     /// Changes an entry of the running program.
     Entry(Entry),
@@ -62,13 +62,13 @@ impl Request {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Show {
-    /// By default everything.
+    /// The sections to show; by default, all of them.
     pub what: Option<What>,
     /// For entries: only those of this pipe.
     pub pipe: Option<String>,
     /// For entries and flows: where the page begins; the previous page has this as `next`.
     pub from: Option<String>,
-    /// For flows: at most this many.
+    /// For flows: the maximum number.
     pub limit: Option<u64>,
 }
 
@@ -86,7 +86,7 @@ pub enum What {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Reload {
-    /// The number of a reload that has begun; without it, another one begins.
+    /// The number of a reload that has begun; without a number, another reload begins.
     pub reload: Option<u64>,
     /// The longest wait, in seconds.
     pub wait_s: Option<u64>,
@@ -114,7 +114,7 @@ pub struct Entries {
     /// Where the page begins; the previous page has this as `next`.
     #[serde(default)]
     pub from: u32,
-    /// Whether to list entries of the configuration, too.
+    /// Whether to also list entries of the configuration.
     #[serde(default)]
     pub all: bool,
 }

@@ -70,9 +70,9 @@ answers! {
     Changes {
         /// Services that are new, by name.
         created: Vec<String>,
-        /// Services that are different.
+        /// Services that have changed, by name.
         updated: Vec<String>,
-        /// Services that are gone.
+        /// Services that are gone, by name.
         removed: Vec<String>,
         /// The number of services that stay as they are.
         unchanged: usize,
@@ -84,10 +84,11 @@ answers! {
         back_ends_reweighted: usize,
         /// Back ends of which other values have changed.
         back_ends_changed: usize,
-        /// The `ETag` that the service or the set then has.
+        /// The `ETag` of the service or the set after the request.
         #[serde(skip_serializing_if = "Option::is_none")]
         etag: Option<String>,
-        /// With `dry_run`: which share of the flows of each service that changes moves to other back ends.
+        /// With `dry_run`: for each service that changes, the share of its flows that moves to other back
+        /// ends.
         #[serde(skip_serializing_if = "Vec::is_empty")]
         groups: Vec<Moved>,
     }
@@ -98,7 +99,7 @@ answers! {
         name: String,
         /// The share of its flows without an entry that move.
         moved: f64,
-        /// The least share that had to move for the targets to get their shares.
+        /// The minimum share that has to move for the targets to get their shares.
         least: f64,
         /// The changes that move flows.
         why: Vec<String>,

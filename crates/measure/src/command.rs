@@ -59,8 +59,8 @@ struct MeasureArguments {
     /// Report sources with at least this many destinations.
     #[arg(long, default_value_t = 64, value_name = "DESTINATIONS")]
     spread: u64,
-    /// The memory limit for sketches, in MiB; if it does not suffice, some are left out, and the result says
-    /// which.
+    /// The memory limit for sketches, in MiB; if it does not suffice, some sketches are left out, and the
+    /// result says which.
     #[arg(long, default_value = "64", value_name = "MIB", value_parser = mebibytes)]
     memory: usize,
     /// The seed of sketches, up to 32 hexadecimal digits, or `random`: only sketches with equal seeds can be

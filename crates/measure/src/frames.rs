@@ -22,7 +22,7 @@ pub enum NoFlow {
     NotIp,
     /// A header is malformed.
     Malformed(DropReason),
-    /// Its ports were not recorded.
+    /// The frame's ports were not recorded.
     Cut,
     /// The id of its tunnel has more than 24 bits, which does not fit into a flow's key.
     TunnelId,

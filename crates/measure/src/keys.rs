@@ -15,11 +15,12 @@ pub(crate) const DESTINATIONS: usize = 2;
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
     pub(crate) hash: KeyHash,
-    /// By the place of their list: the one at [`FLOWS`] defines what a flow is, according to the settings.
+    /// The projections by the place of their list: the one at [`FLOWS`] defines what a flow is, according to
+    /// the settings.
     pub(crate) tops: Vec<Projection>,
     tuple: Projection,
     pair: Projection,
-    /// Neither truncates addresses nor omits tunnels: a key is used unchanged.
+    /// Whether keys are used unchanged, because the settings neither truncate addresses nor omit tunnels.
     is_whole: bool,
 }
 
@@ -36,7 +37,7 @@ impl Keys {
         }
     }
 
-    /// The 5-tuple by which packets of a flow are added up.
+    /// The 5-tuple under which packets of a flow are added up.
     #[inline(always)]
     pub(crate) fn tuple(&self, key: &FlowKey) -> [u64; 5] {
         if self.is_whole { key.0 } else { self.tuple.of(key) }

@@ -49,13 +49,13 @@ pub(crate) enum Asks {
 
 /// A list of keys.
 pub(crate) struct TopQuery {
-    /// How keys are built; for flows, the settings decide.
+    /// How keys are built; for flows, the settings determine this.
     pub(crate) kind: KeyKind,
     /// The noun for a key.
     pub(crate) one: &'static str,
     /// The number of keys that the settings allow is divided by this number for the list.
     pub(crate) share: usize,
-    /// Changes between intervals are reported.
+    /// Whether changes between intervals are reported.
     pub(crate) has_changes: bool,
     /// The number of possible keys, unless distinct keys are counted.
     pub(crate) keys_max: f64,
@@ -164,7 +164,7 @@ impl Query {
         self.row().word
     }
 
-    /// Returns true if it is about single packets, which flow records do not describe.
+    /// Returns true if the query is about single packets, which flow records do not describe.
     #[must_use]
     pub fn is_about_packets(self) -> bool {
         matches!(self.row().asks, Asks::Quantiles(_))

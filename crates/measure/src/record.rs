@@ -9,13 +9,13 @@ pub struct FlowRecord {
     pub key: FlowKey,
     /// Number of packets, at least 1.
     pub packets: u64,
-    /// Their bytes, from the Ethernet header on, without the frame check sequence.
+    /// The bytes of these packets, from the Ethernet header on, without the frame check sequence.
     pub bytes: u64,
-    /// When the first of them arrived, in ns; the source determines the clock.
+    /// When the first of these packets arrived, in ns; the source determines the clock.
     pub first_ns: u64,
-    /// When the last of them arrived, in ns of the same clock; not before `first_ns`.
+    /// When the last of these packets arrived, in ns of the same clock; not before `first_ns`.
     pub last_ns: u64,
-    /// Further observations of them.
+    /// Further observations of these packets.
     pub observed: Observed,
 }
 

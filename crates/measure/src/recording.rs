@@ -94,7 +94,7 @@ pub struct Measured {
     /// The report on the whole recording.
     #[serde(flatten)]
     pub all: Report,
-    /// Interval by interval.
+    /// The reports of the intervals.
     pub intervals: Vec<Report>,
     /// Intervals that are missing from the list because there were too many.
     pub intervals_left_out: u64,

@@ -14,9 +14,9 @@ use weir_sketch::Estimate;
 pub struct Estimated {
     /// The estimate.
     pub estimate: f64,
-    /// The true value is not less than this, with probability `confidence`.
+    /// The lower bound: the true value is not less than this, with probability `confidence`.
     pub low: f64,
-    /// The true value is not more than this, with probability `confidence`.
+    /// The upper bound: the true value is not more than this, with probability `confidence`.
     pub high: f64,
     /// The probability that the true value lies between the bounds; 1 means certainty.
     pub confidence: f64,
@@ -117,7 +117,7 @@ pub struct ChangeRow {
 /// A quantile.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QuantileRow {
-    /// The share of packets that do not exceed it.
+    /// The share of packets that do not exceed the value.
     pub share: f64,
     /// The value.
     pub value: Estimated,

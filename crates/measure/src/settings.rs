@@ -22,13 +22,13 @@ pub struct Settings {
     /// those of ports a quarter.
     pub keys: usize,
     /// The memory limit for sketches, in bytes. Queries are shed in the order of [`Query::shed_order`] until
-    /// the others fit; totals and the numbers of flows, sources and destinations are always kept.
+    /// the rest fits; totals and the numbers of flows, sources and destinations are always kept.
     pub memory: usize,
     /// The wanted queries.
     pub queries: Vec<Query>,
-    /// A source with at least this many destinations is reported as a super-spreader.
+    /// The minimum number of destinations for which a source is reported as a super-spreader.
     pub spread_least: u64,
-    /// One of this many packets is sampled for quantiles of bytes and times.
+    /// The number of packets of which one is sampled for quantiles of bytes and times.
     pub quantile_stride: u64,
     /// The largest packet that a source may deliver, in bytes: it bounds bytes that were counted under
     /// another key. For records of single packets, the largest one seen is used instead.
@@ -56,8 +56,9 @@ impl Default for Settings {
     }
 }
 
-/// Memory of the aggregator in front of the sketches: 69,000 flows. It is larger than a second-level cache,
-/// because an eviction costs at least ten fetches, while its own are prefetched.
+/// Memory of the aggregator in front of the sketches: 69,000 flows. The aggregator is larger than a
+/// second-level cache, because an eviction costs at least ten fetches, while the aggregator's own fetches are
+/// prefetched.
 pub(crate) const AGGREGATOR_BYTES: usize = 4 << 20;
 
 impl Settings {

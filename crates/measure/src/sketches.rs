@@ -121,7 +121,7 @@ impl Sketch {
 pub(crate) struct Sketches {
     pub(crate) totals: Totals,
     pub(crate) distinct: [Distinct; 3],
-    /// By the place of the query; `None` if shed or not wanted.
+    /// The sketches by the place of their query; `None` if the query was shed or is not wanted.
     pub(crate) answers: [Option<Sketch>; COUNT],
 }
 
@@ -216,7 +216,7 @@ impl Sketches {
         }
     }
 
-    /// Counts a packet in quantiles, `times` times: its bytes, and the nanoseconds since the one before.
+    /// Counts a packet in quantiles, `times` times: its bytes, and the nanoseconds since the previous packet.
     pub(crate) fn add_packet(&mut self, times: u64, bytes: f64, gap_ns: Option<f64>) {
         for (row, answer) in QUERIES.iter().zip(&mut self.answers) {
             if let (Asks::Quantiles(quantity), Some(Sketch::Quantiles(quantiles))) = (&row.asks, answer)

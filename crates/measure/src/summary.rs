@@ -134,8 +134,8 @@ impl Summary {
         }
     }
 
-    /// Samples a packet for quantiles whenever the stride has passed. Of several packets only the mean is
-    /// known.
+    /// Samples a packet for quantiles whenever the stride has passed. If several packets are counted
+    /// together, only their mean is known.
     fn note(&mut self, packets: u64, bytes: u64, gap_ns: Option<u64>, lasted_ns: u64) {
         let times = self.stride / self.settings.quantile_stride.max(1);
         self.stride %= self.settings.quantile_stride.max(1);
@@ -225,7 +225,7 @@ impl Summary {
     }
 
     /// Sheds the next query in the order of [`Query::shed_order`], for a source that the measurement cannot
-    /// keep up with. Returns it; `None` when nothing is left to shed.
+    /// keep up with. Returns the query; `None` when nothing is left to shed.
     pub fn shed_next(&mut self) -> Option<Query> {
         let query = (!self.kept.is_empty()).then(|| self.kept.remove(0))?;
         self.shed_query(query);

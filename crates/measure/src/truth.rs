@@ -24,7 +24,7 @@ pub(crate) struct Truth {
 }
 
 impl Truth {
-    /// Exact counting with this memory limit; `None` if that is 0.
+    /// Creates exact counts with this memory limit; `None` if the limit is 0.
     pub(crate) fn new(memory: usize) -> Option<Truth> {
         let flows_max = memory / FLOW_BYTES;
         (memory > 0).then(|| Truth { flows_max, memory, ..Truth::default() })
@@ -51,7 +51,7 @@ impl Truth {
         *self = Truth { ended: Some(why), ..Truth::default() };
     }
 
-    /// An interval has ended.
+    /// Called when an interval has ended.
     pub(crate) fn close(&mut self) {
         self.before = std::mem::take(&mut self.interval);
     }

@@ -58,9 +58,11 @@ pub struct FlowRow {
     pub peer: Option<String>,
     /// Whether the directions are known: sent and received.
     pub known: [bool; 2],
-    /// Whether frames are found by these addresses; with NAT, one direction uses others.
+    /// Whether the entries for frames are found by these addresses; with NAT, one direction uses other
+    /// addresses.
     pub usable: [bool; 2],
-    /// The stamps when each was learnt: that of all flows, of policy, and its own.
+    /// The stamps at the time when each direction was learnt: that of all flows, that of the policy, and the
+    /// direction's own.
     pub stamps: [[u64; 3]; 2],
     /// The current values of the same stamps.
     pub stamps_now: [[u64; 3]; 2],
@@ -72,7 +74,7 @@ pub struct FlowRow {
     pub packets: [u64; 2],
     /// Their bytes.
     pub bytes: [u64; 2],
-    /// How long it has not used the fast path, in nanoseconds.
+    /// How long the flow has not used the fast path, in nanoseconds.
     pub idle_ns: u64,
 }
 

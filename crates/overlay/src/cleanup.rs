@@ -12,7 +12,8 @@ pub(crate) const CLEANUP: Tool = Tool {
     run: cleanup,
 };
 
-/// Removes what can be removed. It fails if something remains, for example because a process holds it.
+/// Removes everything that can be removed. Fails if something remains, for example because a process holds
+/// it.
 fn cleanup() -> Result<Outcome> {
     let found = Left::look()?;
     let refused = found.belongs_to();

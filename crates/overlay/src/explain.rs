@@ -37,7 +37,7 @@ impl Pair {
         Ok(Pair { local, remote, protocol })
     }
 
-    /// Whether a flow is this one.
+    /// Whether a row is that of this flow.
     #[must_use]
     pub fn has(&self, row: &FlowRow) -> bool {
         let ends = [self.local, self.remote];

@@ -39,17 +39,17 @@ pub struct NodeReport {
 /// A path.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathReport {
-    /// Its source port.
+    /// The source port of the path.
     pub port: u16,
-    /// Another port that leads along it.
+    /// Another port that leads along the path.
     pub spare: Option<u16>,
-    /// The routers on it; `None` for one that does not answer.
+    /// The routers on the path; `None` for a router that does not answer.
     pub hops: Vec<Option<IpAddr>>,
     /// Its state, in one word.
     pub state: String,
     /// The reason for its state, in a few words.
     pub why: String,
-    /// How long it has had that state, in nanoseconds.
+    /// How long the path has had that state, in nanoseconds.
     pub for_ns: u64,
     /// The queueing delay of frames above its minimum delay, in nanoseconds.
     pub queue_ns: u64,
@@ -72,9 +72,9 @@ pub struct PathReport {
     /// Flows that moved here from another path: after a pause, a failure, a rehash by the kernel, or because
     /// the other path was congested.
     pub moves: [u64; 4],
-    /// Flows on it that the kernel moved to another port.
+    /// Flows on the path that the kernel moved to another port.
     pub rehashed: u64,
-    /// What is known about large frames on it.
+    /// What is known about large frames on the path.
     pub large: Fit,
 }
 
@@ -108,15 +108,15 @@ pub struct FlowRow {
     pub protocol: u8,
     /// Its path.
     pub path: u32,
-    /// The source port that it is sent from.
+    /// The source port from which the flow is sent.
     pub port: u16,
     /// Packets sent.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How often it has changed paths.
+    /// How often the flow has changed paths.
     pub moves: u32,
-    /// How long it has sent nothing, in milliseconds.
+    /// How long the flow has sent nothing, in milliseconds.
     pub idle_ms: u64,
 }
 

@@ -19,9 +19,9 @@ pub const MOVES_MAX: usize = SIZE / 16;
 pub struct Move {
     /// Its number.
     pub bucket: usize,
-    /// The path it led to; [`weir_table::bucket::NO_TARGET`] at first.
+    /// The path to which the bucket led; [`weir_table::bucket::NO_TARGET`] at first.
     pub from: u16,
-    /// The path it leads to.
+    /// The path to which the bucket leads.
     pub to: u16,
 }
 
@@ -52,7 +52,7 @@ impl PathBuckets {
     }
 
     /// Moves the buckets one step towards the weights; call it every [`crate::paths::STEP_NS`], and at once
-    /// when a path fails. Returns what moved.
+    /// when a path fails. Returns the moves.
     pub fn follow(&mut self, paths: &Paths, random: &mut Random) -> Vec<Move> {
         let shares = paths.shares();
         let (wanted, _) = fill_wants(Some(self.slots()), &shares, SIZE);

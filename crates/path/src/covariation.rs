@@ -11,7 +11,7 @@
 //! shrink slowly, look alike too often. Clock drift and the node's own queue change all delays, so changes
 //! are measured relative to those of the steadiest port.
 
-/// Enough rounds to decide, even if a fifth of the probes is lost.
+/// The number of rounds, which suffices even if a fifth of the probes is lost.
 pub const ROUNDS: usize = 64;
 
 /// The number of changes that must be known for both ports.
@@ -62,7 +62,7 @@ fn deviation(changes: &Changes) -> f64 {
     (changes.iter().flatten().map(|change| (change - mean).powi(2)).sum::<f64>() / count).sqrt()
 }
 
-/// Returns whether both vary, and vary together.
+/// Returns whether both delays vary, and vary together.
 fn are_alike(one: &Changes, other: &Changes, noise: f64) -> bool {
     let both: Vec<(f64, f64)> = one.iter().zip(other).filter_map(|(one, other)| one.zip(*other)).collect();
     if both.len() < CHANGES_MIN {

@@ -20,7 +20,7 @@ pub const JUMP_NS: i64 = 100_000_000;
 /// becomes the sample.
 const FALL: u64 = 4;
 
-/// After this time without a sample, ns, half of the delay is forgotten, because it is out of date.
+/// The time without a sample, ns, after which half of the delay is forgotten, because it is out of date.
 const STALE_NS: u64 = 100_000_000;
 
 /// The queueing delay of one path.

@@ -147,8 +147,8 @@ pub fn changes(known: &[DiscoveredPath], observations: &[Observation]) -> Vec<Ho
     changes
 }
 
-/// Returns true if hops do not distinguish paths: none are known, or there is a single list of them in which
-/// a router is silent, which may hide many paths.
+/// Returns true if hops do not distinguish paths: no hops are known, or there is a single list of hops in
+/// which a router is silent, which may hide many paths.
 #[must_use]
 pub fn is_hidden(found: &[DiscoveredPath]) -> bool {
     match found {
@@ -204,7 +204,7 @@ pub fn follow(known: &mut Vec<DiscoveredPath>, observations: &[Observation]) -> 
     followed
 }
 
-/// One of the ports, other than this one.
+/// One of the ports other than `not`.
 fn other(ports: Ports, not: u16) -> Option<u16> {
     [Some(ports.main), ports.spare].into_iter().flatten().find(|port| *port != not)
 }

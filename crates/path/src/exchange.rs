@@ -13,7 +13,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 pub struct Between {
     /// Our own address.
     pub local: IpAddr,
-    /// The remote node's.
+    /// The remote node's address.
     pub peer: IpAddr,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
@@ -58,7 +58,7 @@ struct Attendance {
     shared: Option<Shared>,
 }
 
-/// An app's membership. When it is dropped, others take over discovery.
+/// An app's membership. When it is dropped, other apps take over discovery.
 #[derive(Debug)]
 pub struct SurveyMember {
     id: u64,

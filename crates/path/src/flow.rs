@@ -18,7 +18,8 @@ const PLB_MARKED_PERCENT: u64 = 50;
 /// PLB: consecutive congested rounds after which the port changes (`tcp_plb_rehash_rounds`).
 const PLB_ROUNDS: u32 = 12;
 
-/// PLB: the same while nothing is in flight (`tcp_plb_idle_rehash_rounds`).
+/// PLB: consecutive congested rounds after which the port changes while nothing is in flight
+/// (`tcp_plb_idle_rehash_rounds`).
 const PLB_IDLE_ROUNDS: u32 = 3;
 
 /// PLB: how long rounds are ignored after a timeout, plus up to the same time again, ns
@@ -43,9 +44,9 @@ pub enum Route {
 pub struct Round {
     /// Packets acknowledged.
     pub packets: u32,
-    /// How many of them were marked.
+    /// How many of the acknowledged packets were marked.
     pub marked: u32,
-    /// Nothing is in flight at the moment.
+    /// Whether nothing is in flight at the moment.
     pub idle: bool,
 }
 
@@ -92,13 +93,13 @@ impl Flow {
         self.route
     }
 
-    /// How often it has changed its route.
+    /// How often the flow has changed its route.
     #[must_use]
     pub fn moves(&self) -> u32 {
         self.moves
     }
 
-    /// The port that its hash maps to: ECMP's, and the first one that DOCA-AR probes.
+    /// The port to which the flow's hash maps: ECMP's port, and the first one that DOCA-AR probes.
     #[must_use]
     pub fn own_port(&self) -> u16 {
         port_of(self.hash)

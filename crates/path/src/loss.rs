@@ -10,8 +10,8 @@ use std::collections::VecDeque;
 /// The maximum number of probes in flight per path; older ones count as lost. At 10 ms they cover 640 ms.
 const PENDING_MAX: usize = 64;
 
-/// Loss is computed over at least this many probes, and at most twice as many: with fewer, three chance
-/// losses would exceed 1 %.
+/// The minimum number of probes over which loss is computed; the maximum is twice this number. With fewer
+/// probes, three chance losses would exceed 1 %.
 pub const JUDGED_OVER: u32 = 200;
 
 /// A path that loses more than this is grey (Hermes: 1 % random loss halves TCP's throughput).
@@ -21,7 +21,7 @@ pub const GREY_PERCENT: u32 = 1;
 /// for a quarter.
 const RECENT_SHARE: u32 = 8;
 
-/// After this many probes, earlier ones no longer affect the average.
+/// The number of probes after which earlier probes no longer affect the average.
 const RECENT_MAX: u32 = 64;
 
 /// The probes of one path.

@@ -87,7 +87,7 @@ pub enum State {
     New,
     /// The path has no faults.
     Good,
-    /// Its queue is long, or its packets are ECN-marked or lost: used less.
+    /// The path's queue is long, or its packets are ECN-marked or lost: used less.
     Congested,
     /// The path loses more than 1 % of its probes beyond the loss common to all paths, or loses large frames:
     /// used only if no path without faults is alive.
@@ -205,7 +205,7 @@ impl Path {
         }
     }
 
-    /// The source ports that lead along it.
+    /// The source ports that lead along the path.
     #[must_use]
     pub fn ports(&self) -> Ports {
         self.ports
@@ -218,7 +218,7 @@ impl Path {
         self.state
     }
 
-    /// Why it is in that state, and since when, ns.
+    /// Why the path is in its state, and since when, ns.
     #[must_use]
     pub fn last_change(&self) -> (Reason, u64) {
         (self.reason, self.changed_at)
@@ -604,8 +604,8 @@ impl Paths {
         }
     }
 
-    /// The weights by which flows are distributed. Paths of a worse rank than the best have none, so a failed
-    /// path has one only if all paths are failed, and then all have the same.
+    /// The weights with which flows are distributed. Paths of a worse rank than the best have weight 0, so a
+    /// failed path has a weight only if all paths have failed, and then all have the same weight.
     #[must_use]
     pub fn shares(&self) -> Vec<u32> {
         let rank = self.best_rank();
@@ -613,16 +613,16 @@ impl Paths {
     }
 }
 
-/// The information about a path for a data plane that places frames by itself.
+/// The information about a path for a data plane that places frames on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
     /// The source port that leads along it.
     pub port: u16,
     /// Its share of new flows, 0 to [`FULL`]; with 0, no frame may take it.
     pub weight: u32,
-    /// Large flows should leave it.
+    /// Whether large flows should leave the path.
     pub is_congested: bool,
-    /// How long a packet would wait there according to probes, ns.
+    /// How long a packet would wait on the path according to probes, ns.
     pub cost_ns: u64,
 }
 
@@ -646,7 +646,7 @@ impl Paths {
 pub struct ProbeReply {
     /// The receiver's clock at arrival minus the sender's at departure, ns; the clocks may have any offset.
     pub delay_ns: i64,
-    /// The probe arrived with the CE mark.
+    /// Whether the probe arrived with the CE mark.
     pub marked: bool,
     /// How many probes of the path had arrived by then, by the receiver's count, which may restart.
     pub arrived: u32,

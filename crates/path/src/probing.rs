@@ -28,7 +28,7 @@ const ACTIVE_NS: u64 = 100_000_000;
 /// probed at all.
 const IDLE_NS: u64 = 10_000_000_000;
 
-/// The factor by which an idle node's interval between rounds is longer, unless a path is in doubt.
+/// The factor with which an idle node's interval between rounds is multiplied, unless a path is in doubt.
 const IDLE_TIMES: u64 = 10;
 
 /// How much a node is used.

@@ -31,8 +31,8 @@ pub struct Settings {
     pub congested_ns: u64,
     /// A gap in a flow after which its next packet may take another path, ns.
     pub flowlet_ns: u64,
-    /// A flow may take another path after this many bytes without a gap: 0 for every packet, 64 KB for
-    /// Presto's cells (SIGCOMM'15). This reorders packets, so use it only if the hosts' TCP and all
+    /// The number of bytes after which a flow may take another path without a gap: 0 for every packet, 64 KB
+    /// for Presto's cells (SIGCOMM'15). This reorders packets, so use it only if the hosts' TCP and all
     /// middleboxes tolerate that. `None`, the default: never.
     pub cell_bytes: Option<u64>,
     /// A flow that has sent fewer bytes is not moved without a gap.

@@ -33,8 +33,8 @@ const PATIENCE_NS: [u64; 4] = [60_000_000, 100_000_000, 400_000_000, 1_600_000_0
 /// Time between two rounds of probes whose delays are compared, in nanoseconds: all rounds take a second.
 const ROUND_NS: u64 = 16_000_000;
 
-/// After this many messages with a wrong cookie, messages that quote only part of it are ignored: guessing 28
-/// bits then succeeds once in 4 million surveys.
+/// The number of messages with a wrong cookie after which messages that quote only part of a cookie are
+/// ignored: guessing 28 bits then succeeds once in 4 million surveys.
 const WRONG_MAX: u32 = 64;
 
 /// The largest number of routers on a path within a fabric.
@@ -50,7 +50,7 @@ pub struct Wish {
     /// The identification: if a router's answer is wanted, it contains the TTL.
     pub id: u16,
     /// Identifies a router's answer; `None` if the probe must reach the node. Only hosts that have seen the
-    /// probe know it.
+    /// probe know the cookie.
     pub cookie: Option<u64>,
 }
 
@@ -160,7 +160,7 @@ impl Survey {
         }
     }
 
-    /// Returns the next probe to send, if it is time.
+    /// Returns the next probe to send, if one is due.
     pub fn wish(&mut self, now_ns: u64) -> Option<Wish> {
         if now_ns < self.next_ns {
             return None;
@@ -195,8 +195,8 @@ impl Survey {
         PATIENCE_NS[self.pass.min(PATIENCE_NS.len() - 1)]
     }
 
-    /// The node has answered a probe, which was sent at `sent_ns` and arrived with this TTL; `delay_ns` was
-    /// its delay, including the clock offset.
+    /// Handles the node's answer to a probe, which was sent at `sent_ns` and arrived with this TTL;
+    /// `delay_ns` was its delay, including the clock offset.
     pub fn arrived(&mut self, port: u16, ttl: u8, sent_ns: u64, (round_trip_ns, delay_ns): (u64, i64)) {
         let Some(at) = self.ports.iter().position(|one| *one == port) else { return };
         if let Some(compared) = &mut self.compared {
@@ -210,7 +210,7 @@ impl Survey {
         self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns)));
     }
 
-    /// A router has answered a probe. Answers to probes that were not sent are ignored.
+    /// Handles a router's answer to a probe. Answers to probes that were not sent are ignored.
     pub fn expired(&mut self, expired: &Expired) {
         let ttl = (expired.id & 15) as u8;
         let at = self.ports.iter().position(|one| *one == expired.port);

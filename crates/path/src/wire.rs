@@ -116,7 +116,7 @@ pub struct Outer<A = Ipv4Addr> {
 }
 
 impl<A> Outer<A> {
-    /// The outer headers of a packet of which only this matters.
+    /// The outer headers of a packet, in which all other fields have defaults.
     #[must_use]
     pub fn between(source: A, destination: A, port: u16, vxlan_port: u16) -> Outer<A> {
         let macs = [[0; 6]; 2];
@@ -147,7 +147,7 @@ pub struct Packet<A = Ipv4Addr> {
     pub path: u8,
     /// In an answer: probes of that path that have arrived in this session, including this one.
     pub arrived: u32,
-    /// When it left, by its sender's clock, ns.
+    /// When the probe left, by its sender's clock, ns.
     pub sent_ns: u64,
     /// In an answer: when the probe arrived, by the reflector's clock, ns.
     pub reflected_ns: u64,
@@ -172,7 +172,8 @@ pub struct ProbeId {
 }
 
 impl<A: Address> Packet<A> {
-    /// A request that leaves from a port and belongs to no path; the rest of `outer` is as on the wire.
+    /// A request that belongs to no path, with the source port of `outer`, whose other fields are as on the
+    /// wire.
     #[must_use]
     pub fn request(outer: Outer<A>, id: ProbeId, turn: u8, sent_ns: u64) -> Packet<A> {
         Packet {
@@ -191,7 +192,7 @@ impl<A: Address> Packet<A> {
         }
     }
 
-    /// The answer to it, from a port; `arrived` probes of its path have arrived.
+    /// The answer to the request, from a port; `arrived` probes of the request's path have arrived.
     #[must_use]
     pub fn answer(&self, port: u16, arrived: u32, now_ns: u64) -> Packet<A> {
         let Outer { macs: [to, from], source, destination, .. } = self.outer;
@@ -333,7 +334,7 @@ impl Packet {
     /// Reads a frame without VLAN tags.
     ///
     /// # Errors
-    /// Says why it is rejected.
+    /// The error says why the packet is rejected.
     pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, PacketRefusal> {
         if !may_be_long(frame, BODY) {
             return Err(PacketRefusal::Malformed);

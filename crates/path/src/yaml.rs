@@ -94,7 +94,7 @@ pub fn fabrics(apps: &Apps) -> Vec<Wanted<Fabric>> {
     apps.of::<PathApps>().map(|all| all.fabrics.clone()).unwrap_or_default()
 }
 
-/// Reads them; apps at ports are written if nothing is wrong.
+/// Reads the path apps; apps at ports are written into the program if nothing is wrong.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
     let mut all = PathApps { fabrics: Vec::new(), ports: Vec::new() };

@@ -11,11 +11,11 @@ use crate::zero_loss::{self, Trial};
 use rustix::time::{ClockId, clock_gettime};
 use weir_packet::{Batch, PoolId, Pools, Port, PortStatistics};
 
-/// The most frames that wait for the worker, as in the receive ring of a NIC.
+/// The maximum number of frames that wait for the worker, as in the receive ring of a NIC.
 pub const RING: u64 = 4096;
 
 /// If at least this time, in nanoseconds, lies between two breaths, the thread's CPU clock is read to find
-/// how much of it the thread was running.
+/// out for how much of that time the thread was running.
 const GAP_NS: u64 = 16_384;
 
 /// The interval at which the CPU clock is read if there is no such gap, in nanoseconds.
@@ -39,11 +39,11 @@ const DISTURBED_FOR_NS: u64 = 2_000_000;
 /// How fast frames arrive.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Pace {
-    /// As fast as they are taken.
+    /// Frames arrive as fast as the worker takes them.
     Full,
-    /// At this many frames per second.
+    /// A number of frames per second.
     PerSecond(u64),
-    /// At this share of the highest rate without loss, which is determined first ([`crate::zero_loss`]).
+    /// A share of the highest rate without loss, which is determined first ([`crate::zero_loss`]).
     Share(f64),
 }
 

@@ -255,7 +255,7 @@ impl CableDirection {
             .map(|late| late.frame)
     }
 
-    /// Returns the time by which the next late frame is due at the latest.
+    /// Returns the latest time at which the next late frame is due.
     fn next_ns(&self) -> Option<u64> {
         [self.overtaken.front(), self.delayed.front()].into_iter().flatten().map(|late| late.due.ns).min()
     }
@@ -386,7 +386,7 @@ impl FaultPort {
         if self.leaving.batch.space() == 0 { self.send(pools, batch) } else { 0 }
     }
 
-    /// Passes the leaving frames to the inner port, and returns those it refuses to their origin. Returns the
+    /// Passes the leaving frames to the inner port, and returns refused frames to their origin. Returns the
     /// mask of the worker's frames that it accepted.
     fn send(&mut self, pools: &mut Pools, batch: &mut Batch) -> u64 {
         let all = self.leaving.batch.mask();
@@ -539,7 +539,7 @@ impl Port for FaultPort {
         if some { format!("{} with faults", self.inner.mode()) } else { self.inner.mode() }
     }
 
-    /// Always `None`: frames may wait here without the inner port knowing.
+    /// Always `None`, because frames may wait here without the inner port's knowledge.
     fn readiness(&self) -> Option<BorrowedFd<'_>> {
         None
     }

@@ -29,7 +29,7 @@ fn meminfo(name: &str) -> Option<usize> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Pages reserved for as long as this lives.
+/// Pages that are reserved until this value is dropped.
 pub struct HugePages {
     /// Whether at least the requested number of pages is free.
     pub enough: bool,

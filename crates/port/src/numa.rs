@@ -17,8 +17,8 @@ const NODES: u32 = c_ulong::BITS;
 #[derive(Debug)]
 pub struct Preferred(bool);
 
-/// Returns the node of a network interface's device; `None` if it has none, or if the machine has only one
-/// node.
+/// Returns the node of a network interface's device; `None` if the device has no node, or if the machine has
+/// only one.
 #[must_use]
 pub fn node(interface: &str) -> Option<u32> {
     if interface.contains('/') {
@@ -34,7 +34,7 @@ fn parse(text: &str) -> Option<u32> {
     text.trim().parse().ok()
 }
 
-/// Returns the node of these interfaces, if all that have one agree.
+/// Returns the node of these interfaces, if all interfaces with a node have the same one.
 #[must_use]
 pub fn common<'a>(interfaces: impl IntoIterator<Item = &'a str>) -> Option<u32> {
     agreed(interfaces.into_iter().filter_map(node))

@@ -26,7 +26,7 @@ pub struct Taps {
     pub to_kernel: Option<Box<dyn Write + Send>>,
     /// The largest size of each recording in bytes, including its header.
     pub limit_bytes: u64,
-    /// Added to the worker's time to obtain nanoseconds since 1970.
+    /// The number of nanoseconds to add to the worker's time to obtain nanoseconds since 1970.
     pub base_ns: u64,
 }
 

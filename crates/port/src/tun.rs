@@ -73,7 +73,8 @@ impl Tun {
         add_default_route(address, self.index)
     }
 
-    /// Reads an IP packet that a socket has sent. Returns its length; without one, the error is `WouldBlock`.
+    /// Reads an IP packet that a socket has sent. Returns the length of the packet; if there is no packet,
+    /// the error is `WouldBlock`.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -126,8 +127,8 @@ impl RouteDevice {
     /// Creates a device and sets it up. Needs CAP_NET_ADMIN.
     ///
     /// # Errors
-    /// The error names the step and has the kernel's error: `ResourceBusy` if another process has a device of
-    /// this name.
+    /// The error names the step and contains the kernel's error: `ResourceBusy` if another process has a
+    /// device of this name.
     pub fn create(name: &str) -> Result<RouteDevice, RouteDeviceError> {
         let fd = open_file().map_err(|error| RouteDeviceError::File(error.into()))?;
         set_interface(&fd, name).map_err(|error| RouteDeviceError::Create(error.into()))?;
@@ -150,7 +151,7 @@ impl RouteDevice {
         Ok(RouteDevice { fd, name, index })
     }
 
-    /// Sets it up again, after the host has set it down.
+    /// Sets the device up again, after the host has set it down.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -158,13 +159,13 @@ impl RouteDevice {
         set_up_without_queue(self.index)
     }
 
-    /// Returns its name.
+    /// Returns the name of the device.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns its index.
+    /// Returns the index of the device.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index

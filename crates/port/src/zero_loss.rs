@@ -12,7 +12,7 @@
 /// The precision of the rate, as a share of the rate at which the search began.
 const EXACT: f64 = 0.01;
 
-/// The factor by which a rate that was not confirmed is lowered.
+/// The factor with which a rate that was not confirmed is multiplied.
 const LOWERED: f64 = 0.97;
 
 /// Number of consecutive trials that must carry a rate.
@@ -35,7 +35,7 @@ pub enum Trial {
 /// A search whose trials are run by the caller, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Search {
-    /// The highest rate that was carried, and the lowest that was not.
+    /// The highest rate that was carried, and the lowest rate that was not.
     carried: f64,
     lost: f64,
     exact: f64,

@@ -58,9 +58,9 @@ pub enum Problem {
     /// The lengths do not add up.
     #[error("the header claims {said} bytes in total, but the datagram has {has}")]
     Length {
-        /// Length according to its header.
+        /// The length according to the datagram's header.
         said: u64,
-        /// Its actual length.
+        /// The actual length of the datagram.
         has: usize,
     },
     /// The port's name is not UTF-8.
@@ -89,7 +89,7 @@ impl<'a> Datagram<'a> {
     /// Parses a datagram from a client.
     ///
     /// # Errors
-    /// Says why it is refused.
+    /// The error says why the datagram is refused.
     pub fn of_client(bytes: &'a [u8]) -> Result<Datagram<'a>, Problem> {
         let (head, rest) = bytes.split_first_chunk::<HEADER_BYTES>().ok_or(Problem::Short(bytes.len()))?;
         let [version, kind, name, reserved, length @ ..] = *head;

@@ -24,7 +24,7 @@ impl Configured for Externals {
     }
 }
 
-/// Reads them; frames are forwarded to each by its name.
+/// Reads the apps; frames are forwarded to each of them by its name.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let mut all: Vec<External> = Vec::new();
     for item in items {

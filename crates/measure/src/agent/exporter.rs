@@ -17,7 +17,7 @@ pub const BATCH: usize = 1024;
 /// How long the shutdown of an exporter may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The shortest and the longest pause before a failed operation is retried; each pause is twice as long as
-/// the one before.
+/// the previous one.
 pub const PAUSES: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 
 /// The collector's end of an exporter.
@@ -73,7 +73,7 @@ impl Exporter {
         }
     }
 
-    /// Hands the records given so far to the thread; they are lost if it is far behind.
+    /// Passes the records collected so far to the thread; they are lost if the thread is far behind.
     pub fn flush(&mut self) {
         if self.batch.is_empty() {
             return;

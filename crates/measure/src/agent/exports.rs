@@ -15,7 +15,7 @@ impl Exports {
         Exports([by_ipfix(wanted.ipfix), to_files(&wanted.name, wanted.parquet.as_ref())])
     }
 
-    /// Keeps exports that are unchanged, starts others, and lets the rest end.
+    /// Keeps exports that are unchanged, starts new ones, and lets the others end.
     pub fn succeed(mut self, before: &Measurement, wanted: &Measurement) -> Exports {
         self.flush();
         let Exports([ipfix, parquet]) = self;
@@ -27,12 +27,12 @@ impl Exports {
         Exports([ipfix, parquet])
     }
 
-    /// Gives a record to all.
+    /// Passes a record to all exports.
     pub fn give(&mut self, given: impl Fn() -> Given) {
         self.0.iter_mut().flatten().for_each(|exporter| exporter.give(given()));
     }
 
-    /// Hands records on. Returns their fates.
+    /// Passes collected records on. Returns the fates of all records.
     pub fn flush(&mut self) -> [Option<Export>; 2] {
         self.0.each_mut().map(|one| {
             let exporter = one.as_mut()?;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 /// Bytes of a message: over UDP it fits an Ethernet packet (RFC 7011 section 10.3.3), and over TCP there is
 /// no reason for larger ones.
 const MESSAGE: usize = 1400;
-/// How often templates are sent over UDP: after this time, and after this many messages.
+/// How often templates are sent over UDP: after this time, and after a number of messages.
 const TEMPLATES_AFTER: Duration = Duration::from_secs(60);
 const TEMPLATES_EVERY: u32 = 500;
 /// Timeout for opening a connection, and for sending a message.
@@ -84,7 +84,7 @@ impl Sender {
         }
     }
 
-    /// Whether there is a connection to the collector; opens one if it is time.
+    /// Whether there is a connection to the collector; opens one if an attempt is due.
     fn is_open(&mut self) -> bool {
         if let CollectorConnection::Tcp(stream) = &self.line
             && is_closed(stream)

@@ -22,8 +22,8 @@ const NS_PER_MS: u64 = 1_000_000;
 /// second.
 const WAITING_MAX: usize = 262_144;
 
-/// The wall clock counts as set if it has moved by this much, in milliseconds; following smaller moves would
-/// shift records needlessly.
+/// The distance, in milliseconds, by which the wall clock must have moved to count as set; following smaller
+/// moves would shift records needlessly.
 const SET_MS: u64 = 100;
 
 /// The readings of two clocks at the same moment.
@@ -92,8 +92,8 @@ impl Measuring {
         }
     }
 
-    /// Continues with the current configuration. If that defines a different measurement, only the totals are
-    /// kept.
+    /// Continues with the current configuration. If the configuration defines a different measurement, only
+    /// the totals are kept.
     pub fn succeed(self, wanted: Measurement, workers: usize) -> Measuring {
         let same = self.wanted.settings == wanted.settings && self.wanted.interval_ms == wanted.interval_ms;
         let exports = self.exports.succeed(&self.wanted, &wanted);
@@ -106,7 +106,7 @@ impl Measuring {
         Measuring { wanted, snapshot, exports, ..began }
     }
 
-    /// Returns its name.
+    /// Returns the measurement's name.
     pub fn name(&self) -> &str {
         &self.wanted.name
     }
@@ -116,7 +116,7 @@ impl Measuring {
         self.wanted.pipes.iter().any(|one| one == pipe)
     }
 
-    /// Returns the name shown in place of a pipe's, if it measures an overlay.
+    /// Returns the name shown in place of a pipe's, if the measurement is of an overlay.
     pub fn overlay(&self) -> Option<&str> {
         self.wanted.overlay.as_ref()?;
         self.wanted.pipes.first().map(String::as_str)
@@ -216,7 +216,7 @@ impl Measuring {
         now.iter().for_each(|(_, record)| self.summary.add(record));
     }
 
-    /// Called after each iteration's reading: hands records on and publishes reports.
+    /// Called after the reading of each iteration: passes records on and publishes reports.
     pub fn turn(&mut self, times: &Times) {
         let exports = self.exports.flush();
         self.changed |= [self.snapshot.ipfix, self.snapshot.parquet] != exports;

@@ -49,9 +49,9 @@ struct Generation {
 pub struct Named<'a> {
     /// The pipe, or the overlay's table of flows.
     pub pipe: &'a Arc<str>,
-    /// The target to which its packets were sent.
+    /// The target to which the flow's packets were sent.
     pub target: Option<&'a Arc<str>>,
-    /// The port on which the first of its packets arrived.
+    /// The port on which the flow's first packet arrived.
     pub ingress: Option<&'a Arc<str>>,
 }
 

@@ -23,7 +23,7 @@ pub struct Files {
     to: Parquet,
     tally: Arc<Counts>,
     file: Option<Open>,
-    /// The time before which no file is tried, and the pause after the next failure.
+    /// The time before which no file is created, and the pause after the next failure.
     down: (Instant, Duration),
 }
 
@@ -67,12 +67,13 @@ impl Destination for Files {
 }
 
 impl Files {
-    /// Creates no file yet: the first record opens the first file. `name` is that of the measurement.
+    /// Creates an instance without a file: the first record opens the first file. `name` is that of the
+    /// measurement.
     pub fn new(name: &str, to: Parquet, tally: Arc<Counts>) -> Files {
         Files { name: name.to_string(), to, tally, file: None, down: (Instant::now(), PAUSES[0]) }
     }
 
-    /// Opens the next file, if it is time to. Returns false if there is none.
+    /// Opens the next file, if that is due. Returns false if no file is open.
     fn open(&mut self) -> bool {
         if Instant::now() < self.down.0 {
             return false;

@@ -20,13 +20,13 @@ pub struct MeasurementReport {
     pub interval: Option<Arc<Report>>,
     /// The totals of the last intervals, newest last.
     pub history: VecDeque<Sum>,
-    /// When this was last written, in nanoseconds since 1970.
+    /// When the report was last written, in nanoseconds since 1970.
     pub now_ns: u64,
     /// The number of completed intervals.
     pub intervals: u64,
     /// The number of records delivered by flows, with their packets and bytes.
     pub records: [u64; 3],
-    /// Packets that arrived after their interval had ended, and count in the next.
+    /// Packets that arrived after their interval had ended, and count in the next one.
     pub late: u64,
     /// Packets that arrived before their interval had begun, when there was no room to keep them for it.
     pub early: u64,

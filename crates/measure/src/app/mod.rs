@@ -52,7 +52,7 @@ pub struct Measurement {
     pub name: String,
     /// The pipes that are measured.
     pub pipes: Vec<String>,
-    /// The overlay that is measured instead.
+    /// The overlay that is measured instead of pipes.
     pub overlay: Option<OfOverlay>,
     /// How long an interval is, in milliseconds.
     pub interval_ms: u64,
@@ -60,7 +60,7 @@ pub struct Measurement {
     pub settings: Settings,
     /// Where records are exported to.
     pub ipfix: Option<Ipfix>,
-    /// The files that they are written to.
+    /// The files to which records are written.
     pub parquet: Option<Parquet>,
     /// Where results are published.
     pub board: MeasurePublisher,
@@ -71,7 +71,7 @@ pub struct Measurement {
 pub struct OfOverlay {
     /// The name of the app.
     pub name: String,
-    /// How often its flows report their counts, in milliseconds.
+    /// How often the overlay's flows report their counts, in milliseconds.
     pub flush_ms: u64,
 }
 

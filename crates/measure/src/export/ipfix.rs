@@ -160,7 +160,7 @@ impl Encoder {
     }
 
     /// Restarts for another connection: with templates, and at sequence number 0. Records in an incomplete
-    /// message are lost; returns how many.
+    /// message are lost; returns how many were lost.
     pub fn restart(&mut self) -> u32 {
         let lost = self.records;
         let (names, numbers) = (std::mem::take(&mut self.names), std::mem::take(&mut self.numbers));
@@ -169,7 +169,7 @@ impl Encoder {
     }
 
     /// Appends a record. If it does not fit into the message, the message is first passed to `send`, with the
-    /// number of its records of flows; `now_s` is its time, in seconds since 1970.
+    /// number of flow records in it; `now_s` is the time of the message, in seconds since 1970.
     pub fn add(&mut self, given: &Given, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
         let kind = RecordKind::of(&given.record.key);
         let names = [&given.target, &given.ingress, &given.point];

@@ -11,7 +11,8 @@ pub use flow_file::FlowFile;
 use crate::FlowRecord;
 use std::sync::Arc;
 
-/// Says which build writes Parquet, for users of a build that does not; `None` in a build that does.
+/// A sentence that says which build writes Parquet, for users of a build that does not; `None` in a build
+/// that does.
 pub const NO_PARQUET: Option<&str> = if cfg!(feature = "parquet") {
     None
 } else {
@@ -34,7 +35,7 @@ pub enum End {
 }
 
 impl End {
-    /// Its number as `flowEndReason` (RFC 5102 section 5.11.3).
+    /// The value of `flowEndReason` (RFC 5102 section 5.11.3).
     #[must_use]
     pub fn reason(self) -> u8 {
         match self {
@@ -52,12 +53,12 @@ impl End {
 pub struct Given {
     /// The counts of the flow since its last record. Times are nanoseconds since 1970.
     pub record: FlowRecord,
-    /// Why it was reported.
+    /// Why the record was reported.
     pub end: End,
     /// The target chosen for the flow, as `GROUP/TARGET`: a back end, a member of a bond.
     pub target: Option<Arc<str>>,
-    /// The port that its first packet came from.
+    /// The port on which the flow's first packet arrived.
     pub ingress: Option<Arc<str>>,
-    /// Where it was observed: the pipe, or the overlay's flow table.
+    /// Where the flow was observed: the pipe, or the overlay's flow table.
     pub point: Option<Arc<str>>,
 }

@@ -89,7 +89,7 @@ impl<R: BufRead> Read for Zstd<R> {
 struct Buffer {
     /// [`BUFFER`] bytes, or none before it is first filled.
     bytes: Box<[u8]>,
-    /// The number of bytes that were read into it.
+    /// The number of bytes that were read into the buffer.
     filled: usize,
 }
 
@@ -104,7 +104,7 @@ pub struct Input {
 }
 
 impl Input {
-    /// Opens a file, or standard input for `-`. Bytes that are read from it, before decompression, are
+    /// Opens a file, or standard input for `-`. Bytes that are read from the file, before decompression, are
     /// counted in `count`. When `stop` becomes true, the file ends.
     ///
     /// # Errors
@@ -127,7 +127,7 @@ impl Input {
         Ok(Input { full, empty, current: Buffer::default(), at: 0, stop, is_over: false })
     }
 
-    /// Swaps in the next buffer; at the end it is empty.
+    /// Swaps in the next buffer, which is empty at the end of the file.
     fn turn(&mut self) -> io::Result<()> {
         let used = std::mem::take(&mut self.current);
         self.at = 0;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// The progress of shorter measurements is not shown.
+/// The minimum duration of a measurement whose progress is shown.
 const QUIET: Duration = Duration::from_millis(700);
 
 /// Interval between two updates.
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Shows the progress, if it is time to.
+    /// Shows the progress, if an update is due.
     pub fn show(&mut self, packets: u64) {
         if !self.is_wanted || Instant::now() < self.next {
             return;

@@ -18,7 +18,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Its name in metrics.
+    /// The name of the cause in metrics.
     pub fn name(self) -> &'static str {
         match self {
             Cause::Address => "address",

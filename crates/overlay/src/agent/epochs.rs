@@ -18,8 +18,8 @@ impl Epochs {
         Epochs { ended: vec![0; count.max(1)], present: 0 }
     }
 
-    /// Begins the next epoch. Returns the time from which a frame marked with it certainly belongs to it, if
-    /// that is later.
+    /// Begins the next epoch. Returns the time from which on a frame marked with this epoch certainly belongs
+    /// to it, if that time is later.
     pub fn next(&mut self, now_ns: u64) -> Option<u64> {
         self.ended[self.present] = now_ns;
         self.present = (self.present + 1) % self.ended.len();

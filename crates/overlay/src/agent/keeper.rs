@@ -53,7 +53,7 @@ pub struct Keeper {
     table: Arc<Table>,
 }
 
-/// Its state while the programs are attached.
+/// The state of the thread while the programs are attached.
 struct AttachedPrograms {
     programs: TcOverlay,
     /// The nftables rule, which is removed together with the programs.
@@ -70,7 +70,7 @@ struct AttachedPrograms {
     /// When something was last invalidated.
     void_ns: u64,
     /// The counts at the last check: directions that were learnt, and frames from which nothing was learnt
-    /// because they carried other bits.
+    /// because their mark had other bits.
     learnt: [u64; 2],
     others: Others,
 }
@@ -158,7 +158,7 @@ impl Keeper {
         Ok(running)
     }
 
-    /// Continues until stopped, or until the links are replaced: then returns why.
+    /// Continues until stopped, or until the links are replaced, in which case it returns why.
     fn keep(&mut self, running: &mut AttachedPrograms) -> Option<String> {
         while !self.stops() {
             match self.turn(running) {
@@ -281,7 +281,7 @@ impl AttachedPrograms {
         }
     }
 
-    /// Invalidates what depends on these stamps.
+    /// Invalidates the entries that depend on these stamps.
     fn void(&mut self, stamps: &BTreeSet<u32>) -> Result<()> {
         self.void_ns = monotonic_ns();
         if let Some(from) = self.epochs.next(self.void_ns) {
@@ -422,7 +422,7 @@ fn must_be_liberal() -> Result<()> {
     }
 }
 
-/// Returns one sentence in place of a series of errors from the kernel.
+/// Returns a sentence about a missing privilege, in place of a series of errors from the kernel.
 fn must_be_privileged() -> Result<()> {
     const NEEDED: [(CapabilitySet, &str); 3] = [
         (CapabilitySet::BPF, "CAP_BPF"),

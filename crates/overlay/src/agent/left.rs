@@ -11,7 +11,7 @@ use std::fs::{read_dir, read_to_string, remove_file};
 use std::path::{Path, PathBuf};
 use weir_bpf::hook::remove_dead;
 
-/// Where files may hold programs.
+/// The directory in which files may hold programs.
 const BPFFS: &str = "/sys/fs/bpf";
 
 /// A process of this network namespace that has programs of an overlay.
@@ -63,7 +63,7 @@ impl Left {
         Some(format!("the nftables table `inet {}` belongs to a running process: {stop}", owned.name))
     }
 
-    /// Removes what can be removed. Returns a sentence about each removal.
+    /// Removes everything that can be removed. Returns a sentence about each removal.
     pub fn remove(&self) -> Result<Vec<String>> {
         let mut said = Vec::new();
         for NftTable { name, .. } in &self.tables {

@@ -5,7 +5,7 @@ use std::io;
 use weir_netlink::{Groups, Monitor, Read};
 
 /// Receive buffer in the kernel, in bytes: messages beyond it are lost, and then everything is invalidated.
-/// Labs set the variable to make messages get lost.
+/// Labs set the variable so that messages get lost.
 const ROOM: usize = 1 << 20;
 const ROOM_VARIABLE: &str = "WEIR_NETLINK_ROOM";
 

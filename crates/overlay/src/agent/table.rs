@@ -19,11 +19,11 @@ fn shows(flow: &OverlayFlow, at: usize) -> bool {
 
 /// Reads the flows of an overlay, while its programs are attached.
 pub struct Table {
-    /// Shown in place of a pipe's name.
+    /// The name that is shown in place of a pipe's name.
     name: String,
     clock: Clock,
     flows: Mutex<Option<Arc<OverlayFlows>>>,
-    /// How often all flows export their counts, in milliseconds; 0: never.
+    /// How often all flows export their counts, in milliseconds; 0 means never.
     period_ms: AtomicU64,
 }
 
@@ -37,7 +37,7 @@ impl Table {
         *self.flows.lock().unwrap_or_else(PoisonError::into_inner) = flows.map(Arc::new);
     }
 
-    /// Returns how often all flows export their counts, in milliseconds; 0: never.
+    /// Returns how often all flows export their counts, in milliseconds; 0 means never.
     pub fn period_ms(&self) -> u64 {
         self.period_ms.load(Ordering::Relaxed)
     }
@@ -46,7 +46,7 @@ impl Table {
         self.flows.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// One direction; `None` if it has nothing to show.
+    /// Returns the row of one direction; `None` if it has nothing to show.
     fn row(&self, flow: &OverlayFlow, at: usize) -> Option<Value> {
         if !shows(flow, at) {
             return None;

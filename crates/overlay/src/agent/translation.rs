@@ -20,7 +20,7 @@ const IPV6: [u16; 2] = [3, 4];
 pub struct Translations {
     /// Tuples with which frames leave.
     known: BTreeSet<OverlayTuple>,
-    /// Tuples unknown to the kernel, and until when not to ask about them again.
+    /// Tuples unknown to the kernel; below, until when not to ask about them again.
     unknown: BTreeSet<OverlayTuple>,
     until_ns: u64,
 }
@@ -29,7 +29,7 @@ pub struct Translations {
 const UNKNOWN_NS: u64 = 1_000_000_000;
 
 impl Translations {
-    /// Answers the programs' questions: which connections frames with these tuples belong to.
+    /// Answers the programs' requests for the connections to which frames with certain tuples belong.
     pub fn answer(&mut self, now_ns: u64, programs: &mut TcOverlay) {
         if now_ns >= self.until_ns {
             self.unknown.clear();
@@ -60,7 +60,7 @@ impl Translations {
         }
     }
 
-    /// Forgets all, because the end of some connections may have been missed.
+    /// Forgets all translations, because the end of some connections may have been missed.
     pub fn clear(&mut self, programs: &mut TcOverlay) {
         if !std::mem::take(&mut self.known).is_empty() {
             programs.forget_translations();

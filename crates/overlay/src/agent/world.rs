@@ -53,7 +53,7 @@ enum NextHop {
 pub struct World {
     parts: Parts,
     links: BTreeMap<u32, Link>,
-    /// By the VXLAN device or the bridge, and MAC address.
+    /// The next hops by the VXLAN device or the bridge, and MAC address.
     places: HashMap<(u32, Mac), NextHop>,
     neighbours: HashMap<(u32, IpAddr), Mac>,
     /// Addresses of the node.
@@ -201,7 +201,7 @@ impl World {
         self.is_pod(&before).then_some(Change::PodLeft(index))
     }
 
-    /// A neighbour was resolved or removed.
+    /// Handles a neighbour that was resolved or removed.
     fn neighbour(&mut self, exists: bool, neighbour: Neighbour, changes: &mut Vec<Change>) {
         let Neighbour { index, address, state, mac, .. } = neighbour;
         if index == self.parts.tunnel || self.leads_to_pods(index) {
@@ -216,7 +216,7 @@ impl World {
         self.parts.bridge().map_or_else(is_pod, |bridge| bridge == index)
     }
 
-    /// A forwarding table entry says where frames for a MAC address go.
+    /// Handles a forwarding table entry, which says where frames for a MAC address go.
     fn place(&mut self, is_new: bool, entry: Forwarding, changes: &mut Vec<Change>) {
         let Forwarding { index, mac, endpoint } = entry;
         let bridge = self.parts.bridge();

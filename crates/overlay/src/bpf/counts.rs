@@ -34,11 +34,12 @@ impl OverlayFrames {
 pub struct OverlayEntries {
     /// Directions learnt from sent frames, and from received frames.
     pub learnt: [u64; 2],
-    /// Frames from which nothing was learnt: the connection is not established,
+    /// Frames from which nothing was learnt because the connection is not established.
     pub not_established: u64,
-    /// something changed while they were in flight,
+    /// Frames from which nothing was learnt because something changed while they were in flight.
     pub outdated: u64,
-    /// or they left in another form, were for an unknown node, or were flooded to other pods as well.
+    /// Frames from which nothing was learnt because they left in another form, were for an unknown node, or
+    /// were also flooded to other pods.
     pub unlearnable: u64,
     /// Flows that made room for others.
     pub evicted: u64,
@@ -46,7 +47,7 @@ pub struct OverlayEntries {
     pub forgotten: u64,
     /// Directions invalidated by the global stamp, policy, the remote node, or the pod.
     pub void: [u64; 4],
-    /// Frames changed by NAT, about which user space was asked.
+    /// Frames changed by NAT, about which user space was queried.
     pub asked: u64,
     /// Frames whose copies went to several nodes.
     pub flooded: u64,

@@ -28,9 +28,9 @@ const TWINS: [(usize, &str); v44::TWINS] = [
     (v44::TWIN_LEARN_RECEIVE, "overlay_learn_receive"),
 ];
 
-/// The most tuples that are returned at once.
+/// The maximum number of tuples that are returned at once.
 const ASKED_MAX: usize = 1024;
-/// The most records of flows that are returned at once.
+/// The maximum number of records of flows that are returned at once.
 const LEFT_MAX: usize = 8192;
 
 pub(super) struct Family {

@@ -85,24 +85,24 @@ fn version(addresses: [IpAddr; 2]) -> OverlayIp {
 pub struct OverlayFlow {
     /// Its key.
     pub key: OverlayKey,
-    /// When its sending and its receiving direction were learnt, in nanoseconds of `CLOCK_MONOTONIC`; 0 if a
-    /// direction was not learnt or is void.
+    /// When the flow's sending and receiving direction were learnt, in nanoseconds of `CLOCK_MONOTONIC`; 0 if
+    /// a direction was not learnt or is void.
     pub learnt_ns: [u64; 2],
     /// The stamps at the time each direction was learnt: global, policy, and that of the remote node or the
     /// pod.
     pub stamps: [[u64; 3]; 2],
-    /// The node or pod whose stamp the last of these is, as the index of the stamp.
+    /// The index of the third of these stamps, which identifies the remote node or the pod.
     pub stamp_of: [u32; 2],
     /// Whether the flow's own frames are found by this key. Otherwise they are found by the key before NAT,
     /// and this entry exists for the other direction.
     pub is_usable: [bool; 2],
-    /// The tuples after NAT of the frames that it sends, and of those that it receives.
+    /// The tuples after NAT of the frames that the pod sends, and of those that it receives.
     pub translated: [Option<OverlayTuple>; 2],
-    /// The interface of the other pod, if that is on this node.
+    /// The interface of the other pod, if that pod is on this node.
     pub peer: Option<u32>,
     /// The remote node; unspecified until the sending direction was learnt.
     pub node: IpAddr,
-    /// The headers in front of the packets that it sends, as the kernel wrote them: 64 bytes, or 84 with
+    /// The headers in front of the packets that the pod sends, as the kernel wrote them: 64 bytes, or 84 with
     /// outer IPv6.
     pub headers: Vec<u8>,
     /// The index of the pod's interface.
@@ -146,9 +146,9 @@ pub struct OverlayGone {
     pub packets: [u64; 2],
     /// Their bytes, as on the pod's wire.
     pub bytes: [u64; 2],
-    /// The tuple of the frames that it received, as the pod saw them.
+    /// The tuple of the frames that the pod received, as the pod saw them.
     pub received: OverlayTuple,
-    /// Why it is reported.
+    /// Why the counts are reported.
     pub why: OverlayEnd,
 }
 

@@ -65,7 +65,7 @@ pub struct OverlaySettings {
     pub ttl_ns: u64,
     /// The seed of the table's hash.
     pub seed: u64,
-    /// Whether the device sends UDP over IPv6 with checksum 0, and whether it accepts it.
+    /// Whether the device sends UDP over IPv6 with checksum 0, and whether it accepts such packets.
     pub zero_checks: [bool; 2],
 }
 
@@ -104,7 +104,7 @@ impl OverlaySettings {
 pub struct OverlaySweep {
     /// Flows not used since this time of `CLOCK_MONOTONIC`, in nanoseconds, expire.
     pub idle_ns: u64,
-    /// Of the others, those learnt, or last reported, before this time report their counts.
+    /// Among all other flows, those learnt, or last reported, before this time report their counts.
     pub given_ns: u64,
     /// Whether expired flows are reported as ended because the programs are being removed.
     pub ends: bool,
@@ -118,7 +118,7 @@ pub struct TcOverlay {
     ids: Vec<u32>,
     epoch: u64,
     stamps: Vec<u64>,
-    /// By interface; dropping the links detaches the programs.
+    /// The links of the programs by interface; dropping the links detaches the programs.
     pods: BTreeMap<u32, Vec<Attachment>>,
     uplink: Vec<Attachment>,
 }
@@ -180,8 +180,8 @@ impl TcOverlay {
         self.write("pulse", v44::LEARN_FROM, from_ns)
     }
 
-    /// Invalidates what depends on these stamps, and what would be learnt from frames in flight: a new epoch
-    /// begins.
+    /// Invalidates the entries that depend on these stamps, and whatever would be learnt from frames in
+    /// flight, by beginning a new epoch.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -203,8 +203,8 @@ impl TcOverlay {
         self.stamps.clone()
     }
 
-    /// Returns the tuples with which frames of unknown connections left after NAT; not all at once if there
-    /// are many.
+    /// Returns the tuples with which frames of unknown connections left after NAT; if there are many, not all
+    /// at once.
     pub fn asked(&mut self) -> Vec<OverlayTuple> {
         let mut all = Vec::new();
         self.families.iter_mut().for_each(|family| family.asked(&mut all));
@@ -220,7 +220,7 @@ impl TcOverlay {
     /// Records that NAT turns one tuple into another.
     ///
     /// # Errors
-    /// Returns the kernel's error: there are too many.
+    /// The error is the kernel's: there are too many.
     pub fn translate(&mut self, from: &OverlayTuple, to: &OverlayTuple) -> Result<(), MapError> {
         self.family(to.ip()).translate(Some(from), to)
     }
@@ -267,7 +267,7 @@ impl TcOverlay {
     /// address of the IP version for which the programs are not loaded is ignored.
     ///
     /// # Errors
-    /// Returns the kernel's error: there are too many.
+    /// The error is the kernel's: there are too many.
     pub fn set_node(&mut self, address: IpAddr, stamp: u32) -> Result<(), MapError> {
         self.families.iter_mut().try_for_each(|family| family.set_node(address, stamp))
     }

@@ -23,7 +23,7 @@ trait WireAddress {
     /// Reads it.
     fn ip(self) -> IpAddr;
 
-    /// Writes one of this version, or of IPv4 as IPv6.
+    /// Converts an address of this version; an IPv4 address may also become an IPv6 address.
     fn of(address: IpAddr) -> Self;
 }
 

@@ -34,15 +34,15 @@ pub type LogNotice = String;
 /// A remote node.
 pub struct Node {
     pub address: IpAddr,
-    /// Its index among the programs' peers.
+    /// The node's index among the programs' peers.
     pub index: u32,
     pub known: Known,
     pub paths: Option<Paths>,
     pub survey: Option<Survey>,
-    /// Its state, in a sentence.
+    /// The node's state, in a sentence.
     pub state: String,
     pub round_trips: [u64; PATHS_MAX],
-    /// Flows on each path for which the kernel chose another port.
+    /// The number of flows on each path for which the kernel chose another port.
     pub rehashed: [u64; PATHS_MAX],
     turns: [u8; PATHS_MAX],
     states: Vec<State>,
@@ -167,7 +167,7 @@ impl Node {
         self.rehashed = activity.rehashed;
     }
 
-    /// Returns the paths to probe now, if it is time: those of a round or, between the rounds of a node
+    /// Returns the paths to probe now, if a probe is due: those of a round or, between the rounds of a node
     /// without traffic, those in doubt.
     pub fn round(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) -> Vec<usize> {
         let Some(paths) = &self.paths else { return Vec::new() };

@@ -89,7 +89,7 @@ pub struct Prober {
     number: u32,
 }
 
-/// Its state once the programs are loaded.
+/// The state of the thread once the programs are loaded.
 struct Running {
     uplink: Uplink,
     wire: Wire,
@@ -376,7 +376,7 @@ impl Prober {
     }
 }
 
-/// Waits for this time, or until a flow needs a port.
+/// Waits for `time`, or until a flow needs a port.
 pub fn wait(time: Duration, uplink: &Uplink) {
     let [_, missed] = uplink.programs.fds();
     let mut waits = [PollFd::from_borrowed_fd(missed, PollFlags::IN)];

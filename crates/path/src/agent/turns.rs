@@ -12,7 +12,7 @@ use weir_packet::random::Random;
 /// Maximum number of concurrent surveys: 200 nodes are surveyed in some ten seconds.
 const SURVEYS_MAX: usize = 16;
 
-/// Surveys use at most one part in this many of the allowed traffic, so that failures are still noticed
+/// The allowed traffic divided by this number is the maximum for surveys, so that failures are still noticed
 /// meanwhile.
 const SURVEY_SHARE: u64 = 4;
 

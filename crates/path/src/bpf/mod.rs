@@ -24,7 +24,8 @@ pub const PEERS_MAX: usize = 1024;
 /// Which frames get another source port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Steer {
-    /// None: only the skb hash is invalidated, so that routers in network namespaces see the outer header.
+    /// No frames: only the skb hash is invalidated, so that routers in network namespaces see the outer
+    /// header.
     #[default]
     Ecmp,
     /// Each tunnel header keeps the port that user space pinned for it; the first frame waits for that.
@@ -57,7 +58,7 @@ pub struct PathSettings {
     pub gap_us: u32,
     /// Such a flow takes the other path if it gains more than this, in nanoseconds.
     pub noise_ns: u32,
-    /// A flow that has sent more bytes leaves a congested path without a pause.
+    /// A flow that has sent more bytes than this leaves a congested path without a pause.
     pub reroute_bytes: u32,
     /// Such a flow leaves if it gains more than this plus a quarter of its path's score, in nanoseconds.
     pub gain_ns: u32,
@@ -87,11 +88,11 @@ pub struct PathPeer {
 pub struct PathOut {
     /// The source port that leads to this path.
     pub port: u16,
-    /// Its share of new flows, at most 2^16; 0: no frame may take it.
+    /// The path's share of new flows, at most 2^16; with 0, no frame may take it.
     pub weight: u32,
-    /// Whether flows should move away from it.
+    /// Whether flows should move away from the path.
     pub congested: bool,
-    /// How long a frame waits on it, in nanoseconds.
+    /// How long a frame waits on the path, in nanoseconds.
     pub cost_ns: u32,
 }
 
@@ -208,7 +209,7 @@ impl PathFlowKey {
 pub struct PathFlow {
     /// When its last packet left, in nanoseconds of `CLOCK_MONOTONIC`.
     pub last_ns: u64,
-    /// Packets since it began.
+    /// Packets since the flow began.
     pub packets: u64,
     /// Bytes since then.
     pub bytes: u64,
@@ -218,7 +219,7 @@ pub struct PathFlow {
     pub kernel_port: u16,
     /// The pinned port (DOCA-AR), otherwise 0.
     pub port: u16,
-    /// How often it has changed paths.
+    /// How often the flow has changed paths.
     pub moves: u32,
 }
 
@@ -231,17 +232,17 @@ pub struct PathAnswer {
     pub session: u32,
     /// The probe's number.
     pub number: u32,
-    /// The port from which it was sent.
+    /// The port from which the probe was sent.
     pub port: u16,
-    /// Whether it arrived with a CE mark.
+    /// Whether the probe arrived with a CE mark.
     pub marked: bool,
-    /// The TTL with which it arrived.
+    /// The TTL with which the probe arrived.
     pub ttl: u8,
     /// How many probes of its path had arrived by that time.
     pub arrived: u32,
-    /// When it left, on our clock, in nanoseconds.
+    /// When the probe left, on our clock, in nanoseconds.
     pub sent_ns: u64,
-    /// When it was answered, on the peer's clock.
+    /// When the probe was answered, on the peer's clock, in nanoseconds.
     pub reflected_ns: u64,
     /// When the answer arrived, on our clock.
     pub received_ns: u64,

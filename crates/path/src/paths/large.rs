@@ -25,14 +25,14 @@ pub const LARGE_MISSES_MAX: u32 = 3;
 /// What is known about large frames on a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fit {
-    /// Too few were sent.
+    /// Too few large probes were sent.
     #[default]
     Unknown,
-    /// The latest ones were answered.
+    /// The latest large probes were answered.
     Pass,
-    /// The path drops them, and another path does not, or did not.
+    /// The path drops large probes, and another path does not, or did not.
     Lost,
-    /// Neither this path nor any other has ever answered one.
+    /// No path has ever answered a large probe.
     Unanswered,
 }
 
@@ -54,9 +54,9 @@ pub(super) struct Large {
     /// The number of the probe in flight, and when it left.
     pending: Option<(u32, u64)>,
     next: u32,
-    /// Lost since the last answer.
+    /// The number of large probes lost since the last answer.
     misses: u32,
-    /// One has been answered.
+    /// Whether a large probe has been answered.
     has_passed: bool,
 }
 

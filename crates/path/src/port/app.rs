@@ -193,7 +193,7 @@ impl PathPortApp {
         actions.push(Action::Say(Level::Info, what));
     }
 
-    /// The first packet of a flow has left.
+    /// Handles the first packet of a flow, which has left.
     fn begun(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
         let Some(flow) = Begun::read(frame, self.config.keyed()) else { return };
         let Some(at) = self.nodes.iter().position(|node| node.address == flow.peer) else { return };
@@ -254,7 +254,7 @@ impl PathPortApp {
         actions.push(Action::Change(Change::Add { pipe, entry: flow.entry(number) }));
     }
 
-    /// A change was refused. A flow was not pinned: either it already is, or there is no room.
+    /// Handles a refused change. If a flow was not pinned, either it already is, or there is no room.
     fn refused(&mut self, now_ns: u64, change: &Change, why: &Refusal, actions: &mut Vec<Action>) {
         match change {
             Change::Add { pipe, .. } if Some(*pipe) == self.flows => {
@@ -305,7 +305,7 @@ impl PathPortApp {
         actions.push(Action::Answer { id, answer });
     }
 
-    /// A probe from a peer, or an answer.
+    /// Handles a probe from a peer, or an answer.
     fn arrived(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
         let packet = match Packet::read(frame, self.config.vxlan_port, self.secret()) {
             Ok(packet) => packet,

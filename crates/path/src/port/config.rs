@@ -17,7 +17,8 @@ pub struct PathPort {
     pub port: PortId,
     /// The name of the port.
     pub port_name: String,
-    /// Where encapsulated frames come from; other apps and pipes may also forward to the app's name.
+    /// The attachment from which encapsulated frames come; other apps and pipes may also forward to the app's
+    /// name.
     pub input: Option<Attachment>,
     /// The pipe for frames from the fabric, if there is no `input`.
     pub root: Option<PipeId>,
@@ -80,15 +81,17 @@ pub struct Peer {
 pub struct Keyed {
     /// The headers of frames as they were received, or as they are after `rehash`.
     pub source: KeySource,
-    /// Pipes use the key of the encapsulated frame.
+    /// Whether pipes use the key of the encapsulated frame.
     pub rehash: bool,
-    /// Frames that are encapsulated here were received as their inner frame, so their key has no VNI.
+    /// Whether frames are encapsulated here: they were then received as their inner frame, so their key has
+    /// no VNI.
     pub inside: bool,
 }
 
 impl PathPort {
-    /// Returns what distinguishes flows. Frames from `input` are already encapsulated; without one weir
-    /// encapsulates them, and with several workers only the received headers determine the worker of a flow.
+    /// Returns the headers and keys that distinguish flows. Frames from `input` are already encapsulated;
+    /// without one weir encapsulates them, and with several workers only the received headers determine the
+    /// worker of a flow.
     #[must_use]
     pub fn keyed(&self) -> Keyed {
         let inside = self.input.is_none() && self.key == KeySource::Inner;

@@ -24,12 +24,12 @@ pub const WAITING_MAX: usize = 4096;
 pub struct Begun {
     pub key: FlowKey,
     pub peer: Ipv4Addr,
-    /// The source port that it has.
+    /// The flow's present source port.
     pub port: u16,
 }
 
 impl Begun {
-    /// Reads a frame; `None` if it is not one of ours.
+    /// Reads a frame; `None` if it is not in one of our tunnels.
     pub fn read(frame: &[u8], keyed: Keyed) -> Option<Begun> {
         let FlowKey([mark, _, _, destination, last]) = key(frame, KeySource::Outer)?;
         let peer = Ipv4Addr::from_bits(destination as u32);
@@ -76,7 +76,8 @@ impl Hashes {
         self.bucket(&key.0)
     }
 
-    /// A number of a node that hashes to this bucket. Each bucket has one among the first few hundred.
+    /// A number of a node that hashes to this bucket. Each bucket has such a number among the first few
+    /// hundred.
     pub fn number_of(&self, node: u16, bucket: usize) -> u32 {
         let numbers = (0..=u32::from(u16::MAX)).map(|low| u32::from(node) << 16 | low);
         let mut fit = numbers.filter(|number| self.bucket(&[u64::from(*number)]) == bucket);

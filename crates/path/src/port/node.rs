@@ -21,7 +21,7 @@ use weir_program::change::Change;
 /// The maximum number of probes in flight: for each path the limit of crate path, plus those of a survey.
 const ASKED_MAX: usize = PATHS_MAX * 64 * 2;
 
-/// After this many idle gaps a bucket in use moves anyway: its flows are then reordered once.
+/// The number of idle gaps after which a bucket in use moves anyway, which reorders its flows once.
 const GAPS_MAX: u64 = 100;
 
 /// How soon a node that did not answer is surveyed again, in nanoseconds.
@@ -82,8 +82,8 @@ pub struct Node {
     step_ns: u64,
     survey_ns: u64,
     surveys: u8,
-    /// The session of its probes, which numbers those of all paths together: a peer rejects probes of an
-    /// earlier session than the last. 0 before the first.
+    /// The session of its probes, which numbers those of all paths together: a peer rejects probes of a
+    /// session before the latest one. 0 before the first session.
     session: u32,
     pub(super) number: u32,
     /// The latest probes, oldest first.
@@ -176,7 +176,7 @@ impl Node {
         self.survey.is_none() && now_ns >= self.survey_ns
     }
 
-    /// Postpones the next survey until then.
+    /// Postpones the next survey until `until_ns`.
     pub fn put_off(&mut self, until_ns: u64) {
         self.survey_ns = until_ns;
     }
@@ -349,7 +349,7 @@ impl Node {
         true
     }
 
-    /// A router reports that the TTL of a probe has expired.
+    /// Handles a router's report that the TTL of a probe has expired.
     pub fn expired(&mut self, expired: &Expired) {
         if let Some(survey) = &mut self.survey {
             survey.expired(expired);

@@ -4,10 +4,10 @@
 use crate::paths::PATHS_MAX;
 use crate::wire::Packet;
 
-/// By how many numbers a probe may be late without being taken for a repetition.
+/// The number of numbers by which a probe may be late without being taken for a repetition.
 const SLOTS: usize = 256;
 
-/// After this time a peer may begin a session with any number, in nanoseconds.
+/// The time of silence, in nanoseconds, after which a peer may begin a session with any number.
 const SILENCE_NS: u64 = 30_000_000_000;
 
 /// The burst of answers.
@@ -35,13 +35,13 @@ pub enum Unanswered {
 }
 
 impl Window {
-    /// No requests yet.
+    /// Creates a window without requests.
     pub fn new() -> Window {
         Window { due_ns: 0, last_ns: 0, session: 0, slots: Vec::new(), arrived: [0; PATHS_MAX] }
     }
 
     /// Processes a probe whose cookie has been verified, because forged ones must not use up the peer's
-    /// limit. Returns how many have arrived on its path, 0 if it has none.
+    /// limit. Returns how many probes have arrived on its path, 0 if it has no path.
     ///
     /// # Errors
     /// Returns the reason why the probe is not answered.

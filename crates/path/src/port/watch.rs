@@ -67,8 +67,8 @@ impl PathPortApp {
         Some(Action::Inject { bytes: probe.padded(secret, config.mtu), output: config.port })
     }
 
-    /// Starts a survey of a node's paths if it is time, unless another app does so; or continues it, and
-    /// takes in its result.
+    /// Starts a survey of a node's paths if one is due, unless another app does so; or continues a survey,
+    /// and takes in its result.
     fn discover(&mut self, now_ns: u64, at: usize, actions: &mut Vec<Action>, notes: &mut Vec<String>) {
         let Some(Discovery { sources, every_ns }) = self.config.discovery else { return };
         let between = self.between(at);

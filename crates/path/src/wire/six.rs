@@ -82,7 +82,7 @@ impl Packet<Ipv6Addr> {
     /// Reads a frame without VLAN tags.
     ///
     /// # Errors
-    /// Says why it is rejected.
+    /// The error says why the packet is rejected.
     pub fn read6(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet<Ipv6Addr>, PacketRefusal> {
         if !may_be_long(frame, BODY) {
             return Err(PacketRefusal::Malformed);

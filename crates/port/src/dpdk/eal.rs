@@ -19,7 +19,7 @@ const ENODEV: Errno = 19;
 pub enum EalMemory {
     /// Ordinary pages, in MiB. Each frame takes 4 KiB. For tests and for devices without DMA.
     NoHuge(u32),
-    /// Huge pages, in MiB at start; DPDK takes more as needed. Leaves no file behind.
+    /// Huge pages, in MiB at the start; DPDK takes more as needed. No file remains afterwards.
     Huge(u32),
 }
 
@@ -98,7 +98,7 @@ pub enum DpdkError {
     /// A port uses the device already.
     #[error("DPDK device `{0}` is in use by another port: give this one another name or number")]
     InUse(String),
-    /// The driver rejects its arguments.
+    /// The driver rejects the device's arguments.
     #[error("the driver of DPDK device `{device}` rejects it: check the arguments after its name ({log})")]
     Refused {
         /// The device arguments.

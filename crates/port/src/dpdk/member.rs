@@ -47,7 +47,7 @@ impl MemberSketch {
         unsafe { weir_member_add(self.sketch.as_ptr(), key.as_ptr().cast()) }
     }
 
-    /// Returns the keys that it remembers, with their packets.
+    /// Returns the keys that the sketch remembers, with their packets.
     #[must_use]
     pub fn list(&self) -> Vec<(MemberKey, u64)> {
         let (mut keys, mut counts) = (vec![null_mut(); self.keys], vec![0; self.keys]);

@@ -46,7 +46,7 @@ pub struct DpdkOptions {
 }
 
 impl DpdkOptions {
-    /// One queue, without a connection to the host's stack.
+    /// Options for one queue without a connection to the host's stack.
     #[must_use]
     pub fn new(name: &str, device: &str) -> DpdkOptions {
         DpdkOptions {

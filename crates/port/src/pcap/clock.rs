@@ -6,7 +6,8 @@
 //! intervals between frames are kept. A single odd time thus neither delays the frames after it nor makes
 //! them arrive all at once.
 
-/// Frames may be out of order by this much, in nanoseconds, because every queue of a NIC has its own buffer.
+/// The time, in nanoseconds, by which frames may be out of order, because every queue of a NIC has its own
+/// buffer.
 const DISORDER_NS: u64 = 1_000_000_000;
 
 /// A silence longer than this is worth a remark: it may be real, or the first frame may have an odd time.
@@ -73,7 +74,7 @@ impl Clock {
         self.arrival_ns
     }
 
-    /// Describes the odd times.
+    /// Returns remarks about the odd times.
     pub(super) fn remarks(&self) -> Vec<String> {
         let Clock { odd, back, silences, .. } = self;
         let days = self.silent_ns / SILENCE_NS;

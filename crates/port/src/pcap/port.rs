@@ -29,7 +29,7 @@ pub struct Files {
 
 /// A file to record to.
 pub struct Output {
-    /// Its name in remarks.
+    /// The name of the file in remarks.
     pub name: String,
     /// The file. The port buffers its writes.
     pub file: Box<dyn Write + Send>,

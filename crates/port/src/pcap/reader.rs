@@ -50,7 +50,7 @@ pub(super) struct Stamp {
     pub(super) time_ns: u64,
     /// The length on the wire, as claimed.
     pub(super) length: u32,
-    /// Bytes of frame check sequence in it.
+    /// The number of bytes of frame check sequence in that length.
     pub(super) fcs: u32,
 }
 
@@ -76,7 +76,7 @@ impl Links {
 pub(super) struct Skipped {
     /// The number of packets of each link type, and their bytes.
     counts: BTreeMap<u16, [u64; 2]>,
-    /// Link type and offset of the first.
+    /// The link type and the offset of the first skipped packet.
     first: Option<(u16, u64)>,
 }
 

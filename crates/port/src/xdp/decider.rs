@@ -20,7 +20,7 @@ impl XdpInterface {
         }
     }
 
-    /// Returns the longest frame that it sends, in bytes.
+    /// Returns the length of the longest frame that the interface sends, in bytes.
     #[must_use]
     pub fn frame_max(&self) -> usize {
         frame_max(self.link())

@@ -65,7 +65,7 @@ pub enum XdpError {
     MtuTooLarge {
         /// Name of the interface.
         interface: String,
-        /// Its MTU in bytes.
+        /// The MTU of the interface in bytes.
         mtu: u32,
     },
     /// The peer of a veth has more transmit queues than this end has receive queues.

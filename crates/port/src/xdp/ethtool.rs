@@ -35,7 +35,7 @@ struct IfreqPointer {
 /// A structure that begins with an ethtool command. The kernel writes at most the structure of that command.
 ///
 /// # Safety
-/// The type must be `repr(C)` and at least as long as the structure of the command it is used with.
+/// The type must be `repr(C)` and at least as long as the structure of the command with which it is used.
 unsafe trait EthtoolReply {}
 
 #[repr(C)]
@@ -236,7 +236,7 @@ impl Ethtool {
         Ok(value.value != 0)
     }
 
-    /// Returns the key and the table by which the NIC spreads frames over queues; `None` if there are none.
+    /// Returns the key and the table with which the NIC spreads frames over queues; `None` if it has none.
     pub(super) fn rss(&self, interface: &str) -> Option<(Vec<u8>, Vec<u32>)> {
         let mut rss = Rss {
             command: ETHTOOL_GRSSH,

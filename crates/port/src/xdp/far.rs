@@ -19,7 +19,7 @@ const NAMESPACES_MAX: usize = 8192;
 /// An end of a veth in another namespace.
 pub(super) struct Far {
     pub(super) name: String,
-    /// The file of its namespace.
+    /// The file of the namespace of this end.
     pub(super) namespace: PathBuf,
     pub(super) offloads: Offloads,
 }

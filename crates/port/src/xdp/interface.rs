@@ -66,7 +66,7 @@ pub struct XdpConfig {
     pub interface: String,
     /// The frames to take from the kernel.
     pub frames: Wanted,
-    /// The mode to run in; if absent, the best that the driver supports.
+    /// The mode to run in; if absent, the best mode that the driver supports.
     pub mode: Option<Mode>,
     /// Ring sizes of each queue.
     pub rings: Rings,
@@ -79,7 +79,8 @@ pub struct Wanted {
     pub take: Take,
     /// Whether the NIC lets frames for all MAC addresses through.
     pub promiscuous: bool,
-    /// The port's own MAC address, if it is not the interface's. Frames for either are its own.
+    /// The port's own MAC address, if it is not the interface's. Frames for either address are the port's
+    /// own.
     pub mac: Option<[u8; 6]>,
 }
 
@@ -97,14 +98,14 @@ pub struct XdpInterface {
     pub(super) config: XdpConfig,
     /// The interface as the kernel described it last.
     pub(super) link: Link,
-    /// `None` while it is gone.
+    /// The attached program; `None` while the interface is gone.
     pub(super) attached: Option<Arc<Attached>>,
     /// The counts of programs that are no longer attached.
     former: Counters,
     pub(super) membership: Option<Membership>,
     pub(super) groups: Option<Groups>,
     lines: Lines,
-    /// Why it cannot be used although it exists.
+    /// Why the interface cannot be used although it exists.
     refused: Option<String>,
     /// The program that will replace another process's.
     pub(super) prepared: Option<XdpTake>,
@@ -182,7 +183,7 @@ impl XdpInterface {
     /// open.
     ///
     /// # Errors
-    /// A rule is invalid, or the NIC refuses; then nothing has changed.
+    /// A rule is invalid, or the NIC refuses. In either case, nothing has changed.
     pub fn want(&mut self, frames: Wanted) -> Result<(), XdpError> {
         if frames == self.config.frames {
             return Ok(());
@@ -206,7 +207,7 @@ impl XdpInterface {
     /// Changes the rules only.
     ///
     /// # Errors
-    /// A rule is invalid; then nothing has changed.
+    /// A rule is invalid. In this case, nothing has changed.
     pub fn set_take(&mut self, take: &Take) -> Result<(), XdpError> {
         self.want(Wanted { take: take.clone(), ..self.config.frames.clone() })
     }
@@ -505,8 +506,8 @@ pub(super) struct Attached {
     pub(super) native: bool,
     mode: Option<Mode>,
     rings: Rings,
-    /// Whether the driver does zero-copy, known once a socket is bound. It is the same for all sockets, and
-    /// asking costs milliseconds.
+    /// Whether the driver does zero-copy, which is known once a socket is bound. It is the same for all
+    /// sockets, and querying it costs milliseconds.
     pub(super) zero_copy: OnceLock<bool>,
     program: Mutex<XdpTake>,
 }

@@ -13,7 +13,7 @@ use super::umem::{NotOurs, Umem};
 
 /// The received part of a frame that is not complete yet.
 pub(super) struct Joining {
-    /// Its pieces so far; absent between two frames, and once the frame is known to be dropped.
+    /// The pieces received so far; absent between two frames, and once the frame is known to be dropped.
     frame: Frame,
     /// Bytes of a frame that is dropped.
     dropped_bytes: u64,
@@ -37,7 +37,7 @@ pub(super) enum Joined {
     Partly,
     /// A frame.
     Whole(Frame),
-    /// A frame of this many bytes, which was longer than a chunk of the pool and was dropped.
+    /// The number of bytes of a frame that was longer than a chunk of the pool and was dropped.
     TooLong(u64),
 }
 

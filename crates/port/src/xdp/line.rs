@@ -72,7 +72,7 @@ pub(super) enum Order {
     Resume(Box<Bound>, Left),
 }
 
-/// The daemon's orders, carried out in this order.
+/// The daemon's orders, which are carried out in the order of these fields.
 struct Orders {
     home: Option<Home>,
     resume: Option<(Box<Bound>, Left)>,
@@ -112,7 +112,7 @@ pub(super) struct Line {
     area: Area,
     frame_max: AtomicUsize,
     ordered: AtomicBool,
-    /// `None` once the port is closed: its memory may be gone, and must not be registered any more.
+    /// The orders; `None` once the port is closed: its memory may be gone, and must no longer be registered.
     order: Mutex<Option<Orders>>,
     /// A socket for an interface that will be handed over.
     unbound: Mutex<Option<Socket>>,

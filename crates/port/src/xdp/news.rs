@@ -46,9 +46,9 @@ pub enum InterfaceNews {
     Renamed(String, String),
     /// The interface went up or down.
     State(InterfaceState),
-    /// Its MTU changed: the old value and the new one.
+    /// The interface's MTU changed: the old value and the new one.
     Mtu(u32, u32),
-    /// Its MAC address changed to this one.
+    /// The interface's MAC address changed to this one.
     Mac([u8; 6]),
 }
 

@@ -72,7 +72,7 @@ impl Rings {
     }
 }
 
-/// One received frame in 256 has its checksums verified.
+/// The number of received frames of which one has its checksums verified.
 const SAMPLED: u64 = 256;
 
 /// Counters that only this kind of port has, in addition to the kernel's.
@@ -88,10 +88,10 @@ struct Extra {
 /// A queue of an interface, using AF_XDP. If it is dropped without `close`, the frames it owns are lost to
 /// the pool.
 ///
-/// While its interface is gone, it receives nothing, and refuses frames as `interface_gone`.
+/// While its interface is gone, the port receives nothing, and refuses frames as `interface_gone`.
 pub struct XdpPort {
     name: String,
-    /// `None` while the interface is gone, and once closed.
+    /// The socket; `None` while the interface is gone, and once the port is closed.
     bound: Option<Box<Bound>>,
     line: Arc<Line>,
     umem: Umem,
@@ -101,7 +101,7 @@ pub struct XdpPort {
     /// The accumulated counts of previous sockets and programs.
     former: Vec<(&'static str, u64)>,
     former_lost: u64,
-    /// Frames that another process sent on the socket and that the kernel has not completed.
+    /// The number of frames that another process sent on the socket and that the kernel has not completed.
     inherited: u64,
     leaving: Option<Leaving>,
 }
@@ -173,7 +173,7 @@ impl XdpPort {
         (port, line)
     }
 
-    /// Returns the mode it runs in; `None` while its interface is gone.
+    /// Returns the mode in which the port runs; `None` while its interface is gone.
     #[must_use]
     pub fn xdp_mode(&self) -> Option<Mode> {
         self.bound.as_ref().map(|bound| bound.mode)
@@ -557,7 +557,8 @@ impl Port for XdpPort {
         }
     }
 
-    /// Waits up to 100 ms for frames being sent. Returns how many were not sent; they are no longer `held`.
+    /// Waits up to 100 ms for frames being sent. Returns how many frames were not sent; these are no longer
+    /// `held`.
     fn close(&mut self, pools: &mut Pools) -> u64 {
         if self.leaving.is_none() && self.leave_open(pools.region_mut(self.umem.pool())) {
             return 0;

@@ -41,7 +41,7 @@ pub struct InterfaceReport {
     /// The modes that the driver claims to support, best first. (Zero-copy may still fail for lack of
     /// queues.)
     pub modes: Vec<Mode>,
-    /// How its frames are spread over the receive queues.
+    /// How frames that arrive are spread over the receive queues.
     pub spread: Spread,
     /// Obstacles to a port, each a sentence that says what to do.
     pub obstacles: Vec<String>,
@@ -58,7 +58,7 @@ impl InterfaceReport {
         self.obstacles.iter().filter(|obstacle| !(self.is_taken && obstacle.starts_with(ATTACHED)))
     }
 
-    /// Returns the same without the advice about the other end of a veth that cannot be inspected.
+    /// Returns the obstacles without the advice about the other end of a veth that cannot be inspected.
     pub fn obstacles_of_near_end(&self) -> impl Iterator<Item = &String> {
         self.obstacles_of_running().filter(|obstacle| !obstacle.starts_with(FAR_UNKNOWN))
     }

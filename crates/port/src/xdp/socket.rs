@@ -27,7 +27,7 @@ const KICK_BATCH: u32 = 32;
 const BIND_RETRIES: u32 = 200;
 const BIND_PAUSE: Duration = Duration::from_millis(1);
 
-/// What a socket is bound to.
+/// How a socket is bound.
 pub(super) struct Binding<'a> {
     pub(super) interface: &'a str,
     pub(super) index: u32,
@@ -47,7 +47,7 @@ pub(super) struct Socket {
     pub(super) transmit: Producer<XdpDesc>,
     pub(super) completion: Consumer<u64>,
     zero_copy: bool,
-    /// The kernel's counters at the time another process left it.
+    /// The kernel's counters at the time when another process left the socket.
     before: Option<XdpStatistics>,
 }
 
@@ -74,7 +74,7 @@ impl Socket {
         Socket::with_rings(fd, &binding.rings).map_err(|errno| binding.error("creating the rings", errno))
     }
 
-    /// Binds it to a queue.
+    /// Binds the socket to a queue.
     pub(super) fn bind(&mut self, binding: &Binding<'_>) -> Result<(), XdpError> {
         binding.try_all(|flags| self.bind_patiently(binding, flags))?;
         let options =
@@ -103,8 +103,9 @@ impl Socket {
         Ok(Socket { zero_copy, ..Socket::mapped(fd, sizes)? })
     }
 
-    /// Continues where the other process stopped. Frames are lost by this process from the time at which the
-    /// other one had lost `lost` of them, if that is known. Returns false if its rings are inconsistent.
+    /// Continues where the other process stopped. Frames lost after the `lost` frames that the other process
+    /// had lost, if that number is known, count as lost by this process. Returns false if its rings are
+    /// inconsistent.
     pub(super) fn resume(&mut self, lost: Option<LostFrames>) -> bool {
         self.before = sockopt::xdp_statistics(&self.fd).ok();
         if let (Some(before), Some(lost)) = (&mut self.before, lost) {
@@ -204,7 +205,7 @@ impl Socket {
         sockopt::xdp_statistics(&self.fd).map(lost).unwrap_or_default()
     }
 
-    /// Returns how many of these frames this process has lost.
+    /// Returns how many of the frames in `ever` this process has lost.
     pub(super) fn lost_here(&self, ever: LostFrames) -> u64 {
         let before = self.before.as_ref().map_or(0, |one| one.rx_dropped + one.rx_ring_full.unwrap_or(0));
         (ever.dropped + ever.ring_full).saturating_sub(before)

@@ -12,16 +12,16 @@ use weir_packet::{RSS_KEY, RSS_KEY_BYTES, write_hex};
 pub enum Spread {
     /// There is one queue.
     One,
-    /// As weir's workers share flows, over this number of buckets.
+    /// Frames are spread as weir's workers share flows, over this number of buckets.
     AsWorkers(u32),
-    /// With another key or another table.
+    /// Frames are spread with another key or another table.
     Otherwise,
     /// The kernel does not know.
     Unknown,
 }
 
 impl Spread {
-    /// Returns its machine-readable name.
+    /// Returns the machine-readable name.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {

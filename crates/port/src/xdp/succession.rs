@@ -86,8 +86,8 @@ pub struct Left {
     pub held: u64,
     /// Whether the process has dropped the beginning of a frame whose next piece is still to come.
     pub in_pieces: bool,
-    /// The frames that the socket had lost by then. The process has counted them, and its successor counts
-    /// those that are lost later. `None` if the process is an older weir, which does not say.
+    /// The frames that the socket had lost by then. The process has counted these frames, and its successor
+    /// counts those that are lost later. `None` if the process is an older weir, which does not say.
     pub lost: Option<LostFrames>,
 }
 
@@ -96,7 +96,7 @@ pub struct Left {
 pub struct LostFrames {
     /// Frames that were too large, or for which there was no chunk.
     pub dropped: u64,
-    /// There was no room in the receive ring.
+    /// Frames for which there was no room in the receive ring.
     pub ring_full: u64,
 }
 
@@ -105,8 +105,8 @@ pub struct LostFrames {
 pub struct Home(Vec<u32>);
 
 impl Home {
-    /// Returns those of a pool's `chunks` that no socket owns. `None` if the sockets contradict the pool or
-    /// each other: one names a chunk that does not exist, or two own the same chunk.
+    /// Returns the chunks, among a pool's `chunks`, that no socket owns. `None` if the sockets contradict the
+    /// pool or each other: if a socket names a chunk that does not exist, or two sockets own the same chunk.
     #[must_use]
     pub fn new<'a>(chunks: u32, sockets: impl IntoIterator<Item = &'a Left>) -> Option<Home> {
         let words = (chunks as usize).div_ceil(64);
@@ -193,7 +193,7 @@ impl XdpInterface {
         Ok(interface)
     }
 
-    /// Gives a prepared interface the sockets that the other process offers for it.
+    /// Assigns to a prepared interface the sockets that the other process offers for it.
     pub fn offer(&self, offers: Vec<Offer>) {
         self.offers.change(|all| *all = offers);
     }
@@ -251,7 +251,7 @@ impl XdpInterface {
         Ok(())
     }
 
-    /// Returns true if all ports use the sockets and the memory that they were given.
+    /// Returns true if all ports use the sockets and the memory that were assigned to them.
     #[must_use]
     pub fn has_obeyed(&self) -> bool {
         self.lines().iter().all(|line| line.has_obeyed())
@@ -313,7 +313,7 @@ impl XdpInterface {
         self.lines().iter().filter_map(|line| line.left()).collect()
     }
 
-    /// Whether it waits for another process to hand the interface over.
+    /// Whether the interface waits for another process to hand it over.
     #[must_use]
     pub fn is_prepared(&self) -> bool {
         self.prepared.is_some()
@@ -330,7 +330,7 @@ impl Queues {
     /// Returns the other process's number for the pool of the socket that it offers for a queue.
     ///
     /// # Errors
-    /// Explains why no socket can be used.
+    /// The error says why no socket can be used.
     pub fn offered(&self, queue: u32) -> Result<u32, &'static str> {
         let Some((_, rings)) = self.prepared else { return Err("it is not handed over") };
         self.offers.change(|all| {
