@@ -28,7 +28,8 @@ pub struct Foreign {
 pub struct Setting {
     /// Its name, without dashes.
     pub name: &'static str,
-    /// The name of its value in the help.
+    /// The name of its value in the help; empty for an option without a value, whose value is empty if it is
+    /// given.
     pub value: &'static str,
     /// Its description in the help.
     pub help: &'static str,

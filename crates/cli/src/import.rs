@@ -107,14 +107,21 @@ fn runnable() -> impl Iterator<Item = &'static Foreign> {
 pub fn argument(setting: &'static Setting) -> Arg {
     let check = |text: &str| (setting.check)(text).map(|()| text.to_string());
     let action = if setting.several { ArgAction::Append } else { ArgAction::Set };
-    let arg = Arg::new(setting.name).long(setting.name).value_name(setting.value).help(setting.help);
-    let arg = arg.action(action).value_parser(check);
+    let arg = Arg::new(setting.name).long(setting.name).help(setting.help);
+    if setting.value.is_empty() {
+        return arg.action(ArgAction::SetTrue);
+    }
+    let arg = arg.value_name(setting.value).action(action).value_parser(check);
     if let Some(default) = setting.default { arg.default_value(default) } else { arg }
 }
 
 /// Returns the values of settings in parsed arguments.
 pub fn settings(all: impl Iterator<Item = &'static Setting>, matches: &ArgMatches) -> SettingValues {
     let values = |setting: &'static Setting| {
+        if setting.value.is_empty() {
+            let given = matches.get_flag(setting.name);
+            return given.then(|| (setting.name, String::new())).into_iter().collect();
+        }
         let values = matches.get_many::<String>(setting.name).into_iter().flatten();
         values.map(|value| (setting.name, value.clone())).collect::<Vec<_>>()
     };
@@ -179,7 +186,12 @@ pub fn load_edited(
         return Ok(config::read_edited(&source, &nics, edits));
     };
     Ok(match (system.convert)(file, text, &options.0) {
-        Ok((yaml, _)) => config::read_knowing(&format!("{} (imported)", file.display()), &yaml, &nics),
+        Ok((yaml, said)) => {
+            let imported = format!("{} (imported)", file.display());
+            let mut loaded = config::read_knowing(&imported, &yaml, &nics);
+            loaded.report.add_warnings_of(&said);
+            loaded
+        }
         Err(report) => refused(report),
     })
 }

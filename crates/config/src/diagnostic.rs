@@ -140,6 +140,17 @@ impl Report {
         self.push(Severity::Warning, span, message.into(), Some(help.into()));
     }
 
+    /// Adds the warnings about another file, from which this configuration was made.
+    pub fn add_warnings_of(&mut self, other: &Report) {
+        if other.warnings() == 0 {
+            return;
+        }
+        let file = self.add_file(other.file(), other.text());
+        let warnings = other.diagnostics.iter().filter(|one| one.severity == Severity::Warning);
+        self.diagnostics
+            .extend(warnings.map(|one| Diagnostic { span: Span { file, ..one.span }, ..one.clone() }));
+    }
+
     fn push(&mut self, severity: Severity, span: Span, message: String, help: Option<String>) {
         let message = message + &self.of_node(span);
         let diagnostic = Diagnostic { severity, span, message, help };

@@ -48,6 +48,7 @@ const XENOFLOW: &[Key] = weir_config::keys! {
 const XENOFLOW_BACK_END: &[Key] = weir_config::keys! {
     needed "name": Shape::Name, "its name";
     needed "mac_address": Shape::Mac, "its MAC address";
+    "weight": Shape::Number(1, WEIGHT_MAX), "its share of clients, which only weir reads" or "1";
 };
 
 /// Reads a list of back ends.
@@ -178,7 +179,8 @@ fn named(section: &Section, report: &mut Report) -> Option<String> {
     name(text(node, "a name", report)?, node.span, report).map(str::to_string)
 }
 
-/// The back ends of XenoFlow's `backends.json`: `{"backends": [{"name": .., "mac_address": ..}]}`.
+/// The back ends of XenoFlow's `backends.json`: `{"backends": [{"name": .., "mac_address": ..}]}`. weir also
+/// reads a `weight`.
 #[must_use]
 pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
     let Some(document) = raw::parse(text, report) else { return Vec::new() };
@@ -189,6 +191,7 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
         let section = Section::read(node, XENOFLOW_BACK_END, report);
         let name = named(&section, report);
         let mac = section.needed("mac_address", report).and_then(|node| mac(node, report));
+        let weight = section.number("weight", report);
         let Some(name) = name else { continue };
         if !names.insert(name.clone()) {
             report.error(
@@ -196,7 +199,8 @@ pub fn xenoflow(text: &str, report: &mut Report) -> Vec<BackEnd> {
                 format!("two back ends are called `{name}`"),
             );
         }
-        back_ends.extend(mac.map(|mac| BackEnd::new(name, mac)));
+        let back_end = |(mac, weight)| BackEnd { weight, ..BackEnd::new(name, mac) };
+        back_ends.extend(mac.zip(weight.map(|weight| weight as u32)).map(back_end));
     }
     if back_ends.is_empty() && report.errors() == 0 {
         report.error(node.span, "there are no back ends");

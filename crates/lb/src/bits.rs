@@ -41,12 +41,16 @@ fn common(back_ends: &[BackEnd]) -> u32 {
     back_ends.iter().map(BackEnd::effective_weight).fold(0, divisor).max(1)
 }
 
+/// Returns how many values back ends need so that each has its share.
+pub(super) fn turn_count(back_ends: &[BackEnd]) -> u64 {
+    let weights = back_ends.iter().map(|one| u64::from(one.effective_weight()));
+    weights.sum::<u64>() / u64::from(common(back_ends))
+}
+
 /// Checks that the mask has enough values for all back ends and their weights.
 pub(super) fn surplus(service: &Service, mask: u32) -> Option<Problem> {
     let values = 1_u64 << mask.count_ones();
-    let common = u64::from(common(&service.back_ends));
-    let weights = service.back_ends.iter().map(|one| u64::from(one.effective_weight()));
-    let turns = weights.sum::<u64>() / common;
+    let turns = turn_count(&service.back_ends);
     let (name, mask) = (service.name.clone(), std::net::Ipv4Addr::from_bits(mask));
     (turns > values).then(|| Problem::SurplusBits {
         name,

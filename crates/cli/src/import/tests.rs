@@ -99,14 +99,55 @@ fn refused(system: &str, text: &str) -> String {
 
 /// Back ends for which the source address has too few values would silently get nothing.
 #[test]
-fn more_back_ends_than_values_of_the_bits_are_refused() {
-    let text = r#"{"backends":[
-        {"name":"b1","mac_address":"02:00:00:00:00:11"},{"name":"b2","mac_address":"02:00:00:00:00:12"},
-        {"name":"b3","mac_address":"02:00:00:00:00:13"}]}"#;
-    let said = xenoflow(text, &[]).unwrap_err().to_string();
-    assert!(said.contains("`src/0.0.0.1` have 2 values, too few for 3 back ends"), "{said}");
-    assert!(said.contains("--by src/0.0.0.3"), "{said}");
-    assert!(xenoflow(text, &["--by", "src/0.0.0.3"]).is_ok());
+fn more_back_ends_than_values_of_the_bits_get_more_bits() {
+    let file = |weights: &[u32]| {
+        let one = |(at, weight): (usize, &u32)| {
+            format!(r#"{{"name":"b{at}","mac_address":"02:00:00:00:01:{at:02x}","weight":{weight}}}"#)
+        };
+        let all: Vec<String> = weights.iter().enumerate().map(one).collect();
+        format!(r#"{{"backends":[{}]}}"#, all.join(","))
+    };
+    for (weights, by, shares) in [
+        (&[1, 1, 1][..], "src/0.0.0.3", &[2, 1, 1][..]),
+        (&[3, 1], "src/0.0.0.3", &[3, 1]),
+        (&[20, 20], "src/0.0.0.1", &[1, 1]),
+        (&[1; 17], "src/0.0.0.31", &[2; 15]),
+        (&[300, 1], "source", &[1, 1]),
+    ] {
+        let (yaml, report) = convert("xenoflow", &file(weights), &[]).unwrap();
+        assert_eq!(report.warnings(), usize::from(by != "src/0.0.0.1"), "{report}");
+        assert!(by == "src/0.0.0.1" || report.to_string().contains(&format!("`{by}` is used")), "{report}");
+        let loaded = config::read("imported", &yaml);
+        let plan = loaded.plan.unwrap_or_else(|| panic!("{yaml}{}", loaded.report));
+        let entries = &plan.program.pipes[0].entries;
+        for (at, share) in shares.iter().enumerate() {
+            let its = entries.iter().filter(|one| one.counter.is_some_and(|one| one.index() == at)).count();
+            assert_eq!(its, *share, "b{at}: {yaml}");
+        }
+        assert_eq!(yaml.contains("weight: 300"), by == "source", "{yaml}");
+    }
+    // A file that is run has the warning, too, at its own place.
+    let path = std::env::temp_dir().join(format!("weir-widened-{}.json", std::process::id()));
+    std::fs::write(&path, file(&[1, 1, 1])).unwrap();
+    let loaded = load(&path, &NodeOption::default(), &ImportOptions::default()).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert!(loaded.plan.is_some());
+    let said = loaded.report.to_string();
+    assert!(said.contains(".json:1:1: warning: the bits of `src/0.0.0.1` have 2 values, too few"), "{said}");
+}
+
+#[test]
+fn ports_of_xenoflow_may_be_dpdk_devices() {
+    let options = ["--in", "dpdk:net_tap0,iface=dtap0", "--out", "xdp:eth1", "--udp-only"];
+    let yaml = xenoflow(FILE, &[&options[..], &["--by", "source"]].concat()).unwrap();
+    let ports = "  in: { dpdk: \"net_tap0,iface=dtap0\", root: balance }\n  out: { xdp: eth1 }\n";
+    assert!(yaml.contains(ports), "{yaml}");
+    let service = xenoflow(FILE, &[&options[..], &["--service"]].concat()).unwrap();
+    let ports = ports.replace(", root: balance", "");
+    assert!(service.contains(&ports) && service.contains("vip: 0.0.0.0/0, protocol: udp"), "{service}");
+    let check = system("xenoflow").settings[0].check;
+    assert!(check("pcap:a").unwrap_err().contains("`pcap` is no kind of port"));
+    assert!(check("dpdk:").is_err() && check("eth0").is_ok());
 }
 
 #[test]

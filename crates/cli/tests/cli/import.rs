@@ -50,6 +50,66 @@ fn services_without_back_ends_are_imported_checked_and_run_until_they_get_some()
     }
 }
 
+/// Runs what `weir import xenoflow` writes with these options, for two back ends, on a memory port.
+fn xenoflow(options: &[&str]) -> Daemon {
+    let folder = Folder::new();
+    folder.write(
+        "backends.json",
+        r#"{"backends":[{"name":"b1","mac_address":"02:00:00:00:00:11"},
+            {"name":"b2","mac_address":"02:00:00:00:00:12","weight":3}]}"#,
+    );
+    let command = [&["import", "xenoflow", "backends.json", "--vip", "10.0.0.80"], options].concat();
+    let yaml = weir(folder.path(), &command).good().out;
+    let ports = yaml.lines().find(|line| line.starts_with("  in: ")).unwrap_or_else(|| panic!("{yaml}"));
+    let root = if ports.contains("root: balance") { ", root: balance" } else { "" };
+    let yaml = yaml.replace(ports, &format!("  p0: {{ mem: ~{root} }}")).replace("port: in\n", "port: p0\n");
+    folder.write("weir.yaml", yaml);
+    Daemon::start_in(folder)
+}
+
+/// Packets to the VIP from as many sources.
+fn from_sources(count: u8, more: &str) -> Vec<String> {
+    let packet =
+        |last| format!("eth.dst=02:00:00:00:00:fe src=192.0.2.{last} dst=10.0.0.80 sport=9 dport=80 {more}");
+    (0..count).map(packet).collect()
+}
+
+fn receive(daemon: &Daemon, packets: &[String]) {
+    daemon.receive(&packets.iter().map(String::as_str).collect::<Vec<_>>());
+}
+
+#[test]
+fn only_udp_is_balanced_as_by_xenoflow_if_that_is_wanted() {
+    for (by, counter) in [("src/0.0.0.3", ""), ("source", ""), ("service", "lb/balance/")] {
+        let options = if by == "service" { &["--service"][..] } else { &["--by", by][..] };
+        for udp_only in [false, true] {
+            let more = if udp_only { &["--udp-only"][..] } else { &[] };
+            let daemon = xenoflow(&[options, more].concat());
+            receive(&daemon, &from_sources(8, "proto=udp"));
+            receive(&daemon, &from_sources(8, "proto=tcp flags=S"));
+            let count = ["b1", "b2"].map(|name| daemon.count(&format!("{counter}{name}")));
+            let all = if udp_only { 8 } else { 16 };
+            assert_eq!(count.iter().sum::<u64>(), all, "{by}: {}", daemon.show("ledger"));
+        }
+    }
+}
+
+/// XenoFlow's rule has no weights that could change; the service has, with the same shares.
+#[test]
+fn back_ends_of_xenoflow_become_a_service_with_weights_that_change_at_run_time() {
+    let daemon = xenoflow(&["--service"]);
+    let packets = from_sources(200, "proto=udp");
+    let counts = |daemon: &Daemon| ["b1", "b2"].map(|name| daemon.count(&format!("lb/balance/{name}")));
+    receive(&daemon, &packets);
+    let [one, three] = counts(&daemon);
+    assert!(one + three == 200 && (25..=75).contains(&one), "a quarter is the share of b1: {one}, {three}");
+    receive(&daemon, &packets);
+    assert_eq!(counts(&daemon), [2 * one, 2 * three], "a known source keeps its back end");
+    daemon.weir(&["weight", "lb/balance", "b2", "0"]).good();
+    receive(&daemon, &packets);
+    assert_eq!(counts(&daemon), [2 * one + 200, 2 * three], "b2 is drained");
+}
+
 /// The database server of an Open vSwitch, without a switch; stopped when dropped.
 struct Database {
     server: Child,
