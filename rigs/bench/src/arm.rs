@@ -85,6 +85,8 @@ enum ArmPorts {
     },
     /// No worker: the far end of the loads of `weir bench xenoflow`.
     Far(crate::xenoflow::Far),
+    /// No worker: the load of `weir bench xenoflow`, while a round trip is timed.
+    Load(crate::xenoflow::Load),
     /// Two interfaces, through AF_XDP.
     Xdp {
         /// The input of frames.
@@ -116,6 +118,7 @@ pub fn run(arm: &WorkerArm) -> Result<()> {
         ArmPorts::Source { interface } => source(interface),
         ArmPorts::Changes(probe) => crate::lb::probe(probe),
         ArmPorts::Far(far) => crate::xenoflow::far(far),
+        ArmPorts::Load(load) => serve(crate::xenoflow::generator(load)?),
     }
 }
 

@@ -117,6 +117,14 @@ pub fn use_core(core: usize) -> Result<()> {
     sched_setaffinity(None, &set).context("a core that was allowed is not")
 }
 
+/// Returns the number of frames that the kernel has received at an interface in the namespace of this thread.
+pub fn received(interface: &str) -> Result<u64> {
+    let table = std::fs::read_to_string("/proc/thread-self/net/dev").context("/proc/thread-self/net/dev")?;
+    let line = table.lines().find_map(|line| line.trim().strip_prefix(interface)?.strip_prefix(':'));
+    let line = line.with_context(|| format!("there is no interface `{interface}`"))?;
+    Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
+}
+
 /// Returns the index of an interface in the namespace of this thread.
 fn index(interface: &str) -> Result<u32> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;

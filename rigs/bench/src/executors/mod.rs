@@ -27,8 +27,8 @@ mod follow;
 mod losses;
 
 use crate::peers::Setting;
-use crate::source::{FrameSources, use_core};
-use anyhow::{Context, Result, bail};
+use crate::source::{FrameSources, received, use_core};
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::time::Duration;
@@ -288,14 +288,6 @@ pipes:
 }
 
 impl FarEnd<'_> {
-    /// Returns the number of frames that the kernel has received.
-    fn arrived(&self) -> Result<u64> {
-        let table = std::fs::read_to_string("/proc/thread-self/net/dev").context("/proc/thread-self")?;
-        let line = table.lines().find_map(|line| line.trim().strip_prefix(self.to)?.strip_prefix(':'));
-        let line = line.with_context(|| format!("{} has gone", self.to))?;
-        Ok(line.split_whitespace().nth(1).context("its counters")?.parse()?)
-    }
-
     /// Sends at a rate until `is_over` returns true. Returns how many frames were sent, how many of them
     /// arrived, and how long it took to send them.
     fn carry(
@@ -303,10 +295,10 @@ impl FarEnd<'_> {
         rate: f64,
         is_over: impl Fn(Duration) -> bool + Sync,
     ) -> Result<(u64, u64, Duration)> {
-        let before = self.arrived()?;
+        let before = received(self.to)?;
         let (sent, time) = self.sources.carry(rate, is_over)?;
         std::thread::sleep(UNDER_WAY);
-        Ok((sent, self.arrived()? - before, time))
+        Ok((sent, received(self.to)? - before, time))
     }
 
     /// Searches for the highest rate without loss.

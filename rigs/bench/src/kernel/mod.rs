@@ -25,6 +25,7 @@ use jobs::{ALL, Job};
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::fmt::Display;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use weir_lab::premise::premise;
 use weir_lab::spread::ResultSpread;
@@ -107,7 +108,7 @@ fn row(
         return Ok(Err(why));
     }
     let by_hand = XdpByHand::load(name, &tables)?;
-    let put = |array: std::os::fd::BorrowedFd<'_>| compiled.put_into(array);
+    let put = |array: BorrowedFd<'_>| compiled.put_into(array);
     let mut restore = XdpRestore::load(&frames)?;
     let mut arms = vec![Arm::new("kernel", XdpArm::PutBy(&put)), Arm::new("hand", by_hand.arm())];
     let expected = outputs(&mut restore, &arms[0], frames.len())?;
@@ -203,18 +204,8 @@ fn measure(
     let mut engine = Bench::of_length(scenario, FRAME);
     let mut engine_ns = Vec::new();
     for round in 0..=rounds {
-        for arm in &mut *arms {
-            let buffers = restore.measure(arm.program)?;
-            restore.measure(XdpArm::Stub(buffers))?;
-            let stub = time(|| Ok(restore.run(buffers, 0, PACKETS)?))?;
-            restore.measure(arm.program)?;
-            let ns = time(|| Ok(restore.run(buffers, 0, PACKETS)?))? - stub;
-            // The first round fills caches.
-            if round > 0 {
-                arm.ns.push(ns);
-            }
-        }
-        arms.rotate_left(1);
+        // The first round fills caches.
+        turns(restore, arms, round > 0)?;
         let ns = time(|| Ok(engine.round(scenario, PACKETS.into())))?;
         if round > 0 {
             engine_ns.push(ns);
@@ -223,6 +214,53 @@ fn measure(
     let (unsent, all) = engine.unsent();
     premise(unsent == 0, || format!("the engine has not sent {unsent} of {all} packets"))?;
     Ok(engine_ns)
+}
+
+/// Lets each arm take a turn, the first one of the next time last.
+fn turns(restore: &mut XdpRestore, arms: &mut [Arm<'_>], counts: bool) -> Result<()> {
+    for arm in &mut *arms {
+        let buffers = restore.measure(arm.program)?;
+        restore.measure(XdpArm::Stub(buffers))?;
+        let stub = time(|| Ok(restore.run(buffers, 0, PACKETS)?))?;
+        restore.measure(arm.program)?;
+        let ns = time(|| Ok(restore.run(buffers, 0, PACKETS)?))? - stub;
+        if counts {
+            arm.ns.push(ns);
+        }
+    }
+    arms.rotate_left(1);
+    Ok(())
+}
+
+/// Measures two programs that do the same, on the frames of the first. Returns the nanoseconds per packet of
+/// each round, or why they cannot be measured.
+pub fn pair(programs: &[Scenario; 2], rounds: u16) -> Result<Result<[Vec<f64>; 2], String>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(Err("test runs of XDP programs need root".to_string()));
+    }
+    let frames = frames(&programs[0]);
+    let [first, second] = programs.each_ref().map(|one| Compiled::load(&one.program, &[]));
+    let compiled = [first?, second?];
+    for one in &compiled {
+        if let Some(why) = one.left(&frames[0])? {
+            return Ok(Err(why.to_string()));
+        }
+    }
+    let [first, second] = &compiled;
+    let puts =
+        (|array: BorrowedFd<'_>| first.put_into(array), |array: BorrowedFd<'_>| second.put_into(array));
+    let mut restore = XdpRestore::load(&frames)?;
+    let mut arms =
+        vec![Arm::new("first", XdpArm::PutBy(&puts.0)), Arm::new("second", XdpArm::PutBy(&puts.1))];
+    let expected = outputs(&mut restore, &arms[0], frames.len().min(SAMPLE as usize))?;
+    let other = outputs(&mut restore, &arms[1], expected.len())?;
+    ensure!(expected == other, "the programs do not do the same with each frame");
+    for round in 0..=rounds {
+        turns(&mut restore, &mut arms, round > 0)?;
+    }
+    arms.sort_by_key(|arm| arm.name);
+    let mut ns = arms.into_iter().map(|arm| arm.ns);
+    Ok(Ok([ns.next().unwrap_or_default(), ns.next().unwrap_or_default()]))
 }
 
 /// Returns the nanoseconds of processor time per packet that a turn takes.
@@ -279,39 +317,41 @@ fn line(row: &Value, what: &str) -> String {
     format!("{line}  {what}")
 }
 
+/// Returns the batch engine's output for the first frames of a scenario, all of which leave through the second
+/// port.
 #[cfg(test)]
-mod tests {
-    use super::*;
+pub fn by_engine(scenario: &Scenario, count: usize) -> Vec<Vec<u8>> {
     use weir_engine::batch::Engine;
     use weir_packet::{Batch, Pools, TableHash};
     use weir_program::PortId;
 
+    let program = &scenario.program;
+    let mut engine = Engine::new(program, TableHash::new([3, 5])).expect("it is sound");
+    crate::engine::assign_buckets(program, &mut engine);
+    let (mut pools, mut batch, mut all) = (Pools::region(64), Batch::new(), Vec::new());
+    for frame in frames(scenario).iter().take(count) {
+        let mut one = pools.first().take().expect("it has come back");
+        one.fill(frame).expect("it fits");
+        batch.push(one).expect("there is room");
+        let list = batch.mask();
+        let outcome = engine.process(&mut batch, list, PortId(0), 1);
+        assert_eq!(outcome.transmit[1], list, "{}", scenario.name);
+        let one = batch.take(0);
+        all.push(one.bytes().to_vec());
+        pools.give(one);
+        batch.clear();
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
     /// Frames per row: enough for most back ends and next hops.
     const FEW: usize = 2048;
 
     /// `XDP_TX` (linux/bpf.h).
     const TX: u32 = 3;
-
-    /// The batch engine's output for frames that all leave through the second port.
-    fn by_engine(scenario: &Scenario, frames: &[[u8; FRAME]]) -> Vec<Ran> {
-        let program = &scenario.program;
-        let mut engine = Engine::new(program, TableHash::new([3, 5])).expect("it is sound");
-        crate::engine::assign_buckets(program, &mut engine);
-        let (mut pools, mut batch, mut all) = (Pools::region(64), Batch::new(), Vec::new());
-        for frame in frames {
-            let mut one = pools.first().take().expect("it has come back");
-            one.fill(frame).expect("it fits");
-            batch.push(one).expect("there is room");
-            let list = batch.mask();
-            let outcome = engine.process(&mut batch, list, PortId(0), 1);
-            assert_eq!(outcome.transmit[1], list, "{}", scenario.name);
-            let one = batch.take(0);
-            all.push(Ran { action: TX, bytes: one.bytes().to_vec() });
-            pools.give(one);
-            batch.clear();
-        }
-        all
-    }
 
     /// The engine is the judge of both.
     #[test]
@@ -331,13 +371,14 @@ mod tests {
             let tables = tables(&scenario);
             let by_hand = XdpByHand::load(name, &tables).expect("it loads");
             let mut restore = XdpRestore::load(&frames).expect("it loads");
-            let mut expected = by_engine(&scenario, &frames);
+            let by_engine = by_engine(&scenario, FEW).into_iter();
+            let mut expected: Vec<Ran> = by_engine.map(|bytes| Ran { action: TX, bytes }).collect();
             let hand = Arm::new("hand", by_hand.arm());
             let differ = |error| panic!("{}: {error:#}", job.name);
             equal(&mut restore, [&hand, &hand], &expected).unwrap_or_else(differ);
             let compiled = Compiled::load(&scenario.program, &tables.flows).expect("it loads");
             if compiled.left(&frames[0]).expect("a test run").is_none() {
-                let put = |array: std::os::fd::BorrowedFd<'_>| compiled.put_into(array);
+                let put = |array: BorrowedFd<'_>| compiled.put_into(array);
                 let arm = Arm::new("kernel", XdpArm::PutBy(&put));
                 equal(&mut restore, [&hand, &arm], &expected).unwrap_or_else(differ);
                 compiled_jobs.push(job.name);

@@ -10,17 +10,20 @@
 //! begins.
 
 mod far;
+mod figures;
 mod load;
 mod plots;
+mod program;
 mod rate;
 mod thesis;
+mod ways;
 
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::path::PathBuf;
 
-pub use far::{Far, run as far};
+pub use far::{Far, Load, generator, run as far};
 
 /// How thoroughly to measure.
 #[derive(clap::Args)]
@@ -28,10 +31,11 @@ pub struct XenoFlowOptions {
     /// A short run: few rounds, short turns, half of the loads. The results are rough.
     #[arg(long)]
     quick: bool,
-    /// Also write plots, as SVG files, to this directory: `rate`, `latency`, `loss`.
+    /// Also write a plot for each figure of the thesis, as SVG files, to this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
-    /// End with one JSON object: `rate` and `load`, the thesis's figures in `thesis`.
+    /// End with one JSON object: `figures` and `sections` by the thesis's numbers, its claims in
+    /// `thesis`.
     #[arg(long)]
     pub json: bool,
 }
@@ -44,8 +48,13 @@ const WHAT: &str = "theirs: a switch in hardware (BlueField-3), read from the th
 pub fn run(options: &XenoFlowOptions, say: impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     say(&WHAT)?;
     let rate = rate::run(options.quick, &say)?;
+    let ways = ways::run(options.quick, &say)?;
     let load = load::run(options.quick, &say)?;
-    let results = json!({ "what": WHAT, "rate": rate, "load": load, "thesis": thesis::json() });
+    let figures = figures::json(&rate, &load);
+    let results = json!({
+        "what": WHAT, "figures": figures, "sections": ways, "rate": rate, "load": load,
+        "thesis": thesis::json(),
+    });
     if let Some(directory) = &options.svg {
         std::fs::create_dir_all(directory)?;
         plots::save(&results, directory)?;

@@ -1,43 +1,72 @@
 //! The plots of `weir bench xenoflow`, from its results.
 
+use super::thesis;
 use anyhow::Result;
 use serde_json::Value;
 use std::path::Path;
 use weir_plot::{Plot, Series};
 
-/// Writes all plots.
+/// Writes a plot for each figure, named after it.
 pub fn save(results: &Value, directory: &Path) -> Result<()> {
-    rate(results).save(directory, "rate")?;
-    if results["load"]["scenarios"].is_null() {
+    let figures = &results["figures"];
+    rate(&figures["7.3"]).save(directory, "7.3-rate")?;
+    bandwidth(&figures["7.4"]).save(directory, "7.4-bandwidth")?;
+    if figures["7.7"].is_null() {
         return Ok(());
     }
     let latency = ("Added to the median, AF_XDP on veth", "microseconds added");
-    load(results, latency, |row| row["added_us"].as_f64()).save(directory, "latency")?;
-    let loss = ("Loss, AF_XDP on veth; the thesis: above 95 Mpps", "percent lost");
-    load(results, loss, |row| row["loss"].as_f64().map(|loss| 100.0 * loss)).save(directory, "loss")
+    load(results, latency, |row| row["added_us"].as_f64(), None).save(directory, "7.7-latency")?;
+    let loss = ("Loss, AF_XDP on veth; the thesis: from 97 % of its most", "percent lost");
+    let percent = |row: &Value| row["loss"].as_f64().map(|loss| 100.0 * loss);
+    load(results, loss, percent, Some(thesis_loss())).save(directory, "7.8-loss")
 }
 
-/// The rate by payload. Positions are labels, because short payloads are close together.
-fn rate(results: &Value) -> Plot {
-    let rows = results["rate"].as_array().map_or(&[][..], Vec::as_slice);
+/// The rate by payload.
+fn rate(figure: &Value) -> Plot {
+    let title = "Rate by payload of UDP: one core of ours; the thesis: an ASIC";
+    by_payload(figure, title, "Mpps", ["mpps", "thesis_mpps"])
+}
+
+/// The bandwidth by payload.
+fn bandwidth(figure: &Value) -> Plot {
+    let title =
+        "Bandwidth by payload of UDP: one core of ours; the thesis: an ASIC, its rate times the payload";
+    by_payload(figure, title, "Gbit/s of payload", ["gbit_s", "thesis_gbit_s"])
+}
+
+/// Bars of ours and the thesis's. Positions are labels, because short payloads are close together.
+fn by_payload(figure: &Value, title: &str, axis: &'static str, keys: [&str; 2]) -> Plot {
+    let rows = figure["rows"].as_array().map_or(&[][..], Vec::as_slice);
     let points = |key: &str| {
-        let point = |(at, row): (usize, &Value)| row[key].as_f64().map(|mpps| (at as f64, mpps));
+        let point = |(at, row): (usize, &Value)| row[key].as_f64().map(|value| (at as f64, value));
         rows.iter().enumerate().filter_map(point).collect()
     };
     let series = |name: &str, key, is_other| Series { name: name.to_string(), points: points(key), is_other };
     Plot {
-        title: "Rate by payload of UDP: one core of ours; the thesis: an ASIC".to_string(),
-        axes: ("bytes of payload", "Mpps"),
+        title: title.to_string(),
+        axes: ("bytes of payload", axis),
         bars: rows.iter().map(|row| row["payload"].to_string()).collect(),
         series: vec![
-            series("weir, memory ports", "mpps", false),
-            series("XenoFlow's thesis", "thesis_mpps", true),
+            series("weir, memory ports", keys[0], false),
+            series("XenoFlow's thesis", keys[1], true),
         ],
     }
 }
 
-/// A line for each scenario over the offered load.
-fn load(results: &Value, (title, axis): (&str, &'static str), value: fn(&Value) -> Option<f64>) -> Plot {
+/// What the thesis says about loss: none up to a rate. It does not say how much is lost above.
+fn thesis_loss() -> Series {
+    let most = thesis::RATES.iter().map(|(_, mpps)| *mpps).fold(0.0, f64::max);
+    let points = vec![(0.0, 0.0), (100.0 * thesis::LOSS_ABOVE / most, 0.0)];
+    Series { name: "XenoFlow's thesis".to_string(), points, is_other: true }
+}
+
+/// A line for each scenario over the offered load, and the thesis's if it gives numbers.
+fn load(
+    results: &Value,
+    (title, axis): (&str, &'static str),
+    value: fn(&Value) -> Option<f64>,
+    thesis: Option<Series>,
+) -> Plot {
     let scenarios = results["load"]["scenarios"].as_array().map_or(&[][..], Vec::as_slice);
     let line = |scenario: &Value| {
         let rows = scenario["rows"].as_array().map_or(&[][..], Vec::as_slice);
@@ -50,13 +79,12 @@ fn load(results: &Value, (title, axis): (&str, &'static str), value: fn(&Value) 
         title: format!("{title} (100 %: {most:.3} Mpps)"),
         axes: ("load, percent of the most that could be sent", axis),
         bars: Vec::new(),
-        series: scenarios.iter().map(line).collect(),
+        series: scenarios.iter().map(line).chain(thesis).collect(),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::thesis;
     use super::*;
     use serde_json::json;
 
@@ -64,7 +92,7 @@ mod tests {
     fn the_thesis_is_beside_ours_where_it_has_a_figure() {
         let payload =
             |bytes: u32| json!({ "payload": bytes, "mpps": 20.0, "thesis_mpps": thesis::rate(bytes) });
-        let plot = rate(&json!({ "rate": [payload(22), payload(24), payload(64)] }));
+        let plot = rate(&json!({ "rows": [payload(22), payload(24), payload(64)] }));
         assert_eq!(plot.series[0].points.len(), 3);
         assert_eq!(plot.series[1].points, [(0.0, 98.0), (1.0, 92.0)]);
     }
@@ -73,7 +101,9 @@ mod tests {
     fn what_has_no_latency_is_no_point() {
         let rows = json!([{ "percent": 10, "added_us": 5.0 }, { "percent": 100, "added_us": null }]);
         let results = json!({ "load": { "scenarios": [{ "name": "single", "rows": rows }] } });
-        let plot = load(&results, ("title", "us"), |row| row["added_us"].as_f64());
+        let plot = load(&results, ("title", "us"), |row| row["added_us"].as_f64(), Some(thesis_loss()));
         assert_eq!(plot.series[0].points, [(10.0, 5.0)]);
+        let [_, (last, lost)] = plot.series[1].points[..] else { panic!("the thesis has a line") };
+        assert!((96.0..98.0).contains(&last) && lost == 0.0, "95 of 98 Mpps are carried: {last}");
     }
 }

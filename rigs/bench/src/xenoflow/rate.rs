@@ -1,15 +1,13 @@
 //! The rate of a core by payload length: XenoFlow's program on memory ports.
 
+use super::program::{Shape, scenario};
 use super::thesis;
 use crate::engine::{Bench, PACKETS};
-use crate::scenarios::{Scenario, shuffled};
+use crate::scenarios::Scenario;
 use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use weir_lab::spread::ResultSpread;
-use weir_packet::Field;
-use weir_program::builder::ProgramBuilder;
-use weir_program::{Entry, Operation, Pipe, SharedUse, Value as Given};
 
 /// Bytes of payload.
 const PAYLOADS: [u32; 10] = [2, 8, 16, 22, 24, 64, 128, 256, 512, 1024];
@@ -23,19 +21,13 @@ pub const SHORTEST: u32 = 60;
 /// Rounds whose median is reported, after an uncounted warm-up round.
 const ROUNDS: usize = 5;
 
-/// Flows of the traffic.
-const FLOWS: u32 = 65_536;
-
-/// MAC addresses of the two back ends of `configs/backends.json`.
-const BACK_ENDS: [(&str, u64); 2] = [("fips2", 0xa088_c2b5_f45a), ("fips3", 0xa088_c2b5_f45b)];
-
 /// Measures, and prints a row for each payload.
 pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Vec<Value>> {
     say(&"rate by payload, memory ports, one core")?;
     say(&"payload  frame    Mpps  (min - max)        ns   thesis Mpps")?;
     let (payloads, packets) =
         if quick { (&PAYLOADS_QUICK[..], PACKETS / 4) } else { (&PAYLOADS[..], PACKETS) };
-    let scenario = scenario();
+    let scenario = scenario(2, Shape::Entries, true);
     let mut rows = Vec::new();
     for &payload in payloads {
         let row = measure(&scenario, payload, packets)?;
@@ -72,31 +64,6 @@ fn frame(payload: u32) -> u32 {
     (HEADERS + payload).max(SHORTEST)
 }
 
-/// The program that `weir import xenoflow --out` writes for two back ends.
-fn scenario() -> Scenario {
-    let mut program = ProgramBuilder::new();
-    let [input, out] = program.ports(["in", "out"]);
-    let counters = BACK_ENDS.map(|(name, _)| program.counter(name));
-    let entry = |(at, ((_, mac), counter)): (u32, ((&str, u64), _))| {
-        Entry::on(at).value(u128::from(mac)).counter(counter)
-    };
-    let entries = (0..).zip(BACK_ENDS.into_iter().zip(counters)).map(entry);
-    let pipe = Pipe::basic("balance")
-        .constant_bits(Field::EthDst, 0_u64, 1 << 40)
-        .per_entry_bits(Field::Ipv4Src, 1)
-        .counter(SharedUse::PerEntry)
-        .act([
-            Operation::Copy { from: Field::EthDst, to: Field::EthSrc },
-            Operation::Set(Field::EthDst, Given::PerEntry),
-        ])
-        .forward(out)
-        .entries(entries);
-    let pipe = program.pipe(pipe);
-    program.root(input, pipe);
-    let what = "XenoFlow's two entries";
-    Scenario { name: "xenoflow", what, program: program.build(), flows: shuffled(FLOWS), learns: false }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,7 +72,7 @@ mod tests {
     #[test]
     fn every_packet_of_every_length_is_sent() {
         for payload in PAYLOADS {
-            let row = measure(&scenario(), payload, 1024).expect("all are sent");
+            let row = measure(&scenario(2, Shape::Entries, true), payload, 1024).expect("all are sent");
             assert_eq!(row["frame"], u64::from(frame(payload)));
         }
         assert_eq!((frame(2), frame(18), frame(22), frame(1024)), (60, 60, 64, 1066));

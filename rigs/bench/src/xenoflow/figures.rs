@@ -1,0 +1,58 @@
+//! The results of `weir bench xenoflow` by the numbers of the thesis's figures.
+
+use super::thesis;
+use serde_json::{Value, json};
+
+/// Returns an object for each figure that was measured, with its unit and its rows.
+pub fn json(rate: &[Value], load: &Value) -> Value {
+    let mut figures = json!({
+        "7.3": { "what": "rate by bytes of payload", "unit": "Mpps", "rows": rate },
+        "7.4": {
+            "what": "bandwidth by bytes of payload: the rate times the payload", "unit": "Gbit/s",
+            "rows": rate.iter().map(bandwidth).collect::<Vec<_>>(),
+        },
+    });
+    if load["scenarios"].is_array() {
+        figures["7.7"] = json!({
+            "what": "latency by load, for each distribution of clients", "unit": "us",
+            "scenarios": load["scenarios"], "thesis": thesis::LATENCY,
+        });
+        figures["7.8"] = json!({
+            "what": "share of frames lost, by load", "unit": "frames lost per frame sent",
+            "scenarios": load["scenarios"], "thesis_loss_above_mpps": thesis::LOSS_ABOVE,
+        });
+    }
+    figures
+}
+
+/// Returns the bandwidth of a row of rates, in Gbit/s of payload. The thesis's is that of its rate, because
+/// the bandwidths that it gives contradict its rates.
+fn bandwidth(row: &Value) -> Value {
+    let payload = row["payload"].as_f64();
+    let gbit_s = |key: &str| payload.zip(row[key].as_f64()).map(|(payload, mpps)| payload * 8.0 * mpps / 1e3);
+    json!({
+        "payload": row["payload"], "frame": row["frame"],
+        "gbit_s": gbit_s("mpps"), "gbit_s_min": gbit_s("mpps_min"), "gbit_s_max": gbit_s("mpps_max"),
+        "thesis_gbit_s": gbit_s("thesis_mpps"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bandwidth_is_rate_times_payload() {
+        let rows = [
+            json!({ "payload": 24, "frame": 66, "mpps": 10.0, "mpps_min": 5.0, "mpps_max": 20.0,
+                "thesis_mpps": 92.0 }),
+            json!({ "payload": 1000, "frame": 1042, "mpps": 10.0, "thesis_mpps": null }),
+        ];
+        let figures = json(&rows, &json!({ "why": "no root" }));
+        let [short, long] = [0, 1].map(|at| &figures["7.4"]["rows"][at]);
+        assert_eq!((&short["gbit_s"], &short["gbit_s_min"]), (&json!(1.92), &json!(0.96)));
+        assert_eq!((&short["thesis_gbit_s"], &long["thesis_gbit_s"]), (&json!(17.664), &Value::Null));
+        assert_eq!(long["gbit_s"], json!(80.0));
+        assert!(figures["7.8"].is_null(), "what was not measured is no figure");
+    }
+}
