@@ -86,7 +86,7 @@ enum ArmPorts {
     /// No worker: the far end of the loads of `weir bench xenoflow`.
     Far(crate::xenoflow::Far),
     /// No worker: the load of `weir bench xenoflow`, while a round trip is timed.
-    Load(crate::xenoflow::Load),
+    Load(crate::xenoflow::GeneratorOptions),
     /// Two interfaces, through AF_XDP.
     Xdp {
         /// The input of frames.

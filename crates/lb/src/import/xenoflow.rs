@@ -186,7 +186,8 @@ fn widen(options: &mut XenoFlowOptions, back_ends: &[BackEnd], report: &mut Repo
     options.by = instead.parse().unwrap_or(By::Source);
 }
 
-/// Returns a port in YAML, with these keys if it is an interface. A text such as `dpdk:DEVICE` names its kind.
+/// Returns a port in YAML, with these keys if it is an interface. A text such as `dpdk:DEVICE` names its
+/// kind.
 fn port(text: &str, xdp: &[String]) -> Result<String, String> {
     let (kind, name) = text.split_once(':').unwrap_or(("xdp", text));
     let kind = ["xdp", "dpdk"].into_iter().find(|known| *known == kind).ok_or_else(|| {
@@ -315,8 +316,8 @@ fn pipe(hashed: bool, options: &XenoFlowOptions) -> String {
     yaml
 }
 
-/// Returns what each entry matches, and its back end: every value of the masked bits in turn and by weight, or
-/// the targets.
+/// Returns what each entry matches, and its back end: every value of the masked bits in turn and by weight,
+/// or the targets.
 fn keys<'a>(back_ends: &'a [BackEnd], options: &XenoFlowOptions) -> Vec<(String, &'a BackEnd)> {
     match options.by {
         By::SourceBits(mask) => {

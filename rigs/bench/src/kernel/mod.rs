@@ -317,8 +317,8 @@ fn line(row: &Value, what: &str) -> String {
     format!("{line}  {what}")
 }
 
-/// Returns the batch engine's output for the first frames of a scenario, all of which leave through the second
-/// port.
+/// Returns the batch engine's output for the first frames of a scenario, all of which leave through the
+/// second port.
 #[cfg(test)]
 pub fn by_engine(scenario: &Scenario, count: usize) -> Vec<Vec<u8>> {
     use weir_engine::batch::Engine;

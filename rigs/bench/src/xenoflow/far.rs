@@ -55,7 +55,7 @@ pub struct Far {
 
 /// The options of a generator of load.
 #[derive(clap::Args)]
-pub struct Load {
+pub struct GeneratorOptions {
     /// The interface on which frames leave.
     from: String,
     /// How many of ten clients have an even address.
@@ -70,9 +70,9 @@ pub struct Load {
 }
 
 /// Sends, whenever `running`, and returns the number of frames sent.
-pub fn generator(load: &Load) -> Result<impl FnMut(&AtomicBool) -> Result<u64>> {
-    let mut generator = Generator::open(&load.from, load.even, frame(load.length, DISCARD))?;
-    let rate = load.rate;
+pub fn generator(options: &GeneratorOptions) -> Result<impl FnMut(&AtomicBool) -> Result<u64>> {
+    let mut generator = Generator::open(&options.from, options.even, frame(options.length, DISCARD))?;
+    let rate = options.rate;
     Ok(move |running: &AtomicBool| generator.carry(rate, |_| !running.load(Ordering::Relaxed), |_| {}))
 }
 

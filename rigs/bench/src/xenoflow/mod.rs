@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::path::PathBuf;
 
-pub use far::{Far, Load, generator, run as far};
+pub use far::{Far, GeneratorOptions, generator, run as far};
 
 /// How thoroughly to measure.
 #[derive(clap::Args)]

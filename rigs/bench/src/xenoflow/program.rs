@@ -14,7 +14,7 @@ const BACK_END: u64 = 0xa088_c2b5_f45a;
 
 /// How back ends are distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum BackEndsAs {
     /// One pipe has an entry for each back end, as XenoFlow does.
     Entries,
     /// Each back end has a pipe of its own, whose misses go to that of the next one, as section 8.4 of the
@@ -22,9 +22,9 @@ pub enum Shape {
     Pipes,
 }
 
-/// Returns the program for a number of back ends, which is a power of two. With `monitored`, each back end has
-/// a counter. For two back ends with counters in entries, it is what `weir import xenoflow --out` writes.
-pub fn scenario(back_ends: u32, shape: Shape, monitored: bool) -> Scenario {
+/// Returns the program for a number of back ends, which is a power of two. With `monitored`, each back end
+/// has a counter. For two back ends with counters in entries, it is what `weir import xenoflow --out` writes.
+pub fn scenario(back_ends: u32, shape: BackEndsAs, monitored: bool) -> Scenario {
     let mut program = ProgramBuilder::new();
     let [input, out] = program.ports(["in", "out"]);
     let counters: Vec<_> = (0..back_ends).map(|at| program.counter(format!("b{at}"))).collect();
@@ -47,8 +47,8 @@ pub fn scenario(back_ends: u32, shape: Shape, monitored: bool) -> Scenario {
         program.pipe(if let Some(next) = miss { pipe.miss(next) } else { pipe })
     };
     let root = match shape {
-        Shape::Entries => add("balance".to_string(), 0, back_ends, None),
-        Shape::Pipes => {
+        BackEndsAs::Entries => add("balance".to_string(), 0, back_ends, None),
+        BackEndsAs::Pipes => {
             let last = add(format!("b{}", back_ends - 1), back_ends - 1, 1, None);
             (0..back_ends - 1).rev().fold(last, |next, at| add(format!("b{at}"), at, 1, Some(next)))
         }

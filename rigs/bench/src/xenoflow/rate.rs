@@ -1,6 +1,6 @@
 //! The rate of a core by payload length: XenoFlow's program on memory ports.
 
-use super::program::{Shape, scenario};
+use super::program::{BackEndsAs, scenario};
 use super::thesis;
 use crate::engine::{Bench, PACKETS};
 use crate::scenarios::Scenario;
@@ -27,7 +27,7 @@ pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Vec
     say(&"payload  frame    Mpps  (min - max)        ns   thesis Mpps")?;
     let (payloads, packets) =
         if quick { (&PAYLOADS_QUICK[..], PACKETS / 4) } else { (&PAYLOADS[..], PACKETS) };
-    let scenario = scenario(2, Shape::Entries, true);
+    let scenario = scenario(2, BackEndsAs::Entries, true);
     let mut rows = Vec::new();
     for &payload in payloads {
         let row = measure(&scenario, payload, packets)?;
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn every_packet_of_every_length_is_sent() {
         for payload in PAYLOADS {
-            let row = measure(&scenario(2, Shape::Entries, true), payload, 1024).expect("all are sent");
+            let row = measure(&scenario(2, BackEndsAs::Entries, true), payload, 1024).expect("all are sent");
             assert_eq!(row["frame"], u64::from(frame(payload)));
         }
         assert_eq!((frame(2), frame(18), frame(22), frame(1024)), (60, 60, 64, 1066));

@@ -1,8 +1,8 @@
-//! Other ways to write XenoFlow's program: without monitoring (section 4.3.3 of the thesis), and with a pipe for
-//! each back end instead of an entry (section 8.4). Both ways take turns, on memory ports and in test runs of
-//! the kernel.
+//! Other ways to write XenoFlow's program: without monitoring (section 4.3.3 of the thesis), and with a pipe
+//! for each back end instead of an entry (section 8.4). Both ways take turns, on memory ports and in test
+//! runs of the kernel.
 
-use super::program::{Shape, scenario};
+use super::program::{BackEndsAs, scenario};
 use crate::engine::{Bench, PACKETS};
 use crate::kernel;
 use crate::scenarios::Scenario;
@@ -23,12 +23,12 @@ const ROUNDS_QUICK: u16 = 3;
 pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     let rounds = if quick { ROUNDS_QUICK } else { ROUNDS };
     say(&"section 4.3.3, monitoring (a counter for each back end): ns per packet, median (min - max)")?;
-    let programs = [true, false].map(|monitored| scenario(2, Shape::Entries, monitored));
+    let programs = [true, false].map(|monitored| scenario(2, BackEndsAs::Entries, monitored));
     let monitoring = compared(&programs, ["on", "off"], 2, rounds, say)?;
     say(&"section 8.4, an entry or a pipe for each back end: ns per packet, median (min - max)")?;
     let mut pipes = Vec::new();
     for &back_ends in if quick { &BACK_ENDS_QUICK[..] } else { &BACK_ENDS[..] } {
-        let programs = [Shape::Entries, Shape::Pipes].map(|shape| scenario(back_ends, shape, true));
+        let programs = [BackEndsAs::Entries, BackEndsAs::Pipes].map(|shape| scenario(back_ends, shape, true));
         pipes.extend(compared(&programs, ["entries", "pipes"], back_ends, rounds, say)?);
     }
     Ok(json!({
@@ -119,9 +119,9 @@ mod tests {
     fn both_ways_do_the_same_with_every_packet() {
         for back_ends in BACK_ENDS {
             let programs = [
-                scenario(back_ends, Shape::Entries, true),
-                scenario(back_ends, Shape::Entries, false),
-                scenario(back_ends, Shape::Pipes, true),
+                scenario(back_ends, BackEndsAs::Entries, true),
+                scenario(back_ends, BackEndsAs::Entries, false),
+                scenario(back_ends, BackEndsAs::Pipes, true),
             ];
             let [first, others @ ..] =
                 programs.each_ref().map(|scenario| crate::kernel::by_engine(scenario, 512));
