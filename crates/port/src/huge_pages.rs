@@ -4,6 +4,12 @@ use std::fs;
 
 const RESERVED: &str = "/proc/sys/vm/nr_hugepages";
 
+/// Writing to it makes the kernel move pages so that free ones are adjacent.
+const COMPACT: &str = "/proc/sys/vm/compact_memory";
+
+/// How often a reservation is tried: with little adjacent free memory, the first attempt may get a part.
+const ATTEMPTS: u32 = 3;
+
 /// Size of a huge page in MiB if the kernel does not report it.
 const PAGE_MIB: usize = 2;
 
@@ -49,7 +55,13 @@ impl HugePages {
         // Bounded: the kernel writes it.
         let before = fs::read_to_string(RESERVED).ok().and_then(|text| text.trim().parse().ok());
         if let Some(before) = before {
-            set(before + missing);
+            for _ in 0..ATTEMPTS {
+                set(before + missing);
+                if free_mebibytes() >= mebibytes {
+                    break;
+                }
+                let _ = fs::write(COMPACT, "1");
+            }
         }
         HugePages { enough: free_mebibytes() >= mebibytes, before }
     }

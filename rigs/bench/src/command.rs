@@ -73,7 +73,7 @@ pub enum Bench {
     /// A bond of two members compared with Open vSwitch's, on DPDK devices; and whether its rate depends on
     /// the number of flows.
     Bond {
-        /// Only these numbers of streams: 1 to 200000.
+        /// Only these numbers of streams: 1 to 500000.
         streams: Vec<u32>,
         /// End with one JSON object.
         #[arg(long)]

@@ -174,13 +174,27 @@ pub fn arm(setting: &Setting, devices: &[String; 2]) -> Result<Command> {
 
 /// Writes a recording with one frame for each of `flows` flows.
 pub fn record(folder: &Path, flows: u32) -> Result<PathBuf> {
-    let path = folder.join(format!("{flows}.pcap"));
-    let file = File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
-    let mut writer = Writer::new(file)?;
-    let stream = Stream::udp(FRAME, shuffled(flows));
-    for at in 0..stream.frames() {
-        writer.write(0, FRAME as u32, &stream.frame(at))?;
-    }
-    writer.flush()?;
-    Ok(path)
+    let all = record_parts(folder, flows, 1)?;
+    Ok(all.into_iter().next().expect("one part"))
+}
+
+/// Writes `parts` recordings, which together have one frame for each of `flows` flows. None is empty.
+pub fn record_parts(folder: &Path, flows: u32, parts: u32) -> Result<Vec<PathBuf>> {
+    let flows = shuffled(flows);
+    let of_part = flows.chunks(flows.len().div_ceil(parts as usize));
+    of_part
+        .enumerate()
+        .map(|(part, flows_of_part)| {
+            let path = folder.join(format!("{}-{part}.pcap", flows.len()));
+            let file =
+                File::create(&path).with_context(|| format!("{} cannot be written", path.display()))?;
+            let mut writer = Writer::new(file)?;
+            let stream = Stream::udp(FRAME, flows_of_part.to_vec());
+            for at in 0..stream.frames() {
+                writer.write(0, FRAME as u32, &stream.frame(at))?;
+            }
+            writer.flush()?;
+            Ok(path)
+        })
+        .collect()
 }

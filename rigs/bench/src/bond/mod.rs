@@ -5,6 +5,8 @@
 //!                                        +---- net_memif p2 --+-- sink
 //! ```
 //!
+//! Open vSwitch, whose pools are bounded, loops through more than 200 000 streams from several ports.
+//!
 //! Four arms take turns in one run, each with an identical sink of its own, while all others are suspended:
 //! weir, Open vSwitch by lb_output and by hash and recirculation, and as the ceiling testpmd, which inspects
 //! nothing. Only frames that the members accepted count. A turn that dropped frames at them is void, since
@@ -21,7 +23,7 @@ mod weir;
 
 pub use flat::run as flatness;
 
-use super::dpdk::record;
+use super::dpdk::{record, record_parts};
 use super::peers::{FRAMES, Setting, TESTPMD, TESTPMD_PACKAGE};
 use anyhow::{Result, bail};
 use arm::BondArm;
@@ -36,14 +38,13 @@ use weir_lab::screen::Screen;
 use weir_port::huge_pages::HugePages;
 
 /// Flows of the recordings, one frame each.
-pub const STREAMS: [u32; 5] = [1, 10, 1000, 10_000, 100_000];
+pub const STREAMS: [u32; 6] = [1, 10, 1000, 10_000, 100_000, 500_000];
 
 /// Upper bound on rounds; a disturbed turn is repeated.
 const ROUNDS_MAX: usize = 30;
 
-/// Maximum number of streams: Open vSwitch's memory has 262 144 frames, and those not used by the looped
-/// recording must fill its rings.
-const STREAMS_MAX: u32 = 200_000;
+/// Maximum number of streams, limited by huge pages: about 7 GiB at this number.
+const STREAMS_MAX: u32 = 500_000;
 
 /// Frames in addition to those of the recordings, for rings and caches.
 const SPARE_FRAMES: u32 = 63_456;
@@ -81,8 +82,10 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
         ));
     }
     let interrupt = Interrupt::on_signals()?;
-    let memory = Memory::for_streams(streams.iter().copied().max().unwrap_or(0));
-    let mebibytes = 2 * memory.mebibytes + SINKS_MIB + if with_ovs { ovs::MEBIBYTES } else { 0 };
+    let most = streams.iter().copied().max().unwrap_or(0);
+    let memory = Memory::for_streams(most);
+    let mebibytes =
+        2 * memory.mebibytes + SINKS_MIB + if with_ovs { ovs::mebibytes(ovs::sources(most)) } else { 0 };
     let pages = HugePages::reserve(mebibytes as usize);
     if !pages.enough {
         screen.say(&format!("bond: not measured, because {mebibytes} MiB of huge pages are not available"));
@@ -161,7 +164,8 @@ impl Arms {
         let weir = weir::start(run, &setting, &recording, streams, interrupt)?;
         let ovs = if with_ovs {
             let namespace = run.namespace("ovs")?;
-            Some(ovs::start(run, &setting, &recording, &namespace, interrupt)?)
+            let recordings = record_parts(run.folder(), streams, ovs::sources(streams))?;
+            Some(ovs::start(run, &setting, &recordings, &namespace, interrupt)?)
         } else {
             None
         };
@@ -201,7 +205,7 @@ mod tests {
     fn a_number_of_streams_that_no_arm_has_memory_for_is_refused() {
         for wrong in [0, STREAMS_MAX + 1] {
             let error = run(&[1, wrong], &mut Screen::new(true)).expect_err("it is out of range").to_string();
-            assert!(error.contains(&format!("{wrong} streams")) && error.contains("1 to 200000"), "{error}");
+            assert!(error.contains(&format!("{wrong} streams")) && error.contains("1 to 500000"), "{error}");
         }
     }
 }

@@ -5,14 +5,27 @@ use super::arm::{BondArm, Carrier, account};
 use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use weir_bed::Namespace;
 use weir_bed::Run;
 use weir_lab::Interrupt;
 use weir_lab::ovs::{Ovs, SWITCH_DPDK};
 
-/// MiB of its memory: it allocates 262 144 mbufs.
-pub const MEBIBYTES: u32 = 1024;
+/// The number of streams that it can loop through from one port: its largest pool has 262 144 frames, and
+/// those not used by the recording must fill its rings.
+const STREAMS_MAX: u32 = 200_000;
+
+/// Returns the number of ports among which a recording of `streams` streams is divided. Each has another MTU,
+/// because ports with equal MTUs share a pool.
+pub fn sources(streams: u32) -> u32 {
+    streams.div_ceil(STREAMS_MAX)
+}
+
+/// Returns the MiB of its memory for a number of sources: pools of 262 144 frames, the first of them for the
+/// members as well.
+pub fn mebibytes(sources: u32) -> u32 {
+    1024 + (1..sources).map(|source| 640 + 256 * source).sum::<u32>()
+}
 
 /// Its transmit queues, each with a receive queue, as memif requires symmetric ends: one for the forwarding
 /// thread, and one for the main thread, which sends LACPDUs.
@@ -21,28 +34,33 @@ const QUEUES: u16 = 2;
 /// The destination MAC address of the recording's frames.
 const DESTINATION: &str = "02:00:00:00:00:02";
 
-/// Starts it, sending by lb_output. Its kernel interfaces are in `namespace`.
+/// Starts it on one or more recordings, sending by lb_output. Its kernel interfaces are in `namespace`.
 pub fn start(
     run: &mut Run,
     setting: &Setting,
-    recording: &Path,
+    recordings: &[PathBuf],
     namespace: &Namespace,
     interrupt: &Interrupt,
 ) -> Result<BondArm> {
     let socket = run.folder().join("ovs.memif");
     let command = |program: &str| namespace.preferred(program);
-    let ovs =
-        Ovs::start(run, SWITCH_DPDK, &settings(setting).each_ref().map(String::as_str), command, interrupt)?;
-    configure(&ovs, recording, &socket, setting)?;
+    let ovs = Ovs::start(
+        run,
+        SWITCH_DPDK,
+        &settings(setting, recordings.len() as u32).each_ref().map(String::as_str),
+        command,
+        interrupt,
+    )?;
+    configure(&ovs, recordings, &socket, setting)?;
     let sink = Sink::start(run, "ovs-sink", setting, &socket, QUEUES)?;
     let (process, account) = (ovs.process(), account(run, ovs.process(), "pmd-c")?);
     BondArm::new(run, process, account, Carrier::Ovs { ovs, lb_output: true }, sink)
 }
 
-fn settings(setting: &Setting) -> [String; 7] {
+fn settings(setting: &Setting, sources: u32) -> [String; 7] {
     [
         "other_config:dpdk-init=true".into(),
-        format!("other_config:dpdk-socket-mem={MEBIBYTES}"),
+        format!("other_config:dpdk-socket-mem={}", mebibytes(sources)),
         format!("other_config:pmd-cpu-mask={:#x}", 1u128 << setting.core),
         format!("other_config:dpdk-lcore-mask={:#x}", 1u128 << setting.other),
         "other_config:dpdk-extra=\"--no-pci --in-memory --no-telemetry\"".into(),
@@ -51,7 +69,7 @@ fn settings(setting: &Setting) -> [String; 7] {
     ]
 }
 
-fn configure(ovs: &Ovs, recording: &Path, socket: &Path, setting: &Setting) -> Result<()> {
+fn configure(ovs: &Ovs, recordings: &[PathBuf], socket: &Path, setting: &Setting) -> Result<()> {
     ovs.vsctl("add-br br0 -- set bridge br0 datapath_type=netdev other_config:mac-aging-time=3600")?;
     let core = setting.core;
     let bond = "add-bond br0 bond0 p1 p2 bond_mode=balance-tcp lacp=active other_config:lacp-time=slow";
@@ -64,9 +82,14 @@ fn configure(ovs: &Ovs, recording: &Path, socket: &Path, setting: &Setting) -> R
         )
     };
     ovs.vsctl(&format!("{bond}{}{}", member(0), member(1)))?;
-    let source = format!("options:dpdk-devargs=\"net_pcap0,rx_pcap={},infinite_rx=1\"", recording.display());
-    let affinity = format!("other_config:pmd-rxq-affinity=0:{core}");
-    ovs.vsctl(&format!("add-port br0 p0 -- set interface p0 type=dpdk {source} {affinity}"))?;
+    for (at, recording) in recordings.iter().enumerate() {
+        let device = format!("net_pcap{at},rx_pcap={},infinite_rx=1", recording.display());
+        let mtu = 1500 + 1000 * at;
+        ovs.vsctl(&format!(
+            "add-port br0 in{at} -- set interface in{at} type=dpdk options:dpdk-devargs=\"{device}\" \
+             mtu_request={mtu} other_config:pmd-rxq-affinity=0:{core}"
+        ))?;
+    }
     ovs.set_flows("br0", "actions=NORMAL")?;
     ovs.appctl("fdb/add", &["br0", "p1", "0", DESTINATION]).map(drop)
 }
