@@ -137,6 +137,7 @@ test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10
 	$(CARGO) run --release --locked --package weir -- lab fleet --family 6
 	$(CARGO) run --release --locked --package weir -- lab fleet --mode ipip full_nat --router frr
 	$(CARGO) run --release --locked --package weir -- lab fleet --mode l2 --rate 1000 --requests 100000
+	OPENFLOW_PROGRAMS=5000 $(CARGO) test --package weir-openflow --locked --test equality -- --nocapture
 	KERNEL_PROGRAMS=10000 KERNEL_MUTATED=1500 $(CARGO) test --package weir-kernel --locked --test equality -- \
 	    --nocapture
 

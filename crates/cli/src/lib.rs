@@ -37,6 +37,8 @@ struct Arguments {
 enum Command {
     /// Report everything that is wrong with a configuration.
     Check(commands::check::CheckArguments),
+    /// Compile a configuration for another switch: flows and groups of Open vSwitch.
+    Compile(commands::compile::CompileArguments),
     /// Test a configuration: generate packets for every path, and run them in every executor.
     Test(commands::test::TestArguments),
     /// Report which share of flows another configuration would move.
@@ -120,6 +122,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     }
     match Arguments::from_arg_matches(matches)?.command {
         Command::Check(arguments) => commands::check::run(&arguments),
+        Command::Compile(arguments) => commands::compile::run(&arguments),
         Command::Test(arguments) => commands::test::run(&arguments),
         Command::Plan(arguments) => commands::plan::run(&arguments),
         Command::Schema => commands::schema::run(),

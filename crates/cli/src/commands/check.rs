@@ -2,6 +2,7 @@
 //! caret.
 
 use super::bad_input;
+use super::compile::{Export, KernelAction};
 use super::test::{NO_SUCH_PACKET, every_packet_hits};
 use crate::config::{Loaded, Plan, PortKind, Report, Span};
 use crate::{import, output, ways};
@@ -27,16 +28,23 @@ const STEPS: u32 = 2000;
 pub struct CheckArguments {
     /// The configuration file.
     pub(super) file: PathBuf,
-    /// Print a JSON object: `ok, errors, warnings, diagnostics[]`, with `--kernel` also `kernel`,
-    /// and `node{}` with the values of this node that the configuration refers to.
+    /// Print a JSON object: `ok, errors, warnings, diagnostics[]`, with `--kernel` also `kernel`, with
+    /// `--openflow` also `openflow{compiles, groups, tables[{pipe, table, flows}], refused[{part, place,
+    /// why}]}`, and `node{}` with the values of this node that the configuration refers to.
     #[arg(long)]
     pub(super) json: bool,
     /// Also print which parts of the program run in the kernel, in XDP, and why the others do not. If
     /// privileges suffice, the kernel loads the program, but no frame reaches it.
     #[arg(long)]
     pub(super) kernel: bool,
+    /// Also print which parts of the program `weir compile --to openflow` cannot express, and why.
+    #[arg(long)]
+    pub(super) openflow: bool,
+    /// What `forward: kernel` becomes with `--openflow`, as with `weir compile`.
+    #[arg(long, value_name = "ACTION", requires = "openflow")]
+    pub(super) kernel_as: Option<KernelAction>,
     /// Print the configuration with this node's values in place of `${NODE.name}`, and nothing else.
-    #[arg(long, conflicts_with_all = ["json", "kernel"])]
+    #[arg(long, conflicts_with_all = ["json", "kernel", "openflow"])]
     pub(super) resolved: bool,
     /// The file with this node's values, to which `${NODE.name}` in the configuration refers; by default
     /// `node.yaml` in the folder of the configuration. If it is given several times, all of these nodes are
@@ -74,6 +82,11 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
     if let Some(kernel) = &kernel {
         output::print(kernel.text())?;
     }
+    let plan = loaded.plan.as_ref().filter(|_| arguments.openflow);
+    let export = plan.map(|plan| (plan, Export::of(plan, arguments.kernel_as)));
+    if let Some((plan, export)) = &export {
+        output::print(export.text(plan, report))?;
+    }
     if arguments.json {
         let (errors, warnings) = (report.errors(), report.warnings());
         let ok = errors == 0;
@@ -85,6 +98,9 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
         }
         if let Some(kernel) = kernel {
             json["kernel"] = kernel.json();
+        }
+        if let Some((plan, export)) = &export {
+            json["openflow"] = export.json(plan, report);
         }
         output::line(json)?;
     }

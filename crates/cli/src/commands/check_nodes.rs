@@ -22,8 +22,8 @@ type CheckedNode = (String, Loaded);
 /// Fails if a file cannot be read, if an option is about a single node, or if standard output cannot be
 /// written to.
 pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
-    if arguments.resolved || arguments.kernel {
-        let why = "`--resolved` and `--kernel` are about one node: write `--node` once";
+    if arguments.resolved || arguments.kernel || arguments.openflow {
+        let why = "`--resolved`, `--kernel` and `--openflow` are about one node: write `--node` once";
         return Err(BadInput(why.to_string()).into());
     }
     let mut nodes: Vec<CheckedNode> = Vec::new();

@@ -3,6 +3,7 @@
 pub mod apps;
 pub mod check;
 mod check_nodes;
+pub mod compile;
 pub mod decap;
 pub mod doctor;
 pub mod drain;

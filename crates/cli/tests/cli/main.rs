@@ -5,6 +5,7 @@ mod apps;
 mod bad_recordings;
 mod bond;
 mod check;
+mod compile;
 mod control_plane;
 mod daemon;
 mod dns;
@@ -45,6 +46,8 @@ mod routes;
 mod running;
 mod soak;
 mod sources;
+#[path = "../../../openflow/tests/equality/switch.rs"]
+mod switch;
 mod systemd;
 mod takeover;
 mod top;

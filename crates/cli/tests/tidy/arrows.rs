@@ -18,6 +18,7 @@ const ARROWS: &[Arrows] = &[
     ("port", &["bpf", "netlink", "packet"], &["bed"]),
     ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "kernel", "port"]),
     ("kernel", &["packet", "program"], &["oracle"]),
+    ("openflow", &["packet", "program"], &["oracle"]),
     ("cover", &["engine", "kernel", "oracle", "packet", "program", "table"], &[]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
@@ -57,7 +58,7 @@ const ARROWS: &[Arrows] = &[
         "weir",
         &[
             "app", "bench", "bond", "bpf", "config", "control", "cover", "daemon", "engine", "lab", "lb",
-            "measure", "netlink", "overlay", "packet", "path", "port", "program", "sim",
+            "measure", "netlink", "openflow", "overlay", "packet", "path", "port", "program", "sim",
         ],
         &["bed", "client", "kernel", "oracle", "papers", "sketch"],
     ),
