@@ -3,7 +3,7 @@
 
 CARGO ?= cargo
 # The DPDK port, Parquet and TLS are features. The tests build them. The lints see the two extremes: all
-# features, and none (without labs and benches); what is in between has no code of its own.
+# features, and weir itself with none (without labs and benches); what is in between has no code of its own.
 ALL := --workspace --all-targets --locked
 FEATURES := --features dpdk,parquet,tls
 # In a clean build, incremental compilation of a crate takes up to 40 % more CPU time. It pays where cargo is
@@ -51,7 +51,7 @@ fmt:
 clippy:
 	$(STAGE) lints
 	$(CARGO) clippy $(ALL) $(FEATURES) -- -D warnings
-	$(CARGO) clippy --package weir --all-targets --no-default-features --locked -- -D warnings
+	$(CARGO) clippy --package weir --no-default-features --locked -- -D warnings
 
 # The fuzzers have a workspace of their own, and so a lock file that no other command reads.
 lock:
