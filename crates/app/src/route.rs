@@ -1,6 +1,6 @@
-//! Routes by which other hosts find the addresses of services. An app decides for each of its services
-//! whether its addresses should be announced ([`Action::Announce`](crate::Action::Announce)); the daemon
-//! writes the routes, and combines the wishes of several services with the same address.
+//! Routes that lead other hosts to the addresses of services. An app decides for each of its services whether
+//! its addresses should be announced ([`Action::Announce`](crate::Action::Announce)); the daemon writes the
+//! routes, and combines the wishes of several services with the same address.
 
 use std::fmt;
 use std::net::IpAddr;

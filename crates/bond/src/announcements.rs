@@ -1,6 +1,6 @@
 //! The announcements of a bond: that an address is now reached through another member. It sends RARP for MAC
 //! addresses inside (what bridges learn from), and gratuitous ARP and unsolicited neighbour advertisements
-//! for IP addresses. This file also has the requests by which the bond probes.
+//! for IP addresses. This file also has the requests with which the bond probes.
 //!
 //! Stations are announced a few at a time, because workers have limited room for frames.
 

@@ -129,7 +129,7 @@ fn bytes(node: &Node, report: &mut Report) -> Option<[u8; 16]> {
     number.map(u128::to_be_bytes)
 }
 
-/// Reads the address by which other systems know a target.
+/// Reads the address that identifies a target in other systems.
 #[must_use]
 pub fn address(node: &Node, report: &mut Report) -> Option<IpAddr> {
     parsed(node, "an IP address", report)

@@ -84,7 +84,7 @@ pub fn group_name(field: Field, text: &str) -> Option<&str> {
     text.strip_prefix("group(")?.strip_suffix(')').map(str::trim)
 }
 
-/// Returns the number by which metadata chooses a group.
+/// Returns the value of metadata that chooses a group.
 fn group_number(name: &str, program: &Program) -> Result<u16, String> {
     let group = program.groups.iter().find(|group| group.name == name);
     let group = group.ok_or_else(|| format!("there is no group `{name}`"))?;

@@ -237,7 +237,7 @@ impl PathSearch<'_> {
         targets.len()
     }
 
-    /// Returns the seed of the hash by which a pipe's bucket can be computed here rather than by a walk.
+    /// Returns the seed of the hash from which a pipe's bucket can be computed here, without a walk.
     fn direct(&self, id: PipeId, group: GroupId, state: &PathState) -> Option<u64> {
         let pipe = &self.program.pipes[id.index()];
         let by_key = match &pipe.kind {

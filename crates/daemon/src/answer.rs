@@ -1,5 +1,5 @@
-//! Requests answered by the main thread: those that change something, JSON in and JSON out. Pure queries go
-//! to an observer (`observer.rs`).
+//! Requests that the main thread answers: those that change something, with JSON in and JSON out. Pure
+//! queries go to an observer (`observer.rs`).
 
 use super::changing;
 use super::load::{Read, at_line};

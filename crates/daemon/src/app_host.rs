@@ -1,4 +1,4 @@
-//! The main thread's resources for running apps: their rings, sockets and links; and the changes that apps
+//! The main thread's resources for running apps (their rings, sockets and links), and the changes that apps
 //! make to a program before it starts.
 
 pub use super::app_socket::AppSocket as Socket;

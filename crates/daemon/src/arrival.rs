@@ -1,7 +1,7 @@
 //! The first part of `explain --live`: whether a frame reaches weir at all, or stays with the host.
 //!
-//! The XDP program itself decides. A copy of it with the rules of the port is loaded and run on the frame
-//! (`BPF_PROG_TEST_RUN`), so the answer cannot differ from reality, and no counter changes.
+//! The XDP program itself answers this. A copy of the program with the rules of the port is loaded and run on
+//! the frame (`BPF_PROG_TEST_RUN`), so the answer cannot differ from reality, and no counter changes.
 
 use super::open;
 use crate::config::{Plan, PortKind, Xdp};

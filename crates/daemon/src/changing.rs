@@ -1,9 +1,9 @@
 //! Changes in progress on the workers, several at a time, while the main thread continues. The caller that
 //! begins one gets a ticket, with which it polls for the outcome.
 //!
-//! A worker refuses changes of a pipe while it makes others there. So changes wait here until all earlier
-//! ones that concern one of their pipes have ended; all others run concurrently. The removal of idle entries
-//! takes precedence over waiting changes, and no change begins while it lasts.
+//! A worker refuses changes of a pipe while it makes other changes to the pipe. So changes wait here until
+//! all earlier ones that concern one of their pipes have ended; all other changes run concurrently. The
+//! removal of idle entries takes precedence over waiting changes, and no change begins during the removal.
 
 use anyhow::{Result, anyhow};
 use std::collections::{BTreeMap, VecDeque};

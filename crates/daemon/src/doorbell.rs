@@ -1,7 +1,7 @@
 //! Wakes the main thread, for workers that have passed frames to apps or answered late, and for the HTTP
 //! server.
 //!
-//! It is rung at most once per breath, and costs a system call only if it is not already ringing.
+//! The doorbell is rung at most once per breath, and costs a system call only if it is not already ringing.
 
 use anyhow::{Context, Result};
 use rustix::event::{EventfdFlags, eventfd};

@@ -1,5 +1,5 @@
-//! The plan's DPDK ports. If there are any, DPDK is started once; the ports share one pool, and every worker
-//! has one queue of each port.
+//! The plan's DPDK ports. If the plan has any, DPDK is started once; the ports share one pool, and every
+//! worker has one queue of each port.
 //!
 //! Huge pages are used if enough of them are free; otherwise DPDK runs on ordinary memory, and a message says
 //! so. Only PCI devices that the plan names are used. A reload changes none of this: ports stay as they are.

@@ -1,6 +1,6 @@
 //! The events for clients that watch: a bounded list of the last events, which the main thread appends to and
-//! each watcher reads at its own pace. Nothing waits for a watcher: one that is too slow finds its next event
-//! gone, and has to read everything again.
+//! each watcher reads at its own pace. Nothing waits for a watcher: a watcher that is too slow finds its next
+//! event gone, and has to read everything again.
 
 use serde_json::Value;
 use std::collections::VecDeque;

@@ -400,8 +400,8 @@ fn run(
     let (mut quiet, mut all) = (0, 0);
     let mut stopwatch = Stopwatch::start(clock);
     while !worker.is_stopped() {
-        // Frames that others hand over from here on wake this worker; this breath finds those handed over
-        // before.
+        // Frames that other workers hand over from here on wake this worker; this breath finds the frames
+        // handed over before.
         let drowsy = quiet >= BREATHS_AWAKE && !busy;
         if drowsy {
             worker.set_asleep(true);

@@ -1,9 +1,9 @@
 //! The HTTP server: metrics and health over TCP, the same plus commands over the control socket.
 //!
-//! It has a thread of its own. Commands that change something go to the main thread; queries go to observers,
-//! one for scrapes and one for commands, so that neither waits for the other. They only see complete
-//! requests, a bounded number of them, and answer without blocking on any client. Scrapes that arrive while
-//! one is being answered are answered together by the next.
+//! The server has a thread of its own. Commands that change something go to the main thread; queries go to
+//! observers, one for scrapes and one for commands, so that neither kind waits for the other. The main thread
+//! and the observers only get complete requests, a bounded number of them, and answer without blocking on any
+//! client. Scrapes that arrive while another is being answered are answered together by the next answer.
 //!
 //! A connection carries one request, or several in sequence if the client asks for that
 //! (`Connection: keep-alive`). A request's head, its body and its answer have time limits, and if there are

@@ -1,10 +1,9 @@
-//! Sockets that another process has opened for this one: systemd (`sd_listen_fds(3)`), or a daemon that this
-//! one takes over from. Clients that connect while weir starts or restarts then wait instead of being
-//! refused.
+//! Sockets that another process has opened for this process: systemd (`sd_listen_fds(3)`), or the daemon that
+//! this one replaces. Clients that connect while weir starts or restarts then wait instead of being refused.
 //!
-//! The environment contains how many descriptors there are from 3 on, for which process, and the name of each
-//! (`FileDescriptorName=` of its `.socket` unit). A descriptor named like a key of the configuration is for
-//! that key; any other is for the key that has its address.
+//! The environment says how many descriptors there are from 3 on, for which process they are, and what each
+//! is called (`FileDescriptorName=` of its `.socket` unit). A descriptor named like a key of the
+//! configuration is for that key; any other is for the key that has its address.
 
 use anyhow::{Context, Result, bail};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};

@@ -19,7 +19,7 @@ use weir_program::{Entry, EntryMatch, Pipe};
 /// The maximum size of a map's only value in bytes: the largest block that the kernel allocates.
 pub const TABLE_MAX: usize = 1 << 22;
 
-/// The maximum number of words in a row: the summary has a bit for each.
+/// The maximum number of words in a row: the summary has a bit for each word.
 const WORDS_MAX: usize = 64;
 
 /// The maximum number of fields: the first byte of the key has a bit for each.

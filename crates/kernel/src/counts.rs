@@ -14,7 +14,7 @@ use weir_program::snapshot::Count;
 /// Bytes of a count: packets, bytes.
 pub const COUNT_BYTES: usize = 16;
 
-/// The maximum number of bytes of all counts: the verifier accepts no larger offsets into a map's value.
+/// The maximum number of bytes of all counts: the verifier accepts no larger offset into a map's value.
 const BYTES_MAX: usize = 1 << 29;
 
 /// The counts, and their values at the last sweep.

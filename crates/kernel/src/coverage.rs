@@ -24,7 +24,7 @@ pub enum Why {
     ExtensionHeaders,
     /// The packet is an ICMP error, which belongs to the flow that it is about.
     IcmpError,
-    /// The packet is in a tunnel that the program reads inside of, and the headers inside are unusual.
+    /// The program reads headers inside tunnels, and those inside the packet's tunnel are unusual.
     Tunnel,
     /// An action sets addresses, and the packet's protocol has a checksum over them that is not compiled.
     Checksum,
@@ -38,8 +38,8 @@ pub enum Why {
     TooLong,
     /// The pipe hashes something that is not compiled.
     HashInput,
-    /// The group's buckets are assigned at run time, or it needs one more kind of hash than there is room
-    /// for.
+    /// The group's buckets are assigned at run time, or the group needs one more kind of hash than there is
+    /// room for.
     Fill,
     /// Metadata chooses one of too many groups.
     Chosen,
@@ -174,10 +174,10 @@ pub const KEY_MAX: usize = 112;
 /// The maximum number of pickers, each of which has a word on the stack.
 pub const PICKERS_MAX: usize = 2;
 
-/// The maximum number of groups from which metadata chooses: they are compared one after the other.
+/// The maximum number of groups from which metadata chooses: the program compares them one after the other.
 const CHOSEN_MAX: usize = 64;
 
-/// The number by which a packet with a flow key picks, if not its select hash.
+/// The number with which a packet with a flow key picks a target, if not its select hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Picker {
     /// The first bits of its source address.
@@ -220,7 +220,7 @@ fn pickers(program: &Program) -> Vec<Picker> {
     all
 }
 
-/// What compiles.
+/// The parts of a program that compile.
 #[derive(Clone, Debug)]
 pub struct Coverage {
     /// For each pipe, why all its packets are left to the engine.
@@ -268,7 +268,7 @@ impl Coverage {
         }
     }
 
-    /// Leaves the FLOW pipes to the engine for which there is no word on the stack.
+    /// Leaves to the engine those FLOW pipes for which there is no word on the stack.
     fn leave_more_flows(&mut self, program: &Program) {
         for at in self.flow_pipes(program).into_iter().skip(FLOW_PIPES_MAX) {
             self.pipes[at] = Some(Why::Pipes);
@@ -281,7 +281,7 @@ impl Coverage {
         (0..program.pipes.len()).filter(is_flow).filter(|at| self.pipes[*at].is_none()).collect()
     }
 
-    /// How many lines the flows of a worker take for which the pipes that compile have room.
+    /// How many lines a worker's flows take at most, given the room that the compiled pipes have for flows.
     pub fn flow_lines(&self, program: &Program) -> u64 {
         let pipes = self.flow_pipes(program).into_iter().map(|at| &program.pipes[at]);
         pipes
@@ -345,8 +345,9 @@ impl Coverage {
         None
     }
 
-    /// Whether a template leaves SYNs to the engine: it would lower their maximum segment size, and the
-    /// engine may have to handle packets later, which it does from the start. Other packets do not change.
+    /// Whether a template leaves SYNs to the engine. It does if it would lower the maximum segment size of
+    /// SYNs that the engine may have to handle later: the engine handles packets from the start. The template
+    /// does not change other packets.
     #[must_use]
     pub fn leaves_syns(&self, program: &Program, pipe: PipeId, template: u16) -> bool {
         let of = &program.pipes[pipe.index()];
@@ -358,7 +359,7 @@ impl Coverage {
                 || leads.any(|lead| self.after(program, lead.0)))
     }
 
-    /// Why packets that hit an entry are left to the engine; `Err` if only another compilation can tell.
+    /// Why packets that hit an entry are left to the engine; `Err` if only another compilation can show this.
     pub fn entry(&self, program: &Program, pipe: PipeId, entry: &Entry) -> Result<Option<Why>, NotCompiled> {
         let lead = (forward_of(&program.pipes[pipe.index()], entry), entry.template);
         if self.pipes[pipe.index()].is_none() && !self.leads[pipe.index()].contains(&lead) {
@@ -389,8 +390,8 @@ impl Coverage {
 #[derive(Clone, Copy, Debug)]
 pub struct NotCompiled;
 
-/// Returns the leads of a pipe, given those of its entries, which do not matter if the pipe has one forward
-/// for all of them.
+/// Returns the leads of a pipe, given those of its entries. The latter do not matter if the pipe has one
+/// forward for all entries.
 fn all_leads(pipe: &Pipe, leads: &[(Forward, u16)]) -> Leads {
     let templates = 0..pipe.templates.len() as u16;
     if pipe.forward != Forward::PerEntry {
@@ -451,7 +452,7 @@ fn limits(pipe: &Pipe, template: &Template) -> bool {
     pipe.too_long.is_some() && template.operations.iter().any(is_limit)
 }
 
-/// The same, after it has changed them.
+/// Whether a template leaves packets that are too long to the engine after it has changed them.
 fn limits_late(pipe: &Pipe, template: &Template) -> bool {
     let changed = template.operations.iter().skip_while(|one| !changes_bytes(one));
     pipe.too_long.is_some() && { changed }.any(is_limit)

@@ -67,14 +67,14 @@ pub const ENTRY: i16 = 32;
 pub const STAMP: i16 = 36;
 /// The highest byte of the last TCP sequence number, and [`HAS_SEQ`].
 pub const SEQ: i16 = 40;
-/// The [epoch](MappedFlows::begin_epoch) in which XDP was let follow the flow, 32 bits.
+/// The [epoch](MappedFlows::begin_epoch) in which XDP began to follow the flow, 32 bits.
 pub const EPOCH: i16 = 44;
 /// The key: two words, or five with IPv6, which reach into the next line.
 pub const KEY: i16 = 48;
 
-/// The values that the flow keeps, behind the longest key.
+/// The values that the flow keeps, after the longest key.
 pub const KEPT: i16 = KEY + 8 * WORDS6 as i16;
-/// The most bytes of these: a flow has at most this many lines.
+/// The maximum number of bytes that a flow keeps, limited by the number of its lines.
 pub const KEPT_MAX: usize = LINES_MAX as usize * LINE - KEPT as usize;
 const LINES_MAX: u32 = 4;
 
@@ -96,7 +96,7 @@ pub const VERSION_SHIFT: i32 = 48;
 
 /// Odd constants that spread the sum of a key.
 pub const SPREAD: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xbb67_ae85_84ca_a73b];
-/// What a tag has of the hash.
+/// The bits of the hash in a tag.
 pub const TAG_MASK: i32 = 0x7fff;
 /// Marks a tag as that of a flow.
 pub const TAG_FLOW: i32 = 0x8000;
@@ -133,7 +133,7 @@ const BYTES_MAX: u64 = 1 << 29;
 pub struct FlowPlace {
     /// The map.
     pub map: RawFd,
-    /// How it is laid out.
+    /// How the table is laid out.
     pub layout: FlowLayout,
 }
 
@@ -252,10 +252,10 @@ impl TableKey {
 /// The entry that a flow was decided for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowEntry {
-    /// The number of its record.
+    /// The number of the entry's record.
     pub number: u32,
-    /// How often the entry was removed before the flow was decided. If it is removed again, XDP leaves the
-    /// flow's packets to the engine, whether or not another such entry is added.
+    /// How often the entry had been removed before the flow was decided. If the entry is removed again, XDP
+    /// leaves the flow's packets to the engine, whether or not another such entry is added.
     pub stamp: u32,
 }
 
@@ -267,7 +267,7 @@ impl FlowEntry {
 /// Why a flow is not followed in the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotFollowed {
-    /// There is no room in its buckets.
+    /// There is no room in the flow's buckets.
     Full,
     /// The flow is followed already.
     Known,
@@ -317,7 +317,7 @@ impl FlowTable {
         FlowTable { mapped, grace, leaving: VecDeque::new(), used: 0 }
     }
 
-    /// Returns its lines.
+    /// Returns the table's lines.
     #[must_use]
     pub fn lines(&self) -> Arc<MappedFlows> {
         Arc::clone(&self.mapped)
@@ -329,7 +329,7 @@ impl FlowTable {
         self.used
     }
 
-    /// Whether there are none.
+    /// Whether the owner has no flows.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.used == 0
@@ -427,7 +427,7 @@ impl Deref for FlowTable {
 }
 
 impl MappedFlows {
-    /// Returns where it is, for the compiler.
+    /// Returns where the table is, for the compiler.
     #[must_use]
     pub fn place(&self) -> FlowPlace {
         FlowPlace { map: self.map.fd(), layout: self.layout.clone() }
@@ -531,13 +531,13 @@ impl MappedFlows {
         (line..=line + more).rev().for_each(|line| self.set_tag(line, FREE));
     }
 
-    /// Keeps other owners from writing tags.
+    /// Prevents other owners from writing tags until the guard is dropped.
     fn write_tags(&self) -> MutexGuard<'_, ()> {
         // A tag is written by one store, so a panic leaves none half written.
         self.tags.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A word has four tags: without the lock, others could be lost.
+    /// Sets the tag of a line. A word has four tags: without the lock, the other three could be lost.
     fn set_tag(&self, line: u32, tag: u16) {
         let (word, at) = self.tag_word(line);
         let mut bytes = word.load(Ordering::Relaxed).to_ne_bytes();
@@ -591,8 +591,8 @@ fn free_lane(tags: &[u16; LANES], lines: usize) -> Option<usize> {
     (0..LANES).find(|lane| is_free(*lane) && !is_free(lane ^ 1)).or_else(|| room(2))
 }
 
-/// Waits until every program has returned that was running when a flow was removed, in a thread of its own,
-/// because the kernel takes some milliseconds to say so ([`PacketWait`]).
+/// Waits, in a thread of its own, until every program that was running when a flow was removed has returned:
+/// the kernel takes some milliseconds to report this ([`PacketWait`]).
 #[derive(Debug)]
 struct Grace {
     requested: AtomicU64,

@@ -17,11 +17,11 @@ use std::sync::atomic::Ordering;
 use weir_packet::Field;
 use weir_program::{EntryMatch, Pipe};
 
-/// Slots that a key's hash leads to. With at most a quarter of all slots in use, a million random keys all
-/// find one.
+/// The number of slots that a key's hash leads to. With at most a quarter of all slots in use, a million
+/// random keys all find a slot.
 pub const PROBES: usize = 16;
 
-/// The maximum number of bits of keys that have a slot each.
+/// The maximum number of bits of a key for which each value of the key has a slot.
 const DIRECT_BITS: u32 = 12;
 
 /// Multiplies words of keys: odd, and without a pattern.
@@ -38,18 +38,18 @@ const BYTES_MAX: usize = 1 << 29;
 pub struct KeyPart {
     /// The field.
     pub field: Field,
-    /// Which of its bits are compared.
+    /// The bits of the field that are compared.
     pub mask: u128,
-    /// Its lowest bit that is compared; lower ones are left out.
+    /// The lowest bit of the field that is compared; lower bits are left out.
     pub low: u32,
-    /// Its word; a field that needs two also has the next one.
+    /// The field's word in the key; a field that needs two also has the next word.
     pub word: usize,
-    /// Where in the word it begins.
+    /// Where the field begins in the word.
     pub shift: u32,
 }
 
 impl KeyPart {
-    /// Whether it has two words.
+    /// Whether the field takes two words.
     pub fn is_wide(&self) -> bool {
         layout::value_bytes(self.field) == 16
     }
@@ -62,7 +62,8 @@ pub struct KeyShape {
     pub parts: Vec<KeyPart>,
     /// The words of a key.
     pub words: usize,
-    /// The slots of the index, without those behind the last place that a hash leads to: a power of two.
+    /// The number of slots in the index, without those after the last place that a hash leads to: a power of
+    /// two.
     pub slots: usize,
     /// Whether each key has a slot.
     pub is_direct: bool,
@@ -203,7 +204,7 @@ impl KeyTable {
     /// Adds an entry, or replaces the one with the same values.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no room for the entry.
     pub fn put(&mut self, matches: &[EntryMatch], record: &[u8]) -> io::Result<()> {
         let key = self.shape.key(matches);
         let (first, count, tag) = self.shape.slots_of(&key);

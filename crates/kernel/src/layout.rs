@@ -245,7 +245,7 @@ pub fn targets(program: &Program, pipe: &Pipe) -> usize {
         }
 }
 
-/// Which of them an entry is for.
+/// The number of the target that an entry is for.
 pub fn target_number(program: &Program, pipe: &Pipe, matches: &[EntryMatch]) -> Option<usize> {
     match *matches {
         [EntryMatch::Default] => Some(targets(program, pipe) - 1),
@@ -377,7 +377,7 @@ fn push_operation(
     }
 }
 
-/// How many low bits of the outer source come from the hash, if that is the same for all entries.
+/// How many low bits of the outer source come from the hash, if this number is the same for all entries.
 pub fn source_bits(encap: &Encap) -> Option<u32> {
     match encap.src_bits {
         None => Some(0),
@@ -435,7 +435,7 @@ fn push_headers(
     }
 }
 
-/// The maximum number of bytes by which a program makes frames longer.
+/// The maximum number of bytes that a program adds to a frame.
 pub fn growth(program: &Program) -> usize {
     let one = |operation: &Operation| match operation {
         Operation::Encap(encap) => encap.shape().length(),

@@ -97,13 +97,13 @@ pub struct Executor {
 struct PortRuns {
     code: Code,
     loaded: Loaded,
-    /// Every outcome of frames that arrive there, the latest one first.
+    /// Every outcome of frames that arrive at the port, the latest one first.
     outcomes: RefCell<Vec<OutcomeCount>>,
-    /// Whether frames may have been counted that were run elsewhere.
+    /// Whether frames that were run elsewhere may have been counted.
     runs_elsewhere: Cell<bool>,
 }
 
-/// An outcome, where it is counted, and how many frames were when it was last looked at.
+/// An outcome, where its frames are counted, and how many had been counted when the count was last read.
 #[derive(Clone, Copy, Debug)]
 struct OutcomeCount {
     outcome: FrameOutcome,
@@ -143,7 +143,7 @@ impl Executor {
         Ok(Executor { replica, ports })
     }
 
-    /// What of the program compiles.
+    /// Returns the parts of the program that compile.
     #[must_use]
     pub fn coverage(&self) -> &Coverage {
         self.replica.coverage()
@@ -166,10 +166,11 @@ impl Executor {
         &self.ports[port.index()].code
     }
 
-    /// Runs other instructions in place of a port's program: with a fault, to show that a test finds it.
+    /// Runs other instructions in place of a port's program: instructions with a fault, to show that a test
+    /// finds the fault.
     ///
     /// # Errors
-    /// The kernel refuses them, and the program stays.
+    /// The kernel refuses the instructions, and the program stays.
     pub fn replace(&mut self, port: PortId, instructions: &[u64]) -> Result<(), Refused> {
         self.ports[port.index()].loaded = Loaded::xdp("weir", instructions)?;
         Ok(())

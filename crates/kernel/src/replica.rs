@@ -19,9 +19,9 @@ use weir_program::{Entry, GroupId, PipeId, PortId, Program, Verdict};
 pub struct PortLink {
     /// The interface's index.
     pub interface: u32,
-    /// The longest frame that it sends, in bytes.
+    /// The longest frame that the interface sends, in bytes.
     pub frame_max: usize,
-    /// The array of programs; its program gets the selected frames.
+    /// The array of programs, whose program gets the selected frames.
     pub programs: OwnedFd,
     /// AF_XDP sockets by receive queue.
     pub sockets: OwnedFd,
@@ -49,7 +49,7 @@ pub struct Replica {
     unsent: Option<Arc<dyn UnsentFrames>>,
     /// The programs of ports that have a link.
     ports: Vec<Option<PortProgram>>,
-    /// Programs refer to it as long as they run.
+    /// The map of interfaces, to which programs refer as long as they run.
     _devices: Option<Map>,
     report: ReplicaReport,
     wait: Option<PacketWait>,
@@ -64,7 +64,7 @@ struct PortProgram {
     name: String,
     link: PortLink,
     loaded: Loaded,
-    /// Leaves all frames to the engine, in its place.
+    /// The program that leaves all frames to the engine, in place of the port's program.
     pause: Loaded,
 }
 
@@ -131,7 +131,7 @@ impl Replica {
         }
     }
 
-    /// What of the program compiles.
+    /// Returns the parts of the program that compile.
     #[must_use]
     pub fn coverage(&self) -> &Coverage {
         self.tables.coverage()
@@ -148,7 +148,7 @@ impl Replica {
         pauses
     }
 
-    /// Returns how many frames were counted as sent through each port but were not sent.
+    /// Returns how many frames were counted as sent through each port without being sent.
     fn take_unsent(&self) -> Vec<(PortId, u64)> {
         let Some(unsent) = &self.unsent else { return Vec::new() };
         let mut all = Vec::new();
@@ -299,7 +299,7 @@ fn add_left(report: &mut ReplicaReport, (why, port): (Why, PortId), packets: u64
 }
 
 impl Drop for Replica {
-    /// The program must not run on when nothing sweeps its counts.
+    /// Stops the program: it must not run when nothing sweeps its counts.
     fn drop(&mut self) {
         self.pause();
         for port in self.ports.iter().flatten() {

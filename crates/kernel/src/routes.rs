@@ -16,7 +16,7 @@ use std::io;
 use std::sync::atomic::Ordering;
 use weir_program::{EntryMatch, Pipe};
 
-/// Pipes with room for more entries use the kernel's trie.
+/// The room for entries above which pipes use the kernel's trie.
 const ROOM_MAX: u32 = 1 << 14;
 
 /// Added to the place of a block.
@@ -134,7 +134,7 @@ impl RouteTable {
         self.memory.half(at as usize).store(to, Ordering::Release);
     }
 
-    /// Whether the prefix of a record is longer. No record is 0.
+    /// Whether the prefix of a record is longer than `than`. Record 0 stands for no record.
     fn is_longer(&self, record: u32, than: u8) -> bool {
         record != 0 && self.lengths[(record as usize - self.shape.first_record()) / self.shape.record] > than
     }
@@ -142,7 +142,7 @@ impl RouteTable {
     /// Adds an entry, or replaces the one with the same prefix.
     ///
     /// # Errors
-    /// There is no room for it.
+    /// There is no room for the entry.
     pub fn put(&mut self, matches: &[EntryMatch], record: &[u8]) -> io::Result<()> {
         let prefix = Prefix::of(matches);
         let full = || io::Error::from_raw_os_error(libc::E2BIG);
@@ -174,7 +174,7 @@ impl RouteTable {
         Ok(())
     }
 
-    /// Makes sure that the blocks that a prefix needs exist, and that slots refer to them.
+    /// Ensures that the blocks that a prefix needs exist and that slots refer to them.
     fn need_blocks(&mut self, prefix: Prefix) {
         for length in levels(prefix) {
             *self.users.entry(prefix.shorter(length)).or_default() += 1;
@@ -188,7 +188,7 @@ impl RouteTable {
         }
     }
 
-    /// Gives the blocks back that only this prefix needed, the last one first. All their slots are equal.
+    /// Frees the blocks that only this prefix needed, the last one first. All their slots are equal.
     fn give_blocks_back(&mut self, prefix: Prefix) {
         for length in levels(prefix).rev() {
             let users = self.users.get_mut(&prefix.shorter(length)).expect("the prefix is one of them");
@@ -233,7 +233,7 @@ impl RouteTable {
     }
 }
 
-/// The numbers of bits behind which a prefix needs a block.
+/// The numbers of bits after which a prefix needs a block.
 fn levels(prefix: Prefix) -> impl DoubleEndedIterator<Item = u8> {
     [16, 24].into_iter().filter(move |length| prefix.length > *length)
 }

@@ -59,8 +59,8 @@ impl DropSamples {
         self.map.fd()
     }
 
-    /// Calls `found` with frames dropped since the last sweep, cut off or filled up with zeros behind their
-    /// first headers, and how many dropped frames each represents.
+    /// Calls `found` with frames dropped since the last sweep, cut off or padded with zeros after their first
+    /// headers, and with the number of dropped frames that each represents.
     pub fn sweep(&mut self, mut found: impl FnMut(DropReason, &[u8], u64)) {
         let word = |at: usize| self.memory.word(at).load(Ordering::Acquire);
         for (processor, swept) in self.swept.iter_mut().enumerate() {

@@ -140,7 +140,7 @@ impl Map {
         Ok(Map { fd, key: 4, value: 4 })
     }
 
-    /// Returns its descriptor.
+    /// Returns the map's descriptor.
     pub fn fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -255,7 +255,7 @@ pub fn set_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<()>
     bpf(MAP_UPDATE_ELEM, &mut attributes).map(drop)
 }
 
-/// Replaces a program in an array of programs by another one, unless something else is there.
+/// Replaces a program in an array of programs, unless the array has something else in its place.
 ///
 /// # Errors
 /// Returns the kernel's error; an empty array is none.
@@ -263,8 +263,8 @@ pub fn replace_program(programs: BorrowedFd<'_>, program: &Loaded, by: &Loaded) 
     if is_program(programs, program)? { set_program(programs, by) } else { Ok(()) }
 }
 
-/// Takes a program out of an array of programs, unless something else is there. Where the kernel has compiled
-/// the jump to the program, it waits some milliseconds for packets.
+/// Takes a program out of an array of programs, unless the array has something else in its place. If the
+/// kernel has compiled the jump to the program, this waits some milliseconds for packets.
 ///
 /// # Errors
 /// Returns the kernel's error; an empty array is none.
@@ -289,7 +289,7 @@ fn is_program(programs: BorrowedFd<'_>, program: &Loaded) -> io::Result<bool> {
     }
 }
 
-/// Waits until every program has returned that is running now.
+/// Waits until every program that is running now has returned.
 #[derive(Debug)]
 pub struct PacketWait {
     outer: Map,

@@ -25,7 +25,7 @@ use weir_program::{Entry, EntryMatch, Group, GroupId, Pipe, PipeId, PipeKind, Po
 /// Why a change was not made.
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
-    /// The kernel refuses it.
+    /// The kernel refuses the change.
     #[error("the kernel's table of pipe `{pipe}` does not take an entry: {error}")]
     Refused {
         /// The pipe.
@@ -65,9 +65,9 @@ pub struct Tables {
 #[derive(Debug)]
 struct PipeTable {
     map: Map,
-    /// HASH: the records, which have room for two of each target.
+    /// HASH: the records, with room for two records of each target.
     memory: Option<Arc<Memory>>,
-    /// The place of its first count.
+    /// The place of the pipe's first count.
     first: u32,
     /// The entries by their numbers.
     keys: Vec<Option<EntryKey>>,
@@ -104,10 +104,10 @@ struct GroupTable {
 }
 
 impl Tables {
-    /// Creates tables without entries, of a program that `workers` workers run.
+    /// Creates tables without entries for a program that `workers` workers run.
     ///
     /// # Errors
-    /// The kernel has no memory for them, or no such maps.
+    /// The kernel has no memory for the tables, or no such maps.
     pub fn new((program, workers): (Program, usize), coverage: Coverage) -> Result<Tables, LoadError> {
         let room: Vec<u32> = program.pipes.iter().map(|pipe| layout::room(&program, pipe)).collect();
         let places = CountPlaces::new(&program, &room);
@@ -162,7 +162,7 @@ impl Tables {
         self.followed.of(pipe, matches)
     }
 
-    /// Returns what compiles.
+    /// Returns the parts of the program that compile.
     pub fn coverage(&self) -> &Coverage {
         &self.coverage
     }
@@ -202,8 +202,8 @@ impl Tables {
     /// again, because the entry's packets are left to the engine until then.
     ///
     /// # Errors
-    /// The kernel refuses it, or it needs another compilation; in both cases, packets must not use the
-    /// tables.
+    /// The kernel refuses the entry, or the entry needs another compilation; in both cases, packets must not
+    /// use the tables.
     pub fn put(&mut self, pipe: PipeId, entry: &Entry) -> Result<bool, TableError> {
         let at = pipe.index();
         if self.coverage.pipes[at].is_some() {
@@ -264,7 +264,7 @@ impl Tables {
     /// Removes an entry.
     ///
     /// # Errors
-    /// The kernel refuses it.
+    /// The kernel refuses the change.
     pub fn remove(&mut self, pipe: PipeId, key: &EntryKey) -> Result<(), TableError> {
         let at = pipe.index();
         if self.coverage.pipes[at].is_some() {
@@ -324,7 +324,7 @@ impl Tables {
     }
 }
 
-/// Whether an entry is that of a single flow. The kernel follows none of these.
+/// Whether an entry is that of a single flow. The kernel follows no such flow.
 fn is_own_flow(matches: &[EntryMatch]) -> bool {
     matches!(matches, [EntryMatch::Flow(_)])
 }
@@ -385,7 +385,7 @@ impl PipeTable {
         Ok(table)
     }
 
-    /// Returns the number of an entry: that of the one with the same key, or a free one.
+    /// Returns the number of an entry: that of the entry with the same key, or a free number.
     fn number(&self, pipe: &Pipe, entry: &Entry) -> Option<u32> {
         self.find(pipe, &EntryKey::of(entry)).or_else(|| self.free.last().copied())
     }
@@ -425,8 +425,8 @@ impl PipeTable {
         Ok(())
     }
 
-    /// Writes the one of a target's two records that packets do not read, and then makes them read it. A
-    /// removal begins another life of the entry, and flows of an earlier one no longer find it.
+    /// Writes that of a target's two records that packets do not read, and then makes packets read it. A
+    /// removal begins another life of the entry, and flows of an earlier life no longer find the entry.
     fn write_target(&self, memory: &Memory, pipe: &Pipe, (target, removals): (u32, u64), record: &[u8]) {
         let slot = memory.word(target as usize * 8);
         let next = (slot.load(Ordering::Relaxed) ^ 1) + 2 * removals;
@@ -435,7 +435,8 @@ impl PipeTable {
         slot.store(next, Ordering::Release);
     }
 
-    /// Removes the entry with a key and returns its number; `target` is that of its target, if it is for one.
+    /// Removes the entry with a key and returns the entry's number; `target` is the number of the entry's
+    /// target, if the entry is for a target.
     fn remove(&mut self, pipe: &Pipe, key: &EntryKey, target: Option<u32>) -> io::Result<u32> {
         let found = target.or_else(|| self.find(pipe, key));
         let number = found.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOENT))?;

@@ -1,6 +1,6 @@
 //! Announced addresses that the host must not have, but has anyway: whenever weir does not take their frames,
-//! the host's stack sees connections that are not its own, and resets them. They are logged when weir starts
-//! and when a reload adds such an address, and reported by `weir doctor`.
+//! the host's stack sees connections that are not its own, and resets them. Such addresses are logged when
+//! weir starts and when a reload adds one, and `weir doctor` reports them.
 
 use crate::Lb;
 use std::collections::HashSet;

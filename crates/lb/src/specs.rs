@@ -1,8 +1,8 @@
 //! Services as they are configured: what clients of the API read and write, and who each service belongs to.
 //!
-//! A specification is a mapping in the vocabulary of the file, with the values as they were written. Two of
-//! them are equal if they have the same fingerprint, which ignores the order of keys and how a number is
-//! spelled in JSON.
+//! A specification is a mapping in the vocabulary of the file, with the values as they were written. Two
+//! specifications are equal if they have the same fingerprint, which ignores the order of keys and how a
+//! number is spelled in JSON.
 
 use crate::changes::update;
 use crate::edits::tree::json;

@@ -33,7 +33,7 @@ pub(super) struct Packet {
     /// Whether headers have moved since.
     pub moved: bool,
     depth: Depth,
-    /// UDP ports by which tunnels are recognised.
+    /// UDP ports that identify tunnels.
     pub tunnels: TunnelPorts,
     pub input: PortId,
     /// The hash delivered by the NIC; 0 if there is none. No action changes it.

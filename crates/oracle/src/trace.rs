@@ -139,7 +139,7 @@ pub struct Pick {
     pub turn: Option<u64>,
     /// For a new flow that goes to the target with the fewest flows, the number of those flows.
     pub fewest: Option<u64>,
-    /// For a QUIC packet, the server ID by which its target was found; then there is no bucket.
+    /// For a QUIC packet, the server ID that led to the packet's target; there is then no bucket.
     pub server_id: Option<Vec<u8>>,
     /// Index of the bucket.
     pub bucket: usize,

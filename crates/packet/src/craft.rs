@@ -82,7 +82,7 @@ pub struct Tag {
     pub pcp: u8,
     /// Drop eligible.
     pub dei: bool,
-    /// Its TPID, if it is not the default: 0x8100, or 0x88a8 for the outer of two tags (IEEE 802.1ad).
+    /// The tag's TPID, if it is not the default: 0x8100, or 0x88a8 for the outer of two tags (IEEE 802.1ad).
     pub tpid: Option<u16>,
 }
 
@@ -101,7 +101,7 @@ pub struct Arp {
 /// An IP packet. Fields that exist in only one version are ignored for the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ip {
-    /// Source and destination; they determine the version.
+    /// Source and destination, which determine the version.
     pub addresses: Addresses,
     /// Time to live or hop limit.
     pub ttl: u8,
@@ -300,7 +300,7 @@ impl Addresses {
 }
 
 impl Transport {
-    /// The protocol number that an IP header carries for it.
+    /// The protocol number that an IP header has for this transport.
     #[must_use]
     pub fn protocol(&self, is_ipv4: bool) -> u8 {
         match self {

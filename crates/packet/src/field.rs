@@ -28,10 +28,10 @@ pub enum Access {
     Writable,
 }
 
-/// Where a field lies and what it needs, at either level.
+/// Where a field lies, and which layers it needs, at either level.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSpec {
-    /// Where its value comes from.
+    /// Where the field's value comes from.
     pub source: Source,
     /// Bytes from the start of the source to the first byte with a bit of the field.
     pub offset: i8,
@@ -41,11 +41,11 @@ pub struct FieldSpec {
     pub bits: u8,
     /// Bits below the field in its last byte.
     pub shift: u8,
-    /// Layers that its level must all have; a packet without them does not have the field.
+    /// Layers that the field's level must all have; a packet without one of them does not have the field.
     pub needs: Layers,
     /// The kind of tunnel whose ID this is.
     pub tunnel: Option<TunnelKind>,
-    /// Whether it may be written.
+    /// Whether the field may be written.
     pub access: Access,
 }
 

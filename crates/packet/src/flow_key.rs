@@ -1,4 +1,4 @@
-//! The key by which packets belong to the same flow: addresses, ports, protocol, and, for flows inside a
+//! The key that all packets of a flow have in common: addresses, ports, protocol, and, for flows inside a
 //! tunnel, the tunnel's ID. 40 bytes, IPv4 and IPv6 alike.
 
 use crate::headers::{Base, Headers, Layer, Level};
@@ -39,7 +39,7 @@ const IP: u32 = Layer::Ipv4 as u32 | Layer::Ipv6 as u32;
 /// Either version of ICMP.
 const ICMP: u32 = Layer::Icmp as u32 | Layer::Icmpv6 as u32;
 
-/// Which headers a flow key is made of.
+/// The headers that a flow key is made of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum KeySource {
     /// The outer headers.

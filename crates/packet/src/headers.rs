@@ -146,8 +146,8 @@ pub enum Base {
 pub struct Level {
     /// Which layers are present.
     pub layers: Layers,
-    /// Where they are: offsets from the frame's start, indexed by [`Base`]; those of absent layers are
-    /// meaningless.
+    /// Where the headers are: offsets from the frame's start, indexed by [`Base`]; the offsets of absent
+    /// headers are meaningless.
     pub at: [u16; 4],
     /// EtherType after all VLAN tags.
     pub ether_type: u16,
@@ -171,7 +171,7 @@ pub struct Tunnel {
     pub kind: TunnelKind,
     /// Where the header starts.
     pub at: usize,
-    /// VNI or key; 0 if it has none.
+    /// VNI or key; 0 if the tunnel has no ID.
     pub id: u32,
 }
 

@@ -22,19 +22,19 @@ const HEADER: usize = 8;
 /// Where the packet quoted in an ICMP error lies: offsets from the frame's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inside {
-    /// Its IPv4 or IPv6 header.
+    /// The packet's IPv4 or IPv6 header.
     pub ip: usize,
     /// The header or data that follows the IP header.
     pub transport: usize,
     /// The end of the quoted part.
     pub end: usize,
-    /// The protocol that it carries.
+    /// The protocol that the packet carries.
     pub protocol: u8,
-    /// Whether it is IPv4.
+    /// Whether the packet is IPv4.
     pub is_ipv4: bool,
-    /// Whether it is a fragment, which has no ports.
+    /// Whether the packet is a fragment, which has no ports.
     pub fragment: bool,
-    /// Whether it is a fragment other than the first.
+    /// Whether the packet is a fragment other than the first.
     pub later: bool,
 }
 

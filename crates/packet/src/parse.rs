@@ -31,8 +31,8 @@ pub const PROTOCOL_UDP: u8 = 17;
 /// ICMP for IPv6.
 pub const PROTOCOL_ICMPV6: u8 = 58;
 
-/// The maximum number of extension headers that are followed. A frame with more is dropped, so that the walk
-/// over a crafted chain is bounded.
+/// The maximum number of extension headers that are followed. A frame with more is dropped: this bounds the
+/// walk over a crafted chain.
 pub const EXTENSION_HEADERS_MAX: usize = 8;
 
 const ETHERNET: usize = 14;
@@ -306,7 +306,7 @@ fn ipv6(frame: &[u8], at: usize, payload: &mut Payload) -> Result<(), DropReason
     if at_extension(payload) { Err(DropReason::TooManyExtensionHeaders) } else { Ok(()) }
 }
 
-/// Returns false if there is none or parsing stops at a fragment.
+/// Returns false if there is no extension header, or if parsing stops at a fragment.
 #[inline(always)]
 fn at_extension(payload: &Payload) -> bool {
     matches!(payload.protocol, 0 | 43 | 44 | 51 | 60) && !payload.layers.has(Layer::Fragment)
@@ -371,7 +371,7 @@ fn tcp_fits(segment: &[u8]) -> bool {
     (TCP_MIN..=segment.len()).contains(&(usize::from(header[12] >> 4) * 4))
 }
 
-/// The tunnel in a payload, if it is one.
+/// The tunnel in a payload, if the payload is a tunnel.
 fn tunnel(
     frame: &[u8],
     payload: &Payload,

@@ -34,7 +34,7 @@ pub trait Port: Any + Send {
     /// `transmit`, even if there was nothing to send.
     fn flush(&mut self, pools: &mut Pools);
 
-    /// Returns how far it has come with the frames that it has accepted. Costs no system call.
+    /// Returns how many of the accepted frames the port is done with. Costs no system call.
     fn progress(&self) -> SendProgress {
         SendProgress::default()
     }
@@ -51,7 +51,7 @@ pub trait Port: Any + Send {
     /// Describes in a word or two how the port runs (`native copy`, `pcap`, `net_ring`).
     fn mode(&self) -> String;
 
-    /// Returns remarks for the operator about the recordings that the port reads and writes.
+    /// Returns remarks for the operator about the recordings (pcap files) that the port reads and writes.
     fn remarks(&self) -> Vec<Remark> {
         Vec::new()
     }
@@ -102,8 +102,8 @@ pub trait Port: Any + Send {
     }
 }
 
-/// How far a port has come with the frames that it has accepted, which it sends in order. A port that is not
-/// asked for it, because the kernel does not send through it, has accepted none.
+/// How many frames a port has accepted, and how many of these, which it sends in order, it is done with. A
+/// port that is not asked for this, because the kernel does not send through it, has accepted none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendProgress {
     /// Frames that were accepted.
@@ -118,7 +118,8 @@ pub enum Leave {
     Later,
     /// Another thread should drop this value, because that takes long.
     Give(Box<dyn Any + Send>),
-    /// The port is closed. It has returned every frame to its pool, and dropped this many.
+    /// The port is closed. It has returned every frame to the frame's pool; the number of frames that it
+    /// dropped is given.
     Closed(u64),
 }
 

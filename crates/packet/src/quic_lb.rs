@@ -42,7 +42,7 @@ impl std::fmt::Debug for QuicLbConfig {
 /// What is wrong with a configuration (§5.2 and §5.3 of the draft).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QuicLbError {
-    /// The server ID has no octet.
+    /// The server ID has no octets.
     NoServerId,
     /// The nonce has fewer than 4 octets.
     ShortNonce,
@@ -117,13 +117,14 @@ impl QuicLbConfig {
         }
     }
 
-    /// Returns how many octets of a connection ID it reads, including the first one.
+    /// Returns how many octets of a connection ID the decoder reads, including the first octet.
     #[must_use]
     pub fn length(&self) -> usize {
         1 + self.server_id + self.nonce
     }
 
-    /// Returns the server ID in a connection ID, which may have further octets; `None` if it is too short.
+    /// Returns the server ID in a connection ID, which may have further octets; `None` if the connection ID
+    /// is too short.
     #[must_use]
     pub fn server_id(&self, cid: &[u8]) -> Option<ServerId> {
         let text = cid.get(1..self.length())?;
@@ -141,7 +142,7 @@ impl QuicLbConfig {
         ServerId::new(&plain[..self.server_id])
     }
 
-    /// Undoes the Feistel network (§5.4.2), as far as the server ID needs it.
+    /// Undoes the Feistel network (§5.4.2), as far as this is needed for the server ID.
     fn four_passes(&self, cipher: &Aes128, text: &[u8], plain: &mut [u8; 2 * HALF_MAX]) {
         let (length, half, odd) = (text.len(), text.len().div_ceil(2), text.len() % 2 == 1);
         let (mut left, mut right) = ([0; HALF_MAX], [0; HALF_MAX]);

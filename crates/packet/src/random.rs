@@ -30,7 +30,7 @@ impl Random {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 
-    /// The next 32 bits, by which flows are placed, in the kernel's programs as well.
+    /// The next 32 bits, with which flows are placed, in the kernel's programs as well.
     #[inline]
     pub fn word(&mut self) -> u32 {
         (self.bits() >> 32) as u32

@@ -17,8 +17,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 /// The size of a huge page on the supported processors.
 pub(crate) const HUGE_PAGE: usize = 2 << 20;
 
-/// How much of a growing table is resident beyond what is used, in bytes: several huge pages can be found
-/// while 64 Ki flows are learnt.
+/// How much of a growing table is resident beyond the part in use, in bytes: the kernel can find several huge
+/// pages while 64 Ki flows are learnt.
 const AHEAD: usize = 2 * HUGE_PAGE;
 
 /// The most requests that wait for the thread; further ones are skipped.
@@ -147,8 +147,8 @@ impl Frontier {
         frontier
     }
 
-    /// Requests more, if it is time, after the table has grown to its present length. Otherwise it costs one
-    /// comparison.
+    /// Requests more resident memory, if it is time, after the table has grown to its present length.
+    /// Otherwise, a call costs one comparison.
     #[inline(always)]
     pub fn follow<T>(&mut self, table: &Vec<T>) {
         if table.len() >= self.due {

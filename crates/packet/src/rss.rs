@@ -24,8 +24,8 @@ pub const RSS_KEY: [u8; RSS_KEY_BYTES] = {
     key
 };
 
-/// Returns the hash by which a NIC with [`RSS_KEY`] distributes the frames of a flow, the same for both
-/// directions: over addresses and ports, or over addresses only for a key without ports.
+/// Returns the hash with which a NIC that uses [`RSS_KEY`] distributes the frames of a flow. The hash is the
+/// same for both directions. It covers addresses and ports, or only addresses for a key without ports.
 #[inline]
 #[must_use]
 pub fn rss_hash(key: &FlowKey) -> u32 {

@@ -3,16 +3,16 @@
 use crate::Group;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The number of leading bits of a source address by which packets pick: all flows from a prefix of this
-/// length go to the same target.
+/// The number of leading bits of a source address with which packets pick a target: all flows from a prefix
+/// of this length go to the same target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Affinity {
     /// For IPv4, up to 32.
     pub ipv4: u8,
     /// For IPv6, up to 128.
     pub ipv6: u8,
-    /// How long a target is remembered after the last new flow from the prefix, in nanoseconds; 0 if only
-    /// the buckets decide.
+    /// How long a target is remembered after the last new flow from the prefix, in nanoseconds; 0 if only the
+    /// buckets determine the target.
     pub timeout_ns: u64,
 }
 

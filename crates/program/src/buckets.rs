@@ -30,7 +30,7 @@ pub struct BucketTable {
     hops: Hops,
 }
 
-/// The data by which the targets of new flows are chosen, apart from a hash.
+/// The data with which the targets of new flows are chosen, apart from a hash.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// Nothing.
@@ -54,8 +54,8 @@ impl Choice {
 }
 
 impl BucketTable {
-    /// Fills the buckets of a group, starting from the previous ones where history counts. A group with given
-    /// buckets has none here.
+    /// Fills the buckets of a group, starting from the previous buckets where history counts. A group with
+    /// given buckets has no table here.
     #[must_use]
     pub fn fill(group: &Group, previous: Option<&[u16]>) -> BucketTable {
         let size = group.size as usize;
@@ -116,7 +116,7 @@ impl BucketTable {
         self.quic.as_ref()
     }
 
-    /// Returns what the targets of new flows are chosen by.
+    /// Returns the data with which the targets of new flows are chosen.
     #[inline]
     #[must_use]
     pub fn choice(&self) -> &Choice {
@@ -211,7 +211,7 @@ impl GroupTables {
         GroupTables { groups: new.groups.clone(), tables, censuses: censuses.collect(), retired: Vec::new() }
     }
 
-    /// Returns the table of a group; the table has no buckets if they are given.
+    /// Returns the table of a group; the table is empty if the group's buckets are given.
     #[must_use]
     pub fn table(&self, group: GroupId) -> &Arc<BucketTable> {
         &self.tables[group.index()]
@@ -247,8 +247,8 @@ impl GroupTables {
         &self.groups
     }
 
-    /// Carries out a change of weights here. Returns the change that workers apply instead, which carries the
-    /// filled table. Other changes are returned unchanged.
+    /// Carries out a change of weights here and returns the change that workers apply instead, which carries
+    /// the filled table. Returns other changes as they are.
     ///
     /// # Errors
     /// The group fills its buckets in another way, or there is no such group, target or weight.

@@ -109,14 +109,14 @@ impl ProgramBuilder {
         &mut self.program.groups[id.index()]
     }
 
-    /// Returns the shared counter with this name, adding it if necessary.
+    /// Returns the shared counter with this name, which is added if necessary.
     pub fn counter(&mut self, name: impl Into<String>) -> CounterId {
         let name = name.into();
         let names = &mut self.program.counters;
         *self.counters.entry(name.clone()).or_insert_with(|| CounterId(push(names, name)))
     }
 
-    /// Returns the app with this name, adding it if necessary.
+    /// Returns the app with this name, which is added if necessary.
     pub fn app(&mut self, name: impl Into<String>) -> AppId {
         let (names, name) = (&mut self.program.apps, name.into());
         let known = names.iter().position(|known| *known == name);
@@ -138,7 +138,7 @@ impl ProgramBuilder {
         self.program.select_seed = seed;
     }
 
-    /// Sets the UDP ports by which tunnels are recognised.
+    /// Sets the UDP ports that identify tunnels.
     pub fn tunnels(&mut self, ports: TunnelPorts) {
         self.program.tunnels = ports;
     }
@@ -271,9 +271,9 @@ setters! {
     Target {
         /// Sets the share relative to the other targets; 1 by default.
         weight(weight: u32) weight = weight;
-        /// Sets whether it is in no row of the GLB director's table while it has no weight.
+        /// Sets whether the target is in no row of the GLB director's table while it has no weight.
         inactive(inactive: bool) inactive = inactive;
-        /// Sets the address by which other systems know it.
+        /// Sets the address that identifies the target in other systems.
         address(address: IpAddr) address = Some(address);
         /// Sets the place in the configuration.
         origin(place: Origin) origin = place;
@@ -419,7 +419,7 @@ impl Group {
         Group { idle, ..self }
     }
 
-    /// Sets the number by which metadata chooses the group.
+    /// Sets the value of metadata that chooses the group.
     #[must_use]
     pub fn number(self, number: u16) -> Group {
         Group { number: Some(number), ..self }
@@ -440,7 +440,7 @@ impl Group {
 }
 
 impl Target {
-    /// Sets its server ID in QUIC connection IDs.
+    /// Sets the target's server ID in QUIC connection IDs.
     #[must_use]
     pub fn server_id(self, id: ServerId) -> Target {
         Target { server_id: Some(id), ..self }
@@ -479,7 +479,7 @@ impl Entry {
         self
     }
 
-    /// Marks the entry as added at run time: it ages, and survives a swap of programs.
+    /// Marks the entry as added at run time: such an entry ages, and survives a swap of programs.
     #[must_use]
     pub fn run_time(self) -> Entry {
         Entry { run_time: true, ..self }
@@ -489,7 +489,7 @@ impl Entry {
 // ---- pipes ----
 
 impl Default for Template {
-    /// An action without operations, the only action of its pipe.
+    /// Returns an action without operations, the only action of its pipe.
     fn default() -> Template {
         Template::new(Template::DEFAULT, [])
     }
@@ -576,7 +576,7 @@ impl Pipe {
         self
     }
 
-    /// Adds a field to the match; its place in the configuration is that of the pipe.
+    /// Adds a field to the match; the field's place in the configuration is that of the pipe.
     #[must_use]
     pub fn matching(mut self, field: Field, criterion: Criterion) -> Pipe {
         self.matches.push(Match { field, criterion, origin: self.origin });
@@ -657,7 +657,7 @@ impl Pipe {
         self
     }
 
-    /// Sets whether a FLOW pipe learns the answers to a flow with it.
+    /// Sets whether a FLOW pipe learns the answers to a flow together with the flow.
     #[must_use]
     pub fn reverse(mut self, learns: bool) -> Pipe {
         if let PipeKind::Flow { reverse, .. } = &mut self.kind {
@@ -673,7 +673,7 @@ impl Pipe {
         self
     }
 
-    /// Sets whether the first packet of a flow of a FLOW pipe gives a delta.
+    /// Sets whether the first packet of a flow of a FLOW pipe produces a delta.
     #[must_use]
     pub fn report_first(mut self, tell: bool) -> Pipe {
         if let PipeKind::Flow { first, .. } = &mut self.kind {

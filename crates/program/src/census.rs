@@ -17,8 +17,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Above this number of targets, a program counts their flows only if it chooses by them: the cost is 64
-/// bytes for each target and FLOW pipe.
+/// The number of targets above which a program counts the targets' flows only if it chooses targets by these
+/// counts: the cost is 64 bytes for each target and FLOW pipe.
 pub const COUNTED_MAX: usize = 32_768;
 
 /// Flows by target number; the targets of all groups are numbered in program order.
@@ -40,12 +40,12 @@ struct Sums {
     own: Arc<[AtomicU64]>,
     /// The counts from before the previous program.
     before: Box<[u64]>,
-    /// The counts of the previous program, which workers may still run, and the number that each item has
-    /// there.
+    /// The counts of the previous program, which workers may still run, and the number that each item has in
+    /// that program.
     former: Option<Former>,
 }
 
-/// The counts of a previous program, and the number that each current item has there.
+/// The counts of a previous program, and the number that each current item has in that program.
 type Former = (Arc<[AtomicU64]>, Box<[u32]>);
 
 impl Sums {
@@ -54,7 +54,8 @@ impl Sums {
         Sums { own, before: vec![0; count].into(), former: None }
     }
 
-    /// Continues the counts of the previous program. `was` maps each number to the one it had there.
+    /// Continues the counts of the previous program. `was` maps each number to the number in the previous
+    /// program.
     fn succeed(&mut self, old: &Sums, was: &[Option<u32>]) {
         let was = |number: usize| was.get(number).copied().flatten();
         for (number, sum) in self.before.iter_mut().enumerate() {
@@ -90,14 +91,14 @@ pub struct Flows {
     pub active: u64,
     /// Flows learnt since the daemon started, or since the target was added.
     pub begun: u64,
-    /// SYNs since then of flows that had already sent one and are not established.
+    /// SYNs since then of flows that had already sent a SYN and are not established.
     pub repeated: u64,
     /// Flows since then whose SYN was retransmitted or answered with a reset, each counted once.
     pub unanswered: u64,
 }
 
 impl Flows {
-    /// Adds those of another pipe.
+    /// Adds the flows of another pipe.
     #[must_use]
     pub fn plus(self, other: Flows) -> Flows {
         Flows {
@@ -110,8 +111,8 @@ impl Flows {
 }
 
 impl Census {
-    /// Creates the census of a pipe. It counts nothing if the pipe pins no flows or the counts have no
-    /// reader.
+    /// Creates the census of a pipe. The census counts nothing if the pipe pins no flows or the counts have
+    /// no reader.
     #[must_use]
     pub fn new(program: &Program, pipe: &Pipe) -> Census {
         let PipeKind::Flow { learn: Learn::Pin(choice), .. } = pipe.kind else { return Census::default() };
@@ -146,19 +147,19 @@ impl Census {
         new
     }
 
-    /// Returns the number of targets whose flows it counts.
+    /// Returns the number of targets whose flows the census counts.
     #[must_use]
     pub fn len(&self) -> usize {
         self.active.len()
     }
 
-    /// Whether it counts nothing.
+    /// Whether the census counts nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.active.is_empty()
     }
 
-    /// Returns how many live flows a target has; 0 if it is not counted.
+    /// Returns how many live flows a target has; 0 if the target's flows are not counted.
     #[inline]
     #[must_use]
     pub fn active(&self, number: u32) -> u32 {
@@ -176,8 +177,8 @@ impl Census {
         }
     }
 
-    /// Returns how many packets that would have begun a flow were refused by a group because there was no
-    /// target or no port of a NAT pool for them.
+    /// Returns how many packets that would have begun a flow a group has refused because there was no target,
+    /// or no port of a NAT pool, for them.
     #[must_use]
     pub fn refused(&self, group: usize) -> u64 {
         self.refused.sum(group as u32)

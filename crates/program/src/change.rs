@@ -16,7 +16,7 @@ use thiserror::Error;
 /// A change.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Change {
-    /// Adds an entry. Refused if there is one with an equal key.
+    /// Adds an entry. The change is refused if an entry with an equal key exists.
     Add {
         /// The pipe.
         pipe: PipeId,
@@ -38,8 +38,8 @@ pub enum Change {
         /// The key of the entry.
         key: EntryKey,
     },
-    /// Changes a target's share of its group's buckets; 0 takes all of them away. An engine that gets this
-    /// fills the buckets itself; code that runs workers sends them [`Change::Publish`] instead
+    /// Changes a target's share of its group's buckets; with 0, the target loses all buckets. An engine that
+    /// gets this fills the buckets itself; code that runs workers sends them [`Change::Publish`] instead
     /// ([`crate::buckets::GroupTables::publish`]).
     SetWeight {
         /// The group.
@@ -49,18 +49,20 @@ pub enum Change {
         /// The weight.
         weight: u32,
     },
-    /// Changes the shares of several targets, each once, all or none. The buckets are filled once.
+    /// Changes the shares of several targets, each once; either all are changed or none. The buckets are
+    /// filled once.
     SetWeights {
         /// The group.
         group: GroupId,
         /// Positions of targets in the group, and their weights.
         weights: Arc<[(u16, u32)]>,
     },
-    /// Replaces a group's targets, which differ only in weight, and the buckets filled for them.
+    /// Replaces a group's targets with targets that differ only in weight, and replaces the buckets filled
+    /// for them.
     Publish {
         /// The group.
         group: GroupId,
-        /// Its targets with their new weights.
+        /// The group's targets with their new weights.
         targets: Arc<[Target]>,
         /// Its buckets.
         table: Arc<BucketTable>,
@@ -78,7 +80,7 @@ pub enum Change {
         /// A bucket moves after this long even if it is in use (and counts as moved busy), in nanoseconds.
         wait_max_ns: u64,
     },
-    /// Several changes, in this order, all or none.
+    /// Several changes, carried out in this order; either all are carried out or none.
     Batch(Changes),
 }
 
@@ -93,7 +95,7 @@ pub struct Changes(Arc<List>);
 #[derive(Debug, Default, PartialEq)]
 struct List {
     changes: Vec<Change>,
-    /// The pipes whose entries they change.
+    /// The pipes whose entries the changes concern.
     pipes: Vec<PipeId>,
 }
 
@@ -101,7 +103,7 @@ impl Changes {
     /// Takes a list of changes.
     ///
     /// # Errors
-    /// Two of them change the same entry, or one changes a weight or is a batch; the error says which
+    /// Two changes concern the same entry, or a change sets a weight or is a batch; the error says which
     /// ([`ChangeError::At`]).
     pub fn new(changes: Vec<Change>) -> Result<Changes, ChangeError> {
         let hasher = RandomState::new();
@@ -149,7 +151,7 @@ impl Changes {
         Changes(Arc::new(List { changes, pipes }))
     }
 
-    /// Returns the pipes whose entries they change, each once.
+    /// Returns the pipes whose entries the changes concern, each once.
     #[must_use]
     pub fn pipes(&self) -> &[PipeId] {
         &self.0.pipes
@@ -169,7 +171,7 @@ impl std::ops::Deref for Changes {
 pub struct EntryKey {
     /// Its matches.
     pub matches: Vec<EntryMatch>,
-    /// ACL: its priority; 0 otherwise.
+    /// The priority of an ACL entry; 0 in other pipes.
     pub priority: u32,
 }
 
@@ -187,7 +189,7 @@ impl EntryKey {
     }
 }
 
-/// Why a change was refused; nothing has changed then.
+/// Why a change was refused; a refused change has no effect.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 pub enum ChangeError {
     /// The pipe already has as many entries as its capacity allows.
@@ -215,7 +217,7 @@ pub enum ChangeError {
     Unfit {
         /// The pipe's name.
         pipe: String,
-        /// What is wrong with it.
+        /// What is wrong with the entry.
         why: String,
     },
     /// The group's buckets are filled in another way.
@@ -223,7 +225,7 @@ pub enum ChangeError {
     Filled {
         /// The group's name.
         group: String,
-        /// How they are filled, and what to do instead.
+        /// How the buckets are filled, and what to do instead.
         why: &'static str,
     },
     /// The weight is too large.
@@ -233,7 +235,7 @@ pub enum ChangeError {
         group: String,
         /// The weight.
         weight: u32,
-        /// The largest one.
+        /// The largest weight.
         max: u32,
     },
     /// There is no such pipe, group or target.
@@ -263,9 +265,9 @@ pub enum ChangeError {
     /// A change in a batch was refused, and with it the whole batch.
     #[error("change {} of the batch: {why}", index + 1)]
     At {
-        /// Its position in the batch, starting at 0.
+        /// The position of the change in the batch, starting at 0.
         index: usize,
-        /// Why it was refused.
+        /// Why the change was refused.
         why: Box<ChangeError>,
     },
 }
@@ -279,13 +281,13 @@ impl ChangeError {
 }
 
 impl Change {
-    /// Returns the single changes that this one consists of.
+    /// Returns the single changes that this change consists of.
     #[must_use]
     pub fn singles(&self) -> &[Change] {
         if let Change::Batch(changes) = self { changes } else { from_ref(self) }
     }
 
-    /// Returns the weights that it sets: the group, the positions of targets, and their new weights.
+    /// Returns the weights that the change sets: the group, the positions of targets, and their new weights.
     #[must_use]
     pub fn weights(&self) -> Option<Weights<'_>> {
         match self {
@@ -297,7 +299,8 @@ impl Change {
         }
     }
 
-    /// Returns what identifies the entry that it changes: the pipe, and the matches and the priority in it.
+    /// Returns what identifies the entry that the change concerns: the pipe, and the matches and the priority
+    /// in it.
     fn place(&self) -> Option<(PipeId, &[EntryMatch], u32)> {
         match self {
             Change::Add { pipe, entry } | Change::Update { pipe, entry } => {

@@ -33,7 +33,7 @@ use crate::{Entry, PipeId, Place, Program, Template};
 pub const PIPES_MAX: usize = 256;
 /// Maximum number of ports in a program. A worker polls each of them.
 pub const PORTS_MAX: usize = 64;
-/// Maximum number of groups. Their numbers have 16 bits, and a worker has 64 bytes for each.
+/// Maximum number of groups. Numbers of groups have 16 bits, and a worker has 64 bytes for each group.
 pub const GROUPS_MAX: usize = 16_384;
 /// Maximum number of buckets of all groups together: 256 MiB, which all workers share. Given buckets take 34
 /// bytes each in every worker.
@@ -59,7 +59,7 @@ pub const WEIGHT_MAX: u32 = 65_535;
 /// The largest ACL pipe that is searched for hidden entries, since every pair is compared.
 pub const SHADOW_MAX: usize = 4096;
 
-/// Everything wrong with a program, in the order of its lists; the graph comes last.
+/// Returns everything wrong with a program, in the order of the program's lists; the graph comes last.
 #[must_use]
 pub fn check(program: &Program) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -78,7 +78,7 @@ pub fn check(program: &Program) -> Vec<Finding> {
     findings
 }
 
-/// Every reason why an entry, considered on its own, does not fit its pipe.
+/// Returns every reason why an entry, considered on its own, does not fit its pipe.
 #[must_use]
 pub fn check_entry(program: &Program, pipe: PipeId, entry: &Entry) -> Vec<FindingKind> {
     let template =
@@ -86,7 +86,8 @@ pub fn check_entry(program: &Program, pipe: PipeId, entry: &Entry) -> Vec<Findin
     check_entry_with(program, pipe, entry, &template.map(Template::places).unwrap_or_default())
 }
 
-/// The same for one of many entries: `places` are the numbers that its action requires.
+/// Does the same as [`check_entry`] for one of many entries: `places` are the numbers that the entry's action
+/// requires.
 fn check_entry_with(program: &Program, pipe: PipeId, entry: &Entry, places: &[Place]) -> Vec<FindingKind> {
     let mut kinds = Vec::new();
     match program.pipes.get(pipe.index()) {

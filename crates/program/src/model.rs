@@ -75,7 +75,7 @@ pub struct Program {
     pub apps: Vec<String>,
     /// Seed of the select hash; the same on all nodes of a fleet.
     pub select_seed: u64,
-    /// UDP ports by which tunnels are recognised and to which they are sent.
+    /// UDP ports that identify tunnels, and to which tunnel packets are sent.
     pub tunnels: TunnelPorts,
     /// Whether fragments of TCP and UDP have the ports of their datagram's first fragment.
     pub follow_fragments: bool,
@@ -84,18 +84,18 @@ pub struct Program {
 /// How a program uses one kind of flow keys, so that nothing unused is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyUse {
-    /// To look up flows.
+    /// Whether flows are looked up with the keys.
     pub table: bool,
-    /// To pick buckets for all packets.
+    /// Whether buckets are picked with the keys for all packets.
     pub select: bool,
-    /// To pick buckets or source ports for some packets, which are hashed once it is known which packets they
-    /// are.
+    /// Whether buckets or source ports are picked with the keys for some packets, which are hashed once it is
+    /// known which packets they are.
     pub select_some: bool,
-    /// To pick buckets for frames without a NIC's hash.
+    /// Whether buckets are picked with the keys for frames without a NIC's hash.
     pub select_unhashed: bool,
-    /// To follow the state of flows: the flags of TCP headers.
+    /// Whether the state of flows is tracked, which needs the flags of TCP headers.
     pub flags: bool,
-    /// To sum up packets by flow.
+    /// Whether packets are summed up by flow.
     pub sums: bool,
 }
 
@@ -108,7 +108,7 @@ pub struct PortDeclaration {
     pub root: Option<PipeId>,
     /// Whether frames can be passed to the host's stack here (`forward: kernel`).
     pub kernel_path: bool,
-    /// Its own MAC address, if known. No executor reads it: configurations use it as a value.
+    /// The port's own MAC address, if known. No executor reads it: configurations use it as a value.
     pub mac: Option<[u8; 6]>,
     /// Place in the configuration.
     pub origin: Origin,
@@ -119,7 +119,7 @@ pub struct PortDeclaration {
 pub struct Pipe {
     /// Its name.
     pub name: String,
-    /// How it looks packets up.
+    /// How the pipe looks packets up.
     pub kind: PipeKind,
     /// Fields that must all match.
     pub matches: Vec<Match>,
@@ -152,7 +152,7 @@ pub struct Pipe {
 pub struct Match {
     /// The field.
     pub field: Field,
-    /// What it is compared with.
+    /// What the field is compared with.
     pub criterion: Criterion,
     /// Place in the configuration.
     pub origin: Origin,
@@ -182,7 +182,7 @@ pub enum Criterion {
 }
 
 impl Criterion {
-    /// Returns its YAML keyword; a constant has none.
+    /// Returns the criterion's YAML keyword; a constant has none.
     #[must_use]
     pub fn word(self) -> Option<&'static str> {
         match self {
@@ -222,8 +222,8 @@ pub struct Monitor {
 pub struct Measured {
     /// Counts from before the last multiple of this time are reported, in milliseconds; at least 1.
     pub period_ms: u32,
-    /// A flow that has counted this many packets reports them before it counts the next; at least 1. Ignored
-    /// without a FLOW pipe.
+    /// The number of packets after which a flow reports its counts, before it counts the next packet; at
+    /// least 1. Ignored without a FLOW pipe.
     pub packets: u32,
     /// The headers that tell flows apart where packets are summed up; a FLOW pipe has its own.
     pub key: KeySource,
@@ -294,9 +294,9 @@ pub enum Forward {
 /// A row of a pipe.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Entry {
-    /// Its matches: one for each match of the pipe that is not constant, in the pipe's order; for HASH one
-    /// [`EntryMatch::Target`] or, where metadata chooses the group, [`EntryMatch::Member`]; for FLOW one of
-    /// these, [`EntryMatch::Flow`] or [`EntryMatch::Default`].
+    /// The entry's matches: one for each match of the pipe that is not constant, in the pipe's order; for
+    /// HASH one [`EntryMatch::Target`] or, where metadata chooses the group, [`EntryMatch::Member`]; for FLOW
+    /// one of these, [`EntryMatch::Flow`] or [`EntryMatch::Default`].
     pub matches: Vec<EntryMatch>,
     /// For ACL, the priority; the lowest number wins.
     pub priority: u32,
@@ -304,13 +304,14 @@ pub struct Entry {
     pub template: u16,
     /// Values for the template's `PerEntry` places, in order.
     pub values: Vec<u128>,
-    /// Where it leads, if the pipe's forward is `PerEntry`.
+    /// Where the entry leads, if the pipe's forward is `PerEntry`.
     pub forward: Option<Forward>,
-    /// Its counter, if the pipe has counters per entry.
+    /// The entry's counter, if the pipe has counters per entry.
     pub counter: Option<CounterId>,
-    /// Its meter, if the pipe has meters per entry.
+    /// The entry's meter, if the pipe has meters per entry.
     pub meter: Option<MeterId>,
-    /// Whether it was added at run time: it ages, and survives a swap that keeps its pipe's shape.
+    /// Whether the entry was added at run time: such an entry ages, and survives a swap that keeps its pipe's
+    /// shape.
     pub run_time: bool,
     /// Place in the configuration.
     pub origin: Origin,
@@ -350,7 +351,7 @@ pub enum EntryMatch {
     Member {
         /// The group.
         group: GroupId,
-        /// The target's position in it.
+        /// The target's position in the group.
         target: u16,
     },
     /// A flow (FLOW).
@@ -362,7 +363,7 @@ pub enum EntryMatch {
 /// The group from which a pipe picks targets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupChoice {
-    /// Always this one.
+    /// Always this group.
     One(GroupId),
     /// For each packet, the group whose number is the value of `meta.N`.
     ByMeta(u8),
@@ -387,7 +388,7 @@ impl GroupChoice {
         if let GroupChoice::One(group) = self { Some(group) } else { None }
     }
 
-    /// Returns the field that chooses, if one does.
+    /// Returns the metadata field that chooses the group, if one does.
     #[must_use]
     pub fn field(self) -> Option<Field> {
         const WORDS: [Field; 4] = [Field::Meta0, Field::Meta1, Field::Meta2, Field::Meta3];
@@ -414,7 +415,7 @@ impl GroupChoice {
 pub struct Group {
     /// Its name.
     pub name: String,
-    /// The value of metadata that chooses it, from 1; without one, it is chosen by name only.
+    /// The value of metadata that chooses the group, from 1; a group without a number is chosen by name only.
     pub number: Option<u16>,
     /// How buckets are filled.
     pub fill: Fill,
@@ -462,7 +463,7 @@ impl NewFlows {
         ("least_flows", NewFlows::LeastFlows),
     ];
 
-    /// In a group with up to this many targets, [`NewFlows::LeastFlows`] compares all.
+    /// The maximum number of targets in a group of which [`NewFlows::LeastFlows`] compares all.
     pub const FEW: usize = 16;
 }
 
@@ -513,14 +514,15 @@ impl Fill {
 pub struct Target {
     /// Its name.
     pub name: String,
-    /// Its share relative to the others; with 0 it gets no buckets.
+    /// The target's share relative to the other targets; with 0, the target gets no buckets.
     pub weight: u32,
-    /// Whether it is in no row of the GLB director's table while it has no weight, like a target that the
-    /// configuration gives none; otherwise it drains then.
+    /// Whether the target is in no row of the GLB director's table while it has no weight, like a target that
+    /// has no weight in the configuration; otherwise the target drains while it has no weight.
     pub inactive: bool,
-    /// The address by which other systems know it, required where buckets are filled like theirs.
+    /// The address that identifies the target in other systems, required where buckets are filled as in those
+    /// systems.
     pub address: Option<IpAddr>,
-    /// Its server ID in QUIC connection IDs.
+    /// The target's server ID in QUIC connection IDs.
     pub server_id: Option<ServerId>,
     /// Where `forward: group` sends packets for this target.
     pub forward: Forward,
@@ -678,7 +680,7 @@ impl Pipe {
         KeyUse { select_some: own.select_some || outer, sums, ..own }
     }
 
-    /// How the pipe sums up packets, if it is measured and keeps no flows.
+    /// Returns how the pipe sums up packets, if it is measured and keeps no flows.
     #[must_use]
     pub fn sums_up(&self) -> Option<Measured> {
         self.monitor.measured.filter(|_| !matches!(self.kind, PipeKind::Flow { .. }))

@@ -1,4 +1,5 @@
-//! NAT pools: addresses and ports from which new flows take one, and by which their answers are recognised.
+//! NAT pools: addresses and ports. A new flow takes an address and a port, with which its answers are
+//! recognised.
 //!
 //! A pool is cut into 64 *slices* by port: port `n` is in slice `n % 64`. A flow takes from the slice that
 //! its key belongs to, and a slice belongs to one worker. So a worker hands out ports without coordination,
@@ -10,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use weir_packet::{FlowKey, rss_hash};
 use weir_table::NUMBERS_MAX;
 
-/// Slices of every pool. Workers beyond this number would have none.
+/// The number of slices of every pool. Workers beyond this number would have none.
 pub const SLICES: u32 = 64;
 
 /// Maximum number of prefixes in a pool: an answer's address is compared with each.
@@ -24,11 +25,11 @@ pub const PLACES_MAX: u64 = NUMBERS_MAX as u64 * SLICES as u64;
 pub struct NatPool {
     /// Its name.
     pub name: String,
-    /// Its addresses, all of one family: prefixes in which every address is used.
+    /// The pool's addresses, all of one family: prefixes in which every address is used.
     pub prefixes: Vec<NatPrefix>,
-    /// Its first port.
+    /// The pool's first port.
     pub first: u16,
-    /// Its last port.
+    /// The pool's last port.
     pub last: u16,
     /// Place in the configuration.
     pub origin: Origin,
@@ -37,7 +38,7 @@ pub struct NatPool {
 /// The addresses of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatPrefix {
-    /// The first one.
+    /// The first address.
     pub first: IpAddr,
     /// The length of the prefix in bits.
     pub length: u8,
@@ -57,7 +58,7 @@ impl NatPrefix {
         number(self.first)
     }
 
-    /// Returns how many addresses it has.
+    /// Returns the number of addresses.
     #[must_use]
     pub fn addresses(self) -> u128 {
         let width = if self.first.is_ipv4() { 32 } else { 128 };
@@ -73,19 +74,19 @@ impl NatPrefix {
         }
     }
 
-    /// Returns true if it contains this address.
+    /// Returns true if the prefix contains this address.
     #[must_use]
     pub fn contains(self, address: IpAddr) -> bool {
         self.offset(address).is_some()
     }
 
-    /// Returns how many of its addresses come before this one.
+    /// Returns how many of the prefix's addresses come before `address`.
     fn offset(self, address: IpAddr) -> Option<u128> {
         let offset = number(address).checked_sub(self.bits()).filter(|offset| *offset < self.addresses());
         offset.filter(|_| self.first.is_ipv4() == address.is_ipv4())
     }
 
-    /// The same in a pool, whose prefixes have at most 2^24 addresses.
+    /// Returns the same as [`NatPrefix::offset`] for a prefix of a pool, which has at most 2^24 addresses.
     fn place(self, address: IpAddr) -> Option<u32> {
         self.offset(address).map(|offset| offset as u32)
     }
@@ -98,38 +99,38 @@ impl NatPrefix {
 }
 
 impl NatPool {
-    /// Whether its addresses are IPv4.
+    /// Whether the pool's addresses are IPv4.
     #[must_use]
     pub fn is_ipv4(&self) -> bool {
         self.prefixes.first().is_none_or(|prefix| prefix.first.is_ipv4())
     }
 
-    /// Returns how many address and port pairs it has.
+    /// Returns how many address and port pairs the pool has.
     #[must_use]
     pub fn places(&self) -> u64 {
         let ports = u64::from(self.last).saturating_sub(u64::from(self.first)) + 1;
         u64::try_from(self.address_count()).unwrap_or(u64::MAX).saturating_mul(ports)
     }
 
-    /// Returns how many addresses it has.
+    /// Returns the number of addresses.
     #[must_use]
     pub fn address_count(&self) -> u128 {
         self.prefixes.iter().fold(0_u128, |sum, prefix| sum.saturating_add(prefix.addresses()))
     }
 
-    /// Iterates over its addresses.
+    /// Iterates over the pool's addresses.
     pub fn addresses(&self) -> impl Iterator<Item = IpAddr> + '_ {
         self.prefixes.iter().flat_map(|prefix| (0..prefix.addresses()).map(|offset| prefix.at(offset)))
     }
 
-    /// Returns how many pairs the pool's smallest slice has. That number of flows find a pair, whatever their
+    /// Returns how many pairs the pool's smallest slice has. This number of flows find a pair, whatever their
     /// keys are.
     #[must_use]
     pub fn smallest_slice(&self) -> u64 {
         (0..SLICES).map(|slice| self.places_of(slice)).min().unwrap_or_default()
     }
 
-    /// Returns how many of these pairs are in a slice.
+    /// Returns how many of the pool's pairs are in a slice.
     pub fn places_of(&self, slice: u32) -> u64 {
         // Number of the slice's ports below a limit.
         let below = |limit: u32| (limit + SLICES - 1 - slice) / SLICES;
@@ -148,14 +149,14 @@ impl NatPool {
         u32::try_from(self.address_count()).unwrap_or(u32::MAX).saturating_mul(self.rounds())
     }
 
-    /// Whether it contains this address.
+    /// Whether the pool contains this address.
     #[must_use]
     pub fn has(&self, address: IpAddr) -> bool {
         self.prefixes.iter().any(|prefix| prefix.contains(address))
     }
 
-    /// Returns the slice of an address and a port, and the place in it; `None` if the pool does not have
-    /// them.
+    /// Returns the slice of an address and a port, and the place in the slice; `None` if the pool does not
+    /// have them.
     #[inline]
     #[must_use]
     pub fn place(&self, (address, port): Binding) -> Option<(u32, u32)> {
@@ -189,8 +190,8 @@ impl NatPool {
     }
 
     /// Returns the slice of a flow: that of its destination if the pool contains it, as for answers;
-    /// otherwise the lowest bits of the hash by which NICs deliver frames. If the number of workers divides
-    /// 64, that is the worker whose queue the NIC chooses, where the NIC can be configured.
+    /// otherwise the lowest bits of the hash with which NICs distribute frames. If the number of workers
+    /// divides 64, that is the worker whose queue the NIC chooses, where the NIC can be configured.
     #[inline]
     #[must_use]
     pub fn slice(&self, key: &FlowKey) -> u32 {

@@ -57,7 +57,8 @@ pub enum Value {
     PerEntry,
     /// Given by each entry in the same way; a flow keeps the value with which it was learnt.
     PerFlow,
-    /// The value, before the action, of this field in the packet that began the flow; 0 if it had none.
+    /// The value, before the action, of this field in the packet that began the flow; 0 if the packet did not
+    /// have the field.
     Learnt(Field),
     /// The address or port that the flow has taken from the pipe's NAT pool.
     Nat(NatPart),
@@ -89,13 +90,14 @@ impl Value {
 /// An argument of an operation.
 #[derive(Debug)]
 pub struct Argument<'a> {
-    /// Its key in the configuration.
+    /// The argument's key in the configuration.
     pub key: &'static str,
     /// A description.
     pub help: &'static str,
-    /// Whether the configuration must give it. Otherwise its default is the value in [`Line::blank`].
+    /// Whether the configuration must give the argument. Otherwise its default is the value in
+    /// [`Line::blank`].
     pub needed: bool,
-    /// Its type, and where the operation stores it.
+    /// The argument's type, and where the operation stores the argument.
     pub slot: Slot<'a>,
 }
 
@@ -127,7 +129,7 @@ pub enum Slot<'a> {
 /// An operation of the table.
 #[derive(Debug)]
 pub struct Line {
-    /// Its keyword in the configuration.
+    /// The operation's keyword in the configuration.
     pub word: &'static str,
     /// A description.
     pub help: &'static str,
@@ -160,37 +162,37 @@ macro_rules! operations {
         });
 
         impl Operation {
-            /// Returns its keyword in the configuration.
+            /// Returns the operation's keyword in the configuration.
             #[must_use]
             #[allow(unused_variables, reason = "only the words of tunnels depend on the arguments")]
             pub fn word(&self) -> &'static str {
                 match self { $(Operation::$id $(($($place),*))? $({$($name),*})? => $word,)* }
             }
 
-            /// Returns its stage in the fixed order.
+            /// Returns the operation's stage in the fixed order.
             #[must_use]
             pub fn stage(&self) -> Stage {
                 match self { $(Operation::$id { .. } => Stage::$stage,)* }
             }
 
-            /// Returns how it is written.
+            /// Returns how the operation is written.
             #[must_use]
             pub fn form(&self) -> Form {
                 match self { $(Operation::$id { .. } => Form::$form,)* }
             }
 
-            /// Returns its effect on the position of the headers.
+            /// Returns the operation's effect on the position of the headers.
             #[must_use]
             pub fn headers(&self) -> Headers {
                 match self { $(Operation::$id { .. } => Headers::$headers,)* }
             }
 
-            /// Returns how deep it reads besides the fields among its arguments.
+            /// Returns how deep the operation reads besides the fields among its arguments.
             fn own_depth(&self) -> Depth {
                 match self { $(Operation::$id { .. } => Depth::$depth,)* }
             }
 
-            /// Returns its arguments, in the order of an entry's values.
+            /// Returns the operation's arguments, in the order of an entry's values.
             #[allow(unused_variables, reason = "a tunnel's kind is in the word")]
             pub fn arguments(&mut self) -> Vec<Argument<'_>> {
                 match self { $(Operation::$id $(($($place),*))? $({$($name),*})? => $arguments,)* }
@@ -268,7 +270,8 @@ pub struct Encap {
     pub ipv6: bool,
     /// Outer source address.
     pub src: Value,
-    /// How many of its low bits come from the select hash (pipes.md A23); `None` means none.
+    /// How many low bits of the outer source address come from the select hash (pipes.md A23); `None` means
+    /// none.
     pub src_bits: Option<Value>,
     /// Outer destination address.
     pub dst: Value,
@@ -452,13 +455,14 @@ pub fn places(operations: &[Operation]) -> Vec<Place> {
 }
 
 impl Operation {
-    /// Iterates over the numbers among its arguments: key, value, and the field whose notation it uses.
+    /// Iterates over the numbers among the operation's arguments: key, value, and the field whose notation
+    /// the number uses.
     pub fn numbers(&self) -> impl Iterator<Item = (&'static str, Value, Field)> {
         let named = |one: &Argument<'_>| one.slot.number().map(|(value, like)| (one.key, value, like));
         { *self }.arguments().iter().filter_map(named).collect::<Vec<_>>().into_iter()
     }
 
-    /// Returns the field among its arguments that it reads.
+    /// Returns the field among the operation's arguments that it reads.
     #[must_use]
     pub fn reads(&self) -> Option<Field> {
         { *self }.arguments().iter().find_map(|one| match &one.slot {
@@ -467,7 +471,7 @@ impl Operation {
         })
     }
 
-    /// Returns the field among its arguments that it writes.
+    /// Returns the field among the operation's arguments that it writes.
     #[must_use]
     pub fn writes(&self) -> Option<Field> {
         { *self }.arguments().iter().find_map(|one| match &one.slot {
@@ -476,7 +480,7 @@ impl Operation {
         })
     }
 
-    /// Returns true if it takes a number from the select hash.
+    /// Returns true if the operation takes a number from the select hash.
     #[must_use]
     pub fn uses_hash(&self) -> bool {
         let outer = |encap: &Encap| encap.ipv6 || encap.src_bits.is_some();
@@ -486,7 +490,7 @@ impl Operation {
             .any(|one| matches!(one.slot, Slot::Hashed(None, _)))
     }
 
-    /// Returns the tunnel whose headers it adds or removes.
+    /// Returns the tunnel whose headers the operation adds or removes.
     #[must_use]
     pub fn tunnel(&self) -> Option<TunnelKind> {
         match self {
@@ -507,7 +511,7 @@ impl Operation {
         self.own_depth().max(hash).max(read).max(written).max(learnt)
     }
 
-    /// Iterates over the fields that its numbers are learnt from.
+    /// Iterates over the fields from which the operation's numbers are learnt.
     pub fn learnt(&self) -> impl Iterator<Item = Field> {
         self.numbers().filter_map(|(_, value, _)| match value {
             Value::Learnt(field) => Some(field),
@@ -515,13 +519,13 @@ impl Operation {
         })
     }
 
-    /// Whether flows keep its numbers: if they keep one, they keep all.
+    /// Whether flows keep the operation's numbers: if they keep one, they keep all.
     #[must_use]
     pub fn is_kept(&self) -> bool {
         self.numbers().any(|(_, value, _)| value.is_kept())
     }
 
-    /// Returns its shape: constants become zero, per-entry numbers stay.
+    /// Returns the operation's shape: constants become zero, per-entry numbers stay.
     #[must_use]
     pub fn without_constants(&self) -> Operation {
         let mut operation = *self;
@@ -540,7 +544,8 @@ impl Operation {
     }
 }
 
-/// Prints its keyword and the fields among its arguments: `set ipv4.dst`, `copy eth.src to eth.dst`.
+/// Prints the operation's keyword and the fields among its arguments: `set ipv4.dst`,
+/// `copy eth.src to eth.dst`.
 impl std::fmt::Display for Operation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.word())?;

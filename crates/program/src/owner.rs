@@ -29,7 +29,7 @@ pub enum OwnedBy {
 }
 
 impl OwnedBy {
-    /// Its YAML keywords.
+    /// The YAML keywords.
     pub const WORDS: [(&'static str, OwnedBy); 5] = [
         ("both", OwnedBy::Both),
         ("addresses", OwnedBy::Addresses),
@@ -38,7 +38,7 @@ impl OwnedBy {
         ("client", OwnedBy::Client),
     ];
 
-    /// Returns its YAML keyword.
+    /// Returns the YAML keyword.
     #[must_use]
     pub fn word(self) -> &'static str {
         OwnedBy::WORDS.iter().find(|(_, by)| *by == self).map_or("both", |(word, _)| word)
@@ -97,11 +97,11 @@ pub enum Owning {
 /// The input from which the worker of a frame is computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner {
-    /// The headers that it is computed from.
+    /// The headers from which the worker is computed.
     pub source: KeySource,
-    /// The part of the flow key in them that it is computed from.
+    /// The part of these headers' flow key from which the worker is computed.
     pub by: OwnedBy,
-    /// The NAT pool whose slices belong to workers, if the flows take from one.
+    /// The NAT pool whose slices belong to workers, if the flows take addresses from a pool.
     pub nat: Option<NatPoolId>,
 }
 
@@ -169,7 +169,7 @@ pub fn worker(by: OwnedBy, key: &FlowKey, side: Side, spread: Spread<'_>) -> usi
 /// send, and frames that are explained.
 #[derive(Clone, Debug)]
 pub struct Owners {
-    /// How the workers of the frames of each port are found.
+    /// How the worker that a frame belongs to is found, for each port.
     pub ports: Vec<Option<Owning>>,
     /// The program's NAT pools.
     pub pools: Vec<NatPool>,
@@ -186,7 +186,8 @@ pub struct Owners {
 }
 
 impl Owners {
-    /// Determines how the workers of a program's frames are found, given the number of workers.
+    /// Determines how the worker that a frame belongs to is found, given the program and the number of
+    /// workers.
     #[must_use]
     pub fn new(program: &Program, steering: Steering, workers: usize) -> Owners {
         let (depth, tunnels, pools) = (program.depth(), program.tunnels, program.nat_pools.clone());
@@ -194,15 +195,15 @@ impl Owners {
         Owners { ports, pools, depth, tunnels, follows, steering, workers }
     }
 
-    /// Returns the same for another number of workers.
+    /// Returns the same for another number of `workers`.
     #[must_use]
     pub fn among(&self, steering: Steering, workers: usize) -> Owners {
         Owners { steering, workers, ..self.clone() }
     }
 
-    /// Returns the worker of a frame that claims to arrive on a port; the first worker for a frame without a
-    /// flow, and where pipes must be looked through: then that worker finds the owner, see
-    /// [`crate::worker::Probe`].
+    /// Returns the worker that a frame which claims to arrive on a port belongs to. This is the first worker
+    /// for a frame without a flow. It is also the first worker where pipes must be looked through: that
+    /// worker then finds the owner, see [`crate::worker::Probe`].
     #[must_use]
     pub fn worker(&self, input: PortId, frame: &[u8]) -> usize {
         let owner = match self.ports.get(input.index()) {

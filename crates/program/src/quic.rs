@@ -16,7 +16,7 @@ use weir_table::NO_TARGET;
 /// are its number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct QuicConfig {
-    /// Its number, 0 to 6.
+    /// The configuration's number, 0 to 6.
     pub id: u8,
     /// Octets of a server ID, 1 to 15.
     pub server_id: u8,
@@ -35,7 +35,7 @@ impl fmt::Debug for QuicConfig {
 }
 
 impl QuicConfig {
-    /// Returns a decoder for it.
+    /// Returns a decoder for the configuration.
     ///
     /// # Errors
     /// The draft does not allow these lengths.
@@ -43,7 +43,7 @@ impl QuicConfig {
         QuicLbConfig::new(self.server_id.into(), self.nonce.into(), self.key)
     }
 
-    /// Whether its number is valid.
+    /// Whether the configuration's number is valid.
     #[must_use]
     pub fn has_number(&self) -> bool {
         self.id < UNROUTABLE

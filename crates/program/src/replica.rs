@@ -49,14 +49,15 @@ pub trait TableReplica: fmt::Debug + Send {
     /// Waits until no packet uses the tables any more, after a pause has begun. This takes milliseconds.
     fn wait_for_packets(&mut self);
 
-    /// Passes on what was counted since the last call. With `all`, looks at every count; otherwise only where
-    /// packets were counted since.
+    /// Passes on what was counted since the last call. With `all`, looks at every count; otherwise only at
+    /// those that have changed since.
     fn sweep(&mut self, all: bool, found: &mut dyn FnMut(Swept<'_>));
 
-    /// Returns its state.
+    /// Returns the replica's state.
     fn report(&self) -> ReplicaReport;
 
-    /// Returns a place for the flows of a worker, if it can follow flows. Each worker has its own place.
+    /// Returns a place for the flows of a worker, if the replica can follow flows. Each worker has its own
+    /// place.
     fn flows(&self) -> Option<Box<dyn FlowReplica>> {
         None
     }
@@ -104,10 +105,10 @@ pub trait FlowLines: fmt::Debug + Send + Sync {
     /// Returns what a flow has counted since the last call.
     fn sweep(&self, slot: FlowSlot) -> FlowCounts;
 
-    /// Returns the same and leaves it there.
+    /// Returns the same as [`FlowLines::sweep`] without resetting it.
     fn peek(&self, slot: FlowSlot) -> FlowCounts;
 
-    /// Whether packets of a flow are decided there.
+    /// Whether the replica handles packets of a flow.
     fn is_active(&self, slot: FlowSlot) -> bool;
 
     /// Reads what the replica has put in front of a frame of a flow that it does not follow yet. There may be
@@ -123,9 +124,9 @@ pub trait FlowLines: fmt::Debug + Send + Sync {
 pub struct FlowMark {
     /// The flow.
     pub slot: FlowSlot,
-    /// How often a flow had been written there.
+    /// How often a flow had been written to the slot.
     pub life: u32,
-    /// How many of its packets were left to the engine, including this one.
+    /// How many of the flow's packets were left to the engine, including the marked one.
     pub packets: u32,
     /// How often the replica had started.
     pub epoch: u32,
@@ -143,7 +144,7 @@ pub struct FlowSlot(pub u32);
 pub struct FlowCounts {
     /// Packets.
     pub packets: u64,
-    /// Their bytes, as the pipe met them.
+    /// The bytes of these packets, as the pipe met them.
     pub bytes: u64,
     /// When the last packet was counted, in nanoseconds of CLOCK_MONOTONIC_COARSE; 0 if none ever was.
     pub last_ns: u64,
@@ -174,16 +175,17 @@ pub enum Swept<'a> {
 /// The state of a replica.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaReport {
-    /// Whether packets meet it.
+    /// Whether packets meet the replica.
     pub active: bool,
-    /// Why not, or which change has to wait for another compilation.
+    /// Why packets do not meet the replica, or which change has to wait for another compilation.
     pub obstacle: Option<String>,
-    /// Whether the program must be compiled again, because an entry has a destination that none had before.
+    /// Whether the program must be compiled again, because an entry has a destination that no entry had
+    /// before.
     pub stale: bool,
-    /// Packets that it has handled, by the port of arrival.
+    /// Packets that the replica has handled, by the port of arrival.
     pub decided: Vec<u64>,
-    /// Packets that it has left to the engine, by reason and port of arrival; reasons without packets are
-    /// left out.
+    /// Packets that the replica has left to the engine, by reason and port of arrival; reasons without
+    /// packets are left out.
     pub left: Vec<(&'static str, Vec<u64>)>,
 }
 

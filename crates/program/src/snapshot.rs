@@ -113,21 +113,21 @@ pub struct FlowAccount {
 pub struct Unflowed {
     /// Packets without a flow key.
     pub no_key: u64,
-    /// Their metadata chooses no group.
+    /// Packets whose metadata chooses no group.
     pub no_group: u64,
-    /// The flow is unknown, and the pipe learns none.
+    /// Packets of an unknown flow, where the pipe learns no flows.
     pub unknown: u64,
     /// Packets that are ICMP errors about a pinned flow.
     pub icmp_error: u64,
-    /// There is no target for the flow, or no entry for its target.
+    /// Packets of a flow for which there is no target, or no entry for its target.
     pub no_target: u64,
-    /// The table is full.
+    /// Packets of a flow that the full table had no room for.
     pub full: u64,
-    /// There is no free port in the NAT pool.
+    /// Packets of a flow for which the NAT pool had no free port.
     pub no_nat_port: u64,
-    /// Another flow already has the same answers.
+    /// Packets of a flow whose answers would be the same as those of another flow.
     pub answers_taken: u64,
-    /// A delta that must be sent first has no room.
+    /// Packets that had to wait until a delta was sent, for which there was no room.
     pub delta: u64,
 }
 
@@ -208,11 +208,11 @@ impl Unflowed {
 pub struct EntrySnapshot {
     /// Its key.
     pub key: EntryKey,
-    /// Whether it was added at run time.
+    /// Whether the entry was added at run time.
     pub run_time: bool,
-    /// Packets that hit it.
+    /// Packets that hit the entry.
     pub hits: Count,
-    /// When it was last hit, in milliseconds of the worker's clock; `None` if never.
+    /// When the entry was last hit, in milliseconds of the worker's clock; `None` if never.
     pub last_hit_ms: Option<u64>,
 }
 
@@ -223,21 +223,21 @@ pub struct FlowSnapshot {
     pub key: FlowKey,
     /// The decision for the flow.
     pub decision: FlowDecision,
-    /// Its packets and bytes, without those already reported.
+    /// The flow's packets and bytes, without those already reported.
     pub hits: Count,
-    /// The counts that it has reported to a measurement.
+    /// The counts that the flow has reported to a measurement.
     pub given: Count,
-    /// When its first packet arrived, in milliseconds.
+    /// When the flow's first packet arrived, in milliseconds.
     pub first_ms: u32,
-    /// When its last packet arrived, in milliseconds.
+    /// When the flow's last packet arrived, in milliseconds.
     pub last_ms: u32,
-    /// Its observed state, if timeouts depend on it.
+    /// The flow's observed state, if timeouts depend on it.
     pub state: Option<FlowState>,
-    /// Its address and port from the NAT pool, shared with the flow of its answers.
+    /// The flow's address and port from the NAT pool, shared with the flow of its answers.
     pub binding: Option<Binding>,
-    /// The key of the flow of the other direction that was learnt with it, if that flow is live.
+    /// The key of the opposite flow, which was learnt with this flow, if the opposite flow is live.
     pub pair: Option<FlowKey>,
-    /// Whether the program in the kernel decides its packets.
+    /// Whether the program in the kernel handles the flow's packets.
     pub in_kernel: bool,
 }
 
@@ -285,12 +285,12 @@ pub struct FlowsPage {
 /// A worker's knowledge about an entry.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What it has counted there.
+    /// What the worker has counted for the entry.
     pub count: Count,
-    /// When a packet last hit it there or, before the first hit, when it was added; in milliseconds of the
-    /// workers' clock.
+    /// When a packet last hit the entry on that worker or, before the first hit, when the entry was added; in
+    /// milliseconds of the workers' clock.
     pub last_ms: u32,
-    /// Whether it has been idle for longer than its timeout.
+    /// Whether the entry has been idle for longer than its timeout.
     pub idle: bool,
 }
 

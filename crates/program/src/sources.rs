@@ -39,7 +39,8 @@ type Former = (Arc<[CacheLine]>, Box<[Option<u32>]>);
 #[derive(Debug)]
 pub struct Sources {
     hasher: RandomState,
-    /// For each group that remembers: the hash of its name, and its address prefix and timeout.
+    /// For each group that remembers sources: the hash of the group's name, and its address prefix and
+    /// timeout.
     groups: Box<[Option<(u64, Affinity)>]>,
     lines: Arc<[CacheLine]>,
     /// The sources of the previous program, and the current number of each of its targets.

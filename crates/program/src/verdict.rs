@@ -18,7 +18,8 @@ pub enum Verdict {
 
 impl Verdict {
     /// Returns the verdict in words: `transmit on p1`, `to the kernel at p0`, `to app lb` or `drop (miss)`,
-    /// with the names that the program has for its ports and apps; `?` for one that it does not have.
+    /// with the names that the program has for its ports and apps, or `?` for a port or app that the program
+    /// does not have.
     #[must_use]
     pub fn describe(self, program: &Program) -> String {
         let port = |id: PortId| program.ports.get(id.index()).map_or("?", |port| &port.name);
@@ -37,7 +38,7 @@ impl Verdict {
 /// several ports in the order of port numbers; the frame itself leaves through the last of these.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
-    /// Where it goes.
+    /// Where the copy goes.
     pub to: Verdict,
     /// The packet's bytes at that moment.
     pub bytes: Vec<u8>,

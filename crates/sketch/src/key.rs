@@ -1,4 +1,4 @@
-//! The keys by which packets are aggregated: an address, a prefix, a pair, a port, or a flow.
+//! The keys that packets are aggregated by: an address, a prefix, a pair, a port, or a flow.
 //!
 //! A key has the words of a [`FlowKey`], with zeros in place of the parts that it leaves out, so every key
 //! can be read as a flow key. If all traffic is IPv4, two words hold the whole key ([`narrow`]): 13 bytes and

@@ -23,7 +23,7 @@ const NEVER_GIVEN: &str = "a row number that this table gave out";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct ExactRow<const W: usize, T> {
-    /// The key by which the row is found.
+    /// The key of the row.
     pub key: [u64; W],
     /// The caller's data.
     pub data: T,

@@ -1,5 +1,6 @@
-//! The GLB director's forwarding table, and the hash by which a flow finds its row, to the bit: a node of
-//! weir sends each flow to the same two back ends, in the same order, as a director with the same table.
+//! The GLB director's forwarding table, and the hash with which a flow finds its row, both compatible bit for
+//! bit: a node of weir sends each flow to the same two back ends, in the same order, as a director with the
+//! same table.
 //!
 //! The table has [`ROWS`] rows. Each row orders the back ends by rendezvous hashing, and holds the first two:
 //! packets go to the first, which passes packets that it does not know on to the second ("second chance"). A
@@ -21,7 +22,7 @@ pub const ROWS: usize = 65_536;
 /// A back end, as the director sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlbTarget {
-    /// Its address, by which its place in each row is computed.
+    /// The back end's address, from which its place in each row is computed.
     pub address: IpAddr,
     /// The state that its operators want.
     pub state: GlbState,

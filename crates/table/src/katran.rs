@@ -1,5 +1,5 @@
-//! Katran's ring, and the hash by which a flow finds its slot, compatible bit for bit: a node of weir sends
-//! each flow where a node of Katran with the same back ends and weights does.
+//! Katran's ring, and the hash with which a flow finds its slot, both compatible bit for bit: a node of weir
+//! sends each flow where a node of Katran with the same back ends and weights does.
 //!
 //! The ring has [`RING`] slots. A back end is known by its address, whose hash is that of folly's
 //! `IPAddress`; back ends take turns in the order of these hashes, each through a permutation of the slots
@@ -21,7 +21,7 @@ pub const RING: usize = 65_537;
 /// A back end, as Katran sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KatranTarget {
-    /// Its address, by which its place in the ring is computed.
+    /// The back end's address, from which its place in the ring is computed.
     pub address: IpAddr,
     /// Its weight; 0 leaves it out.
     pub weight: u32,

@@ -70,7 +70,7 @@ fn flows(text: &str) -> Result<(Option<String>, Vec<u64>), String> {
     Ok((service, numbers.split('/').map(number).collect::<Result<_, _>>()?))
 }
 
-/// The size of the hash by which the kernel selects a next hop: 31 bits.
+/// The size of the hash with which the kernel selects a next hop: 31 bits.
 const HASHES: u64 = 1 << 31;
 
 /// The largest number of sets of nodes that are tried.

@@ -2,7 +2,7 @@
 //!
 //! The file is a list of back ends, or a configuration in which `--service` names a service or a group. A
 //! list is read as one group, filled and checked by the engine's own code, so that the output is exactly the
-//! ring by which packets are assigned.
+//! ring that packets are assigned with.
 
 use super::{BadInput, bad_input, socket};
 use crate::config::{Nics, Plan, Report};

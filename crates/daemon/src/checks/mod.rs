@@ -2,9 +2,10 @@
 //! receives through the kernel's sockets, so checks follow the host's routes. Another such thread is in a
 //! separate network namespace, for checks that follow a service's path (`namespace.rs`).
 //!
-//! Promises: every check is answered once, with a bad outcome if it cannot be run. At most [`AT_ONCE`] per
-//! thread are in flight, each ends by its own deadline, and the others wait in order; an app has at most one
-//! per server here, which bounds them. No more than [`ANSWER_MAX`] bytes of a server's answer are kept.
+//! Promises: every check is answered once, with a bad outcome if it cannot be run. At most [`AT_ONCE`] checks
+//! per thread are in flight, each of which ends by its own deadline; other checks wait in order. An app has
+//! at most one check per server here, which bounds their number. No more than [`ANSWER_MAX`] bytes of a
+//! server's answer are kept.
 
 mod dns;
 mod http;

@@ -1,9 +1,10 @@
 //! The collector: a thread that reads the flow deltas of all workers, each from its own ring, adds them up by
 //! reason, and passes them on to the readers of agents. Processing deltas costs the workers nothing.
 //!
-//! Promises: neither a worker nor the main thread ever waits for the collector. If it does not keep up, its
-//! rings fill, and then counts stay in the flows and flows in the tables; if that lasts, readers give up
-//! parts of their work ([`pressure`]). When all workers have stopped, it reads what is left and ends.
+//! Promises: neither a worker nor the main thread ever waits for the collector. If the collector does not
+//! keep up, its rings fill, and then counts stay in the flows and flows in the tables; if that lasts, readers
+//! give up parts of their work ([`pressure`]). When all workers have stopped, the collector reads what is
+//! left and ends.
 
 mod pressure;
 

@@ -1,7 +1,7 @@
 //! Whether the collector keeps up.
 //!
-//! It does if it empties the workers' rings. An occasional full ring does no harm: the counts wait in the
-//! flows. If rings stay full for long, readers give up parts of their work, one at a time
+//! The collector keeps up if it empties the workers' rings. An occasional full ring does no harm: the counts
+//! wait in the flows. If rings stay full for long, readers give up parts of their work, one at a time
 //! ([`DeltaReader::shed`](weir_app::agent::DeltaReader::shed)).
 
 /// Consecutive iterations with a full ring after which a part is given up: an iteration reads up to 16,384

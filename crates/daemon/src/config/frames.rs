@@ -1,4 +1,5 @@
-//! The frames that an interface takes from the kernel: by the rules of its port, and those of the apps.
+//! The frames that a port takes from the kernel at its interface: those of its own rules, and those of the
+//! apps.
 
 use super::{LeaveRule, Plan, PortKind, Take, Xdp};
 use std::collections::HashSet;

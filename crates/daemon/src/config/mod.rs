@@ -1,8 +1,8 @@
-//! The configuration: one YAML file, read in two steps. The first reads exactly what was typed; the second
-//! (`plan`) resolves names and checks ranges and the program. Both report every error at once, with its place
-//! in the file.
+//! The configuration: one YAML file, read in two steps. The first step reads exactly what was typed; the
+//! second (`plan`) resolves names, and checks ranges and the program. Both report every error at once, with
+//! its place in the file.
 //!
-//! The kinds of apps that a configuration may have are given by the caller; `docs/reference/configuration.md`
+//! The caller gives the kinds of apps that a configuration may have; `docs/reference/configuration.md`
 //! describes every key.
 
 mod control;

@@ -1,4 +1,4 @@
-//! The routes by which routers find announced services: VIPs in a kernel routing table that a route daemon,
+//! The routes that lead routers to announced services: VIPs in a kernel routing table that a route daemon,
 //! such as BIRD or FRR, reads. This module decides on the routes from the apps' wishes (`decide.rs`), and is
 //! the only owner of the table's routes and of the TUN device that they lead to (`table.rs`).
 //!

@@ -174,7 +174,7 @@ impl Compiler<'_> {
         self.write(field);
     }
 
-    /// A MAC address lies in the record, or among what a flow keeps, as in a frame.
+    /// Sets a MAC address. The record, or what a flow keeps, contains the address as it appears in a frame.
     fn set_mac(&mut self, field: Field, value: Value, at: Option<ValuePlace>) {
         let offset = i16::from(field.spec().offset);
         if let Value::Const(number) = value {
@@ -199,8 +199,8 @@ impl Compiler<'_> {
         self.asm.store(Size::H, R7, offset, R1);
     }
 
-    /// Writes a field of up to 32 bits: the 16-bit words that contain it are replaced, and the checksums are
-    /// updated for them.
+    /// Writes a field of up to 32 bits: replaces the 16-bit words that contain the field, and updates the
+    /// checksums for these words.
     fn write_bits(&mut self, field: Field, base: Base) {
         let spec = field.spec();
         let (first, end) = (i16::from(spec.offset), i16::from(spec.offset) + i16::from(spec.bytes));
@@ -359,7 +359,7 @@ impl Compiler<'_> {
         self.asm.store(Size::B, R6, at, R1);
     }
 
-    /// Moves the frame's start by `bytes` (forward if positive), or jumps.
+    /// Moves the frame's start by `bytes` (forward if positive), or jumps to `failed`.
     pub fn adjust_head(&mut self, failed: Label) {
         self.asm.load(Size::Dw, R1, R10, stack::CONTEXT);
         self.asm.call(Helper::XdpAdjustHead);
@@ -369,7 +369,7 @@ impl Compiler<'_> {
         self.asm.load(Size::W, R8, R1, 4);
     }
 
-    /// Jumps if the frame has fewer bytes; the verifier requires the check.
+    /// Jumps to `short` if the frame has fewer than `bytes` bytes; the verifier requires the check.
     fn has(&mut self, bytes: usize, short: Label) {
         self.asm.mov(R2, R7);
         self.asm.alu(Alu::Add, R2, bytes as i32);

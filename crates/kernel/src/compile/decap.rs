@@ -10,7 +10,7 @@ use Reg::{R0, R1, R2, R3, R4, R5, R6, R7, R8, R9, R10};
 
 /// Bytes of an Ethernet header.
 const ETHERNET: i16 = 14;
-/// How many bytes the frame must have from there, for the header of either version of IP.
+/// How many bytes the frame must have from a word on, for the header of either version of IP.
 const WORD: i32 = 12;
 
 impl Compiler<'_> {

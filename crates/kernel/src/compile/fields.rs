@@ -60,8 +60,8 @@ impl Compiler<'_> {
         true
     }
 
-    /// Jumps if the packet lacks a field. Returns false, with a jump, if no packet here can have it: ICMP
-    /// errors are left to the engine.
+    /// Jumps if the packet lacks a field. Returns false, with a jump, if no packet here can have the field:
+    /// ICMP errors are left to the engine.
     pub fn present(&mut self, field: Field, absent: Label) -> bool {
         if field.spec().needs.0 & (Layer::IcmpError as u32 | Layer::ErrorPorts as u32) != 0 {
             self.asm.jump(absent);
@@ -82,13 +82,13 @@ impl Compiler<'_> {
         true
     }
 
-    /// Jumps unless R3 has all these layers.
+    /// Jumps unless R3 has all of `layers`.
     pub fn needs(&mut self, layers: i32, absent: Label) {
         self.asm.alu(Alu::And, R3, layers);
         self.asm.jump_if(R3, Is::Ne, layers, absent);
     }
 
-    /// Loads a field that is there.
+    /// Loads a field that the packet has.
     pub fn load_field(&mut self, field: Field) {
         let spec = field.spec();
         match spec.source {

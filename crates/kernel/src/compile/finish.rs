@@ -113,7 +113,7 @@ impl Compiler<'_> {
         self.verdict_in_r0(verdict);
     }
 
-    /// The same if R0 is the return value.
+    /// Ends the walk with the return value in R0.
     pub fn verdict_in_r0(&mut self, verdict: Verdict) {
         let known = self.verdicts.iter().find(|(one, _)| *one == verdict);
         let label = known.map(|(_, label)| *label).unwrap_or_else(|| {

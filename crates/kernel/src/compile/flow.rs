@@ -23,8 +23,8 @@ const TCP_FLAGS: i16 = 13;
 /// FIN, SYN and RST.
 const CHANGES_STATE: i32 = 0x07;
 
-/// Where the lane is noted in which a tag was found. The verifier forgets what is stored there, so that it
-/// looks at what follows once and not for each lane.
+/// Where the lane in which a tag was found is noted. The verifier forgets what is stored there, and thus
+/// checks the code that follows once rather than for each lane.
 const LANE: i16 = stack::SCRATCH + 4;
 
 impl Compiler<'_> {
@@ -53,7 +53,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves the address of the record in R0 that the packet's flow was decided for. Packets of other flows
+    /// Leaves in R0 the address of the record that the packet's flow was decided for. Packets of other flows
     /// are left to the engine, and so are those that may change a state, if states are tracked.
     pub fn look_up_flow(&mut self, id: PipeId, pipe: &Pipe, by_state: bool) {
         let new = self.leave(Why::NewFlow);
@@ -78,7 +78,7 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves the address of the record in R0 of the target that the group's buckets give the packet now.
+    /// Leaves in R0 the address of the record of the target that the group's buckets give the packet now.
     fn present_record(&mut self, id: PipeId, pipe: &Pipe, group: GroupChoice) {
         let none = self.leave(Why::Targetless);
         self.asm.load(Size::Dw, R1, R10, stack::HASH);
@@ -252,8 +252,8 @@ impl Compiler<'_> {
         self.asm.store(Size::Dw, R10, stack::CARRIED, R1);
     }
 
-    /// Puts the mark in front of a frame of a pending flow. Jumps if the driver does not let it; the flow's
-    /// packets go through the engine then.
+    /// Puts the mark in front of a frame of a pending flow. Jumps if the driver does not allow this; the
+    /// flow's packets then go through the engine.
     pub fn mark_frame(&mut self, left: Label) {
         let Some(FlowPlace { layout, .. }) = self.input.maps.flows.clone() else {
             return self.asm.jump(left);
@@ -277,8 +277,8 @@ impl Compiler<'_> {
         self.asm.store(Size::Dw, R2, 8, R5);
     }
 
-    /// Leaves the address of the record of the flow's entry in R0, where the flow's line is. A flow that was
-    /// decided for an entry in an earlier life is unknown.
+    /// Replaces the address of the flow's line in R0 with that of the record of the flow's entry. A flow that
+    /// was decided for an entry in an earlier life is unknown.
     fn flow_record(&mut self, id: PipeId, pipe: &Pipe) {
         let targets = layout::targets(self.input.program, pipe);
         let new = self.leave(Why::NewFlow);

@@ -22,7 +22,7 @@ const KATRAN_SEED: u32 = KATRAN_SEED_IPV6 * 65_537;
 const JHASH_BEGIN: u32 = 0xdead_beef;
 
 impl Compiler<'_> {
-    /// Computes the numbers by which the program's groups pick, besides the select hash.
+    /// Computes the numbers with which the program's groups pick targets, besides the select hash.
     pub fn pickers(&mut self) {
         for (at, picker) in self.input.coverage.pickers.clone().into_iter().enumerate() {
             let [ipv4, ipv6, done] = [(); 3].map(|()| self.asm.label());
@@ -43,7 +43,8 @@ impl Compiler<'_> {
         }
     }
 
-    /// Leaves in R1 the number by which a packet with a flow key picks: a hash, or another system's bucket.
+    /// Leaves in R1 the number with which a packet with a flow key picks a target: a hash, or another
+    /// system's bucket.
     fn pick_by(&mut self, picker: Picker, ipv6: bool) {
         match picker {
             Picker::Source(affinity) => {

@@ -77,7 +77,7 @@ impl Compiler<'_> {
         true
     }
 
-    /// Adds a field's value to the word in R5. A wide one fills that word, which is stored, and the next.
+    /// Adds a field's value to the word in R5. A wide value fills that word, which is stored, and the next.
     fn pack_part(&mut self, part: &KeyPart) {
         if part.is_wide() {
             self.asm.store(Size::Dw, R10, stack::BOTTOM + 8 * part.word as i16, R1);

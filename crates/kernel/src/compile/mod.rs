@@ -43,7 +43,7 @@ pub const XDP_DROP: i32 = 1;
 pub const XDP_PASS: i32 = 2;
 /// The frame is sent back.
 pub const XDP_TX: i32 = 3;
-/// The frame goes where the program has decided.
+/// The frame goes where the program has redirected it.
 pub const XDP_REDIRECT: i32 = 4;
 
 /// Places on the stack, relative to R10.
@@ -70,7 +70,7 @@ mod stack {
     pub const CARRIED: i16 = -96;
     pub const CLASS: i16 = -104;
     pub const SCRATCH: i16 = -112;
-    /// The numbers by which groups pick, besides the select hash: one word for each picker.
+    /// The numbers with which groups pick targets, besides the select hash: one word for each picker.
     pub const PICKERS: i16 = -120;
     /// In a program that reads inside tunnels, words for the headers found there.
     pub const INNER: i16 = PICKERS - 8 * crate::coverage::PICKERS_MAX as i16;
@@ -135,9 +135,9 @@ pub struct Sockets {
 pub struct Input<'a> {
     /// The program, checked.
     pub program: &'a Program,
-    /// What of it compiles.
+    /// The parts of the program that compile.
     pub coverage: &'a Coverage,
-    /// Where it counts.
+    /// Where the program counts.
     pub counts: &'a CountPlaces,
     /// Its maps.
     pub maps: &'a Maps,
@@ -152,7 +152,7 @@ pub struct Input<'a> {
 pub struct Exit {
     /// Where frames for the engine go; `None` leaves them to the host (tests).
     pub sockets: Option<Sockets>,
-    /// Longer frames are left to the engine.
+    /// The length above which frames are left to the engine.
     pub length_max: usize,
 }
 
@@ -413,7 +413,7 @@ impl Compiler<'_> {
         leads.filter(|lead| coverage.lead(program, id, **lead).is_none()).map(|lead| lead.0).collect()
     }
 
-    /// Follows the record's forward, which is one of these.
+    /// Follows the record's forward, which is one of `forwards`.
     fn forward_hit(&mut self, forwards: &[Forward]) {
         if let [one] = forwards {
             return self.forward(*one, DropReason::Policy);
@@ -450,7 +450,7 @@ impl Compiler<'_> {
         self.asm.jump(label);
     }
 
-    /// Counts in the shared counter: the bytes before the action, which the pipe's own note has.
+    /// Counts in the shared counter; the bytes are those before the action, from the pipe's own note.
     fn shared(&mut self, id: PipeId, pipe: &Pipe) {
         if pipe.monitor.counter.is_none() {
             return;
@@ -466,7 +466,7 @@ impl Compiler<'_> {
         self.asm.bind(none);
     }
 
-    /// Sends the packet on; `reason` applies if that is nowhere.
+    /// Sends the packet on; `reason` applies if the forward leads nowhere.
     fn forward(&mut self, forward: Forward, reason: DropReason) {
         if let Some(why) = self.input.coverage.why_not_forward(self.input.program, forward) {
             let label = self.leave(why);

@@ -1,6 +1,6 @@
-//! Asks DNS for the back ends of services: one thread, with a task for each source. Each asks again when the
-//! records expire, within its limits. What a server says is bounded by the size of a message, by the limits
-//! below, and by the timeout of the source.
+//! Asks DNS for the back ends of services: one thread, with a task for each source. Each task asks again when
+//! the records expire, within its limits. What a server answers is bounded by the size of a message, by the
+//! limits below, and by the timeout of the source.
 
 use crate::sources::{
     BACK_ENDS_MAX, DnsAnswer, DnsQuery, DnsServer, RecordKind, ServiceSource, SourceBoard, SourceKind,

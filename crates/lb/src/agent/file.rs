@@ -1,6 +1,6 @@
-//! Follows a file of Kubernetes objects, which others replace: by a rename, by another target of a symbolic
-//! link (as mounted ConfigMaps do), or in place. It is polled, because that works for all of these and on
-//! every file system. A file that is gone or cannot be read changes nothing.
+//! Watches a file of Kubernetes objects, which others replace: by a rename, by another target of a symbolic
+//! link (as mounted ConfigMaps do), or in place. The file is polled, because polling works for all of these
+//! and on every file system. A file that is gone or cannot be read changes nothing.
 
 use crate::sources::{ServiceSource, SourceBoard, SourceKind, SourceTask, convert};
 use anyhow::{Context, Result};

@@ -1,6 +1,6 @@
 //! The agent of services. It warns of announced addresses that the host has ([`owned`]), and follows sources
-//! of services ([`crate::sources`]): a thread for each file, and one for all questions to DNS. Neither is
-//! needed by packets: if a thread is stuck, the services stay as they are.
+//! of services ([`crate::sources`]): a thread for each file, and one for all questions to DNS. Packets depend
+//! on neither: if a thread is stuck, the services stay as they are.
 
 mod dns;
 mod file;

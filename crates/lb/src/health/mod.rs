@@ -2,8 +2,8 @@
 //! See README.md.
 //!
 //! [`monitor`] decides from the outcomes of checks whether a server is up, and [`weights`] decides the share
-//! of every back end of a service: both are pure functions of events and time. The running app ([`app`]) asks
-//! for checks when they are due and changes the weights of groups.
+//! of every back end of a service: both are pure functions of events and time. The running app ([`app`])
+//! requests checks when they are due and changes the weights of groups.
 
 mod app;
 mod board;

@@ -1,6 +1,6 @@
-//! Back ends whose MAC addresses are resolved: the app follows them. A back end whose MAC address is unknown
-//! is down, because nothing can be sent to it. If its address changes, its entries change and its flows stay.
-//! While there is doubt (`doubt.rs`), a lost neighbour keeps its last address and its flows.
+//! Back ends whose MAC addresses are resolved: the app tracks these addresses. A back end whose MAC address
+//! is unknown is down, because nothing can be sent to it. If its address changes, its entries change and its
+//! flows stay. While there is doubt (`doubt.rs`), a lost neighbour keeps its last address and its flows.
 
 use super::app::{LbApp, Row};
 use super::doubt::TOGETHER_NS;

@@ -2,8 +2,8 @@
 //! active check fails. See README.md.
 //!
 //! The evidence is what the FLOW pipe counts anyway ([`Flows::unanswered`]): flows whose SYN the client had
-//! to retransmit, or that the back end reset. Each flow counts once, so a client that keeps retransmitting
-//! one SYN is one piece of evidence.
+//! to retransmit, and flows that the back end reset. Each flow counts once, so a client that keeps
+//! retransmitting one SYN is one piece of evidence.
 
 use super::app::{LbApp, Service, Timer};
 use std::collections::{HashMap, VecDeque};

@@ -1,4 +1,4 @@
-//! Commands of Katran's example client (`example_grpc/goclient`): the state after the last of them.
+//! Commands of Katran's example client (`example_grpc/goclient`): the state after the last command.
 
 use super::services::{BackEnd, Imported, Service, Word, endpoint, name_of_ip, words};
 use std::collections::HashMap;

@@ -1,4 +1,4 @@
-//! What a source's thread has found, and what has become of it.
+//! What a source's thread has found, and the outcome of applying it.
 
 use super::ServiceSource;
 use serde_json::{Value, json};

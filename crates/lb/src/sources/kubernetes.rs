@@ -273,7 +273,7 @@ impl ServiceObject<'_> {
             return Err(format!("it has more than {BACK_ENDS_MAX} endpoints, the limit"));
         }
         // If no endpoint is ready, those that still serve while they terminate get new flows, as with
-        // kube-proxy, so that the replacement of the last one fails no connection.
+        // kube-proxy, so that no connection fails when the last endpoint is replaced.
         let best = all.values().map(|(state, _)| *state).max();
         let takes = |state: EndpointState| state > EndpointState::Out && Some(state) == best;
         let back_end = |(state, mut back_end): (EndpointState, Value)| {

@@ -1,5 +1,5 @@
-//! Answers for VIPs: the frames that each port takes, those that reach the app, and its answers as parsed by
-//! etherparse.
+//! Answers for VIPs: the frames that each port takes, those that reach the app, and the app's answers as
+//! parsed by etherparse.
 
 use super::*;
 use crate::health::LbApp;

@@ -16,9 +16,9 @@ pub struct Tunnel {
     pub id: Option<u32>,
     /// The header byte by byte, if plain words cannot describe it.
     pub header: Option<Vec<u8>>,
-    /// Whether it carries Ethernet, or IP without Ethernet.
+    /// Whether the tunnel carries Ethernet rather than IP without Ethernet.
     pub ethernet: bool,
-    /// What it carries, without the Ethernet header for an IP packet; the payload follows it.
+    /// What the tunnel carries, without the Ethernet header for an IP packet; the payload follows.
     pub inner: Option<Box<Recipe>>,
 }
 

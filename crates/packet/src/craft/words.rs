@@ -96,22 +96,22 @@ pub struct RecipeError {
     pub at: usize,
     /// The offending word.
     pub word: String,
-    /// What is wrong with it.
+    /// What is wrong with the word.
     pub problem: WordError,
 }
 
 /// What is wrong with a word.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WordError {
-    /// No `=` in it, and not `inner(...)`.
+    /// The word has no `=` and is not `inner(...)`.
     NotKeyValue,
     /// No such key.
     UnknownKey,
     /// The key occurs twice.
     Twice,
-    /// The value is not of the form that the key takes, which is given here.
+    /// The value does not have the form that the key takes; the form is given.
     Expected(&'static str),
-    /// The key does not apply, because what it needs, which is given here, is missing.
+    /// The key does not apply, because something that it needs is missing; what it needs is given.
     OutOfPlace(&'static str),
     /// Source and destination are of different families.
     Families,
@@ -119,9 +119,9 @@ pub enum WordError {
     Parenthesis,
     /// Recipes are nested more deeply than [`NESTING_MAX`].
     TooDeep,
-    /// The frame would have this many bytes, more than [`FRAME_MAX`].
+    /// The frame would be longer than [`FRAME_MAX`]; its length in bytes is given.
     TooLong(usize),
-    /// `len=` is less than the length of headers and payload, which is this many bytes.
+    /// `len=` is less than the length of headers and payload in bytes, which is given.
     TooShort(usize),
 }
 
@@ -345,7 +345,7 @@ fn tcp(words: &mut RecipeWords<'_>) -> Result<Tcp, RecipeError> {
     })
 }
 
-/// Reads an ICMP header, by default that of an echo request.
+/// Reads an ICMP header; the default is that of an echo request.
 fn icmp(words: &mut RecipeWords<'_>, kind: u8) -> Result<Icmp, RecipeError> {
     Ok(Icmp {
         kind: words.number("icmp_type", 0xff)?.map_or(kind, |kind| kind as u8),

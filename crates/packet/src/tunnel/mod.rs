@@ -24,18 +24,18 @@ pub struct TunnelSpec {
     pub word: &'static str,
     /// What precedes the tunnel header.
     pub carrier: TunnelCarrier,
-    /// The word for its ID and the ID's number of bits, if it has one.
+    /// The word for the tunnel's ID and the ID's number of bits, if the tunnel has an ID.
     pub id: Option<(&'static str, u8)>,
-    /// Whether a written header must have that ID.
+    /// Whether a written header must have the ID.
     pub id_needed: bool,
     /// A checksum over header and payload: the bit in the first byte that says it is present, and the number
     /// of bytes before it.
     pub checksum: Option<(u8, usize)>,
-    /// Whether it can carry Ethernet.
+    /// Whether the tunnel can carry Ethernet.
     pub ethernet: bool,
-    /// Whether it can carry IP without Ethernet.
+    /// Whether the tunnel can carry IP without Ethernet.
     pub ip: bool,
-    /// Whether it carries Ethernet unless configured otherwise.
+    /// Whether the tunnel carries Ethernet unless configured otherwise.
     pub ethernet_first: bool,
     /// The drop reason of a frame whose tunnel header cannot be read.
     pub malformed: DropReason,
@@ -159,7 +159,7 @@ impl TunnelKind {
         }
     }
 
-    /// Returns true if it runs over UDP.
+    /// Returns true if this kind runs over UDP.
     #[must_use]
     pub const fn is_udp(self) -> bool {
         matches!(self.spec().carrier, TunnelCarrier::Udp(_))
@@ -205,7 +205,7 @@ impl Inside {
         }
     }
 
-    /// Returns its EtherType.
+    /// Returns the EtherType.
     #[must_use]
     pub const fn ether_type(self) -> u16 {
         match self {
@@ -215,7 +215,7 @@ impl Inside {
         }
     }
 
-    /// Returns its IP protocol number.
+    /// Returns the IP protocol number.
     #[must_use]
     pub const fn protocol(self) -> u8 {
         match self {
@@ -238,9 +238,9 @@ const PROTOCOL_ETHERNET: u8 = 143;
 /// A tunnel header that was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// Its length in bytes, including options.
+    /// The header's length in bytes, including options.
     pub length: usize,
-    /// Its ID, if it has one.
+    /// The header's ID, if it has one.
     pub id: Option<Id>,
     /// What follows the header; `None` if it is not parsed.
     pub inside: Option<Inside>,
@@ -249,7 +249,7 @@ pub struct Header {
 /// The ID in a tunnel header: a VNI or a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Id {
-    /// Number of header bytes before it.
+    /// Number of header bytes before the ID.
     pub at: usize,
     /// Its value.
     pub value: u32,

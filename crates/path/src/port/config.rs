@@ -83,8 +83,8 @@ pub struct Keyed {
     pub source: KeySource,
     /// Whether pipes use the key of the encapsulated frame.
     pub rehash: bool,
-    /// Whether frames are encapsulated here: they were then received as their inner frame, so their key has
-    /// no VNI.
+    /// Whether the inner frames were received as such, because weir encapsulates them here, so that their key
+    /// has no VNI.
     pub inside: bool,
 }
 

@@ -2,7 +2,7 @@
 //! kernel's VXLAN: a fabric that hashes the label sees the same one for all ports.
 //!
 //! Two things differ from IPv4. UDP has a checksum, because not every box on the path passes a checksum of 0
-//! (RFC 6936), and the kernel's VXLAN has one by default. IPv6 has no identification by which a router's
+//! (RFC 6936), and the kernel's VXLAN has one by default. IPv6 has no identification with which a router's
 //! message could be matched, so a request carries an identification in place of `arrived`, which only answers
 //! need: routers quote as much of a packet as fits (RFC 4443, section 3.3).
 

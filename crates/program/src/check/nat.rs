@@ -7,7 +7,7 @@ use crate::{
 };
 use weir_packet::{Field, FieldKind, LevelId};
 
-/// Checks pools on their own and against each other, and that each belongs to a single pipe.
+/// Checks pools on their own and against each other, and checks that each belongs to a single pipe.
 pub(super) fn pools(program: &Program, findings: &mut Vec<Finding>) {
     for (at, pool) in program.nat_pools.iter().enumerate() {
         let mut refuse = |why: String| {
@@ -125,7 +125,7 @@ fn is_source(field: Field) -> bool {
     field.level == LevelId::Outer && matches!(field.kind, Ipv4Src | Ipv6Src | L4Sport | TcpSport | UdpSport)
 }
 
-/// Checks that the entry by which flows are learnt uses the pool, and no other entry does.
+/// Checks that the entry with which flows are learnt uses the pool, and that no other entry does.
 pub fn fit(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     let Some(template) = pipe.templates.get(usize::from(entry.template)).filter(|_| pipe.nat.is_some())
     else {

@@ -115,8 +115,8 @@ pub fn owners_of(program: &Program, shape: &Shape, uses: &[&Uses]) -> (Vec<Optio
     (owners.collect(), findings)
 }
 
-/// Returns how to find the worker that a frame belongs to, for frames that begin at a pipe and can meet these
-/// FLOW pipes.
+/// Returns how to find the worker that a frame belongs to, for frames that begin at a pipe and can meet the
+/// given FLOW pipes.
 fn owning(
     program: &Program,
     shape: &Shape,

@@ -44,8 +44,9 @@ fn capacity(pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     }
 }
 
-/// A pipe that every packet misses may be intended: its miss does the work. But if the miss drops, anything
-/// written for hits shows that packets were expected to hit.
+/// Returns a finding if a pipe drops every packet although something is written for hits. A pipe that every
+/// packet misses may be intended: its miss does the work. But if the miss drops, anything written for hits
+/// shows that packets were expected to hit.
 fn drops_all(pipe: &Pipe) -> Option<FindingKind> {
     let is_empty = pipe.matches.is_empty() && pipe.entries.is_empty();
     let has_no_key = matches!(pipe.kind, PipeKind::Basic | PipeKind::Acl);

@@ -19,7 +19,7 @@ type Facts = u8;
 const METERED: Facts = 1 << 4;
 const ALL: Facts = METERED | 0xf;
 
-/// The graph, and what holds on its paths.
+/// The graph of pipes, and what holds on its paths.
 #[derive(Clone, Debug)]
 pub struct Shape {
     /// Pipes in an order in which forwards only lead onward; those on a loop are missing.
@@ -121,7 +121,7 @@ impl Shape {
     /// entries of each pipe; the program itself may come without entries.
     ///
     /// # Errors
-    /// Says what is wrong with it, or what it would break.
+    /// The error says what is wrong with the entry, or what it would break.
     pub fn admits(
         &self,
         program: &Program,
@@ -317,7 +317,7 @@ fn order(edges: &[Vec<Edge>]) -> Vec<PipeId> {
 /// Checks that an entry fits its pipe, regardless of the graph.
 ///
 /// # Errors
-/// Says what is wrong with it.
+/// The error says what is wrong with the entry.
 fn fits(program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeError> {
     if pipe.index() >= program.pipes.len() {
         return Err(ChangeError::Unknown { what: "pipe".to_string() });
@@ -329,7 +329,7 @@ fn fits(program: &Program, pipe: PipeId, entry: &Entry) -> Result<(), ChangeErro
 /// Calls `enter` with each entry of a pipe that fits it on its own, until one does not fit or is refused.
 ///
 /// # Errors
-/// The number of that entry, counted from 0, and why.
+/// The error has the number of that entry, counted from 0, and the reason.
 pub fn all_fit(
     program: &Program,
     pipe: PipeId,

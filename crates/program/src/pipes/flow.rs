@@ -35,7 +35,7 @@ pub enum Learn {
 }
 
 impl Learn {
-    /// Returns the group it learns from.
+    /// Returns the group from which flows are learnt.
     #[must_use]
     pub fn group(self) -> Option<GroupChoice> {
         match self {
@@ -53,7 +53,7 @@ impl Learn {
         }
     }
 
-    /// Returns how it uses its pipe's flow keys and hashes.
+    /// Returns how the pipe's flow keys and hashes are used.
     pub(super) fn key_use(self, timeouts: Timeouts) -> KeyUse {
         let flags = timeouts.are_by_state();
         let (select, select_some) = (matches!(self, Learn::Follow(_)), matches!(self, Learn::Pin(_)));

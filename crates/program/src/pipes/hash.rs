@@ -27,12 +27,13 @@ pub enum HashInput {
     Rss,
     /// Nothing: packets take the buckets in turn, on each worker separately.
     RoundRobin,
-    /// Nothing: packets go to the target whose server ID is in their QUIC connection ID, and others miss.
+    /// Nothing: packets go to the target whose server ID is in their QUIC connection ID, and other packets
+    /// miss.
     Quic,
 }
 
 impl HashInput {
-    /// Returns how deep it reads.
+    /// Returns how deep the input reads.
     pub fn depth(&self) -> Depth {
         match self {
             HashInput::Fields(fields) => {
@@ -46,12 +47,12 @@ impl HashInput {
         }
     }
 
-    /// Returns which headers' flow key it hashes, if it hashes one.
+    /// Returns the headers whose flow key the pipe hashes, if it hashes one.
     pub fn source(&self) -> KeySource {
         if let HashInput::Select(source) = self { *source } else { KeySource::Outer }
     }
 
-    /// Returns how it uses the flow keys of `wanted`.
+    /// Returns how the input uses the flow keys of `wanted`.
     pub fn key_use(&self, wanted: KeySource) -> KeyUse {
         match self {
             HashInput::Select(source) => KeyUse { select: *source == wanted, ..KeyUse::default() },

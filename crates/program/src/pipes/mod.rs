@@ -37,9 +37,9 @@ pub enum PipeKind {
         learn: Learn,
         /// Flows that are idle for longer are removed.
         timeouts: Timeouts,
-        /// Whether the first packet of a flow gives a delta.
+        /// Whether the first packet of a flow produces a delta.
         first: bool,
-        /// Whether the answers to a flow are learnt with it; they use the pipe's default entry.
+        /// Whether the answers to a flow are learnt with the flow; the answers use the pipe's default entry.
         reverse: bool,
     },
     /// Longest prefix match on one field.
@@ -51,7 +51,7 @@ pub enum PipeKind {
 /// Properties that all pipes of a type share.
 #[derive(Debug)]
 pub struct Type {
-    /// Its YAML keyword.
+    /// The type's YAML keyword.
     pub word: &'static str,
     /// Keywords of the criteria that its matches may have besides a constant.
     pub criteria: &'static [&'static str],
@@ -76,7 +76,7 @@ impl PipeKind {
     pub const BLANK: [PipeKind; 5] =
         [PipeKind::Basic, hash::BLANK, flow::BLANK, PipeKind::Lpm, PipeKind::Acl];
 
-    /// Returns its type.
+    /// Returns the kind's type.
     #[must_use]
     pub fn of_type(&self) -> &'static Type {
         match self {
@@ -104,7 +104,7 @@ impl PipeKind {
         }
     }
 
-    /// Returns which headers' flow key its packets pick from a group by.
+    /// Returns the headers whose flow key the pipe's packets use to pick from a group.
     #[must_use]
     pub fn key_source(&self) -> KeySource {
         match self {
@@ -127,7 +127,7 @@ impl PipeKind {
         matches!(self, PipeKind::Flow { key: KeySource::Outer, .. })
     }
 
-    /// Returns the fields that it reads besides those that the pipe matches.
+    /// Returns the fields that the pipe reads besides those that it matches.
     #[must_use]
     pub fn hashed(&self) -> &[(Field, u128)] {
         if let PipeKind::Hash { input: HashInput::Fields(fields), .. } = self { fields } else { &[] }
@@ -157,7 +157,7 @@ impl PipeKind {
         }
     }
 
-    /// Returns how deep it reads besides the pipe's matches.
+    /// Returns how deep the pipe reads besides its matches.
     #[must_use]
     pub fn depth(&self) -> Depth {
         match self {
@@ -167,7 +167,7 @@ impl PipeKind {
         }
     }
 
-    /// Returns how it uses the flow keys of `wanted`.
+    /// Returns how the pipe uses the flow keys of `wanted`.
     #[must_use]
     pub fn key_use(&self, wanted: KeySource) -> KeyUse {
         match self {

@@ -39,7 +39,7 @@ impl Timeouts {
         self
     }
 
-    /// Whether they differ by state, in which case states must be tracked.
+    /// Whether the timeouts differ by state, in which case states must be tracked.
     #[must_use]
     pub fn are_by_state(&self) -> bool {
         self.by_state

@@ -17,7 +17,7 @@ use anyhow::Result;
 use crate::topology::INTERFACE;
 use weir_bed::{Namespace, Run, Switch};
 
-/// IP versions, by which addresses are indexed.
+/// IP versions, the indices of addresses.
 pub const FAMILIES: [&str; 2] = ["v4", "v6"];
 /// The services' addresses.
 pub const VIPS: [&str; 2] = ["10.77.0.53", "fd77::53"];
