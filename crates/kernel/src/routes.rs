@@ -134,7 +134,7 @@ impl RouteTable {
         self.memory.half(at as usize).store(to, Ordering::Release);
     }
 
-    /// Whether the prefix of a record is longer than `than`. Record 0 stands for no record.
+    /// Whether the prefix of a record is longer than `than`. Record 0 means that there is none.
     fn is_longer(&self, record: u32, than: u8) -> bool {
         record != 0 && self.lengths[(record as usize - self.shape.first_record()) / self.shape.record] > than
     }

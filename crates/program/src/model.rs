@@ -88,8 +88,7 @@ pub struct KeyUse {
     pub table: bool,
     /// Whether buckets are picked with the keys for all packets.
     pub select: bool,
-    /// Whether buckets or source ports are picked with the keys for some packets, which are hashed once it is
-    /// known which packets they are.
+    /// Whether buckets or source ports are picked for some packets, which are hashed once they are known.
     pub select_some: bool,
     /// Whether buckets are picked with the keys for frames without a NIC's hash.
     pub select_unhashed: bool,
@@ -310,8 +309,7 @@ pub struct Entry {
     pub counter: Option<CounterId>,
     /// The entry's meter, if the pipe has meters per entry.
     pub meter: Option<MeterId>,
-    /// Whether the entry was added at run time: such an entry ages, and survives a swap that keeps its pipe's
-    /// shape.
+    /// Whether the entry was added at run time: it ages, and survives a swap that keeps its pipe's shape.
     pub run_time: bool,
     /// Place in the configuration.
     pub origin: Origin,
@@ -514,13 +512,12 @@ impl Fill {
 pub struct Target {
     /// Its name.
     pub name: String,
-    /// The target's share relative to the other targets; with 0, the target gets no buckets.
+    /// The target's share relative to the others; with 0, it gets no buckets.
     pub weight: u32,
     /// Whether the target is in no row of the GLB director's table while it has no weight, like a target that
     /// has no weight in the configuration; otherwise the target drains while it has no weight.
     pub inactive: bool,
-    /// The address that identifies the target in other systems, required where buckets are filled as in those
-    /// systems.
+    /// The target's address in other systems, required where buckets are filled as in those systems.
     pub address: Option<IpAddr>,
     /// The target's server ID in QUIC connection IDs.
     pub server_id: Option<ServerId>,
