@@ -12,7 +12,7 @@ use std::net::IpAddr;
 const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
 
 /// Outcomes of tunnelled frames: decapsulated, by tunnel; left to the kernel; dropped; or passed on to the
-/// host that is their second chance.
+/// host that is the frame's second chance.
 pub const DECAP_COUNTS: [&str; COUNTS] = *COUNT_NAMES.first_chunk().expect("COUNTS follows them");
 
 /// A tunnel that is decapsulated.
@@ -97,7 +97,7 @@ impl TcDecap {
         settings.locals.iter().try_for_each(|local| locals.insert(bytes(*local), 1, 0))
     }
 
-    /// Attaches the program to the ingress of an interface, and detaches it from a previous one.
+    /// Attaches the program to the ingress of an interface, and detaches it from a previous interface.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.
@@ -116,8 +116,8 @@ impl TcDecap {
         std::array::from_fn(|at| map.get(&(at as u32), 0).map(|cpus| cpus.iter().sum()).unwrap_or_default())
     }
 
-    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`), with this segment length if it is not 0. Returns
-    /// its verdict and the frame.
+    /// Runs the program on a frame (`BPF_PROG_TEST_RUN`), with the given segment length if it is not 0.
+    /// Returns its verdict and the frame.
     ///
     /// # Errors
     /// Returns the kernel's error. The kernel requires at least the 14 bytes of an Ethernet header.

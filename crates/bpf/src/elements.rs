@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// The command of bpf(2), as in linux/bpf.h.
 const MAP_LOOKUP_BATCH: i32 = 24;
 
-/// Elements of a map with their keys, and where the next ones begin; `None` after the last.
+/// Elements of a map with their keys, and where the next elements begin; `None` after the last.
 pub type Elements<const KEY: usize, const VALUE: usize> = (Vec<([u8; KEY], [u8; VALUE])>, Option<u32>);
 
 /// Reads up to `most` elements. `from` is where the previous call ended, or 0. Elements that exist throughout

@@ -29,7 +29,7 @@ pub struct Impaired {
     pub seen: u64,
     /// Frames lost by chance.
     pub lost: u64,
-    /// Frames lost because of their port's class.
+    /// Frames lost because of the class of their source port.
     pub lost_by_class: u64,
     /// Frames that were marked.
     pub marked: u64,
@@ -48,7 +48,7 @@ pub struct TcImpair {
 }
 
 impl TcImpair {
-    /// Loads the program for frames to this UDP port. At first it impairs nothing.
+    /// Loads the program for frames to this UDP port. At first, the program impairs nothing.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
@@ -59,7 +59,8 @@ impl TcImpair {
         Ok(impair)
     }
 
-    /// Attaches it to the egress of an interface in this thread's network namespace, until it is dropped.
+    /// Attaches the program to the egress of an interface in this thread's network namespace, until `self` is
+    /// dropped.
     ///
     /// # Errors
     /// Returns the kernel's error: there is no such interface.

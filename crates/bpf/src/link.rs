@@ -99,7 +99,7 @@ impl Drop for OwnedLink {
 }
 
 /// Returns the IDs of the programs at a tcx hook of the interface with this index, in the order in which they
-/// run. Their names would take another privilege.
+/// run. Reading the programs' names would need another privilege.
 ///
 /// # Errors
 /// Returns the kernel's error: `EINVAL` before Linux 6.6.

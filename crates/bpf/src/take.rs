@@ -38,8 +38,9 @@ const ETHER_IPV6: u16 = 0x86dd;
 /// Which part of an interface's traffic weir takes. By default, none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Take {
-    /// Also take frames for the MAC addresses of other hosts. The interface itself must be promiscuous too.
-    /// Never set this on two ports of one switch: both would forward frames meant for neither.
+    /// Whether frames for the MAC addresses of other hosts are taken as well. The interface itself must be
+    /// promiscuous too. Never set this on two ports of one switch: both would forward frames that are meant
+    /// for neither.
     pub promiscuous: bool,
     /// Exceptions that stay with the kernel although a rule matches: frames that match one of these, whatever
     /// their destination MAC address (`group` has no effect).
@@ -70,11 +71,11 @@ pub struct TakeRule {
     pub protocol: Option<u8>,
     /// Destination address.
     pub destination: Option<Prefix>,
-    /// Destination ports; match TCP and UDP only. With ICMP (1) or ICMPv6 (58) as protocol, its type (upper
-    /// byte) and code.
+    /// Destination ports; match TCP and UDP only. With ICMP (1) or ICMPv6 (58) as protocol, the message's
+    /// type (upper byte) and code.
     pub dport: Option<Ports>,
-    /// Source address under an arbitrary mask; never matches a neighbour solicitation. Takes nothing that is
-    /// sent to the host's [own](Take::own) addresses.
+    /// Source address under an arbitrary mask; never matches a neighbour solicitation. The rule takes nothing
+    /// that is sent to the host's [own](Take::own) addresses.
     pub source: Option<MaskedSource>,
     /// The address that an ARP request or a neighbour solicitation asks for; matches nothing else. Not
     /// together with `source`.
@@ -167,7 +168,7 @@ impl Ports {
 pub struct MaskedSource {
     /// The bits that count; an address of the same version as the value.
     pub mask: IpAddr,
-    /// Their required value.
+    /// The required value of these bits.
     pub value: IpAddr,
 }
 
@@ -196,9 +197,9 @@ pub enum TakeError {
     /// A range of ports ends before it begins.
     #[error("the range of ports from {first} to {last} is empty")]
     PortsEmpty {
-        /// Its lowest port.
+        /// The range's lowest port.
         first: u16,
-        /// Its highest port.
+        /// The range's highest port.
         last: u16,
     },
     /// The kernel refuses a value, usually for lack of memory.
@@ -256,7 +257,7 @@ pub(crate) struct Masked {
     pub(crate) leaves: bool,
 }
 
-/// All rules by their masks, of which the first one that matches decides.
+/// All rules by their masks. The first mask under which a frame matches determines what happens to the frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Compiled(pub(crate) Vec<Masked>);
 

@@ -84,7 +84,7 @@ pub enum Judged {
 }
 
 impl Judged {
-    /// Returns its name in JSON.
+    /// Returns the verdict's name in JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -109,8 +109,8 @@ pub enum JudgeError {
     Run(#[from] ProgramError),
 }
 
-/// The maps with which another program handles frames that are taken. Frames that it does not handle, it
-/// sends to the socket of the receive queue, and counts that as this program would.
+/// The maps with which another program handles frames that are taken. That program sends frames that it does
+/// not handle to the socket of the receive queue, and counts them as this program would.
 #[derive(Debug)]
 pub struct TakeMaps {
     /// A program array with one element: the program that gets the frames that are taken.
@@ -136,14 +136,15 @@ pub struct XdpTake {
 }
 
 impl XdpTake {
-    /// Returns whether the program with this kernel ID is one of these, no matter which process loaded it.
-    /// False without the privilege to list programs.
+    /// Returns whether the program with this kernel ID is an `XdpTake` program, no matter which process
+    /// loaded it. False without the privilege to list programs.
     #[must_use]
     pub fn is_program(id: u32) -> bool {
         loaded_programs().flatten().any(|one| one.id() == id && one.name_as_str() == Some("xdp_take"))
     }
 
-    /// Loads the program for an interface with `queues` receive queues. At first it takes nothing.
+    /// Loads the program for an interface with `queues` receive queues. At first, the program takes no
+    /// frames.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
@@ -237,8 +238,8 @@ impl XdpTake {
         Ok(())
     }
 
-    /// From now on, sockets are also given to the program of another process, whose socket map this is, until
-    /// this program [replaces it](XdpTake::attach_by).
+    /// Gives sockets also to the program of another process, whose socket map this is, from now on until this
+    /// program [replaces it](XdpTake::attach_by).
     ///
     /// # Errors
     /// The map is not a socket map.
@@ -257,7 +258,8 @@ impl XdpTake {
         }
     }
 
-    /// Replaces another process's program, whose link this is: each frame meets exactly one of the two.
+    /// Replaces another process's program, whose link this is: each frame meets exactly one of the two
+    /// programs.
     ///
     /// # Errors
     /// Returns the kernel's error: `ENOLINK` if the interface is gone.
@@ -273,9 +275,10 @@ impl XdpTake {
         self.link.as_mut()?.share().ok()
     }
 
-    /// From now on, frames that are taken while their queue has no socket are dropped and counted as
-    /// `held_back` (`true`), or left to the kernel (`false`, as at first). The kernel answers frames of
-    /// unknown connections with a reset, so no such frame may reach it while a successor takes over.
+    /// Sets what happens from now on to frames that are taken while their queue has no socket: they are
+    /// dropped and counted as `held_back` (`true`), or left to the kernel (`false`, as at first). The kernel
+    /// answers frames of unknown connections with a reset, so no such frame may reach it while a successor
+    /// takes over.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -389,7 +392,7 @@ fn placed(half: u32, compiled: &Compiled) -> impl Iterator<Item = (u32, &Masked)
     (half * MASKS_MAX as u32..).zip(&compiled.0)
 }
 
-/// Returns the keys of all values whose mask has more than one.
+/// Returns the keys of all values whose mask has more than one value.
 fn keys(half: u32, compiled: &Compiled) -> HashSet<Key> {
     let several = placed(half, compiled).filter(|(_, one)| one.values.len() > 1);
     several.flat_map(|(place, one)| one.values.iter().map(move |&value| Key { place, value })).collect()

@@ -97,8 +97,8 @@ impl ActionReader<'_> {
         }
     }
 
-    /// Sets a field to the MAC address of a port. If that is not known, because this host does not have the
-    /// interface, the frame's destination address is used instead.
+    /// Sets a field to the MAC address of a port. If the address is not known, because this host does not
+    /// have the interface, the frame's destination address is used instead.
     fn set_mac(&self, name: &Node, port: &Node, report: &mut Report) -> Option<Operation> {
         let field = writable(name, report)?;
         if field.spec().bits != 48 {
@@ -223,7 +223,7 @@ fn is_ipv6(node: &Node) -> bool {
     matches!(&node.kind, Kind::Scalar(text) if address(text).is_some())
 }
 
-/// Checks that `src_bits` makes sense, and does not repeat what a prefix in `src` says.
+/// Checks that `src_bits` makes sense and does not repeat what a prefix in `src` says.
 fn fits_source(operation: Operation, prefix: bool, node: &Node, report: &mut Report) {
     let Operation::Encap(Encap { ipv6, src_bits, .. }) = operation else { return };
     let range = Encap::src_bits_range(ipv6);

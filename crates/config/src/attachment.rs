@@ -17,26 +17,27 @@ pub type Mac = [u8; 6];
 /// The kind of an attachment that is a port.
 const PORT: &str = "port";
 
-/// Something to send through and to receive from.
+/// A port, or what an app offers in its place, to send through and to receive from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attachment {
-    /// Its name in the configuration.
+    /// The attachment's name in the configuration.
     pub name: String,
     /// `port`, or the key of the app that offers it.
     pub kind: &'static str,
-    /// The forward that sends a frame through it.
+    /// The forward that sends a frame through the attachment.
     pub to: Forward,
-    /// The ports on which its frames arrive. Empty if it has an error, which is in the report.
+    /// The ports on which the attachment's frames arrive. Empty if the attachment has an error, which is in
+    /// the report.
     pub ports: Vec<PortId>,
-    /// The port that represents it where only one is possible.
+    /// The port that represents the attachment where only one is possible.
     pub lead: PortId,
-    /// The source address of frames sent through it, if known.
+    /// The source address of frames sent through the attachment, if known.
     pub mac: Option<Mac>,
     /// The destination addresses of frames for the host, on whichever port they arrive.
     pub macs: Vec<Mac>,
-    /// The places in the program that determine where its frames go.
+    /// The places in the program that determine where the attachment's frames go.
     pub inlets: Vec<Inlet>,
-    /// Why other apps cannot receive from it, if they cannot.
+    /// Why other apps cannot receive from the attachment, if they cannot.
     pub closed: Option<Closed>,
     /// Place in the configuration.
     pub origin: Origin,
@@ -56,7 +57,7 @@ pub enum Inlet {
 /// Why other apps cannot receive from an attachment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// Where its frames go instead, as the first half of a sentence.
+    /// Where the attachment's frames go instead, as the first half of a sentence.
     pub why: String,
     /// What to do.
     pub help: &'static str,
@@ -98,13 +99,13 @@ impl Attachment {
         }
     }
 
-    /// Returns true if it has no error.
+    /// Returns true if the attachment has no error.
     #[must_use]
     pub fn is_usable(&self) -> bool {
         !self.ports.is_empty()
     }
 
-    /// Directs frames from it into `pipe`.
+    /// Directs frames from the attachment into `pipe`.
     pub fn lead(&self, program: &mut ProgramBuilder, pipe: PipeId) {
         for inlet in &self.inlets {
             match *inlet {
@@ -150,8 +151,8 @@ impl Attachments {
         self.0.iter().rev().find(|one| one.ports.contains(&port))
     }
 
-    /// Returns the destination addresses that frames on a port may have: its own, if known, and those of the
-    /// attachment it belongs to.
+    /// Returns the destination addresses that frames on a port may have: the port's own, if known, and those
+    /// of the attachment that the port belongs to.
     #[must_use]
     pub fn macs(&self, port: PortId) -> Option<Vec<Mac>> {
         let own = self.0.get(port.index())?.mac?;
@@ -174,7 +175,7 @@ impl Attachments {
     /// Checks that a value of a match field does not name several ports where only one is possible.
     ///
     /// # Errors
-    /// Returns the message.
+    /// The error is the message.
     pub fn is_one(&self, field: Field, text: &str) -> Result<(), String> {
         let Some(several) = self.several(field, text) else { return Ok(()) };
         let (kind, ports) = (several.kind, self.port_names(several).join(", "));

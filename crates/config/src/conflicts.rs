@@ -72,12 +72,12 @@ fn written(port: &PortConfig) -> Vec<(&'static str, &Path)> {
     files.into_iter().filter_map(|(key, path)| Some((key, path.filter(regular)?))).collect()
 }
 
-/// Whether this is a device such as `/dev/null`, which may be written by several.
+/// Whether a path is a device such as `/dev/null`, which several ports may write to.
 fn is_device(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Returns the same path for the same file, however it is written, even if it does not exist yet.
+/// Returns the same path for the same file, however the path is written, even if the file does not exist yet.
 fn same(path: &Path) -> PathBuf {
     let absolute = || std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
     let in_folder = || {

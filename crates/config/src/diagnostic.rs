@@ -9,7 +9,7 @@ use std::sync::Arc;
 use weir_program::Origin;
 use weir_program::check::Severity;
 
-/// The maximum number of diagnostics printed; more are usually one mistake repeated.
+/// The maximum number of diagnostics printed; further ones are usually one mistake repeated.
 const PRINTED_MAX: usize = 100;
 /// Characters of a source line shown on each side of the caret.
 const AROUND: usize = 80;
@@ -24,7 +24,7 @@ pub struct Span {
     pub column: u32,
     /// Number of characters.
     pub length: u32,
-    /// The file: 0 is the configuration, others are added by [`Report::add_file`].
+    /// The file: 0 is the configuration; [`Report::add_file`] adds others.
     pub file: u16,
 }
 
@@ -49,7 +49,7 @@ pub struct Report {
     diagnostics: Vec<Diagnostic>,
     errors: usize,
     origins: Vec<Span>,
-    /// The node's file, until it is read.
+    /// The node's file, until the file is read.
     pub(crate) node: Option<Box<NodeFile>>,
     /// The values of the node in the configuration.
     pub(crate) substituted: Option<Box<Substituted>>,
@@ -160,7 +160,7 @@ impl Report {
         }
     }
 
-    /// Says which values of the node are at a place, and where they come from.
+    /// Returns text about the values of the node at a place, and where they come from.
     fn of_node(&self, span: Span) -> String {
         let one = |one: &NodeValue| {
             let shown = one.shown();

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 /// A file of a run.
 pub struct Use {
-    /// Its purpose, such as `the input of port p0`.
+    /// The file's purpose, such as `the input of port p0`.
     pub what: String,
     /// Its path.
     pub path: PathBuf,
@@ -33,10 +33,10 @@ enum Identity {
     New(u64, u64, OsString),
 }
 
-/// Checks that no file is written that is also read, or written twice.
+/// Checks that no file is both read and written, or written twice.
 ///
 /// # Errors
-/// Fails if two of them are the same file; the message names both.
+/// Fails if two uses are of the same file; the message names both.
 pub fn distinct(read: &[Use], written: &[Use]) -> Result<()> {
     let known = |one: &'_ Use| identity(&one.path);
     for (at, one) in written.iter().enumerate() {

@@ -77,7 +77,7 @@ pub struct EntryReader<'a, 'p> {
     pub report: &'a mut Report,
 }
 
-/// Keys of an entry, besides the words of operations that take numbers from it.
+/// Keys of an entry, besides the words of operations that take numbers from the entry.
 const KEYS: &[Key] = crate::keys! {
     "match": Shape::Defined("entry_match", matches), "what a packet must match to hit this entry";
     "priority": Shape::Number(0, u32::MAX as u64), "acl: among matching entries, the lowest wins" or "0";
@@ -119,8 +119,8 @@ static KNOWN: LazyLock<Vec<&str>> =
     LazyLock::new(|| KEYS.iter().map(|key| key.word).chain(WORDS.iter().copied()).collect());
 
 impl EntryReader<'_, '_> {
-    /// Reads the entries that a text describes: one, or one for each port of the attachment that it names as
-    /// its port. Empty if it has errors, which are in the report.
+    /// Reads the entries that a text describes: one entry, or one for each port of the attachment that the
+    /// text names as its port. Empty if the text has errors, which are in the report.
     pub fn read_all(&mut self, node: &Node) -> Vec<Entry> {
         let Some(entry) = self.read(node) else { return Vec::new() };
         let Some((place, members)) = self.each_port(node) else { return vec![entry] };
@@ -146,8 +146,8 @@ impl EntryReader<'_, '_> {
         Some((place, ports.filter_map(|port| self.value(one, port).ok().flatten()).collect()))
     }
 
-    /// Reads one entry, or the first port's if it applies to several; `None` if it has errors, which are in
-    /// the report.
+    /// Reads one entry, or the first port's if the entry applies to several ports; `None` if it has errors,
+    /// which are in the report.
     pub fn read(&mut self, node: &Node) -> Option<Entry> {
         let before = self.report.errors();
         let section = Section::of(node, &KNOWN, self.report);
@@ -372,7 +372,7 @@ impl EntryReader<'_, '_> {
         values
     }
 
-    /// Reads a value. Up to all entries may have a value that names a group.
+    /// Reads a value. Any number of entries may have a value that names a group.
     fn entry_value(&mut self, field: Field, node: &Node) -> Option<u128> {
         let name = if let Kind::Scalar(text) = &node.kind { value::group_name(field, text) } else { None };
         let group = name.and_then(|name| self.names.group(name));

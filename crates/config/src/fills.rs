@@ -9,7 +9,7 @@ use weir_program::{Fill, GlbHash, KatranHash, KatranVersion};
 
 /// The default input of Katran's hash.
 const KATRAN: KatranHash = KatranHash { any_port: false, no_sport: false, dport_only: false };
-/// The GLB director's, which requires a seed and a key.
+/// The GLB director's fill, which requires a seed and a key.
 const GLB: Fill = Fill::Glb([0; 16], GlbHash { key: [0; 16], fields: GlbHash::SOURCE });
 
 /// The words of `fill`.
@@ -56,7 +56,8 @@ const FIELDS: [(&str, u8); 4] = [
 ];
 
 /// Completes a fill with the settings of other systems, from a section with the keys `katran` and `glb`. A
-/// GLB director's table needs a `hash_key` if flows are sent by it, but not if only its rows are printed.
+/// GLB director's table needs a `hash_key` if the table distributes flows, but not if only its rows are
+/// printed.
 #[must_use]
 pub fn settings(fill: Fill, section: &Section<'_>, needs_key: bool, report: &mut Report) -> Fill {
     let (katran, glb) = (section.get("katran"), section.get("glb"));

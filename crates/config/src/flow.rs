@@ -162,7 +162,7 @@ impl FlowReader<'_> {
         }
     }
 
-    /// Reads `{ key: value, ... }`. Its place is that of the bracket that opens it.
+    /// Reads `{ key: value, ... }`. The mapping's place is that of its opening bracket.
     fn map<M: Make>(&mut self, depth: usize) -> Option<M::Part> {
         let start = self.open(depth)?;
         let mut pairs = Vec::new();
@@ -264,7 +264,7 @@ impl FlowReader<'_> {
         Some(M::scalar(self.span(start - 1, end + 1), &self.line[start..end]))
     }
 
-    /// The same. Returns where the text inside starts and ends.
+    /// Reads `"text"` without escapes. Returns where the text inside the quotes starts and ends.
     fn inside_quotes(&mut self) -> Option<(usize, usize)> {
         let start = self.at;
         let inside = self.bytes[start + 1..].iter();

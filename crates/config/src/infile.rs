@@ -16,7 +16,7 @@ const FILE_MAX: u64 = 1 << 30;
 /// The maximum number of bytes read from a FIFO or a device.
 const STREAM_MAX: u64 = 64 << 20;
 
-/// How long a FIFO or a device may take to deliver all of it.
+/// How long a FIFO or a device may take to deliver all of its content.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Reads a file.
@@ -38,7 +38,7 @@ pub fn read_stdin() -> io::Result<Vec<u8>> {
 /// Reads all of an open file, of at most `most` bytes.
 ///
 /// # Errors
-/// The file cannot be read, or is larger.
+/// The file cannot be read, or is larger than `most`.
 pub fn read_from(input: impl Read, most: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     input.take(most.saturating_add(1)).read_to_end(&mut bytes)?;

@@ -7,22 +7,22 @@ use serde_json::Value;
 /// A key of a mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
-    /// How it is written.
+    /// How the key is written.
     pub word: &'static str,
-    /// Its meaning, in one line; it follows "`word` is missing: ", and editors show it.
+    /// The key's meaning, in one line, which follows "`word` is missing: " and which editors show.
     pub help: &'static str,
-    /// What its value may be.
+    /// What the key's value may be.
     pub shape: Shape,
-    /// Whether it is required.
+    /// Whether the key is required.
     pub needed: bool,
-    /// The only kind of mapping that has it: the type of a pipe, the kind of a port.
+    /// The only kind of mapping that has the key: the type of a pipe, the kind of a port.
     pub only: Option<&'static str>,
     /// The default value, as it would be written.
     pub default: Option<&'static str>,
 }
 
-/// Builds a table of keys, each `"word": shape, "help"`, preceded by `needed` if it is required, and followed
-/// by `or` with its default and `only` with the kind of mapping that has it.
+/// Builds a table of keys, each `"word": shape, "help"`, preceded by `needed` if the key is required, and
+/// followed by `or` with the key's default and `only` with the kind of mapping that has the key.
 #[macro_export]
 macro_rules! keys {
     ($($($needed:ident)? $word:literal: $shape:expr, $help:literal $(or $default:tt)?
@@ -74,7 +74,7 @@ pub enum Shape {
     Either(&'static [Shape]),
     /// A definition in the schema, created on first use.
     Defined(&'static str, fn(&mut Schema) -> Value),
-    /// One with this name, which is defined by the caller of [`document`](crate::schema::document).
+    /// The definition with this name, supplied by the caller of [`document`](crate::schema::document).
     Given(&'static str),
 }
 
@@ -85,19 +85,19 @@ impl Key {
         Key { word, help, shape, needed: false, only: None, default: None }
     }
 
-    /// The same, but required.
+    /// Returns the same key, but required.
     #[must_use]
     pub const fn needed(self) -> Key {
         Key { needed: true, ..self }
     }
 
-    /// The same with a default, as it would be written.
+    /// Returns the same key with a default, given as it would be written.
     #[must_use]
     pub const fn or(self, default: &'static str) -> Key {
         Key { default: Some(default), ..self }
     }
 
-    /// The same in one kind of mapping only.
+    /// Returns the same key, limited to one kind of mapping.
     #[must_use]
     pub const fn only(self, kind: &'static str) -> Key {
         Key { only: Some(kind), ..self }

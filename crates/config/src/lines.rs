@@ -11,7 +11,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// After this many errors the rest of a list is not read; they are usually one mistake repeated.
+/// The number of errors after which the rest of a list is not read; further errors are usually one mistake
+/// repeated.
 const ERRORS_MAX: usize = 100;
 
 /// Lines of a text, each with an entry.
@@ -66,8 +67,8 @@ impl Lines {
         self.each_unless(|_, _| false, report, take);
     }
 
-    /// The same, except for the lines that `plain` handles. `plain` receives the line, the byte at which its
-    /// entry begins, and the position of its first character.
+    /// Does the same as [`Lines::each`], except for the lines that `plain` handles. `plain` receives the
+    /// line, the byte at which its entry begins, and the position of its first character.
     pub fn each_unless(
         &self,
         mut plain: impl FnMut((&str, usize, Span), &mut Report) -> bool,
@@ -130,7 +131,7 @@ pub enum Of {
     Groups,
 }
 
-/// Shorter runs are left to the YAML parser.
+/// The minimum number of lines in a run; shorter runs are left to the YAML parser.
 const RUN_LEAST: u32 = 64;
 
 /// The placeholder that the YAML parser finds instead of a run.

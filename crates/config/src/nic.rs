@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 /// An interface of the host as it was last seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nic {
-    /// Its index, which survives renaming.
+    /// The interface's index, which survives renaming.
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Its alternative names (`ip link property add ... altname`).
+    /// The interface's alternative names (`ip link property add ... altname`).
     pub alternatives: Vec<String>,
-    /// Its MAC address.
+    /// The interface's MAC address.
     pub mac: [u8; 6],
-    /// Its MTU, in bytes.
+    /// The interface's MTU, in bytes.
     pub mtu: u32,
-    /// Its receive queues in use.
+    /// The number of receive queues in use.
     pub rx_queues: u32,
     /// Whether receive and transmit queues are paired, which `ethtool -L` calls `combined`.
     pub paired: bool,
-    /// Whether it is a veth, which sends from XDP only to a peer that receives with NAPI.
+    /// Whether the interface is a veth, which sends from XDP only to a peer that receives with NAPI.
     pub veth: bool,
 }
 
@@ -39,7 +39,8 @@ impl Nic {
         format!("ethtool -X {} weight{weights}", self.name)
     }
 
-    /// Returns what to do if a port with these queues does not have all of them; `None` if it does.
+    /// Returns what to do if the interface of a port with these queues does not have all of them; `None` if
+    /// it does.
     #[must_use]
     pub fn missed(&self, queues: &[u32]) -> Option<String> {
         let all = self.rx_queues as usize;
@@ -51,7 +52,7 @@ impl Nic {
         Some(format!("`{command}`, or `queues: all` and `workers: {all}`"))
     }
 
-    /// Returns whether this is one of its names.
+    /// Returns whether `name` is one of the interface's names.
     #[must_use]
     pub fn is_called(&self, name: &str) -> bool {
         self.name == name || self.alternatives.iter().any(|one| one == name)
@@ -74,7 +75,7 @@ impl Nics {
         self.0.entry(name.to_owned()).or_insert_with(|| nic.clone());
     }
 
-    /// Returns these, plus `others` under names that none of these has.
+    /// Returns these interfaces, plus `others` under names that none of these has.
     #[must_use]
     pub fn or(mut self, others: &Nics) -> Nics {
         others.0.iter().for_each(|(name, nic)| self.add(name, nic));

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 /// How a reference begins.
 const REFERENCE: &str = "${NODE.";
-/// The same in a masked text.
+/// How a reference begins in a masked text.
 const MASKED: &str = "$(NODE.";
 
 /// The largest size of a node's file, in bytes.
@@ -30,16 +30,16 @@ pub const FILE: &str = "node.yaml";
 /// A node's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeFile {
-    /// Its name, as it is shown.
+    /// The file's name, as it is shown.
     pub name: String,
-    /// Its text; `None` if there is no such file.
+    /// The file's text; `None` if there is no such file.
     pub text: Option<Arc<String>>,
 }
 
-/// A configuration as it was read: its own file, and that of the node, if there is one or one is needed.
+/// A configuration as it was read: its own file, and the node's file, if there is one or one is needed.
 #[derive(Clone, Debug, Default)]
 pub struct ConfigSource {
-    /// The name of its file, as it is shown.
+    /// The name of the configuration's file, as it is shown.
     pub file: String,
     /// Its text.
     pub text: Arc<String>,
@@ -54,7 +54,7 @@ impl ConfigSource {
         ConfigSource { file: file.to_string(), text: Arc::new(text.into()), node: None }
     }
 
-    /// Creates an empty report about it, from which [`raw::document`] reads it.
+    /// Creates an empty report about the configuration, from which [`raw::document`] reads the configuration.
     #[must_use]
     pub fn report(&self) -> Report {
         let mut report = Report::about(&self.file, self.text.clone());
@@ -68,9 +68,9 @@ impl ConfigSource {
 pub struct NodeValue {
     /// Its name.
     pub name: String,
-    /// Its value, as spelled.
+    /// The value, as spelled.
     pub value: String,
-    /// Its place in the node's file.
+    /// The value's place in the node's file.
     pub span: Span,
 }
 
@@ -230,7 +230,7 @@ struct Substitution<'a> {
     known: &'a HashMap<String, NodeValue>,
     /// Why there are no values.
     missing: Option<String>,
-    /// Whether the node's file has errors, so that absent values are no further ones.
+    /// Whether the node's file has errors, in which case absent values are not reported as further errors.
     broken: bool,
     done: Substituted,
     report: &'a mut Report,

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-/// Symbolic links that are followed: the kernel's limit.
+/// The number of symbolic links that are followed: the kernel's limit.
 const LINKS_MAX: usize = 40;
 
 /// Permissions of a file that everyone may read, before the process's mask.
@@ -26,7 +26,8 @@ pub fn create(path: &Path) -> Result<File> {
     File::create(path).with_context(|| unwritable(path))
 }
 
-/// The same for a daemon, which never waits for a reader: neither on opening, nor when the FIFO is full.
+/// Opens a file in the same way for a daemon, which never waits for a reader: neither on opening, nor when
+/// the FIFO is full.
 ///
 /// # Errors
 /// Fails if the file cannot be opened, or is a FIFO without a reader; the message names it.
@@ -56,8 +57,8 @@ fn unwritable(path: &Path) -> String {
 /// A file that appears under its name only when it is complete and on disk.
 #[derive(Debug)]
 pub struct Whole {
-    /// Where it is written, and its final name. `None` if that name is something other than a regular file,
-    /// which is written to directly.
+    /// Where the file is written, and its final name. `None` if that name is something other than a regular
+    /// file, which is written to directly.
     places: Option<(PathBuf, PathBuf)>,
 }
 
@@ -84,7 +85,7 @@ impl Whole {
     /// Gives the file its name.
     ///
     /// # Errors
-    /// Fails if it cannot be written or renamed; then it is removed.
+    /// Fails if the file cannot be written or renamed; the file is then removed.
     pub fn finish(mut self, file: &File) -> io::Result<()> {
         let Some((part, path)) = &self.places else { return Ok(()) };
         file.sync_all()?;
@@ -112,7 +113,7 @@ impl Drop for Whole {
 /// Renames a regular file.
 ///
 /// # Errors
-/// Fails if it is anything else, which is left unchanged, or if it cannot be renamed.
+/// Fails if the path is anything else, which is left unchanged, or if the file cannot be renamed.
 pub fn move_aside(path: &Path, aside: &Path) -> io::Result<()> {
     for one in [path, aside] {
         if !is_replaceable(one)? {

@@ -114,7 +114,7 @@ impl<'p> PlainEntries<'p> {
         }
     }
 
-    /// Reads its action and the numbers for it.
+    /// Reads the entry's action and the numbers for the action.
     fn values(&self, parts: &Parts<'_>, names: &mut GroupNames<'_>) -> Option<(u16, Vec<u128>)> {
         let at = match parts.find("", "action") {
             Some(part) => {

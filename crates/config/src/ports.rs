@@ -20,15 +20,15 @@ pub struct PortConfig {
     pub name: String,
     /// Its kind.
     pub kind: PortKind,
-    /// Its interface, if known.
+    /// The port's interface, if known.
     pub nic: Option<Nic>,
-    /// Its MAC address: as configured, or the interface's if known.
+    /// The port's MAC address: as configured, or the interface's if known.
     pub mac: Option<[u8; 6]>,
     /// Whether `mac` was configured.
     pub mac_configured: bool,
     /// Faults to simulate.
     pub fault: Option<Fault>,
-    /// A pcap file in which all its frames are recorded.
+    /// A pcap file in which all of the port's frames are recorded.
     pub trace: Option<PathBuf>,
 }
 
@@ -56,7 +56,8 @@ pub enum PortKind {
         devargs: String,
         /// A TAP interface for frames to the kernel.
         tap: Option<String>,
-        /// Frames that the device retains, as `net_pcap` does with a looped recording.
+        /// The number of frames that the device retains, as `net_pcap` does with a looped recording (pcap
+        /// file).
         frames: u32,
     },
 }
@@ -68,7 +69,7 @@ pub struct GeneratedTraffic {
     pub flows: u32,
     /// Total number of frames; `None` means endless.
     pub frames: Option<u64>,
-    /// The rate at which they arrive.
+    /// The rate at which the frames arrive.
     pub pace: Pace,
 }
 
@@ -170,20 +171,20 @@ pub struct Fault {
 }
 
 impl PortConfig {
-    /// Creates a port of a kind, of which nothing else is known or configured.
+    /// Creates a port of a kind, with nothing else known or configured.
     #[must_use]
     pub fn new(name: impl Into<String>, kind: PortKind) -> PortConfig {
         let name = name.into();
         PortConfig { name, kind, nic: None, mac: None, mac_configured: false, fault: None, trace: None }
     }
 
-    /// Returns the MTU of its interface, in bytes; `None` if unknown.
+    /// Returns the MTU of the port's interface, in bytes; `None` if unknown.
     #[must_use]
     pub fn mtu(&self) -> Option<u16> {
         self.nic.as_ref().map(|nic| nic.mtu.min(u16::MAX.into()) as u16)
     }
 
-    /// Returns the current name of its interface, or the configured name if the interface is unknown.
+    /// Returns the current name of the port's interface, or the configured name if the interface is unknown.
     #[must_use]
     pub fn interface_name(&self) -> Option<&str> {
         let PortKind::Xdp(xdp) = &self.kind else { return None };
@@ -396,7 +397,7 @@ fn xdp(node: &Node, section: &Section, id: PortId, report: &mut Report) -> Xdp {
     Xdp { interface: interface.to_string(), queues, mode, take, leave, promisc, kernel }
 }
 
-/// The maximum number of frames that a device may retain: 10 GiB of them.
+/// The maximum number of frames that a device may retain, which take 10 GiB.
 const FRAMES_MAX: u64 = 1 << 22;
 /// The largest number of flows of traffic: the addresses of 10.0.0.0/8.
 const FLOWS_MAX: u64 = 1 << 24;

@@ -24,7 +24,7 @@ pub struct ProgramReader<'a> {
     nics: &'a Nics,
     /// The program so far.
     pub program: ProgramBuilder,
-    /// The configuration of its ports, in its order.
+    /// The configuration of the program's ports, in the program's order.
     pub ports: Vec<PortConfig>,
     /// What apps can be attached to.
     pub attachments: Attachments,
@@ -125,8 +125,8 @@ impl<'a> ProgramReader<'a> {
         }
     }
 
-    /// Gives each port its root: its own, else that of the app receiving from it, else the common one.
-    /// Returns which ports have their own.
+    /// Gives each port its root: its own, else that of the app that receives from the port, else the common
+    /// one. Returns which ports have their own.
     pub fn roots(&mut self, report: &mut Report) -> Vec<bool> {
         let common = self.section.get("root").and_then(|node| self.root(node, report));
         let ports = self.named("ports", &mut Report::default());
@@ -174,7 +174,8 @@ impl<'a> ProgramReader<'a> {
         }
     }
 
-    /// Where the subject of a finding was written; for a counter, which has no mark, where it is listed.
+    /// Where the subject of a finding was written; for a counter, which has no mark, where the counter is
+    /// listed.
     fn span(&self, finding: &Finding, report: &Report) -> Span {
         let listed = self.section.get("counters");
         match &finding.kind {

@@ -46,7 +46,7 @@ impl<'a> RunTime<'a> {
     /// remove it, what identifies it.
     ///
     /// # Errors
-    /// Returns everything that is wrong with it.
+    /// The error has everything that is wrong with the text.
     pub fn change(&mut self, verb: &str, pipe: &str, text: &str) -> Result<Change, Report> {
         match verb {
             "add" => self.entry(pipe, text).map(|(pipe, entry)| Change::Add { pipe, entry }),
@@ -61,10 +61,10 @@ impl<'a> RunTime<'a> {
         }
     }
 
-    /// Reads a line `VERB PIPE ENTRY`; `None` if it is empty or a comment.
+    /// Reads a line `VERB PIPE ENTRY`; `None` if the line is empty or a comment.
     ///
     /// # Errors
-    /// Returns everything that is wrong with it.
+    /// The error has everything that is wrong with the text.
     pub fn line(&mut self, line: &str) -> Option<Result<Change, Report>> {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -95,7 +95,7 @@ impl<'a> RunTime<'a> {
         self.entry_by_tree(pipe, text)
     }
 
-    /// The same for all entries; reports what is wrong with an entry.
+    /// Reads any entry through its tree; reports what is wrong with the entry.
     fn entry_by_tree(&mut self, pipe: &str, text: &str) -> Result<(PipeId, Entry), Report> {
         let program = self.program;
         let (pipe, entry, mut report) = self.read(pipe, text, |reader, node| {
@@ -178,7 +178,7 @@ impl<'a> RunTime<'a> {
 /// Reads a single entry, like [`RunTime`].
 ///
 /// # Errors
-/// Returns everything that is wrong with it.
+/// The error has everything that is wrong with the text.
 pub fn entry(
     program: &Program,
     attachments: &Attachments,
@@ -191,7 +191,7 @@ pub fn entry(
 /// Reads what identifies a single entry, like [`RunTime`].
 ///
 /// # Errors
-/// Returns everything that is wrong with it.
+/// The error has everything that is wrong with the text.
 pub fn entry_key(
     program: &Program,
     attachments: &Attachments,

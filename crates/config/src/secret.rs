@@ -4,14 +4,14 @@
 //! position stays correct, because each character is replaced with exactly one.
 
 /// The keys whose values are secrets: those of path probes, QUIC connection IDs, the GLB director and the
-/// select hash. Other keys with these names have short values or the name of a file.
+/// select hash. Other keys with these names have short values or file names.
 const KEYS: [&str; 5] = ["key", "secret", "seed", "hash_key", "hash_seed"];
 
 /// Shorter values of [`KEYS`] are not secrets.
 const VALUE_MIN: usize = 8;
 
-/// The number of consecutive hexadecimal digits from which on they are a secret anywhere: half of a key, or
-/// more.
+/// The minimum number of consecutive hexadecimal digits that are a secret wherever they occur: at least half
+/// of a key.
 const DIGITS_MIN: usize = 24;
 
 /// Returns the line with an asterisk in place of each character of a secret.

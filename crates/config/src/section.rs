@@ -93,7 +93,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Returns `true` or `false`, by default `false`.
+    /// Returns `true` or `false`; the default is `false`.
     #[must_use]
     pub fn boolean(&self, key: &str, report: &mut Report) -> bool {
         self.get(key).and_then(|node| boolean(node, &format!("`{key}`"), report)).unwrap_or_default()
@@ -113,7 +113,7 @@ impl<'a> Section<'a> {
     }
 }
 
-/// Up to this many keys of a mapping are compared with each other.
+/// The maximum number of keys of a mapping that are compared with each other one by one.
 const FEW_KEYS: usize = 16;
 
 /// Returns the keys and values of a mapping. Keys that are not words, and duplicate keys, are reported.

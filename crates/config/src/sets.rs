@@ -95,9 +95,9 @@ pub fn group(id: GroupId, node: &Node, program: &Program, report: &mut Report) -
     Group { number, fill, size, seed, new_flows, affinity, quic, no_target, targets, ..blank }
 }
 
-/// Returns the default number of buckets of a group. There may be thousands of groups with a number, so
-/// theirs follows the number of targets. It grows in large steps, because a different size moves nearly all
-/// flows.
+/// Returns the default number of buckets of a group. There may be thousands of groups with a number, so their
+/// size follows the number of targets. The size grows in large steps, because a different size moves nearly
+/// all flows.
 #[must_use]
 pub fn default_size(fill: Fill, number: Option<u16>, targets: usize) -> u32 {
     const PRIMES: [u32; 8] = [251, 1021, 4093, 10_007, 16_381, MAGLEV_SIZE, 262_139, 1_048_573];

@@ -24,13 +24,13 @@ pub enum Frames {
     Own(u16),
     /// IP packets by their destination.
     Ip(IpRule),
-    /// IP packets from this address.
+    /// IP packets from this source address.
     From(IpAddr),
-    /// Requests for the MAC address of this address, sent to any station: ARP requests (RFC 826) or neighbour
-    /// solicitations (RFC 4861 §4.3).
+    /// Requests for the MAC address that belongs to this address, sent to any station: ARP requests (RFC 826)
+    /// or neighbour solicitations (RFC 4861 §4.3).
     Asked(IpAddr),
-    /// ICMP errors about packets that such a rule would take in the opposite direction: `dst` is their
-    /// source, which the errors are sent to, and `dport` their source port.
+    /// ICMP errors about packets that such a rule would take in the opposite direction: `dst` is the source
+    /// of these packets, which the errors are sent to, and `dport` is their source port.
     Errors(IpRule),
 }
 

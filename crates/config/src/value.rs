@@ -9,7 +9,7 @@ use weir_packet::{Base, Field, FieldKind, FlowKey, Source, read_mac, write_hex};
 use weir_program::builder::Number;
 use weir_program::{Encap, GroupChoice, PipeKind, Program};
 
-/// Names of values, where a field has them.
+/// Names of values, for fields whose values have names.
 const NAMES: &[(FieldKind, &[(&str, u128)])] = &[
     (FieldKind::EthType, ETHER_TYPES),
     (FieldKind::IpProtocol, PROTOCOLS),
@@ -57,7 +57,7 @@ pub fn duration(text: &str) -> Option<u64> {
 /// Reads a value of `field`.
 ///
 /// # Errors
-/// Returns the message.
+/// The error is the message.
 pub fn field(field: Field, text: &str, program: &Program) -> Result<u128, String> {
     if let Some(name) = group_name(field, text) {
         return group_number(name, program).map(u128::from);
@@ -238,7 +238,7 @@ fn names(field: Field) -> &'static [(&'static str, u128)] {
 /// Reads a mask of `field`: `/24` (addresses), `all`, or a value.
 ///
 /// # Errors
-/// Returns the message.
+/// The error is the message.
 pub fn mask(of: Field, text: &str, program: &Program) -> Result<u128, String> {
     if text == "all" {
         return Ok(of.max());
@@ -266,7 +266,7 @@ pub fn prefix_mask(field: Field, length: u8) -> u128 {
 /// slash, all bits.
 ///
 /// # Errors
-/// Returns the message.
+/// The error is the message.
 pub fn masked(of: Field, text: &str, program: &Program) -> Result<(u128, u128), String> {
     let Some((value, behind)) = text.split_once('/') else {
         return Ok((field(of, text, program)?, of.max()));
@@ -286,7 +286,7 @@ pub fn masked(of: Field, text: &str, program: &Program) -> Result<(u128, u128), 
 /// Checks that a value lies within its mask.
 ///
 /// # Errors
-/// Returns a message that suggests a value.
+/// The error is a message that suggests a value.
 pub fn within(field: Field, value: u128, mask: u128, program: &Program) -> Result<(), String> {
     if value & !mask == 0 {
         return Ok(());
@@ -298,7 +298,7 @@ pub fn within(field: Field, value: u128, mask: u128, program: &Program) -> Resul
 /// Reads a prefix: `10.0.0.0/8`; without a slash, the whole value.
 ///
 /// # Errors
-/// Returns the message.
+/// The error is the message.
 pub fn prefix(of: Field, text: &str, program: &Program) -> Result<(u128, u8), String> {
     let (value, length) = match text.split_once('/') {
         Some((value, length)) => (value, prefix_length(of, length)?),
@@ -313,7 +313,7 @@ pub fn prefix(of: Field, text: &str, program: &Program) -> Result<(u128, u8), St
 /// `10.255.0.0/16`, `fd00:1::/64`. Also returns how many bits vary by flow.
 ///
 /// # Errors
-/// Returns the message.
+/// The error is the message.
 pub fn source(of: Field, text: &str) -> Result<(u128, u8), String> {
     let (value, length) = prefix(of, text, &Program::default())?;
     let (bits, ipv6) = (of.spec().bits - length, of.spec().bits == 128);
@@ -340,7 +340,7 @@ pub fn source(of: Field, text: &str) -> Result<(u128, u8), String> {
 /// Reads a range: `1000-2000`, or one value.
 ///
 /// # Errors
-/// Returns the message.
+/// The error is the message.
 pub fn range(of: Field, text: &str, program: &Program) -> Result<(u16, u16), String> {
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let end = |text: &str| -> Result<u16, String> {

@@ -11,7 +11,7 @@ use weir_program::change::Change;
 use weir_program::snapshot::Snapshot;
 use weir_program::{Fill, Group, GroupId, Program, Verdict};
 
-/// How long after the previous packet each one arrives.
+/// The time between the arrivals of two packets.
 const APART_NS: u64 = 1_000;
 
 /// The shortest and the longest frame that the kernel can be given.
@@ -41,7 +41,7 @@ pub struct Comparison {
     pub differences: Vec<Difference>,
     /// Packets that the kernel handled, and those that it left to the engine.
     pub kernel: Option<KernelCounts>,
-    /// Why the kernel was not asked.
+    /// Why the kernel did not run the packets.
     pub without_kernel: Option<String>,
 }
 
@@ -100,11 +100,11 @@ pub fn assignments(program: &Program) -> Vec<Change> {
     given.map(change).collect()
 }
 
-/// Runs packets one after the other, so that each finds the flows that earlier ones began. `compiled` is what
-/// the engine and the kernel get: the program itself, or one with a fault that is to be found.
+/// Runs packets one after the other, so that each finds the flows that earlier ones began. `compiled` is the
+/// program that the engine and the kernel get: `program` itself, or one with a fault that is to be found.
 ///
 /// The packets run three times: with the weights of the program, with one live target in each group, and with
-/// none. The last two only add differences.
+/// none. The last two runs only add differences.
 ///
 /// # Errors
 /// The engine cannot run the program.

@@ -36,7 +36,7 @@ impl Condition {
         Condition::Range { first: value, last: value }
     }
 
-    /// Whether a value meets it.
+    /// Whether a value meets the condition.
     #[must_use]
     pub fn holds(self, number: u128) -> bool {
         match self {
@@ -59,7 +59,7 @@ impl Domain {
         Domain { bits, value: 0, mask: 0, first: 0, last: ones(bits) }
     }
 
-    /// Returns the numbers that meet a condition, too; `None` if there are none.
+    /// Returns the numbers of the domain that also meet a condition; `None` if there are none.
     #[must_use]
     pub fn with(self, condition: Condition) -> Option<Domain> {
         let narrowed = match condition {
@@ -77,13 +77,13 @@ impl Domain {
         Some(Domain { first, last, ..narrowed })
     }
 
-    /// Whether it has a number.
+    /// Whether the domain has a number.
     #[must_use]
     pub fn has(self, number: u128) -> bool {
         number & self.mask == self.value && self.first <= number && number <= self.last
     }
 
-    /// Whether all its numbers meet a condition.
+    /// Whether all numbers of the domain meet a condition.
     #[must_use]
     pub fn implies(self, condition: Condition) -> bool {
         match condition {
@@ -95,26 +95,26 @@ impl Domain {
         }
     }
 
-    /// Whether some of its numbers meet a condition.
+    /// Whether some numbers of the domain meet a condition.
     #[must_use]
     pub fn allows(self, condition: Condition) -> bool {
         self.with(condition).is_some()
     }
 
-    /// Returns its least number.
+    /// Returns the domain's least number.
     #[must_use]
     pub fn least(self) -> u128 {
         self.first
     }
 
-    /// Returns its greatest number.
+    /// Returns the domain's greatest number.
     #[must_use]
     pub fn greatest(self) -> u128 {
         self.last
     }
 
-    /// Returns the number that it has in place of `wanted`: that number, if possible, or one that is equal in
-    /// all bits that are not fixed, or the least.
+    /// Returns the number of the domain to use for `wanted`: `wanted` itself, if possible, or a number that
+    /// is equal in all bits that are not fixed, or the least number.
     #[must_use]
     pub fn near(self, wanted: u128) -> u128 {
         let wanted = wanted & ones(self.bits);
@@ -167,8 +167,8 @@ impl Domain {
         !ones(bits as u8)
     }
 
-    /// Splits off what does not meet a condition: domains that have no number in common. Those that differ in
-    /// a higher bit come first.
+    /// Splits off the numbers that do not meet a condition, as domains that have no number in common. Domains
+    /// that differ in a higher bit come first.
     #[must_use]
     pub fn without(self, condition: Condition) -> Vec<Domain> {
         match condition {

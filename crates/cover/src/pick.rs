@@ -24,7 +24,7 @@ const TRIES: usize = 64;
 /// Multiples of this number, the golden ratio in 128 bits, differ in all bits.
 const SCATTER: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
 
-/// How a pipe decides.
+/// How a pipe decides on a packet.
 enum Decision {
     /// A group picks a target.
     Group(GroupId),
@@ -37,7 +37,7 @@ enum Decision {
 }
 
 impl PathSearch<'_> {
-    /// Explores the entries of a pipe that picks targets or keeps flows, and its misses.
+    /// Explores the entries and the misses of a pipe that picks targets or keeps flows.
     pub fn pick(&mut self, id: PipeId, rows: &Rc<Rows>, state: &PathState, extent: Extent) -> bool {
         let pipe = &self.program.pipes[id.index()];
         let is_flow = matches!(pipe.kind, PipeKind::Flow { .. });
@@ -146,7 +146,8 @@ impl PathSearch<'_> {
         Some(conditions)
     }
 
-    /// Tries packets until each target of a group has been picked, and follows each.
+    /// Tries packets until each target of a group has been picked, and follows each packet that picks a new
+    /// one.
     fn targets(
         &mut self,
         id: PipeId,

@@ -22,7 +22,7 @@ use weir_program::{Forward, Pipe, PipeId, PipeKind, PortId, Program};
 /// How many entries and misses may be visited.
 const VISITS: u32 = 200_000;
 
-/// The most steps of one search for values. An entry that takes more is taken to be reachable.
+/// The maximum number of steps of one search for values. An entry that needs more is taken to be reachable.
 const STEPS: u32 = 2_000;
 
 /// The packets that arrive at a pipe.
@@ -42,8 +42,8 @@ struct Proof<'a> {
     deadline: Instant,
 }
 
-/// Returns those of these entries that certainly no packet hits; none if that is not known when the limits
-/// are reached.
+/// Returns which of the given entries certainly no packet hits; none if this is not known when the limits are
+/// reached.
 pub(crate) fn unreachable(
     program: &Program,
     rows: &[Rc<Rows>],
@@ -68,8 +68,9 @@ pub(crate) fn unreachable(
     proof.open
 }
 
-/// Whether nothing else decides where packets go: no flow, target, meter, earlier fragment or length. Headers
-/// that move are parsed again, so that an action may bring to light what was not parsed before.
+/// Whether only headers determine where packets go, rather than a flow, target, meter, earlier fragment or
+/// length. Headers that move are parsed again, so that an action may bring to light what was not parsed
+/// before.
 fn headers_decide(program: &Program) -> bool {
     let of_pipe = |pipe: &Pipe| {
         let compares = match pipe.kind {
@@ -124,7 +125,7 @@ impl Proof<'_> {
         self.miss(id, set, none)
     }
 
-    /// Returns what a row requires of packets as they arrived; `None` if none of them hits it.
+    /// Returns what a row requires of packets as they arrived; `None` if no packet of the set hits the row.
     fn met(&self, row: &PipeRow, set: &PacketSet) -> Option<Resolved> {
         let HitBy::Fields(wanted) = &row.hit_by else { return None };
         let wanted = wanted.iter().filter_map(|(field, condition)| Some((*field, (*condition)?)));
@@ -180,7 +181,7 @@ impl Proof<'_> {
         next_pipe(forward).map_or(Some(()), |next| self.visit(next, set))
     }
 
-    /// Whether there may be such packets.
+    /// Whether the set may have packets.
     fn may_be(&mut self, set: &PacketSet) -> Option<bool> {
         self.visits = self.visits.checked_sub(1)?;
         if Instant::now() >= self.deadline {

@@ -18,7 +18,7 @@ pub enum Taken {
     Hit(u16),
     /// The packet misses.
     Miss,
-    /// Its group has no target for it, or it gets no place among the pipe's flows.
+    /// The packet's group has no target for it, or the packet gets no place among the pipe's flows.
     NoTarget,
 }
 
@@ -27,7 +27,7 @@ pub enum Taken {
 pub struct PathStep {
     /// The pipe.
     pub pipe: PipeId,
-    /// What the packet met there.
+    /// What the packet met in the pipe.
     pub taken: Taken,
 }
 
@@ -39,18 +39,18 @@ pub struct Path {
     pub input: PortId,
     /// The pipes.
     pub steps: Vec<PathStep>,
-    /// Where it ends.
+    /// Where the path ends.
     pub end: Verdict,
 }
 
 /// A packet, and why it was generated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
-    /// The port on which it arrives.
+    /// The port on which the packet arrives.
     pub input: PortId,
     /// Its bytes.
     pub frame: Vec<u8>,
-    /// What it shows.
+    /// What the packet shows.
     pub purpose: String,
 }
 
@@ -69,9 +69,9 @@ pub struct CaseRecord {
     templates: Vec<Vec<u16>>,
     /// The packets.
     pub cases: Vec<Case>,
-    /// The paths that they take, each with the position of the first packet.
+    /// The paths that the packets take, each with the position of the first packet.
     pub paths: BTreeMap<Path, usize>,
-    /// The entries that they hit.
+    /// The entries that the packets hit.
     pub rows: BTreeSet<RowId>,
     known: BTreeSet<(PortId, Vec<u8>)>,
     /// The values of those packets that were made from values, by the position of the packet.
@@ -123,7 +123,7 @@ impl CaseRecord {
         Path { input, steps: walk.trace.iter().map(step).collect(), end: walk.verdict }
     }
 
-    /// Adds a packet, unless there is one with the same bytes. Returns its walk.
+    /// Adds a packet, unless there is one with the same bytes. Returns the packet's walk.
     pub fn add(&mut self, input: PortId, frame: Vec<u8>, purpose: impl FnOnce() -> String) -> Walk {
         let walk = self.explain(input, &frame);
         if self.known.insert((input, frame.clone())) {
@@ -137,8 +137,8 @@ impl CaseRecord {
 }
 
 impl CaseRecord {
-    /// Adds packets that belong together, in their order, even if there are others with the same bytes. They
-    /// are walked one after the other, from the state at the start.
+    /// Adds packets that belong together, in their order, even if there are others with the same bytes. Walks
+    /// them one after the other, from the state at the start.
     pub(crate) fn add_sequence(&mut self, packets: Vec<(PortId, Vec<u8>, String)>) {
         if packets.is_empty() {
             return;

@@ -9,7 +9,7 @@ use weir_program::{Criterion, Entry, EntryMatch, GroupChoice, GroupId, Pipe, Pip
 pub struct PipeRow {
     /// The entry.
     pub entry: Entry,
-    /// The packets that hit it.
+    /// The packets that hit the entry.
     pub hit_by: HitBy,
     /// Of the rows that a packet meets, the one with the lowest number is hit.
     pub rank: u32,
@@ -53,8 +53,8 @@ impl Rows {
         Rows { constants: constants.collect(), rows, by_rank }
     }
 
-    /// Returns the rows that take precedence over one and that some packet could meet together with it, in
-    /// their order.
+    /// Returns the rows that take precedence over the row `at` and that some packet could meet together with
+    /// it, in their order.
     pub fn before(&self, at: usize) -> impl Iterator<Item = usize> + '_ {
         let row = &self.rows[at];
         let earlier = self.by_rank.iter().copied().take_while(move |other| *other != at);
@@ -63,7 +63,7 @@ impl Rows {
 }
 
 impl PipeRow {
-    /// Whether some packet could meet both.
+    /// Whether some packet could meet both rows.
     #[must_use]
     pub fn overlaps(&self, other: &PipeRow) -> bool {
         let (HitBy::Fields(own), HitBy::Fields(others)) = (&self.hit_by, &other.hit_by) else { return false };

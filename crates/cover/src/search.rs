@@ -19,7 +19,7 @@ use weir_packet::{DropReason, Field};
 use weir_program::operation::Headers;
 use weir_program::{Forward, Operation, Pipe, PipeId, PipeKind, PortId, Program, Verdict};
 
-/// The limits of a search. What it leaves out because of them is in [`Exploration::unexplored`].
+/// The limits of a search. What the search leaves out because of them is in [`Exploration::unexplored`].
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The largest number of packets.
@@ -39,7 +39,7 @@ impl Default for Limits {
 /// The result of a search.
 #[derive(Debug)]
 pub struct Exploration {
-    /// The packets, and what the interpreter says about them.
+    /// The packets, and what the interpreter does with them.
     pub record: CaseRecord,
     /// The paths that the search found to be possible but that no packet took, each with a packet that should
     /// have taken it.
@@ -55,7 +55,7 @@ pub struct Exploration {
 pub struct UnhitRow {
     /// The entry.
     pub row: RowId,
-    /// Whether it is proved that no packet hits it. Otherwise, the search has just found none.
+    /// Whether it is proved that no packet hits the entry. Otherwise, the search has just found none.
     pub proved: bool,
 }
 
@@ -76,7 +76,7 @@ pub fn explore(program: &Program, buckets: Vec<Vec<u16>>, limits: Limits) -> Exp
 /// For how many entries the limits of their conditions are tried.
 const BOUNDED: usize = 256;
 
-/// How much of what follows is wanted.
+/// How much of the rest of a path to explore.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Every path.
@@ -85,12 +85,12 @@ pub(crate) enum Extent {
     Any,
 }
 
-/// A packet at the entry of a pipe, and what it must be to get there.
+/// A packet at the entry of a pipe, and the conditions under which it gets there.
 #[derive(Clone)]
 pub(crate) struct PathState {
     pub symbols: Symbols,
     pub within: Box,
-    /// What it must not be, in portions.
+    /// Conditions that the packet must not meet, in portions.
     pub forbidden: Vec<Rc<Vec<Conjunction>>>,
     pub steps: Vec<PathStep>,
     pub rows: Vec<RowId>,
@@ -347,7 +347,7 @@ impl<'a> PathSearch<'a> {
         self.follow(row.entry.forward.unwrap_or(pipe.forward), &state, extent)
     }
 
-    /// Follows a packet that misses a pipe because it is none of these.
+    /// Follows a packet that misses a pipe because it meets none of the given conditions.
     pub fn miss(&mut self, id: PipeId, state: &PathState, none: Vec<Conjunction>, extent: Extent) -> bool {
         let pipe = &self.program.pipes[id.index()];
         let mut missed = state.clone();
@@ -375,7 +375,7 @@ impl<'a> PathSearch<'a> {
         }
     }
 
-    /// Searches for a packet in this state, and records it. `verdict` is where it should end.
+    /// Searches for a packet in this state, and records the packet. `verdict` is where the packet should end.
     pub fn end(&mut self, state: &PathState, verdict: Option<Verdict>) -> bool {
         let path = verdict.map(|verdict| Path {
             input: state.symbols.input(),
@@ -526,7 +526,7 @@ pub(crate) struct Resolved {
     pub is_guess: bool,
 }
 
-/// Returns what conditions on a packet require of it as it arrived; `None` if it cannot meet them.
+/// Returns what conditions on a packet require of the packet as it arrived; `None` if it cannot meet them.
 pub(crate) fn resolve(wanted: &[(Field, Condition)], symbols: &Symbols) -> Option<Resolved> {
     let mut resolved = Resolved { conditions: Vec::with_capacity(wanted.len()), is_guess: false };
     for (field, condition) in wanted {
@@ -549,7 +549,7 @@ fn class(row: &PipeRow, pipe: &Pipe, state: &PathState) -> u64 {
     hasher.finish()
 }
 
-/// Returns, for each pipe, the fields on which the way from it may depend.
+/// Returns, for each pipe, the fields on which a packet's way from the pipe may depend.
 fn reads_below(program: &Program) -> Vec<BTreeSet<Field>> {
     let mut reads: Vec<BTreeSet<Field>> = program.pipes.iter().map(|pipe| reads_of(program, pipe)).collect();
     // Inner fields become outer ones by decapsulation, and the other way round.

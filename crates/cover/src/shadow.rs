@@ -13,11 +13,11 @@ use weir_program::{Operation, Pipe, PipeId, Program};
 /// Why no packet hits an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WhyUnreachable {
-    /// Every packet that meets its conditions hits one of these entries of the same pipe.
+    /// Every packet that meets the entry's conditions hits one of these entries of the same pipe.
     Shadowed(BTreeSet<usize>),
-    /// No packet meets its conditions.
+    /// No packet meets the entry's conditions.
     NoSuchPacket,
-    /// No packet that meets them, and hits no other entry, arrives at the pipe.
+    /// No packet that meets the entry's conditions, and hits no other entry, arrives at the pipe.
     NotReached,
 }
 
@@ -72,9 +72,9 @@ struct PipeArrival {
     /// The fields that the pipe compares: whether the packets lack them, have them, or have them with a value
     /// that their shape determines.
     fields: BTreeMap<Field, FieldPresence>,
-    /// What they must be to meet the pipe's constants.
+    /// The conditions under which the packets meet the pipe's constants.
     within: Box,
-    /// What none of them is.
+    /// Conditions that none of the packets meets.
     excluded: Vec<Conjunction>,
 }
 
@@ -86,7 +86,7 @@ enum FieldPresence {
 }
 
 impl PipeArrival {
-    /// Returns the conditions on these packets; `None` if they meet none.
+    /// Returns the conditions on these packets; `None` if no packet meets them.
     fn meets(&self, wanted: &[(Field, Option<Condition>)]) -> Option<Conjunction> {
         let mut conditions = Vec::with_capacity(wanted.len());
         for (field, condition) in wanted {
@@ -102,8 +102,8 @@ impl PipeArrival {
     }
 }
 
-/// Returns the packets that may arrive at a pipe and meet its constants. Actions in front of it may have
-/// given a packet any shape, and fields that they write any value.
+/// Returns the packets that may arrive at a pipe and meet its constants. Actions in front of the pipe may
+/// have given a packet any shape, and the fields that they write any value.
 fn arrivals(program: &Program, pipe: &Pipe, constants: &[(Field, Condition)]) -> HashSet<PipeArrival> {
     let written = written(program);
     let compared: BTreeSet<Field> = pipe.matches.iter().map(|one| one.field).collect();

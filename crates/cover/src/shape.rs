@@ -92,7 +92,7 @@ pub struct PacketShape {
 }
 
 impl HeaderSet {
-    /// What is behind a tunnel header if it is nothing that is parsed.
+    /// The headers after a tunnel header if nothing there is parsed.
     pub const NOTHING: HeaderSet =
         HeaderSet { ethernet: false, tags: 0, network: Network::Other, transport: Layer4::Absent };
 
@@ -333,7 +333,7 @@ impl HeaderSet {
 /// Protocol numbers of the IPv6 extension headers that the parser skips (RFC 8200 §4, RFC 4302).
 const EXTENSIONS: [u8; 5] = [0, 43, 44, 51, 60];
 
-/// Excludes what is no ICMP error about such a packet.
+/// Excludes packets that are not an ICMP error about such a packet.
 fn no_errors(network: Network, quoted: Quoted, never: &mut impl FnMut(&[(Field, Condition)])) {
     let range = |first, last| Condition::Range { first, last };
     if network == Network::Ipv4 {
@@ -355,11 +355,11 @@ fn no_errors(network: Network, quoted: Quoted, never: &mut impl FnMut(&[(Field, 
     }
 }
 
-/// The start of what is at the place of a tunnel header but of another version or variant, so that the parser
-/// takes it as payload.
+/// The start of bytes at the place of a tunnel header that have another version or variant, so that the
+/// parser takes them as payload.
 const FOREIGN: [u8; 8] = [0xff; 8];
 
-/// Whether what has the port or protocol of a tunnel may be something else.
+/// Whether a packet with the port or protocol of a tunnel may be something else.
 fn may_be_foreign(kind: TunnelKind) -> bool {
     kind.read(&FOREIGN, 0) == Err(Unread::Unknown)
 }
@@ -455,8 +455,8 @@ impl HeaderSet {
     }
 }
 
-/// Returns the bytes behind the headers of a level that make it what it is: the packet that an ICMP error is
-/// about, and what shows that a packet with the mark of ARP or of a tunnel is neither.
+/// Returns the bytes after the headers of a level that determine the level's shape: the packet that an ICMP
+/// error is about, or bytes which show that a packet with the mark of ARP or of a tunnel is neither.
 fn payload(level: HeaderSet, program: &Program, get: impl Fn(Field) -> u128) -> Vec<u8> {
     let mark = |field: Field| get(field);
     match level.transport {

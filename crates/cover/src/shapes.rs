@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use weir_packet::{Depth, Field, FieldKind, LevelId, TunnelKind};
 use weir_program::{Criterion, HashInput, Operation, PipeKind, Program};
 
-/// Which of the unusual packets inside tunnels there are.
+/// Which unusual packets inside tunnels to generate.
 #[derive(Clone, Copy)]
 struct InnerShapes {
     tags: u8,
@@ -15,8 +15,8 @@ struct InnerShapes {
     nothing: bool,
 }
 
-/// Returns the shapes of packets that a program may treat differently, as far as it is likely to: inside
-/// tunnels, only the headers that it reads.
+/// Returns the shapes of packets that a program is likely to treat differently: inside tunnels, only the
+/// headers that the program reads.
 #[must_use]
 pub fn shapes(program: &Program) -> Vec<PacketShape> {
     let fields = fields(program);
@@ -124,7 +124,7 @@ fn plain() -> Vec<(Network, Layer4)> {
     all
 }
 
-/// These layers over each version of IP.
+/// The given layers over each version of IP.
 fn of_ip(transports: &[Layer4]) -> Vec<(Network, Layer4)> {
     let over = |network| transports.iter().map(move |transport| (network, *transport));
     [Network::Ipv4, Network::Ipv6].into_iter().flat_map(over).collect()

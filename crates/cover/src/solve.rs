@@ -9,7 +9,7 @@ use crate::domain::{Condition, Domain};
 use std::collections::{BTreeMap, BTreeSet};
 use weir_packet::Field;
 
-/// Conditions on fields of the packet as it arrives, all of which hold. Without any, it holds always.
+/// Conditions on fields of the packet as it arrives, all of which hold. An empty list always holds.
 pub type Conjunction = Vec<(Field, Condition)>;
 
 /// The packets that are left: the domains of fields; a field without one may have any value.
@@ -24,7 +24,7 @@ pub type Point = BTreeMap<Field, u128>;
 pub enum Solution {
     /// Values that meet the conditions.
     Found(Point),
-    /// There are no such values, because of these of the forbidden conjunctions.
+    /// There are no such values; the set has the forbidden conjunctions that exclude them.
     Impossible(BTreeSet<usize>),
     /// The limit of steps was reached.
     Unknown,
@@ -37,7 +37,7 @@ impl Box {
         self.0.get(&field).copied().unwrap_or_else(|| Domain::all(field.spec().bits))
     }
 
-    /// Returns the packets that meet a condition, too.
+    /// Returns the packets of the box that also meet a condition.
     #[must_use]
     pub fn with(&self, field: Field, condition: Condition) -> Option<Box> {
         let domain = self.domain(field).with(condition)?;
@@ -73,14 +73,14 @@ impl Box {
         self.0.iter().map(|(field, domain)| (*field, *domain))
     }
 
-    /// Whether a point lies in it.
+    /// Whether a point lies in the box.
     #[must_use]
     pub fn has(&self, point: &Point) -> bool {
         self.fields().all(|(field, domain)| point.get(&field).is_none_or(|value| domain.has(*value)))
     }
 }
 
-/// Whether a point meets all conditions; `default` supplies the values that it does not give.
+/// Whether a point meets all conditions; `default` supplies the values that the point does not have.
 #[must_use]
 pub fn meets(point: &Point, conditions: &[(Field, Condition)], default: impl Fn(Field) -> u128) -> bool {
     let value = |field: &Field| point.get(field).copied().unwrap_or_else(|| default(*field));

@@ -26,7 +26,7 @@ struct SymbolicLevel {
     terms: [Term; KINDS],
 }
 
-/// A packet at a point of its walk.
+/// A packet at some point of its walk.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Symbols {
     outer: SymbolicLevel,
@@ -244,7 +244,7 @@ impl Symbols {
         Effect::Passes
     }
 
-    /// The third tag is payload, and so is everything behind it.
+    /// Hides what follows the second tag: the third tag is payload, and so is everything after it.
     fn hide_behind_tags(&mut self, program: &Program) {
         let shape = HeaderSet { network: Network::Other, transport: Layer4::Absent, ..self.outer.shape };
         self.hidden.push((self.outer.clone(), self.tunnel.take(), self.inner.take()));
@@ -364,7 +364,7 @@ impl Symbols {
         terms.any(|term| !matches!(term, Term::Arrived(_)))
     }
 
-    /// The port on which it arrived.
+    /// The port on which the packet arrived.
     #[must_use]
     pub fn input(&self) -> PortId {
         self.input

@@ -13,7 +13,7 @@ use weir_program::{Operation, Program, Value};
 /// A variant: what it shows, and its bytes.
 pub type Variant = (&'static str, Vec<u8>);
 
-/// The most limits of a kind that are tried.
+/// The maximum number of limits of a kind that are tried.
 const LENGTHS: usize = 16;
 
 /// A change of an IP packet.
@@ -63,7 +63,7 @@ pub struct VariantLimits {
 }
 
 impl VariantLimits {
-    /// Returns those of a program.
+    /// Returns the limits of a program.
     #[must_use]
     pub fn of(program: &Program) -> VariantLimits {
         VariantLimits { lengths: lengths(program), segments: segments(program) }

@@ -1,8 +1,9 @@
 //! Keeps a copy of the program in the kernel. Another thread compiles it again whenever the program or an
 //! interface has changed, or an entry has a destination that the copy does not know. The first worker then
-//! keeps the copy's tables equal to its own, and every worker lets the copy follow its flows. Until then,
-//! and wherever the kernel cannot be used, every frame goes to a worker. If the running program has a copy,
-//! that of the next program is made before the next program takes over, and both take over together.
+//! keeps the copy's tables equal to its own, and every worker lets the copy follow its flows. Until then, and
+//! wherever the kernel cannot be used, every frame goes to a worker. If the running program has a copy, the
+//! copy of the next program is made before the workers switch to that program, and both are switched
+//! together.
 
 use super::doorbell::Doorbell;
 use super::fleet::Fleet;

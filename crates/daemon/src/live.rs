@@ -59,7 +59,7 @@ impl FlowSource for LiveFlows<'_> {
         let program = &self.now.plan.program;
         let pool = program.nat_pools.get(program.pipes[pipe.index()].nat?.index())?;
         let next = self.next_bindings.get(pipe.index())?;
-        // Only the worker can tell which of the two is next, and it only matters when the pool is nearly
+        // Only the worker knows which of the two is next, and this only matters when the pool is nearly
         // exhausted.
         next.get(pool.slice(key) as usize).copied().flatten().or(freed)
     }

@@ -1,15 +1,16 @@
 //! The daemon's log: `tracing`, with time and level, to standard error.
 //!
-//! Its reader may be slow, stuck or gone, and its disk may be full. None of this may affect the daemon: a
-//! line is put into a bounded queue, or counted as lost if that is full, and a thread writes. Losses are
-//! reported when there is room again. tracing-appender would do nearly the same, but prints an error of its
-//! own when it cannot end in time, and so waits for the stuck reader.
+//! The log's reader may be slow, stuck or gone, and the disk may be full. None of this may affect the daemon:
+//! a line is put into a bounded queue, or counted as lost if the queue is full, and a thread writes the
+//! lines. Losses are reported when there is room again. tracing-appender would do nearly the same, but prints
+//! an error of its own when it cannot end in time, and so waits for the stuck reader.
 //!
 //! Repeated messages, such as those of a flapping link, get a few lines at once and then one now and then,
-//! which says how many were suppressed (`repeated.rs`): others may control how often they occur.
+//! which says how many were suppressed (`repeated.rs`): other hosts may control how often they occur.
 //!
 //! If standard error is the journal's, a line starts with its priority instead (`sd-daemon(3)`), because the
-//! journal adds the time itself. Its own protocol is not used, because sending on its socket may block.
+//! journal adds the time itself. The journal's own protocol is not used, because sending on its socket may
+//! block.
 
 mod repeated;
 

@@ -2,8 +2,8 @@
 //!
 //! An answer is computed from a [`Snapshot`]: the workers' reports, which are small, and a [`Scene`] with the
 //! facts that only the main thread knows, such as the state of apps. The main thread publishes a scene on
-//! demand, and blocks on nothing. If it or a worker is busy, a scrape gets the last snapshot, whose age is
-//! among the metrics.
+//! demand, and blocks on nothing. If the main thread or a worker is busy, a scrape gets the last snapshot,
+//! whose age is among the metrics.
 //!
 //! A snapshot is always newer than the question it answers, and there are at most [`RATE_MAX`] per second, so
 //! a flood of questions delays only the clients that ask them.

@@ -1,7 +1,7 @@
 //! The state that survives a restart, if an app wants that: changes of the configuration at run time, and the
-//! states of apps. It is one JSON file, which a thread rewrites after each change. The client that requested
-//! the change is answered once the file is written, with an error if that fails. An unusable file is set
-//! aside, and never keeps weir from starting.
+//! states of apps. The state is one JSON file, which a thread rewrites after each change. The client that
+//! requested the change is answered once the file is written, with an error if that fails. An unusable file
+//! is set aside, and never keeps weir from starting.
 
 use super::doorbell::Doorbell;
 use crate::config::{Load, Nics, Plan};

@@ -1,5 +1,5 @@
 //! Files that hold a secret, or that weir trusts as its own: the token, the private key, the saved state.
-//! `weir check` and `weir run` refuse the same ones.
+//! `weir check` and `weir run` refuse the same files.
 
 use crate::config::Plan;
 use anyhow::{Result, bail};

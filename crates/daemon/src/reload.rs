@@ -7,12 +7,12 @@
 //! engines agree no matter how late a worker answers.
 //!
 //! Changes to the program in the meantime are kept. Entries are state and pass from engine to engine. Weights
-//! that are set while a program is prepared are set again in the new one. Until all workers have switched,
-//! changes and queries would block on them, so those of apps are deferred ([`Reloads::put_off`]), and those
-//! of clients wait in the socket.
+//! that are set while a program is prepared are set again in the new program. Until all workers have
+//! switched, changes and queries would block on the workers. Changes and queries of apps are therefore
+//! deferred ([`Reloads::put_off`]), and those of clients wait in the socket.
 //!
-//! One reload runs at a time. Requests that arrive meanwhile are coalesced into one that follows, because the
-//! file may have changed after it was read.
+//! One reload runs at a time. Requests that arrive meanwhile are coalesced into one reload that follows,
+//! because the file may have changed after it was read.
 
 use super::added::Added;
 use super::app_host::{self, weigh};
@@ -381,8 +381,8 @@ impl Daemon {
     /// Sends each worker its engine. If anything is refused before that, the old program continues.
     fn commit(&mut self, reload: Reload, prepared: Prepared, weights: Vec<(String, String, u32)>) {
         let Prepared { plan, tables, engines, order, mut added, mut crew, changes: _ } = prepared;
-        // The apps' sockets and the interfaces' rules come first: they may still be refused, and then nothing
-        // has changed.
+        // The apps' sockets and the interfaces' rules come first: these may still be refused, in which case
+        // nothing has changed.
         let ready = app_host::sockets(&plan, &self.host.sockets).and_then(|sockets| {
             let wrappers = self.wrappers(&plan, &order)?;
             self.interfaces.set_take(&plan, &order, &self.plan)?;

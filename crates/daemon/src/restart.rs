@@ -1,5 +1,5 @@
-//! Which changes a reload cannot make: rather than ignoring them, it is refused with a list of everything
-//! that needs a restart. Also, which ports stay.
+//! Which changes a reload cannot make: rather than ignoring such changes, weir refuses the reload and lists
+//! everything that needs a restart. Also, which ports stay.
 
 use crate::config::{Plan, PortConfig, PortKind, Workers, Xdp};
 use std::path::PathBuf;

@@ -3,8 +3,8 @@
 //!
 //! Wall time blames weir for the time that other programs and the host take on the core, so processor time is
 //! measured as well. Its clock costs a system call. It is therefore read only after a long breath, and
-//! otherwise once in a while: the amount by which the wall clock has advanced further since then was taken
-//! from the thread, most likely in the long breath.
+//! otherwise once in a while. The difference between the wall time and the processor time since the previous
+//! reading is time that was taken from the thread, most likely in the long breath.
 
 use rustix::time::{ClockId, clock_gettime};
 use weir_app::clock::Clock;

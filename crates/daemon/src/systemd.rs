@@ -1,4 +1,4 @@
-//! Reports to systemd (`sd_notify(3)`): that it is ready, reloading, stopping, and alive.
+//! Reports to systemd (`sd_notify(3)`): that weir is ready, reloading, stopping, and alive.
 //!
 //! Reports are datagrams to the socket named by `NOTIFY_SOCKET`. Crates such as sd-notify block if the queue
 //! of that socket is full, but the main thread, which keeps links and LACP alive, must never block. So a

@@ -17,9 +17,9 @@ const HEADER: usize = 20;
 pub struct Filter {
     /// The ID of the program.
     pub program: u32,
-    /// Its position among the filters.
+    /// The filter's position among the filters.
     pub priority: u16,
-    /// Its number within that position.
+    /// The filter's number within that position.
     pub handle: u32,
 }
 
@@ -32,7 +32,8 @@ impl Filter {
     }
 }
 
-/// Lists the filters at a hook (`TC_H_*`) of an interface that run programs; none if it has no clsact.
+/// Lists the filters at a hook (`TC_H_*`) of an interface that run programs; none if the interface has no
+/// clsact.
 ///
 /// # Errors
 /// Returns the kernel's error.

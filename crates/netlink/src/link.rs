@@ -50,19 +50,19 @@ const HEADER: usize = 16;
 /// A link.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
-    /// Its index, which it keeps when it is renamed.
+    /// The link's index, which it keeps when it is renamed.
     pub index: u32,
     /// Its name.
     pub name: String,
-    /// Its alternative names (`ip link property add ... altname`).
+    /// The link's alternative names (`ip link property add ... altname`).
     pub alternatives: Vec<String>,
-    /// Its MAC address; zero if it has none.
+    /// The link's MAC address; zero if it has none.
     pub mac: Mac,
-    /// Its MTU, in bytes.
+    /// The link's MTU, in bytes.
     pub mtu: u32,
-    /// Whether it is administratively up (`IFF_UP`).
+    /// Whether the link is administratively up (`IFF_UP`).
     pub up: bool,
-    /// Whether it has carrier.
+    /// Whether the link has carrier.
     pub carrier: bool,
     /// The maximum number of receive queues; `ethtool -L` changes how many are in use.
     pub rx_queues: u32,
@@ -74,15 +74,17 @@ pub struct Link {
     pub peer: Option<u32>,
     /// The lower interface, for example of a VLAN; 0 if there is none in this namespace.
     pub below: u32,
-    /// The bridge or bond of which it is a port; 0 if there is none.
+    /// The bridge or bond of which the link is a port; 0 if there is none.
     pub master: u32,
-    /// The number here of the other namespace that contains the lower interface or the other end.
+    /// The number, in this namespace, of the other namespace that contains the lower interface or the other
+    /// end.
     pub namespace: Option<u32>,
-    /// A veth's other end in another namespace: that namespace's number here, and the index there.
+    /// A veth's other end in another namespace: the number of that namespace in this one, and the index in
+    /// that namespace.
     pub far: Option<(u32, u32)>,
     /// The settings of a VXLAN device.
     pub vxlan: Option<Vxlan>,
-    /// In a message that the link is gone: whether it was moved to another namespace.
+    /// In a message that the link is gone: whether the link was moved to another namespace.
     pub moved: bool,
     /// Whether an XDP program is attached.
     pub xdp: bool,
@@ -105,7 +107,7 @@ pub struct Vxlan {
     pub is_six: bool,
     /// Whether UDP over IPv6 is sent with checksum 0, and whether it is accepted.
     pub zero_checks: [bool; 2],
-    /// Whether it copies the flow label of packets.
+    /// Whether the device copies the flow label of packets.
     pub copies_label: bool,
 }
 
@@ -211,8 +213,8 @@ pub fn set_up(index: u32) -> io::Result<()> {
     change(Protocol::Route, Request { kind: RTM_SETLINK, flags: 0, body: body.as_flattened() })
 }
 
-/// Sets an interface up that drops all packets that the host sends through it, instead of queueing them for
-/// a reader.
+/// Sets an interface up such that it drops all packets that the host sends through it, instead of queueing
+/// them for a reader.
 ///
 /// # Errors
 /// Returns the kernel's error.

@@ -97,7 +97,7 @@ pub fn nested(kind: u16, values: &[Vec<u8>]) -> Vec<u8> {
     attribute(kind | NLA_F_NESTED, &values.concat())
 }
 
-/// Returns a value as a number; 0 if it is too short.
+/// Returns a value as a number; 0 if the value is too short.
 #[must_use]
 pub fn word(value: &[u8]) -> u32 {
     value.first_chunk().map_or(0, |bytes| u32::from_ne_bytes(*bytes))

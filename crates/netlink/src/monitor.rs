@@ -23,9 +23,9 @@ pub struct Groups {
 impl Groups {
     /// Links, and addresses (RTNLGRP_LINK, RTNLGRP_IPV4_IFADDR, RTNLGRP_IPV6_IFADDR of linux/rtnetlink.h).
     pub const LINKS: Groups = Groups::of(Protocol::Route, &[1, 5, 9]);
-    /// Everything that decides where packets go: links and addresses as in [`Groups::LINKS`], neighbours and
-    /// forwarding tables, routes and rules of IPv4 and IPv6, next hops (RTNLGRP_NEIGH, RTNLGRP_IPV4_ROUTE,
-    /// RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE, RTNLGRP_NEXTHOP).
+    /// Everything that determines where packets go: links and addresses as in [`Groups::LINKS`], neighbours
+    /// and forwarding tables, routes and rules of IPv4 and IPv6, next hops (RTNLGRP_NEIGH,
+    /// RTNLGRP_IPV4_ROUTE, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_ROUTE, RTNLGRP_IPV6_RULE, RTNLGRP_NEXTHOP).
     pub const ROUTING: Groups = Groups::of(Protocol::Route, &[1, 5, 9, 3, 7, 8, 11, 19, 32]);
     /// Ended connections, and nftables (NFNLGRP_CONNTRACK_DESTROY and NFNLGRP_NFTABLES of
     /// linux/netfilter/nfnetlink.h).

@@ -11,7 +11,7 @@ const NETNSA_FD: u16 = 3;
 /// `struct rtgenmsg`, padded.
 const HEADER: usize = 4;
 
-/// Returns the number that a namespace has in this one; `None` if it has none.
+/// Returns the number that a namespace has in this one; `None` if it has no number.
 pub fn namespace_number(namespace: impl AsFd) -> Option<u32> {
     let descriptor = namespace.as_fd().as_raw_fd();
     let question = [&[0; HEADER][..], &attribute(NETNSA_FD, &descriptor.to_ne_bytes())].concat();

@@ -33,13 +33,13 @@ pub mod nud {
 /// A neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
-    /// The interface behind which it is.
+    /// The interface behind which the neighbour is.
     pub index: u32,
     /// Its address.
     pub address: IpAddr,
-    /// Its state: bits of [`nud`].
+    /// The neighbour's state: bits of [`nud`].
     pub state: u16,
-    /// Its MAC address, if one of 6 bytes is known.
+    /// The neighbour's MAC address, if an address of 6 bytes is known.
     pub mac: Option<Mac>,
     flags: u8,
 }

@@ -115,18 +115,19 @@ pub struct DeviceRoute {
     pub address: IpAddr,
     /// The length of the prefix in bits.
     pub prefix: u8,
-    /// Its metric: of several routes to one prefix, the kernel prefers the lowest.
+    /// The route's metric: of several routes to one prefix, the kernel prefers the one with the lowest
+    /// metric.
     pub metric: u32,
     /// The table.
     pub table: u32,
     /// Which program the route belongs to (rtnetlink(7): `rtm_protocol`).
     pub protocol: u8,
-    /// The index of the device; 0 if it has none.
+    /// The index of the device; 0 if the route has no device.
     pub device: u32,
 }
 
 impl DeviceRoute {
-    /// Adds it, unless the table already has a route to this prefix with this metric.
+    /// Adds the route, unless the table already has a route to this prefix with this metric.
     ///
     /// # Errors
     /// Returns the kernel's error: `AlreadyExists` if there is such a route, which another

@@ -29,8 +29,8 @@ impl Interpreter {
         keep(template, &entry.values, Some(packet), binding)
     }
 
-    /// Returns how the answers to the flow that this packet begins are learnt: sentence M20. They may be
-    /// those of another flow.
+    /// Returns how the answers to the flow that this packet begins are learnt: sentence M20. The error means
+    /// that they are the answers of another flow.
     pub(super) fn answers(
         &self,
         id: PipeId,

@@ -75,7 +75,7 @@ impl Interpreter {
     /// Changes entries or weights.
     ///
     /// # Errors
-    /// Why the change was refused; nothing has changed then.
+    /// The error says why the change was refused; a refused change has no effect.
     pub fn apply(&mut self, change: &Change) -> Result<(), ChangeError> {
         match change {
             Change::Add { pipe, entry } => self.add(*pipe, entry),
@@ -130,7 +130,7 @@ impl Interpreter {
         self.pipes[id.index()].put(entry.clone(), self.clock_ns / NS_PER_MS);
     }
 
-    /// Checks that an entry may be added to the current ones and those that `earlier` changes add.
+    /// Checks that an entry may be added to the current entries and those that `earlier` changes add.
     fn admits(&self, id: PipeId, entry: &Entry, earlier: &[Change]) -> Result<(), ChangeError> {
         let given = |at: usize| {
             earlier.iter().filter_map(move |change| match change {
@@ -174,7 +174,7 @@ impl Interpreter {
         row.entry = Entry { run_time: row.entry.run_time, ..entry.clone() };
     }
 
-    /// Validates every change against what the earlier ones add, and then carries out all of them.
+    /// Validates every change against what the earlier changes add, and then carries out all of them.
     fn batch(&mut self, changes: &[Change]) -> Result<(), ChangeError> {
         for (index, change) in changes.iter().enumerate() {
             self.judge(&changes[..index], change)
@@ -214,8 +214,8 @@ impl Interpreter {
         }
     }
 
-    /// Checks that there is room for an entry in addition to the current ones, whether or not `earlier`
-    /// changes of its batch remove some, and to those that `earlier` changes add.
+    /// Checks that there is room for an entry in addition to the current entries and to those that `earlier`
+    /// changes of its batch add. Entries that `earlier` changes remove still count.
     fn has_room(&self, id: PipeId, entry: &Entry, earlier: &[Change]) -> Result<(), ChangeError> {
         let (pipe, state) = (&self.program.pipes[id.index()], &self.pipes[id.index()]);
         let is_flow = matches!(pipe.kind, PipeKind::Flow { .. });

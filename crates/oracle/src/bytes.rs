@@ -10,9 +10,9 @@ use weir_packet::{Depth, DropReason, TunnelPorts};
 /// The headers of a frame, or of a packet inside a tunnel.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Headers {
-    /// Where its Ethernet header starts.
+    /// Where the Ethernet header starts.
     pub ethernet: Option<usize>,
-    /// Where its VLAN tags start (each begins with its TPID); two at most.
+    /// Where the VLAN tags start (each begins with its TPID); two at most.
     pub tags: Vec<usize>,
     /// EtherType after the tags.
     pub ether_type: u16,
@@ -31,7 +31,7 @@ pub(super) struct Headers {
 pub(super) struct Ip {
     pub version: u8,
     pub start: usize,
-    /// First byte after the header and everything that belongs to it.
+    /// First byte after the header with its options or extension headers.
     pub payload: usize,
     /// First byte beyond the length given in the header.
     pub end: usize,
@@ -43,7 +43,7 @@ pub(super) struct Ip {
     pub other_destination: bool,
 }
 
-/// Which part of a datagram it is.
+/// Which part of a datagram a fragment is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fragment {
     Whole,

@@ -60,7 +60,7 @@ pub enum Effect {
         /// The pipe.
         pipe: PipeId,
     },
-    /// A flow that it creates takes a turn of its group.
+    /// A flow that the packet creates takes a turn of the flow's group.
     TurnOfFlow {
         /// The pipe.
         pipe: PipeId,
@@ -77,11 +77,11 @@ pub enum Effect {
         key: FlowKey,
         /// The decision for the flow.
         decision: FlowDecision,
-        /// The values that it keeps: see `per_flow` in docs/reference/pipes.md.
+        /// The values that the flow keeps: see `per_flow` in docs/reference/pipes.md.
         kept: Vec<Option<Operation>>,
-        /// The address and port that it takes from the pipe's NAT pool, shared with its answers.
+        /// The address and port that the flow takes from the pipe's NAT pool, shared with its answers.
         binding: Option<Binding>,
-        /// The flow that it answers.
+        /// The flow that this flow answers.
         answers: Option<FlowKey>,
     },
     /// The target of its source is remembered.
@@ -95,7 +95,8 @@ pub enum Effect {
         /// The target.
         target: u16,
     },
-    /// The packet ends a flow, and that of its answers, because it begins another with the same key.
+    /// The packet ends a flow, and the flow of its answers, because the packet begins another flow with the
+    /// same key.
     Reopened {
         /// The pipe.
         pipe: PipeId,
@@ -110,11 +111,11 @@ pub enum Effect {
         key: FlowKey,
         /// Bytes counted.
         bytes: usize,
-        /// What its TCP header says.
+        /// What the packet's TCP header says.
         segment: Option<Segment>,
-        /// What is observed about it.
+        /// What is observed about the packet.
         observed: Observed,
-        /// Its headers, if it shows the sequence numbers of both ends of a connection.
+        /// The packet's headers, if it shows the sequence numbers of both ends of a connection.
         newest: Option<Newest>,
     },
     /// The packet is added to the sum of its flow.
@@ -125,7 +126,7 @@ pub enum Effect {
         key: FlowKey,
         /// Bytes counted.
         bytes: usize,
-        /// What is observed about it.
+        /// What is observed about the packet.
         observed: Observed,
     },
     /// The packet was looked up in a FLOW pipe, or was subject to summing up.
@@ -147,13 +148,13 @@ pub enum Effect {
 pub enum Why {
     /// The packet has no flow key.
     NoKey,
-    /// Its metadata chooses no group.
+    /// The packet's metadata chooses no group.
     NoGroup,
-    /// Its flow is unknown, and the pipe learns none.
+    /// The packet's flow is unknown, and the pipe learns no flows.
     Unknown,
-    /// The packet is an ICMP error about its flow, which is pinned.
+    /// The packet is an ICMP error about a pinned flow.
     IcmpError,
-    /// There is no target, or no entry for it.
+    /// There is no target, or no entry for the target.
     NoTarget,
     /// The table is full.
     Full,
@@ -168,8 +169,8 @@ pub enum Why {
 pub struct Newest {
     /// The sequence number after the segment.
     pub end: u32,
-    /// The port that it came from.
+    /// The port that the segment came from.
     pub input: PortId,
-    /// Its bytes, up to the end of the TCP header without options.
+    /// The segment's bytes, up to the end of the TCP header without options.
     pub bytes: Vec<u8>,
 }

@@ -15,25 +15,25 @@ use weir_table::FlowState;
 pub(super) struct FlowRow {
     pub decision: FlowDecision,
     pub hits: Count,
-    /// Observations about the packets that it has counted.
+    /// Observations about the packets that the flow has counted.
     pub observed: Observed,
-    /// The counts that it has reported to a measurement.
+    /// The counts that the flow has reported to a measurement.
     pub given: Count,
     pub first_ms: u64,
     pub last_ms: u64,
     /// The state of this direction, tracked if timeouts depend on it.
     pub state: FlowState,
-    /// The highest byte of its last sequence number.
+    /// The highest byte of the flow's last sequence number.
     pub seq: u8,
     /// How many packets were tracked, up to 4.
     pub heard: u8,
-    /// Whether it has reported counts to a measurement: then no packet is its first one.
+    /// Whether the flow has reported counts to a measurement: if so, no further packet is the flow's first.
     pub gave: bool,
-    /// The values of its entry's action that it keeps.
+    /// The values of its entry's action that the flow keeps.
     pub kept: KeptOperations,
-    /// Its address and port from the NAT pool.
+    /// The flow's address and port from the NAT pool.
     pub binding: Option<Binding>,
-    /// Its newest segment: sentence C16.
+    /// The flow's newest segment: sentence C16.
     pub newest: Option<Newest>,
     /// The flow of the other direction, with which it was learnt: sentence M20.
     pub pair: Option<FlowKey>,
@@ -71,7 +71,8 @@ pub(super) fn follow(flow: &mut FlowRow, segment: Option<Segment>) -> bool {
     rst
 }
 
-/// Returns the live flow of the other direction: each must still be the flow that the other was learnt with.
+/// Returns the live flow of the opposite direction: each of the two must still be the flow that the other was
+/// learnt with.
 pub(super) fn pair_of<'a>(
     flows: &'a BTreeMap<FlowKey, FlowRow>,
     key: &FlowKey,
@@ -80,7 +81,8 @@ pub(super) fn pair_of<'a>(
     flows.get(&flow.pair?).filter(|other| other.pair == Some(*key))
 }
 
-/// A packet of the flow with this key has reset the connection; `pair` is the other direction.
+/// Handles a packet of the flow with this key that resets the connection; `pair` is the flow of the opposite
+/// direction.
 pub(super) fn reset_other(flows: &mut BTreeMap<FlowKey, FlowRow>, key: &FlowKey, pair: Option<FlowKey>) {
     let other = pair.and_then(|pair| flows.get_mut(&pair));
     if let Some(other) = other.filter(|other| other.pair == Some(*key) && other.heard > 0) {
@@ -162,13 +164,13 @@ pub(super) fn hurried_ns(
 }
 
 impl FlowRow {
-    /// Whether it has counts from a previous period: sentence C11.
+    /// Whether the flow has counts from a previous period: sentence C11.
     pub fn is_due(&self, measured: Measured, now_ms: u64) -> bool {
         let period_ms = u64::from(measured.period_ms);
         self.hits.packets != 0 && self.last_ms < now_ms / period_ms * period_ms
     }
 
-    /// Returns its counts if they are due before a packet is counted: sentence C11.
+    /// Returns the flow's counts if they are due before a packet is counted: sentence C11.
     pub fn report_due(&mut self, measured: Option<Measured>, now_ms: u64) -> Option<FlowSum> {
         let measured = measured?;
         let is_due = self.is_due(measured, now_ms) || self.hits.packets >= measured.packets.into();
@@ -179,7 +181,7 @@ impl FlowRow {
         sum
     }
 
-    /// Returns its counts and resets them.
+    /// Returns the flow's counts and resets them.
     pub fn give(&mut self, now_ms: u64) -> FlowSum {
         (self.first_ms, self.gave) = (now_ms, true);
         let sum = self.sum();
@@ -187,7 +189,7 @@ impl FlowRow {
         sum
     }
 
-    /// What it has counted.
+    /// What the flow has counted.
     pub fn sum(&self) -> FlowSum {
         FlowSum { hits: self.hits, observed: self.observed }
     }

@@ -10,8 +10,8 @@ use weir_program::fragments::{KNOWN_NS, WAIT_NS};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Returns the ports of a fragment's datagram: those in its bytes, or those that are known. `None` if the
-/// packet is not a fragment of TCP or UDP.
+/// Returns the ports of a fragment's datagram: those in the fragment's bytes, or those already known. `None`
+/// if the packet is not a fragment of TCP or UDP.
 pub(super) fn ports_of(
     frame: &[u8],
     headers: &Headers,
@@ -112,7 +112,7 @@ impl Datagrams {
     }
 }
 
-/// Returns the datagram of a fragment; `None` for a whole one.
+/// Returns the datagram of a fragment; `None` for a whole datagram.
 fn id(frame: &[u8], found: &Headers) -> Option<Id> {
     let ip = found.ip.as_ref().filter(|ip| ip.fragment != Fragment::Whole)?;
     let addresses = if ip.version == 4 { ip.start + 12..ip.start + 20 } else { ip.start + 8..ip.start + 40 };

@@ -136,8 +136,8 @@ fn opposite(field: Field) -> Option<(Field, bool)> {
     (field.level == LevelId::Outer).then_some((other, is_address))
 }
 
-/// Sets a field of an ICMP error like a pipe that translates its flow: sentence A20. `None` if the packet is
-/// not such an error, or the field does not matter.
+/// Sets a field of an ICMP error as a pipe that translates the error's flow does: sentence A20. `None` if the
+/// packet is not such an error, or the field does not matter.
 pub(super) fn translate(packet: &mut Packet, field: Field, value: u128) -> Option<Done> {
     let (other, is_address) = opposite(field)?;
     let inside = packet_inside(&packet.bytes, &packet.headers)?;

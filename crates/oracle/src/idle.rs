@@ -15,7 +15,7 @@ use weir_table::DeltaReason;
 const LONGEST: usize = 112;
 
 impl Packet {
-    /// Returns the headers that a flow keeps from it.
+    /// Returns the headers that a flow keeps of the segment.
     pub fn newest(&self) -> Option<Newest> {
         let (ip, tcp) = (self.headers.ip.as_ref()?, self.headers.transport_of(TransportKind::Tcp)?);
         let number = |at: usize| number16(&self.bytes, at).unwrap_or_default();

@@ -7,8 +7,8 @@ use super::packet::Packet;
 use super::trace::Change;
 use weir_packet::{DropReason, Field};
 
-/// Refuses a packet whose IP packet, or with `of_frame` whose frame, is longer than `most`. Records the
-/// maximum length of such a packet.
+/// Refuses a packet that is longer than `most`; with `of_frame`, the frame's length counts, otherwise that of
+/// the IP packet. Records the maximum length of such a packet.
 pub(super) fn limit(packet: &mut Packet, most: u16, of_frame: bool) -> Done {
     let Some(ip) = &packet.headers.ip else { return Err(DropReason::NotApplicable) };
     let (bytes, start, most) = (&packet.bytes, ip.start, usize::from(most));

@@ -88,15 +88,15 @@ pub struct Interpreter {
 pub struct Walk {
     /// Where the packet ended.
     pub verdict: Verdict,
-    /// Its bytes at that point; for a dropped packet, as of when it was dropped.
+    /// The packet's bytes at that point; for a dropped packet, those at the time of the drop.
     pub bytes: Vec<u8>,
     /// Copies made on the way.
     pub copies: Vec<Copied>,
-    /// The pipes it passed through.
+    /// The pipes that the packet passed through.
     pub trace: Vec<Step>,
-    /// The changes of state it causes.
+    /// The changes of state that the packet causes.
     pub effects: Vec<Effect>,
-    /// If it goes to an app because it is too long: its maximum length.
+    /// The packet's maximum length, if it goes to an app because it is too long.
     pub limit: Option<u16>,
 }
 
@@ -130,7 +130,7 @@ impl Interpreter {
         self.pipes[pipe.index()].turns = turns;
     }
 
-    /// The program. Its entries are in [`Interpreter::snapshot`].
+    /// Returns the program, whose entries are in [`Interpreter::snapshot`].
     #[must_use]
     pub fn program(&self) -> &Program {
         &self.program
@@ -155,8 +155,8 @@ impl Interpreter {
         self.explain_arrival(&Arrival { input, bytes: frame, headroom, hash: 0, ports: None }, now_ns, self)
     }
 
-    /// The same with flows, and perhaps entries, from another source. If it has entries, rows in the effects
-    /// are not positions in the pipe.
+    /// Does the same as [`Interpreter::explain`] with flows, and perhaps entries, from another source. If the
+    /// source has entries, rows in the effects are not positions in the pipe.
     #[must_use]
     pub fn explain_with(
         &mut self,
@@ -204,7 +204,7 @@ impl Interpreter {
     }
 }
 
-/// The walk of one packet: the state it reads and the results it collects.
+/// The walk of one packet: the state that it reads and the results that it collects.
 struct Visit<'a> {
     interpreter: &'a Interpreter,
     now_ns: u64,

@@ -38,9 +38,9 @@ pub(super) enum Found {
     Row(usize),
     Miss(Miss),
     NoTarget,
-    /// No address and port of the NAT pool is available for its flow.
+    /// No address and port of the NAT pool is available for the packet's flow.
     NoNatPort,
-    /// Its flow would have the same answers as another.
+    /// The packet's flow would have the same answers as another flow.
     AnswersTaken,
 }
 
@@ -49,14 +49,14 @@ impl Lookup {
         Lookup { key, flow: None, pick: None, found, effects: Vec::new(), kept: Vec::new() }
     }
 
-    /// The packet belongs to a new flow in this pipe that gets no address and port.
+    /// Handles a packet of a new flow in this pipe that gets no address and port.
     fn without_port(&mut self, pipe: PipeId, key: FlowKey) {
         self.effects.push(Effect::Unflowed { pipe, why: Why::NoNatPort });
         self.flow = Some(FlowMet::new(Some(key), Known::NoNatPort));
         self.found = Found::NoNatPort;
     }
 
-    /// The packet belongs to a new flow in this pipe whose answers would be those of another.
+    /// Handles a packet of a new flow in this pipe whose answers would be those of another flow.
     fn without_answers(&mut self, pipe: PipeId, key: FlowKey) {
         self.effects.push(Effect::Unflowed { pipe, why: Why::AnswersTaken });
         self.flow = Some(FlowMet::new(Some(key), Known::AnswersTaken));
@@ -366,7 +366,7 @@ impl Interpreter {
         }
     }
 
-    /// Looks up a packet by its known flow, which does not have its own entry.
+    /// Looks up a packet by its known flow, which does not have an entry of its own.
     fn by_known(
         &self,
         id: PipeId,
@@ -416,8 +416,8 @@ impl Interpreter {
         self.by_new_flow(NewFlow { pipe: id, packet, key, learn, group }, counted, at, answer);
     }
 
-    /// Returns whether the packet is an ICMP error where flows are pinned, or its flow could not take from
-    /// the pipe's NAT pool.
+    /// Returns whether the packet is an ICMP error in a pipe that pins flows, or belongs to a flow that could
+    /// not take an address from the pipe's NAT pool.
     fn begins_no_flow(&self, id: PipeId, packet: &Packet, key: &FlowKey) -> bool {
         let nat = &self.pipes[id.index()].nat;
         let cannot_be_bound = || {
@@ -521,7 +521,7 @@ impl Interpreter {
         }
     }
 
-    /// Finds the entry for a flow's decision; `group` is the one that the packet picks from.
+    /// Finds the entry for a flow's decision; `group` is the group that the packet picks from.
     fn decide(
         &self,
         state: &PipeState,
@@ -569,8 +569,8 @@ fn prefix(affinity: Affinity, source: IpAddr) -> (IpAddr, u8) {
     }
 }
 
-/// Returns what the first packet of a flow would write; `None` if nothing. `pick` is the target that it is
-/// pinned to.
+/// Returns the decision that the first packet of a flow would write; `None` if it would write none. `pick` is
+/// the target that the flow is pinned to.
 fn decision_for(
     learn: Learn,
     group: Option<(GroupChoice, GroupId)>,

@@ -88,7 +88,7 @@ impl NatState {
 }
 
 impl PipeState {
-    /// Frees the binding of a flow that has ended, unless another flow still has it.
+    /// Frees the binding of a flow that has ended, unless another flow still has the same binding.
     pub(super) fn unbind(&mut self, binding: Option<Binding>) {
         if let Some(binding) = binding
             && self.flows.values().all(|flow| flow.binding != Some(binding))

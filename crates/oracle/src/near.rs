@@ -66,13 +66,13 @@ fn fewest(
     Some(Near { row, shown: Nearest { entry: key, origin, differences } })
 }
 
-/// Returns the number of bits in which a field differs from what it should be.
+/// Returns the number of bits in which a field differs from the required value.
 fn bits(field: &KeyField, criterion: Criterion, wanted: Option<&EntryMatch>) -> u32 {
     let (value, mask) = target(field, criterion, wanted);
     field.actual.map_or(ones(width(field.field)), |actual| (actual ^ value) & mask).count_ones()
 }
 
-/// Returns the value that a field should have, and the bits compared; in a range, the nearer end.
+/// Returns the value that a field should have, and the bits that are compared; for a range, the nearer end.
 fn target(field: &KeyField, criterion: Criterion, wanted: Option<&EntryMatch>) -> (u128, u128) {
     let all = ones(width(field.field));
     match (criterion, wanted) {

@@ -18,7 +18,7 @@ use weir_program::{FlowState, Group, GroupId, NewFlows, PipeId, PipeKind, Timeou
 
 /// The protocol number of TCP.
 const TCP: u8 = 6;
-/// Up to this many targets are all compared.
+/// The maximum number of targets in a group of which all are compared.
 const SMALL: usize = 16;
 
 impl Interpreter {
@@ -79,8 +79,8 @@ impl Interpreter {
         }
     }
 
-    /// Returns the candidates among which a flow takes the target with the fewest flows: all of a few, or two
-    /// of many.
+    /// Returns the candidates among which a flow takes the target with the fewest flows: all targets of a
+    /// small group, or two of a large one.
     fn candidates(&self, group: GroupId, first: usize, hash: u64) -> Vec<usize> {
         let count = self.program.groups[group.index()].targets.len();
         if count <= SMALL {
@@ -178,8 +178,8 @@ impl FlowSource for Interpreter {
     }
 }
 
-/// Returns the targets of a group in the order of their turns: the next one is always the one whose next turn
-/// is due first.
+/// Returns the targets of a group in the order of their turns: the next target is always the one whose next
+/// turn is due first.
 fn round(group: &Group) -> Vec<u16> {
     let weights: Vec<u64> = group.targets.iter().map(|target| target.weight.into()).collect();
     let mut common = 0;

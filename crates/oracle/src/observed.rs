@@ -15,7 +15,7 @@ pub(super) struct FlowSum {
     pub observed: Observed,
 }
 
-/// A flow that has ended, with what it counted.
+/// A flow that has ended, with what it had counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Its pipe.
@@ -49,14 +49,14 @@ impl FlowSum {
 }
 
 impl Packet {
-    /// Returns what a flow of a pipe counts for it.
+    /// Returns what a flow of a pipe counts for the packet.
     pub fn counts_in(&self, pipe: PipeId, key: FlowKey, source: KeySource) -> Effect {
         let (segment, observed) = (self.segment(source), self.observed(source));
         let newest = self.newest();
         Effect::Flow { pipe, key, bytes: self.bytes.len(), segment, observed, newest }
     }
 
-    /// Returns what it adds to the record of the flow whose key is made from these headers.
+    /// Returns what the packet adds to the record of the flow whose key is made from these headers.
     pub fn observed(&self, source: KeySource) -> Observed {
         let inside = self.headers.inner().filter(|inner| source == KeySource::Inner && inner.ip.is_some());
         let headers: &Headers = inside.unwrap_or(&self.headers);

@@ -30,7 +30,7 @@ pub(super) struct Packet {
     pub headroom: usize,
     /// The headers, as last found.
     pub headers: Headers,
-    /// Whether headers have moved since.
+    /// Whether headers have moved since they were found.
     pub moved: bool,
     depth: Depth,
     /// UDP ports that identify tunnels.
@@ -39,7 +39,7 @@ pub(super) struct Packet {
     /// The hash delivered by the NIC; 0 if there is none. No action changes it.
     pub hash: u32,
     pub color: Color,
-    /// Its maximum length, once it is too long.
+    /// The packet's maximum length, once the packet is too long.
     pub limit: Option<u16>,
     meta: [u32; 4],
     /// The outer flow key, computed on arrival or at the last rehash.
@@ -194,7 +194,7 @@ impl Packet {
         Some(Segment { flags, seq: number(start + 4, 8) as u8, has_data: ip.start + length > data })
     }
 
-    /// Whether it is an ICMP error about the flow that a key identifies.
+    /// Whether the packet is an ICMP error about the flow that a key identifies.
     pub fn is_error(&self, source: KeySource) -> bool {
         match source {
             KeySource::Outer => self.outer_error,

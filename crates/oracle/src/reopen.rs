@@ -79,7 +79,7 @@ impl FlowSource for Without<'_> {
 }
 
 impl Interpreter {
-    /// Whether a packet begins another flow although one with its key exists.
+    /// Whether a packet begins another flow although a flow with the packet's key exists.
     pub(super) fn reopens(&self, pipe: PipeId, packet: &Packet, flow: &FlowSnapshot) -> bool {
         let PipeKind::Flow { key, learn, reverse, .. } = self.program.pipes[pipe.index()].kind else {
             return false;
@@ -97,7 +97,7 @@ impl Interpreter {
 }
 
 impl PipeState {
-    /// The flow with this key ends together with that of its answers.
+    /// Ends the flow with this key, together with the flow of its answers.
     pub(super) fn reopen(&mut self, key: &FlowKey) {
         let pair = self.flows.get(key).and_then(|flow| flow.pair);
         let pair = pair.filter(|pair| self.flows.get(pair).is_some_and(|other| other.pair == Some(*key)));

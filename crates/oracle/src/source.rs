@@ -9,11 +9,11 @@ use weir_program::{Entry, GroupId, PipeId, PortId};
 /// A frame as it arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival<'a> {
-    /// The port it arrives on.
+    /// The port on which the frame arrives.
     pub input: PortId,
     /// Its bytes.
     pub bytes: &'a [u8],
-    /// Free bytes in front of it (headroom).
+    /// Free bytes in front of the frame (headroom).
     pub headroom: usize,
     /// The hash delivered by the NIC; 0 if there is none.
     pub hash: u32,
@@ -67,7 +67,8 @@ pub trait FlowSource {
         0
     }
 
-    /// The target that flows from a source prefix go to, by the prefix's first address, if it is remembered.
+    /// The target that flows from a source prefix go to, by the prefix's first address, if the target is
+    /// remembered.
     fn recalled(&self, _pipe: PipeId, _group: GroupId, _source: IpAddr, _now_ns: u64) -> Option<u16> {
         None
     }

@@ -42,7 +42,7 @@ pub(super) struct PipeState {
     pub new_flow_turns: BTreeMap<GroupId, u64>,
     /// Where sources went last, and when.
     pub sources: BTreeMap<(GroupId, IpAddr), (u16, u64)>,
-    /// When there was last no room for a flow.
+    /// When the table last had no room for a flow.
     pub full_ms: Option<u64>,
     pub nat: NatState,
     /// Idle connections that must be reported to apps.
@@ -65,7 +65,7 @@ impl PipeState {
         state
     }
 
-    /// Appends an entry. If it is a flow's own entry, it takes over the flow, or starts one.
+    /// Appends an entry. A flow's own entry adopts the flow, or starts one.
     pub fn put(&mut self, entry: Entry, now_ms: u64) {
         let row = Row { entry, hits: Count::default(), last_hit_ms: None, added_ms: now_ms };
         if let Some(key) = own_flow(&row) {

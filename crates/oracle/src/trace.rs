@@ -45,18 +45,18 @@ pub struct Step {
 pub struct KeyField {
     /// The field.
     pub field: Field,
-    /// Its value; `None` if the packet does not have this field.
+    /// The field's value; `None` if the packet does not have this field.
     pub actual: Option<u128>,
-    /// How the pipe uses it.
+    /// How the pipe uses the field.
     pub asked: Asked,
 }
 
 /// How a pipe uses a field.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Asked {
-    /// Compares it by this criterion.
+    /// Compares the field by this criterion.
     Match(Criterion),
-    /// Hashes it under this mask.
+    /// Hashes the field under this mask.
     Hashed(u128),
 }
 
@@ -76,9 +76,9 @@ pub enum Lookup {
 pub struct Hit {
     /// Key of the entry.
     pub entry: EntryKey,
-    /// Where it is configured.
+    /// Where the entry is configured.
     pub origin: Origin,
-    /// Whether it was added at run time.
+    /// Whether the entry was added at run time.
     pub run_time: bool,
     /// Name of its action template.
     pub template: String,
@@ -98,13 +98,13 @@ pub struct Miss {
 pub struct Nearest {
     /// Key of the entry.
     pub entry: EntryKey,
-    /// Where it is configured.
+    /// Where the entry is configured.
     pub origin: Origin,
-    /// How the packet differs from it.
+    /// How the packet differs from the entry.
     pub differences: Vec<Difference>,
 }
 
-/// A condition the packet does not meet.
+/// A condition that the packet does not meet.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// Name of the field or of the part of the flow key.
@@ -126,7 +126,7 @@ pub struct Pick {
     pub name: String,
     /// The hash, mixed with the group's seed if it has one.
     pub hash: u64,
-    /// Whether it is the hash of the system that the group is filled for.
+    /// Whether the hash is that of the system that the group is filled for.
     pub foreign: bool,
     /// The prefix whose hash it is, in a group where sources pick.
     pub source: Option<(IpAddr, u8)>,
@@ -134,8 +134,8 @@ pub struct Pick {
     pub remembered: bool,
     /// Whether the hash is the NIC's.
     pub rss: Rss,
-    /// With round robin, the number of packets dealt before; then nothing is hashed. For a new flow, its
-    /// place in the round.
+    /// With round robin, the number of packets distributed before; nothing is then hashed. For a new flow,
+    /// its place in the round.
     pub turn: Option<u64>,
     /// For a new flow that goes to the target with the fewest flows, the number of those flows.
     pub fewest: Option<u64>,
@@ -154,7 +154,7 @@ pub struct Pick {
 pub enum Rss {
     /// The NIC's hash was not requested.
     NotAsked,
-    /// The frame arrived without one, so the select hash was used.
+    /// The frame arrived without a NIC's hash, so the select hash was used.
     Absent,
     /// The NIC's hash was used: these 32 bits.
     Taken(u32),
@@ -176,11 +176,11 @@ pub enum Moving {
 /// The flow of a packet in a FLOW pipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct FlowMet {
-    /// Its key; `None` without IP.
+    /// The flow's key; `None` without IP.
     pub key: Option<FlowKey>,
-    /// What the table had for it.
+    /// What the table had for the packet.
     pub known: Known,
-    /// Whether the table had a flow that has ended, and the packet begins another.
+    /// Whether the table had a flow that has ended, and the packet begins another flow.
     pub reopened: bool,
 }
 
@@ -201,9 +201,9 @@ pub enum Known {
     Learnt(FlowDecision),
     /// Nothing, and the table is full.
     Full(FlowDecision),
-    /// Nothing: no address and port are free for it.
+    /// Nothing: no address and port are free for the flow.
     NoNatPort,
-    /// Nothing: another flow already has its answers.
+    /// Nothing: another flow already has the flow's answers.
     AnswersTaken,
 }
 
@@ -256,7 +256,8 @@ pub enum Change {
     Removed(usize),
     /// A number of bytes were added to the front.
     Added(usize),
-    /// The same, with the address of the back end that is the packet's second chance, if there is one.
+    /// A number of bytes were added to the front, with the address of the back end that is the packet's
+    /// second chance, if there is one.
     AddedWithSecondChance(usize, Option<Ipv4Addr>),
     /// The packet is within its maximum length: its length, and the maximum.
     Fits {
@@ -301,13 +302,13 @@ pub struct Rehashed {
 /// The forward that applied.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Forwarded {
-    /// Whether it was the pipe's miss.
+    /// Whether the forward was the pipe's miss.
     pub miss: bool,
-    /// Whether it came from the entry.
+    /// Whether the forward came from the entry.
     pub per_entry: bool,
     /// The forward.
     pub said: Forward,
-    /// The bucket, if it is a group.
+    /// The bucket, if the forward leads to a group.
     pub pick: Option<Pick>,
 }
 

@@ -34,7 +34,8 @@ pub(super) fn decap(packet: &mut Packet, kind: TunnelKind) -> Done {
     Ok((Change::Removed(removed), mended.into_iter().collect()))
 }
 
-/// Sets the ECN field of the inner IP header from both; returns the checksum updated by that, if any.
+/// Sets the ECN field of the inner IP header from both headers; returns the checksum that this updates, if
+/// any.
 fn hand_on_congestion(packet: &mut Packet, outer: &Ip, inner: &Ip) -> Result<Option<Mended>, DropReason> {
     let before = packet.bytes.clone();
     let (old, outer) = (class(&before, inner) % 4, class(&before, outer) % 4);

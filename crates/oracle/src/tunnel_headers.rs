@@ -55,9 +55,9 @@ impl Inside {
 /// A tunnel header: its length and contents.
 struct Header {
     length: usize,
-    /// First bit, counted from its start, and number of bits.
+    /// First bit, counted from the header's start, and number of bits.
     id: Option<(usize, usize)>,
-    /// Offset from its start.
+    /// Offset from the header's start.
     checksum: Option<usize>,
     inside: Inside,
 }

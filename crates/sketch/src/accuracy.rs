@@ -42,7 +42,7 @@ impl Found {
         Found { precision: share(reported.len()), recall: share(truth.len()) }
     }
 
-    /// The harmonic mean of both.
+    /// The harmonic mean of precision and recall.
     #[must_use]
     pub fn f1(&self) -> f64 {
         let sum = self.precision + self.recall;

@@ -58,7 +58,7 @@ impl Distinct {
         self.0.estimated_size()
     }
 
-    /// Writes it in Apache's format.
+    /// Writes the sketch in Apache's format.
     #[must_use]
     pub fn to_file(&self) -> Vec<u8> {
         self.0.serialize()
@@ -67,7 +67,7 @@ impl Distinct {
     /// Reads Apache's format.
     ///
     /// # Errors
-    /// The bytes are not in that format, or are truncated.
+    /// The bytes are not in Apache's format, or are truncated.
     pub fn from_file(bytes: &[u8]) -> Result<Distinct, FormatError> {
         let read = HllSketch::deserialize(bytes)?;
         // The library accepts some sketches whose parts contradict each other, and then writes files that it
@@ -93,7 +93,7 @@ impl Default for Quantiles {
 }
 
 impl Quantiles {
-    /// Records a number; one that is not finite is ignored.
+    /// Records a number; a number that is not finite is ignored.
     #[inline]
     pub fn update(&mut self, number: f64) {
         if number.is_finite()
@@ -129,7 +129,7 @@ impl Quantiles {
         self.0.merge(&other.0).map_err(|_| MergeError)
     }
 
-    /// Writes it in Apache's format (doubles).
+    /// Writes the sketch in Apache's format (doubles).
     #[must_use]
     pub fn to_file(&self) -> Vec<u8> {
         self.0.serialize()
@@ -138,7 +138,7 @@ impl Quantiles {
     /// Reads Apache's format.
     ///
     /// # Errors
-    /// The bytes are not in that format, or are truncated.
+    /// The bytes are not in Apache's format, or are truncated.
     pub fn from_file(bytes: &[u8]) -> Result<Quantiles, FormatError> {
         let read = KllSketch::deserialize(bytes)?;
         // As for HLL: the parts must agree.

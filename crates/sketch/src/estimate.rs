@@ -7,9 +7,9 @@ use thiserror::Error;
 pub struct Estimate {
     /// The estimate.
     pub value: f64,
-    /// The truth is not less than this, with probability `confidence`.
+    /// The lower bound: the truth is not less than this, with probability `confidence`.
     pub low: f64,
-    /// The truth is not more than this, with probability `confidence`.
+    /// The upper bound: the truth is not more than this, with probability `confidence`.
     pub high: f64,
     /// Probability, over the secrets, that the truth lies between `low` and `high`; 1 is certain.
     pub confidence: f64,
@@ -87,7 +87,7 @@ impl SizeError {
 pub struct MergeError;
 
 impl MergeError {
-    /// Returns the error unless both are equal.
+    /// Returns the error unless the sketches are `alike`.
     pub fn unless(alike: bool) -> Result<(), MergeError> {
         if alike { Ok(()) } else { Err(MergeError) }
     }

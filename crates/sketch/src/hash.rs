@@ -57,7 +57,7 @@ impl Seed {
         Seed([word(), word()])
     }
 
-    /// Its two words, for a file that will be merged with others.
+    /// The seed's two words, for a file that will be merged with others.
     #[must_use]
     pub const fn words(&self) -> [u64; 2] {
         self.0
@@ -117,7 +117,7 @@ pub enum Purpose {
 pub struct Item<const W: usize> {
     /// The key.
     pub key: [u64; W],
-    /// Its hash under the shared [`KeyHash`].
+    /// The key's hash under the shared [`KeyHash`].
     pub hash: u64,
 }
 

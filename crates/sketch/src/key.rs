@@ -38,7 +38,7 @@ impl KeyKind {
         KeyKind::DestinationPort,
     ];
 
-    /// Returns its name in tables and JSON.
+    /// Returns the kind's name in tables and JSON.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {
@@ -102,13 +102,13 @@ impl Projection {
         Projection { v4_bits, v6_bits, ..self }
     }
 
-    /// Treats flows that differ only in the tunnel around them as one.
+    /// Treats flows that differ only in the tunnel around them as one flow.
     #[must_use]
     pub const fn across_tunnels(self) -> Projection {
         Projection { tunnels: false, ..self }
     }
 
-    /// The kind of its keys.
+    /// The kind of the projection's keys.
     #[must_use]
     pub const fn kind(&self) -> KeyKind {
         self.kind

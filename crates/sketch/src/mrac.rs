@@ -39,7 +39,7 @@ pub struct Mrac<C = u32> {
 /// A distribution of flow sizes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Distribution {
-    /// Sizes in packets, and how many flows have them, ordered by size. The numbers are not integers.
+    /// Sizes in packets, and how many flows have each size, ordered by size. The numbers are not integers.
     pub sizes: Vec<(u64, f64)>,
     /// Number of flows.
     pub flows: Estimate,
@@ -69,13 +69,13 @@ impl<C: Counter> Mrac<C> {
         self.counters.len() * size_of::<C>()
     }
 
-    /// Its counters, for a file.
+    /// The array's counters, for a file.
     #[must_use]
     pub fn counters(&self) -> &[C] {
         &self.counters
     }
 
-    /// Its counters, to be filled from a file.
+    /// The array's counters, to be filled from a file.
     pub fn counters_mut(&mut self) -> &mut [C] {
         &mut self.counters
     }

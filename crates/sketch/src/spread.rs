@@ -30,7 +30,7 @@ const RANK_MAX: usize = 64 - REGISTER_BITS as usize + 1;
 /// The relative standard error of a counter: 1.04 / sqrt(128).
 pub const ERROR: f64 = 0.092;
 
-/// A counter of distinct pairs, and the candidate for the key with most of them.
+/// A counter of distinct pairs, and the candidate for the key with most pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
 struct Bucket<const W: usize> {

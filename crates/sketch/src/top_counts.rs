@@ -17,7 +17,7 @@ pub struct TopCount<const W: usize> {
     pub key: [u64; W],
     /// Packets, never too few.
     pub packets: u64,
-    /// How many of them may be another key's.
+    /// How many of these packets may belong to other keys.
     pub error: u64,
     /// Bytes that were counted, never too many.
     pub bytes: u64,

@@ -7,11 +7,11 @@
 
 use weir_packet::{FlowKey, Observed};
 
-/// The most packets of a delta, and of a row: at 148.8 million packets per second, half of it is reached in
-/// 14 s.
+/// The maximum number of packets in a delta, and in a row: at 148.8 million packets per second, half of this
+/// number is reached in 14 s.
 pub const PACKETS_MAX: u64 = u32::MAX as u64;
 
-/// The most bytes of a delta, and of a row: at 100 Gb/s, half of it is reached in 44 s.
+/// The maximum number of bytes in a delta, and in a row: at 100 Gb/s, half of this number is reached in 44 s.
 pub const BYTES_MAX: u64 = (1 << 40) - 1;
 
 /// The largest number of a target in a delta. Targets are numbered over all groups of a program, in order.
@@ -42,7 +42,7 @@ pub enum DeltaReason {
     /// A measurement period ended, or the flow reached the maximum number of unreported packets; the flow
     /// continues.
     Interval,
-    /// The connection had ended, and a SYN has begun another with the same addresses and ports.
+    /// The connection had ended, and a SYN has begun another connection with the same addresses and ports.
     Reopened,
     /// The delta is about no single flow: all flows of the pipe have reported everything that they counted
     /// before [`FlowDelta::first`]. It has no counts.
@@ -63,7 +63,7 @@ impl DeltaReason {
         DeltaReason::Swept,
     ];
 
-    /// Returns its name in tables and JSON.
+    /// Returns the reason's name in tables and JSON.
     #[must_use]
     pub fn word(self) -> &'static str {
         match self {
@@ -100,17 +100,17 @@ pub struct FlowDelta {
     pub key: FlowKey,
     /// When the flow was learnt or its last delta was produced, in milliseconds.
     pub first: u32,
-    /// When its last packet was counted, in milliseconds.
+    /// When the flow's last packet was counted, in milliseconds.
     pub last: u32,
     packets: u32,
     bytes_low: u32,
     /// Target (20 bits), generation (8), reason (4).
     named: u32,
     pipe: u16,
-    /// The worker that counted it.
+    /// The worker that counted the flow.
     pub source: u8,
     bytes_high: u8,
-    /// Observations of its packets, if the pipe is measured.
+    /// Observations of the flow's packets, if the pipe is measured.
     pub observed: Observed,
 }
 
@@ -142,7 +142,7 @@ impl FlowDelta {
         }
     }
 
-    /// Adds observations of its packets.
+    /// Adds observations of the flow's packets.
     #[inline]
     pub fn observing(self, observed: Observed) -> FlowDelta {
         FlowDelta { observed, ..self }
@@ -175,7 +175,7 @@ impl FlowDelta {
         Belonging { generation, pipe: self.pipe, target: self.named & NO_DELTA_TARGET }
     }
 
-    /// Returns why it was produced.
+    /// Returns why the delta was produced.
     #[inline]
     #[must_use]
     pub fn reason(&self) -> DeltaReason {

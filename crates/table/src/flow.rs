@@ -31,7 +31,7 @@ use weir_packet::{Bits, FlowKey};
 /// The largest index in a [`Decision`]: 30 bits, beside two bits for its kind.
 pub const DECISION_MAX: u32 = (1 << 30) - 1;
 
-/// Time differences from here on are negative: the entry was used after `now` was read.
+/// Time differences of this value and above are negative: the entry was used after `now` was read.
 const FUTURE: u32 = 1 << 31;
 
 /// The decision taken for a flow.
@@ -47,7 +47,7 @@ pub enum Decision {
 
 impl Decision {
     /// Packs the kind into the upper two bits (0 means a row without a flow) and the index below. `None` if
-    /// it does not fit.
+    /// the index does not fit.
     fn pack(self) -> Option<u32> {
         let (kind, index) = match self {
             Decision::Pinned(target) => (1, target),
@@ -165,21 +165,21 @@ impl Flow {
         if idle < FUTURE { idle } else { 0 }
     }
 
-    /// Whether it has counts, all of them from before `start`.
+    /// Whether the flow has counts, all of them from before `start`.
     #[inline]
     #[must_use]
     pub fn counted_before(&self, start: u32) -> bool {
         self.packets != 0 && self.last.wrapping_sub(start) >= FUTURE
     }
 
-    /// Whether it has reported counts and continues.
+    /// Whether the flow has reported counts and continues.
     #[inline]
     #[must_use]
     pub fn has_given(&self) -> bool {
         self.marks.has(Marks::GAVE)
     }
 
-    /// Its state, if that is tracked ([`FlowTable::see`]).
+    /// The flow's state, if it is tracked ([`FlowTable::see`]).
     #[inline]
     #[must_use]
     pub fn state(&self) -> FlowState {
@@ -191,7 +191,7 @@ impl Flow {
         FlowDelta::new(self.key, (0, 0), (self.first, self.last), of, DeltaReason::First)
     }
 
-    /// Returns its counts as a delta.
+    /// Returns the flow's counts as a delta.
     pub fn delta(&self, of: Belonging, reason: DeltaReason) -> FlowDelta {
         FlowDelta::new(self.key, (self.packets(), self.bytes()), (self.first, self.last), of, reason)
     }
@@ -384,14 +384,15 @@ impl FlowTable {
         }
     }
 
-    /// Passes a flow's counts to a sink; if it accepts, the flow's counters restart. Returns whether it did.
+    /// Passes a flow's counts to a sink. If the sink accepts them, the flow's counters restart. Returns
+    /// whether it did.
     pub fn give(&mut self, row: u32, now: u32, sink: impl FnOnce(&Flow) -> bool) -> bool {
         let given = self.live_mut(row).filter(|flow| sink(flow));
         given.map(|flow| flow.restart(now)).is_some()
     }
 
-    /// Whether a flow has to report its counts before it counts another packet: because they are from before
-    /// `start`, or cover `packets` packets. A flow without counts is dated `now`.
+    /// Whether a flow has to report its counts before it counts another packet: because the counts are from
+    /// before `start`, or cover `packets` packets. A flow without counts is dated `now`.
     #[inline]
     pub fn is_due(&mut self, row: u32, (start, packets): (u32, u32), now: u32) -> bool {
         let Some(flow) = self.live_mut(row) else { return false };
@@ -409,8 +410,8 @@ impl FlowTable {
         true
     }
 
-    /// Removes a flow if the sink accepts it; returns whether it did. `hash` must be the function used to
-    /// learn it; otherwise the flow stays, as for a row that is not live.
+    /// Removes a flow if the sink accepts it; returns whether the flow was removed. `hash` must be the
+    /// function used to learn it; otherwise the flow stays, as for a row that is not live.
     pub fn remove(
         &mut self,
         row: u32,

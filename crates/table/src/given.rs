@@ -32,7 +32,7 @@ struct Use {
     packets: u64,
     bytes: u64,
     last_ns: u64,
-    /// Position of its pending move, counted from 1; 0 if there is none.
+    /// Position of the bucket's pending move, counted from 1; 0 if there is none.
     waits: u32,
 }
 
@@ -105,8 +105,8 @@ impl GivenBuckets {
         self.moves.len()
     }
 
-    /// Assigns a bucket (below the size) to a target, or to [`NO_TARGET`]. This replaces its pending move, if
-    /// any.
+    /// Assigns a bucket (below the size) to a target, or to [`NO_TARGET`]. This replaces the bucket's pending
+    /// move, if any.
     pub fn give(&mut self, bucket: u32, target: u16, patience: Patience, now_ns: u64) {
         self.forget(bucket);
         if self.buckets.slots()[bucket as usize] == target {
@@ -118,7 +118,8 @@ impl GivenBuckets {
         self.settle(bucket as usize, now_ns);
     }
 
-    /// Counts a packet in a bucket, after carrying out its move if that is due. Returns the bucket's target.
+    /// Counts a packet in a bucket, after carrying out the bucket's move if it is due. Returns the bucket's
+    /// target.
     #[inline(always)]
     pub fn meet(&mut self, bucket: usize, bytes: usize, now_ns: u64) -> u16 {
         let Some(one) = self.uses.get(bucket) else { return NO_TARGET };

@@ -24,9 +24,9 @@ pub const ROWS: usize = 65_536;
 pub struct GlbTarget {
     /// The back end's address, from which its place in each row is computed.
     pub address: IpAddr,
-    /// The state that its operators want.
+    /// The state that operators want for the back end.
     pub state: GlbState,
-    /// Whether its checks succeed.
+    /// Whether the back end's checks succeed.
     pub healthy: bool,
 }
 
@@ -59,7 +59,7 @@ pub fn fill_glb(targets: &[GlbTarget], seed: [u8; 16]) -> Vec<GlbRow> {
     (0..ROWS as u32).map(|row| glb_row(targets, seed, row)).collect()
 }
 
-/// Fills one row of that table.
+/// Fills one row of the table that [`fill_glb`] fills.
 #[must_use]
 pub fn glb_row(targets: &[GlbTarget], seed: [u8; 16], row: u32) -> GlbRow {
     let there = |(_, target): &(u16, &GlbTarget)| target.state != GlbState::Inactive;
@@ -85,8 +85,8 @@ pub fn glb_row(targets: &[GlbTarget], seed: [u8; 16], row: u32) -> GlbRow {
     GlbRow { first, second }
 }
 
-/// The key by which back ends are ordered in a row. The director compares the hash's bytes as they are
-/// stored, so the first of them is the most significant.
+/// Returns the key that determines the order of back ends in a row. The director compares the hash's bytes as
+/// they are stored, so the first byte is the most significant.
 fn rank(seed: [u8; 16], row_seed: u64, address: IpAddr) -> u64 {
     let mut message = [0; 24];
     message[..8].copy_from_slice(&row_seed.to_le_bytes());

@@ -23,7 +23,7 @@ pub const RING: usize = 65_537;
 pub struct KatranTarget {
     /// The back end's address, from which its place in the ring is computed.
     pub address: IpAddr,
-    /// Its weight; 0 leaves it out.
+    /// The back end's weight; 0 leaves it out.
     pub weight: u32,
 }
 
@@ -101,7 +101,7 @@ impl KatranPermutation {
         }
     }
 
-    /// Returns how many slots it can pay for in this turn: 1 or 0.
+    /// Returns how many slots the back end can pay for in this turn: 1 or 0.
     fn afford(&mut self, price: u64) -> u64 {
         self.credit += self.weight;
         let can = self.credit >= price;

@@ -326,8 +326,8 @@ impl Trie {
         }
     }
 
-    /// Iterates over the entries on the way to the end of a prefix of this length, including the last one, as
-    /// far as there are nodes. Each comes with the depth in bits behind it.
+    /// Iterates over the entries on the way to the end of a prefix of this length, including the last entry,
+    /// as far as there are nodes. Each entry comes with the depth in bits after it.
     fn walk(&self, prefix: u128, length: u32) -> impl Iterator<Item = (EntryPosition, u32)> {
         let first = (EntryPosition { node: None, at: self.root_index(prefix) as u32 }, self.root_bits);
         std::iter::successors(Some(first), move |&(place, depth)| {

@@ -14,9 +14,9 @@ const WEIGHT_MAX: u32 = 0xffff;
 /// A back end, as Maglev sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MaglevTarget {
-    /// A hash of its name, equal on all nodes and across restarts.
+    /// A hash of the back end's name, equal on all nodes and across restarts.
     pub id: u64,
-    /// Its share of the buckets relative to the others, at most 65535; 0 means dead.
+    /// The back end's share of the buckets relative to the others, at most 65535; 0 means dead.
     pub weight: u32,
 }
 
@@ -30,7 +30,7 @@ pub struct MaglevTarget {
 /// its exact share by at most one half plus its proportional share of half a bucket for each target, that is,
 /// by at most 1 %, or one bucket, if there are 100 buckets for each target.
 ///
-/// Targets beyond [`TARGETS_MAX`] get none; a size above [`BUCKETS_MAX`] is reduced to it.
+/// Targets beyond [`TARGETS_MAX`] get no buckets; a size above [`BUCKETS_MAX`] is reduced to that number.
 #[must_use]
 pub fn fill_maglev(targets: &[MaglevTarget], size: usize) -> Vec<u16> {
     let size = size.min(BUCKETS_MAX);

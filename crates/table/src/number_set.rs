@@ -29,25 +29,25 @@ impl NumberSet {
         NumberSet { levels: [lowest, middle, top], len: 0 }
     }
 
-    /// Returns how many numbers it holds.
+    /// Returns how many numbers the set has.
     #[must_use]
     pub fn len(&self) -> u32 {
         self.len
     }
 
-    /// Returns true if it holds none.
+    /// Returns true if the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns true if it holds this number.
+    /// Returns true if the set has this number.
     #[must_use]
     pub fn contains(&self, number: u32) -> bool {
         self.levels[0].get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 == 1)
     }
 
-    /// Inserts a number. Returns false if it is there already or not below the bound.
+    /// Inserts a number. Returns false if the set already has the number, or if it is not below the bound.
     pub fn insert(&mut self, number: u32) -> bool {
         if self.contains(number) || self.levels[0].len() <= number as usize / 64 {
             return false;
@@ -61,7 +61,7 @@ impl NumberSet {
         true
     }
 
-    /// Removes a number. Returns false if it is not there.
+    /// Removes a number. Returns false if the set does not have it.
     pub fn remove(&mut self, number: u32) -> bool {
         if !self.contains(number) {
             return false;

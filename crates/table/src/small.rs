@@ -6,7 +6,7 @@
 use crate::InsertError;
 use weir_packet::Bits;
 
-/// The largest number of keys. With more of them, comparing costs more than a hash and two cache lines.
+/// The largest number of keys. With more keys, comparing costs more than a hash and two cache lines.
 pub const KEYS_MAX: usize = 8;
 
 /// Up to eight keys. A key's row number is its position, which does not change until the key is removed.

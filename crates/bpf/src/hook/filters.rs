@@ -20,7 +20,7 @@ pub fn at(interface: u32, hook: TcAttachType) -> io::Result<Vec<Filter>> {
 }
 
 /// Returns the programs of our filters in the kernel, by ID, with the program to which each jumps: none if
-/// the process that attached it has ended.
+/// the process that attached the filter has ended.
 pub fn hooks() -> Result<BTreeMap<u32, Option<u32>>, ProgramError> {
     let mut all = BTreeMap::new();
     for program in loaded_programs() {
@@ -44,7 +44,7 @@ fn target(program: &ProgramInfo) -> Result<Option<u32>, ProgramError> {
     Ok(None)
 }
 
-/// Removes our filters at an interface whose processes have ended. Returns how many there were.
+/// Removes those of our filters at an interface whose processes have ended. Returns how many there were.
 ///
 /// # Errors
 /// Returns the kernel's error: there is no such interface, or a privilege is missing.

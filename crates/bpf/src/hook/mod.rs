@@ -33,13 +33,13 @@ pub struct Attachment(Means);
 enum Means {
     /// A link of tcx.
     Tcx { _link: OwnedLink },
-    /// A filter of clsact. It is removed when this is dropped. If the process is killed instead, the kernel
-    /// empties the array of the program, which then does nothing.
+    /// A filter of clsact. Dropping this value removes the filter. If the process is killed instead, the
+    /// kernel empties the array of the program, which then does nothing.
     Filter { id: u32, _link: SchedClassifierLink, _hook: Box<Ebpf> },
 }
 
 impl Attachment {
-    /// Returns the ID of the program that the kernel lists in place of ours, if it lists another one.
+    /// Returns the ID of the program that the kernel lists in place of ours, if it lists another program.
     #[must_use]
     pub fn stands_in(&self) -> Option<u32> {
         match self.0 {
@@ -102,7 +102,7 @@ fn by_filter(
 }
 
 /// Returns the IDs of the programs at a hook of the interface with this index, in the order in which they
-/// run: those of tcx, then filters. Their names would need another privilege.
+/// run: those of tcx, then filters. Reading the programs' names would need another privilege.
 ///
 /// # Errors
 /// Returns the kernel's error.

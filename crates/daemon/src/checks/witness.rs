@@ -1,6 +1,6 @@
 //! Replies from an address other than the one that was queried. A connected socket never sees them, so the
-//! check would only time out. A second socket with the same port does see them, and the check reports where
-//! the reply came from.
+//! check would only time out. A second socket with the same port does receive them, and the check reports
+//! where the reply came from.
 
 use super::{ANSWER_MAX, said};
 use rustix::net::sockopt::set_socket_reuseport;

@@ -1,8 +1,8 @@
 //! Resolves the MAC addresses of neighbours for apps: a thread asks the kernel, whose neighbour table is the
 //! only one. The kernel sends ARP requests and neighbour solicitations, refreshes entries by asking the
 //! neighbour itself, and decides which unsolicited information to trust; its routes determine which router
-//! leads to an address. All it is asked to do is use a neighbour (`NTF_USE`) or probe one (`NUD_PROBE`), so
-//! nothing is left behind when the process ends.
+//! leads to an address. The thread only asks the kernel to use a neighbour (`NTF_USE`) or to probe one
+//! (`NUD_PROBE`), so nothing is left behind when the process ends.
 
 mod world;
 

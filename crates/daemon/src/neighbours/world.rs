@@ -1,5 +1,5 @@
-//! The state of neighbours, as a plain function of the kernel's messages and of time: which to ask for, and
-//! what to report to apps.
+//! The state of neighbours, as a plain function of the kernel's messages and of time: which neighbours to ask
+//! for, and what to report to apps.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::IpAddr;

@@ -1,4 +1,4 @@
-//! Access to control over HTTP: only clients that know the token have it.
+//! Access to control over HTTP, which only clients that know the token have.
 
 use crate::config::ControlOver;
 use crate::private;

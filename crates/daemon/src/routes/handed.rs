@@ -1,4 +1,4 @@
-//! What a daemon tells its successor about routes.
+//! What a daemon passes to its successor about routes.
 
 use serde_json::{Value, json};
 use weir_app::route::Prefix;

@@ -1,4 +1,5 @@
-//! What can be observed of others: their routes in the table, and whether a program that could read it runs.
+//! What can be observed of other programs: their routes in the table, and whether a program runs that could
+//! read the table.
 
 use std::fs;
 use weir_netlink::{DeviceRoute, routes_in};

@@ -1,4 +1,5 @@
-//! The kernel's side: the table, and the device that its routes lead to. Routes of others are never touched.
+//! The kernel's side: the table, and the device that its routes lead to. Routes of other programs are never
+//! touched.
 
 use super::handed::Handed;
 use crate::config::RoutesConfig;

@@ -18,10 +18,10 @@
 //! Frames received after `go` on a queue whose socket is not passed on are dropped and counted. Before
 //! `done`, the successor's sockets get frames through the old programs. The successor has compiled, loaded
 //! and filled its program in the kernel before it sends `go`, and the old daemon keeps its own until `done`.
-//! So a frame that the kernel can decide does not wait: it meets one of the two. The old daemon then adds
-//! the last counts of its program to its ledger. Until `go`, any failure leaves the old daemon as it was.
-//! Each message is a JSON object and bytes. Both sides run as the same user, and the sockets admit only that
-//! user.
+//! So a frame that the kernel can handle does not wait: it meets one of the two programs. The old daemon then
+//! adds the last counts of its program to its ledger. Until `go`, any failure leaves the old daemon as it
+//! was. Each message is a JSON object and bytes. Both sides run as the same user, and the sockets admit only
+//! that user.
 
 mod predecessor;
 mod sockets;

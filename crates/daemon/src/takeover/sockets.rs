@@ -1,9 +1,9 @@
 //! The part of the takeover protocol about sockets that pass from one daemon to the other.
 //!
 //! After `hello`, if the successor has asked for it, the old daemon sends `sockets`: which sockets exist, on
-//! which memory, and their descriptors. `go` names those that the successor can use, and `end` contains the
-//! state in which each was left. An older daemon sends none of this, and an older successor does not ask for
-//! it: then sockets are closed and reopened.
+//! which memory, and their descriptors. `go` names the sockets that the successor can use, and `end` contains
+//! the state in which each was left. An older daemon sends none of this, and an older successor does not ask
+//! for it: the sockets are then closed and reopened.
 
 use super::super::interfaces::Interfaces;
 use super::wire::{DESCRIPTORS_MAX, Message, Wire};

@@ -88,7 +88,8 @@ pub(super) enum Flows {
     None,
     /// Values of its actions.
     Kept,
-    /// The same, and answers are learnt: the action sets addresses and ports rather than computing them.
+    /// Values of its actions, and answers are learnt: the action sets addresses and ports rather than
+    /// computing them.
     Answered,
 }
 

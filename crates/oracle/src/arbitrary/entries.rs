@@ -81,7 +81,8 @@ pub(super) fn entry(random: &mut Choices, program: &Program, pipe: &Pipe, at: us
     entry_for(random, program, pipe, matches, (at, pipes))
 }
 
-/// The same with these matches. Targets have the action that uses a NAT pool, which is the first one.
+/// Generates an entry with these matches that could be added at run time. Targets have the action that uses a
+/// NAT pool, which is the first action.
 fn entry_for(
     random: &mut Choices,
     program: &Program,

@@ -14,13 +14,13 @@ use weir_program::{Entry, Fill, GroupId, PipeId, PortId, Program};
 pub enum Event {
     /// A frame arrives.
     Frame {
-        /// The port it arrives on.
+        /// The port on which the frame arrives.
         input: PortId,
         /// Its bytes.
         bytes: Vec<u8>,
         /// Bytes of headroom.
         headroom: usize,
-        /// The hash delivered by its NIC; 0 means none.
+        /// The hash delivered by the port's NIC; 0 means none.
         hash: u32,
     },
     /// An entry or a weight changes.
@@ -54,8 +54,8 @@ pub fn event(random: &mut Choices, program: &Program, state: &Snapshot) -> Event
     }
 }
 
-/// Generates a frame of a live flow that has an address and a port of a NAT pool, or of its answers: no other
-/// frame hits those. `None` if there is no such flow, and most of the time.
+/// Generates a frame of a live flow that has an address and a port of a NAT pool, or a frame of the flow's
+/// answers: no other frame hits these flows. `None` if there is no such flow, and most of the time.
 fn of_flow(random: &mut Choices, state: &Snapshot) -> Option<Vec<u8>> {
     let flows = state.pipes.iter().flat_map(|pipe| &pipe.flows).filter(|flow| flow.binding.is_some());
     // A key may be older than the headers that contain the ports.
@@ -69,8 +69,8 @@ fn of_flow(random: &mut Choices, state: &Snapshot) -> Option<Vec<u8>> {
     Some(frame_of(random, &key))
 }
 
-/// Generates a NIC's hash: none half of the time, otherwise one of a few, some of which differ in one half
-/// only.
+/// Generates a NIC's hash: none half of the time, otherwise one of a few hashes, some of which differ in one
+/// half only.
 #[must_use]
 pub fn hash(random: &mut Choices) -> u32 {
     random.pick(&[0, 0, 0, 0, 1, 0x4000_0000, 0x8000_0001, u32::MAX])

@@ -8,7 +8,7 @@ pub(super) const MACS: &[u64] =
     &[0x02_00_00_00_00_01, 0x02_00_00_00_00_02, 0x02_00_00_00_00_03, 0xff_ff_ff_ff_ff_ff, 0];
 pub(super) const VIDS: &[u16] = &[0, 1, 10, 100, 4095];
 pub(super) const PORTS: &[u16] = &[0, 53, 80, 443, 1024, 40000, 65535];
-/// An entry with two of these expands into few enough prefixes for an ACL table.
+/// Ranges of ports. An entry with two of these ranges expands into few enough prefixes for an ACL table.
 pub(super) const RANGES: &[(u16, u16)] =
     &[(0, 65535), (0, 1023), (1024, 65535), (53, 80), (80, 443), (80, 80), (443, 443), (4789, 4789), (0, 0)];
 pub(super) const TTLS: &[u8] = &[64, 64, 255, 2, 1, 0];
@@ -17,7 +17,7 @@ pub(super) const VNIS: &[u32] = &[0, 7, 8, 0xff_ffff];
 /// GRE keys; one has more bits than fit in a flow key.
 pub(super) const KEYS: &[u32] = &[0, 7, 8, 0xff_ffff, 0x100_0007];
 pub(super) const PROTOCOLS: &[u8] = &[6, 17, 1, 58, 47, 4, 41, 132];
-/// How many addresses at the beginning of [`V4`] and [`V6`] any host may send from.
+/// The number of addresses at the beginning of [`V4`] and [`V6`] that any host may send from.
 pub(super) const ORDINARY: usize = 4;
 pub(super) const V4: &[Ipv4Addr] = &[
     Ipv4Addr::new(10, 0, 0, 1),
@@ -43,7 +43,7 @@ pub(super) const SPECIAL_V6: &[Ipv6Addr] = &[
     Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1),
 ];
 
-/// Flows that packets belong to with raised probability: source, destination, protocol, ports.
+/// Flows that packets belong to more often than by chance: source, destination, protocol, ports.
 pub(super) const FLOWS: &[(IpAddr, IpAddr, u8, (u16, u16))] = &[
     (IpAddr::V4(V4[0]), IpAddr::V4(V4[1]), 6, (40000, 80)),
     (IpAddr::V4(V4[1]), IpAddr::V4(V4[0]), 6, (80, 40000)),

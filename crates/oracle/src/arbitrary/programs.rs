@@ -180,14 +180,14 @@ fn own_forward(random: &mut Choices, program: &Program, at: usize, pipes: usize)
     }
 }
 
-/// Groups none of whose targets leads to this pipe or an earlier one.
+/// Returns the groups without a target that leads to this pipe or an earlier one.
 fn groups_onward(program: &Program, at: usize) -> Vec<GroupId> {
     let onward = |target: &Target| !matches!(target.forward, Forward::Pipe(pipe) if pipe.index() <= at);
     let groups = (0..).map(GroupId).zip(&program.groups);
     groups.filter(|(_, group)| group.targets.iter().all(onward)).map(|(id, _)| id).collect()
 }
 
-/// Whether a pipe picks rows of a group, so that there is a second chance to name.
+/// Whether a pipe picks rows of a group, so that a packet has a second chance.
 fn picks_rows(kind: &PipeKind) -> bool {
     let is_hash = matches!(kind, PipeKind::Hash { input, .. } if !matches!(input, HashInput::Select(_)));
     kind.group().is_some() && !is_hash

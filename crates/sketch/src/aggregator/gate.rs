@@ -13,7 +13,7 @@ const WINDOW: u32 = 8192;
 /// look-ups that hit, so a closed gate costs one sixteenth of an open gate.
 const CLOSED_PERIOD: u32 = 32;
 
-/// A closed gate opens below this share of the threshold, so that it does not oscillate.
+/// A closed gate opens below this share of the threshold. This keeps it from oscillating.
 const REOPEN: f64 = 0.85;
 
 /// Counts evictions, and decides which batches are admitted.
@@ -57,7 +57,7 @@ impl Gate {
         self.is_open
     }
 
-    /// Decides about the next batch.
+    /// Decides whether the next batch is admitted.
     #[inline(always)]
     pub(super) fn lets_in(&mut self) -> bool {
         if self.is_open {

@@ -172,7 +172,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         self.rows.len()
     }
 
-    /// The packets in its counts, computed by adding them up, for tests.
+    /// The packets in the aggregator's counts, computed by adding the counts up, for tests.
     #[must_use]
     pub fn packets(&self) -> u64 {
         let in_row = |row: &KeyRow<W, N>| row.line.taken().map(|slot| row.entries[slot].packets).sum::<u64>();
@@ -185,7 +185,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         self.rows.len() * SLOTS
     }
 
-    /// What it has done since it was created.
+    /// What the aggregator has done since it was created.
     #[must_use]
     pub fn counts(&self) -> AggregatorCounts {
         self.counts
@@ -339,7 +339,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     }
 
     /// Takes all keys out of the next `rows` rows, and appends them to `out`: at most sixteen per row.
-    /// Returns true when that was the last row; the next call begins at the first one again.
+    /// Returns true when it has reached the last row; the next call begins at the first row again.
     pub fn sweep(&mut self, rows: usize, out: &mut Vec<Evicted<W, N>>) -> bool {
         let end = (self.swept + rows).min(self.rows.len());
         for number in self.swept..end {
@@ -355,7 +355,7 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         is_whole
     }
 
-    /// Takes all keys out, row by row, and passes them to `give`, at the end of an interval.
+    /// Takes all keys out at the end of an interval, row by row, and passes them to `give`.
     pub fn flush(&mut self, mut give: impl FnMut(&Evicted<W, N>)) {
         let mut out = Vec::with_capacity(SLOTS);
         self.swept = 0;

@@ -5,7 +5,7 @@ use super::row::{Compare, Line, SLOTS};
 /// A replacement policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// Global round robin: one counter for the whole aggregator selects the slot, whichever row it is. It
+    /// Global round robin: one counter for the whole aggregator selects the slot, whichever row needs one. It
     /// evicts one in sixteen of the heaviest keys of every full row.
     Grr,
     /// The least recently seen key.
@@ -21,7 +21,7 @@ impl Policy {
     /// All policies.
     pub const ALL: [Policy; 4] = [Policy::Grr, Policy::Lru, Policy::SecondChance, Policy::MinCount];
 
-    /// Returns its name in tables and JSON.
+    /// Returns the policy's name in tables and JSON.
     #[must_use]
     pub const fn word(self) -> &'static str {
         match self {

@@ -4,9 +4,9 @@
 /// visit in forty is wasted.
 const FILTER_BITS_PER_ENTRY: usize = 4;
 
-/// Tells with certainty that a hash has no entry, using one bit for each value of its upper bits. Most visits
-/// to a tuple find nothing, and the filter costs a tenth of looking into two buckets. Bits of removed entries
-/// stay set until [`Acl::tidy`].
+/// Shows with certainty that a hash has no entry, using one bit for each value of the hash's upper bits. Most
+/// visits to a tuple find nothing, and the filter costs a tenth of looking into two buckets. Bits of removed
+/// entries stay set until [`Acl::tidy`].
 #[derive(Debug)]
 pub(super) struct Filter {
     bits: Vec<u64>,

@@ -29,7 +29,8 @@ pub use rule::{AclError, PIECES_MAX, PortRange, RANGES_MAX, Rule};
 use rule::{Piece, pieces};
 use weir_packet::Bits;
 
-/// The largest number of tuples. A packet may have to visit all of them, at a few nanoseconds each.
+/// The largest number of tuples. The look-up of a packet may have to visit all of them, at a few nanoseconds
+/// each.
 pub const TUPLES_MAX: usize = 256;
 
 /// Entries planned per rule: most rules have no range, and the common ranges are cut into two to six
@@ -44,7 +45,7 @@ const UNTIDY_MIN: usize = 16;
 struct Tuple<const W: usize> {
     mask: [u64; W],
     secret: [u64; W],
-    /// Rank of its best rule.
+    /// Rank of the tuple's best rule.
     best: u64,
     /// Number of entries; a tuple with 0 is free.
     entries: u32,
@@ -68,7 +69,7 @@ struct EntryKey<const W: usize> {
 #[derive(Clone, Copy, Debug)]
 struct MaskedRules<const W: usize> {
     key: EntryKey<W>,
-    /// First of the links; its rank is `best`.
+    /// First of the links; the first link's rank is `best`.
     first: u32,
     best: u64,
 }

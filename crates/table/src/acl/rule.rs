@@ -48,7 +48,7 @@ impl<const W: usize> Default for Rule<W> {
 }
 
 impl<const W: usize> Rule<W> {
-    /// Its position in the order of rules: the lowest wins.
+    /// The rule's position in the order of rules: the lowest wins.
     pub(super) fn rank(&self) -> u64 {
         u64::from(self.priority) << 32 | u64::from(self.id)
     }

@@ -3,23 +3,23 @@
 use super::{Counted, FUTURE, Flow, FlowTable};
 use crate::delta::{BYTES_MAX, PACKETS_MAX};
 
-/// Packets of a flow that another executor has counted since it was asked last. None of them has SYN, FIN or
-/// RST, and the flow has had a packet before them.
+/// Packets of a flow that another executor has counted since the last request for its counts. None of these
+/// packets has SYN, FIN or RST, and the flow has had a packet before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedElsewhere {
     /// How many.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// When the last one was counted, in milliseconds.
+    /// When the last packet was counted, in milliseconds.
     pub last: u32,
-    /// The highest byte of its TCP sequence number, if it has one.
+    /// The highest byte of the last packet's TCP sequence number, if it has one.
     pub seq: Option<u8>,
 }
 
 impl Flow {
-    /// Adds packets. `tracked` says whether its state is. Adds none of them, and returns false, if there is
-    /// no room in its counters.
+    /// Adds packets to the flow; `tracked` says whether the flow's state is tracked. Adds none of them, and
+    /// returns false, if there is no room in the flow's counters.
     pub fn add(&mut self, more: &CountedElsewhere, tracked: bool) -> bool {
         let (packets, bytes) = (self.packets() + more.packets, self.bytes() + more.bytes);
         if packets > PACKETS_MAX || bytes > BYTES_MAX {
@@ -38,7 +38,7 @@ impl Flow {
         true
     }
 
-    /// Whether its first packet was reported.
+    /// Whether the flow's first packet was reported.
     #[must_use]
     pub fn is_reported(&self) -> bool {
         self.marks.has(super::Marks::RECORDED)
@@ -46,7 +46,7 @@ impl Flow {
 }
 
 impl FlowTable {
-    /// Adds packets to a flow; returns the same as if they had been counted here.
+    /// Adds packets to a flow; returns the same as if the packets had been counted here.
     pub fn add(&mut self, row: u32, more: &CountedElsewhere, tracked: bool) -> Counted {
         match self.live_mut(row).map(|flow| (flow.add(more, tracked), flow.is_high())) {
             None | Some((false, _)) => Counted::No,

@@ -6,7 +6,8 @@ use crate::state::FlowState;
 
 impl FlowTable {
     /// Resets the counts and the state of a flow that stays in the table, and returns the flow as it was
-    /// before. Its times stay, so that it does not become younger. `None` if the row is not live.
+    /// before. The flow's times stay, so that the flow does not become younger. `None` if the row is not
+    /// live.
     pub fn hand_on(&mut self, row: u32) -> Option<Flow> {
         let flow = self.live_mut(row)?;
         let before = *flow;

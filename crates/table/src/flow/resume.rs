@@ -5,24 +5,24 @@ use crate::InsertError;
 use crate::state::FlowState;
 use weir_packet::FlowKey;
 
-/// The state of a flow that is taken over, besides its key. It has no counts, because the other process has
-/// reported them.
+/// The state of a flow that is taken over from another process, besides its key. There are no counts, because
+/// the other process has reported them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// The time of its first packet or its last delta, in milliseconds of this table's clock.
+    /// The time of the flow's first packet or last delta, in milliseconds of this table's clock.
     pub first: u32,
-    /// When its last packet was counted, in milliseconds of this table's clock.
+    /// When the flow's last packet was counted, in milliseconds of this table's clock.
     pub last: u32,
     /// Its state.
     pub state: FlowState,
-    /// The highest byte of its last TCP sequence number.
+    /// The highest byte of the flow's last TCP sequence number.
     pub seq: u8,
     /// How many packets were seen, up to [`HEARD_MAX`](super::HEARD_MAX).
     pub heard: u8,
 }
 
 impl FlowTable {
-    /// Enters a flow that began elsewhere. Returns its row.
+    /// Enters a flow that began elsewhere. Returns the flow's row.
     ///
     /// # Errors
     /// The table is full, or has the flow already.

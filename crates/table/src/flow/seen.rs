@@ -3,7 +3,7 @@
 use super::{Flow, FlowTable};
 use crate::state::{FlowState, Seen, StateEvent};
 
-/// The packets of a flow are remembered up to this number, even if its counts have been reset.
+/// The maximum number of packets of a flow that are remembered even if the flow's counts have been reset.
 pub const HEARD_MAX: u8 = 4;
 
 /// Marks of a flow, in one byte.
@@ -13,7 +13,7 @@ pub(super) struct Marks(pub u8);
 impl Marks {
     /// Whether the first packet has been reported.
     pub const RECORDED: u8 = 1;
-    /// Whether the flow has reported counts. If so, its next packet is not its first.
+    /// Whether the flow has reported counts. If so, the flow's next packet is not its first.
     pub const GAVE: u8 = 2;
     /// How many packets were seen, up to [`HEARD_MAX`], in the bits starting here.
     const HEARD_AT: u32 = 2;
@@ -50,7 +50,7 @@ impl Marks {
 }
 
 impl Flow {
-    /// How many of its packets were seen, up to [`HEARD_MAX`], if its state is tracked.
+    /// How many of the flow's packets were seen, up to [`HEARD_MAX`], if the flow's state is tracked.
     #[inline]
     #[must_use]
     pub fn heard(&self) -> u8 {
@@ -65,8 +65,8 @@ impl Flow {
 }
 
 impl FlowTable {
-    /// Tracks the state of a flow, before its packet is counted. Returns what else happens to the flow: a
-    /// repeated SYN does not establish the connection, and is not the first packet (RFC 9293 §3.8.1).
+    /// Tracks the state of a flow, before the flow's packet is counted. Returns what else happens to the
+    /// flow: a repeated SYN does not establish the connection, and is not the first packet (RFC 9293 §3.8.1).
     #[inline]
     pub fn see(&mut self, row: u32, seen: Seen) -> StateEvent {
         let Some(flow) = self.live_mut(row) else { return StateEvent::None };
