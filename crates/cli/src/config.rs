@@ -20,7 +20,7 @@ pub fn read_knowing(file: &str, text: &str, nics: &Nics) -> Loaded {
     read_edited(&ConfigSource::new(file, text), nics, &*edits::none(KINDS))
 }
 
-/// The same, with changes made at run time and values of the node.
+/// Reads a configuration with changes made at run time and values of the node.
 #[must_use]
 pub fn read_edited(source: &ConfigSource, nics: &Nics, edits: &dyn Edits) -> Loaded {
     weir_daemon::config::read(source, KINDS, nics, edits)

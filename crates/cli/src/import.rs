@@ -68,7 +68,7 @@ impl NodeOption {
         NodeOption { node }
     }
 
-    /// Reads the node's file, if it is named or the configuration refers to its values.
+    /// Reads the node's file, if the command line names the file or the configuration refers to its values.
     fn read(
         &self,
         configuration: &Path,
@@ -164,8 +164,8 @@ pub fn load(file: &Path, node: &NodeOption, options: &ImportOptions) -> Result<L
     load_edited((file, node), options, &*edits::none(KINDS), &Nics::default())
 }
 
-/// The same, with changes made at run time, and with what is `known` about interfaces that do not exist under
-/// these names.
+/// Reads a configuration file with changes made at run time, and with what is `known` about interfaces that
+/// do not exist under these names.
 ///
 /// # Errors
 /// Fails if the file cannot be read.

@@ -31,8 +31,8 @@ use weir_program::snapshot::Snapshot;
 /// Frames in the pool: batches, and what a fault port holds back.
 const CHUNKS: u32 = 8192;
 
-/// The table secret of every replay. A recording cannot exploit a secret drawn after it was made, but a
-/// replay must be repeatable.
+/// The table secret of every replay. A recording cannot exploit a secret that is drawn after the recording
+/// was made, but a replay must be repeatable.
 const SECRET: [u64; 2] = [0x7765_6972, 0x7265_706c_6179];
 
 /// The maximum number of breaths at one point in time, so that apps that keep answering each other do not
@@ -71,9 +71,9 @@ pub type Sayings = Vec<(u64, String)>;
 pub struct AppReport {
     /// Its name.
     pub name: String,
-    /// Counts of its frames.
+    /// Counts of the app's frames.
     pub account: Account,
-    /// Its own counters.
+    /// The app's own counters.
     pub counts: Vec<(&'static str, u64)>,
 }
 

@@ -30,7 +30,7 @@ impl Interpreter {
     }
 
     /// Returns how the answers to the flow that this packet begins are learnt: sentence M20. The error means
-    /// that they are the answers of another flow.
+    /// that another flow already has these answers.
     pub(super) fn answers(
         &self,
         id: PipeId,

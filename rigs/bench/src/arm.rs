@@ -199,7 +199,7 @@ fn source(interface: &str) -> Result<()> {
     })
 }
 
-/// Runs `turn` after each `start`, for as long as its flag is set.
+/// Runs `turn` after each `start`, which lasts as long as its flag is set.
 fn serve(mut turn: impl FnMut(&AtomicBool) -> Result<u64>) -> Result<()> {
     let running = Arc::new(AtomicBool::new(false));
     let turns = listen(Arc::clone(&running));

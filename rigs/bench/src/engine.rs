@@ -106,12 +106,12 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// Creates one, with frames of 64 bytes.
+    /// Creates a bench, with frames of 64 bytes.
     pub fn new(scenario: &Scenario) -> Bench {
         Bench::of_length(scenario, 64)
     }
 
-    /// Creates one, with frames of `length` bytes without FCS.
+    /// Creates a bench, with frames of `length` bytes without FCS.
     pub fn of_length(scenario: &Scenario, length: usize) -> Bench {
         let mut pools = Pools::region(CHUNKS);
         let pool = pools.first().id();

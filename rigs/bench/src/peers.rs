@@ -84,11 +84,11 @@ pub struct Forwarder {
 /// The words that a forwarder prints.
 #[derive(Clone, Copy)]
 struct ForwarderOutput {
-    /// In the line that says it is ready.
+    /// The words in the line that says that the forwarder is ready.
     ready: &'static str,
-    /// In the line that says it is forwarding.
+    /// The words in the line that says that the forwarder is forwarding.
     started: &'static str,
-    /// In a line that precedes the one with the number of frames sent.
+    /// The words in a line that precedes the line with the number of frames sent.
     summary: Option<&'static str>,
     /// The words before the number of frames sent.
     sent: &'static str,
@@ -120,8 +120,8 @@ impl Forwarder {
         Forwarder::testpmd_with(run, command, setting, devices, 1)
     }
 
-    /// Starts it with a second forwarding thread, on the core that otherwise does everything else. Its turns
-    /// use the mean of their processor times.
+    /// Starts testpmd with a second forwarding thread, on the core that otherwise does everything else. Turns
+    /// use the mean of the threads' processor times.
     pub fn testpmd_on_two(
         run: &mut Run,
         command: impl FnOnce(&str) -> Command,
@@ -182,7 +182,7 @@ impl Forwarder {
         threads.flatten().map(|thread| thread.path()).find(named).map(|path| path.join("schedstat"))
     }
 
-    /// Returns its process.
+    /// Returns the forwarder's process.
     pub fn process(&self) -> Started {
         self.process
     }
@@ -209,7 +209,7 @@ impl Forwarder {
         self.wait_for(run, |line| line.strip_prefix("arrived ")?.parse().ok())
     }
 
-    /// Returns its process ID.
+    /// Returns the forwarder's process ID.
     pub fn process_id(&self, run: &mut Run) -> u32 {
         run.child(self.process).id()
     }
@@ -219,7 +219,7 @@ impl Forwarder {
         self.say(&format!("set fwd {mode}"))
     }
 
-    /// Lets it forward for `time`.
+    /// Lets the forwarder run for `time`.
     pub fn turn(&mut self, run: &Run, time: Duration, interrupt: &Interrupt) -> Result<Turn> {
         let before = self.busy()?;
         self.begin(run)?;
@@ -229,7 +229,7 @@ impl Forwarder {
         Ok(Turn { frames, busy: self.busy()? - before })
     }
 
-    /// Lets it forward.
+    /// Lets the forwarder run.
     pub fn begin(&mut self, run: &Run) -> Result<()> {
         self.say("start")?;
         self.wait_for_words(run, self.words.started)

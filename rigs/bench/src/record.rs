@@ -20,8 +20,8 @@ use weir_lab::spread::ResultSpread;
 use weir_lab::{Interrupt, weir};
 use weir_port::pcap::{Links, Reader};
 
-/// The speed that `weir measure` must reach: this many packets per second, or this share of the speed of
-/// `cat`, whichever is lower.
+/// The speed that `weir measure` must reach, in packets per second and as a share of the speed of `cat`: the
+/// lower of the two counts.
 const FLOOR_PACKETS: f64 = 2e6;
 const FLOOR_SHARE: f64 = 0.6;
 
@@ -59,9 +59,9 @@ pub struct RecordOptions {
 struct RecordingReader {
     name: &'static str,
     program: String,
-    /// The Debian package that contains it.
+    /// The Debian package that contains the program.
     package: &'static str,
-    /// Its arguments, where FILE is the recording and FOLDER an empty folder.
+    /// The program's arguments, where FILE is the recording and FOLDER an empty folder.
     arguments: &'static [&'static str],
 }
 

@@ -15,9 +15,9 @@ use weir_program::{
 
 /// A program, and the flows whose packets go through it.
 pub struct Scenario {
-    /// Its name in the results.
+    /// The scenario's name in the results.
     pub name: &'static str,
-    /// A description of it.
+    /// The scenario's description.
     pub what: &'static str,
     /// The program: in through port 0, out through port 1.
     pub program: Program,

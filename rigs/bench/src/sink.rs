@@ -15,7 +15,7 @@ use weir_bond::lacp::{Action, Config, ETHER_TYPE, Event, Lacp, Rate, Settings, S
 use weir_lab::screen::line;
 use weir_packet::{Batch, Pools, Port};
 
-/// The sink naps if a poll of all queues yields fewer frames than this.
+/// The minimum number of frames from a poll of all queues; with fewer, the sink naps.
 const FEW: usize = 32;
 
 /// Duration of a nap, without what the kernel adds: far less than a ring takes to fill.

@@ -37,9 +37,9 @@ pub struct Counted {
 /// Frames that the kernel handled, and those that it left to a worker, since it got the program.
 #[derive(Clone, Default, PartialEq)]
 pub struct KernelCounts {
-    /// Frames that it decided.
+    /// Frames that the kernel handled.
     pub decided: u64,
-    /// Frames that it left to a worker, by reason.
+    /// Frames that the kernel left to a worker, by reason.
     pub given_up: BTreeMap<String, u64>,
 }
 
@@ -50,7 +50,7 @@ impl KernelCounts {
         KernelCounts { decided: port["decided"].as_u64().unwrap_or(0), given_up: given_up.collect() }
     }
 
-    /// Adds what another program, before or after this one, has counted.
+    /// Adds the counts of another program, which ran before or after this one.
     pub fn add(&mut self, other: &KernelCounts) {
         self.decided += other.decided;
         for (reason, frames) in &other.given_up {
@@ -58,7 +58,7 @@ impl KernelCounts {
         }
     }
 
-    /// Returns the number of frames that it handled or left to a worker.
+    /// Returns the number of frames that the kernel handled or left to a worker.
     pub fn frames(&self) -> u64 {
         self.decided + self.given_up.values().sum::<u64>()
     }
@@ -117,7 +117,7 @@ impl Daemon {
         Ok(Daemon { weir, back_ends: topology.back_ends.iter().map(|at| at.name).collect() })
     }
 
-    /// Reads its counters.
+    /// Reads the daemon's counters.
     pub fn snapshot(&self, run: &mut Run) -> Result<Snapshot> {
         let answers = self.weir.show("all").and_then(|all| Ok((all, self.weir.show("kernel")?)));
         let (answer, kernel) = match answers {
@@ -135,12 +135,12 @@ impl Daemon {
         })
     }
 
-    /// Replaces its configuration. Returns when all workers have applied it.
+    /// Replaces the daemon's configuration. Returns when all workers have applied it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
         self.weir.reload(configuration)
     }
 
-    /// Stops it with SIGTERM. Fails unless it exits successfully.
+    /// Stops the daemon with SIGTERM. Fails unless it exits successfully.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         self.weir.stop(run)
     }
@@ -158,8 +158,8 @@ fn back_ends(answer: &Value, names: &[&'static str]) -> Vec<Counted> {
     names.iter().copied().map(count).collect()
 }
 
-/// Returns a node's configuration: one service with `back_ends`. It keeps no flow state: each query is a flow
-/// of its own, and the kernel follows only flows that a worker has seen.
+/// Returns a node's configuration: one service with `back_ends`. The service keeps no flow state: each query
+/// is a flow of its own, and the kernel follows only flows that a worker has seen.
 pub fn configuration(node: &WeirNode, back_ends: &[BackEnd], workers: u32) -> String {
     let kernel = match node.executor {
         Executor::Engine => "off",

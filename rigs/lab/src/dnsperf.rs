@@ -23,7 +23,7 @@ use weir_bed::{Run, Started};
 pub const SOCKETS: u32 = 256;
 /// Number of senders and of receivers: the core count of the smallest machine.
 const THREADS: &str = "2";
-/// A query counts as lost after this many seconds without an answer, unless the machine is slow.
+/// The number of seconds without an answer after which a query counts as lost, unless the machine is slow.
 const TIMEOUT_S: u32 = 3;
 /// How much longer than its timeout dnsperf may take to exit on a slow machine.
 const GRACE: Duration = Duration::from_secs(10);
@@ -118,7 +118,7 @@ impl Load {
         Ok(Load { process, tally, reader, started, deadline })
     }
 
-    /// Returns how long it has been running.
+    /// Returns how long the load has been running.
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }

@@ -16,7 +16,7 @@ pub fn maps_bound_sockets() -> bool {
 }
 
 /// Attaches a program that passes every frame to an interface of a cable. A veth receives what XDP sends at
-/// the cable's other end only while it has such a program; it has it as long as the result lives.
+/// the cable's other end only while it has such a program, which stays attached as long as the result lives.
 ///
 /// # Errors
 /// There is no such interface, or the kernel refuses the program.

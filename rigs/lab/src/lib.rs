@@ -60,8 +60,8 @@ const POLL: Duration = Duration::from_millis(10);
 #[error("interrupted")]
 pub struct Interrupted;
 
-/// A flag set by SIGINT and SIGTERM, which every loop of a lab or bench checks. It also knows how slow the
-/// machine is, because everything that waits needs both.
+/// A flag set by SIGINT and SIGTERM, which every loop of a lab or bench checks. The flag also knows how slow
+/// the machine is, because everything that waits needs both.
 #[derive(Clone)]
 pub struct Interrupt {
     flag: Arc<AtomicBool>,

@@ -60,7 +60,7 @@ fn median(values: &[u64]) -> u64 {
 
 /// The loads through one node, and the counts there.
 pub struct NodeReport {
-    /// What decides its queries.
+    /// The executor that handles the node's queries.
     pub executor: Executor,
     /// The loads.
     pub load: LoadReport,

@@ -60,21 +60,21 @@ impl Executor {
 
 /// A host with weir.
 pub struct WeirNode {
-    /// What decides its queries.
+    /// The executor that handles the node's queries.
     pub executor: Executor,
-    /// The address of its service.
+    /// The address of the node's service.
     pub vip: &'static str,
     /// Its namespace.
     pub namespace: Namespace,
-    /// A program at the switch's end of its cable, where the kernel's executor sends frames.
+    /// A program at the switch's end of the node's cable, where the kernel's executor sends frames.
     _passing: Option<XdpTake>,
 }
 
 /// A host with a name server.
 pub struct BackEnd {
-    /// Its name, also in weir's configuration.
+    /// The back end's name, also in weir's configuration.
     pub name: &'static str,
-    /// Its own address, besides the VIPs.
+    /// The back end's own address, besides the VIPs.
     pub address: &'static str,
     /// The MAC address that weir writes into frames for it.
     pub mac: &'static str,

@@ -4,7 +4,7 @@ use super::premise::premise;
 use super::report::{LabReport, LoadReport, NodeReport};
 use super::topology::Executor;
 
-/// With this many flows, 5 sigma of a back end's share are a tenth of all queries.
+/// The minimum number of flows: 5 sigma of a back end's share are then a tenth of all queries.
 const FLOWS_MIN: u64 = 500;
 
 /// Returns everything that is wrong with the run; nothing if all is well.

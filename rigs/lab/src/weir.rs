@@ -12,8 +12,8 @@ use serde_json::{Value, json};
 use super::Interrupt;
 use weir_bed::{Run, Started};
 
-/// How long it may take to start. Loading XDP programs and opening sockets takes a tenth of it; DPDK takes a
-/// second to load its drivers on an idle machine.
+/// How long weir may take to start. Loading XDP programs and opening sockets takes a tenth of this time; DPDK
+/// takes a second to load its drivers on an idle machine.
 const START: Duration = Duration::from_secs(30);
 
 /// Returns the path of this program.
@@ -48,7 +48,7 @@ impl Weir {
         Weir::start_within(START, run, name, command, configuration, interrupt)
     }
 
-    /// Does the same for a configuration that may take up to `patience` to start.
+    /// Starts a daemon like [`Weir::start`], for a configuration that may take up to `patience` to start.
     pub fn start_within(
         patience: Duration,
         run: &mut Run,
@@ -77,7 +77,7 @@ impl Weir {
         Ok(())
     }
 
-    /// Waits until the kernel runs its program for the first port.
+    /// Waits until the kernel runs weir's program for the first port.
     pub fn wait_for_kernel(&self, patience: Duration, run: &Run, interrupt: &Interrupt) -> Result<()> {
         let runs = || Ok(self.show("kernel")?["kernel"][0]["runs"] == true);
         if !interrupt.wait(patience, runs)? {
@@ -86,7 +86,7 @@ impl Weir {
         Ok(())
     }
 
-    /// Fails with its last log lines if it has exited.
+    /// Fails with the daemon's last log lines if it has exited.
     pub fn still_runs(&self, run: &mut Run) -> Result<()> {
         match run.child(self.process).try_wait()? {
             Some(status) => bail!("{} has ended ({status}): {}", self.name, run.last_words(self.name)),
@@ -94,17 +94,17 @@ impl Weir {
         }
     }
 
-    /// Returns its process.
+    /// Returns the daemon's process.
     pub fn process(&self) -> Started {
         self.process
     }
 
-    /// Returns its control socket.
+    /// Returns the daemon's control socket.
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Returns the file of its configuration.
+    /// Returns the file of the daemon's configuration.
     pub fn configuration(&self) -> &Path {
         &self.configuration
     }
@@ -146,7 +146,7 @@ impl Weir {
         Ok(())
     }
 
-    /// Replaces its configuration. Returns when all workers have applied it.
+    /// Replaces the daemon's configuration. Returns when all workers have applied it.
     pub fn reload(&self, configuration: &str) -> Result<()> {
         fs::write(&self.configuration, configuration)?;
         weir_control::reload(&self.socket, |_| {}).map(drop)
@@ -176,7 +176,7 @@ impl Weir {
         self.wait_until_it_answers(START, run, interrupt)
     }
 
-    /// Stops it with SIGTERM. Fails unless it exits successfully.
+    /// Stops the daemon with SIGTERM. Fails unless it exits successfully.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         let status = run.stop(self.process)?;
         if !status.success() {

@@ -152,7 +152,7 @@ pub enum Drop {
     Full,
     /// By chance.
     Loss,
-    /// Its hash fell into the black hole.
+    /// The packet's hash fell into the black hole.
     Blackhole,
     /// The link was dead.
     Dead,

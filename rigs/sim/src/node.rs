@@ -18,10 +18,10 @@ pub struct SimNode {
     pub paths: Paths,
     /// The host.
     pub host: u32,
-    /// The host it sent to last, which gets its probes.
+    /// The host that this host sent to last, which gets its probes.
     to: u32,
     is_probing: bool,
-    /// The number of probes that arrived there, by path.
+    /// The number of probes that arrived at that host, by path.
     pub arrived: Vec<u32>,
     /// CLOVE: when a path may lose weight again.
     rests_until: Vec<u64>,

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 pub enum PacketKind {
     /// Packet `number` of flow `of`.
     Data,
-    /// Its acknowledgement: all packets below `next` have arrived.
+    /// The acknowledgement of a packet: all packets below `next` have arrived.
     Ack,
     /// Probe `number` of node `of` along a path.
     Probe,
-    /// Its answer; `stamp` is the one-way delay.
+    /// The answer to a probe; `stamp` is the one-way delay.
     Answer,
     /// DOCA-AR's probe of flow `of`, from port `number`.
     DocaProbe,
@@ -34,7 +34,7 @@ pub struct Packet {
     pub of: u32,
     /// Number.
     pub number: u32,
-    /// All packets below this are acknowledged.
+    /// The number below which all packets are acknowledged.
     pub next: u32,
     /// The lower half of the switches' hash.
     pub hash: u32,
@@ -42,17 +42,17 @@ pub struct Packet {
     pub bytes: u16,
     /// Its kind.
     pub kind: PacketKind,
-    /// The index of the link it is on.
+    /// The index of the link that the packet is on.
     pub at: u8,
-    /// Number of links on its route.
+    /// Number of links on the packet's route.
     pub links: u8,
     /// The path that the sender chose.
     pub path: u8,
-    /// Whether it may be marked.
+    /// Whether the packet may be marked.
     pub markable: bool,
-    /// Whether it was marked, or acknowledges a marked packet.
+    /// Whether the packet was marked, or acknowledges a marked packet.
     pub marked: bool,
-    /// Whether it was sent after a timeout.
+    /// Whether the packet was sent after a timeout.
     pub late: bool,
 }
 

@@ -16,7 +16,7 @@ const WINDOW_FIRST: f64 = 10.0;
 /// The largest window, packets: the receiver's buffer of 1.5 MB.
 pub const WINDOW_MAX: u32 = 1024;
 
-/// How many later packets must arrive for a packet to count as lost (RFC 5681).
+/// How many later packets must arrive before a packet counts as lost (RFC 5681).
 const DUPLICATES: u32 = 3;
 
 /// DCTCP's g.
@@ -80,7 +80,7 @@ impl Receiver {
 /// The contents of an acknowledgement.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack {
-    /// All packets below this have arrived.
+    /// The number below which all packets have arrived.
     pub next: u32,
     /// The packet that was just received.
     pub packet: u32,

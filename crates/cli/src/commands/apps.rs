@@ -64,7 +64,7 @@ fn tool(tool: &Tool) -> Command {
     Command::new(tool.name).about(tool.about).long_about(None).arg(json)
 }
 
-/// Runs one of [`commands`]. `None` if `key` is not one of them.
+/// Runs one of [`commands`]. `None` if `key` is not a command.
 ///
 /// # Errors
 /// Fails if there is no daemon or no such app, or if the app refuses.
@@ -141,7 +141,7 @@ fn ask(kind: &Kind, verb: &Verb, matches: &ArgMatches) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Calls `each` with every page of an answer. Only the last one has a count, that of all.
+/// Calls `each` with every page of an answer. Only the last page has a count, that of all rows.
 fn follow(
     mut page: Value,
     mut more: impl FnMut(u64) -> Result<Value>,
@@ -166,7 +166,8 @@ fn follow(
     }
 }
 
-/// Prints one object with the rows of all pages. It is complete even if a later page cannot be fetched.
+/// Prints one object with the rows of all pages. The object is complete even if a later page cannot be
+/// fetched.
 fn print_json(
     first: Value,
     more: impl FnMut(u64) -> Result<Value>,
@@ -232,7 +233,7 @@ fn view(kind: &Kind, connection: &Connection, of: &[String], every: Option<Durat
     })
 }
 
-/// Describes what can be shown: each view, of all apps of the kind or of one.
+/// Describes what can be shown: each view, of all apps of the kind or of a single one.
 fn usage(kind: &Kind) -> String {
     let head = |word: &str| {
         if word.is_empty() { format!("show {}", kind.key) } else { format!("show {} {word}", kind.key) }

@@ -17,10 +17,10 @@ use weir_daemon::compiled::KernelCheck;
 use weir_daemon::private;
 use weir_program::{Origin, PipeId};
 
-/// The most entries of a pipe that are searched for unreachable ones.
+/// The maximum number of entries of a pipe that are searched for unreachable ones.
 const SEARCHED_MAX: usize = 1000;
 
-/// The most steps that are spent on one entry.
+/// The maximum number of steps that are spent on one entry.
 const STEPS: u32 = 2000;
 
 /// Arguments of `weir check`.
@@ -107,8 +107,8 @@ pub fn run(arguments: &CheckArguments) -> Result<ExitCode> {
     Ok(if loaded.plan.is_some() { ExitCode::SUCCESS } else { bad_input() })
 }
 
-/// Reports what reading a configuration does not find; the plan remains if that is no error. `is_here`: the
-/// configuration is that of this host.
+/// Reports what reading a configuration does not find; the plan remains if none of this is an error.
+/// `is_here` says that the configuration is that of this host.
 pub(super) fn examine(loaded: &mut Loaded, file: &Path, is_here: bool) {
     if let Some(plan) = &loaded.plan {
         if is_here {
@@ -137,8 +137,8 @@ fn absent_interfaces(plan: &Plan, report: &mut Report) {
 }
 
 /// Warns of entries that no packet can hit because none meets their conditions, or because several others
-/// together take all of their packets. The check of the program itself has found those that are shadowed by a
-/// single one. Pipes of apps are left out: users cannot change their entries.
+/// together take all of their packets. The check of the program itself has found the entries that are
+/// shadowed by a single other entry. Pipes of apps are left out: users cannot change their entries.
 fn unreachable_entries(plan: &Plan, report: &mut Report) {
     let found: BTreeSet<Span> = report.diagnostics().iter().map(|one| one.span).collect();
     for (id, pipe) in (0..).map(PipeId).zip(&plan.program.pipes) {
@@ -165,7 +165,7 @@ fn unreachable_entries(plan: &Plan, report: &mut Report) {
     }
 }
 
-/// Reports what checks with `via: service` lack.
+/// Reports what is missing for checks with `via: service`.
 fn unreachable_ways(plan: &Plan, file: &Path, report: &mut Report) {
     match ways::missing(plan, file) {
         Some(missing) if missing.is_certain => report.error(Span::default(), missing.says),

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use weir_config::node::NodeValue;
 use weir_program::{NatPool, NatPrefix};
 
-/// A node: the file with its values, and the configuration with them.
+/// A node: the file with the node's values, and the configuration with these values.
 type CheckedNode = (String, Loaded);
 
 /// Checks all nodes.
@@ -61,7 +61,7 @@ fn row((node, loaded): &CheckedNode) -> Value {
     json!({ "file": node, "node": values, "diagnostics": loaded.report.json() })
 }
 
-/// Reports to the second node what does not work together with the first.
+/// Adds to the second node's report what does not work together with the first node.
 fn compare((one, first): &CheckedNode, (other, second): &mut CheckedNode) {
     let (Some(first), Some(plan)) = (&first.plan, &second.plan) else { return };
     let report = &mut second.report;

@@ -17,7 +17,7 @@ const STILL_BUSY: u8 = 3;
 /// How often the daemon is asked.
 const EVERY: Duration = Duration::from_millis(100);
 
-/// The sections that say whether packets still arrive, and whether any VIP is announced by a route.
+/// The sections that show whether packets still arrive, and whether a route announces any VIP.
 const ASKED: [&str; 3] = ["backends", "pipes", "routes"];
 
 /// Arguments of `weir drain`.

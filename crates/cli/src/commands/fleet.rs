@@ -76,15 +76,15 @@ const HASHES: u64 = 1 << 31;
 /// The largest number of sets of nodes that are tried.
 const SETS_MAX: usize = 20_000;
 
-/// Returns the first hash above each next hop's part of the hash space, as the kernel computes it for next
-/// hops of weight 1: `DIV_ROUND_CLOSEST(weights so far << 31, all weights)`.
+/// Returns the first hash above each next hop's part of the hash space, as the kernel computes this hash for
+/// next hops of weight 1: `DIV_ROUND_CLOSEST(weights so far << 31, all weights)`.
 fn limits(hops: usize) -> Vec<u64> {
     let hops = hops as u64;
     (1..=hops).map(|until| ((until << 31) + hops / 2) / hops).collect()
 }
 
-/// Returns which share of the hashes of each next hop `before` get another one, by position. `None` in
-/// `after` is a next hop that joins.
+/// Returns which share of the hashes of each next hop in `before` get another next hop, by position. `None`
+/// in `after` is a next hop that joins.
 fn moved(before: &[u16], after: &[Option<u16>]) -> Vec<f64> {
     let [old, new] = [before.len(), after.len()].map(limits);
     let mut lost = vec![0_u64; before.len()];
@@ -302,7 +302,7 @@ fn bad(why: String) -> Result<ExitCode> {
     Err(BadInput(why).into())
 }
 
-/// Returns the sets of positions at which nodes leave or join: the one that was given, or all.
+/// Returns the sets of positions at which nodes leave or join: the set that was given, or all sets.
 fn positions(change: FleetChange, at: &[u16]) -> Result<Vec<BTreeSet<usize>>, String> {
     let (of, count) = match change.remove {
         0 => (change.nodes + change.add, change.add),

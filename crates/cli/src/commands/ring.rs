@@ -157,7 +157,7 @@ pub(super) fn checksums(plan: &Plan) -> Rings {
     }
 }
 
-/// Prints the checksums of all rings, or of the one that was asked for.
+/// Prints the checksums of all rings, or of the requested one.
 fn print_checksums(all: Rings, arguments: &RingArguments) -> Result<ExitCode> {
     let wanted = |ring: &&Ring| arguments.service.as_ref().is_none_or(|name| ring.name == *name);
     let services: Vec<&Ring> = all.services.iter().filter(wanted).collect();

@@ -138,7 +138,7 @@ fn rings(rings: &Value) -> String {
     section("rings", &all) + &table(&services)
 }
 
-/// Returns the rows without nested lists and objects, which `show KEY` prints and which do not fit a table.
+/// Returns the rows without nested lists and objects, which do not fit a table and which `show KEY` prints.
 fn flat(rows: &Value) -> Value {
     let flat = |row: &Value| match row {
         Value::Object(fields) => {
@@ -169,8 +169,8 @@ fn table(rows: &[Value]) -> String {
     if rows.is_empty() { "  none\n".to_string() } else { table.page(rows) }
 }
 
-/// A table whose rows may arrive a page at a time: it has the columns of the first page, which become wider
-/// when a later row needs it.
+/// A table whose rows may arrive a page at a time. The table has the columns of the first page; they become
+/// wider when a later row needs this.
 #[derive(Default)]
 pub struct PagedTable {
     columns: Vec<String>,
@@ -178,7 +178,7 @@ pub struct PagedTable {
 }
 
 impl PagedTable {
-    /// Formats some rows, the first ones below the names of the columns.
+    /// Formats some rows, and writes the names of the columns above the first ones.
     pub fn page(&mut self, rows: &[Value]) -> String {
         let is_first = self.columns.is_empty();
         if is_first {

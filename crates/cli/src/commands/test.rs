@@ -58,10 +58,10 @@ pub struct TestArguments {
     node: import::NodeOption,
 }
 
-/// The most steps that are spent on one entry.
+/// The maximum number of steps that are spent on one entry.
 const STEPS: u32 = 20_000;
 
-/// The most items of a list that are printed as text.
+/// The maximum number of items of a list that are printed as text.
 const SHOWN: usize = 50;
 
 impl TestArguments {
@@ -125,7 +125,7 @@ fn goes(program: &Program, walk: &Walk) -> String {
     copies.collect::<String>() + &departs(program, walk.verdict, &walk.bytes)
 }
 
-/// Returns where a packet goes, and as which packet.
+/// Returns where a packet goes, and with which bytes.
 fn departs(program: &Program, verdict: Verdict, bytes: &[u8]) -> String {
     let to = verdict.describe(program);
     match verdict {
@@ -153,15 +153,15 @@ fn outcomes<'a, T>(
     Ok(inputs.iter().map(outcome).collect())
 }
 
-/// Where a packet arrives that the program has no port for.
+/// The outcome of a packet that arrives at a port that the program does not have.
 const NO_PORT: &str = "there is no such port";
 
-/// A packet that goes elsewhere than before.
+/// Describes a packet that does not go where it went before.
 fn change(port: &str, packet: &str, (old, new): (&str, &str)) -> Value {
     json!({ "port": port, "packet": packet, "old": old, "new": new })
 }
 
-/// Returns the lines that show a packet that goes elsewhere than before.
+/// Returns the lines about a packet that does not go where it went before.
 fn change_text(one: &Value) -> String {
     let word = |key: &str| one[key].as_str().unwrap_or_default();
     format!(

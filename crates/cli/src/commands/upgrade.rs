@@ -88,7 +88,7 @@ fn start(daemon: &answer::Process) -> Result<Child> {
 
 /// Opens the daemon's log. Otherwise, anything that waits for the end of this process's standard error would
 /// also wait for the successor's. A socket, such as the journal's, cannot be opened and need not be: systemd
-/// has given this process the same one.
+/// has given this process the same socket.
 fn log_of(daemon: &answer::Process) -> Option<File> {
     OpenOptions::new().append(true).open(format!("/proc/{}/fd/2", daemon.pid)).ok()
 }

@@ -20,14 +20,15 @@ const NAMES: [&str; 9] =
 /// Parses the polling interval, in seconds.
 ///
 /// # Errors
-/// Fails if it is not a usable number of seconds.
+/// Fails if the text is not a usable number of seconds.
 pub fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| SECONDS.contains(seconds));
     let wrong = || format!("the interval must be {} to {} seconds", SECONDS.start(), SECONDS.end());
     seconds.map(Duration::from_secs_f64).ok_or_else(wrong)
 }
 
-/// Prints `text`. If `every` is an interval, repeats that until it fails or a signal ends the process.
+/// Prints `text`. If `every` is an interval, prints again at this interval until printing fails or a signal
+/// ends the process.
 ///
 /// # Errors
 /// Fails if `text` fails, for example because the daemon has stopped, or if standard output cannot be written

@@ -46,7 +46,7 @@ pub(super) fn number(path: &str) -> Option<u64> {
     fs::read_to_string(Path::new("/proc/sys").join(path)).ok()?.trim().parse().ok()
 }
 
-/// Which kernel it is; `features.rs` reports what features need from it.
+/// Reports which kernel the host has; `features.rs` reports what features need from the kernel.
 fn kernel() -> Finding {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let says = if weir_bpf::hook::has_tcx() {
@@ -151,8 +151,8 @@ fn right_checksums(port: &answer::Port) -> Option<u64> {
     count("checksums_sampled").filter(|sampled| *sampled > 0 && count("checksums_wrong") == Some(0))
 }
 
-/// The state of an interface. `right`: number of frames that arrived with correct checksums from a peer that
-/// cannot be examined, so the advice about it was followed.
+/// The state of an interface. `right` is the number of frames that arrived with correct checksums from a peer
+/// that cannot be examined: if there are any, the advice about the peer was followed.
 fn interface(report: &weir_port::xdp::InterfaceReport, right: Option<u64>) -> Finding {
     let modes: Vec<String> = report.modes.iter().map(ToString::to_string).collect();
     let obstacle = match right {

@@ -19,8 +19,8 @@ use weir_app::doctor::{Examined, Has, hooks, ip};
 pub use weir_app::doctor::{Finding, Level};
 use weir_control::Request;
 
-/// Examines everything: the host, and with a configuration and its file what that needs. `socket`: where the
-/// daemon listens.
+/// Examines everything: the host and, given a configuration with its file, what the configuration needs. The
+/// daemon listens on `socket`.
 pub fn examine(planned: Option<(&Plan, &Path)>, socket: &Path) -> Vec<Finding> {
     let plan = planned.map(|(plan, _)| plan);
     let mut found = host::findings(plan, socket);

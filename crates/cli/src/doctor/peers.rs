@@ -12,11 +12,11 @@ use weir_program::NatPrefix;
 
 /// How to ask peers.
 pub struct Asking<'a> {
-    /// Their addresses.
+    /// The peers' addresses.
     pub urls: &'a [PeerUrl],
     /// The token.
     pub token: &'a str,
-    /// The file with the certificates that sign theirs.
+    /// The file with the certificates that sign those of the peers.
     pub authorities: Option<&'a Path>,
 }
 
@@ -136,7 +136,7 @@ fn rings(own: &Rings, peer: &Rings, url: &str) -> Vec<Finding> {
     vec![Finding::new("peer_ring", url, Level::Fault, says)]
 }
 
-/// Says what makes two rings of the same name differ.
+/// Describes why two rings of the same name differ.
 fn difference(own: &Ring, peer: &Ring) -> String {
     let mut all = Vec::new();
     let mut differs = |what: &str, own: &dyn Display, peer: &dyn Display| {
@@ -227,7 +227,8 @@ fn health(own: &Rings, peer: &Rings, url: &str) -> Option<Finding> {
     Some(Finding::new("peer_health", url, Level::Warning, listed(differences)))
 }
 
-/// Finds addresses and ports that pools of both nodes have: a packet to them reaches only one of the nodes.
+/// Finds addresses and ports that are in pools of both nodes: a packet to one of them reaches only one of the
+/// nodes.
 fn pools(own: &[NatPool], peer: &[NatPool], url: &str) -> Option<Finding> {
     let mut differences = Vec::new();
     for one in own {

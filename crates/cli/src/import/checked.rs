@@ -17,7 +17,7 @@ pub struct Checked {
 /// Reads a configuration with apps of this kind.
 ///
 /// # Errors
-/// Fails with what is wrong outside of the apps.
+/// The error says what is wrong outside of the apps.
 pub fn checked(kind: &Kind, yaml: String) -> Result<Checked, Report> {
     let mut lines: Vec<String> = yaml.lines().map(str::to_string).collect();
     let (item, mut refused) = (format!("  - {}:", kind.key), Vec::new());

@@ -48,7 +48,7 @@ fn ports(plan: &Plan) -> String {
 /// Parses `NAME=OUT.pcap`, where `NAME` is the app to which frames are forwarded.
 ///
 /// # Errors
-/// Fails if there is no such name, or if it has two files.
+/// Fails if there is no such name, or if a name has two files.
 pub fn assign_apps(plan: &Plan, list: &[PathBuf]) -> Result<Vec<(String, PathBuf)>> {
     let mut all: Vec<(String, PathBuf)> = Vec::new();
     for path in list {

@@ -79,7 +79,7 @@ impl Clock {
         true
     }
 
-    /// Returns when something expires, if that is by `limit_ns`.
+    /// Returns when something expires, if it expires by `limit_ns`.
     fn next_age_ns(&mut self, worker: &Worker, limit_ns: u64) -> Option<u64> {
         let timeout_ns = self.least_timeout_ns?;
         if limit_ns < self.ages_ns {

@@ -34,7 +34,7 @@ pub struct Answer {
     pub taken: Instant,
     /// The daemon's answer.
     pub said: Result<Value>,
-    /// For each kind of app whether any exist, unless the program is the known one.
+    /// For each kind of app, whether any apps exist, unless the program is the known one.
     pub kinds: Option<Vec<bool>>,
 }
 
@@ -109,7 +109,7 @@ fn show<'a>(socket: &Path, parts: impl Iterator<Item = &'a &'a str>) -> Result<V
     ask(socket, &Request::Show(Show { what: Some(what), ..Show::default() }))
 }
 
-/// Returns for each kind of app whether any exist.
+/// Returns, for each kind of app, whether any apps exist.
 fn configured(socket: &Path, answer: &Value) -> Result<Vec<bool>> {
     let tables: Vec<&str> = KINDS.iter().flat_map(|kind| kind.tables).copied().collect();
     let tables = show(socket, tables.iter())?;

@@ -32,7 +32,7 @@ const HELP: &[&str] = &[
 /// The height of the history.
 const HISTORY_ROWS: usize = 5;
 
-/// After this time without an answer, the delay is shown.
+/// The time without an answer after which the delay is shown.
 const SLOW: Duration = Duration::from_secs(3);
 
 /// Draws the view. Anything that does not fit is left out, the page itself last.
@@ -116,7 +116,8 @@ fn tabs(view: &View, width: usize) -> Line<'static> {
     [Span::raw(before)].into_iter().chain(names).chain([Span::raw(after)]).collect()
 }
 
-/// Returns as many neighbours of one of these as fit, reserving 3 columns for marks unless all do.
+/// Returns as many neighbours of the tab at `at` as fit, with 3 columns reserved for marks unless all tabs
+/// fit.
 fn fitting(lengths: &[usize], at: usize, width: usize) -> Range<usize> {
     let (mut shown, mut used) = (at..at + 1, lengths[at]);
     if lengths.iter().sum::<usize>() <= width {

@@ -49,7 +49,8 @@ pub fn take(bytes: &mut Vec<u8>) -> Vec<Key> {
     keys
 }
 
-/// Returns the first key, if its bytes mean one, and their number; `None` if the sequence is incomplete.
+/// Returns the first key, if the bytes mean a key, and the number of its bytes; `None` if the sequence is
+/// incomplete.
 fn first(bytes: &[u8]) -> Option<(Option<Key>, usize)> {
     let key = match *bytes.first()? {
         ESCAPE => return sequence(bytes),

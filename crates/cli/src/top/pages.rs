@@ -199,7 +199,7 @@ fn drops(answer: &Value) -> Vec<Part> {
     ]
 }
 
-/// What the kernel decides, and why it leaves the rest to workers.
+/// What the kernel handles, and why it leaves the rest to workers.
 fn kernel(answer: &Value) -> Vec<Part> {
     let all = shown(answer).kernel;
     let row = |of: &KernelPort| -> Value {

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::HashMap;
 use weir_app::page::{Column, Holds, Map, Part, Table};
 
-/// Longer texts are truncated, unless they are in the last column.
+/// The length to which texts are truncated, unless they are in the last column.
 const TEXT_MAX: usize = 24;
 
 /// How far sentences are indented.
@@ -20,7 +20,7 @@ const SLOTS: [usize; 2] = [8, 64];
 /// used.
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz0123456789";
 
-/// The column by which rows are sorted.
+/// The column that rows are sorted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sort {
     /// The name of the column.
@@ -80,7 +80,7 @@ pub fn lines(now: &[Part], before: Option<&[Part]>, way: Way) -> Vec<Line<'stati
     lines
 }
 
-/// Returns true if both are about the same thing, at different times.
+/// Returns true if both parts show the same thing at different times.
 fn is_same(one: &Part, other: &Part) -> bool {
     match (one, other) {
         (Part::Table(one), Part::Table(other)) => one.title == other.title,

@@ -42,7 +42,7 @@ impl Modes {
     /// Changes the modes of a terminal.
     ///
     /// # Errors
-    /// Fails if it is not a terminal, or does not exist any more.
+    /// Fails if the descriptor is not a terminal, or if the terminal does not exist any more.
     pub fn enter(terminal: OwnedFd) -> io::Result<Modes> {
         let modes = Modes(Arc::default());
         modes.enter_again(terminal)?;

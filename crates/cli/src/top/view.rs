@@ -63,15 +63,15 @@ pub struct Rates {
 /// What is shown.
 pub struct View {
     pages: Vec<Listed>,
-    /// For each kind of app whether any exist.
+    /// For each kind of app, whether any apps exist.
     kinds: Vec<bool>,
     /// The program that these kinds belong to.
     known: Option<u64>,
     /// The page shown.
     at: usize,
-    /// The part of the latest answer that it shows.
+    /// The part of the latest answer that the page shows.
     pub now: Option<AnswerSample>,
-    /// The part of the previous answer that it showed.
+    /// The part of the previous answer that the page showed.
     pub before: Option<AnswerSample>,
     /// The latest answer, of any page.
     latest: Option<(Instant, Shown)>,

@@ -49,8 +49,8 @@ pub enum Carrier {
 }
 
 impl BondArm {
-    /// Creates an arm from a running program, and the kernel's accounting file of its forwarding thread. It
-    /// is suspended from now on.
+    /// Creates an arm from a running program, and the kernel's accounting file of its forwarding thread. The
+    /// arm is suspended from now on.
     pub fn new(
         run: &mut Run,
         process: Started,
@@ -173,7 +173,7 @@ fn weir_counts(all: &Value) -> Result<(u64, u64)> {
     Ok((transmitted, dropped.values().filter_map(Value::as_u64).sum()))
 }
 
-/// Returns the same from `dpctl/show -s`: a line with the port's name, then one that starts with TX.
+/// Returns the same counts from `dpctl/show -s`: a line with the port's name, then one that starts with TX.
 fn ovs_counts(text: &str) -> Result<(u64, u64)> {
     let mut counts = (0, 0);
     let mut member = false;

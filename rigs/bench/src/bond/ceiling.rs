@@ -9,7 +9,7 @@ use anyhow::Result;
 use std::path::Path;
 use weir_bed::Run;
 
-/// Starts it, with a separate recording for each pair.
+/// Starts testpmd, with a separate recording (pcap file) for each pair.
 pub fn start(run: &mut Run, setting: &Setting, recordings: [&Path; 2]) -> Result<BondArm> {
     let socket = run.folder().join("testpmd.memif");
     let devices: Vec<String> = (0..2)

@@ -11,8 +11,8 @@ use weir_bed::Run;
 use weir_lab::Interrupt;
 use weir_lab::ovs::{Ovs, SWITCH_DPDK};
 
-/// The number of streams that it can loop through from one port: its largest pool has 262 144 frames, and
-/// those not used by the recording must fill its rings.
+/// The number of streams that the switch can loop through from one port: its largest pool has 262 144 frames,
+/// and those not used by the recording must fill its rings.
 const STREAMS_MAX: u32 = 200_000;
 
 /// Returns the number of ports among which a recording of `streams` streams is divided. Each has another MTU,
@@ -21,20 +21,21 @@ pub fn sources(streams: u32) -> u32 {
     streams.div_ceil(STREAMS_MAX)
 }
 
-/// Returns the MiB of its memory for a number of sources: pools of 262 144 frames, the first of them for the
-/// members as well.
+/// Returns the MiB of the switch's memory for a number of sources: pools of 262 144 frames, the first of which
+/// is for the members as well.
 pub fn mebibytes(sources: u32) -> u32 {
     1024 + (1..sources).map(|source| 640 + 256 * source).sum::<u32>()
 }
 
-/// Its transmit queues, each with a receive queue, as memif requires symmetric ends: one for the forwarding
-/// thread, and one for the main thread, which sends LACPDUs.
+/// The switch's transmit queues, each with a receive queue, as memif requires symmetric ends: one for the
+/// forwarding thread, and one for the main thread, which sends LACPDUs.
 const QUEUES: u16 = 2;
 
 /// The destination MAC address of the recording's frames.
 const DESTINATION: &str = "02:00:00:00:00:02";
 
-/// Starts it on one or more recordings, sending by lb_output. Its kernel interfaces are in `namespace`.
+/// Starts the switch on one or more recordings; it sends by lb_output. Its kernel interfaces are in
+/// `namespace`.
 pub fn start(
     run: &mut Run,
     setting: &Setting,

@@ -9,7 +9,7 @@ use weir_bed::namespace;
 use weir_bed::{Run, Started};
 use weir_lab::weir;
 
-/// MiB of its memory.
+/// MiB of the sink's memory.
 pub const MEBIBYTES: u32 = 128;
 
 /// A sink.

@@ -17,7 +17,7 @@ pub fn preferred(program: &str) -> Command {
     command
 }
 
-/// Starts it on a recording of `streams` frames.
+/// Starts weir on a recording of `streams` frames.
 pub fn start(
     run: &mut Run,
     setting: &Setting,

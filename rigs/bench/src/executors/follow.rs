@@ -19,8 +19,8 @@ use weir_port::xdp::{Rings, XdpConfig, XdpInterface, XdpPort};
 /// The address of the first entry.
 const FIRST: u32 = 0x0a00_0000;
 
-/// Consecutive changes are of entries that are this far apart: a prime number, so that every entry is changed
-/// in turn.
+/// The distance between the entries of consecutive changes: a prime number, so that every entry is changed in
+/// turn.
 const APART: u32 = 7919;
 
 /// Chunks of the pool beyond those that the ports hold.

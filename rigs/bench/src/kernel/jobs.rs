@@ -24,7 +24,7 @@ type ByHand = (&'static str, fn(&Scenario) -> HandTables);
 pub struct Job {
     /// Its name.
     pub name: &'static str,
-    /// Creates its program and flows.
+    /// Creates the row's program and flows.
     pub make: Make,
     /// The program that is written by hand for it.
     pub by_hand: ByHand,
@@ -101,7 +101,7 @@ fn ipip(scenario: &Scenario) -> HandTables {
     HandTables { records, buckets: first_buckets(scenario), services: vec![SERVICE], ..HandTables::default() }
 }
 
-/// The same with the app's own addresses.
+/// The headers of tunnels with the app's own addresses.
 fn lb(scenario: &Scenario) -> HandTables {
     let record = |(eth_dst, eth_src, src, dst): lb::TunnelAddresses| {
         let outer = Outer { eth_dst, eth_src, src: src.into(), dst: dst.into(), ttl: 64, id: 0 };
@@ -111,7 +111,7 @@ fn lb(scenario: &Scenario) -> HandTables {
     HandTables { records, ..ipip(scenario) }
 }
 
-/// The same with a table of all flows.
+/// The tables of `lb`, with a table of all flows.
 fn lb_flows(scenario: &Scenario) -> HandTables {
     HandTables { flows: pinned(scenario), ..lb(scenario) }
 }

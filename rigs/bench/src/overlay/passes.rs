@@ -13,7 +13,7 @@ use super::bed::Asker;
 
 /// Number of requests and answers, or of one-way packets.
 const PACKETS: u32 = 100;
-/// Bytes of their payload, a size that nothing else is likely to use.
+/// Bytes of the packets' payload, a size that nothing else is likely to use.
 const PAYLOAD: u32 = 1111;
 /// Bytes of the headers of IP and UDP, of Ethernet, and of the tunnel.
 const INNER: u32 = 28;

@@ -11,7 +11,7 @@ pub type Sample = [f64; ARMS.len()];
 /// A test.
 #[derive(Clone, Copy)]
 pub struct Test {
-    /// Its name in the table.
+    /// The test's name in the table.
     pub name: &'static str,
     pub flows: u32,
     pub unit: &'static str,

@@ -7,9 +7,10 @@ use std::path::Path;
 
 /// An SWX program.
 pub struct Program {
-    /// Its name, which is also that of weir's (`scenarios::peer`).
+    /// The program's name, which is also that of weir's counterpart (`scenarios::peer`).
     pub name: &'static str,
-    /// Creates it for this many flows; one program comes from the example's folder, which is passed too.
+    /// Creates the program for a number of flows; one program comes from the example's folder, which is
+    /// passed too.
     pub swx: fn(u32, &Path) -> std::io::Result<SwxSource>,
 }
 

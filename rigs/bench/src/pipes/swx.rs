@@ -18,7 +18,7 @@ use weir_lab::premise::carried;
 /// MiB of huge pages.
 pub const MEBIBYTES: u32 = 1280;
 
-/// How long it may take to compile its program and to start.
+/// How long SWX may take to compile its program and to start.
 const START: Duration = Duration::from_secs(90);
 
 /// How long an answer may take.
@@ -68,7 +68,7 @@ impl Swx {
         Ok(swx)
     }
 
-    /// Lets it forward for `time`.
+    /// Lets SWX forward for `time`.
     pub fn turn(&mut self, run: &mut Run, time: Duration, interrupt: &Interrupt) -> Result<Turn> {
         run.go_on(self.process);
         let before = (self.sent()?, self.busy()?);
@@ -79,7 +79,7 @@ impl Swx {
         Ok(Turn { frames: after.0 - before.0, busy: after.1 - before.1 })
     }
 
-    /// Returns the number of frames that it has sent.
+    /// Returns the number of frames that SWX has sent.
     fn sent(&self) -> Result<u64> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(ANSWER))?;

@@ -42,7 +42,7 @@ impl WeirNode {
         self.weir.reload(&configuration((members, self.slowdown), "active", "fast"))
     }
 
-    /// Changes its LACP settings on all links: `active` or `passive`, `fast` or `slow`.
+    /// Changes weir's LACP settings on all links: `active` or `passive`, `fast` or `slow`.
     pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
         self.weir.reload(&configuration((LINKS, self.slowdown), mode, rate))
     }

@@ -31,7 +31,7 @@ impl Partner {
         Ok(partner)
     }
 
-    /// Returns the number of links it uses.
+    /// Returns the number of links that the partner uses.
     pub fn members_enabled(&self) -> Result<usize> {
         self.0.members_enabled("bond0")
     }
@@ -46,7 +46,7 @@ impl Partner {
         self.0.restart(run, SWITCH, inside(topology), interrupt)
     }
 
-    /// Changes its LACP settings: `active` or `passive`, `fast` or `slow`.
+    /// Changes the partner's LACP settings: `active` or `passive`, `fast` or `slow`.
     pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
         self.0.vsctl(&format!("set port bond0 lacp={mode} other_config:lacp-time={rate}"))
     }

@@ -78,7 +78,7 @@ impl Topology {
         self.switch.input("nft", &["-f", "-"], &rules)
     }
 
-    /// Unblocks them.
+    /// Unblocks the switch's LACPDUs on all links.
     pub fn speak(&self) -> Result<()> {
         self.switch.output("nft", &["delete", "table", "netdev", "lab"]).map(drop)
     }
@@ -88,7 +88,7 @@ fn host<'a>(host: &'a Namespace, address: &str, mac: &str) -> CableEnd<'a> {
     host.end(INTERFACE).mac(mac).address(format!("{address}/24"))
 }
 
-/// Makes another host a permanent neighbour of one.
+/// Makes another host a permanent neighbour of `host`.
 fn know(host: &Namespace, other: &str, mac: &str) -> Result<()> {
     host.ip(&format!("neighbour add {other} lladdr {mac} dev {INTERFACE} nud permanent\n"))?;
     host.checksum_in_software(INTERFACE)

@@ -99,7 +99,7 @@ impl LbBed {
         sum
     }
 
-    /// Returns the same counts, once everything in flight has arrived.
+    /// Returns the counts of clients with persistent flows, once everything in flight has arrived.
     pub fn settled(&self, interrupt: &Interrupt) -> Result<FlowCounts> {
         interrupt.sleep(interrupt.limit(SETTLE))?;
         Ok(self.counts())
@@ -128,7 +128,7 @@ impl LbBed {
         names.into_iter().try_for_each(|name| self.wait_for_health(name, "up", interrupt))
     }
 
-    /// Does what `weir lb VERB SERVICE BACK_END` does, for all services or none.
+    /// Does what `weir lb VERB SERVICE BACK_END` does, for all services or for none.
     pub fn order(&self, verb: &str, back_end: &str, weight: Option<u32>) -> Result<()> {
         let one = |service: String| {
             let mut order = json!({ "do": verb, "service": service, "back_end": back_end });

@@ -43,7 +43,8 @@ const UDP_S: u32 = 3;
 const TCP_S: u32 = 10;
 /// How long a client may take to exit: longer than it may still wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Longer than any phase; if the lab is killed, no client outlives it by more than this.
+/// The maximum lifetime of a client, longer than any phase: if the lab is killed, no client outlives it by
+/// more.
 const AT_MOST_S: &str = "900";
 
 /// The counts of a program.

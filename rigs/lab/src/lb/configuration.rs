@@ -36,11 +36,11 @@ struct ServiceKind {
     name: &'static str,
     protocol: &'static str,
     port: u16,
-    /// The port of its servers, where ports are translated.
+    /// The port of the service's servers, where ports are translated.
     behind: u16,
     check: &'static str,
-    /// Whether the service resolves its back ends' MAC addresses; all services resolve that of the first one,
-    /// which moves.
+    /// Whether the service resolves its back ends' MAC addresses; all services resolve the address of the
+    /// first back end, which moves.
     resolves: bool,
 }
 

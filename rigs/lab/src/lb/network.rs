@@ -49,7 +49,7 @@ const SILENCE: [(&str, u32); 3] =
 /// A host.
 pub struct Host {
     pub name: &'static str,
-    /// Its addresses, by IP version.
+    /// The host's addresses, by IP version.
     pub addresses: [String; 2],
     pub mac: String,
     pub namespace: Namespace,

@@ -42,7 +42,7 @@ pub struct Judged {
     clients: Tally,
     /// Connections that should not have broken, and flows over UDP that should not have moved.
     broken: u64,
-    /// Share of the persistent flows that got another back end, and the share that had to.
+    /// Share of the persistent flows that got another back end, and the share that had to get one.
     moved_share: f64,
     minimum_share: f64,
     /// Time from the death of a server to its detection, in milliseconds.
@@ -58,7 +58,7 @@ struct PhaseObservation {
     clients: Tally,
 }
 
-/// Whose flows may break or move.
+/// The flows that may break or move.
 enum Excused<'a> {
     Nobody,
     /// The flows of a back end that dies: its name, and how many flows it had.

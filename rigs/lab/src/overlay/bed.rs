@@ -62,7 +62,7 @@ impl OverlayBed {
         self.wait_for_work(at, interrupt)
     }
 
-    /// Does the same with environment variables.
+    /// Restarts the daemon of a node with environment variables.
     pub fn restart_with(
         &mut self,
         run: &mut Run,

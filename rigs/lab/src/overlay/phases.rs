@@ -12,7 +12,7 @@ use super::{frames, others, records, six, storms};
 use crate::Interrupt;
 use weir_bed::Run;
 
-/// After this time, no old state may be left.
+/// The time after which no old state may be left.
 pub const SETTLED: Duration = Duration::from_secs(1);
 /// Number of frames that shows that a flow takes the fast path.
 pub const SOME: u64 = 50;

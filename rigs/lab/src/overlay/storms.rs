@@ -19,8 +19,8 @@ const BURSTS: usize = 10;
 const BURST: usize = 10_000;
 /// Receive buffer, in bytes, of a daemon that must lose some messages.
 const LITTLE_ROOM: &str = "4096";
-/// Within this time after a rule takes effect, packets in flight have arrived and the daemon has learnt of
-/// the rule.
+/// The time after a rule takes effect within which packets in flight arrive and the daemon learns of the
+/// rule.
 const SOON: Duration = Duration::from_millis(300);
 
 /// A rule that denies the flow is added and removed 10 000 times, each in its own transaction. Whenever it

@@ -43,7 +43,7 @@ pub enum TalkEnd {
     Answer {
         /// The address to listen on.
         address: SocketAddr,
-        /// Its name, a number.
+        /// The end's name, a number.
         name: u64,
         /// The file to write counts to.
         log: PathBuf,
@@ -334,18 +334,18 @@ impl Talk {
         Ok(Talk { process, log })
     }
 
-    /// Returns its counts; `Null` before it has written any.
+    /// Returns the end's counts; `Null` before it has written any.
     pub fn counts(&self) -> Value {
         let text = fs::read_to_string(&self.log).unwrap_or_default();
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Returns one of its counts.
+    /// Returns one of the end's counts.
     pub fn of(&self, count: &str) -> u64 {
         self.counts()[count].as_u64().unwrap_or_default()
     }
 
-    /// Waits until it has started.
+    /// Waits until the end has started.
     pub fn started(&self, interrupt: &Interrupt) -> Result<()> {
         if !interrupt.wait(PATIENCE, || Ok(!self.counts().is_null()))? {
             bail!("{} did not start", self.log.display());
@@ -353,7 +353,7 @@ impl Talk {
         Ok(())
     }
 
-    /// Ends an answering end; another may then use its address.
+    /// Ends an answering end; another end may then use its address.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         run.stop(self.process).map(drop)
     }

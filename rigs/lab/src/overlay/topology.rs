@@ -134,7 +134,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// Makes tunnels between nodes use IPv6, with the kernel's checksums, or IPv4.
+    /// Makes tunnels between nodes use IPv4, or IPv6 with the kernel's checksums.
     pub fn underlay(&self, is_six: bool) -> Result<()> {
         (0..NODES).try_for_each(|at| {
             self.nodes[at].ip(&format!("link del {TUNNEL}\n"))?;

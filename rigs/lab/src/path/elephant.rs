@@ -19,7 +19,8 @@ const PAYLOAD: usize = 1400;
 const FRAME: usize = PAYLOAD + 8 + 20 + 14;
 /// Interval between groups of packets: with longer pauses, other flows would find room in a full queue.
 const STEP: Duration = Duration::from_micros(100);
-/// After a longer pause (scaled on a slow machine), the missed packets are skipped.
+/// The longest pause (scaled on a slow machine) after which missed packets are still sent; after a longer
+/// one, they are skipped.
 const LATE: Duration = Duration::from_millis(50);
 /// A port on which nothing listens; its host drops the packets.
 const PORT: u16 = 9;
@@ -64,7 +65,7 @@ pub struct Elephant {
     process: Started,
     /// The bits per second that fill a link.
     link_bps: f64,
-    /// While it sends: when it started, and the bytes sent up to then.
+    /// While the elephant sends: when it started, and the bytes sent up to then.
     since: Option<(Instant, u64)>,
 }
 

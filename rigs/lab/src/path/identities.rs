@@ -12,12 +12,11 @@ use super::topology::LINKS;
 /// Significance level: a prediction outside the corresponding interval disagrees. In a good bed, one check in
 /// a hundred does.
 const DOUBT: f64 = 0.01;
-/// A run counts as hit by the elephant if its last flow takes at least this many times the median of the same
-/// scheme without elephant. Without elephant, runs differ by a few percent; a flow on the elephant's link at
-/// least waits for its queue.
+/// The minimum time of a run's last flow, as a multiple of the median of the same scheme without elephant,
+/// for the run to count as hit by the elephant. Without elephant, runs differ by a few percent; a flow on the
+/// elephant's link at least waits for its queue.
 const HIT: f64 = 1.25;
-/// Number of DOCA-AR's probes per flow. DOCA-AR fails if the ports of all of them lead to the elephant's
-/// link.
+/// Number of DOCA-AR's probes per flow. DOCA-AR fails if the ports of all probes lead to the elephant's link.
 const PROBES: i32 = 4;
 
 /// A predicted share of runs.

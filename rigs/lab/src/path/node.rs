@@ -14,7 +14,7 @@ use weir_bed::Run;
 
 /// The app's name in both configurations.
 const APP: &str = "fabric";
-/// The key with which both sign probes.
+/// The key with which both nodes sign probes.
 const KEY: &str = "00112233445566778899aabbccddeeff";
 /// How long path discovery may take.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -100,7 +100,7 @@ impl Nodes {
         Ok(nodes)
     }
 
-    /// Switches both to another scheme and host setting.
+    /// Switches both daemons to another scheme and host setting.
     pub fn choose_by(&mut self, topology: &Topology, arm: PathScheme, interrupt: &Interrupt) -> Result<()> {
         if arm.rehash != self.arm.rehash {
             topology.set_rehash(arm.rehash)?;
@@ -113,7 +113,7 @@ impl Nodes {
         self.wait_for_paths(interrupt)
     }
 
-    /// Waits until both have found the four paths, if the scheme uses discovery.
+    /// Waits until both daemons have found the four paths, if the scheme uses discovery.
     pub fn wait_for_paths(&self, interrupt: &Interrupt) -> Result<()> {
         if self.arm.scheme != Scheme::Adaptive {
             return Ok(());

@@ -7,7 +7,8 @@ use super::messages::LIMIT;
 use super::node::PathScheme;
 use super::statistics::{at, average, median_interval, ratio_interval, sorted};
 
-/// A run is slow if its last flow takes more than this many times the first arm's median without elephant.
+/// The time of a run's last flow, as a multiple of the first arm's median without elephant, above which the
+/// run is slow.
 const SLOW: f64 = 2.0;
 
 /// The results of an arm in a cell.

@@ -54,7 +54,7 @@ fn median_of_drawn(random: &mut Random, values: &[f64]) -> f64 {
 /// How often something happened in independent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Runs in which it happened.
+    /// Runs in which the event happened.
     pub seen: usize,
     /// All runs.
     pub runs: usize,

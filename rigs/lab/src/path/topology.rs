@@ -56,7 +56,7 @@ pub struct Topology {
     pub from: Namespace,
     /// The elephant's destination.
     pub to: Namespace,
-    /// Mbit/s of its links.
+    /// Mbit/s of the topology's links.
     pub rate_mbit: u32,
 }
 

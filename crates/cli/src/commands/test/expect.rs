@@ -31,7 +31,7 @@ struct Expected {
     frame: Vec<u8>,
 }
 
-/// Compares with the file in a directory, or writes it. Returns the packets that go elsewhere.
+/// Compares with the file in a directory, or writes the file. Returns the packets that go elsewhere.
 pub fn run(
     folder: &Path,
     accept: bool,
@@ -120,7 +120,7 @@ fn read(file: &Path) -> Result<Vec<Expected>> {
     Ok(expected)
 }
 
-/// Runs the packets of the file one after the other, as when it was written.
+/// Runs the packets of the file one after the other, as when the file was written.
 fn changes(program: &Program, expected: &[Expected]) -> Result<Vec<Value>> {
     let packets = expected.iter().map(|one| (one.port.as_str(), one.frame.as_slice()));
     let now = outcomes(program, packets, |_, walk| goes(program, walk))?;

@@ -28,8 +28,8 @@ pub struct TestResults<'a> {
 }
 
 impl<'a> TestResults<'a> {
-    /// Takes entries that no packet can hit whatever leads to their pipes, and adds those of which the search
-    /// has proved it.
+    /// Takes entries that no packet can hit, whatever leads to their pipes, and adds the entries that the
+    /// search has proved unreachable.
     pub fn new(
         (program, report): (&'a Program, &'a Report),
         found: &'a Exploration,
@@ -126,7 +126,7 @@ impl<'a> TestResults<'a> {
         text + &and_more(self.compared.differences.len())
     }
 
-    /// Lists the entries that could be hit as far as is known, but that no packet hits.
+    /// Lists the entries that no packet hits although, as far as is known, they could be hit.
     fn unhit(&self) -> String {
         let mut text = String::new();
         let is_dead = |row: &RowId| self.dead.iter().any(|(dead, _)| dead == row);
@@ -187,7 +187,7 @@ impl<'a> TestResults<'a> {
 /// Says that an entry is not hit because of its own conditions.
 pub const NO_SUCH_PACKET: &str = "no packet meets its conditions";
 
-/// Says which entries take the packets of one that is shadowed.
+/// Says which entries take the packets of a shadowed entry.
 pub fn every_packet_hits(by: &BTreeSet<usize>, name: impl Fn(usize) -> String) -> String {
     let others: Vec<String> = by.iter().map(|at| name(*at)).collect();
     format!("every packet that meets its conditions hits {}", others.join(" or "))
