@@ -1,6 +1,7 @@
 //! The members whose frames are accepted: the entries of the pipes `in` and `group/active`.
 //!
-//! An entry matches a port. On a reload the engine keeps it by the port's name, and so does this list.
+//! An entry matches a port. On a reload, the engine keeps the entry by the port's name, and so does this
+//! list.
 
 use super::entries::{add, remove};
 use super::pipes::Names;

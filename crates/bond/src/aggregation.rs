@@ -1,4 +1,4 @@
-//! The bond's side of LACP. The protocol is in [`super::lacp`]; this is how the bond uses its results.
+//! The bond's side of LACP: how the bond uses the results of the protocol, which is in [`super::lacp`].
 
 use super::config::Bond;
 use super::config::Member;

@@ -4,16 +4,16 @@
 //!
 //! - A member fails: its buckets move at once, and no others. They are spread by weight over the live
 //!   members.
-//! - It returns: the buckets whose home it is move to it, and its share of those whose home is still down.
-//!   Nothing moves between two other members. If nothing else happened meanwhile, the table is exactly what
-//!   it was before the failure.
+//! - A member returns: the buckets whose home it is move to it, and its share of those whose home is still
+//!   down. Nothing moves between two other members. If nothing else happened meanwhile, the table is exactly
+//!   what it was before the failure.
 //! - A member is added, or its weight changes: buckets move to it or from it, until no member is more than
 //!   one bucket from the share of its weight. (Only for that condition, with uneven weights, may a bucket
 //!   move between two others.)
 //! - A member is removed: its buckets move. Of the buckets whose home it is, but which have a stand-in
-//!   because it is down, only as many move as homes need to be within one bucket of the shares. No others
-//!   move.
-//! - A rebalance or the operator moves the buckets named.
+//!   because it is down, only as many move as homes need to be within one bucket of the shares. No other
+//!   buckets move.
+//! - A rebalance or the operator names buckets: these move.
 //!
 //! For this, every bucket has a *home*: the member that has it while all members are up. Homes are
 //! apportioned by largest remainder over all configured members, up or down. They change when members are

@@ -3,8 +3,8 @@
 //! Rebalancing moves whole buckets, so it cannot help where one flow is most of a bucket's load. Such a flow
 //! is *pinned*: it gets an entry in the pipe that has the bond's name, which leads it to a bucket of a second
 //! group, `heavy`. That bucket is counted and moved like any other, so the next rebalance simply has one more
-//! bucket. The flow starts on the member it is on, and every later move waits until it is idle, so it is not
-//! reordered.
+//! bucket. The flow starts on its present member, and every later move waits until the flow is idle, so the
+//! flow is not reordered.
 //!
 //! The flow is found by sampling, not by keeping per-flow state: when a rebalance names a bucket with an
 //! elephant, the bucket is moved to its member's *twin* for a moment. Frames leave through the same port, and
@@ -12,8 +12,8 @@
 //! at a time, and any other change to the bucket ends it first.
 //!
 //! Buckets of `heavy` without a flow follow the bond's own buckets of the same numbers. Frames reach them
-//! only in the moment when a reload has changed how entries hash, and they must leave by some member even
-//! then.
+//! only in the moment when a reload has changed how entries hash, and they must leave through some member
+//! even then.
 //!
 //! The cost: a look at up to 64 frames or 100 ms per interval, and one entry per pinned flow.
 

@@ -1,15 +1,15 @@
 //! Which members of a bond are enabled, and which one is active.
 //!
-//! A member is *usable* while it has carrier, LACP (if it decides) lets it distribute, and its probes (if
+//! A member is *usable* while it has carrier, LACP (if it is used) lets it distribute, and its probes (if
 //! there are any) are answered. It is *enabled* once it has been usable for the updelay, and disabled once it
 //! has been unusable for the downdelay; flaps shorter than that have no effect. An operator's request takes
 //! effect at once and overrides the rest. While no member is enabled the updelay is waived: the member that
 //! would be enabled first is enabled immediately.
 //!
-//! One of the enabled members is *active*: the one an active-backup bond sends on and a balance-slb bond
-//! accepts broadcasts from. When it is lost, the primary becomes active; failing that, the member that was
-//! active last; failing that, the lowest-numbered one. A primary that returns takes over according to the
-//! [`Reselect`] policy.
+//! One of the enabled members is *active*: the member that an active-backup bond sends on, and from which a
+//! balance-slb bond accepts broadcasts. When it is lost, the primary becomes active; failing that, the member
+//! that was active last; failing that, the lowest-numbered one. A primary that returns becomes active again
+//! according to the [`Reselect`] policy.
 //!
 //! This module does no I/O and reads no clock: [`Links::step`] is given an event and the time, and returns
 //! the actions to take. [`Links::wake_ns`] is the time at which it must be called next.

@@ -3,10 +3,10 @@
 //! The default [`Rule`] is Open vSwitch's (`bond_rebalance`), number for number. At every interval, the bytes
 //! of each bucket since the last time are added to its load; then buckets move from the member with the
 //! highest load to the one with the lowest, as long as that helps; then all loads are halved, so that past
-//! and present count equally. It stops when the two loads differ by less than 1/32 or 100 000 bytes. Buckets
-//! are chosen in descending order if they fit into half the difference; if none fits, the smallest is chosen.
-//! The choice must bring the two loads closer by at least a tenth of that half. A bucket moves at most once
-//! per run.
+//! and present count equally. A run stops when the two loads differ by less than 1/32 or 100 000 bytes.
+//! Buckets are chosen in descending order if they fit into half the difference; if none fits, the smallest is
+//! chosen. The choice must bring the two loads closer by at least a tenth of that half. A bucket moves at
+//! most once per run.
 //!
 //! Options beyond that: loads relative to capacity, so that members of 1 and 10 Gbit/s fill up at the same
 //! time; buckets that move repeatedly within a run, so that eight members are even after one interval instead

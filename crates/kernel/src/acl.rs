@@ -1,12 +1,12 @@
 //! How the rules of an ACL pipe lie in a map: bit vectors (Lakshman and Stiliadis, SIGCOMM 1998) with a
 //! summary in front (Baboescu and Varghese, SIGCOMM 2001).
 //!
-//! Rules are cut into *pieces* that compare each byte of the key by itself: a masked value is one piece, a
+//! Rules are cut into *pieces* that compare each byte of the key on its own: a masked value is one piece, a
 //! range of ports at most three. Pieces are numbered by precedence. For every byte of the key and each of its
 //! 256 values there is a row with a bit for each piece that the value satisfies; the rows of a packet's bytes
 //! are combined by AND, and the first bit left is the piece that wins. In front of a row, a summary has a bit
 //! for each word of 64 pieces that is not 0, so that a look-up reads only words in which every byte has
-//! candidates: its cost grows with the bytes of the key, and hardly with the number of rules.
+//! candidates: the cost grows with the bytes of the key, but hardly with the number of rules.
 //!
 //! The compiled program depends only on [`AclShape`], so rules can change without compiling again as long as
 //! they fit.

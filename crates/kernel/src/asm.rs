@@ -1,8 +1,9 @@
 //! An assembler for eBPF: instructions, labels and references to maps, encoded as the kernel takes them
 //! (RFC 9669).
 //!
-//! It knows nothing about packets. Jumps name labels that may be bound later; [`Assembler::finish`] resolves
-//! them. Misuse (a label that is never bound, a jump that is too far) is a bug in the compiler and panics.
+//! The assembler knows nothing about packets. Jumps name labels that may be bound later;
+//! [`Assembler::finish`] resolves them. Misuse (a label that is never bound, a jump that is too far) is a bug
+//! in the compiler and panics.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;

@@ -1,8 +1,8 @@
 //! The counts of a program in the kernel: one array, mapped into memory, with a slice for each processor.
 //!
 //! A slice begins with a mark for each block of 64 places, which the program sets when it counts there. A
-//! sweep clears marks and reads the blocks behind them, so that its cost depends on how many entries have
-//! packets and not on how many there are.
+//! sweep clears marks and reads the blocks that they mark, so that its cost depends on the number of entries
+//! with packets, not on the number of all entries.
 
 use crate::layout::{CountPlaces, CountedAt, MARK_SHIFT};
 use crate::sys::{Map, MapKind, Memory};

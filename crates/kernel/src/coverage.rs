@@ -1,5 +1,5 @@
-//! Which parts of a program compile, and why the others do not. Packets that need one of the others are
-//! handed to the batch engine as they arrived.
+//! Which parts of a program compile, and why the others do not. Packets that need a part that does not
+//! compile are handed to the batch engine as they arrived.
 
 use crate::acl::AclShape;
 use crate::flows;

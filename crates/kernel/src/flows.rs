@@ -1,34 +1,34 @@
 //! The flows that the kernel follows: a hash table in one array, which XDP and user space share.
 //!
-//! The engine learns a flow, decides it, and keeps its state. Then it writes the flow here, and XDP treats
-//! its packets as the entry says that the flow was decided for. Packets that may change the state of a
-//! connection (SYN, FIN, RST) always go to the engine. There is no system call per flow: user space writes
-//! lines of the table and reads their counts in mapped memory.
+//! The engine learns a flow, chooses an entry for it, and keeps its state. Then it writes the flow here, and
+//! XDP handles the flow's packets as this entry says. Packets that may change the state of a connection (SYN,
+//! FIN, RST) always go to the engine. There is no system call per flow: user space writes lines of the table
+//! and reads their counts in mapped memory.
 //!
 //! **Lines.** A flow takes a line of 64 bytes; two with IPv6, or if it keeps values ([`crate::kept`]); four
-//! if these are many. Eight lines are a bucket, and a key may be in two buckets. The bucket's tags, 16 bits
-//! for each line, are apart from the lines, so a look-up reads a cache line of tags and that of its flow. No
-//! bucket has the same tag twice, so there is at most one line to compare. A flow for which both buckets are
-//! full is refused and stays in the engine; none is ever evicted. The hash has secret keys.
+//! if it keeps many values. Eight lines are a bucket, and a key may be in one of two buckets. The bucket's
+//! tags, 16 bits for each line, are apart from the lines, so a look-up reads a cache line of tags and that of
+//! its flow. No bucket has the same tag twice, so there is at most one line to compare. A flow whose two
+//! buckets are full is refused and stays in the engine; no flow is ever evicted. The hash has secret keys.
 //!
 //! **Owners.** Each worker writes the flows that it has learnt, sweeps them and removes them. The workers
-//! share one table, because its lines are found by the flows' keys, on whatever queue a packet arrives.
-//! Only writing tags takes a lock, which is held for one flow.
+//! share one table, because lines are found by the flows' keys, on whatever queue a packet arrives. Only
+//! writing tags takes a lock, which is held for one flow.
 //!
 //! **Publication.** User space writes a line and then its tag. A flow that is removed loses its tag first,
 //! and its line is not used again before every program that may have seen the tag has returned, which the
-//! kernel says ([`Grace`]). So no packet ever meets a line that is half written or that of another flow,
+//! kernel reports ([`Grace`]). So no packet ever meets a line that is half written or that of another flow,
 //! and the last counts of a flow are complete.
 //!
 //! **Order.** When a flow is written here, packets of it may be on their way through the engine, and none
 //! may overtake them. So a line is pending at first: XDP counts the packets that it leaves to the engine,
-//! and puts the number of each in front of its frame ([`FlowLines::read_mark`]). Once the engine has sent
-//! the n-th, it activates the flow if n packets have been counted ([`MappedFlows::try_activate`]), by one
-//! atomic comparison: otherwise another packet follows the n-th, and will do that. Frames of a flow arrive
-//! in order, so whatever came before the line was written is in front of the first packet that has a
-//! number. It does no harm if frames are lost on the way. A packet that may change the state makes its flow
-//! pending again. All are pending when the program starts after a pause, in which it has numbered no packet:
-//! a flow is active only in the epoch of its activation ([`MappedFlows::begin_epoch`]).
+//! and puts the number of each in front of its frame ([`FlowLines::read_mark`]). Once the engine has sent the
+//! n-th, it activates the flow if n packets have been counted ([`MappedFlows::try_activate`]), by one atomic
+//! comparison; otherwise, another packet follows the n-th and will activate the flow. Frames of a flow arrive
+//! in order, so whatever came before the line was written is in front of the first packet that has a number.
+//! It does no harm if frames are lost on the way. A packet that may change the state makes its flow pending
+//! again. All flows are pending when the program starts after a pause, in which it has numbered no packet: a
+//! flow is active only in the epoch of its activation ([`MappedFlows::begin_epoch`]).
 
 use crate::sys::{self, Map, MapKind, Memory, PacketWait};
 use std::collections::VecDeque;
@@ -335,10 +335,10 @@ impl FlowTable {
         self.used == 0
     }
 
-    /// Writes a flow of a pipe, which is pending until [`MappedFlows::try_activate`]. If its pipe tracks
-    /// states, its packets must lead from its state to a single one (`FlowState::after_plain_packets`),
-    /// which the engine knows without seeing them. `kept` are the values that it keeps
-    /// ([`crate::kept_bytes`]).
+    /// Writes a flow of a pipe, which is pending until [`MappedFlows::try_activate`]. If the pipe tracks
+    /// states, the flow's packets must lead from its state to a single one
+    /// (`FlowState::after_plain_packets`), which the engine knows without seeing them. `kept` are the values
+    /// that the flow keeps ([`crate::kept_bytes`]).
     ///
     /// # Errors
     /// The flow stays in the engine, which is no fault.

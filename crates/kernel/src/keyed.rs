@@ -1,10 +1,10 @@
 //! The table of a BASIC pipe: an index by key, and the entries' records, in one array that is mapped into
 //! memory.
 //!
-//! A key is packed into as few words as its fields' masks allow. If these are only a few bits, the index has
-//! a slot for each key. Otherwise, a hash of the key selects [`PROBES`] slots, one of which may be that of
-//! the key. A slot has the record's place and, if slots are found by hash, a tag; the record is followed by
-//! its key. So a packet that hits usually reads one slot and one record.
+//! A key is packed into as few words as its fields' masks allow. If the key has only a few bits, the index
+//! has a slot for each value of the key. Otherwise, a hash of the key selects [`PROBES`] slots, one of which
+//! may be the key's. A slot has the record's place and, if slots are found by hash, a tag; the record is
+//! followed by its key. So a packet that hits usually reads one slot and one record.
 //!
 //! A slot is one word, so packets see either the old entry or the new one. The place of a record that was
 //! replaced is reused as late as possible, because a packet may be reading it.

@@ -1,12 +1,12 @@
 //! The third executor: compiles a program to eBPF, which runs in XDP, in front of the host's network stack.
 //!
 //! Each packet is handled by one executor. The compiled program carries out a packet's whole walk, or leaves
-//! the packet, unchanged and uncounted, to the batch engine, which starts from the beginning. [`Coverage`]
-//! says what compiles, and why the rest does not ([`Why`]).
+//! the packet, unchanged and uncounted, to the batch engine, which starts the walk from the beginning.
+//! [`Coverage`] says what compiles, and why the rest does not ([`Why`]).
 //!
 //! The code is generated in Rust by a small [assembler](asm) and specialised for the program: only headers
 //! that the program reads are parsed, masks are constants, and keys are laid out for the maps. The kernel's
-//! verifier checks it like any other eBPF program.
+//! verifier checks the code like any other eBPF program.
 
 #![deny(unsafe_code)]
 

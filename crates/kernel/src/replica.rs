@@ -267,7 +267,7 @@ impl TableReplica for Replica {
         self.tables.sweep(all, &mut keep, |port, why, packets| add_left(report, (why, port), packets, ports));
         report.decided.iter_mut().zip(decided).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
         for (port, frames) in unsent {
-            // The kernel does not say which program's frames it has not sent. Those of another daemon, which
+            // The kernel does not say which program's frames it has not sent. Frames of another daemon, which
             // this one is about to succeed, are not among those that this program has sent.
             let frames = frames.min(self.sent[port.index()]);
             self.sent[port.index()] -= frames;

@@ -4,7 +4,7 @@
 //! A slot has the place of the record of the longest prefix that contains the slot's values, or refers to a
 //! block of 256 slots of the next level where longer prefixes begin. So a packet reads at most three slots. A
 //! change writes the slots of its prefix one by one, so each packet sees either the old entry or the new one.
-//! A block is filled before a slot refers to it, and it is given back when no longer prefix needs it.
+//! A block is filled before a slot refers to it, and is freed when no longer prefix needs it.
 //!
 //! In the worst case, when all prefixes are far apart, the blocks take 2 KiB of memory for each entry. So
 //! larger pipes, and those over other fields, use the kernel's trie.

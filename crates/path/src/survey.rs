@@ -1,7 +1,7 @@
-//! A survey of the paths to a node: which routers the probes from many source ports pass through. It decides
-//! what to send and when; sockets and ports belong to the caller.
+//! A survey of the paths to a node: which routers the probes from many source ports pass through. A survey
+//! decides what to send and when; sockets and ports belong to the caller.
 //!
-//! First it determines for every port whether the node answers, and how many routers are in between. Then it
+//! First, it determines for every port whether the node answers, and how many routers are in between. Then it
 //! sends probes with increasing TTL. Routers limit how many they answer, so probes are paced, and missing
 //! answers are requested again after increasing pauses. If many paths were found, there may be more, and
 //! further ports are tried.

@@ -2,7 +2,7 @@
 //!
 //! A probe is a VXLAN packet like those of the data, so that routers treat it the same: IPv4 without options,
 //! or IPv6 (`six`), UDP whose source port selects the path, VXLAN (RFC 7348 §5) with a VNI that no overlay
-//! should use. It is followed by these fields, in network byte order:
+//! should use. The VXLAN header is followed by these fields, in network byte order:
 //!
 //! ```text
 //!   0      4      5    6      7      8         12       16     18     19
@@ -12,10 +12,10 @@
 //!   arrived  sent, ns   reflected, ns   cookie
 //! ```
 //!
-//! A request may be padded with zeros after its cookie, to test whether large frames pass. An answer never
-//! is, so it is at most as long as its probe, and a reflector cannot amplify. It repeats session, number,
-//! port, path and `sent`, and adds the reflector's clock, whether the probe arrived marked, the TTL with
-//! which it arrived, and how many probes of that path have arrived in this session, which distinguishes
+//! A request may be padded with zeros after its cookie, to test whether large frames pass. An answer is never
+//! padded, so it is at most as long as its probe, and a reflector cannot amplify. An answer repeats session,
+//! number, port, path and `sent`, and adds the reflector's clock, whether the probe arrived marked, the TTL
+//! with which it arrived, and how many probes of that path have arrived in this session, which distinguishes
 //! losses on the way there from losses on the way back. The cookie is SipHash-2-4 of both addresses and all
 //! these fields, keyed with a secret of the fabric; a request's cookie does not cover `sent`, because a
 //! program at the interface may write that timestamp after the cookie was computed.

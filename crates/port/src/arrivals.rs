@@ -2,8 +2,8 @@
 //! A bench can thus report what weir lost, without a second machine and without the kernel in between.
 //!
 //! The arrival clock stands still while the worker's thread is not running on its core: core time taken by
-//! other programs and the host does not count as weir's loss. It is therefore meant for workers that never
-//! sleep (`busy: true`).
+//! other programs and the host does not count as weir's loss. The clock is therefore meant for workers that
+//! never sleep (`busy: true`).
 #![forbid(unsafe_code)]
 
 use crate::Generator;

@@ -10,10 +10,10 @@
 //!   `transmit_lost`), the duplicate is not `transmitted` (but `transmit_duplicated`), a late frame is
 //!   `held`. A late frame that the inner port refuses stays late.
 //!
-//! The worker passes the time to `set_time`. A delay counted in frames ends after that many other frames have
-//! passed, or after [`PATIENCE_NS`], so that the last frame arrives too. Frames for the host's stack are not
-//! touched. Memory is bounded by [`LATE_MAX`]. For tests and labs only: the random numbers alone cost about
-//! 20 ns per frame.
+//! The worker passes the time to `set_time`. A delay counted in frames ends after that number of other frames
+//! have passed, or after [`PATIENCE_NS`], so that the last frame arrives too. Frames for the host's stack are
+//! not touched. Memory is bounded by [`LATE_MAX`]. For tests and labs only: the random numbers alone cost
+//! about 20 ns per frame.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

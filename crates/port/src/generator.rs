@@ -1,9 +1,9 @@
 //! A port that generates traffic for benches. Every frame is a copy of a template with the bytes of a flow
 //! patched in; transmitted frames return straight to the pool.
 //!
-//! It costs as little as possible, because a bench measures what lies between its two ends: the order of
-//! flows is computed in advance and read as one stream, a frame costs two copies of constant length, and
-//! nothing is allocated. `examples/mem_speed.rs` measures it.
+//! The generator costs as little as possible, because a bench measures what lies between its two ends: the
+//! order of flows is computed in advance and read as one stream, a frame costs two copies of constant length,
+//! and nothing is allocated. `examples/mem_speed.rs` measures it.
 #![forbid(unsafe_code)]
 
 use std::net::Ipv4Addr;

@@ -1,8 +1,8 @@
 //! A port made of queues in memory. Tests put frames on its wire and inspect what it sent.
 //!
 //! Promises: frames keep their order; nothing is lost (while the pool is empty, frames wait on the wire and
-//! `starved` counts it); a frame larger than a chunk is received, dropped and counted as `oversize`. It is
-//! not fast, because it copies every frame into a `Vec` behind a lock. Benches use [`crate::Generator`].
+//! `starved` counts it); a frame larger than a chunk is received, dropped and counted as `oversize`. The port
+//! is not fast, because it copies every frame into a `Vec` behind a lock. Benches use [`crate::Generator`].
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

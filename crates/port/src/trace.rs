@@ -1,10 +1,10 @@
 //! A wrapper that records the frames passing through another port, with one recording per direction.
 //!
-//! Promises: traffic is the same as without the wrapper. It records frames that passed, not frames that the
-//! inner port refused. A recording has at most `limit_bytes` bytes; it ends with the first frame that does
-//! not fit, or with an error of its output, and later frames are counted (`.._left_out`). Outputs are
-//! buffered for half a second while the port is flushed, and should be files, because an output that blocks
-//! would block the worker.
+//! Promises: traffic is the same as without the wrapper. The wrapper records frames that passed, not frames
+//! that the inner port refused. A recording has at most `limit_bytes` bytes; it ends with the first frame
+//! that does not fit, or with an error of its output, and later frames are counted (`.._left_out`). Outputs
+//! are buffered for half a second while the port is flushed, and should be files, because an output that
+//! blocks would block the worker.
 #![forbid(unsafe_code)]
 
 use crate::pcap::Writer;

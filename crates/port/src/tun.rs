@@ -1,12 +1,12 @@
 //! TUN devices, which the kernel removes when the process that holds them ends, however it ends.
 //!
-//! [`Tun`] is one in a separate network namespace: packets that sockets in it send are read here, and packets
-//! that are written here reach those sockets. There is no other way in or out, and the host does not see it:
-//! no interface, route, rule or address of the host is touched, whatever addresses are used inside. Creating
-//! it needs CAP_SYS_ADMIN and CAP_NET_ADMIN; using it needs no privileges, except CAP_NET_ADMIN to add
-//! addresses.
+//! [`Tun`] is a device in a separate network namespace: packets that sockets in the namespace send are read
+//! here, and packets that are written here reach those sockets. There is no other way in or out, and the host
+//! does not see the device: no interface, route, rule or address of the host is touched, whatever addresses
+//! are used inside. Creating it needs CAP_SYS_ADMIN and CAP_NET_ADMIN; using it needs no privileges, except
+//! CAP_NET_ADMIN to add addresses.
 //!
-//! [`RouteDevice`] is one in the host's namespace, which carries no packets: routes lead to it.
+//! [`RouteDevice`] is a device in the host's namespace that carries no packets: routes lead to it.
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};

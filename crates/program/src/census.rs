@@ -3,8 +3,9 @@
 //! were refused.
 //!
 //! Workers write here when a flow is learnt or ends, and read when a new flow goes to the target with the
-//! fewest ([`crate::NewFlows::LeastFlows`]). Packets of known flows touch none of it. The numbers are relaxed
-//! atomics, so another worker's most recent flows may be missing; sums are exact once all workers are idle.
+//! fewest ([`crate::NewFlows::LeastFlows`]). Packets of known flows touch nothing of this. The numbers are
+//! relaxed atomics, so another worker's most recent flows may be missing; sums are exact once all workers are
+//! idle.
 //!
 //! Each program has its own census, which starts empty. A worker that takes over counts its flows in slices
 //! (`pipes/flow/decided.rs`), so a failure on the way cannot leave a wrong count behind. All other counts

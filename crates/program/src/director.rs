@@ -1,6 +1,7 @@
-//! Groups that are filled like the GLB director's table: a row has two back ends, and a GUE header names the
-//! second one to the first, which forwards to it any packet that belongs to none of its own connections (the
-//! "second chance"). So connections survive a change of the table without state in any load balancer.
+//! Groups that are filled like the GLB director's table: a row has two back ends, and a GUE header tells the
+//! first back end the second one's address. The first forwards to the second any packet that belongs to none
+//! of its own connections (the "second chance"). So connections survive a change of the table without state
+//! in any load balancer.
 //!
 //! The director gives a back end a state, and a group gives a target a weight. A target without weight
 //! drains: it swaps places with the second target of its rows, so that its connections continue. Only a

@@ -75,9 +75,9 @@ pub trait FlowReplica: fmt::Debug + Send {
     fn follows(&self, pipe: PipeId) -> bool;
 
     /// Writes a flow of a pipe that was decided for the entry with these matches, or that follows its group
-    /// (`None`). `kept` are the values of the entry's action that it keeps, as in
-    /// [`KeptOperations`](crate::snapshot::KeptOperations). Returns `None` if it is not followed: there is no
-    /// room, or no such entry.
+    /// (`None`). `kept` are the values of the entry's action that the flow keeps, as in
+    /// [`KeptOperations`](crate::snapshot::KeptOperations). Returns `None` if the flow is not followed: there
+    /// is no room, or no such entry.
     fn insert(
         &mut self,
         pipe: PipeId,

@@ -1,14 +1,14 @@
 //! The target to which the flows of a source went last, for groups whose `affinity` has a timeout (pipes.md
 //! M31).
 //!
-//! All workers share this memory, because flows of one source belong to several of them. It is a fixed number
-//! of words in lines of eight: a source maps to one line, and if the line is full, the source that has gone
-//! unused for longest is evicted. Words are relaxed atomics: if two workers write at the same moment, one
-//! write may be lost. They are read and written only for new flows.
+//! All workers share this memory, because flows of one source belong to several of them. The memory is a
+//! fixed number of words in lines of eight: a source maps to one line, and if the line is full, the source
+//! that has gone unused for longest is evicted. Words are relaxed atomics: if two workers write at the same
+//! moment, one write may be lost. Words are read and written only for new flows.
 //!
 //! A successor's memory starts as a copy of its predecessor's, with groups and targets matched by name.
-//! Sources that it does not have are also looked up in the predecessor's memory, to which workers that still
-//! run the previous program write.
+//! Sources that the successor's memory does not have are also looked up in the predecessor's, to which
+//! workers that still run the previous program write.
 //!
 //! Costs: 2 MiB for each FLOW pipe that may pick from such a group.
 

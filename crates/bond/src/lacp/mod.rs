@@ -1,11 +1,11 @@
 //! LACP, the Link Aggregation Control Protocol of IEEE 802.1AX clause 6.4: which members of a bond lead to
 //! the same partner, and when frames may be received and sent on them.
 //!
-//! It is pure: [`Lacp::step`] takes the time and an event, and returns actions. It has no clock, no thread
-//! and no port, so it can be replayed on a virtual clock. Each state machine of the standard is a file:
-//! `receive`, `periodic`, `selection`, `mux`, `transmit`, `churn`.
+//! The code is pure: [`Lacp::step`] takes the time and an event, and returns actions. There is no clock, no
+//! thread and no port, so the protocol can be replayed on a virtual clock. Each state machine of the standard
+//! is a file: `receive`, `periodic`, `selection`, `mux`, `transmit`, `churn`.
 //!
-//! It differs from the standard's diagrams in these points:
+//! The implementation differs from the standard's diagrams in these points:
 //! - INITIALIZE is the creation of a member. There is no LACP_DISABLED, because members without LACP are not
 //!   handled here.
 //! - A member waits only for itself before it attaches (wait_while), not for the other members of its
@@ -15,7 +15,7 @@
 //! - A member without a partner never collects: the handling of silent partners (`fallback`) is decided
 //!   outside LACP.
 //! - PDUs with our own system id are refused (a loop), and so are PDUs to an address other than the
-//!   protocol's: bridges forward those, so anyone could have sent them.
+//!   protocol's: bridges forward the latter, so anyone could have sent them.
 
 mod churn;
 mod config;

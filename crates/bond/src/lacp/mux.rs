@@ -3,9 +3,9 @@
 //!
 //! Open vSwitch announces that it collects whenever it aggregates a link, even while it still drops received
 //! frames because it has not yet heard that we are in sync. Therefore, as long as another member sends, a
-//! partner's announcement counts only once the partner knows that we are in sync: when its LACPDU shows it,
-//! or after it has had time to learn it. If no other member sends, waiting would lose more frames than it
-//! saves.
+//! partner's announcement counts only once the partner knows that we are in sync: when its LACPDU shows this,
+//! or after the partner has had time to learn it. If no other member sends, waiting would lose more frames
+//! than it saves.
 
 use super::info::{Info, State};
 use super::member::Member;

@@ -1,5 +1,5 @@
-//! Messages for the operator. The partner controls how often they arise, so each kind is limited to a burst
-//! of four, and then one every half minute. Each message states how many were suppressed before it.
+//! Messages for the operator. The partner controls how often messages arise, so each kind is limited to a
+//! burst of four, and then to one every half minute. Each message states how many were suppressed before it.
 
 use super::info::System;
 use super::refusal::Refusal;

@@ -1,5 +1,5 @@
-//! LACP continues in another process that takes over: each member processes its partner's last message, as an
-//! LACPDU, and need not wait to see whether the partner stays.
+//! LACP continues in the process that takes over from this one: each member processes its partner's last
+//! message, as an LACPDU, and need not wait to see whether the partner stays.
 //!
 //! The partner does not notice: it receives the same system, port and state again before its timer expires.
 

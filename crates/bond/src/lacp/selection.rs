@@ -4,8 +4,8 @@
 //! A member outside the aggregator in use is detached. A working aggregator is kept unless another one is
 //! better, so that a PDU with a wrong system id costs only one member. The two ends can have several
 //! aggregators between them and must agree on one, although each has its own policy and may know other
-//! speeds. Therefore the end with the lower system id decides, and the other uses the aggregator in which
-//! that end is in sync; after a minute without success the roles are reversed.
+//! speeds. Therefore the end with the lower system id chooses, and the other end uses the aggregator in which
+//! that end is in sync; after a minute without success, the roles are reversed.
 
 use super::churn::Churn;
 use super::config::{Config, Policy};

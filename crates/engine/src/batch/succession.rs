@@ -1,4 +1,4 @@
-//! A swap in slices: a worker takes over a program of a million entries without a long breath.
+//! A swap in slices: a worker switches to a program of a million entries without a long breath.
 //!
 //! The new engine was compiled elsewhere, with the entries of its configuration.
 //! 1. [`Engine::stage`] enters the run-time entries of the running engine into the new one, a limited number

@@ -1,5 +1,5 @@
-//! Flows in the form in which another process takes them over: they refer to names, because its program has
-//! other numbers.
+//! Flows in the form in which another process takes them over: they refer to names, because that process's
+//! program has other numbers.
 
 use super::compile::CompiledPipe;
 use super::{Engine, Share};

@@ -1,5 +1,5 @@
 //! How long breaths take. A frame that arrives while a worker handles others waits for the end of the breath,
-//! so what matters is the few slow ones: a histogram keeps them apart, an average would not.
+//! so the few slow breaths matter: a histogram shows them, whereas an average would not.
 //!
 //! The caller measures, because only it has clocks: `cli/daemon/stopwatch.rs`.
 

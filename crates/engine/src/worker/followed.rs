@@ -82,10 +82,10 @@ impl FollowedFlows {
         }
     }
 
-    /// Pauses if the engine has replaced an entry by another for the same target: these are some of the
-    /// `all` changes of a proposal. The worker that keeps the tables may have made them earlier. Then the
-    /// kernel would treat flows that were decided for the former entry, and written in between, by the new
-    /// one.
+    /// Pauses if the engine has replaced an entry by another for the same target; `changes` are some of the
+    /// `all` changes of a proposal. The worker that keeps the tables may have made these changes earlier. The
+    /// kernel would then treat flows that were decided for the former entry, and written in between, by the
+    /// new entry.
     pub fn pause_if_replaced(&mut self, changes: &[Change], all: usize) {
         let singles = || changes.iter().flat_map(Change::singles);
         let removes = |change: &Change| match change {

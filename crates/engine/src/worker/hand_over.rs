@@ -1,4 +1,5 @@
-//! Hand-over between workers: frames of a flow that belongs to another worker go there, in parcels.
+//! Hand-over between workers: frames of a flow that belongs to another worker are passed to that worker, in
+//! parcels.
 //!
 //! Rings are created only for programs that keep flows. When a swap brings new rings, both ends use the old
 //! ones until they are empty, so that nothing in flight is lost.

@@ -5,9 +5,9 @@
 //! to the engine. From then on, every change is made in both places between two breaths. Several changes that
 //! belong together are made while all packets go to the engine, so no packet sees only part of them.
 //!
-//! When another program takes over, its copy is filled first, with the entries of the next engine. So every
-//! packet is handled by one program or the other, and no packet waits for the exchange. The same goes for a
-//! program that is compiled again.
+//! When the worker switches to another program, that program's copy is filled first, with the entries of the
+//! next engine. So every packet is handled by one program or the other, and no packet waits for the exchange.
+//! The same goes for a program that is compiled again.
 
 use super::Worker;
 use super::followed::FollowedFlows;

@@ -1,8 +1,8 @@
 //! Ports that a reload has removed, while they are being closed: a frame may still be on its way out, and the
-//! kernel takes milliseconds to close a socket, and the other ports must not wait for that.
+//! kernel takes milliseconds to close a socket; the other ports must not wait for this.
 //!
 //! Guarantees: frames that such a port still held are counted as `port_removed`; its counts stay in the
-//! ledger; the pool that came with it is freed once the last of its frames has returned.
+//! ledger; the pool that came with the port is freed once the last of the pool's frames has returned.
 
 use super::Worker;
 use super::report::add_port;

@@ -4,16 +4,16 @@
 //! 1. A worker creates replicas of its engine for new workers ([`Command::Replicate`]), in slices, while it
 //!    forwards packets.
 //! 2. Every worker gets its part in an [`Assembly`]. It stops receiving and sends what it has collected for
-//!    others. Once all have done so, no more can arrive: it handles what others have handed over, and lends
-//!    its engine. The last worker redistributes the flows ([`Engine::redistribute`]), in time proportional to
-//!    the number of flows that move.
+//!    others. Once all workers have done so, no more frames can arrive: each worker handles the frames that
+//!    others have handed over, and lends its engine. The last worker redistributes the flows
+//!    ([`Engine::redistribute`]), in time proportional to the number of flows that move.
 //! 3. Each worker takes its engine back and continues with new rings. New workers start.
 //! 4. A removed worker closes its ports, and its counts go to the first worker ([`Command::Inherit`]), so
 //!    that no reported count decreases.
 //!
-//! Guarantees: no frame is handled between the first engine lent and the last flow moved; frames that arrive
-//! meanwhile wait in the ports. From the time a worker gets its part in the assembly until the change has
-//! ended, it executes no command.
+//! Guarantees: no frame is handled from the moment when the first engine is lent until the last flow has
+//! moved; frames that arrive meanwhile wait in the ports. From the time a worker gets its part in the
+//! assembly until the change has ended, it executes no command.
 
 #![allow(clippy::vec_box, reason = "engines are moved between threads in their boxes")]
 

@@ -1,4 +1,5 @@
-//! A worker takes over a program: in one breath if it is small, otherwise in slices between breaths.
+//! A worker switches to a new program: in one breath if the program is small, otherwise in slices between
+//! breaths.
 
 use super::kernel::CopyState;
 use super::leaving::Leaver;

@@ -1,4 +1,4 @@
-//! FLOW: finds the flow of a packet in the table that the engine has written, and counts it there.
+//! FLOW: finds the flow of a packet in the table that the engine has written, and counts the packet there.
 //!
 //! See [`crate::flows`] for the table and for what keeps packets in order.
 

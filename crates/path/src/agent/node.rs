@@ -114,8 +114,8 @@ impl Node {
     fn learn(&mut self, now_ns: u64, found: &Surveyed, settings: Settings) -> String {
         let Some(round_trip_ns) = found.round_trip_ns else {
             return match self.paths {
-                // The paths are kept, because the node may only be unreachable for a moment. Their states
-                // show whether it is.
+                // The paths are kept, because the node may only be unreachable for a moment. The paths'
+                // states show whether it is.
                 Some(_) => format!("{} paths, and no answer", self.known.all().len()),
                 None => "no answer to probes: does weir run there with a path app that has this node among \
                          its peers, and the same key? Traffic uses ECMP"

@@ -1,6 +1,6 @@
-//! The fabric: whether it really chooses among paths by the outer source port, and whether peers answer.
-//! Finding out requires probes from many ports. The daemon sends those all the time, so the answers come from
-//! the daemon.
+//! The fabric: whether it really chooses among paths by the outer source port, and whether peers answer. To
+//! find this out requires probes from many ports. The daemon sends such probes all the time, so the answers
+//! come from the daemon.
 
 use super::{Examined, Finding, Level};
 use crate::Fabric;

@@ -1,8 +1,9 @@
 //! What happens to a flow whose first packet was copied to the app. The packet itself has already left.
 //!
 //! With `adaptive`, the flow gets its own choice of bucket: that of its hash, or one of a better path. With
-//! `doca_ar`, four probes leave from the flow's port and the three above it, and the first that is answered
-//! determines the port. No other state is kept per flow, and that only until its answer is due.
+//! `doca_ar`, four probes leave from the flow's port and the three above it, and the first one that is
+//! answered determines the port. No other state is kept per flow, and this state only until the answer is
+//! due.
 
 use super::config::Keyed;
 use super::pipes::SEED;

@@ -1,5 +1,5 @@
 //! Probes over IPv6: without extension headers, and with the flow label 0, which is the default of the
-//! kernel's VXLAN: a fabric that hashes the label sees the same one for all ports.
+//! kernel's VXLAN: a fabric that hashes the label sees the same label for all ports.
 //!
 //! Two things differ from IPv4. UDP has a checksum, because not every box on the path passes a checksum of 0
 //! (RFC 6936), and the kernel's VXLAN has one by default. IPv6 has no identification with which a router's

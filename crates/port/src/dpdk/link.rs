@@ -1,10 +1,10 @@
 //! The link state of a DPDK port, for threads other than the port's worker.
 //!
-//! DPDK lets any thread query a link, but calls about one port must not overlap, and none may be made while
-//! the port is stopped or closed. The worker reads the counters of the same device meanwhile: a lock in the
-//! device serialises the two, and no burst waits for it. The port may close at any time, with its last queue,
-//! on the worker's thread. A link therefore holds only a weak reference: it keeps the device open for the
-//! duration of one query, and finds nothing once the port is closed.
+//! DPDK lets any thread query a link, but calls that concern the same port must not overlap, and none may be
+//! made while the port is stopped or closed. The worker reads the counters of the same device meanwhile: a
+//! lock in the device serialises the two, and no burst waits for it. The port may close at any time, with its
+//! last queue, on the worker's thread. A link therefore holds only a weak reference: it keeps the device open
+//! for the duration of one query, and finds nothing once the port is closed.
 
 use super::shim::Device;
 use crate::LinkState;

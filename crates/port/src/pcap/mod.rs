@@ -1,4 +1,5 @@
-//! Recordings: a reader of classic pcap and pcapng, a writer of classic pcap, and the port made of both.
+//! Recordings (pcap files): a reader of classic pcap and pcapng, a writer of classic pcap, and the port made
+//! of both.
 //!
 //! Everything is streamed and nothing is trusted: a length in a file is checked before it is used, and no
 //! file makes weir hold more than two records ([`RECORD_MAX`]) and a list of interfaces ([`INTERFACES_MAX`]).

@@ -1,8 +1,8 @@
 //! pcapng (draft-ietf-opsawg-pcapng): blocks of type, length, body and length again. A section starts with
 //! its byte order; interfaces are described before the packets that refer to them.
 //!
-//! It reads section headers, interface descriptions, and enhanced, simple and obsolete packet blocks; it
-//! skips all other blocks. Packets of interfaces with other link types are skipped and counted.
+//! The reader reads section headers, interface descriptions, and enhanced, simple and obsolete packet blocks;
+//! it skips all other blocks. Packets of interfaces with other link types are skipped and counted.
 
 use super::reader::{Links, Skipped, Stamp};
 use super::source::{Order, Source};

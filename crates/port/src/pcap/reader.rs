@@ -1,6 +1,6 @@
 //! A reader of both formats, record by record.
 //!
-//! Promises: it never panics, whatever the bytes; it holds one record; after an error the reader is at its
+//! Promises: the reader never panics, whatever the bytes; it holds one record; after an error it is at its
 //! end, so iterating yields the valid records and then at most one error. Costs: [`Reader::lend`] copies only
 //! records that begin in one buffer and end in the next. It allocates nothing once it has seen the largest of
 //! these.

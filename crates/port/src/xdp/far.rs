@@ -1,5 +1,5 @@
 //! The other end of a veth in another network namespace, as far as this process may inspect it: what that end
-//! offloads decides what arrives here.
+//! offloads determines what arrives here.
 
 use std::cell::OnceCell;
 use std::collections::{HashMap, HashSet};

@@ -1,7 +1,7 @@
 //! One queue of an interface as a port.
 //!
-//! It keeps the promises of [`weir_packet::Port`]: frames that were accepted but not completed are `held`,
-//! and a frame counts as transmitted when its descriptor returns in the completion ring.
+//! The port keeps the promises of [`weir_packet::Port`]: frames that were accepted but not completed are
+//! `held`, and a frame counts as transmitted when its descriptor returns in the completion ring.
 //!
 //! `has_kernel_path` is false: a frame that XDP redirected into a socket has left the kernel's receive path,
 //! and no call puts it back. Frames meant for the kernel must not be taken (see [`weir_bpf::Take`]).

@@ -1,17 +1,18 @@
 //! Passes an interface from one process to another, with its sockets where possible.
 //!
 //! The kernel closes and binds sockets under one lock and waits for the lock's readers each time, which takes
-//! tens of milliseconds per socket. A socket that only changes hands costs none of this, and frames wait in
-//! its rings meanwhile. To allow this, the frame memory is an in-memory file ([`RegionPool::shareable`]),
-//! which both processes map:
+//! tens of milliseconds per socket. Passing a socket on costs none of this, and frames wait in the socket's
+//! rings meanwhile. To allow this, the frame memory is an in-memory file ([`RegionPool::shareable`]), which
+//! both processes map:
 //!
 //! 1. The old process offers its sockets and their memory ([`XdpInterface::offers`]); it continues as before.
-//! 2. The new one maps both ([`RegionPool::adopt`], [`Queues::adopt`]), and reports which sockets it can use.
-//! 3. The old one stops its workers. Their ports leave these sockets open, and record which of their chunks
-//!    the kernel has ([`Left`]). All other chunks are then free: whatever a worker held is given up or
+//! 2. The new process maps both ([`RegionPool::adopt`], [`Queues::adopt`]), and reports which sockets it can
+//!    use.
+//! 3. The old process stops its workers. Their ports leave these sockets open, and record which of their
+//!    chunks the kernel has ([`Left`]). All other chunks are then free: whatever a worker held is given up or
 //!    dropped.
-//! 4. The new one reads the indices of the rings, marks the chunks that the kernel has, takes the others
-//!    ([`Home`]), and continues.
+//! 4. The new process reads the indices of the rings, marks the chunks that the kernel has, takes the other
+//!    chunks ([`Home`]), and continues.
 //!
 //! A socket that does not fit, because its rings or its mode are not wanted, is closed by one process and
 //! opened by the other; meanwhile, frames are dropped and counted as `held_back`.

@@ -1,7 +1,7 @@
 //! Which part of a received frame determines the worker it belongs to.
 //!
 //! Every FLOW pipe names the part of its key that assigns a flow to a worker (`owner`). A frame is handed to
-//! that worker on reception, so that part of the key must reach the pipe unchanged: on the way there, a
+//! that worker on reception, so that part of the key must reach the pipe unchanged: on the way to the pipe, a
 //! `rehash` may have computed the key from other bytes. This analysis follows the paths of the program,
 //! tracks what is known about the two levels of headers, and asks each FLOW pipe for its part. All FLOW pipes
 //! that a frame can meet must agree, because otherwise one frame belongs to two workers.

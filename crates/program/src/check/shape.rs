@@ -1,5 +1,6 @@
-//! The graph formed by a program's forwards: its order, its loops, and what holds on every path to a pipe. It
-//! is kept alongside a running program, because an entry added at run time must not violate any of it.
+//! The graph formed by a program's forwards: its order, its loops, and what holds on every path to a pipe.
+//! The graph is kept alongside a running program, because an entry added at run time must not violate any of
+//! these properties.
 
 use super::entries::places_of;
 use super::finding::{Finding, FindingKind, Severity};

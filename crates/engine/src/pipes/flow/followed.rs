@@ -1,5 +1,5 @@
-//! Flows that a program in the kernel follows: it decides and counts their packets, and this table keeps what
-//! is known about them.
+//! Flows that a program in the kernel follows: the kernel handles and counts their packets, and this table
+//! keeps what is known about the flows.
 //!
 //! A flow is written to the kernel when a packet of it has been counted here. What the kernel has counted is
 //! added to the flow's row before anything here reads the row, and at least once a second. When a flow leaves

@@ -1,5 +1,6 @@
-//! Flows move to the worker that they belong to when the number of workers changes: all are taken out first
-//! and then taken in, so that it does not matter how full the tables are in between.
+//! Flows move to the worker that they belong to when the number of workers changes: all flows are taken out
+//! of the tables first and entered again afterwards, so that it does not matter how full the tables are in
+//! between.
 //!
 //! Guarantees: a flow arrives with its counts, times, state and values, or its counts are in a delta. The
 //! flow of an entry of its own is on every worker; its counts and its state move, and the flow stays.

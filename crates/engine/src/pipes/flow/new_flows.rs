@@ -1,9 +1,9 @@
 //! Chooses the targets of new flows in turn, or by the number of flows that targets have, where their group
-//! says so.
+//! is configured for this.
 //!
 //! A connection must not be split. A packet that is not its first goes where the hash says, as the earlier
-//! ones did if there was no room for their flow. For TCP, the flags tell; for other protocols, whether the
-//! table was full recently.
+//! ones did if there was no room for their flow. For TCP, the flags show whether a packet is the first; for
+//! other protocols, this depends on whether the table was full recently.
 
 use super::Flows;
 use crate::pipes::lookup::{Lookup, NO_ROW};

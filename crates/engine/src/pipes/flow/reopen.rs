@@ -1,6 +1,6 @@
-//! A client reuses the port of a connection that has ended for another one (RFC 1122 §4.2.2.13). Its SYN ends
-//! the flow, so that the new connection is a separate one: a back end is chosen for it, and it is counted
-//! (pipes.md C15).
+//! A client reuses the port of a connection that has ended for another connection (RFC 1122 §4.2.2.13). Its
+//! SYN ends the flow, so that the new connection is a separate one: a back end is chosen for it, and it is
+//! counted (pipes.md C15).
 //!
 //! The packet that ends a connection may be in the same batch as the SYN that follows. Such a batch is
 //! handled packet by packet, because states change as packets are counted; all other batches cost a
