@@ -2,9 +2,9 @@
 //! following the kernel's tables. An app ([`App`](crate::App)) has no thread. Work that needs one is done by
 //! the agent of its kind. The two share a board, which the agent writes and from which the app answers.
 //!
-//! A daemon has one agent for each kind that has one ([`Kind::agent`](crate::kind::Kind::agent)), for as long
-//! as it runs. The daemon calls [`Agent::reader`] once, and then, for the first program and for each one
-//! after a reload, [`Agent::prepare`], [`Agent::follow`] and [`Agent::follow_tables`]. Between the first
+//! For each kind of app that has an agent ([`Kind::agent`](crate::kind::Kind::agent)), a daemon has one for
+//! as long as it runs. The daemon calls [`Agent::reader`] once, and then, for the first program and for each
+//! one after a reload, [`Agent::prepare`], [`Agent::follow`] and [`Agent::follow_tables`]. Between the first
 //! `prepare` and the first `follow`, the daemon starts its workers and takes over from another one, if there
 //! is one. When the workers have stopped, the agent is dropped and ends its threads.
 

@@ -3,7 +3,7 @@
 //! An app has no thread, does not sleep, reads no clock and opens nothing. The daemon's main thread drives
 //! it, or replay with its virtual clock; given the same events at the same times it behaves the same, so
 //! replays are reproducible to the byte. While it runs, an app may change what it wrote into the program
-//! ([`Action::Change`]). It knows pipes, groups and ports by name and looks up their numbers in
+//! ([`Action::Change`]). An app knows pipes, groups and ports by name and looks up their numbers in
 //! [`App::bind`].
 //!
 //! The life cycle of an app: it is created from its configuration, followed by [`App::inherit`] after a

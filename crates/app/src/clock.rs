@@ -1,5 +1,5 @@
 //! The workers' clock: CLOCK_MONOTONIC, counted from the daemon's start, so that times in milliseconds fit
-//! into 32 bits. A daemon that takes over continues with the other's clock.
+//! into 32 bits. A daemon that takes over continues with its predecessor's clock.
 
 use rustix::time::{ClockId, clock_gettime};
 use std::time::UNIX_EPOCH;

@@ -1,4 +1,4 @@
-//! Pages of `weir top`: which parts of the daemon's answers a page needs, and what it shows of them.
+//! Pages of `weir top`: which parts of the daemon's answers a page needs, and what the page shows of them.
 //!
 //! A page is a function from an answer to tables. The viewer calls it on two answers and computes the growth
 //! between them, so a page neither keeps state nor computes rates.

@@ -1,5 +1,6 @@
 //! The privileges that threads keep. The daemon's threads start with all privileges of root, because opening
-//! ports requires them. Each thread drops those that it does not need before it reads any external input.
+//! ports requires them. Each thread drops the privileges that it does not need before it reads any external
+//! input.
 //!
 //! Every thread has its own capability sets, and a new thread inherits those of the thread that starts it. So
 //! a thread that starts before the main thread has dropped its capabilities must drop them itself

@@ -2,12 +2,12 @@
 //! flow. docs/design/maglev.md specifies it ("ring-1"), so that other programs can compute it, and
 //! `tests/vectors/rings.py` is a second implementation.
 //!
-//! It covers what decides: the hash and its seed, the slots by the names of their back ends, the addresses of
-//! these back ends, and the destinations of the service. Two nodes of one fleet may differ in everything
-//! else: ports, source addresses, MAC addresses, tunnels and checks.
+//! The checksum covers what determines the choice: the hash and its seed, the slots by the names of their
+//! back ends, the addresses of these back ends, and the destinations of the service. Two nodes of one fleet
+//! may differ in everything else: ports, source addresses, MAC addresses, tunnels and checks.
 //!
-//! A checksum is published in metrics, which anyone may read who reaches them, so it is made with a key that
-//! is derived from `hash_seed`. Each guess of a secret seed costs an attacker as much as 2^17 hashes.
+//! A checksum is published in metrics, which anyone who can reach them may read, so it is made with a key
+//! that is derived from `hash_seed`. Each guess of a secret seed costs an attacker as much as 2^17 hashes.
 
 use crate::bits::BitAssignment;
 use crate::kind::Apps;

@@ -1,11 +1,11 @@
 //! eBPF programs, written in small C that clang compiles and aya loads, each with its user-space half: those
-//! that belong to no feature, and what the programs of features share. That is how they are compiled
+//! that belong to no feature, and what the programs of features share: how programs are compiled
 //! (`clang.rs`), loaded ([`load`]) and attached to interfaces ([`hook`]). Features keep their programs in
 //! their own crates, in the module `bpf`, and so does rigs/papers.
 //!
 //! The programs' licence is `GPL-2.0-only OR BSD-2-Clause`, because the kernel offers its helpers only to
-//! GPL-compatible programs. Structures that they share with user space are written in C only, and generated
-//! for Rust (`layouts.rs`). Only `link.rs` and `elements.rs` contain unsafe code.
+//! GPL-compatible programs. Structures that programs share with user space are written only in C, and are
+//! generated for Rust (`layouts.rs`). Only `link.rs` and `elements.rs` contain unsafe code.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! What the programs share with user space, generated from them (`layouts.rs`).
+//! What the programs share with user space, generated from the programs (`layouts.rs`).
 
 #![allow(clippy::all, dead_code, reason = "generated")]
 

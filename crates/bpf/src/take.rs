@@ -13,10 +13,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// have, how long their prefixes are). The program visits the masks one by one.
 pub const MASKS_MAX: usize = 128;
 
-/// The largest number of values under all masks. A rule has one; a rule with a port or VNI has one more for
-/// fragments, which it shares with the other rules for its address and protocol. A range of ports has one for
-/// each power of two of which it consists, at most 30. 10 000 services with a port each have at most 20 000.
-/// The kernel allocates about 120 bytes for each.
+/// The largest number of values under all masks. A rule has one value; a rule with a port or VNI has another
+/// one for fragments, which it shares with the other rules for its address and protocol. A range of ports has
+/// a value for each power of two of which it consists, at most 30. 10 000 services with a port each have at
+/// most 20 000 values. The kernel allocates about 120 bytes for each.
 pub const VALUES_MAX: usize = 1 << 17;
 
 const FOREIGN: u32 = shared::FOREIGN as u32;

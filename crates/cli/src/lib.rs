@@ -1,8 +1,8 @@
 //! `weir`, a packet data plane for a host, configured by one YAML file. Each subcommand is a file under
 //! `commands/`.
 //!
-//! It is a library so that tests and fuzzers can call what the binary calls: the configuration, replay,
-//! explain.
+//! The crate is a library so that tests and fuzzers can call what the binary calls: the configuration,
+//! replay, explain.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,10 +1,10 @@
 //! Attachments of apps: a port, or a combination of several ports offered by another app, such as a bond.
 //!
-//! An app with `port: NAME` or `out: NAME` looks up an [`Attachment`] and need not know whether that is a
-//! port. It forwards to [`Attachment::to`], matches [`Attachment::ports`], accepts [`Attachment::macs`], and
-//! directs received frames to its own pipe with [`Attachment::lead`]. Apps offer attachments by
-//! [`Attachments::add`] when they are read, so kinds of apps that offer attachments are read before kinds
-//! that use them.
+//! An app with `port: NAME` or `out: NAME` looks up an [`Attachment`] and need not know whether the
+//! attachment is a port. It forwards to [`Attachment::to`], matches [`Attachment::ports`], accepts
+//! [`Attachment::macs`], and directs received frames to its own pipe with [`Attachment::lead`]. Apps offer
+//! attachments with [`Attachments::add`] when they are read, so kinds of apps that offer attachments are read
+//! before kinds that use them.
 
 use crate::ports::PortConfig;
 use weir_packet::Field;

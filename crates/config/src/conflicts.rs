@@ -1,5 +1,5 @@
-//! Resources that two ports cannot share: an interface, a device, a file that one of them writes. Here the
-//! mistake is reported with its line; later it would make the daemon fail to start, or lose frames.
+//! Resources that two ports cannot share: an interface, a device, a file that one of them writes. Here, the
+//! mistake is reported with its line; later, it would make the daemon fail to start, or lose frames.
 
 use crate::ports::{PortConfig, PortKind};
 use crate::{Report, Span};

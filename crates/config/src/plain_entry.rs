@@ -4,7 +4,7 @@
 //! reads correct entries of BASIC, LPM and ACL pipes that consist of field values, a priority and an action's
 //! name, and refuses everything else. Refused lines are left to [`crate::entry::EntryReader`], which alone
 //! decides what an entry is, and reports errors. So whatever this module accepts, it must read exactly as
-//! that does; the tests compare them.
+//! that reader does; the tests compare the two.
 
 use crate::entry::match_value;
 use crate::flow::{self, ITEMS_MAX, Item};

@@ -1,5 +1,5 @@
-//! `quic`: how server IDs are encoded in QUIC connection IDs (draft-ietf-quic-load-balancers). It is a key of
-//! groups and of the load balancer.
+//! `quic`: how server IDs are encoded in QUIC connection IDs (draft-ietf-quic-load-balancers). `quic` is a
+//! key of groups and of the load balancer.
 
 use crate::diagnostic::Report;
 use crate::key::{Key, Shape};

@@ -1,6 +1,6 @@
-//! The JSON Schema (draft 2020-12) of the configuration, which editors use for completion and validation. It
-//! is built from the tables that the configuration is read with ([`crate::key`]), so that neither can know a
-//! word that the other does not.
+//! The JSON Schema (draft 2020-12) of the configuration, which editors use for completion and validation. The
+//! schema is built from the tables with which the configuration is read ([`crate::key`]), so that neither can
+//! know a word that the other does not.
 //!
 //! A schema checks shapes, words and ranges. `weir check` verifies everything that depends on the rest of the
 //! file (does a name exist, does a graph end).

@@ -1,4 +1,4 @@
-//! Tunnels: the UDP ports that identify them and that they are sent to.
+//! Tunnels: the UDP ports that identify them and to which they are sent.
 
 use crate::diagnostic::Report;
 use crate::key::{Key, Shape};

@@ -4,7 +4,7 @@
 //! the daemon reads [`Request`] and writes the structs in [`answer`], and commands and `weir top` do the
 //! reverse. This crate knows nothing about the daemon.
 //!
-//! A client may be older than the daemon, and during an upgrade newer: a field that is added is optional.
+//! A client may be older than the daemon or, during an upgrade, newer: a field that is added is optional.
 
 pub mod answer;
 mod client;

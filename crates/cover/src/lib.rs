@@ -6,8 +6,8 @@
 //! (`symbols.rs`). At the end of a path, `solve.rs` finds values that meet all of them, or proves that there
 //! are none. The interpreter then walks the packet; only what it reports counts as reached.
 //!
-//! The search does not compute hashes: where one picks a target, it tries the values of a free field until
-//! each target has been picked.
+//! The search does not compute hashes: where a hash picks a target, the search tries the values of a free
+//! field until each target has been picked.
 
 pub mod compare;
 mod domain;

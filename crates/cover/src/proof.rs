@@ -1,8 +1,9 @@
-//! A proof that no packet hits an entry, for programs in which headers alone decide where packets go.
+//! A proof that no packet hits an entry, for programs in which headers alone determine where packets go.
 //!
-//! It follows the packets of every shape through every entry that they may hit, without looking for values
-//! first and without leaving out paths that look alike. Where the search would have to guess, all answers are
-//! taken to be possible. So entries that this does not reach are unreachable; others may be as well.
+//! The proof follows the packets of every shape through every entry that they may hit, without looking for
+//! values first and without leaving out paths that look alike. Where the search would have to guess, all
+//! answers are taken to be possible. So entries that the proof does not reach are unreachable; other entries
+//! may be unreachable as well.
 
 use crate::domain::Condition;
 use crate::record::RowId;

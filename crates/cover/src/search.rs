@@ -1,4 +1,4 @@
-//! The search for paths: a depth-first walk through the pipes with a packet of which the shape is known.
+//! The search for paths: a depth-first walk through the pipes with a packet whose shape is known.
 
 use crate::domain::Condition;
 use crate::proof::unreachable;

@@ -1,4 +1,4 @@
-//! A packet on its way through the program of which only the shape is known: where the value of each field
+//! A packet on its way through the program, of which only the shape is known: where the value of each field
 //! comes from.
 
 use crate::shape::{HeaderSet, Layer4, Network, PacketShape};

@@ -1,4 +1,4 @@
-//! Derives from a flow's key the keys by which its packets are counted.
+//! Derives from a flow's key the keys that its packets are counted by.
 
 use crate::queries::tops;
 use crate::settings::Settings;

@@ -1,7 +1,8 @@
 //! The sketches of one time span: an interval, or everything. `queries.rs` lists them.
 //!
-//! They are fed in batches with the evictions of an aggregator. The sketches of an interval are merged into
-//! those of everything, which costs a few milliseconds once, so that each packet is counted only once.
+//! The sketches are fed in batches with the evictions of an aggregator. The sketches of an interval are
+//! merged into those of everything, which costs a few milliseconds once, so that each packet is counted only
+//! once.
 
 use crate::keys::{FLOWS, Keys, SOURCES};
 use crate::queries::{Asks, COUNT, QUERIES, Query, TopQuery};

@@ -1,5 +1,5 @@
-//! The target of a new flow, where its group does not leave that to the hash: sentences M24 to M26; and what
-//! is known about flows.
+//! The target of a new flow, where the flow's group does not leave the choice to the hash: sentences M24 to
+//! M26; and what is known about flows.
 
 use super::Interpreter;
 use super::effect::{Effect, Why};

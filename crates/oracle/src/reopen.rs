@@ -1,4 +1,4 @@
-//! A SYN on a flow that has ended begins another: sentence C15.
+//! A SYN on a flow that has ended begins another flow: sentence C15.
 
 use super::Interpreter;
 use super::packet::Packet;

@@ -1,4 +1,5 @@
-//! What `weir doctor` says about overlays: whether the kernel has what they need, and its settings.
+//! What `weir doctor` reports about overlays: whether the kernel has the features that they need, and the
+//! kernel's settings.
 
 use crate::agent::{needed_settings, rule};
 use crate::yaml::overlays;

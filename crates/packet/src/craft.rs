@@ -12,8 +12,8 @@
 //!
 //! Promises: lengths and checksums are right unless the text says otherwise; a printed frame rebuilds byte
 //! for byte from its text (`hex=` when no other words describe it exactly); contradictory text causes an
-//! error that locates the problem and suggests a fix. It allocates freely: nothing here runs on the data
-//! path.
+//! error that locates the problem and suggests a fix. The code allocates freely: nothing here runs on the
+//! data path.
 //!
 //! The words are listed in [`KEYS`]. Anything left out has a default: an IPv4 UDP packet 10.0.0.1:1000 >
 //! 10.0.0.2:2000.

@@ -1,9 +1,9 @@
 //! One pass over a frame's headers finds which ones there are and where, or why the frame is malformed.
 //!
-//! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. What it finds is
+//! Parsing goes as deep as the program reads and no deeper, copies nothing and never panics. The result is
 //! [`Headers`]. A fragment has no L4 layer, not even the first fragment: ports that only some packets of a
-//! datagram carry must not decide where the datagram goes. It has no tunnel either. (`fragment.rs` is for
-//! callers that know the ports of all fragments.)
+//! datagram carry must not determine where the datagram goes. A fragment has no tunnel either. (`fragment.rs`
+//! is for callers that know the ports of all fragments.)
 
 use crate::extension;
 use crate::field::Depth;

@@ -1,8 +1,8 @@
 //! Server IDs in QUIC connection IDs (draft-ietf-quic-load-balancers-21), so that a client that migrates
 //! keeps its back end.
 //!
-//! A connection ID begins with an octet whose first three bits name a configuration; the server ID follows,
-//! and a nonce. Without a key, both are plain. With a key, they are encrypted with AES-128: as one block if
+//! A connection ID begins with an octet whose first three bits identify a configuration; the server ID and a
+//! nonce follow. Without a key, both are plain. With a key, they are encrypted with AES-128: as one block if
 //! they have 16 octets together, otherwise by a Feistel network of four passes, of which a load balancer
 //! needs only three if the server ID is no longer than the nonce.
 //!

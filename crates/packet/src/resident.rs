@@ -2,9 +2,9 @@
 //!
 //! The first access to a page waits until the kernel has found and cleared it. For a huge page, with
 //! fragmented memory, this has taken up to 20 ms, which is far too long for a worker between two batches.
-//! Tables that are accessed everywhere are therefore made resident when they are created, and those that grow
-//! are made resident by a thread, two steps ahead of their use. If that thread is late, the worker faults the
-//! page in itself and only loses time.
+//! Tables that are accessed everywhere are therefore made resident when they are created. For tables that
+//! grow, a thread makes memory resident two steps ahead of its use. If that thread is late, the worker faults
+//! the page in itself and only loses time.
 
 use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};

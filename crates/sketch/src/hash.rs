@@ -1,6 +1,6 @@
 //! The hash of a key, computed once and shared by everything that counts the key.
 //!
-//! A key is hashed to 64 bits under a secret. Every sketch derives its rows from those bits by
+//! A key is hashed to 64 bits under a secret. Every sketch derives its rows from these bits by
 //! multiplications under its own secrets ([`Lanes`]), so that nine sketches cost one hash of the key. Two
 //! keys with equal hashes are one key to all sketches: among a million keys, there is an equal pair with
 //! probability 3e-8.

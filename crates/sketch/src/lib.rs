@@ -14,8 +14,8 @@
 //! | [`mrac`] | distribution of sizes | the same state |
 //! | [`apache`] | number of flows, quantiles, in files others read | as their kind does |
 //!
-//! These are the sketches that weir measures with; those that it is only compared with are in `rigs/papers`,
-//! and are made of the same parts: [`hash`], [`memory`], [`counter`] and [`ranked`].
+//! These are the sketches that weir measures with. Sketches that serve only for comparison are in
+//! `rigs/papers`, and are made of the same parts: [`hash`], [`memory`], [`counter`] and [`ranked`].
 //!
 //! [`exact`] is the ground truth, [`accuracy`] measures the distance from it, and [`traffic`] generates the
 //! input for both.

@@ -147,7 +147,7 @@ impl GivenBuckets {
     pub fn settle_some(&mut self, limit: usize, now_ns: u64) {
         if limit >= self.moves.len() {
             // If this started in the middle, a move could be swapped to a place where it is looked at twice,
-            // while another one is not looked at.
+            // while another move is not looked at.
             self.next = 0;
         }
         for _ in 0..limit.min(self.moves.len()) {

@@ -7,7 +7,7 @@
 //! back end that drains or is down changes places with the second one of the row.
 //!
 //! Written from the published design (github.com/github/glb-director/docs/development/glb-hashing.md), and
-//! checked by the results of its own tests and by a second implementation in another language
+//! checked by the results of the director's own tests and by a second implementation in another language
 //! (tests/vectors).
 
 use crate::NO_TARGET;

@@ -6,7 +6,7 @@
 //! possible: for the weights 3 and 1 the order is 0, 0, 1, 0, and never three in a row followed by the
 //! fourth.
 //!
-//! Costs: 2 bytes for each turn of a round; to fill it, a sort of the round.
+//! Costs: 2 bytes for each turn of a round; filling a round takes a sort.
 
 use crate::bucket::{TARGETS_MAX, wants};
 

@@ -1,8 +1,8 @@
 //! Published hash functions, for tables and flows that must agree bit for bit with other systems.
 //!
-//! None of them is used where weir is free to choose a hash. Only the parts that are needed are implemented:
-//! Katran's ring and flow hash ([`crate::katran`]) are made of FNV-1, SpookyHash V2, MurmurHash3 and
-//! Jenkins's lookup3, and the GLB director's ([`crate::glb`]) of SipHash.
+//! None of these functions is used where weir is free to choose a hash. Only the parts that are needed are
+//! implemented: Katran's ring and flow hash ([`crate::katran`]) are made of FNV-1, SpookyHash V2, MurmurHash3
+//! and Jenkins's lookup3, and the GLB director's ([`crate::glb`]) of SipHash.
 
 /// 32-bit FNV-1 (draft-eastlake-fnv), but over signed bytes, as in folly: a byte above 127 flips the upper 24
 /// bits as well.

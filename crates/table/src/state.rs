@@ -1,5 +1,5 @@
-//! The state of a flow: whether it has one packet or more, and the TCP flags seen so far. It determines how
-//! long the flow may be idle, and occupies one byte of the flow's cache line.
+//! The state of a flow: whether it has one packet or more, and the TCP flags seen so far. The state
+//! determines how long the flow may be idle, and occupies one byte of the flow's cache line.
 //!
 //! A NAT keeps an established TCP connection for at least 2 h 4 min and other connections for at least 4 min
 //! (RFC 5382 §5, REQ-5), and a UDP mapping for at least 2 min (RFC 4787 §4.3, REQ-5). So states

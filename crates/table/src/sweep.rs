@@ -38,9 +38,9 @@ impl FlowTable {
     /// Visits the next `rows` rows, starting where the last call stopped and ending at the last row. Carries
     /// out the visitor's verdict on each flow, provided that the visitor accepts the flow's counts. Stops at
     /// a flow whose counts are refused, and starts there the next time. Returns the number of rows visited. A
-    /// row without a flow only costs reading one bit. A flow that cannot be found by the hash given here
-    /// stays: the caller learnt it with a different hash function, and a sweep that stopped there would stop
-    /// every later sweep as well.
+    /// row without a flow only costs reading one bit. A flow that cannot be found by the given hash stays:
+    /// the caller learnt it with a different hash function, and a sweep that stopped there would stop every
+    /// later sweep as well.
     pub fn sweep(
         &mut self,
         (rows, now): (u32, u32),

@@ -44,7 +44,7 @@ impl CableEnd<'_> {
         self
     }
 
-    /// Returns what `ip link add` needs to know about this end.
+    /// Returns the arguments of `ip link add` for this end.
     fn settings(&self, queues: Option<u32>) -> String {
         let mut text = format!("name {}", self.name);
         if let Some(mac) = &self.mac {
@@ -118,7 +118,7 @@ impl Switch {
         }
     }
 
-    /// Returns its namespace.
+    /// Returns the switch's namespace.
     #[must_use]
     pub fn namespace(&self) -> &Namespace {
         &self.0

@@ -1,7 +1,7 @@
 //! Network namespaces, managed through `ip`.
 //!
-//! It uses commands rather than rtnetlink: forty short processes cost 0.2 s, every line can be typed by hand
-//! for inspection (`weir lab dns --keep`), and none of our threads has to change its namespace.
+//! This module uses commands rather than rtnetlink: forty short processes cost 0.2 s, every line can be typed
+//! by hand for inspection (`weir lab dns --keep`), and none of our threads has to change its namespace.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -40,20 +40,20 @@ impl Namespace {
         Namespace { name: name.to_owned() }
     }
 
-    /// Returns its name, for `ip -n NAME`.
+    /// Returns the namespace's name, for `ip -n NAME`.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Moves the calling thread into it, for the rest of its life.
+    /// Moves the calling thread into the namespace, for the rest of the thread's life.
     pub fn enter(&self) -> Result<()> {
         // Bounded: nothing is read.
         let file = File::open(format!("{NAMESPACES}/{}", self.name)).with_context(|| self.name.clone())?;
         Ok(move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network))?)
     }
 
-    /// Runs `work` on a thread in it.
+    /// Runs `work` on a thread in the namespace.
     ///
     /// # Panics
     /// `work` panics, or the namespace cannot be entered.
@@ -66,12 +66,12 @@ impl Namespace {
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 
-    /// Runs `ip` commands in it, one per line.
+    /// Runs `ip` commands in the namespace, one per line.
     pub fn ip(&self, lines: &str) -> Result<()> {
         run(&mut bounded("ip", &["-n", &self.name, "-batch", "-"]), lines).map(drop)
     }
 
-    /// Runs `ip` commands that ask for something, one per line, and returns their output.
+    /// Runs `ip` commands that query something, one per line, and returns their output.
     pub fn ask_ip(&self, lines: &str) -> Result<String> {
         run(&mut bounded("ip", &["-n", &self.name, "-batch", "-"]), lines)
     }
@@ -81,7 +81,7 @@ impl Namespace {
         run(&mut bounded("ip", &["-6", "-n", &self.name, "-batch", "-"]), lines)
     }
 
-    /// Runs `bridge` commands in it, one per line.
+    /// Runs `bridge` commands in the namespace, one per line.
     pub fn bridge(&self, lines: &str) -> Result<()> {
         run(&mut bounded("bridge", &["-n", &self.name, "-batch", "-"]), lines).map(drop)
     }
@@ -93,19 +93,19 @@ impl Namespace {
         run(&mut bounded("ip", &["netns", "exec", &self.name, "sh", "-e"]), &lines).map(drop)
     }
 
-    /// Runs a short command in it with `lines` as standard input.
+    /// Runs a short command in the namespace with `lines` as standard input.
     pub fn input(&self, program: &str, arguments: &[&str], lines: &str) -> Result<()> {
         let inside = [&["netns", "exec", &self.name, program], arguments].concat();
         run(&mut bounded("ip", &inside), lines).map(drop)
     }
 
-    /// Runs a short command in it and returns its output.
+    /// Runs a short command in the namespace and returns its output.
     pub fn output(&self, program: &str, arguments: &[&str]) -> Result<String> {
         let inside = [&["netns", "exec", &self.name, program], arguments].concat();
         run(&mut bounded("ip", &inside), "")
     }
 
-    /// Returns a command to be started in it; the caller limits its duration.
+    /// Returns a command to be started in the namespace; the caller limits the command's duration.
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.env("PATH", PATH).args(["netns", "exec", &self.name, program]).stdin(Stdio::null());

@@ -2,8 +2,8 @@
 //!
 //! The id is the process id; tests, of which a process has several, add a number and their name. In
 //! `/run/weir/lab/<id>/processes` are this process and every process it started, one `<pid> <start time>` per
-//! line. If a run is killed by SIGKILL, the next one removes its leftovers. It ends only processes listed
-//! there, and only if they are still the ones that were started.
+//! line. If a run is killed by SIGKILL, the next run removes its leftovers. This ends only processes listed
+//! there, and only if they are still the processes that were started.
 //!
 //! Promise: dropping a [`Run`] ends its processes and removes its namespaces (with their interfaces) and its
 //! directory.
@@ -30,8 +30,8 @@ const GRACE: Duration = Duration::from_secs(3);
 /// The tests of this process that have begun.
 static TESTS: AtomicU32 = AtomicU32::new(0);
 
-/// Returns whether a test may do what only root may. If not, prints that it is skipped; in CI that is a
-/// failure, because a skipped test proves nothing.
+/// Returns whether a test may do what only root may. If not, prints that the test is skipped; in CI, this is
+/// a failure, because a skipped test proves nothing.
 ///
 /// # Panics
 /// CI does not run as root.
@@ -60,21 +60,21 @@ pub struct Run {
 }
 
 impl Run {
-    /// Removes the leftovers of dead runs and starts a new run. With `keep`, dropping it removes nothing, but
-    /// the next run does.
+    /// Removes the leftovers of dead runs and starts a new run. With `keep`, dropping the new run removes
+    /// nothing, but the next run removes its leftovers.
     pub fn begin(keep: bool) -> Result<Run> {
         Run::with_id(std::process::id().to_string(), keep)
     }
 
-    /// Begins a run of a test. `name` says which one; a number distinguishes runs of the same name. `None`
-    /// without root ([`is_root`]).
+    /// Begins a run of the test `name`; a number distinguishes runs of the same name. `None` without root
+    /// ([`is_root`]).
     ///
     /// # Panics
     /// There is no directory for the run.
     #[must_use]
     pub fn of_test(name: &str) -> Option<Run> {
         let number = TESTS.fetch_add(1, Ordering::Relaxed);
-        // The number is in front, so that no id is the beginning of another one, whose namespaces would be
+        // The number is in front, so that no id is the beginning of another id, whose namespaces would be
         // removed with those of this run.
         let id = || format!("{}-{number}-{name}", std::process::id());
         is_root().then(|| Run::with_id(id(), false).expect("root creates a directory"))
@@ -183,7 +183,7 @@ impl Run {
         self.folder.join(format!("{name}.log"))
     }
 
-    /// Makes a process that another one has started part of the run, so that it ends with it.
+    /// Makes a process that another process has started part of the run, so that it ends with the run.
     ///
     /// # Errors
     /// The list of processes cannot be written to.

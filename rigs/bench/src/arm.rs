@@ -1,7 +1,7 @@
 //! weir's part in a comparison: a worker between two ports with the `basic2` program, or another one, as
 //! `weir bench arm`.
 //!
-//! Between `start` and `stop` on standard input, it breathes without pausing, and then reports how many
+//! Between `start` and `stop` on standard input, the arm breathes without pausing, and then reports how many
 //! frames it has sent. It exits at the end of its input.
 
 use super::scenarios::basic2;

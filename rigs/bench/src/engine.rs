@@ -1,8 +1,8 @@
 //! `weir bench engine`: how many packets per second one core forwards through each of seven programs, memory
 //! to memory.
 //!
-//! It times whole breaths of a worker: the port's receive, the program, the port's transmit, the tick. The
-//! port's share is timed separately and printed alongside (`port_ns`), not subtracted.
+//! The bench times whole breaths of a worker: the port's receive, the program, the port's transmit, the tick.
+//! The port's share is timed separately and printed alongside (`port_ns`), not subtracted.
 
 use super::scenarios::{ALL, Scenario};
 use anyhow::Result;

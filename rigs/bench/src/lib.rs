@@ -1,9 +1,9 @@
 //! `weir bench`: measurements on this machine, compared with rivals if there are any.
 //!
-//! It is a library, and a feature of the binary, so that a packaged daemon can do without it.
+//! This crate is a library, and a feature of the binary, so that a packaged daemon can do without it.
 //!
 //! - `engine.rs`: packets per second through seven programs, memory to memory. `scenarios.rs`: the programs.
-//! - `memory.rs`: what an entry costs. `million.rs`: a configuration with a million of them.
+//! - `memory.rs`: what an entry costs. `million.rs`: a configuration with a million entries.
 //! - `scaling.rs`: the speedup from one worker to two.
 //! - `changes/`: how long breaths take, and what is lost, while something changes.
 //! - `dpdk.rs`, `xdp.rs`: comparison with dpdk-testpmd, on DPDK's devices and on AF_XDP. `peers.rs` lets the

@@ -1,9 +1,9 @@
 //! The sink for frames of a bond's members in a comparison: two DPDK devices on one core, whose frames are
 //! counted and freed. As the bond's partner, it speaks LACP.
 //!
-//! It must never be the slower end, nor slow down the other end: a consumer that polls an empty ring competes
-//! with its producer for the cache lines of the ring's head, which would be measured too. Therefore it naps
-//! when there are few frames, and then takes those that have accumulated, about a thousand.
+//! The sink must never be the slower end, nor slow down the other end: a consumer that polls an empty ring
+//! competes with its producer for the cache lines of the ring's head, which would be measured too. Therefore
+//! the sink naps when there are few frames, and then takes those that have accumulated, about a thousand.
 
 use anyhow::{Context, Result};
 use std::io::BufRead;

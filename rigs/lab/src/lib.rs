@@ -8,8 +8,8 @@
 //! Promises: a lab ends in bounded time; it fails if a frame or a query is unaccounted for, or if it has
 //! shown nothing (`premise`); it leaves nothing behind, even if it is interrupted or killed (`run.rs`).
 //!
-//! It is a library, and a feature of the binary, so that a packaged daemon can be built without it. `bench`
-//! uses its processes, namespaces and daemons.
+//! This crate is a library, and a feature of the binary, so that a packaged daemon can be built without it.
+//! `bench` uses its processes, namespaces and daemons.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 

@@ -1,6 +1,6 @@
 //! A name server on each back end: Debian's nsd, one process with one small zone.
 //!
-//! All its files are in the run's directory. It serves the VIPs and the back end's own addresses.
+//! All of nsd's files are in the run's directory. It serves the VIPs and the back end's own addresses.
 
 use std::fmt::Write;
 use std::fs;

@@ -2,8 +2,8 @@
 //!
 //! The back end of a flow is effectively random. Of `flows` equally large flows with `packets` packets in
 //! total, a back end that should receive the fraction p of flows receives p * packets, with a standard
-//! deviation of sqrt(p (1 - p) / flows) * packets. This is smallest if every query is a flow of its own
-//! (clients.rs).
+//! deviation of sqrt(p (1 - p) / flows) * packets. The deviation is smallest if every query is a flow of its
+//! own (clients.rs).
 
 /// Chance exceeds five standard deviations once in 1.7 million.
 const SIGMAS: f64 = 5.0;

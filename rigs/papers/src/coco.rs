@@ -2,13 +2,13 @@
 //!
 //! Zhang, Liu, Wang, Yang, Li, Li, Chen, Li, Cui and Chen: CocoSketch: high-performance sketch-based
 //! measurement over arbitrary partial key query, SIGCOMM 2021 (the software variant). `D` rows of buckets
-//! with a key and a count. A key that is in none of its buckets is added to the lightest of them, and takes
-//! it over with probability count / bucket. Every size is then unbiased, for whole keys and, added up, for
-//! any part of them: sources, prefixes, ports.
+//! with a key and a count. A key that is in none of its buckets is added to the lightest of them, and
+//! replaces that bucket's key with probability count / bucket. Every size is then unbiased, for whole keys
+//! and, added up, for any part of them: sources, prefixes, ports.
 //!
-//! The buckets' counts add up exactly to everything that was counted. Which keys they hold is random, so
-//! aggregated and single packets lead to different states, and the paper's bound is on the variance: that of
-//! the sum of a part is at most (its size)·(N - its size)/w, w being the buckets of a row.
+//! The buckets' counts add up exactly to everything that was counted. Which keys the buckets have is random,
+//! so aggregated and single packets lead to different states, and the paper's bound is on the variance: that
+//! of the sum of a part is at most (its size)·(N - its size)/w, w being the buckets of a row.
 
 use std::collections::HashMap;
 use weir_packet::random::Random;

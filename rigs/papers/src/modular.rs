@@ -14,26 +14,27 @@ use weir_sketch::hash::{Purpose, Seed};
 /// Rows for each word of a look-up, of 16 bits each.
 pub const ROWS: usize = 4;
 
-/// The most bits of a column.
+/// The maximum number of bits of a column.
 pub const BITS_MAX: u32 = 16;
 
-/// The most values of the bits that come from one byte: a quarter of a column's bits.
+/// The maximum number of values of the bits that come from one byte: a quarter of a column's bits.
 const BYTE_BITS_ALL: usize = 1 << (BITS_MAX / 4);
 
-/// The most columns of a row that are inverted at a time; with more of them, every number appears to match.
+/// The maximum number of columns of a row that are inverted at a time; with more columns, every number
+/// appears to match.
 pub const COLUMNS_MAX: usize = 256;
 
 /// Words of a set of columns.
 const SET: usize = COLUMNS_MAX / 64;
 
-/// Steps after which a search is abandoned: about a second.
+/// The number of steps after which a search is abandoned: about a second.
 const STEPS_MAX: u64 = 50_000_000;
 
-/// The most numbers that are returned.
+/// The maximum number of numbers that are returned.
 const NUMBERS_MAX: usize = 1 << 16;
 
-/// Number of draws of a byte's table; the one whose values differ most is used. With 16 bits in all rows, six
-/// in ten draws have no equal values.
+/// Number of draws of a byte's table, of which the one whose values differ most is used. With 16 bits in all
+/// rows, six in ten draws have no equal values.
 const DRAWS: usize = 16;
 
 /// A set of columns of one row, by their place in a list.

@@ -3,7 +3,7 @@
 //!
 //! As measured by OpenSketch (Yu, Jose and Miao: Software defined traffic measurement with OpenSketch, NSDI
 //! 2013), and as run by Agg-Evict: a reversible sketch whose cells are small bitmaps finds the sources, and a
-//! Count-Min whose cells are larger bitmaps tells how many destinations they have. A pair sets one bit in a
+//! Count-Min whose cells are larger bitmaps shows how many destinations they have. A pair sets one bit in a
 //! cell of every row; many packets of it set the same bits, so only different destinations count.
 //!
 //! The bitmaps of the second level are multiresolution bitmaps (Estan, Varghese and Fisk: Bitmap algorithms

@@ -4,8 +4,8 @@
 //! Liu, Manousis, Vorsanger, Sekar and Braverman: One sketch to rule them all: rethinking network flow
 //! monitoring with UnivMon, SIGCOMM 2016. Level 0 sees all keys, and each further level sees half of the keys
 //! of the one before. A level is a count sketch with its heaviest keys. A sum Σ g(f) over all keys comes from
-//! the last level upwards: twice the next level's sum, corrected by the heavy keys of this one. It exists for
-//! every g that grows no faster than the square.
+//! the last level upwards: twice the next level's sum, corrected by the heavy keys of this one. The sum
+//! exists for every g that grows no faster than the square.
 //!
 //! Levels are nested, and updated as far as a key is sampled: 2 levels on average. Counters do not depend on
 //! how packets were aggregated before; which keys are remembered does if they are about equally heavy. The

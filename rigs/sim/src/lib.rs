@@ -1,10 +1,10 @@
 //! `weir sim path`: a leaf-spine fabric of thousands of hosts, packet by packet.
 //!
-//! It evaluates what a test bed of two hosts cannot: path selection schemes with many hosts that all choose
-//! at once, at loads of 10 to 90 %, with slow, cut, lossy and lying links. The selection code is that of the
-//! crate `path`, unchanged. Probes are packets like any other. A run is single-threaded, and its output is
-//! determined by its options and its seed, to the byte. A sweep is spread over machines as processes
-//! (docs/design/simulator.md).
+//! The simulator evaluates what a test bed of two hosts cannot: path selection schemes with many hosts that
+//! all choose at once, at loads of 10 to 90 %, with slow, cut, lossy and lying links. The selection code is
+//! that of the crate `path`, unchanged. Probes are packets like any other. A run is single-threaded, and its
+//! output is determined by its options and its seed, to the byte. A sweep is spread over machines as
+//! processes (docs/design/simulator.md).
 //!
 //! Simplifications: TCP ([`tcp`]); discovery (a path's ports are known); hosts take no time.
 

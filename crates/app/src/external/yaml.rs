@@ -1,4 +1,4 @@
-//! Reads apps outside weir from the configuration.
+//! Reads `external` apps from the configuration.
 
 use super::External;
 use crate::App;

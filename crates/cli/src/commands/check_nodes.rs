@@ -1,6 +1,6 @@
-//! `weir check FILE --node A --node B`: a configuration that several nodes share. It is checked for each node
-//! on its own, and then whether they work together: answers must reach the node that has the flow, and every
-//! node must choose the same back ends.
+//! `weir check FILE --node A --node B`: a configuration that several nodes share. The configuration is
+//! checked for each node on its own, and then whether the nodes work together: answers must reach the node
+//! that has the flow, and every node must choose the same back ends.
 
 use super::check::{CheckArguments, examine, summary};
 use super::ring::checksums;

@@ -1,8 +1,9 @@
 //! `weir decap INTERFACE --from PREFIX --to ADDRESS`: decapsulates tunnels on a back end, for as long as it
 //! runs.
 //!
-//! An eBPF program does it (`bpf/src/decap.bpf.c`); the command attaches it, waits for a signal, and prints
-//! its counters. The program is removed with the process, however that ends.
+//! An eBPF program decapsulates (`bpf/src/decap.bpf.c`); the command attaches the program, waits for a
+//! signal, and prints the program's counters. The program is removed with the process, however the process
+//! ends.
 
 use super::{BadInput, bad_input};
 use crate::output;

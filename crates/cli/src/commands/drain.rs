@@ -1,5 +1,5 @@
-//! `weir drain` and `weir undrain`: withdraws the routes of this node, and waits until routers send its
-//! packets to other nodes; and announces it again.
+//! `weir drain` and `weir undrain`: the former withdraws the routes of this node, and waits until routers
+//! send its packets to other nodes; the latter announces the node again.
 
 use super::show::{Connection, Plain};
 use crate::output;

@@ -1,10 +1,10 @@
 //! `weir plan FILE --fleet`: how many connections a change of a fleet would break.
 //!
 //! Nodes share nothing. A connection whose packets reach another node continues if that node chooses the same
-//! back end, and nothing else is needed: so it does with a ring and without translation. Which connections
-//! reach another node depends on the router. With plain ECMP, Linux divides the hash space among next hops
-//! (`net/ipv4/nexthop.c`, hash threshold), and a change moves the limits of all. With a resilient group,
-//! only the buckets of a next hop that leaves get others, and one that joins gets idle buckets.
+//! back end and needs nothing else: this is so with a ring and without translation. Which connections reach
+//! another node depends on the router. With plain ECMP, Linux divides the hash space among next hops
+//! (`net/ipv4/nexthop.c`, hash threshold), and a change moves the limits of all. With a resilient group, only
+//! the buckets of a next hop that leaves get other next hops, and a next hop that joins gets idle buckets.
 
 use super::doctor::{token, urls};
 use super::{BadInput, bad_input};

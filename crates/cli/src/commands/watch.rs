@@ -1,8 +1,8 @@
 //! `weir show --watch`: polls, and prints rates beside totals, one answer after the other. `weir top` is for
 //! people; this is for files, pipes and other programs.
 //!
-//! Rates are computed from the answers alone: any number that has grown since the previous answer gets one.
-//! So a new counter, even an app's, needs no support here.
+//! Rates are computed from the answers alone: any number that has grown since the previous answer gets a
+//! rate. So a new counter, even an app's, needs no support here.
 
 use crate::output;
 use anyhow::Result;

@@ -1,5 +1,5 @@
-//! `weir doctor`: whether this host and the fabric meet the needs of the configuration. It examines, asks the
-//! daemon if one runs, and changes nothing.
+//! `weir doctor`: whether this host and the fabric meet the needs of the configuration. The command examines
+//! the host, asks the daemon if one runs, and changes nothing.
 //!
 //! Each check is a line of a list: what was examined, its state, and one sentence with advice. Agents examine
 //! what they need ([`Agent::findings`](weir_app::agent::Agent::findings)). Everything else is examined here,

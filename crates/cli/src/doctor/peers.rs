@@ -1,5 +1,6 @@
 //! Peers: whether the other nodes of a fleet choose the same back ends as the daemon of this one, agree with
-//! it about their health, and use other addresses of NAT pools. What a peer answers is not trusted.
+//! the daemon about the back ends' health, and use other addresses of NAT pools. Peers' answers are not
+//! trusted.
 
 use super::{Finding, Level};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! NAT pools: whether something answers ARP or neighbour discovery for each address that others resolve on a
-//! link of this host. Weir does so for pools of services, and the host for its own addresses.
+//! NAT pools: whether something answers ARP or neighbour discovery for each address that other hosts resolve
+//! on a link of this host. weir answers for pools of services, and the host for its own addresses.
 
 use super::{Finding, Level, ip};
 use crate::config::Plan;

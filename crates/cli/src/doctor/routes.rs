@@ -1,5 +1,5 @@
-//! Services with `announce: route`: whether routes can be written, who else writes to the table, who could
-//! read it, and whether the host itself uses it.
+//! Services with `announce: route`: whether routes can be written, which other programs write to the table,
+//! which could read it, and whether the host itself uses it.
 
 use super::{Finding, Level, host, ip};
 use crate::config::Plan;

@@ -2,8 +2,8 @@
 //! flow or a run-time entry expires. A second in which nothing happens costs nothing.
 //!
 //! Apps may want to be woken every second for the length of the recording, and a single odd timestamp makes
-//! it decades long. Such steps, between which no frame arrives, are bounded: after the last one, apps sleep
-//! until the next frame.
+//! it decades long. The number of such steps, between which no frame arrives, is bounded: after the last
+//! step, apps sleep until the next frame.
 
 use weir_engine::worker::Worker;
 

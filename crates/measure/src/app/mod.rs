@@ -1,7 +1,7 @@
 //! Measures the composition of traffic. See README.md.
 //!
-//! The app writes a pipe in front of the destination of a port's frames, or has a configured pipe measured.
-//! The flows' counts are added up by the agent, on the collector's thread: the app only defines the
+//! The app writes a pipe in front of the destination of a port's frames, or marks a configured pipe as
+//! measured. The flows' counts are added up by the agent, on the collector's thread: the app only defines the
 //! measurement ([`Measurement`]) and shows the results that the agent has published on the
 //! [`MeasurePublisher`].
 

@@ -97,8 +97,8 @@ fn top(text: &mut String, list: &Value, what: &str) {
     for row in rows {
         let (packets, bound) = (number(&row["packets"]), number(&row["bound"]));
         let bytes = number(&row["bytes"]);
-        // A count may be too large but is never too small, so this shows its certain part, and the possible
-        // rest.
+        // A count may be too large but is never too small, so this shows the certain part of the count, and
+        // the possible rest.
         let _ = writeln!(text, "  {:>12} {bound:>10} {bytes:>14}  {}", packets - bound, word(&row["key"]));
     }
 }

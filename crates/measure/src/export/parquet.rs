@@ -1,7 +1,7 @@
 //! Flow records as Parquet files, which DuckDB, ClickHouse, Spark and pandas read.
 //!
 //! Columns are named after IPFIX information elements; [`COLUMNS`] lists them. Rows are collected into a row
-//! group, which is written at once: readers prefer long ones. The output is unusable before
+//! group, which is written at once: readers prefer long row groups. The output is unusable before
 //! [`Writer::finish`], because a Parquet file ends with its table of contents.
 
 use super::Given;

@@ -1,5 +1,5 @@
-//! Flow records of pods: makes the flows in the table export their counts, reads these, and passes them to
-//! the collector as flow deltas, one for each direction.
+//! Flow records of pods: makes the flows in the table export their counts, reads the counts, and passes them
+//! to the collector as flow deltas, one for each direction.
 //!
 //! Promises: no count is lost silently. If the collector does not keep up, deltas wait here, and then
 //! exported counts wait in the kernel; the kernel counts those that find no room there.

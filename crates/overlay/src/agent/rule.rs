@@ -1,5 +1,5 @@
-//! The nftables rule that marks frames of established connections. It is in a table of our own, which the
-//! kernel removes when our socket closes (`NFT_TABLE_F_OWNER`).
+//! The nftables rule that marks frames of established connections. The rule is in a table of our own, which
+//! the kernel removes when our socket closes (`NFT_TABLE_F_OWNER`).
 //!
 //! As text, it is
 //!

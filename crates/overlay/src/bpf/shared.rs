@@ -1,5 +1,5 @@
-//! What the programs of `overlay.bpf.c` share with user space, generated from it (crates/bpf/layouts.rs), for
-//! each IP version of pods and of nodes.
+//! What the programs of `overlay.bpf.c` share with user space, generated from that file
+//! (crates/bpf/layouts.rs), for each IP version of pods and of nodes.
 
 #![allow(clippy::all, dead_code, reason = "generated")]
 

@@ -1,7 +1,7 @@
 //! From bytes to a recipe, and from a recipe to text.
 //!
-//! The reader may misread a frame, so its recipe is built again and compared with the frame, and only an
-//! exact copy is accepted. Frames that no recipe describes exactly are written in hex.
+//! The reader may misread a frame, so the recipe is built again and the result is compared with the frame;
+//! only an exact copy is accepted. Frames that no recipe describes exactly are written in hex.
 
 use super::{
     Addresses, Arp, Body, Checksum, ETH_DST, ETH_SRC, Extension, ExtensionKind, FLAG_LETTERS, Fragment, Icmp,

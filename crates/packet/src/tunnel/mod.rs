@@ -1,7 +1,7 @@
 //! Tunnels: frames and packets inside UDP or IP. There is one file per kind, each with the same four
-//! functions: `read` parses a header, `length` returns the length of the header to write, `write` writes it,
-//! and `carry` records in it what it carries. Only the table below names the kinds: the parser, the
-//! configuration, the check, the engine and `craft` all use it.
+//! functions: `read` parses a header, `length` returns the length of the header to write, `write` writes the
+//! header, and `carry` records in the header what it carries. Only the table below names the kinds: the
+//! parser, the configuration, the check, the engine and `craft` all use it.
 //!
 //! A tunnel is recognised by a UDP destination port ([`TunnelPorts`]) or by an IP protocol. Only one level is
 //! parsed: a tunnel inside a tunnel is payload.

@@ -1,4 +1,4 @@
-//! What the programs of `path.bpf.c` share with user space, generated from it (crates/bpf/layouts.rs).
+//! What the programs of `path.bpf.c` share with user space, generated from that file (crates/bpf/layouts.rs).
 
 #![allow(clippy::all, dead_code, reason = "generated")]
 

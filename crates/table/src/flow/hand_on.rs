@@ -1,4 +1,5 @@
-//! Passes counts from a flow in one table to the flow with the same key in another table, when both stay.
+//! Passes counts from a flow in one table to the flow with the same key in another table, when both flows
+//! stay.
 
 use super::{Flow, FlowTable, Marks};
 use crate::delta::{BYTES_MAX, PACKETS_MAX};

@@ -1,5 +1,5 @@
-//! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation. It
-//! is one switch, which is reconfigured between turns.
+//! Open vSwitch's arms: its balance-tcp bond on DPDK devices, by lb_output and by hash and recirculation.
+//! Both arms are one switch, which is reconfigured between turns.
 
 use super::arm::{BondArm, Carrier, account};
 use super::sink::{Sink, memif};

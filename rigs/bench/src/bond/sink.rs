@@ -38,8 +38,8 @@ impl Sink {
         command.args(["--mebibytes", &MEBIBYTES.to_string(), "--queues", &queues.to_string()]);
         command.args([memif("client", 0, socket), memif("client", 1, socket)]);
         let sink = Forwarder::weir(run, name, &mut command)?;
-        // Make it real-time: whatever else runs on its core, it returns from a nap before a ring is full.
-        // This is not done at the start, when DPDK waits for its own threads on the same core.
+        // Makes the sink real-time: whatever else runs on its core, it returns from a nap before a ring is
+        // full. This is not done at the start, when DPDK waits for its own threads on the same core.
         namespace::output(
             "chrt",
             &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()],

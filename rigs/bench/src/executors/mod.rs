@@ -11,15 +11,15 @@
 //! with `kernel: off` or `kernel: require`; it is started for each turn, and the turns alternate. The worker
 //! has a core of its own; the source and everything else share the other one. The kernel's executor runs
 //! where the interface receives, which on a veth is the core that sends. A second source, on the worker's
-//! core, lets it use both.
+//! core, lets the kernel's executor use both cores.
 //!
 //! - `rate`: the highest rate without loss, with one source and with two. The ratio is that of each
 //!   executor's better arrangement.
 //! - `cost`: the processor time of a frame at a rate that both carry, summed over all cores, softirqs
-//!   included. That includes the source and the far end's network stack. A third turn has only these, without
-//!   weir.
-//! - `reloads`, `takeovers`: the frames lost during one, compared with intervals of the same duration in
-//!   which nothing changes, at half of each executor's highest rate and at half of the engine's.
+//!   included. This includes the source and the far end's network stack. A third turn has only these two,
+//!   without weir.
+//! - `reloads`, `takeovers`: the frames lost during a reload or takeover, compared with intervals of the same
+//!   duration in which nothing changes, at half of each executor's highest rate and at half of the engine's.
 //! - `follow`: how soon frames follow a change of one of very many entries.
 
 mod cost;

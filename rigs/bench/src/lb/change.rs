@@ -5,10 +5,10 @@
 //! ```
 //!
 //! A back end is repeatedly removed and added again. The time of a change is from before the command is sent
-//! to the first frame on f0 that follows it. That is a frame of a flow of the removed back end, which now has
-//! the MAC address of another one, or a frame with the MAC address of the added back end. From the command
-//! until then, every second frame belongs to one of these flows: a back end gets only a hundredth of all
-//! frames, and waiting for one would dominate the measurement.
+//! to the first frame on f0 that follows the change. This is a frame of a flow of the removed back end, which
+//! now has the MAC address of another one, or a frame with the MAC address of the added back end. From the
+//! command until then, every second frame belongs to one of these flows: a back end gets only a hundredth of
+//! all frames, and waiting for one would dominate the measurement.
 //!
 //! The service is stateless, so that packets of existing flows follow a change. The worker has its own core;
 //! everything else shares another one.

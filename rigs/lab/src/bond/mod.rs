@@ -332,8 +332,8 @@ impl BondLab<'_> {
                 lab.wait_in(stream, "the link's return", |bond| bond.uses(link))
             })?;
         }
-        // Of one cut this may be true by chance where the sender is slow; of all of them, it means that the
-        // silence was not there.
+        // For a single cut, this may be true by chance if the sender is slow; if it is true for all cuts, the
+        // silence did not occur.
         silent.needs(silent.tally.lost > 0, || "nothing was sent on a link while it was silent".into());
         self.end(silent);
         self.end(speaks);

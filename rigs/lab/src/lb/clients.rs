@@ -1,6 +1,6 @@
 //! Ordinary clients from Debian: `wrk`, `dnsperf` and `curl`, each with both IP versions.
 //!
-//! They run for a phase, and then report their counts. `wrk` keeps connections open and sends repeated
+//! The clients run for a phase, and then report their counts. `wrk` keeps connections open and sends repeated
 //! requests over each. `curl` opens a connection for each request, and records who answers. `dnsperf` sends
 //! queries from a few ports. None of them sends as fast as it can: the lab is about losses, and weir and the
 //! servers share the same cores.

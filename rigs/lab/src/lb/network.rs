@@ -9,7 +9,7 @@
 //!
 //! The weir node has one interface ("one-armed"). Its host has no VIP: weir announces the VIPs, and clients
 //! resolve them on the link like the address of any other host. Clients and back ends are in different
-//! networks, so that the route of a back end decides whether its replies go to clients directly or, where
+//! networks, so that the route of a back end determines whether its replies go to clients directly or, where
 //! weir translates addresses, back through weir.
 
 use anyhow::Result;
