@@ -1,7 +1,7 @@
 //! The heaviest keys with their packets and bytes: Space-Saving (Metwally, Agrawal, El Abbadi, ICDT 2005) by
 //! packets, whose keys also count bytes.
 //!
-//! A key that replaces the lightest key inherits that key's packets as an error; the new key counts bytes from
+//! A key that replaces the lightest key inherits its packets as an error; the new key counts bytes from
 //! zero. The packets that the key had counted before it was last replaced are at most the error, so its bytes
 //! are bounded as well, given the largest packet of the stream. As long as no key was replaced, everything is
 //! exact.
