@@ -21,8 +21,8 @@ pub fn sources(streams: u32) -> u32 {
     streams.div_ceil(STREAMS_MAX)
 }
 
-/// Returns the MiB of the switch's memory for a number of sources: pools of 262 144 frames, the first of which
-/// is for the members as well.
+/// Returns the MiB of the switch's memory for a number of sources: pools of 262 144 frames, the first of
+/// which is for the members as well.
 pub fn mebibytes(sources: u32) -> u32 {
     1024 + (1..sources).map(|source| 640 + 256 * source).sum::<u32>()
 }
