@@ -4,7 +4,7 @@ use crate::export::{FlowFile, Given, NO_PARQUET};
 use crate::files::{self, MeasureOutcome};
 use crate::{KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
-use clap::{Args, FromArgMatches};
+use clap::{ArgMatches, Args, FromArgMatches};
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -14,12 +14,94 @@ use std::sync::atomic::AtomicBool;
 use weir_app::kind::{BadInput, OwnCommand, Print};
 use weir_config::distinct::{Use, distinct};
 use weir_config::{infile, outfile};
+use weir_sketch::Projection;
 
-/// `weir measure`.
+/// `weir measure`, in a build without the solutions of papers.
 pub const COMMAND: OwnCommand = OwnCommand {
     arguments: MeasureArguments::augment_args,
-    run: |matches, print| run(&MeasureArguments::from_arg_matches(matches)?, print),
+    run: |matches, print| run_command(NO_SOLUTIONS, matches, print),
 };
+
+/// Counts recordings in a solution of a paper, and prints what it answers. Returns errors in the rests of
+/// files.
+pub type Solve = fn(&SolutionRequest, &mut Print<'_>) -> Result<Vec<String>>;
+
+/// The [`Solve`] of a build that has none.
+const NO_SOLUTIONS: Solve = |_, _| {
+    Err(BadInput(
+        "this build of weir does not have the solutions of `--solution`: build it with `--features bench`, \
+         which is a default feature (`weir --version` lists those of a build)"
+            .to_string(),
+    )
+    .into())
+};
+
+/// Runs `weir measure`, with what counts in solutions of papers.
+///
+/// # Errors
+/// Fails if nothing could be read, or a result could not be written.
+pub fn run_command(solve: Solve, matches: &ArgMatches, print: &mut Print<'_>) -> Result<Vec<String>> {
+    run(&MeasureArguments::from_arg_matches(matches)?, solve, print)
+}
+
+/// A request to count recordings in a solution of a paper.
+#[derive(Debug)]
+pub struct SolutionRequest {
+    /// The recordings.
+    pub files: Vec<PathBuf>,
+    /// The solution, the policy of the aggregator in front of it, and how many KV arrays that has, as given.
+    pub solution: String,
+    /// See [`SolutionRequest::solution`].
+    pub aggregator: Option<String>,
+    /// See [`SolutionRequest::solution`].
+    pub kvs: Option<usize>,
+    /// Whether the aggregator does without vector instructions.
+    pub no_simd: bool,
+    /// Whether it aggregates even where that does not pay.
+    pub always_on: bool,
+    /// The key of a flow.
+    pub key: Projection,
+    /// The length of intervals, in ns.
+    pub interval_ns: Option<u64>,
+    /// The number of destinations of a spreader, as given.
+    pub spread: Option<u64>,
+    /// Rows of each list.
+    pub top: usize,
+    /// The seed.
+    pub seed: Seed,
+    /// The memory limit for exact counting, in bytes.
+    pub exact_memory: usize,
+    /// Whether to print JSON.
+    pub json: bool,
+    /// Ends the measurement early when it becomes true.
+    pub stop: Arc<AtomicBool>,
+}
+
+/// Options of `--solution`.
+#[derive(clap::Args)]
+struct SolutionArguments {
+    /// Count in this one of the nine solutions of Agg-Evict's paper instead of in weir's own sketches, and
+    /// print what it answers beside the exact truth: count_min, flow_radar, flajolet_martin,
+    /// linear_counting, mrac, reversible, space_saving, two_level, univmon.
+    #[arg(
+        long, value_name = "NAME",
+        conflicts_with_all = ["exact", "memory", "parquet", "html", "save", "apache"]
+    )]
+    solution: Option<String>,
+    /// The replacement policy of the aggregator in front of the solution: grr, lru, second_chance,
+    /// min_count; or none, without an aggregator.
+    #[arg(long, value_name = "POLICY", requires = "solution")]
+    aggregator: Option<String>,
+    /// KV arrays of the aggregator, of sixteen keys each.
+    #[arg(long, value_name = "ARRAYS", requires = "solution")]
+    kvs: Option<usize>,
+    /// Let the aggregator compare tags one by one, without vector instructions.
+    #[arg(long, requires = "solution")]
+    no_simd: bool,
+    /// Aggregate even where it does not pay, as the paper does.
+    #[arg(long, requires = "solution")]
+    always_on: bool,
+}
 
 /// The seed of all measurements without an explicit one: measuring a recording again gives the same result,
 /// and sketches of several nodes can be merged.
@@ -48,7 +130,7 @@ struct MeasureArguments {
     #[arg(long, default_value = "1024", value_name = "MIB", value_parser = mebibytes)]
     exact_memory: usize,
     /// What a flow is.
-    #[arg(long, default_value = "5-tuple", value_parser = flow)]
+    #[arg(long, visible_alias = "key", default_value = "5-tuple", value_parser = flow)]
     flow: KeyKind,
     /// Truncate addresses to prefixes of this many bits: `24` for IPv4, `24,64` also for IPv6.
     #[arg(long, value_parser = prefixes, value_name = "V4[,V6]")]
@@ -56,9 +138,9 @@ struct MeasureArguments {
     /// Count flows that differ only in the tunnel around them as one.
     #[arg(long)]
     across_tunnels: bool,
-    /// Report sources with at least this many destinations.
-    #[arg(long, default_value_t = 64, value_name = "DESTINATIONS")]
-    spread: u64,
+    /// Report sources with at least this many destinations; without it, 64.
+    #[arg(long, value_name = "DESTINATIONS")]
+    spread: Option<u64>,
     /// The memory limit for sketches, in MiB; if it does not suffice, some sketches are left out, and the
     /// result says which.
     #[arg(long, default_value = "64", value_name = "MIB", value_parser = mebibytes)]
@@ -70,6 +152,8 @@ struct MeasureArguments {
     /// Write the flows (5-tuples) into this file, as Parquet.
     #[arg(long, value_name = "FILE")]
     parquet: Option<PathBuf>,
+    #[command(flatten)]
+    solution: SolutionArguments,
     #[command(flatten)]
     results: Results,
 }
@@ -202,18 +286,36 @@ impl MeasureArguments {
             top: self.results.rows(),
             interval_top: usize::from(self.results.top),
             memory: self.memory,
-            spread_least: self.spread,
+            spread_least: self.spread.unwrap_or(Settings::default().spread_least),
             exact_memory: if self.exact { self.exact_memory } else { 0 },
             ..Settings::default()
         }
     }
+
+    /// Returns what is asked of a solution of a paper, if that is asked.
+    fn request(&self, seed: Seed, stop: &Arc<AtomicBool>) -> Option<SolutionRequest> {
+        let SolutionArguments { solution, aggregator, kvs, no_simd, always_on } = &self.solution;
+        Some(SolutionRequest {
+            files: self.files.clone(),
+            solution: solution.clone()?,
+            aggregator: aggregator.clone(),
+            kvs: *kvs,
+            no_simd: *no_simd,
+            always_on: *always_on,
+            key: self.settings().projection(self.flow),
+            interval_ns: self.interval,
+            spread: self.spread,
+            top: usize::from(self.results.top),
+            seed,
+            exact_memory: self.exact_memory,
+            json: self.results.json,
+            stop: stop.clone(),
+        })
+    }
 }
 
 /// Runs the command. Returns errors in the rests of files.
-///
-/// # Errors
-/// Fails if nothing could be read, or a result could not be written.
-fn run(arguments: &MeasureArguments, print: &mut Print<'_>) -> Result<Vec<String>> {
+fn run(arguments: &MeasureArguments, solve: Solve, print: &mut Print<'_>) -> Result<Vec<String>> {
     if let Some(Merge::Merge(merge)) = &arguments.merge {
         return run_merge(merge, print);
     }
@@ -229,6 +331,9 @@ fn run(arguments: &MeasureArguments, print: &mut Print<'_>) -> Result<Vec<String
         flag::register(signal, stop.clone()).context("signals")?;
     }
     let seed = Seed::new(arguments.seed.map_or(SEED, |seed| seed.0));
+    if let Some(request) = arguments.request(seed, &stop) {
+        return solve(&request, print);
+    }
     let mut flows = arguments.parquet.as_deref().map(WrittenFlows::create).transpose()?;
     let mut give = flows.as_mut().map(|flows| |given| flows.give(given));
     let give = give.as_mut().map(|give| -> &mut dyn FnMut(Given) { give });

@@ -33,7 +33,9 @@ mod truth;
 pub use app::{
     Export, HISTORY, Ipfix, KIND, MeasurePublisher, Measurement, MeasurementReport, OfOverlay, Parquet, Sum,
 };
+pub use command::{COMMAND, SolutionRequest, Solve, run_command};
 pub use file::{FileError, Unlike};
+pub use files::{FileReport, Packets, read_packets, said};
 pub use frames::{Frames, NoFlow};
 pub use link::Link;
 pub use numbers::grouped;
@@ -46,4 +48,4 @@ pub use report::{
 };
 pub use settings::Settings;
 pub use summary::Summary;
-pub use weir_sketch::{KeyKind, Seed};
+pub use weir_sketch::{KeyKind, Projection, Seed};

@@ -72,7 +72,8 @@ pub struct GenerateOptions {
     replay: Option<PathBuf>,
 }
 
-fn skew(text: &str) -> Result<f64, String> {
+/// Parses a skew.
+pub fn skew(text: &str) -> Result<f64, String> {
     let skew: f64 = text.parse().map_err(|_| "a skew is a number, such as 1.1".to_string())?;
     if (0.0..=3.0).contains(&skew) { Ok(skew) } else { Err("a skew is between 0 and 3".to_string()) }
 }

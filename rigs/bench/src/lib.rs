@@ -20,6 +20,7 @@
 //! - `generate.rs`: traffic with known ground truth, into a recording or out of an interface.
 //! - `record.rs`: `weir measure` on a recording, compared with other tools that read one.
 //! - `measure/`: the cost and the accuracy of sketches and their aggregator.
+//! - `solution/`: recordings counted in the solutions of Agg-Evict's paper, for `weir measure --solution`.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -46,8 +47,10 @@ mod scaling;
 mod scenarios;
 #[cfg(feature = "dpdk")]
 mod sink;
+mod solution;
 mod source;
 mod xdp;
 mod xenoflow;
 
 pub use command::{Bench, run};
+pub use solution::MEASURE;

@@ -45,6 +45,7 @@ mod ring;
 mod routes;
 mod running;
 mod soak;
+mod solutions;
 mod sources;
 #[path = "../../../openflow/tests/equality/switch.rs"]
 mod switch;

@@ -1,4 +1,4 @@
-//! Measures recordings.
+//! Reads recordings, and measures them.
 //!
 //! A thread reads ahead ([`input`]), and the calling thread finds flows and counts. An error in a file ends
 //! that file: packets before it are kept, and the error is part of the result.
@@ -49,6 +49,27 @@ pub struct MeasureOutcome {
     pub is_interrupted: bool,
 }
 
+/// What takes the packets of recordings.
+pub trait Packets {
+    /// Takes a packet: when it was recorded, on which link type, the recorded part, and its bytes on the
+    /// wire.
+    fn packet(&mut self, time_ns: u64, link: Link, bytes: &[u8], length: u32);
+
+    /// Takes packets that were skipped, of which only the number and bytes are known.
+    fn skipped(&mut self, reason: String, packets: u64, bytes: u64);
+}
+
+impl Packets for Recording<'_> {
+    #[inline]
+    fn packet(&mut self, time_ns: u64, link: Link, bytes: &[u8], length: u32) {
+        self.add(time_ns, link, bytes, length);
+    }
+
+    fn skipped(&mut self, reason: String, packets: u64, bytes: u64) {
+        self.add_skipped(reason, packets, bytes);
+    }
+}
+
 /// Measures recordings in sequence; `-` is standard input. `stop` ends it early. Reports every flow to
 /// `flows`.
 ///
@@ -66,12 +87,26 @@ pub fn measure(
     if let Some(give) = flows {
         recording = recording.giving(give);
     }
+    let files = read_packets(files, &mut recording, stop)?;
+    let (measured, summary) = recording.end();
+    Ok(MeasureOutcome { measured, summary, files, is_interrupted: stop.load(Ordering::Relaxed) })
+}
+
+/// Gives the packets of recordings to `packets`, in sequence; `-` is standard input. `stop` ends it early.
+///
+/// # Errors
+/// Fails if none of the files has a readable start.
+pub fn read_packets(
+    files: &[PathBuf],
+    packets: &mut impl Packets,
+    stop: &Arc<AtomicBool>,
+) -> Result<Vec<FileReport>> {
     let mut progress = Progress::new(files);
     let mut reports = Vec::new();
     let mut is_read = false;
     for path in files {
         let mut report = FileReport { file: path.display().to_string(), packets: 0, error: None };
-        let result = file(path, &mut recording, &mut progress, stop, &mut report.packets);
+        let result = file(path, packets, &mut progress, stop, &mut report.packets);
         is_read |= report.packets > 0 || result.is_ok();
         report.error = result.err().map(|error| format!("{error:#}"));
         reports.push(report);
@@ -84,8 +119,7 @@ pub fn measure(
         let errors: Vec<String> = reports.iter().map(said).collect();
         return Err(anyhow!("{}", errors.join("; ")));
     }
-    let (measured, summary) = recording.end();
-    Ok(MeasureOutcome { measured, summary, files: reports, is_interrupted: stop.load(Ordering::Relaxed) })
+    Ok(reports)
 }
 
 /// Describes the error in a file, and states how many packets were kept.
@@ -97,13 +131,13 @@ pub fn said(report: &FileReport) -> String {
     }
 }
 
-/// Measures one file; `packets` is also set if there is an error.
+/// Reads one file; `count` is also set if there is an error.
 fn file(
     path: &Path,
-    recording: &mut Recording<'_>,
+    packets: &mut impl Packets,
     progress: &mut Progress,
     stop: &Arc<AtomicBool>,
-    packets: &mut u64,
+    count: &mut u64,
 ) -> Result<()> {
     let input = Input::open(path, progress.read.clone(), stop.clone())?;
     let mut reader = Reader::open_of(input, LINKS)?;
@@ -111,22 +145,22 @@ fn file(
         match reader.lend() {
             Ok(Some(frame)) => {
                 let link = Link::of(frame.link).unwrap_or(Link::Ethernet);
-                recording.add(frame.time_ns, link, frame.bytes, frame.length);
+                packets.packet(frame.time_ns, link, frame.bytes, frame.length);
             }
             Ok(None) => break Ok(()),
             Err(error) => break Err(error),
         }
-        *packets += 1;
-        if packets.is_multiple_of(STRIDE) {
-            progress.show(*packets);
+        *count += 1;
+        if count.is_multiple_of(STRIDE) {
+            progress.show(*count);
             if stop.load(Ordering::Relaxed) {
                 break Ok(());
             }
         }
     };
     for (link, [skipped, bytes]) in reader.skipped() {
-        recording.add_skipped(format!("link_type_{link}"), skipped, bytes);
-        *packets += skipped;
+        packets.skipped(format!("link_type_{link}"), skipped, bytes);
+        *count += skipped;
     }
     match result {
         // If the user ends the measurement, the recording is cut at an arbitrary place.

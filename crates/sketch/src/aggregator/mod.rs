@@ -341,6 +341,10 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
     /// Takes all keys out of the next `rows` rows, and appends them to `out`: at most sixteen per row.
     /// Returns true when it has reached the last row; the next call begins at the first row again.
     pub fn sweep(&mut self, rows: usize, out: &mut Vec<Evicted<W, N>>) -> bool {
+        // If nothing was ever admitted, the rows need not be fetched.
+        if self.counts.updates == self.counts.bypassed {
+            return true;
+        }
         let end = (self.swept + rows).min(self.rows.len());
         for number in self.swept..end {
             let KeyRow { line, entries } = &mut self.rows[number];

@@ -153,6 +153,20 @@ fn dear_sketches_keep_the_gate_open() {
     }
 }
 
+/// A sketch that is cheaper than a look-up never pays for one, also where nothing is evicted.
+#[test]
+fn what_never_pays_is_never_on() {
+    for threshold in [0.0, -2.0] {
+        let mut aggregator = aggregator(500, Policy::MinCount, Gate::new(threshold));
+        let few = updates((0..100_000).map(|number| number % 100));
+        let mut out = Vec::with_capacity(few.len());
+        aggregator.add(&few, &mut out);
+        let counts = aggregator.counts();
+        assert_eq!((counts.bypassed, counts.hits), (few.len() as u64, 0), "{threshold}");
+        assert_eq!(sums(&out), exact(&few));
+    }
+}
+
 /// Keys that fill one row of an aggregator with a known seed are spread over the rows of another one.
 #[test]
 fn keys_chosen_for_a_known_seed_do_not_help_against_another() {

@@ -1,11 +1,11 @@
 //! Accuracy and throughput: the estimates of 600 KB sketches for an interval, compared with the exact truth
 //! and with the estimates of rivals for the same packets.
 
+use super::front::{AGGREGATOR, POLICY};
 use super::rivals::{KeeperArm, Key, keeper, rivals};
 use super::round::{Aggregated, BURST, CountingMethod, Make, SEED, Sketch, measure};
 use super::solutions::FIVE_TUPLES;
 use super::stream::{Size, Traffic};
-use super::{AGGREGATOR, POLICY};
 use anyhow::Result;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};

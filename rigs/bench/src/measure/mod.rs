@@ -3,9 +3,12 @@
 //! It measures the nine solutions of Agg-Evict's paper, each alone and behind the aggregator, on the paper's
 //! kinds of traffic, in arms that take turns (`round.rs`), compared with the paper's own figures
 //! (`paper.rs`); the accuracy of 600 KB sketches, compared with the exact truth and with rivals on the same
-//! packets; and what measurement in the data path costs programs (`in_path.rs`).
+//! packets; and what measurement in the data path costs programs (`in_path.rs`). The paper's parameters can
+//! be chosen instead (`chosen.rs`).
 
 mod accuracy;
+mod chosen;
+mod front;
 mod in_path;
 mod paper;
 mod plots;
@@ -15,20 +18,16 @@ mod solutions;
 mod stream;
 
 use anyhow::Result;
-use round::{Aggregated, ArmCost, CountingMethod, Make, Nothing, Pure, SEED, measure};
+use chosen::Chosen;
+use front::{AGGREGATOR, Front, POLICY, alone, pair, sweep};
+use round::{ArmCost, CountingMethod, Make, measure};
 use serde_json::{Value, json};
-use solutions::{ADDRESSES, FIVE_TUPLES, FIVE_TUPLES_V6, Keys, NAMES, PAIRS, solution};
+use solutions::{ADDRESSES, FIVE_TUPLES, FIVE_TUPLES_V6, FOUR_TUPLES, Keys, NAMES, PAIRS, WIDTHS};
 use std::fmt::Display;
 use std::path::PathBuf;
-use stream::Size;
 pub use stream::Traffic;
-use weir_sketch::{Aggregator, Compare, Gate, Policy, Scalar, Update, Vectors};
-
-/// Bytes of the aggregator: 29,000 keys of 13 bytes (the paper has 32,000 keys of 4 bytes).
-const AGGREGATOR: usize = 1 << 20;
-
-/// Its replacement policy, except where policies are compared.
-const POLICY: Policy = Policy::MinCount;
+use stream::{PacketOrigin, Size};
+use weir_sketch::{Gate, Policy, Scalar, Update, Vectors};
 
 /// What to measure, and how thoroughly.
 #[derive(clap::Args)]
@@ -39,6 +38,8 @@ pub struct MeasureOptions {
     /// Only the cost of measurement in the data path of programs.
     #[arg(long, conflicts_with = "svg")]
     in_path: bool,
+    #[command(flatten)]
+    chosen: Chosen,
     /// Also write plots, as SVG files, to this directory.
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
@@ -82,9 +83,11 @@ pub fn run(options: &MeasureOptions, say: Say<'_>) -> Result<Value> {
     if let Some(directory) = &options.svg {
         std::fs::create_dir_all(directory)?;
     }
-    let results = run_plan(&plan, say)?;
+    let is_chosen = options.chosen.is_any();
+    let results = if is_chosen { options.chosen.run(plan.size, say)? } else { run_plan(&plan, say)? };
     if let Some(directory) = &options.svg {
-        plots::save(&results, directory)?;
+        let save = if is_chosen { plots::save_chosen } else { plots::save };
+        save(&results, directory)?;
         say(&format_args!("plots: {}", directory.display()))?;
     }
     Ok(results)
@@ -101,6 +104,9 @@ fn run_plan(plan: &MeasurePlan, say: Say<'_>) -> Result<Value> {
     let solutions = all_solutions(plan, say)?;
     let (policies, search) = aggregator_alone(plan, say)?;
     let flow_radar = flow_radar_search(plan, say)?;
+    let flow_radar_kvs = flow_radar_kvs(plan, say)?;
+    let flow_radar_batch = flow_radar_batch(plan, say)?;
+    let replacement = replacement(plan, say)?;
     let (all_nine, all_nine_ns) = all_nine(plan, say)?;
     let in_path = in_path::run(plan.size, say)?;
     let (accuracy, lost) = accuracy_rows(plan, say)?;
@@ -113,39 +119,14 @@ fn run_plan(plan: &MeasurePlan, say: Say<'_>) -> Result<Value> {
         "policies": policies,
         "search": search,
         "flow_radar_search": flow_radar,
+        "flow_radar_kvs": flow_radar_kvs,
+        "flow_radar_batch": flow_radar_batch,
+        "replacement": replacement,
         "rivals_win": lost,
         "flows": flows,
         "packets": packets,
         "aggregator_bytes": AGGREGATOR,
     }))
-}
-
-/// Returns the arms of a sketch: nothing, alone, and behind an aggregator whose gate knows the cost of both.
-fn pair<const W: usize, const Q: usize, const L: usize>(
-    name: &'static str,
-    keys: Keys<W>,
-    packets: &[Update<W>],
-    rounds: usize,
-) -> Result<Vec<ArmCost>> {
-    drop(solution::<W, Q, L>(name, keys.source)?);
-    let sketch = move || solution::<W, Q, L>(name, keys.source).expect("it was created before");
-    let pure = || -> Make<'_, W> { Box::new(move || Box::new(Pure::new(sketch()))) };
-    // Measure what a lookup and an update cost on this traffic: the gate closes when aggregation would lose.
-    let look_up: Make<'_, W> = Box::new(|| Box::new(alone::<W, Vectors>(POLICY, Gate::always_open())));
-    let costs = measure(packets, 1, &[pure(), look_up]);
-    let gate = Gate::for_costs(costs[1].ns.median, costs[0].ns.median);
-    let aggregated: Make<'_, W> =
-        Box::new(move || Box::new(Aggregated::new(aggregator::<W, Vectors>(POLICY, gate), sketch())));
-    Ok(measure(packets, rounds, &[Box::new(|| Box::new(Nothing)), pure(), aggregated]))
-}
-
-fn aggregator<const W: usize, M: Compare>(policy: Policy, gate: Gate) -> Aggregator<W, M> {
-    Aggregator::comparing(AGGREGATOR, policy, gate, &SEED).expect("it is larger than a row")
-}
-
-/// Returns an aggregator whose evictions are not counted.
-fn alone<const W: usize, M: Compare>(policy: Policy, gate: Gate) -> Aggregated<W, M> {
-    Aggregated::new(aggregator(policy, gate), Box::new(|_| ()))
 }
 
 /// Measures the nine solutions on all traffic with keys of 13 bytes, and with other keys at the middle skew.
@@ -156,48 +137,75 @@ fn all_solutions(plan: &MeasurePlan, say: Say<'_>) -> Result<Vec<Value>> {
         traffic.extend([Traffic::Trains(MIDDLE), Traffic::Flood(MIDDLE)]);
     }
     let mut rows = Vec::new();
+    let size = plan.size;
     for traffic in traffic {
-        nine::<2, 4, 1>(plan, traffic, FIVE_TUPLES, &mut rows, say)?;
+        nine::<2, 4, 1>(size, traffic, FIVE_TUPLES, &mut rows, say)?;
     }
     for skew in [MIDDLE, 1.5] {
-        nine::<1, 4, 1>(plan, Traffic::Zipf(skew), ADDRESSES, &mut rows, say)?;
-        nine::<1, 4, 1>(plan, Traffic::Zipf(skew), PAIRS, &mut rows, say)?;
-        nine::<5, 8, 2>(plan, Traffic::Zipf(skew), FIVE_TUPLES_V6, &mut rows, say)?;
+        nine::<1, 4, 1>(size, Traffic::Zipf(skew), ADDRESSES, &mut rows, say)?;
+        nine::<1, 4, 1>(size, Traffic::Zipf(skew), PAIRS, &mut rows, say)?;
+        nine::<2, 4, 1>(size, Traffic::Zipf(skew), FOUR_TUPLES, &mut rows, say)?;
+        nine::<5, 8, 2>(size, Traffic::Zipf(skew), FIVE_TUPLES_V6, &mut rows, say)?;
     }
     Ok(rows)
 }
 
 fn nine<const W: usize, const Q: usize, const L: usize>(
-    plan: &MeasurePlan,
+    size: Size,
     traffic: Traffic,
     keys: Keys<W>,
     rows: &mut Vec<Value>,
     say: Say<'_>,
 ) -> Result<()> {
-    let packets = traffic.packets(plan.size, 1, keys.of);
-    say(&format_args!(
-        "{} {}, {} byte keys\n  solution           alone   p99   Mpps   aggregated   p99   Mpps   gain  \
-         evicted  the paper: alone aggregated gain",
-        traffic.name(),
-        traffic.skew(),
-        keys.bytes
-    ))?;
-    for name in NAMES {
-        if name == "two_level" && !keys.has_pair {
-            continue;
+    let packets = traffic.packets(size, 1, keys.of);
+    let cell = MeasuredCell { origin: traffic.origin(), keys, front: Front::OURS, rounds: size.rounds };
+    cell.measure::<Q, L>(&NAMES, &packets, rows, say)
+}
+
+/// What solutions are measured on, and with which aggregator in front of them.
+struct MeasuredCell<const W: usize> {
+    origin: PacketOrigin,
+    keys: Keys<W>,
+    front: Front,
+    rounds: usize,
+}
+
+impl<const W: usize> MeasuredCell<W> {
+    /// Measures solutions on the packets, those without pairs only if the keys have pairs, and appends a row
+    /// for each of them.
+    fn measure<const Q: usize, const L: usize>(
+        &self,
+        names: &[&'static str],
+        packets: &[Update<W>],
+        rows: &mut Vec<Value>,
+        say: Say<'_>,
+    ) -> Result<()> {
+        let MeasuredCell { origin, keys, front, rounds } = self;
+        let kvs = front.kvs::<W>();
+        say(&format_args!(
+            "{origin}, {} byte keys, {kvs} KV arrays, {}{}{}, bursts of {}\n  solution           alone   \
+             p99   Mpps   aggregated   p99   Mpps   gain  evicted   off  the paper: alone aggregated gain",
+            keys.bytes,
+            front.policy.word(),
+            if front.is_scalar { ", without SIMD" } else { "" },
+            if front.is_always_on { ", always on" } else { "" },
+            front.batch,
+        ))?;
+        for &name in names.iter().filter(|name| keys.has_pair || !solutions::needs_pairs(name)) {
+            let [floor, pure, aggregated] = pair::<W, Q, L>(name, *keys, packets, *rounds, *front)?;
+            let mut row = json!({ "name": name, "key_bytes": keys.bytes, "kvs": kvs });
+            origin.put(&mut row);
+            front.put(&mut row);
+            pure.put("pure", &mut row);
+            aggregated.put("aggregated", &mut row);
+            row["evictions"] = json!(aggregated.evictions);
+            row["bypassed"] = json!(aggregated.bypassed);
+            row["floor_ns"] = json!(floor.ns.median);
+            say(&line(name, pure, aggregated))?;
+            rows.push(row);
         }
-        let readings = pair::<W, Q, L>(name, keys, &packets, plan.size.rounds)?;
-        let [floor, pure, aggregated] = [0, 1, 2].map(|at| readings[at]);
-        let mut row = json!({ "name": name, "key_bytes": keys.bytes });
-        traffic.put(&mut row);
-        pure.put("pure", &mut row);
-        aggregated.put("aggregated", &mut row);
-        row["evictions"] = json!(aggregated.evictions);
-        row["floor_ns"] = json!(floor.ns.median);
-        say(&line(name, pure, aggregated))?;
-        rows.push(row);
+        Ok(())
     }
-    Ok(())
 }
 
 fn line(name: &str, pure: ArmCost, aggregated: ArmCost) -> String {
@@ -207,7 +215,7 @@ fn line(name: &str, pure: ArmCost, aggregated: ArmCost) -> String {
         format!("{:>19.1} {:>10.1} {gain:>4.1}", paper.pure_ns, paper.aggregated_ns)
     });
     format!(
-        "  {name:<16} {:>7.1} {:>5.1} {:>6.2} {:>12.1} {:>5.1} {:>6.2} {:>6.2} {:>8.3} {paper}",
+        "  {name:<16} {:>7.1} {:>5.1} {:>6.2} {:>12.1} {:>5.1} {:>6.2} {:>6.2} {:>8.3} {:>4.0}% {paper}",
         pure.ns.median,
         p99(pure),
         pure.mpps(),
@@ -216,6 +224,7 @@ fn line(name: &str, pure: ArmCost, aggregated: ArmCost) -> String {
         aggregated.mpps(),
         pure.ns.median / aggregated.ns.median,
         aggregated.evictions,
+        100.0 * aggregated.bypassed,
     )
 }
 
@@ -254,19 +263,71 @@ fn aggregator_alone(plan: &MeasurePlan, say: Say<'_>) -> Result<(Vec<Value>, Vec
 /// comparison.
 fn flow_radar_search(plan: &MeasurePlan, say: Say<'_>) -> Result<Vec<Value>> {
     let packets = Traffic::Zipf(MIDDLE).packets(plan.size, 1, FIVE_TUPLES.of);
-    let sketch = || solution::<2, 4, 1>("flow_radar", FIVE_TUPLES.source).expect("it was created before");
-    let arms: Vec<Make<'_, 2>> = vec![
-        Box::new(|| Box::new(Pure::new(sketch()))),
-        Box::new(|| Box::new(Aggregated::new(aggregator::<2, Scalar>(POLICY, Gate::default()), sketch()))),
-        Box::new(|| Box::new(Aggregated::new(aggregator::<2, Vectors>(POLICY, Gate::default()), sketch()))),
-    ];
-    let readings = measure(&packets, plan.size.rounds, &arms);
+    let scalar = Front { is_scalar: true, ..Front::PAPER };
+    let readings = sweep("flow_radar", FIVE_TUPLES, &packets, plan.size.rounds, &[scalar, Front::PAPER])?;
     say(&"FlowRadar, zipf 1.1, 13 byte keys, by the aggregator's tag search: ns (the paper: 4 byte keys)")?;
     let mut rows = Vec::new();
     for ((search, paper_ns), reading) in paper::FLOW_RADAR_SEARCH.into_iter().zip(&readings) {
         let ns = reading.ns.median;
         say(&format_args!("  {search:<8} {ns:.1} ({paper_ns})"))?;
         rows.push(json!({ "search": search, "ns": ns, "paper_ns": paper_ns }));
+    }
+    Ok(rows)
+}
+
+/// Measures FlowRadar by the number of KV arrays of the paper's figure.
+fn flow_radar_kvs(plan: &MeasurePlan, say: Say<'_>) -> Result<Vec<Value>> {
+    let packets = Traffic::Zipf(MIDDLE).packets(plan.size, 1, FIVE_TUPLES.of);
+    let papers = paper::FLOW_RADAR_KVS;
+    let fronts = papers.map(|(kvs, _)| Front { kvs: Some(kvs), ..Front::PAPER });
+    let readings = sweep("flow_radar", FIVE_TUPLES, &packets, plan.size.rounds, &fronts)?;
+    say(&"FlowRadar, zipf 1.1, 13 byte keys, by KV arrays of GRR that stay on: ns (the paper: 4 byte keys)")?;
+    say(&format_args!("  none     {:.1} ({})", readings[0].ns.median, paper::FLOW_RADAR_KVS_PURE))?;
+    let mut rows = Vec::new();
+    for ((kvs, paper_ns), reading) in papers.into_iter().zip(&readings[1..]) {
+        let ns = reading.ns.median;
+        say(&format_args!("  {kvs:<8} {ns:.1} ({paper_ns})"))?;
+        rows.push(json!({ "kvs": kvs, "ns": ns, "paper_ns": paper_ns, "evictions": reading.evictions }));
+    }
+    Ok(rows)
+}
+
+/// Measures FlowRadar by packets per batch.
+fn flow_radar_batch(plan: &MeasurePlan, say: Say<'_>) -> Result<Vec<Value>> {
+    let packets = Traffic::Zipf(MIDDLE).packets(plan.size, 1, FIVE_TUPLES.of);
+    say(&"FlowRadar, zipf 1.1, 13 byte keys, by packets per batch: ns alone, aggregated (the paper)")?;
+    let mut rows = Vec::new();
+    for batch in [32, 128, 512, 2048, 8192] {
+        let front = Front { batch, ..Front::PAPER };
+        let readings = sweep("flow_radar", FIVE_TUPLES, &packets, plan.size.rounds, &[front])?;
+        let [pure_ns, ns] = [0, 1].map(|at| readings[at].ns.median);
+        let paper = paper::FLOW_RADAR_BATCH.into_iter().find(|(of, ..)| *of == batch);
+        let papers = paper.map_or(String::new(), |(_, pure_ns, ns)| format!(" ({pure_ns}, {ns})"));
+        say(&format_args!("  {batch:<8} {pure_ns:.1}, {ns:.1}{papers}"))?;
+        rows.push(json!({
+            "batch": batch, "pure_ns": pure_ns, "aggregated_ns": ns,
+            "paper_pure_ns": paper.map(|paper| paper.1), "paper_aggregated_ns": paper.map(|paper| paper.2),
+        }));
+    }
+    Ok(rows)
+}
+
+/// Measures all nine solutions with the paper's two replacement policies.
+fn replacement(plan: &MeasurePlan, say: Say<'_>) -> Result<Vec<Value>> {
+    let packets = Traffic::Zipf(MIDDLE).packets(plan.size, 1, FIVE_TUPLES.of);
+    let fronts = [Policy::Grr, Policy::Lru].map(|policy| Front { policy, ..Front::PAPER });
+    say(&"zipf 1.1, 13 byte keys, GRR and LRU that stay on: ns (the paper: 4 byte keys)")?;
+    let mut rows = Vec::new();
+    for name in NAMES {
+        let readings = sweep(name, FIVE_TUPLES, &packets, plan.size.rounds, &fronts)?;
+        let [grr, lru] = [1, 2].map(|at| readings[at].ns.median);
+        let paper = paper::of(name).map(|paper| [paper.aggregated_ns, paper.lru_ns]);
+        let papers = paper.map_or(String::new(), |[grr, lru]| format!(" ({grr}, {lru})"));
+        say(&format_args!("  {name:<16} {grr:>6.1} {lru:>6.1}{papers}"))?;
+        let [paper_grr, paper_lru] = [0, 1].map(|at| paper.map(|paper| paper[at]));
+        rows.push(json!({
+            "name": name, "grr_ns": grr, "lru_ns": lru, "paper_grr_ns": paper_grr, "paper_lru_ns": paper_lru,
+        }));
     }
     Ok(rows)
 }
@@ -278,8 +339,8 @@ fn all_nine(plan: &MeasurePlan, say: Say<'_>) -> Result<(Vec<Value>, f64)> {
     say(&"all nine at once, 13 byte keys: ns alone, behind one aggregator (p99), Mpps")?;
     for skew in plan.zipf {
         let packets = Traffic::Zipf(*skew).packets(plan.size, 1, FIVE_TUPLES.of);
-        let readings = pair::<2, 4, 1>("all nine", FIVE_TUPLES, &packets, plan.size.rounds)?;
-        let (pure, aggregated) = (readings[1], readings[2]);
+        let rounds = plan.size.rounds;
+        let [_, pure, aggregated] = pair::<2, 4, 1>("all nine", FIVE_TUPLES, &packets, rounds, Front::OURS)?;
         say(&format_args!(
             "  zipf {skew:<4} {:>7.1} {:>7.1} ({:.1}) {:>7.2}",
             pure.ns.median,
@@ -340,10 +401,12 @@ mod tests {
     fn a_tiny_run_holds_the_stable_fields() {
         let results = run_plan(&TINY, &mut |_| Ok(())).expect("nothing depends on the machine");
         let solutions = results["solutions"].as_array().expect("rows");
-        // Four kinds of traffic with 13-byte keys; at two skews, keys of 4 bytes (no pairs), 8 and 37.
-        assert_eq!(solutions.len(), 4 * 9 + 2 * (8 + 9 + 9));
+        // Four kinds of traffic with 13-byte keys; at two skews, keys of 4 bytes (no pairs), 8, 12 and 37.
+        assert_eq!(solutions.len(), 4 * 9 + 2 * (8 + 9 + 9 + 9));
         for row in solutions {
-            for key in ["key_bytes", "skew", "pure_ns", "aggregated_ns", "pure_mpps", "aggregated_mpps"] {
+            const KEYS: [&str; 7] =
+                ["key_bytes", "kvs", "skew", "pure_ns", "aggregated_ns", "pure_mpps", "aggregated_mpps"];
+            for key in KEYS {
                 assert!(row[key].as_f64().is_some_and(|value| value >= 0.0), "{key}: {row}");
             }
             for key in ["pure_p99_ns", "aggregated_p99_ns"] {
@@ -370,6 +433,6 @@ mod tests {
         plots::save(&results, &directory).expect("every plot has its numbers");
         let plots = std::fs::read_dir(&directory).expect("it exists").count();
         std::fs::remove_dir_all(&directory).expect("it exists");
-        assert_eq!(plots, 7);
+        assert_eq!(plots, 10);
     }
 }

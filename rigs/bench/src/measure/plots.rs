@@ -1,7 +1,7 @@
 //! The plots of `weir bench measure`, from its results, each with the paper's figures if it has some.
 
 use super::paper;
-use super::{FIVE_TUPLES, MIDDLE, NAMES};
+use super::{FIVE_TUPLES, MIDDLE, NAMES, WIDTHS};
 use anyhow::Result;
 use serde_json::Value;
 use std::path::Path;
@@ -20,6 +20,9 @@ pub fn save(results: &Value, directory: &Path) -> Result<()> {
     skews(rows, "zipf", "aggregated_ns").save(directory, "zipf")?;
     popzipf(rows).save(directory, "popzipf")?;
     keys(rows).save(directory, "keys")?;
+    kvs(results).save(directory, "kvs")?;
+    batch(results).save(directory, "batch")?;
+    replacement(results).save(directory, "replacement")?;
     policies(results).save(directory, "policies")
 }
 
@@ -112,7 +115,6 @@ fn popzipf(rows: &[Value]) -> Plot {
 
 /// FlowRadar by key size.
 fn keys(rows: &[Value]) -> Plot {
-    const BYTES: [u32; 4] = [4, 8, 13, 37];
     let bars = |name: &str, key: &str| {
         let row = |bytes: u32| {
             rows.iter().find(|row| {
@@ -123,7 +125,7 @@ fn keys(rows: &[Value]) -> Plot {
             })
         };
         let point = |(at, bytes)| row(bytes).map(|row| (at as f64, number(row, key)));
-        series(name, BYTES.into_iter().enumerate().filter_map(point).collect(), false)
+        series(name, WIDTHS.into_iter().enumerate().filter_map(point).collect(), false)
     };
     let papers = |of: fn(&(u32, f64, f64)) -> f64| {
         let figures = paper::FLOW_RADAR_KEYS;
@@ -132,7 +134,7 @@ fn keys(rows: &[Value]) -> Plot {
     Plot {
         title: format!("FlowRadar by bytes of the key, Zipf {MIDDLE}; the paper: CAIDA, 2.2 GHz"),
         axes: ("bytes of the key", "ns a packet"),
-        bars: BYTES.iter().map(ToString::to_string).collect(),
+        bars: WIDTHS.iter().map(ToString::to_string).collect(),
         series: vec![
             bars("alone", "pure_ns"),
             bars("aggregated", "aggregated_ns"),
@@ -140,6 +142,105 @@ fn keys(rows: &[Value]) -> Plot {
             series(format!("aggregated, {PAPER}"), papers(|figures| figures.2), true),
         ],
     }
+}
+
+/// FlowRadar by the number of KV arrays.
+fn kvs(results: &Value) -> Plot {
+    let rows = results["flow_radar_kvs"].as_array().map_or(&[][..], Vec::as_slice);
+    let points = |key: &str| rows.iter().map(|row| (number(row, "kvs"), number(row, key))).collect();
+    Plot {
+        title: format!("FlowRadar behind GRR, Zipf {MIDDLE}, 13 byte keys; the paper: 4 byte keys, 2.2 GHz"),
+        axes: ("KV arrays, of sixteen keys each", "ns a packet"),
+        bars: Vec::new(),
+        series: vec![series("ours", points("ns"), false), series(PAPER, points("paper_ns"), true)],
+    }
+}
+
+/// FlowRadar by packets per batch.
+fn batch(results: &Value) -> Plot {
+    let rows = results["flow_radar_batch"].as_array().map_or(&[][..], Vec::as_slice);
+    let points = |key: &str| {
+        let has_value = |(_, row): &(usize, &Value)| row[key].is_number();
+        rows.iter().enumerate().filter(has_value).map(|(at, row)| (at as f64, number(row, key))).collect()
+    };
+    Plot {
+        title: format!("FlowRadar, Zipf {MIDDLE}, 13 byte keys; the paper: 4 byte keys, 2.2 GHz"),
+        axes: ("packets per batch", "ns a packet"),
+        bars: rows.iter().map(|row| row["batch"].to_string()).collect(),
+        series: vec![
+            series("alone", points("pure_ns"), false),
+            series("aggregated", points("aggregated_ns"), false),
+            series(format!("alone, {PAPER}"), points("paper_pure_ns"), true),
+            series(format!("aggregated, {PAPER}"), points("paper_aggregated_ns"), true),
+        ],
+    }
+}
+
+/// The nine solutions behind the paper's two replacement policies.
+fn replacement(results: &Value) -> Plot {
+    let rows = results["replacement"].as_array().map_or(&[][..], Vec::as_slice);
+    let points = |key: &str| rows.iter().enumerate().map(|(at, row)| (at as f64, number(row, key))).collect();
+    Plot {
+        title: format!("GRR and LRU, Zipf {MIDDLE}, 13 byte keys; the paper: CAIDA, 4 byte keys, 2.2 GHz"),
+        axes: ("", "ns a packet"),
+        bars: NAMES.map(str::to_string).to_vec(),
+        series: vec![
+            series("GRR", points("grr_ns"), false),
+            series("LRU", points("lru_ns"), false),
+            series(format!("GRR, {PAPER}"), points("paper_grr_ns"), true),
+            series(format!("LRU, {PAPER}"), points("paper_lru_ns"), true),
+        ],
+    }
+}
+
+/// The parameters over which [`save_chosen`] draws: key of a row, name of the plot, and axis.
+const PARAMETERS: [(&str, &str, &str); 4] = [
+    ("kvs", "kvs", "KV arrays, of sixteen keys each"),
+    ("key_bytes", "keys", "bytes of the key"),
+    ("batch", "batch", "packets per batch"),
+    ("skew", "zipf", "skew of a true Zipf distribution"),
+];
+
+/// Writes a plot over each parameter of which several values were chosen: the average and the 99th
+/// percentile of every solution, alone and aggregated, with the first value of all other parameters.
+pub fn save_chosen(results: &Value, directory: &Path) -> Result<()> {
+    let rows = results["solutions"].as_array().map_or(&[][..], Vec::as_slice);
+    let Some(first) = rows.first() else { return Ok(()) };
+    let has_several = |key: &str| rows.iter().any(|row| row[key] != first[key]);
+    for (key, name, axis) in PARAMETERS {
+        if !has_several(key) {
+            continue;
+        }
+        // The number of KV arrays of one size in bytes depends on the width of the key.
+        let is_other = |other: &str| other != key && !(key == "key_bytes" && other == "kvs");
+        let others = PARAMETERS.map(|(key, ..)| key).into_iter().filter(|other| is_other(other));
+        let others: Vec<&str> = others.chain(["aggregator"]).collect();
+        let like_first = |row: &&Value| others.iter().all(|other| row[*other] == first[*other]);
+        let mut lines = Vec::new();
+        for solution in NAMES {
+            let of: Vec<&Value> =
+                rows.iter().filter(like_first).filter(|row| row["name"] == solution).collect();
+            for (value, arm, is_other) in [
+                ("aggregated_ns", "", false),
+                ("aggregated_p99_ns", ", p99", false),
+                ("pure_ns", " alone", true),
+            ] {
+                let points = of.iter().filter(|row| row[value].is_number());
+                let points: Vec<_> = points.map(|row| (number(row, key), number(row, value))).collect();
+                if !points.is_empty() {
+                    lines.push(series(format!("{solution}{arm}"), points, is_other));
+                }
+            }
+        }
+        let plot = Plot {
+            title: format!("Behind the aggregator ({})", first["aggregator"].as_str().unwrap_or_default()),
+            axes: (axis, "ns a packet"),
+            bars: Vec::new(),
+            series: lines,
+        };
+        plot.save(directory, name)?;
+    }
+    Ok(())
 }
 
 /// The aggregator alone: policies over skews, and tags compared one by one.

@@ -117,8 +117,11 @@ pub struct ArmCost {
     pub ns: ResultSpread,
     /// The 99th percentile of bursts, in nanoseconds per packet; `None` without a timestamp counter.
     pub p99_ns: Option<f64>,
-    /// Keys evicted from the aggregator per packet, excluding the flush.
+    /// Updates of the sketch per packet, excluding the flush: keys that were evicted, and packets that
+    /// bypassed the aggregator.
     pub evictions: f64,
+    /// Share of the packets that bypassed the aggregator because it did not pay.
+    pub bypassed: f64,
 }
 
 impl ArmCost {
@@ -137,12 +140,21 @@ impl ArmCost {
     }
 }
 
-/// Runs one round of one arm. Returns the average, the 99th percentile, and the arm's evictions.
-fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn CountingMethod<W>) -> (f64, Option<f64>, f64) {
-    let mut bursts: Vec<u64> = Vec::with_capacity(packets.len().div_ceil(BURST));
+/// What a round of an arm took: nanoseconds per packet on average and in the slowest 1 % of bursts, and
+/// [`ArmCost::evictions`] and [`ArmCost::bypassed`].
+struct RoundCost {
+    ns: f64,
+    p99_ns: Option<f64>,
+    evictions: f64,
+    bypassed: f64,
+}
+
+/// Runs one round of one arm, in bursts of `batch` packets.
+fn round<const W: usize>(packets: &[Update<W>], batch: usize, arm: &mut dyn CountingMethod<W>) -> RoundCost {
+    let mut bursts: Vec<u64> = Vec::with_capacity(packets.len().div_ceil(batch));
     let (start, start_processor, start_cycles) = (Instant::now(), busy(), cycles());
     let mut before = start_cycles;
-    for burst in packets.chunks(BURST) {
+    for burst in packets.chunks(batch) {
         arm.burst(burst);
         let now = cycles();
         bursts.push(now - before);
@@ -154,30 +166,45 @@ fn round<const W: usize>(packets: &[Update<W>], arm: &mut dyn CountingMethod<W>)
     let taken = (busy() - start_processor).as_nanos() as f64;
     let at = (bursts.len() * 99 / 100).min(bursts.len() - 1);
     let p99 = *bursts.select_nth_unstable(at).1 as f64;
-    let p99_ns = (all_cycles > 0).then(|| p99 * wall_ns / all_cycles as f64 / BURST as f64);
-    let left = (counts.evictions + counts.bypassed) as f64;
-    (taken / packets.len() as f64, p99_ns, left / packets.len() as f64)
+    let length = packets.len() as f64;
+    RoundCost {
+        ns: taken / length,
+        p99_ns: (all_cycles > 0).then(|| p99 * wall_ns / all_cycles as f64 / batch as f64),
+        evictions: (counts.evictions + counts.bypassed) as f64 / length,
+        bypassed: counts.bypassed as f64 / length,
+    }
 }
 
-/// Measures arms on the same packets, in turns, after one warm-up round each.
+/// Measures arms on the same packets in bursts of [`BURST`], in turns, after one warm-up round each.
 pub fn measure<const W: usize>(packets: &[Update<W>], rounds: usize, arms: &[Make<'_, W>]) -> Vec<ArmCost> {
-    let mut taken = vec![Vec::new(); arms.len()];
+    measure_in(BURST, packets, rounds, arms)
+}
+
+/// Like [`measure`], in bursts of `batch` packets.
+pub fn measure_in<const W: usize>(
+    batch: usize,
+    packets: &[Update<W>],
+    rounds: usize,
+    arms: &[Make<'_, W>],
+) -> Vec<ArmCost> {
+    let mut taken: Vec<Vec<RoundCost>> = arms.iter().map(|_| Vec::new()).collect();
     for number in 0..=rounds {
         for (arm, taken) in arms.iter().zip(&mut taken) {
-            let reading = round(packets, &mut *arm());
+            let cost = round(packets, batch, &mut *arm());
             if number > 0 {
-                taken.push(reading);
+                taken.push(cost);
             }
         }
     }
     taken.iter().map(|rounds| reading(rounds)).collect()
 }
 
-fn reading(rounds: &[(f64, Option<f64>, f64)]) -> ArmCost {
-    let p99: Option<Vec<f64>> = rounds.iter().map(|round| round.1).collect();
+fn reading(rounds: &[RoundCost]) -> ArmCost {
+    let p99: Option<Vec<f64>> = rounds.iter().map(|round| round.p99_ns).collect();
     ArmCost {
-        ns: ResultSpread::of(rounds.iter().map(|round| round.0).collect()),
+        ns: ResultSpread::of(rounds.iter().map(|round| round.ns).collect()),
         p99_ns: p99.map(|p99| ResultSpread::of(p99).median),
-        evictions: rounds[0].2,
+        evictions: rounds[0].evictions,
+        bypassed: rounds[0].bypassed,
     }
 }

@@ -7,6 +7,7 @@ use weir_papers::{
     UnivMon,
 };
 use weir_sketch::Mrac;
+use weir_sketch::key::narrow;
 
 /// Levels of UnivMon, and keys per level.
 const UNIVMON: (usize, usize) = (14, 128);
@@ -24,6 +25,11 @@ pub const NAMES: [&str; 9] = [
     "mrac",
 ];
 
+/// Returns true if a solution counts pairs of a source and a destination.
+pub fn needs_pairs(name: &str) -> bool {
+    name == "two_level"
+}
+
 /// The keys of a measurement: flows of one width in words, and how to find their sources.
 #[derive(Clone, Copy)]
 pub struct Keys<const W: usize> {
@@ -31,6 +37,8 @@ pub struct Keys<const W: usize> {
     pub bytes: u32,
     /// The key of a flow number.
     pub of: fn(u64) -> [u64; W],
+    /// The key of a recorded flow; `None` if it has too few bytes for an IPv6 address.
+    pub from: fn(&[u64; 5]) -> Option<[u64; W]>,
     /// The number of a key's source.
     pub source: fn(&[u64; W]) -> u64,
     /// Whether a key has both a source and a destination, as TwoLevel requires.
@@ -41,6 +49,7 @@ pub struct Keys<const W: usize> {
 pub const ADDRESSES: Keys<1> = Keys {
     bytes: 4,
     of: |flow| [weir_sketch::traffic::address(flow)],
+    from: |key| narrow(key).map(|[addresses, _]| [addresses >> 32]),
     source: |key| key[0],
     has_pair: false,
 };
@@ -49,17 +58,46 @@ pub const ADDRESSES: Keys<1> = Keys {
 pub const PAIRS: Keys<1> = Keys {
     bytes: 8,
     of: |flow| [weir_sketch::traffic::five_tuple(flow)[0]],
+    from: |key| narrow(key).map(|[addresses, _]| [addresses]),
     source: |key| key[0] >> 32,
     has_pair: true,
 };
 
+/// IPv4 addresses and ports.
+pub const FOUR_TUPLES: Keys<2> = Keys {
+    bytes: 12,
+    of: |flow| without_protocol(weir_sketch::traffic::five_tuple(flow)),
+    from: |key| narrow(key).map(without_protocol),
+    source: |key| key[0] >> 32,
+    has_pair: true,
+};
+
+/// Returns the addresses and the ports alone.
+const fn without_protocol([addresses, last]: [u64; 2]) -> [u64; 2] {
+    [addresses, last & 0xffff_ffff << 32]
+}
+
 /// IPv4 5-tuples.
-pub const FIVE_TUPLES: Keys<2> =
-    Keys { bytes: 13, of: weir_sketch::traffic::five_tuple, source: |key| key[0] >> 32, has_pair: true };
+pub const FIVE_TUPLES: Keys<2> = Keys {
+    bytes: 13,
+    of: weir_sketch::traffic::five_tuple,
+    from: narrow,
+    source: |key| key[0] >> 32,
+    has_pair: true,
+};
 
 /// IPv6 5-tuples.
-pub const FIVE_TUPLES_V6: Keys<5> =
-    Keys { bytes: 37, of: five_tuple_v6, source: weir_sketch::key::source_number, has_pair: true };
+pub const FIVE_TUPLES_V6: Keys<5> = Keys {
+    bytes: 37,
+    of: five_tuple_v6,
+    from: |key| Some(*key),
+    source: weir_sketch::key::source_number,
+    has_pair: true,
+};
+
+/// The widths of all keys, in bytes.
+pub const WIDTHS: [u32; 5] =
+    [ADDRESSES.bytes, PAIRS.bytes, FOUR_TUPLES.bytes, FIVE_TUPLES.bytes, FIVE_TUPLES_V6.bytes];
 
 /// A flow key without the IPv4 marker, for IPv6 flows only.
 fn five_tuple_v6(flow: u64) -> [u64; 5] {

@@ -68,10 +68,38 @@ impl Traffic {
         flows.map(|flow| Update::packet(key(flow), FRAME)).collect()
     }
 
+    /// Describes it as the origin of packets.
+    pub fn origin(self) -> PacketOrigin {
+        PacketOrigin { name: self.name(), skew: Some(self.skew()) }
+    }
+}
+
+/// Where packets come from: a kind of traffic or, without a skew, a recording.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PacketOrigin {
+    /// Its name in tables and JSON.
+    pub name: &'static str,
+    /// Its skew.
+    pub skew: Option<f64>,
+}
+
+impl PacketOrigin {
+    /// A recording.
+    pub const TRACE: PacketOrigin = PacketOrigin { name: "trace", skew: None };
+
     /// Adds its fields to a JSON object.
     pub fn put(self, row: &mut Value) {
-        row["skew"] = json!(self.skew());
-        row["traffic"] = json!(self.name());
+        row["skew"] = json!(self.skew);
+        row["traffic"] = json!(self.name);
+    }
+}
+
+impl std::fmt::Display for PacketOrigin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.skew {
+            Some(skew) => write!(f, "{} {skew}", self.name),
+            None => f.write_str(self.name),
+        }
     }
 }
 
