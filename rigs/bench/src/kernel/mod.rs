@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use std::fmt::Display;
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
+use weir_kernel::{Coverage, leads_of};
 use weir_lab::premise::premise;
 use weir_lab::spread::ResultSpread;
 use weir_papers::{FRAME, PinnedXdp, Ran, XdpArm, XdpByHand, XdpRestore};
@@ -239,6 +240,12 @@ pub fn pair(programs: &[Scenario; 2], rounds: u16) -> Result<Result<[Vec<f64>; 2
         return Ok(Err("test runs of XDP programs need root".to_string()));
     }
     let frames = frames(&programs[0]);
+    for Scenario { program, .. } in programs {
+        let coverage = Coverage::of(program, &leads_of(program), &vec![true; program.ports.len()]);
+        if let Some(why) = coverage.pipes.iter().flatten().next() {
+            return Ok(Err(why.explanation().to_string()));
+        }
+    }
     let [first, second] = programs.each_ref().map(|one| Compiled::load(&one.program, &[]));
     let compiled = [first?, second?];
     for one in &compiled {

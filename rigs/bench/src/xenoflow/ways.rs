@@ -135,6 +135,24 @@ mod tests {
         }
     }
 
+    /// A program with more pipes than the kernel runs is left out, and the row says why.
+    #[test]
+    fn what_the_kernel_does_not_run_is_left_out() {
+        if !rustix::process::geteuid().is_root() {
+            assert!(std::env::var_os("CI").is_none(), "CI runs as root");
+            return;
+        }
+        let [few, many] = [2, 64].map(|back_ends| {
+            let programs = [BackEndsAs::Entries, BackEndsAs::Pipes];
+            kernel::pair(&programs.map(|shape| scenario(back_ends, shape, true)), 1).expect("it loads")
+        });
+        assert_eq!(few.expect("2 pipes compile").map(|ns| ns.len()), [1, 1]);
+        let why = many.expect_err("64 pipes do not compile");
+        assert!(
+            line(&json!({ "executor": "kernel", "back_ends": 64, "why": why }), ["", ""]).ends_with(&why)
+        );
+    }
+
     #[test]
     fn a_row_has_the_ratio_of_rounds() {
         let row = row("engine", 2, ["on", "off"], &[vec![10.0, 20.0, 40.0], vec![5.0, 10.0, 10.0]]);
