@@ -11,7 +11,7 @@ FEATURES := --features dpdk,parquet,tls
 ifeq ($(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental/*),)
 export CARGO_INCREMENTAL ?= 0
 endif
-TEST := $(CARGO) test --workspace --locked $(FEATURES)
+TEST := $(CARGO) test --workspace --locked --no-fail-fast $(FEATURES)
 # The seed of the property tests. `make test` gives the same answer for the same tree; `make explore` takes
 # another seed each time and finds what this one does not.
 SEED ?= 1
@@ -68,7 +68,7 @@ check:
 	$(TEST) --doc
 	@[ "$$(id -u)" = 0 ] || echo 'labs are skipped: they need root'
 	$(STAGE) 'two lanes of tests, each of which prints when it ends'
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync waiting others test-package
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync waiting others test-package
 
 waiting:
 	$(STAGE) 'daemons and labs'

@@ -287,8 +287,8 @@ fn a_host_that_has_a_vip_is_told_so() {
     let Some(wire) = bed("own") else { return };
     sh(&format!("ip -n {} addr add {VIP}/32 dev w0", wire.weir));
     let daemon = start(&wire);
+    daemon.wait_for_log("weir announces 10.0.0.80: the host has this address");
     let log = daemon.log();
-    assert!(log.contains("weir announces 10.0.0.80: the host has this address"), "{log}");
     assert!(!log.contains("10.0.0.81"), "{log}");
     let file = daemon.folder.file("weir.yaml");
     let exe = env!("CARGO_BIN_EXE_weir");

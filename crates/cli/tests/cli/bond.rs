@@ -160,7 +160,7 @@ fn a_member_is_taken_out_and_comes_back_and_nothing_is_lost() {
     assert_eq!(said, "p1 is being drained: its buckets move when they are idle, within 1000 ms\n");
     settled(&mut daemon);
     assert!(daemon.weir(&["show", "bond"]).good().out.contains("disabled: by the operator"));
-    assert!(daemon.log().contains("bond0: p1: disabled, by the operator\n"), "{}", daemon.log());
+    daemon.wait_for_log("bond0: p1: disabled, by the operator\n");
     let counted = transmitted(&daemon);
     send(&daemon, 0..100);
     assert_eq!(transmitted(&daemon)["p1"], counted["p1"], "it is out of use");
@@ -228,7 +228,7 @@ fn a_rebalance_can_be_tried_first() {
     assert_eq!((&plan["moves"][0]["from"], &plan["moves"][0]["to"]), (&json!("p1"), &json!("p2")), "{plan}");
     settled(&mut daemon);
     assert_eq!(table(&daemon).iter().filter(|member| *member == "p2").count(), 3);
-    assert!(daemon.log().contains("bond0: rebalanced: 1 buckets move\n"), "{}", daemon.log());
+    daemon.wait_for_log("bond0: rebalanced: 1 buckets move\n");
 }
 
 #[test]

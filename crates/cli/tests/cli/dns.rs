@@ -254,6 +254,6 @@ fn a_thousand_names_of_a_real_server_follow_a_change_and_fail_together() {
     let reloads = daemon.log().matches("was changed at run time").count();
     assert!((6..100).contains(&reloads), "{reloads} reloads");
     server.stop();
-    daemon.wait_for("a line of the log", |daemon| daemon.log().contains("more sources are now failing: see"));
+    daemon.wait_for_log("more sources are now failing: see");
     assert!(all(&daemon, 6));
 }

@@ -151,9 +151,8 @@ fn an_output_that_is_gone_drops_and_is_used_again_when_it_is_back() {
     daemon.wait_for_link("p1", "up");
     daemon.forwards(&wire);
     assert_eq!(daemon.port("p1")["mode"], "native copy");
-    let log = daemon.log();
     for line in ["port p1: interface w1 is gone;", "port p1: interface w1 is back and in use", "w1 is up"] {
-        assert!(log.contains(line), "no `{line}` in {log}");
+        daemon.wait_for_log(line);
     }
     assert!(!daemon.explained(&packet(0)).contains("gone"));
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
@@ -177,9 +176,8 @@ fn an_input_that_is_made_anew_is_used_with_its_new_address() {
     daemon.wait_for_link("p0", "up");
     daemon.forwards(&wire);
     assert_eq!((is_ours(&daemon, 0), is_ours(&daemon, 7)), (false, true));
-    let log = daemon.log();
-    assert!(log.contains("port p0: interface w0 has MAC address 02:00:00:00:00:07"), "{log}");
-    assert!(log.contains("the program was rebuilt for the interface"), "{log}");
+    daemon.wait_for_log("port p0: interface w0 has MAC address 02:00:00:00:00:07");
+    daemon.wait_for_log("the program was rebuilt for the interface");
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
 
@@ -204,16 +202,15 @@ fn an_interface_that_changes_is_followed() {
     let long = json!({ "command": "inject", "hex": "02".repeat(1500), "output": "p1" });
     assert_eq!(daemon.ask(&long), json!({ "done": true }));
     wire.ip("link set w9 mtu 1000");
-    daemon.wait_for("the MTU", |daemon| daemon.log().contains("MTU 1000"));
+    daemon.wait_for_log("MTU 1000");
     assert!(daemon.ask(&long)["error"].as_str().unwrap().contains("oversize"));
     wire.ip("link set w0 address 02:00:00:00:00:09");
     // Linux announces a new address only if configured to.
     wire.far("ip neigh flush dev f0");
     daemon.wait_for("the MAC address", |daemon| daemon.explained(&packet(9)).contains("verdict transmit"));
     daemon.forwards(&wire);
-    let log = daemon.log();
     for line in ["w1 is down", "w9 was renamed from w1 to w9", "w9 is up", "w9 has no carrier"] {
-        assert!(log.contains(&format!("port p1: interface {line}")), "no `{line}` in {log}");
+        daemon.wait_for_log(&format!("port p1: interface {line}"));
     }
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
 }
@@ -377,9 +374,9 @@ fn the_vxlan_gateway_connects_vlans_with_the_kernels_tunnels() {
         assert_eq!(sh(&run), "answered\n");
     }
     assert_eq!(daemon.weir(&["show", "--json"]).good().json()["balances"], true);
-    let log = daemon.log();
     let advice = format!("nsenter --net=/run/netns/{third} ethtool -K t0 tx-vlan-stag-hw-insert off");
-    assert!(log.contains(&advice), "{log}");
+    daemon.wait_for_log(&advice);
+    let log = daemon.log();
     assert!(!log.contains("tx off"), "what was done is not said again: {log}");
     daemon.signal(rustix::process::Signal::KILL);
     daemon.end();

@@ -298,7 +298,7 @@ fn a_back_end_that_leaves_syns_unanswered_gets_no_new_flows() {
     assert_eq!(shown(&daemon, "syns_repeated")[place], 10, "it is the one without answers");
     let reason = shown(&daemon, "reason")[place].to_string();
     assert!(reason.contains("10 of 10 new flows within 2000 ms got no answer"), "{reason}");
-    assert!(daemon.log().contains(" of h3 gets no new flows: 10 of 10"), "{}", daemon.log());
+    daemon.wait_for_log(" of h3 gets no new flows: 10 of 10");
     let more: Vec<String> = (0..10).map(|port| format!("{SYN} sport={}", 5000 + port)).collect();
     daemon.receive(&more.iter().map(String::as_str).collect::<Vec<_>>());
     let mut wanted = vec![Value::from(20); 2];

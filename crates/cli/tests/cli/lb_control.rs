@@ -107,7 +107,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     daemon.end();
     let mut daemon = Daemon::start_in(daemon.into_folder());
     assert_eq!(list(&daemon), now);
-    assert!(daemon.log().contains("restored 2 run-time changes"), "{}", daemon.log());
+    daemon.wait_for_log("restored 2 run-time changes");
     // The file is edited: it takes precedence there.
     let edited = CONFIG.replace("name: b2,", "name: b2, weight: 5,");
     daemon.folder.write("weir.yaml", edited.replace("- lb: { per", "- lb: { flows: 4096, per"));
@@ -123,7 +123,7 @@ fn back_ends_and_services_come_and_go_and_no_flow_moves() {
     folder.write("state/weir.json", "{ \"version\": 1, \"edits\": 7 }");
     let daemon = Daemon::start_in(folder);
     assert_eq!(list(&daemon).len(), 2);
-    assert!(daemon.log().contains("cannot be used: `edits` is not in weir's format"), "{}", daemon.log());
+    daemon.wait_for_log("cannot be used: `edits` is not in weir's format");
     assert!(daemon.folder.file("state/weir.json.refused").exists());
 }
 
@@ -162,7 +162,7 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
     daemon.weir(&["reload"]).good();
     assert_eq!(weights(&daemon, metrics), [7; 4]);
     let forgotten = "the weight 5 of b2 of web, set at run time, is discarded: the file now says 7";
-    daemon.wait_for("the log of a forgotten weight", |daemon| daemon.log().contains(forgotten));
+    daemon.wait_for_log(forgotten);
 }
 
 /// With `slow_start`, the group has ten times the weight, so that it can rise in steps.
@@ -194,7 +194,7 @@ pipes: { hash: { type: hash, hash: 5-tuple, group: web, forward: web, miss: drop
     daemon.weir(&["weight", "web", "b1", "3"]).good();
     daemon.weir(&["reload"]).good();
     let forgotten = "the weight 3 of web/b1, set at run time, is discarded: the file now says 1";
-    daemon.wait_for("the log of a forgotten weight", |daemon| daemon.log().contains(forgotten));
+    daemon.wait_for_log(forgotten);
     assert_eq!(daemon.show("groups")[0]["targets"][1]["weight"], 1);
 }
 

@@ -115,7 +115,7 @@ fn flow_records_come_by_ipfix_and_add_up() {
     }
     drop(daemon.weir(&["stop"]).good());
     assert_eq!(daemon.end().code(), Some(0));
-    assert!(daemon.log().contains("none lost"), "{}", daemon.log());
+    daemon.wait_for_log("none lost");
 }
 
 /// Frames with padding and tags, through flows that are kept and through sums.

@@ -152,7 +152,7 @@ fn wrong_checksums_are_counted_and_the_advice_ends_when_it_was_followed() {
     let far = format!("`nsenter --net=/run/netns/{} ethtool -K f0", wire.far);
     let said = ports();
     assert!(said.contains(&format!("{far} tx off tx-vlan-stag-hw-insert off`")), "{said}");
-    assert!(daemon.log().contains(&far), "{}", daemon.log());
+    daemon.wait_for_log(&far);
     wire.far("ethtool -K f0 tx off tx-vlan-stag-hw-insert off");
     assert!(!ports().contains("ethtool -K"), "{}", ports());
     let sent = "import socket\nfor _ in range(256): socket.socket(2, 2).sendto(b\"x\", (\"10.0.0.1\", 7777))";
@@ -175,7 +175,7 @@ fn what_arrives_on_other_queues_is_counted_and_warned_of() {
     let said = weir(&wire, &["check", &file]);
     assert!(said.err.contains("`ethtool -L w0 rx 1`, or `queues: all`"), "{}", said.err);
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
-    assert!(daemon.log().contains("`ethtool -L w0 rx 1`"), "{}", daemon.log());
+    daemon.wait_for_log("`ethtool -L w0 rx 1`");
     let counted = |daemon: &Daemon, name: &str| {
         let port = &daemon.show("ports")[0];
         port["extra"][name].as_u64().unwrap_or_else(|| panic!("no {name} in {port}"))

@@ -138,7 +138,7 @@ fn the_log_has_times_and_levels_and_the_journal_priorities() {
     let mut daemon = Daemon::start(TWO);
     daemon.folder.write("weir.yaml", "ports: [");
     daemon.signal(Signal::HUP);
-    daemon.wait_for("a refusal", |daemon| daemon.log().contains("Z ERROR not reloaded"));
+    daemon.wait_for_log("Z ERROR not reloaded");
     let log = daemon.log();
     assert!(log.lines().next().unwrap().contains("Z  INFO weir runs weir.yaml"), "{log}");
     let folder = Folder::new();

@@ -155,5 +155,5 @@ fn two_workers_open_and_close_a_port() {
     }
     daemon.weir(&["stop"]).good();
     assert!(daemon.end().success());
-    assert!(daemon.log().contains("every frame is accounted for"), "{}", daemon.log());
+    daemon.wait_for_log("every frame is accounted for");
 }

@@ -495,7 +495,7 @@ fn routes_of_others_stop_a_first_announcement_and_no_later_one() {
         "table 1850 has routes of other programs, 198.51.100.0/24 (protocol 3): remove them, or write";
     let says = |daemon: &Daemon| route(daemon, VIP)["why"].as_str().is_some_and(|why| why.contains(sentence));
     daemon.wait_for("a reason", |daemon| says(daemon));
-    assert!(daemon.log().contains(sentence), "{}", daemon.log());
+    daemon.wait_for_log(sentence);
     let (status, answer) = ready(&daemon);
     assert!(status == 503 && answer["reasons"].to_string().contains(sentence), "{answer}");
     is(doctor(&bed.wire, &daemon.folder, "routes", "table 1850"), "fault", sentence);
@@ -509,7 +509,7 @@ fn routes_of_others_stop_a_first_announcement_and_no_later_one() {
     let recording = bed.record();
     foreign("add");
     until("a sentence", || says(&daemon).then_some(()));
-    assert!(daemon.log()[before..].contains(sentence), "{}", daemon.log());
+    until("a line of the log", || daemon.log()[before..].contains(sentence).then_some(()));
     is(doctor(&bed.wire, &daemon.folder, "routes", "table 1850"), "fault", sentence);
     assert!(route(&daemon, VIP)["announced"] == true && ready(&daemon).0 == 200);
     assert_eq!((bed.vips_at_router(), recording.withdrawals()), ([true; 2], 0));
@@ -541,7 +541,8 @@ fn what_a_host_lacks_for_routes_is_said_and_added_later() {
         let row = route(daemon, VIP);
         row["why"].as_str().is_some_and(|why| why.contains(lack) && why.contains("`modprobe tun`"))
     });
-    assert!(daemon.log().contains(lack) && ready(&daemon).0 == 503, "{}", daemon.log());
+    daemon.wait_for_log(lack);
+    assert_eq!(ready(&daemon).0, 503);
     let inside = format!("nsenter -t {} -m -n", daemon.pid().as_raw_nonzero());
     // nsenter changes the working directory.
     let (exe, file) = (env!("CARGO_BIN_EXE_weir"), daemon.folder.file("weir.yaml"));

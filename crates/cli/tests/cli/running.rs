@@ -96,7 +96,17 @@ impl Daemon {
         }
     }
 
-    /// Returns its log so far.
+    /// Waits until its log contains `text`. A thread of the daemon writes the log, so a line may appear after
+    /// the state that it is about.
+    pub fn wait_for_log(&self, text: &str) {
+        let start = Instant::now();
+        while !self.log().contains(text) {
+            assert!(start.elapsed() < PATIENCE, "no `{text}` in {PATIENCE:?}: {}", self.log());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Returns its log so far. To assert that it has a line, use [`Daemon::wait_for_log`].
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.file("stderr")).unwrap_or_default()
     }

@@ -75,7 +75,7 @@ fn a_file_of_kubernetes_objects_is_followed_and_what_is_wrong_changes_nothing() 
     has(&mut daemon, &two);
     let row = source(&daemon);
     assert_eq!((&row["name"], &row["state"], &row["services"]), (&json!("k"), &json!("ok"), &json!(2)));
-    daemon.wait_for("a line of the log", |daemon| daemon.log().contains("2 services added"));
+    daemon.wait_for_log("2 services added");
     // An endpoint is replaced, and a service removed.
     replace(&daemon, "state.json", &objects(1, "10.1.0.2"));
     has(&mut daemon, &["default.s0.80-tcp/10.1.0.2_80"]);
@@ -96,7 +96,7 @@ fn a_file_of_kubernetes_objects_is_followed_and_what_is_wrong_changes_nothing() 
     daemon.wait_for("a refusal", |daemon| source(daemon)["state"] == "refused");
     let reason = source(&daemon)["reason"].as_str().unwrap().to_string();
     assert!(reason.contains("default.s0.80-tcp") && reason.contains("weir.yaml:5"), "{reason}");
-    daemon.wait_for("a line of the log", |daemon| daemon.log().contains("is refused: "));
+    daemon.wait_for_log("is refused: ");
     has(&mut daemon, &["default.s0.80-tcp/10.1.0.2_80"]);
     // A reload keeps the services; without the source, they go.
     replace(&daemon, "state.json", &objects(2, "10.1.0.1"));
@@ -274,7 +274,7 @@ fn addresses_in_dns_are_followed_and_a_server_that_fails_or_lies_changes_nothing
         has(&mut daemon, &["web/10.1.0.1", "web/10.1.0.2"]);
     }
     let line = "source web (web.example.com.) cannot be read: ";
-    daemon.wait_for("a line of the log", |daemon| daemon.log().contains(line));
+    daemon.wait_for_log(line);
     server.says(Replies::Records(vec![a([10, 1, 0, 3], 0)]));
     has(&mut daemon, &["web/10.1.0.3"]);
     // TTL 0 does not make it ask without a pause.
@@ -341,7 +341,7 @@ fn a_source_that_is_refused_keeps_no_other_from_being_used() {
     // A change of the others goes through.
     server.says(Replies::Records(vec![a([10, 1, 0, 2], 0)]));
     has(&mut daemon, &["a/10.1.0.2", "c/10.1.0.2"]);
-    daemon.wait_for("a line of the log", |daemon| daemon.log().contains("source b (b.example.com.) is ref"));
+    daemon.wait_for_log("source b (b.example.com.) is ref");
 }
 
 #[test]
@@ -380,7 +380,7 @@ fn srv_records_say_port_weight_and_priority() {
     weighs(&mut daemon, [0, 0, 9]);
     let why = "no server of priority 10 serves, so those of priority 20 are used";
     assert!(source(&daemon)["reason"].as_str().unwrap().contains(why), "{}", source(&daemon));
-    daemon.wait_for("a line of the log", |daemon| daemon.log().contains(&format!("source dns:web: {why}")));
+    daemon.wait_for_log(&format!("source dns:web: {why}"));
     daemon.weir(&["lb", "enable", "web", "10.1.0.1_8081"]).good();
     weighs(&mut daemon, [30, 1, 0]);
     daemon.wait_for("a line of the log", |daemon| {

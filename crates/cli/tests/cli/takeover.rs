@@ -44,7 +44,8 @@ fn a_connection_behind_nat_goes_on_and_the_pool_with_it() {
     daemon.weir(&["entry", "add", "nat", mac]).good();
     let ended = daemon.succeed_in_namespace(&wire.weir);
     assert!(ended.success(), "{}", daemon.log());
-    assert!(daemon.log().contains("none lost") && daemon.log().contains("accounted for"), "{}", daemon.log());
+    daemon.wait_for_log("none lost");
+    daemon.wait_for_log("accounted for");
     assert_eq!(bindings(&daemon), before);
     assert_eq!(daemon.show("nat_pools")[0]["used"], json!(1));
     let listed = daemon.weir(&["entry", "list", "nat"]).good().out;
@@ -83,7 +84,7 @@ fn a_successor_that_cannot_run_leaves_the_old_daemon_as_it_was() {
     let (code, said) = run("other.yaml", "--socket weir.sock");
     assert!(code == Some(1) && said.contains("w9"), "{said}");
     let mut daemon = daemon;
-    daemon.wait_for("the old daemon to go on", |daemon| daemon.log().contains("did not take over"));
+    daemon.wait_for_log("did not take over");
     assert_eq!(daemon.show("ports").as_array().map(Vec::len), Some(2));
     assert!(daemon.succeed_in_namespace(&wire.weir).success(), "the next one can");
 }
@@ -190,7 +191,7 @@ fn a_successor_that_falls_silent_is_ended() {
     let mut silent = silent.spawn().expect("python3 runs");
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert_eq!(silent.wait().unwrap().signal(), Some(9));
-    assert!(daemon.log().contains("has not taken over"), "{}", daemon.log());
+    daemon.wait_for_log("has not taken over");
     let left = sh(&format!("ip -n {} -d link show w0", wire.weir));
     assert!(!left.contains("xdp"), "{left}");
 }
