@@ -126,7 +126,7 @@ fn weights_move_buckets_while_it_runs() {
 
 #[test]
 fn a_reload_swaps_the_program_and_a_broken_file_leaves_the_old_one() {
-    let mut daemon = Daemon::start(TWO);
+    let daemon = Daemon::start(TWO);
     daemon.receive(&[EVEN, ODD]);
     // The same pipe with one entry changed: unchanged entries keep their counts.
     daemon.folder.write("weir.yaml", TWO.replace("02:00:00:00:00:11", "02:00:00:00:00:99"));

@@ -148,7 +148,7 @@ fn weights(daemon: &Daemon, metrics: SocketAddr) -> [u64; 4] {
 fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
     let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let config = format!("metrics: {metrics}\n{CONFIG}");
-    let mut daemon = Daemon::start(&config);
+    let daemon = Daemon::start(&config);
     daemon.weir(&["weight", "lb/web", "b2", "3"]).good();
     assert_eq!(weights(&daemon, metrics), [3; 4]);
     daemon.weir(&["lb", "weight", "web", "b2", "5"]).good();
@@ -190,7 +190,7 @@ groups: { web: { fill: wants, size: 4, targets: { b0: p0, b1: p1 } } }
 root: hash
 pipes: { hash: { type: hash, hash: 5-tuple, group: web, forward: web, miss: drop } }
 ";
-    let mut daemon = Daemon::start(config);
+    let daemon = Daemon::start(config);
     daemon.weir(&["weight", "web", "b1", "3"]).good();
     daemon.weir(&["reload"]).good();
     let forgotten = "the weight 3 of web/b1, set at run time, is discarded: the file now says 1";

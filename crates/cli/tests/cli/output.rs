@@ -135,7 +135,7 @@ fn events_that_repeat_do_not_fill_the_log() {
 #[test]
 fn the_log_has_times_and_levels_and_the_journal_priorities() {
     use std::os::linux::fs::MetadataExt;
-    let mut daemon = Daemon::start(TWO);
+    let daemon = Daemon::start(TWO);
     daemon.folder.write("weir.yaml", "ports: [");
     daemon.signal(Signal::HUP);
     daemon.wait_for_log("Z ERROR not reloaded");
