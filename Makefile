@@ -6,8 +6,8 @@ CARGO ?= cargo
 # features, and weir itself with none (without labs and benches); what is in between has no code of its own.
 ALL := --workspace --all-targets --locked
 FEATURES := --features dpdk,parquet,tls
-# In a clean build, incremental compilation of a crate takes up to 40 % more CPU time. It pays where cargo is
-# used directly, between changes, and there it has left its files.
+# Incremental compilation makes a clean build slower. It pays where cargo is used directly, between changes,
+# and there it has left its files.
 ifeq ($(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental/*),)
 export CARGO_INCREMENTAL ?= 0
 endif
