@@ -23,6 +23,7 @@ const ARROWS: &[Arrows] = &[
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
     ("client", &["control"], &[]),
+    ("kube", &["client", "control"], &[]),
     ("app", &["config", "control", "engine", "packet", "program", "table"], &[]),
     (
         "lb",

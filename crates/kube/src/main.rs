@@ -1,0 +1,3 @@
+//! The controller that brings a cluster's services to nodes.
+
+fn main() {}
