@@ -102,7 +102,9 @@ pub fn offences() -> Vec<Offence> {
 fn dependencies(manifest: &str) -> Vec<(usize, &str, bool)> {
     let (mut section, mut found) = ("", Vec::new());
     for (at, line) in manifest.lines().enumerate() {
-        let word = without_prefix(line.split(['.', ' ', '=']).next().unwrap_or_default());
+        let word = line.split(['.', ' ', '=']).next().unwrap_or_default();
+        // The package of the binary is `weir` itself. A dependency without the prefix is someone else's.
+        let word = word.strip_prefix("weir-").unwrap_or(if word == "weir" { word } else { "" });
         if line.starts_with('[') {
             section = line;
         } else if section.ends_with("dependencies]") && ARROWS.iter().any(|(name, ..)| *name == word) {
