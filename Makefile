@@ -127,7 +127,7 @@ explore: setup-test ## runs the tests with a new seed; CASES=100000000 only comp
 	    PROPTEST_RNG_SEED="$$seed" KERNEL_CASES="$(CASES)" $(CARGO) test --package weir-kernel --locked \
 	        --test equality -- --nocapture the_kernel_does_what_the_interpreter_says; fi
 
-# On two cores with a load of 10, the runs of `weir lab fleet` take 6, 2, 2, 6, 6, 4 and 4 minutes.
+# On two cores with a load of 10, the runs of `weir lab fleet` take 6, 2, 2, 6, 6, 6 and 4 minutes.
 FLEET = $(CARGO) run --release --locked --package weir -- lab fleet
 test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10 000 random programs (root)
 	$(MAKE) --no-print-directory test-package UPGRADES=20
@@ -140,7 +140,7 @@ test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10
 	$(FLEET) --mode full_nat --connections 1000 --ecmp plain
 	$(FLEET) --nodes 8
 	$(FLEET) --router frr
-	$(FLEET) --family 6 --mode ipip l2 nat
+	$(FLEET) --family 6
 	$(FLEET) --mode l2 --rate 1000 --requests 100000
 	OPENFLOW_PROGRAMS=5000 $(CARGO) test --package weir-openflow --locked --test equality -- --nocapture
 	KERNEL_PROGRAMS=10000 KERNEL_MUTATED=1500 $(CARGO) test --package weir-kernel --locked --test equality -- \

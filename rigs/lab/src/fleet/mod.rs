@@ -16,6 +16,7 @@ mod network;
 mod node;
 mod phases;
 mod prediction;
+mod probes;
 mod router;
 mod routing;
 

@@ -99,7 +99,7 @@ impl Family {
     }
 
     /// nft's name of it.
-    fn nft(self) -> &'static str {
+    pub fn nft(self) -> &'static str {
         match self {
             Family::V4 => "ip",
             Family::V6 => "ip6",
@@ -126,7 +126,7 @@ impl Addresses {
 /// The router's IPv4 address on the link of nodes and back ends.
 pub const ROUTER: &str = "10.90.0.1";
 /// The router's interface towards clients.
-pub const CLIENTS_INTERFACE: &str = "clients";
+const CLIENTS_INTERFACE: &str = "clients";
 /// The names of nodes and back ends.
 const NODES: [&str; 8] = ["n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8"];
 const BACK_ENDS: [&str; 8] = ["b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8"];

@@ -11,7 +11,6 @@
 //! gave up a session on a busy machine, are reported, and so is which connections they moved.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -22,7 +21,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use weir_netlink::{Groups, Monitor};
 
 use super::clients::now_us;
-use super::network::{self, CLIENTS_INTERFACE, Family, FleetHost, FleetNetwork};
+use super::network::{self, Family, FleetHost, FleetNetwork};
+use super::probes::{self, Hops, TRIAL_MARK};
 use super::routing::RouteDaemon;
 use crate::Interrupt;
 use crate::topology::INTERFACE;
@@ -39,12 +39,9 @@ const BUCKETS: u32 = 4096;
 /// Seconds without a packet after which a bucket may move to a next hop that was added: longer than the
 /// pauses of long-lived connections, so that they stay.
 const IDLE_S: u32 = 3;
-/// The table in which the lab tries next hops, without any packet going through it, and the mark by which `ip
-/// route get` selects it. The kernel's hash does not depend on the table.
+/// The table in which the lab tries next hops. Only probes use it. The kernel's hash does not depend on the
+/// table.
 const TRIAL: u32 = 201;
-const TRIAL_MARK: u32 = 77;
-/// Packets that `ip` is asked about at a time, so that neither its input nor its output fills a pipe.
-const ASKED: usize = 200;
 /// How long the router may take to follow a node.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a route may be absent while it is replaced.
@@ -161,6 +158,7 @@ impl Router {
             network.ask_router(&format!("{hops}rule add pref 100 lookup {TABLE}\n"))?;
         }
         network.ask_router(&format!("rule add pref 90 fwmark {TRIAL_MARK} lookup {TRIAL}\n"))?;
+        probes::prepare(network)?;
         let monitor = network.router.within(|| Monitor::open(Groups::ROUTING))?;
         let history = History::default();
         let stop = Arc::new(AtomicBool::new(false));
@@ -250,7 +248,7 @@ impl Router {
         network: &FleetNetwork,
         ports: std::ops::Range<u16>,
     ) -> Result<BTreeMap<u16, usize>> {
-        owners(network, ports, "", "")
+        probes::owners(network, ports, Hops::InUse)
     }
 
     /// Returns the node that would get those packets if these were the next hops of plain ECMP.
@@ -263,43 +261,9 @@ impl Router {
         let vip = network.addresses().vip_alone();
         let hop = |node: &usize| format!(" nexthop via {} dev {INTERFACE}", network.nodes[*node].address);
         let hops: String = hops.iter().map(hop).collect();
-        let set = format!("route replace {vip} table {TRIAL}{hops}\n");
-        owners(network, ports, &set, &format!("mark {TRIAL_MARK} "))
+        network.ask_router(&format!("route replace {vip} table {TRIAL}{hops}\n"))?;
+        probes::owners(network, ports, Hops::Trial)
     }
-}
-
-/// Asks the router's kernel for the node of the connection from each of these ports, `set` first.
-fn owners(
-    network: &FleetNetwork,
-    ports: std::ops::Range<u16>,
-    set: &str,
-    mark: &str,
-) -> Result<BTreeMap<u16, usize>> {
-    let its = network.addresses();
-    let mut owners = BTreeMap::new();
-    let mut lines = set.to_owned();
-    for some in ports.collect::<Vec<_>>().chunks(ASKED) {
-        for port in some {
-            let _ = writeln!(
-                lines,
-                "route get {} from {} iif {CLIENTS_INTERFACE} {mark}ipproto tcp sport {port} dport 80",
-                its.vip, its.long
-            );
-        }
-        let text = network.ask_router(&lines)?;
-        let hop = |line: &str| {
-            let (_, rest) = line.split_once(" via ")?;
-            let address = rest.split(' ').next()?;
-            network.nodes.iter().position(|node| node.address == address)
-        };
-        let hops: Vec<usize> = text.lines().filter_map(hop).collect();
-        if hops.len() != some.len() {
-            bail!("the router has no route to the VIP: {text}");
-        }
-        owners.extend(some.iter().copied().zip(hops));
-        lines.clear();
-    }
-    Ok(owners)
 }
 
 impl Drop for Router {
