@@ -35,7 +35,9 @@ demo: ## balances real DNS queries over three name servers, in network namespace
 	$(CARGO) build --release --locked --package weir --no-default-features --features lab
 	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/release/weir" lab dns
 
-test: setup-test lint check ## builds everything and runs every test (as root, also the labs)
+# The lints run in a lane of `check`, because tests that wait leave them a processor.
+test: BESIDE = clippy
+test: setup-test fmt lock check ## builds everything and runs every test (as root, also the labs)
 	$(STAGE) 'all tests have passed'
 
 setup-test:
@@ -58,8 +60,8 @@ lock:
 	$(STAGE) 'lock file of the fuzzers'
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 
-# Tests of daemons and labs mostly wait, so the others run beside them, and then the test of the package. Labs
-# are skipped without root, except in CI, where they fail.
+# Tests of daemons and labs mostly wait, so the others run beside them, then the test of the package, and what
+# BESIDE names. Labs are skipped without root, except in CI, where they fail.
 check: export PROPTEST_RNG_SEED = $(SEED)
 check:
 	$(STAGE) 'building the tests'
@@ -68,7 +70,8 @@ check:
 	$(TEST) --doc
 	@[ "$$(id -u)" = 0 ] || echo 'labs are skipped: they need root'
 	$(STAGE) 'two lanes of tests, each of which prints when it ends'
-	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync waiting others test-package
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 --output-sync waiting others \
+	    test-package $(BESIDE)
 
 waiting:
 	$(STAGE) 'daemons and labs'
