@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// The next hops that are asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hops {
+pub enum NextHops {
     /// Those of all packets.
     InUse,
     /// Those of packets with [`TRIAL_MARK`].
@@ -56,7 +56,7 @@ pub fn prepare(network: &FleetNetwork) -> Result<()> {
 }
 
 /// Returns the node to which the router sends the packets of the connection from each of these ports.
-pub fn owners(network: &FleetNetwork, ports: Range<u16>, hops: Hops) -> Result<BTreeMap<u16, usize>> {
+pub fn owners(network: &FleetNetwork, ports: Range<u16>, hops: NextHops) -> Result<BTreeMap<u16, usize>> {
     let ip = network.family.nft();
     network.router.input("nft", &["flush", "set", ip, NFT, NFT], "")?;
     let mut found = BTreeMap::new();
@@ -80,7 +80,7 @@ pub fn owners(network: &FleetNetwork, ports: Range<u16>, hops: Hops) -> Result<B
 }
 
 /// Sends a probe from each of these ports.
-fn send(network: &FleetNetwork, ports: &[u16], hops: Hops) -> Result<()> {
+fn send(network: &FleetNetwork, ports: &[u16], hops: NextHops) -> Result<()> {
     let its = network.addresses();
     let family = match network.family {
         Family::V4 => AddressFamily::INET,
@@ -91,8 +91,8 @@ fn send(network: &FleetNetwork, ports: &[u16], hops: Hops) -> Result<()> {
     let (socket, to) = (UdpSocket::from(socket), SocketAddr::new(its.vip.parse::<IpAddr>()?, 0));
     let [used, trial] = TTLS;
     let ttl = match hops {
-        Hops::InUse => used,
-        Hops::Trial => trial,
+        NextHops::InUse => used,
+        NextHops::Trial => trial,
     };
     for port in ports {
         let recipe =

@@ -22,7 +22,7 @@ use weir_netlink::{Groups, Monitor};
 
 use super::clients::now_us;
 use super::network::{self, Family, FleetHost, FleetNetwork};
-use super::probes::{self, Hops, TRIAL_MARK};
+use super::probes::{self, NextHops, TRIAL_MARK};
 use super::routing::RouteDaemon;
 use crate::Interrupt;
 use crate::topology::INTERFACE;
@@ -248,7 +248,7 @@ impl Router {
         network: &FleetNetwork,
         ports: std::ops::Range<u16>,
     ) -> Result<BTreeMap<u16, usize>> {
-        probes::owners(network, ports, Hops::InUse)
+        probes::owners(network, ports, NextHops::InUse)
     }
 
     /// Returns the node that would get those packets if these were the next hops of plain ECMP.
@@ -262,7 +262,7 @@ impl Router {
         let hop = |node: &usize| format!(" nexthop via {} dev {INTERFACE}", network.nodes[*node].address);
         let hops: String = hops.iter().map(hop).collect();
         network.ask_router(&format!("route replace {vip} table {TRIAL}{hops}\n"))?;
-        probes::owners(network, ports, Hops::Trial)
+        probes::owners(network, ports, NextHops::Trial)
     }
 }
 
