@@ -23,7 +23,7 @@ mod fleet;
 pub mod kernel;
 mod latency;
 mod lb;
-mod nsd;
+pub mod nsd;
 pub mod overlay;
 pub mod ovs;
 pub mod path;

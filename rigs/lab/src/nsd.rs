@@ -23,7 +23,7 @@ const SOCKET_BUFFER: u32 = 4 << 20;
 const CONNECTIONS: u32 = 1000;
 
 /// Starts the name server of a back end of `topology.rs`.
-pub fn start(run: &mut Run, back_end: &BackEnd) -> Result<Started> {
+pub(crate) fn start(run: &mut Run, back_end: &BackEnd) -> Result<Started> {
     serve(run, &back_end.namespace, back_end.name, &[&VIPS[..], &[back_end.address]].concat())
 }
 

@@ -4,25 +4,39 @@ use super::thesis;
 use serde_json::{Value, json};
 
 /// Returns an object for each figure that was measured, with its unit and its rows.
-pub fn json(rate: &[Value], load: &Value) -> Value {
+pub fn json(rate: &[Value], load: &Value, trip: &Value) -> Value {
     let mut figures = json!({
         "7.3": { "what": "rate by bytes of payload", "unit": "Mpps", "rows": rate },
         "7.4": {
             "what": "bandwidth by bytes of payload: the rate times the payload", "unit": "Gbit/s",
             "rows": rate.iter().map(bandwidth).collect::<Vec<_>>(),
         },
+        "7.5": {
+            "what": "published rates beside the thesis's: Katran", "unit": "Mpps", "thesis": thesis::KATRAN,
+            "rows": thesis::PUBLISHED.map(published),
+        },
+        "7.6": { "what": "published rates beside the thesis's: Kakao", "rows": [], "why": thesis::KAKAO },
     });
-    if load["scenarios"].is_array() {
+    if trip["scenarios"].is_array() {
         figures["7.7"] = json!({
-            "what": "latency by load, for each distribution of clients", "unit": "us",
-            "scenarios": load["scenarios"], "thesis": thesis::LATENCY,
+            "what": "round trip of DNS queries by load and by length of frames, for each distribution of \
+                     clients",
+            "unit": "us", "scenarios": trip["scenarios"], "by_length": trip["by_length"],
+            "most_mpps": trip["most_mpps"], "thesis": thesis::LATENCY,
         });
+    }
+    if load["scenarios"].is_array() {
         figures["7.8"] = json!({
             "what": "share of frames lost, by load", "unit": "frames lost per frame sent",
-            "scenarios": load["scenarios"], "thesis_loss_above_mpps": thesis::LOSS_ABOVE,
+            "scenarios": load["scenarios"], "most_mpps": load["most_mpps"],
+            "with_back_ends": trip["scenarios"], "thesis_loss_above_mpps": thesis::LOSS_ABOVE,
         });
     }
     figures
+}
+
+fn published((who, mpps, source): (&str, f64, &str)) -> Value {
+    json!({ "who": who, "mpps": mpps, "source": source })
 }
 
 /// Returns the bandwidth of a row of rates, in Gbit/s of payload. The thesis's is that of its rate, because
@@ -48,11 +62,13 @@ mod tests {
                 "thesis_mpps": 92.0 }),
             json!({ "payload": 1000, "frame": 1042, "mpps": 10.0, "thesis_mpps": null }),
         ];
-        let figures = json(&rows, &json!({ "why": "no root" }));
+        let figures = json(&rows, &json!({ "why": "no root" }), &json!({ "why": "no root" }));
         let [short, long] = [0, 1].map(|at| &figures["7.4"]["rows"][at]);
         assert_eq!((&short["gbit_s"], &short["gbit_s_min"]), (&json!(1.92), &json!(0.96)));
         assert_eq!((&short["thesis_gbit_s"], &long["thesis_gbit_s"]), (&json!(17.664), &Value::Null));
         assert_eq!(long["gbit_s"], json!(80.0));
-        assert!(figures["7.8"].is_null(), "what was not measured is no figure");
+        assert!(figures["7.7"].is_null() && figures["7.8"].is_null(), "what was not measured is no figure");
+        let scenarios = json!({ "scenarios": [], "most_mpps": 0.5 });
+        assert_eq!(json(&rows, &scenarios, &scenarios)["7.7"]["most_mpps"], json!(0.5));
     }
 }

@@ -9,8 +9,8 @@
 //! worker has its own core; everything else shares the other one, including the sender's softirqs.
 
 use crate::peers::Setting;
+use crate::source::use_core;
 use anyhow::{Context, Result, ensure};
-use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use std::process::Command;
@@ -20,7 +20,7 @@ use weir_lab::weir::{self, Weir};
 
 /// The thesis's distributions of clients: name, back ends, and how many of ten clients are even. Its DNS
 /// server is on the first back end, that of even clients. In the worst case, all load goes to the other one.
-const SCENARIOS: [(&str, usize, u32); 4] =
+pub const SCENARIOS: [(&str, usize, u32); 4] =
     [("single", 1, 5), ("50/50", 2, 5), ("70/30", 2, 7), ("worst case", 2, 0)];
 
 /// Loads, in percent of the far end's highest rate through weir.
@@ -41,17 +41,14 @@ const BACK_ENDS: [&str; 2] = [
 ];
 
 /// Measures, and prints a table for each scenario; if that is impossible, the result says why.
-pub fn run(quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
-    let setting = Setting::new(0, false);
+pub fn run(setting: Setting, quick: bool, say: &impl Fn(&dyn Display) -> Result<()>) -> Result<Value> {
     if !rustix::process::geteuid().is_root() || setting.core == setting.other {
         let why = "network namespaces and AF_XDP need root, and the worker needs a core of its own";
         say(&format_args!("latency and loss: not measured: {why}"))?;
         return Ok(json!({ "why": why }));
     }
-    let mut other = CpuSet::new();
-    other.set(setting.other);
     // The daemon inherits the affinity; its worker moves to its own core.
-    sched_setaffinity(None, &other).context("a core that was allowed is not")?;
+    use_core(setting.other)?;
     let mut bench = XenoFlowBench::new(setting, quick)?;
     let most = bench.most()?;
     let loads = if quick { &LOADS_QUICK[..] } else { &LOADS[..] };

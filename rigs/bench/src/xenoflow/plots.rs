@@ -11,14 +11,57 @@ pub fn save(results: &Value, directory: &Path) -> Result<()> {
     let figures = &results["figures"];
     rate(&figures["7.3"]).save(directory, "7.3-rate")?;
     bandwidth(&figures["7.4"]).save(directory, "7.4-bandwidth")?;
-    if figures["7.7"].is_null() {
+    if !figures["7.7"].is_null() {
+        round_trip(&figures["7.7"]).save(directory, "7.7-round-trip")?;
+        round_trip_by_length(&figures["7.7"]).save(directory, "7.7-round-trip-by-length")?;
+    }
+    if figures["7.8"].is_null() {
         return Ok(());
     }
-    let latency = ("Added to the median, AF_XDP on veth", "microseconds added");
-    load(results, latency, |row| row["added_us"].as_f64(), None).save(directory, "7.7-latency")?;
+    let latency = ("Added to the median of the load itself, AF_XDP on veth", "microseconds added");
+    load(results, latency, |row| row["added_us"].as_f64(), None).save(directory, "latency-of-the-load")?;
     let loss = ("Loss, AF_XDP on veth; the thesis: from 97 % of its most", "percent lost");
     let percent = |row: &Value| row["loss"].as_f64().map(|loss| 100.0 * loss);
     load(results, loss, percent, Some(thesis_loss())).save(directory, "7.8-loss")
+}
+
+/// A line for each distribution and executor over the load.
+fn round_trip(figure: &Value) -> Plot {
+    let lines =
+        by_place(&figure["scenarios"], |(_, row)| row["percent"].as_f64().zip(row["median_us"].as_f64()));
+    let most = figure["most_mpps"].as_f64().unwrap_or(f64::NAN);
+    Plot {
+        title: format!("DNS round trip under load (100 %: {most:.3} Mpps); the thesis: independent of load"),
+        axes: ("load, percent of the most that the worker forwards", "median, microseconds"),
+        bars: Vec::new(),
+        series: lines,
+    }
+}
+
+/// Bars for each distribution and executor at each length of frames.
+fn round_trip_by_length(figure: &Value) -> Plot {
+    let first = figure["by_length"][0]["rows"].as_array().map_or(&[][..], Vec::as_slice);
+    Plot {
+        title: "DNS round trip by length of the load's frames; the thesis: independent of load".to_string(),
+        axes: ("bytes of a frame", "median, microseconds"),
+        bars: first.iter().map(|row| row["frame"].to_string()).collect(),
+        series: by_place(&figure["by_length"], |(at, row)| Some(at as f64).zip(row["median_us"].as_f64())),
+    }
+}
+
+/// Returns the point of a row, which has an index.
+type PointOf = fn((usize, &Value)) -> Option<(f64, f64)>;
+
+/// A series for each distribution and executor.
+fn by_place(places: &Value, point: PointOf) -> Vec<Series> {
+    let places = places.as_array().map_or(&[][..], Vec::as_slice);
+    let series = |place: &Value| {
+        let rows = place["rows"].as_array().map_or(&[][..], Vec::as_slice);
+        let [name, executor] = ["name", "executor"].map(|key| place[key].as_str().unwrap_or_default());
+        let points = rows.iter().enumerate().filter_map(point).collect();
+        Series { name: format!("{name}, {executor}"), points, is_other: false }
+    };
+    places.iter().map(series).collect()
 }
 
 /// The rate by payload.
@@ -95,6 +138,21 @@ mod tests {
         let plot = rate(&json!({ "rows": [payload(22), payload(24), payload(64)] }));
         assert_eq!(plot.series[0].points.len(), 3);
         assert_eq!(plot.series[1].points, [(0.0, 98.0), (1.0, 92.0)]);
+    }
+
+    #[test]
+    fn a_round_trip_has_a_line_for_each_executor() {
+        let rows = json!([
+            { "percent": 0, "frame": 60, "median_us": 30.0 },
+            { "percent": 50, "frame": 60, "median_us": null }
+        ]);
+        let place = |executor: &str| json!({ "name": "single", "executor": executor, "rows": rows });
+        let places = json!([place("engine"), place("kernel")]);
+        let figure = json!({ "scenarios": places, "by_length": places, "most_mpps": 0.5 });
+        let [lines, bars] = [round_trip(&figure), round_trip_by_length(&figure)];
+        assert_eq!(lines.series[1].name, "single, kernel");
+        assert_eq!(lines.series[0].points, [(0.0, 30.0)]);
+        assert_eq!((bars.bars.len(), &bars.series[0].points[..]), (2, &[(0.0, 30.0)][..]));
     }
 
     #[test]
