@@ -2,7 +2,7 @@
 
 use crate::export::{FlowFile, Given, NO_PARQUET};
 use crate::files::{self, MeasureOutcome};
-use crate::{KeyKind, Measured, Seed, Settings, Summary};
+use crate::{Encapsulation, Encapsulations, KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
 use clap::{ArgMatches, Args, FromArgMatches};
 use serde_json::{Value, json};
@@ -61,6 +61,8 @@ pub struct SolutionRequest {
     pub always_on: bool,
     /// The key of a flow.
     pub key: Projection,
+    /// The carriers around packets that are read through.
+    pub inside: Encapsulations,
     /// The length of intervals, in ns.
     pub interval_ns: Option<u64>,
     /// The number of destinations of a spreader, as given.
@@ -138,6 +140,11 @@ struct MeasureArguments {
     /// Count flows that differ only in the tunnel around them as one.
     #[arg(long)]
     across_tunnels: bool,
+    /// Read through these headers to the packets behind them, separated by commas: pppoe, mpls, tags (more
+    /// than two), 802.1ah, gtp-u, erspan; or all. Without it, they are the reason why a packet is in no flow;
+    /// GTP-U and ERSPAN are flows of their tunnel.
+    #[arg(long, value_name = "HEADERS", value_delimiter = ',', value_parser = carriers)]
+    inside: Vec<Encapsulations>,
     /// Report sources with at least this many destinations; without it, 64.
     #[arg(long, value_name = "DESTINATIONS")]
     spread: Option<u64>,
@@ -259,6 +266,22 @@ fn flow(text: &str) -> Result<KeyKind, String> {
     found.ok_or_else(|| format!("expected one of {}", words()))
 }
 
+fn carriers(text: &str) -> Result<Encapsulations, String> {
+    let all = || {
+        Encapsulation::ALL
+            .into_iter()
+            .map(|carrier| (carrier.word(), Encapsulations::default().with(carrier)))
+    };
+    if text == "all" {
+        return Ok(all().fold(Encapsulations::default(), |carriers, (_, one)| carriers.and(one)));
+    }
+    let found = all().find(|(word, _)| *word == text).map(|(_, carrier)| carrier);
+    found.ok_or_else(|| {
+        let words: Vec<&str> = all().map(|(word, _)| word).collect();
+        format!("expected all, or some of {}", words.join(", "))
+    })
+}
+
 fn prefixes(text: &str) -> Result<(u8, u8), String> {
     let (v4, v6) = text.split_once(',').unwrap_or((text, "128"));
     let bits = |text: &str, most: u8| text.parse().ok().filter(|bits| *bits <= most);
@@ -283,6 +306,7 @@ impl MeasureArguments {
             flow: self.flow,
             prefixes: self.prefix.unwrap_or((32, 128)),
             tunnels_apart: !self.across_tunnels,
+            inside: self.inside.iter().fold(Encapsulations::default(), |all, one| all.and(*one)),
             top: self.results.rows(),
             interval_top: usize::from(self.results.top),
             memory: self.memory,
@@ -303,6 +327,7 @@ impl MeasureArguments {
             no_simd: *no_simd,
             always_on: *always_on,
             key: self.settings().projection(self.flow),
+            inside: self.settings().inside,
             interval_ns: self.interval,
             spread: self.spread,
             top: usize::from(self.results.top),
@@ -418,6 +443,8 @@ mod tests {
         assert!(mebibytes("0").is_err() && mebibytes("-1").is_err());
         assert_eq!(flow("pair"), Ok(KeyKind::Pair));
         assert!(flow("6-tuple").unwrap_err().contains("5-tuple"));
+        assert!(carriers("all").is_ok_and(|all| Encapsulation::ALL.into_iter().all(|one| all.has(one))));
+        assert!(carriers("gtp-u").is_ok() && carriers("gtp").unwrap_err().contains("pppoe, mpls, tags"));
         assert_eq!(seed("1f"), Ok(SeedWords([0, 0x1f])));
         assert!(seed("xyz").is_err() && seed("random").is_ok());
     }

@@ -3,6 +3,7 @@
 //! A recording may contain only the beginning of a frame (`tcpdump -s 96`). The rest is replaced with zeros,
 //! so that lengths in headers make sense. If the ports were not recorded, the frame belongs to no flow.
 
+use crate::inside::{self, Encapsulation, Encapsulations};
 use crate::link::Link;
 use weir_packet::{
     Base, Depth, DropReason, FlowKey, Headers, KeySource, Layer, Level, Observed, TunnelPorts, parse_into,
@@ -11,6 +12,9 @@ use weir_packet::{
 /// The part of a frame, in bytes, in which headers are looked for: offsets have 16 bits.
 const FRAME_MAX: usize = 65_535;
 
+/// Encapsulations inside each other that are read through.
+const CARRIERS_MAX: usize = 4;
+
 /// Why a frame belongs to no flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoFlow {
@@ -18,7 +22,9 @@ pub enum NoFlow {
     Empty,
     /// The frame is an ARP packet.
     Arp,
-    /// The frame has an EtherType other than those of IP and ARP.
+    /// The frame has a header that carries packets, but that is not read.
+    Unread(Encapsulation),
+    /// The frame has an EtherType other than these and those of IP and ARP.
     NotIp,
     /// A header is malformed.
     Malformed(DropReason),
@@ -35,6 +41,7 @@ impl NoFlow {
         match self {
             NoFlow::Empty => "empty",
             NoFlow::Arp => "arp",
+            NoFlow::Unread(carrier) => carrier.reason(),
             NoFlow::NotIp => "not_ip",
             NoFlow::Malformed(reason) => reason.as_str(),
             NoFlow::Cut => "cut_before_ports",
@@ -50,15 +57,74 @@ pub struct Frames {
     whole: Vec<u8>,
     /// A packet of another link type, as an Ethernet frame.
     ethernet: Vec<u8>,
+    /// What is read through, and what it carried: two frames that take turns.
+    through: Encapsulations,
+    carried: [Vec<u8>; 2],
 }
 
 impl Frames {
+    /// Reads through some carriers: the flow of a frame is that of the packet inside them.
+    #[must_use]
+    pub fn through(carriers: Encapsulations) -> Frames {
+        Frames { through: carriers, ..Frames::default() }
+    }
+
     /// Returns the flow of a frame of `length` bytes, of which `bytes` were recorded, and observations of it.
     ///
     /// # Errors
     /// The frame belongs to no flow.
     #[inline]
     pub fn flow(&mut self, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
+        let found = self.flow_outside(bytes, length);
+        if self.through.is_empty() { found } else { self.flow_inside(found, bytes, length) }
+    }
+
+    /// Returns the carrier of a frame, by what its headers were found to be, if it is read through.
+    fn carrier(&self, found: &Result<(FlowKey, Observed), NoFlow>) -> Option<Encapsulation> {
+        let carrier = match found {
+            Ok((key, _)) => inside::of_flow(key.protocol(), key.dport()),
+            Err(NoFlow::Unread(carrier)) => Some(*carrier),
+            Err(_) => None,
+        };
+        carrier.filter(|carrier| self.through.has(*carrier))
+    }
+
+    /// Reads through carriers, one after the other. If what one of them carries belongs to no flow, a frame
+    /// that has one outside keeps it.
+    #[inline(never)]
+    fn flow_inside(
+        &mut self,
+        mut found: Result<(FlowKey, Observed), NoFlow>,
+        bytes: &[u8],
+        mut length: u32,
+    ) -> Result<(FlowKey, Observed), NoFlow> {
+        if self.carrier(&found).is_none() {
+            return found;
+        }
+        let [mut frame, mut inner] = std::mem::take(&mut self.carried);
+        frame.clear();
+        frame.extend_from_slice(&bytes[..bytes.len().min(FRAME_MAX)]);
+        for _ in 0..CARRIERS_MAX {
+            let recorded = frame.len();
+            // Lengths in headers are checked against the whole frame.
+            frame.resize((length as usize).clamp(recorded, FRAME_MAX), 0);
+            let Some(carrier) = self.carrier(&found) else { break };
+            let extent = (recorded, length);
+            let Some(inner_length) = inside::read_through(carrier, &frame, extent, &mut inner) else { break };
+            length = inner_length;
+            std::mem::swap(&mut frame, &mut inner);
+            let next = self.flow_outside(&frame, length);
+            if next.is_err() && found.is_ok() {
+                break;
+            }
+            found = next;
+        }
+        self.carried = [frame, inner];
+        found
+    }
+
+    #[inline]
+    fn flow_outside(&mut self, bytes: &[u8], length: u32) -> Result<(FlowKey, Observed), NoFlow> {
         if bytes.len() < (length as usize).min(FRAME_MAX) {
             return self.flow_of_part(bytes, length);
         }
@@ -94,7 +160,7 @@ impl Frames {
         let mut headers = Headers::default();
         let found = match find(&self.whole, &mut headers) {
             // If the recorded part is malformed, the zeros in place of the rest may be the reason.
-            Err(NoFlow::Malformed(_) | NoFlow::NotIp)
+            Err(NoFlow::Malformed(_) | NoFlow::NotIp | NoFlow::Unread(_))
                 if matches!(find(bytes, &mut headers), Err(NoFlow::Malformed(_))) =>
             {
                 return Err(NoFlow::Cut);
@@ -138,7 +204,7 @@ fn why_none(headers: &Headers) -> NoFlow {
     match () {
         () if has_ip(outer) => NoFlow::TunnelId,
         () if outer.ether_type == weir_packet::ETHER_ARP => NoFlow::Arp,
-        () => NoFlow::NotIp,
+        () => Encapsulation::of(outer.ether_type).map_or(NoFlow::NotIp, NoFlow::Unread),
     }
 }
 

@@ -132,7 +132,7 @@ impl<'a> Recording<'a> {
     pub fn new(settings: &Settings, seed: Seed, interval_ns: Option<u64>) -> Recording<'a> {
         Recording {
             summary: Summary::new(settings, seed),
-            frames: Frames::default(),
+            frames: Frames::through(settings.inside),
             flows: None,
             interval_ns: interval_ns.map(|ns| ns.max(1)),
             start_ns: None,

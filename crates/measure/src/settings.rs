@@ -1,6 +1,7 @@
 //! The settings of a measurement: what is measured, how much memory it may use, and what is shed first if the
 //! memory is too small.
 
+use crate::inside::Encapsulations;
 use crate::queries::Query;
 use crate::sketches::Sketches;
 use weir_sketch::{Aggregator, KeyKind, Projection};
@@ -14,6 +15,8 @@ pub struct Settings {
     pub prefixes: (u8, u8),
     /// Whether flows inside different tunnels are different flows.
     pub tunnels_apart: bool,
+    /// The carriers around packets that are read through.
+    pub inside: Encapsulations,
     /// Rows per list in reports on everything.
     pub top: usize,
     /// Rows per list in reports on intervals.
@@ -43,6 +46,7 @@ impl Default for Settings {
             flow: KeyKind::FiveTuple,
             prefixes: (32, 128),
             tunnels_apart: true,
+            inside: Encapsulations::default(),
             top: 10,
             interval_top: 10,
             keys: 16_384,

@@ -136,7 +136,7 @@ impl<'a> Solver<'a> {
             hash: KeyHash::new(&request.seed),
             counter,
             request,
-            frames: Frames::default(),
+            frames: Frames::through(request.inside),
             counter_before: None,
             truth: Some(Truth::new(request.exact_memory)),
             truth_before: None,
