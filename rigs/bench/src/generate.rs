@@ -113,6 +113,15 @@ impl Frames {
         Frames::Made(Box::new(Made::drawn(Traffic::Zipf(1.1).flows(flows, 1), length)))
     }
 
+    /// Gives made frames these destination and source addresses; recorded ones keep theirs.
+    pub fn with_macs(mut self, destination: [u8; 6], source: [u8; 6]) -> Frames {
+        if let Frames::Made(made) = &mut self {
+            made.frame[..6].copy_from_slice(&destination);
+            made.frame[6..12].copy_from_slice(&source);
+        }
+        self
+    }
+
     /// Returns the next frame, and its length on the wire.
     fn next(&mut self) -> Result<(&[u8], u32)> {
         match self {

@@ -18,6 +18,7 @@
 //! - `lb.rs`: the load balancer's programs compared with those of `engine.rs`.
 //! - `xenoflow/`: the experiments of XenoFlow's thesis.
 //! - `generate.rs`: traffic with known ground truth, into a recording or out of an interface.
+//! - `rate.rs`: the highest rate without loss, also of a daemon on another host.
 //! - `record.rs`: `weir measure` on a recording, compared with other tools that read one.
 //! - `measure/`: the cost and the accuracy of sketches and their aggregator.
 //! - `solution/`: recordings counted in the solutions of Agg-Evict's paper, for `weir measure --solution`.
