@@ -97,6 +97,7 @@ fn path((number, path): (usize, &PathReport)) -> Value {
     let hops: Vec<String> = path.hops.iter().map(hop).collect();
     let loss = if *probes == 0 { 0.0 } else { f64::from(*lost) / f64::from(*probes) };
     let [after_gap, after_failure, after_rehash, without_gap] = path.moves;
+    let observed = path.observed.as_ref();
     json!({
         "number": number, "port": port, "spare": spare, "hops": hops, "state": state, "why": why,
         "for_ms": for_ns / 1_000_000, "queue_us": *queue_ns as f64 / 1e3,
@@ -108,6 +109,11 @@ fn path((number, path): (usize, &PathReport)) -> Value {
             "without_gap": without_gap,
         },
         "rehashed": path.rehashed, "large": path.large.to_string(),
+        "asks": observed.and_then(|seen| seen.router).map(|router| router.to_string()),
+        "tcp": observed.map(|seen| json!({
+            "rtt_us": seen.round_trip_ns as f64 / 1e3, "segments": seen.segments, "again": seen.again,
+            "acknowledgements": seen.acknowledgements,
+        })),
     })
 }
 
@@ -138,5 +144,16 @@ pub(super) fn samples(peer: IpAddr, number: usize, path: &PathReport) -> Vec<Sam
             Gauge(f64::from(u8::from(path.large == Fit::Lost))),
         ),
     ];
-    all.map(one).into()
+    let observed = path.observed.iter().flat_map(|seen| {
+        [
+            ("path_tcp_segments", "TCP segments sent by the path", Count(seen.segments)),
+            ("path_tcp_segments_again", "TCP segments that were sent again", Count(seen.again)),
+            (
+                "path_tcp_round_trip_seconds",
+                "Shortest time until a TCP segment was acknowledged, lately",
+                Gauge(seen.round_trip_ns as f64 / 1e9),
+            ),
+        ]
+    });
+    all.into_iter().chain(observed).map(one).collect()
 }

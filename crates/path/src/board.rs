@@ -76,6 +76,24 @@ pub struct PathReport {
     pub rehashed: u64,
     /// What is known about large frames on the path.
     pub large: Fit,
+    /// If the node does not help: what TCP connections have revealed, and the router that is asked.
+    pub observed: Option<ObservedReport>,
+}
+
+/// What is known about a path to a node that does not help.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObservedReport {
+    /// The router that echo requests are sent to; `None` if no router is on this path alone.
+    pub router: Option<IpAddr>,
+    /// The shortest time from a segment to its acknowledgement in a few milliseconds, lately, in nanoseconds;
+    /// 0 if there was none.
+    pub round_trip_ns: u64,
+    /// Segments of TCP connections that were sent on it.
+    pub segments: u64,
+    /// Of these, segments that were sent again.
+    pub again: u64,
+    /// Acknowledgements of new data.
+    pub acknowledgements: u64,
 }
 
 /// The answer to `conntrack`.

@@ -20,12 +20,14 @@ pub const JUMP_NS: i64 = 100_000_000;
 /// becomes the sample.
 const FALL: u64 = 4;
 
-/// The time without a sample, ns, after which half of the delay is forgotten, because it is out of date.
-const STALE_NS: u64 = 100_000_000;
+/// The time without a sample, ns, after which half of the delay is forgotten, because it is out of date, if
+/// nothing else was given.
+pub const STALE_NS: u64 = 100_000_000;
 
 /// The queueing delay of one path.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Delay {
+    stale_ns: u64,
     queue_ns: u64,
     /// The minimum of the previous window, and of the current one.
     floor: Option<[i64; 2]>,
@@ -35,7 +37,19 @@ pub struct Delay {
     fades_at: u64,
 }
 
+impl Default for Delay {
+    fn default() -> Delay {
+        Delay::lasting(STALE_NS)
+    }
+}
+
 impl Delay {
+    /// A delay of which half is forgotten after this time without a sample, ns.
+    #[must_use]
+    pub fn lasting(stale_ns: u64) -> Delay {
+        Delay { stale_ns, queue_ns: 0, floor: None, last: 0, window_ends: 0, held_since: 0, fades_at: 0 }
+    }
+
     /// The average queueing delay, ns; 0 before the first sample.
     #[inline]
     #[must_use]
@@ -52,7 +66,7 @@ impl Delay {
 
     /// Forgets all samples.
     pub fn forget(&mut self) {
-        *self = Delay::default();
+        *self = Delay::lasting(self.stale_ns);
     }
 
     /// Records a sample: the receiver's clock minus the sender's. `held` says that the path is congested.
@@ -62,7 +76,7 @@ impl Delay {
             self.floor = Some([delay_ns; 2]);
             self.window_ends = now.saturating_add(WINDOW_NS);
             self.held_since = now;
-            self.fades_at = now.saturating_add(STALE_NS);
+            self.fades_at = now.saturating_add(self.stale_ns);
             return;
         };
         floor[1] = floor[1].min(delay_ns);
@@ -80,14 +94,14 @@ impl Delay {
         } else {
             self.queue_ns - (self.queue_ns - queue).div_ceil(FALL)
         };
-        self.fades_at = now.saturating_add(STALE_NS);
+        self.fades_at = now.saturating_add(self.stale_ns);
     }
 
     /// Forgets half of the delay after each long interval without a sample.
     pub fn tick(&mut self, now: u64) {
         if now >= self.fades_at {
             self.queue_ns /= 2;
-            self.fades_at = now.saturating_add(STALE_NS);
+            self.fades_at = now.saturating_add(self.stale_ns);
         }
     }
 }

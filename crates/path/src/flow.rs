@@ -121,8 +121,12 @@ impl Flow {
             (Scheme::LetFlow, Some(_)) if gap => Route::Port(port_of(random.bits())),
             (Scheme::Clove, None) => Route::Path(paths.draw_by_weight(random)),
             (Scheme::Clove, Some(_)) if gap => Route::Path(paths.draw_by_weight(random)),
-            (Scheme::Adaptive, None | Some(Route::Port(_))) => self.begin_cell(now, paths, random),
-            (Scheme::Adaptive, Some(Route::Path(path))) => self.adapt(now, path, gap, paths, random),
+            (Scheme::Adaptive | Scheme::OneSided, None | Some(Route::Port(_))) => {
+                self.begin_cell(now, paths, random)
+            }
+            (Scheme::Adaptive | Scheme::OneSided, Some(Route::Path(path))) => {
+                self.adapt(now, path, gap, paths, random)
+            }
             (_, Some(route)) => route,
         };
         if self.route.is_some_and(|before| before != route) {
@@ -218,7 +222,7 @@ impl Flow {
                 self.suspended_until = now + PLB_SUSPENDED_NS + random.below(PLB_SUSPENDED_NS);
                 self.move_to(Route::Port(port_of(random.bits())));
             }
-            (Scheme::Adaptive, Some(Route::Path(path))) => {
+            (Scheme::Adaptive | Scheme::OneSided, Some(Route::Path(path))) => {
                 paths.rehashed(now, path);
                 self.has_timed_out = true;
             }

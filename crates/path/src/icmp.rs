@@ -1,6 +1,6 @@
-//! Messages of routers about probes whose TTL has expired.
+//! Messages of routers about probes whose TTL has expired, and echo requests to routers with their replies.
 
-use crate::wire::quoted_id;
+use crate::wire::{DATAGRAM, quoted_id};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// ICMP "time exceeded", and its code "in transit" (RFC 792).
@@ -100,6 +100,50 @@ pub fn expired6(icmp: &[u8], router: IpAddr) -> Option<Expired> {
     })
 }
 
+/// An echo request and its reply (RFC 792).
+const ECHO: u8 = 8;
+const ECHO_REPLY: u8 = 0;
+
+/// The reply of a router to an echo request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EchoReply {
+    /// The router.
+    pub router: Ipv4Addr,
+    /// The number of the request.
+    pub number: u32,
+    /// The cookie of the request, known only to hosts that have seen it.
+    pub cookie: u64,
+}
+
+/// Builds an echo request, including its IPv4 header, whose checksum the kernel computes. It is as long as a
+/// probe. Its number takes the places of identifier and sequence number.
+#[must_use]
+pub fn echo([source, router]: [Ipv4Addr; 2], dscp: u8, number: u32, cookie: u64) -> Vec<u8> {
+    let mut packet = vec![0x45, dscp << 2, 0, DATAGRAM as u8, 0, 0, 0x40, 0, 64, 1, 0, 0];
+    packet.extend(source.octets());
+    packet.extend(router.octets());
+    packet.extend([ECHO, 0, 0, 0]);
+    packet.extend(number.to_be_bytes());
+    packet.extend(cookie.to_be_bytes());
+    packet.resize(DATAGRAM, 0);
+    let sum = weir_packet::checksum(weir_packet::Sum::default().bytes(&packet[20..]));
+    packet[22..24].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+/// Reads an echo reply in its IPv4 packet.
+#[must_use]
+pub fn echoed(packet: &[u8]) -> Option<EchoReply> {
+    let length = usize::from(packet.first()? & 15) * 4;
+    let icmp = packet.get(length..).filter(|_| packet[0] >> 4 == 4 && length >= 20)?;
+    (icmp.first() == Some(&ECHO_REPLY) && icmp.get(1) == Some(&0)).then_some(())?;
+    Some(EchoReply {
+        router: Ipv4Addr::from(*packet.get(12..)?.first_chunk::<4>()?),
+        number: u32::from_be_bytes(*icmp.get(4..)?.first_chunk()?),
+        cookie: u64::from_be_bytes(*icmp.get(8..)?.first_chunk()?),
+    })
+}
+
 /// Builds a router's message, including its IPv4 header, about a packet that starts with an IPv4 header; it
 /// quotes `quotes` bytes, less than 228. For simulated fabrics.
 #[must_use]
@@ -142,6 +186,23 @@ mod tests {
         assert_eq!(expired(&message(address, &whole, 51)), Some(read), "a partial cookie does not count");
         let cookie = Some(0x0102_0304_0506_0708);
         assert_eq!(expired(&message(address, &whole, 52)), Some(Expired { cookie, ..read }));
+    }
+
+    #[test]
+    fn an_echo_request_is_answered_by_its_router_alone() {
+        let [here, router] = [1, 2].map(|last| Ipv4Addr::new(10, 9, 0, last));
+        let request = echo([here, router], 8, 0x0102_0304, 77);
+        assert_eq!((request.len(), request[1], echoed(&request)), (DATAGRAM, 32, None));
+        assert_eq!(weir_packet::checksum(weir_packet::Sum::default().bytes(&request[20..])), 0);
+        // A host exchanges the addresses and clears the type.
+        let mut reply = request.clone();
+        reply[12..16].copy_from_slice(&router.octets());
+        reply[16..20].copy_from_slice(&here.octets());
+        reply[20] = ECHO_REPLY;
+        assert_eq!(echoed(&reply), Some(EchoReply { router, number: 0x0102_0304, cookie: 77 }));
+        assert!((0..36).all(|length| echoed(&reply[..length]).is_none()));
+        reply[0] = 0x4f;
+        assert_ne!(echoed(&reply).map(|reply| reply.cookie), Some(77), "options come first");
     }
 
     #[test]

@@ -44,7 +44,7 @@ mod text;
 pub mod wire;
 mod yaml;
 
-pub use board::{FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
+pub use board::{FlowRow, FlowsPage, NodeReport, ObservedReport, PathReport, PathsReport};
 pub use exchange::{Between, Claim, Exchange, Form, Shared, SurveyMember};
 pub use fabric::Fabric;
 pub use yaml::fabrics;

@@ -115,6 +115,37 @@ impl Loss {
         }
     }
 
+    /// Counts segments of TCP connections instead of probes: how many were sent, and how many of them again.
+    /// `is_heard` says whether any was acknowledged meanwhile, and `is_short` whether they met no queue. Only
+    /// then is a loss the path's fault; a full queue drops segments of senders that look for the rate.
+    pub fn observed(&mut self, seen: ProbeCounts, is_heard: bool, is_short: bool) {
+        let sent = seen.probes.min(RECENT_MAX);
+        let lost = seen.lost.min(sent);
+        for at in 0..sent {
+            self.recent = averaged(self.recent, (at + 1) * lost / sent > at * lost / sent);
+        }
+        self.misses = if is_heard { 0 } else { self.misses.saturating_add(lost) };
+        if is_short {
+            let [_, current] = &mut self.periods;
+            current.add(ProbeCounts { lost: seen.lost.min(seen.probes), ..seen });
+            if current.probes >= JUDGED_OVER {
+                self.periods = [*current, ProbeCounts::default()];
+            }
+        }
+    }
+
+    /// Halves the share of recent losses, because it is out of date.
+    pub fn fade(&mut self) {
+        self.recent /= 2;
+        self.misses /= 2;
+    }
+
+    /// Returns true if a probe was ever answered.
+    #[must_use]
+    pub fn was_answered(&self) -> bool {
+        self.reported.is_some()
+    }
+
     /// Gives up the probes sent before `before`; returns how many.
     pub fn give_up(&mut self, before: u64) -> u32 {
         let mut lost = 0;

@@ -10,10 +10,13 @@
 //! which a burst has just left.
 
 mod large;
+mod seen;
 
 pub use large::{Fit, LARGE_MISSES_MAX};
+pub use seen::Observed;
 
 use self::large::Large;
+use self::seen::Seen;
 use crate::delay::Delay;
 use crate::loss::{Loss, ProbeCounts};
 use crate::settings::Settings;
@@ -127,6 +130,10 @@ pub enum Reason {
     Arrived,
     /// Flows on it ran into retransmission timeouts.
     Timeouts,
+    /// Segments of TCP connections had to be sent again.
+    Again,
+    /// New data of TCP connections was acknowledged.
+    Acknowledged,
     /// Several consecutive probes were answered.
     Answers,
     /// Its weight is back to full again.
@@ -162,6 +169,8 @@ impl fmt::Display for Reason {
             Reason::LargePass => "large frames get through again",
             Reason::Arrived => "its probes arrived, only the answers were lost",
             Reason::Timeouts => "flows hit retransmission timeouts",
+            Reason::Again => "TCP connections had to send again",
+            Reason::Acknowledged => "TCP connections got acknowledgements",
             Reason::Answers => "consecutive probes answered",
             Reason::Ramp => "weight is back to full",
         })
@@ -179,6 +188,7 @@ pub struct Path {
     stepped_at: u64,
     delay: Delay,
     loss: Loss,
+    seen: Seen,
     large: Large,
     marked: u32,
     rehashes: u32,
@@ -187,7 +197,7 @@ pub struct Path {
 }
 
 impl Path {
-    fn new(now: u64, ports: Ports) -> Path {
+    fn new(now: u64, ports: Ports, settings: &Settings) -> Path {
         Path {
             ports,
             state: State::New,
@@ -195,8 +205,9 @@ impl Path {
             changed_at: now,
             weight: FULL,
             stepped_at: now,
-            delay: Delay::default(),
+            delay: Delay::lasting(settings.stale_ns),
             loss: Loss::default(),
+            seen: Seen::default(),
             large: Large::default(),
             marked: 0,
             rehashes: 0,
@@ -233,7 +244,7 @@ impl Path {
     /// Its queueing delay, ns, including the part that is common to all paths.
     #[must_use]
     pub fn queue_ns(&self) -> u64 {
-        self.delay.queue_ns()
+        self.delay.queue_ns().max(self.seen.delay.queue_ns())
     }
 
     /// Probes and losses of the last few hundred probes.
@@ -293,7 +304,14 @@ impl Path {
             self.stepped_at = now;
             // Losses from before its fault no longer apply.
             self.loss.forget();
+            self.seen.loss.forget();
         }
+    }
+
+    /// Whether three lost probes in a row mean that it has failed. A router may also stop to answer, or never
+    /// have answered, while connections are fine.
+    fn needs_answers(&self, now: u64, settings: &Settings) -> bool {
+        !settings.is_one_sided || self.loss.was_answered() && !self.seen.is_alive(now)
     }
 }
 
@@ -328,7 +346,7 @@ impl Paths {
     /// The paths to a node, in the given order, at most [`PATHS_MAX`]; further ones are left out.
     #[must_use]
     pub fn new(now: u64, settings: Settings, ports: &[Ports]) -> Paths {
-        let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports)).collect();
+        let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports, &settings)).collect();
         Paths { settings, paths, common_ns: 0, large_bytes: 0, last_sent: 0 }
     }
 
@@ -350,7 +368,7 @@ impl Paths {
     pub fn set_ports(&mut self, now: u64, path: usize, ports: Ports, elsewhere: bool) {
         let Some(path) = self.paths.get_mut(path) else { return };
         if elsewhere {
-            *path = Path::new(now, ports);
+            *path = Path::new(now, ports, &self.settings);
         }
         path.ports = ports;
     }
@@ -360,7 +378,7 @@ impl Paths {
     pub fn add(&mut self, now: u64, ports: Ports) -> bool {
         let has_room = self.paths.len() < PATHS_MAX;
         if has_room {
-            self.paths.push(Path::new(now, ports));
+            self.paths.push(Path::new(now, ports, &self.settings));
         }
         has_room
     }
@@ -383,7 +401,8 @@ impl Paths {
             return false;
         }
         found.rehashes = 0;
-        if found.delay.shows_jump(answer.delay_ns) {
+        // A round trip is measured with one clock.
+        if !self.settings.is_one_sided && found.delay.shows_jump(answer.delay_ns) {
             self.paths.iter_mut().for_each(|path| path.delay.forget());
         }
         let found = &mut self.paths[path];
@@ -448,20 +467,32 @@ impl Paths {
         let lives = |path: &&Path| path.state != State::Failed;
         let common = self.paths.iter().filter(lives).filter_map(|path| path.loss.share()).min().unwrap_or(0);
         let large_pass = self.large_have_passed();
+        let again =
+            self.paths.iter().filter(lives).filter_map(|path| path.seen.loss.share()).min().unwrap_or(0);
+        let settings = self.settings;
         for path in &mut self.paths {
             path.delay.tick(now);
+            path.seen.tick(now);
             path.give_up_large(now, self.settings.lost_after_ns);
             let is_narrow = path.is_narrow(large_pass);
             let is_missed = path.loss.give_up(before) > 0 && path.loss.misses() >= MISSES_MAX;
-            if is_missed && path.state != State::Failed {
+            if is_missed && path.state != State::Failed && path.needs_answers(now, &settings) {
                 path.turn(now, State::Failed, Reason::Misses);
             } else if path.loss.is_grey(common) && !path.has_fault() {
                 path.turn(now, State::Grey, Reason::Loss);
+            } else if settings.is_one_sided && path.is_to_be_tried(now) {
+                path.turn(now, State::Returning, Reason::Clean);
+            } else if path.seen.loss.is_grey(again) && !path.has_fault() {
+                path.turn(now, State::Grey, Reason::Again);
             } else if is_narrow && !path.has_fault() {
                 path.turn(now, State::Grey, Reason::LargeLost);
             } else if path.state == State::Grey && path.reason == Reason::LargeLost {
                 if !is_narrow {
                     path.turn(now, State::Returning, Reason::LargePass);
+                }
+            } else if path.state == State::Grey && path.reason == Reason::Again {
+                if path.seen.loss.share().is_none() {
+                    path.turn(now, State::Returning, Reason::Clean);
                 }
             } else if path.state == State::Grey && path.loss.is_clean(common) {
                 path.turn(now, State::Returning, Reason::Clean);
@@ -477,12 +508,12 @@ impl Paths {
         let (common, limit) = (self.common_ns, self.settings.congested_ns);
         for path in &mut self.paths {
             let queue = path.queue_ns().saturating_sub(common);
-            let (marked, lost) = (path.marked, path.loss.recent());
+            let (marked, lost, again) = (path.marked, path.loss.recent(), path.seen.loss.recent());
             let fault = [(queue > limit, Reason::Delay), (lost > LOST_MAX, Reason::Drops)]
                 .into_iter()
-                .chain([(marked > MARKED_MAX, Reason::Marks)])
+                .chain([(again > LOST_MAX, Reason::Again), (marked > MARKED_MAX, Reason::Marks)])
                 .find_map(|(is_over, reason)| is_over.then_some(reason));
-            let relieved = queue * 2 <= limit && marked * 2 <= MARKED_MAX && lost * 2 <= LOST_MAX;
+            let relieved = queue * 2 <= limit && marked * 2 <= MARKED_MAX && lost.max(again) * 2 <= LOST_MAX;
             match (path.state, fault) {
                 (State::Good | State::Returning, Some(reason)) => {
                     path.turn(now, State::Congested, reason);
@@ -503,7 +534,8 @@ impl Paths {
     pub fn cost_ns(&self, path: usize) -> u64 {
         let Some(path) = self.paths.get(path) else { return u64::MAX };
         let queue = path.queue_ns().saturating_sub(self.common_ns);
-        queue.saturating_add(u64::from(path.loss.risk()) * TIMEOUT_NS / 1024)
+        let risk = path.loss.risk().max(path.seen.loss.risk());
+        queue.saturating_add(u64::from(risk) * TIMEOUT_NS / 1024)
     }
 
     /// How long a packet would wait on a path according to probes, plus the time to send its local bytes, ns.
@@ -631,10 +663,13 @@ impl Paths {
     #[must_use]
     pub fn offers(&self) -> Vec<Offer> {
         let rank = self.best_rank();
+        let one_sided = self.settings.is_one_sided;
         let offer = |(at, path): (usize, &Path)| Offer {
             port: path.ports.main,
-            weight: self.share(at, rank),
-            is_congested: path.state == State::Congested,
+            // Without help, flows leave a path that still works in their pauses only, so that none is
+            // reordered. It is usable until then, and rarely chosen.
+            weight: self.share(at, rank).max(u32::from(one_sided && path.state == State::Grey)),
+            is_congested: path.state == State::Congested && !one_sided,
             cost_ns: self.cost_ns(at),
         };
         self.paths.iter().enumerate().map(offer).collect()

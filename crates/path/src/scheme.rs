@@ -13,6 +13,9 @@ pub enum Scheme {
     DocaAr,
     /// Ours: the better of two paths by delay, marks, loss and local bytes; flowlets; cautious moves.
     Adaptive,
+    /// Ours without help from the remote node: the same choice, from what the tunnels' own TCP connections
+    /// reveal and routers answer; flows never move within a burst.
+    OneSided,
     /// A random port for each flowlet (LetFlow, NSDI'17).
     LetFlow,
     /// Flowlets are assigned to paths by weights that echoed marks reduce (CLOVE-ECN, CoNEXT'17).
@@ -24,7 +27,7 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// All schemes.
+    /// All schemes that the simulator knows: its hosts help each other, so `OneSided` is not among them.
     pub const ALL: [Scheme; 7] = [
         Scheme::Ecmp,
         Scheme::DocaAr,
@@ -42,6 +45,7 @@ impl Scheme {
             Scheme::Ecmp => "ecmp",
             Scheme::DocaAr => "doca_ar",
             Scheme::Adaptive => "adaptive",
+            Scheme::OneSided => "one_sided",
             Scheme::LetFlow => "letflow",
             Scheme::Clove => "clove",
             Scheme::PlbLike => "plb_like",
@@ -52,7 +56,7 @@ impl Scheme {
     /// Returns true if it needs [`crate::paths::Paths`]: discovered ports, probes or echoes.
     #[must_use]
     pub fn knows_paths(self) -> bool {
-        matches!(self, Scheme::Adaptive | Scheme::Clove)
+        matches!(self, Scheme::Adaptive | Scheme::OneSided | Scheme::Clove)
     }
 }
 

@@ -1,6 +1,8 @@
 //! Settings that depend on the rate of the fabric: how long a queue must be to count as congestion, and how
 //! long a gap must be to separate flowlets.
 
+use crate::delay::STALE_NS;
+
 /// The length of a queue, in bytes, that is congestion: DCTCP marks from 65 packets of 1500 bytes at 10
 /// Gbit/s (SIGCOMM'10, section 3.5).
 const CONGESTED_BYTES: u64 = 65 * 1500;
@@ -47,7 +49,23 @@ pub struct Settings {
     pub probe_ns: u64,
     /// An unanswered probe counts as lost after this time, ns.
     pub lost_after_ns: u64,
+    /// After this time without a probe's answer, half of a path's queueing delay is forgotten, ns.
+    pub stale_ns: u64,
+    /// Whether the remote node does not help: routers answer probes, TCP connections are observed, and no
+    /// flow leaves a path that works before a gap.
+    pub is_one_sided: bool,
 }
+
+/// The time between two probes of a path that a router answers, ns: Linux's routers send a host one message
+/// per second (`net.ipv4.icmp_ratelimit`).
+pub const ONE_SIDED_PROBE_NS: u64 = 1_000_000_000;
+
+/// How long to wait for a router's answer, ns: a router's own processor, which may be busy, sends it.
+const ONE_SIDED_LOST_AFTER_NS: u64 = 200_000_000;
+
+/// The shortest queueing delay that counts as congestion without help, ns: routers and processes add less to
+/// a round trip.
+const ONE_SIDED_CONGESTED_NS: u64 = 1_000_000;
 
 impl Settings {
     /// Settings for paths of `rate` bits/s; 0 counts as 1.
@@ -67,6 +85,21 @@ impl Settings {
             load_half_life_ns: 4 * congested_ns,
             probe_ns: PROBE_NS,
             lost_after_ns: PROBE_NS,
+            stale_ns: STALE_NS,
+            is_one_sided: false,
+        }
+    }
+
+    /// Settings for a remote node that does not help, whose paths are probed every `probe_ns`.
+    #[must_use]
+    pub fn one_sided(self, probe_ns: u64) -> Settings {
+        Settings {
+            probe_ns,
+            congested_ns: self.congested_ns.max(ONE_SIDED_CONGESTED_NS),
+            lost_after_ns: ONE_SIDED_LOST_AFTER_NS,
+            stale_ns: 3 * probe_ns,
+            is_one_sided: true,
+            ..self
         }
     }
 

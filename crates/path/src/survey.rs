@@ -8,7 +8,12 @@
 //!
 //! Where routers are silent, some ports are probed repeatedly at the same time, so that their delays can be
 //! compared.
+//!
+//! If the node does not help, it answers nothing, and routers are left as they are ([`Survey::one_sided`]).
 
+mod levels;
+
+use self::levels::Levels;
 use crate::covariation::ROUNDS;
 use crate::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
 use crate::icmp::Expired;
@@ -118,6 +123,8 @@ pub struct Survey {
     next_ns: u64,
     round_trip_ns: Option<u64>,
     compared: Option<Compared>,
+    /// Of a survey of a node that does not help.
+    levels: Option<Levels>,
 }
 
 /// Ports whose delays are compared.
@@ -157,6 +164,7 @@ impl Survey {
             next_ns: now_ns,
             round_trip_ns: None,
             compared: None,
+            levels: None,
         }
     }
 
@@ -192,6 +200,9 @@ impl Survey {
     }
 
     fn patience_ns(&self) -> u64 {
+        if self.levels.is_some() {
+            return levels::PATIENCE_NS;
+        }
         PATIENCE_NS[self.pass.min(PATIENCE_NS.len() - 1)]
     }
 
@@ -241,6 +252,9 @@ impl Survey {
     pub fn turn(&mut self, now_ns: u64) -> Option<Surveyed> {
         if !self.todo.is_empty() || now_ns < self.next_ns {
             return None;
+        }
+        if let Some(levels) = self.levels.take() {
+            return self.next_level(now_ns, levels);
         }
         if self.pass == 0 && self.routers.iter().all(Option::is_none) {
             return Some(Surveyed { wrong: self.wrong, ..Surveyed::default() });

@@ -18,7 +18,10 @@ pub fn show(answer: &Value) -> String {
     if let Some(obstacle) = answer["obstacle"].as_str() {
         let _ = writeln!(text, "  not running: {obstacle}");
     }
-    if answer["authenticated"] == false {
+    let helps = answer["scheme"] != "one_sided";
+    if !helps {
+        text += "  peers do not help: queue and loss are known from echo requests to routers, and from TCP\n";
+    } else if answer["authenticated"] == false {
         text += "  without `key`: anyone who sends from a peer's address is trusted\n";
     }
     for node in items(&answer["nodes"]) {
@@ -31,9 +34,29 @@ pub fn show(answer: &Value) -> String {
             );
         }
         items(&node["paths"]).iter().for_each(|one| path(&mut text, one));
+        items(&node["paths"]).iter().for_each(|one| observed(&mut text, one));
         text += &large(node);
     }
     text + &latest(&answer["events"])
+}
+
+/// What TCP connections have revealed about a path, and which router is asked.
+fn observed(text: &mut String, path: &Value) {
+    let tcp = &path["tcp"];
+    if tcp.is_null() {
+        return;
+    }
+    let asks =
+        path["asks"].as_str().map_or("no router of its own answers".into(), |asks| format!("asks {asks}"));
+    let _ = writeln!(
+        text,
+        "    {:>4} {asks}; TCP: rtt {:.0} us, {} segments, {} of them sent again, {} acknowledgements",
+        path["number"],
+        tcp["rtt_us"].as_f64().unwrap_or_default(),
+        tcp["segments"],
+        tcp["again"],
+        tcp["acknowledgements"]
+    );
 }
 
 /// A remark about large frames, if they need one.

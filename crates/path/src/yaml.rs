@@ -4,6 +4,7 @@
 use super::port::{self, PathPort, PathPortApp};
 use super::{Exchange, Fabric};
 use crate::scheme::{PORTS, Scheme};
+use crate::settings::ONE_SIDED_PROBE_NS;
 use crate::wire::Secret;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
@@ -50,15 +51,16 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "key": Shape::Text, "32 hexadecimal digits, the same on all nodes: only nodes that know them get answers";
 };
 const PROBE_KEYS: &[Key] = weir_config::keys! {
-    "interval": Shape::Time, "the time between two probes of a path to a node in use" or "10ms";
+    "interval": Shape::Time, "the time between two probes of a path to a node in use; with `one_sided` 1s" or "10ms";
     "idle_interval": Shape::Time, "the same for a node that gets no traffic" or "1s";
     "discover": Shape::Time, "how often paths are rediscovered" or "15s";
     "answers": Shape::Number(1, 1_000_000), "how many probes of a peer are answered per second" or "5000";
 };
-const SCHEMES: [(&str, Scheme); 5] = [
+const SCHEMES: [(&str, Scheme); 6] = [
     ("ecmp", Scheme::Ecmp),
     ("doca_ar", Scheme::DocaAr),
     ("adaptive", Scheme::Adaptive),
+    ("one_sided", Scheme::OneSided),
     ("letflow", Scheme::LetFlow),
     ("spray", Scheme::Spray),
 ];
@@ -180,6 +182,9 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
         let message = "`doca_ar` exists for comparison, and only for IPv4";
         report.error_help(span_of(&section, "scheme"), message, "use another scheme, or IPv4 peers");
     }
+    if scheme == Some(Scheme::OneSided) {
+        one_sided(&section, &peers, report);
+    }
     let sources = sources(&section, report);
     let secret = section.get("key").and_then(|node| secret(node, report));
     let mut number = |key| section.number(key, report).unwrap_or(1);
@@ -207,6 +212,33 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
         secret,
     };
     Some((fabric, section))
+}
+
+/// Refuses what has no meaning if peers do not help.
+fn one_sided(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) {
+    if peers.iter().any(IpAddr::is_ipv6) {
+        let message = "`one_sided` asks routers over IPv4 only";
+        report.error_help(span_of(section, "scheme"), message, "use `adaptive`, or IPv4 peers");
+    }
+    if let Some(key) = section.get("key") {
+        let message = "with `one_sided`, peers neither send nor answer probes, so a `key` signs nothing";
+        report.error_help(key.span, message, "remove it, or use `adaptive` if weir runs on the peers, too");
+    }
+    let Some(node) = section.get("probe") else { return };
+    let probe = Section::read(node, PROBE_KEYS, &mut Report::default());
+    for key in ["answers", "idle_interval"] {
+        let Some(node) = probe.get(key) else { continue };
+        let message = format!(
+            "`{key}` has no effect with `one_sided`: routers are asked, each about a path once every `interval`"
+        );
+        report.error_help(node.span, message, "remove it");
+    }
+    if let Some(interval) = probe.get("interval")
+        && probe.time("interval", &mut Report::default()) < ONE_SIDED_PROBE_NS
+    {
+        let message = "routers may answer only once a second, as Linux's do";
+        report.error_help(interval.span, message, "write at least 1s, which is the default of `one_sided`");
+    }
 }
 
 fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {

@@ -14,6 +14,9 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
     folder.write("weir.yaml", APP.replace("10.0.2.1", "10.0.2.1, \"2001:db8::1\""));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
+    folder.write("weir.yaml", APP.replace("] }", "], scheme: one_sided, probe: { interval: 2s } }"));
+    let said = weir(folder.path(), &["check", "weir.yaml"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
     let twice = "\n  - path: { name: other, uplink: up0, peers: [10.0.2.2] }\n";
     for (old, new, words) in [
         ("peers: [10.0.2.1]", "peers: []", "no peers"),
@@ -30,6 +33,10 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
         ("] }", "], key: secret }", "openssl rand -hex 16"),
         ("] }", "], probe: { interval: 1us } }", "`interval` is out of range"),
         ("] }", "], rate: 0 }", "`rate`"),
+        ("[10.0.2.1]", "[\"2001:db8::1\"], scheme: one_sided", "asks routers over IPv4 only"),
+        ("] }", &format!("], scheme: one_sided, key: {} }}", "0".repeat(32)), "signs nothing"),
+        ("] }", "], scheme: one_sided, probe: { interval: 10ms } }", "at least 1s"),
+        ("] }", "], scheme: one_sided, probe: { answers: 7 } }", "`answers` has no effect"),
         ("] }\n", &format!("] }}{twice}"), "`fabric` already uses the uplink `up0`"),
     ] {
         folder.write("weir.yaml", APP.replace(old, new));

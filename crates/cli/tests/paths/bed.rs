@@ -155,6 +155,25 @@ impl PathNetwork {
         std::fs::write(self.file(host), app).unwrap();
     }
 
+    /// Writes the configuration of host a for a peer that does not help.
+    pub fn configure_alone(&self) {
+        let app = format!(
+            "socket: {}\napps:\n  - path: {{ name: fabric, uplink: up0, peers: [{}], scheme: one_sided, \
+             rate: 10 }}\n",
+            self.socket("a").display(),
+            self.outer[1]
+        );
+        std::fs::write(self.file("a"), app).unwrap();
+    }
+
+    /// Starts the daemon of host a with the configuration that is there.
+    pub fn start_alone(&mut self) {
+        let mut command = self.weir_at("a");
+        command.arg("run").arg(self.file("a")).stdout(Stdio::null());
+        let daemon = self.run_mut().start("a", &mut command).unwrap();
+        self.daemons.push(daemon);
+    }
+
     pub fn start_at(&mut self, host: &str) {
         self.configure(host);
         let mut command = self.weir_at(host);

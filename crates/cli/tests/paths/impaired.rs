@@ -5,7 +5,7 @@ use serde_json::Value;
 use weir_bpf::{Impairment, TcImpair, class_of};
 
 /// Attaches a program to the end of a link towards host b.
-fn impaired(bed: &PathNetwork, link: usize) -> TcImpair {
+pub fn impaired(bed: &PathNetwork, link: usize) -> TcImpair {
     bed.within("r1", || {
         let mut impair = TcImpair::load(4789).unwrap();
         impair.attach(&format!("p{link}")).unwrap();

@@ -4,6 +4,7 @@
 mod bed;
 mod impaired;
 mod narrow;
+mod one_sided;
 mod silent;
 mod six;
 #[path = "../spaces/mod.rs"]

@@ -30,7 +30,7 @@ pub fn run(prober: &mut Prober, mut uplink: Uplink, wire: &Wire) {
         while let Some(missed) = uplink.programs.missed() {
             place(prober, &mut uplink, wire, &missed);
         }
-        wait(PAUSE, &uplink);
+        wait(PAUSE, &uplink, None);
     }
 }
 

@@ -1,13 +1,14 @@
 //! A remote node: its paths, their state, and the settings for the programs.
 
-use crate::bpf::{PathOut, PathPeer, TcPath};
+use crate::bpf::{PathOut, PathPeer, PathSeen, TcPath};
 use crate::known::{Known, PathListChange};
-use crate::paths::{Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
+use crate::paths::{Observed, Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
 use crate::probing::Rounds;
+use crate::scheme::Scheme;
 use crate::settings::Settings;
 use crate::survey::{Survey, Surveyed};
 use crate::{Fabric, Shared};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use weir_packet::random::Random;
 
 /// How often the traffic to a node is read, in nanoseconds: as often as an active node is probed. With many
@@ -44,6 +45,14 @@ pub struct Node {
     pub round_trips: [u64; PATHS_MAX],
     /// The number of flows on each path for which the kernel chose another port.
     pub rehashed: [u64; PATHS_MAX],
+    /// What TCP connections have revealed, if the node does not help, and their latest round trips.
+    pub seen: [PathSeen; PATHS_MAX],
+    pub seen_round_trips: [u64; PATHS_MAX],
+    /// How many echo requests for each path were answered.
+    pub replies: [u32; PATHS_MAX],
+    echo_ns: u64,
+    /// The latest windows of round trips that were passed on.
+    windows: [u64; PATHS_MAX],
     turns: [u8; PATHS_MAX],
     states: Vec<State>,
     written: Option<PathPeer>,
@@ -64,6 +73,11 @@ impl Node {
             state: "not surveyed yet".to_string(),
             round_trips: [0; PATHS_MAX],
             rehashed: [0; PATHS_MAX],
+            seen: [PathSeen::default(); PATHS_MAX],
+            seen_round_trips: [0; PATHS_MAX],
+            replies: [0; PATHS_MAX],
+            echo_ns: 0,
+            windows: [0; PATHS_MAX],
             turns: [0; PATHS_MAX],
             states: Vec::new(),
             written: None,
@@ -83,7 +97,9 @@ impl Node {
     pub fn begin_survey(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) {
         let known = self.known.ports();
         self.surveys = self.surveys.wrapping_add(1);
-        self.survey = Some(Survey::new(now_ns, self.surveys, &known, fabric.sources, random));
+        let survey = Survey::new(now_ns, self.surveys, &known, fabric.sources, random);
+        let helps = fabric.scheme != Scheme::OneSided;
+        self.survey = Some(if helps { survey } else { survey.one_sided() });
     }
 
     /// Adopts the result that another app has published, if any. Returns what to log.
@@ -165,12 +181,64 @@ impl Node {
             (before..now.min(before + u64::from(REHASHES_MAX))).for_each(|_| paths.rehashed(now_ns, path));
         }
         self.rehashed = activity.rehashed;
+        if paths.settings().is_one_sided {
+            self.observe(now_ns, programs.seen(self.index));
+        }
+    }
+
+    /// Passes on what TCP connections have revealed since the last time.
+    fn observe(&mut self, now_ns: u64, seen: [PathSeen; PATHS_MAX]) {
+        let Some(paths) = &mut self.paths else { return };
+        let before = std::mem::replace(&mut self.seen, seen);
+        for (path, (before, seen)) in before.iter().zip(&seen).enumerate() {
+            let since = |before: u64, now: u64| u32::try_from(now.saturating_sub(before)).unwrap_or(u32::MAX);
+            // A window in which round trips may still be seen is left for the next time.
+            let is_new = |window: u64| window < PathSeen::window(now_ns) && window > self.windows[path];
+            let least = seen.least.into_iter().find(|(window, _)| is_new(*window));
+            if let Some((window, least_ns)) = least {
+                (self.windows[path], self.seen_round_trips[path]) = (window, least_ns);
+            }
+            let observed = Observed {
+                round_trip_ns: least.map(|(_, least_ns)| least_ns),
+                segments: since(before.segments, seen.segments),
+                again: since(before.again, seen.again),
+                is_heard: seen.acknowledgements > before.acknowledgements,
+            };
+            if observed != Observed::default() {
+                paths.observed(now_ns, path, observed);
+            }
+        }
+    }
+
+    /// The longest round trip that was seen lately: a flow that pauses for longer cannot be reordered.
+    pub fn longest_ns(&self) -> u64 {
+        self.round_trips.iter().chain(&self.seen_round_trips).copied().max().unwrap_or_default()
+    }
+
+    /// The router that is asked about a path of a node that does not help: the last one that no other path
+    /// has.
+    pub fn router_of(&self, path: usize) -> Option<Ipv4Addr> {
+        let all = self.known.all();
+        let is_own = |hop: &IpAddr| all.iter().filter(|found| found.hops.contains(&Some(*hop))).count() == 1;
+        let last = all.get(path)?.hops.iter().flatten().rev().find(|hop| is_own(hop))?;
+        match last {
+            IpAddr::V4(router) => Some(*router),
+            IpAddr::V6(_) => None,
+        }
     }
 
     /// Returns the paths to probe now, if a probe is due: those of a round or, between the rounds of a node
     /// without traffic, those in doubt.
     pub fn round(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) -> Vec<usize> {
         let Some(paths) = &self.paths else { return Vec::new() };
+        if paths.settings().is_one_sided {
+            let is_due = now_ns >= self.echo_ns && paths.all().len() > 1;
+            if is_due {
+                self.echo_ns = now_ns + paths.settings().probe_ns;
+            }
+            let all = (0..paths.all().len()).filter(|path| is_due && self.router_of(*path).is_some());
+            return all.collect();
+        }
         self.rounds.due(now_ns, paths, fabric.idle_ns, random)
     }
 

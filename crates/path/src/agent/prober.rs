@@ -5,13 +5,14 @@ use super::node::Node;
 use super::reporter::Reporter;
 use super::turns::Turns;
 use super::uplink::{Uplink, secret};
-use super::wire::Wire;
+use super::wire::{RouterMessage, Wire};
 use crate::bpf::PathAnswer;
+use crate::icmp::{EchoReply, echo};
 use crate::paths::ProbeReply;
 use crate::scheme::Scheme;
-use crate::settings::Settings;
+use crate::settings::{ONE_SIDED_PROBE_NS, Settings};
 use crate::survey::Wish;
-use crate::wire::{Address, NO_PATH, Outer, Packet, ProbeId};
+use crate::wire::{Address, NO_PATH, Outer, Packet, ProbeId, Secret, siphash};
 use crate::{Between, Claim, Exchange, Fabric, Form, Shared, SurveyMember};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -34,6 +35,10 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// How long to wait for answers to probes, in nanoseconds.
 const FORGOTTEN_NS: u64 = 2_000_000_000;
+
+/// Without help, the pause after which a flow may take another path, in round trips: one may have become
+/// longer since it was seen.
+const ROUND_TRIPS: u64 = 2;
 
 /// The length of an Ethernet header, which the kernel adds.
 const ETHERNET: usize = 14;
@@ -87,6 +92,8 @@ pub struct Prober {
     member: SurveyMember,
     session: u32,
     number: u32,
+    /// The key of the cookies in echo requests.
+    echo_secret: Secret,
 }
 
 /// The state of the thread once the programs are loaded.
@@ -107,12 +114,18 @@ impl Prober {
             lost_after_ns: fabric.probe_ns,
             ..Settings::of_rate(fabric.rate)
         };
+        let settings = match fabric.scheme {
+            Scheme::OneSided => settings.one_sided(fabric.probe_ns.max(ONE_SIDED_PROBE_NS)),
+            _ => settings,
+        };
+        let mut random = Random::new(RandomState::new().hash_one(since_1970));
         Prober {
             reporter: Reporter::new(&fabric, board),
             settings,
             fabric,
             stop,
-            random: Random::new(RandomState::new().hash_one(since_1970)),
+            echo_secret: Secret([random.bits(), random.bits()]),
+            random,
             // The session is higher than that of any earlier process, as long as the clock is right.
             session: since_1970.as_secs() as u32,
             number: 0,
@@ -168,15 +181,23 @@ impl Prober {
             if let Some(state) = running.uplink.mind(now) {
                 self.reporter.obstacle(state);
             }
-            if self.fabric.scheme == Scheme::Adaptive && running.uplink.is_attached() {
+            if self.knows_paths() && running.uplink.is_attached() {
                 self.turn(running);
             }
             self.reporter.report(now, &running.uplink.programs, &running.nodes);
             let is_busy = running.nodes.iter().any(|node| node.is_busy(now));
             let [short, long] = PAUSES;
             let short = short.max(PAUSE_PER_NODE * running.nodes.len() as u32);
-            wait(if is_busy { short } else { long }, &running.uplink);
+            wait(if is_busy { short } else { long }, &running.uplink, Some(&running.wire));
         }
+    }
+
+    fn knows_paths(&self) -> bool {
+        matches!(self.fabric.scheme, Scheme::Adaptive | Scheme::OneSided)
+    }
+
+    fn is_one_sided(&self) -> bool {
+        self.fabric.scheme == Scheme::OneSided
     }
 
     fn turn(&mut self, running: &mut Running) {
@@ -192,8 +213,13 @@ impl Prober {
             self.probe(running, at, path, now);
         }
         let mtu = running.uplink.mtu();
-        if let Some((at, path)) = running.turns.large(&mut running.nodes, now, mtu) {
+        if !self.is_one_sided()
+            && let Some((at, path)) = running.turns.large(&mut running.nodes, now, mtu)
+        {
             self.probe_large(running, at, path, now);
+        }
+        if self.is_one_sided() {
+            self.keep_order(running);
         }
         for node in &mut running.nodes {
             for news in node.tick(now) {
@@ -236,11 +262,50 @@ impl Prober {
                 }
             }
         }
-        while let Some(expired) = running.wire.expired() {
-            let node = running.nodes.iter_mut().find(|node| expired.to == node.address);
-            if let Some(survey) = node.and_then(|node| node.survey.as_mut()) {
-                survey.expired(&expired);
+        while let Some(message) = running.wire.message() {
+            match message {
+                RouterMessage::Expired(expired) => {
+                    let node = running.nodes.iter_mut().find(|node| expired.to == node.address);
+                    if let Some(survey) = node.and_then(|node| node.survey.as_mut()) {
+                        survey.expired(&expired);
+                    }
+                }
+                RouterMessage::Reply(reply) => self.take_reply(running, &reply),
             }
+        }
+    }
+
+    /// Takes a router's reply to an echo request. Others may use echo requests, too.
+    fn take_reply(&self, running: &mut Running, reply: &EchoReply) {
+        let now = monotonic_ns();
+        let Some(Sent { node, at_ns, asked: ProbePurpose::Path { path, sequence }, .. }) =
+            running.sent.get(&reply.number).copied()
+        else {
+            return;
+        };
+        let node = &mut running.nodes[node];
+        let is_ours =
+            node.router_of(path) == Some(reply.router) && reply.cookie == self.echo_cookie(reply.number);
+        let Some(paths) = node.paths.as_mut().filter(|_| is_ours) else { return };
+        running.sent.remove(&reply.number);
+        let round_trip_ns = now.saturating_sub(at_ns);
+        node.replies[path] = node.replies[path].wrapping_add(1);
+        let said = ProbeReply { delay_ns: round_trip_ns as i64, marked: false, arrived: node.replies[path] };
+        if paths.probe_answered(now, path, sequence, said) {
+            node.round_trips[path] = round_trip_ns;
+        }
+    }
+
+    fn echo_cookie(&self, number: u32) -> u64 {
+        siphash(self.echo_secret, &[number.into()])
+    }
+
+    /// Lets flows change paths only after pauses in which everything that they have sent has arrived.
+    fn keep_order(&mut self, running: &mut Running) {
+        let longest_ns = running.nodes.iter().map(Node::longest_ns).max().unwrap_or_default();
+        let gap_ns = self.settings.flowlet_ns.max(ROUND_TRIPS * longest_ns);
+        if let Err(error) = running.uplink.set_gap(gap_ns) {
+            self.reporter.say_once(&format!("cannot set the length of pauses: {error}"));
         }
     }
 
@@ -261,7 +326,9 @@ impl Prober {
     }
 
     fn survey(&mut self, running: &mut Running, now: u64) {
-        self.adopt(running, now);
+        if !self.is_one_sided() {
+            self.adopt(running, now);
+        }
         running.turns.begin_surveys(&mut running.nodes, now, &self.fabric, &mut self.random);
         for at in 0..running.nodes.len() {
             let node = &mut running.nodes[at];
@@ -272,7 +339,9 @@ impl Prober {
             if let Some(news) = node.take(now, &found, &self.fabric, self.settings) {
                 self.reporter.say(&news);
             }
-            let Some(between) = self.between(running, at) else { continue };
+            // What routers answer says too little for apps whose nodes help.
+            let between = self.between(running, at).filter(|_| !self.is_one_sided());
+            let Some(between) = between else { continue };
             match found.round_trip_ns {
                 Some(round_trip_ns) => {
                     let known = running.nodes[at].known.clone();
@@ -312,6 +381,10 @@ impl Prober {
         let (port, turn) = node.next_turn(path);
         let Some(paths) = &mut node.paths else { return };
         let sequence = paths.probe_sent(now, path);
+        if self.is_one_sided() {
+            self.send_echo(running, at, path, sequence);
+            return;
+        }
         let probe = PathProbe { turn, path: path as u8, ..PathProbe::of(Wish::whole(port)) };
         self.send(running, at, probe, ProbePurpose::Path { path, sequence }, now);
     }
@@ -325,6 +398,30 @@ impl Prober {
         let length = paths.large_bytes();
         let probe = PathProbe { turn, length, ..PathProbe::of(Wish::whole(port)) };
         self.send(running, at, probe, ProbePurpose::Large { path, sequence }, now);
+    }
+
+    /// Asks a path's router.
+    fn send_echo(&mut self, running: &mut Running, at: usize, path: usize, sequence: u32) {
+        let node = &running.nodes[at];
+        let (Some(router), Some(IpAddr::V4(source))) = (node.router_of(path), running.uplink.source(at))
+        else {
+            return;
+        };
+        self.count_probe();
+        let packet = echo([source, router], self.fabric.dscp, self.number, self.echo_cookie(self.number));
+        let asked = ProbePurpose::Path { path, sequence };
+        running.sent.insert(self.number, Sent { node: at, port: 0, at_ns: monotonic_ns(), asked });
+        if running.wire.send(&packet, router.into()).is_err() {
+            running.uplink.doubt_sources();
+        }
+    }
+
+    /// Numbers the next probe.
+    fn count_probe(&mut self) {
+        if self.number == u32::MAX {
+            (self.session, self.number) = (self.session.wrapping_add(1), 0);
+        }
+        self.number += 1;
     }
 
     fn send(&mut self, running: &mut Running, at: usize, probe: PathProbe, asked: ProbePurpose, now: u64) {
@@ -344,10 +441,7 @@ impl Prober {
     /// transmission. Both addresses have the same IP version, which the configuration and the route
     /// guarantee.
     pub fn packet(&mut self, source: IpAddr, destination: IpAddr, probe: &PathProbe) -> (u32, Vec<u8>) {
-        if self.number == u32::MAX {
-            (self.session, self.number) = (self.session.wrapping_add(1), 0);
-        }
-        self.number += 1;
+        self.count_probe();
         let secret = secret(&self.fabric);
         let mut packet = match (source, destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
@@ -376,10 +470,11 @@ impl Prober {
     }
 }
 
-/// Waits for `time`, or until a flow needs a port.
-pub fn wait(time: Duration, uplink: &Uplink) {
+/// Waits for `time`, or until a flow needs a port, or a router has answered.
+pub fn wait(time: Duration, uplink: &Uplink, wire: Option<&Wire>) {
     let [_, missed] = uplink.programs.fds();
-    let mut waits = [PollFd::from_borrowed_fd(missed, PollFlags::IN)];
+    let fds = [Some(missed), wire.map(Wire::icmp)].into_iter().flatten();
+    let mut waits: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
     let timeout = Timespec { tv_sec: 0, tv_nsec: i64::from(time.subsec_nanos()) };
     let _ = poll(&mut waits, Some(&timeout));
 }

@@ -4,7 +4,7 @@ use super::node::Node;
 use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
 use crate::loss::ProbeCounts;
 use crate::paths::{Path, Paths};
-use crate::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport};
+use crate::{Fabric, FlowRow, FlowsPage, NodeReport, ObservedReport, PathReport, PathsReport};
 use std::net::IpAddr;
 use tracing::{info, warn};
 use weir_app::RequestId;
@@ -164,6 +164,19 @@ fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeReport {
     }
 }
 
+/// What is known about a path to a node that does not help.
+fn observed(node: &Node, number: usize) -> Option<ObservedReport> {
+    node.paths.as_ref().filter(|paths| paths.settings().is_one_sided)?;
+    let seen = node.seen.get(number)?;
+    Some(ObservedReport {
+        router: node.router_of(number).map(IpAddr::V4),
+        round_trip_ns: node.seen_round_trips.get(number).copied().unwrap_or_default(),
+        segments: seen.segments,
+        again: seen.again,
+        acknowledgements: seen.acknowledgements,
+    })
+}
+
 fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_ns: u64) -> PathReport {
     let (reason, since_ns) = path.last_change();
     let ProbeCounts { probes, lost } = path.judged();
@@ -188,5 +201,6 @@ fn path(node: &Node, (number, path): (usize, &Path), traffic: &PathTraffic, now_
         moves: [after_gap, after_failure, after_rehash, without_gap],
         rehashed: node.rehashed.get(number).copied().unwrap_or_default(),
         large: node.paths.as_ref().map(|paths| paths.fit(number)).unwrap_or_default(),
+        observed: observed(node, number),
     }
 }

@@ -8,6 +8,7 @@ use crate::scheme::{DOCA_IDLE_NS, Scheme};
 use crate::settings::Settings;
 use crate::wire::{Secret, VNI};
 use anyhow::{Context, Result};
+use aya::maps::MapError;
 use rustix::fd::OwnedFd;
 use rustix::net::netdevice::name_to_index;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
@@ -40,14 +41,17 @@ pub struct Uplink {
     /// The uplink's MTU; 0 if it is not known.
     mtu: u16,
     mtu_ns: u64,
+    rules: PathSettings,
 }
 
 impl Uplink {
     /// Loads the programs. They are attached in [`Uplink::mind`].
     pub fn load(fabric: &Fabric, settings: &Settings) -> Result<Uplink> {
-        let mut programs = TcPath::load(fabric.peers.len(), fabric.flows)
+        let load = if fabric.scheme == Scheme::OneSided { TcPath::load_watching } else { TcPath::load };
+        let mut programs = load(fabric.peers.len(), fabric.flows)
             .context("the kernel cannot load the programs for paths")?;
-        programs.set(&rules(fabric, settings))?;
+        let rules = rules(fabric, settings);
+        programs.set(&rules)?;
         let ioctl = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
         Ok(Uplink {
             name: fabric.uplink.clone(),
@@ -62,7 +66,24 @@ impl Uplink {
             sources_ns: 0,
             mtu: 0,
             mtu_ns: 0,
+            rules,
         })
+    }
+
+    /// Sets the length of the pause after which a flow may take another path. Small changes are ignored.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_gap(&mut self, gap_ns: u64) -> Result<(), MapError> {
+        let gap_us = small(gap_ns.div_ceil(1000));
+        if (self.rules.gap_us / 2..=self.rules.gap_us).contains(&gap_us) {
+            return Ok(());
+        }
+        // A little longer than necessary, so that it is not set for each small change.
+        let gap_us = gap_us.saturating_add(gap_us / 4);
+        self.programs.set(&PathSettings { gap_us, ..self.rules })?;
+        self.rules.gap_us = gap_us;
+        Ok(())
     }
 
     /// Attaches the programs when the interface appears or reappears. Returns the result of attaching, or
@@ -157,12 +178,15 @@ impl Uplink {
     }
 }
 
+fn small(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
 fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
-    let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     PathSettings {
         steer: match fabric.scheme {
             Scheme::DocaAr => Steer::DocaAr,
-            Scheme::Adaptive => Steer::Adaptive,
+            Scheme::Adaptive | Scheme::OneSided => Steer::Adaptive,
             Scheme::LetFlow => Steer::LetFlow,
             Scheme::Spray => Steer::Spray,
             // CLOVE and PLB exist only in the simulator and cannot be configured.

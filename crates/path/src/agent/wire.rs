@@ -1,7 +1,7 @@
 //! The sockets of probes: for each IP version one that sends whole packets, and one that receives ICMP.
 
-use crate::icmp::{Expired, expired, expired6};
-use rustix::fd::OwnedFd;
+use crate::icmp::{EchoReply, Expired, echoed, expired, expired6};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{
     Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery, set_ip_mtu_discover, set_ipv6_mtu_discover,
@@ -21,6 +21,14 @@ const RAW: RawProtocol = match RawProtocol::new(255) {
 /// IPv4, and a whole probe for IPv6.
 const ICMP_MAX: usize = 576;
 
+/// A message of a router about one of our packets.
+pub enum RouterMessage {
+    /// The TTL of a probe has expired.
+    Expired(Expired),
+    /// The reply to an echo request.
+    Reply(EchoReply),
+}
+
 /// The sockets of one IP version.
 struct Pair {
     out: OwnedFd,
@@ -36,8 +44,11 @@ impl Pair {
         Ok(Pair { out: open(Protocol::from_raw(RAW))?, icmp: open(icmp)? })
     }
 
-    /// Returns the next message about a UDP packet that `read` recognises.
-    fn expired(&self, read: impl Fn(&[u8], Option<SocketAddr>) -> Option<Expired>) -> Option<Expired> {
+    /// Returns the next message that `read` recognises.
+    fn message(
+        &self,
+        read: impl Fn(&[u8], Option<SocketAddr>) -> Option<RouterMessage>,
+    ) -> Option<RouterMessage> {
         let mut buffer = [0; ICMP_MAX];
         loop {
             match recvfrom(&self.icmp, &mut buffer, RecvFlags::TRUNC) {
@@ -85,10 +96,20 @@ impl Wire {
         Ok(())
     }
 
-    /// Returns the next ICMP message of a router about a UDP packet.
-    pub fn expired(&self) -> Option<Expired> {
-        let six = || self.six.as_ref()?.expired(|icmp, from| expired6(icmp, from?.ip()));
-        self.four.expired(|packet, _| expired(packet)).or_else(six)
+    /// Returns the next ICMP message of a router, about a UDP packet or an echo request.
+    pub fn message(&self) -> Option<RouterMessage> {
+        let six = || {
+            let read = |icmp: &[u8], from: Option<SocketAddr>| expired6(icmp, from?.ip());
+            self.six.as_ref()?.message(|icmp, from| read(icmp, from).map(RouterMessage::Expired))
+        };
+        let reply = |packet: &[u8]| echoed(packet).map(RouterMessage::Reply);
+        let four = |packet: &[u8]| expired(packet).map(RouterMessage::Expired).or_else(|| reply(packet));
+        self.four.message(|packet, _| four(packet)).or_else(six)
+    }
+
+    /// The descriptor that becomes readable when an ICMP message of IPv4 has arrived.
+    pub fn icmp(&self) -> BorrowedFd<'_> {
+        self.four.icmp.as_fd()
     }
 }
 

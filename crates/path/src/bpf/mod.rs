@@ -6,7 +6,9 @@ mod layout;
 pub use self::flows::{PathFlows, PathFlowsPage};
 pub use crate::paths::PATHS_MAX;
 
-use self::layout::{Activity, Collected, Flow, FlowKey, Missed, Peer, Script, Settings, Traffic, Window};
+use self::layout::{
+    Activity, Collected, Flow, FlowKey, Missed, Peer, Script, Settings, Sight, Traffic, Window,
+};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
@@ -267,8 +269,33 @@ pub struct TcPath {
     peers: u32,
     /// Whether there is a peer over IPv6: the programs for IPv6 are then attached, too.
     has_six: bool,
+    /// Whether TCP connections are observed.
+    watches: bool,
     /// Dropping the links detaches the programs.
     links: Vec<Attachment>,
+}
+
+/// What TCP connections have revealed about a path since [`TcPath::load`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathSeen {
+    /// The latest two windows of 8.4 ms with round trips, the later one first: the number of the window, and
+    /// the shortest round trip in it, in nanoseconds.
+    pub least: [(u64, u64); 2],
+    /// Segments sent.
+    pub segments: u64,
+    /// Of these, segments that were sent again; they count for the path on which they were sent first.
+    pub again: u64,
+    /// Acknowledgements of new data.
+    pub acknowledgements: u64,
+}
+
+impl PathSeen {
+    /// The number of the window at this time, in nanoseconds of `CLOCK_MONOTONIC`. Round trips may still be
+    /// added to it.
+    #[must_use]
+    pub fn window(now_ns: u64) -> u64 {
+        now_ns >> 23
+    }
 }
 
 /// The programs for each version of IP: their names and hooks.
@@ -277,13 +304,25 @@ const PROGRAMS: [[(&str, TcAttachType); 2]; 2] = [
     [("path_egress6", TcAttachType::Egress), ("path_reflect6", TcAttachType::Ingress)],
 ];
 
+/// The programs that observe TCP connections.
+const WATCHERS: [(&str, TcAttachType); 2] =
+    [("path_watch", TcAttachType::Egress), ("path_listen", TcAttachType::Ingress)];
+
 impl TcPath {
     /// Loads the programs for `peers` peers and `flows` flows. They are not attached yet.
     ///
     /// # Errors
     /// Returns the kernel's error, usually a missing privilege.
     pub fn load(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
-        TcPath::load_as(peers, flows, false)
+        TcPath::load_as(peers, flows, [false, false])
+    }
+
+    /// Like [`TcPath::load`], with the programs that observe TCP connections ([`TcPath::seen`]).
+    ///
+    /// # Errors
+    /// As for [`TcPath::load`].
+    pub fn load_watching(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
+        TcPath::load_as(peers, flows, [true, false])
     }
 
     /// Like [`TcPath::load`], for tests: time and random numbers are those of [`TcPath::set_script`].
@@ -291,24 +330,29 @@ impl TcPath {
     /// # Errors
     /// As for [`TcPath::load`].
     pub fn load_scripted(peers: usize, flows: u32) -> Result<TcPath, EbpfError> {
-        TcPath::load_as(peers, flows, true)
+        TcPath::load_as(peers, flows, [true, true])
     }
 
-    fn load_as(peers: usize, flows: u32, is_scripted: bool) -> Result<TcPath, EbpfError> {
+    fn load_as(peers: usize, flows: u32, [watches, is_scripted]: [bool; 2]) -> Result<TcPath, EbpfError> {
         let (peers, is_scripted) = (peers.clamp(1, PEERS_MAX) as u32, u32::from(is_scripted));
+        let [watched_peers, watched_flows] =
+            [peers, flows].map(|count| if watches { count.max(1) } else { 1 });
         let mut ebpf = EbpfLoader::new()
             .map_max_entries("windows", peers)
             .map_max_entries("traffic", peers)
             .map_max_entries("activity_map", peers)
             .map_max_entries("flows", flows.max(1))
+            .map_max_entries("sights", watched_peers)
+            .map_max_entries("connections", watched_flows)
             .override_global("is_scripted", &is_scripted, true)
             .load(OBJECT)?;
-        for (name, _) in PROGRAMS.into_iter().flatten() {
+        let watchers = WATCHERS.into_iter().filter(|_| watches);
+        for (name, _) in PROGRAMS.into_iter().flatten().chain(watchers) {
             uninterrupted(|| program(&mut ebpf, name)?.load())?;
         }
         let mut ring = |name| RingBuf::try_from(ebpf.take_map(name).expect("path.bpf.c defines it"));
         let (answers, missed) = (ring("answers")?, ring("missed")?);
-        Ok(TcPath { ebpf, answers, missed, peers, has_six: false, links: Vec::new() })
+        Ok(TcPath { ebpf, answers, missed, peers, has_six: false, watches, links: Vec::new() })
     }
 
     /// Attaches the programs to an interface, including those for IPv6 if a peer over IPv6 was set, and
@@ -319,7 +363,8 @@ impl TcPath {
     pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
         self.links.clear();
         let versions = &PROGRAMS[..1 + usize::from(self.has_six)];
-        for &(name, at) in versions.iter().flatten() {
+        let watchers = WATCHERS.iter().filter(|_| self.watches);
+        for &(name, at) in versions.iter().flatten().chain(watchers) {
             let program = program(&mut self.ebpf, name)?;
             self.links.push(hook::attach(program, interface, at)?);
         }
@@ -531,6 +576,21 @@ impl TcPath {
         }
     }
 
+    /// Returns what TCP connections have revealed about the paths of a peer, given its index, with a single
+    /// system call. Nothing, unless they are observed.
+    #[must_use]
+    pub fn seen(&self, index: u32) -> [PathSeen; PATHS_MAX] {
+        let map = self.ebpf.map("sights").expect("path.bpf.c defines it");
+        let map = Array::<&MapData, [u8; Sight::SIZE]>::try_from(map).expect("its values have this size");
+        let sight = map.get(&index, 0).map_or_else(|_| Sight::default(), |bytes| Sight::of(&bytes));
+        sight.paths.map(|path| PathSeen {
+            least: [(path.window, path.least_ns), (path.window_before, path.least_before_ns)],
+            segments: path.segments,
+            again: path.again,
+            acknowledgements: path.acknowledgements,
+        })
+    }
+
     /// Takes an answer that has arrived.
     pub fn answer(&mut self) -> Option<PathAnswer> {
         let item = self.answers.next()?;
@@ -580,6 +640,14 @@ impl TcPath {
     /// As for [`TcPath::test_egress`].
     pub fn test_reflect(&mut self, frame: &[u8]) -> Result<(i32, Vec<u8>), ProgramError> {
         self.test_run(Self::of_version(["path_reflect", "path_reflect6"], frame), frame)
+    }
+
+    /// Runs the programs that observe TCP connections: the one at the egress, or the one at the ingress.
+    ///
+    /// # Errors
+    /// As for [`TcPath::test_egress`].
+    pub fn test_watch(&mut self, frame: &[u8], leaves: bool) -> Result<(i32, Vec<u8>), ProgramError> {
+        self.test_run(WATCHERS[usize::from(!leaves)].0, frame)
     }
 
     /// The program that handles a frame.

@@ -34,13 +34,16 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
     if let Some(obstacle) = shown["obstacle"].as_str() {
         return vec![Finding::new("fabric", &fabric.name, Level::Fault, obstacle)];
     }
-    if fabric.scheme != Scheme::Adaptive {
+    if !matches!(fabric.scheme, Scheme::Adaptive | Scheme::OneSided) {
         return vec![without_survey(fabric)];
     }
     let empty = Vec::new();
     let nodes = shown["nodes"].as_array().unwrap_or(&empty);
     let node = |peer: &IpAddr| nodes.iter().find(|node| node["address"] == peer.to_string());
     let one = |peer: &IpAddr| match node(peer) {
+        Some(node) if fabric.scheme == Scheme::OneSided => {
+            of_node_that_does_not_help(&peer.to_string(), node)
+        }
         Some(node) => of_node(&peer.to_string(), node),
         None => {
             let says = "the running daemon does not have this peer: `weir reload`";
@@ -102,6 +105,51 @@ fn of_node(peer: &str, node: &Value) -> Finding {
             (Level::Warning, format!("{answers} of its {count} paths answer: see `weir show path`"))
         }
         (count, _) => (Level::Ok, format!("the fabric hashes source ports: {count} paths")),
+    };
+    Finding::new("fabric", peer, level, says)
+}
+
+/// What is known about a node's paths from routers and connections alone.
+fn of_node_that_does_not_help(peer: &str, node: &Value) -> Finding {
+    let empty = Vec::new();
+    let paths = node["paths"].as_array().unwrap_or(&empty);
+    let (count, of_routers) = (paths.len(), paths.iter().filter(|path| path["probes"] != 0).count());
+    let asked = paths.iter().filter(|path| path["asks"].is_string()).count();
+    let seen = paths.iter().filter(|path| path["tcp"]["acknowledgements"] != 0).count();
+    let is_hidden = paths.iter().all(|path| path["hops"].as_array().is_none_or(Vec::is_empty));
+    let (level, says) = match count {
+        0 => {
+            let says = "its paths are not yet known: routers may answer only once a second, so try again in \
+                half a minute";
+            (Level::Warning, says.to_string())
+        }
+        1 => {
+            let says = "probes from 16 source ports met the same routers: the fabric has no other path, its \
+                routers do not distinguish links, or they do not hash the UDP source port";
+            (Level::Warning, says.to_string())
+        }
+        _ if is_hidden => {
+            let says = format!(
+                "no router answers, so each of {count} source ports is assumed to be a path, known only by \
+                 TCP connections that use it: let routers send ICMP time exceeded"
+            );
+            (Level::Warning, says)
+        }
+        _ if of_routers < count => {
+            let says = format!(
+                "{count} paths: routers answer echo requests for {of_routers}, and TCP connections have \
+                 revealed {seen}; a path is unknown while it has neither: let {} answer echo requests",
+                if asked < count { "each link's end have an address of its own, and" } else { "routers" }
+            );
+            (Level::Warning, says)
+        }
+        _ => {
+            let says = format!(
+                "{count} paths: routers answer echo requests for all of them, and TCP connections have \
+                 revealed {seen}"
+            );
+            (Level::Ok, says)
+        }
     };
     Finding::new("fabric", peer, level, says)
 }

@@ -444,3 +444,93 @@ fn large_probes_that_are_lost_with_small_ones_say_nothing() {
     }
     assert_eq!((paths.all()[1].state(), paths.fit(1)), (State::Failed, Fit::Pass));
 }
+
+fn one_sided(count: u16) -> Paths {
+    let ports: Vec<Ports> = (0..count).map(|main| Ports { main, spare: None }).collect();
+    Paths::new(0, Settings::of_rate(10_000_000_000).one_sided(1000 * MS), &ports)
+}
+
+/// Connections on a path send 20 segments, some of them again, and get acknowledgements after this time.
+fn carry(paths: &mut Paths, now: u64, path: usize, again: u32, round_trip_ns: Option<u64>) {
+    let is_heard = round_trip_ns.is_some();
+    paths.observed(now, path, Observed { round_trip_ns, segments: 20, again, is_heard });
+    paths.tick(now);
+}
+
+#[test]
+fn without_help_connections_and_routers_reveal_the_bad_path() {
+    // The fault of path 0, and the state that it leads to.
+    for (again, round_trip_ns, states) in [
+        (0, Some(5 * MS), [State::Congested].as_slice()),
+        (10, Some(MS), &[State::Congested, State::Grey]),
+        (20, None, &[State::Failed]),
+    ] {
+        let mut paths = one_sided(3);
+        for at in 0..20 {
+            (0..3).for_each(|path| carry(&mut paths, at * 10 * MS, path, 0, Some(MS)));
+        }
+        assert!(paths.all().iter().all(|path| path.state() == State::Good), "{:?}", paths.shares());
+        for at in 20..30 {
+            carry(&mut paths, at * 10 * MS, 0, again, round_trip_ns);
+            (1..3).for_each(|path| carry(&mut paths, at * 10 * MS, path, 0, Some(MS)));
+        }
+        let now = 300 * MS;
+        assert!(states.contains(&paths.all()[0].state()), "{again}: {:?}", paths.all()[0].state());
+        let mut random = Random::new(1);
+        assert!((0..100).all(|_| paths.choose(now, None, &mut random) != 0), "nothing new goes there");
+        let offers = paths.offers();
+        assert!(offers.iter().all(|offer| !offer.is_congested), "no flow moves within a burst");
+        assert_eq!(offers[0].weight == 0, paths.all()[0].state() == State::Failed, "what works stays usable");
+        // Without connections there, the fault is forgotten.
+        for at in 0..1000 {
+            let now = now + at * 100 * MS;
+            (1..3).for_each(|path| carry(&mut paths, now, path, 0, Some(MS)));
+        }
+        assert!(matches!(paths.all()[0].state(), State::Good | State::Returning | State::Congested));
+        assert!((0..100).any(|_| paths.choose(now + 100_000 * MS, None, &mut random) == 0));
+    }
+}
+
+#[test]
+fn a_router_that_stops_to_answer_fails_only_a_path_without_acknowledgements() {
+    let mut paths = one_sided(3);
+    let mut answers = [0; 3];
+    for second in 0..20 {
+        let now = second * 1000 * MS;
+        for path in 0..2 {
+            let sequence = paths.probe_sent(now, path);
+            answers[path] += 1;
+            let said = ProbeReply { delay_ns: MS as i64, marked: false, arrived: answers[path] };
+            assert!(second >= 10 || paths.probe_answered(now + MS, path, sequence, said));
+        }
+        // A router that never answered says nothing.
+        paths.probe_sent(now, 2);
+        carry(&mut paths, now + MS, 0, 0, Some(MS));
+        paths.tick(now + 999 * MS);
+    }
+    let states: Vec<State> = paths.all().iter().map(Path::state).collect();
+    assert_eq!(states, [State::Good, State::Failed, State::New]);
+}
+
+proptest! {
+    /// A flow that changes paths only after pauses of two round trips, measured with the queues of that time,
+    /// is never reordered, however queues grow and shrink.
+    #[test]
+    fn after_two_round_trips_nothing_is_overtaken(
+        steps in prop::collection::vec((0..3usize, 0..5u64, 0..4000u64), 1..200)
+    ) {
+        // Queues of three paths, in us: what a link of 1 packet/us has not sent yet.
+        let (mut queues, mut now, mut last, mut latest) = ([0_u64; 3], 0_u64, (0, 0_u64), 0_u64);
+        for (path, burst, pause) in steps {
+            now += pause;
+            queues.iter_mut().for_each(|queue| *queue = queue.saturating_sub(pause));
+            queues[path] += burst * 100;
+            let (before, sent) = last;
+            let round_trip = 100 + queues.into_iter().max().unwrap_or_default() + pause.min(now - sent);
+            let path = if now - sent >= 2 * round_trip { path } else { before };
+            let arrives = now + 50 + queues[path];
+            prop_assert!(arrives >= latest, "{} {}", arrives, latest);
+            (last, latest) = ((path, now), arrives);
+        }
+    }
+}

@@ -148,5 +148,6 @@ fn path(node: &Node, at: usize, now_ns: u64) -> PathReport {
         moves: [traffic.after_gap, traffic.after_failure, 0, 0],
         rehashed: 0,
         large: node.paths.fit(at),
+        observed: None,
     }
 }

@@ -200,3 +200,89 @@ fn a_node_that_does_not_answer_is_left_soon() {
     };
     assert_eq!((found.seen.len(), found.round_trip_ns, sent), (0, None, PORTS_TRIED));
 }
+
+/// A router that sends one message a second, after six at once, as Linux's do.
+#[derive(Default)]
+struct Limiter {
+    tokens_ns: u64,
+    last_ns: u64,
+}
+
+impl Limiter {
+    const SECOND: u64 = 1_000_000_000;
+
+    fn may(&mut self, now: u64) -> bool {
+        // Before the first message, there are tokens for all.
+        let more = if self.last_ns == 0 { 6 * Self::SECOND } else { now - self.last_ns };
+        self.tokens_ns = (self.tokens_ns + more).min(6 * Self::SECOND);
+        self.last_ns = now;
+        let may = self.tokens_ns >= Self::SECOND;
+        self.tokens_ns -= u64::from(may) * Self::SECOND;
+        may
+    }
+}
+
+/// Runs a survey of a node that answers nothing, behind a router, `spines` links or routers, and another
+/// router if `is_deep`; `limits` says whether routers limit their messages.
+fn one_sided(spines: u64, is_deep: bool, limits: bool, seed: u64) -> (Surveyed, u64) {
+    let mut random = Random::new(seed);
+    let mut survey = Survey::new(0, 3, &[], [49_152, 65_535], &mut random).one_sided();
+    let (mut now, mut routers) = (1_000_000_000, [(); 4].map(|()| Limiter::default()));
+    loop {
+        while let Some(wish) = survey.wish(now) {
+            let spine = Random::new(wish.port.into()).below(spines) as u8;
+            let router = match wish.ttl {
+                1 => [10, 0, 0, 1],
+                2 => [10, 9, spine, 2],
+                3 if is_deep => [10, 8, spine, 2],
+                _ => continue,
+            };
+            if !limits || routers[usize::from(wish.ttl)].may(now) {
+                survey.expired(&said(&wish, router, LEAST));
+            }
+        }
+        if let Some(found) = survey.turn(now) {
+            return (found, now);
+        }
+        now += 1_000_000;
+        assert!(now < 90_000_000_000, "it ends");
+    }
+}
+
+#[test]
+fn the_paths_to_a_node_that_does_not_help_are_found_whatever_routers_allow() {
+    for (spines, is_deep, limits) in
+        [(1, false, true), (4, false, false), (4, false, true), (2, true, true), (4, true, false)]
+    {
+        let mut missed = 0;
+        for seed in 1..20 {
+            let (found, took_ns) = one_sided(spines, is_deep, limits, seed);
+            let ports = found.seen.iter().map(|one| Random::new(one.port.into()).below(spines));
+            let reached: std::collections::BTreeSet<u64> = ports.collect();
+            let paths = distinct(&found.seen);
+            assert!(paths.len() <= reached.len(), "{spines} {is_deep} {limits} {seed}: {found:?}");
+            missed += usize::from(paths.len() < reached.len());
+            let hops = 2 + usize::from(is_deep);
+            assert!(
+                paths.iter().all(|path| path.hops.len() == hops && path.hops.iter().all(Option::is_some))
+            );
+            assert!(took_ns < if limits { 40_000_000_000 } else { 6_000_000_000 }, "{took_ns}");
+        }
+        // Of two routers, the ports that are asked first may all meet one.
+        assert!(missed <= usize::from(spines == 2), "{spines} {is_deep} {limits}: {missed} missed");
+    }
+}
+
+#[test]
+fn without_a_router_that_answers_ports_are_taken_for_paths() {
+    let mut random = Random::new(1);
+    let mut survey = Survey::new(0, 3, &[], [49_152, 65_535], &mut random).one_sided();
+    let found = (0..20_000).find_map(|ms| {
+        while survey.wish(ms * 1_000_000).is_some() {}
+        survey.turn(ms * 1_000_000)
+    });
+    let mut known = crate::known::Known::default();
+    known.learn(&found.expect("it ends"), &crate::settings::Settings::of_rate(1_000_000_000));
+    assert_eq!(known.all().len(), PATHS_MAX);
+    assert!(known.sentence().contains("assumed to be paths"), "{}", known.sentence());
+}

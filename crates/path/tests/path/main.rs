@@ -3,6 +3,7 @@
 mod four;
 mod lockstep;
 mod six;
+mod watch;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_path::bpf::{PathSettings, Steer, TcPath};

@@ -41,7 +41,7 @@ impl Identity {
             let expected = match row.arm.scheme {
                 Scheme::Ecmp => any(cell.flows, 1.0 / LINKS as f64),
                 Scheme::DocaAr => any(cell.flows, (LINKS as f64).powi(-PROBES)),
-                Scheme::Adaptive | Scheme::LetFlow | Scheme::Spray => return None,
+                Scheme::Adaptive | Scheme::OneSided | Scheme::LetFlow | Scheme::Spray => return None,
             };
             let is_predicted = cell.elephant == ElephantStarts::Before && cell.regime == Regime::Time;
             if !is_predicted || row.arm.rehash {

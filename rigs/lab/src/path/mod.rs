@@ -52,6 +52,10 @@ pub struct PathOptions {
     /// Entries of a program that a host loads afterwards, while flows continue; 0: none.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     entries: u32,
+    /// Also compare weir on host a alone, with routers that answer once a second: finding the paths then takes
+    /// half a minute.
+    #[arg(long)]
+    one_sided: bool,
     #[command(flatten)]
     common: session::SessionOptions,
 }
@@ -70,18 +74,16 @@ pub fn run(options: &PathOptions) -> Result<ExitCode> {
     let flows = options.flows as usize;
     let cell = |elephant| Cell { regime: Regime::Time, flows, elephant };
     let arm = |scheme, rehash| PathScheme { scheme, rehash };
+    let alone = options.one_sided.then(|| arm(Scheme::OneSided, true));
+    let arms =
+        [arm(Scheme::Ecmp, false), arm(Scheme::Ecmp, true), arm(Scheme::DocaAr, false), PathScheme::OURS];
     let plan = ComparisonPlan {
         rate_mbit: options.rate,
         elephant_percent: ELEPHANT_PERCENT,
         runs: options.runs as usize,
         faithful_runs: options.runs as usize,
         cells: vec![cell(ElephantStarts::Never), cell(ElephantStarts::Before)],
-        arms: vec![
-            arm(Scheme::Ecmp, false),
-            arm(Scheme::Ecmp, true),
-            arm(Scheme::DocaAr, false),
-            PathScheme::OURS,
-        ],
+        arms: arms.into_iter().chain(alone).collect(),
         seed: 1,
     };
     session::run(&options.common, |interrupt, screen| {

@@ -1,4 +1,5 @@
-//! weir at both ends of the tunnel, each with a `path` app, and the schemes to compare.
+//! weir at both ends of the tunnel, each with a `path` app, and the schemes to compare. With `one_sided`, only
+//! host a has an app: host b and its tunnel are the kernel's alone.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
@@ -16,8 +17,10 @@ use weir_bed::Run;
 const APP: &str = "fabric";
 /// The key with which both nodes sign probes.
 const KEY: &str = "00112233445566778899aabbccddeeff";
-/// How long path discovery may take.
+/// How long path discovery may take, and how long if routers answer once a second: a survey takes 15 s, and
+/// one in 25 misses a link.
 const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE_ONE_SIDED: Duration = Duration::from_secs(90);
 
 /// How outer source ports are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub enum Scheme {
     DocaAr,
     /// By the results of background probes, and again for each flowlet: weir's own scheme.
     Adaptive,
+    /// The same without help from host b: from what TCP connections reveal and routers answer.
+    OneSided,
     /// A random port for each flowlet (LetFlow).
     LetFlow,
     /// A random port for each frame.
@@ -36,8 +41,8 @@ pub enum Scheme {
 
 impl Scheme {
     /// All schemes.
-    pub const ALL: [Scheme; 5] =
-        [Scheme::Ecmp, Scheme::DocaAr, Scheme::Adaptive, Scheme::LetFlow, Scheme::Spray];
+    pub const ALL: [Scheme; 6] =
+        [Scheme::Ecmp, Scheme::DocaAr, Scheme::Adaptive, Scheme::OneSided, Scheme::LetFlow, Scheme::Spray];
 
     /// The name in results and in a configuration.
     #[must_use]
@@ -46,6 +51,7 @@ impl Scheme {
             Scheme::Ecmp => "ecmp",
             Scheme::DocaAr => "doca_ar",
             Scheme::Adaptive => "adaptive",
+            Scheme::OneSided => "one_sided",
             Scheme::LetFlow => "letflow",
             Scheme::Spray => "spray",
         }
@@ -91,10 +97,11 @@ impl Nodes {
     ) -> Result<Nodes> {
         let rate_mbit = topology.rate_mbit;
         topology.set_rehash(arm.rehash)?;
+        topology.set_icmp_limits(arm.scheme == Scheme::OneSided)?;
         let start = |program: &str| topology.a.preferred(program);
         let a = Weir::start(run, "weir-a", start, &configuration(B, arm.scheme, rate_mbit), interrupt)?;
         let start = |program: &str| topology.b.preferred(program);
-        let b = Weir::start(run, "weir-b", start, &configuration(A, arm.scheme, rate_mbit), interrupt)?;
+        let b = Weir::start(run, "weir-b", start, &configuration_of_b(arm.scheme, rate_mbit), interrupt)?;
         let nodes = Nodes { a, b, arm, rate_mbit };
         nodes.wait_for_paths(interrupt)?;
         Ok(nodes)
@@ -107,7 +114,8 @@ impl Nodes {
         }
         if arm.scheme != self.arm.scheme {
             self.a.reload(&configuration(B, arm.scheme, self.rate_mbit))?;
-            self.b.reload(&configuration(A, arm.scheme, self.rate_mbit))?;
+            topology.set_icmp_limits(arm.scheme == Scheme::OneSided)?;
+            self.b.reload(&configuration_of_b(arm.scheme, self.rate_mbit))?;
         }
         self.arm = arm;
         self.wait_for_paths(interrupt)
@@ -115,9 +123,11 @@ impl Nodes {
 
     /// Waits until both daemons have found the four paths, if the scheme uses discovery.
     pub fn wait_for_paths(&self, interrupt: &Interrupt) -> Result<()> {
-        if self.arm.scheme != Scheme::Adaptive {
-            return Ok(());
-        }
+        let (is_one_sided, patience) = match self.arm.scheme {
+            Scheme::Adaptive => (false, PATIENCE),
+            Scheme::OneSided => (true, PATIENCE_ONE_SIDED),
+            Scheme::Ecmp | Scheme::DocaAr | Scheme::LetFlow | Scheme::Spray => return Ok(()),
+        };
         let found = |weir: &Weir| -> Result<usize> {
             let shown = weir.app(APP, "show")?;
             let paths = shown["nodes"][0]["paths"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -125,13 +135,10 @@ impl Nodes {
             let is_used = |path: &&Value| path["state"] != "new" && path["state"] != "failed";
             Ok(paths.iter().filter(is_used).count())
         };
-        let all = || Ok(found(&self.a)? == LINKS && found(&self.b)? == LINKS);
-        if !interrupt.wait(PATIENCE, all)? {
-            bail!(
-                "weir has not found {LINKS} paths: {} {}",
-                self.a.app(APP, "show")?,
-                self.b.app(APP, "show")?
-            );
+        let all = || Ok(found(&self.a)? == LINKS && (is_one_sided || found(&self.b)? == LINKS));
+        if !interrupt.wait(patience, all)? {
+            let of_b = if is_one_sided { Value::Null } else { self.b.app(APP, "show")? };
+            bail!("weir has not found {LINKS} paths: {} {of_b}", self.a.app(APP, "show")?);
         }
         Ok(())
     }
@@ -188,10 +195,15 @@ fn add_entries(text: &mut String, entries: u32) {
 }
 
 fn configuration(peer: &str, scheme: Scheme, rate_mbit: u32) -> String {
+    let key = if scheme == Scheme::OneSided { String::new() } else { format!("      key: \"{KEY}\"\n") };
     format!(
         "apps:\n  - path:\n      name: {APP}\n      uplink: {UPLINK}\n      peers: [{peer}]\n      \
-         vxlan_port: {PORT}\n      scheme: {}\n      rate: {rate_mbit}\n      \
-         key: \"{KEY}\"\n",
+         vxlan_port: {PORT}\n      scheme: {}\n      rate: {rate_mbit}\n{key}",
         scheme.name()
     )
+}
+
+/// The configuration of b; without help, weir has nothing to do there.
+fn configuration_of_b(scheme: Scheme, rate_mbit: u32) -> String {
+    if scheme == Scheme::OneSided { "apps: []\n".into() } else { configuration(A, scheme, rate_mbit) }
 }

@@ -121,7 +121,6 @@ impl Topology {
                 ("ipv4/fib_multipath_hash_policy", 1),
                 // A hop is identified by the address of the link on which the packet arrived.
                 ("ipv4/icmp_errors_use_inbound_ifaddr", 1),
-                ("ipv4/icmp_ratelimit", 0),
             ])?;
             if has_seeds() {
                 router.set(&[("ipv4/fib_multipath_hash_seed", seed)])?;
@@ -153,6 +152,14 @@ impl Topology {
     /// when its retransmission timer expires.
     pub fn set_rehash(&self, on: bool) -> Result<()> {
         [&self.a, &self.b].into_iter().try_for_each(|host| host.set(&[("core/txrehash", u32::from(on))]))
+    }
+
+    /// Sets whether routers send each host one ICMP message a second, as they do by default, or any number.
+    pub fn set_icmp_limits(&self, on: bool) -> Result<()> {
+        let limit_ms = if on { 1000 } else { 0 };
+        [&self.r1, &self.r2]
+            .into_iter()
+            .try_for_each(|router| router.set(&[("ipv4/icmp_ratelimit", limit_ms)]))
     }
 
     /// Makes both routers silently drop packets that would leave through a link; the routers' own routes do
