@@ -18,7 +18,7 @@ pub const JUMP_NS: i64 = 100_000_000;
 
 /// The weight of a sample in the average when the delay falls: 1/4 (Hermes). When it rises, the average
 /// becomes the sample.
-const FALL: u64 = 4;
+pub const FALL: u64 = 4;
 
 /// The time without a sample, ns, after which half of the delay is forgotten, because it is out of date, if
 /// nothing else was given.
@@ -28,6 +28,7 @@ pub const STALE_NS: u64 = 100_000_000;
 #[derive(Clone, Debug)]
 pub struct Delay {
     stale_ns: u64,
+    fall: u64,
     queue_ns: u64,
     /// The minimum of the previous window, and of the current one.
     floor: Option<[i64; 2]>,
@@ -39,15 +40,26 @@ pub struct Delay {
 
 impl Default for Delay {
     fn default() -> Delay {
-        Delay::lasting(STALE_NS)
+        Delay::lasting(STALE_NS, FALL)
     }
 }
 
 impl Delay {
-    /// A delay of which half is forgotten after this time without a sample, ns.
+    /// A delay of which half is forgotten after this time without a sample, ns. When it falls, it does so by
+    /// the `fall`th part of the difference: with 1, each sample counts as it is.
     #[must_use]
-    pub fn lasting(stale_ns: u64) -> Delay {
-        Delay { stale_ns, queue_ns: 0, floor: None, last: 0, window_ends: 0, held_since: 0, fades_at: 0 }
+    pub fn lasting(stale_ns: u64, fall: u64) -> Delay {
+        let fall = fall.max(1);
+        Delay {
+            stale_ns,
+            fall,
+            queue_ns: 0,
+            floor: None,
+            last: 0,
+            window_ends: 0,
+            held_since: 0,
+            fades_at: 0,
+        }
     }
 
     /// The average queueing delay, ns; 0 before the first sample.
@@ -66,7 +78,7 @@ impl Delay {
 
     /// Forgets all samples.
     pub fn forget(&mut self) {
-        *self = Delay::lasting(self.stale_ns);
+        *self = Delay::lasting(self.stale_ns, self.fall);
     }
 
     /// Records a sample: the receiver's clock minus the sender's. `held` says that the path is congested.
@@ -92,7 +104,7 @@ impl Delay {
         self.queue_ns = if queue > self.queue_ns {
             queue
         } else {
-            self.queue_ns - (self.queue_ns - queue).div_ceil(FALL)
+            self.queue_ns - (self.queue_ns - queue).div_ceil(self.fall)
         };
         self.fades_at = now.saturating_add(self.stale_ns);
     }

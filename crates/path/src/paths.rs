@@ -17,7 +17,7 @@ pub use seen::Observed;
 
 use self::large::Large;
 use self::seen::Seen;
-use crate::delay::Delay;
+use crate::delay::{Delay, FALL};
 use crate::loss::{Loss, ProbeCounts};
 use crate::settings::Settings;
 use std::fmt;
@@ -205,7 +205,7 @@ impl Path {
             changed_at: now,
             weight: FULL,
             stepped_at: now,
-            delay: Delay::lasting(settings.stale_ns),
+            delay: Delay::lasting(settings.stale_ns, if settings.is_one_sided { 1 } else { FALL }),
             loss: Loss::default(),
             seen: Seen::default(),
             large: Large::default(),
@@ -338,6 +338,7 @@ pub struct Paths {
     paths: Vec<Path>,
     /// The lowest queueing delay among the paths without faults, which is the part that they have in common.
     common_ns: u64,
+    weighed_at: u64,
     large_bytes: u16,
     pub(crate) last_sent: u64,
 }
@@ -347,7 +348,7 @@ impl Paths {
     #[must_use]
     pub fn new(now: u64, settings: Settings, ports: &[Ports]) -> Paths {
         let paths = ports.iter().take(PATHS_MAX).map(|ports| Path::new(now, *ports, &settings)).collect();
-        Paths { settings, paths, common_ns: 0, large_bytes: 0, last_sent: 0 }
+        Paths { settings, paths, common_ns: 0, weighed_at: now, large_bytes: 0, last_sent: 0 }
     }
 
     /// The settings.
@@ -503,6 +504,7 @@ impl Paths {
 
     /// Updates states and weights from delays, marks and losses.
     fn weigh(&mut self, now: u64) {
+        self.weighed_at = now;
         let fit = |path: &&Path| !path.has_fault() && path.state != State::New;
         self.common_ns = self.paths.iter().filter(fit).map(Path::queue_ns).min().unwrap_or(0);
         let (common, limit) = (self.common_ns, self.settings.congested_ns);
@@ -534,8 +536,7 @@ impl Paths {
     pub fn cost_ns(&self, path: usize) -> u64 {
         let Some(path) = self.paths.get(path) else { return u64::MAX };
         let queue = path.queue_ns().saturating_sub(self.common_ns);
-        let risk = path.loss.risk().max(path.seen.loss.risk());
-        queue.saturating_add(u64::from(risk) * TIMEOUT_NS / 1024)
+        queue.saturating_add(u64::from(path.risk(self.weighed_at, &self.settings)) * TIMEOUT_NS / 1024)
     }
 
     /// How long a packet would wait on a path according to probes, plus the time to send its local bytes, ns.

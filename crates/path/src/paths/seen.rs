@@ -7,6 +7,7 @@
 use super::{Path, Paths, Reason, State};
 use crate::delay::Delay;
 use crate::loss::{Loss, ProbeCounts};
+use crate::settings::Settings;
 
 /// How long after an acknowledgement a path counts as alive, whatever routers answer, ns.
 const ALIVE_NS: u64 = 3_000_000_000;
@@ -20,6 +21,11 @@ const FORGOTTEN_NS: u64 = 60_000_000_000;
 
 /// How long a path that connections found to have failed stays unused if routers do not answer, ns.
 const UNUSED_NS: u64 = 60_000_000_000;
+
+/// The share of packets that a path is assumed to lose if its queue is long or an echo request was lost, while
+/// no connection gets acknowledgements there, in 1/1024. The queue is then that of others, who may send more
+/// than the path carries, and an echo request a second does not show how much of it is lost.
+const ASSUMED: u32 = 1024 / 4;
 
 /// Retransmissions without an acknowledgement in between after which a path has failed.
 const AGAIN_MAX: u32 = 3;
@@ -53,6 +59,11 @@ impl Seen {
         self.heard_ns > 0 && now.saturating_sub(self.heard_ns) < ALIVE_NS
     }
 
+    /// Returns true if data was acknowledged within the time between two echo requests.
+    fn is_recent(&self, now: u64, settings: &Settings) -> bool {
+        self.heard_ns > 0 && now.saturating_sub(self.heard_ns) < settings.probe_ns
+    }
+
     /// Forgets what is out of date.
     pub fn tick(&mut self, now: u64) {
         self.delay.tick(now);
@@ -70,6 +81,17 @@ impl Path {
     #[must_use]
     pub fn segments(&self) -> ProbeCounts {
         self.seen.loss.judged()
+    }
+
+    /// The share of packets that are lost, in 1/1024, as far as probes and connections show.
+    pub(super) fn risk(&self, now: u64, settings: &Settings) -> u32 {
+        let known = self.loss.risk().max(self.seen.loss.risk());
+        let is_bad = self.state == State::Congested || self.loss.misses() > 0;
+        if settings.is_one_sided && is_bad && self.loss.was_answered() && !self.seen.is_recent(now, settings)
+        {
+            return known.max(ASSUMED);
+        }
+        known
     }
 
     /// Returns true if connections found that it had failed, so long ago that they should try it again: no

@@ -492,6 +492,26 @@ fn without_help_connections_and_routers_reveal_the_bad_path() {
 }
 
 #[test]
+fn a_queue_of_others_costs_more_than_one_of_our_own() {
+    let mut paths = one_sided(2);
+    let answer = |paths: &mut Paths, second: u64, path: usize, queue: u64| {
+        let now = second * 1000 * MS;
+        let sequence = paths.probe_sent(now, path);
+        let said = ProbeReply { delay_ns: (MS + queue) as i64, marked: false, arrived: second as u32 + 1 };
+        assert!(paths.probe_answered(now, path, sequence, said));
+    };
+    (0..2).for_each(|path| answer(&mut paths, 0, path, 0));
+    (0..2).for_each(|path| answer(&mut paths, 1, path, 4 * MS));
+    answer(&mut paths, 2, 1, 0);
+    assert_eq!((paths.cost_ns(1), paths.all()[1].queue_ns()), (0, 0), "each answer counts as it is");
+    assert_eq!(paths.cost_ns(0), 4 * MS + 50 * MS, "others may fill it");
+    carry(&mut paths, 2000 * MS, 0, 0, Some(MS));
+    assert_eq!(paths.cost_ns(0), 4 * MS, "connections get acknowledgements there");
+    carry(&mut paths, 3001 * MS, 1, 0, Some(MS));
+    assert_eq!(paths.cost_ns(0), 4 * MS + 50 * MS);
+}
+
+#[test]
 fn a_router_that_stops_to_answer_fails_only_a_path_without_acknowledgements() {
     let mut paths = one_sided(3);
     let mut answers = [0; 3];
