@@ -10,13 +10,15 @@
 //! which a burst has just left.
 
 mod large;
+mod offer;
 mod seen;
 
 pub use large::{Fit, LARGE_MISSES_MAX};
+pub use offer::Offer;
 pub use seen::Observed;
 
 use self::large::Large;
-use self::seen::Seen;
+use self::seen::SeenByTcp;
 use crate::delay::{Delay, FALL};
 use crate::loss::{Loss, ProbeCounts};
 use crate::settings::Settings;
@@ -188,7 +190,7 @@ pub struct Path {
     stepped_at: u64,
     delay: Delay,
     loss: Loss,
-    seen: Seen,
+    seen: SeenByTcp,
     large: Large,
     marked: u32,
     rehashes: u32,
@@ -207,7 +209,7 @@ impl Path {
             stepped_at: now,
             delay: Delay::lasting(settings.stale_ns, if settings.is_one_sided { 1 } else { FALL }),
             loss: Loss::default(),
-            seen: Seen::default(),
+            seen: SeenByTcp::default(),
             large: Large::default(),
             marked: 0,
             rehashes: 0,
@@ -306,12 +308,6 @@ impl Path {
             self.loss.forget();
             self.seen.loss.forget();
         }
-    }
-
-    /// Whether three lost probes in a row mean that it has failed. A router may also stop to answer, or never
-    /// have answered, while connections are fine.
-    fn needs_answers(&self, now: u64, settings: &Settings) -> bool {
-        !settings.is_one_sided || self.loss.was_answered() && !self.seen.is_alive(now)
     }
 }
 
@@ -643,37 +639,6 @@ impl Paths {
     pub fn shares(&self) -> Vec<u32> {
         let rank = self.best_rank();
         (0..self.paths.len()).map(|path| self.share(path, rank)).collect()
-    }
-}
-
-/// The information about a path for a data plane that places frames on its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Offer {
-    /// The source port that leads along it.
-    pub port: u16,
-    /// Its share of new flows, 0 to [`FULL`]; with 0, no frame may take it.
-    pub weight: u32,
-    /// Whether large flows should leave the path.
-    pub is_congested: bool,
-    /// How long a packet would wait on the path according to probes, ns.
-    pub cost_ns: u64,
-}
-
-impl Paths {
-    /// The information about all paths.
-    #[must_use]
-    pub fn offers(&self) -> Vec<Offer> {
-        let rank = self.best_rank();
-        let one_sided = self.settings.is_one_sided;
-        let offer = |(at, path): (usize, &Path)| Offer {
-            port: path.ports.main,
-            // Without help, flows leave a path that still works in their pauses only, so that none is
-            // reordered. It is usable until then, and rarely chosen.
-            weight: self.share(at, rank).max(u32::from(one_sided && path.state == State::Grey)),
-            is_congested: path.state == State::Congested && !one_sided,
-            cost_ns: self.cost_ns(at),
-        };
-        self.paths.iter().enumerate().map(offer).collect()
     }
 }
 

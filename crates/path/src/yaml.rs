@@ -51,7 +51,7 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "key": Shape::Text, "32 hexadecimal digits, the same on all nodes: only nodes that know them get answers";
 };
 const PROBE_KEYS: &[Key] = weir_config::keys! {
-    "interval": Shape::Time, "the time between two probes of a path to a node in use; with `one_sided` 1s" or "10ms";
+    "interval": Shape::Time, "the time between two probes of a path in use (`one_sided`: 1s)" or "10ms";
     "idle_interval": Shape::Time, "the same for a node that gets no traffic" or "1s";
     "discover": Shape::Time, "how often paths are rediscovered" or "15s";
     "answers": Shape::Number(1, 1_000_000), "how many probes of a peer are answered per second" or "5000";
@@ -229,7 +229,7 @@ fn one_sided(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) {
     for key in ["answers", "idle_interval"] {
         let Some(node) = probe.get(key) else { continue };
         let message = format!(
-            "`{key}` has no effect with `one_sided`: routers are asked, each about a path once every `interval`"
+            "`{key}` has no effect with `one_sided`: routers are asked about a path every `interval`"
         );
         report.error_help(node.span, message, "remove it");
     }

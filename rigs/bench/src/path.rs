@@ -36,7 +36,8 @@ pub struct PathOptions {
           value_parser = clap::value_parser!(u32).range(1..=200))]
     flows: Vec<u32>,
     /// Only these schemes; ecmp is the baseline for the others.
-    #[arg(long, value_delimiter = ',', default_value = "ecmp,doca_ar,adaptive,one_sided", value_parser = scheme)]
+    #[arg(long, value_delimiter = ',', default_value = "ecmp,doca_ar,adaptive,one_sided",
+          value_parser = scheme)]
     scheme: Vec<Scheme>,
     /// The elephant's rate, in percent of a link.
     #[arg(long, default_value_t = ELEPHANT_PERCENT, value_parser = clap::value_parser!(u32).range(1..=400))]

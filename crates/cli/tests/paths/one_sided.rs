@@ -1,5 +1,5 @@
-//! weir on one host only: the other end of the tunnel is the kernel's alone, and routers answer once a second,
-//! which is their default.
+//! weir on one host only: the other end of the tunnel is the kernel's alone, and routers answer once a
+//! second, which is their default.
 
 use crate::bed::{LINKS, PathNetwork};
 use crate::impaired::{impaired, path_by};

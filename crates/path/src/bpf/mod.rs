@@ -2,13 +2,13 @@
 
 mod flows;
 mod layout;
+mod seen;
 
 pub use self::flows::{PathFlows, PathFlowsPage};
+pub use self::seen::PathSeen;
 pub use crate::paths::PATHS_MAX;
 
-use self::layout::{
-    Activity, Collected, Flow, FlowKey, Missed, Peer, Script, Settings, Sight, Traffic, Window,
-};
+use self::layout::{Activity, Collected, Flow, FlowKey, Missed, Peer, Script, Settings, Traffic, Window};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
@@ -273,29 +273,6 @@ pub struct TcPath {
     watches: bool,
     /// Dropping the links detaches the programs.
     links: Vec<Attachment>,
-}
-
-/// What TCP connections have revealed about a path since [`TcPath::load`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathSeen {
-    /// The latest two windows of 8.4 ms with round trips, the later one first: the number of the window, and
-    /// the shortest round trip in it, in nanoseconds.
-    pub least: [(u64, u64); 2],
-    /// Segments sent.
-    pub segments: u64,
-    /// Of these, segments that were sent again; they count for the path on which they were sent first.
-    pub again: u64,
-    /// Acknowledgements of new data.
-    pub acknowledgements: u64,
-}
-
-impl PathSeen {
-    /// The number of the window at this time, in nanoseconds of `CLOCK_MONOTONIC`. Round trips may still be
-    /// added to it.
-    #[must_use]
-    pub fn window(now_ns: u64) -> u64 {
-        now_ns >> 23
-    }
 }
 
 /// The programs for each version of IP: their names and hooks.
@@ -574,21 +551,6 @@ impl TcPath {
             loads: activity.loads.map(|load| (load.since_ns, load.bytes)),
             rehashed: activity.rehashed,
         }
-    }
-
-    /// Returns what TCP connections have revealed about the paths of a peer, given its index, with a single
-    /// system call. Nothing, unless they are observed.
-    #[must_use]
-    pub fn seen(&self, index: u32) -> [PathSeen; PATHS_MAX] {
-        let map = self.ebpf.map("sights").expect("path.bpf.c defines it");
-        let map = Array::<&MapData, [u8; Sight::SIZE]>::try_from(map).expect("its values have this size");
-        let sight = map.get(&index, 0).map_or_else(|_| Sight::default(), |bytes| Sight::of(&bytes));
-        sight.paths.map(|path| PathSeen {
-            least: [(path.window, path.least_ns), (path.window_before, path.least_before_ns)],
-            segments: path.segments,
-            again: path.again,
-            acknowledgements: path.acknowledgements,
-        })
     }
 
     /// Takes an answer that has arrived.

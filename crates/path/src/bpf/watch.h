@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* What the tunnels' own TCP connections reveal about paths, without any help from the other end: how long
- * acknowledgements take, and how many segments had to be sent again. `path_watch` sees the segments that leave,
- * after `path_egress` has placed them, and `path_listen` sees the acknowledgements that arrive.
+ * acknowledgements take, and how many segments had to be sent again. `path_watch` sees the segments that
+ * leave, after `path_egress` has placed them, and `path_listen` sees the acknowledgements that arrive.
  *
  * A round trip ends with an acknowledgement that the receiver sends at once: that of a SYN, or of a segment
  * that left while another one was still unacknowledged (RFC 9293, section 3.8.6.3). A single segment may have
@@ -12,7 +12,7 @@
 #include <linux/tcp.h>
 
 #define WINDOW_BITS 23 /* a window takes 2^23 ns = 8.4 ms */
-#define TIMED_MAX_NS 1000000000ULL /* a segment without an acknowledgement for so long is not timed any more */
+#define TIMED_MAX_NS 1000000000ULL /* a segment without an acknowledgement for so long is timed no longer */
 
 /* One direction of a connection, by the key of the segments that leave. */
 struct connection {

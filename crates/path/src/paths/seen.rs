@@ -1,8 +1,8 @@
 //! What TCP connections reveal about a path whose remote node does not help: the time until their segments
 //! are acknowledged, and how many they had to send again.
 //!
-//! It is kept apart from what probes reveal: a probe ends at a router, so its round trip is shorter, and paths
-//! without connections are known by probes alone. What is known of a path by either counts.
+//! It is kept apart from what probes reveal: a probe ends at a router, so its round trip is shorter, and
+//! paths without connections are known by probes alone. What is known of a path by either counts.
 
 use super::{Path, Paths, Reason, State};
 use crate::delay::Delay;
@@ -22,9 +22,9 @@ const FORGOTTEN_NS: u64 = 60_000_000_000;
 /// How long a path that connections found to have failed stays unused if routers do not answer, ns.
 const UNUSED_NS: u64 = 60_000_000_000;
 
-/// The share of packets that a path is assumed to lose if its queue is long or an echo request was lost, while
-/// no connection gets acknowledgements there, in 1/1024. The queue is then that of others, who may send more
-/// than the path carries, and an echo request a second does not show how much of it is lost.
+/// The share of packets that a path is assumed to lose if its queue is long or an echo request was lost,
+/// while no connection gets acknowledgements there, in 1/1024. The queue is then that of others, who may send
+/// more than the path carries, and an echo request a second does not show how much of it is lost.
 const ASSUMED: u32 = 1024 / 4;
 
 /// Retransmissions without an acknowledgement in between after which a path has failed.
@@ -45,7 +45,7 @@ pub struct Observed {
 
 /// What connections have revealed about a path.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct SeenByTcp {
     pub delay: Delay,
     pub loss: Loss,
     heard_ns: u64,
@@ -53,7 +53,7 @@ pub(super) struct Seen {
     fades_ns: u64,
 }
 
-impl Seen {
+impl SeenByTcp {
     /// Returns true if data was acknowledged lately.
     pub fn is_alive(&self, now: u64) -> bool {
         self.heard_ns > 0 && now.saturating_sub(self.heard_ns) < ALIVE_NS
@@ -92,6 +92,12 @@ impl Path {
             return known.max(ASSUMED);
         }
         known
+    }
+
+    /// Whether three lost probes in a row mean that it has failed. A router may also stop to answer, or never
+    /// have answered, while connections are fine.
+    pub(super) fn needs_answers(&self, now: u64, settings: &Settings) -> bool {
+        !settings.is_one_sided || self.loss.was_answered() && !self.seen.is_alive(now)
     }
 
     /// Returns true if connections found that it had failed, so long ago that they should try it again: no

@@ -10,7 +10,7 @@
 use super::{ROUTERS_MAX, Survey, Surveyed};
 use std::net::IpAddr;
 
-/// How many ports are tried: they cover four paths with a probability of 96 %, and further surveys try others.
+/// How many ports are tried: they cover four paths with a probability of 96 %. Further surveys try others.
 const PORTS: usize = 16;
 
 /// How many messages a router sends at once.

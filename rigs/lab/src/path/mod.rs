@@ -52,8 +52,8 @@ pub struct PathOptions {
     /// Entries of a program that a host loads afterwards, while flows continue; 0: none.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u32).range(0..=4_000_000))]
     entries: u32,
-    /// Also compare weir on host a alone, with routers that answer once a second: finding the paths then takes
-    /// half a minute.
+    /// Also compare weir on host a alone, with routers that answer once a second: finding the paths then
+    /// takes half a minute.
     #[arg(long)]
     one_sided: bool,
     #[command(flatten)]

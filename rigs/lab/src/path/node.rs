@@ -1,5 +1,5 @@
-//! weir at both ends of the tunnel, each with a `path` app, and the schemes to compare. With `one_sided`, only
-//! host a has an app: host b and its tunnel are the kernel's alone.
+//! weir at both ends of the tunnel, each with a `path` app, and the schemes to compare. With `one_sided`,
+//! only host a has an app: host b and its tunnel are the kernel's alone.
 
 use std::fmt::Write;
 use std::net::Ipv4Addr;
