@@ -6,17 +6,29 @@ use crate::switch_field::{SwitchField, TAGGED};
 use weir_packet::{Field, FieldKind, Layer, LevelId};
 use weir_program::{Operation, Value};
 
+/// How many tags operations push, less those they pop.
+pub(crate) fn tags(operations: &[Operation]) -> i32 {
+    let one = |operation: &Operation| match operation {
+        Operation::PushVlan { .. } => 1,
+        Operation::PopVlan => -1,
+        _ => 0,
+    };
+    operations.iter().map(one).sum()
+}
+
 /// Keeps the packets to which all operations apply; weir drops the others (docs/reference/pipes.md A2).
-pub(crate) fn applicable(matches: Matches, operations: &[Operation]) -> Result<Matches, Why> {
+/// `before` is how many tags were pushed, less those popped, in front of them.
+pub(crate) fn applicable(matches: Matches, operations: &[Operation], before: i32) -> Result<Matches, Why> {
     let mut matches = matches;
-    let mut popped = false;
-    for operation in operations {
+    for (at, operation) in operations.iter().enumerate() {
         matches = match operation {
-            Operation::PopVlan if popped => return Err(Why::SecondTag),
-            Operation::PopVlan => {
-                popped = true;
-                with_layer(matches, Layer::Vlan).ok_or(Why::SecondTag)?
-            }
+            Operation::PopVlan => match tags(&operations[..at]) {
+                // A match tells of one tag, and behind a pop not of that.
+                ..0 => return Err(Why::SecondTag),
+                0 if before < 0 => return Err(Why::SecondTag),
+                0 => with_layer(matches, Layer::Vlan).ok_or(Why::SecondTag)?,
+                1.. => matches,
+            },
             Operation::Set(field, _) => with_layers_of(matches, *field).map_err(|_| not_written(*field))?,
             Operation::Copy { from, to } => {
                 let readable =

@@ -22,8 +22,8 @@ use crate::flow_match::FlowMatch;
 use crate::switch_field::SwitchField;
 use std::fmt::Write;
 use weir_packet::Depth;
-use weir_program::check::Shape;
-use weir_program::{Forward, Origin, Pipe, PipeId, PortId, Program};
+use weir_program::check::{Shape, Uses, next_pipes};
+use weir_program::{Forward, Operation, Origin, Pipe, PipeId, PortId, Program};
 
 /// The last table that flows may use; OpenFlow reserves number 255.
 const TABLE_MAX: usize = 253;
@@ -137,6 +137,9 @@ struct Compiler<'a> {
     first_table: usize,
     /// The ports whose frames can get to each pipe.
     inputs: Vec<Vec<PortId>>,
+    /// How many tags were pushed, less those popped, at least, in front of each pipe. If it is below 0, what
+    /// looks like the first tag there is the second one that was received.
+    tags: Vec<i32>,
     /// Actions of buckets that a bucket cannot have itself, for packets with these headers.
     lists: Vec<(FlowMatch, String)>,
     compiled: Compiled,
@@ -151,15 +154,26 @@ impl<'a> Compiler<'a> {
                 let of = &mut inputs[pipe.index()];
                 if of.last() != Some(&id) {
                     of.push(id);
-                    waiting.extend(leads(program, &program.pipes[pipe.index()]));
+                    let leads = leads(&program.pipes[pipe.index()]);
+                    waiting.extend(leads.iter().flat_map(|(forward, _)| next_pipes(program, *forward)));
                 }
             }
         }
         let order = Shape::of(program).order;
-        let order = order.into_iter().filter(|pipe| !inputs[pipe.index()].is_empty()).collect();
+        let order: Vec<PipeId> = order.into_iter().filter(|pipe| !inputs[pipe.index()].is_empty()).collect();
+        let mut tags = vec![i32::MAX; program.pipes.len()];
+        program.ports.iter().filter_map(|port| port.root).for_each(|root| tags[root.index()] = 0);
+        for from in &order {
+            for (forward, operations) in leads(&program.pipes[from.index()]) {
+                let left = tags[from.index()] + actions::tags(operations);
+                for to in next_pipes(program, forward) {
+                    tags[to.index()] = tags[to.index()].min(left);
+                }
+            }
+        }
         let first_table = if program.depth() >= Depth::L3 { 2 } else { 1 };
         let (lists, compiled) = (Vec::new(), Compiled::default());
-        Compiler { program, options, order, first_table, inputs, lists, compiled }
+        Compiler { program, options, order, first_table, inputs, tags, lists, compiled }
     }
 
     /// The table of a pipe that frames can reach.
@@ -230,29 +244,18 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// The pipes that a pipe leads to.
-fn leads(program: &Program, pipe: &Pipe) -> Vec<PipeId> {
-    let own = [pipe.forward, pipe.miss].into_iter();
-    let all = own.chain(pipe.entries.forwards().map(|(forward, _)| forward));
-    let mut leads = Vec::new();
-    for forward in all {
-        match forward {
-            Forward::Pipe(next) | Forward::Tee { next, .. } => leads.push(next),
-            Forward::Group(group) => {
-                let targets = program.groups[group.index()].targets.iter();
-                leads.extend(targets.filter_map(|target| match target.forward {
-                    Forward::Pipe(next) => Some(next),
-                    _ => None,
-                }));
-            }
-            Forward::Port(_)
-            | Forward::InputPort
-            | Forward::App(_)
-            | Forward::Flood(_)
-            | Forward::Kernel
-            | Forward::Drop
-            | Forward::PerEntry => {}
+/// Where packets of a pipe go, and by which action.
+fn leads(pipe: &Pipe) -> Vec<(Forward, &[Operation])> {
+    let mut leads = vec![(pipe.miss, &[][..])];
+    match pipe.forward {
+        Forward::PerEntry => {
+            let uses = Uses::of(&pipe.entries);
+            leads.extend(uses.leads().map(|(forward, at)| {
+                let operations = &pipe.templates[usize::from(at)].operations[..];
+                (forward, operations)
+            }));
         }
+        every => leads.extend(pipe.templates.iter().map(|template| (every, &template.operations[..]))),
     }
     leads
 }

@@ -4,7 +4,7 @@ use crate::actions;
 use crate::flow_match::{FlowMatch, Matches, with_field, with_ip, with_layers_of};
 use crate::groups::{Hashed, weights};
 use crate::{Compiler, Part, PipeTable, RefusedPart, Why};
-use weir_packet::Field;
+use weir_packet::{Field, Layer};
 use weir_program::{
     Criterion, Entry, EntryMatch, Forward, Group, GroupChoice, HashInput, Operation, Pipe, PipeId, PipeKind,
 };
@@ -44,7 +44,7 @@ impl Compiler<'_> {
         let (program, before) = (self.program, self.compiled.flows.len());
         let pipe = &program.pipes[id.index()];
         let table = self.table(id);
-        if let Some(why) = why_not(pipe) {
+        if let Some(why) = why_not(pipe, self.tags[id.index()]) {
             self.refuse(Part::Pipe(id), pipe.origin, why);
             return;
         }
@@ -110,7 +110,7 @@ impl Compiler<'_> {
         forward: Forward,
         rank: usize,
     ) -> Result<Vec<Draft>, Why> {
-        let applicable = actions::applicable(matches.clone(), operations)?;
+        let applicable = actions::applicable(matches.clone(), operations, self.tags[id.index()])?;
         let way = self.way(id, forward)?;
         let mut drafts = Vec::new();
         if applicable != matches {
@@ -239,7 +239,8 @@ impl Compiler<'_> {
         let entries: Vec<Entry> = pipe.entries.iter().collect();
         let rows = rows(group, &entries).map_err(whole)?;
         let drop = |matches| Draft { rank: 0, level: 0, matches, actions: "drop".to_string() };
-        let Some(applicable) = applicable_to_all(id, pipe, &entries, &rows, &matches)? else {
+        let tags = self.tags[id.index()];
+        let Some(applicable) = applicable_to_all((id, tags), pipe, &entries, &rows, &matches)? else {
             return Ok(matches.into_iter().map(drop).collect());
         };
         let mut drafts = Vec::new();
@@ -331,7 +332,7 @@ fn hashed_matches(pipe: &Pipe, input: &HashInput) -> Result<Matches, Why> {
 /// The packets to which the operations of every target apply; `None` if no target has an entry. A group
 /// cannot drop packets to which those of only some targets apply.
 fn applicable_to_all(
-    id: PipeId,
+    (id, tags): (PipeId, i32),
     pipe: &Pipe,
     entries: &[Entry],
     rows: &[TargetRow],
@@ -341,7 +342,7 @@ fn applicable_to_all(
     for at in rows.iter().filter_map(|row| row.entry) {
         let operations = &pipe.templates[usize::from(entries[at].template)].operations;
         let refused = |why| of_entry(id, at, &entries[at], why);
-        let applicable = actions::applicable(matches.clone(), operations).map_err(refused)?;
+        let applicable = actions::applicable(matches.clone(), operations, tags).map_err(refused)?;
         match &common {
             Some(common) if *common != applicable => return Err(refused(Why::TargetsDiffer)),
             Some(_) => {}
@@ -373,8 +374,12 @@ fn forward_of(pipe: &Pipe, entry: &Entry) -> Forward {
     if pipe.forward == Forward::PerEntry { entry.forward.unwrap_or_default() } else { pipe.forward }
 }
 
-/// Why a pipe cannot be expressed, whatever its entries.
-fn why_not(pipe: &Pipe) -> Option<Why> {
+/// Why a pipe cannot be expressed, whatever its entries. `tags` is how many were pushed, less those popped,
+/// in front of it.
+fn why_not(pipe: &Pipe, tags: i32) -> Option<Why> {
+    if tags < 0 && pipe.matches.iter().any(|one| one.field.spec().needs.has(Layer::Vlan)) {
+        return Some(Why::SecondTag);
+    }
     match pipe.kind {
         PipeKind::Flow { .. } => return Some(Why::Flows),
         PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl | PipeKind::Hash { .. } => {}

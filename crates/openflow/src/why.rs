@@ -77,7 +77,7 @@ pub enum Why {
     Dei(Field),
     /// Tunnels belong to ports there.
     Tunnel,
-    /// The action needs a second tag.
+    /// It needs the second of the tags that a packet was received with.
     SecondTag,
     /// Frames go to an app.
     App,

@@ -25,6 +25,7 @@ pub use owner::owners_of;
 pub use pipes::{lost, too_large};
 pub use shape::Shape;
 pub use shape::all_fit;
+pub use shape::next_pipes;
 pub use uses::Uses;
 
 use crate::{Entry, PipeId, Place, Program, Template};

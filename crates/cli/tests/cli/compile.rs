@@ -123,6 +123,29 @@ fn what_open_vswitch_lacks_is_named_with_its_place() {
     assert_eq!(normal.json()["openflow"]["refused"].as_array().map(Vec::len), Some(2), "{}", normal.out);
 }
 
+const TWO_PIPES: &str = "\
+ports:
+  a: { pcap: {}, root: outer }
+pipes:
+  outer: { type: basic, match: {}, action: [ACTION], forward: inner, miss: drop, entries: [{}] }
+  inner: { type: basic, match: { vlan.vid: 5 }, forward: a, miss: drop, entries: [{}] }
+";
+
+/// What looks like the first tag behind a pop is the second one, unless a tag was pushed again.
+#[test]
+fn a_tag_behind_a_popped_one_is_refused() {
+    let pipes = |action: &str| TWO_PIPES.replace("ACTION", action);
+    let folder = Folder::new();
+    folder.write("pops.yaml", pipes("pop_vlan"));
+    let said = weir(folder.path(), &["compile", "--to", "openflow", "pops.yaml"]);
+    assert_eq!(said.code, Some(2), "{}", said.err);
+    let error = said.err.lines().find(|line| line.contains("pipe inner")).unwrap_or(&said.err);
+    assert!(error.starts_with("pops.yaml:5") && error.contains("second tag"), "{error}");
+    folder.write("pushes.yaml", pipes("pop_vlan, push_vlan: { vid: 5 }"));
+    let said = weir(folder.path(), &["compile", "--to", "openflow", "pushes.yaml"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+}
+
 /// The flows in front of the pipes of both examples.
 const ENTRANCE: &str = r#"flow delete
 group delete group_id=all
@@ -142,7 +165,7 @@ flow add table=1,priority=0,actions=drop
 
 /// The flows of the pipes. Lines that are continued here end in a comma.
 const RECEIVER: &str = r#"flow add table=2,priority=2,eth_type=0x800,nw_proto=17,ip_frag=no,
-eth_dst=02:00:00:00:00:01,ip_dscp=8,nw_ecn=0,udp_dst=0x12b5,
+eth_dst=02:00:00:00:00:01,ip_dscp=8,udp_dst=0x12b5,
 actions=move:eth_src[0..47]->eth_dst[0..47],set_field:02:00:00:00:00:01->eth_src,
 set_field:0x12b4->udp_dst,IN_PORT
 flow add table=2,priority=0,actions=output:"pf0hpf"

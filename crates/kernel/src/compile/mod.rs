@@ -28,6 +28,7 @@ use crate::layout::{self, CountPlaces};
 use fields::Words;
 use std::os::fd::RawFd;
 use weir_packet::{Depth, DropReason, KeySource, TunnelKind};
+use weir_program::check::next_pipes;
 use weir_program::{
     Criterion, Forward, GroupChoice, GroupId, HashInput, Match, Pipe, PipeId, PipeKind, PortId, Program,
     Verdict,
@@ -520,24 +521,8 @@ fn visit(input: &Input<'_>, at: usize, reached: &mut Vec<bool>, order: &mut Vec<
     let program = input.program;
     let mut next = vec![program.pipes[at].miss];
     next.extend(input.coverage.leads[at].iter().map(|lead| lead.0));
-    for forward in next {
-        match forward {
-            Forward::Pipe(to) | Forward::Tee { next: to, .. } => visit(input, to.index(), reached, order),
-            Forward::Group(group) => {
-                for target in program.groups[group.index()].targets.iter() {
-                    if let Forward::Pipe(to) = target.forward {
-                        visit(input, to.index(), reached, order);
-                    }
-                }
-            }
-            Forward::Port(_)
-            | Forward::InputPort
-            | Forward::App(_)
-            | Forward::Flood(_)
-            | Forward::Kernel
-            | Forward::Drop
-            | Forward::PerEntry => {}
-        }
+    for to in next.into_iter().flat_map(|forward| next_pipes(program, forward)) {
+        visit(input, to.index(), reached, order);
     }
     order.push(at);
 }

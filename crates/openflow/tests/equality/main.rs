@@ -9,10 +9,10 @@ use differences::{MetOnTheWay, is_malformed, not_promised, of_checksums};
 use std::collections::BTreeMap;
 use switch::{Output, Switch};
 use tamed::tamed;
-use weir_oracle::Interpreter;
 use weir_oracle::arbitrary::{Choices, frame, program};
+use weir_oracle::{Interpreter, Walk};
 use weir_packet::DropReason;
-use weir_program::{PortId, Program, Verdict};
+use weir_program::{Forward, GroupChoice, GroupId, PipeKind, PortId, Program, Verdict};
 
 /// How often something happened, by name, for the summary of a run.
 type Occurrences = BTreeMap<String, u64>;
@@ -128,9 +128,11 @@ fn shown(all: &[PromisedOutcome], sent: &Output) -> String {
     format!("expected {}\nbut it sent{}", wanted.collect::<Vec<_>>().join("\nor "), frames(sent))
 }
 
-/// The interpreter, once for each way in which groups may pick.
+/// The interpreter, with groups whose pick can be chosen.
 struct Walker {
-    ways: Vec<Interpreter>,
+    interpreter: Interpreter,
+    /// The targets that a group may pick.
+    live: Vec<Vec<u16>>,
 }
 
 /// What should become of a frame.
@@ -143,43 +145,45 @@ struct PromisedOutcome {
 }
 
 impl Walker {
-    /// Open vSwitch has a hash of its own, so each group may pick each of its targets that has a weight: the
-    /// buckets of a way are those of another, moved on by a target.
+    /// Open vSwitch has a hash of its own, so each group may pick each of its targets that has a weight, and
+    /// another one in each pipe that uses it: there, the fields or their values may differ. No packet is in a
+    /// pipe twice, so each pipe gets groups of its own.
     fn new(program: &Program) -> Walker {
-        let mut all: Vec<Vec<Vec<u16>>> = vec![Vec::new()];
-        for group in &program.groups {
-            let live = (0..).zip(group.targets.iter()).filter(|(_, target)| target.weight > 0);
-            let targets: Vec<u16> = live.map(|(at, _)| at).collect();
-            let buckets = |first: usize| {
-                let target = |at: usize| targets.get((first + at) % targets.len().max(1));
-                (0..group.size as usize).map(|at| *target(at).unwrap_or(&u16::MAX)).collect::<Vec<u16>>()
+        let (mut program, shared) = (program.clone(), program.groups.len() as u16);
+        program.groups = program.pipes.iter().flat_map(|_| program.groups.clone()).collect();
+        for (at, pipe) in (0..).zip(&mut program.pipes) {
+            let own = |GroupId(group)| GroupId(at * shared + group);
+            let forward = |forward| match forward {
+                Forward::Group(group) => Forward::Group(own(group)),
+                other => other,
             };
-            let with = |so_far: &Vec<Vec<u16>>| {
-                let ways = (0..targets.len().max(1)).map(|first| [&so_far[..], &[buckets(first)]].concat());
-                ways.collect::<Vec<_>>()
-            };
-            all = all.iter().flat_map(with).collect();
+            if let PipeKind::Hash { group: GroupChoice::One(group), .. } = &mut pipe.kind {
+                *group = own(*group);
+            }
+            (pipe.forward, pipe.miss) = (forward(pipe.forward), forward(pipe.miss));
+            pipe.entries.edit(|list| {
+                list.iter_mut().for_each(|entry| entry.forward = entry.forward.map(forward));
+            });
         }
-        Walker { ways: all.into_iter().map(|buckets| Interpreter::new(program, buckets)).collect() }
+        let live = program.groups.iter().map(|group| {
+            let live = (0..).zip(group.targets.iter()).filter(|(_, target)| target.weight > 0);
+            live.map(|(at, _)| at).collect::<Vec<u16>>()
+        });
+        let live: Vec<Vec<u16>> = live.collect();
+        let buckets = (0..live.len()).map(|group| picks(&program, &live, group, 0)).collect();
+        Walker { interpreter: Interpreter::new(&program, buckets), live }
     }
 
-    /// What may become of a frame: several things if a group picks. Also what it meets.
+    /// What may become of a frame: several things if a group picks. Also what it meets. All picks that the
+    /// frame meets are tried, in the order of their pipes; what a pick leads to may pick again.
     fn outcomes(&mut self, port: usize, bytes: &[u8]) -> (Vec<PromisedOutcome>, MetOnTheWay) {
         let mut outcomes: Vec<PromisedOutcome> = Vec::new();
         let mut met = MetOnTheWay::new(bytes);
-        for way in &mut self.ways {
-            let walk = way.walk(PortId(port as u16), bytes, 128, 0);
+        let mut picked = vec![0; self.live.len()];
+        loop {
+            let walk = self.interpreter.walk(PortId(port as u16), bytes, 128, 0);
             met.follow(bytes, &walk);
-            let all = walk.copies.iter().map(|copy| (copy.to, &copy.bytes));
-            let mut output: Output = Vec::new();
-            for (verdict, bytes) in all.chain([(walk.verdict, &walk.bytes)]) {
-                match verdict {
-                    Verdict::Transmit(port) => output.push((port.index(), bytes.clone())),
-                    Verdict::Drop(_) => {}
-                    Verdict::Kernel(_) | Verdict::App(_) => panic!("the compiler refuses {verdict:?}"),
-                }
-            }
-            output.sort_by_key(|(port, _)| *port);
+            let output = output(&walk);
             let malformed = match walk.verdict {
                 Verdict::Drop(reason) if is_malformed(reason) => Some(reason),
                 _ => None,
@@ -188,7 +192,49 @@ impl Walker {
                 let (verdict, is_changed) = (format!("{:?}", walk.verdict), walk.bytes != bytes);
                 outcomes.push(PromisedOutcome { verdict, output, is_changed, malformed });
             }
+            let mut done = true;
+            for group in met_groups(&walk).into_iter().rev() {
+                picked[group] = (picked[group] + 1) % self.live[group].len().max(1);
+                let slots = picks(self.interpreter.program(), &self.live, group, picked[group]);
+                self.interpreter.set_buckets(GroupId(group as u16), slots);
+                if picked[group] > 0 {
+                    done = false;
+                    break;
+                }
+            }
+            if done {
+                return (outcomes, met);
+            }
         }
-        (outcomes, met)
     }
+}
+
+/// Buckets of a group, in turn for its live targets from the one of this number on.
+fn picks(program: &Program, live: &[Vec<u16>], group: usize, first: usize) -> Vec<u16> {
+    let targets = live[group].iter().copied().cycle().skip(first);
+    targets.chain(std::iter::repeat(u16::MAX)).take(program.groups[group].size as usize).collect()
+}
+
+/// The groups that have picked, in this order.
+fn met_groups(walk: &Walk) -> Vec<usize> {
+    let all = walk.trace.iter().flat_map(|step| {
+        let forwarded = step.forward.as_ref().and_then(|forward| forward.pick.as_ref());
+        step.pick.iter().chain(forwarded)
+    });
+    all.map(|pick| pick.group.index()).collect()
+}
+
+/// What a walk sends, in the order of ports.
+fn output(walk: &Walk) -> Output {
+    let all = walk.copies.iter().map(|copy| (copy.to, &copy.bytes));
+    let mut output: Output = Vec::new();
+    for (verdict, bytes) in all.chain([(walk.verdict, &walk.bytes)]) {
+        match verdict {
+            Verdict::Transmit(port) => output.push((port.index(), bytes.clone())),
+            Verdict::Drop(_) => {}
+            Verdict::Kernel(_) | Verdict::App(_) => panic!("the compiler refuses {verdict:?}"),
+        }
+    }
+    output.sort_by_key(|(port, _)| *port);
+    output
 }

@@ -7,7 +7,7 @@
 //! that a frame can meet must agree, because otherwise one frame belongs to two workers.
 
 use super::finding::{Finding, FindingKind};
-use super::shape::{Shape, ends, leads_to};
+use super::shape::{Shape, next_pipes};
 use super::uses::Uses;
 use crate::owner::{Ahead, OwnedBy, Owner, Owning};
 use crate::{Forward, Operation, Pipe, PipeId, PipeKind, Program, Template};
@@ -321,7 +321,7 @@ fn onward(
 ) -> BTreeSet<(PipeId, PathState)> {
     let mut all = BTreeSet::new();
     let mut lead = |forward: Forward, template: Option<&Template>| {
-        for to in ends(program, forward).into_iter().filter_map(|end| leads_to(program, end)) {
+        for to in next_pipes(program, forward) {
             for state in states {
                 let after = template.map_or(*state, |template| state.through(template, pipe.rehash));
                 all.insert((to, after));

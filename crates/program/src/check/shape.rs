@@ -385,8 +385,15 @@ fn ways_out(program: &Program, pipe: &Pipe, uses: &Uses) -> (Vec<Edge>, bool) {
     (list.into_iter().collect(), to_kernel)
 }
 
-/// Returns the pipe that a forward leads to.
-pub(super) fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
+/// Returns the pipes that packets may enter by a forward: several for a group, if its targets are pipes.
+/// Forwards that dangle lead nowhere.
+#[must_use]
+pub fn next_pipes(program: &Program, forward: Forward) -> Vec<PipeId> {
+    ends(program, forward).into_iter().filter_map(|end| leads_to(program, end)).collect()
+}
+
+/// Returns the pipe that a forward itself leads to.
+fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
     match forward {
         Forward::Pipe(to) if to.index() < program.pipes.len() => Some(to),
         _ => None,
@@ -394,7 +401,7 @@ pub(super) fn leads_to(program: &Program, forward: Forward) -> Option<PipeId> {
 }
 
 /// Returns what a forward leads to: itself, or the destinations of a group's targets.
-pub(super) fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
+fn ends(program: &Program, forward: Forward) -> Vec<Forward> {
     match forward {
         Forward::Group(GroupId(group)) => {
             let targets = program.groups.get(usize::from(group)).map(|group| &*group.targets);
