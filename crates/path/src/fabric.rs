@@ -4,6 +4,24 @@ use crate::scheme::Scheme;
 use crate::wire::Secret;
 use std::net::IpAddr;
 
+/// The ToS byte by which the rules of DOCA-AR recognise probes, as DSCP (CS1).
+pub const ECHO_DSCP: u8 = 8;
+/// The port of the tunnels whose probes these rules send back,
+pub const ECHO_VXLAN_PORT: u16 = 4789;
+/// and the port to which they send them.
+pub const ECHO_PORT: u16 = 4788;
+
+/// How the peers send probes back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Reflect {
+    /// They run weir, which answers.
+    #[default]
+    Weir,
+    /// A switch in front of them has DOCA-AR's rule: UDP to [`ECHO_VXLAN_PORT`] with [`ECHO_DSCP`] goes back
+    /// out of the port on which it came, to the sender's MAC address and [`ECHO_PORT`]. IP addresses stay.
+    OpenFlow,
+}
+
 /// Tunnels to watch, with settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fabric {
@@ -17,6 +35,8 @@ pub struct Fabric {
     pub local: Option<IpAddr>,
     /// How a path is chosen: ECMP, DOCA-AR or adaptive.
     pub scheme: Scheme,
+    /// How the peers send probes back.
+    pub reflect: Reflect,
     /// The UDP port of VXLAN.
     pub vxlan_port: u16,
     /// The first and the last source port that may be used.
@@ -37,4 +57,16 @@ pub struct Fabric {
     pub answers: u32,
     /// The secret that authenticates probes; `None` if none is configured.
     pub secret: Option<Secret>,
+}
+
+impl Fabric {
+    /// The DSCP of its probes: that of the data, so that they meet the same queues, unless a switch
+    /// recognises probes by another.
+    #[must_use]
+    pub fn probe_dscp(&self) -> u8 {
+        match self.reflect {
+            Reflect::Weir => self.dscp,
+            Reflect::OpenFlow => ECHO_DSCP,
+        }
+    }
 }

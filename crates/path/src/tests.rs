@@ -1,6 +1,7 @@
 //! What the app answers from the published state.
 
 use super::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport, text};
+use crate::fabric::Reflect;
 use crate::scheme::Scheme;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,6 +17,7 @@ fn app() -> TaskApp<Fabric> {
         peers: vec![PEER],
         local: None,
         scheme: Scheme::Adaptive,
+        reflect: Reflect::Weir,
         vxlan_port: 4789,
         sources: [49_152, 65_535],
         dscp: 0,

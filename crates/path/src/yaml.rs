@@ -3,6 +3,7 @@
 
 use super::port::{self, PathPort, PathPortApp};
 use super::{Exchange, Fabric};
+use crate::fabric::{ECHO_DSCP, ECHO_VXLAN_PORT, Reflect};
 use crate::scheme::{PORTS, Scheme};
 use crate::settings::ONE_SIDED_PROBE_NS;
 use crate::wire::Secret;
@@ -34,6 +35,7 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "peers": Shape::List(&Shape::Ip), "underlay addresses of remote nodes; IPv4 only with `port`";
     "local": Shape::Ip, "our underlay address; with `uplink` by default that of the route to the peer";
     "scheme": Shape::Words(|| words(&SCHEMES)), "how a path is chosen" or "adaptive";
+    "reflect": Shape::Words(|| words(&REFLECTS)), "how peers send probes back" or "weir" only "uplink";
     "vxlan_port": Shape::Number(1, 65_535), "the UDP port of VXLAN" or "4789" only "uplink";
     "sources": Shape::Text, "the UDP source ports that may be used" or "49152-65535";
     "ports": Shape::List(&Shape::Number(1, 65_535)), "the UDP source ports that are paths" only "port";
@@ -64,6 +66,7 @@ const SCHEMES: [(&str, Scheme); 6] = [
     ("letflow", Scheme::LetFlow),
     ("spray", Scheme::Spray),
 ];
+const REFLECTS: [(&str, Reflect); 2] = [("weir", Reflect::Weir), ("openflow", Reflect::OpenFlow)];
 /// The schemes available at a port.
 pub(super) const PORT_SCHEMES: [(&str, Scheme); 3] = [SCHEMES[0], SCHEMES[1], SCHEMES[2]];
 pub(super) const HEADERS: [(&str, KeySource); 2] = [("inner", KeySource::Inner), ("outer", KeySource::Outer)];
@@ -185,10 +188,14 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     if scheme == Some(Scheme::OneSided) {
         one_sided(&section, &peers, report);
     }
+    let reflect = section.choice("reflect", &REFLECTS, report);
     let sources = sources(&section, report);
     let secret = section.get("key").and_then(|node| secret(node, report));
     let mut number = |key| section.number(key, report).unwrap_or(1);
     let [vxlan_port, dscp, rate, flows] = ["vxlan_port", "dscp", "rate", "flows"].map(&mut number);
+    if reflect == Some(Reflect::OpenFlow) {
+        by_openflow(&section, &peers, [vxlan_port, dscp], report);
+    }
     let probe = probe(&section, "uplink", report);
     if report.errors() > before {
         return None;
@@ -200,6 +207,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
         peers,
         local,
         scheme: scheme?,
+        reflect: reflect?,
         vxlan_port: vxlan_port as u16,
         sources: sources?,
         dscp: dscp as u8,
@@ -224,6 +232,10 @@ fn one_sided(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) {
         let message = "with `one_sided`, peers neither send nor answer probes, so a `key` signs nothing";
         report.error_help(key.span, message, "remove it, or use `adaptive` if weir runs on the peers, too");
     }
+    if let Some(reflect) = section.get("reflect") {
+        let message = "with `one_sided`, nothing sends probes back";
+        report.error_help(reflect.span, message, "remove it, or use `adaptive`");
+    }
     let Some(node) = section.get("probe") else { return };
     let probe = Section::read(node, PROBE_KEYS, &mut Report::default());
     for key in ["answers", "idle_interval"] {
@@ -238,6 +250,26 @@ fn one_sided(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) {
     {
         let message = "routers may answer only once a second, as Linux's do";
         report.error_help(interval.span, message, "write at least 1s, which is the default of `one_sided`");
+    }
+}
+
+/// Checks what the rules of an OpenFlow switch take for granted.
+fn by_openflow(section: &Section<'_>, peers: &[IpAddr], [vxlan_port, dscp]: [u64; 2], report: &mut Report) {
+    if let Some(peer) = peers.iter().find(|peer| peer.is_ipv6()) {
+        let message = format!("`reflect: openflow` is for IPv4, and {peer} is not");
+        report.error_help(span_of(section, "peers"), message, "write another app for it, at another uplink");
+    }
+    if vxlan_port != u64::from(ECHO_VXLAN_PORT) {
+        let message = format!("`reflect: openflow` sends probes to port {ECHO_VXLAN_PORT}");
+        report.error_help(span_of(section, "vxlan_port"), message, "the tunnels must use it, too");
+    }
+    if dscp == u64::from(ECHO_DSCP) {
+        let message = format!("the switch would send data with the DSCP {ECHO_DSCP} back, too");
+        report.error_help(
+            span_of(section, "dscp"),
+            message,
+            "give tunnels another one: probes have their own",
+        );
     }
 }
 

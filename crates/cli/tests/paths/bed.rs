@@ -225,9 +225,7 @@ impl PathNetwork {
     /// The paths of host a to host b, when all are good.
     pub fn paths(&self) -> Option<Vec<Value>> {
         let shown = self.ask(&["show", "path"])?;
-        let paths = shown.pointer("/path/0/nodes/0/paths")?.as_array()?.clone();
-        let good = paths.iter().all(|path| path["state"] == "good");
-        (good && !paths.is_empty()).then_some(paths)
+        all_good(shown.pointer("/path/0/nodes/0/paths")?.as_array()?)
     }
 
     pub fn wait_for<T>(&self, what: &str, mut look: impl FnMut(&PathNetwork) -> Option<T>) -> T {
@@ -267,6 +265,12 @@ impl PathNetwork {
     }
 }
 
+/// Returns paths if there are some and all are good.
+pub fn all_good(paths: &[Value]) -> Option<Vec<Value>> {
+    let good = paths.iter().all(|path| path["state"] == "good");
+    (good && !paths.is_empty()).then(|| paths.to_vec())
+}
+
 /// A flow of numbered packets through the tunnel.
 pub struct Stream {
     from: UdpSocket,
@@ -278,8 +282,12 @@ impl Stream {
     pub fn open(bed: &PathNetwork, port: u16) -> Stream {
         let bind = |role, address| bed.within(role, || UdpSocket::bind((address, port)).unwrap());
         let [here, there] = bed.inner;
-        let (from, to) = (bind("a", here), bind("b", there));
-        from.connect((there, port)).unwrap();
+        Stream::between(bind("a", here), bind("b", there))
+    }
+
+    /// A flow between two sockets.
+    pub fn between(from: UdpSocket, to: UdpSocket) -> Stream {
+        from.connect(to.local_addr().unwrap()).unwrap();
         to.set_nonblocking(true).unwrap();
         Stream { from, to, next: 0 }
     }

@@ -5,6 +5,7 @@ mod bed;
 mod impaired;
 mod narrow;
 mod one_sided;
+mod openflow;
 mod silent;
 mod six;
 #[path = "../spaces/mod.rs"]

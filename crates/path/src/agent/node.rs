@@ -1,6 +1,7 @@
 //! A remote node: its paths, their state, and the settings for the programs.
 
 use crate::bpf::{PathOut, PathPeer, PathSeen, TcPath};
+use crate::fabric::Reflect;
 use crate::known::{Known, PathListChange};
 use crate::paths::{Observed, Offer, PATHS_MAX, Path, Paths, REHASHES_MAX, State};
 use crate::probing::Rounds;
@@ -123,19 +124,27 @@ impl Node {
         self.survey = None;
         self.survey_ns = now_ns + if found.seen.is_empty() { RETRY_NS } else { fabric.discover_ns };
         let before = std::mem::take(&mut self.state);
-        self.state = self.learn(now_ns, found, settings);
+        self.state = self.learn(now_ns, found, fabric.reflect, settings);
         (self.state != before).then(|| format!("{}: {}", self.address, self.state))
     }
 
-    fn learn(&mut self, now_ns: u64, found: &Surveyed, settings: Settings) -> String {
+    fn learn(&mut self, now_ns: u64, found: &Surveyed, reflect: Reflect, settings: Settings) -> String {
         let Some(round_trip_ns) = found.round_trip_ns else {
             return match self.paths {
                 // The paths are kept, because the node may only be unreachable for a moment. The paths'
                 // states show whether it is.
                 Some(_) => format!("{} paths, and no answer", self.known.all().len()),
-                None => "no answer to probes: does weir run there with a path app that has this node among \
+                None => match reflect {
+                    Reflect::Weir => {
+                        "no answer to probes: does weir run there with a path app that has this node among \
                          its peers, and the same key? Traffic uses ECMP"
-                    .to_string(),
+                    }
+                    Reflect::OpenFlow => {
+                        "no probe has come back: has its switch the flow that sends them back \
+                         (UDP port 4789, DSCP 8), and is there no router in between? Traffic uses ECMP"
+                    }
+                }
+                .to_string(),
             };
         };
         let settings = settings.allowing(round_trip_ns);

@@ -459,7 +459,7 @@ impl Prober {
     fn request<A: Address>(&self, source: A, destination: A, probe: &PathProbe) -> Packet<A> {
         let PathProbe { wish, turn, path, .. } = *probe;
         let outer = Outer::between(source, destination, wish.port, self.fabric.vxlan_port);
-        let outer = Outer { dscp: self.fabric.dscp, ..outer };
+        let outer = Outer { dscp: self.fabric.probe_dscp(), ..outer };
         let id = ProbeId { session: self.session, number: self.number };
         Packet { path, ..wish.probe(outer, id, turn, 0) }
     }

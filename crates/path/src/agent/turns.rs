@@ -117,6 +117,7 @@ impl Turns {
 mod tests {
     use super::*;
     use crate::discovery::Observation;
+    use crate::fabric::Reflect;
     use crate::icmp::{self, Expired};
     use crate::probing::PACKETS_PER_SECOND_MAX;
     use crate::scheme::Scheme;
@@ -137,6 +138,7 @@ mod tests {
             peers: peers.collect(),
             local: None,
             scheme: Scheme::Adaptive,
+            reflect: Reflect::Weir,
             vxlan_port: 4789,
             sources: [49_152, 65_535],
             dscp: 0,

@@ -3,6 +3,7 @@
 use super::wire::{local_addresses, source_to};
 use crate::Fabric;
 use crate::bpf::{PEERS_MAX, PathSettings, Steer, TcPath};
+use crate::fabric::{ECHO_PORT, Reflect};
 use crate::paths::NOISE;
 use crate::scheme::{DOCA_IDLE_NS, Scheme};
 use crate::settings::Settings;
@@ -204,6 +205,10 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
         hold_us: small(settings.hold_ns / 1000),
         drain_ns: small(settings.drain_ns(1024)),
         half_life_us: small(settings.load_half_life_ns / 1000),
+        echo_port: match fabric.reflect {
+            Reflect::Weir => 0,
+            Reflect::OpenFlow => ECHO_PORT,
+        },
         probe_vni: VNI,
         secret: secret(fabric).0,
     }

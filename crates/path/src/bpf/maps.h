@@ -50,6 +50,7 @@ struct settings {
 	__u32 hold_us; /* and not sooner than this after it was last considered */
 	__u32 drain_ns; /* in which a path sends 1024 bytes */
 	__u32 half_life_us; /* of what is counted as recently sent; not 0 */
+	__u32 echo_port; /* to which probes come back unchanged; 0: peers answer them */
 	__u64 key[2];
 };
 
@@ -301,17 +302,23 @@ static __always_inline struct settings *get_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
-/* Reads the outer headers; false unless they are a VXLAN frame in IPv4 without options and not a fragment. */
-static __always_inline int read_outer(struct __sk_buff *skb, const struct settings *settings,
-				      struct outer *outer)
+/* Reads the outer headers; false unless they are UDP to this port, with a VXLAN header, in IPv4 without
+ * options and not a fragment.
+ */
+static __always_inline int read_outer_to(struct __sk_buff *skb, __u32 port, struct outer *outer)
 {
 	if (skb->protocol != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, 0, outer, sizeof(*outer)))
 		return 0;
 	return outer->ethernet.h_proto == bpf_htons(ETH_P_IP) && outer->ip.version == 4 &&
 	       outer->ip.ihl == 5 && outer->ip.protocol == IPPROTO_UDP &&
 	       !(outer->ip.frag_off & bpf_htons(FRAGMENT_BITS)) &&
-	       outer->udp.dest == bpf_htons(settings->vxlan_port) &&
-	       outer->vxlan.flags & VXLAN_VNI_PRESENT;
+	       outer->udp.dest == bpf_htons(port) && outer->vxlan.flags & VXLAN_VNI_PRESENT;
+}
+
+static __always_inline int read_outer(struct __sk_buff *skb, const struct settings *settings,
+				      struct outer *outer)
+{
+	return read_outer_to(skb, settings->vxlan_port, outer);
 }
 
 /* Reads the outer headers; false unless they are a VXLAN frame in IPv6 without extension headers. */

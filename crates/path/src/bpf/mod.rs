@@ -70,6 +70,8 @@ pub struct PathSettings {
     pub drain_ns: u32,
     /// The half-life of recently sent bytes, in microseconds; not 0.
     pub half_life_us: u32,
+    /// The UDP port to which probes come back unchanged from a switch; 0 if peers answer them.
+    pub echo_port: u16,
     /// The VNI of probes.
     pub probe_vni: u32,
     /// The secret that authenticates probes.
@@ -376,6 +378,7 @@ impl TcPath {
             hold_us: settings.hold_us,
             drain_ns: settings.drain_ns,
             half_life_us: settings.half_life_us.max(1),
+            echo_port: settings.echo_port.into(),
             key: settings.secret,
         };
         array::<{ Settings::SIZE }>(&mut self.ebpf, "settings").set(0, settings.bytes(), 0)

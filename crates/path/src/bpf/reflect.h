@@ -214,6 +214,47 @@ static __always_inline int read_probe(struct __sk_buff *skb, __u32 at, __u32 len
 	return 0;
 }
 
+/* Collects one of our own probes that a rule of an OpenFlow switch has sent back: it has our address as its
+ * source, and still is a request. The clock of the peer is not known, so it is answered when it is back, and
+ * those count as arrived that are back. The mark and the TTL are those of the way there and back.
+ */
+static __always_inline int echo(struct __sk_buff *skb, const struct settings *settings)
+{
+	__u64 now = bpf_ktime_get_ns();
+	struct window *window;
+	struct outer outer;
+	struct probe probe;
+	struct peer *peer;
+	__u32 index;
+
+	if (!read_outer_to(skb, settings->echo_port, &outer) || vni_of(outer.vxlan.vni) != settings->probe_vni ||
+	    !is_local(outer.ip.saddr))
+		return TC_ACT_UNSPEC;
+	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
+	if (!peer)
+		return TC_ACT_UNSPEC;
+	if (!read_probe(skb, sizeof(outer), bpf_ntohs(outer.udp.len), &probe))
+		return TC_ACT_SHOT;
+	if (probe.kind != REQUEST || bpf_be64_to_cpu(probe.cookie) != cookie4(settings, &probe, &outer)) {
+		count(BAD_COOKIE);
+		return TC_ACT_SHOT;
+	}
+	index = peer->index;
+	window = bpf_map_lookup_elem(&windows, &index);
+	if (!window)
+		return TC_ACT_SHOT;
+	if (!is_new(window, bpf_ntohl(probe.session), bpf_ntohl(probe.number), now)) {
+		count(REPEATED);
+		return TC_ACT_SHOT;
+	}
+	window->last_ns = now;
+	probe.arrived = bpf_htonl(arrived(window, probe.path));
+	probe.reflected_ns = bpf_cpu_to_be64(now);
+	probe.ce = (outer.ip.tos & ECN_MASK) == ECN_CE;
+	probe.hops = outer.ip.ttl;
+	return collect(peer, &probe);
+}
+
 SEC("classifier")
 int path_reflect(struct __sk_buff *skb)
 {
@@ -222,7 +263,11 @@ int path_reflect(struct __sk_buff *skb)
 	struct probe probe;
 	struct peer *peer;
 
-	if (!settings || !read_outer(skb, settings, &outer) || vni_of(outer.vxlan.vni) != settings->probe_vni)
+	if (!settings)
+		return TC_ACT_UNSPEC;
+	if (!read_outer(skb, settings, &outer))
+		return settings->echo_port ? echo(skb, settings) : TC_ACT_UNSPEC;
+	if (vni_of(outer.vxlan.vni) != settings->probe_vni)
 		return TC_ACT_UNSPEC;
 	/* A host may forward other hosts' probes. */
 	if (!is_local(outer.ip.daddr))

@@ -4,6 +4,7 @@
 
 use super::{Examined, Finding, Level};
 use crate::Fabric;
+use crate::fabric::Reflect;
 use crate::scheme::Scheme;
 use serde_json::Value;
 use std::net::IpAddr;
@@ -44,7 +45,7 @@ fn of_app(fabric: &Fabric, shown: &Value) -> Vec<Finding> {
         Some(node) if fabric.scheme == Scheme::OneSided => {
             of_node_that_does_not_help(&peer.to_string(), node)
         }
-        Some(node) => of_node(&peer.to_string(), node),
+        Some(node) => of_node(&peer.to_string(), fabric.reflect, node),
         None => {
             let says = "the running daemon does not have this peer: `weir reload`";
             Finding::new("fabric", peer.to_string(), Level::Warning, says)
@@ -64,7 +65,7 @@ fn without_survey(fabric: &Fabric) -> Finding {
     Finding::new("fabric", &fabric.name, Level::Warning, says)
 }
 
-fn of_node(peer: &str, node: &Value) -> Finding {
+fn of_node(peer: &str, reflect: Reflect, node: &Value) -> Finding {
     let state = node["state"].as_str().unwrap_or_default();
     let empty = Vec::new();
     let paths = node["paths"].as_array().unwrap_or(&empty);
@@ -75,6 +76,7 @@ fn of_node(peer: &str, node: &Value) -> Finding {
         (0, _) if state.starts_with("not surveyed") => {
             (Level::Warning, "its paths are not yet known: try again in a few seconds".to_string())
         }
+        (0, _) if reflect == Reflect::OpenFlow => (Level::Fault, state.to_string()),
         (0, _) => {
             let says = "it does not answer probes: run weir there, with a path app that has this node among \
                 its peers, and the same `key`";
@@ -94,6 +96,9 @@ fn of_node(peer: &str, node: &Value) -> Finding {
             (Level::Warning, says)
         }
         _ if narrow.is_some() => (Level::Warning, narrow.unwrap_or_default()),
+        (count, _) if is_hidden && reflect == Reflect::OpenFlow => {
+            (Level::Ok, format!("each of {count} source ports is assumed to be a path"))
+        }
         (count, _) if is_hidden => {
             let says = format!(
                 "routers do not identify themselves, so each of {count} source ports is assumed to be a \
@@ -193,7 +198,7 @@ mod tests {
             (node("", &[(good, &[]), (good, &[])]), Level::Warning, "ICMP"),
             (node("", &[(good, hop), (good, hop)]), Level::Ok, "2 paths"),
         ] {
-            let found = of_node("10.0.0.2", &node);
+            let found = of_node("10.0.0.2", Reflect::Weir, &node);
             assert!(found.level == level && found.says.contains(words), "{found}");
         }
     }
@@ -209,7 +214,7 @@ mod tests {
             (["pass", "lost"], Level::Warning, "1 of its 2 paths lose packets of 9000 bytes"),
             (["unanswered", "unanswered"], Level::Warning, "it answers no probe of 9000 bytes"),
         ] {
-            let found = of_node("10.0.0.2", &node(states));
+            let found = of_node("10.0.0.2", Reflect::Weir, &node(states));
             assert!(found.level == level && found.says.contains(words), "{found}");
         }
     }

@@ -452,3 +452,35 @@ fn each_form_answers_the_other() {
     assert_eq!((collected.peer, collected.number, collected.port), (1, 10, 50_000));
     assert_eq!((collected.arrived, collected.reflected_ns, collected.ttl), (5, 9, 61));
 }
+
+#[test]
+fn a_probe_that_a_switch_sends_back_is_collected_once_and_a_forged_one_is_not() {
+    let Some(mut programs) = load(&PathSettings { echo_port: 4788, ..SETTINGS }) else { return };
+    let mut ours = probe(10);
+    ours.outer = Outer { source: HERE, destination: PEER, vxlan_port: 4788, marked: true, ..ours.outer };
+    assert_eq!(programs.test_reflect(&ours.frame(SECRET)).unwrap().0, SHOT);
+    let back = programs.answer().unwrap();
+    assert_eq!((back.peer, back.number, back.port, back.ttl), (1, 10, 50_000, 61));
+    // The mark may be of either way, and so is the delay.
+    assert!(back.arrived == 1 && back.marked && back.received_ns - back.reflected_ns < 1_000_000_000);
+
+    // Padded ones come back padded.
+    let large = Packet { number: 11, ..ours }.padded(SECRET, 1400);
+    assert_eq!(programs.test_reflect(&large).unwrap().0, SHOT);
+    assert_eq!(programs.answer().map(|back| (back.number, back.arrived)), Some((11, 2)));
+
+    // Again, with another key, an answer, and one that is not for us.
+    programs.test_reflect(&large).unwrap();
+    programs.test_reflect(&Packet { number: 12, ..ours }.frame(Secret([1, 2]))).unwrap();
+    programs.test_reflect(&Packet { number: 12, kind: Kind::Answer, ..ours }.frame(SECRET)).unwrap();
+    let mut other = Packet { number: 12, ..ours };
+    other.outer.source = STRANGER;
+    assert_eq!(programs.test_reflect(&other.frame(SECRET)).unwrap().0, PASS);
+    assert_eq!(programs.answer(), None);
+    let counters = programs.counters();
+    assert_eq!((counters.collected, counters.repeated, counters.bad_cookie, counters.answered), (2, 1, 2, 0));
+
+    // Without the setting, such a frame is of no concern.
+    programs.set(&SETTINGS).unwrap();
+    assert_eq!(programs.test_reflect(&Packet { number: 13, ..ours }.frame(SECRET)).unwrap().0, PASS);
+}

@@ -47,6 +47,7 @@ fn rules(settings: &Settings) -> PathSettings {
         hold_us: (settings.hold_ns / 1000) as u32,
         drain_ns: settings.drain_ns(1024) as u32,
         half_life_us: (settings.load_half_life_ns / 1000) as u32,
+        echo_port: 0,
         probe_vni: VNI,
         secret: [0; 2],
     }

@@ -30,6 +30,7 @@ const SETTINGS: PathSettings = PathSettings {
     hold_us: 1000,
     drain_ns: 819,
     half_life_us: 1000,
+    echo_port: 0,
     probe_vni: VNI,
     secret: SECRET.0,
 };
