@@ -136,16 +136,21 @@ pub struct FlowRow {
     pub moves: u32,
     /// How long the flow has sent nothing, in milliseconds.
     pub idle_ms: u64,
+    /// Its state, in one word.
+    pub state: String,
+    /// How it came to its path, in one word.
+    pub decision: String,
 }
 
 impl fmt::Display for FlowRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FlowRow { peer, vni, source, destination, sport, dport, protocol, path, port, .. } = self;
-        let FlowRow { packets, bytes, moves, .. } = self;
+        let FlowRow { packets, bytes, moves, idle_ms, state, decision, .. } = self;
         write!(
             f,
             "({vni} {source}:{sport} -> {destination}:{dport} protocol {protocol} by {peer}) => path {path} \
-             port {port}: {packets} packets, {bytes} bytes, {moves} moves"
+             port {port}, {decision}: {packets} packets, {bytes} bytes, {moves} moves, {state}, idle for \
+             {idle_ms} ms"
         )
     }
 }

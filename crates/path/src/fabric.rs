@@ -47,6 +47,8 @@ pub struct Fabric {
     pub rate: u64,
     /// The maximum number of flows that are kept.
     pub flows: u32,
+    /// After this time without a packet, a flow is forgotten, in nanoseconds.
+    pub idle_timeout_ns: u64,
     /// How often each path of a peer in use is probed, in nanoseconds.
     pub probe_ns: u64,
     /// How often the paths of other peers are probed, in nanoseconds.

@@ -23,6 +23,7 @@ fn app() -> TaskApp<Fabric> {
         dscp: 0,
         rate: 10_000_000_000,
         flows: 10,
+        idle_timeout_ns: 10_000_000_000,
         probe_ns: 10_000_000,
         idle_ns: 1_000_000_000,
         discover_ns: 15_000_000_000,
@@ -108,7 +109,9 @@ fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
         packets: 7,
         bytes: 700,
         moves: 1,
-        idle_ms: 0,
+        idle_ms: 12,
+        state: "open".into(),
+        decision: "after_gap".into(),
     }];
     let page = FlowsPage { rows, next: Some(9) };
     app.board().read = vec![(RequestId(2), Ok(FlowsPage::default())), (RequestId(1), Ok(page))];
@@ -119,6 +122,9 @@ fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
     assert_eq!(shown["next"], 9);
     let text = (super::KIND.verbs[0].text)(&shown, &[]);
     assert!(text.contains("192.168.0.1:40000 -> 192.168.0.2:5001") && text.ends_with("1 flows\n"), "{text}");
+    assert!(text.contains("port 50003, after_gap: 7 packets") && text.contains("idle for 12 ms"), "{text}");
+    let page = include_str!("../README.md");
+    assert_eq!(weir_app::shown::undocumented(&shown["flows"], page), Vec::<String>::new());
     assert_eq!(app.wake_ns(), None);
     assert!(matches!(asked(&mut app, "conntrack to 7")[..], [Action::Answer { answer: Err(_), .. }]));
 }

@@ -45,7 +45,7 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "next_hop": Shape::Mac, "the MAC address of the next hop to peers" only "port";
     "headers": Shape::Words(|| words(&HEADERS)), "the headers that tell flows apart" or "inner" only "port";
     "idle_gap": Shape::Time, "a bucket idle for this long may move; by default from `rate`" only "port";
-    "idle_timeout": Shape::Time, "a flow idle for longer counts as new" or "10s" only "port";
+    "idle_timeout": Shape::Time, "a flow idle for longer counts as new" or "10s";
     "dscp": Shape::Number(0, 63), "the DSCP of encapsulated frames, and so of probes" or "0";
     "rate": Shape::Number(1, 1_000_000), "the rate of one path, in Mbit/s" or "10000";
     "flows": Shape::Number(1, 1 << 22), "how many flows are kept" or "65536";
@@ -197,6 +197,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
         by_openflow(&section, &peers, [vxlan_port, dscp], report);
     }
     let probe = probe(&section, "uplink", report);
+    let idle_timeout_ns = section.time("idle_timeout", report);
     if report.errors() > before {
         return None;
     }
@@ -213,6 +214,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
         dscp: dscp as u8,
         rate: rate * 1_000_000,
         flows: flows as u32,
+        idle_timeout_ns,
         probe_ns,
         idle_ns,
         discover_ns,

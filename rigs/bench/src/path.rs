@@ -5,6 +5,8 @@
 //! are cut under a stream of UDP flows, which the kernel never reroutes by itself; connections are opened
 //! with and without weir; and a host loads a program with very many entries.
 
+mod paper;
+
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
@@ -101,6 +103,7 @@ pub fn run(options: &PathOptions) -> Result<()> {
     let rows = print_rows(&plan, &mut screen, &samples);
     let identities = Identity::of(&rows);
     identities.iter().for_each(|identity| screen.say(&identity.text()));
+    paper::text(&rows).iter().for_each(|line| screen.say(line));
     if options.json {
         weir_lab::screen::line(results(options, &rows, &identities, &beside))?;
     }
@@ -197,12 +200,14 @@ fn plan(options: &PathOptions) -> ComparisonPlan {
 }
 
 fn results(options: &PathOptions, rows: &[Row], identities: &[Identity], beside: &Beside) -> Value {
+    let paper = paper::json(rows);
     let rows: Vec<Value> = rows.iter().map(|row| row.json(options.elephant)).collect();
     let identities: Vec<Value> = identities.iter().map(Identity::json).collect();
     let failover = beside.failover_ms.map(|(p50, p99)| json!({ "p50": p50, "p99": p99 }));
     json!({
         "rows": rows,
         "identities": identities,
+        "paper": paper,
         "failover_ms": failover,
         "new_flows_ratio": beside.new_flows_ratio,
         "reload": beside.reload.map(Reload::json),

@@ -159,7 +159,7 @@ impl PathNetwork {
     pub fn configure_alone(&self) {
         let app = format!(
             "socket: {}\napps:\n  - path: {{ name: fabric, uplink: up0, peers: [{}], scheme: one_sided, \
-             rate: 10 }}\n",
+             rate: 10, idle_timeout: 2s }}\n",
             self.socket("a").display(),
             self.outer[1]
         );

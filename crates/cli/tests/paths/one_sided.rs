@@ -90,6 +90,12 @@ fn without_help_paths_are_found_and_connections_leave_one_that_loses_segments() 
     let new = counts(&after) - counts(&before);
     assert!(new * LINKS as u64 * 2 < all, "{new} of {all} connections: {before} {after}");
     assert!(impair.counts().lost > 0);
+    // Connections of the beginning have been forgotten, and those of the end have not.
+    let flows = bed.ask(&["path", "conntrack", "fabric"]).unwrap()["flows"].as_array().unwrap().clone();
+    let is_to = |port: u16| flows.iter().any(|flow| flow["dport"] == port);
+    assert!(is_to(7003) && !is_to(7001), "{flows:?}");
+    assert!(flows.iter().any(|flow| flow["decision"] == "at_first" && flow["state"] == "open"), "{flows:?}");
+    assert!(bed.output_of(&["path", "conntrack", "fabric"]).contains(", at_first: "));
     // Loss of a path's own echo requests is known from its router.
     assert!(number(&after, "/probes") > 0, "{after}");
 }

@@ -1,6 +1,7 @@
 //! DOCA-AR as published: each new tunnel header waits while four probes are sent, and uses the port of the
 //! first answer for its lifetime. One thread handles one flow after the other, with a timeout of 50 ms.
 
+use super::aging::Aging;
 use super::prober::{PathProbe, Prober, wait};
 use super::uplink::Uplink;
 use super::wire::Wire;
@@ -21,12 +22,14 @@ const ETHERNET: usize = 14;
 
 /// Runs until stopped.
 pub fn run(prober: &mut Prober, mut uplink: Uplink, wire: &Wire) {
+    let mut aging = Aging::new(prober.fabric.idle_timeout_ns);
     while !prober.stops() {
         let now = monotonic_ns();
         if let Some(state) = uplink.mind(now) {
             prober.reporter.obstacle(state);
         }
-        prober.reporter.report(now, &uplink.programs, &[]);
+        aging.tick(now, &uplink.programs);
+        prober.reporter.report(now, &uplink.programs, &[], aging.forgotten());
         while let Some(missed) = uplink.programs.missed() {
             place(prober, &mut uplink, wire, &missed);
         }
@@ -45,14 +48,14 @@ fn place(prober: &mut Prober, uplink: &mut Uplink, wire: &Wire, missed: &PathMis
     let _ = wire.send(&packet, peer.into());
 }
 
-/// Sends four probes and returns the port of the first that is answered in time, otherwise the kernel's.
+/// Sends four probes and returns the port of the first that is answered in time.
 fn race(
     prober: &mut Prober,
     uplink: &mut Uplink,
     wire: &Wire,
     addresses: (Ipv4Addr, Ipv4Addr),
     kernel_port: u16,
-) -> u16 {
+) -> Option<u16> {
     // Discard late answers to earlier probes.
     while uplink.programs.answer().is_some() {}
     let mut numbers = Vec::new();
@@ -69,12 +72,12 @@ fn race(
     while !numbers.is_empty() && monotonic_ns() < until && !prober.stops() {
         while let Some(answer) = uplink.programs.answer() {
             if answer.session == prober.session() && numbers.contains(&answer.number) {
-                return answer.port;
+                return Some(answer.port);
             }
         }
         std::thread::sleep(Duration::from_micros(20));
     }
-    kernel_port
+    None
 }
 
 /// Computes the checksum of the inner TCP or UDP packet, which is normally left to the device. The outer UDP

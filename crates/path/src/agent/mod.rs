@@ -6,6 +6,7 @@
 //! it is stuck, frames keep using the last usable paths. When the process ends, for whatever reason, the
 //! programs are removed.
 
+mod aging;
 mod doca;
 mod node;
 mod prober;

@@ -1,5 +1,6 @@
 //! The thread of a path app: sends probes, takes answers, and updates each node.
 
+use super::aging::Aging;
 use super::doca;
 use super::node::Node;
 use super::reporter::Reporter;
@@ -103,6 +104,7 @@ struct Running {
     nodes: Vec<Node>,
     sent: BTreeMap<u32, Sent>,
     turns: Turns,
+    aging: Aging,
 }
 
 impl Prober {
@@ -171,7 +173,8 @@ impl Prober {
             nodes.push(node);
         }
         let wire = Wire::open(self.fabric.peers.iter().any(IpAddr::is_ipv6))?;
-        Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), turns: Turns::new(monotonic_ns()) })
+        let (turns, aging) = (Turns::new(monotonic_ns()), Aging::new(self.fabric.idle_timeout_ns));
+        Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), turns, aging })
     }
 
     /// Runs ECMP and adaptive: each iteration of a few milliseconds does everything that is due.
@@ -184,7 +187,9 @@ impl Prober {
             if self.knows_paths() && running.uplink.is_attached() {
                 self.turn(running);
             }
-            self.reporter.report(now, &running.uplink.programs, &running.nodes);
+            running.aging.tick(now, &running.uplink.programs);
+            let forgotten = running.aging.forgotten();
+            self.reporter.report(now, &running.uplink.programs, &running.nodes, forgotten);
             let is_busy = running.nodes.iter().any(|node| node.is_busy(now));
             let [short, long] = PAUSES;
             let short = short.max(PAUSE_PER_NODE * running.nodes.len() as u32);

@@ -1,9 +1,13 @@
 //! Reports to operators: log lines, and the state that the app shows.
 
+use super::aging::state_of;
 use super::node::Node;
-use crate::bpf::{PATHS_MAX, PathCounters, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath};
+use crate::bpf::{
+    PATHS_MAX, PathCounters, PathDecision, PathFlow, PathFlowKey, PathFlows, PathTraffic, TcPath,
+};
 use crate::loss::ProbeCounts;
 use crate::paths::{Path, Paths};
+use crate::scheme::Scheme;
 use crate::{Fabric, FlowRow, FlowsPage, NodeReport, ObservedReport, PathReport, PathsReport};
 use std::net::IpAddr;
 use tracing::{info, warn};
@@ -23,6 +27,7 @@ const ROWS: u32 = 2048;
 /// The reports of an app.
 pub struct Reporter {
     name: String,
+    scheme: Scheme,
     /// Addresses by peer index.
     peers: Vec<IpAddr>,
     board: Publisher<Fabric>,
@@ -34,7 +39,8 @@ pub struct Reporter {
 impl Reporter {
     pub fn new(fabric: &Fabric, board: Publisher<Fabric>) -> Reporter {
         let (name, peers) = (fabric.name.clone(), fabric.peers.clone());
-        Reporter { name, peers, board, obstacle: None, said: None, next_ns: 0 }
+        let scheme = fabric.scheme;
+        Reporter { name, scheme, peers, board, obstacle: None, said: None, next_ns: 0 }
     }
 
     /// Records whether the programs are attached to the uplink; logs a change.
@@ -68,7 +74,7 @@ impl Reporter {
     }
 
     /// Writes the board at intervals, and lists flows if a client is waiting for them.
-    pub fn report(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node]) {
+    pub fn report(&mut self, now_ns: u64, programs: &TcPath, nodes: &[Node], forgotten: u64) {
         let queries = std::mem::take(&mut self.board.look().queries);
         if !queries.is_empty()
             && let Ok(flows) = programs.flows()
@@ -79,7 +85,8 @@ impl Reporter {
             return;
         }
         self.next_ns = now_ns + EVERY_NS.max(EVERY_NS_PER_NODE * nodes.len() as u64);
-        let counts = counts(&programs.counters());
+        let mut counts = counts(&programs.counters());
+        counts.push(("path_flows_aged", forgotten));
         let nodes = nodes.iter().map(|one| node(one, programs, now_ns)).collect();
         let mut board = self.board.look();
         (board.report, board.now_ns) = (PathsReport { counts, nodes }, since_1970_ns());
@@ -95,7 +102,7 @@ impl Reporter {
             |at: usize| nodes.get(at).map(|node| (0..PATHS_MAX).map(|path| port(node, path)).collect());
         let peers: Vec<(IpAddr, Vec<Option<u16>>)> =
             self.peers.iter().enumerate().map(|(at, peer)| (*peer, ports(at).unwrap_or_default())).collect();
-        let row = move |(key, flow): (PathFlowKey, PathFlow)| {
+        let row = move |scheme: Scheme, (key, flow): (PathFlowKey, PathFlow)| {
             let (peer, ports) = peers.get(key.peer() as usize)?;
             let port = ports.get(flow.path as usize).copied().flatten();
             let ([source, destination], [sport, dport]) = (key.addresses(), key.ports());
@@ -113,9 +120,12 @@ impl Reporter {
                 bytes: flow.bytes,
                 moves: flow.moves,
                 idle_ms: ago_ms(now_ns, flow.last_ns),
+                state: state_of(flow.packets).to_string(),
+                decision: word(scheme, flow.decision).to_string(),
             })
         };
-        let board = self.board.clone();
+        let (board, scheme) = (self.board.clone(), self.scheme);
+        let row = move |one| row(scheme, one);
         let read = move || {
             for (id, from) in queries {
                 let page = flows.page(from, ROWS).map_err(|why| format!("the flows cannot be read: {why}"));
@@ -128,6 +138,20 @@ impl Reporter {
         };
         // Waiting clients time out with a message that there is no answer.
         let _ = std::thread::Builder::new().name("weir-path-flows".into()).spawn(read);
+    }
+}
+
+/// How a flow came to its path, in one word.
+fn word(scheme: Scheme, decision: PathDecision) -> &'static str {
+    match (scheme, decision) {
+        (Scheme::LetFlow, _) => "random",
+        (Scheme::DocaAr, PathDecision::AtFirst) => "first_answer",
+        (Scheme::DocaAr, _) => "no_answer",
+        (_, PathDecision::AtFirst) => "at_first",
+        (_, PathDecision::AfterGap) => "after_gap",
+        (_, PathDecision::AfterFailure) => "after_failure",
+        (_, PathDecision::AfterRehash) => "after_rehash",
+        (_, PathDecision::WithoutGap) => "without_gap",
     }
 }
 

@@ -144,6 +144,7 @@ mod tests {
             dscp: 0,
             rate: 10_000_000_000,
             flows: 10,
+            idle_timeout_ns: 10_000_000_000,
             probe_ns: 10_000_000,
             idle_ns: SECOND,
             discover_ns: 15 * SECOND,

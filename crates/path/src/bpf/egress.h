@@ -226,6 +226,7 @@ static __always_inline int should_reroute(const struct settings *settings, const
 }
 
 enum move { STAY, AFTER_GAP, AFTER_FAILURE, AFTER_REHASH, WITHOUT_GAP };
+SHARED(enum move);
 
 /* Decides whether a flow should move, and to which path. */
 static __always_inline enum move consider(const struct settings *settings, const struct peer *peer,
@@ -288,6 +289,7 @@ static __always_inline __u32 follow(const struct settings *settings, const struc
 	if (move == STAY || next == path || !is_usable(peer, next))
 		return path;
 	flow->path = next;
+	flow->decision = move;
 	flow->moves += 1;
 	flow->hold_until_ns = hold(settings, now);
 	count_move(peer, next, move);

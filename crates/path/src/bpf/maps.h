@@ -94,7 +94,8 @@ struct flow {
 	__u64 packets;
 	__u64 bytes;
 	__u32 path;
-	__u32 kernel_port; /* which the kernel chose */
+	__u16 kernel_port; /* which the kernel chose */
+	__u16 decision; /* how it came to its path: enum move; DOCA-AR: 1 if no probe was answered in time */
 	__u32 port; /* DOCA-AR: the pinned one; LetFlow: that of the flowlet */
 	__u32 moves;
 };

@@ -225,6 +225,24 @@ pub struct PathFlow {
     pub port: u16,
     /// How often the flow has changed paths.
     pub moves: u32,
+    /// How it came to its path.
+    pub decision: PathDecision,
+}
+
+/// How a flow came to its path: `enum move`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathDecision {
+    /// It was placed there when it began. With DOCA-AR: by the first answer to its probes.
+    #[default]
+    AtFirst,
+    /// It came after a pause. With DOCA-AR: no probe was answered in time.
+    AfterGap,
+    /// Its path had failed.
+    AfterFailure,
+    /// The kernel gave it another port.
+    AfterRehash,
+    /// Its path was congested.
+    WithoutGap,
 }
 
 /// An answer to a probe.
@@ -469,7 +487,7 @@ impl TcPath {
         windows.set(index.min(self.peers - 1), Window::default().bytes(), 0)
     }
 
-    /// Pins the port of a flow that was reported by [`TcPath::missed`].
+    /// Pins the port of a flow that was reported by [`TcPath::missed`]: the kernel's, if `port` is `None`.
     ///
     /// # Errors
     /// Returns the kernel's error.
@@ -477,11 +495,11 @@ impl TcPath {
         &mut self,
         key: PathFlowKey,
         kernel_port: u16,
-        port: u16,
+        port: Option<u16>,
         now_ns: u64,
     ) -> Result<(), MapError> {
-        let flow =
-            Flow { last_ns: now_ns, kernel_port: kernel_port.into(), port: port.into(), ..Flow::default() };
+        let (decision, port) = (u16::from(port.is_none()), port.unwrap_or(kernel_port));
+        let flow = Flow { last_ns: now_ns, kernel_port, decision, port: port.into(), ..Flow::default() };
         let mut flows = self.by_address::<[u8; FlowKey::SIZE], [u8; Flow::SIZE]>("flows");
         flows.insert(key.0.bytes(), flow.bytes(), 0)
     }

@@ -247,7 +247,7 @@ fn the_first_frame_of_a_tunnel_header_waits_for_its_port() {
     assert_eq!(missed.key.addresses(), [HERE, PEER].map(std::net::IpAddr::from));
     let now = std::fs::read_to_string("/proc/uptime").unwrap();
     let now: f64 = now.split(' ').next().unwrap().parse().unwrap();
-    programs.pin(missed.key, KERNEL_PORT, 50_003, (now * 1e9) as u64).unwrap();
+    programs.pin(missed.key, KERNEL_PORT, Some(50_003), (now * 1e9) as u64).unwrap();
     for _ in 0..3 {
         assert_eq!(sent(&mut programs, &frame), 50_003);
     }
@@ -255,7 +255,7 @@ fn the_first_frame_of_a_tunnel_header_waits_for_its_port() {
     for port in 0..20_000 {
         assert_eq!(programs.test_egress(&data(PEER, port, 1)).unwrap().0, SHOT);
         let missed = programs.missed().unwrap();
-        programs.pin(missed.key, port, 50_001, (now * 1e9) as u64).unwrap();
+        programs.pin(missed.key, port, Some(50_001), (now * 1e9) as u64).unwrap();
         assert_eq!(sent(&mut programs, &data(PEER, port, 1)), 50_001);
     }
 }

@@ -1,0 +1,109 @@
+//! The two tables of DOCA-AR's README, for 10 and 50 flows of 5 MB, beside ours.
+
+use serde_json::{Value, json};
+use weir_lab::path::{ElephantStarts, Regime, Row, Scheme};
+
+/// Where the tables are.
+const SOURCE: &str = "README.en.md of github.com/markchen7788/doca_ar, 2024-01-08: 30 runs";
+
+/// A row of the tables: with or without the elephant of 40 Gbit/s, on links of 40 Gbit/s.
+struct Published {
+    flows: usize,
+    has_elephant: bool,
+    scheme: Scheme,
+    /// The shortest, the average and the longest time of the last flow, ms.
+    max_ms: [f64; 3],
+}
+
+const fn row(flows: usize, has_elephant: bool, scheme: Scheme, max_ms: [f64; 3]) -> Published {
+    Published { flows, has_elephant, scheme, max_ms }
+}
+
+/// The tables, in their order.
+const TABLES: [Published; 8] = [
+    row(10, true, Scheme::DocaAr, [22.74, 34.21, 231.29]),
+    row(10, true, Scheme::Ecmp, [27.41, 920.81, 1709.99]),
+    row(10, false, Scheme::DocaAr, [23.54, 27.32, 34.49]),
+    row(10, false, Scheme::Ecmp, [20.42, 26.97, 35.1]),
+    row(50, true, Scheme::DocaAr, [103.45, 334.52, 1535.76]),
+    row(50, true, Scheme::Ecmp, [1127.96, 1857.05, 2235.71]),
+    row(50, false, Scheme::DocaAr, [98.35, 221.72, 292.31]),
+    row(50, false, Scheme::Ecmp, [100.83, 236.18, 289.77]),
+];
+
+/// The shortest, the average and the longest time of the last flow of our runs.
+fn ours(row: &Row) -> Option<[f64; 3]> {
+    let all = &row.max_ms;
+    Some([*all.first()?, all.iter().sum::<f64>() / all.len() as f64, *all.last()?])
+}
+
+/// Our rows that a published row is compared with: the same flows and load, the same scheme or one of ours,
+/// and messages that take as long as theirs did.
+fn beside<'a>(published: &'a Published, rows: &'a [Row]) -> impl Iterator<Item = &'a Row> {
+    rows.iter().filter(move |row| {
+        row.cell.regime == Regime::Time
+            && row.cell.flows == published.flows
+            && (row.cell.elephant == ElephantStarts::Before) == published.has_elephant
+            && row.arm.scheme == published.scheme
+    })
+}
+
+/// The tables as lines of text; none if no run is comparable.
+pub fn text(rows: &[Row]) -> Vec<String> {
+    let times = |[min, average, max]: [f64; 3]| format!("{min:>9.1} {average:>9.1} {max:>9.1}");
+    let mut lines = vec![format!(
+        "{:<44} {:>29}   ours, with messages of 65 KB on links of 200 Mbit/s",
+        "MaxFCT in ms, min, average, max", "DOCA-AR's README"
+    )];
+    for published in &TABLES {
+        let load = if published.has_elephant { "an elephant" } else { "no elephant" };
+        for row in beside(published, rows) {
+            let Some(ours) = ours(row) else { continue };
+            let what = format!("{} flows, {load}, {}", published.flows, row.arm.name());
+            lines.push(format!("{what:<44} {}   {}", times(published.max_ms), times(ours)));
+        }
+    }
+    if lines.len() == 1 { Vec::new() } else { lines }
+}
+
+/// The tables as JSON. This format is stable.
+pub fn json(rows: &[Row]) -> Value {
+    let times = |[min, average, max]: [f64; 3]| json!({ "min": min, "average": average, "max": max });
+    let ours =
+        |row: &Row| json!({ "txrehash": u32::from(row.arm.rehash), "maxfct_ms": ours(row).map(times) });
+    let tables = TABLES.iter().map(|published| {
+        json!({
+            "flows": published.flows,
+            "elephant": published.has_elephant,
+            "scheme": published.scheme.name(),
+            "maxfct_ms": times(published.max_ms),
+            "ours": beside(published, rows).map(ours).collect::<Vec<_>>(),
+        })
+    });
+    json!({ "source": SOURCE, "rows": tables.collect::<Vec<_>>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weir_lab::path::{Cell, PathScheme, Sample};
+
+    #[test]
+    fn runs_are_beside_the_rows_of_the_same_flows_load_and_scheme() {
+        let cell = |flows, elephant| Cell { regime: Regime::Time, flows, elephant };
+        let cells = [cell(10, ElephantStarts::Before), cell(10, ElephantStarts::Never)];
+        let arms = [Scheme::Ecmp, Scheme::Adaptive].map(|scheme| PathScheme { scheme, rehash: false });
+        let sample = |cell, arm, time| Sample { cell, arm, flow_ms: vec![1.0, time] };
+        let mut samples = vec![sample(cells[0], arms[0], 800.0), sample(cells[0], arms[0], 1200.0)];
+        samples.push(sample(cells[0], arms[1], 30.0));
+        let rows = Row::of(&cells, &arms, &samples, 1);
+        let found = json(&rows);
+        let of = |at: usize| found["rows"][at]["ours"].as_array().unwrap().len();
+        assert_eq!((0..8).map(of).collect::<Vec<_>>(), [0, 1, 0, 0, 0, 0, 0, 0]);
+        let ours = &found["rows"][1]["ours"][0]["maxfct_ms"];
+        assert_eq!(*ours, json!({ "min": 800.0, "average": 1000.0, "max": 1200.0 }));
+        let lines = text(&rows);
+        assert!(lines.len() == 2 && lines[1].contains("920.8"), "{lines:?}");
+        assert_eq!((text(&[]).len(), json(&[])["rows"].as_array().unwrap().len()), (0, 8));
+    }
+}
