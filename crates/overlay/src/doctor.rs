@@ -2,6 +2,7 @@
 //! kernel's settings.
 
 use crate::agent::{needed_settings, rule};
+use crate::cni::{self, ContainerNetwork};
 use crate::yaml::overlays;
 use std::io;
 use weir_app::doctor::{Examined, Finding, Has, Level, hooks};
@@ -15,12 +16,25 @@ pub(crate) fn findings(examined: &Examined<'_>) -> Vec<Finding> {
         found.push(hooks(has_tcx()).finding("overlay", is_used));
         found.push(nftables(rule::tables().map(drop)).finding("overlay", is_used));
     }
+    // Without an overlay, a network that is not supported is no flaw.
+    if is_used || examined.apps.is_none() {
+        found.extend(weir_netlink::links().ok().and_then(|links| cni::recognise(&links)).map(network));
+    }
     let setting = |(name, is_so): (&str, anyhow::Result<()>)| match is_so {
         Ok(()) => Finding::new("sysctl", name, Level::Ok, "as the overlay needs it"),
         Err(why) => Finding::new("sysctl", name, Level::Fault, why.to_string()),
     };
     found.extend(wanted.iter().flat_map(|wanted| needed_settings(&wanted.task)).map(setting));
     found
+}
+
+/// Reports a network that was recognised.
+fn network(network: ContainerNetwork) -> Finding {
+    let (level, says) = match network.says {
+        Ok(says) => (Level::Ok, says),
+        Err(says) => (Level::Warning, says),
+    };
+    Finding::new("container_network", network.name, level, says)
 }
 
 /// Connections are marked with an nftables rule. `tables` is the result of listing the tables.

@@ -8,6 +8,7 @@ mod app;
 mod board;
 pub mod bpf;
 mod cleanup;
+mod cni;
 mod doctor;
 mod explain;
 mod pages;
