@@ -14,7 +14,7 @@ fn nothing_is_delivered_to_the_wrong_pod_whatever_changes() {
     let Some(_alone) = may_run() else { return };
     let (result, stderr_text, status) = lab::run(&["overlay"]);
     let phases = result["phases"].as_array().expect("phases");
-    assert_eq!(phases.len(), 26, "{stderr_text}");
+    assert_eq!(phases.len(), 27, "{stderr_text}");
     for phase in phases {
         assert_eq!(
             (&phase["ok"], &phase["misdelivered"]),

@@ -9,6 +9,7 @@ mod bed;
 mod frames;
 mod others;
 mod phases;
+mod policies;
 mod records;
 mod six;
 mod storms;
@@ -24,7 +25,7 @@ use bed::OverlayBed;
 use weir_bed::namespace;
 
 /// Programs that the lab runs.
-const NEEDED: [&str; 7] = ["ip", "bridge", "nft", "tc", "ethtool", "nfcapd", "nfdump"];
+const NEEDED: [&str; 8] = ["ip", "bridge", "nft", "iptables-nft", "tc", "ethtool", "nfcapd", "nfdump"];
 
 /// Exists with the module `br_netfilter`, without which no rule sees traffic between pods of the same bridge.
 const BRIDGED: &str = "/proc/sys/net/bridge/bridge-nf-call-iptables";

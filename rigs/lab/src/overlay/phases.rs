@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::bed::{OverlayBed, ROOM};
 use super::talk::Talk;
 use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
-use super::{frames, others, records, six, storms};
+use super::{frames, others, policies, records, six, storms};
 use crate::Interrupt;
 use weir_bed::Run;
 
@@ -36,12 +36,13 @@ pub type Phase = crate::phase::Phase<Asked>;
 pub type Perform = fn(&mut OverlayBed, &mut Run, &Interrupt) -> Result<Phase>;
 
 /// All phases, in order.
-pub const ALL: [(&str, Perform); 26] = [
+pub const ALL: [(&str, Perform); 27] = [
     ("short_way", short_way),
     ("flow_records", records::flow_records),
     ("same_node", same_node),
     ("service", service),
     ("deny", deny),
+    ("policy", policies::policy),
     ("next_hop", next_hop),
     ("mtu", mtu),
     ("daemon_killed", daemon_killed),

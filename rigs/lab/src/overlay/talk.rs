@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::net::sockopt::set_socket_recv_buffer_size_force;
+use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use weir_netlink::{Protocol, Request, change};
 
@@ -80,6 +81,8 @@ pub enum TalkEnd {
 struct TalkCounts {
     sent: AtomicU64,
     answered: AtomicU64,
+    /// When the last request was answered, in milliseconds of CLOCK_MONOTONIC.
+    last_ms: AtomicU64,
     /// Flows that broke.
     broken: AtomicU64,
     /// The name of the last end that answered.
@@ -92,7 +95,7 @@ impl TalkCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let text = json!({
             "sent": of(&self.sent), "answered": of(&self.answered), "broken": of(&self.broken),
-            "name": of(&self.name), "ended": ended,
+            "last_ms": of(&self.last_ms), "name": of(&self.name), "ended": ended,
         });
         let next = log.with_extension("next");
         fs::write(&next, text.to_string())?;
@@ -102,6 +105,17 @@ impl TalkCounts {
     fn stops(&self) -> bool {
         self.stop.load(Ordering::Relaxed)
     }
+
+    fn count_answer(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+        self.last_ms.store(now_ms(), Ordering::Relaxed);
+    }
+}
+
+/// The time, in milliseconds of CLOCK_MONOTONIC, which is the same in all processes.
+pub fn now_ms() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 /// Runs one end.
@@ -162,7 +176,7 @@ fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
     thread::spawn(move || {
         let mut message = [0; 2048];
         while let Ok((length, from)) = udp.recv_from(&mut message) {
-            own.answered.fetch_add(1, Ordering::Relaxed);
+            own.count_answer();
             message[8..16].copy_from_slice(&name.to_be_bytes());
             let _ = udp.send_to(&message[..length.max(MESSAGE)], from);
         }
@@ -189,7 +203,7 @@ fn answer_stream(mut stream: TcpStream, name: u64, counts: &TalkCounts) {
         if stream.read_exact(&mut message[MESSAGE..]).is_err() {
             return;
         }
-        counts.answered.fetch_add(1, Ordering::Relaxed);
+        counts.count_answer();
         message[8..16].copy_from_slice(&name.to_be_bytes());
         if stream.write_all(&message).is_err() {
             return;
