@@ -12,8 +12,9 @@ pub fn json(rate: &[Value], load: &Value, trip: &Value) -> Value {
             "rows": rate.iter().map(bandwidth).collect::<Vec<_>>(),
         },
         "7.5": {
-            "what": "published rates beside the thesis's: Katran", "unit": "Mpps", "thesis": thesis::KATRAN,
-            "rows": thesis::PUBLISHED.map(published),
+            "what": "published rates beside the thesis's and ours: Katran", "unit": "Mpps",
+            "thesis": thesis::KATRAN,
+            "rows": thesis::PUBLISHED.into_iter().chain(ours(rate)).map(published).collect::<Vec<_>>(),
         },
         "7.6": { "what": "published rates beside the thesis's: Kakao", "rows": [], "why": thesis::KAKAO },
     });
@@ -35,7 +36,13 @@ pub fn json(rate: &[Value], load: &Value, trip: &Value) -> Value {
     figures
 }
 
-fn published((who, mpps, source): (&str, f64, &str)) -> Value {
+/// Returns our rate at the shortest payload.
+fn ours(rate: &[Value]) -> Option<thesis::PublishedRate> {
+    let mpps = rate.first()?["mpps"].as_f64()?;
+    Some(("weir, a core", mpps, "measured in this run, on memory ports"))
+}
+
+fn published((who, mpps, source): thesis::PublishedRate) -> Value {
     json!({ "who": who, "mpps": mpps, "source": source })
 }
 
@@ -67,6 +74,8 @@ mod tests {
         assert_eq!((&short["gbit_s"], &short["gbit_s_min"]), (&json!(1.92), &json!(0.96)));
         assert_eq!((&short["thesis_gbit_s"], &long["thesis_gbit_s"]), (&json!(17.664), &Value::Null));
         assert_eq!(long["gbit_s"], json!(80.0));
+        assert_eq!(figures["7.5"]["rows"].as_array().map(Vec::len), Some(3));
+        assert_eq!(figures["7.5"]["rows"][2]["mpps"], json!(10.0));
         assert!(figures["7.7"].is_null() && figures["7.8"].is_null(), "what was not measured is no figure");
         let scenarios = json!({ "scenarios": [], "most_mpps": 0.5 });
         assert_eq!(json(&rows, &scenarios, &scenarios)["7.7"]["most_mpps"], json!(0.5));

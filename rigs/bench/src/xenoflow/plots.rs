@@ -11,6 +11,7 @@ pub fn save(results: &Value, directory: &Path) -> Result<()> {
     let figures = &results["figures"];
     rate(&figures["7.3"]).save(directory, "7.3-rate")?;
     bandwidth(&figures["7.4"]).save(directory, "7.4-bandwidth")?;
+    published(&figures["7.5"]).save(directory, "7.5-published")?;
     if !figures["7.7"].is_null() {
         round_trip(&figures["7.7"]).save(directory, "7.7-round-trip")?;
         round_trip_by_length(&figures["7.7"]).save(directory, "7.7-round-trip-by-length")?;
@@ -23,6 +24,22 @@ pub fn save(results: &Value, directory: &Path) -> Result<()> {
     let loss = ("Loss, AF_XDP on veth; the thesis: from 97 % of its most", "percent lost");
     let percent = |row: &Value| row["loss"].as_f64().map(|loss| 100.0 * loss);
     load(results, loss, percent, Some(thesis_loss())).save(directory, "7.8-loss")
+}
+
+/// A bar for each balancer.
+fn published(figure: &Value) -> Plot {
+    let rows = figure["rows"].as_array().map_or(&[][..], Vec::as_slice);
+    let point = |(at, row): (usize, &Value)| Some(at as f64).zip(row["mpps"].as_f64());
+    Plot {
+        title: "Published rates beside ours".to_string(),
+        axes: ("balancer", "million packets per second"),
+        bars: rows.iter().map(|row| row["who"].as_str().unwrap_or_default().to_string()).collect(),
+        series: vec![Series {
+            name: "rate".to_string(),
+            points: rows.iter().enumerate().filter_map(point).collect(),
+            is_other: false,
+        }],
+    }
 }
 
 /// A line for each distribution and executor over the load.

@@ -17,8 +17,11 @@ pub const LATENCY: &str = "the round trip does not depend on load with 50/50, 70
                            with a single end point it grows a little, for which the thesis blames the end \
                            point";
 
-/// Published rates in million packets per second, and where they are from.
-pub const PUBLISHED: [(&str, f64, &str); 2] = [
+/// A balancer, its rate in million packets per second, and where the rate is from.
+pub type PublishedRate = (&'static str, f64, &'static str);
+
+/// Published rates.
+pub const PUBLISHED: [PublishedRate; 2] = [
     ("XenoFlow, a card", 98.0, "the thesis, 2 to 22 bytes of payload"),
     ("Katran, a core", 5.2, "published by its authors for hardware of 2018, with the driver"),
 ];
