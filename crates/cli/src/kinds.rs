@@ -7,7 +7,8 @@ use weir_lb::{Announce, Lb};
 
 /// Measurement; with the rigs, also in the solutions of papers.
 #[cfg(feature = "bench")]
-const MEASURE: Kind = Kind { command: Some(&weir_bench::MEASURE), ..weir_measure::KIND };
+const MEASURE: Kind =
+    Kind { command: Some(&weir_bench::MEASURE), read: weir_bench::read_measurements, ..weir_measure::KIND };
 #[cfg(not(feature = "bench"))]
 const MEASURE: Kind = weir_measure::KIND;
 

@@ -2,6 +2,7 @@
 
 use crate::export::{FlowFile, Given, NO_PARQUET};
 use crate::files::{self, MeasureOutcome};
+use crate::solution::{NO_SOLUTIONS, SolutionSettings};
 use crate::{Encapsulation, Encapsulations, KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
 use clap::{ArgMatches, Args, FromArgMatches};
@@ -14,12 +15,11 @@ use std::sync::atomic::AtomicBool;
 use weir_app::kind::{BadInput, OwnCommand, Print};
 use weir_config::distinct::{Use, distinct};
 use weir_config::{infile, outfile};
-use weir_sketch::Projection;
 
 /// `weir measure`, in a build without the solutions of papers.
 pub const COMMAND: OwnCommand = OwnCommand {
     arguments: MeasureArguments::augment_args,
-    run: |matches, print| run_command(NO_SOLUTIONS, matches, print),
+    run: |matches, print| run_command(NO_SOLVE, matches, print),
 };
 
 /// Counts recordings in a solution of a paper, and prints what it answers. Returns errors in the rests of
@@ -27,14 +27,7 @@ pub const COMMAND: OwnCommand = OwnCommand {
 pub type Solve = fn(&SolutionRequest, &mut Print<'_>) -> Result<Vec<String>>;
 
 /// The [`Solve`] of a build that has none.
-const NO_SOLUTIONS: Solve = |_, _| {
-    Err(BadInput(
-        "this build of weir does not have the solutions of `--solution`: build it with `--features bench`, \
-         which is a default feature (`weir --version` lists those of a build)"
-            .to_string(),
-    )
-    .into())
-};
+const NO_SOLVE: Solve = |_, _| Err(BadInput(NO_SOLUTIONS.to_string()).into());
 
 /// Runs `weir measure`, with what counts in solutions of papers.
 ///
@@ -49,30 +42,14 @@ pub fn run_command(solve: Solve, matches: &ArgMatches, print: &mut Print<'_>) ->
 pub struct SolutionRequest {
     /// The recordings.
     pub files: Vec<PathBuf>,
-    /// The solution, the policy of the aggregator in front of it, and how many KV arrays that has, as given.
-    pub solution: String,
-    /// See [`SolutionRequest::solution`].
-    pub aggregator: Option<String>,
-    /// See [`SolutionRequest::solution`].
-    pub kvs: Option<usize>,
-    /// Whether the aggregator does without vector instructions.
-    pub no_simd: bool,
-    /// Whether it aggregates even where that does not pay.
-    pub always_on: bool,
-    /// The key of a flow.
-    pub key: Projection,
+    /// The solution, and what is in front of it.
+    pub settings: SolutionSettings,
     /// The carriers around packets that are read through.
     pub inside: Encapsulations,
     /// The length of intervals, in ns.
     pub interval_ns: Option<u64>,
-    /// The number of destinations of a spreader, as given.
-    pub spread: Option<u64>,
-    /// Rows of each list.
-    pub top: usize,
     /// The seed.
     pub seed: Seed,
-    /// The memory limit for exact counting, in bytes.
-    pub exact_memory: usize,
     /// Whether to print JSON.
     pub json: bool,
     /// Ends the measurement early when it becomes true.
@@ -319,20 +296,23 @@ impl MeasureArguments {
     /// Returns what is asked of a solution of a paper, if that is asked.
     fn request(&self, seed: Seed, stop: &Arc<AtomicBool>) -> Option<SolutionRequest> {
         let SolutionArguments { solution, aggregator, kvs, no_simd, always_on } = &self.solution;
-        Some(SolutionRequest {
-            files: self.files.clone(),
+        let settings = SolutionSettings {
             solution: solution.clone()?,
             aggregator: aggregator.clone(),
             kvs: *kvs,
-            no_simd: *no_simd,
+            simd: !no_simd,
             always_on: *always_on,
             key: self.settings().projection(self.flow),
-            inside: self.settings().inside,
-            interval_ns: self.interval,
             spread: self.spread,
             top: usize::from(self.results.top),
-            seed,
             exact_memory: self.exact_memory,
+        };
+        Some(SolutionRequest {
+            files: self.files.clone(),
+            settings,
+            inside: self.settings().inside,
+            interval_ns: self.interval,
+            seed,
             json: self.results.json,
             stop: stop.clone(),
         })

@@ -25,6 +25,7 @@ mod report;
 mod reporting;
 mod settings;
 mod sketches;
+mod solution;
 mod summary;
 #[cfg(test)]
 mod tests;
@@ -33,6 +34,7 @@ mod truth;
 
 pub use app::{
     Export, HISTORY, Ipfix, KIND, MeasurePublisher, Measurement, MeasurementReport, OfOverlay, Parquet, Sum,
+    read_with,
 };
 pub use command::{COMMAND, SolutionRequest, Solve, run_command};
 pub use file::{FileError, Unlike};
@@ -49,5 +51,8 @@ pub use report::{
     TopRow, Unflowed,
 };
 pub use settings::Settings;
+pub use solution::{
+    LiveSolution, NewSolution, SolutionCounter, SolutionError, SolutionSettings, solution_line, write_answers,
+};
 pub use summary::Summary;
 pub use weir_sketch::{KeyKind, Projection, Seed};

@@ -21,7 +21,8 @@
 //! - `rate.rs`: the highest rate without loss, also of a daemon on another host.
 //! - `record.rs`: `weir measure` on a recording, compared with other tools that read one.
 //! - `measure/`: the cost and the accuracy of sketches and their aggregator.
-//! - `solution/`: recordings counted in the solutions of Agg-Evict's paper, for `weir measure --solution`.
+//! - `solution/`: recordings and live traffic counted in the solutions of Agg-Evict's paper, for
+//!   `weir measure --solution` and for measurements.
 
 #![cfg_attr(not(test), deny(clippy::print_stdout, clippy::print_stderr))]
 
@@ -54,4 +55,4 @@ mod xdp;
 mod xenoflow;
 
 pub use command::{Bench, run};
-pub use solution::MEASURE;
+pub use solution::{MEASURE, read_measurements};

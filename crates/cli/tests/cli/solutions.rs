@@ -2,7 +2,8 @@
 //! solutions on a recording, compared with counts that are made here; and what they do not have is refused.
 
 use super::folder::Folder;
-use super::{CommandOutput, record, weir};
+use super::running::Daemon;
+use super::{CommandOutput, TWO, record, weir};
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
 
@@ -188,6 +189,69 @@ fn the_nine_solutions_answer_what_the_recording_holds() {
     assert!(text.contains("cardinality 40.000  exactly 40.000, error 0.00 %"), "{text}");
 }
 
+/// Nine measurements of one port, each with another solution and another way to it.
+#[test]
+fn the_nine_solutions_are_keys_of_the_app() {
+    let ways = [
+        "",
+        ", aggregator: none",
+        ", aggregator: grr, kvs: 4, always_on: true",
+        ", aggregator: lru, simd: false",
+    ];
+    let mut text = format!("{TWO}\napps:\n");
+    for ((name, _), way) in NINE.iter().zip(ways.iter().cycle()) {
+        text +=
+            &format!("  - measure: {{ name: {name}, port: p0, interval: 500ms, solution: {name}{way} }}\n");
+    }
+    let mut daemon = Daemon::start(&text);
+    let frame = |source: u64| format!("src=192.0.2.{source} dst=10.0.0.53 dport=53");
+    daemon.receive(&[1, 1, 1, 2].map(frame).each_ref().map(String::as_str));
+    let solution = |daemon: &Daemon, name: &str| {
+        let shown = daemon.weir(&["show", "measure", name, "--json"]).good().json();
+        shown["measure"][0]["solution"].clone()
+    };
+    for ((name, queries), way) in NINE.iter().zip(ways.iter().cycle()) {
+        daemon.wait_for(name, |daemon| !solution(daemon, name).is_null());
+        let found = solution(&daemon, name);
+        assert_eq!((&found["solution"], &found["key"]), (&(*name).into(), &"5-tuple".into()));
+        assert_eq!(found["aggregator"].is_null(), way.contains("none"), "{found}");
+        let answers = &found["answers"];
+        // In the first interval there are no changes.
+        let mut named = queries.iter().filter(|query| **query != "changes");
+        assert!(named.all(|query| answers.get(query).is_some()), "{name}: {found}");
+        // The frames may have arrived in two intervals.
+        let packets = found["packets"].as_u64().unwrap();
+        assert!(packets <= 4, "{found}");
+        let exact = &answers["cardinality"]["exact"];
+        assert!(exact.is_null() || (packets == 4) <= (exact == 2.0), "{name}: {found}");
+        let first = &answers["heavy_hitters"]["rows"][0];
+        assert_eq!(first["packets"], first["exact"], "{name}: {found}");
+        assert!(first.is_null() || first["key"].as_str().unwrap().starts_with("udp 192.0.2."), "{found}");
+    }
+    let shown = daemon.weir(&["show", "measure", "flow_radar"]).good().out;
+    assert!(shown.contains("  flow_radar, ") && shown.contains("cardinality "), "{shown}");
+}
+
+#[test]
+fn keys_of_a_solution_that_it_does_not_have_are_shown() {
+    let folder = Folder::new();
+    let refused = |keys: &str, parts: &[&str]| {
+        let text = format!("{TWO}\napps: [{{ measure: {{ name: edge, port: p0, {keys} }} }}]\n");
+        folder.write("weir.yaml", &text);
+        let checked = weir(folder.path(), &["check", "weir.yaml"]);
+        assert_eq!(checked.code, Some(2), "{}{}", checked.out, checked.err);
+        parts.iter().for_each(|part| assert!(checked.err.contains(part), "no `{part}` in {}", checked.err));
+    };
+    refused("kvs: 4", &["`kvs` has no effect without a `solution`"]);
+    refused("solution: flowradar", &["`solution: flowradar` cannot be used", "count_min, flow_radar", "^"]);
+    refused("solution: mrac, aggregator: none, kvs: 4", &["`kvs` cannot be used", "grr, lru"]);
+    refused(
+        "solution: two_level, flow: source",
+        &["`flow: source` cannot be used", "5-tuple, 4-tuple, pair"],
+    );
+    refused("solution: mrac, spread: 5", &["`spread` cannot be used", "two_level"]);
+}
+
 /// A solution that costs less than a look-up is not aggregated, and all of its packets are counted.
 #[test]
 fn an_aggregator_that_does_not_pay_is_off() {
@@ -209,12 +273,16 @@ fn what_a_solution_does_not_have_is_refused_with_what_does() {
     };
     solved("flowradar", &[], &["--solution flowradar", "count_min, flow_radar", "univmon"]);
     solved("mrac", &["--aggregator", "fifo"], &["expected grr, lru, second_chance, min_count, or none"]);
-    solved("mrac", &["--aggregator", "none", "--kvs", "4"], &["`--kvs` is about an aggregator", "grr, lru"]);
+    solved(
+        "mrac",
+        &["--aggregator", "none", "--kvs", "4"],
+        &["`--kvs`: this is about an aggregator", "grr, lru"],
+    );
     solved("mrac", &["--kvs", "0"], &["`--kvs 0`: an aggregator has 1 to "]);
     solved("two_level", &["--key", "source"], &["a source and a destination", "5-tuple, 4-tuple, pair"]);
     solved("reversible", &["--key", "dport", "--interval", "1s"], &["needs a source", "pair, source"]);
     solved("reversible", &[], &["reversible", "add `--interval`"]);
-    solved("mrac", &["--spread", "5"], &["`--spread` is an option of two_level"]);
+    solved("mrac", &["--spread", "5"], &["`--spread`: mrac does not count", "an option of two_level"]);
     let bench = |arguments: &[&str], parts: &[&str]| {
         let said = weir(folder.path(), &[&["bench", "measure", "--quick"], arguments].concat());
         assert_eq!(said.code, Some(2), "{}{}", said.out, said.err);

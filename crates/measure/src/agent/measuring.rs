@@ -8,8 +8,9 @@
 use super::exports::Exports;
 use super::names::Named;
 use crate::export::{End, Given};
-use crate::{FlowRecord, Query, Seed, Summary};
+use crate::{FlowRecord, Seed, SolutionCounter, Summary};
 use crate::{HISTORY, MeasurePublisher, Measurement, MeasurementReport, Sum};
+use serde_json::json;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -61,6 +62,8 @@ pub struct Measuring {
     wanted: Measurement,
     workers: usize,
     summary: Summary,
+    /// The solution of a paper, until it is given up.
+    solution: Option<Box<dyn SolutionCounter>>,
     /// The number of the current interval, counted from the workers' time 0; `None` before the first delta.
     interval: Option<u64>,
     /// Records of future intervals, with their numbers.
@@ -78,11 +81,15 @@ impl Measuring {
     pub fn new(wanted: Measurement, workers: usize) -> Measuring {
         let summary = Summary::new(&wanted.settings, Seed::random());
         let exports = Exports::start(&wanted);
+        // It was created once before, to check its settings.
+        let solution = wanted.solution.as_ref();
+        let solution = solution.and_then(|one| (one.create)(&one.settings, Seed::random()).ok());
         let snapshot = MeasurementReport { shed: wanted.settings.fit().1, ..MeasurementReport::default() };
         Measuring {
             wanted,
             workers,
             summary,
+            solution,
             interval: None,
             waiting: Vec::new(),
             complete_ms: HashMap::new(),
@@ -95,7 +102,10 @@ impl Measuring {
     /// Continues with the current configuration. If the configuration defines a different measurement, only
     /// the totals are kept.
     pub fn succeed(self, wanted: Measurement, workers: usize) -> Measuring {
-        let same = self.wanted.settings == wanted.settings && self.wanted.interval_ms == wanted.interval_ms;
+        let solution = |one: &Measurement| one.solution.as_ref().map(|one| one.settings.clone());
+        let same = self.wanted.settings == wanted.settings
+            && self.wanted.interval_ms == wanted.interval_ms
+            && solution(&self.wanted) == solution(&wanted);
         let exports = self.exports.succeed(&self.wanted, &wanted);
         if same {
             return Measuring { wanted, workers, exports, changed: true, ..self };
@@ -171,7 +181,15 @@ impl Measuring {
         if number != present {
             *misplaced += record.packets;
         }
-        self.summary.add(&record);
+        self.count(&record);
+    }
+
+    /// Counts a record in the current interval.
+    fn count(&mut self, record: &FlowRecord) {
+        self.summary.add(record);
+        if let Some(solution) = &mut self.solution {
+            solution.add(&record.key, record.packets, record.bytes);
+        }
     }
 
     /// Ends the intervals that all workers have completed.
@@ -194,7 +212,11 @@ impl Measuring {
 
     fn close(&mut self, number: u64, times: &Times) {
         let [start_ms, end_ms] = [number, number + 1].map(|number| number * self.wanted.interval_ms);
-        let mut report = self.summary.close(times.wall_ns(start_ms), times.wall_ns(end_ms));
+        let [start_ns, end_ns] = [start_ms, end_ms].map(|ms| times.wall_ns(ms));
+        let mut report = self.summary.close(start_ns, end_ns);
+        if let Some(solution) = &mut self.solution {
+            self.snapshot.solution = Some(Arc::new(solution.close(start_ns, end_ns)));
+        }
         // Deltas of different flows arrive in any order.
         report.backwards = 0;
         self.snapshot.intervals += 1;
@@ -213,7 +235,7 @@ impl Measuring {
         let (now, later) = std::mem::take(&mut self.waiting).into_iter().partition(|one| one.0 <= number);
         self.waiting = later;
         let now: Vec<(u64, FlowRecord)> = now;
-        now.iter().for_each(|(_, record)| self.summary.add(record));
+        now.iter().for_each(|(_, record)| self.count(record));
     }
 
     /// Called after the reading of each iteration: passes records on and publishes reports.
@@ -241,12 +263,20 @@ impl Measuring {
         self.exports
     }
 
-    /// Gives up the next part. Returns the name of the measurement and the part.
-    pub fn shed(&mut self) -> Option<(String, Query)> {
+    /// Gives up the next part: the solution of a paper first, which answers for itself. Returns the name of
+    /// the measurement and the part.
+    pub fn shed(&mut self) -> Option<(String, &str)> {
+        let name = self.wanted.name.clone();
+        if self.solution.take().is_some() {
+            let solution = self.wanted.solution.as_ref().map_or("", |one| one.settings.solution.as_str());
+            self.snapshot.solution = Some(Arc::new(json!({ "solution": solution, "given_up": true })));
+            self.changed = true;
+            return Some((name, solution));
+        }
         let part = self.summary.shed_next()?;
         self.snapshot.shed.push(part);
         self.changed = true;
-        Some((self.wanted.name.clone(), part))
+        Some((name, part.word()))
     }
 
     fn board(&self) -> &MeasurePublisher {

@@ -144,8 +144,7 @@ impl DeltaReader for Reader {
         let shed = self.measured.iter_mut().find_map(Measuring::shed);
         if let Some((name, part)) = &shed {
             warn!(
-                "measurement {name} gives up {}: flows report their counts faster than it can add them up",
-                part.word()
+                "measurement {name} gives up {part}: flows report their counts faster than it can add them up"
             );
         }
         shed.is_some()

@@ -14,6 +14,7 @@ fn wanted(board: &MeasurePublisher) -> Measurement {
         overlay: None,
         interval_ms: 100,
         settings: Settings { memory: 8 << 20, keys: 1024, ..Settings::default() },
+        solution: None,
         ipfix: None,
         parquet: None,
         board: board.clone(),
@@ -155,8 +156,8 @@ fn parts_are_given_up_in_the_stated_order_and_every_answer_says_so() {
     let mut rig = Rig::new(1);
     rig.give(0, 1, 5, (10, 10));
     let (fits, does_not_fit) = wanted(&rig.board).settings.fit();
-    assert_eq!(rig.measuring.shed().unwrap().1, fits[0]);
-    assert_eq!(rig.measuring.shed().unwrap().1, fits[1]);
+    assert_eq!(rig.measuring.shed().unwrap().1, fits[0].word());
+    assert_eq!(rig.measuring.shed().unwrap().1, fits[1].word());
     rig.swept(0, 100);
     rig.measuring.turn(&at(0));
     let snapshot = rig.board.look().clone();

@@ -35,6 +35,8 @@ pub struct MeasurementReport {
     pub spanning: u64,
     /// The queries that were shed, because the collector could not keep up or lacked memory.
     pub shed: Vec<Query>,
+    /// What the solution of a paper answers about the last interval; or that it was given up.
+    pub solution: Option<Arc<Value>>,
     /// The export by IPFIX.
     pub ipfix: Option<Export>,
     /// The export to Parquet files. Records count as sent once their file is complete.
@@ -127,7 +129,10 @@ impl Measure {
         let snapshot = self.board.look().clone();
         let mut json = self.answer(&snapshot);
         match weir_app::request::read(&[], request)? {
-            MeasureRequest::Interval {} => json["last"] = json!(snapshot.interval.as_deref()),
+            MeasureRequest::Interval {} => {
+                json["last"] = json!(snapshot.interval.as_deref());
+                json["solution"] = json!(snapshot.solution.as_deref());
+            }
             MeasureRequest::History {} => {
                 let row = |sum: &Sum| {
                     let [flows, sources, destinations] = sum.distinct.map(f64::round);
@@ -162,6 +167,7 @@ impl App for Measure {
             let mut snapshot = self.board.look();
             if snapshot.interval.is_none() {
                 (snapshot.interval, snapshot.history) = (old.interval, old.history);
+                snapshot.solution = old.solution;
             }
         }
     }

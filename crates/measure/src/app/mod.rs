@@ -14,8 +14,9 @@ mod yaml;
 
 pub use board::{Export, HISTORY, MeasurePublisher, MeasurementReport, Sum};
 pub(crate) use yaml::measurements;
+pub use yaml::read_with;
 
-use crate::{Settings, agent};
+use crate::{LiveSolution, Settings, agent};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -58,6 +59,8 @@ pub struct Measurement {
     pub interval_ms: u64,
     /// What is measured.
     pub settings: Settings,
+    /// The solution of a paper in which flows are counted too.
+    pub solution: Option<LiveSolution>,
     /// Where records are exported to.
     pub ipfix: Option<Ipfix>,
     /// The files to which records are written.

@@ -1,6 +1,7 @@
 //! The output of `weir show measure`.
 
 use crate::queries::{TopQuery, tops};
+use crate::{solution_line, write_answers};
 use serde_json::Value;
 use std::fmt::Write;
 use weir_app::shown::seconds;
@@ -30,7 +31,28 @@ pub fn interval(answer: &Value) -> String {
     tops().for_each(|(_, row, list)| top(&mut text, &last[row.field], list.one));
     spreaders(&mut text, &last["spreaders"]);
     changes(&mut text, &last["changes"]);
+    solution(&mut text, &answer["solution"]);
     text
+}
+
+/// What the solution of a paper answers.
+fn solution(text: &mut String, solution: &Value) {
+    if solution.is_null() {
+        return;
+    }
+    if solution["given_up"] == true {
+        let _ = writeln!(text, "  {} was given up: records came too fast", word(&solution["solution"]));
+        return;
+    }
+    let _ = writeln!(text, "  {}", solution_line(solution));
+    if let Some(why) = solution["no_truth"].as_str() {
+        let _ = writeln!(text, "  without exact values: {why}");
+    }
+    let mut answers = String::new();
+    write_answers(&mut answers, &solution["answers"], usize::MAX);
+    answers.lines().for_each(|line| {
+        let _ = writeln!(text, "  {line}");
+    });
 }
 
 /// The totals of the last intervals.

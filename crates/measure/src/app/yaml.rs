@@ -3,7 +3,10 @@
 use super::board::Measure;
 use super::{Ipfix, MeasurePublisher, Measurement, OfOverlay, Parquet};
 use crate::export::NO_PARQUET;
-use crate::{Query, Settings};
+use crate::solution::NO_SOLUTIONS;
+use crate::{
+    KeyKind, LiveSolution, NewSolution, Projection, Query, Seed, Settings, SolutionError, SolutionSettings,
+};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,6 +30,10 @@ const FLUSH_LEAST: u64 = 10 * NS_PER_MS;
 const MEMORY_LEAST: u64 = 8 << 20;
 const MEMORY_MAX: u64 = 1 << 36;
 const TOP_MAX: u64 = 1_000;
+/// The maximum number of KV arrays in front of a solution: a gibibyte.
+const KVS_MAX: u64 = 1 << 20;
+/// The keys of a `solution`.
+const OF_SOLUTION: [&str; 6] = ["aggregator", "kvs", "simd", "always_on", "flow", "spread"];
 /// The minimum size that can be configured for files of records, in bytes.
 const FILE_LEAST: u64 = 1 << 16;
 const FILE_MAX: u64 = 1 << 36;
@@ -54,6 +61,19 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "top": Shape::Number(1, TOP_MAX), "rows of each top list" or "10";
     "memory": Shape::Number(MEMORY_LEAST, MEMORY_MAX),
         "bytes for sketches; answers that do not fit are omitted" or "67108864";
+    "solution": Shape::Name, "one of the nine solutions of Agg-Evict's paper, in which flows are counted \
+     too; a feature of the build";
+    "aggregator": Shape::Name, "with `solution`: the policy of the aggregator in front of it: grr, lru, \
+     second_chance, min_count; or none" or "min_count";
+    "kvs": Shape::Number(1, KVS_MAX), "with `solution`: KV arrays of the aggregator, of sixteen keys each; \
+     by default, as many as a mebibyte holds";
+    "simd": Shape::Boolean, "with `solution`: whether the aggregator uses vector instructions" or "true";
+    "always_on": Shape::Boolean,
+        "with `solution`: whether the aggregator works even where that does not pay" or "false";
+    "flow": Shape::Words(|| KeyKind::ALL.map(KeyKind::word).to_vec()),
+        "with `solution`: what a flow is" or "5-tuple";
+    "spread": Shape::Number(1, u32::MAX as u64), "with `solution: two_level`: report sources with this many \
+     destinations" or "64";
     "ipfix": Shape::Map(IPFIX), "sends flow records to a collector";
     "parquet": Shape::Map(PARQUET), "writes flow records to files";
 };
@@ -169,11 +189,16 @@ impl Configured for Measurements {
     }
 }
 
-/// Reads the measurements and writes their pipes.
+/// Reads the measurements and writes their pipes, in a build without solutions of papers.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
+    read_with(None, items, scope)
+}
+
+/// Reads the measurements and writes their pipes, with what creates solutions of papers.
+pub fn read_with(create: Option<NewSolution>, items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let mut all: Vec<Written> = Vec::new();
     for item in items {
-        let Some(written) = measurement(item, scope) else { continue };
+        let Some(written) = measurement(create, item, scope) else { continue };
         let name = &written.measurement.name;
         if all.iter().any(|other| other.measurement.name == *name) {
             let message = format!("two measurements are called `{name}`");
@@ -189,7 +214,7 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
 }
 
 /// Reads a measurement; `None` if it cannot be used, and the report says why.
-fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
+fn measurement(create: Option<NewSolution>, node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
     let before = scope.report.errors();
     let section = Section::read(node, KEYS, scope.report);
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
@@ -203,6 +228,7 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         queries: queries(),
         ..Settings::default()
     };
+    let solution = solution(create, &section, &settings, scope.report);
     let ipfix = section.get("ipfix").and_then(|node| ipfix(node, scope.report));
     let parquet = section.get("parquet").and_then(|node| parquet(node, scope.report));
     let key = section.get("key").map(|node| choice(node, "`key`", &SOURCES, scope.report));
@@ -234,8 +260,53 @@ fn measurement(node: &Node, scope: &mut Scope<'_>) -> Option<Written> {
         }
     };
     let interval_ms = interval_ns / NS_PER_MS;
-    let measurement = Measurement { name, pipes, overlay, interval_ms, settings, ipfix, parquet, board };
+    let measurement =
+        Measurement { name, pipes, overlay, interval_ms, settings, solution, ipfix, parquet, board };
     Some(Written { measurement, fronts, own, origin })
+}
+
+/// Reads the solution of a paper and what is in front of it, and creates it once to check this.
+fn solution(
+    create: Option<NewSolution>,
+    section: &Section<'_>,
+    of: &Settings,
+    report: &mut Report,
+) -> Option<LiveSolution> {
+    let Some(node) = section.get("solution") else {
+        for key in OF_SOLUTION {
+            if let Some(node) = section.get(key) {
+                let message = format!("`{key}` has no effect without a `solution`");
+                report.error_help(node.span, message, "name one, such as `solution: flow_radar`, or omit it");
+            }
+        }
+        return None;
+    };
+    let flows = KeyKind::ALL.map(|kind| (kind.word(), kind));
+    let settings = SolutionSettings {
+        solution: text(node, "the name of a solution", report)?.to_string(),
+        aggregator: section
+            .get("aggregator")
+            .and_then(|node| text(node, "a policy", report))
+            .map(str::to_string),
+        kvs: section.get("kvs").and_then(|_| section.number("kvs", report)).map(|kvs| kvs as usize),
+        simd: section.get("simd").is_none() || section.boolean("simd", report),
+        always_on: section.boolean("always_on", report),
+        key: Projection::new(section.choice("flow", &flows, report)?),
+        spread: section.get("spread").and_then(|_| section.number("spread", report)),
+        top: of.top,
+        exact_memory: of.memory,
+    };
+    let Some(create) = create else {
+        report.error(node.span, NO_SOLUTIONS);
+        return None;
+    };
+    if let Err(SolutionError { key, value, why }) = create(&settings, Seed::random()) {
+        let span = section.get(key).unwrap_or(node).span;
+        let value = value.map_or(String::new(), |value| format!(": {value}"));
+        report.error_help(span, format!("`{key}{value}` cannot be used"), why);
+        return None;
+    }
+    Some(LiveSolution { settings, create })
 }
 
 /// The queries that flow deltas can answer: none that depends on single packets.

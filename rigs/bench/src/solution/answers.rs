@@ -44,10 +44,7 @@ impl Truth {
             return Ok(());
         }
         let mebibytes = self.memory >> 20;
-        Err(format!(
-            "exact counting stopped after {most} keys, all that fit into {mebibytes} MiB: allow more with \
-             --exact-memory"
-        ))
+        Err(format!("exact counting stopped after {most} keys, all that fit into {mebibytes} MiB"))
     }
 
     fn changes(&self, before: &Truth) -> HashMap<[u64; 5], i64> {

@@ -1,7 +1,6 @@
 //! The nine solutions, each empty and of the paper's size, with room for IPv6.
 
-use anyhow::Result;
-use weir_app::kind::BadInput;
+use weir_measure::SolutionError;
 use weir_packet::FlowKey;
 use weir_papers::{
     FlajoletMartin, FlowRadar, HeavyHitters, LinearCounting, NineBytes, Reversible, SpaceSaving, TwoLevel,
@@ -114,26 +113,24 @@ pub struct Counter {
 
 impl Counter {
     /// Creates an empty solution by its name.
-    pub fn new(name: &str, key: Projection, seed: &Seed) -> Result<Counter> {
+    pub fn new(name: &str, key: Projection, seed: Seed) -> Result<Counter, SolutionError> {
         const ALL: &[SolutionKind] = &KINDS;
         let Some(kind) = ALL.iter().find(|kind| kind.name == name) else {
             let names: Vec<&str> = ALL.iter().map(|kind| kind.name).collect();
-            return Err(BadInput(format!("`--solution {name}`: expected one of {}", names.join(", "))).into());
+            let why = format!("expected one of {}", names.join(", "));
+            return Err(SolutionError { key: "solution", value: Some(name.to_string()), why });
         };
-        let word = key.kind().word();
         if let Some(keys) = kind.keys
             && !keys.contains(&key.kind())
         {
             let what = if keys.len() == WITH_PAIR.len() { "a source and a destination" } else { "a source" };
             let words: Vec<&str> = keys.iter().map(|kind| kind.word()).collect();
-            return Err(BadInput(format!(
-                "{name} needs {what}, which `--key {word}` does not have: expected one of {}",
-                words.join(", ")
-            ))
-            .into());
+            let why = format!("{name} needs {what}: expected one of {}", words.join(", "));
+            return Err(SolutionError { key: "flow", value: Some(key.kind().word().to_string()), why });
         }
         let pair = Projection::new(KeyKind::Pair);
-        Ok(Counter { kind, solution: (kind.create)(seed)?, seed: *seed, pair })
+        let solution = (kind.create)(&seed).expect("the sizes of the paper suffice");
+        Ok(Counter { kind, solution, seed, pair })
     }
 
     /// Returns an empty solution of the same kind.

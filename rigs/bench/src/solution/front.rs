@@ -1,12 +1,10 @@
 //! The aggregator in front of a solution, or none.
 
 use super::counter::Counter;
-use anyhow::Result;
 use serde_json::{Value, json};
-use weir_app::kind::BadInput;
-use weir_measure::SolutionRequest;
+use weir_measure::{SolutionError, SolutionSettings};
 use weir_sketch::{
-    Aggregator, AggregatorCounts, BATCH, Evicted, Gate, KeyHash, Policy, Scalar, Update, Vectors,
+    Aggregator, AggregatorCounts, BATCH, Evicted, Gate, KeyHash, Policy, Scalar, Seed, Update, Vectors,
 };
 
 /// Packets of a burst, as in the paper.
@@ -39,44 +37,45 @@ pub struct Front {
 impl Front {
     /// Creates the aggregator that was asked for. It switches itself off from `pays_below` evictions per
     /// packet on.
-    pub fn new(request: &SolutionRequest, pays_below: f64) -> Result<Front> {
-        let policy = match request.aggregator.as_deref() {
+    pub fn new(settings: &SolutionSettings, pays_below: f64, seed: Seed) -> Result<Front, SolutionError> {
+        let policy = match settings.aggregator.as_deref() {
             None => Some(Policy::MinCount),
             Some(NONE) => None,
             Some(word) => Some(find(word)?),
         };
         if policy.is_none() {
-            reject(request)?;
+            reject(settings)?;
         }
         let per_row = Aggregator::<5>::BYTES_PER_ROW;
-        let kvs = request.kvs.unwrap_or(BYTES / per_row);
+        let kvs = settings.kvs.unwrap_or(BYTES / per_row);
         let bytes = kvs.saturating_mul(per_row);
-        let gate = if request.always_on { Gate::always_open() } else { Gate::new(pays_below) };
+        let gate = if settings.always_on { Gate::always_open() } else { Gate::new(pays_below) };
         let wrong = |_| {
             let most = weir_sketch::BYTES_MAX / per_row;
-            BadInput(format!("`--kvs {kvs}`: an aggregator has 1 to {most} KV arrays"))
+            let why = format!("an aggregator has 1 to {most} KV arrays");
+            SolutionError { key: "kvs", value: Some(kvs.to_string()), why }
         };
         let way = match policy {
             None => FrontWay::Alone,
-            Some(policy) if request.no_simd => {
-                FrontWay::Scalar(Aggregator::comparing(bytes, policy, gate, &request.seed).map_err(wrong)?)
+            Some(policy) if settings.simd => {
+                let aggregator = Aggregator::<5, Vectors>::comparing(bytes, policy, gate, &seed);
+                FrontWay::Vectors(aggregator.map_err(wrong)?)
             }
             Some(policy) => {
-                let aggregator = Aggregator::<5, Vectors>::comparing(bytes, policy, gate, &request.seed);
-                FrontWay::Vectors(aggregator.map_err(wrong)?)
+                FrontWay::Scalar(Aggregator::comparing(bytes, policy, gate, &seed).map_err(wrong)?)
             }
         };
         Ok(Front {
             way,
             policy,
             kvs,
-            hash: KeyHash::new(&request.seed),
+            hash: KeyHash::new(&seed),
             burst: Vec::with_capacity(BURST),
             out: Vec::with_capacity(2 * BATCH),
         })
     }
 
-    /// Counts a packet.
+    /// Counts a packet, or several of a flow.
     pub fn add(&mut self, update: Update<5>, counter: &mut Counter) {
         self.burst.push(update);
         if self.burst.len() == BURST {
@@ -125,34 +124,33 @@ impl Front {
         }
     }
 
-    /// Describes it, and what it has done; null without an aggregator.
-    pub fn json(&self) -> Value {
+    /// Describes it, and what it has done with its input, `what`; null without an aggregator.
+    pub fn json(&self, what: &str) -> Value {
         let Some(policy) = self.policy else { return Value::Null };
         let AggregatorCounts { updates, hits, evictions, bypassed } = self.counts();
         json!({
             "policy": policy.word(), "kvs": self.kvs, "simd": matches!(self.way, FrontWay::Vectors(_)),
-            "packets": updates, "hits": hits, "evictions": evictions, "bypassed": bypassed,
+            what: updates, "hits": hits, "evictions": evictions, "bypassed": bypassed,
         })
     }
 }
 
-fn find(word: &str) -> Result<Policy> {
+fn find(word: &str) -> Result<Policy, SolutionError> {
     let found = Policy::ALL.into_iter().find(|policy| policy.word() == word);
     let known = || Policy::ALL.map(Policy::word).join(", ");
-    Ok(found.ok_or_else(|| BadInput(format!("`--aggregator {word}`: expected {}, or {NONE}", known())))?)
+    found.ok_or_else(|| SolutionError {
+        key: "aggregator",
+        value: Some(word.to_string()),
+        why: format!("expected {}, or {NONE}", known()),
+    })
 }
 
 /// Rejects parameters of an aggregator where there is none.
-fn reject(request: &SolutionRequest) -> Result<()> {
-    let given = [
-        ("--kvs", request.kvs.is_some()),
-        ("--no-simd", request.no_simd),
-        ("--always-on", request.always_on),
-    ];
-    let Some((option, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
+fn reject(settings: &SolutionSettings) -> Result<(), SolutionError> {
+    let given =
+        [("kvs", settings.kvs.is_some()), ("simd", !settings.simd), ("always_on", settings.always_on)];
+    let Some((key, _)) = given.into_iter().find(|(_, is_given)| *is_given) else { return Ok(()) };
     let all = Policy::ALL.map(Policy::word).join(", ");
-    Err(BadInput(format!(
-        "`{option}` is about an aggregator, and `--aggregator {NONE}` has none: expected one of {all}"
-    ))
-    .into())
+    let why = format!("this is about an aggregator, and there is none: its policy is one of {all}");
+    Err(SolutionError { key, value: None, why })
 }

@@ -1,33 +1,37 @@
-//! `weir measure --solution NAME`: recordings counted in one of the nine solutions of Agg-Evict's paper,
-//! alone or behind an aggregator, and what it answers beside the exact truth.
+//! Traffic counted in one of the nine solutions of Agg-Evict's paper, alone or behind an aggregator, and what
+//! the solution answers beside the exact truth: recordings, for `weir measure --solution NAME`, and live
+//! traffic, for measurements with the key `solution`.
 //!
-//! It is a feature of the build that has the rigs; `weir_measure` reads the arguments. Keys are those of
-//! `weir measure`, of five words, so that IPv6 and tunnels are counted too. Each interval begins with an
-//! empty solution, and without intervals there is one for everything.
+//! It is a feature of the build that has the rigs; `weir_measure` reads the arguments and the keys. Keys of
+//! flows are those of `weir measure`, of five words, so that IPv6 and tunnels are counted too. Each interval
+//! begins with an empty solution; a recording without intervals is one interval.
 
 mod answers;
 mod counter;
 mod front;
+mod live;
 mod text;
 
-use answers::{Answered, Truth};
+use answers::Truth;
 use anyhow::Result;
 use counter::Counter;
 use front::Front;
+pub use live::read_measurements;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use weir_app::kind::{BadInput, OwnCommand, Print};
 use weir_measure::{
-    COMMAND, FileReport, Frames, Link, Packets, SolutionRequest, read_packets, run_command, said,
+    COMMAND, FileReport, Frames, Link, Packets, Seed, SolutionError, SolutionRequest, SolutionSettings,
+    read_packets, run_command, said,
 };
-use weir_sketch::{KeyHash, Projection, Update};
+use weir_sketch::{KeyHash, Update};
 
 /// `weir measure`, with the solutions.
 pub static MEASURE: OwnCommand =
     OwnCommand { arguments: COMMAND.arguments, run: |matches, print| run_command(solve, matches, print) };
 
-/// Destinations of a spreader, if the arguments do not say.
+/// Destinations of a spreader, if the settings do not say.
 const SPREAD: u64 = 64;
 
 /// Intervals that are reported.
@@ -39,11 +43,11 @@ fn solve(request: &SolutionRequest, print: &mut Print<'_>) -> Result<Vec<String>
     let read = read_packets(&request.files, &mut solver, &request.stop);
     let files = read.map_err(|error| BadInput(format!("{error:#}")))?;
     let is_interrupted = request.stop.load(Ordering::Relaxed);
-    let solved = solver.end()?;
+    let solved = solver.end();
     if request.json {
         print(&format!("{}\n", solved.json(&files, is_interrupted)))?;
     } else {
-        print(&text::text(&solved, request.top))?;
+        print(&text::text(&solved, request.settings.top))?;
     }
     Ok(files.iter().filter(|file| file.error.is_some()).map(said).collect())
 }
@@ -54,15 +58,113 @@ struct Interval {
     span_ns: [u64; 2],
     /// Packets in flows, and their bytes.
     counted: [u64; 2],
-    answers: Vec<Answered>,
+    /// An object for each query.
+    answers: Value,
+}
+
+impl Interval {
+    fn json(&self) -> Value {
+        let ([start_ns, end_ns], [packets, bytes]) = (self.span_ns, self.counted);
+        json!({
+            "start_ns": start_ns, "end_ns": end_ns, "packets": packets, "bytes": bytes,
+            "answers": self.answers,
+        })
+    }
+}
+
+/// Counts flows in a solution, interval by interval.
+struct Counting {
+    settings: SolutionSettings,
+    hash: KeyHash,
+    front: Front,
+    /// The counter of the current interval, and that of the one before.
+    counter: Counter,
+    counter_before: Option<Counter>,
+    truth: Option<Truth>,
+    truth_before: Option<Truth>,
+    no_truth: Option<String>,
+    /// Packets in flows and their bytes, and the packets of the interval before.
+    counted: [u64; 2],
+    packets_before: u64,
+}
+
+impl Counting {
+    fn new(settings: &SolutionSettings, seed: Seed) -> Result<Counting, SolutionError> {
+        let counter = Counter::new(&settings.solution, settings.key, seed)?;
+        if settings.spread.is_some() && !counter.counts_destinations() {
+            let why =
+                format!("{} does not count destinations: this is an option of two_level", counter.name());
+            return Err(SolutionError { key: "spread", value: None, why });
+        }
+        Ok(Counting {
+            front: Front::new(settings, counter.pays_below(), seed)?,
+            hash: KeyHash::new(&seed),
+            counter,
+            settings: settings.clone(),
+            counter_before: None,
+            truth: Some(Truth::new(settings.exact_memory)),
+            truth_before: None,
+            no_truth: None,
+            counted: [0; 2],
+            packets_before: 0,
+        })
+    }
+
+    /// Counts packets of a flow.
+    fn add(&mut self, update: Update<5>) {
+        let [packets, bytes] = self.counted;
+        self.counted = [packets + update.packets, bytes.saturating_add(update.bytes)];
+        if let Some(truth) = &mut self.truth
+            && let Err(why) = truth.add(&update)
+        {
+            self.no_truth = Some(why);
+            (self.truth, self.truth_before) = (None, None);
+        }
+        self.front.add(update, &mut self.counter);
+    }
+
+    /// Ends an interval. Returns what can be answered about it, if that is `wanted`.
+    fn close(&mut self, span_ns: [u64; 2], is_wanted: bool) -> Option<Interval> {
+        self.front.flush(&mut self.counter);
+        let interval = is_wanted.then(|| {
+            let asked = answers::IntervalAsked {
+                key: self.settings.key,
+                hash: &self.hash,
+                top: self.settings.top,
+                spread: self.settings.spread.unwrap_or(SPREAD),
+                packets: self.counted[0],
+                packets_before: self.packets_before,
+            };
+            let truths = self.truth.as_ref().map(|truth| (truth, self.truth_before.as_ref()));
+            let answers = answers::answer(&asked, &self.counter, self.counter_before.as_ref(), truths);
+            let answers =
+                answers.into_iter().map(|answer| (answer.query.to_string(), answer.value)).collect();
+            Interval { span_ns, counted: self.counted, answers }
+        });
+        self.packets_before = self.counted[0];
+        self.counted = [0; 2];
+        let empty = self.counter.empty();
+        self.counter_before = Some(std::mem::replace(&mut self.counter, empty));
+        if let Some(truth) = &mut self.truth {
+            let empty = Truth::new(self.settings.exact_memory);
+            self.truth_before = Some(std::mem::replace(truth, empty));
+        }
+        interval
+    }
+
+    /// Describes the solution and its aggregator, whose input is `what`.
+    fn json(&self, what: &str) -> Value {
+        json!({
+            "solution": self.counter.name(), "solution_bytes": self.counter.bytes(),
+            "key": self.settings.key.kind().word(), "aggregator": self.front.json(what),
+        })
+    }
 }
 
 /// The result.
 struct Solved {
-    counter: &'static str,
-    bytes: usize,
-    key: Projection,
-    front: Value,
+    /// The solution and its aggregator.
+    head: Value,
     /// Packets and bytes, including those in no flow.
     all: [u64; 2],
     unflowed: BTreeMap<String, [u64; 2]>,
@@ -75,52 +177,34 @@ struct Solved {
 
 impl Solved {
     fn json(&self, files: &[FileReport], is_interrupted: bool) -> Value {
-        let answers = |interval: &Interval| -> Value {
-            interval.answers.iter().map(|answer| (answer.query.to_string(), answer.value.clone())).collect()
-        };
-        let of_interval = |interval: &Interval| {
-            let ([start_ns, end_ns], [packets, bytes]) = (interval.span_ns, interval.counted);
-            json!({
-                "start_ns": start_ns, "end_ns": end_ns, "packets": packets, "bytes": bytes,
-                "answers": answers(interval),
-            })
-        };
         let unflowed = self.unflowed.iter().map(
             |(reason, [packets, bytes])| json!({ "reason": reason, "packets": packets, "bytes": bytes }),
         );
         let [packets, bytes] = self.all;
-        let mut json = json!({
-            "solution": self.counter, "solution_bytes": self.bytes, "key": self.key.kind().word(),
-            "aggregator": self.front, "packets": packets, "bytes": bytes,
-            "unflowed": unflowed.collect::<Vec<_>>(), "no_truth": self.no_truth,
-            "files": files, "interrupted": is_interrupted,
-        });
+        let mut json = self.head.clone();
+        json["packets"] = json!(packets);
+        json["bytes"] = json!(bytes);
+        json["unflowed"] = unflowed.collect();
+        json["no_truth"] = json!(self.no_truth);
+        json["files"] = json!(files);
+        json["interrupted"] = json!(is_interrupted);
         if self.has_intervals {
-            json["intervals"] = self.intervals.iter().map(of_interval).collect();
+            json["intervals"] = self.intervals.iter().map(Interval::json).collect();
             json["intervals_left_out"] = json!(self.left_out);
         } else {
-            json["answers"] = self.intervals.first().map_or(json!({}), answers);
+            json["answers"] = self.intervals.first().map_or(json!({}), |interval| interval.answers.clone());
         }
         json
     }
 }
 
-/// Counts packets, interval by interval.
+/// Counts the packets of recordings.
 struct Solver<'a> {
     request: &'a SolutionRequest,
     frames: Frames,
-    hash: KeyHash,
-    front: Front,
-    /// The counter of the current interval, and that of the one before.
-    counter: Counter,
-    counter_before: Option<Counter>,
-    truth: Option<Truth>,
-    truth_before: Option<Truth>,
-    no_truth: Option<String>,
+    counting: Counting,
     /// The current interval; without intervals, everything.
     span_ns: Option<[u64; 2]>,
-    counted: [u64; 2],
-    packets_before: u64,
     all: [u64; 2],
     unflowed: BTreeMap<String, [u64; 2]>,
     intervals: Vec<Interval>,
@@ -129,21 +213,20 @@ struct Solver<'a> {
 
 impl<'a> Solver<'a> {
     fn new(request: &'a SolutionRequest) -> Result<Solver<'a>> {
-        let counter = Counter::new(&request.solution, request.key, &request.seed)?;
-        check(request, &counter)?;
+        let counting = Counting::new(&request.settings, request.seed);
+        let counting = counting.map_err(|error| BadInput(error.of_option()))?;
+        if counting.counter.needs_intervals() && request.interval_ns.is_none() {
+            let name = counting.counter.name();
+            return Err(BadInput(format!(
+                "{name} finds what changes between intervals: add `--interval`, such as `--interval 5s`"
+            ))
+            .into());
+        }
         Ok(Solver {
-            front: Front::new(request, counter.pays_below())?,
-            hash: KeyHash::new(&request.seed),
-            counter,
+            counting,
             request,
             frames: Frames::through(request.inside),
-            counter_before: None,
-            truth: Some(Truth::new(request.exact_memory)),
-            truth_before: None,
-            no_truth: None,
             span_ns: None,
-            counted: [0; 2],
-            packets_before: 0,
             all: [0; 2],
             unflowed: BTreeMap::new(),
             intervals: Vec::new(),
@@ -168,49 +251,26 @@ impl<'a> Solver<'a> {
 
     /// Ends an interval, and answers what can be answered about it.
     fn close(&mut self) {
-        self.front.flush(&mut self.counter);
-        if self.intervals.len() < INTERVALS {
-            let asked = answers::IntervalAsked {
-                key: self.request.key,
-                hash: &self.hash,
-                top: self.request.top,
-                spread: self.request.spread.unwrap_or(SPREAD),
-                packets: self.counted[0],
-                packets_before: self.packets_before,
-            };
-            let truths = self.truth.as_ref().map(|truth| (truth, self.truth_before.as_ref()));
-            let answers = answers::answer(&asked, &self.counter, self.counter_before.as_ref(), truths);
-            let span_ns = self.span_ns.unwrap_or_default();
-            self.intervals.push(Interval { span_ns, counted: self.counted, answers });
-        } else {
-            self.left_out += 1;
-        }
-        self.packets_before = self.counted[0];
-        self.counted = [0; 2];
-        let empty = self.counter.empty();
-        self.counter_before = Some(std::mem::replace(&mut self.counter, empty));
-        if let Some(truth) = &mut self.truth {
-            let empty = Truth::new(self.request.exact_memory);
-            self.truth_before = Some(std::mem::replace(truth, empty));
-        }
+        let is_wanted = self.intervals.len() < INTERVALS;
+        let interval = self.counting.close(self.span_ns.unwrap_or_default(), is_wanted);
+        self.intervals.extend(interval);
+        self.left_out += u64::from(!is_wanted);
     }
 
-    fn end(mut self) -> Result<Solved> {
+    fn end(mut self) -> Solved {
         if self.span_ns.is_some() {
             self.close();
         }
-        Ok(Solved {
-            counter: self.counter.name(),
-            bytes: self.counter.bytes(),
-            key: self.request.key,
-            front: self.front.json(),
+        let more = |why| format!("{why}: allow more with --exact-memory");
+        Solved {
+            head: self.counting.json("packets"),
             all: self.all,
             unflowed: self.unflowed,
             intervals: self.intervals,
             left_out: self.left_out,
-            no_truth: self.no_truth,
+            no_truth: self.counting.no_truth.map(more),
             has_intervals: self.request.interval_ns.is_some(),
-        })
+        }
     }
 
     fn add_unflowed(&mut self, reason: String, packets: u64, bytes: u64) {
@@ -218,24 +278,6 @@ impl<'a> Solver<'a> {
         *counted = [counted[0].saturating_add(packets), counted[1].saturating_add(bytes)];
         self.all = [self.all[0].saturating_add(packets), self.all[1].saturating_add(bytes)];
     }
-}
-
-/// Rejects options that the solution does not have.
-fn check(request: &SolutionRequest, counter: &Counter) -> Result<()> {
-    let name = counter.name();
-    if request.spread.is_some() && !counter.counts_destinations() {
-        return Err(BadInput(format!(
-            "{name} does not count destinations: `--spread` is an option of two_level"
-        ))
-        .into());
-    }
-    if counter.needs_intervals() && request.interval_ns.is_none() {
-        return Err(BadInput(format!(
-            "{name} finds what changes between intervals: add `--interval`, such as `--interval 5s`"
-        ))
-        .into());
-    }
-    Ok(())
 }
 
 impl Packets for Solver<'_> {
@@ -246,17 +288,8 @@ impl Packets for Solver<'_> {
         let length_u64 = u64::from(length);
         match self.frames.flow_on(link, bytes, length) {
             Ok((flow, _)) => {
-                let update = Update::packet(self.request.key.of(&flow), length_u64);
-                for counted in [&mut self.counted, &mut self.all] {
-                    *counted = [counted[0] + 1, counted[1].saturating_add(length_u64)];
-                }
-                if let Some(truth) = &mut self.truth
-                    && let Err(why) = truth.add(&update)
-                {
-                    self.no_truth = Some(why);
-                    (self.truth, self.truth_before) = (None, None);
-                }
-                self.front.add(update, &mut self.counter);
+                self.all = [self.all[0] + 1, self.all[1].saturating_add(length_u64)];
+                self.counting.add(Update::packet(self.request.settings.key.of(&flow), length_u64));
             }
             Err(reason) => self.add_unflowed(reason.word().to_string(), 1, length_u64),
         }
