@@ -4,6 +4,8 @@ use crate::pools::{Pool, Pools};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -37,7 +39,7 @@ pub struct Config {
     pub each: Map<String, Value>,
     /// The nodes, which are instances of `weir run`.
     #[serde(default)]
-    pub nodes: Vec<Node>,
+    pub nodes: Vec<NodeConfig>,
     /// The lease by which one of several controllers is elected. Without it, there is no election.
     pub lease: Option<LeaseName>,
     /// How long changes are collected before they are sent, in milliseconds.
@@ -48,7 +50,7 @@ pub struct Config {
 /// A node.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Node {
+pub struct NodeConfig {
     /// The name, in logs and metrics.
     pub name: String,
     /// `http://HOST:PORT`, `https://HOST:PORT` or `unix:PATH`.
@@ -102,6 +104,19 @@ fn default_duration() -> u16 {
     15
 }
 
+/// Reads a file of at most `max` bytes.
+pub(crate) fn read(path: &Path, max: u64) -> io::Result<String> {
+    let mut text = String::new();
+    // Bounded: by `max`, beyond which the file is refused.
+    let file = File::open(path)?;
+    // Bounded: as the line above says.
+    let length = file.take(max + 1).read_to_string(&mut text)?;
+    if length as u64 > max {
+        return Err(io::Error::other(format!("the file has more than {max} bytes")));
+    }
+    Ok(text)
+}
+
 /// The keys of a service or a back end that come from the objects.
 const SERVICE_KEYS: [&str; 4] = ["name", "service", "back_ends", "from"];
 const BACK_END_KEYS: [&str; 5] = ["name", "ip", "port", "weight", "state"];
@@ -114,11 +129,7 @@ impl Config {
     pub fn read(path: &Path) -> anyhow::Result<Config> {
         let shown = path.display();
         let wrong = |why: String| anyhow::anyhow!("{shown}: {why}");
-        let length = std::fs::metadata(path).map_err(|why| wrong(why.to_string()))?.len();
-        if length > FILE_MAX {
-            return Err(wrong(format!("the file has more than {FILE_MAX} bytes")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|why| wrong(why.to_string()))?;
+        let text = read(path, FILE_MAX).map_err(|why| wrong(why.to_string()))?;
         Config::parse(&text).map_err(wrong)
     }
 

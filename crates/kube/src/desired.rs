@@ -1,11 +1,11 @@
-//! What nodes should have, and what the cluster should be told, given the objects of a moment. Nothing here
+//! What nodes should have, and what to say to the cluster, given the objects of a moment. Nothing here
 //! waits, reads or writes: the same objects always have the same result.
 
-use crate::config::{Config, DOMAIN, Node};
+use crate::config::{Config, DOMAIN, NodeConfig};
 use crate::endpoints::{Group, Slices, back_ends, number};
 use crate::gateway::{self, Gateways};
-use crate::objects::{Protocol, Snapshot, age, reference};
-use crate::pools::{Asked, Family, Given, Problem, Want, give};
+use crate::objects::{Cluster, Protocol, age, reference};
+use crate::pools::{AddressRequest, Given, IpVersion, Shortage, Want, give};
 use k8s_openapi::api::core::v1::{ObjectReference, Service, ServicePort, ServiceSpec};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ const NAME_MAX: usize = 64;
 const AFFINITY_S: i32 = 10_800;
 const AFFINITY_MAX_S: i32 = 864_000;
 
-/// What nodes should have, and what the cluster should be told.
+/// What nodes should have, and what to say to the cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// The services, by name.
@@ -51,7 +51,7 @@ pub struct VirtualService {
 impl VirtualService {
     /// Returns the service in the vocabulary of a node's configuration.
     #[must_use]
-    pub fn of_node(&self, name: &str, config: &Config, node: &Node) -> Value {
+    pub fn of_node(&self, name: &str, config: &Config, node: &NodeConfig) -> Value {
         let mut map: Map<String, Value> = config.template.clone();
         map.insert("name".into(), name.into());
         let vips: Vec<String> = self.vips.iter().map(ToString::to_string).collect();
@@ -111,13 +111,13 @@ impl Desired {
         &mut self,
         name: &str,
         addresses: &[IpAddr],
-        make: impl Fn(Family) -> VirtualService,
+        make: impl Fn(IpVersion) -> VirtualService,
     ) {
-        for family in [Family::Four, Family::Six] {
+        for family in [IpVersion::Four, IpVersion::Six] {
             let vips: Vec<IpAddr> =
-                addresses.iter().copied().filter(|address| Family::of(*address) == family).collect();
+                addresses.iter().copied().filter(|address| IpVersion::of(*address) == family).collect();
             if !vips.is_empty() {
-                let version = if family == Family::Six { "-v6" } else { "" };
+                let version = if family == IpVersion::Six { "-v6" } else { "" };
                 let service = VirtualService { vips, ..make(family) };
                 self.services.insert(shortened(format!("{name}{version}")), service);
             }
@@ -127,7 +127,7 @@ impl Desired {
 
 /// Returns what follows from the objects.
 #[must_use]
-pub fn desired(config: &Config, snapshot: &Snapshot) -> Desired {
+pub fn desired(config: &Config, snapshot: &Cluster) -> Desired {
     let mut desired = Desired::default();
     let slices = Slices::of(snapshot);
     let gateways = Gateways::of(config, snapshot, &mut desired);
@@ -142,7 +142,7 @@ pub fn desired(config: &Config, snapshot: &Snapshot) -> Desired {
         order.push((age(&gateway.metadata), Owner::Gateway(at)));
     }
     order.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let all_wants: Vec<&gateway::Wanted> = gateways.wants().collect();
+    let all_wants: Vec<&gateway::GatewayWant> = gateways.wants().collect();
     let mut wants = Vec::new();
     for (_, owner) in &order {
         wants.push(match owner {
@@ -190,9 +190,9 @@ fn service_want(config: &Config, service: &Service, desired: &mut Desired) -> Wa
     let ingress = ingress.flat_map(|one| one.ingress.iter().flatten());
     let current = ingress.filter_map(|one| one.ip.as_deref()?.parse().ok()).collect();
     let names = spec.and_then(|spec| spec.ip_families.as_ref());
-    let mut families: Vec<Family> = names.into_iter().flatten().filter_map(|name| family(name)).collect();
+    let mut families: Vec<IpVersion> = names.into_iter().flatten().filter_map(|name| family(name)).collect();
     if families.is_empty() {
-        families.push(Family::Four);
+        families.push(IpVersion::Four);
     }
     let object = reference("v1", "Service", &service.metadata);
     let mut wrong = |note: String| {
@@ -202,7 +202,7 @@ fn service_want(config: &Config, service: &Service, desired: &mut Desired) -> Wa
             "InvalidAnnotation",
             format!("{note}; the service keeps its addresses"),
         );
-        Asked::Wrong
+        AddressRequest::Wrong
     };
     // The field is deprecated, but has no replacement in the API.
     let addresses =
@@ -214,31 +214,31 @@ fn service_want(config: &Config, service: &Service, desired: &mut Desired) -> Wa
     let pool = annotation(service, "pool");
     let asked = match (addresses, pool) {
         (Some((place, text)), _) => match parse_addresses(text, &families) {
-            Ok(addresses) => Asked::Addresses(addresses),
+            Ok(addresses) => AddressRequest::Addresses(addresses),
             Err(why) => wrong(format!("{place}: {why}")),
         },
         (None, Some(name)) if config.pool(name).is_none() => {
             wrong(format!("annotation `pool`: there is no pool `{name}`"))
         }
-        (None, pool) => Asked::Families(families, pool.map(ToString::to_string)),
+        (None, pool) => AddressRequest::Families(families, pool.map(ToString::to_string)),
     };
     Want { current, asked }
 }
 
-fn family(name: &str) -> Option<Family> {
+fn family(name: &str) -> Option<IpVersion> {
     match name {
-        "IPv4" => Some(Family::Four),
-        "IPv6" => Some(Family::Six),
+        "IPv4" => Some(IpVersion::Four),
+        "IPv6" => Some(IpVersion::Six),
         // The API has no other.
         _ => None,
     }
 }
 
-fn parse_addresses(text: &str, families: &[Family]) -> Result<Vec<IpAddr>, String> {
+fn parse_addresses(text: &str, families: &[IpVersion]) -> Result<Vec<IpAddr>, String> {
     let mut all = Vec::new();
     for one in text.split(',').map(str::trim) {
         let address: IpAddr = one.parse().map_err(|_| format!("`{one}` is not an IP address"))?;
-        if !families.contains(&Family::of(address)) {
+        if !families.contains(&IpVersion::of(address)) {
             return Err(format!(
                 "{address} is of an IP version that the service does not have (`ipFamilies`)"
             ));
@@ -251,14 +251,14 @@ fn parse_addresses(text: &str, families: &[Family]) -> Result<Vec<IpAddr>, Strin
 }
 
 /// Says why an object does not get the addresses that it asks for.
-pub(crate) fn problem_words(problem: &Problem) -> (&'static str, String) {
+pub(crate) fn problem_words(problem: &Shortage) -> (&'static str, String) {
     match problem {
-        Problem::Exhausted(family) => {
-            let version = if *family == Family::Six { "IPv6" } else { "IPv4" };
+        Shortage::Exhausted(family) => {
+            let version = if *family == IpVersion::Six { "IPv6" } else { "IPv4" };
             ("PoolExhausted", format!("no pool that it may use has a free {version} address"))
         }
-        Problem::Outside(address) => ("AddressUnavailable", format!("{address} is in no pool")),
-        Problem::Taken(address) => ("AddressUnavailable", format!("{address} belongs to another object")),
+        Shortage::Outside(address) => ("AddressUnavailable", format!("{address} is in no pool")),
+        Shortage::Taken(address) => ("AddressUnavailable", format!("{address} belongs to another object")),
     }
 }
 
@@ -315,7 +315,7 @@ fn group(
     service: (&str, &str),
     port: &ServicePort,
     protocol: Protocol,
-    family: Family,
+    family: IpVersion,
 ) -> Group {
     Group { weight: 1, endpoints: slices.endpoints(service, port, protocol, family) }
 }

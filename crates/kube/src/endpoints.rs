@@ -1,8 +1,8 @@
 //! Endpoints as back ends.
 
-use crate::config::{Config, Node};
-use crate::objects::{Protocol, Snapshot};
-use crate::pools::Family;
+use crate::config::{Config, NodeConfig};
+use crate::objects::{Cluster, Protocol};
+use crate::pools::IpVersion;
 use k8s_openapi::api::core::v1::ServicePort;
 use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
 use serde_json::{Map, Value};
@@ -17,7 +17,7 @@ const SERVICE_NAME: &str = "kubernetes.io/service-name";
 pub(crate) struct Slices<'a>(HashMap<(&'a str, &'a str), Vec<&'a EndpointSlice>>);
 
 impl<'a> Slices<'a> {
-    pub(crate) fn of(snapshot: &'a Snapshot) -> Slices<'a> {
+    pub(crate) fn of(snapshot: &'a Cluster) -> Slices<'a> {
         let mut all = Slices(HashMap::new());
         for ((namespace, _), slice) in &snapshot.slices {
             let labels = slice.metadata.labels.as_ref();
@@ -35,10 +35,10 @@ impl<'a> Slices<'a> {
         (namespace, name): (&str, &str),
         port: &ServicePort,
         protocol: Protocol,
-        family: Family,
+        family: IpVersion,
     ) -> Vec<Endpoint> {
         let mut all: BTreeMap<(IpAddr, u16), Endpoint> = BTreeMap::new();
-        let kind = if family == Family::Six { "IPv6" } else { "IPv4" };
+        let kind = if family == IpVersion::Six { "IPv6" } else { "IPv4" };
         let wanted = port.name.as_deref().unwrap_or_default();
         let slices = self.0.get(&(namespace, name)).map(Vec::as_slice).unwrap_or_default();
         for slice in slices.iter().filter(|slice| slice.address_type == kind) {
@@ -52,7 +52,7 @@ impl<'a> Slices<'a> {
                     let zones = endpoint.hints.iter().flat_map(|hints| hints.for_zones.iter().flatten());
                     let zones: Vec<String> = zones.map(|zone| zone.name.clone()).collect();
                     let addresses = endpoint.addresses.iter().filter_map(|text| text.parse().ok());
-                    for address in addresses.filter(|address: &IpAddr| Family::of(*address) == family) {
+                    for address in addresses.filter(|address: &IpAddr| IpVersion::of(*address) == family) {
                         let one = Endpoint {
                             address,
                             port: number,
@@ -128,7 +128,7 @@ pub struct Group {
 }
 
 /// Returns the back ends of groups for a node.
-pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node: &Node) -> Vec<Value> {
+pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node: &NodeConfig) -> Vec<Value> {
     // The weight of those that get new flows, by address and port.
     let mut weights: BTreeMap<(IpAddr, u16), u128> = BTreeMap::new();
     let chosen: Vec<Vec<&Endpoint>> =
@@ -177,7 +177,7 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
 
 /// Returns the endpoints that get new flows. If none is ready, those that still serve while they terminate
 /// get them, so that no connection fails when the last endpoint is replaced.
-fn chosen<'a>(all: &'a [Endpoint], is_local: bool, node: &Node) -> Vec<&'a Endpoint> {
+fn chosen<'a>(all: &'a [Endpoint], is_local: bool, node: &NodeConfig) -> Vec<&'a Endpoint> {
     let here = node.kubernetes_node.as_ref().filter(|_| is_local);
     let near: Vec<&Endpoint> = all.iter().filter(|one| here.is_none() || one.node.as_ref() == here).collect();
     let best = near.iter().map(|one| one.state).max().filter(|state| *state > EndpointState::Out);
@@ -216,12 +216,12 @@ mod tests {
         }
     }
 
-    fn node(more: &str) -> Node {
+    fn node(more: &str) -> NodeConfig {
         serde_saphyr::from_str(&format!("{{ name: n, url: 'unix:/x'{more} }}")).unwrap()
     }
 
     /// Returns each back end as `LAST:WEIGHT`, or `LAST:-` if it drains.
-    fn shown(groups: &[Group], is_local: bool, node: &Node) -> String {
+    fn shown(groups: &[Group], is_local: bool, node: &NodeConfig) -> String {
         let config = Config::parse("template: { port: p0 }").unwrap();
         let one = |back_end: &Value| {
             let name = back_end["name"].as_str().unwrap().replace("10.0.0.", "").replace("_80", "");

@@ -5,9 +5,9 @@ use crate::config::Config;
 use crate::desired::{Desired, StatusChange, VirtualService, port_name, problem_words};
 use crate::endpoints::{Group, Slices, number};
 use crate::objects::{
-    BackendRef, GATEWAY_GROUP, Key, ParentRef, Protocol, Route, Snapshot, age, key, reference,
+    BackendRef, Cluster, GATEWAY_GROUP, L4Route, ObjectKey, ParentRef, Protocol, age, key, reference,
 };
-use crate::pools::{Asked, Family, Given, Problem, Want};
+use crate::pools::{AddressRequest, Given, IpVersion, Shortage, Want};
 use gateway_api::gateways::{
     Gateway, GatewayListeners, GatewayListenersAllowedRoutesNamespaces,
     GatewayListenersAllowedRoutesNamespacesFrom as From,
@@ -27,8 +27,8 @@ const VERSION: &str = "gateway.networking.k8s.io/v1";
 /// What this controller supports, in the words of the conformance suite and in its order.
 const FEATURES: [&str; 5] = ["Gateway", "GatewayStaticAddresses", "ReferenceGrant", "TCPRoute", "UDPRoute"];
 
-/// Conditions of an object.
-struct Conditions<'a> {
+/// ConditionSet of an object.
+struct ConditionSet<'a> {
     /// Those that the object has.
     before: &'a [Condition],
     generation: Option<i64>,
@@ -36,9 +36,9 @@ struct Conditions<'a> {
     all: Vec<Condition>,
 }
 
-impl<'a> Conditions<'a> {
-    fn new(before: &'a [Condition], meta: &ObjectMeta, now: Timestamp) -> Conditions<'a> {
-        Conditions { before, generation: meta.generation, now, all: Vec::new() }
+impl<'a> ConditionSet<'a> {
+    fn new(before: &'a [Condition], meta: &ObjectMeta, now: Timestamp) -> ConditionSet<'a> {
+        ConditionSet { before, generation: meta.generation, now, all: Vec::new() }
     }
 
     /// Adds a condition. Its time changes only with its status.
@@ -56,6 +56,25 @@ impl<'a> Conditions<'a> {
     }
 }
 
+impl ConditionSet<'_> {
+    /// Adds those of a route.
+    fn of_route(&mut self, is_nowhere: bool, is_refused: bool, problem: Option<&(&'static str, String)>) {
+        if is_nowhere {
+            let why = "the gateway has no listener with this name or port";
+            self.set("Accepted", false, "NoMatchingParent", why);
+        } else if is_refused {
+            let why = "no listener allows routes of this kind from this namespace";
+            self.set("Accepted", false, "NotAllowedByListeners", why);
+        } else {
+            self.set("Accepted", true, "Accepted", "the route is attached");
+        }
+        match problem {
+            Some((reason, why)) => self.set("ResolvedRefs", false, reason, why.clone()),
+            None => self.set("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
+        }
+    }
+}
+
 /// Compares as JSON, in which absent and empty fields look alike.
 fn json_of(value: &impl Serialize) -> Value {
     // These types have only keys that are strings.
@@ -64,11 +83,11 @@ fn json_of(value: &impl Serialize) -> Value {
 
 /// The gateways that this controller implements.
 pub(crate) struct Gateways<'a> {
-    all: Vec<(&'a Gateway, Wanted)>,
+    all: Vec<(&'a Gateway, GatewayWant)>,
 }
 
 /// What a gateway asks for.
-pub(crate) struct Wanted {
+pub(crate) struct GatewayWant {
     pub want: Want,
     /// Why the gateway cannot be accepted: a reason and a message.
     refusal: Option<(&'static str, String)>,
@@ -76,12 +95,12 @@ pub(crate) struct Wanted {
 
 impl<'a> Gateways<'a> {
     /// Finds the gateways of this controller's classes, and sets the status of the classes.
-    pub(crate) fn of(config: &Config, snapshot: &'a Snapshot, desired: &mut Desired) -> Gateways<'a> {
+    pub(crate) fn of(config: &Config, snapshot: &'a Cluster, desired: &mut Desired) -> Gateways<'a> {
         let mut classes = BTreeSet::new();
         for class in snapshot.classes.values().filter(|one| one.spec.controller_name == config.controller) {
             let name = class.metadata.name.clone().unwrap_or_default();
             let before = class.status.as_ref().and_then(|status| status.conditions.as_deref());
-            let mut conditions = Conditions::new(before.unwrap_or_default(), &class.metadata, snapshot.now);
+            let mut conditions = ConditionSet::new(before.unwrap_or_default(), &class.metadata, snapshot.now);
             if class.spec.parameters_ref.is_some() {
                 let why = "`parametersRef` is not supported";
                 conditions.set("Accepted", false, "InvalidParameters", why);
@@ -104,7 +123,7 @@ impl<'a> Gateways<'a> {
         self.all.iter().map(|(gateway, _)| *gateway)
     }
 
-    pub(crate) fn wants(&self) -> impl Iterator<Item = &Wanted> {
+    pub(crate) fn wants(&self) -> impl Iterator<Item = &GatewayWant> {
         self.all.iter().map(|(_, wanted)| wanted)
     }
 
@@ -112,20 +131,20 @@ impl<'a> Gateways<'a> {
     pub(crate) fn serve(
         &self,
         config: &Config,
-        snapshot: &Snapshot,
+        snapshot: &Cluster,
         slices: &Slices<'_>,
         given: &[Given],
         desired: &mut Desired,
     ) {
         let all = self.all.iter().zip(given);
-        let mut parents: BTreeMap<Key, Parent<'_>> = BTreeMap::new();
+        let mut parents: BTreeMap<ObjectKey, Parent<'_>> = BTreeMap::new();
         for ((gateway, wanted), given) in all {
             let listeners = listeners(gateway);
             parents.insert(key(&gateway.metadata), Parent { gateway, wanted, given, listeners });
         }
         // The references of a route are resolved once, whatever its parents are.
         for protocol in Protocol::ALL {
-            let mut routes: Vec<&Route> = snapshot.routes(protocol).values().map(AsRef::as_ref).collect();
+            let mut routes: Vec<&L4Route> = snapshot.routes(protocol).values().map(AsRef::as_ref).collect();
             routes.sort_by_cached_key(|route| age(&route.metadata));
             for route in routes {
                 attach(config, snapshot, slices, (route, protocol), &mut parents, desired);
@@ -148,7 +167,7 @@ fn change(desired: &mut Desired, kind: &str, meta: &ObjectMeta, current: &Value,
 }
 
 /// Reads what addresses a gateway asks for.
-fn wanted(config: &Config, gateway: &Gateway) -> Wanted {
+fn wanted(config: &Config, gateway: &Gateway) -> GatewayWant {
     let status = gateway.status.as_ref().and_then(|status| status.addresses.as_ref());
     let current = status.into_iter().flatten().filter_map(|one| one.value.parse().ok()).collect();
     let mut refusal = None;
@@ -175,15 +194,15 @@ fn wanted(config: &Config, gateway: &Gateway) -> Wanted {
         refusal = refusal.or(Some(("InvalidParameters", "`parametersRef` is not supported".into())));
     }
     let asked = if refusal.is_some() {
-        Asked::Wrong
+        AddressRequest::Wrong
     } else if asked.is_empty() {
         // A gateway names no IP version: it gets the one that pools have.
-        let has_only_six = config.pools.offers(Family::Six) && !config.pools.offers(Family::Four);
-        Asked::Families(vec![if has_only_six { Family::Six } else { Family::Four }], None)
+        let has_only_six = config.pools.offers(IpVersion::Six) && !config.pools.offers(IpVersion::Four);
+        AddressRequest::Families(vec![if has_only_six { IpVersion::Six } else { IpVersion::Four }], None)
     } else {
-        Asked::Addresses(asked)
+        AddressRequest::Addresses(asked)
     };
-    Wanted { want: Want { current, asked }, refusal }
+    GatewayWant { want: Want { current, asked }, refusal }
 }
 
 /// A listener, and what is attached to it.
@@ -239,8 +258,13 @@ impl Listener<'_> {
         self.protocol.is_some() && self.conflict.is_none() && number(self.spec.port).is_some()
     }
 
+    /// Whether routes for a protocol from a namespace may be attached.
+    fn takes(&self, protocol: Protocol, route: &str, gateway: &str, snapshot: &Cluster) -> bool {
+        self.protocol == Some(protocol) && self.takes_kind && self.allows(route, gateway, snapshot)
+    }
+
     /// Whether routes of a namespace may be attached.
-    fn allows(&self, route: &str, gateway: &str, snapshot: &Snapshot) -> bool {
+    fn allows(&self, route: &str, gateway: &str, snapshot: &Cluster) -> bool {
         let namespaces = self.spec.allowed_routes.as_ref().and_then(|routes| routes.namespaces.as_ref());
         let selected = |all: &GatewayListenersAllowedRoutesNamespaces| {
             let labels = snapshot.namespaces.get(&(String::new(), route.to_string()));
@@ -275,7 +299,7 @@ fn selects(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
 /// A gateway while routes are attached to it.
 struct Parent<'a> {
     gateway: &'a Gateway,
-    wanted: &'a Wanted,
+    wanted: &'a GatewayWant,
     given: &'a Given,
     listeners: Vec<Listener<'a>>,
 }
@@ -286,10 +310,10 @@ type Targets = [Vec<Group>; 2];
 /// Attaches a route to its parents, and sets its status.
 fn attach(
     config: &Config,
-    snapshot: &Snapshot,
+    snapshot: &Cluster,
     slices: &Slices<'_>,
-    (route, protocol): (&Route, Protocol),
-    parents: &mut BTreeMap<Key, Parent<'_>>,
+    (route, protocol): (&L4Route, Protocol),
+    parents: &mut BTreeMap<ObjectKey, Parent<'_>>,
     desired: &mut Desired,
 ) {
     let (namespace, _) = key(&route.metadata);
@@ -297,7 +321,7 @@ fn attach(
     let is_ours = |entry: &Value| entry["controllerName"] == config.controller.as_str();
     let mut entries: Vec<Value> = before.iter().filter(|entry| !is_ours(entry)).cloned().collect();
     let mut resolved = None;
-    let mut reached: BTreeSet<(Key, usize)> = BTreeSet::new();
+    let mut reached: BTreeSet<(ObjectKey, usize)> = BTreeSet::new();
     for reference in &route.spec.parent_refs {
         let is_gateway = reference.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP)
             && reference.kind.as_deref().is_none_or(|kind| kind == "Gateway");
@@ -310,31 +334,14 @@ fn attach(
         let named: Vec<usize> = (0..parent.listeners.len())
             .filter(|one| matches(reference, parent.listeners[*one].spec))
             .collect();
-        let allowed = |one: &usize| {
-            let listener = &parent.listeners[*one];
-            listener.protocol == Some(protocol)
-                && listener.takes_kind
-                && listener.allows(&namespace, &at.0, snapshot)
-        };
+        let allowed = |one: &usize| parent.listeners[*one].takes(protocol, &namespace, &at.0, snapshot);
         let allowed: Vec<usize> = named.iter().copied().filter(allowed).collect();
         let old = before.iter().find(|entry| is_ours(entry) && entry["parentRef"] == json_of(reference));
         let old: Vec<Condition> = old
             .and_then(|entry| serde_json::from_value(entry["conditions"].clone()).ok())
             .unwrap_or_default();
-        let mut conditions = Conditions::new(&old, &route.metadata, snapshot.now);
-        if named.is_empty() {
-            let why = "the gateway has no listener with this name or port";
-            conditions.set("Accepted", false, "NoMatchingParent", why);
-        } else if allowed.is_empty() {
-            let why = "no listener allows routes of this kind from this namespace";
-            conditions.set("Accepted", false, "NotAllowedByListeners", why);
-        } else {
-            conditions.set("Accepted", true, "Accepted", "the route is attached");
-        }
-        match problem {
-            Some((reason, why)) => conditions.set("ResolvedRefs", false, reason, why.clone()),
-            None => conditions.set("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
-        }
+        let mut conditions = ConditionSet::new(&old, &route.metadata, snapshot.now);
+        conditions.of_route(named.is_empty(), allowed.is_empty(), problem.as_ref());
         for one in allowed {
             let listener = &mut parent.listeners[one];
             if reached.insert((at.clone(), one)) {
@@ -362,9 +369,9 @@ fn matches(reference: &ParentRef, listener: &GatewayListeners) -> bool {
 
 /// Finds the endpoints of a route's references, and the first reason why one of them is not resolved.
 fn resolve(
-    snapshot: &Snapshot,
+    snapshot: &Cluster,
     slices: &Slices<'_>,
-    (route, protocol): (&Route, Protocol),
+    (route, protocol): (&L4Route, Protocol),
     namespace: &str,
 ) -> (Targets, Option<(&'static str, String)>) {
     let mut targets = Targets::default();
@@ -374,7 +381,7 @@ fn resolve(
         match service_port(snapshot, reference, protocol, namespace) {
             Ok((at, port)) => {
                 let weight = u32::try_from(reference.weight.unwrap_or(1)).unwrap_or_default();
-                for (all, family) in targets.iter_mut().zip([Family::Four, Family::Six]) {
+                for (all, family) in targets.iter_mut().zip([IpVersion::Four, IpVersion::Six]) {
                     let endpoints = slices.endpoints((&at.0, &at.1), port, protocol, family);
                     all.push(Group { weight, endpoints });
                 }
@@ -387,11 +394,11 @@ fn resolve(
 
 /// Finds the port of a service that a reference names.
 fn service_port<'a>(
-    snapshot: &'a Snapshot,
+    snapshot: &'a Cluster,
     reference: &BackendRef,
     protocol: Protocol,
     namespace: &str,
-) -> Result<(Key, &'a ServicePort), (&'static str, String)> {
+) -> Result<(ObjectKey, &'a ServicePort), (&'static str, String)> {
     let name = &reference.name;
     let group = reference.group.as_deref().unwrap_or_default();
     let kind = reference.kind.as_deref().unwrap_or("Service");
@@ -423,7 +430,7 @@ fn service_port<'a>(
 }
 
 /// Whether a ReferenceGrant permits routes of a namespace to refer to a service.
-fn is_granted(snapshot: &Snapshot, kind: &str, namespace: &str, (to, name): &Key) -> bool {
+fn is_granted(snapshot: &Cluster, kind: &str, namespace: &str, (to, name): &ObjectKey) -> bool {
     let grants = snapshot.grants.iter().filter(|((at, _), _)| at == to).map(|(_, grant)| &grant.spec);
     grants.into_iter().any(|grant| {
         let from = grant
@@ -460,16 +467,13 @@ impl Parent<'_> {
                 port,
                 affinity_s: None,
                 is_local: false,
-                groups: targets[usize::from(family == Family::Six)].clone(),
+                groups: targets[usize::from(family == IpVersion::Six)].clone(),
             });
         }
     }
 
-    fn status(&self, snapshot: &Snapshot, desired: &mut Desired) {
-        let meta = &self.gateway.metadata;
-        let status = self.gateway.status.as_ref();
-        let before = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let mut conditions = Conditions::new(before, meta, snapshot.now);
+    /// Adds the conditions of the gateway, and returns whether nodes are sent its services.
+    fn conditions(&self, conditions: &mut ConditionSet<'_>) -> bool {
         let invalid: Vec<&str> = self
             .listeners
             .iter()
@@ -491,13 +495,22 @@ impl Parent<'_> {
             conditions.set("Programmed", false, "Invalid", "the gateway is not accepted");
         } else if let Some(problem) = &self.given.problem {
             let reason = match problem {
-                Problem::Exhausted(_) => "AddressNotAssigned",
-                Problem::Outside(_) | Problem::Taken(_) => "AddressNotUsable",
+                Shortage::Exhausted(_) => "AddressNotAssigned",
+                Shortage::Outside(_) | Shortage::Taken(_) => "AddressNotUsable",
             };
             conditions.set("Programmed", false, reason, problem_words(problem).1);
         } else {
             conditions.set("Programmed", true, "Programmed", "nodes are sent its services");
         }
+        is_programmed
+    }
+
+    fn status(&self, snapshot: &Cluster, desired: &mut Desired) {
+        let meta = &self.gateway.metadata;
+        let status = self.gateway.status.as_ref();
+        let before = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
+        let mut conditions = ConditionSet::new(before, meta, snapshot.now);
+        let is_programmed = self.conditions(&mut conditions);
         let old = status.and_then(|status| status.listeners.as_deref()).unwrap_or_default();
         let listeners: Vec<Value> = self
             .listeners
@@ -505,7 +518,7 @@ impl Parent<'_> {
             .map(|listener| {
                 let old = old.iter().find(|one| one.name == listener.spec.name);
                 let old = old.map(|one| one.conditions.as_slice()).unwrap_or_default();
-                let mut conditions = Conditions::new(old, meta, snapshot.now);
+                let mut conditions = ConditionSet::new(old, meta, snapshot.now);
                 listener.conditions(&mut conditions, is_programmed);
                 let kinds: Vec<Value> = listener
                     .protocol
@@ -546,7 +559,7 @@ fn normalize(status: &mut Value) {
 }
 
 impl Listener<'_> {
-    fn conditions(&self, conditions: &mut Conditions<'_>, is_programmed: bool) {
+    fn conditions(&self, conditions: &mut ConditionSet<'_>, is_programmed: bool) {
         let port = self.spec.port;
         if self.protocol.is_none() {
             let why = format!("`{}` is not supported, only TCP and UDP", self.spec.protocol);

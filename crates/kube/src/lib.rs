@@ -6,8 +6,17 @@
 pub mod config;
 pub mod desired;
 pub mod endpoints;
+mod follow;
 mod gateway;
+mod lease;
+mod nodes;
 pub mod objects;
 pub mod pools;
+mod report;
+mod run;
+mod serve;
+mod shared;
+
+pub use run::{Arguments, run};
 #[cfg(test)]
 mod tests;

@@ -17,28 +17,28 @@ use std::sync::Arc;
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
 
 /// Namespace (empty for objects without one) and name.
-pub type Key = (String, String);
+pub type ObjectKey = (String, String);
 
 /// All objects of a kind.
-pub type Objects<K> = BTreeMap<Key, Arc<K>>;
+pub type Objects<K> = BTreeMap<ObjectKey, Arc<K>>;
 
 /// Returns the namespace and the name of an object.
 #[must_use]
-pub fn key(meta: &ObjectMeta) -> Key {
+pub fn key(meta: &ObjectMeta) -> ObjectKey {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
 /// Returns what decides between two objects: the older one wins, then the one whose namespace and name come
 /// first.
 #[must_use]
-pub fn age(meta: &ObjectMeta) -> (Timestamp, Key) {
+pub fn age(meta: &ObjectMeta) -> (Timestamp, ObjectKey) {
     // An object without a time, which no API server sends, comes last.
     let created = meta.creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0);
     (created, key(meta))
 }
 
 /// A TCPRoute or UDPRoute of the API version v1.
-pub type Route = Object<RouteSpec, RouteStatus>;
+pub type L4Route = Object<RouteSpec, RouteStatus>;
 
 /// The specification of a route.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -49,7 +49,7 @@ pub struct RouteSpec {
     pub parent_refs: Vec<ParentRef>,
     /// The rules, of which there is one.
     #[serde(default)]
-    pub rules: Vec<Rule>,
+    pub rules: Vec<RouteRule>,
 }
 
 /// A reference to a gateway, or to a listener of it.
@@ -78,7 +78,7 @@ pub struct ParentRef {
 /// A rule, which all packets match.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Rule {
+pub struct RouteRule {
     /// Where packets go.
     pub backend_refs: Vec<BackendRef>,
 }
@@ -166,7 +166,7 @@ impl Protocol {
 
 /// The objects of a cluster at one moment.
 #[derive(Clone, Debug, Default)]
-pub struct Snapshot {
+pub struct Cluster {
     /// The time, for conditions that change.
     pub now: Timestamp,
     /// Services.
@@ -180,17 +180,17 @@ pub struct Snapshot {
     /// Gateways.
     pub gateways: Objects<Gateway>,
     /// TCPRoutes.
-    pub tcp_routes: Objects<Route>,
+    pub tcp_routes: Objects<L4Route>,
     /// UDPRoutes.
-    pub udp_routes: Objects<Route>,
+    pub udp_routes: Objects<L4Route>,
     /// Permissions for references to other namespaces.
     pub grants: Objects<ReferenceGrant>,
 }
 
-impl Snapshot {
+impl Cluster {
     /// Returns the routes for a protocol.
     #[must_use]
-    pub fn routes(&self, protocol: Protocol) -> &Objects<Route> {
+    pub fn routes(&self, protocol: Protocol) -> &Objects<L4Route> {
         match protocol {
             Protocol::Tcp => &self.tcp_routes,
             Protocol::Udp => &self.udp_routes,

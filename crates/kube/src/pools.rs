@@ -29,25 +29,25 @@ fn yes() -> bool {
 
 /// The version of an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
+pub enum IpVersion {
     /// IPv4.
     Four,
     /// IPv6.
     Six,
 }
 
-impl Family {
+impl IpVersion {
     /// Returns the version of an address.
     #[must_use]
-    pub fn of(address: IpAddr) -> Family {
-        if address.is_ipv6() { Family::Six } else { Family::Four }
+    pub fn of(address: IpAddr) -> IpVersion {
+        if address.is_ipv6() { IpVersion::Six } else { IpVersion::Four }
     }
 }
 
 /// Addresses of one version, first and last: an address, `FIRST-LAST` or a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    family: Family,
+    family: IpVersion,
     first: u128,
     last: u128,
 }
@@ -71,27 +71,27 @@ impl Range {
             let mask = if length == bits { 0 } else { u128::MAX >> (128 - (bits - length)) };
             let first = number(base);
             return (first & mask == 0).then_some(Range {
-                family: Family::of(base),
+                family: IpVersion::of(base),
                 first,
                 last: first | mask,
             });
         } else {
             (address(text)?, address(text)?)
         };
-        let range = Range { family: Family::of(first), first: number(first), last: number(last) };
+        let range = Range { family: IpVersion::of(first), first: number(first), last: number(last) };
         (first.is_ipv6() == last.is_ipv6() && range.first <= range.last).then_some(range)
     }
 
     fn address(self, at: u128) -> IpAddr {
         match self.family {
             // A range of IPv4 has numbers of 32 bits.
-            Family::Four => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(at).unwrap_or(u32::MAX))),
-            Family::Six => IpAddr::V6(Ipv6Addr::from_bits(at)),
+            IpVersion::Four => IpAddr::V4(Ipv4Addr::from_bits(u32::try_from(at).unwrap_or(u32::MAX))),
+            IpVersion::Six => IpAddr::V6(Ipv6Addr::from_bits(at)),
         }
     }
 
     fn has(self, address: IpAddr) -> bool {
-        Family::of(address) == self.family && (self.first..=self.last).contains(&number(address))
+        IpVersion::of(address) == self.family && (self.first..=self.last).contains(&number(address))
     }
 }
 
@@ -136,7 +136,7 @@ impl Pools {
 
     /// Whether objects that ask for no pool can get an address of this version.
     #[must_use]
-    pub fn offers(&self, family: Family) -> bool {
+    pub fn offers(&self, family: IpVersion) -> bool {
         let has = |pool: &Pool| pool.addresses.iter().any(|range| range.family == family);
         self.0.iter().any(|pool| pool.automatic && has(pool))
     }
@@ -154,23 +154,23 @@ pub struct Want {
     /// The addresses that it has now, by its status.
     pub current: Vec<IpAddr>,
     /// What it asks for.
-    pub asked: Asked,
+    pub asked: AddressRequest,
 }
 
 /// What an object asks for.
 #[derive(Clone, Debug)]
-pub enum Asked {
+pub enum AddressRequest {
     /// Certain addresses.
     Addresses(Vec<IpAddr>),
     /// An address of each version, from a pool or from any.
-    Families(Vec<Family>, Option<String>),
+    Families(Vec<IpVersion>, Option<String>),
     /// What cannot be understood: the object keeps what it has.
     Wrong,
 }
 
-impl Default for Asked {
-    fn default() -> Asked {
-        Asked::Families(Vec::new(), None)
+impl Default for AddressRequest {
+    fn default() -> AddressRequest {
+        AddressRequest::Families(Vec::new(), None)
     }
 }
 
@@ -180,14 +180,14 @@ pub struct Given {
     /// Its addresses.
     pub addresses: Vec<IpAddr>,
     /// Why they are not those that it asks for.
-    pub problem: Option<Problem>,
+    pub problem: Option<Shortage>,
 }
 
 /// Why an object does not get the addresses that it asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Problem {
+pub enum Shortage {
     /// No pool has a free address of this version.
-    Exhausted(Family),
+    Exhausted(IpVersion),
     /// No pool has this address.
     Outside(IpAddr),
     /// Another object has this address.
@@ -208,12 +208,12 @@ pub fn give(pools: &Pools, wants: &[Want]) -> Vec<Given> {
         }
     }
     for (at, want) in wants.iter().enumerate() {
-        let Asked::Addresses(asked) = &want.asked else { continue };
+        let AddressRequest::Addresses(asked) = &want.asked else { continue };
         let problem = asked.iter().find_map(|address| {
             if !pools.has(*address) {
-                return Some(Problem::Outside(*address));
+                return Some(Shortage::Outside(*address));
             }
-            taken.get(address).filter(|owner| **owner != at).map(|_| Problem::Taken(*address))
+            taken.get(address).filter(|owner| **owner != at).map(|_| Shortage::Taken(*address))
         });
         if problem.is_some() {
             all[at].problem = problem;
@@ -227,7 +227,7 @@ pub fn give(pools: &Pools, wants: &[Want]) -> Vec<Given> {
     // that an object gives back, which others get the next time.
     let mut free = Cursor::default();
     for (at, want) in wants.iter().enumerate() {
-        let Asked::Families(families, pool) = &want.asked else { continue };
+        let AddressRequest::Families(families, pool) = &want.asked else { continue };
         let pool = pool.as_deref();
         let suits = |address: IpAddr| {
             pool.is_none_or(|name| pools.0.iter().any(|one| one.name == name && one.has(address)))
@@ -236,12 +236,12 @@ pub fn give(pools: &Pools, wants: &[Want]) -> Vec<Given> {
         let mut problem = None;
         let mut now = Vec::new();
         for family in families {
-            let of_family = |address: &&IpAddr| Family::of(**address) == *family;
+            let of_family = |address: &&IpAddr| IpVersion::of(**address) == *family;
             let kept = before.iter().filter(of_family).find(|address| suits(**address));
             let fresh = || free.next(pools, pool, *family, &taken);
             let found = kept.copied().or_else(fresh);
             if found.is_none() {
-                problem = problem.or(Some(Problem::Exhausted(*family)));
+                problem = problem.or(Some(Shortage::Exhausted(*family)));
             }
             // An address of another pool is better than none.
             now.extend(found.or_else(|| before.iter().find(of_family).copied()));
@@ -269,7 +269,7 @@ impl Cursor {
         &mut self,
         pools: &Pools,
         name: Option<&str>,
-        family: Family,
+        family: IpVersion,
         taken: &BTreeMap<IpAddr, usize>,
     ) -> Option<IpAddr> {
         for (at, pool) in pools.0.iter().enumerate() {
@@ -304,12 +304,12 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn want(current: &[&str], asked: Asked) -> Want {
+    fn want(current: &[&str], asked: AddressRequest) -> Want {
         Want { current: current.iter().map(|text| ip(text)).collect(), asked }
     }
 
-    fn four() -> Asked {
-        Asked::Families(vec![Family::Four], None)
+    fn four() -> AddressRequest {
+        AddressRequest::Families(vec![IpVersion::Four], None)
     }
 
     const SMALL: &str = "[{ name: a, addresses: [192.0.2.0/31] },
@@ -321,25 +321,28 @@ mod tests {
             give(&pools(SMALL), &[want(&[], four()), want(&["192.0.2.0"], four()), want(&[], four())]);
         assert_eq!(given[0].addresses, [ip("192.0.2.1")]);
         assert_eq!(given[1].addresses, [ip("192.0.2.0")]);
-        assert_eq!(given[2], Given { addresses: vec![], problem: Some(Problem::Exhausted(Family::Four)) });
+        assert_eq!(
+            given[2],
+            Given { addresses: vec![], problem: Some(Shortage::Exhausted(IpVersion::Four)) }
+        );
     }
 
     #[test]
     fn an_object_that_asks_for_what_it_cannot_have_keeps_what_it_has() {
-        let asks = |text: &str| Asked::Addresses(vec![ip(text)]);
+        let asks = |text: &str| AddressRequest::Addresses(vec![ip(text)]);
         let given = give(
             &pools(SMALL),
             &[
                 want(&["192.0.2.1"], asks("203.0.113.1")),
                 want(&["192.0.2.0"], asks("192.0.2.1")),
                 want(&["203.0.113.9"], asks("198.51.100.7")),
-                want(&[], Asked::Families(vec![Family::Four], Some("b".into()))),
-                want(&[], Asked::Wrong),
+                want(&[], AddressRequest::Families(vec![IpVersion::Four], Some("b".into()))),
+                want(&[], AddressRequest::Wrong),
             ],
         );
         let expected = [
-            (vec![ip("192.0.2.1")], Some(Problem::Outside(ip("203.0.113.1")))),
-            (vec![ip("192.0.2.0")], Some(Problem::Taken(ip("192.0.2.1")))),
+            (vec![ip("192.0.2.1")], Some(Shortage::Outside(ip("203.0.113.1")))),
+            (vec![ip("192.0.2.0")], Some(Shortage::Taken(ip("192.0.2.1")))),
             (vec![ip("198.51.100.7")], None),
             (vec![ip("198.51.100.8")], None),
             (vec![], None),
@@ -361,9 +364,9 @@ mod tests {
         let address = || (0u8..12).prop_map(|last| IpAddr::from([192, 0, 2, last]));
         let asked = prop_oneof![
             3 => Just(four()),
-            1 => Just(Asked::Families(vec![Family::Four], Some("b".into()))),
-            1 => address().prop_map(|one| Asked::Addresses(vec![one])),
-            1 => Just(Asked::Wrong),
+            1 => Just(AddressRequest::Families(vec![IpVersion::Four], Some("b".into()))),
+            1 => address().prop_map(|one| AddressRequest::Addresses(vec![one])),
+            1 => Just(AddressRequest::Wrong),
         ];
         (prop::collection::vec(address(), 0..2), asked).prop_map(|(current, asked)| Want { current, asked })
     }

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::desired::{Desired, desired};
-use crate::objects::{Objects, Snapshot, key};
+use crate::objects::{Cluster, Objects, key};
 use kube::ResourceExt;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -29,7 +29,7 @@ fn put<K: DeserializeOwned + ResourceExt>(all: &mut Objects<K>, value: &Value) {
 }
 
 /// Adds objects, or replaces those with the same name.
-fn add(snapshot: &mut Snapshot, value: &Value) {
+fn add(snapshot: &mut Cluster, value: &Value) {
     let mut value = value.clone();
     let version = match value["kind"].as_str().unwrap() {
         "Service" | "Namespace" => "v1",
@@ -50,8 +50,8 @@ fn add(snapshot: &mut Snapshot, value: &Value) {
     }
 }
 
-fn snapshot(text: &str) -> Snapshot {
-    let mut all = Snapshot { now: "2026-11-01T10:00:00Z".parse().unwrap(), ..Snapshot::default() };
+fn snapshot(text: &str) -> Cluster {
+    let mut all = Cluster { now: "2026-11-01T10:00:00Z".parse().unwrap(), ..Cluster::default() };
     for value in yaml(text).as_array().unwrap() {
         add(&mut all, value);
     }
@@ -63,7 +63,7 @@ fn run(text: &str) -> Desired {
 }
 
 /// Does what an API server does with the statuses, and computes again.
-fn apply(snapshot: &mut Snapshot, desired: &Desired) {
+fn apply(snapshot: &mut Cluster, desired: &Desired) {
     for change in &desired.statuses {
         let at = (
             change.object.namespace.clone().unwrap_or_default(),
@@ -401,7 +401,7 @@ fn wrong_listeners_and_addresses_have_conditions() {
 }
 
 /// A cluster in which many things are wrong.
-fn any_cluster() -> impl Strategy<Value = Snapshot> {
+fn any_cluster() -> impl Strategy<Value = Cluster> {
     let pick = |all: &'static [&'static str]| prop::sample::select(all);
     let refs = pick(&["{ name: one, port: 5432, weight: 3 }", "{ name: none, port: 5432 }", ""]);
     let parents = pick(&["name: edge", "name: edge, port: 5432", "name: edge, port: 9", "name: other"]);

@@ -1,0 +1,295 @@
+//! Sends services to nodes.
+
+use crate::config::{NodeConfig, read};
+use crate::desired::Desired;
+use crate::shared::Hub;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+use tokio::time::timeout;
+use weir_client::{Client, ClientError, Options, RefusalReason, Tls};
+
+/// How often a node that has everything is asked whether it still has it.
+const CHECK: Duration = Duration::from_secs(5);
+/// When a node that fails is tried again.
+const RETRY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// How much is read of a file with a token, in bytes.
+const TOKEN_MAX: u64 = 4096;
+/// How many services may differ for each to be sent by itself.
+const SINGLE_MAX: usize = 8;
+/// How many services a node may refuse before everything waits.
+const REFUSED_MAX: usize = 64;
+
+/// What nodes are sent.
+pub(crate) struct NodeOrder {
+    pub desired: Desired,
+    /// When the first change has arrived that led to it.
+    pub since: Option<Instant>,
+}
+
+/// What is to be sent; nothing if another controller leads.
+pub(crate) type NodeOrders = watch::Receiver<Option<Arc<NodeOrder>>>;
+
+/// What a node has.
+#[derive(Default)]
+struct Confirmed {
+    client: Option<Client>,
+    /// The services that it has confirmed.
+    services: Option<BTreeMap<String, Value>>,
+    /// Those that it has refused in this form.
+    refused: BTreeMap<String, Value>,
+    etag: Option<String>,
+}
+
+/// Keeps a node up to date.
+pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig, mut receiver: NodeOrders) {
+    let mut known = Confirmed::default();
+    let mut wait = CHECK;
+    let mut retry = RETRY[0];
+    loop {
+        // The end of the sender is the end of the program.
+        let is_new = match timeout(wait, receiver.changed()).await {
+            Ok(Ok(())) => true,
+            Ok(Err(_)) => return,
+            Err(_) => false,
+        };
+        wait = CHECK;
+        let Some(sent) = receiver.borrow_and_update().clone() else {
+            // Another controller may change it now.
+            known = Confirmed::default();
+            continue;
+        };
+        if !shared.leads() {
+            continue;
+        }
+        let services = sent.desired.services.iter();
+        let wanted: BTreeMap<String, Value> = services
+            .map(|(name, service)| (name.clone(), service.of_node(name, &shared.config, &node)))
+            .collect();
+        let result = known.bring(&shared, &node, wanted, is_new).await;
+        let labels = vec![("node", node.name.clone())];
+        let in_sync = shared.metrics.in_sync.get_or_create(&labels);
+        let error = match result {
+            Ok(changed) => {
+                retry = RETRY[0];
+                in_sync.set(1);
+                if let (true, true, Some(since)) = (is_new, changed, sent.since) {
+                    shared.metrics.delay.observe(since.elapsed().as_secs_f64());
+                }
+                None
+            }
+            Err(why) => {
+                in_sync.set(0);
+                known = Confirmed { refused: known.refused, ..Confirmed::default() };
+                wait = retry;
+                retry = (retry * 2).min(RETRY[1]);
+                Some(why.to_string())
+            }
+        };
+        let mut state = shared.state();
+        let place = state.nodes.entry(node.name.clone()).or_default();
+        if place.error != error {
+            match &error {
+                Some(why) => tracing::warn!("node {}: {why}", node.name),
+                None => tracing::info!("node {} has all services", node.name),
+            }
+            place.error = error;
+        }
+    }
+}
+
+impl Confirmed {
+    /// Brings a node to what it should have, and returns whether something was sent.
+    async fn bring(
+        &mut self,
+        shared: &Hub,
+        node: &NodeConfig,
+        mut wanted: BTreeMap<String, Value>,
+        is_new: bool,
+    ) -> Result<bool, ClientError> {
+        let client = match &self.client {
+            Some(client) => client.clone(),
+            None => self.client.insert(connect(node)?).clone(),
+        };
+        if !is_new {
+            self.refused.clear();
+        }
+        self.leave_out_refused(&mut wanted);
+        let labels = |result: &str| vec![("node", node.name.clone()), ("result", result.to_string())];
+        let count = |result: &str| shared.metrics.puts.get_or_create(&labels(result)).inc();
+        match &self.services {
+            Some(services) if *services == wanted => {
+                if is_new || !self.is_different(&client).await? {
+                    return Ok(false);
+                }
+            }
+            Some(services) if services.len() > SINGLE_MAX => {
+                self.etag = None;
+                // If one of them fails, all of them, as a whole, say more about what is wrong.
+                if let Some(Ok(())) = single(&client, services, &wanted).await {
+                    count("one");
+                    self.services = Some(wanted);
+                    return Ok(true);
+                }
+            }
+            Some(_) | None => self.etag = None,
+        }
+        let reasons = match self.put_all(&client, &mut wanted).await {
+            Ok(reasons) => reasons,
+            Err(why) => {
+                count("failed");
+                return Err(why);
+            }
+        };
+        count("all");
+        self.services = Some(wanted);
+        let is_changed = {
+            let mut state = shared.state();
+            let state = state.nodes.entry(node.name.clone()).or_default();
+            std::mem::replace(&mut state.refused, reasons.clone()) != reasons
+        };
+        if is_changed {
+            // For events about it.
+            shared.touch();
+        }
+        Ok(true)
+    }
+
+    /// Replaces what the node has refused in this form by the form that it has. It is tried again when it
+    /// changes, or when the node is checked.
+    fn leave_out_refused(&mut self, wanted: &mut BTreeMap<String, Value>) {
+        self.refused.retain(|name, value| wanted.get(name) == Some(value));
+        let names: Vec<String> = self.refused.keys().cloned().collect();
+        for name in names {
+            self.replace(wanted, &name);
+        }
+    }
+
+    /// Replaces a service by the form that the node has, and returns what it was.
+    fn replace(&self, wanted: &mut BTreeMap<String, Value>, name: &str) -> Option<Value> {
+        match self.services.as_ref().and_then(|all| all.get(name)).cloned() {
+            Some(before) => wanted.insert(name.into(), before),
+            None => wanted.remove(name),
+        }
+    }
+
+    /// Whether a node has other services than it has confirmed, because it has started again or someone else
+    /// has changed them. The first answer only shows what to compare with.
+    async fn is_different(&mut self, client: &Client) -> Result<bool, ClientError> {
+        let all = match &self.etag {
+            Some(etag) => client.services_unless(etag).await?,
+            None => Some(client.services().await?),
+        };
+        let Some(all) = all else { return Ok(false) };
+        self.etag = Some(all.status.etag);
+        Ok(true)
+    }
+
+    /// Sends all services, and returns why the node has refused some of them. The others are not held up.
+    async fn put_all(
+        &mut self,
+        client: &Client,
+        wanted: &mut BTreeMap<String, Value>,
+    ) -> Result<BTreeMap<String, String>, ClientError> {
+        let mut reasons = BTreeMap::new();
+        loop {
+            let list: Vec<Value> = wanted.values().cloned().collect();
+            let (reason, why) = match client.put_all(&list, &Options::default()).await {
+                Ok(_) => return Ok(reasons),
+                Err(ClientError::Refused { reason, why }) => (reason, why),
+                Err(other) => return Err(other),
+            };
+            let name = place(reason, &why).and_then(|at| wanted.keys().nth(at)).cloned();
+            let name = name.filter(|name| reasons.len() < REFUSED_MAX && !reasons.contains_key(name));
+            let Some(name) = name else { return Err(ClientError::Refused { reason, why }) };
+            let now = self.replace(wanted, &name);
+            self.refused.extend(now.map(|value| (name.clone(), value)));
+            reasons.insert(name, why);
+        }
+    }
+}
+
+/// Sends the services that differ, one by one, if they are few.
+async fn single(
+    client: &Client,
+    before: &BTreeMap<String, Value>,
+    wanted: &BTreeMap<String, Value>,
+) -> Option<Result<(), ClientError>> {
+    let gone: Vec<&String> = before.keys().filter(|name| !wanted.contains_key(*name)).collect();
+    let new: Vec<(&String, &Value)> =
+        wanted.iter().filter(|(name, value)| before.get(*name) != Some(*value)).collect();
+    if gone.len() + new.len() > SINGLE_MAX {
+        return None;
+    }
+    for name in gone {
+        match client.delete(name, &Options::default()).await {
+            Ok(_) | Err(ClientError::Refused { reason: RefusalReason::Absent, .. }) => {}
+            Err(other) => return Some(Err(other)),
+        }
+    }
+    for (name, value) in new {
+        if let Err(why) = client.put(name, value, &Options::default()).await {
+            return Some(Err(why));
+        }
+    }
+    Some(Ok(()))
+}
+
+/// Returns the position of the service that a refusal is about.
+fn place(reason: RefusalReason, why: &str) -> Option<usize> {
+    match reason {
+        RefusalReason::Wrong | RefusalReason::Conflict => {}
+        RefusalReason::Token
+        | RefusalReason::Absent
+        | RefusalReason::Stale
+        | RefusalReason::TooLarge
+        | RefusalReason::Busy
+        | RefusalReason::Other(_) => return None,
+    }
+    let (_, rest) = why.split_once("/services/")?;
+    let end = rest.find(|one: char| !one.is_ascii_digit()).unwrap_or(rest.len());
+    rest[..end].parse().ok()
+}
+
+/// Makes a client. The token is read again after each failure, so that it can be replaced.
+fn connect(node: &NodeConfig) -> Result<Client, ClientError> {
+    let unreadable = |path: &Path, why: std::io::Error| {
+        ClientError::Unreachable(format!("cannot be asked: {}: {why}", path.display()))
+    };
+    if let Some(path) = node.url.strip_prefix("unix:") {
+        return Ok(Client::unix(path));
+    }
+    let token = match &node.token {
+        Some(path) => read(path, TOKEN_MAX).map_err(|why| unreadable(path, why))?,
+        None => String::new(),
+    };
+    let token = token.trim();
+    let address = node.url.trim_start_matches("https://").trim_start_matches("http://");
+    let address = address.trim_end_matches('/');
+    match &node.certificates {
+        Some(path) => {
+            let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+            let host = host.trim_start_matches('[').trim_end_matches(']');
+            let tls = Tls::new(path, host).map_err(|why| unreadable(path, why))?;
+            Ok(Client::tls(address, token, tls))
+        }
+        None => Ok(Client::tcp(address, token)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_names_a_service() {
+        let place = |why| place(RefusalReason::Wrong, why);
+        assert_eq!(place("/services/3/back_ends/0/mac: wrong"), Some(3));
+        assert_eq!(place("conflict: service `web` (at /services/12) belongs to weir.yaml:6"), Some(12));
+        assert_eq!(place("the configuration is wrong"), None);
+        assert_eq!(super::place(RefusalReason::Busy, "/services/3"), None);
+    }
+}
