@@ -62,6 +62,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
 async fn control(config: Config, arguments: &Arguments) -> anyhow::Result<()> {
     let listener = TcpListener::bind(config.listen).await;
     let listener = listener.with_context(|| format!("listen: {}", config.listen))?;
+    tracing::info!("serves /metrics and /readyz on {}", listener.local_addr()?);
     let client = client(arguments).await?;
     let me = lease::identity();
     let mut ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
