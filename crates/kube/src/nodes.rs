@@ -1,7 +1,7 @@
 //! Sends services to nodes.
 
 use crate::config::{NodeConfig, read};
-use crate::desired::Desired;
+use crate::desired::{Desired, VirtualService};
 use crate::shared::Hub;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -33,14 +33,17 @@ pub(crate) struct NodeOrder {
 /// What is to be sent; nothing if another controller leads.
 pub(crate) type NodeOrders = watch::Receiver<Option<Arc<NodeOrder>>>;
 
+/// Services as a node reads them, by name. What stays the same is not built or compared again.
+type ServiceValues = BTreeMap<String, Arc<Value>>;
+
 /// What a node has.
 #[derive(Default)]
 struct Confirmed {
     client: Option<Client>,
     /// The services that it has confirmed.
-    services: Option<BTreeMap<String, Value>>,
+    services: Option<ServiceValues>,
     /// Those that it has refused in this form.
-    refused: BTreeMap<String, Value>,
+    refused: ServiceValues,
     etag: Option<String>,
 }
 
@@ -49,6 +52,7 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig, mut receiver: NodeO
     let mut known = Confirmed::default();
     let mut wait = CHECK;
     let mut retry = RETRY[0];
+    let mut before = None;
     loop {
         // The end of the sender is the end of the program.
         let is_new = match timeout(wait, receiver.changed()).await {
@@ -65,10 +69,8 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig, mut receiver: NodeO
         if !shared.leads() {
             continue;
         }
-        let services = sent.desired.services.iter();
-        let wanted: BTreeMap<String, Value> = services
-            .map(|(name, service)| (name.clone(), service.of_node(name, &shared.config, &node)))
-            .collect();
+        let wanted = values(&shared, &node, &sent.desired, before.as_ref());
+        before = Some((sent.clone(), wanted.clone()));
         let result = known.bring(&shared, &node, wanted, is_new).await;
         let labels = vec![("node", node.name.clone())];
         let in_sync = shared.metrics.in_sync.get_or_create(&labels);
@@ -101,13 +103,29 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig, mut receiver: NodeO
     }
 }
 
+/// Returns the services as a node reads them; those that have not changed are taken from before.
+fn values(
+    shared: &Hub,
+    node: &NodeConfig,
+    desired: &Desired,
+    before: Option<&(Arc<NodeOrder>, ServiceValues)>,
+) -> ServiceValues {
+    let value = |(name, service): (&String, &VirtualService)| {
+        let old = before.filter(|(order, _)| order.desired.services.get(name) == Some(service));
+        let old = old.and_then(|(_, values)| values.get(name)).cloned();
+        let new = || Arc::new(service.of_node(name, &shared.config, node));
+        (name.clone(), old.unwrap_or_else(new))
+    };
+    desired.services.iter().map(value).collect()
+}
+
 impl Confirmed {
     /// Brings a node to what it should have, and returns whether something was sent.
     async fn bring(
         &mut self,
         shared: &Hub,
         node: &NodeConfig,
-        mut wanted: BTreeMap<String, Value>,
+        mut wanted: ServiceValues,
         is_new: bool,
     ) -> Result<bool, ClientError> {
         let client = match &self.client {
@@ -160,7 +178,7 @@ impl Confirmed {
 
     /// Replaces what the node has refused in this form by the form that it has. It is tried again when it
     /// changes, or when the node is checked.
-    fn leave_out_refused(&mut self, wanted: &mut BTreeMap<String, Value>) {
+    fn leave_out_refused(&mut self, wanted: &mut ServiceValues) {
         self.refused.retain(|name, value| wanted.get(name) == Some(value));
         let names: Vec<String> = self.refused.keys().cloned().collect();
         for name in names {
@@ -169,7 +187,7 @@ impl Confirmed {
     }
 
     /// Replaces a service by the form that the node has, and returns what it was.
-    fn replace(&self, wanted: &mut BTreeMap<String, Value>, name: &str) -> Option<Value> {
+    fn replace(&self, wanted: &mut ServiceValues, name: &str) -> Option<Arc<Value>> {
         match self.services.as_ref().and_then(|all| all.get(name)).cloned() {
             Some(before) => wanted.insert(name.into(), before),
             None => wanted.remove(name),
@@ -192,13 +210,16 @@ impl Confirmed {
     async fn put_all(
         &mut self,
         client: &Client,
-        wanted: &mut BTreeMap<String, Value>,
+        wanted: &mut ServiceValues,
     ) -> Result<BTreeMap<String, String>, ClientError> {
         let mut reasons = BTreeMap::new();
         loop {
-            let list: Vec<Value> = wanted.values().cloned().collect();
+            let list: Vec<Value> = wanted.values().map(|value| Value::clone(value)).collect();
             let (reason, why) = match client.put_all(&list, &Options::default()).await {
-                Ok(_) => return Ok(reasons),
+                Ok(changes) => {
+                    self.etag = changes.etag;
+                    return Ok(reasons);
+                }
                 Err(ClientError::Refused { reason, why }) => (reason, why),
                 Err(other) => return Err(other),
             };
@@ -215,11 +236,11 @@ impl Confirmed {
 /// Sends the services that differ, one by one, if they are few.
 async fn single(
     client: &Client,
-    before: &BTreeMap<String, Value>,
-    wanted: &BTreeMap<String, Value>,
+    before: &ServiceValues,
+    wanted: &ServiceValues,
 ) -> Option<Result<(), ClientError>> {
     let gone: Vec<&String> = before.keys().filter(|name| !wanted.contains_key(*name)).collect();
-    let new: Vec<(&String, &Value)> =
+    let new: Vec<(&String, &Arc<Value>)> =
         wanted.iter().filter(|(name, value)| before.get(*name) != Some(*value)).collect();
     if gone.len() + new.len() > SINGLE_MAX {
         return None;
