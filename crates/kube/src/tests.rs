@@ -3,6 +3,7 @@
 use crate::config::Config;
 use crate::desired::{Desired, desired};
 use crate::objects::{Cluster, Objects, key};
+use k8s_openapi::jiff::Span;
 use kube::ResourceExt;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
@@ -64,6 +65,7 @@ fn run(text: &str) -> Desired {
 
 /// Does what an API server does with the statuses, and computes again.
 fn apply(snapshot: &mut Cluster, desired: &Desired) {
+    snapshot.now = snapshot.now.checked_add(Span::new().seconds(1)).unwrap();
     for change in &desired.statuses {
         let at = (
             change.object.namespace.clone().unwrap_or_default(),
