@@ -23,8 +23,8 @@ TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test test-kernels lint fmt clippy lock check waiting others deny explore \
-    test-long soak fuzz deb test-package cargo-deb bench
+.PHONY: help demo test setup-test test-kernels test-kube lint fmt clippy lock check waiting others deny \
+    explore test-long soak fuzz deb test-package cargo-deb bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -116,6 +116,14 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	    tests=$$(sed -n 's|^ *Executable .*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
 	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \
 	        '$$target/release/weir' $$tests"
+
+test-kube: ## runs weir-kube with a real API server of Kubernetes, which is built once, from Go (root)
+	@./setup --for kube
+	$(CARGO) build --release --locked --package weir --no-default-features
+	$(CARGO) test --locked --package weir-kube --test api_server --no-run
+	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kube"; \
+	    FOLDER="$$target/kube" WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --locked \
+	    --package weir-kube --test api_server -- --ignored --nocapture
 
 deny: ## checks advisories, licences, duplicates and sources of dependencies (deny.toml; needs the network)
 	@PATH=$(TOOLS)/bin:$$PATH; command -v cargo-deny >/dev/null || \

@@ -1,4 +1,4 @@
-//! What nodes should have, and what to say to the cluster, given the objects of a moment. Nothing here
+//! What nodes should have, and what to tell the cluster, given a snapshot of its objects. Nothing here
 //! waits, reads or writes: the same objects always have the same result.
 
 use crate::config::{Config, DOMAIN, NodeConfig};
@@ -25,7 +25,7 @@ pub struct Desired {
     pub services: BTreeMap<String, VirtualService>,
     /// The statuses that differ from those of the objects.
     pub statuses: Vec<StatusChange>,
-    /// What is the case and deserves an event. An event is sent when it is new in this list.
+    /// All that deserves an event at present. An event is sent when an entry is new in this list.
     pub events: Vec<Notice>,
 }
 
@@ -34,7 +34,7 @@ pub struct Desired {
 pub struct VirtualService {
     /// The object that it comes from.
     pub origin: ObjectReference,
-    /// Its addresses, all of one version.
+    /// Its addresses, all of the same IP version.
     pub vips: Vec<IpAddr>,
     /// Its protocol.
     pub protocol: Protocol,
@@ -320,12 +320,12 @@ fn group(
     Group { weight: 1, endpoints: slices.endpoints(service, port, protocol, family) }
 }
 
-/// Returns the name of a port of a service, which is that of a source of Kubernetes objects on a node.
+/// Returns weir's name for a service's port: the one that a node gives it when reading Kubernetes objects.
 pub(crate) fn port_name(namespace: &str, name: &str, port: u16, protocol: Protocol) -> String {
     format!("{namespace}.{name}.{port}-{}", protocol.word())
 }
 
-/// Returns a name of at most [`NAME_MAX`] characters: the end of a longer one is replaced by its hash.
+/// Returns a name of at most [`NAME_MAX`] bytes: in a longer one, a hash of the whole name replaces the end.
 fn shortened(name: String) -> String {
     if name.len() <= NAME_MAX {
         return name;

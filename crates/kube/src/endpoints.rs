@@ -90,7 +90,7 @@ pub enum EndpointState {
 }
 
 impl EndpointState {
-    /// Reads conditions. Absent ones mean: ready, serving if it is ready, and not terminating.
+    /// Reads conditions. By default, an endpoint is ready, serves if it is ready, and is not terminating.
     fn of(conditions: Option<&EndpointConditions>) -> EndpointState {
         let of = |one: fn(&EndpointConditions) -> Option<bool>| conditions.and_then(one);
         let is_ready = of(|all| all.ready).unwrap_or(true);
@@ -114,7 +114,7 @@ pub struct Endpoint {
     pub state: EndpointState,
     /// The Kubernetes node that it is on.
     pub node: Option<String>,
-    /// The zones that it should serve; all if there is none.
+    /// The zones that it should serve; if empty, all zones.
     pub zones: Vec<String>,
 }
 
@@ -133,7 +133,7 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
     let mut weights: BTreeMap<(IpAddr, u16), u128> = BTreeMap::new();
     let chosen: Vec<Vec<&Endpoint>> =
         groups.iter().map(|group| chosen(&group.endpoints, is_local, node)).collect();
-    // The endpoints of a group have equal weights, all of them together that of the group.
+    // The endpoints of a group share its weight equally.
     let sizes = chosen.iter().map(|all| all.len() as u128).filter(|size| *size > 0);
     let common = sizes.fold(1, |all, size| (all / gcd(all, size)).checked_mul(size).unwrap_or(all));
     for (group, all) in groups.iter().zip(&chosen) {
@@ -188,7 +188,7 @@ fn chosen<'a>(all: &'a [Endpoint], is_local: bool, node: &NodeConfig) -> Vec<&'a
     if in_zone.is_empty() || best.iter().any(|one| one.zones.is_empty()) { best } else { in_zone }
 }
 
-/// Returns the name of a back end, which is that of a source of Kubernetes objects on a node.
+/// Returns the name of a back end: the one that a node uses when it reads Kubernetes objects itself.
 fn back_end_name(address: IpAddr, port: u16) -> String {
     let mut name = address.to_string().replace(':', "-");
     if name.starts_with('-') {

@@ -140,7 +140,7 @@ fn failed(shared: &Hub, kind: &'static str, is_optional: bool, why: &watcher::Er
     shared.metrics.errors.get_or_create(&vec![("kind", kind.to_string())]).inc();
 }
 
-/// Returns an error with its causes, those that it does not name itself.
+/// Returns the text of an error, with the causes that it does not mention already.
 pub(crate) fn chain(why: &dyn std::error::Error) -> String {
     let mut text = why.to_string();
     let mut next = why.source();

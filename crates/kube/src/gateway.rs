@@ -27,7 +27,7 @@ const VERSION: &str = "gateway.networking.k8s.io/v1";
 /// What this controller supports, in the words of the conformance suite and in its order.
 const FEATURES: [&str; 5] = ["Gateway", "GatewayStaticAddresses", "ReferenceGrant", "TCPRoute", "UDPRoute"];
 
-/// ConditionSet of an object.
+/// The conditions of an object.
 struct ConditionSet<'a> {
     /// Those that the object has.
     before: &'a [Condition],
@@ -41,7 +41,7 @@ impl<'a> ConditionSet<'a> {
         ConditionSet { before, generation: meta.generation, now, all: Vec::new() }
     }
 
-    /// Adds a condition. Its time changes only with its status.
+    /// Adds a condition. Its transition time changes only when its status does.
     fn set(&mut self, kind: &str, is_true: bool, reason: &str, message: impl Into<String>) {
         let status = if is_true { "True" } else { "False" };
         let before = self.before.iter().find(|one| one.type_ == kind && one.status == status);
@@ -157,7 +157,7 @@ impl<'a> Gateways<'a> {
     }
 }
 
-/// Adds a change of a status, if it is one.
+/// Adds a status change, if the new status differs from the current one.
 fn change(desired: &mut Desired, kind: &str, meta: &ObjectMeta, current: &Value, status: Value) {
     let same = |key: &String, value: &Value| current.get(key).unwrap_or(&Value::Null) == value;
     if !status.as_object().is_some_and(|map| map.iter().all(|(key, value)| same(key, value))) {
@@ -214,10 +214,10 @@ struct Listener<'a> {
     takes_kind: bool,
     /// The kind of routes that is not supported, if one is named.
     wrong_kind: Option<String>,
-    /// The name of a listener with the same port whose protocol does not differ enough.
+    /// The name of another listener that has the same port and a conflicting protocol.
     conflict: Option<&'a str>,
     attached: usize,
-    /// The endpoints of the route that gets its packets, the oldest one.
+    /// The endpoints of the oldest attached route, which gets all of the listener's packets.
     winner: Option<Targets>,
 }
 
@@ -458,7 +458,7 @@ impl Parent<'_> {
             else {
                 continue;
             };
-            // Names of services have no dots, so that these are different.
+            // Service names have no dots, so no service port can have this name.
             let name = port_name(&format!("gateway.{namespace}"), &name, port, protocol);
             desired.serve(&name, &self.given.addresses, |family| VirtualService {
                 origin: object.clone(),

@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::{sleep, timeout};
 
-/// How often the API server is asked whether it is there, and how long it may take.
+/// How often the API server is checked, and how long it may take to answer.
 const PROBE: Duration = Duration::from_secs(3);
 
-/// Leads if there is no lease, and as long as this controller has it otherwise.
+/// Leads as long as this controller holds the lease, or always if none is configured.
 pub(crate) async fn lead(shared: Arc<Hub>, client: Client, me: String) {
     let Some(lease) = shared.config.lease.clone() else {
         // Everything until the end of time.

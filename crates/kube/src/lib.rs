@@ -1,6 +1,6 @@
 //! The controller that brings a cluster's services to nodes.
 //!
-//! [`desired::desired`] computes what nodes and the cluster should have from the objects of a moment, without
+//! [`desired::desired`] computes what nodes and the cluster should have from a snapshot of objects, without
 //! a server.
 
 pub mod config;

@@ -42,7 +42,7 @@ struct Confirmed {
     client: Option<Client>,
     /// The services that it has confirmed.
     services: Option<ServiceValues>,
-    /// Those that it has refused in this form.
+    /// The services that it has refused, as they were sent.
     refused: ServiceValues,
     etag: Option<String>,
 }
@@ -146,7 +146,7 @@ impl Confirmed {
             }
             Some(services) if services.len() > SINGLE_MAX => {
                 self.etag = None;
-                // If one of them fails, all of them, as a whole, say more about what is wrong.
+                // If one fails, all services are sent at once: that answer says more about what is wrong.
                 if let Some(Ok(())) = single(&client, services, &wanted).await {
                     count("one");
                     self.services = Some(wanted);
@@ -176,7 +176,7 @@ impl Confirmed {
         Ok(true)
     }
 
-    /// Replaces what the node has refused in this form by the form that it has. It is tried again when it
+    /// Replaces services that the node has refused by what it has instead. Each is tried again when it
     /// changes, or when the node is checked.
     fn leave_out_refused(&mut self, wanted: &mut ServiceValues) {
         self.refused.retain(|name, value| wanted.get(name) == Some(value));
@@ -195,7 +195,7 @@ impl Confirmed {
     }
 
     /// Whether a node has other services than it has confirmed, because it has started again or someone else
-    /// has changed them. The first answer only shows what to compare with.
+    /// has changed them. The first answer counts as different, because there is nothing to compare it with.
     async fn is_different(&mut self, client: &Client) -> Result<bool, ClientError> {
         let all = match &self.etag {
             Some(etag) => client.services_unless(etag).await?,

@@ -1,4 +1,4 @@
-//! The objects of a cluster that services follow from.
+//! The objects of a cluster from which services are derived.
 
 use gateway_api::gatewayclasses::GatewayClass;
 use gateway_api::gateways::Gateway;
@@ -28,8 +28,8 @@ pub fn key(meta: &ObjectMeta) -> ObjectKey {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-/// Returns what decides between two objects: the older one wins, then the one whose namespace and name come
-/// first.
+/// Returns the sort key that decides between two objects: the older one comes first, then the one whose
+/// namespace and name come first.
 #[must_use]
 pub fn age(meta: &ObjectMeta) -> (Timestamp, ObjectKey) {
     // An object without a time, which no API server sends, comes last.

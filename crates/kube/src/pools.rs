@@ -194,7 +194,7 @@ pub enum Shortage {
     Taken(IpAddr),
 }
 
-/// Gives addresses to objects, of which the first in the list comes first. An object keeps the addresses that
+/// Assigns addresses to objects; earlier ones take precedence. An object keeps the addresses that
 /// its status has as long as they are in a pool and it does not ask for others that it can get.
 #[must_use]
 pub fn give(pools: &Pools, wants: &[Want]) -> Vec<Given> {
@@ -223,8 +223,8 @@ pub fn give(pools: &Pools, wants: &[Want]) -> Vec<Given> {
         taken.extend(asked.iter().map(|address| (*address, at)));
         all[at].addresses.clone_from(asked);
     }
-    // The lowest address of each range that may be free: addresses are only taken from here on, except those
-    // that an object gives back, which others get the next time.
+    // Where the search for a free address begins in each range. It never goes back: addresses below it
+    // that an object gives up go to others only the next time.
     let mut free = Cursor::default();
     for (at, want) in wants.iter().enumerate() {
         let AddressRequest::Families(families, pool) = &want.asked else { continue };

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
-/// When what has failed is tried again, and how often time alone is a reason to look.
+/// How soon a failure is tried again, and how often to check even if nothing has changed.
 const TICK: Duration = Duration::from_secs(1);
 
 /// How long the API server may be silent in a connection, which is longer than a watch lasts.
@@ -154,7 +154,7 @@ async fn reconcile(
     }
 }
 
-/// Returns the objects and since when they have been different, if all of them are known and something may
+/// Returns the objects, and when the first change arrived, if all kinds have been listed and something may
 /// follow.
 fn due(shared: &Hub, is_first: bool) -> Option<(Cluster, Option<Instant>)> {
     let mut state = shared.state();

@@ -14,14 +14,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// For how long an error of a watch counts. Watches that work have no sign of it, and those that do not fail
+/// For how long an error of a watch counts. A watch that works gives no sign of it, but a broken one fails
 /// again before this time.
 const ERROR_LASTS: Duration = Duration::from_secs(20);
 
 /// For how long the API server may be silent.
 const SILENCE_MAX: Duration = Duration::from_secs(15);
 
-/// How a watch goes.
+/// The state of a watch.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Watched {
     /// Whether the objects are known.
@@ -105,7 +105,7 @@ impl Metrics {
 pub(crate) struct Hub {
     pub config: Config,
     pub metrics: Metrics,
-    /// Something has changed from which something may follow.
+    /// Notified when something has changed that may affect the result.
     pub wake: Notify,
     state: Mutex<HubState>,
 }

@@ -186,9 +186,9 @@ fn api(
 }
 
 /// Ends the program with the test.
-struct Program(Child);
+struct RunningProgram(Child);
 
-impl Drop for Program {
+impl Drop for RunningProgram {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -224,7 +224,7 @@ fn back_ends(request: &HttpRequest) -> Option<Vec<String>> {
 }
 
 /// Starts the program, and returns it with the address where it serves.
-fn start(folder: &std::path::Path, api: SocketAddr, node: SocketAddr) -> (Program, String) {
+fn start(folder: &std::path::Path, api: SocketAddr, node: SocketAddr) -> (RunningProgram, String) {
     std::fs::create_dir_all(folder).unwrap();
     let file = |name: &str, text: String| {
         std::fs::write(folder.join(name), text).unwrap();
@@ -263,7 +263,7 @@ current-context: x
         .arg(kubeconfig)
         .stderr(Stdio::piped())
         .spawn();
-    let mut program = Program(program.unwrap());
+    let mut program = RunningProgram(program.unwrap());
     let mut lines = BufReader::new(program.0.stderr.take().unwrap()).lines();
     let line = lines.by_ref().map_while(Result::ok).find_map(|line| {
         eprintln!("{line}");

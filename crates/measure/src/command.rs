@@ -44,7 +44,7 @@ pub struct SolutionRequest {
     pub files: Vec<PathBuf>,
     /// The solution, and what is in front of it.
     pub settings: SolutionSettings,
-    /// The carriers around packets that are read through.
+    /// The encapsulations to look inside.
     pub inside: Encapsulations,
     /// The length of intervals, in ns.
     pub interval_ns: Option<u64>,

@@ -12,7 +12,7 @@ use weir_packet::{
 /// The part of a frame, in bytes, in which headers are looked for: offsets have 16 bits.
 const FRAME_MAX: usize = 65_535;
 
-/// Encapsulations inside each other that are read through.
+/// How many nested encapsulations are looked into.
 const CARRIERS_MAX: usize = 4;
 
 /// Why a frame belongs to no flow.
@@ -57,7 +57,7 @@ pub struct Frames {
     whole: Vec<u8>,
     /// A packet of another link type, as an Ethernet frame.
     ethernet: Vec<u8>,
-    /// What is read through, and what it carried: two frames that take turns.
+    /// The encapsulations to look inside, and two buffers, used in turn, for what they contain.
     through: Encapsulations,
     carried: [Vec<u8>; 2],
 }
@@ -79,7 +79,7 @@ impl Frames {
         if self.through.is_empty() { found } else { self.flow_inside(found, bytes, length) }
     }
 
-    /// Returns the carrier of a frame, by what its headers were found to be, if it is read through.
+    /// Returns the encapsulation that the parser found in a frame, if weir is to look inside it.
     fn carrier(&self, found: &Result<(FlowKey, Observed), NoFlow>) -> Option<Encapsulation> {
         let carrier = match found {
             Ok((key, _)) => inside::of_flow(key.protocol(), key.dport()),
@@ -89,8 +89,8 @@ impl Frames {
         carrier.filter(|carrier| self.through.has(*carrier))
     }
 
-    /// Reads through carriers, one after the other. If what one of them carries belongs to no flow, a frame
-    /// that has one outside keeps it.
+    /// Looks inside nested encapsulations, one by one. If what one of them holds belongs to no flow, a frame
+    /// that is in a flow by its outer headers stays in that flow.
     #[inline(never)]
     fn flow_inside(
         &mut self,

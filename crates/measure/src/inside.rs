@@ -1,4 +1,4 @@
-//! Headers that the parser does not read: they are named, and read through if that is asked.
+//! Headers that the parser does not read: weir names them and, on request, looks inside them.
 //!
 //! The parser of the data path reads Ethernet with up to two VLAN tags, IP, and the tunnels that weir
 //! forwards. Recordings of carriers have more around their packets. A frame that belongs to no flow because
@@ -103,7 +103,7 @@ impl Encapsulation {
     }
 }
 
-/// The carriers that are read through.
+/// A set of encapsulations to look inside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Encapsulations(u8);
 
@@ -133,7 +133,7 @@ impl Encapsulations {
     }
 }
 
-/// What a carrier carries, by the place where it begins.
+/// What an encapsulation contains, with the offset at which it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Carried {
     /// A frame.
@@ -162,7 +162,7 @@ fn ether_type_at(frame: &[u8], most: usize) -> Option<usize> {
 
 /// Reads through a carrier: writes what it carries to `inner`, as an Ethernet frame. Only the first bytes of
 /// the frame were `recorded`, and only those are written; zeros follow them. Returns the length that the
-/// whole of it had if the frame had `length` bytes. `None` if nothing is there that could be read.
+/// whole of it had if the frame had `length` bytes. `None` if there is nothing that can be read.
 pub fn read_through(
     carrier: Encapsulation,
     frame: &[u8],
@@ -204,7 +204,7 @@ pub fn read_through(
 /// A session's packets of IP.
 fn pppoe(frame: &[u8]) -> Option<Carried> {
     let at = ether_type_at(frame, 2)?;
-    // Version 1, type 1, and the code of data.
+    // Version 1, type 1, and code 0, which is session data.
     let is_session = be16(frame, at)? == ETHER_PPPOE[1] && be16(frame, at + 2)? == 0x1100;
     let protocol = be16(frame, at + 8)?;
     (is_session && matches!(protocol, PPP_IPV4 | PPP_IPV6)).then_some(Carried::Packet(at + 10))
@@ -213,8 +213,8 @@ fn pppoe(frame: &[u8]) -> Option<Carried> {
 /// What is behind the last label: IP, or a frame of a pseudowire, with a control word (RFC 4385) or without.
 /// Nothing in the packet says which. A frame whose address begins with the digit 4 or 6 looks like IP: what
 /// decides is whether its length fits. A control word begins with a zero byte and with the length of what it
-/// is a part of, or with another zero if that is at least 64 bytes; a frame is taken for one only if it is
-/// to an address that begins in the same way.
+/// is a part of, or with another zero if that is 64 bytes or more; a frame without one seems to have one only
+/// if its destination address begins in the same way.
 fn mpls(frame: &[u8]) -> Option<Carried> {
     let mut at = ether_type_at(frame, 2)? + 2;
     for _ in 0..STEPS_MAX {
@@ -334,7 +334,7 @@ mod tests {
         frame(&format!("src=1.1.1.1 dst=2.2.2.2 {recipe} payload={hex}"))
     }
 
-    /// An IPv4 packet of a protocol, written by hand.
+    /// An IPv4 packet with this protocol number and payload, patched by hand.
     fn ip(protocol: u8, payload: &[u8]) -> Vec<u8> {
         let mut whole = frame("src=1.1.1.1 dst=2.2.2.2 proto=udp sport=1 dport=2");
         whole.truncate(34);
@@ -405,7 +405,7 @@ mod tests {
         assert_eq!(flow(all(), &bytes), Err("ieee_802_1ah"));
     }
 
-    /// What says nothing of a packet keeps its name or its flow, also if it is cut anywhere.
+    /// A frame in which no packet can be read keeps its reason or its flow, wherever it was cut.
     #[test]
     fn what_carries_no_packet_keeps_its_name() {
         let discovery = behind(0x8863, &[&[0x11, 9, 0, 0, 0, 0]]);

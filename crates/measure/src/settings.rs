@@ -15,7 +15,7 @@ pub struct Settings {
     pub prefixes: (u8, u8),
     /// Whether flows inside different tunnels are different flows.
     pub tunnels_apart: bool,
-    /// The carriers around packets that are read through.
+    /// The encapsulations to look inside.
     pub inside: Encapsulations,
     /// Rows per list in reports on everything.
     pub top: usize,

@@ -1,4 +1,4 @@
-//! Solutions of papers, which a measurement counts in beside weir's own sketches.
+//! Published solutions (Agg-Evict's paper), in which a measurement counts flows beside weir's own sketches.
 //!
 //! They are not part of this crate: a build with the rigs has them, and passes [`NewSolution`] to the command
 //! and to the app.
@@ -68,7 +68,7 @@ pub trait SolutionCounter: Send {
 /// Creates a solution.
 pub type NewSolution = fn(&SolutionSettings, Seed) -> Result<Box<dyn SolutionCounter>, SolutionError>;
 
-/// The advice of a build that has none.
+/// The error message of a build without solutions.
 pub(crate) const NO_SOLUTIONS: &str = "this build of weir does not have the solutions of Agg-Evict's paper: \
      build it with `--features bench`, which is a default feature (`weir --version` lists those of a build)";
 

@@ -23,7 +23,7 @@ pub(crate) fn applicable(matches: Matches, operations: &[Operation], before: i32
     for (at, operation) in operations.iter().enumerate() {
         matches = match operation {
             Operation::PopVlan => match tags(&operations[..at]) {
-                // A match tells of one tag, and behind a pop not of that.
+                // A match shows only the first tag, and after a pop, not even that.
                 ..0 => return Err(Why::SecondTag),
                 0 if before < 0 => return Err(Why::SecondTag),
                 0 => with_layer(matches, Layer::Vlan).ok_or(Why::SecondTag)?,

@@ -137,7 +137,7 @@ struct Compiler<'a> {
     first_table: usize,
     /// The ports whose frames can get to each pipe.
     inputs: Vec<Vec<PortId>>,
-    /// How many tags were pushed, less those popped, at least, in front of each pipe. If it is below 0, what
+    /// By how many, at least, tags pushed exceed tags popped before each pipe. If it is below 0, what
     /// looks like the first tag there is the second one that was received.
     tags: Vec<i32>,
     /// Actions of buckets that a bucket cannot have itself, for packets with these headers.

@@ -14,11 +14,11 @@ pub(crate) struct ContainerNetwork {
 /// Interfaces, all of which a network has: beginnings of names, or whole names where they end in `=`.
 type Marks = &'static [&'static str];
 
-/// Why bridges of Open vSwitch are not supported.
+/// Why Open vSwitch bridges are not supported.
 const OVS: &str = "not supported: pods are ports of an Open vSwitch bridge, whose flows forward and filter \
                    their frames, and weir follows only the kernel's own tables and rules";
 
-/// In the order in which they are looked for: a mode before what all modes of a network have.
+/// Checked in this order: a network's modes come before the interfaces that all of its modes have.
 const NETWORKS: [(Marks, ContainerNetwork); 13] = [
     (
         &["cilium_host="],

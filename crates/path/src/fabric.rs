@@ -6,9 +6,9 @@ use std::net::IpAddr;
 
 /// The ToS byte by which the rules of DOCA-AR recognise probes, as DSCP (CS1).
 pub const ECHO_DSCP: u8 = 8;
-/// The port of the tunnels whose probes these rules send back,
+/// The UDP port of the tunnels whose probes these rules send back.
 pub const ECHO_VXLAN_PORT: u16 = 4789;
-/// and the port to which they send them.
+/// The UDP port to which these rules send probes back.
 pub const ECHO_PORT: u16 = 4788;
 
 /// How the peers send probes back.

@@ -63,8 +63,8 @@ pub const ONE_SIDED_PROBE_NS: u64 = 1_000_000_000;
 /// How long to wait for a router's answer, ns: a router's own processor, which may be busy, sends it.
 const ONE_SIDED_LOST_AFTER_NS: u64 = 200_000_000;
 
-/// The shortest queueing delay that counts as congestion without help, ns: routers and processes add less to
-/// a round trip.
+/// With `one_sided`, the least queueing delay that counts as congestion, ns: routers and processes add less
+/// to a round trip.
 const ONE_SIDED_CONGESTED_NS: u64 = 1_000_000;
 
 impl Settings {

@@ -9,7 +9,7 @@
 //! Where routers are silent, some ports are probed repeatedly at the same time, so that their delays can be
 //! compared.
 //!
-//! If the node does not help, it answers nothing, and routers are left as they are ([`Survey::one_sided`]).
+//! A node without weir answers nothing, and routers keep their rate limits ([`Survey::one_sided`]).
 
 mod levels;
 

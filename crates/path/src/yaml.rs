@@ -224,7 +224,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     Some((fabric, section))
 }
 
-/// Refuses what has no meaning if peers do not help.
+/// Refuses what has no meaning with `one_sided`.
 fn one_sided(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) {
     if peers.iter().any(IpAddr::is_ipv6) {
         let message = "`one_sided` asks routers over IPv4 only";

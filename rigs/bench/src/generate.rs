@@ -113,7 +113,7 @@ impl Frames {
         Frames::Made(Box::new(Made::drawn(Traffic::Zipf(1.1).flows(flows, 1), length)))
     }
 
-    /// Gives made frames these destination and source addresses; recorded ones keep theirs.
+    /// Sets the destination and source MAC addresses of generated frames; recorded frames keep theirs.
     pub fn with_macs(mut self, destination: [u8; 6], source: [u8; 6]) -> Frames {
         if let Frames::Made(made) = &mut self {
             made.frame[..6].copy_from_slice(&destination);

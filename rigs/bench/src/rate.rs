@@ -57,7 +57,7 @@ pub struct RateOptions {
     #[arg(long, value_name = "IFACE")]
     to: Option<String>,
     /// Run the daemon for senders on other hosts, which connect to this address. Frames are counted where
-    /// they return (`--to`), otherwise as the daemon receives them. Only trusted hosts should reach it.
+    /// they return (`--to`) or, without `--to`, as the daemon receives them. Let only trusted hosts reach it.
     #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["from", "receiver"])]
     listen: Option<SocketAddr>,
     /// End when the first sender has ended.

@@ -99,7 +99,7 @@ fn a_switch_with_the_flows_of_doca_ar_is_a_peer() {
          reflect: openflow\n      key: 000102030405060708090a0b0c0d0e0f\n      rate: 10\n      \
          probe: { discover: 2s }\n",
     );
-    // Nothing in between reveals itself, so ports are paths.
+    // No router reveals itself, so each port counts as a path.
     let paths = bed.spaces.until("ports are paths", || all_good(&bed.paths()?));
     assert_eq!(paths.len(), 16);
     let shown = bed.spaces.show("path").unwrap();
@@ -123,7 +123,7 @@ fn a_switch_with_the_flows_of_doca_ar_is_a_peer() {
     bed.until_answers(true);
     assert_eq!(stream.lost_of(200), 0);
 
-    // And so does weir.
+    // So does weir itself, with the configuration that they were compiled from.
     let process = bed.switch.take().expect("it runs").process();
     bed.spaces.run_mut().kill(process).unwrap();
     bed.until_answers(false);

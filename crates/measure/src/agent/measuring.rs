@@ -263,7 +263,7 @@ impl Measuring {
         self.exports
     }
 
-    /// Gives up the next part: the solution of a paper first, which answers for itself. Returns the name of
+    /// Gives up the next part, the `solution` first, as no other part depends on it. Returns the name of
     /// the measurement and the part.
     pub fn shed(&mut self) -> Option<(String, &str)> {
         let name = self.wanted.name.clone();

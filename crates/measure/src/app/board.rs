@@ -35,7 +35,7 @@ pub struct MeasurementReport {
     pub spanning: u64,
     /// The queries that were shed, because the collector could not keep up or lacked memory.
     pub shed: Vec<Query>,
-    /// What the solution of a paper answers about the last interval; or that it was given up.
+    /// What the configured `solution` answers about the last interval, or that it was given up.
     pub solution: Option<Arc<Value>>,
     /// The export by IPFIX.
     pub ipfix: Option<Export>,

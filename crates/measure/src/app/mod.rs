@@ -59,7 +59,7 @@ pub struct Measurement {
     pub interval_ms: u64,
     /// What is measured.
     pub settings: Settings,
-    /// The solution of a paper in which flows are counted too.
+    /// The solution of Agg-Evict's paper that counts flows too, if one is configured.
     pub solution: Option<LiveSolution>,
     /// Where records are exported to.
     pub ipfix: Option<Ipfix>,

@@ -189,12 +189,12 @@ impl Configured for Measurements {
     }
 }
 
-/// Reads the measurements and writes their pipes, in a build without solutions of papers.
+/// Reads the measurements and writes their pipes, in a build without the solutions of Agg-Evict's paper.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     read_with(None, items, scope)
 }
 
-/// Reads the measurements and writes their pipes, with what creates solutions of papers.
+/// Reads the measurements and writes their pipes; `create` creates the solutions of Agg-Evict's paper.
 pub fn read_with(create: Option<NewSolution>, items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let mut all: Vec<Written> = Vec::new();
     for item in items {
@@ -265,7 +265,7 @@ fn measurement(create: Option<NewSolution>, node: &Node, scope: &mut Scope<'_>) 
     Some(Written { measurement, fronts, own, origin })
 }
 
-/// Reads the solution of a paper and what is in front of it, and creates it once to check this.
+/// Reads a solution and the aggregator in front of it, and creates both once to check the settings.
 fn solution(
     create: Option<NewSolution>,
     section: &Section<'_>,

@@ -405,7 +405,7 @@ impl Prober {
         self.send(running, at, probe, ProbePurpose::Large { path, sequence }, now);
     }
 
-    /// Asks a path's router.
+    /// Sends an echo request to a path's router.
     fn send_echo(&mut self, running: &mut Running, at: usize, path: usize, sequence: u32) {
         let node = &running.nodes[at];
         let (Some(router), Some(IpAddr::V4(source))) = (node.router_of(path), running.uplink.source(at))

@@ -21,7 +21,7 @@ const RAW: RawProtocol = match RawProtocol::new(255) {
 /// IPv4, and a whole probe for IPv6.
 const ICMP_MAX: usize = 576;
 
-/// A message of a router about one of our packets.
+/// A message from a router about one of our packets.
 pub enum RouterMessage {
     /// The TTL of a probe has expired.
     Expired(Expired),
@@ -107,7 +107,7 @@ impl Wire {
         self.four.message(|packet, _| four(packet)).or_else(six)
     }
 
-    /// The descriptor that becomes readable when an ICMP message of IPv4 has arrived.
+    /// The descriptor that becomes readable when an ICMPv4 message has arrived.
     pub fn icmp(&self) -> BorrowedFd<'_> {
         self.four.icmp.as_fd()
     }

@@ -235,7 +235,7 @@ pub enum PathDecision {
     /// It was placed there when it began. With DOCA-AR: by the first answer to its probes.
     #[default]
     AtFirst,
-    /// It came after a pause. With DOCA-AR: no probe was answered in time.
+    /// It moved there after a pause. With DOCA-AR: no probe was answered in time.
     AfterGap,
     /// Its path had failed.
     AfterFailure,

@@ -215,8 +215,8 @@ static __always_inline int read_probe(struct __sk_buff *skb, __u32 at, __u32 len
 }
 
 /* Collects one of our own probes that a rule of an OpenFlow switch has sent back: it has our address as its
- * source, and still is a request. The clock of the peer is not known, so it is answered when it is back, and
- * those count as arrived that are back. The mark and the TTL are those of the way there and back.
+ * source, and still is a request. The clock of the peer is not known, so its return counts as the answer, and
+ * only probes that are back count as arrived. The mark and the TTL cover both the way there and the way back.
  */
 static __always_inline int echo(struct __sk_buff *skb, const struct settings *settings)
 {

@@ -23,7 +23,7 @@ impl Paths {
         let one_sided = self.settings.is_one_sided;
         let offer = |(at, path): (usize, &Path)| Offer {
             port: path.ports.main,
-            // Without help, flows leave a path that still works in their pauses only, so that none is
+            // With `one_sided`, flows leave a working path only during their pauses, so that none is
             // reordered. It is usable until then, and rarely chosen.
             weight: self.share(at, rank).max(u32::from(one_sided && path.state == State::Grey)),
             is_congested: path.state == State::Congested && !one_sided,

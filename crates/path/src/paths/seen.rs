@@ -2,7 +2,7 @@
 //! are acknowledged, and how many they had to send again.
 //!
 //! It is kept apart from what probes reveal: a probe ends at a router, so its round trip is shorter, and
-//! paths without connections are known by probes alone. What is known of a path by either counts.
+//! paths without connections are known by probes alone. What either of them shows about a path counts.
 
 use super::{Path, Paths, Reason, State};
 use crate::delay::Delay;
@@ -22,8 +22,8 @@ const FORGOTTEN_NS: u64 = 60_000_000_000;
 /// How long a path that connections found to have failed stays unused if routers do not answer, ns.
 const UNUSED_NS: u64 = 60_000_000_000;
 
-/// The share of packets that a path is assumed to lose if its queue is long or an echo request was lost,
-/// while no connection gets acknowledgements there, in 1/1024. The queue is then that of others, who may send
+/// The loss that is assumed for a path, in 1/1024, if its queue is long or an echo request was lost, while no
+/// connection gets acknowledgements on it. The queue is then due to other senders, who may send
 /// more than the path carries, and an echo request a second does not show how much of it is lost.
 const ASSUMED: u32 = 1024 / 4;
 
@@ -94,7 +94,7 @@ impl Path {
         known
     }
 
-    /// Whether three lost probes in a row mean that it has failed. A router may also stop to answer, or never
+    /// Whether three lost probes in a row mean that it has failed. A router may also stop answering, or never
     /// have answered, while connections are fine.
     pub(super) fn needs_answers(&self, now: u64, settings: &Settings) -> bool {
         !settings.is_one_sided || self.loss.was_answered() && !self.seen.is_alive(now)

@@ -1,7 +1,7 @@
 //! A survey of a node that does not help: it asks one TTL after the other, from all ports, which router is
 //! there, until no router answers any more.
 //!
-//! Routers are left as they are, and Linux's send a host six messages at once and then one a second
+//! Routers keep their rate limits: Linux's send a host six messages at once and then one a second
 //! (`net.ipv4.icmp_ratelimit`, and `XRLIM_BURST_FACTOR` in the kernel's source). So a few ports are asked at
 //! a time. Once answers are missing, one port is asked per second. Where eight ports all meet the same
 //! router, the others are assumed to meet it as well: if there were two, this would happen once in 128 times,
@@ -25,7 +25,7 @@ pub(super) const PATIENCE_NS: u64 = 100_000_000;
 /// The time between two probes to a router that limits its messages, ns.
 const LIMITED_NS: u64 = 1_000_000_000;
 
-/// How often a port is asked for the same router.
+/// How many probes are sent from a port to find the same router.
 const ASKED_MAX: u8 = 3;
 
 /// The number of TTLs in a row without any router after which there are no more: one router may be silent.
@@ -35,7 +35,7 @@ const SILENT_MAX: u8 = 2;
 #[derive(Debug)]
 pub(super) struct Levels {
     ttl: u8,
-    /// How often each port was asked at this TTL.
+    /// How many probes with this TTL were sent from each source port.
     asked: Vec<u8>,
     /// The ports that were asked last.
     batch: Vec<usize>,
@@ -69,7 +69,7 @@ impl Survey {
         self.levels = Some(Levels { batch, ..levels });
     }
 
-    /// Continues after some ports were asked. Returns the result at the end.
+    /// Continues once a batch of ports has been probed. Returns the result when the survey is complete.
     pub(super) fn next_level(&mut self, now_ns: u64, mut levels: Levels) -> Option<Surveyed> {
         let hop = |at: usize| self.hops[at][usize::from(levels.ttl) - 1];
         levels.is_limited |= levels.batch.iter().any(|at| hop(*at).is_none());

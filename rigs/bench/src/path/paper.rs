@@ -11,7 +11,7 @@ struct Published {
     flows: usize,
     has_elephant: bool,
     scheme: Scheme,
-    /// The shortest, the average and the longest time of the last flow, ms.
+    /// The time until the last flow finished, ms: minimum, average and maximum over the runs.
     max_ms: [f64; 3],
 }
 
@@ -31,7 +31,7 @@ const TABLES: [Published; 8] = [
     row(50, false, Scheme::Ecmp, [100.83, 236.18, 289.77]),
 ];
 
-/// The shortest, the average and the longest time of the last flow of our runs.
+/// The time until the last flow finished: minimum, average and maximum over our runs.
 fn ours(row: &Row) -> Option<[f64; 3]> {
     let all = &row.max_ms;
     Some([*all.first()?, all.iter().sum::<f64>() / all.len() as f64, *all.last()?])

@@ -119,7 +119,7 @@ fn read(answer: &Value) -> Result<RateCounters> {
     })
 }
 
-/// Serves senders, one after the other, until a signal arrives, or only the first one.
+/// Serves senders one after the other until a signal arrives or, with `is_once`, serves only the first one.
 pub fn serve(
     address: SocketAddr,
     is_once: bool,

@@ -2,7 +2,7 @@
 //! the solution answers beside the exact truth: recordings, for `weir measure --solution NAME`, and live
 //! traffic, for measurements with the key `solution`.
 //!
-//! It is a feature of the build that has the rigs; `weir_measure` reads the arguments and the keys. Keys of
+//! Only builds with the rigs have this; `weir_measure` reads the arguments and the configuration. Keys of
 //! flows are those of `weir measure`, of five words, so that IPv6 and tunnels are counted too. Each interval
 //! begins with an empty solution; a recording without intervals is one interval.
 

@@ -32,7 +32,7 @@ const BACK_ENDS: [(&str, &str, &str); 2] =
 /// MAC addresses of f0, w0, w1 and c0. The generator sends to that of w0.
 const MACS: [&str; 4] = ["02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03", "02:00:00:00:00:04"];
 
-/// How long an answer may take, and between how many queries the client pauses for how long.
+/// How long an answer may take, and how long the client pauses between queries.
 const PATIENCE: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_micros(500);
 /// How long the servers may take to start, and the kernel to get a program.
@@ -240,7 +240,7 @@ impl Bed {
         }
     }
 
-    /// Gives the kernel's network stack on the node the balancer's core, or the one of the sender again.
+    /// Makes the node's network stack run on the balancer's core, or on the sender's core again.
     fn steer(&self, own_core: bool) -> Result<()> {
         let mask = if own_core { 1_u64 << (self.setting.core % 32) } else { 0 };
         let line = format!("echo {mask:x} >/sys/class/net/w0/queues/rx-0/rps_cpus\n");
@@ -295,7 +295,7 @@ impl Bed {
         self.run.start("nginx", &mut command)
     }
 
-    /// Times queries for some time, one after another, under a load. Returns what was offered, the share of
+    /// Sends one query after another under a load, for the given time. Returns what was offered, the share of
     /// the load that was lost, and the times.
     pub fn measure(&mut self, load: Option<LoadParameters>, time: Duration) -> Result<Value> {
         let mut generator = load.map(|load| self.generator(load)).transpose()?;
@@ -367,7 +367,7 @@ impl DnsClient {
     fn ask(&self, id: u16) -> Result<Option<Duration>> {
         let query = query(id);
         let start = Instant::now();
-        // A refused query was sent before the server listened.
+        // An error here means that an earlier query was refused, because the server was not listening yet.
         if self.0.send(&query).is_err() {
             return Ok(None);
         }
@@ -403,7 +403,7 @@ impl DnsTrips {
     }
 }
 
-/// Returns a query for the address of a name in the zone of the labs (RFC 1035 §4.1).
+/// Returns a DNS query for the IPv4 address of a name in the labs' zone, `weir.test` (RFC 1035 §4.1).
 fn query(id: u16) -> Vec<u8> {
     let mut query = id.to_be_bytes().to_vec();
     // Recursion desired, one question.

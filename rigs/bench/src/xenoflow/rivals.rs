@@ -44,7 +44,7 @@ fn lacks(arm: Balancer) -> Option<String> {
     }
 }
 
-/// The description of an arm.
+/// Describes an arm of the comparison.
 fn what(arm: Balancer) -> &'static str {
     match arm {
         Balancer::Engine => "weir's worker, on a core of its own",

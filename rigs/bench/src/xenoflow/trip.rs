@@ -10,7 +10,7 @@ use std::fmt::Display;
 use std::time::Duration;
 use weir_lab::spread::ResultSpread;
 
-/// Loads, in percent of the highest rate that the worker forwards with 50/50.
+/// Loads, in percent of the highest rate that the worker forwards when clients are split 50/50.
 const LOADS: [u32; 5] = [0, 25, 50, 75, 100];
 const LOADS_QUICK: [u32; 2] = [0, 50];
 /// The load at which lengths are compared, and the lengths of its frames in bytes, without FCS.

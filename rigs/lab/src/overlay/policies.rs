@@ -1,4 +1,4 @@
-//! How soon a NetworkPolicy stops a flow that is cached, by the means of those who implement it.
+//! How soon a NetworkPolicy stops a cached flow, for each mechanism by which networks enforce policies.
 
 use super::bed::OverlayBed;
 use super::phases::{Phase, SOME, UDP};
@@ -15,7 +15,7 @@ const STOPPED_MS: u64 = 100;
 /// How long nothing must arrive: the answering end reports its counts every 20 ms.
 const SILENCE: Duration = Duration::from_millis(300);
 
-/// How often a way is tried, in case that the machine is busy.
+/// How many times each means is tried, in case the machine is busy.
 const TRIES: usize = 3;
 
 /// A means to deny a live flow.
