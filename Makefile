@@ -138,7 +138,7 @@ explore: setup-test ## runs the tests with a new seed; CASES=100000000 only comp
 	    PROPTEST_RNG_SEED="$$seed" KERNEL_CASES="$(CASES)" $(CARGO) test --package weir-kernel --locked \
 	        --test equality -- --nocapture the_kernel_does_what_the_interpreter_says; fi
 
-# On two cores with a load of 10, the runs of `weir lab fleet` take 6, 2, 2, 6, 6, 6 and 4 minutes.
+# On two cores with a load of 10, each run of `weir lab fleet` takes two to six minutes.
 FLEET = $(CARGO) run --release --locked --package weir -- lab fleet
 test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10 000 random programs (root)
 	$(MAKE) --no-print-directory test-package UPGRADES=20

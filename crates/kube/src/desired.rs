@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
+use weir_control::names;
 
 /// The largest name that nodes accept, in bytes.
 const NAME_MAX: usize = 64;
@@ -119,7 +120,7 @@ impl Desired {
             if !vips.is_empty() {
                 let version = if family == IpVersion::Six { "-v6" } else { "" };
                 let service = VirtualService { vips, ..make(family) };
-                self.services.insert(shortened(format!("{name}{version}")), service);
+                self.services.insert(names::shortened(format!("{name}{version}"), NAME_MAX), service);
             }
         }
     }
@@ -296,8 +297,10 @@ fn serve_service(service: &Service, want: &Want, given: &Given, slices: &Slices<
             desired.notice(&object, true, "ProtocolUnsupported", note);
             continue;
         };
-        desired.serve(&port_name(&namespace, &name, port, protocol), &given.addresses, |family| {
-            VirtualService {
+        desired.serve(
+            &names::service_port(&namespace, &name, port, protocol.word()),
+            &given.addresses,
+            |family| VirtualService {
                 origin: object.clone(),
                 vips: Vec::new(),
                 protocol,
@@ -305,8 +308,8 @@ fn serve_service(service: &Service, want: &Want, given: &Given, slices: &Slices<
                 affinity_s,
                 is_local: spec.external_traffic_policy.as_deref() == Some("Local"),
                 groups: vec![group(slices, (&namespace, &name), one, protocol, family)],
-            }
-        });
+            },
+        );
     }
 }
 
@@ -318,21 +321,4 @@ fn group(
     family: IpVersion,
 ) -> Group {
     Group { weight: 1, endpoints: slices.endpoints(service, port, protocol, family) }
-}
-
-/// Returns weir's name for a service's port: the one that a node gives it when reading Kubernetes objects.
-pub(crate) fn port_name(namespace: &str, name: &str, port: u16, protocol: Protocol) -> String {
-    format!("{namespace}.{name}.{port}-{}", protocol.word())
-}
-
-/// Returns a name of at most [`NAME_MAX`] bytes: in a longer one, a hash of the whole name replaces the end.
-fn shortened(name: String) -> String {
-    if name.len() <= NAME_MAX {
-        return name;
-    }
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let kept: String = name.chars().take(NAME_MAX - 17).filter(char::is_ascii).collect();
-    format!("{kept}_{hash:016x}")
 }

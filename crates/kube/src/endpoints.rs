@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use weir_control::names;
 
 /// The label with the name of an EndpointSlice's service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -155,7 +156,7 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
         all.map(|endpoint| ((endpoint.address, endpoint.port), endpoint)).collect();
     let back_end = |((address, port), endpoint): ((IpAddr, u16), &Endpoint)| {
         let mut map: Map<String, Value> = config.each.clone();
-        map.insert("name".into(), back_end_name(address, port).into());
+        map.insert("name".into(), names::back_end(address, Some(port)).into());
         map.insert("ip".into(), endpoint.address.to_string().into());
         if config.translates() {
             map.insert("port".into(), port.to_string().into());
@@ -186,15 +187,6 @@ fn chosen<'a>(all: &'a [Endpoint], is_local: bool, node: &NodeConfig) -> Vec<&'a
     // As kube-proxy does: hints count only if every endpoint has some and one of them names this zone.
     let in_zone: Vec<&Endpoint> = best.iter().copied().filter(|one| one.zones.contains(zone)).collect();
     if in_zone.is_empty() || best.iter().any(|one| one.zones.is_empty()) { best } else { in_zone }
-}
-
-/// Returns the name of a back end: the one that a node uses when it reads Kubernetes objects itself.
-fn back_end_name(address: IpAddr, port: u16) -> String {
-    let mut name = address.to_string().replace(':', "-");
-    if name.starts_with('-') {
-        name.insert(0, '0');
-    }
-    format!("{name}_{port}")
 }
 
 fn gcd(a: u128, b: u128) -> u128 {

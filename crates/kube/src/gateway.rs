@@ -2,7 +2,7 @@
 //! reasons are those of version 1.6 of the specification.
 
 use crate::config::Config;
-use crate::desired::{Desired, StatusChange, VirtualService, port_name, problem_words};
+use crate::desired::{Desired, StatusChange, VirtualService, problem_words};
 use crate::endpoints::{Group, Slices, number};
 use crate::objects::{
     BackendRef, Cluster, GATEWAY_GROUP, L4Route, ObjectKey, ParentRef, Protocol, age, key, reference,
@@ -20,6 +20,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use weir_control::names;
 
 /// How the API names the version of these objects.
 const VERSION: &str = "gateway.networking.k8s.io/v1";
@@ -459,7 +460,7 @@ impl Parent<'_> {
                 continue;
             };
             // Service names have no dots, so no service port can have this name.
-            let name = port_name(&format!("gateway.{namespace}"), &name, port, protocol);
+            let name = names::service_port(&format!("gateway.{namespace}"), &name, port, protocol.word());
             desired.serve(&name, &self.given.addresses, |family| VirtualService {
                 origin: object.clone(),
                 vips: Vec::new(),

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use weir_config::section::NAME_MAX;
 use weir_config::{Report, raw};
+use weir_control::names;
 
 /// The label with the name of an EndpointSlice's service.
 const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -197,8 +198,8 @@ impl ServiceObject<'_> {
                 let back_ends = self.back_ends(source, objects, (port, protocol, number), six, notes);
                 let mut map = source.template.clone();
                 let version = if six { "-v6" } else { "" };
-                let name = format!("{}.{}.{number}-{protocol}{version}", self.namespace, self.name);
-                map.insert("name".into(), shortened(name).into());
+                let name = names::service_port(self.namespace, self.name, number, protocol);
+                map.insert("name".into(), names::shortened(name + version, NAME_MAX).into());
                 let vip = if own.len() == 1 { Value::from(own[0].clone()) } else { own.into() };
                 let service = json!({ "vip": vip, "protocol": protocol, "port": number.to_string() });
                 map.insert("service".into(), service);
@@ -337,18 +338,6 @@ fn number_of_port(value: &Value) -> Result<u16, String> {
 
 fn boolean(value: &Value) -> Option<bool> {
     value.as_bool().or_else(|| value.as_str()?.parse().ok())
-}
-
-/// Returns a name of at most [`NAME_MAX`] characters: the end of a longer one is replaced by its hash.
-fn shortened(name: String) -> String {
-    if name.len() <= NAME_MAX {
-        return name;
-    }
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    });
-    let kept: String = name.chars().take(NAME_MAX - 17).filter(char::is_ascii).collect();
-    format!("{kept}_{hash:016x}")
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ use serde_json::{Map, Value};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_control::names;
 
 /// How the name of the owner of a DNS source's services begins.
 const DNS: &str = "dns:";
@@ -108,7 +109,7 @@ impl ServiceSource {
 
     /// Returns a back end.
     fn back_end(&self, address: IpAddr, port: Option<u16>, more: &[(&str, String)]) -> (String, Value) {
-        let name = back_end_name(address, port);
+        let name = names::back_end(address, port);
         let mut map = self.each.clone();
         map.insert("name".into(), name.clone().into());
         map.insert("ip".into(), address.to_string().into());
@@ -125,17 +126,4 @@ impl ServiceSource {
 /// Returns whether services with this owner belong to a source.
 fn is_of_source(owner: &str) -> bool {
     owner.starts_with(DNS) || owner.starts_with(FILE)
-}
-
-/// Returns the name of a back end, which is the same on all nodes: its address, and its port if the source
-/// knows it. Names have no colons.
-fn back_end_name(address: IpAddr, port: Option<u16>) -> String {
-    let mut name = address.to_string().replace(':', "-");
-    if name.starts_with('-') {
-        name.insert(0, '0');
-    }
-    match port {
-        Some(port) => format!("{name}_{port}"),
-        None => name,
-    }
 }

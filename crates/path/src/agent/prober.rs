@@ -116,9 +116,10 @@ impl Prober {
             lost_after_ns: fabric.probe_ns,
             ..Settings::of_rate(fabric.rate)
         };
-        let settings = match fabric.scheme {
-            Scheme::OneSided => settings.one_sided(fabric.probe_ns.max(ONE_SIDED_PROBE_NS)),
-            _ => settings,
+        let settings = if fabric.scheme == Scheme::OneSided {
+            settings.one_sided(fabric.probe_ns.max(ONE_SIDED_PROBE_NS))
+        } else {
+            settings
         };
         let mut random = Random::new(RandomState::new().hash_one(since_1970));
         Prober {

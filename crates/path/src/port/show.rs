@@ -67,11 +67,7 @@ fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<Flo
         moves: 0,
         idle_ms: idle_ms.into(),
         state: "open".to_string(),
-        decision: match app.config.scheme {
-            Scheme::DocaAr => "first_answer",
-            _ => "at_first",
-        }
-        .to_string(),
+        decision: if app.config.scheme == Scheme::DocaAr { "first_answer" } else { "at_first" }.to_string(),
     })
 }
 
