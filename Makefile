@@ -23,8 +23,8 @@ TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test test-kernels test-kube lint fmt clippy lock check waiting others deny \
-    explore test-long soak fuzz deb test-package cargo-deb bench
+.PHONY: help demo test setup-test test-kernels test-kube manifests lint fmt clippy lock check waiting \
+    others deny explore test-long soak fuzz deb test-package cargo-deb bench
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -122,8 +122,13 @@ test-kube: ## runs weir-kube with a real API server of Kubernetes, which is buil
 	$(CARGO) build --release --locked --package weir --no-default-features
 	$(CARGO) test --locked --package weir-kube --test api_server --no-run
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kube"; \
+	    FOLDER="$$target/kube" tests/kube/manifests check && \
 	    FOLDER="$$target/kube" WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --locked \
 	    --package weir-kube --test api_server -- --ignored --nocapture
+
+# `make test` checks the result as far as that needs neither Helm nor a cluster, `make test-kube` the rest.
+manifests: ## renders the manifests of kustomize from the Helm chart, after a change of it (needs Go)
+	@FOLDER="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/kube" tests/kube/manifests write
 
 deny: ## checks advisories, licences, duplicates and sources of dependencies (deny.toml; needs the network)
 	@PATH=$(TOOLS)/bin:$$PATH; command -v cargo-deny >/dev/null || \

@@ -26,7 +26,8 @@ fn config() -> Config {
 fn the_examples_of_the_documentation_are_valid() {
     let page = std::fs::read_to_string("../../docs/how-to/kubernetes.md").unwrap();
     let examples = page.split("```yaml weir-kube\n").skip(1).map(|rest| rest.split("```").next().unwrap());
-    let parsed: Vec<_> = examples.map(|one| Config::parse(one).unwrap_or_else(|why| panic!("{why}"))).collect();
+    let parsed: Vec<_> =
+        examples.map(|one| Config::parse(one).unwrap_or_else(|why| panic!("{why}"))).collect();
     assert!(parsed.iter().any(|one| one.nodes.len() == 3 && one.lease.is_some()), "{parsed:?}");
 }
 

@@ -1,8 +1,10 @@
 //! The program, with an API server that repeats a conversation (written by hand so far, in the form of
 //! Kubernetes 1.33) and a node that accepts everything. The API server has no Gateway API.
 
+mod packaging;
+
 use serde_json::{Value, json};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -325,7 +327,68 @@ fn objects_reach_nodes_and_what_is_known_stays_when_the_server_lies() {
             .then_some(())
     };
     cluster.wait("a free lease", free);
+    the_roles_are_just_enough(&cluster.requests.lock().unwrap());
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Returns what a request needs, as `VERB GROUP/RESOURCE`.
+fn permission(request: &HttpRequest) -> Option<String> {
+    let (group, rest) = match request.path.strip_prefix("/api/v1/") {
+        Some(rest) => ("", rest),
+        None => request.path.strip_prefix("/apis/")?.split_once('/')?,
+    };
+    let mut parts: Vec<&str> = rest.split('/').collect();
+    if !group.is_empty() {
+        // The version.
+        parts.remove(0);
+    }
+    if parts[0] == "namespaces" && parts.len() > 2 {
+        parts.drain(..2);
+    }
+    let (resource, has_name) = match parts[..] {
+        [resource] => (resource.to_string(), false),
+        [resource, _] => (resource.to_string(), true),
+        [resource, _, part] => (format!("{resource}/{part}"), true),
+        _ => panic!("{}", request.path),
+    };
+    let verb = match (request.method.as_str(), has_name) {
+        ("GET", false) if request.query.contains("watch=true") => "watch",
+        ("GET", false) => "list",
+        ("GET", true) => "get",
+        ("POST", _) => "create",
+        ("PUT", _) => "update",
+        ("PATCH", _) => "patch",
+        other => panic!("{other:?}"),
+    };
+    Some(format!("{verb} {group}/{resource}"))
+}
+
+/// The roles in packaging/kubernetes allow what the program has asked for. What it has not asked for here
+/// are watches and statuses of the Gateway API, which this API server does not have, and repeated events.
+fn the_roles_are_just_enough(requests: &[HttpRequest]) {
+    let mut granted = BTreeSet::new();
+    for role in packaging::base("lb") {
+        for rule in role["rules"].as_array().into_iter().flatten() {
+            let words = |key: &str| rule[key].as_array().unwrap().iter().map(|one| one.as_str().unwrap());
+            for (verb, group, resource) in words("verbs").flat_map(|verb| {
+                words("apiGroups")
+                    .flat_map(move |group| words("resources").map(move |one| (verb, group, one)))
+            }) {
+                assert!(granted.insert(format!("{verb} {group}/{resource}")), "{verb} {resource}: twice");
+            }
+        }
+    }
+    let asked: BTreeSet<String> = requests.iter().filter_map(permission).collect();
+    let missing: Vec<_> = asked.difference(&granted).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+    let gateways = ["gatewayclasses", "gateways", "referencegrants", "tcproutes", "udproutes"];
+    let gateways = gateways.map(|kind| format!("gateway.networking.k8s.io/{kind}"));
+    let mut others: BTreeSet<String> = gateways.iter().map(|kind| format!("watch {kind}")).collect();
+    let with_status = gateways.iter().filter(|kind| !kind.ends_with("referencegrants"));
+    others.extend(with_status.map(|kind| format!("patch {kind}/status")));
+    others.insert("patch events.k8s.io/events".into());
+    let unused: BTreeSet<String> = granted.difference(&asked).cloned().collect();
+    assert_eq!(unused, others);
 }
 
 #[test]

@@ -22,6 +22,7 @@ mod import;
 mod inputs;
 mod interfaces;
 mod ipfix;
+mod kubernetes;
 mod lb;
 mod lb_api;
 mod lb_choice;

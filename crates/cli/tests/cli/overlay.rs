@@ -42,27 +42,3 @@ fn an_overlay_needs_no_port_and_a_bad_one_is_shown() {
         assert!(said.err.contains('^'), "it shows the place: {}", said.err);
     }
 }
-
-/// The manifest grants the least privileges, and its configuration is valid.
-#[test]
-fn the_manifest_is_what_it_says() {
-    const MANIFEST: &str = include_str!("../../../../packaging/overlay-daemonset.yaml");
-    let documents: Vec<serde_json::Value> =
-        MANIFEST.split("\n---\n").map(|one| serde_saphyr::from_str(one).expect("YAML")).collect();
-    let [map, set] = &documents[..] else { panic!("a configuration and a daemon set") };
-    assert_eq!((&map["kind"], &set["kind"]), (&"ConfigMap".into(), &"DaemonSet".into()));
-    let folder = Folder::new();
-    folder.write("weir.yaml", map["data"]["weir.yaml"].as_str().expect("a file"));
-    assert_eq!(weir(folder.path(), &["check", "weir.yaml"]).code, Some(0));
-    let pod = &set["spec"]["template"]["spec"];
-    assert_eq!(pod["hostNetwork"], true);
-    let security = &pod["containers"][0]["securityContext"];
-    let capabilities = serde_json::json!({ "drop": ["ALL"], "add": ["NET_ADMIN", "BPF", "PERFMON"] });
-    assert_eq!(
-        (&security["capabilities"], &security["privileged"]),
-        (&capabilities, &serde_json::Value::Null)
-    );
-    let names = ["metadata", "name"];
-    let name = names.iter().fold(map, |at, key| &at[key]);
-    assert_eq!(&pod["volumes"][0]["configMap"]["name"], name);
-}
