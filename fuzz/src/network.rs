@@ -16,6 +16,7 @@ use weir_engine::batch::{DecidedFor, Engine, FlowPage, Share};
 use weir_measure::{FileError, Summary};
 use weir_netlink::messages;
 use weir_packet::TableHash;
+use weir_path::tunnel::PathTunnel;
 use weir_path::wire::{DATAGRAM, Packet, PacketRefusal, ProbeId, Secret};
 use weir_path::{icmp, wire};
 use weir_program::PortId;
@@ -38,7 +39,7 @@ pub fn lacpdu(frame: &[u8]) {
 /// was changed.
 pub fn probe(bytes: &[u8]) {
     const SECRET: Secret = Secret([0x5ec1, 0x5ec2]);
-    const VXLAN: u16 = 4789;
+    const VXLAN: PathTunnel = PathTunnel::VXLAN;
     for found in [Packet::read(bytes, VXLAN, SECRET).is_ok(), Packet::read6(bytes, VXLAN, SECRET).is_ok()] {
         assert!(!found, "a cookie was guessed");
     }
@@ -50,7 +51,7 @@ pub fn probe(bytes: &[u8]) {
         source: [10, 0, 0, 1].into(),
         destination: [10, 0, 0, 2].into(),
         port: 50_000,
-        vxlan_port: VXLAN,
+        tunnel: VXLAN,
         dscp: path & 63,
         marked: hops & 1 == 1,
         id: 7,

@@ -33,10 +33,11 @@ impl Task for Fabric {
     }
 
     fn show(&self, board: &Board<Fabric>) -> Value {
-        let Fabric { name, uplink, scheme, vxlan_port, .. } = self;
+        let Fabric { name, uplink, scheme, tunnel, .. } = self;
         let counts = board.report.counts.iter().map(|&(name, n)| (name.to_string(), json!(n)));
         without_nulls(json!({
-            "name": name, "uplink": uplink, "scheme": scheme.name(), "vxlan_port": vxlan_port,
+            "name": name, "uplink": uplink, "scheme": scheme.name(),
+            "tunnel": tunnel.of.kind().word(), "tunnel_port": tunnel.port,
             "authenticated": self.secret.is_some(), "obstacle": board.obstacle,
             "counts": Value::Object(counts.collect()),
             "nodes": board.report.nodes.iter().map(node).collect::<Vec<_>>(),

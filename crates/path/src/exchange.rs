@@ -15,8 +15,8 @@ pub struct Between {
     pub local: IpAddr,
     /// The remote node's address.
     pub peer: IpAddr,
-    /// The UDP port of VXLAN.
-    pub vxlan_port: u16,
+    /// The UDP port of the tunnels.
+    pub tunnel_port: u16,
 }
 
 /// The result of a survey.
@@ -129,7 +129,7 @@ mod tests {
     fn one_discovers_and_another_when_it_is_gone() {
         let exchange = Exchange::default();
         let (one, other) = (exchange.join(Form::Uplink), exchange.join(Form::Port));
-        let between = Between { local: [10, 0, 0, 1].into(), peer: [10, 0, 0, 2].into(), vxlan_port: 4789 };
+        let between = Between { local: [10, 0, 0, 1].into(), peer: [10, 0, 0, 2].into(), tunnel_port: 4789 };
         assert_eq!((one.claim(between), other.claim(between)), (Claim::Own, Claim::Other(None)));
         assert_eq!(exchange.join(Form::Uplink).claim(between), Claim::Own, "behind another interface");
         let shared = Shared { known: Known::default(), round_trip_ns: 7 };
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(other.claim(between), Claim::Other(None), "a node that does not discover reports nothing");
         one.publish(between, shared.clone());
         assert_eq!(other.claim(between), Claim::Other(Some(shared)));
-        assert_eq!(other.claim(Between { vxlan_port: 8472, ..between }), Claim::Own);
+        assert_eq!(other.claim(Between { tunnel_port: 8472, ..between }), Claim::Own);
         one.give_up(between);
         assert_eq!((other.claim(between), one.claim(between)), (Claim::Own, Claim::Other(None)));
         drop(other);

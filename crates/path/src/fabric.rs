@@ -1,6 +1,7 @@
 //! The configuration of the paths of tunnels.
 
 use crate::scheme::Scheme;
+use crate::tunnel::PathTunnel;
 use crate::wire::Secret;
 use std::net::IpAddr;
 
@@ -37,8 +38,8 @@ pub struct Fabric {
     pub scheme: Scheme,
     /// How the peers send probes back.
     pub reflect: Reflect,
-    /// The UDP port of VXLAN.
-    pub vxlan_port: u16,
+    /// The tunnels.
+    pub tunnel: PathTunnel,
     /// The first and the last source port that may be used.
     pub sources: [u16; 2],
     /// The DSCP of the data, and hence of probes.

@@ -164,6 +164,7 @@ pub fn message(router: Ipv4Addr, packet: &[u8], quotes: usize) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tunnel::PathTunnel;
     use crate::wire::{Outer, Packet, Secret};
 
     /// The minimum that a router quotes.
@@ -213,7 +214,7 @@ mod tests {
             source: here,
             destination: to,
             port: 50_001,
-            vxlan_port: 4789,
+            tunnel: PathTunnel::VXLAN,
             dscp: 0,
             marked: false,
             id: 0x0207,

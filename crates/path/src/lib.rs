@@ -41,6 +41,7 @@ pub mod survey;
 #[cfg(test)]
 mod tests;
 mod text;
+pub mod tunnel;
 pub mod wire;
 mod yaml;
 
@@ -55,7 +56,7 @@ use weir_app::shown::as_text;
 /// The kind of app with the key `path`.
 pub const KIND: Kind = Kind {
     key: "path",
-    help: "The paths of VXLAN tunnels.",
+    help: "The paths of VXLAN, Geneve and GUE tunnels.",
     keys: yaml::KEYS,
     pipes: &[],
     read: yaml::read,

@@ -18,6 +18,7 @@ use crate::covariation::ROUNDS;
 use crate::discovery::{Observation, PORTS_TRIED, distinct, is_hidden, ports_needed};
 use crate::icmp::Expired;
 use crate::paths::PATHS_MAX;
+use crate::tunnel::{PathTunnel, TunnelType};
 use crate::wire::{Address, Outer, Packet, ProbeId, Secret, siphash, trace_checksum};
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -125,6 +126,8 @@ pub struct Survey {
     compared: Option<Compared>,
     /// Of a survey of a node that does not help.
     levels: Option<Levels>,
+    /// What the probes look like.
+    tunnel: TunnelType,
 }
 
 /// Ports whose delays are compared.
@@ -165,6 +168,7 @@ impl Survey {
             round_trip_ns: None,
             compared: None,
             levels: None,
+            tunnel: TunnelType::Vxlan,
         }
     }
 
@@ -221,6 +225,12 @@ impl Survey {
         self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns)));
     }
 
+    /// Makes its probes those of tunnels of another type than VXLAN.
+    #[must_use]
+    pub fn through(self, tunnel: TunnelType) -> Survey {
+        Survey { tunnel, ..self }
+    }
+
     /// Handles a router's answer to a probe. Answers to probes that were not sent are ignored.
     pub fn expired(&mut self, expired: &Expired) {
         let ttl = (expired.id & 15) as u8;
@@ -241,7 +251,8 @@ impl Survey {
             _ if expired.id != id(cookie, ttl) => false,
             (Some(quoted), ..) => quoted == cookie,
             (None, IpAddr::V4(source), IpAddr::V4(destination)) if self.wrong < WRONG_MAX => {
-                let outer = Outer::between(source, destination, expired.port, expired.dport);
+                let tunnel = PathTunnel { of: self.tunnel, port: expired.dport };
+                let outer = Outer::between(source, destination, expired.port, tunnel);
                 expired.check == trace_checksum(outer, cookie)
             }
             (None, ..) => false,

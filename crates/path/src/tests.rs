@@ -3,6 +3,7 @@
 use super::{Fabric, FlowRow, FlowsPage, NodeReport, PathReport, PathsReport, text};
 use crate::fabric::Reflect;
 use crate::scheme::Scheme;
+use crate::tunnel::PathTunnel;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
 use weir_app::task::{EVENTS, Publisher, TaskApp, Wanted};
@@ -18,7 +19,7 @@ fn app() -> TaskApp<Fabric> {
         local: None,
         scheme: Scheme::Adaptive,
         reflect: Reflect::Weir,
-        vxlan_port: 4789,
+        tunnel: PathTunnel::VXLAN,
         sources: [49_152, 65_535],
         dscp: 0,
         rate: 10_000_000_000,

@@ -1,6 +1,7 @@
 //! The output of `weir show path` and `weir path`.
 
 use super::board::FlowList;
+use crate::tunnel::TunnelType;
 use serde_json::Value;
 use std::fmt::Write;
 use weir_app::page::{items, word};
@@ -9,11 +10,12 @@ use weir_app::shown::latest;
 /// The nodes and their paths.
 pub fn show(answer: &Value) -> String {
     let mut text = format!(
-        "{}: {} on {}, VXLAN port {}\n",
+        "{}: {} on {}, {} port {}\n",
         word(&answer["name"]),
         word(&answer["scheme"]),
         word(&answer["uplink"]),
-        answer["vxlan_port"]
+        tunnel_name(&answer["tunnel"]),
+        answer["tunnel_port"]
     );
     if let Some(obstacle) = answer["obstacle"].as_str() {
         let _ = writeln!(text, "  not running: {obstacle}");
@@ -38,6 +40,12 @@ pub fn show(answer: &Value) -> String {
         text += &large(node);
     }
     text + &latest(&answer["events"])
+}
+
+/// The name of the tunnels' kind.
+fn tunnel_name(word: &Value) -> &str {
+    let all = TunnelType::WORDS.iter();
+    all.into_iter().find(|(name, _)| word == name).map_or("UDP", |(_, of)| of.name())
 }
 
 /// What TCP connections have revealed about a path, and which router is asked.

@@ -1,8 +1,10 @@
 //! The wire format of probes, starting with the Ethernet header.
 //!
-//! A probe is a VXLAN packet like those of the data, so that routers treat it the same: IPv4 without options,
-//! or IPv6 (`six`), UDP whose source port selects the path, VXLAN (RFC 7348 §5) with a VNI that no overlay
-//! should use. The VXLAN header is followed by these fields, in network byte order:
+//! A probe is a tunnel packet like those of the data, so that routers treat it the same: IPv4 without
+//! options, or IPv6 (`six`), UDP whose source port selects the path, and the header of the tunnels: VXLAN
+//! (RFC 7348 §5) or Geneve (RFC 8926 §3.4) with a VNI that no overlay should use, or a control message of GUE
+//! with that VNI as its private data. Each of these headers has 8 bytes ([`PathTunnel`]). These fields follow
+//! it, in network byte order:
 //!
 //! ```text
 //!   0      4      5    6      7      8         12       16     18     19
@@ -32,6 +34,7 @@ mod trace;
 pub use six::{DATAGRAM6, FRAME6, quoted_id};
 pub use trace::trace_checksum;
 
+use crate::tunnel::{PROBE_HEADER, PathTunnel};
 use std::net::Ipv4Addr;
 use weir_packet::{Sum, checksum};
 
@@ -50,7 +53,8 @@ pub const NO_PATH: u8 = 255;
 const ETHERNET: usize = 14;
 const IP: usize = 20;
 const UDP: usize = 8;
-const BODY: usize = ETHERNET + IP + UDP + 8;
+const HEADER: usize = ETHERNET + IP + UDP;
+const BODY: usize = HEADER + PROBE_HEADER;
 const BODY_LENGTH: usize = 48;
 const MAGIC: &[u8; 4] = b"wpr2";
 const TTL: u8 = 64;
@@ -103,8 +107,8 @@ pub struct Outer<A = Ipv4Addr> {
     pub destination: A,
     /// The UDP source port, which selects the path.
     pub port: u16,
-    /// The UDP port of VXLAN.
-    pub vxlan_port: u16,
+    /// The tunnels whose packets the probe looks like.
+    pub tunnel: PathTunnel,
     /// The DSCP, 0 to 63.
     pub dscp: u8,
     /// Whether the packet is marked (CE).
@@ -118,9 +122,9 @@ pub struct Outer<A = Ipv4Addr> {
 impl<A> Outer<A> {
     /// The outer headers of a packet, in which all other fields have defaults.
     #[must_use]
-    pub fn between(source: A, destination: A, port: u16, vxlan_port: u16) -> Outer<A> {
+    pub fn between(source: A, destination: A, port: u16, tunnel: PathTunnel) -> Outer<A> {
         let macs = [[0; 6]; 2];
-        Outer { macs, source, destination, port, vxlan_port, dscp: 0, marked: false, id: 0, ttl: TTL }
+        Outer { macs, source, destination, port, tunnel, dscp: 0, marked: false, id: 0, ttl: TTL }
     }
 }
 
@@ -210,7 +214,7 @@ impl<A: Address> Packet<A> {
         Packet { outer, kind: Kind::Answer, marked, hops, arrived, reflected_ns: now_ns, ..*self }
     }
 
-    /// The bytes that follow the VXLAN header.
+    /// The bytes that follow the tunnel header.
     fn body(&self, secret: Secret) -> [u8; BODY_LENGTH] {
         let mut body = [0; BODY_LENGTH];
         let mut put = |at: usize, bytes: &[u8]| body[at..at + bytes.len()].copy_from_slice(bytes);
@@ -285,7 +289,7 @@ impl Packet {
     pub fn frame(&self, secret: Secret) -> [u8; FRAME] {
         let mut frame = [0; FRAME];
         let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
-        let Outer { macs, source, destination, port, vxlan_port, dscp, marked, id, ttl } = self.outer;
+        let Outer { macs, source, destination, port, tunnel, dscp, marked, id, ttl } = self.outer;
         put(0, macs.as_flattened());
         put(12, &[8, 0, 0x45, dscp << 2 | if marked { CE } else { ECT0 }]);
         put(16, &((FRAME - ETHERNET) as u16).to_be_bytes());
@@ -295,10 +299,9 @@ impl Packet {
         put(26, &source.octets());
         put(30, &destination.octets());
         put(34, &port.to_be_bytes());
-        put(36, &vxlan_port.to_be_bytes());
+        put(36, &tunnel.port.to_be_bytes());
         put(38, &((FRAME - ETHERNET - IP) as u16).to_be_bytes());
-        put(42, &[8, 0, 0, 0]);
-        put(46, &(VNI << 8).to_be_bytes());
+        put(HEADER, &tunnel.probe_header(VNI));
         put(BODY, &self.body(secret));
         let sum = checksum(Sum::default().bytes(&frame[ETHERNET..ETHERNET + IP]));
         frame[24..26].copy_from_slice(&sum.to_be_bytes());
@@ -335,7 +338,7 @@ impl Packet {
     ///
     /// # Errors
     /// The error says why the packet is rejected.
-    pub fn read(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet, PacketRefusal> {
+    pub fn read(frame: &[u8], tunnel: PathTunnel, secret: Secret) -> Result<Packet, PacketRefusal> {
         if !may_be_long(frame, BODY) {
             return Err(PacketRefusal::Malformed);
         }
@@ -347,20 +350,19 @@ impl Packet {
             && frame[20] & 0x3f == 0
             && frame[21] == 0
             && frame[23] == 17
-            && frame[42] & 8 != 0
-            && frame[46..49] == [0xff; 3];
+            && tunnel.is_probe_header(bytes(frame, HEADER), VNI);
         let outer = Outer {
             macs: [bytes(frame, 0), bytes(frame, 6)],
             source: Ipv4Addr::from(bytes(frame, 26)),
             destination: Ipv4Addr::from(bytes(frame, 30)),
             port: u16::from_be_bytes(bytes(frame, 34)),
-            vxlan_port: u16::from_be_bytes(bytes(frame, 36)),
+            tunnel,
             dscp: tos as u8 >> 2,
             marked: tos as u8 & CE == CE,
             id: u16::from_be_bytes(bytes(frame, 18)),
             ttl: frame[22],
         };
-        if !shape || outer.vxlan_port != vxlan_port {
+        if !shape || frame[36..38] != tunnel.port.to_be_bytes() {
             return Err(PacketRefusal::Malformed);
         }
         Packet::read_body(outer, &bytes(frame, BODY), secret)
@@ -423,7 +425,7 @@ mod tests {
             source: Ipv4Addr::new(10, 0, 0, 1),
             destination: Ipv4Addr::new(10, 0, 0, 2),
             port: 50_000,
-            vxlan_port: 4789,
+            tunnel: PathTunnel::VXLAN,
             dscp: 8,
             marked: false,
             id: 9,
@@ -448,7 +450,7 @@ mod tests {
     #[test]
     fn what_is_written_is_read_and_answered() {
         let request = request();
-        assert_eq!(Packet::read(&request.frame(SECRET), 4789, SECRET), Ok(request));
+        assert_eq!(Packet::read(&request.frame(SECRET), PathTunnel::VXLAN, SECRET), Ok(request));
         let mut marked = request;
         (marked.outer.marked, marked.outer.ttl) = (true, 61);
         let answer = marked.answer(50_001, 3, 9);
@@ -458,7 +460,7 @@ mod tests {
             (answer.port, answer.outer.port, answer.outer.source),
             (50_000, 50_001, [10, 0, 0, 2].into())
         );
-        assert_eq!(Packet::read(&answer.frame(SECRET), 4789, SECRET), Ok(answer));
+        assert_eq!(Packet::read(&answer.frame(SECRET), PathTunnel::VXLAN, SECRET), Ok(answer));
     }
 
     #[test]
@@ -468,18 +470,27 @@ mod tests {
             let frame = request.padded(SECRET, length);
             assert_eq!(frame.len(), ETHERNET + usize::from(length));
             assert_eq!(checksum(Sum::default().bytes(&frame[14..34])), 0, "the IP header's is right");
-            assert_eq!(Packet::read(&frame, 4789, SECRET), Ok(request));
-            assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(PacketRefusal::BadCookie));
+            assert_eq!(Packet::read(&frame, PathTunnel::VXLAN, SECRET), Ok(request));
             assert_eq!(
-                Packet::read(&[&frame[..], &[0]].concat(), 4789, SECRET),
+                Packet::read(&frame, PathTunnel::VXLAN, Secret([1, 2])),
+                Err(PacketRefusal::BadCookie)
+            );
+            assert_eq!(
+                Packet::read(&[&frame[..], &[0]].concat(), PathTunnel::VXLAN, SECRET),
                 Err(PacketRefusal::Malformed)
             );
-            assert_eq!(Packet::read(&frame[..frame.len() - 1], 4789, SECRET), Err(PacketRefusal::Malformed));
+            assert_eq!(
+                Packet::read(&frame[..frame.len() - 1], PathTunnel::VXLAN, SECRET),
+                Err(PacketRefusal::Malformed)
+            );
         }
         for other in [request.answer(50_001, 3, 9), Packet { kind: Kind::Trace, ..request }] {
-            assert_eq!(Packet::read(&other.padded(SECRET, DATAGRAM as u16), 4789, SECRET), Ok(other));
             assert_eq!(
-                Packet::read(&other.padded(SECRET, 1500), 4789, SECRET),
+                Packet::read(&other.padded(SECRET, DATAGRAM as u16), PathTunnel::VXLAN, SECRET),
+                Ok(other)
+            );
+            assert_eq!(
+                Packet::read(&other.padded(SECRET, 1500), PathTunnel::VXLAN, SECRET),
                 Err(PacketRefusal::Malformed)
             );
         }
@@ -496,10 +507,10 @@ mod tests {
             // content.
             let stamp = (BODY + 24..BODY + 32).contains(&at) || at == BODY + 19;
             let says = free.contains(&at) || stamp || at == 20;
-            assert_eq!(Packet::read(&other, 4789, SECRET).is_ok(), says, "byte {at}");
+            assert_eq!(Packet::read(&other, PathTunnel::VXLAN, SECRET).is_ok(), says, "byte {at}");
         }
-        assert_eq!(Packet::read(&frame, 4789, Secret([1, 2])), Err(PacketRefusal::BadCookie));
-        assert_eq!(Packet::read(&frame[..97], 4789, SECRET), Err(PacketRefusal::Malformed));
-        assert_eq!(Packet::read(&frame, 4790, SECRET), Err(PacketRefusal::Malformed));
+        assert_eq!(Packet::read(&frame, PathTunnel::VXLAN, Secret([1, 2])), Err(PacketRefusal::BadCookie));
+        assert_eq!(Packet::read(&frame[..97], PathTunnel::VXLAN, SECRET), Err(PacketRefusal::Malformed));
+        assert_eq!(Packet::read(&frame, PathTunnel::vxlan(4790), SECRET), Err(PacketRefusal::Malformed));
     }
 }

@@ -6,6 +6,7 @@ use super::{Exchange, Fabric};
 use crate::fabric::{ECHO_DSCP, ECHO_VXLAN_PORT, Reflect};
 use crate::scheme::{PORTS, Scheme};
 use crate::settings::ONE_SIDED_PROBE_NS;
+use crate::tunnel::{PathTunnel, TunnelType};
 use crate::wire::Secret;
 use std::fmt::Display;
 use std::net::{IpAddr, Ipv4Addr};
@@ -36,7 +37,10 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "local": Shape::Ip, "our underlay address; with `uplink` by default that of the route to the peer";
     "scheme": Shape::Words(|| words(&SCHEMES)), "how a path is chosen" or "adaptive";
     "reflect": Shape::Words(|| words(&REFLECTS)), "how peers send probes back" or "weir" only "uplink";
-    "vxlan_port": Shape::Number(1, 65_535), "the UDP port of VXLAN" or "4789" only "uplink";
+    "tunnel": Shape::Words(|| words(&TunnelType::WORDS)), "the kind of tunnels" or "vxlan" only "uplink";
+    "tunnel_port": Shape::Number(1, 65_535), "the UDP port of the tunnels, by default that of their kind"
+        only "uplink";
+    "vxlan_port": Shape::Number(1, 65_535), "the same as `tunnel_port`, for VXLAN" only "uplink";
     "sources": Shape::Text, "the UDP source ports that may be used" or "49152-65535";
     "ports": Shape::List(&Shape::Number(1, 65_535)), "the UDP source ports that are paths" only "port";
     "input": Shape::Name, "the port or bond where tunnel traffic enters and leaves" only "port";
@@ -191,10 +195,11 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     let reflect = section.choice("reflect", &REFLECTS, report);
     let sources = sources(&section, report);
     let secret = section.get("key").and_then(|node| secret(node, report));
+    let tunnel = tunnel(&section, report);
     let mut number = |key| section.number(key, report).unwrap_or(1);
-    let [vxlan_port, dscp, rate, flows] = ["vxlan_port", "dscp", "rate", "flows"].map(&mut number);
-    if reflect == Some(Reflect::OpenFlow) {
-        by_openflow(&section, &peers, [vxlan_port, dscp], report);
+    let [dscp, rate, flows] = ["dscp", "rate", "flows"].map(&mut number);
+    if let (Some(Reflect::OpenFlow), Some(tunnel)) = (reflect, tunnel) {
+        by_openflow(&section, &peers, tunnel, dscp, report);
     }
     let probe = probe(&section, "uplink", report);
     let idle_timeout_ns = section.time("idle_timeout", report);
@@ -209,7 +214,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
         local,
         scheme: scheme?,
         reflect: reflect?,
-        vxlan_port: vxlan_port as u16,
+        tunnel: tunnel?,
         sources: sources?,
         dscp: dscp as u8,
         rate: rate * 1_000_000,
@@ -256,14 +261,19 @@ fn one_sided(section: &Section<'_>, peers: &[IpAddr], report: &mut Report) {
 }
 
 /// Checks what the rules of an OpenFlow switch take for granted.
-fn by_openflow(section: &Section<'_>, peers: &[IpAddr], [vxlan_port, dscp]: [u64; 2], report: &mut Report) {
+fn by_openflow(section: &Section<'_>, peers: &[IpAddr], tunnel: PathTunnel, dscp: u64, report: &mut Report) {
+    if tunnel.of != TunnelType::Vxlan {
+        let message = format!("`reflect: openflow` recognises probes of VXLAN, not of {}", tunnel.of);
+        report.error_help(span_of(section, "tunnel"), message, "use `reflect: weir`, with weir on the peers");
+        return;
+    }
     if let Some(peer) = peers.iter().find(|peer| peer.is_ipv6()) {
         let message = format!("`reflect: openflow` is for IPv4, and {peer} is not");
         report.error_help(span_of(section, "peers"), message, "write another app for it, at another uplink");
     }
-    if vxlan_port != u64::from(ECHO_VXLAN_PORT) {
+    if tunnel.port != ECHO_VXLAN_PORT {
         let message = format!("`reflect: openflow` sends probes to port {ECHO_VXLAN_PORT}");
-        report.error_help(span_of(section, "vxlan_port"), message, "the tunnels must use it, too");
+        report.error_help(span_of(section, port_key(section)), message, "the tunnels must use it, too");
     }
     if dscp == u64::from(ECHO_DSCP) {
         let message = format!("the switch would send data with the DSCP {ECHO_DSCP} back, too");
@@ -273,6 +283,30 @@ fn by_openflow(section: &Section<'_>, peers: &[IpAddr], [vxlan_port, dscp]: [u64
             "give tunnels another one: probes have their own",
         );
     }
+}
+
+/// The key of the tunnels' port: `vxlan_port` is the name that `tunnel_port` had when all tunnels were VXLAN.
+fn port_key(section: &Section<'_>) -> &'static str {
+    if section.get("vxlan_port").is_some() { "vxlan_port" } else { "tunnel_port" }
+}
+
+/// The type and the UDP port of the tunnels.
+fn tunnel(section: &Section<'_>, report: &mut Report) -> Option<PathTunnel> {
+    let of = section.choice("tunnel", &TunnelType::WORDS, report)?;
+    if let Some(old) = section.get("vxlan_port") {
+        if of != TunnelType::Vxlan {
+            let message = format!("`vxlan_port` is the port of VXLAN, but the tunnels are {of}");
+            report.error_help(old.span, message, "write `tunnel_port`");
+        } else if section.get("tunnel_port").is_some() {
+            report.error_help(old.span, "`tunnel_port` already says this", "remove `vxlan_port`");
+        }
+    }
+    let key = port_key(section);
+    let port = match section.get(key) {
+        Some(_) => section.number(key, report)? as u16,
+        None => of.standard_port(),
+    };
+    Some(PathTunnel { of, port })
 }
 
 fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {

@@ -17,6 +17,13 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
     folder.write("weir.yaml", APP.replace("] }", "], scheme: one_sided, probe: { interval: 2s } }"));
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
+    for tunnel in
+        ["vxlan", "geneve", "geneve, tunnel_port: 6082", "gue, scheme: one_sided", "vxlan, vxlan_port: 8472"]
+    {
+        folder.write("weir.yaml", APP.replace("] }", &format!("], tunnel: {tunnel} }}")));
+        let said = weir(folder.path(), &["check", "weir.yaml"]);
+        assert_eq!(said.code, Some(0), "{tunnel}: {}", said.err);
+    }
     let twice = "\n  - path: { name: other, uplink: up0, peers: [10.0.2.2] }\n";
     for (old, new, words) in [
         ("peers: [10.0.2.1]", "peers: []", "no peers"),
@@ -35,6 +42,11 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
         ("] }", "], rate: 0 }", "`rate`"),
         ("[10.0.2.1]", "[\"2001:db8::1\"], reflect: openflow", "is for IPv4, and 2001:db8::1 is not"),
         ("] }", "], reflect: openflow, vxlan_port: 8472 }", "sends probes to port 4789"),
+        ("] }", "], reflect: openflow, tunnel: gue }", "recognises probes of VXLAN, not of GUE"),
+        ("] }", "], tunnel: genev }", "geneve"),
+        ("] }", "], tunnel: geneve, vxlan_port: 6081 }", "write `tunnel_port`"),
+        ("] }", "], tunnel_port: 4789, vxlan_port: 4789 }", "`tunnel_port` already says this"),
+        ("] }", "], tunnel: gue, tunnel_port: 65536 }", "`tunnel_port`"),
         ("] }", "], reflect: openflow, dscp: 8 }", "would send data with the DSCP 8 back"),
         ("] }", "], scheme: one_sided, reflect: openflow }", "nothing sends probes back"),
         ("] }", "], reflect: mirror }", "openflow"),

@@ -8,11 +8,13 @@ use super::wire::Wire;
 use crate::bpf::PathMissed;
 use crate::scheme::{DOCA_TIMEOUT_NS, doca_ports};
 use crate::survey::Wish;
+use crate::tunnel::PathTunnel;
 use std::net::{IpAddr, Ipv4Addr};
 use std::ops::Range;
 use std::time::Duration;
 use weir_app::clock::monotonic_ns;
-use weir_packet::{Sum, checksum};
+use weir_packet::tunnel::Inside;
+use weir_packet::{PROTOCOL_UDP, Sum, checksum};
 
 /// How long the thread waits for a flow before it turns to other work.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -44,7 +46,7 @@ fn place(prober: &mut Prober, uplink: &mut Uplink, wire: &Wire, missed: &PathMis
     // If pinning fails, the flow's next frame requests a port again.
     let _ = uplink.programs.pin(missed.key, missed.kernel_port, port, monotonic_ns());
     let mut packet = missed.frame.get(ETHERNET..).unwrap_or_default().to_vec();
-    complete(&mut packet);
+    complete(&mut packet, prober.fabric.tunnel);
     let _ = wire.send(&packet, peer.into());
 }
 
@@ -82,12 +84,19 @@ fn race(
 
 /// Computes the checksum of the inner TCP or UDP packet, which is normally left to the device. The outer UDP
 /// checksum is omitted, as IPv4 allows.
-fn complete(packet: &mut [u8]) {
-    const OUTER: usize = 20 + 8 + 8 + ETHERNET;
+fn complete(packet: &mut [u8], tunnel: PathTunnel) {
+    const OUTER: usize = 20 + 8;
     if let Some(check) = packet.get_mut(26..28) {
         check.fill(0);
     }
-    let Some(inner) = packet.get_mut(OUTER..) else { return };
+    let Some(payload) = packet.get_mut(OUTER..) else { return };
+    let Ok(header) = tunnel.of.kind().read(payload, PROTOCOL_UDP) else { return };
+    let ethernet = match header.inside {
+        Some(Inside::Ethernet) => ETHERNET,
+        Some(Inside::Ipv4 | Inside::Ipv6) => 0,
+        None => return,
+    };
+    let Some(inner) = payload.get_mut(header.length + ethernet..) else { return };
     let Some((protocol, header, length, pseudo)) = inner_ip(inner) else { return };
     let at = match protocol {
         6 => 16,
@@ -125,17 +134,30 @@ fn inner_ip(inner: &[u8]) -> Option<(u8, usize, usize, Sum)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tunnel::TunnelType;
 
     #[test]
     fn the_inner_checksum_is_completed_and_the_outer_left_out() {
-        let mut packet = vec![7; 36 + ETHERNET];
+        for (of, header) in [
+            (TunnelType::Vxlan, &[8, 0, 0, 0, 0, 0, 42, 0, 2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 1, 1, 8, 0][..]),
+            (TunnelType::Geneve, &[1, 0, 8, 0, 0, 0, 42, 0, 1, 2, 3, 0]),
+            (TunnelType::Gue, &[0, 4, 0, 0]),
+            (TunnelType::Gue, &[]),
+        ] {
+            completes_behind(header, PathTunnel { of, port: of.standard_port() });
+        }
+    }
+
+    fn completes_behind(header: &[u8], tunnel: PathTunnel) {
+        let mut packet = vec![7; 28];
+        packet.extend(header);
         packet.extend([0x45, 0, 0, 42, 0, 0, 0, 0, 64, 6, 0, 0, 192, 168, 0, 1, 192, 168, 0, 2]);
         packet
             .extend([0x9c, 0x40, 0x13, 0x89, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, 2, 0xff, 0xff, 0xab, 0xcd, 0, 0]);
         packet.extend([1, 2]);
-        complete(&mut packet);
+        complete(&mut packet, tunnel);
         assert_eq!(packet[26..28], [0, 0]);
-        let inner = &packet[36 + ETHERNET..];
+        let inner = &packet[28 + header.len()..];
         let sum = Sum::default().bytes(&inner[20..]).bytes(&inner[12..20]).word(6).word(22);
         assert_eq!(checksum(sum), 0);
     }
@@ -143,8 +165,11 @@ mod tests {
     #[test]
     fn what_is_cut_short_is_left() {
         for length in 0..90 {
-            complete(&mut vec![0x45; length]);
-            complete(&mut vec![0x60; length]);
+            for (_, of) in TunnelType::WORDS {
+                complete(&mut vec![0x45; length], PathTunnel { of, port: 1 });
+                complete(&mut vec![0x60; length], PathTunnel { of, port: 1 });
+                complete(&mut vec![0; length], PathTunnel { of, port: 1 });
+            }
         }
     }
 }

@@ -98,7 +98,8 @@ impl Node {
     pub fn begin_survey(&mut self, now_ns: u64, fabric: &Fabric, random: &mut Random) {
         let known = self.known.ports();
         self.surveys = self.surveys.wrapping_add(1);
-        let survey = Survey::new(now_ns, self.surveys, &known, fabric.sources, random);
+        let survey =
+            Survey::new(now_ns, self.surveys, &known, fabric.sources, random).through(fabric.tunnel.of);
         let helps = fabric.scheme != Scheme::OneSided;
         self.survey = Some(if helps { survey } else { survey.one_sided() });
     }

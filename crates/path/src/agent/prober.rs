@@ -379,7 +379,7 @@ impl Prober {
     /// Returns the key under which apps share their results about a node, if there is a route to it.
     fn between(&self, running: &Running, at: usize) -> Option<Between> {
         let local = running.uplink.source(at)?;
-        Some(Between { local, peer: running.nodes[at].address, vxlan_port: self.fabric.vxlan_port })
+        Some(Between { local, peer: running.nodes[at].address, tunnel_port: self.fabric.tunnel.port })
     }
 
     fn probe(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
@@ -464,7 +464,7 @@ impl Prober {
 
     fn request<A: Address>(&self, source: A, destination: A, probe: &PathProbe) -> Packet<A> {
         let PathProbe { wish, turn, path, .. } = *probe;
-        let outer = Outer::between(source, destination, wish.port, self.fabric.vxlan_port);
+        let outer = Outer::between(source, destination, wish.port, self.fabric.tunnel);
         let outer = Outer { dscp: self.fabric.probe_dscp(), ..outer };
         let id = ProbeId { session: self.session, number: self.number };
         Packet { path, ..wish.probe(outer, id, turn, 0) }

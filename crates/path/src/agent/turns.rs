@@ -123,6 +123,7 @@ mod tests {
     use crate::scheme::Scheme;
     use crate::settings::Settings;
     use crate::survey::{Surveyed, TTL_WHOLE};
+    use crate::tunnel::PathTunnel;
     use crate::wire::{Outer, ProbeId, Secret};
     use std::net::{IpAddr, Ipv4Addr};
 
@@ -139,7 +140,7 @@ mod tests {
             local: None,
             scheme: Scheme::Adaptive,
             reflect: Reflect::Weir,
-            vxlan_port: 4789,
+            tunnel: PathTunnel::VXLAN,
             sources: [49_152, 65_535],
             dscp: 0,
             rate: 10_000_000_000,
@@ -190,7 +191,12 @@ mod tests {
 
     /// A router's ICMP message about a probe.
     fn said(wish: &Wish, router: [u8; 4]) -> Expired {
-        let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
+        let outer = Outer::between(
+            Ipv4Addr::new(10, 0, 0, 1),
+            Ipv4Addr::new(10, 0, 0, 2),
+            wish.port,
+            PathTunnel::VXLAN,
+        );
         let probe = wish.probe(outer, ProbeId { session: 1, number: 1 }, 0, 0).datagram(Secret::default());
         icmp::expired(&icmp::message(router.into(), &probe, 28)).expect("a message")
     }

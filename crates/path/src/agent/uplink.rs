@@ -34,7 +34,7 @@ pub struct Uplink {
     index: Option<u32>,
     look_ns: u64,
     peers: Vec<IpAddr>,
-    vxlan_port: u16,
+    tunnel_port: u16,
     local: Option<IpAddr>,
     /// Our source address towards each peer; `None` without a route.
     sources: Vec<Option<IpAddr>>,
@@ -61,7 +61,7 @@ impl Uplink {
             index: None,
             look_ns: 0,
             peers: fabric.peers.clone(),
-            vxlan_port: fabric.vxlan_port,
+            tunnel_port: fabric.tunnel.port,
             local: fabric.local,
             sources: vec![fabric.local; fabric.peers.len()],
             sources_ns: 0,
@@ -146,7 +146,7 @@ impl Uplink {
             return Ok(());
         }
         if self.local.is_none() {
-            self.sources = self.peers.iter().map(|peer| source_to(*peer, self.vxlan_port).ok()).collect();
+            self.sources = self.peers.iter().map(|peer| source_to(*peer, self.tunnel_port).ok()).collect();
         }
         let is_whole = self.sources.iter().all(Option::is_some);
         self.sources_ns = now_ns + if is_whole { SOURCES_NS } else { LOOK_NS };
@@ -193,7 +193,7 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
             // CLOVE and PLB exist only in the simulator and cannot be configured.
             Scheme::Ecmp | Scheme::Clove | Scheme::PlbLike => Steer::Ecmp,
         },
-        vxlan_port: fabric.vxlan_port,
+        tunnel: fabric.tunnel,
         sources: fabric.sources,
         answers: fabric.answers,
         answers_burst: BURST,

@@ -8,14 +8,11 @@
 static __always_inline int read_flow(struct __sk_buff *skb, const struct tunnel *tunnel,
 				     const struct peer *peer, struct flow_key *key)
 {
-	__u32 at = tunnel->at + BODY_OFFSET, has_ports = 0;
-	__be16 ethertype;
+	__u32 at, has_ports = 0;
+	__be16 ethertype = inner_ip(skb, tunnel, &at);
 
 	key->peer = peer->index;
-	key->vni = vni_of(tunnel->vxlan.vni);
-	if (bpf_skb_load_bytes(skb, at + offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype)))
-		return 0;
-	at += sizeof(struct ethhdr);
+	key->vni = tunnel->vni;
 	if (ethertype == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
@@ -337,6 +334,7 @@ static __always_inline void adapt(struct __sk_buff *skb, const struct tunnel *tu
 		return;
 	if (!read_flow(skb, tunnel, peer, &key)) {
 		path = scatter(peer, kernel_port);
+		count(SCATTERED);
 	} else if ((flow = bpf_map_lookup_elem(&flows, &key))) {
 		path = follow(settings, peer, activity, flow, kernel_port, now);
 		flow->last_ns = now;
@@ -503,6 +501,18 @@ static __always_inline int steer(struct __sk_buff *skb, const struct tunnel *tun
 	return TC_ACT_UNSPEC;
 }
 
+/* Reads the tunnel header. If that is not possible, counts why and returns false. */
+static __always_inline int has_inner(struct __sk_buff *skb, const struct settings *settings,
+				     const struct tunnel_header *header, struct tunnel *tunnel)
+{
+	enum reading reading = find_inner(skb, settings, header, tunnel);
+
+	if (reading == READ)
+		return 1;
+	count(reading == UNKNOWN_HEADER ? HEADER_UNKNOWN : HEADER_MALFORMED);
+	return 0;
+}
+
 /* Reads a frame to a peer that is to be steered, and returns the peer. Otherwise returns 0, and the verdict.
  * Its locals are off the stack when it returns: kernels such as 6.1 round each function's share of the 512
  * bytes up to a multiple of 32, and the steering code is near that limit.
@@ -516,11 +526,13 @@ static __always_inline struct peer *peer_of(struct __sk_buff *skb, const struct 
 	if (!read_outer(skb, settings, &outer))
 		return 0;
 	*tunnel = tunnel_of(&outer);
-	if (vni_of(outer.vxlan.vni) == settings->probe_vni) {
+	if (is_probe(settings, &outer.header)) {
 		if (is_local(outer.ip.saddr))
 			stamp(skb, tunnel);
 		return 0;
 	}
+	if (!has_inner(skb, settings, &outer.header, tunnel))
+		return 0;
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
 	if (!peer) {
 		count(UNKNOWN_PEER);
@@ -543,11 +555,13 @@ static __always_inline struct peer *peer_of6(struct __sk_buff *skb, const struct
 	if (!read_outer6(skb, settings, &outer))
 		return 0;
 	*tunnel = tunnel_of6(&outer);
-	if (vni_of(outer.vxlan.vni) == settings->probe_vni) {
+	if (is_probe(settings, &outer.header)) {
 		if (is_local6(source6(&outer)))
 			stamp(skb, tunnel);
 		return 0;
 	}
+	if (!has_inner(skb, settings, &outer.header, tunnel))
+		return 0;
 	peer = bpf_map_lookup_elem(&peers6, destination6(&outer));
 	if (!peer) {
 		count(UNKNOWN_PEER);

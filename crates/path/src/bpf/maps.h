@@ -11,6 +11,7 @@
 #include <bpf/bpf_helpers.h>
 #include "map.h"
 #include "tunnel.h"
+#include "header.h"
 
 #define PATHS_MAX 16
 #define SLOTS 256 /* probes that may overtake each other without being taken for duplicates */
@@ -36,7 +37,8 @@ static __always_inline __u64 since(__u64 now, __u64 then)
 
 struct settings {
 	__u32 scheme;
-	__u32 vxlan_port; /* in host order, as all ports in maps */
+	__u32 tunnel_type; /* TUNNEL_VXLAN and others */
+	__u32 tunnel_port; /* in host order, as all ports in maps */
 	__u32 probe_vni;
 	__u32 source_first; /* ports of arbitrary paths: for answers while no path is known, and for some schemes */
 	__u32 source_count; /* not 0 */
@@ -153,7 +155,7 @@ SHARED(struct script);
 enum count {
 	STEERED, UNKNOWN_PEER, UNSTEERED, HELD, UNHELD, PROBES_SENT,
 	ANSWERED, STRANGER, MALFORMED, BAD_COOKIE, REPEATED, LIMITED,
-	COLLECTED, UNCOLLECTED, COUNTS
+	COLLECTED, UNCOLLECTED, HEADER_MALFORMED, HEADER_UNKNOWN, SCATTERED, COUNTS
 };
 
 MAP(PERCPU_ARRAY, COUNTS, __u32, __u64, counters);
@@ -205,14 +207,14 @@ struct outer {
 	struct ethhdr ethernet;
 	struct iphdr ip;
 	struct udphdr udp;
-	struct vxlan vxlan;
+	struct tunnel_header header;
 } __attribute__((packed, aligned(2)));
 
 struct outer6 {
 	struct ethhdr ethernet;
 	struct ipv6hdr ip;
 	struct udphdr udp;
-	struct vxlan vxlan;
+	struct tunnel_header header;
 } __attribute__((packed, aligned(2)));
 
 /* The parts of the outer headers that the code shared by both IP versions needs. */
@@ -220,10 +222,12 @@ struct tunnel {
 	__u32 at; /* of the UDP header, in the frame */
 	__u32 addresses; /* the sum of their halves, for the pseudo header */
 	struct udphdr udp;
-	struct vxlan vxlan;
+	__u32 vni;
+	__u16 inner; /* the offset of the inner packet, in the frame */
+	__be16 ethertype; /* of the inner packet; see struct inside */
 };
 
-/* The contents of a probe after its VXLAN header, see wire.rs. Everything is in network order. */
+/* The contents of a probe after its tunnel header, see wire.rs. Everything is in network order. */
 struct probe {
 	__be32 magic;
 	__u8 kind;
@@ -242,8 +246,8 @@ struct probe {
 } __attribute__((packed, aligned(2)));
 
 #define PROBE_LENGTH (sizeof(struct outer) - sizeof(struct ethhdr) + sizeof(struct probe))
-#define PROBE_UDP_LENGTH (sizeof(struct udphdr) + sizeof(struct vxlan) + sizeof(struct probe))
-#define BODY_OFFSET (sizeof(struct udphdr) + sizeof(struct vxlan)) /* from the UDP header onwards */
+#define PROBE_UDP_LENGTH (sizeof(struct udphdr) + sizeof(struct tunnel_header) + sizeof(struct probe))
+#define BODY_OFFSET (sizeof(struct udphdr) + sizeof(struct tunnel_header)) /* of a probe, from UDP onwards */
 
 static __always_inline void count(enum count what)
 {
@@ -303,34 +307,41 @@ static __always_inline struct settings *get_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
-/* Reads the outer headers; false unless they are UDP to this port, with a VXLAN header, in IPv4 without
- * options and not a fragment.
+/* Reads the first `length` bytes of a frame: the outer headers. A tunnel header that is cut short is 0. */
+static __always_inline int load_outer(struct __sk_buff *skb, void *outer, __u32 length)
+{
+	return !bpf_skb_load_bytes(skb, 0, outer, length) ||
+	       !bpf_skb_load_bytes(skb, 0, outer, length - sizeof(struct tunnel_header));
+}
+
+/* Reads the outer headers; false unless they are UDP to this port, in IPv4 without options and not a
+ * fragment.
  */
 static __always_inline int read_outer_to(struct __sk_buff *skb, __u32 port, struct outer *outer)
 {
-	if (skb->protocol != bpf_htons(ETH_P_IP) || bpf_skb_load_bytes(skb, 0, outer, sizeof(*outer)))
+	if (skb->protocol != bpf_htons(ETH_P_IP) || !load_outer(skb, outer, sizeof(*outer)))
 		return 0;
 	return outer->ethernet.h_proto == bpf_htons(ETH_P_IP) && outer->ip.version == 4 &&
 	       outer->ip.ihl == 5 && outer->ip.protocol == IPPROTO_UDP &&
 	       !(outer->ip.frag_off & bpf_htons(FRAGMENT_BITS)) &&
-	       outer->udp.dest == bpf_htons(port) && outer->vxlan.flags & VXLAN_VNI_PRESENT;
+	       outer->udp.dest == bpf_htons(port);
 }
 
 static __always_inline int read_outer(struct __sk_buff *skb, const struct settings *settings,
 				      struct outer *outer)
 {
-	return read_outer_to(skb, settings->vxlan_port, outer);
+	return read_outer_to(skb, settings->tunnel_port, outer);
 }
 
-/* Reads the outer headers; false unless they are a VXLAN frame in IPv6 without extension headers. */
+/* Reads the outer headers; false unless they are UDP to the tunnel port, in IPv6 without extension headers.
+ */
 static __always_inline int read_outer6(struct __sk_buff *skb, const struct settings *settings,
 				       struct outer6 *outer)
 {
-	if (skb->protocol != bpf_htons(ETH_P_IPV6) || bpf_skb_load_bytes(skb, 0, outer, sizeof(*outer)))
+	if (skb->protocol != bpf_htons(ETH_P_IPV6) || !load_outer(skb, outer, sizeof(*outer)))
 		return 0;
 	return outer->ethernet.h_proto == bpf_htons(ETH_P_IPV6) && outer->ip.version == 6 &&
-	       outer->ip.nexthdr == IPPROTO_UDP && outer->udp.dest == bpf_htons(settings->vxlan_port) &&
-	       outer->vxlan.flags & VXLAN_VNI_PRESENT;
+	       outer->ip.nexthdr == IPPROTO_UDP && outer->udp.dest == bpf_htons(settings->tunnel_port);
 }
 
 static __always_inline __u32 halves(__u32 word)
@@ -344,7 +355,6 @@ static __always_inline struct tunnel tunnel_of(const struct outer *outer)
 		.at = offsetof(struct outer, udp),
 		.addresses = halves(outer->ip.saddr) + halves(outer->ip.daddr),
 		.udp = outer->udp,
-		.vxlan = outer->vxlan,
 	};
 }
 
@@ -353,7 +363,6 @@ static __always_inline struct tunnel tunnel_of6(const struct outer6 *outer)
 	struct tunnel tunnel = {
 		.at = offsetof(struct outer6, udp),
 		.udp = outer->udp,
-		.vxlan = outer->vxlan,
 	};
 
 	for (int word = 0; word < 4; word++)
@@ -362,9 +371,45 @@ static __always_inline struct tunnel tunnel_of6(const struct outer6 *outer)
 	return tunnel;
 }
 
-static __always_inline __u32 vni_of(__be32 vni)
+/* Whether a tunnel header is that of a probe. */
+static __always_inline int is_probe(const struct settings *settings, const struct tunnel_header *header)
 {
-	return bpf_ntohl(vni) >> 8;
+	return is_probe_header(settings->tunnel_type, header, settings->probe_vni);
+}
+
+/* Reads the tunnel header into `tunnel`, whose other parts are known. The UDP length of a frame that is to
+ * be segmented may not fit into its field. */
+static __always_inline enum reading find_inner(struct __sk_buff *skb, const struct settings *settings,
+					       const struct tunnel_header *header, struct tunnel *tunnel)
+{
+	__u32 behind = tunnel->at + sizeof(struct udphdr), available = skb->len - behind;
+	__u32 length = bpf_ntohs(tunnel->udp.len), claimed;
+	struct inside inside = {};
+	enum reading reading;
+
+	claimed = length > sizeof(struct udphdr) ? length - sizeof(struct udphdr) : 0;
+	if (!skb->gso_size && claimed < available)
+		available = claimed;
+	reading = read_header(settings->tunnel_type, header, available, &inside);
+	tunnel->vni = inside.vni;
+	tunnel->inner = behind + inside.length;
+	tunnel->ethertype = inside.ethertype;
+	return reading;
+}
+
+/* Finds the inner IP packet. Returns its EtherType, and sets its offset; another EtherType if there is no
+ * such packet. */
+static __always_inline __be16 inner_ip(struct __sk_buff *skb, const struct tunnel *tunnel, __u32 *at)
+{
+	__be16 ethertype = tunnel->ethertype;
+
+	*at = tunnel->inner;
+	if (ethertype != bpf_htons(ETH_P_TEB))
+		return ethertype;
+	if (bpf_skb_load_bytes(skb, *at + offsetof(struct ethhdr, h_proto), &ethertype, sizeof(ethertype)))
+		return 0;
+	*at += sizeof(struct ethhdr);
+	return ethertype;
 }
 
 #define ROTATE(word, bits) (((word) << (bits)) | ((word) >> (64 - (bits))))

@@ -2,11 +2,14 @@
 
 mod flows;
 mod layout;
+mod rules;
 mod seen;
 
 pub use self::flows::{PathFlows, PathFlowsPage};
+pub use self::rules::{PathSettings, Steer};
 pub use self::seen::PathSeen;
 pub use crate::paths::PATHS_MAX;
+pub use crate::tunnel::{PathTunnel, TunnelType};
 
 use self::layout::{Activity, Collected, Flow, FlowKey, Missed, Peer, Script, Settings, Traffic, Window};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
@@ -22,61 +25,6 @@ const OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/pat
 
 /// The largest number of peers.
 pub const PEERS_MAX: usize = 1024;
-
-/// Which frames get another source port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Steer {
-    /// No frames: only the skb hash is invalidated, so that routers in network namespaces see the outer
-    /// header.
-    #[default]
-    Ecmp,
-    /// Each tunnel header keeps the port that user space pinned for it; the first frame waits for that.
-    DocaAr,
-    /// Each inner flow takes a path of its peer.
-    Adaptive,
-    /// Each flowlet of an inner flow leaves from a random port of [`PathSettings::sources`].
-    LetFlow,
-    /// Each frame leaves from a random port.
-    Spray,
-}
-
-/// The settings of both programs. There is no `Debug`, because they contain a secret.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct PathSettings {
-    /// Which frames get another source port.
-    pub steer: Steer,
-    /// The UDP port of VXLAN.
-    pub vxlan_port: u16,
-    /// The first and the last source port of frames that may take any path, such as answers while no path is
-    /// known; in ascending order.
-    pub sources: [u16; 2],
-    /// Answers to a peer, per second; not 0.
-    pub answers: u32,
-    /// The burst of answers that is allowed.
-    pub answers_burst: u32,
-    /// A pinned port is forgotten after a pause of this length, in milliseconds.
-    pub pinned_ms: u32,
-    /// A flow that pauses for longer than this, in microseconds, may take another path.
-    pub gap_us: u32,
-    /// Such a flow takes the other path if it gains more than this, in nanoseconds.
-    pub noise_ns: u32,
-    /// A flow that has sent more bytes than this leaves a congested path without a pause.
-    pub reroute_bytes: u32,
-    /// Such a flow leaves if it gains more than this plus a quarter of its path's score, in nanoseconds.
-    pub gain_ns: u32,
-    /// The flow is not considered again within this time, in microseconds.
-    pub hold_us: u32,
-    /// Time in which a path sends 1024 bytes, in nanoseconds.
-    pub drain_ns: u32,
-    /// The half-life of recently sent bytes, in microseconds; not 0.
-    pub half_life_us: u32,
-    /// The UDP port to which probes come back unchanged from a switch; 0 if peers answer them.
-    pub echo_port: u16,
-    /// The VNI of probes.
-    pub probe_vni: u32,
-    /// The secret that authenticates probes.
-    pub secret: [u64; 2],
-}
 
 /// The paths to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,7 +53,7 @@ pub struct PathOut {
 pub struct PathCounters {
     /// Frames that were assigned a path.
     pub steered: u64,
-    /// VXLAN frames to addresses that are not peers.
+    /// Frames of tunnels to addresses that are not peers.
     pub unknown_peer: u64,
     /// Frames to peers that kept the kernel's port.
     pub unsteered: u64,
@@ -131,6 +79,12 @@ pub struct PathCounters {
     pub collected: u64,
     /// Answers for which user space had no room.
     pub uncollected: u64,
+    /// Frames whose tunnel header is cut short, longer than the packet, or without a VNI (VXLAN).
+    pub header_malformed: u64,
+    /// Frames whose tunnel header has an unknown version.
+    pub header_unknown: u64,
+    /// Frames whose inner packet is not IP, and whose path the kernel's port selected.
+    pub scattered: u64,
 }
 
 /// The traffic on a path.
@@ -382,7 +336,8 @@ impl TcPath {
         let every_ns = 1_000_000_000 / settings.answers.max(1);
         let settings = Settings {
             scheme: settings.steer as u32,
-            vxlan_port: settings.vxlan_port.into(),
+            tunnel_type: settings.tunnel.of as u32,
+            tunnel_port: settings.tunnel.port.into(),
             probe_vni: settings.probe_vni,
             source_first: first,
             source_count: last.saturating_sub(first) + 1,
@@ -536,6 +491,9 @@ impl TcPath {
             limited: of(layout::LIMITED),
             collected: of(layout::COLLECTED),
             uncollected: of(layout::UNCOLLECTED),
+            header_malformed: of(layout::HEADER_MALFORMED),
+            header_unknown: of(layout::HEADER_UNKNOWN),
+            scattered: of(layout::SCATTERED),
         }
     }
 

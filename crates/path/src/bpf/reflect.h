@@ -135,8 +135,8 @@ static __always_inline __u16 probe_checksum(const struct outer6 *outer, const st
 	struct {
 		struct in6_addr addresses[2];
 		struct udphdr udp;
-		struct vxlan vxlan;
-	} head = { { outer->ip.saddr, outer->ip.daddr }, outer->udp, outer->vxlan };
+		struct tunnel_header header;
+	} head = { { outer->ip.saddr, outer->ip.daddr }, outer->udp, outer->header };
 	__s64 sum = bpf_csum_diff(0, 0, (__be32 *)&head, sizeof(head),
 				  bpf_htons(IPPROTO_UDP) + bpf_htons(PROBE_UDP_LENGTH));
 	__u16 check;
@@ -227,7 +227,7 @@ static __always_inline int echo(struct __sk_buff *skb, const struct settings *se
 	struct peer *peer;
 	__u32 index;
 
-	if (!read_outer_to(skb, settings->echo_port, &outer) || vni_of(outer.vxlan.vni) != settings->probe_vni ||
+	if (!read_outer_to(skb, settings->echo_port, &outer) || !is_probe(settings, &outer.header) ||
 	    !is_local(outer.ip.saddr))
 		return TC_ACT_UNSPEC;
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
@@ -267,7 +267,7 @@ int path_reflect(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (!read_outer(skb, settings, &outer))
 		return settings->echo_port ? echo(skb, settings) : TC_ACT_UNSPEC;
-	if (vni_of(outer.vxlan.vni) != settings->probe_vni)
+	if (!is_probe(settings, &outer.header))
 		return TC_ACT_UNSPEC;
 	/* A host may forward other hosts' probes. */
 	if (!is_local(outer.ip.daddr))
@@ -301,7 +301,7 @@ int path_reflect6(struct __sk_buff *skb)
 	struct probe probe;
 	struct peer *peer;
 
-	if (!settings || !read_outer6(skb, settings, &outer) || vni_of(outer.vxlan.vni) != settings->probe_vni)
+	if (!settings || !read_outer6(skb, settings, &outer) || !is_probe(settings, &outer.header))
 		return TC_ACT_UNSPEC;
 	if (!is_local6(destination6(&outer)))
 		return TC_ACT_UNSPEC;

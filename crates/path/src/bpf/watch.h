@@ -57,12 +57,10 @@ struct segment {
 static __always_inline int read_segment(struct __sk_buff *skb, const struct tunnel *tunnel,
 					struct segment *segment)
 {
-	__u32 at = tunnel->at + BODY_OFFSET + sizeof(struct ethhdr), end;
+	__u32 at, end;
+	__be16 ethertype = inner_ip(skb, tunnel, &at);
 	struct tcphdr tcp;
-	__be16 ethertype;
 
-	if (bpf_skb_load_bytes(skb, at - sizeof(ethertype), &ethertype, sizeof(ethertype)))
-		return 0;
 	if (ethertype == bpf_htons(ETH_P_IP)) {
 		struct iphdr ip;
 
@@ -184,11 +182,12 @@ int path_watch(struct __sk_buff *skb)
 	struct peer *peer;
 	struct flow *flow;
 
-	if (!settings || !read_outer(skb, settings, &outer) || vni_of(outer.vxlan.vni) == settings->probe_vni)
+	if (!settings || !read_outer(skb, settings, &outer) || is_probe(settings, &outer.header))
 		return TC_ACT_UNSPEC;
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
 	tunnel = tunnel_of(&outer);
-	if (!peer || !read_flow(skb, &tunnel, peer, &key) || key.protocol != IPPROTO_TCP)
+	if (!peer || find_inner(skb, settings, &outer.header, &tunnel) != READ ||
+	    !read_flow(skb, &tunnel, peer, &key) || key.protocol != IPPROTO_TCP)
 		return TC_ACT_UNSPEC;
 	flow = bpf_map_lookup_elem(&flows, &key);
 	if (flow && read_segment(skb, &tunnel, &segment) && segment.end != segment.first)
@@ -206,11 +205,12 @@ int path_listen(struct __sk_buff *skb)
 	struct outer outer;
 	struct peer *peer;
 
-	if (!settings || !read_outer(skb, settings, &outer) || vni_of(outer.vxlan.vni) == settings->probe_vni)
+	if (!settings || !read_outer(skb, settings, &outer) || is_probe(settings, &outer.header))
 		return TC_ACT_UNSPEC;
 	peer = bpf_map_lookup_elem(&peers, &outer.ip.saddr);
 	tunnel = tunnel_of(&outer);
-	if (!peer || !is_local(outer.ip.daddr) || !read_flow(skb, &tunnel, peer, &key) ||
+	if (!peer || find_inner(skb, settings, &outer.header, &tunnel) != READ ||
+	    !is_local(outer.ip.daddr) || !read_flow(skb, &tunnel, peer, &key) ||
 	    key.protocol != IPPROTO_TCP || !read_segment(skb, &tunnel, &segment) || !segment.has_ack)
 		return TC_ACT_UNSPEC;
 	sent.peer = key.peer;

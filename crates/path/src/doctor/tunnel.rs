@@ -1,24 +1,45 @@
-//! Tunnels of the kernel: VXLAN interfaces, their MTU and ports, the uplinks below them, routes to peers.
+//! Tunnels of the kernel: interfaces for VXLAN, Geneve and GUE, their MTU and ports, the uplinks below them,
+//! routes to peers.
 
 use super::{Finding, Level};
 use crate::Fabric;
+use crate::tunnel::{PathTunnel, TunnelType};
 use serde_json::Value;
 use weir_app::doctor::ip;
 use weir_netlink::links;
 use weir_port::xdp::Ethtool;
 
-/// What VXLAN adds to an inner Ethernet frame's payload over IPv4 (Ethernet 14, IPv4 20, UDP 8, VXLAN 8), and
-/// over IPv6, whose header is 20 bytes longer.
+/// What VXLAN and Geneve without options add to an inner Ethernet frame's payload over IPv4 (Ethernet 14,
+/// IPv4 20, UDP 8, VXLAN or Geneve 8), and over IPv6, whose header is 20 bytes longer.
 const OVERHEADS: [u64; 2] = [50, 70];
 
-/// Examines all VXLAN interfaces, and what path apps need.
+/// Returns the tunnels that an interface sends, as `ip -d link` describes it; `None` if it sends none that
+/// path apps can watch.
+fn tunnel_of(device: &Value) -> Option<PathTunnel> {
+    let info = &device["linkinfo"];
+    let data = &info["info_data"];
+    let (of, port) = match info["info_kind"].as_str()? {
+        "vxlan" => (TunnelType::Vxlan, &data["port"]),
+        "geneve" => (TunnelType::Geneve, &data["port"]),
+        // Tunnels of IP may be inside UDP. FOU has no header of its own.
+        _ => match data["encap"]["type"].as_str()? {
+            "gue" | "fou" => (TunnelType::Gue, &data["encap"]["dport"]),
+            _ => return None,
+        },
+    };
+    Some(PathTunnel { of, port: port.as_u64()?.try_into().ok()? })
+}
+
+/// Examines all interfaces of tunnels, and what path apps need.
 pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
-    let devices = match ip(&["-d", "link", "show", "type", "vxlan"]) {
+    let devices = match ip(&["-d", "link", "show"]) {
         Ok(devices) => devices,
         Err(why) => return vec![Finding::new("tunnel", "ip", Level::Warning, why)],
     };
-    let mut found: Vec<Finding> =
-        devices.iter().flat_map(|device| device_findings(device, fabrics)).collect();
+    let devices: Vec<(PathTunnel, Value)> =
+        devices.into_iter().filter_map(|device| Some((tunnel_of(&device)?, device))).collect();
+    let of_device = |(tunnel, device): &(PathTunnel, Value)| device_findings(*tunnel, device, fabrics);
+    let mut found: Vec<Finding> = devices.iter().flat_map(of_device).collect();
     for fabric in fabrics {
         found.push(uplink(fabric, &devices));
         found.extend(fabric.peers.iter().map(|peer| route(fabric, &peer.to_string())));
@@ -26,18 +47,27 @@ pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
     found
 }
 
-fn device_findings(device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
+fn device_findings(tunnel: PathTunnel, device: &Value, fabrics: &[Fabric]) -> Vec<Finding> {
     let name = device["ifname"].as_str().unwrap_or_default();
     let data = &device["linkinfo"]["info_data"];
-    let of_port = |fabric: &&Fabric| data["port"] == u64::from(fabric.vxlan_port);
+    let is_theirs = |fabric: &&Fabric| fabric.tunnel == tunnel;
     let below = data["link"].as_str().map(str::to_string);
-    let below = below.or_else(|| fabrics.iter().find(of_port).map(|fabric| fabric.uplink.clone()));
-    let mut found = vec![source_ports(name, &data["port_range"])];
+    let below = below.or_else(|| fabrics.iter().find(is_theirs).map(|fabric| fabric.uplink.clone()));
+    let mut found = Vec::new();
+    // Other devices derive source ports from flows, unless an encapsulation has a fixed one.
+    match tunnel.of {
+        TunnelType::Vxlan => found.push(source_ports(name, &data["port_range"])),
+        TunnelType::Geneve | TunnelType::Gue => {}
+    }
     let Some((below, least)) = below.and_then(|below| Some((below.clone(), mtu(&below)?))) else {
         return found;
     };
     let own = device["mtu"].as_u64().unwrap_or_default();
     found.push(checksums(name, &below));
+    // The kernel computes the MTU of a tunnel of IP from the encapsulation.
+    if tunnel.of == TunnelType::Gue {
+        return found;
+    }
     let overhead = overhead(data);
     let fits = least.saturating_sub(overhead);
     found.push(if own > fits {
@@ -113,20 +143,20 @@ fn mtu(interface: &str) -> Option<u64> {
 }
 
 /// The interface through which an app's tunnels leave, and a tunnel that uses it.
-fn uplink(fabric: &Fabric, devices: &[Value]) -> Finding {
-    let Fabric { name, uplink, vxlan_port, .. } = fabric;
+fn uplink(fabric: &Fabric, devices: &[(PathTunnel, Value)]) -> Finding {
+    let Fabric { name, uplink, tunnel, .. } = fabric;
     if mtu(uplink).is_none() {
         let says = format!("there is no such interface, but `{name}` names it as its uplink");
         return Finding::new("uplink", uplink, Level::Fault, says);
     }
-    let is_it = |device: &&Value| device["linkinfo"]["info_data"]["port"] == u64::from(*vxlan_port);
-    if devices.iter().any(|device| is_it(&device)) {
-        let says = format!("it exists, and so does a VXLAN interface with UDP port {vxlan_port}");
+    let PathTunnel { of, port } = tunnel;
+    if devices.iter().any(|(sent, _)| sent == tunnel) {
+        let says = format!("it exists, and so does an interface that sends {of} to UDP port {port}");
         return Finding::new("uplink", uplink, Level::Ok, says);
     }
     let says = format!(
-        "no VXLAN interface of this host sends to UDP port {vxlan_port}, so `{name}` has nothing to do: \
-         check `vxlan_port`"
+        "no interface of this host sends {of} to UDP port {port}, so `{name}` has nothing to do: check \
+         `tunnel` and `tunnel_port`"
     );
     Finding::new("uplink", uplink, Level::Warning, says)
 }

@@ -11,6 +11,7 @@ use crate::app::PathRequest;
 use crate::icmp;
 use crate::probing::Budget;
 use crate::scheme::{DOCA_PROBES, Scheme, doca_ports};
+use crate::tunnel::PathTunnel;
 use crate::wire::{self, Kind, Packet, ProbeId, Secret};
 use crate::{Exchange, Form, SurveyMember};
 use serde_json::{Value, json};
@@ -307,7 +308,7 @@ impl PathPortApp {
 
     /// Handles a probe from a peer, or an answer.
     fn arrived(&mut self, now_ns: u64, frame: &[u8], actions: &mut Vec<Action>) {
-        let packet = match Packet::read(frame, self.config.vxlan_port, self.secret()) {
+        let packet = match Packet::read(frame, PathTunnel::vxlan(self.config.vxlan_port), self.secret()) {
             Ok(packet) => packet,
             Err(wire::PacketRefusal::Malformed) => return self.counts.malformed += 1,
             Err(wire::PacketRefusal::BadCookie) => return self.counts.bad_cookie += 1,

@@ -9,6 +9,7 @@ use crate::paths::{PATHS_MAX, Path, Paths, Ports, ProbeReply, STEP_NS, State};
 use crate::probing::{Budget, Rounds};
 use crate::settings::Settings;
 use crate::survey::{Survey, Surveyed, TTL_WHOLE, Wish};
+use crate::tunnel::PathTunnel;
 use crate::wire::{NO_PATH, Outer, Packet, ProbeId};
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -313,7 +314,7 @@ impl Node {
             source: config.local,
             destination: self.address,
             port,
-            vxlan_port: config.vxlan_port,
+            tunnel: PathTunnel::vxlan(config.vxlan_port),
             dscp: config.dscp,
             marked: false,
             id: 0,

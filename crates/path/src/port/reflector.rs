@@ -76,6 +76,7 @@ impl Window {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tunnel::PathTunnel;
     use crate::wire::{Outer, ProbeId};
     use std::net::Ipv4Addr;
 
@@ -86,7 +87,7 @@ mod tests {
             source: Ipv4Addr::LOCALHOST,
             destination: Ipv4Addr::LOCALHOST,
             port: 50_000,
-            vxlan_port: 4789,
+            tunnel: PathTunnel::VXLAN,
             dscp: 0,
             marked: false,
             id: 0,

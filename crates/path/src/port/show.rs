@@ -21,7 +21,8 @@ pub fn json(app: &PathPortApp, now_ns: u64) -> Value {
     let counts = counts(&app.counts).into_iter().map(|(name, n)| (name.to_string(), json!(n)));
     without_nulls(json!({
         "name": config.name, "uplink": config.port_name, "scheme": config.scheme.name(),
-        "vxlan_port": config.vxlan_port, "authenticated": config.secret.is_some(),
+        "tunnel": "vxlan", "tunnel_port": config.vxlan_port,
+        "authenticated": config.secret.is_some(),
         "counts": Value::Object(counts.collect()),
         "nodes": app.nodes.iter().map(|one| node_json(&node(one, now_ns))).collect::<Vec<_>>(),
         "events": events(now_ns, &app.events),

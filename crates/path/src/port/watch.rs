@@ -112,7 +112,7 @@ impl PathPortApp {
     /// Returns the addresses and the port that determine the paths to a node.
     fn between(&self, at: usize) -> Between {
         let (local, peer) = (self.config.local.into(), self.nodes[at].address.into());
-        Between { local, peer, vxlan_port: self.config.vxlan_port }
+        Between { local, peer, tunnel_port: self.config.vxlan_port }
     }
 
     /// Updates the entries of paths to their ports.

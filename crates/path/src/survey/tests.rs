@@ -8,7 +8,11 @@ const ALL: usize = 576 - 28;
 
 /// A router's message about a probe, of which it quotes `quotes` bytes.
 fn said(wish: &Wish, router: [u8; 4], quotes: usize) -> Expired {
-    let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, 4789);
+    said_of(PathTunnel::VXLAN, wish, router, quotes)
+}
+
+fn said_of(tunnel: PathTunnel, wish: &Wish, router: [u8; 4], quotes: usize) -> Expired {
+    let outer = Outer::between(Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2), wish.port, tunnel);
     let probe = wish.probe(outer, ProbeId { session: 1, number: 1 }, 0, 0).datagram(Secret::default());
     icmp::expired(&icmp::message(router.into(), &probe, quotes)).unwrap()
 }
@@ -50,6 +54,30 @@ fn the_paths_of_a_fabric_are_found() {
         assert_eq!(paths.len(), usize::from(spines), "{spines} spines");
         assert!(took_ns < 1_500_000_000, "{took_ns}");
         assert!(found.round_trip_ns.is_some_and(|time| time >= 1000 + 49_152));
+    }
+}
+
+#[test]
+fn a_short_quote_must_be_of_a_probe_of_this_tunnel() {
+    for (_, of) in TunnelType::WORDS {
+        for (_, other) in TunnelType::WORDS {
+            let mut random = Random::new(7);
+            let mut survey = Survey::new(0, 3, &[50_000], [49_152, 65_535], &mut random).through(of);
+            // The node answers, so routers are asked next.
+            let mut now = 0;
+            let wish = loop {
+                match survey.wish(now) {
+                    Some(wish) if wish.cookie.is_some() => break wish,
+                    Some(wish) => survey.arrived(wish.port, 62, now, (1000, 0)),
+                    None => {
+                        assert!(survey.turn(now).is_none());
+                        now += 1_000_000;
+                    }
+                }
+            };
+            survey.expired(&said_of(PathTunnel { of: other, port: 4789 }, &wish, [10, 0, 0, 1], LEAST));
+            assert_eq!(survey.wrong == 0, of == other, "{of} {other}");
+        }
     }
 }
 

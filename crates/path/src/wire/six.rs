@@ -1,5 +1,5 @@
 //! Probes over IPv6: without extension headers, and with the flow label 0, which is the default of the
-//! kernel's VXLAN: a fabric that hashes the label sees the same label for all ports.
+//! kernel's tunnels: a fabric that hashes the label sees the same label for all ports.
 //!
 //! Two things differ from IPv4. UDP has a checksum, because not every box on the path passes a checksum of 0
 //! (RFC 6936), and the kernel's VXLAN has one by default. IPv6 has no identification with which a router's
@@ -10,11 +10,13 @@ use super::{
     Address, BODY_LENGTH, CE, ECT0, ETHERNET, Kind, Outer, Packet, PacketRefusal, Secret, UDP, VNI, bytes,
     may_be_long,
 };
+use crate::tunnel::{PROBE_HEADER, PathTunnel};
 use std::net::Ipv6Addr;
 use weir_packet::{Sum, checksum};
 
 const IP: usize = 40;
-const BODY: usize = ETHERNET + IP + UDP + 8;
+const HEADER: usize = ETHERNET + IP + UDP;
+const BODY: usize = HEADER + PROBE_HEADER;
 
 /// Bytes of a probe and of an answer over IPv6.
 pub const FRAME6: usize = BODY + BODY_LENGTH;
@@ -40,7 +42,7 @@ impl Packet<Ipv6Addr> {
     pub fn frame6(&self, secret: Secret) -> [u8; FRAME6] {
         let mut frame = [0; FRAME6];
         let mut put = |at: usize, bytes: &[u8]| frame[at..at + bytes.len()].copy_from_slice(bytes);
-        let Outer { macs, source, destination, port, vxlan_port, dscp, marked, ttl, .. } = self.outer;
+        let Outer { macs, source, destination, port, tunnel, dscp, marked, ttl, .. } = self.outer;
         let class = dscp << 2 | if marked { CE } else { ECT0 };
         let length = ((FRAME6 - ETHERNET - IP) as u16).to_be_bytes();
         put(0, macs.as_flattened());
@@ -50,10 +52,9 @@ impl Packet<Ipv6Addr> {
         put(22, &source.octets());
         put(38, &destination.octets());
         put(54, &port.to_be_bytes());
-        put(56, &vxlan_port.to_be_bytes());
+        put(56, &tunnel.port.to_be_bytes());
         put(58, &length);
-        put(62, &[8, 0, 0, 0]);
-        put(66, &(VNI << 8).to_be_bytes());
+        put(HEADER, &tunnel.probe_header(VNI));
         put(BODY, &self.body(secret));
         complete(&mut frame);
         frame
@@ -83,7 +84,11 @@ impl Packet<Ipv6Addr> {
     ///
     /// # Errors
     /// The error says why the packet is rejected.
-    pub fn read6(frame: &[u8], vxlan_port: u16, secret: Secret) -> Result<Packet<Ipv6Addr>, PacketRefusal> {
+    pub fn read6(
+        frame: &[u8],
+        tunnel: PathTunnel,
+        secret: Secret,
+    ) -> Result<Packet<Ipv6Addr>, PacketRefusal> {
         if !may_be_long(frame, BODY) {
             return Err(PacketRefusal::Malformed);
         }
@@ -94,21 +99,20 @@ impl Packet<Ipv6Addr> {
             && frame[18..20] == length
             && frame[20] == 17
             && frame[58..60] == length
-            && frame[62] & 8 != 0
-            && frame[66..69] == [0xff; 3]
+            && tunnel.is_probe_header(bytes(frame, HEADER), VNI)
             && checksum(covered(frame)) == 0;
         let outer = Outer {
             macs: [bytes(frame, 0), bytes(frame, 6)],
             source: Ipv6Addr::from(bytes(frame, 22)),
             destination: Ipv6Addr::from(bytes(frame, 38)),
             port: u16::from_be_bytes(bytes(frame, 54)),
-            vxlan_port: u16::from_be_bytes(bytes(frame, 56)),
+            tunnel,
             dscp: class >> 2,
             marked: class & CE == CE,
             id: u16::from_be_bytes(bytes(frame, BODY + 22)),
             ttl: frame[21],
         };
-        if !shape || outer.vxlan_port != vxlan_port {
+        if !shape || frame[56..58] != tunnel.port.to_be_bytes() {
             return Err(PacketRefusal::Malformed);
         }
         let packet = Packet::read_body(outer, &bytes(frame, BODY), secret)?;
@@ -137,7 +141,7 @@ fn complete(frame: &mut [u8]) {
 /// The identification of a request that a router has quoted, from the UDP header on.
 #[must_use]
 pub fn quoted_id(udp: &[u8]) -> Option<u16> {
-    let at = UDP + 8 + 22;
+    let at = UDP + PROBE_HEADER + 22;
     udp.get(at..)?.first_chunk().map(|two| u16::from_be_bytes(*two))
 }
 
@@ -154,7 +158,7 @@ mod tests {
             source: Ipv6Addr::new(0xfd00, 1, 2, 3, 4, 5, 6, 7),
             destination: Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 9),
             port: 50_000,
-            vxlan_port: 4789,
+            tunnel: PathTunnel::VXLAN,
             dscp: 9,
             marked: false,
             id: 0x0203,
@@ -168,11 +172,11 @@ mod tests {
         let request = request();
         let frame = request.frame6(SECRET);
         assert_eq!((frame.len(), &frame[18..20]), (118, &[0, 64][..]));
-        assert_eq!(Packet::read6(&frame, 4789, SECRET), Ok(request));
+        assert_eq!(Packet::read6(&frame, PathTunnel::VXLAN, SECRET), Ok(request));
         assert_eq!(quoted_id(&frame[54..]), Some(0x0203));
         let answer = Packet { marked: true, ..request.answer(50_001, 3, 9) };
         assert_eq!((answer.arrived, answer.outer.id, answer.outer.source), (3, 0, request.outer.destination));
-        assert_eq!(Packet::read6(&answer.frame6(SECRET), 4789, SECRET), Ok(answer));
+        assert_eq!(Packet::read6(&answer.frame6(SECRET), PathTunnel::VXLAN, SECRET), Ok(answer));
     }
 
     #[test]
@@ -181,14 +185,23 @@ mod tests {
         for length in [DATAGRAM6 as u16, DATAGRAM6 as u16 + 1, 1500, 9000, u16::MAX] {
             let frame = request.padded6(SECRET, length);
             assert_eq!(frame.len(), ETHERNET + usize::from(length));
-            assert_eq!(Packet::read6(&frame, 4789, SECRET), Ok(request));
+            assert_eq!(Packet::read6(&frame, PathTunnel::VXLAN, SECRET), Ok(request));
             let mut other = frame.clone();
             *other.last_mut().expect("a byte") ^= 0x40;
-            assert!(Packet::read6(&other, 4789, SECRET).is_err(), "the checksum covers the padding");
-            assert_eq!(Packet::read6(&frame[..frame.len() - 1], 4789, SECRET), Err(PacketRefusal::Malformed));
+            assert!(
+                Packet::read6(&other, PathTunnel::VXLAN, SECRET).is_err(),
+                "the checksum covers the padding"
+            );
+            assert_eq!(
+                Packet::read6(&frame[..frame.len() - 1], PathTunnel::VXLAN, SECRET),
+                Err(PacketRefusal::Malformed)
+            );
         }
         let answer = request.answer(50_001, 3, 9);
-        assert_eq!(Packet::read6(&answer.padded6(SECRET, 1500), 4789, SECRET), Err(PacketRefusal::Malformed));
+        assert_eq!(
+            Packet::read6(&answer.padded6(SECRET, 1500), PathTunnel::VXLAN, SECRET),
+            Err(PacketRefusal::Malformed)
+        );
     }
 
     #[test]
@@ -199,10 +212,13 @@ mod tests {
             other[at] ^= 0x40;
             // The traffic class, flow label and hop limit are not covered.
             let says = [15, 16, 17, 21].contains(&at);
-            assert_eq!(Packet::read6(&other, 4789, SECRET).is_ok(), says, "byte {at}");
+            assert_eq!(Packet::read6(&other, PathTunnel::VXLAN, SECRET).is_ok(), says, "byte {at}");
         }
-        assert_eq!(Packet::read6(&frame, 4789, Secret([7, 8])), Err(PacketRefusal::BadCookie));
-        assert_eq!(Packet::read6(&frame[..FRAME6 - 1], 4789, SECRET), Err(PacketRefusal::Malformed));
+        assert_eq!(Packet::read6(&frame, PathTunnel::VXLAN, Secret([7, 8])), Err(PacketRefusal::BadCookie));
+        assert_eq!(
+            Packet::read6(&frame[..FRAME6 - 1], PathTunnel::VXLAN, SECRET),
+            Err(PacketRefusal::Malformed)
+        );
         assert!((0..40).all(|length| quoted_id(&frame[54..][..length.min(39)]).is_none()));
     }
 }

@@ -267,7 +267,7 @@ fn probe(number: u32) -> Packet {
         source: PEER,
         destination: HERE,
         port: 50_000,
-        vxlan_port: 4789,
+        tunnel: PathTunnel::VXLAN,
         dscp: 10,
         marked: false,
         id: 0,
@@ -319,7 +319,7 @@ fn a_long_request_gets_a_short_answer_and_a_long_answer_is_malformed() {
         let (verdict, back) = programs.test_reflect(&stamped).unwrap();
         assert_eq!((verdict, back.len()), (REDIRECT, FRAME), "{length}");
         assert_eq!(folded(&back[14..34], 0), 0xffff, "the header's checksum is right");
-        let answer = Packet::read(&back, 4789, SECRET).unwrap();
+        let answer = Packet::read(&back, PathTunnel::VXLAN, SECRET).unwrap();
         assert_eq!((answer.kind, answer.number), (Kind::Answer, number));
         assert_eq!(programs.test_reflect(&stamped).unwrap().0, SHOT, "answered once");
     }
@@ -362,7 +362,7 @@ fn an_answer_tells_how_many_probes_of_its_path_have_come() {
     let Some(mut programs) = load(&PathSettings { answers: 1, answers_burst: 2, ..SETTINGS }) else { return };
     let answered = |programs: &mut TcPath, probe: Packet| {
         let (verdict, frame) = asked(programs, &probe);
-        (verdict == REDIRECT).then(|| Packet::read(&frame, 4789, SECRET).unwrap().arrived)
+        (verdict == REDIRECT).then(|| Packet::read(&frame, PathTunnel::VXLAN, SECRET).unwrap().arrived)
     };
     assert_eq!(answered(&mut programs, probe(1)), Some(1));
     assert_eq!(answered(&mut programs, Packet { path: 4, ..probe(2) }), Some(1));
@@ -441,7 +441,7 @@ fn a_flood_of_a_peer_is_limited() {
 fn each_form_answers_the_other() {
     let Some(mut programs) = load(&SETTINGS) else { return };
     let (_, answer) = asked(&mut programs, &probe(9));
-    let answer = Packet::read(&answer, 4789, SECRET).unwrap();
+    let answer = Packet::read(&answer, PathTunnel::VXLAN, SECRET).unwrap();
     assert_eq!((answer.kind, answer.number, answer.path, answer.arrived), (Kind::Answer, 9, 3, 1));
     assert_eq!((answer.outer.source, answer.outer.destination, answer.hops), (HERE, PEER, 61));
 
@@ -457,7 +457,13 @@ fn each_form_answers_the_other() {
 fn a_probe_that_a_switch_sends_back_is_collected_once_and_a_forged_one_is_not() {
     let Some(mut programs) = load(&PathSettings { echo_port: 4788, ..SETTINGS }) else { return };
     let mut ours = probe(10);
-    ours.outer = Outer { source: HERE, destination: PEER, vxlan_port: 4788, marked: true, ..ours.outer };
+    ours.outer = Outer {
+        source: HERE,
+        destination: PEER,
+        tunnel: PathTunnel::vxlan(4788),
+        marked: true,
+        ..ours.outer
+    };
     assert_eq!(programs.test_reflect(&ours.frame(SECRET)).unwrap().0, SHOT);
     let back = programs.answer().unwrap();
     assert_eq!((back.peer, back.number, back.port, back.ttl), (1, 10, 50_000, 61));

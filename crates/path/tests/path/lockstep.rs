@@ -10,6 +10,7 @@ use weir_path::flow::{Flow, Route};
 use weir_path::paths::{Offer, Paths, Ports, ProbeReply};
 use weir_path::scheme::Scheme;
 use weir_path::settings::Settings;
+use weir_path::tunnel::PathTunnel;
 use weir_path::wire::VNI;
 
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
@@ -35,7 +36,7 @@ fn settings() -> Settings {
 fn rules(settings: &Settings) -> PathSettings {
     PathSettings {
         steer: Steer::Adaptive,
-        vxlan_port: 4789,
+        tunnel: PathTunnel::VXLAN,
         sources: [49_152, 65_535],
         answers: 1,
         answers_burst: 1,

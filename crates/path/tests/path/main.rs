@@ -3,10 +3,12 @@
 mod four;
 mod lockstep;
 mod six;
+mod tunnels;
 mod watch;
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 use weir_path::bpf::{PathSettings, Steer, TcPath};
+use weir_path::tunnel::PathTunnel;
 use weir_path::wire::{Secret, VNI};
 
 const SECRET: Secret = Secret([0x0123_4567_89ab_cdef, 42]);
@@ -18,7 +20,7 @@ const KERNEL_PORT: u16 = 61_234;
 
 const SETTINGS: PathSettings = PathSettings {
     steer: Steer::Adaptive,
-    vxlan_port: 4789,
+    tunnel: PathTunnel::VXLAN,
     sources: [49_152, 65_535],
     answers: 1_000_000,
     answers_burst: 100_000,

@@ -109,7 +109,7 @@ fn probe(number: u32) -> Packet<Ipv6Addr> {
         source: PEER,
         destination: HERE,
         port: 50_000,
-        vxlan_port: 4789,
+        tunnel: PathTunnel::VXLAN,
         dscp: 10,
         marked: false,
         id: 0x0207,
@@ -124,13 +124,13 @@ fn a_probe_over_ipv6_is_answered_once_and_the_answer_is_collected() {
     let frame = probe(1).frame6(SECRET).to_vec();
     let (verdict, stamped) = programs.test_egress(&frame).unwrap();
     assert_eq!((verdict, stamped.len(), sums(&stamped)[1]), (PASS, frame.len(), 0xffff));
-    let request = Packet::read6(&stamped, 4789, SECRET).unwrap();
+    let request = Packet::read6(&stamped, PathTunnel::VXLAN, SECRET).unwrap();
     assert!(request.sent_ns > 0);
     let mut marked = stamped;
     marked[15] |= 0x30;
     let (verdict, back) = programs.test_reflect(&marked).unwrap();
     assert_eq!((verdict, back.len()), (REDIRECT, FRAME6));
-    let answer = Packet::read6(&back, 4789, SECRET).unwrap();
+    let answer = Packet::read6(&back, PathTunnel::VXLAN, SECRET).unwrap();
     let Outer { macs, source, destination, dscp, ttl, .. } = answer.outer;
     assert_eq!((macs, source, destination), ([probe(1).outer.macs[1], probe(1).outer.macs[0]], HERE, PEER));
     assert_eq!((dscp, ttl, answer.outer.marked), (10, 64, false));
@@ -155,10 +155,13 @@ fn a_long_request_over_ipv6_gets_a_short_answer_and_a_long_answer_is_malformed()
     let Some(mut programs) = load() else { return };
     for (number, length) in [(1, 105), (2, 1500), (3, 3000)] {
         let (_, stamped) = programs.test_egress(&probe(number).padded6(SECRET, length)).unwrap();
-        assert!(Packet::read6(&stamped, 4789, SECRET).unwrap().sent_ns > 0, "its checksum stays right");
+        assert!(
+            Packet::read6(&stamped, PathTunnel::VXLAN, SECRET).unwrap().sent_ns > 0,
+            "its checksum stays right"
+        );
         let (verdict, back) = programs.test_reflect(&stamped).unwrap();
         assert_eq!((verdict, back.len()), (REDIRECT, FRAME6), "{length}");
-        let answer = Packet::read6(&back, 4789, SECRET).unwrap();
+        let answer = Packet::read6(&back, PathTunnel::VXLAN, SECRET).unwrap();
         assert_eq!((answer.kind, answer.number), (Kind::Answer, number));
     }
     programs.set_peer(HERE, &PathPeer { index: 2, paths: Vec::new() }).unwrap();

@@ -2,6 +2,7 @@
 
 use super::*;
 use weir_path::bpf::{PathOut, PathPeer, PathSeen};
+use weir_path::tunnel::TunnelType;
 
 const HERE: Ipv4Addr = Ipv4Addr::new(10, 0, 1, 1);
 const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 1);
@@ -28,7 +29,14 @@ impl Segment {
         Segment { leaves: false, flags: ACK, sequence: 1, acknowledges, bytes: 0 }
     }
 
-    fn frame(self) -> Vec<u8> {
+    /// Its frame in a tunnel.
+    fn frame(self, of: TunnelType) -> Vec<u8> {
+        let header: &[u8] = match of {
+            TunnelType::Vxlan => &[8, 0, 0, 0, 0, 0, 42, 0, 2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 1, 1, 8, 0],
+            TunnelType::Geneve => &[2, 0, 8, 0, 0, 0, 42, 0, 1, 2, 3, 1, 5, 6, 7, 8],
+            TunnelType::Gue => &[0, 4, 0, 0],
+        };
+        let around = 8 + header.len() as u16;
         let (mut outer, mut ports) = ([HERE, PEER], [7, 80]);
         let mut inner = [[192, 168, 0, 1], [192, 168, 0, 2]].map(Ipv4Addr::from);
         if !self.leaves {
@@ -46,12 +54,12 @@ impl Segment {
         };
         let length = 40 + self.bytes;
         let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
-        frame.extend(ip(17, 20 + 8 + 8 + 14 + length, outer));
+        frame.extend(ip(17, 20 + around + length, outer));
         frame.extend(KERNEL_PORT.to_be_bytes());
-        frame.extend(4789_u16.to_be_bytes());
-        frame.extend((8 + 8 + 14 + length).to_be_bytes());
-        frame.extend([0, 0, 8, 0, 0, 0, 0, 0, 42, 0]);
-        frame.extend([2, 0, 0, 0, 1, 2, 2, 0, 0, 0, 1, 1, 8, 0]);
+        frame.extend(of.standard_port().to_be_bytes());
+        frame.extend((around + length).to_be_bytes());
+        frame.extend([0, 0]);
+        frame.extend(header);
         frame.extend(ip(6, length, inner));
         ports.into_iter().for_each(|port: u16| frame.extend(port.to_be_bytes()));
         frame.extend(self.sequence.to_be_bytes());
@@ -63,25 +71,26 @@ impl Segment {
 }
 
 /// The programs at a point in time.
-struct Watched(TcPath, u64);
+struct Watched(TcPath, u64, TunnelType);
 
 impl Watched {
     /// `None` without root.
-    fn new() -> Option<Watched> {
+    fn new(of: TunnelType) -> Option<Watched> {
         let mut programs = weir_bed::is_root().then(|| TcPath::load_scripted(1, 64).unwrap())?;
-        programs.set(&SETTINGS).unwrap();
+        let tunnel = PathTunnel { of, port: of.standard_port() };
+        programs.set(&PathSettings { tunnel, ..SETTINGS }).unwrap();
         programs.set_locals(&[HERE]).unwrap();
         let path = |port| PathOut { port, weight: 1024, congested: false, cost_ns: 0 };
         programs.set_peer(PEER, &PathPeer { index: 0, paths: vec![path(PORTS[0])] }).unwrap();
         programs.set_script(0, Some(1)).unwrap();
-        Some(Watched(programs, 1000 * MS))
+        Some(Watched(programs, 1000 * MS, of))
     }
 
     /// A segment leaves or arrives after this time.
     fn pass(&mut self, after: u64, segment: Segment) {
         self.1 += after;
         self.0.set_script(self.1, None).unwrap();
-        let frame = segment.frame();
+        let frame = segment.frame(self.2);
         let placed = if segment.leaves { self.0.test_egress(&frame).unwrap().1 } else { frame };
         let (verdict, out) = self.0.test_watch(&placed, segment.leaves).unwrap();
         assert_eq!((verdict, out), (PASS, placed), "no frame is changed");
@@ -100,7 +109,11 @@ impl Watched {
 
 #[test]
 fn round_trips_are_those_of_acknowledgements_that_are_sent_at_once() {
-    let Some(mut watched) = Watched::new() else { return };
+    TunnelType::WORDS.into_iter().for_each(|(_, of)| round_trips_in(of));
+}
+
+fn round_trips_in(of: TunnelType) {
+    let Some(mut watched) = Watched::new(of) else { return };
     let start = watched.seen();
     watched.pass(0, Segment::sent(SYN, 100, 0));
     watched.pass(3 * MS, Segment::ack(101));
@@ -124,7 +137,7 @@ fn round_trips_are_those_of_acknowledgements_that_are_sent_at_once() {
 
 #[test]
 fn a_segment_that_is_sent_again_counts_and_reveals_no_time() {
-    let Some(mut watched) = Watched::new() else { return };
+    let Some(mut watched) = Watched::new(TunnelType::Vxlan) else { return };
     let start = watched.seen();
     for _ in 0..2 {
         watched.pass(1000 * MS, Segment::sent(SYN, u32::MAX - 1, 0));

@@ -120,7 +120,7 @@ fn a_node_without_a_reflector_is_said_once_and_traffic_is_spread() {
 fn the_form_at_an_uplink_and_this_one_have_the_same_port_for_the_same_path() {
     let exchange = Exchange::default();
     let uplink = exchange.join(Form::Uplink);
-    let between = Between { local: LOCAL.into(), peer: REMOTE.into(), vxlan_port: 4789 };
+    let between = Between { local: LOCAL.into(), peer: REMOTE.into(), tunnel_port: 4789 };
     let mut rig = TunnelRig::sharing(discovering(), &exchange);
     (rig.hashes, rig.links) = (true, vec![rig.links[0]; 8]);
     rig.run_with(64, 3 * SEC);

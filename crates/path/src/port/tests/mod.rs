@@ -6,6 +6,7 @@ mod rig;
 use crate::paths::MISSES_MAX;
 use crate::port::PathPort;
 use crate::scheme::Scheme;
+use crate::tunnel::PathTunnel;
 use crate::wire::{FRAME, Kind, Packet, Secret};
 use rig::*;
 use serde_json::json;
@@ -233,7 +234,7 @@ fn probe(number: u32) -> Packet {
         source: REMOTE,
         destination: LOCAL,
         port: PORTS[1],
-        vxlan_port: 4789,
+        tunnel: PathTunnel::VXLAN,
         dscp: 0,
         marked: true,
         id: 0,
@@ -248,7 +249,7 @@ fn probes_of_peers_are_answered_and_no_others() {
     rig.run(MS);
     rig.frame(0, &probe(1).frame(SECRET));
     let answers = |rig: &TunnelRig| -> Vec<Packet> {
-        let all = rig.injected.iter().map(|frame| Packet::read(frame, 4789, SECRET).unwrap());
+        let all = rig.injected.iter().map(|frame| Packet::read(frame, PathTunnel::VXLAN, SECRET).unwrap());
         all.filter(|packet| packet.kind == Kind::Answer).collect()
     };
     let answer = answers(&rig)[0];
@@ -284,7 +285,7 @@ fn probes_of_all_paths_are_numbered_together_and_the_session_ends_with_the_numbe
     rig.injected.clear();
     rig.run_with(2, SEC);
     let probes: Vec<Packet> =
-        rig.injected.iter().map(|frame| Packet::read(frame, 4789, SECRET).unwrap()).collect();
+        rig.injected.iter().map(|frame| Packet::read(frame, PathTunnel::VXLAN, SECRET).unwrap()).collect();
     assert!(probes.len() > 100);
     assert!(
         probes.is_sorted_by_key(|probe| (probe.session, probe.number)),

@@ -8,6 +8,7 @@ use crate::port::pipes::Names;
 use crate::port::{Discovery, PathPort, PathPortApp, Peer};
 use crate::scheme::Scheme;
 use crate::settings::Settings;
+use crate::tunnel::PathTunnel;
 use crate::wire::{Kind, Packet, Secret};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
@@ -297,7 +298,7 @@ impl TunnelRig {
     fn carry(&mut self, frame: Vec<u8>) {
         let at = self.link_of(port_of(&frame));
         let link = self.links[at];
-        let Ok(mut packet) = Packet::read(&frame, 4789, SECRET) else { return };
+        let Ok(mut packet) = Packet::read(&frame, PathTunnel::VXLAN, SECRET) else { return };
         let is_narrow = self.narrow == Some(at) && frame.len() > 1000;
         if link.is_cut || is_narrow || !self.answers || packet.kind == Kind::Answer {
             return;
