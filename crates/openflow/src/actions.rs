@@ -6,12 +6,14 @@ use crate::switch_field::{SwitchField, TAGGED};
 use weir_packet::{Field, FieldKind, Layer, LevelId};
 use weir_program::{Operation, Value};
 
-/// How many tags operations push, less those they pop.
+/// How many tags operations push, less those they pop. Tunnels count as none: [`applicable`] refuses them.
 pub(crate) fn tags(operations: &[Operation]) -> i32 {
     let one = |operation: &Operation| match operation {
         Operation::PushVlan { .. } => 1,
         Operation::PopVlan => -1,
-        _ => 0,
+        Operation::Set(..) | Operation::Add(..) | Operation::Copy { .. } => 0,
+        Operation::DecrementTtl | Operation::LimitLength { .. } | Operation::ClampMss { .. } => 0,
+        Operation::Decap(_) | Operation::Encap(_) => 0,
     };
     operations.iter().map(one).sum()
 }
