@@ -30,9 +30,11 @@ pub(super) fn read(
     (timeouts(section, back_ends, report), resets_idle(section, keeps, report))
 }
 
-/// The timeouts of a service's flows; the defaults depend on whether weir sees the answers.
+/// The timeouts of a service's flows; the defaults depend on whether weir sees the answers. A service with a
+/// NAT pool keeps them when it loses its last back end, because it shares its table with others.
 fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -> Timeouts {
-    let usual = super::timeouts(back_ends.iter().any(|one| one.mode.is_nat()));
+    let has_pool = section.get("nat_pool").is_some();
+    let usual = super::timeouts(has_pool || back_ends.iter().any(|one| one.mode.is_nat()));
     let Some(node) = section.get("timeouts") else { return usual };
     let by_state = Section::read(node, TIMEOUTS, report);
     let given = FlowState::ALL.into_iter().filter(|state| by_state.get(state.word()).is_some());

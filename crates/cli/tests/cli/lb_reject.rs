@@ -1,5 +1,6 @@
 //! A service that loses all its back ends and regains them: `fail: reject` answers its clients meanwhile.
 
+use super::folder::Folder;
 use super::running::Daemon;
 use super::weir;
 use rustix::process::Signal;
@@ -116,5 +117,25 @@ fn a_file_may_have_services_without_back_ends() {
         assert!(checked.code == Some(0) && checked.err.contains(warning), "{}", checked.err);
         daemon.receive(&["eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst=10.0.0.80 proto=tcp sport=1 dport=80"]);
         assert_eq!(daemon.show("ledger")["dropped"]["no_target"], 1);
+    }
+}
+
+/// Services that share a NAT pool share a table of flows, also when one of them has lost its last back end.
+#[test]
+fn a_service_with_a_nat_pool_may_be_without_back_ends() {
+    let service = |name: &str, vip: &str, back_ends: &str| {
+        format!(
+            "  - lb:\n      name: {name}\n      port: p0\n      nat_pool: out\n      fail: reject\n      \
+             back_ends: [{back_ends}]\n      service: {{ vip: {vip}, protocol: tcp, port: 80 }}\n"
+        )
+    };
+    let back_end = "{ name: b1, mode: full_nat, ip: 10.1.0.1, mac: 02:00:00:00:00:11 }";
+    let (empty, other) = (service("empty", "10.0.0.80", ""), service("other", "10.0.0.81", back_end));
+    let folder = Folder::new();
+    for services in [format!("{empty}{other}"), format!("{other}{empty}")] {
+        let pool = "nat_pools: { out: { addresses: 10.1.255.0/29 } }";
+        folder.write("weir.yaml", format!("ports: {{ p0: {{ pcap: {{}} }} }}\n{pool}\napps:\n{services}"));
+        let checked = weir(folder.path(), &["check", "weir.yaml"]);
+        assert_eq!(checked.code, Some(0), "{}", checked.err);
     }
 }
