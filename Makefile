@@ -117,13 +117,13 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \
 	        '$$target/release/weir' $$tests"
 
+# KUBE_SERVICES=10000 is the number of services in the last part.
 test-kube: ## runs weir-kube with a real API server of Kubernetes, which is built once, from Go (root)
 	@./setup --for kube
 	$(CARGO) build --release --locked --package weir --no-default-features
 	$(CARGO) test --locked --package weir-kube --test api_server --no-run
-	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kube"; \
-	    FOLDER="$$target/kube" tests/kube/manifests check && \
-	    FOLDER="$$target/kube" WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --locked \
+	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kube"; export FOLDER="$$target/kube"; \
+	    tests/kube/manifests check && WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --locked \
 	    --package weir-kube --test api_server -- --ignored --nocapture
 
 # `make test` checks the result as far as that needs neither Helm nor a cluster, `make test-kube` the rest.

@@ -23,7 +23,7 @@ const ARROWS: &[Arrows] = &[
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
     ("client", &["control"], &[]),
-    ("kube", &["client", "control"], &[]),
+    ("kube", &["client", "control"], &["bed"]),
     ("app", &["config", "control", "engine", "packet", "program", "table"], &[]),
     (
         "lb",

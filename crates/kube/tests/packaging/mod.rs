@@ -1,5 +1,6 @@
 //! The manifests in packaging/kubernetes.
 
+#![allow(dead_code, reason = "each test uses only a part")]
 use serde_json::Value;
 use std::path::PathBuf;
 

@@ -1,0 +1,283 @@
+//! Requests of clients through a node, while endpoints, services, controllers and the API server come and go.
+
+use crate::bed::{Bed, Controller, SERVICES, SLICES, wait};
+use crate::network::{ClientRequest, PORT, PodServer, RequestOutcome, ServiceClients};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How many endpoints a rolling update replaces, and how many of them at a time.
+const REPLACED: u8 = 100;
+const BATCH: usize = 10;
+/// How long Kubernetes waits for a pod to terminate, by default.
+const TERMINATION: Duration = Duration::from_secs(30);
+/// How long servers continue after nodes send them no new flows: for requests that are under way.
+const GRACE: Duration = Duration::from_millis(500);
+/// How long a phase lasts at least, so that there are requests in it.
+const LASTS: Duration = Duration::from_secs(2);
+
+/// A part of a phase in which some requests of a service need no answer.
+pub struct ServicePause {
+    begun: Instant,
+    ended: Instant,
+    /// When requests must be refused, because the service exists and nodes know that it has no endpoints.
+    refused: Option<[Instant; 2]>,
+}
+
+/// The services with packets, and their clients.
+pub struct ServiceTraffic<'a> {
+    bed: &'a Bed,
+    /// The service that changes, and one that stays as it is.
+    clients: [ServiceClients; 2],
+    servers: Vec<PodServer>,
+    /// They belong to the service that stays as it is.
+    _steady: Vec<PodServer>,
+}
+
+/// Returns the address of a server.
+fn address(of: u8, number: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 1, of, number)
+}
+
+fn service(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
+        "spec": {
+            "type": "LoadBalancer", "loadBalancerClass": "weir-net.github.io/lb",
+            "allocateLoadBalancerNodePorts": false,
+            "ports": [
+                { "name": "tcp", "port": PORT, "protocol": "TCP" },
+                { "name": "udp", "port": PORT, "protocol": "UDP" },
+            ],
+        },
+    })
+}
+
+fn slice(service: &str, servers: &[PodServer]) -> Value {
+    let endpoints: Vec<Value> = servers.iter().map(ready).collect();
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4",
+        "metadata": { "name": service, "labels": { "kubernetes.io/service-name": service } },
+        "ports": [
+            { "name": "tcp", "port": PORT, "protocol": "TCP" },
+            { "name": "udp", "port": PORT, "protocol": "UDP" },
+        ],
+        "endpoints": endpoints,
+    })
+}
+
+fn ready(server: &PodServer) -> Value {
+    json!({ "addresses": [server.address.to_string()] })
+}
+
+fn terminating(server: &PodServer) -> Value {
+    let conditions = json!({ "ready": false, "serving": true, "terminating": true });
+    json!({ "addresses": [server.address.to_string()], "conditions": conditions })
+}
+
+impl<'a> ServiceTraffic<'a> {
+    /// Creates the services with their servers, and starts the clients.
+    pub fn begin(bed: &'a Bed) -> ServiceTraffic<'a> {
+        let servers = bed.network.serve(&[address(1, 1), address(1, 2)]);
+        let steady = bed.network.serve(&[address(2, 1), address(2, 2)]);
+        for (name, servers) in [("changing", &servers), ("steady", &steady)] {
+            bed.create(SLICES, &slice(name, servers));
+            bed.create(SERVICES, &service(name));
+            until(bed, name, servers);
+        }
+        let clients = [("changing", 0), ("steady", 1)]
+            .map(|(name, number)| bed.network.ask(name, vip(bed, name), number));
+        let traffic = ServiceTraffic { bed, clients, servers, _steady: steady };
+        traffic.phase("nothing changes", &[]);
+        traffic
+    }
+
+    /// Ends a phase: asserts that all requests were answered, but for those of the changing service in these
+    /// pauses.
+    pub fn phase(&self, name: &str, pauses: &[ServicePause]) {
+        sleep(LASTS);
+        let mut failures = Vec::new();
+        for (at, clients) in self.clients.iter().enumerate() {
+            let pauses = if at == 0 { pauses } else { &[] };
+            let all = clients.take();
+            let refused = all.iter().filter(|one| one.outcome == RequestOutcome::Refused).count();
+            let missing: Vec<&ClientRequest> =
+                all.iter().filter(|one| !matches!(one.outcome, RequestOutcome::Answered(_))).collect();
+            let failed: Vec<&&ClientRequest> = missing.iter().filter(|one| is_failure(one, pauses)).collect();
+            println!(
+                "packets, {name}: {} requests of {}, {} failed ({refused} refused, {} not served in a pause)",
+                all.len(),
+                clients.name,
+                failed.len(),
+                missing.len() - failed.len(),
+            );
+            assert!(!all.is_empty(), "clients of {} send nothing", clients.name);
+            failures.extend(
+                failed.into_iter().map(|one| format!("{} {}: {:?}", clients.name, one.protocol, one.outcome)),
+            );
+        }
+        assert!(failures.is_empty(), "{name}: {failures:?}\n{}", self.bed.drops());
+    }
+
+    /// Replaces one server of the changing service by another one, as an update of a Deployment does.
+    fn replace_one(&mut self, number: u8) {
+        let new = self.bed.network.serve(&[address(1, number)]);
+        let old = std::mem::replace(&mut self.servers, new);
+        let endpoints: Vec<Value> =
+            old.iter().map(terminating).chain(self.servers.iter().map(ready)).collect();
+        self.bed.put_endpoints("changing", &endpoints);
+        until(self.bed, "changing", &self.servers);
+        sleep(GRACE);
+        self.bed.network.end(old);
+        self.bed.put_endpoints("changing", &self.servers.iter().map(ready).collect::<Vec<_>>());
+    }
+
+    /// All endpoints go, and others come.
+    pub fn scale_to_zero_and_back(&mut self) {
+        self.bed.put_endpoints("changing", &self.servers.iter().map(terminating).collect::<Vec<_>>());
+        sleep(LASTS);
+        self.phase("all endpoints terminate", &[]);
+        let begun = Instant::now();
+        self.bed.put_endpoints("changing", &[]);
+        until(self.bed, "changing", &[]);
+        let settled = Instant::now();
+        self.bed.network.end(std::mem::take(&mut self.servers));
+        sleep(LASTS);
+        let refused = Some([settled, Instant::now()]);
+        self.servers = self.bed.network.serve(&[address(1, 3), address(1, 4)]);
+        self.bed.put_endpoints("changing", &self.servers.iter().map(ready).collect::<Vec<_>>());
+        until(self.bed, "changing", &self.servers);
+        self.phase("scaled to zero and back", &[ServicePause { begun, ended: Instant::now(), refused }]);
+    }
+
+    /// A rolling update: each endpoint becomes not ready and terminates while its replacement is ready, and
+    /// is gone after a while.
+    pub fn roll(&mut self) {
+        let old = self.bed.network.serve(&(1..=REPLACED).map(|one| address(3, one)).collect::<Vec<_>>());
+        let all: Vec<Value> = old.iter().map(ready).collect();
+        let first = std::mem::take(&mut self.servers);
+        let both: Vec<Value> = first.iter().map(terminating).chain(all.iter().cloned()).collect();
+        self.bed.put_endpoints("changing", &both);
+        until(self.bed, "changing", &old);
+        sleep(GRACE);
+        self.bed.network.end(first);
+        self.bed.put_endpoints("changing", &all);
+        self.phase("100 endpoints", &[]);
+
+        let begun = Instant::now();
+        let (mut old, mut going) = (old, Vec::new());
+        while !old.is_empty() {
+            let next = u8::try_from(self.servers.len()).unwrap() + 1;
+            let addresses: Vec<Ipv4Addr> = (next..).take(BATCH).map(|one| address(4, one)).collect();
+            self.servers.extend(self.bed.network.serve(&addresses));
+            // Pods of the batch before have ended, and only then are removed.
+            self.bed.network.end(std::mem::take(&mut going));
+            let rest = old.split_off(BATCH.min(old.len()));
+            going = std::mem::replace(&mut old, rest);
+            let endpoints = going.iter().map(terminating).chain(old.iter().chain(&self.servers).map(ready));
+            let asked = Instant::now();
+            self.bed.put_endpoints("changing", &endpoints.collect::<Vec<_>>());
+            let serving: Vec<&PodServer> = old.iter().chain(&self.servers).collect();
+            until_addresses(self.bed, "changing", serving.iter().map(|one| one.address));
+            assert!(asked.elapsed() < TERMINATION, "pods of a cluster would have ended before");
+            sleep(GRACE);
+        }
+        self.bed.network.end(going);
+        self.bed.put_endpoints("changing", &self.servers.iter().map(ready).collect::<Vec<_>>());
+        println!("the rolling update took {:.1?}", begun.elapsed());
+        self.phase("rolling update of 100 endpoints", &[]);
+        let answered: BTreeSet<IpAddr> = self.answering();
+        let expected = self.servers.iter().map(|one| IpAddr::from(one.address)).collect();
+        assert!(answered.is_subset(&expected) && answered.len() > 10, "{answered:?}");
+    }
+
+    /// Returns who answers clients of the changing service.
+    fn answering(&self) -> BTreeSet<IpAddr> {
+        self.clients[0].take();
+        sleep(LASTS);
+        let all = self.clients[0].take().into_iter();
+        all.filter_map(|one| if let RequestOutcome::Answered(ip) = one.outcome { Some(ip) } else { None })
+            .collect()
+    }
+
+    /// A service is deleted and created again.
+    pub fn delete_and_create(&self) {
+        let before = vip(self.bed, "changing");
+        let begun = Instant::now();
+        self.bed.ask("DELETE", &format!("{SERVICES}/changing"), &json!({})).unwrap();
+        let gone = || self.bed.back_ends(2, "shop.changing.80-tcp").is_none().then_some(());
+        wait("no service", gone);
+        sleep(LASTS);
+        let mut again = service("changing");
+        again["metadata"]["annotations"] = json!({ "weir-net.github.io/addresses": before.to_string() });
+        self.bed.create(SERVICES, &again);
+        until(self.bed, "changing", &self.servers);
+        let pause = ServicePause { begun, ended: Instant::now(), refused: None };
+        self.phase("a service was deleted and created", &[pause]);
+    }
+
+    /// The leader is killed, and later another one ends; each time another controller continues. Returns the
+    /// one that leads.
+    pub fn leaders(&mut self, first: Controller) -> Controller {
+        let second = self.bed.controller("second.yaml");
+        second.until_ready();
+        drop(first);
+        self.replace_one(11);
+        second.until_ready();
+        self.phase("the leader was killed", &[]);
+        let third = self.bed.controller("third.yaml");
+        third.until_ready();
+        second.program.end();
+        self.replace_one(12);
+        third.until_ready();
+        self.phase("the leader ended", &[]);
+        third
+    }
+
+    /// The API server is away for a minute.
+    pub fn without_api_server(&mut self, controller: &Controller) {
+        let server = PathBuf::from(std::env::var("KUBE_SERVER").unwrap());
+        let pid = std::fs::read_to_string(server.join("server.pid")).unwrap();
+        assert!(Command::new("kill").args(["-9", pid.trim()]).status().unwrap().success());
+        let begun = Instant::now();
+        wait("not ready", || (!controller.get("/readyz").0).then_some(()));
+        until(self.bed, "changing", &self.servers);
+        sleep(Duration::from_secs(60).saturating_sub(begun.elapsed()));
+        self.phase("the API server was away for a minute", &[]);
+        assert!(Command::new(server.join("start")).status().unwrap().success());
+        self.replace_one(13);
+        controller.until_ready();
+        self.phase("the API server is back", &[]);
+    }
+}
+
+/// Whether a request without an answer had to be answered, or refused.
+fn is_failure(asked: &ClientRequest, pauses: &[ServicePause]) -> bool {
+    let excused = |pause: &&ServicePause| asked.begun <= pause.ended && asked.ended >= pause.begun;
+    let Some(pause) = pauses.iter().find(excused) else { return true };
+    let is_within = |[from, to]: [Instant; 2]| asked.begun >= from && asked.ended <= to;
+    asked.outcome != RequestOutcome::Refused && pause.refused.is_some_and(is_within)
+}
+
+fn vip(bed: &Bed, name: &str) -> Ipv4Addr {
+    let path = format!("{SERVICES}/{name}");
+    wait("an address", || bed.get(&path)["status"]["loadBalancer"]["ingress"][0]["ip"].as_str()?.parse().ok())
+}
+
+/// Waits until all nodes send new flows to just these servers.
+fn until(bed: &Bed, service: &str, servers: &[PodServer]) {
+    until_addresses(bed, service, servers.iter().map(|one| one.address));
+}
+
+fn until_addresses(bed: &Bed, service: &str, addresses: impl Iterator<Item = Ipv4Addr>) {
+    let mut names: Vec<String> = addresses.map(|one| one.to_string()).collect();
+    names.sort();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    for protocol in ["tcp", "udp"] {
+        bed.until(&format!("shop.{service}.80-{protocol}"), &names);
+    }
+}
