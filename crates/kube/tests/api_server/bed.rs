@@ -171,7 +171,7 @@ impl Bed {
     /// Returns what the node with packets says about frames that it has dropped.
     pub fn drops(&self) -> String {
         let mut weir = Command::new(std::env::var("WEIR").unwrap());
-        let shown = weir.args(["show", "ledger", "drops", "--socket"]).arg(socket(&self.folder)).output();
+        let shown = weir.args(["show", "drops", "--socket"]).arg(socket(&self.folder)).output();
         String::from_utf8_lossy(&shown.unwrap().stdout).into_owned()
     }
 

@@ -42,7 +42,7 @@ pub fn services(bed: &Bed, controller: Controller, traffic: &ServiceTraffic<'_>)
     }
     println!("they are on the node with packets after {:.1?}", begun.elapsed());
     wait("all nodes in sync", || controller.get("/readyz").0.then_some(()));
-    traffic.phase("many services were created", &[]);
+    traffic.phase("many services were created", None);
     if count <= COUNT {
         time_changes(bed, count, each);
     }
@@ -82,5 +82,5 @@ fn restart(bed: &Bed, controller: Controller, traffic: &ServiceTraffic<'_>) {
     assert!(begun.elapsed() < RESTART_MAX);
     assert_eq!(before, etags(), "a restart changes nothing on nodes");
     println!("memory of the controller after it: {} kB", again.program.memory_kb());
-    traffic.phase("weir-kube was started again", &[]);
+    traffic.phase("weir-kube was started again", None);
 }

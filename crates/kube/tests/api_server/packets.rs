@@ -3,6 +3,7 @@
 use crate::bed::{Bed, Controller, SERVICES, SLICES, wait};
 use crate::network::{ClientRequest, PORT, PodServer, RequestOutcome, ServiceClients};
 use serde_json::{Value, json};
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
@@ -34,6 +35,8 @@ pub struct ServiceTraffic<'a> {
     /// The service that changes, and one that stays as it is.
     clients: [ServiceClients; 2],
     servers: Vec<PodServer>,
+    /// The pauses of the changing service. A request may end long after the phase in which it began.
+    pauses: RefCell<Vec<ServicePause>>,
     /// They belong to the service that stays as it is.
     _steady: Vec<PodServer>,
 }
@@ -91,18 +94,20 @@ impl<'a> ServiceTraffic<'a> {
         }
         let clients = [("changing", 0), ("steady", 1)]
             .map(|(name, number)| bed.network.ask(name, vip(bed, name), number));
-        let traffic = ServiceTraffic { bed, clients, servers, _steady: steady };
-        traffic.phase("nothing changes", &[]);
+        let traffic = ServiceTraffic { bed, clients, servers, pauses: RefCell::default(), _steady: steady };
+        traffic.phase("nothing changes", None);
         traffic
     }
 
-    /// Ends a phase: asserts that all requests were answered, but for those of the changing service in these
-    /// pauses.
-    pub fn phase(&self, name: &str, pauses: &[ServicePause]) {
+    /// Ends a phase: asserts that all requests were answered, but for those of the changing service in this
+    /// pause.
+    pub fn phase(&self, name: &str, pause: Option<ServicePause>) {
         sleep(LASTS);
+        self.pauses.borrow_mut().extend(pause);
+        let pauses = self.pauses.borrow();
         let mut failures = Vec::new();
         for (at, clients) in self.clients.iter().enumerate() {
-            let pauses = if at == 0 { pauses } else { &[] };
+            let pauses = if at == 0 { pauses.as_slice() } else { &[] };
             let all = clients.take();
             let refused = all.iter().filter(|one| one.outcome == RequestOutcome::Refused).count();
             let missing: Vec<&ClientRequest> =
@@ -140,7 +145,7 @@ impl<'a> ServiceTraffic<'a> {
     pub fn scale_to_zero_and_back(&mut self) {
         self.bed.put_endpoints("changing", &self.servers.iter().map(terminating).collect::<Vec<_>>());
         sleep(LASTS);
-        self.phase("all endpoints terminate", &[]);
+        self.phase("all endpoints terminate", None);
         let begun = Instant::now();
         self.bed.put_endpoints("changing", &[]);
         until(self.bed, "changing", &[]);
@@ -151,7 +156,7 @@ impl<'a> ServiceTraffic<'a> {
         self.servers = self.bed.network.serve(&[address(1, 3), address(1, 4)]);
         self.bed.put_endpoints("changing", &self.servers.iter().map(ready).collect::<Vec<_>>());
         until(self.bed, "changing", &self.servers);
-        self.phase("scaled to zero and back", &[ServicePause { begun, ended: Instant::now(), refused }]);
+        self.phase("scaled to zero and back", Some(ServicePause { begun, ended: Instant::now(), refused }));
     }
 
     /// A rolling update: each endpoint becomes not ready and terminates while its replacement is ready, and
@@ -166,7 +171,7 @@ impl<'a> ServiceTraffic<'a> {
         sleep(GRACE);
         self.bed.network.end(first);
         self.bed.put_endpoints("changing", &all);
-        self.phase("100 endpoints", &[]);
+        self.phase("100 endpoints", None);
 
         let begun = Instant::now();
         let (mut old, mut going) = (old, Vec::new());
@@ -189,7 +194,7 @@ impl<'a> ServiceTraffic<'a> {
         self.bed.network.end(going);
         self.bed.put_endpoints("changing", &self.servers.iter().map(ready).collect::<Vec<_>>());
         println!("the rolling update took {:.1?}", begun.elapsed());
-        self.phase("rolling update of 100 endpoints", &[]);
+        self.phase("rolling update of 100 endpoints", None);
         let answered: BTreeSet<IpAddr> = self.answering();
         let expected = self.servers.iter().map(|one| IpAddr::from(one.address)).collect();
         assert!(answered.is_subset(&expected) && answered.len() > 10, "{answered:?}");
@@ -217,7 +222,7 @@ impl<'a> ServiceTraffic<'a> {
         self.bed.create(SERVICES, &again);
         until(self.bed, "changing", &self.servers);
         let pause = ServicePause { begun, ended: Instant::now(), refused: None };
-        self.phase("a service was deleted and created", &[pause]);
+        self.phase("a service was deleted and created", Some(pause));
     }
 
     /// The leader is killed, and later another one ends; each time another controller continues. Returns the
@@ -228,13 +233,13 @@ impl<'a> ServiceTraffic<'a> {
         drop(first);
         self.replace_one(11);
         second.until_ready();
-        self.phase("the leader was killed", &[]);
+        self.phase("the leader was killed", None);
         let third = self.bed.controller("third.yaml");
         third.until_ready();
         second.program.end();
         self.replace_one(12);
         third.until_ready();
-        self.phase("the leader ended", &[]);
+        self.phase("the leader ended", None);
         third
     }
 
@@ -247,11 +252,11 @@ impl<'a> ServiceTraffic<'a> {
         wait("not ready", || (!controller.get("/readyz").0).then_some(()));
         until(self.bed, "changing", &self.servers);
         sleep(Duration::from_secs(60).saturating_sub(begun.elapsed()));
-        self.phase("the API server was away for a minute", &[]);
+        self.phase("the API server was away for a minute", None);
         assert!(Command::new(server.join("start")).status().unwrap().success());
         self.replace_one(13);
         controller.until_ready();
-        self.phase("the API server is back", &[]);
+        self.phase("the API server is back", None);
     }
 }
 
