@@ -327,6 +327,16 @@ fn the_parameters_of_the_paper_are_options_of_the_bench() {
         with.map(|row| number(row, "evictions")).sum()
     };
     assert!(evictions(64) < evictions(1), "{rows:?}");
+    // A text trace, whose first line is not a packet.
+    let packets: String =
+        (0..500).map(|at| format!("{} 167772162 {at} 80 6\n", 167_772_161 + at % 9)).collect();
+    std::fs::write(folder.file("trace.dat"), format!("500\n{packets}1 2 0 0 1\n")).unwrap();
+    let line = "bench measure --quick --json --trace trace.dat --solution mrac --key 4";
+    let json = weir(folder.path(), &line.split_whitespace().collect::<Vec<_>>()).good().json();
+    assert_eq!((&json["packets"], &json["unflowed"]), (&500.into(), &1.into()));
+    std::fs::write(folder.file("trace.dat"), format!("500\n{packets}1 2 0 70000 6\n")).unwrap();
+    weir(folder.path(), &line.split_whitespace().collect::<Vec<_>>())
+        .refused(2, &["trace.dat: line 502: expected destination port as a number", "found `70000`"]);
     let plots = ["kvs", "keys", "batch"].map(|name| folder.file(&format!("plots/{name}.svg")).exists());
     assert_eq!(plots, [true; 3]);
 }

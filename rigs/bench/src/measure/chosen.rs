@@ -6,7 +6,7 @@ use super::solutions::{
     ADDRESSES, FIVE_TUPLES, FIVE_TUPLES_V6, FOUR_TUPLES, Keys, NAMES, PAIRS, WIDTHS, needs_pairs,
 };
 use super::stream::{PacketOrigin, Size, Traffic};
-use super::{MIDDLE, MeasuredCell, Say};
+use super::{MIDDLE, MeasuredCell, Say, text_trace};
 use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,8 @@ pub struct Chosen {
     /// Skews of true Zipf distributions, such as `1.1,1.5`.
     #[arg(long, value_name = "SKEW", value_delimiter = ',', value_parser = crate::generate::skew)]
     skew: Vec<f64>,
-    /// Take the packets from this recording instead, from its beginning.
+    /// Take the packets from this recording instead, from its beginning; also from a text trace as Agg-Evict's
+    /// sender reads it.
     #[arg(long, value_name = "FILE", conflicts_with = "skew")]
     trace: Option<PathBuf>,
     /// Compare tags one by one, without vector instructions.
@@ -200,6 +201,10 @@ impl Trace {
             frames: Frames::default(),
             stop: Arc::default(),
         };
+        if let Some(text) = text_trace::read(file, most).map_err(|error| BadInput(format!("{error:#}")))? {
+            (trace.keys, trace.unflowed) = (text.keys, text.unflowed);
+            return Ok(trace);
+        }
         let stop = trace.stop.clone();
         let read = read_packets(&[file.to_owned()], &mut trace, &stop);
         let reports = read.map_err(|error| BadInput(format!("{error:#}")))?;

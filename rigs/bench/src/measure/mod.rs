@@ -16,6 +16,7 @@ mod rivals;
 mod round;
 mod solutions;
 mod stream;
+mod text_trace;
 
 use anyhow::Result;
 use chosen::Chosen;

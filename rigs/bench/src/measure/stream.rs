@@ -5,7 +5,7 @@ use weir_sketch::Update;
 use weir_sketch::traffic::{Flood, PopZipf, Trains, Zipf};
 
 /// Bytes counted per packet.
-const FRAME: u64 = 64;
+pub const FRAME: u64 = 64;
 
 /// Mean length of a packet train, and number of concurrent trains.
 const TRAIN: (f64, usize) = (10.0, 64);
