@@ -142,6 +142,27 @@ const TUNNELS: &[TunnelCase] = &[
         same_port: true,
     },
     TunnelCase {
+        name: "gre over IPv6 with Ethernet inside (ip6gretap)",
+        device: "type ip6gretap local 2001:db8::1 remote 2001:db8::2 key 7 hoplimit 64 tclass inherit \
+            encaplimit none",
+        before: None,
+        word: "gre",
+        options: "key: 7, inner: ethernet, dscp: copy",
+        ipv6: true,
+        ethernet: true,
+        same_port: true,
+    },
+    TunnelCase {
+        name: "gre over IPv6 with IP inside (ip6gre)",
+        device: "type ip6gre local 2001:db8::1 remote 2001:db8::2 hoplimit 64 tclass inherit encaplimit none",
+        before: None,
+        word: "gre",
+        options: "dscp: copy",
+        ipv6: true,
+        ethernet: false,
+        same_port: true,
+    },
+    TunnelCase {
         name: "IP in IPv4 (ipip)",
         device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit",
         before: None,
@@ -184,6 +205,17 @@ const TUNNELS: &[TunnelCase] = &[
         same_port: true,
     },
     TunnelCase {
+        name: "gue over IPv6 (ip6tnl, encap gue)",
+        device: "type ip6tnl local 2001:db8::1 remote 2001:db8::2 mode any hoplimit 64 tclass inherit \
+            encaplimit none encap gue encap-sport 50000 encap-dport 6080 noencap-csum6",
+        before: Some("-6 fou add port 6080 gue"),
+        word: "gue",
+        options: "sport: 50000, dscp: copy",
+        ipv6: true,
+        ethernet: false,
+        same_port: true,
+    },
+    TunnelCase {
         name: "gue of variant 1 over IPv4 (ipip, encap fou)",
         device: "type ipip local 192.0.2.1 remote 192.0.2.2 mode any ttl 64 tos inherit encap fou \
             encap-sport 50000 encap-dport 6080 noencap-csum",
@@ -209,7 +241,7 @@ impl TunnelCase {
 
     /// Whether the kernel's device fails to find the IP header of this frame.
     fn overlooks_ip(&self, inner: &[u8]) -> bool {
-        self.word == "gre" && inner[12..14] == [0x81, 0]
+        self.word == "gre" && !self.ipv6 && inner[12..14] == [0x81, 0]
     }
 
     /// A configuration with which weir does the same as the near namespace. A router decrements the TTL and
@@ -529,7 +561,7 @@ fn the_kernel_sends_and_receives_the_same_bytes() {
     }
     assert!(unequal.is_empty(), "not the same as the kernel: {}", unequal.join(", "));
     if !absent.is_empty() {
-        println!("this kernel has no {}", absent.join(", no "));
+        weir_bed::kernel_lacks(&absent.join(", no "));
     }
     assert!(absent.len() < TUNNELS.len() || std::env::var_os("CI").is_none(), "not one device");
 }

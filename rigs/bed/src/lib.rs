@@ -10,4 +10,4 @@ pub mod run;
 
 pub use cable::{CableEnd, Switch, cable};
 pub use namespace::Namespace;
-pub use run::{Run, Started, is_root};
+pub use run::{Run, Started, is_root, kernel_lacks};

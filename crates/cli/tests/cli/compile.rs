@@ -41,7 +41,7 @@ fn the_receiver_of_doca_ar_reflects_probes() {
     let text = compiled("doca-ar-receiver.yaml");
     assert_eq!(text, expected(RECEIVER));
     let ports = ["p0", "pf0hpf"];
-    let Some(mut switch) = Switch::start(&ports) else { return };
+    let Some(mut switch) = Switch::start(&ports, None) else { return };
     switch.load(&text).unwrap();
     let probe = "eth.src=02:00:00:00:00:0a eth.dst=02:00:00:00:00:01 src=10.0.0.1 dst=10.0.0.2 dscp=8 \
                  proto=udp sport=50000 dport=4789 payload=00000000000000010000000000000002";
@@ -65,7 +65,7 @@ fn the_program_of_xenoflow_balances() {
     let text = compiled("xenoflow-openflow.yaml");
     assert_eq!(text, expected(XENOFLOW));
     let ports = ["p0", "pf0hpf"];
-    let Some(mut switch) = Switch::start(&ports) else { return };
+    let Some(mut switch) = Switch::start(&ports, None) else { return };
     switch.load(&text).unwrap();
     for (client, back_end) in [("192.0.2.2", "a0:88:c2:b5:f4:5a"), ("192.0.2.3", "a0:88:c2:b5:f4:5b")] {
         let query = format!("src={client} dst=10.0.0.53 proto=udp sport=4000 dport=53");

@@ -18,7 +18,7 @@ const ARROWS: &[Arrows] = &[
     ("port", &["bpf", "netlink", "packet"], &["bed"]),
     ("engine", &["oracle", "packet", "program", "sketch", "table"], &["engine", "kernel", "port"]),
     ("kernel", &["packet", "program"], &["oracle"]),
-    ("openflow", &["packet", "program"], &["oracle"]),
+    ("openflow", &["packet", "program"], &["bed", "bpf", "oracle", "port"]),
     ("cover", &["engine", "kernel", "oracle", "packet", "program", "table"], &[]),
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),

@@ -1,18 +1,21 @@
-//! Open vSwitch does with compiled flows what the interpreter says: random programs and packets, in the
-//! user-space datapath of a real switch.
+//! Open vSwitch does with compiled flows what the interpreter says: random programs and packets, in a real
+//! switch. `OPENFLOW_DATAPATH` chooses its datapath: `netdev`, in user space, or `system`, the kernel's, which
+//! needs the module `openvswitch` and root.
 
 mod differences;
 mod switch;
 mod tamed;
+mod wires;
 
 use differences::{MetOnTheWay, is_malformed, not_promised, of_checksums};
 use std::collections::BTreeMap;
-use switch::{Output, Switch};
+use switch::{Output, Switch, Wires};
 use tamed::tamed;
 use weir_oracle::arbitrary::{Choices, frame, program};
 use weir_oracle::{Interpreter, Walk};
 use weir_packet::DropReason;
 use weir_program::{Forward, GroupChoice, GroupId, PipeKind, PortId, Program, Verdict};
+use wires::VethPairs;
 
 /// How often something happened, by name, for the summary of a run.
 type Occurrences = BTreeMap<String, u64>;
@@ -20,6 +23,9 @@ type Occurrences = BTreeMap<String, u64>;
 /// Programs in a run, and packets for each.
 const PROGRAMS: u64 = 100;
 const PACKETS: usize = 180;
+
+/// The shortest frame on a wire; Linux drops tagged ones of a few bytes.
+const WIRE_MIN: usize = 60;
 
 /// The names of ports; a random program has at most these.
 const PORTS: [&str; 4] = ["port0", "port1", "port2", "port3"];
@@ -31,7 +37,16 @@ fn number(name: &str, usual: u64) -> u64 {
 
 #[test]
 fn open_vswitch_does_what_the_interpreter_says() {
-    let Some(mut switch) = Switch::start(&PORTS) else { return };
+    let datapath = std::env::var("OPENFLOW_DATAPATH").unwrap_or_else(|_| "netdev".into());
+    let wires: Option<Box<dyn Wires>> = match datapath.as_str() {
+        "netdev" => None,
+        "system" => {
+            let Some(pairs) = VethPairs::lay(&PORTS) else { return };
+            Some(Box::new(pairs))
+        }
+        other => panic!("OPENFLOW_DATAPATH is `{other}`, but it is `netdev` or `system`"),
+    };
+    let Some(mut switch) = Switch::start(&PORTS, wires) else { return };
     let (first, programs) = (number("OPENFLOW_FIRST", 0), number("OPENFLOW_PROGRAMS", PROGRAMS));
     let mut counts = Occurrences::default();
     let mut wrong = Vec::new();
@@ -40,7 +55,7 @@ fn open_vswitch_does_what_the_interpreter_says() {
             wrong.push(format!("seed {seed}, {what}"));
         }
     }
-    eprintln!("{programs} programs: {counts:#?}");
+    eprintln!("{programs} programs, datapath {datapath}: {counts:#?}");
     assert!(wrong.is_empty(), "{} programs differ:\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
@@ -55,8 +70,12 @@ fn compare(seed: u64, switch: &mut Switch, counts: &mut Occurrences) -> Result<(
     let mut walker = Walker::new(&program);
     for port in 0..program.ports.len() {
         let frames: Vec<Vec<u8>> = (0..PACKETS / program.ports.len()).map(|_| frame(&mut random)).collect();
-        let frames: Vec<Vec<u8>> =
+        let mut frames: Vec<Vec<u8>> =
             frames.into_iter().filter(|bytes| (14..=1400).contains(&bytes.len())).collect();
+        if switch.has_wires() {
+            frames.iter_mut().for_each(|bytes| bytes.resize(bytes.len().max(WIRE_MIN), 0));
+            frames.retain(|bytes| !walker.is_malformed(port, bytes));
+        }
         for (bytes, output) in frames.iter().zip(switch.frames(port, &frames)) {
             let same = one(&mut walker, &text, (port, bytes), &output, counts);
             same.map_err(|what| {
@@ -172,6 +191,12 @@ impl Walker {
         let live: Vec<Vec<u16>> = live.collect();
         let buckets = (0..live.len()).map(|group| picks(&program, &live, group, 0)).collect();
         Walker { interpreter: Interpreter::new(&program, buckets), live }
+    }
+
+    /// Whether weir drops a frame for its headers. The kernel's datapath may read more of them than the switch,
+    /// which then drops the frame, and with it those that only the kernel cannot tell from it.
+    fn is_malformed(&mut self, port: usize, bytes: &[u8]) -> bool {
+        self.outcomes(port, bytes).0.iter().any(|outcome| outcome.malformed.is_some())
     }
 
     /// What may become of a frame: several things if a group picks. Also what it meets. All picks that the

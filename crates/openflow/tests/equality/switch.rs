@@ -1,5 +1,5 @@
-//! A real Open vSwitch of the test's own: its user-space datapath, with ports that frames are given to and
-//! whose output is recorded.
+//! A real Open vSwitch of the test's own, with ports that frames are given to and whose output is recorded: its
+//! user-space datapath with dummy ports, or the kernel's with veth pairs (`wires.rs`).
 
 use serde_json::{Value, json};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,8 +17,20 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Source address of the frames that mark where the output of a frame ends.
 const MARK: [u8; 6] = [2, 0x77, 0x77, 0x77, 0x77, 0x77];
 
-/// Frames that are given at a time; each is followed by a mark. More than a hundred do not fit its queue.
+/// Frames that are given to the user-space datapath at a time; each is followed by a mark. More than a hundred
+/// do not fit its queue. The kernel's datapath gets one at a time: it forwards a frame whose flow it has cached
+/// before the marks that it has passed to the switch, so the next frame waits until they have arrived.
 const AT_A_TIME: usize = 45;
+
+/// The other ends of the ports of the kernel's datapath (`wires.rs`).
+pub trait Wires {
+    /// Opens them, once the switch has its ports.
+    fn open(&mut self);
+    /// Sends frames to a port of the switch, in this order.
+    fn send(&mut self, port: usize, frames: &[Vec<u8>]);
+    /// The frames that a port of the switch has sent since the last call.
+    fn receive(&mut self, port: usize) -> Vec<Vec<u8>>;
+}
 
 /// A running switch, which ends with this value.
 pub struct Switch {
@@ -28,14 +40,19 @@ pub struct Switch {
     ports: Vec<String>,
     /// How much of each port's recording has been read.
     read: Vec<u64>,
+    /// The other ends of the ports of the kernel's datapath.
+    wires: Option<Box<dyn Wires>>,
+    /// The number of marks that were given to the switch.
+    marks: u32,
 }
 
 /// What left the switch for one frame: port number and bytes, in the order of ports.
 pub type Output = Vec<(usize, Vec<u8>)>;
 
 impl Switch {
-    /// Starts a switch with ports of these names; `None` where it is not installed.
-    pub fn start(ports: &[&str]) -> Option<Switch> {
+    /// Starts a switch with ports of these names; `None` where it is not installed. With wires, it has the
+    /// kernel's datapath, in the namespace of the calling thread.
+    pub fn start(ports: &[&str], wires: Option<Box<dyn Wires>>) -> Option<Switch> {
         let installed = Path::new(SWITCH).exists();
         assert!(installed || std::env::var_os("CI").is_none(), "CI has openvswitch-switch");
         if !installed {
@@ -46,7 +63,7 @@ impl Switch {
         let folder = std::env::temp_dir().join(format!("weir-openflow-{}-{number}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
         let (read, ports) = (vec![24; ports.len()], ports.iter().map(ToString::to_string).collect());
-        let mut switch = Switch { folder, children: Vec::new(), ports, read };
+        let mut switch = Switch { folder, children: Vec::new(), ports, read, wires, marks: 0 };
         switch.run("ovsdb-tool", &["create", &switch.path("conf.db"), SCHEMA]);
         let server = [
             switch.path("conf.db"),
@@ -57,21 +74,30 @@ impl Switch {
         switch.spawn("ovsdb-server", &server);
         switch.wait_for("db.sock");
         switch.vsctl("--no-wait init -- set Open_vSwitch . other_config:vlan-limit=2");
-        let server = [
+        let mut server = vec![
             format!("unix:{}", switch.path("db.sock")),
             format!("--unixctl={}", switch.path("switch.ctl")),
-            "--enable-dummy=override".into(),
         ];
+        let kind = if switch.wires.is_some() { "system" } else { "dummy" };
+        if kind == "dummy" {
+            server.push("--enable-dummy=override".into());
+        }
         switch.spawn(SWITCH, &server);
         switch.wait_for("switch.ctl");
-        let mut words = "add-br br0 -- set bridge br0 datapath_type=dummy fail-mode=secure".to_string();
+        let mut words = format!("add-br br0 -- set bridge br0 datapath_type={kind} fail-mode=secure");
         words += " protocols=OpenFlow15";
         for name in &switch.ports {
-            words += &format!(" -- add-port br0 {name} -- set interface {name} type=dummy");
-            words += &format!(" options:tx_pcap={}", switch.path(name));
+            words += &format!(" -- add-port br0 {name}");
+            if kind == "dummy" {
+                let recording = switch.path(name);
+                words += &format!(" -- set interface {name} type=dummy options:tx_pcap={recording}");
+            }
         }
         switch.vsctl(&words);
         switch.wait_for("br0.mgmt");
+        if let Some(wires) = &mut switch.wires {
+            wires.open();
+        }
         Some(switch)
     }
 
@@ -79,8 +105,11 @@ impl Switch {
     pub fn load(&mut self, text: &str) -> Result<(), String> {
         let outputs: String = self.ports.iter().map(|name| format!(",output:{name}")).collect();
         let source = MARK.map(|byte| format!("{byte:02x}")).join(":");
+        // Because each mark has another destination, which the actions read, no datapath has a flow for it: the
+        // switch itself handles it, after the frame before it.
         let mark = format!(
-            "flow add table=0,priority=65535,eth_src={source},actions=load:0->NXM_OF_IN_PORT[]{outputs}\n"
+            "flow add table=0,priority=65535,eth_src={source},actions=move:NXM_OF_ETH_DST[0..31]->NXM_NX_REG0[],\
+             load:0->NXM_OF_IN_PORT[]{outputs}\n"
         );
         let mut tool = Command::new("ovs-ofctl");
         tool.args(["-O", "OpenFlow15", "bundle", &format!("unix:{}", self.path("br0.mgmt")), "-"]);
@@ -102,22 +131,35 @@ impl Switch {
         Ok(())
     }
 
+    /// Whether it has the kernel's datapath.
+    #[allow(dead_code, reason = "not every test has wires")]
+    pub fn has_wires(&self) -> bool {
+        self.wires.is_some()
+    }
+
     /// Gives frames to a port, and returns what leaves for each.
     pub fn frames(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Output> {
+        let at_a_time = if self.wires.is_some() { 1 } else { AT_A_TIME };
         let mut outputs = Vec::new();
-        for some in frames.chunks(AT_A_TIME) {
+        for some in frames.chunks(at_a_time) {
             outputs.extend(self.some_frames(port, some));
         }
         outputs
     }
 
     fn some_frames(&mut self, port: usize, frames: &[Vec<u8>]) -> Vec<Output> {
-        let mut arguments = vec![self.ports[port].clone()];
-        for (at, frame) in frames.iter().enumerate() {
-            let mark = [&[2, 0, 0, 0, 0, at as u8][..], &MARK, &[0x88, 0xb5], &[at as u8; 46]].concat();
-            arguments.extend([frame, &mark].map(|bytes| hex(bytes)));
+        let first = self.marks;
+        self.marks += frames.len() as u32;
+        let given: Vec<Vec<u8>> =
+            (first..).zip(frames).flat_map(|(at, frame)| [frame.clone(), mark(at)]).collect();
+        match &mut self.wires {
+            Some(wires) => wires.send(port, &given),
+            None => {
+                let arguments =
+                    std::iter::once(self.ports[port].clone()).chain(given.iter().map(|one| hex(one)));
+                self.appctl("netdev-dummy/receive", &arguments.collect::<Vec<_>>());
+            }
         }
-        self.appctl("netdev-dummy/receive", &arguments);
         let mut outputs = vec![Output::new(); frames.len()];
         for port in 0..self.ports.len() {
             let (start, mut marks) = (Instant::now(), 0);
@@ -125,7 +167,7 @@ impl Switch {
                 assert!(start.elapsed() < PATIENCE, "the switch has sent {marks} of {} marks", frames.len());
                 for bytes in self.recorded(port) {
                     if bytes.get(6..12) == Some(&MARK[..]) {
-                        assert_eq!(usize::from(bytes[5]), marks, "marks leave in order");
+                        assert_eq!(bytes, mark(first + marks as u32), "marks leave in order");
                         marks += 1;
                     } else {
                         outputs[marks].push((port, bytes));
@@ -141,6 +183,9 @@ impl Switch {
 
     /// The frames that a port has sent since the last call.
     fn recorded(&mut self, port: usize) -> Vec<Vec<u8>> {
+        if let Some(wires) = &mut self.wires {
+            return wires.receive(port);
+        }
         let mut bytes = Vec::new();
         let mut file = std::fs::File::open(self.path(&self.ports[port])).unwrap();
         file.seek(SeekFrom::Start(self.read[port])).unwrap();
@@ -214,6 +259,11 @@ impl Drop for Switch {
         }
         let _ = std::fs::remove_dir_all(&self.folder);
     }
+}
+
+/// The frame that follows the frame of this number.
+fn mark(number: u32) -> Vec<u8> {
+    [&[2, 0], &number.to_be_bytes()[..], &MARK, &[0x88, 0xb5], &[0; 46]].concat()
 }
 
 /// Writes a frame as `netdev-dummy/receive` reads it.
