@@ -1,4 +1,4 @@
-//! `weir lab bond`: bonds weir to an Open vSwitch with LACP, over two links and then four. Links fail and
+//! `weir lab bond`: bonds weir to another switch with LACP, over two links and then four. Links fail and
 //! recover, members come and go, both ends restart.
 //!
 //! During each event, a paced stream of numbered packets (stream.rs) shows which packets were lost or
@@ -6,6 +6,7 @@
 //! describes the network, phase.rs what must hold.
 
 mod iperf;
+mod linux;
 mod node;
 mod partner;
 mod phase;
@@ -18,7 +19,7 @@ use anyhow::{Context, Result, bail};
 
 use self::iperf::Iperf;
 use self::node::{Bond, WeirNode};
-use self::partner::Partner;
+use self::partner::{Partner, PartnerKind};
 use self::phase::{Phase, Promise};
 use self::topology::{LINKS, OUTSIDE, Topology};
 use super::ovs::{PACKAGE, SWITCH};
@@ -53,8 +54,9 @@ const OWN_FRAMES: u64 = 2;
 const TAKEOVER: Duration = Duration::from_millis(50);
 /// How long traffic may pause if the sockets must be reopened, with the frame memory of five interfaces.
 const TAKEOVER_ANEW: Duration = Duration::from_millis(400);
-const NEEDED: [&str; 8] =
-    ["ip", "ethtool", "nft", "iperf3", "ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
+const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nft", "iperf3"];
+/// What Open vSwitch as the partner needs besides.
+const NEEDED_BY_OVS: [&str; 4] = ["ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
 /// The options of `weir lab bond`.
 #[derive(clap::Args)]
@@ -68,6 +70,9 @@ pub struct BondOptions {
     /// How often a link fails and recovers.
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=1000))]
     cuts: u32,
+    /// The switch at the other end.
+    #[arg(long, value_enum, default_value_t = PartnerKind::Ovs)]
+    partner: PartnerKind,
     #[command(flatten)]
     common: session::SessionOptions,
 }
@@ -75,8 +80,11 @@ pub struct BondOptions {
 /// Runs the lab. Succeeds if every phase keeps its promise.
 pub fn run(options: &BondOptions) -> Result<ExitCode> {
     let mut missing = namespace::missing(&NEEDED);
-    if !std::fs::exists(SWITCH).unwrap_or(false) {
-        missing.push(PACKAGE);
+    if options.partner == PartnerKind::Ovs {
+        missing.extend(namespace::missing(&NEEDED_BY_OVS));
+        if !std::fs::exists(SWITCH).unwrap_or(false) {
+            missing.push(PACKAGE);
+        }
     }
     session::check_means("bond", &missing, "./setup")?;
     session::run(&options.common, |interrupt, screen| {
@@ -92,12 +100,13 @@ fn perform(
     interrupt: &Interrupt,
     screen: &mut Screen,
 ) -> Result<Vec<Phase>> {
-    screen.say("inside -- weir == two links, then four == Open vSwitch -- outside");
+    let name = options.partner.name();
+    screen.say(&format!("inside -- weir == two links, then four == {name} -- outside"));
     if !kernel::maps_bound_sockets() {
         screen.say("this kernel cannot hand sockets over (needs Linux 6.4): a takeover reopens them");
     }
     let topology = Topology::build(run)?;
-    let partner = Partner::start(run, &topology, interrupt)?;
+    let partner = Partner::start(options.partner, run, &topology, interrupt)?;
     let node = WeirNode::start(run, &topology, 2, interrupt)?;
     let mut lab = BondLab { options, run, interrupt, screen, topology, partner, node, phases: Vec::new() };
     lab.wait_for("two members", |bond| bond.enabled() == 2)?;

@@ -1,5 +1,4 @@
-//! The network of the lab: two hosts, and between them weir and an Open vSwitch that are bonded over four
-//! links.
+//! The network of the lab: two hosts, and between them weir and a switch that are bonded over four links.
 //!
 //! ```text
 //!             +------+ p1 --- s1 +--------+
@@ -30,7 +29,7 @@ pub struct Topology {
     pub inside: Namespace,
     /// Where weir runs.
     pub weir: Namespace,
-    /// Where Open vSwitch runs.
+    /// Where the partner is.
     pub switch: Namespace,
     /// The host that receives.
     pub outside: Namespace,
