@@ -81,13 +81,13 @@ fn serve(mut stream: TcpStream, role: &'static str) {
 }
 
 /// A client's connection, and the back end that has it.
-struct Connection {
+struct ClientConnection {
     client: u8,
     stream: TcpStream,
     back_end: String,
 }
 
-impl Connection {
+impl ClientConnection {
     /// Asks which back end has it now.
     fn ask(&mut self) -> String {
         self.stream.write_all(b"?").unwrap();
@@ -112,7 +112,7 @@ impl Spaces {
         self.ip("router", &format!("route replace {VIP}/32 via {balancer}"));
     }
 
-    fn connect(&self, client: u8, port: u16) -> Connection {
+    fn connect(&self, client: u8, port: u16) -> ClientConnection {
         let stream = self.within("client", || {
             let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
             for which in [Timeout::Send, Timeout::Recv] {
@@ -123,13 +123,13 @@ impl Spaces {
             connect(&socket, &vip).unwrap_or_else(|error| panic!("client {client}: {error}: {}", self.log()));
             TcpStream::from(socket)
         });
-        let mut connection = Connection { client, stream, back_end: String::new() };
+        let mut connection = ClientConnection { client, stream, back_end: String::new() };
         connection.back_end = connection.ask();
         connection
     }
 
     /// Connects each of these clients.
-    fn connect_all(&self, clients: impl Iterator<Item = u8>, port: u16) -> Vec<Connection> {
+    fn connect_all(&self, clients: impl Iterator<Item = u8>, port: u16) -> Vec<ClientConnection> {
         clients.map(|client| self.connect(client, port)).collect()
     }
 
@@ -160,16 +160,16 @@ impl Spaces {
 }
 
 /// The back ends of connections.
-fn set(connections: &[Connection]) -> BTreeSet<&str> {
+fn set(connections: &[ClientConnection]) -> BTreeSet<&str> {
     connections.iter().map(|one| one.back_end.as_str()).collect()
 }
 
-fn shares(connections: &[Connection]) -> [usize; 3] {
+fn shares(connections: &[ClientConnection]) -> [usize; 3] {
     BACK_ENDS.map(|role| connections.iter().filter(|one| one.back_end == role).count())
 }
 
 /// Asserts that connections are where they began.
-fn stay(connections: &mut [Connection], when: &str) {
+fn stay(connections: &mut [ClientConnection], when: &str) {
     for connection in connections {
         assert_eq!(connection.ask(), connection.back_end, "client {}, {when}", connection.client);
     }
@@ -358,7 +358,8 @@ fn vlan_devices_are_ports() {
         spaces.ip("trunk", &format!("link set v{vlan} netns {host}"));
         spaces.ip(role, &format!("addr add {address}/24 dev v{vlan}\nlink set v{vlan} up"));
     }
-    let text = "ports: { left: { xdp: eth0.10, take: all, root: out }, right: { xdp: eth0.20, take: all, root: back } }\npipes:\n  \
+    let text = "ports:\n  left: { xdp: eth0.10, take: all, root: out }\n  \
+                right: { xdp: eth0.20, take: all, root: back }\npipes:\n  \
                 out: { type: basic, forward: right, miss: drop, entries: [{}] }\n  \
                 back: { type: basic, forward: left, miss: drop, entries: [{}] }\n";
     spaces.weir("weir", text);
@@ -367,7 +368,7 @@ fn vlan_devices_are_ports() {
     std::thread::spawn(move || serve(listener.accept().unwrap().0, "ri"));
     let stream = spaces.within("left", || TcpStream::connect_timeout(&server, PATIENCE).unwrap());
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let mut connection = Connection { client: 1, stream, back_end: String::new() };
+    let mut connection = ClientConnection { client: 1, stream, back_end: String::new() };
     assert_eq!(connection.ask(), "ri");
     connection.download();
     let ports = spaces.show("ports").unwrap();

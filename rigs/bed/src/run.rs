@@ -45,8 +45,8 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Prints that the running kernel lacks something, for which a test is skipped. Under Debian's own kernel, which
-/// has all that tests need (`tests/kernels/short` sets `KERNEL_LACKS_NOTHING`), this is a failure.
+/// Prints that the running kernel lacks something, for which a test is skipped. Under Debian's own kernel,
+/// which has all that tests need (`tests/kernels/short` sets `KERNEL_LACKS_NOTHING`), this is a failure.
 ///
 /// # Panics
 /// The kernel should have it.

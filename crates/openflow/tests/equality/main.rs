@@ -1,6 +1,6 @@
 //! Open vSwitch does with compiled flows what the interpreter says: random programs and packets, in a real
-//! switch. `OPENFLOW_DATAPATH` chooses its datapath: `netdev`, in user space, or `system`, the kernel's, which
-//! needs the module `openvswitch` and root.
+//! switch. `OPENFLOW_DATAPATH` chooses its datapath: `netdev`, in user space, or `system`, the kernel's,
+//! which needs the module `openvswitch` and root.
 
 mod differences;
 mod switch;
@@ -193,8 +193,8 @@ impl Walker {
         Walker { interpreter: Interpreter::new(&program, buckets), live }
     }
 
-    /// Whether weir drops a frame for its headers. The kernel's datapath may read more of them than the switch,
-    /// which then drops the frame, and with it those that only the kernel cannot tell from it.
+    /// Whether weir drops a frame for its headers. The kernel's datapath may read more of them than the
+    /// switch, which then drops the frame, and with it those that only the kernel cannot tell from it.
     fn is_malformed(&mut self, port: usize, bytes: &[u8]) -> bool {
         self.outcomes(port, bytes).0.iter().any(|outcome| outcome.malformed.is_some())
     }

@@ -1,5 +1,5 @@
-//! Ports of the kernel's datapath: each is an end of a veth pair, at whose other end an AF_XDP socket sends and
-//! receives whole frames, with their tags.
+//! Ports of the kernel's datapath: each is an end of a veth pair, at whose other end an AF_XDP socket sends
+//! and receives whole frames, with their tags.
 
 use crate::switch::Wires;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
@@ -18,20 +18,20 @@ pub struct VethPairs {
     namespace: Namespace,
     /// The names of these ends.
     names: Vec<String>,
-    ends: Vec<End>,
+    ends: Vec<WireEnd>,
     _run: Run,
 }
 
 /// A socket at the end of a veth pair.
-struct End {
+struct WireEnd {
     port: XdpPort,
     pools: Pools,
     _interface: XdpInterface,
 }
 
 impl VethPairs {
-    /// Connects a port of each of these names, in a namespace that the calling thread moves to; `None` without
-    /// root.
+    /// Connects a port of each of these names, in a namespace that the calling thread moves to; `None`
+    /// without root.
     pub fn lay(ports: &[&str]) -> Option<VethPairs> {
         let run = Run::of_test("openflow")?;
         let namespace = run.namespace("switch").unwrap();
@@ -50,13 +50,13 @@ impl VethPairs {
 }
 
 impl Wires for VethPairs {
-    // The switch has a handler for each processor, so what the calling thread sends stays in order if it stays on
-    // one.
+    // The switch has a handler for each processor, so what the calling thread sends stays in order if it
+    // stays on one.
     fn open(&mut self) {
         let mut here = CpuSet::new();
         here.set(sched_getcpu());
         sched_setaffinity(None, &here).unwrap();
-        self.ends = self.names.iter().map(|name| self.namespace.within(|| End::open(name))).collect();
+        self.ends = self.names.iter().map(|name| self.namespace.within(|| WireEnd::open(name))).collect();
     }
 
     fn send(&mut self, port: usize, frames: &[Vec<u8>]) {
@@ -68,15 +68,15 @@ impl Wires for VethPairs {
     }
 }
 
-impl End {
-    fn open(name: &str) -> End {
+impl WireEnd {
+    fn open(name: &str) -> WireEnd {
         let take = weir_bpf::Take { promiscuous: true, ..weir_bpf::Take::all() };
         let config = XdpConfig { rings: RINGS, ..XdpConfig::new(name, take) };
         let interface = XdpInterface::attach(config).unwrap();
         let mut pools = Pools::new();
         let pool = pools.add(Pool::Region(RegionPool::new(RINGS.chunks() + 64, 2048)));
         let port = interface.open_queue(0, &mut pools, pool).unwrap();
-        End { port, pools, _interface: interface }
+        WireEnd { port, pools, _interface: interface }
     }
 
     fn send(&mut self, bytes: &[u8]) {

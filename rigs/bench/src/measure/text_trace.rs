@@ -1,6 +1,6 @@
-//! The text traces that Agg-Evict's sender reads: a packet on each line, with source and destination address as
-//! decimal numbers, both ports, and the protocol, between spaces, commas or tabs. As there, the first line is
-//! passed over, other protocols than TCP and UDP are not sent, and further fields have no meaning.
+//! The text traces that Agg-Evict's sender reads: a packet on each line, with source and destination address
+//! as decimal numbers, both ports, and the protocol, between spaces, commas or tabs. As there, the first line
+//! is passed over, other protocols than TCP and UDP are not sent, and further fields have no meaning.
 
 use super::stream::FRAME;
 use anyhow::{Context, Result};
@@ -57,9 +57,9 @@ fn parse(mut input: impl BufRead, most: usize) -> Result<Option<TextTrace>> {
             false => packet(&text),
         };
         match read.map_err(|why| BadInput(format!("line {number}: {why}")))? {
-            Line::Packet(key) => trace.keys.push((key.0, FRAME as u32)),
-            Line::Other => trace.unflowed += 1,
-            Line::Empty => {}
+            TraceLine::Packet(key) => trace.keys.push((key.0, FRAME as u32)),
+            TraceLine::Other => trace.unflowed += 1,
+            TraceLine::Empty => {}
         }
     }
     Ok(Some(trace))
@@ -75,17 +75,17 @@ fn trimmed(line: &[u8]) -> &[u8] {
     line.trim_ascii_end()
 }
 
-enum Line {
+enum TraceLine {
     Packet(FlowKey),
     /// A packet of another protocol.
     Other,
     Empty,
 }
 
-fn packet(line: &str) -> Result<Line, String> {
+fn packet(line: &str) -> Result<TraceLine, String> {
     let mut fields = line.split([' ', ',', '\t']).filter(|field| !field.is_empty()).peekable();
     if fields.peek().is_none() {
-        return Ok(Line::Empty);
+        return Ok(TraceLine::Empty);
     }
     let mut number = |what: &str, max: u32| {
         let text = fields.next().ok_or_else(|| format!("the {what} is missing; {FORMAT}"))?;
@@ -97,10 +97,10 @@ fn packet(line: &str) -> Result<Line, String> {
     let ports = [number("source port", 65_535)?, number("destination port", 65_535)?].map(|port| port as u16);
     let protocol = number("protocol", 255)? as u8;
     if ![TCP, UDP].contains(&protocol) {
-        return Ok(Line::Other);
+        return Ok(TraceLine::Other);
     }
     let [source, destination] = [source, destination].map(|address| Ipv4Addr::from_bits(address).into());
-    Ok(Line::Packet(FlowKey::new(source, destination, protocol, (ports[0], ports[1]), None)))
+    Ok(TraceLine::Packet(FlowKey::new(source, destination, protocol, (ports[0], ports[1]), None)))
 }
 
 const FORMAT: &str = "a line has source address, destination address, source port, destination port and \

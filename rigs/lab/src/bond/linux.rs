@@ -26,7 +26,9 @@ impl Linux {
     pub fn start(switch: &Namespace) -> Result<Linux> {
         let linux = Linux { switch: Namespace::existing(switch.name()) };
         linux.switch.ip(
-            "link add br0 type bridge stp_state 0 mcast_snooping 0\nlink set br0 up\nlink set o0 master br0\n",
+            "link add br0 type bridge stp_state 0 mcast_snooping 0\n\
+             link set br0 up\n\
+             link set o0 master br0\n",
         )?;
         linux.bond(KEY)?;
         Ok(linux)
@@ -75,8 +77,8 @@ impl Linux {
         self.bond(KEY + 1)
     }
 
-    /// Moves a link to a bond of its own: of the same system with another key, which is in `br0`, or of another
-    /// system, which is in no bridge.
+    /// Moves a link to a bond of its own: of the same system with another key, which is in `br0`, or of
+    /// another system, which is in no bridge.
     pub fn take_out(&self, link: usize, bridge: &str) -> Result<()> {
         let is_same = bridge == "br0";
         let system = if is_same { SYSTEMS[0] } else { SYSTEMS[1] };

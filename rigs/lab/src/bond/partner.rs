@@ -1,5 +1,5 @@
-//! The partner: a switch with an LACP bond over all four links, which is Debian's Open vSwitch with its userspace
-//! datapath, or a bridge of the kernel with a device of its 802.3ad driver (linux.rs).
+//! The partner: a switch with an LACP bond over all four links, which is Debian's Open vSwitch with its
+//! userspace datapath, or a bridge of the kernel with a device of its 802.3ad driver (linux.rs).
 
 use std::process::Command;
 
