@@ -25,11 +25,9 @@ impl Linux {
     /// Creates the devices.
     pub fn start(switch: &Namespace) -> Result<Linux> {
         let linux = Linux { switch: Namespace::existing(switch.name()) };
-        linux.switch.ip(
-            "link add br0 type bridge stp_state 0 mcast_snooping 0\n\
+        linux.switch.ip("link add br0 type bridge stp_state 0 mcast_snooping 0\n\
              link set br0 up\n\
-             link set o0 master br0\n",
-        )?;
+             link set o0 master br0\n")?;
         linux.bond(KEY)?;
         Ok(linux)
     }
