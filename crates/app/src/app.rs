@@ -9,9 +9,11 @@
 //! The life cycle of an app: it is created from its configuration, followed by [`App::inherit`] after a
 //! reload that kept its name and kind, [`App::bind`], in the daemon [`App::set_date`], [`Event::Start`], an
 //! [`Event::Link`] for every port it watches, and then further events. After the next reload, its successor
-//! goes through the same life cycle, with this app as its predecessor.
+//! goes through the same life cycle, with this app as its predecessor. A change of targets of groups alone is
+//! no reload: the app stays, and gets it by [`App::amend`] and [`Event::Amended`].
 
 use crate::check::{Check, CheckId, Outcome, Via};
+use crate::kind::Apps;
 use crate::neighbour::{Found, Hop};
 use crate::route::{Prefix, RouteWish};
 use serde_json::Value;
@@ -155,6 +157,8 @@ pub enum Event<'a> {
         /// What has changed, an object or null; or why it was refused, in which case nothing has changed.
         outcome: &'a Result<Value, String>,
     },
+    /// The app's configuration has been changed in place ([`App::amend`]).
+    Amended,
     /// An event on the app's socket ([`App::socket`]).
     Client {
         /// The client.
@@ -384,6 +388,13 @@ pub trait App: Any + Send {
 
     /// Looks up the numbers of the objects that the app knows by name. Called once, before the first event.
     fn bind(&mut self, program: &Program);
+
+    /// Takes over a configuration in which only targets of groups differ
+    /// ([`Amended`](crate::edits::Amended)), and that the program follows already. [`Event::Amended`] comes
+    /// next.
+    fn amend(&mut self, apps: &Apps, program: &Program) {
+        let _ = (apps, program);
+    }
 
     /// Returns targets of groups, by name, whose initial weights in the next program differ from the
     /// configured ones: 0 for targets that are down.

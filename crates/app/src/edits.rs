@@ -7,9 +7,14 @@
 use crate::kind::{Apps, Kind};
 use serde_json::{Value, json};
 use std::fmt::Debug;
+use std::path::Path;
 use std::sync::Arc;
 use weir_config::Report;
+use weir_config::attachment::Attachments;
+use weir_config::ports::PortConfig;
 use weir_config::raw::Node;
+use weir_program::change::Change;
+use weir_program::{CounterId, GroupId, Program, Target};
 
 /// The result of requests for edits.
 #[derive(Debug)]
@@ -22,6 +27,52 @@ pub struct Requested {
     pub dry_run: bool,
     /// What changes, as an object.
     pub summary: Value,
+}
+
+/// A configuration that runs.
+#[derive(Clone, Copy)]
+pub struct RunningConfig<'a> {
+    /// Its program, without entries.
+    pub program: &'a Program,
+    /// Its apps.
+    pub apps: &'a Apps,
+    /// The objects to which apps are attached.
+    pub attachments: &'a Attachments,
+    /// Its ports.
+    pub ports: &'a [PortConfig],
+    /// The path of the daemon's control socket.
+    pub control: &'a Path,
+}
+
+/// Requests that change nothing but targets of groups: the running program is changed in place, at a cost
+/// that does not depend on its size.
+#[derive(Debug)]
+pub struct Amended {
+    /// The edits from now on.
+    pub edits: Arc<dyn Edits>,
+    /// What changes, as an object.
+    pub summary: Value,
+    /// All apps as they are configured from now on.
+    pub apps: Apps,
+    /// The groups that change.
+    pub groups: Vec<AmendedGroup>,
+    /// Counters that get a name, and start from 0.
+    pub counters: Vec<(CounterId, String)>,
+}
+
+/// A group whose targets change.
+#[derive(Debug)]
+pub struct AmendedGroup {
+    /// The group.
+    pub group: GroupId,
+    /// Its targets, in as many places as before. One that stays has the same place.
+    pub targets: Vec<Target>,
+    /// The number of its buckets.
+    pub size: u32,
+    /// Entries that are added or updated before packets are sent to the new targets.
+    pub before: Vec<Change>,
+    /// Entries that are removed after packets are no longer sent to the old ones.
+    pub after: Vec<Change>,
 }
 
 /// Edits of a configuration, in the order in which they were requested.
@@ -42,6 +93,13 @@ pub trait Edits: Debug + Send + Sync {
     /// # Errors
     /// The error names the request that is wrong, and its field.
     fn request(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<Requested, String>;
+
+    /// Carries out requests in place. `None` if they do not allow that, or are wrong: then
+    /// [`Edits::request`] says what is wrong, or its result is read as a whole.
+    fn amend(&self, running: &RunningConfig<'_>, requests: &[Value]) -> Option<Amended> {
+        let _ = (running, requests);
+        None
+    }
 
     /// Describes in one sentence what is wrong with a configuration that `requests` have led to, naming the
     /// field if it was edited.

@@ -368,6 +368,15 @@ impl Apps {
         any.filter_map(|one| one.downcast_ref()).next()
     }
 
+    /// Returns the same apps, with another configuration of one kind.
+    #[must_use]
+    pub fn with<T: Configured>(&self, new: T) -> Apps {
+        let is_it = |one: &Arc<dyn Configured>| (&**one as &dyn Any).is::<T>();
+        let new: Arc<dyn Configured> = Arc::new(new);
+        let one = |one: &Arc<dyn Configured>| if is_it(one) { new.clone() } else { one.clone() };
+        Apps { kinds: self.kinds, all: self.all.iter().map(one).collect() }
+    }
+
     /// Returns the frames that the apps take from the kernel at a port.
     #[must_use]
     pub fn take(&self, port: PortId) -> Vec<Frames> {

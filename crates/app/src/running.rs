@@ -3,6 +3,7 @@
 //! out actions in its own way.
 
 use crate::app::{Action, App, Event};
+use crate::kind::Apps;
 use serde_json::{Value, json};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use weir_engine::worker::{BucketReport, Inject, Injected};
@@ -93,6 +94,11 @@ impl RunningApps {
     pub fn on(mut self, unix_s: u64) -> RunningApps {
         self.apps.iter_mut().for_each(|one| one.app.set_date(unix_s));
         self
+    }
+
+    /// Passes on a configuration that was changed in place.
+    pub fn amend(&mut self, apps: &Apps, program: &Program) {
+        self.apps.iter_mut().for_each(|one| one.app.amend(apps, program));
     }
 
     /// Returns the number of apps.

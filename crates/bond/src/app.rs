@@ -453,7 +453,8 @@ impl App for BondApp {
             Event::TooLong { .. }
             | Event::Neighbour { .. }
             | Event::CheckSends { .. }
-            | Event::Configured { .. } => {}
+            | Event::Configured { .. }
+            | Event::Amended => {}
         }
     }
 

@@ -87,6 +87,12 @@ answers! {
         /// The `ETag` of the service or the set after the request.
         #[serde(skip_serializing_if = "Option::is_none")]
         etag: Option<String>,
+        /// After PUT: the `ETag` of the set before the request, so that a client notices changes of others.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        set_before: Option<String>,
+        /// After PUT: the `ETag` of the set after the request.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        set_after: Option<String>,
         /// With `dry_run`: for each service that changes, the share of its flows that moves to other back
         /// ends.
         #[serde(skip_serializing_if = "Vec::is_empty")]

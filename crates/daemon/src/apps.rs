@@ -202,6 +202,11 @@ impl Daemon {
         }
     }
 
+    /// Passes an event to all apps.
+    pub(super) fn deliver_to_all(&mut self, event: Event<'_>) {
+        self.each_app().for_each(|at| self.deliver(at, event));
+    }
+
     fn deliver_link(&mut self, news: &LinkChange) {
         let (port, up, speed_bps) = (news.port, news.state.up, news.state.speed_bps);
         self.deliver(news.app, Event::Link { port, up, speed_bps });

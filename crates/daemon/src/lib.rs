@@ -13,6 +13,8 @@
 
 mod added;
 mod agents;
+mod amend;
+mod amendment;
 mod answer;
 mod app_host;
 mod app_socket;
@@ -472,6 +474,9 @@ impl Daemon {
 
     /// Begins to write the state that survives a restart, if it has changed.
     fn save(&mut self) -> Option<Saving> {
+        if !self.plan.apps.persist() {
+            return None;
+        }
         self.store.save(&self.plan, &self.host.running.states(), &self.doorbell)
     }
 

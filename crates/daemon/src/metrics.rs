@@ -102,7 +102,7 @@ impl Totals<'_> {
 
     fn counters(&mut self, now: &Snapshot) {
         let counters = |of: fn(&Count) -> u64| {
-            let names = now.plan.program.counters.iter().enumerate();
+            let names = now.plan.program.counters.iter().enumerate().filter(|(_, name)| !name.is_empty());
             names.map(move |(at, name)| {
                 (
                     name.clone(),

@@ -15,6 +15,7 @@
 //! because the file may have changed after it was read.
 
 use super::added::Added;
+use super::amendment::Amendment;
 use super::app_host::{self, weigh};
 use super::doorbell::Doorbell;
 use super::interfaces::{knows, nics_of};
@@ -42,10 +43,6 @@ use weir_port::numa::Preferred;
 use weir_port::xdp::{Queues, Remnant};
 use weir_program::GroupId;
 use weir_program::buckets::GroupTables;
-
-/// The maximum number of shared counters, including those of previous programs, so that what is kept does not
-/// grow without bound.
-const COUNTERS_MAX: usize = 4096;
 
 /// How many outcomes of reloads are remembered for clients that ask later.
 const OUTCOMES: usize = 16;
@@ -91,6 +88,8 @@ struct Prepared {
 enum Preparing {
     /// A program.
     Program(Box<Prepared>),
+    /// The running program with other targets of some groups; `None` if that does not suffice.
+    Amended(Option<Box<Amendment>>),
     /// No program is needed, because requests change nothing, or only ask what would change, which the value
     /// says.
     None(Value),
@@ -101,7 +100,7 @@ enum ReloadPhase {
     Preparing {
         prepared: Receiver<Result<Preparing>>,
         /// The new program is ready, and waits for changes that workers have begun.
-        ready: Option<Box<Prepared>>,
+        ready: Option<Preparing>,
         /// Weights that were set since the reload began, by group and target.
         weights: Vec<(String, String, u32)>,
     },
@@ -135,11 +134,15 @@ struct Reload {
 #[derive(Default)]
 pub struct Reloads {
     workshop: Workshop,
+    /// For changes in place.
+    quick: Workshop,
     now: Option<Reload>,
     /// A reload that is requested and has not begun.
     next: Option<Ticket>,
     /// Requested changes of apps' configurations: app, request, content.
     pub(super) configures: VecDeque<(Option<String>, RequestId, Arc<Value>)>,
+    /// The next change of a configuration cannot be made in place.
+    is_whole: bool,
     /// The MAC address of an interface differs from the program's, or its MTU has changed.
     mac: bool,
     pub(super) mtu: bool,
@@ -246,10 +249,10 @@ impl Reload {
 
 /// Returns what was prepared, if it is ready.
 fn next(
-    ready: &mut Option<Box<Prepared>>,
+    ready: &mut Option<Preparing>,
     prepared: &Receiver<Result<Preparing>>,
 ) -> Result<Result<Preparing>, TryRecvError> {
-    ready.take().map_or_else(|| prepared.try_recv(), |prepared| Ok(Ok(Preparing::Program(prepared))))
+    ready.take().map_or_else(|| prepared.try_recv(), |prepared| Ok(Ok(prepared)))
 }
 
 impl Daemon {
@@ -274,9 +277,18 @@ impl Daemon {
                 ReloadPhase::Preparing { prepared, ready, weights } => match next(ready, prepared) {
                     // All workers make a change before the swap, or all of them after it.
                     Ok(Ok(Preparing::None(changes))) => self.end(reload.cause, Ok((None, changes))),
-                    Ok(Ok(Preparing::Program(prepared))) if self.fleet.is_changing() => {
+                    Ok(Ok(prepared)) if self.fleet.is_changing() => {
                         *ready = Some(prepared);
                         self.reloads.now = Some(reload);
+                    }
+                    Ok(Ok(Preparing::Amended(amended))) => {
+                        match amended.and_then(|amended| self.amend(*amended)) {
+                            Some((text, changes)) => self.end(reload.cause, Ok((Some(text), changes))),
+                            None => {
+                                self.reloads.is_whole = true;
+                                self.prepare(reload.cause);
+                            }
+                        }
                     }
                     Ok(Ok(Preparing::Program(mut prepared))) => {
                         let weights = std::mem::take(weights);
@@ -347,6 +359,8 @@ impl Daemon {
             Cause::Configure(_) => self.reloads.configures.front().map(|(.., orders)| orders.clone()),
             Cause::Asked(_) | Cause::Mac => None,
         };
+        let is_whole = std::mem::take(&mut self.reloads.is_whole);
+        let in_place = matches!(cause, Cause::Configure(_)) && !is_whole;
         let (answer, prepared) = sync_channel(1);
         let preparation = Preparation {
             cause,
@@ -362,13 +376,15 @@ impl Daemon {
             load: self.load.clone(),
             remnants: self.interfaces.remnants(),
             clock: self.clock,
+            in_place,
         };
         let doorbell = self.doorbell.clone();
         let work = move || {
             let _rings_at_last = RingAtLast(doorbell);
             let _ = answer.send(preparation.prepare());
         };
-        match self.reloads.workshop.take_on(Box::new(work)) {
+        let thread = if in_place { &mut self.reloads.quick } else { &mut self.reloads.workshop };
+        match thread.take_on(!in_place, Box::new(work)) {
             Ok(()) => {
                 let phase = ReloadPhase::Preparing { prepared, ready: None, weights: Vec::new() };
                 let (since, changes) = (Instant::now(), Value::Null);
@@ -575,6 +591,8 @@ struct Preparation {
     load: Load,
     remnants: Vec<Remnant>,
     clock: Clock,
+    /// Whether the program is only changed in place, if that is possible.
+    in_place: bool,
 }
 
 impl Preparation {
@@ -583,6 +601,9 @@ impl Preparation {
         let mut plan = match self.cause {
             Cause::Asked(_) => (self.load)(&*self.old.edits, &nics_of(&self.old))?,
             Cause::Configure(_) => {
+                if self.in_place {
+                    return Ok(Preparing::Amended(Amendment::of(&self.old, &self.orders).map(Box::new)));
+                }
                 let edited = config::edit(&self.old, &nics_of(&self.old), &self.orders);
                 let Edited { plan, summary } = edited.map_err(|why| anyhow!("{why}"))?;
                 let Some(plan) = plan else { return Ok(Preparing::None(summary)) };
@@ -595,7 +616,7 @@ impl Preparation {
         if !needs.is_empty() {
             bail!("changing {} needs a restart of weir; nothing was changed", needs.join(", "));
         }
-        keep_counters(&self.old.program.counters, &mut plan.program.counters);
+        restart::keep_counters(&self.old.program.counters, &mut plan.program.counters);
         app_host::settle(&mut plan, self.old.apps.known());
         weigh(&self.first_weights, &mut plan.program);
         let _near = Preferred::of(open::node(&plan));
@@ -670,12 +691,4 @@ fn workers_summary((workers, moved): (usize, Moved)) -> String {
 /// Removes a plan's entries: the engines have them, and plans are then cheap to copy and compare.
 pub fn without_entries(plan: Plan) -> Plan {
     Plan { program: plan.program.without_entries(), ..plan }
-}
-
-/// Keeps counters that the new program does not name, so that a back end that returns later continues from
-/// its counts, and a sum over all counters never decreases.
-fn keep_counters(old: &[String], counters: &mut Vec<String>) {
-    let room = COUNTERS_MAX.saturating_sub(counters.len());
-    let kept: Vec<String> = old.iter().filter(|name| !counters.contains(name)).take(room).cloned().collect();
-    counters.extend(kept);
 }

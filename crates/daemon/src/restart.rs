@@ -178,3 +178,16 @@ fn written(port: &PortConfig) -> Vec<&PathBuf> {
     };
     files.into_iter().flatten().chain(&port.trace).collect()
 }
+
+/// The maximum number of shared counters, including those of previous programs, so that what is kept does not
+/// grow without bound.
+const COUNTERS_MAX: usize = 4096;
+
+/// Keeps counters that the new program does not name, so that a back end that returns later continues from
+/// its counts, and a sum over all counters never decreases.
+pub fn keep_counters(old: &[String], counters: &mut Vec<String>) {
+    let room = COUNTERS_MAX.saturating_sub(counters.len());
+    let is_gone = |name: &&String| !name.is_empty() && !counters.contains(name);
+    let kept: Vec<String> = old.iter().filter(is_gone).take(room).cloned().collect();
+    counters.extend(kept);
+}

@@ -114,7 +114,7 @@ impl Snapshot {
             let target = |one: &weir_program::Target| {
                 of(&one.name, one.address.map(|address| address.to_string()), "")
             };
-            return targets.iter().map(target).collect();
+            return targets.iter().filter(|one| !one.is_vacant()).map(target).collect();
         }
         let back_end = |one: &weir_app::rings::BalancedBackEnd| {
             let address = one.address.map(|address| match one.port {

@@ -228,7 +228,7 @@ impl Snapshot {
             first += group.targets.len() as u32;
             if flows.iter().any(|flows| *flows != Flows::default()) {
                 let names = group.targets.iter().map(|target| (group.name.as_str(), target.name.as_str()));
-                all.extend(names.zip(flows));
+                all.extend(names.zip(flows).filter(|((_, target), _)| !target.is_empty()));
             }
         }
         all
@@ -352,7 +352,8 @@ impl Snapshot {
             packets,
             bytes,
         };
-        self.plan.program.counters.iter().zip(self.counts()).map(one).collect()
+        let all = self.plan.program.counters.iter().zip(self.counts());
+        all.filter(|(name, _)| !name.is_empty()).map(one).collect()
     }
 
     /// Returns how many address and port pairs of a NAT pool are in use, and how many there are.
@@ -393,7 +394,8 @@ impl Snapshot {
                     },
                     buckets: held(at),
                 };
-                let targets = group.targets.iter().enumerate().map(target).collect();
+                let targets = group.targets.iter().enumerate().filter(|(_, target)| !target.is_vacant());
+                let targets = targets.map(target).collect();
                 let (name, number) = (group.name.clone(), group.number);
                 answer::Group { name, number, buckets: size as u64, targets, given }
             };

@@ -107,7 +107,8 @@ impl App for ProbeApp {
             | Event::TooLong { .. }
             | Event::Neighbour { .. }
             | Event::CheckSends { .. }
-            | Event::Configured { .. } => {}
+            | Event::Configured { .. }
+            | Event::Amended => {}
         }
     }
 }

@@ -1,11 +1,12 @@
-//! The thread on which reloads read, check and compile.
+//! The threads on which reloads read, check and compile, and changes in place are prepared.
 
 use anyhow::{Context, Result};
 use std::sync::mpsc::{SendError, Sender, channel};
 use weir_app::priority;
 
-/// The thread that compiles programs. All reloads share it, because the allocator keeps memory per thread,
-/// and more of it whenever a thread starts before the previous one has quite ended.
+/// A thread that prepares programs. All reloads share one, because the allocator keeps memory per thread,
+/// and more of it whenever a thread starts before the previous one has quite ended. Changes in place share
+/// another.
 #[derive(Default)]
 pub struct Workshop(Option<Sender<Work>>);
 
@@ -13,8 +14,9 @@ pub struct Workshop(Option<Sender<Work>>);
 type Work = Box<dyn FnOnce() + Send>;
 
 impl Workshop {
-    /// Hands work to the thread, starting it if there is none or if it has panicked.
-    pub fn take_on(&mut self, work: Work) -> Result<()> {
+    /// Hands work to the thread, starting it if there is none or if it has panicked. What takes long has a
+    /// lower priority: it must not take time from a worker that the kernel has placed on the same core.
+    pub fn take_on(&mut self, takes_long: bool, work: Work) -> Result<()> {
         let work = match &self.0 {
             Some(thread) => match thread.send(work) {
                 Ok(()) => return Ok(()),
@@ -24,11 +26,15 @@ impl Workshop {
         };
         let (thread, all) = channel::<Work>();
         let run = move || {
-            // This thread must not take time from a worker that the kernel has placed on the same core.
-            priority::patient();
+            if takes_long {
+                priority::patient()
+            } else {
+                priority::ordinary()
+            }
             all.into_iter().for_each(|work| work());
         };
-        std::thread::Builder::new().name("weir-reload".into()).spawn(run).context("no thread for it")?;
+        let name = if takes_long { "weir-reload" } else { "weir-change" };
+        std::thread::Builder::new().name(name.into()).spawn(run).context("no thread for it")?;
         let _ = thread.send(work);
         self.0 = Some(thread);
         Ok(())

@@ -475,6 +475,7 @@ fn grown(random: &mut Choices) -> Bench {
                     | Change::SetWeights { .. }
                     | Change::Publish { .. }
                     | Change::MoveBuckets { .. }
+                    | Change::NameCounters(_)
                     | Change::Batch(_) => false,
                 });
                 if !refused {

@@ -210,7 +210,9 @@ impl TableReplica for Replica {
     }
 
     fn publish(&mut self, group: GroupId, buckets: &[u16]) {
-        self.tables.publish(group, buckets);
+        if !self.tables.publish(group, buckets) {
+            self.fail(&"the number of a group's buckets has changed", true);
+        }
     }
 
     fn start(&mut self) {

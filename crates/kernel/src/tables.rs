@@ -282,9 +282,13 @@ impl Tables {
         Ok(())
     }
 
-    /// Replaces a group's buckets.
-    pub fn publish(&mut self, group: GroupId, buckets: &[u16]) {
-        self.groups[group.index()].write(buckets);
+    /// Replaces a group's buckets. Returns false if their number is not the one that was compiled.
+    pub fn publish(&mut self, group: GroupId, buckets: &[u16]) -> bool {
+        let fits = self.program.groups[group.index()].size as usize == buckets.len();
+        if fits {
+            self.groups[group.index()].write(buckets);
+        }
+        fits
     }
 
     /// Passes on what was counted since the last call. Frames that are left to the engine go to `left`.

@@ -145,11 +145,13 @@ impl Confirmed {
                 }
             }
             Some(services) if services.len() > SINGLE_MAX => {
-                self.etag = None;
-                // If one fails, all services are sent at once: that answer says more about what is wrong.
-                if let Some(Ok(())) = single(&client, services, &wanted).await {
+                let etag = self.etag.take();
+                // If one fails, all services are sent at once: that answer says more about what is wrong. The
+                // same if the node has other services than it should.
+                if let Some(Ok(etag)) = single(&client, services, &wanted, etag).await {
                     count("one");
                     self.services = Some(wanted);
+                    self.etag = etag;
                     return Ok(true);
                 }
             }
@@ -195,15 +197,13 @@ impl Confirmed {
     }
 
     /// Whether a node has other services than it has confirmed, because it has started again or someone else
-    /// has changed them. The first answer counts as different, because there is nothing to compare it with.
+    /// has changed them.
     async fn is_different(&mut self, client: &Client) -> Result<bool, ClientError> {
-        let all = match &self.etag {
-            Some(etag) => client.services_unless(etag).await?,
-            None => Some(client.services().await?),
-        };
-        let Some(all) = all else { return Ok(false) };
-        self.etag = Some(all.status.etag);
-        Ok(true)
+        let Some(etag) = &self.etag else { return Ok(true) };
+        let other = client.services_unless(etag).await?.map(|all| all.status.etag);
+        let is_different = other.is_some();
+        self.etag = other.or_else(|| self.etag.take());
+        Ok(is_different)
     }
 
     /// Sends all services, and returns why the node has refused some of them. The others are not held up.
@@ -217,7 +217,7 @@ impl Confirmed {
             let list: Vec<Value> = wanted.values().map(|value| Value::clone(value)).collect();
             let (reason, why) = match client.put_all(&list, &Options::default()).await {
                 Ok(changes) => {
-                    self.etag = changes.etag;
+                    self.etag = changes.set_after.or(changes.etag);
                     return Ok(reasons);
                 }
                 Err(ClientError::Refused { reason, why }) => (reason, why),
@@ -233,12 +233,14 @@ impl Confirmed {
     }
 }
 
-/// Sends the services that differ, one by one, if they are few.
+/// Sends the services that differ, one by one, if they are few. Returns the `ETag` of the node's services, if
+/// that is known. It is an error if the node had others than those with the known `etag`.
 async fn single(
     client: &Client,
     before: &ServiceValues,
     wanted: &ServiceValues,
-) -> Option<Result<(), ClientError>> {
+    mut etag: Option<String>,
+) -> Option<Result<Option<String>, ClientError>> {
     let gone: Vec<&String> = before.keys().filter(|name| !wanted.contains_key(*name)).collect();
     let new: Vec<(&String, &Arc<Value>)> =
         wanted.iter().filter(|(name, value)| before.get(*name) != Some(*value)).collect();
@@ -246,17 +248,26 @@ async fn single(
         return None;
     }
     for name in gone {
+        // The answer does not say which services the node has.
+        etag = None;
         match client.delete(name, &Options::default()).await {
             Ok(_) | Err(ClientError::Refused { reason: RefusalReason::Absent, .. }) => {}
             Err(other) => return Some(Err(other)),
         }
     }
     for (name, value) in new {
-        if let Err(why) = client.put(name, value, &Options::default()).await {
-            return Some(Err(why));
+        match client.put(name, value, &Options::default()).await {
+            Ok(changes) if etag.is_none() || changes.set_before == etag => {
+                etag = etag.and(changes.set_after);
+            }
+            Ok(_) => {
+                let why = "the node has other services".to_string();
+                return Some(Err(ClientError::Refused { reason: RefusalReason::Stale, why }));
+            }
+            Err(why) => return Some(Err(why)),
         }
     }
-    Some(Ok(()))
+    Some(Ok(etag))
 }
 
 /// Returns the position of the service that a refusal is about.

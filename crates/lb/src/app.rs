@@ -100,7 +100,9 @@ impl Lb {
         // The table that packets enter first comes first in the program, where readers look for it.
         let root = program.pipe(Pipe::basic(NAME));
         let shared = (miss, self.flows, &self.health);
-        let pipes = Writer::new(&self.services, attachments, program, shared).write();
+        let of_sources = self.specs.iter().filter(|spec| matches!(spec.owner, ServiceOwner::Source(_)));
+        let growing = of_sources.map(|spec| spec.name.as_str()).collect();
+        let pipes = Writer::new(&self.services, attachments, program, shared, &growing).write();
         let replies = self.replies(program, miss);
         let finder = Finder::new(&self.services, attachments, &pipes, &self.nat_pools);
         let finder = finder.answering(&self.answered, replies);

@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use weir_packet::{Field, KeySource};
 use weir_program::builder::ProgramBuilder;
-use weir_program::{FlowState, GroupChoice, HashInput, Learn, NatPoolId, Origin, OwnedBy, Pipe, Timeouts};
+use weir_program::{
+    Fill, FlowState, GroupChoice, HashInput, Learn, NatPoolId, NewFlows, Origin, OwnedBy, Pipe, Timeouts,
+};
 
 /// The metadata that carries the number of a service's group.
 pub(super) const META: u8 = 0;
@@ -181,6 +183,21 @@ impl Chooser {
             _ => Action::direct(false),
         }
     }
+}
+
+/// Whether back ends of a service can be changed in place: those of others have entries or rules elsewhere,
+/// or are remembered by their places.
+pub(super) fn can_grow(service: &Service) -> bool {
+    let is_plain = service.by == By::FiveTuple && !service.stateless && service.quic.is_none();
+    let forgets = service.affinity.is_none_or(|affinity| affinity.timeout_ns == 0);
+    let is_set = service.fill == Fill::Maglev && service.new_flows != NewFlows::RoundRobin;
+    let is_direct = service.nat_pool.is_none() && Translated::of(service).is_none();
+    let mut back_ends = service.back_ends.iter();
+    is_plain
+        && forgets
+        && is_set
+        && is_direct
+        && back_ends.all(|one| one.vlan.is_none() && one.resolve.is_none())
 }
 
 /// Returns how the timeouts differ from the defaults, as part of a name.

@@ -2,6 +2,7 @@
 
 mod actions;
 mod agent;
+mod amend;
 mod announce;
 mod announce_yaml;
 mod answers;

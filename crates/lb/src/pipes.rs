@@ -2,12 +2,12 @@
 //! each service that uses it.
 
 use super::actions::{self, Action};
-use super::choosers::{Chooser, ErrorsBy, Translated, number};
+use super::choosers::{Chooser, ErrorsBy, Translated, can_grow, number};
 use super::health::Health;
 use super::service::{BackEnd, By, Service};
 use super::vlan::{self, Tags};
 use super::{NAME, REJECT, TOO_LONG, answers, bits};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use weir_app::bits::spread;
 use weir_config::attachment::{Attachments, Mac};
@@ -19,6 +19,12 @@ use weir_program::{
 /// The maximum number of pairs of service and back end that each get a counter; beyond it, each service has a
 /// single counter. A program has room for 65 536 counters, and metrics scrapers are unlikely to want more.
 pub(super) const COUNTED_MAX: usize = 32_768;
+
+/// The number of places for further back ends of a service, as a function of how many it has: a change that
+/// needs more is carried out by a reload, which makes room again.
+fn room(back_ends: usize) -> usize {
+    back_ends.clamp(8, 256)
+}
 
 /// The pipes that choose, and the groups that they choose from.
 pub(super) struct Writer<'a> {
@@ -52,14 +58,25 @@ pub(super) struct Pipes {
 }
 
 impl<'a> Writer<'a> {
-    /// Adds the services' groups and counters to a program.
+    /// Adds the services' groups and counters to a program. Those whose names are in `growing` get room for
+    /// further back ends, if that does not keep flows from being counted.
     pub fn new(
         services: &'a [Service],
         attachments: &'a Attachments,
         program: &'a mut ProgramBuilder,
         (miss, flows, health): (Forward, u32, &Health),
+        growing: &HashSet<&str>,
     ) -> Writer<'a> {
         let counted = is_counted(services);
+        let room = |service: &Service| {
+            let grows = growing.contains(service.name.as_str()) && can_grow(service);
+            if grows { room(service.back_ends.len()) } else { 0 }
+        };
+        let others: usize = program.groups.iter().map(|group| group.targets.len()).sum();
+        let places = services.iter().map(|service| service.back_ends.len() + room(service));
+        let has_room = counted && others + places.sum::<usize>() <= COUNTED_MAX;
+        let room = |service: &Service| if has_room { room(service) } else { 0 };
+        program.spare_counters(services.iter().map(room).sum());
         let mut lists = HashMap::new();
         let (scales, rejecting) = (health.scales(), health.rejecting());
         let rejects = services.iter().any(|service| rejecting.contains(service.name.as_str()));
@@ -70,7 +87,7 @@ impl<'a> Writer<'a> {
             .map(|(at, service)| {
                 let app = reject.filter(|_| rejecting.contains(service.name.as_str()));
                 let idle = idle.filter(|_| service.resets_idle);
-                let about = (scales.of(&service.name), [app, idle]);
+                let about = (scales.of(&service.name), [app, idle], room(service));
                 group((at, service), about, &mut lists, program)
             })
             .collect();
@@ -302,14 +319,15 @@ pub(super) fn group_name(service: &Service) -> String {
 
 /// Lists of targets, by the list of back ends and by location: services that share back ends share these as
 /// well, because there may be a million pairs of both.
-type Lists = HashMap<(*const BackEnd, Forward, u32), Arc<[Target]>>;
+type Lists = HashMap<(*const BackEnd, Forward, u32, usize), Arc<[Target]>>;
 
 /// Adds the group of a service, whose weights are multiplied by `scale`. Packets without a back end go to the
 /// first app, and connections that have been idle for too long are reported to the second, if these are
-/// given. Services that choose by bits of the source address have no group.
+/// given. The group has this many vacant places. Services that choose by bits of the source address have no
+/// group.
 fn group(
     (at, service): (usize, &Service),
-    (scale, [no_target, idle]): (u32, [Option<AppId>; 2]),
+    (scale, [no_target, idle], room): (u32, [Option<AppId>; 2], usize),
     lists: &mut Lists,
     program: &mut ProgramBuilder,
 ) -> Option<GroupId> {
@@ -325,8 +343,10 @@ fn group(
         let target = back_end.known_as().map_or(target.clone(), |address| target.address(address));
         back_end.server_id.map_or(target.clone(), |id| target.server_id(id))
     };
-    let list = lists.entry((service.back_ends.as_ptr(), forward, scale));
-    let targets = Arc::clone(list.or_insert_with(|| service.back_ends.iter().map(target).collect()));
+    let list = lists.entry((service.back_ends.as_ptr(), forward, scale, room));
+    let vacant = || std::iter::repeat_with(Target::vacant).take(room);
+    let all = || service.back_ends.iter().map(target).chain(vacant()).collect();
+    let targets = Arc::clone(list.or_insert_with(all));
     let group =
         Group::new(group_name(service), service.fill, service.size).number(number(at)).origin(service.origin);
     let group = group.new_flows(service.new_flows).affinity(service.affinity).no_target(no_target).idle(idle);

@@ -130,6 +130,14 @@ pub struct Surroundings<'a> {
     pub flows: u32,
 }
 
+/// Whether packets to a back end of one of the services `of` would come back to any of `services`: the only
+/// problem that back ends of one service may have because of others, unless addresses are translated.
+pub(super) fn has_loops(services: &[Service], of: &[Service]) -> bool {
+    let mut list = Vec::new();
+    loops(services, of, &mut list);
+    !list.is_empty()
+}
+
 /// Returns everything wrong with `services`.
 pub(super) fn problems(services: &[Service], around: &Surroundings<'_>) -> Vec<(Origin, Problem)> {
     let mut list = Vec::new();
@@ -155,7 +163,7 @@ pub(super) fn problems(services: &[Service], around: &Surroundings<'_>) -> Vec<(
         pool(service, around, &mut list);
     }
     overlaps(services, &mut list);
-    loops(services, &mut list);
+    loops(services, services, &mut list);
     one_way_back(services, &mut list);
     let kept = super::choosers::timeouts(services);
     if let Some((_, origin)) = kept.get(super::choosers::TIMEOUTS_MAX) {
@@ -366,7 +374,7 @@ fn pool(service: &Service, around: &Surroundings<'_>, list: &mut Vec<(Origin, Pr
 }
 
 /// Finds back ends whose address is that of a service.
-fn loops(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
+fn loops(services: &[Service], of: &[Service], list: &mut Vec<(Origin, Problem)>) {
     let mut hosts: HashMap<IpAddr, &Service> = HashMap::new();
     let mut prefixes: Vec<(Address, &Service)> = Vec::new();
     for service in services {
@@ -379,7 +387,7 @@ fn loops(services: &[Service], list: &mut Vec<(Origin, Problem)>) {
         }
     }
     let mut reported = HashSet::new();
-    for back_end in services.iter().flat_map(|service| &*service.back_ends) {
+    for back_end in of.iter().flat_map(|service| &*service.back_ends) {
         let Some(vip) = back_end.mode.ip() else { continue };
         let prefix = || prefixes.iter().find(|(address, _)| address.contains(vip)).map(|(_, of)| *of);
         let Some(service) = hosts.get(&vip).copied().or_else(prefix) else { continue };

@@ -175,6 +175,17 @@ impl Specs {
         specs
     }
 
+    /// Returns the services after some have changed: each is known, and `changed` has its new contents, in
+    /// which every scalar is a string.
+    pub(crate) fn with(&self, changed: &[(&str, &Value)]) -> Specs {
+        let mut all = self.all.clone();
+        for (name, value) in changed {
+            let Some(spec) = self.places.get(*name).and_then(|at| all.get_mut(*at)) else { continue };
+            (spec.tag, spec.text) = (Tag::of(value), value.to_string().into());
+        }
+        Specs::new(all)
+    }
+
     /// Returns the tag of all services after some have changed: by name, the new tag, or `None` for one that
     /// is gone.
     pub(crate) fn tag_with(&self, changes: &HashMap<String, Option<Tag>>) -> Tag {

@@ -6,6 +6,7 @@ use super::app::FLOWS;
 use super::back_ends::{self, BACK_END, VID_MAX};
 use super::collisions::collisions;
 use super::expiry::{self, IDLE, TIMEOUTS};
+use super::health::Guarded;
 use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceMac, Sources};
 use super::sources::{self, FROM, ServiceSource, SourceBoards, is_template};
 use super::specs::Specs;
@@ -174,6 +175,23 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
         }
     }
     Arc::new(lb)
+}
+
+/// Reads a service by itself, and what its health depends on. `None` if it has errors, or needs settings that
+/// services share.
+pub(super) fn alone(node: &Node, scope: &mut Scope<'_>) -> Option<(Service, Guarded)> {
+    if is_shared(node) || is_template(node) {
+        return None;
+    }
+    let service = service(node, &Shared::default(), scope)?;
+    let services = [(node, service)];
+    let mut health = health::read(&services, &[], scope.report);
+    let [(_, service)] = services;
+    let lb = Lb { services: vec![service], ..Lb::default() };
+    addresses_known(&lb, scope);
+    let is_fine = scope.report.errors() == 0 && lb.problems().is_empty();
+    let guarded = health.services.pop().filter(|_| is_fine)?;
+    Some((lb.services.into_iter().next()?, guarded))
 }
 
 /// Whether an item holds shared settings, perhaps none, rather than a service.

@@ -95,8 +95,20 @@ impl Interpreter {
             Change::Publish { group, targets, table } => {
                 let declared = self.program.groups.get_mut(group.index());
                 let unknown = || ChangeError::Unknown { what: "group".to_string() };
-                declared.ok_or_else(unknown)?.targets = targets.clone();
+                let declared = declared.ok_or_else(unknown)?;
+                declared.targets = targets.clone();
+                declared.size = table.buckets().slots().len() as u32;
                 self.set_buckets(*group, table.buckets().slots().to_vec());
+                Ok(())
+            }
+            Change::NameCounters(names) => {
+                if names.iter().any(|(id, _)| id.index() >= self.counters.len()) {
+                    return Err(ChangeError::Unknown { what: "counter".to_string() });
+                }
+                for (id, name) in names.iter() {
+                    self.program.counters[id.index()].clone_from(name);
+                    self.counters[id.index()] = Count::default();
+                }
                 Ok(())
             }
             Change::MoveBuckets { group, moves, idle_gap_ns, wait_max_ns } => {
@@ -210,6 +222,7 @@ impl Interpreter {
             Change::SetWeight { .. }
             | Change::SetWeights { .. }
             | Change::Publish { .. }
+            | Change::NameCounters(_)
             | Change::Batch(_) => Err(ChangeError::Alone),
         }
     }

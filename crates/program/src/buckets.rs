@@ -11,7 +11,7 @@ use crate::census::{Census, Flows, places};
 use crate::change::{Change, ChangeError};
 use crate::director::{Hops, glb_rows};
 use crate::quic::QuicServers;
-use crate::{Fill, Group, GroupId, NewFlows, PipeId, Program, QuicConfig, Target};
+use crate::{Fill, Forward, Group, GroupId, NewFlows, PipeId, Program, QuicConfig, Target};
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -134,6 +134,20 @@ impl BucketTable {
     #[must_use]
     pub fn share(&self, target: usize) -> u32 {
         self.shares.get(target).copied().unwrap_or(0)
+    }
+}
+
+impl Target {
+    /// Creates a place for a target that may be added while the program runs ([`GroupTables::replace`]).
+    #[must_use]
+    pub fn vacant() -> Target {
+        Target::new("", Forward::Drop).weight(0)
+    }
+
+    /// Whether this is a place for a target that may be added later.
+    #[must_use]
+    pub fn is_vacant(&self) -> bool {
+        self.name.is_empty()
     }
 }
 
@@ -262,6 +276,39 @@ impl GroupTables {
         self.retired.retain(Retired::is_held);
         self.retired.push(before);
         Ok(Change::Publish { group: id, targets: Arc::clone(&group.targets), table: Arc::clone(table) })
+    }
+
+    /// Replaces the targets of a group by others in as many places, and its buckets by `size` others. A
+    /// target that has a place keeps it, with its weight at run time; the flows of a new one are counted from
+    /// 0. Returns the change that workers apply.
+    ///
+    /// # Errors
+    /// There is no such group, or it has another number of places, or its buckets are filled in another way.
+    pub fn replace(&mut self, id: GroupId, targets: &[Target], size: u32) -> Result<Change, ChangeError> {
+        let unknown = || ChangeError::Unknown { what: "group".into() };
+        let mut next = self.groups.get(id.index()).cloned().ok_or_else(unknown)?;
+        (next.targets, next.size) = (targets.into(), size);
+        let first: usize = self.groups[..id.index()].iter().map(|group| group.targets.len()).sum();
+        let group = &self.groups[id.index()];
+        let mut new = Vec::new();
+        for (at, (before, target)) in group.targets.iter().zip(targets).enumerate() {
+            if target.name == before.name {
+                next.set_weight(at, before.weight);
+            } else if !target.is_vacant() {
+                new.push((first + at) as u32);
+            }
+        }
+        let table = Arc::new(BucketTable::fill(&next, None));
+        let change =
+            Change::Publish { group: id, targets: Arc::clone(&next.targets), table: Arc::clone(&table) };
+        change.fits_groups(&self.groups)?;
+        let censuses = self.censuses.iter().map(|(_, census)| census);
+        censuses.for_each(|census| new.iter().for_each(|number| census.forget(*number)));
+        let targets = std::mem::replace(&mut self.groups[id.index()], next).targets;
+        let table = std::mem::replace(&mut self.tables[id.index()], table);
+        self.retired.retain(Retired::is_held);
+        self.retired.push(Retired { targets, table });
+        Ok(change)
     }
 }
 

@@ -116,6 +116,11 @@ impl ProgramBuilder {
         *self.counters.entry(name.clone()).or_insert_with(|| CounterId(push(names, name)))
     }
 
+    /// Adds counters without names, for entries that may be added while the program runs.
+    pub fn spare_counters(&mut self, count: usize) {
+        self.program.counters.extend(std::iter::repeat_n(String::new(), count));
+    }
+
     /// Returns the app with this name, which is added if necessary.
     pub fn app(&mut self, name: impl Into<String>) -> AppId {
         let (names, name) = (&mut self.program.apps, name.into());

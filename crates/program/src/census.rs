@@ -39,8 +39,8 @@ pub struct Census {
 #[derive(Debug, Default)]
 struct Sums {
     own: Arc<[AtomicU64]>,
-    /// The counts from before the previous program.
-    before: Box<[u64]>,
+    /// The counts from before the previous program, modulo 2^64: less than 0 where counts are forgotten.
+    before: Box<[AtomicU64]>,
     /// The counts of the previous program, which workers may still run, and the number that each item has in
     /// that program.
     former: Option<Former>,
@@ -52,7 +52,7 @@ type Former = (Arc<[AtomicU64]>, Box<[u32]>);
 impl Sums {
     fn new(count: usize) -> Sums {
         let own = (0..count).map(|_| AtomicU64::new(0)).collect();
-        Sums { own, before: vec![0; count].into(), former: None }
+        Sums { own, before: (0..count).map(|_| AtomicU64::new(0)).collect(), former: None }
     }
 
     /// Continues the counts of the previous program. `was` maps each number to the number in the previous
@@ -60,7 +60,7 @@ impl Sums {
     fn succeed(&mut self, old: &Sums, was: &[Option<u32>]) {
         let was = |number: usize| was.get(number).copied().flatten();
         for (number, sum) in self.before.iter_mut().enumerate() {
-            *sum = was(number).map_or(0, |was| old.sum(was) - old.own(was));
+            *sum.get_mut() = was(number).map_or(0, |was| old.sum(was).wrapping_sub(old.own(was)));
         }
         let was = (0..self.before.len()).map(|number| was(number).unwrap_or(u32::MAX)).collect();
         self.former = Some((Arc::clone(&old.own), was));
@@ -81,7 +81,16 @@ impl Sums {
         let at = number as usize;
         let former = self.former.as_ref().and_then(|(own, was)| own.get(*was.get(at)? as usize));
         let former = former.map_or(0, |own| own.load(Relaxed));
-        self.before.get(at).copied().unwrap_or(0) + former + self.own(number)
+        let before = self.before.get(at).map_or(0, |before| before.load(Relaxed));
+        before.wrapping_add(former).wrapping_add(self.own(number))
+    }
+
+    /// Starts from 0 again.
+    fn forget(&self, number: u32) {
+        let sum = self.sum(number);
+        if let Some(before) = self.before.get(number as usize) {
+            before.fetch_sub(sum, Relaxed);
+        }
     }
 }
 
@@ -222,6 +231,12 @@ impl Census {
     /// Counts a flow whose target has not answered its SYN, or has answered it with a reset.
     pub fn leave_unanswered(&self, number: u32) {
         self.unanswered.add(number);
+    }
+
+    /// Forgets the flows that a target had, whose place another target takes. Flows that are still live
+    /// belong to the place until they have ended.
+    pub fn forget(&self, number: u32) {
+        [&self.begun, &self.repeated, &self.unanswered].into_iter().for_each(|sums| sums.forget(number));
     }
 
     /// Counts a packet that a group has refused.

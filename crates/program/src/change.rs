@@ -5,7 +5,7 @@
 
 use crate::buckets::BucketTable;
 use crate::check::WEIGHT_MAX;
-use crate::{Entry, EntryMatch, Fill, Group, GroupId, PipeId, Target};
+use crate::{CounterId, Entry, EntryMatch, Fill, Group, GroupId, PipeId, Target};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -57,8 +57,9 @@ pub enum Change {
         /// Positions of targets in the group, and their weights.
         weights: Arc<[(u16, u32)]>,
     },
-    /// Replaces a group's targets with targets that differ only in weight, and replaces the buckets filled
-    /// for them.
+    /// Replaces a group's targets, and the buckets filled for them. There are as many places for targets as
+    /// before; weights may differ, vacant places may be taken, and others become vacant. A group filled as
+    /// Maglev does may have another number of buckets.
     Publish {
         /// The group.
         group: GroupId,
@@ -67,6 +68,8 @@ pub enum Change {
         /// Its buckets.
         table: Arc<BucketTable>,
     },
+    /// Names counters, which start from 0 again.
+    NameCounters(Arc<[(CounterId, String)]>),
     /// Assigns targets to given buckets ([`Fill::Given`]); a later move of a bucket replaces a pending one. A
     /// bucket that has no target or was never used moves at once. Every worker carries out its own moves:
     /// before it sends a packet that meets the bucket, and about once per millisecond.
@@ -113,7 +116,9 @@ impl Changes {
         let mut apart: Vec<(u64, usize)> = Vec::new();
         for (index, change) in changes.iter().enumerate() {
             let at = |why| ChangeError::At { index, why: Box::new(why) };
-            if change.weights().is_some() || matches!(change, Change::Publish { .. } | Change::Batch(_)) {
+            let is_alone =
+                matches!(change, Change::Publish { .. } | Change::NameCounters(_) | Change::Batch(_));
+            if change.weights().is_some() || is_alone {
                 return Err(at(ChangeError::Alone));
             }
             let Some(place) = change.place() else { continue };
@@ -259,7 +264,7 @@ pub enum ChangeError {
     /// Another change of the batch changes the same entry.
     #[error("an earlier change of the batch changes the same entry: a batch can change each entry only once")]
     Twice,
-    /// A batch contains a change of a weight, or another batch.
+    /// A batch contains a change of a weight, of names, or another batch.
     #[error("a batch can change only entries and given buckets: change weights one by one")]
     Alone,
     /// A change in a batch was refused, and with it the whole batch.
@@ -310,6 +315,7 @@ impl Change {
             Change::SetWeight { .. }
             | Change::SetWeights { .. }
             | Change::Publish { .. }
+            | Change::NameCounters(_)
             | Change::MoveBuckets { .. }
             | Change::Batch(_) => None,
         }
@@ -348,7 +354,9 @@ impl Change {
             Change::Publish { targets: others, .. } if others.len() != targets.len() => {
                 unknown("target".into())
             }
-            Change::Publish { table, .. } if table.buckets().slots().len() != *size as usize => {
+            Change::Publish { table, .. }
+                if *fill != Fill::Maglev && table.buckets().slots().len() != *size as usize =>
+            {
                 unknown("bucket".into())
             }
             Change::MoveBuckets { .. } if *fill != Fill::Given => filled("follow its weights: change those"),

@@ -65,7 +65,7 @@ pub struct Program {
     pub pipes: Vec<Pipe>,
     /// Groups of targets with their buckets.
     pub groups: Vec<Group>,
-    /// Names of shared counters.
+    /// Names of shared counters; empty for those that nothing uses yet.
     pub counters: Vec<String>,
     /// Meters.
     pub meters: Vec<MeterDeclaration>,
@@ -433,7 +433,7 @@ pub struct Group {
     /// The app that resets TCP connections whose flows have been idle too long; without it they just expire.
     pub idle: Option<AppId>,
     /// The targets. A target's id is its position here. Shared by all copies of the program, because there
-    /// may be a million of them, and a worker holds a copy.
+    /// may be a million of them, and a worker holds a copy. Some may be vacant ([`Target::vacant`]).
     pub targets: Arc<[Target]>,
     /// Place in the configuration.
     pub origin: Origin,
@@ -510,7 +510,7 @@ impl Fill {
 /// A target of a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Target {
-    /// Its name.
+    /// Its name; empty for a vacant place.
     pub name: String,
     /// The target's share relative to the others; with 0, it gets no buckets.
     pub weight: u32,

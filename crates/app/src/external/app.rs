@@ -142,7 +142,8 @@ impl App for External {
             | Event::Checked { .. }
             | Event::Neighbour { .. }
             | Event::CheckSends { .. }
-            | Event::Configured { .. } => {}
+            | Event::Configured { .. }
+            | Event::Amended => {}
         }
     }
 

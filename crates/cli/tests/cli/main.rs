@@ -27,6 +27,7 @@ mod lb;
 mod lb_api;
 mod lb_choice;
 mod lb_control;
+mod lb_in_place;
 mod lb_reject;
 mod measure;
 mod measured;

@@ -26,7 +26,7 @@ pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 
 use serde_json::Value;
 use std::sync::Arc;
-use weir_app::edits::{Edits, Requested};
+use weir_app::edits::{Amended, Edits, Requested, RunningConfig};
 use weir_app::kind::{self, Kind};
 use weir_app::moves::{Moves, compare};
 use weir_config::raw::{self, Node};
@@ -102,6 +102,19 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
         return Ok(Edited { plan: None, summary: foreseen(old, &plan, nics, summary) });
     }
     Ok(Edited { plan: Some(plan), summary })
+}
+
+/// Carries out requests of an app in the running plan, if they allow that ([`weir_app::edits::Amended`]).
+#[must_use]
+pub fn amend(old: &Plan, orders: &Value) -> Option<Amended> {
+    let running = RunningConfig {
+        program: &old.program,
+        apps: &old.apps,
+        attachments: &old.attachments,
+        ports: &old.ports,
+        control: &old.socket,
+    };
+    old.edits.amend(&running, orders.as_array()?)
 }
 
 /// Adds to a summary the share of each group's flows that a plan would send elsewhere.

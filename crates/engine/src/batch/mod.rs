@@ -57,8 +57,8 @@ use weir_program::buckets::{BucketTable, GroupTables};
 use weir_program::change::{Change, ChangeError, EntryKey};
 use weir_program::check::{Shape, Uses, all_fit, owners_of};
 use weir_program::owner::{Owners, Owning, Side, Spread, Steering};
-use weir_program::snapshot::FlowAccount;
-use weir_program::{Entry, PipeId, PortId, Program};
+use weir_program::snapshot::{Count, FlowAccount};
+use weir_program::{CounterId, Entry, PipeId, PortId, Program};
 use weir_table::Patience;
 
 /// Which of the workers this is.
@@ -432,11 +432,14 @@ impl Engine {
             }
             Change::Publish { group, targets, table } => {
                 change.fits_groups(&self.program.groups)?;
-                self.program.groups[group.index()].targets = Arc::clone(targets);
+                let declared = &mut self.program.groups[group.index()];
+                declared.targets = Arc::clone(targets);
+                declared.size = table.buckets().slots().len() as u32;
                 self.walk.targets[group.index()] = Arc::clone(targets);
                 self.walk.groups[group.index()].publish(table);
                 Ok(())
             }
+            Change::NameCounters(names) => self.name_counters(names),
             Change::MoveBuckets { group, moves, idle_gap_ns, wait_max_ns } => {
                 change.fits_groups(&self.program.groups)?;
                 let patience = Patience { idle_gap_ns: *idle_gap_ns, wait_max_ns: *wait_max_ns };
@@ -444,6 +447,18 @@ impl Engine {
                 Ok(())
             }
         }
+    }
+
+    fn name_counters(&mut self, names: &[(CounterId, String)]) -> Result<(), ChangeError> {
+        let known = self.program.counters.len();
+        if names.iter().any(|(id, _)| id.index() >= known) {
+            return Err(ChangeError::Unknown { what: "counter".into() });
+        }
+        for (id, name) in names {
+            self.program.counters[id.index()].clone_from(name);
+            self.walk.counters[id.index()] = Count::default();
+        }
+        Ok(())
     }
 
     fn enter(&mut self, pipe: PipeId, entry: &Entry, now_ms: u32) -> Result<(), ChangeError> {

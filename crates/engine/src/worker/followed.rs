@@ -95,6 +95,7 @@ impl FollowedFlows {
             | Change::SetWeight { .. }
             | Change::SetWeights { .. }
             | Change::Publish { .. }
+            | Change::NameCounters(_)
             | Change::MoveBuckets { .. }
             | Change::Batch(_) => false,
         };

@@ -239,7 +239,9 @@ impl Pair {
                 self.oracle.set_buckets(*group, slots);
             }
             Change::MoveBuckets { .. } => {}
-            Change::Publish { .. } | Change::Batch(_) => unreachable!("no single change of the generator"),
+            Change::Publish { .. } | Change::NameCounters(_) | Change::Batch(_) => {
+                unreachable!("no single change of the generator")
+            }
         }
     }
 

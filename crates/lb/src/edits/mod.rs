@@ -11,15 +11,15 @@ mod reconcile;
 mod tests;
 pub mod tree;
 
-use crate::Lb;
-use crate::requests::{CONFLICT, DRY_RUN, PUT, is_condition};
-use crate::specs::{API, SERVICES_OF, source_of};
+use crate::requests::{CONFLICT, DRY_RUN, EXPECT, PUT, is_condition};
+use crate::specs::{API, SERVICES_OF, Specs, source_of};
+use crate::{Lb, amend};
 use reconcile::{Wanted, reconcile};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use tree::{canonical, json as to_json};
-use weir_app::edits::Requested;
+use weir_app::edits::{Amended, Requested, RunningConfig};
 use weir_app::kind::Apps;
 use weir_config::raw::{Kind, Node};
 use weir_config::section::NAME_MAX;
@@ -191,9 +191,17 @@ impl Edits {
     /// single edit.
     fn after(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<(Edits, Value), String> {
         let specs = apps.of::<Lb>().map(|lb| lb.specs.clone()).unwrap_or_default();
+        if let Some(set) = self.after_puts(&specs, requests)? {
+            return Ok(set);
+        }
+        Ok((draft::requested(self, document, requests)?, Value::Null))
+    }
+
+    /// The same for requests that set services; `None` for others.
+    fn after_puts(&self, specs: &Specs, requests: &[Value]) -> Result<Option<(Edits, Value)>, String> {
         let (conditions, rest): (Vec<&Value>, Vec<&Value>) =
             requests.iter().partition(|one| is_condition(one));
-        conditions.into_iter().try_for_each(|one| reconcile::meets(&specs, one))?;
+        conditions.into_iter().try_for_each(|one| reconcile::meets(specs, one))?;
         if rest.iter().any(|one| one["do"] == PUT) {
             let all = rest.iter().all(|one| one["do"] == PUT);
             let wanted: Vec<Wanted<'_>> =
@@ -201,10 +209,29 @@ impl Edits {
             if !all || !Wanted::differ(&wanted) {
                 return Err("a list with `put` changes nothing else, and has one `put` of each source".into());
             }
-            let (edits, summary) = reconcile(&specs, self, &wanted)?;
-            return Ok((edits, json!(summary)));
+            let (edits, summary) = reconcile(specs, self, &wanted)?;
+            return Ok(Some((edits, json!(summary))));
         }
-        Ok((draft::requested(self, document, requests)?, Value::Null))
+        Ok(None)
+    }
+
+    /// Returns the services of sources that differ from those in `before`, with their contents then and now,
+    /// given that nothing else differs.
+    fn changed_services<'a>(&'a self, before: &'a Edits) -> Option<Vec<amend::Changed<'a>>> {
+        let mut changed = Vec::new();
+        if self.0.len() != before.0.len() {
+            return None;
+        }
+        for (now, old) in self.0.iter().zip(&before.0) {
+            if (&now.place, &now.base, &now.source) != (&old.place, &old.base, &old.source) {
+                return None;
+            }
+            if now.now != old.now {
+                now.owner().filter(|_| now.now.is_object() && old.now.is_object())?;
+                changed.push((now.place.owner.name(), &*old.now, &*now.now));
+            }
+        }
+        Some(changed)
     }
 }
 
@@ -242,6 +269,23 @@ impl weir_app::edits::Edits for Edits {
         let changed = edits != *self;
         let dry_run = requests.iter().any(|one| one["do"] == DRY_RUN);
         Ok(Requested { edits: Arc::new(edits), changed, dry_run, summary })
+    }
+
+    fn amend(&self, running: &RunningConfig<'_>, requests: &[Value]) -> Option<Amended> {
+        let sets_one = |one: &Value| one["do"] == PUT && one["service"].is_object();
+        if !requests.iter().all(|one| sets_one(one) || one["do"] == EXPECT) {
+            return None;
+        }
+        let lb = running.apps.of::<Lb>()?;
+        let (edits, summary) = self.after_puts(&lb.specs, requests).ok()??;
+        let amended = amend::services(lb, running, &edits.changed_services(self)?)?;
+        Some(Amended {
+            edits: Arc::new(edits),
+            summary,
+            apps: running.apps.with(amended.lb),
+            groups: amended.groups,
+            counters: amended.counters,
+        })
     }
 
     fn explain(&self, report: &Report, requests: &[Value]) -> String {

@@ -107,9 +107,10 @@ pub fn reconcile(now: &Specs, edits: &Edits, wanted: &[Wanted<'_>]) -> Result<(E
             whole.insert(one.source, firsts);
         }
     }
+    reconciling.remove_others(&whole);
+    let set = now.tag_with(&reconciling.tags);
     if !whole.is_empty() {
-        reconciling.remove_others(&whole);
-        last = Some(now.tag_with(&reconciling.tags));
+        last = Some(set);
     }
     let Reconciling { next, mut changes, .. } = reconciling;
     if next.len() > EDITS_MAX {
@@ -120,6 +121,7 @@ pub fn reconcile(now: &Specs, edits: &Edits, wanted: &[Wanted<'_>]) -> Result<(E
         return Err(format!("there can be at most {SOURCES_MAX} sources with services"));
     }
     changes.etag = last.map(|tag| tag.to_string());
+    (changes.set_before, changes.set_after) = (Some(now.tag.to_string()), Some(set.to_string()));
     Ok((Edits(next), changes))
 }
 

@@ -1,24 +1,25 @@
 //! The running app: requests the checks that are due, receives their outcomes, and changes the weights of
 //! groups.
 
-use super::doubt::{Doubt, TOGETHER_NS, settle_ns};
+use super::doubt::{Doubt, TOGETHER_NS};
 use super::monitor::{Monitor, ServerState as Seen, Step};
 use super::neighbours::Neighbour;
 use super::news::News;
 use super::passive::{Passive, Suspicion, Watched};
 use super::requests::Pending;
 use super::weights::{Fail, Member, RAMP, Standing, weights};
-use super::{BackEndReport, Health, Watch, scale};
+use super::{BackEndReport, Health, Watch};
 use crate::answers::{Answers, Punted};
 use crate::probes::{self, CHECKED};
 use crate::sources::SourceFollower;
 use crate::specs::Specs;
-use crate::{Answered, NAME, Place, Probe};
+use crate::{Answered, Lb, NAME, Place, Probe};
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 use weir_app::check::{CheckId, Outcome};
+use weir_app::kind::Apps;
 use weir_app::neighbour::{Found, Hop};
 use weir_app::route::RouteWish;
 use weir_app::{Action, App, Event, Level, RequestId, Sample};
@@ -47,7 +48,7 @@ pub(super) struct Row {
     pub configured: u32,
     /// Its place in the group, and its current weight there, if known.
     pub target: Option<u16>,
-    set: Option<u32>,
+    pub set: Option<u32>,
     /// Where its entries are, and whether they exist: without entries, it keeps no flows.
     pub place: Option<Place>,
     pub kept: bool,
@@ -66,19 +67,19 @@ pub(super) struct Row {
 /// A service.
 pub(super) struct Service {
     pub name: String,
-    fail: Fail,
+    pub fail: Fail,
     pub scale: u32,
     pub group: Option<GroupId>,
     pub rows: Vec<Row>,
     /// When it is evaluated next, because the weight of one of its back ends rises, or because neighbours
     /// were found or lost.
-    due_ns: Option<u64>,
+    pub due_ns: Option<u64>,
     /// Whether no back end is up.
-    failing: bool,
+    pub failing: bool,
     /// Until when losses do not end flows.
-    doubt: Doubt,
+    pub doubt: Doubt,
     /// How long the doubt lasts after its reason is gone.
-    settle_ns: u64,
+    pub settle_ns: u64,
     /// What the app last requested for the service's announcement.
     pub wish: Option<RouteWish>,
     /// Its passive checks, and their observations.
@@ -88,12 +89,12 @@ pub(super) struct Service {
 
 /// A server that is checked.
 pub(super) struct MonitoredServer {
-    watch: Arc<Watch>,
+    pub watch: Arc<Watch>,
     pub monitor: Monitor,
     /// The check in flight.
     pub asked: Option<CheckId>,
-    /// The back ends on this server: service, and place in it.
-    users: Vec<(usize, usize)>,
+    /// The back ends on this server: service, and place in it. None, if they were removed.
+    pub users: Vec<(usize, usize)>,
     /// When its next action is due; `None` while all its users are in maintenance.
     pub due_ns: Option<u64>,
 }
@@ -123,7 +124,7 @@ pub(crate) struct LbApp {
     pub(super) asked: BTreeMap<CheckId, usize>,
     pub(super) timers: BTreeSet<(u64, Timer)>,
     next_id: u64,
-    random: Random,
+    pub(super) random: Random,
     /// Requests that wait for another configuration.
     pub(super) pending: HashMap<RequestId, Pending>,
     /// Answers frames that are forwarded to the app.
@@ -138,44 +139,15 @@ pub(crate) struct LbApp {
     pub(super) forgotten: Vec<String>,
     /// The services as they are configured, and the events about them for clients that watch.
     pub(super) news: News,
+    /// Services whose back ends have been replaced, and that are to be evaluated.
+    pub(super) amended: Vec<usize>,
 }
 
 impl LbApp {
     /// Creates the app for these services.
     pub fn new(health: Health) -> LbApp {
-        let row = |scale: u32| {
-            move |(name, weight, _): &(String, u32, Option<Watch>)| Row {
-                name: name.clone(),
-                full: weight * scale,
-                configured: *weight,
-                target: None,
-                set: None,
-                place: None,
-                kept: true,
-                hop: None,
-                server: None,
-                probe: None,
-                wish: Wish::Work,
-                wished_ns: 0,
-                suspicion: None,
-            }
-        };
-        let service = |one: &super::Guarded| Service {
-            name: one.name.clone(),
-            fail: one.fail,
-            scale: scale(one),
-            group: None,
-            rows: one.back_ends.iter().map(row(scale(one))).collect(),
-            due_ns: None,
-            failing: false,
-            doubt: Doubt::default(),
-            settle_ns: settle_ns(one),
-            wish: None,
-            passive: one.passive,
-            watched: Watched::default(),
-        };
         LbApp {
-            services: health.services.iter().map(service).collect(),
+            services: health.services.iter().map(Service::new).collect(),
             health,
             neighbours: Vec::new(),
             former: HashMap::new(),
@@ -194,6 +166,7 @@ impl LbApp {
             sources: SourceFollower::default(),
             forgotten: Vec::new(),
             news: News::default(),
+            amended: Vec::new(),
         }
     }
 
@@ -545,7 +518,7 @@ impl App for LbApp {
         self.former = old.neighbours.into_iter().map(Neighbour::leave).collect();
         self.known =
             old.servers.into_iter().map(|server| (server.watch, (server.monitor, server.asked))).collect();
-        self.keep_wishes(&old.services);
+        self.keep_wishes(0..self.services.len(), &old.services);
         self.keep_suspicions(&mut old.services);
         let doubts: HashMap<String, Doubt> =
             old.services.into_iter().map(|service| (service.name, service.doubt)).collect();
@@ -573,18 +546,16 @@ impl App for LbApp {
         let groups: HashMap<&str, GroupId> =
             program.groups.iter().zip(0..).map(|(group, at)| (group.name.as_str(), GroupId(at))).collect();
         for (at, service) in self.services.iter_mut().enumerate() {
-            service.group = groups.get(format!("{NAME}/{}", service.name).as_str()).copied();
-            let Some(group) = service.group else { continue };
-            let targets = program.groups[group.index()].targets.iter().zip(0..);
-            let places: HashMap<&str, (u16, u32)> =
-                targets.map(|(target, at)| (target.name.as_str(), (at, target.weight))).collect();
-            for row in &mut service.rows {
-                let place = places.get(row.name.as_str());
-                (row.target, row.set) = (place.map(|place| place.0), place.map(|place| place.1));
-                let places = self.health.places.get(at);
-                let found = row.target.and_then(|target| places?.get(usize::from(target)).cloned());
-                row.place = found.filter(|place| !place.entries.is_empty());
-            }
+            let group = groups.get(format!("{NAME}/{}", service.name).as_str()).copied();
+            let Some(group) = group else { continue };
+            let places = self.health.places.get(at).map(|places| &**places);
+            service.bind((group, &program.groups[group.index()]), places);
+        }
+    }
+
+    fn amend(&mut self, apps: &Apps, program: &Program) {
+        if let Some(lb) = apps.of::<Lb>() {
+            self.follow(lb, program);
         }
     }
 
@@ -637,6 +608,7 @@ impl App for LbApp {
                 }
             }
             Event::Refused { change, why } => self.refused(change, &why.to_string(), actions),
+            Event::Amended => self.go_on(now_ns, actions),
             _ => {}
         }
         self.news.publish(actions);

@@ -50,6 +50,12 @@ impl HealthPublisher {
         before
     }
 
+    /// Removes a back end.
+    pub fn forget(&self, service: &str, back_end: &str) {
+        self.look().remove(&(service.to_string(), back_end.to_string()));
+        self.0.weights.fetch_add(1, Ordering::Release);
+    }
+
     /// Returns how often a published weight has changed.
     #[must_use]
     pub fn weights_version(&self) -> u64 {

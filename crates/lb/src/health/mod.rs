@@ -5,6 +5,7 @@
 //! of every back end of a service: both are pure functions of events and time. The running app ([`app`])
 //! requests checks when they are due and changes the weights of groups.
 
+mod amend;
 mod app;
 mod board;
 mod doubt;
@@ -14,6 +15,7 @@ mod news;
 mod passive;
 mod requests;
 mod routes;
+mod rows;
 mod series;
 #[cfg(test)]
 mod tests;
@@ -31,7 +33,7 @@ pub use monitor::{Monitor, ServerState, Step, Times};
 pub use passive::Passive;
 pub use routes::{Routed, Serving, wish};
 pub use weights::{Fail, Member, RAMP, Standing, weights};
-pub(super) use yaml::{CHECK, FAIL, PASSIVE, read, value};
+pub(super) use yaml::{CHECK, FAIL, PASSIVE, is_rate_possible, read, value};
 
 use super::neighbours::Neighbours;
 use super::probes::{self, Probe};
@@ -85,7 +87,7 @@ pub struct Health {
     /// Where their status is published.
     pub board: HealthPublisher,
     /// Where their back ends are in the program.
-    pub places: Arc<Vec<Vec<Place>>>,
+    pub places: Arc<Vec<Arc<[Place]>>>,
     /// Back ends whose MAC addresses are resolved.
     pub neighbours: Neighbours,
     /// Back ends that are checked along the service's own path.
@@ -98,7 +100,7 @@ impl Health {
     /// Locates the back ends in the program that was written.
     pub(super) fn find(&mut self, services: &[Service], program: &Program) {
         let names: Vec<&str> = self.services.iter().map(|service| service.name.as_str()).collect();
-        self.places = Arc::new(Place::of_all(program, &names));
+        self.places = Arc::new(Place::of_all(program, &names).into_iter().map(Into::into).collect());
         self.links = BackEndPorts::find(&names, services, program);
         self.probes = Arc::new(probes::find(services, &self.services, program));
     }

@@ -32,6 +32,12 @@ impl News {
         self.before = Some((old.specs.clone(), board.clone()));
     }
 
+    /// Takes over other services, whose back ends are on the same board, and notes how they differ.
+    pub fn amend(&mut self, specs: &Arc<Specs>, board: &HealthPublisher) {
+        self.before = Some((std::mem::replace(&mut self.specs, specs.clone()), board.clone()));
+        self.start();
+    }
+
     /// Begins: notes how services differ from those before.
     pub fn start(&mut self) {
         let old = self.before.as_ref().map(|(specs, _)| specs.clone());

@@ -3,6 +3,7 @@
 use super::app::{LbApp, Row, Service, Wish};
 use serde_json::{Value, json};
 use std::collections::HashMap;
+use std::ops::Range;
 use weir_app::Action;
 
 impl Wish {
@@ -69,13 +70,13 @@ impl LbApp {
         self.evaluate(at, now_ns, actions);
     }
 
-    /// Carries over the wishes for back ends that still exist.
-    pub(super) fn keep_wishes(&mut self, before: &[Service]) {
+    /// Carries over the wishes for back ends of some services that still exist.
+    pub(super) fn keep_wishes(&mut self, of: Range<usize>, before: &[Service]) {
         let rows = before.iter().flat_map(|service| {
             service.rows.iter().map(|row| ((service.name.as_str(), row.name.as_str()), (row, service.scale)))
         });
         let known: HashMap<(&str, &str), (&Row, u32)> = rows.collect();
-        for service in &mut self.services {
+        for service in &mut self.services[of] {
             let (scale, name) = (service.scale, &service.name);
             for row in &mut service.rows {
                 if let Some((old, old_scale)) = known.get(&(service.name.as_str(), row.name.as_str())) {

@@ -121,10 +121,7 @@ pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut 
     };
     let guarded = guarded.filter(|(resolved, one)| *resolved || checked(one));
     let guarded: Vec<Guarded> = guarded.map(|(_, one)| one).collect();
-    let watches =
-        guarded.iter().flat_map(|service| service.back_ends.iter().filter_map(|one| one.2.as_ref()));
-    let different: std::collections::HashSet<&Watch> = watches.collect();
-    let rate: u64 = different.iter().map(|watch| 1_000_000_000 / watch.times.interval_ns).sum();
+    let rate = rate(&guarded);
     if let Some((node, _)) = services.first().filter(|_| rate > RATE_MAX) {
         let message = format!(
             "all services together have {rate} checks per second, but the limit is \
@@ -133,6 +130,19 @@ pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut 
         report.error_help(node.span, message, "write longer intervals");
     }
     Health { services: guarded, ..Health::default() }
+}
+
+/// Returns how many checks per second services have together.
+fn rate(guarded: &[Guarded]) -> u64 {
+    let watches =
+        guarded.iter().flat_map(|service| service.back_ends.iter().filter_map(|one| one.2.as_ref()));
+    let different: std::collections::HashSet<&Watch> = watches.collect();
+    different.iter().map(|watch| 1_000_000_000 / watch.times.interval_ns).sum()
+}
+
+/// Whether services may have their checks.
+pub(crate) fn is_rate_possible(guarded: &[Guarded]) -> bool {
+    rate(guarded) <= RATE_MAX
 }
 
 fn guarded(node: &Node, service: &Service, pools: &[&Node], report: &mut Report) -> Guarded {

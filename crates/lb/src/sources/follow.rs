@@ -78,6 +78,11 @@ impl SourceFollower {
         (self.stamp, self.since_ns) = (old.stamp, old.since_ns);
     }
 
+    /// Takes over other services.
+    pub fn amend(&mut self, specs: &Arc<Specs>) {
+        self.specs = specs.clone();
+    }
+
     /// Returns when to look at the boards next.
     pub fn wake_ns(&self) -> Option<u64> {
         let idle = self.has_orphans || !self.boards.is_empty();

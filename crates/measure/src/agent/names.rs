@@ -17,8 +17,11 @@ pub struct ProgramNames {
 }
 
 impl ProgramNames {
-    /// Returns the names of a program.
+    /// Returns the names of a program; none, if it measures nothing and so has no deltas.
     pub fn of(program: &Program) -> ProgramNames {
+        if program.pipes.iter().all(|pipe| pipe.monitor.measured.is_none()) {
+            return ProgramNames::default();
+        }
         let name = |group: &Group, target: &Target| format!("{}/{}", group.name, target.name).into();
         let of_group = |group: &Group| group.targets.iter().map(|one| name(group, one)).collect::<Vec<_>>();
         ProgramNames {

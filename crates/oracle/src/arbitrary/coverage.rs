@@ -154,6 +154,7 @@ impl Coverage {
             Change::Update { .. } => "update",
             Change::Remove { .. } => "remove",
             Change::SetWeight { .. } | Change::SetWeights { .. } | Change::Publish { .. } => "weight",
+            Change::NameCounters(_) => "name",
             Change::MoveBuckets { .. } => "move",
             Change::Batch(_) => "batch",
         };

@@ -424,7 +424,8 @@ impl App for PathPortApp {
             | Event::TooLong { .. }
             | Event::Neighbour { .. }
             | Event::CheckSends { .. }
-            | Event::Configured { .. } => {}
+            | Event::Configured { .. }
+            | Event::Amended => {}
         }
     }
 

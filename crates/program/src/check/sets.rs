@@ -49,7 +49,8 @@ fn twice<'a>(
     findings: &mut Vec<Finding>,
 ) {
     let mut seen = HashSet::new();
-    for (name, origin) in names {
+    // Names are empty only where something has no name yet.
+    for (name, origin) in names.filter(|(name, _)| !name.is_empty()) {
         if !seen.insert(name) {
             findings.push(Finding::new(origin, FindingKind::NameTwice { what, name: name.clone() }));
         }

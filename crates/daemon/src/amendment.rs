@@ -1,0 +1,27 @@
+//! What a change of a configuration in place consists of.
+
+use crate::config::{self, Plan};
+use serde_json::Value;
+use std::sync::Arc;
+use weir_app::edits::{Amended, AmendedGroup};
+use weir_program::CounterId;
+
+/// A plan that differs from the running one in targets of some groups, and these changes.
+pub struct Amendment {
+    pub plan: Plan,
+    pub groups: Vec<AmendedGroup>,
+    pub counters: Arc<[(CounterId, String)]>,
+    pub summary: Value,
+}
+
+impl Amendment {
+    /// Carries out requests of an app, if they can be carried out in place.
+    pub fn of(old: &Plan, orders: &Value) -> Option<Amendment> {
+        let Amended { edits, summary, apps, groups, counters } = config::amend(old, orders)?;
+        let mut plan = Plan { edits, apps, ..old.clone() };
+        for (id, name) in &counters {
+            plan.program.counters[id.index()].clone_from(name);
+        }
+        Some(Amendment { plan, groups, counters: counters.into(), summary })
+    }
+}
