@@ -209,13 +209,19 @@ impl BondLab<'_> {
     /// Returns a link (counted from 1) that carries some of a stream: a different one each time, if several
     /// do. With few flows, a link may carry none of them, and cutting it would show nothing.
     fn link_in_use(&mut self, stream: &RunningStream, time: usize) -> Result<usize> {
-        let before = self.node.sent_by_link()?;
-        self.pass(LEAD / 2, stream, "links are counted")?;
-        let frames = self.sent_since(before)?;
-        let mut links = (0..LINKS).map(|step| (time + step) % LINKS);
-        let used = links.find(|link| frames[*link] > OWN_FRAMES);
-        premise(used.is_some(), || format!("no link carries the stream: {frames:?}"))?;
-        Ok(1 + used.unwrap_or_default())
+        let start = Instant::now();
+        loop {
+            let before = self.node.sent_by_link()?;
+            self.pass(LEAD / 2, stream, "links are counted")?;
+            let frames = self.sent_since(before)?;
+            let mut links = (0..LINKS).map(|step| (time + step) % LINKS);
+            if let Some(used) = links.find(|link| frames[*link] > OWN_FRAMES) {
+                return Ok(1 + used);
+            }
+            // On a slow machine, the sender may not have started yet.
+            let is_over = start.elapsed() > self.interrupt.limit(PATIENCE);
+            premise(!is_over, || format!("no link carries the stream: {frames:?}"))?;
+        }
     }
 
     /// Removes a member and adds it again, several times. How much the partner loses, if frames are sent
