@@ -1,13 +1,54 @@
 //! Control of a kind of apps over HTTP: its paths, and the request to the app that each becomes. Requests are
 //! answered and the description is generated from the same table.
 
-use crate::kind::Apps;
+use crate::kind::{Apps, Kind};
 use serde_json::{Map, Value, json};
 use weir_control::Described;
 use weir_control::answer::{ErrorAnswer, FleetNode};
 
 /// The path at which a node answers the other nodes of its fleet, whatever its apps are.
 pub const NODE: &str = "/v1/node";
+
+/// The control over HTTP that some kinds of apps offer.
+#[derive(Clone, Copy)]
+pub struct HttpControls(pub &'static [Kind]);
+
+impl HttpControls {
+    fn all(self) -> impl Iterator<Item = &'static HttpControl> {
+        self.0.iter().filter_map(|kind| kind.http)
+    }
+
+    /// Finds the route of a request, and the control that it is part of.
+    ///
+    /// # Errors
+    /// The error lists the methods that the path has; none if there is no such path.
+    pub fn find<'a>(
+        self,
+        method: &str,
+        path: &'a str,
+    ) -> Result<(&'static HttpControl, &'static Route, RequestNames<'a>), Vec<&'static str>> {
+        let mut methods = Vec::new();
+        for control in self.all() {
+            match control.find(method, path) {
+                Ok((route, names)) => return Ok((control, route, names)),
+                Err(others) => methods.extend(others),
+            }
+        }
+        Err(methods)
+    }
+
+    /// Returns the path at which GET returns events as they happen, if there is one.
+    #[must_use]
+    pub fn watch(self) -> Option<&'static str> {
+        self.all().find_map(|control| control.watch)
+    }
+
+    /// Returns the description of all paths, as OpenAPI 3.1.
+    #[must_use]
+    pub fn description(self) -> Value {
+        description(&self.all().collect::<Vec<_>>())
+    }
+}
 
 /// How a kind of apps is controlled over HTTP.
 pub struct HttpControl {
@@ -112,48 +153,6 @@ impl HttpControl {
         all.into_iter().find(|(route, _)| route.method == method).ok_or(methods)
     }
 
-    /// Returns the description of all paths, as OpenAPI 3.1.
-    #[must_use]
-    pub fn description(&self) -> Value {
-        let mut paths = Map::new();
-        for route in self.routes {
-            let path =
-                paths.entry(route.path).or_insert_with(|| json!({ "parameters": parameters(route.path) }));
-            path[route.method.to_ascii_lowercase()] = self.operation(route);
-        }
-        if let Some(path) = self.watch {
-            paths.insert(path.to_string(), watch());
-        }
-        paths.insert(
-            "/openapi.json".to_string(),
-            json!({ "get": {
-            "summary": "This description; needs no token.", "security": [], "operationId": "description",
-            "responses": { "200": { "description": "The description." } },
-        } }),
-        );
-        let one = json!({ "description": "What nodes of a fleet compare.", "content": { "application/json":
-            { "schema": { "$ref": "#/components/schemas/FleetNode" } } } });
-        paths.insert(
-            NODE.to_string(),
-            json!({ "get": { "summary": "Show what other nodes of a fleet compare.", "operationId": "node",
-            "responses": with(turned_away(), "200", one) } }),
-        );
-        let mut schemas = (self.schemas)();
-        schemas.insert("FleetNode".to_string(), FleetNode::schema());
-        schemas.insert("Error".to_string(), ErrorAnswer::schema());
-        json!({
-            "openapi": "3.1.0",
-            "info": { "title": "weir", "version": env!("CARGO_PKG_VERSION"),
-                "description": self.about },
-            "security": [{ "token": [] }],
-            "paths": paths,
-            "components": {
-                "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
-                "schemas": schemas,
-            },
-        })
-    }
-
     fn operation(&self, route: &Route) -> Value {
         let json = |name: &str| {
             let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
@@ -193,6 +192,48 @@ impl HttpControl {
         operation["requestBody"] = json!({ "required": true, "content": json(schema) });
         operation
     }
+}
+
+/// Returns the description of all paths of these, as OpenAPI 3.1.
+#[must_use]
+pub fn description(all: &[&HttpControl]) -> Value {
+    let (mut paths, mut schemas) = (Map::new(), Map::new());
+    for control in all {
+        for route in control.routes {
+            let path =
+                paths.entry(route.path).or_insert_with(|| json!({ "parameters": parameters(route.path) }));
+            path[route.method.to_ascii_lowercase()] = control.operation(route);
+        }
+        paths.extend(control.watch.map(|path| (path.to_string(), watch())));
+        schemas.extend((control.schemas)());
+    }
+    paths.insert(
+        "/openapi.json".to_string(),
+        json!({ "get": {
+        "summary": "This description; needs no token.", "security": [], "operationId": "description",
+        "responses": { "200": { "description": "The description." } },
+    } }),
+    );
+    let one = json!({ "description": "What nodes of a fleet compare.", "content": { "application/json":
+        { "schema": { "$ref": "#/components/schemas/FleetNode" } } } });
+    paths.insert(
+        NODE.to_string(),
+        json!({ "get": { "summary": "Show what other nodes of a fleet compare.", "operationId": "node",
+        "responses": with(turned_away(), "200", one) } }),
+    );
+    schemas.insert("FleetNode".to_string(), FleetNode::schema());
+    schemas.insert("Error".to_string(), ErrorAnswer::schema());
+    let about: Vec<&str> = all.iter().map(|control| control.about).collect();
+    json!({
+        "openapi": "3.1.0",
+        "info": { "title": "weir", "version": env!("CARGO_PKG_VERSION"), "description": about.join(" ") },
+        "security": [{ "token": [] }],
+        "paths": paths,
+        "components": {
+            "securitySchemes": { "token": { "type": "http", "scheme": "bearer" } },
+            "schemas": schemas,
+        },
+    })
 }
 
 /// Returns the response of a refusal.

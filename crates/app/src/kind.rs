@@ -19,6 +19,7 @@ use std::fmt::Debug;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use weir_config::attachment::{Attachment, Attachments};
 use weir_config::ports::PortConfig;
 use weir_config::raw::{Kind as Shape, Node};
@@ -62,8 +63,8 @@ pub struct Kind {
     pub about: &'static str,
     /// The subcommands of `weir KEY`.
     pub verbs: &'static [Verb],
-    /// How the apps of the kind are controlled over HTTP, if they are. Only one kind is controlled in this
-    /// way.
+    /// How the apps of the kind are controlled or read over HTTP, if they are. No two kinds have the same
+    /// paths, and only one has requests other than GET.
     pub http: Option<&'static HttpControl>,
     /// Systems whose configurations the kind converts.
     pub foreign: &'static [Foreign],
@@ -270,7 +271,28 @@ pub struct OwnCommand {
     pub arguments: fn(clap::Command) -> clap::Command,
     /// Carries out the command, and prints text. Returns complaints for standard error; if there are any, the
     /// exit code is 1.
-    pub run: fn(&clap::ArgMatches, print: &mut Print<'_>) -> anyhow::Result<Vec<String>>,
+    pub run: fn(&clap::ArgMatches, find: FindNodes, print: &mut Print<'_>) -> anyhow::Result<Vec<String>>,
+}
+
+/// Finds out how to ask nodes, given as `http://`, `https://` and `unix:` URLs, or `@FILE` with a URL on each
+/// line; the file with the token; and the file with the certificates that sign those of nodes. An error is
+/// about the arguments, because nothing is sent.
+pub type FindNodes = fn(
+    &[String],
+    token: Option<&Path>,
+    authorities: Option<&Path>,
+) -> anyhow::Result<Vec<Box<dyn RemoteNode>>>;
+
+/// Another node, which answers over HTTP.
+pub trait RemoteNode: Send + Sync {
+    /// Returns its URL.
+    fn url(&self) -> String;
+
+    /// Returns what it answers to GET for a path, within a time. The answer is not trusted.
+    ///
+    /// # Errors
+    /// The error is the rest of a sentence that begins with the node.
+    fn get(&self, path: &str, patience: Duration) -> Result<Value, String>;
 }
 
 /// Prints text as it is, at once.

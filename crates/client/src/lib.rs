@@ -168,7 +168,15 @@ impl Client {
     /// # Errors
     /// As for [`Client::services`].
     pub async fn node(&self) -> Result<FleetNode, ClientError> {
-        self.ask(Method::GET, NODE, None, &Options::default()).await
+        self.get(NODE).await
+    }
+
+    /// Returns what weir answers to GET for a path of control over HTTP.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn get<A: DeserializeOwned>(&self, path: &str) -> Result<A, ClientError> {
+        self.ask(Method::GET, path, None, &Options::default()).await
     }
 
     /// Returns all services.

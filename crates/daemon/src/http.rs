@@ -42,7 +42,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout, timeout_at};
-use weir_app::http::HttpControl;
+use weir_app::http::{HttpControl, HttpControls};
 use weir_control::answer::Ready;
 
 /// The maximum size of a request's head in bytes.
@@ -130,7 +130,7 @@ pub struct ServerParts {
     /// The events for clients that watch.
     pub feed: Feed,
     /// What clients of the control socket may control, with the same paths as clients with a token.
-    pub apps: &'static HttpControl,
+    pub apps: HttpControls,
 }
 
 /// An answer: text, or events as they happen.
@@ -140,7 +140,7 @@ pub(super) type Reply = Response<Either<Full<Bytes>, EventStream>>;
 #[derive(Clone)]
 enum Offers {
     /// Every request that the server understands, including changes and control of apps.
-    All(&'static HttpControl),
+    All(HttpControls),
     /// Metrics and health.
     Metrics,
     /// Control of services, with a token.
@@ -186,7 +186,7 @@ impl Drop for Server {
 }
 
 async fn serve(
-    (listeners, apps): (Listeners, &'static HttpControl),
+    (listeners, apps): (Listeners, HttpControls),
     parts: Parts,
     stopped: oneshot::Receiver<()>,
 ) -> Result<()> {

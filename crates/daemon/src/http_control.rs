@@ -18,7 +18,7 @@ use serde_json::Value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use weir_app::http::{self, BODY_MAX, HttpControl, NODE, RequestNames, Route};
+use weir_app::http::{self, BODY_MAX, HttpControl, HttpControls, NODE, RequestNames, Route};
 
 /// How long a client may take for a body that may be larger than usual.
 const SET_PATIENCE: Duration = Duration::from_secs(30);
@@ -27,14 +27,14 @@ impl Door {
     /// Answers a request for control.
     pub(super) async fn control(
         &self,
-        (apps, gate): (&'static HttpControl, Option<&Gate>),
+        (offered, gate): (HttpControls, Option<&Gate>),
         request: Request<Incoming>,
         client: &Arc<ConnectedClient>,
     ) -> Reply {
         let (head, body) = request.into_parts();
         let path = head.uri.path().to_string();
         if path == "/openapi.json" && head.method == "GET" {
-            return super::http::json(StatusCode::OK, format!("{}\n", apps.description()));
+            return super::http::json(StatusCode::OK, format!("{}\n", offered.description()));
         }
         if let Some(answer) = gate.and_then(|gate| turned_away(gate, &head)) {
             return answer;
@@ -42,17 +42,17 @@ impl Door {
         if path == NODE && head.method == "GET" {
             return self.node(client).await;
         }
-        if apps.watch == Some(path.as_str()) && head.method == "GET" {
+        if offered.watch() == Some(path.as_str()) && head.method == "GET" {
             return self.watch(&head, client);
         }
-        if path == NODE || apps.watch == Some(path.as_str()) {
+        if path == NODE || offered.watch() == Some(path.as_str()) {
             return not_allowed(&["GET"]);
         }
         let conditions = match conditions(&head) {
             Ok(conditions) => conditions,
             Err(why) => return refused(StatusCode::BAD_REQUEST, &why),
         };
-        let (route, names) = match apps.find(head.method.as_str(), &path) {
+        let (apps, route, names) = match offered.find(head.method.as_str(), &path) {
             Ok(found) => found,
             Err(methods) if methods.is_empty() => {
                 return refused(StatusCode::NOT_FOUND, "unknown path: see /openapi.json");

@@ -108,6 +108,7 @@ use takeover::{Offered, PendingHandover, Takeover};
 use tracing::info;
 use weir_app::agent::{Host, Next};
 use weir_app::clock::Clock;
+use weir_app::http::HttpControls;
 use weir_app::{priority, privileges};
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
@@ -194,7 +195,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         daemon.begin(rings, sockets, &states)?;
         (daemon, control)
     };
-    let apps = rest::offered(daemon.plan.apps.kinds());
+    let apps = HttpControls(daemon.plan.apps.kinds());
     let known = http::ServerParts { vocabulary: daemon.vocabulary.clone(), feed: daemon.feed.clone(), apps };
     control.start(daemon.doorbell.clone(), daemon.board.clone(), known)?;
     info!("{}", daemon.greeting());

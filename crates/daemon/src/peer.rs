@@ -1,13 +1,16 @@
-//! Asks another node of the fleet for what nodes compare (`GET /v1/node`), over HTTP or HTTPS.
+//! Asks other nodes over HTTP, HTTPS or their control sockets, such as for what nodes of a fleet compare
+//! (`GET /v1/node`).
 //!
 //! A peer may be down, stuck, of another version, or not weir at all: the whole exchange has a deadline, the
 //! answer a maximum size, and every failure is a sentence.
 
-use std::path::Path;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::time::timeout;
 use weir_app::http::NODE;
-use weir_client::{Client, ClientError, RefusalReason};
+pub use weir_client::Client;
+use weir_client::{ClientError, RefusalReason};
 use weir_control::answer::FleetNode;
 
 /// How long the whole exchange may take.
@@ -16,19 +19,33 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The maximum size of an answer's body, in bytes.
 const BODY_MAX: usize = 64 << 20;
 
+/// What is wrong with an answer that cannot be read.
+const NOT_STATE: &str = "answers with something that is not a node's state";
+
 /// The address of a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PeerUrl {
-    is_tls: bool,
-    /// The host and the port, as in a `Host` header.
-    authority: String,
-    /// The host without the brackets of an IPv6 address, as in a certificate.
-    host: String,
+pub enum PeerUrl {
+    /// An address.
+    Tcp {
+        /// Whether it needs TLS.
+        is_tls: bool,
+        /// The host and the port, as in a `Host` header.
+        authority: String,
+        /// The host without the brackets of an IPv6 address, as in a certificate.
+        host: String,
+    },
+    /// The path of a control socket of this host.
+    Unix(PathBuf),
 }
 
 impl std::fmt::Display for PeerUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}://{}", if self.is_tls { "https" } else { "http" }, self.authority)
+        match self {
+            PeerUrl::Tcp { is_tls, authority, .. } => {
+                write!(f, "{}://{authority}", if *is_tls { "https" } else { "http" })
+            }
+            PeerUrl::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
     }
 }
 
@@ -36,7 +53,13 @@ impl std::str::FromStr for PeerUrl {
     type Err = String;
 
     fn from_str(text: &str) -> Result<PeerUrl, String> {
-        let wrong = || format!("`{}` is not a URL such as https://10.0.0.5:9106", text.escape_debug());
+        let wrong = || {
+            let text = text.escape_debug();
+            format!("`{text}` is not a URL such as https://10.0.0.5:9106 or unix:/run/weir/weir.sock")
+        };
+        if let Some(path) = text.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
+            return Ok(PeerUrl::Unix(path.into()));
+        }
         let (is_tls, rest) = match text.split_once("://") {
             Some(("https", rest)) => (true, rest),
             Some(("http", rest)) => (false, rest),
@@ -55,11 +78,12 @@ impl std::str::FromStr for PeerUrl {
             return Err(wrong());
         }
         let host = inner.unwrap_or(host).to_string();
-        Ok(PeerUrl { is_tls, authority: authority.to_string(), host })
+        Ok(PeerUrl::Tcp { is_tls, authority: authority.to_string(), host })
     }
 }
 
-/// Asks a peer. `authorities` is a file with the certificates (PEM) that sign those of peers.
+/// Asks a peer for what nodes of a fleet compare. `authorities` is a file with the certificates (PEM) that
+/// sign those of peers.
 ///
 /// # Errors
 /// The error is the rest of a sentence that begins with the peer.
@@ -74,51 +98,68 @@ fn ask_within(
     patience: Duration,
 ) -> Result<FleetNode, String> {
     let client = client(peer, token, authorities)?.with_answer_max(BODY_MAX);
+    serde_json::from_value(get(&client, NODE, patience)?).map_err(|_| NOT_STATE.to_string())
+}
+
+/// Returns what a peer answers to GET for a path.
+///
+/// # Errors
+/// The error is the rest of a sentence that begins with the peer.
+pub fn get(client: &Client, path: &str, patience: Duration) -> Result<Value, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("could not be asked: {error}"))?;
-    let answer = runtime.block_on(async { timeout(patience, client.node()).await });
+    let answer = runtime.block_on(async { timeout(patience, client.get(path)).await });
     // A name server that does not answer must not delay the result.
     runtime.shutdown_background();
     match answer {
-        Ok(answer) => answer.map_err(|why| sentence(&why)),
+        Ok(answer) => answer.map_err(|why| sentence(&why, path)),
         Err(_) => Err("does not answer in time: it is stuck, or the network loses packets".to_string()),
     }
 }
 
-fn client(peer: &PeerUrl, token: &str, authorities: Option<&Path>) -> Result<Client, String> {
-    if peer.is_tls {
-        return over_tls(peer, token, authorities);
+/// Returns a client of a peer.
+///
+/// # Errors
+/// As for [`ask`].
+pub fn client(peer: &PeerUrl, token: &str, authorities: Option<&Path>) -> Result<Client, String> {
+    match peer {
+        PeerUrl::Unix(path) => Ok(Client::unix(path)),
+        PeerUrl::Tcp { is_tls: false, authority, .. } => Ok(Client::tcp(authority, token)),
+        PeerUrl::Tcp { is_tls: true, authority, host } => over_tls((authority, host), token, authorities),
     }
-    Ok(Client::tcp(&peer.authority, token))
 }
 
 /// The token must reach no other server, so certificates are verified, against the authorities in a file.
 #[cfg(feature = "tls")]
-fn over_tls(peer: &PeerUrl, token: &str, authorities: Option<&Path>) -> Result<Client, String> {
+fn over_tls(
+    (authority, host): (&str, &str),
+    token: &str,
+    authorities: Option<&Path>,
+) -> Result<Client, String> {
     let file =
         authorities.ok_or("needs --authorities FILE, with the certificate that signs those of nodes")?;
-    let tls = weir_client::Tls::new(file, &peer.host);
+    let tls = weir_client::Tls::new(file, host);
     let tls = tls.map_err(|error| format!("cannot be verified: {}: {error}", file.display()))?;
-    Ok(Client::tls(&peer.authority, token, tls))
+    Ok(Client::tls(authority, token, tls))
 }
 
 #[cfg(not(feature = "tls"))]
-fn over_tls(_: &PeerUrl, _: &str, _: Option<&Path>) -> Result<Client, String> {
+fn over_tls(_: (&str, &str), _: &str, _: Option<&Path>) -> Result<Client, String> {
     Err("needs TLS, and this weir was built without it".to_string())
 }
 
 /// Returns the rest of a sentence that begins with the peer. It contains no text from the peer, because that
 /// may contain control sequences of a terminal.
-fn sentence(why: &ClientError) -> String {
+fn sentence(why: &ClientError, path: &str) -> String {
     match why {
         ClientError::Unreachable(why) => why.clone(),
-        ClientError::Answer(_) => "answers with something that is not a node's state".to_string(),
+        ClientError::Answer(_) => NOT_STATE.to_string(),
         ClientError::Refused { reason, .. } => match reason {
             RefusalReason::Token => {
                 "refuses the token: use the same one on all nodes, or --token FILE".to_string()
             }
             RefusalReason::Absent => {
-                format!("does not know {NODE}: it runs an older weir, or this is another service")
+                format!("does not know {path}: it runs an older weir, or this is another service")
             }
             RefusalReason::Busy => "is too busy to answer, stops, or has received too many requests \
                                     without its token and answers none of them"
@@ -152,6 +193,8 @@ mod tests {
             ("http://a b:1", false),
             ("http://a\r\nX: y:1", false),
             ("http://[a]:1", false),
+            ("unix:/run/weir/weir.sock", true),
+            ("unix:weir.sock", false),
             ("ftp://a:1", false),
         ] {
             assert_eq!(text.parse::<PeerUrl>().is_ok(), is_right, "{text}");

@@ -138,7 +138,7 @@ impl Snapshot {
         Ok(Some(match name {
             "generation" => json!(self.generation),
             "file" => json!(self.file.display().to_string()),
-            "uptime_s" => json!(self.clock.now_ns() / 1_000_000_000),
+            "uptime_s" => json!(self.clock.uptime_ns() / 1_000_000_000),
             "health" => json!(if self.is_fresh { "ok" } else { "the main thread does not answer" }),
             "log_lost" => json!(crate::log::lost()),
             "received_by_worker" => reports.iter().map(|report| report.ledger.received).collect(),

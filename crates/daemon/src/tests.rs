@@ -166,7 +166,7 @@ impl RecordedDaemon {
         let (mut daemon, rings) = Daemon::start("t".into(), plan, load(folder.clone()), None).unwrap();
         daemon.begin(rings, Vec::new(), &serde_json::Value::Null).unwrap();
         let Daemon { doorbell, board, vocabulary, feed, .. } = &daemon;
-        let apps = super::rest::offered(daemon.plan.apps.kinds());
+        let apps = weir_app::http::HttpControls(daemon.plan.apps.kinds());
         let known = super::http::ServerParts { vocabulary: vocabulary.clone(), feed: feed.clone(), apps };
         control.start(doorbell.clone(), board.clone(), known).unwrap();
         let mut bench = RecordedDaemon { daemon, control, folder, notes: Arc::default() };

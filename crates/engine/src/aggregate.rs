@@ -13,6 +13,7 @@
 use crate::batch::packets::Packets;
 use crate::pipes::flow::first_targets;
 use crate::ring::DELTAS_MAX;
+use crate::unflowed::UnflowedReport;
 use std::collections::VecDeque;
 use weir_packet::{Batch, FlowKey, KeySource, NO_TARGET_OBSERVED, Observed};
 use weir_program::snapshot::FlowAccount;
@@ -116,6 +117,8 @@ pub struct Aggregate {
     of: Belonging,
     /// Where packets were counted.
     pub account: FlowAccount,
+    /// What is reported about packets in no flow.
+    unflowed: UnflowedReport,
     deltas: VecDeque<FlowDelta>,
     usual: Vec<Evicted<2>>,
     others: Vec<Evicted<5>>,
@@ -172,6 +175,7 @@ impl Aggregate {
             swept: false,
             of: Belonging { generation: 1, pipe, target: NO_DELTA_TARGET },
             account: FlowAccount::default(),
+            unflowed: UnflowedReport::default(),
             deltas: VecDeque::with_capacity(DELTAS_MAX + rest),
             usual: Vec::with_capacity(rest),
             others: Vec::with_capacity(rest),
@@ -195,9 +199,9 @@ impl Aggregate {
     ) {
         let keys = packets.keys(self.source);
         let able = list & keys.known;
+        self.reach(now_ms);
         self.account.met += u64::from(list.count_ones());
         self.account.unflowed.no_key += u64::from((list & !able).count_ones());
-        self.reach(now_ms);
         if able == 0 {
             return;
         }
@@ -270,6 +274,7 @@ impl Aggregate {
         if since_ms >= self.measured.period_ms && self.former.times.is_none() {
             self.start_ms = self.start_ms.wrapping_add(since_ms - since_ms % self.measured.period_ms);
             self.swept = false;
+            self.unflowed.end(&self.account.unflowed);
             std::mem::swap(&mut self.present, &mut self.former);
         }
     }
@@ -287,7 +292,8 @@ impl Aggregate {
         let rows = (self.former.rows() as u64 * u64::from(elapsed_ms)).div_ceil(within_ms);
         self.sweep_former(rows as usize, DeltaReason::Interval);
         if self.former.times.is_none() && !self.swept && self.deltas.len() < DELTAS_MAX {
-            self.deltas.push_back(FlowDelta::swept(self.start_ms, self.of));
+            let swept = FlowDelta::swept(self.start_ms, self.of);
+            self.deltas.push_back(swept.with_unflowed(self.unflowed.take()));
             self.swept = true;
         }
     }
@@ -337,6 +343,7 @@ impl Aggregate {
         }
         std::mem::swap(&mut self.deltas, &mut old.deltas);
         std::mem::swap(&mut self.account, &mut old.account);
+        std::mem::swap(&mut self.unflowed, &mut old.unflowed);
         if self.measured.period_ms == old.measured.period_ms {
             (self.start_ms, self.aligned, self.swept) = (old.start_ms, old.aligned, old.swept);
         }

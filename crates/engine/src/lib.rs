@@ -10,6 +10,7 @@ pub mod parcel;
 pub(crate) mod pipes;
 pub mod ring;
 pub mod single;
+mod unflowed;
 pub mod worker;
 
 pub use weir_table::delta;

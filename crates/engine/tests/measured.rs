@@ -91,6 +91,37 @@ fn c11_flows_without_packets_give_theirs_before_the_pipe_says_that_all_have() {
 }
 
 #[test]
+fn c11_packets_in_no_flow_are_said_with_the_end_of_their_period() {
+    for program in [pinning("f", 2, Some(PERIOD)), summing("f", PERIOD)] {
+        let mut bench = Bench::new(&program);
+        bench.now_ns = MS;
+        bench.engine.tick(MS);
+        let arp = [&[0xff; 12][..], &[8, 6], &[0; 46]].concat();
+        let frames = |bench: &mut Bench, ms: u64, arps: usize| {
+            bench.now_ns = ms * MS;
+            (0..arps).for_each(|_| _ = bench.frame(PortId(0), &arp));
+            (0..9).for_each(|sport| _ = bench.frame(PortId(0), &udp(sport, 53)));
+        };
+        frames(&mut bench, 10, 3);
+        // Before anything was reported about the previous period.
+        frames(&mut bench, 101, 5);
+        (101..180).for_each(|ms| bench.engine.tick(ms * MS));
+        frames(&mut bench, 210, 1);
+        (210..280).for_each(|ms| bench.engine.tick(ms * MS));
+        let all = taken(&mut bench);
+        let swept = all.iter().filter(|one| one.reason() == DeltaReason::Swept);
+        let swept: Vec<(u32, [u32; 9])> = swept.map(|one| (one.first, one.unflowed())).collect();
+        let sum = |at: usize| swept.iter().map(|(_, counts)| u64::from(counts[at])).sum::<u64>();
+        let of = |first: u32| swept.iter().find(|(start, _)| *start == first).unwrap().1;
+        assert_eq!((of(100)[0], of(200)[0], sum(0)), (3, 5, 8), "{swept:?}");
+        // The last period has not ended.
+        let account = bench.engine.flow_account();
+        assert_eq!((account.unflowed.no_key, account.balances()), (9, true));
+        assert!(sum(5) <= account.unflowed.full, "{account:?}");
+    }
+}
+
+#[test]
 fn c11_while_nobody_reads_a_flow_goes_on_counting_and_the_pipe_says_nothing() {
     let mut bench = Bench::new(&pinning("f", 10_000, Some(PERIOD)));
     bench.learn(9_000);

@@ -2,6 +2,8 @@
 
 use crate::export::{FlowFile, Given, NO_PARQUET};
 use crate::files::{self, MeasureOutcome};
+use crate::nodes::{AskedNodes, MergedInterval, NODES_MAX};
+use crate::settings::hex_seed;
 use crate::solution::{NO_SOLUTIONS, SolutionSettings};
 use crate::{Encapsulation, Encapsulations, KeyKind, Measured, Seed, Settings, Summary};
 use anyhow::{Context, Result};
@@ -11,15 +13,16 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use weir_app::kind::{BadInput, OwnCommand, Print};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use weir_app::kind::{BadInput, FindNodes, OwnCommand, Print};
 use weir_config::distinct::{Use, distinct};
 use weir_config::{infile, outfile};
 
 /// `weir measure`, in a build without the solutions of papers.
 pub const COMMAND: OwnCommand = OwnCommand {
     arguments: MeasureArguments::augment_args,
-    run: |matches, print| run_command(NO_SOLVE, matches, print),
+    run: |matches, find, print| run_command(NO_SOLVE, matches, find, print),
 };
 
 /// Counts recordings in a solution of a paper, and prints what it answers. Returns errors in the rests of
@@ -33,8 +36,13 @@ const NO_SOLVE: Solve = |_, _| Err(BadInput(NO_SOLUTIONS.to_string()).into());
 ///
 /// # Errors
 /// Fails if nothing could be read, or a result could not be written.
-pub fn run_command(solve: Solve, matches: &ArgMatches, print: &mut Print<'_>) -> Result<Vec<String>> {
-    run(&MeasureArguments::from_arg_matches(matches)?, solve, print)
+pub fn run_command(
+    solve: Solve,
+    matches: &ArgMatches,
+    find: FindNodes,
+    print: &mut Print<'_>,
+) -> Result<Vec<String>> {
+    run(&MeasureArguments::from_arg_matches(matches)?, solve, find, print)
 }
 
 /// A request to count recordings in a solution of a paper.
@@ -86,6 +94,12 @@ struct SolutionArguments {
 /// and sketches of several nodes can be merged.
 const SEED: [u64; 2] = [0x7765_6972, 0x006d_6561_7375_7265];
 
+/// The number of different reasons for missing nodes that are repeated at the end.
+const MISSING_MAX: usize = 100;
+
+/// How often a process that waits for the end of an interval looks whether it is to stop.
+const WAKE: Duration = Duration::from_millis(100);
+
 /// Rows of lists on an HTML page, which are filtered there.
 const PAGE_ROWS: usize = 500;
 
@@ -97,7 +111,7 @@ struct MeasureArguments {
     merge: Option<Merge>,
     /// Recordings (pcap or pcapng, optionally compressed with gzip or zstd), measured in sequence; `-` is
     /// standard input.
-    #[arg(required = true)]
+    #[arg(required_unless_present = "from")]
     files: Vec<PathBuf>,
     /// Also report on intervals of this length, such as `5s`, and on changes between them.
     #[arg(long, value_parser = interval)]
@@ -139,7 +153,43 @@ struct MeasureArguments {
     #[command(flatten)]
     solution: SolutionArguments,
     #[command(flatten)]
+    nodes: NodeArguments,
+    #[command(flatten)]
     results: Results,
+}
+
+/// Options of `--from`.
+#[derive(clap::Args)]
+struct NodeArguments {
+    /// Merge the last complete interval of these running nodes instead of measuring recordings: URLs such as
+    /// https://10.0.0.5:9106 or unix:/run/weir/weir.sock, or @FILE with a URL on each line. Their
+    /// measurements have the same `seed` and `interval`.
+    #[arg(
+        long, value_name = "URL", value_delimiter = ',', num_args = 1..,
+        conflicts_with_all = [
+            "files", "interval", "exact", "exact_memory", "flow", "prefix", "across_tunnels", "inside",
+            "spread", "memory", "seed", "parquet", "solution",
+        ]
+    )]
+    from: Vec<String>,
+    /// The name of the measurement on the nodes; needed if a node has several with a `seed`.
+    #[arg(long, value_name = "NAME", conflicts_with = "files", requires = "from")]
+    name: Option<String>,
+    /// The file with the token of the nodes.
+    #[arg(long, value_name = "FILE", conflicts_with = "files", requires = "from")]
+    token: Option<PathBuf>,
+    /// The file with the certificates (PEM) that sign those of nodes with https.
+    #[arg(long, value_name = "FILE", conflicts_with = "files", requires = "from")]
+    authorities: Option<PathBuf>,
+    /// Print every interval when it has ended, until Ctrl-C; with `--json`, one object per line.
+    #[arg(long, conflicts_with = "files", requires = "from")]
+    watch: bool,
+    /// How long after the end of an interval nodes may take.
+    #[arg(
+        long, value_name = "TIME", conflicts_with = "files", requires = "from", default_value = "750ms",
+        value_parser = interval
+    )]
+    patience: u64,
 }
 
 /// A subcommand of `weir measure`.
@@ -272,9 +322,8 @@ fn seed(text: &str) -> Result<SeedWords, String> {
     if text == "random" {
         return Ok(SeedWords(Seed::random().words()));
     }
-    let number = u128::from_str_radix(text, 16);
-    let number = number.map_err(|_| "expected `random` or up to 32 hexadecimal digits".to_string())?;
-    Ok(SeedWords([(number >> 64) as u64, number as u64]))
+    let seed = hex_seed(text).ok_or("expected `random` or up to 32 hexadecimal digits")?;
+    Ok(SeedWords(seed.words()))
 }
 
 impl MeasureArguments {
@@ -320,7 +369,12 @@ impl MeasureArguments {
 }
 
 /// Runs the command. Returns errors in the rests of files.
-fn run(arguments: &MeasureArguments, solve: Solve, print: &mut Print<'_>) -> Result<Vec<String>> {
+fn run(
+    arguments: &MeasureArguments,
+    solve: Solve,
+    find: FindNodes,
+    print: &mut Print<'_>,
+) -> Result<Vec<String>> {
     if let Some(Merge::Merge(merge)) = &arguments.merge {
         return run_merge(merge, print);
     }
@@ -329,11 +383,9 @@ fn run(arguments: &MeasureArguments, solve: Solve, print: &mut Print<'_>) -> Res
     let written: Vec<Use> = written.map(|path| Use::new("the result".to_string(), path)).collect();
     let read = arguments.files.iter().map(|path| Use::new("a recording".to_string(), path));
     distinct(&read.collect::<Vec<_>>(), &written).map_err(|error| BadInput(format!("{error:#}")))?;
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // The first ends the measurement, the second kills the program.
-        flag::register_conditional_default(signal, stop.clone()).context("signals")?;
-        flag::register(signal, stop.clone()).context("signals")?;
+    let stop = stopped_by_signals()?;
+    if !arguments.nodes.from.is_empty() {
+        return run_from(&arguments.nodes, (&arguments.results, &stop), find, print);
     }
     let seed = Seed::new(arguments.seed.map_or(SEED, |seed| seed.0));
     if let Some(request) = arguments.request(seed, &stop) {
@@ -352,6 +404,95 @@ fn run(arguments: &MeasureArguments, solve: Solve, print: &mut Print<'_>) -> Res
     results.print((measured, summary), (&names.join(", "), beside), print)?;
     flows.map(WrittenFlows::finish).transpose()?;
     Ok(files.iter().filter(|file| file.error.is_some()).map(files::said).collect())
+}
+
+/// Returns a flag that SIGINT and SIGTERM set.
+fn stopped_by_signals() -> Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // The first ends the measurement, the second kills the program.
+        flag::register_conditional_default(signal, stop.clone()).context("signals")?;
+        flag::register(signal, stop.clone()).context("signals")?;
+    }
+    Ok(stop)
+}
+
+/// Runs `weir measure --from`. Returns which nodes are missing.
+fn run_from(
+    arguments: &NodeArguments,
+    (results, stop): (&Results, &AtomicBool),
+    find: FindNodes,
+    print: &mut Print<'_>,
+) -> Result<Vec<String>> {
+    let nodes = find(&arguments.from, arguments.token.as_deref(), arguments.authorities.as_deref())?;
+    if nodes.is_empty() || nodes.len() > NODES_MAX {
+        return Err(BadInput(format!("--from takes 1 to {NODES_MAX} nodes")).into());
+    }
+    let patience = Duration::from_nanos(arguments.patience);
+    let nodes = AskedNodes::new(nodes, arguments.name.clone(), patience);
+    let sentences = |missing: Vec<(String, String)>| -> Vec<String> {
+        missing.into_iter().map(|(url, why)| format!("{url}: it {why}")).collect()
+    };
+    let mut agreed = match nodes.agree(stop) {
+        Ok(agreed) => agreed,
+        Err(missing) => {
+            if results.json {
+                let row = |(url, why): &(String, String)| json!({ "node": url, "merged": false, "why": why });
+                print(&format!("{}\n", json!({ "nodes": missing.iter().map(row).collect::<Vec<_>>() })))?;
+            }
+            return Ok(sentences(missing));
+        }
+    };
+    let mut before: Option<MergedInterval> = None;
+    let mut missing = Vec::new();
+    loop {
+        let mut merged = nodes.merge(agreed, stop);
+        if before.is_none() {
+            before = nodes.before(&merged, stop);
+        }
+        let before_it = before.as_ref().filter(|one| one.is_before(&merged) && one.is_of_same(&merged));
+        print_merged(&mut merged, before_it, &nodes, results, print)?;
+        for why in sentences(merged.missing()) {
+            if !missing.contains(&why) && missing.len() < MISSING_MAX {
+                missing.push(why);
+            }
+        }
+        if !arguments.watch {
+            return Ok(missing);
+        }
+        before = Some(merged);
+        agreed = agreed.next();
+        while !stop.load(Ordering::Relaxed) && agreed.since_end_ns() < 0 {
+            std::thread::sleep(Duration::from_nanos(agreed.since_end_ns().unsigned_abs()).min(WAKE));
+        }
+        if stop.load(Ordering::Relaxed) {
+            return Ok(missing);
+        }
+        if agreed.since_end_ns() > 2 * patience.as_nanos() as i64 {
+            // This process was suspended, or printing takes longer than an interval.
+            agreed = nodes.agree(stop).unwrap_or(agreed);
+        }
+    }
+}
+
+/// Prints an interval of several nodes, after a line for each.
+fn print_merged(
+    merged: &mut MergedInterval,
+    before: Option<&MergedInterval>,
+    nodes: &AskedNodes,
+    results: &Results,
+    print: &mut Print<'_>,
+) -> Result<()> {
+    let report = merged.report(before, results.rows());
+    if !results.json {
+        print(&merged.head())?;
+    }
+    let beside = merged.beside();
+    let Some(summary) = merged.summary.clone() else {
+        return if results.json { print(&format!("{beside}\n")) } else { Ok(()) };
+    };
+    let measured = Measured { all: report, ..Measured::default() };
+    results.print((measured, summary), (&nodes.urls().join(", "), beside), print)
 }
 
 /// The file of flows, until writing to it fails.

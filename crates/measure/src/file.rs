@@ -10,7 +10,7 @@
 
 use crate::queries::{Asks, Query, tops};
 use crate::settings::Settings;
-use crate::sketches::{Sketch, Totals, keys_of};
+use crate::sketches::{Sketch, Sketches, Totals, keys_of};
 use crate::summary::Summary;
 use std::borrow::Cow;
 use std::io::{self, Read, Write};
@@ -77,6 +77,11 @@ impl Summary {
     /// Errors of the output.
     pub fn write(&mut self, output: &mut impl Write) -> io::Result<()> {
         self.gather();
+        self.write_sketches(&self.all, output)
+    }
+
+    /// Writes the sketches of a time span.
+    fn write_sketches(&self, sketches: &Sketches, output: &mut impl Write) -> io::Result<()> {
         let mut body = Body::default();
         self.seed.words().into_iter().for_each(|word| body.u64(word));
         let settings = &self.settings;
@@ -85,17 +90,26 @@ impl Summary {
         body.0.extend([kind as u8, v4, v6, u8::from(settings.tunnels_apart)]);
         body.u64(settings.keys as u64);
         body.u64(self.largest);
-        body.totals(&self.all.totals);
-        self.all.distinct.iter().for_each(|one| body.blob(&one.to_file()));
+        body.totals(&sketches.totals);
+        sketches.distinct.iter().for_each(|one| body.blob(&one.to_file()));
         body.0.push(self.kept.len() as u8);
         for query in &self.kept {
             body.0.push(query.row().number);
-            self.all.answers[query.place()].iter().for_each(|sketch| body.sketch(sketch));
+            sketches.answers[query.place()].iter().for_each(|sketch| body.sketch(sketch));
         }
         output.write_all(&MARK)?;
         output.write_all(&VERSION.to_le_bytes())?;
         output.write_all(&checksum(&body.0).to_le_bytes())?;
         output.write_all(&body.0)
+    }
+
+    /// Returns a sketch file of the current interval alone. The interval continues.
+    #[must_use]
+    pub fn interval_file(&mut self) -> Vec<u8> {
+        self.flush();
+        let mut file = Vec::new();
+        self.write_sketches(&self.interval, &mut file).expect("writing to memory cannot fail");
+        file
     }
 
     /// Returns the parts that have an Apache DataSketches format, as files of that format: their names and
@@ -134,22 +148,42 @@ impl Summary {
         if bytes.len() as u64 > BYTES_MAX {
             return Err(FileError::TooLarge);
         }
-        let Some((head, body)) = bytes.split_first_chunk::<16>().filter(|(head, _)| head.starts_with(&MARK))
-        else {
-            return Err(FileError::NotOurs);
-        };
-        let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        if word(8) != VERSION {
-            return Err(FileError::Version(word(8)));
-        }
-        let (expected, found) = (word(12), checksum(body));
-        if expected != found {
-            return Err(FileError::Checksum { expected, found });
-        }
+        let body = body(&bytes)?;
         let mut left = Left { bytes: body, at: 0 };
         let summary = left.summary()?;
         if left.at == body.len() { Ok(summary) } else { left.wrong() }
     }
+}
+
+/// What two sketch files must have in common to be merged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FileHead {
+    pub(crate) seed: Seed,
+    /// The kind of flows, the lengths of prefixes, and whether tunnels are apart.
+    pub(crate) keys: (KeyKind, (u8, u8), bool),
+    /// The number of keys that the top list of flows remembers.
+    pub(crate) size: usize,
+}
+
+impl FileHead {
+    /// Reads the head of a sketch file without the sketches.
+    pub(crate) fn read(bytes: &[u8]) -> Result<FileHead, FileError> {
+        Left { bytes: body(bytes)?, at: 0 }.head()
+    }
+}
+
+/// Returns what follows the header of a sketch file of this version that is not damaged.
+fn body(bytes: &[u8]) -> Result<&[u8], FileError> {
+    let Some((head, body)) = bytes.split_first_chunk::<16>().filter(|(head, _)| head.starts_with(&MARK))
+    else {
+        return Err(FileError::NotOurs);
+    };
+    let word = |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if word(8) != VERSION {
+        return Err(FileError::Version(word(8)));
+    }
+    let (expected, found) = (word(12), checksum(body));
+    if expected == found { Ok(body) } else { Err(FileError::Checksum { expected, found }) }
 }
 
 /// CRC-32 (IEEE 802.3), using a table of one byte.
@@ -296,7 +330,7 @@ impl<'a> Left<'a> {
         self.take(length as usize)
     }
 
-    fn summary(&mut self) -> Result<Summary, FileError> {
+    fn head(&mut self) -> Result<FileHead, FileError> {
         let seed = Seed::new(self.words()?);
         let [kind, v4, v6, tunnels] = self.array()?;
         let keys = self.u64()?;
@@ -304,14 +338,13 @@ impl<'a> Left<'a> {
         let (Some(flow), 1..=KEYS_MAX, true) = (flow, keys, v4 <= 32 && v6 <= 128) else {
             return self.wrong();
         };
-        let settings = Settings {
-            flow,
-            prefixes: (v4, v6),
-            tunnels_apart: tunnels != 0,
-            keys: keys as usize,
-            memory: usize::MAX,
-            ..Settings::default()
-        };
+        Ok(FileHead { seed, keys: (flow, (v4, v6), tunnels != 0), size: keys as usize })
+    }
+
+    fn summary(&mut self) -> Result<Summary, FileError> {
+        let FileHead { seed, keys: (flow, prefixes, tunnels_apart), size: keys } = self.head()?;
+        let (memory, defaults) = (usize::MAX, Settings::default());
+        let settings = Settings { flow, prefixes, tunnels_apart, keys, memory, ..defaults };
         let mut summary = Summary::new(&settings, seed);
         summary.largest = self.u64()?;
         summary.all.totals = self.totals()?;

@@ -1,8 +1,8 @@
 //! Measures the composition of traffic: flows are counted in sketches, interval by interval, and reported or
 //! exported. The source is the collector's flow deltas or the packets of a recording.
 //!
-//! Promises: memory is bounded by settings, not by traffic. Outside of `agent`, `command` and `files`
-//! there is no I/O except `std::io::Write` for exports, no thread and no clock.
+//! Promises: memory is bounded by settings, not by traffic. Outside of `agent`, `command`, `files`
+//! and `nodes` there is no I/O except `std::io::Write` for exports, no thread and no clock.
 #![forbid(unsafe_code)]
 
 mod agent;
@@ -16,6 +16,7 @@ mod frames;
 mod inside;
 mod keys;
 mod link;
+mod nodes;
 mod numbers;
 mod page;
 mod queries;
@@ -33,8 +34,8 @@ mod text;
 mod truth;
 
 pub use app::{
-    Export, HISTORY, Ipfix, KIND, MeasurePublisher, Measurement, MeasurementReport, OfOverlay, Parquet, Sum,
-    read_with,
+    Export, HISTORY, Ipfix, KEPT, KIND, KeptInterval, MeasurePublisher, Measurement, MeasurementReport,
+    OfOverlay, Parquet, Sum, read_with,
 };
 pub use command::{COMMAND, SolutionRequest, Solve, run_command};
 pub use file::{FileError, Unlike};

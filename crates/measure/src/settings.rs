@@ -4,7 +4,7 @@
 use crate::inside::Encapsulations;
 use crate::queries::Query;
 use crate::sketches::Sketches;
-use weir_sketch::{Aggregator, KeyKind, Projection};
+use weir_sketch::{Aggregator, KeyKind, Projection, Seed};
 
 /// What is measured, and with how much memory.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,4 +92,11 @@ impl Settings {
         let sketches: usize = queries.iter().map(|query| Sketches::bytes_of(self, *query)).sum();
         Aggregator::<5>::bytes_for(AGGREGATOR_BYTES) + Sketches::FIXED_BYTES * 2 + sketches
     }
+}
+
+/// Reads a seed of up to 32 hexadecimal digits.
+pub(crate) fn hex_seed(text: &str) -> Option<Seed> {
+    let is_hex = !text.is_empty() && text.bytes().all(|one| one.is_ascii_hexdigit());
+    let number = u128::from_str_radix(text, 16).ok().filter(|_| is_hex)?;
+    Some(Seed::new([(number >> 64) as u64, number as u64]))
 }

@@ -34,7 +34,7 @@ pub struct Summary {
     aggregator: Aggregator<5>,
     updates: Vec<Update<5>>,
     evicted: Vec<Evicted<5>>,
-    interval: Sketches,
+    pub(crate) interval: Sketches,
     pub(crate) all: Sketches,
     /// The top lists of the previous interval.
     before: Option<[Option<Sketch>; COUNT]>,
@@ -163,7 +163,7 @@ impl Summary {
     }
 
     /// Passes everything to the sketches.
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.aggregate();
         let (interval, keys) = (&mut self.interval, &self.keys);
         interval.add(&self.evicted, keys);
@@ -218,6 +218,28 @@ impl Summary {
         let [start_ns, end_ns] = all.totals.span_ns;
         let reporting = Reporting { is_all: true, ..self.reporting(all) };
         reporting.report(start_ns.min(end_ns), end_ns)
+    }
+
+    /// Reports on everything as on one interval, and on changes since the one that `before` consists of.
+    pub(crate) fn interval_report(
+        &mut self,
+        [start_ns, end_ns]: [u64; 2],
+        before: Option<&Summary>,
+    ) -> Report {
+        self.gather();
+        let reporting = Reporting { is_all: true, ..self.reporting(&self.all) };
+        let mut report = reporting.report(start_ns, end_ns);
+        // Records of different nodes arrive in any order, and none is of a single packet.
+        report.backwards = 0;
+        report.shed.retain(|query| !query.is_about_packets());
+        if let Some(before) = before {
+            let mut lists = [const { None }; COUNT];
+            for (place, ..) in tops().filter(|(.., top)| top.has_changes) {
+                lists[place].clone_from(&before.all.answers[place]);
+            }
+            report.changes = reporting.changes(&lists);
+        }
+        report
     }
 
     fn reporting<'a>(&'a self, sketches: &'a Sketches) -> Reporting<'a> {

@@ -60,6 +60,10 @@ impl Report {
                 (_, Some(Answer::Top(_) | Answer::Quantiles(_)) | None) => (),
             }
         }
+        if !self.changes.is_empty() {
+            text += "\nChanges since the previous interval\n";
+            changes_text(&mut text, &self.changes, rows);
+        }
         text
     }
 
@@ -80,8 +84,11 @@ impl Report {
             let _ = writeln!(text, "  {what:<14}{}", estimated(number));
         }
         for one in &self.unflowed {
-            let (packets, bytes) = (grouped(one.packets), grouped(one.bytes));
-            let _ = writeln!(text, "  no flow       {packets} packets, {bytes} bytes: {}", one.reason);
+            let packets = grouped(one.packets);
+            // Running measurements do not know the sizes.
+            let bytes =
+                if one.bytes == 0 { String::new() } else { format!(", {} bytes", grouped(one.bytes)) };
+            let _ = writeln!(text, "  no flow       {packets} packets{bytes}: {}", one.reason);
         }
         if self.backwards > 0 {
             let _ = writeln!(text, "  time went backwards at {} packets", grouped(self.backwards));
@@ -188,7 +195,11 @@ fn interval_text(text: &mut String, interval: &Report, zero_ns: u64, rows: usize
     for row in interval.top.iter().take(rows.min(3)) {
         row_text(text, row, interval.packets);
     }
-    for ChangeRow { kind, key, change } in interval.changes.iter().take(rows.min(3)) {
+    changes_text(text, &interval.changes, rows.min(3));
+}
+
+fn changes_text(text: &mut String, changes: &[ChangeRow], rows: usize) {
+    for ChangeRow { kind, key, change } in changes.iter().take(rows) {
         let (low, high) = (change.low, change.high);
         let bounds = if high - low >= 1.0 { format!(" ({low:+.0} to {high:+.0})") } else { String::new() };
         let truth = change.exact.map_or(String::new(), |exact| format!("  exactly {exact:+.0}"));

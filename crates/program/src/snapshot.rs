@@ -5,7 +5,7 @@ use crate::change::EntryKey;
 use crate::nat::Binding;
 use crate::{Entry, GroupId, Operation};
 use weir_packet::FlowKey;
-pub use weir_table::FlowState;
+pub use weir_table::{FlowState, UNFLOWED};
 
 /// Numbers of packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl FlowAccount {
 impl Unflowed {
     /// Returns the counts with their names in tables and JSON.
     #[must_use]
-    pub fn by_reason(&self) -> [(&'static str, u64); 9] {
+    pub fn by_reason(&self) -> [(&'static str, u64); UNFLOWED] {
         let Unflowed { no_key, no_group, unknown, icmp_error, no_target, full, .. } = *self;
         let Unflowed { no_nat_port, answers_taken, delta, .. } = *self;
         [
@@ -182,6 +182,12 @@ impl Unflowed {
             ("answers_taken", answers_taken),
             ("delta", delta),
         ]
+    }
+
+    /// Returns the names of the reasons, in the order of [`Unflowed::by_reason`].
+    #[must_use]
+    pub fn reasons() -> [&'static str; UNFLOWED] {
+        Unflowed::default().by_reason().map(|(reason, _)| reason)
     }
 
     /// Returns the sum over all reasons.

@@ -20,6 +20,9 @@ pub const TARGET_MAX: u32 = (1 << TARGET_BITS) - 2;
 /// Used in place of a target's number if the decision for the flow is not a target.
 pub const NO_DELTA_TARGET: u32 = (1 << TARGET_BITS) - 1;
 
+/// The number of reasons why packets are in no flow. Their counts take the place of a key.
+pub const UNFLOWED: usize = 9;
+
 const TARGET_BITS: u32 = 20;
 const GENERATION_SHIFT: u32 = TARGET_BITS;
 const REASON_SHIFT: u32 = TARGET_BITS + 8;
@@ -45,7 +48,8 @@ pub enum DeltaReason {
     /// The connection had ended, and a SYN has begun another connection with the same addresses and ports.
     Reopened,
     /// The delta is about no single flow: all flows of the pipe have reported everything that they counted
-    /// before [`FlowDelta::first`]. It has no counts.
+    /// before [`FlowDelta::first`]. It has no counts of flows, but those of packets in no flow
+    /// ([`FlowDelta::unflowed`]).
     Swept,
 }
 
@@ -153,6 +157,21 @@ impl FlowDelta {
         FlowDelta::new(FlowKey::default(), (0, 0), (start, start), of, DeltaReason::Swept)
     }
 
+    /// Adds how many packets were in no flow since the previous delta with [`DeltaReason::Swept`], by reason.
+    pub fn with_unflowed(mut self, counts: [u32; UNFLOWED]) -> FlowDelta {
+        debug_assert!(self.reason() == DeltaReason::Swept);
+        for (word, two) in self.key.0.iter_mut().zip(counts.chunks(2)) {
+            *word = u64::from(two[0]) | u64::from(two.get(1).copied().unwrap_or(0)) << 32;
+        }
+        self
+    }
+
+    /// Returns how many packets were in no flow, by reason, for a delta with [`DeltaReason::Swept`].
+    #[must_use]
+    pub fn unflowed(&self) -> [u32; UNFLOWED] {
+        std::array::from_fn(|at| (self.key.0[at / 2] >> (32 * (at % 2))) as u32)
+    }
+
     /// Number of packets.
     #[inline]
     #[must_use]
@@ -199,5 +218,9 @@ mod tests {
                 assert_eq!((delta.packets(), delta.bytes()), (PACKETS_MAX, BYTES_MAX));
             }
         }
+        let of = Belonging { generation: 1, pipe: 2, target: 3 };
+        let counts = [1, 2, 3, 4, 5, 6, 7, u32::MAX, u32::MAX - 1];
+        let swept = FlowDelta::swept(7, of).with_unflowed(counts);
+        assert_eq!((swept.unflowed(), swept.packets(), swept.of()), (counts, 0, of));
     }
 }

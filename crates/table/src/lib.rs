@@ -46,7 +46,7 @@ pub mod sweep;
 
 pub use acl::{Acl, AclError, PortRange, Rule};
 pub use bucket::{Buckets, NO_TARGET, fill_wants, seeded, spread};
-pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET};
+pub use delta::{Belonging, DeltaReason, FlowDelta, NO_DELTA_TARGET, UNFLOWED};
 pub use exact::{Exact, ExactRow};
 pub use flow::{Counted, CountedElsewhere, Decision, Flow, FlowTable, HEARD_MAX, Resumed};
 pub use given::{GivenBuckets, Patience};

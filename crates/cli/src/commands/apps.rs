@@ -82,7 +82,8 @@ pub fn run(key: &str, matches: &ArgMatches) -> Option<Result<ExitCode>> {
 }
 
 fn perform(own: &OwnCommand, matches: &ArgMatches) -> Result<ExitCode> {
-    let complaints = (own.run)(matches, &mut |text| output::print(text).and_then(|()| output::flush()))?;
+    let mut print = |text: &str| output::print(text).and_then(|()| output::flush());
+    let complaints = (own.run)(matches, super::doctor::nodes, &mut print)?;
     complaints.iter().for_each(|why| output::complain(format_args!("weir: {why}\n")));
     Ok(if complaints.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -6,11 +6,14 @@ use crate::doctor::peers::{self, Asking};
 use crate::doctor::{self, Level};
 use crate::{import, output};
 use anyhow::Result;
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
+use weir_app::kind::RemoteNode;
 use weir_config::infile;
 use weir_control::answer::FleetNode;
-use weir_daemon::peer::PeerUrl;
+use weir_daemon::peer::{self, Client, PeerUrl};
 
 /// Arguments of `weir doctor`.
 #[derive(clap::Args)]
@@ -85,6 +88,46 @@ pub(super) fn token(path: &Path) -> Result<String> {
     let is_right = !token.is_empty() && token.iter().all(u8::is_ascii_graphic);
     let token = String::from_utf8(token).ok().filter(|_| is_right);
     token.ok_or_else(|| wrong("a token has letters and digits only".to_string()).into())
+}
+
+/// The largest answer of a node to a command, in bytes: more than the sketches of an interval.
+const ANSWER_MAX: usize = 32 << 20;
+
+/// A node that is asked by a command.
+struct PeerNode {
+    url: PeerUrl,
+    client: Client,
+}
+
+impl RemoteNode for PeerNode {
+    fn url(&self) -> String {
+        self.url.to_string()
+    }
+
+    fn get(&self, path: &str, patience: Duration) -> Result<Value, String> {
+        peer::get(&self.client, path, patience)
+    }
+}
+
+/// Finds out how to ask nodes ([`weir_app::kind::FindNodes`]).
+pub(super) fn nodes(
+    from: &[String],
+    token: Option<&Path>,
+    authorities: Option<&Path>,
+) -> Result<Vec<Box<dyn RemoteNode>>> {
+    let urls = urls(from)?;
+    let is_remote = urls.iter().any(|url| matches!(url, PeerUrl::Tcp { .. }));
+    let token = match token {
+        Some(path) => self::token(path)?,
+        None if is_remote => return Err(BadInput("nodes need a token: --token FILE".to_string()).into()),
+        None => String::new(),
+    };
+    let node = |url: PeerUrl| -> Result<Box<dyn RemoteNode>> {
+        let client = peer::client(&url, &token, authorities);
+        let client = client.map_err(|why| BadInput(format!("{url}: it {why}")))?;
+        Ok(Box::new(PeerNode { client: client.with_answer_max(ANSWER_MAX), url }))
+    };
+    urls.into_iter().map(node).collect()
 }
 
 /// Runs the command. The exit code is 1 if something is a fault.

@@ -31,6 +31,7 @@ mod lb_in_place;
 mod lb_reject;
 mod measure;
 mod measured;
+mod measured_nodes;
 mod monitoring;
 mod names;
 mod nat;

@@ -33,7 +33,7 @@ const ARROWS: &[Arrows] = &[
     ("bond", &["app", "config", "engine", "packet", "program", "table"], &["port"]),
     ("path", &["app", "bpf", "config", "engine", "netlink", "packet", "port", "program", "table"], &["bed"]),
     ("overlay", &["app", "bpf", "config", "engine", "netlink", "packet", "program"], &["bed", "papers"]),
-    ("measure", &["app", "config", "engine", "packet", "port", "program", "sketch"], &[]),
+    ("measure", &["app", "config", "control", "engine", "packet", "port", "program", "sketch"], &[]),
     ("bed", &[], &[]),
     ("papers", &["bpf", "packet", "sketch"], &["bed"]),
     ("plot", &[], &[]),

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tracing::warn;
-use weir_app::http::HttpControl;
+use weir_app::http::HttpControls;
 use weir_config::infile;
 
 /// The minimum and maximum length of a token: a random token of the minimum length cannot be guessed.
@@ -42,7 +42,7 @@ pub enum Verdict {
 
 /// Knows the token, and what may be controlled with it.
 pub struct Gate {
-    pub apps: &'static HttpControl,
+    pub apps: HttpControls,
     token: Vec<u8>,
     wrong: Mutex<Wrong>,
 }
@@ -55,13 +55,13 @@ struct Wrong {
 
 impl Gate {
     /// Reads the token, which no other user may read.
-    pub fn open(control: &ControlOver, apps: &'static HttpControl) -> Result<Gate> {
+    pub fn open(control: &ControlOver, apps: HttpControls) -> Result<Gate> {
         let token = read(&control.token).with_context(|| format!("control: {}", control.token.display()))?;
         Ok(Gate::with(token, apps))
     }
 
     /// Returns a gate with this token.
-    pub fn with(token: Vec<u8>, apps: &'static HttpControl) -> Gate {
+    pub fn with(token: Vec<u8>, apps: HttpControls) -> Gate {
         Gate { apps, token, wrong: Mutex::new(Wrong { since: Instant::now(), count: 0, said: None }) }
     }
 
@@ -118,7 +118,7 @@ mod tests {
     #[test]
     fn only_the_token_opens_and_those_who_guess_keep_nobody_out() {
         let token = "0123456789abcdef0123456789abcdef";
-        let gate = Gate::with(token.into(), &super::super::NONE);
+        let gate = Gate::with(token.into(), HttpControls(&[]));
         let now = Instant::now();
         let look = |header: &str| gate.look(Some(header.as_bytes()), now);
         assert_eq!(look(&format!("Bearer {token}")), Verdict::Good);

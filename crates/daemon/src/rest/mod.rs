@@ -1,5 +1,5 @@
-//! Control of apps over HTTP ([`HttpControl`]): paths and methods are translated to requests to the app, like
-//! those over the control socket. The server is that of `http.rs`.
+//! Control of apps over HTTP ([`HttpControl`](weir_app::http::HttpControl)): paths and methods are translated
+//! to requests to the app, like those over the control socket. The server is that of `http.rs`.
 
 mod gate;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
@@ -11,30 +11,9 @@ pub use tls::Acceptor;
 use super::inherited::{CONTROL, Inherited};
 use crate::config::{ControlOver, Plan};
 use anyhow::{Context, Result};
-use serde_json::Map;
 use std::net::TcpListener;
 use std::sync::Arc;
-use weir_app::http::HttpControl;
-use weir_app::kind::Kind;
-
-/// The control of a daemon in which no kind of app offers any: it has no paths.
-static NONE: HttpControl = HttpControl {
-    app: "",
-    about: "",
-    routes: &[],
-    request: |_, _, _| Err(String::new()),
-    guard: |_, _, request| request,
-    watch: None,
-    list: |_, _, _| None,
-    status: |_| 400,
-    absent: ["", ""],
-    schemas: Map::new,
-};
-
-/// Returns the control that kinds of apps offer.
-pub fn offered(kinds: &[Kind]) -> &'static HttpControl {
-    kinds.iter().find_map(|kind| kind.http).unwrap_or(&NONE)
-}
+use weir_app::http::HttpControls;
 
 /// Everything that is needed to listen, read while the process still has the privilege to read it.
 pub struct Ready {
@@ -53,12 +32,14 @@ pub struct Entrance {
 impl Ready {
     /// Reads what a plan needs, if it has control over HTTP.
     pub fn of(plan: &Plan) -> Result<Option<Ready>> {
-        plan.control.as_ref().map(|control| Ready::prepare(control, plan.apps.kinds())).transpose()
+        plan.control
+            .as_ref()
+            .map(|control| Ready::prepare(control, HttpControls(plan.apps.kinds())))
+            .transpose()
     }
 
     /// Reads the token, the certificate and its key.
-    fn prepare(control: &ControlOver, kinds: &[Kind]) -> Result<Ready> {
-        let apps = offered(kinds);
+    fn prepare(control: &ControlOver, apps: HttpControls) -> Result<Ready> {
         let gate = Arc::new(Gate::open(control, apps)?);
         let tls = control.tls.as_ref().map(|(certificate, key)| Acceptor::new(certificate, key));
         let tls = tls.transpose().context("control: tls")?;

@@ -66,7 +66,8 @@ impl Daemon {
         let hello = json!({
             "say": "hello", "protocol": PROTOCOL, "version": env!("CARGO_PKG_VERSION"),
             "sockets": offering.as_ref().map(|_| SOCKETS),
-            "clock_ns": self.clock.origin_ns(), "interfaces": self.interface_names(),
+            "clock_ns": self.clock.origin_ns(), "started_ns": self.clock.started_ns(),
+            "interfaces": self.interface_names(),
             "indices": self.interfaces.all().map(XdpInterface::index).collect::<Vec<_>>(),
             "weights": self.weights_by_name(), "edits": self.plan.edits.json(),
             "cgroup": self.systemd.unit_cgroup(),

@@ -95,7 +95,9 @@ impl Takeover {
 
     /// Returns the old daemon's clock, so that times of flows keep their meaning.
     pub fn clock(&self) -> Clock {
-        Clock::since(self.hello["clock_ns"].as_u64().unwrap_or_default())
+        let origin_ns = self.hello["clock_ns"].as_i64().unwrap_or_default();
+        // The clocks of older daemons begin with them.
+        Clock::since(origin_ns, self.hello["started_ns"].as_u64().unwrap_or_default())
     }
 
     /// Returns true if the old daemon has the interface of this port.

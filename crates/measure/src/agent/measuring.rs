@@ -8,13 +8,15 @@
 use super::exports::Exports;
 use super::names::Named;
 use crate::export::{End, Given};
-use crate::{FlowRecord, Seed, SolutionCounter, Summary};
-use crate::{HISTORY, MeasurePublisher, Measurement, MeasurementReport, Sum};
+use crate::{FlowRecord, Interval, Seed, SolutionCounter, Summary};
+use crate::{HISTORY, KEPT, KeptInterval, MeasurePublisher, Measurement, MeasurementReport, Sum};
 use serde_json::json;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use weir_control::measure::IntervalState;
 use weir_engine::delta::{DeltaReason, FlowDelta};
+use weir_program::snapshot::{UNFLOWED, Unflowed};
 
 const NS_PER_MS: u64 = 1_000_000;
 
@@ -26,6 +28,13 @@ const WAITING_MAX: usize = 262_144;
 /// The distance, in milliseconds, by which the wall clock must have moved to count as set; following smaller
 /// moves would shift records needlessly.
 const SET_MS: u64 = 100;
+
+/// An hour in milliseconds: the workers' clock began at a full hour of the wall clock.
+const HOUR_MS: u64 = 3_600_000;
+
+/// The maximum distance, in milliseconds, to a full hour that is attributed to reading two clocks one after
+/// the other.
+const READING_MS: u64 = SET_MS / 2;
 
 /// The readings of two clocks at the same moment.
 #[derive(Clone, Copy, Debug, Default)]
@@ -42,6 +51,8 @@ impl Times {
         let now_ms = now_ns / NS_PER_MS;
         let wall_ms = wall.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
         let epoch_ms = wall_ms.saturating_sub(now_ms);
+        let hour_ms = (epoch_ms + HOUR_MS / 2) / HOUR_MS * HOUR_MS;
+        let epoch_ms = if hour_ms.abs_diff(epoch_ms) <= READING_MS { hour_ms } else { epoch_ms };
         let was_set = epoch_ms.abs_diff(self.epoch_ms) > SET_MS;
         Times { now_ms, epoch_ms: if was_set { epoch_ms } else { self.epoch_ms } }
     }
@@ -68,9 +79,13 @@ pub struct Measuring {
     interval: Option<u64>,
     /// Records of future intervals, with their numbers.
     waiting: Vec<(u64, FlowRecord)>,
+    /// Packets in no flow of future intervals, by reason.
+    waiting_unflowed: Vec<(u64, [u32; UNFLOWED])>,
     /// For each pipe of each worker, the time before which it has reported everything, in milliseconds.
     complete_ms: HashMap<(u8, Arc<str>), u64>,
     exports: Exports,
+    /// Late, early and spanning packets in the intervals that have ended.
+    misplaced: [u64; 3],
     snapshot: MeasurementReport,
     /// Whether anything has changed since the last report.
     changed: bool,
@@ -79,7 +94,7 @@ pub struct Measuring {
 impl Measuring {
     /// Begins.
     pub fn new(wanted: Measurement, workers: usize) -> Measuring {
-        let summary = Summary::new(&wanted.settings, Seed::random());
+        let summary = Summary::new(&wanted.settings, wanted.seed.unwrap_or_else(Seed::random));
         let exports = Exports::start(&wanted);
         // It was created once before, to check its settings.
         let solution = wanted.solution.as_ref();
@@ -92,8 +107,10 @@ impl Measuring {
             solution,
             interval: None,
             waiting: Vec::new(),
+            waiting_unflowed: Vec::new(),
             complete_ms: HashMap::new(),
             exports,
+            misplaced: [0; 3],
             snapshot,
             changed: true,
         }
@@ -105,6 +122,7 @@ impl Measuring {
         let solution = |one: &Measurement| one.solution.as_ref().map(|one| one.settings.clone());
         let same = self.wanted.settings == wanted.settings
             && self.wanted.interval_ms == wanted.interval_ms
+            && self.wanted.seed == wanted.seed
             && solution(&self.wanted) == solution(&wanted);
         let exports = self.exports.succeed(&self.wanted, &wanted);
         if same {
@@ -112,8 +130,10 @@ impl Measuring {
         }
         let quiet = Measurement { ipfix: None, parquet: None, ..wanted.clone() };
         let began = Measuring::new(quiet, workers);
-        let snapshot = MeasurementReport { shed: began.snapshot.shed.clone(), ..self.snapshot };
-        Measuring { wanted, snapshot, exports, ..began }
+        let (shed, kept) = (began.snapshot.shed.clone(), VecDeque::new());
+        let MeasurementReport { late, early, spanning, .. } = self.snapshot;
+        let snapshot = MeasurementReport { shed, kept, ..self.snapshot };
+        Measuring { wanted, snapshot, exports, misplaced: [late, early, spanning], ..began }
     }
 
     /// Returns the measurement's name.
@@ -137,7 +157,11 @@ impl Measuring {
         let Named { pipe, target, ingress } = *named;
         if delta.reason() == DeltaReason::Swept {
             let until_ms = self.complete_ms.entry((delta.source, pipe.clone())).or_default();
-            *until_ms = times.full_ms(delta.first).max(*until_ms);
+            let until = times.full_ms(delta.first);
+            *until_ms = until.max(*until_ms);
+            // They were counted before that time.
+            let number = until.saturating_sub(1) / self.wanted.interval_ms;
+            self.add_unflowed(number, delta.unflowed());
             self.close_due(times);
             return;
         }
@@ -184,6 +208,33 @@ impl Measuring {
         self.count(&record);
     }
 
+    /// Adds packets in no flow to their interval, or keeps them until that begins.
+    fn add_unflowed(&mut self, number: u64, counts: [u32; UNFLOWED]) {
+        if counts == [0; UNFLOWED] {
+            return;
+        }
+        let present = *self.interval.get_or_insert(number);
+        // Bounded: each pipe of each worker reports once in an interval.
+        if number > present && self.waiting_unflowed.len() < WAITING_MAX {
+            self.waiting_unflowed.push((number, counts));
+            return;
+        }
+        let misplaced = if number > present { &mut self.snapshot.early } else { &mut self.snapshot.late };
+        if number != present {
+            *misplaced += counts.iter().map(|count| u64::from(*count)).sum::<u64>();
+        }
+        self.count_unflowed(counts);
+    }
+
+    /// Counts packets in no flow in the current interval. Their bytes are not known.
+    fn count_unflowed(&mut self, counts: [u32; UNFLOWED]) {
+        let counts = Unflowed::reasons().into_iter().zip(counts);
+        for (reason, count) in counts.filter(|(_, count)| *count > 0) {
+            self.summary.add_skipped(reason, count.into(), 0);
+        }
+        self.changed = true;
+    }
+
     /// Counts a record in the current interval.
     fn count(&mut self, record: &FlowRecord) {
         self.summary.add(record);
@@ -205,20 +256,30 @@ impl Measuring {
         while let Some(present) = self.interval.filter(|present| *present < next) {
             self.close(present, times);
             // Empty intervals between this one and the next are not reported.
-            let waiting = self.waiting.iter().map(|(number, _)| *number).min();
+            let waiting = self.next_waiting();
             self.begin(waiting.map_or(next, |number| number.clamp(present + 1, next)));
         }
+    }
+
+    /// The number of the first interval for which something waits.
+    fn next_waiting(&self) -> Option<u64> {
+        let unflowed = self.waiting_unflowed.iter().map(|(number, _)| *number);
+        self.waiting.iter().map(|(number, _)| *number).chain(unflowed).min()
     }
 
     fn close(&mut self, number: u64, times: &Times) {
         let [start_ms, end_ms] = [number, number + 1].map(|number| number * self.wanted.interval_ms);
         let [start_ns, end_ns] = [start_ms, end_ms].map(|ms| times.wall_ns(ms));
+        let file = self.wanted.seed.map(|_| self.summary.interval_file());
         let mut report = self.summary.close(start_ns, end_ns);
         if let Some(solution) = &mut self.solution {
             self.snapshot.solution = Some(Arc::new(solution.close(start_ns, end_ns)));
         }
         // Deltas of different flows arrive in any order.
         report.backwards = 0;
+        if let Some(file) = file {
+            self.keep(&report, file);
+        }
         self.snapshot.intervals += 1;
         self.snapshot.history.push_back(Sum::of(&report));
         if self.snapshot.history.len() > HISTORY {
@@ -229,6 +290,25 @@ impl Measuring {
         self.changed = true;
     }
 
+    /// Keeps the sketches of an interval, so that they can be merged with those of other nodes.
+    fn keep(&mut self, report: &Interval, file: Vec<u8>) {
+        let MeasurementReport { late, early, spanning, .. } = self.snapshot;
+        let before = std::mem::replace(&mut self.misplaced, [late, early, spanning]);
+        let state = IntervalState {
+            start_ns: report.start_ns,
+            end_ns: report.end_ns,
+            packets: report.packets,
+            bytes: report.bytes,
+            late_packets: late - before[0],
+            early_packets: early - before[1],
+            spanning_packets: spanning - before[2],
+        };
+        self.snapshot.kept.push_back(KeptInterval { state, file: file.into() });
+        if self.snapshot.kept.len() > KEPT {
+            self.snapshot.kept.pop_front();
+        }
+    }
+
     /// Begins an interval with the records that were waiting for it.
     fn begin(&mut self, number: u64) {
         self.interval = Some(number);
@@ -236,6 +316,10 @@ impl Measuring {
         self.waiting = later;
         let now: Vec<(u64, FlowRecord)> = now;
         now.iter().for_each(|(_, record)| self.count(record));
+        let waiting = std::mem::take(&mut self.waiting_unflowed).into_iter();
+        let (now, later): (Vec<_>, Vec<_>) = waiting.partition(|one| one.0 <= number);
+        self.waiting_unflowed = later;
+        now.into_iter().for_each(|(_, counts)| self.count_unflowed(counts));
     }
 
     /// Called after the reading of each iteration: passes records on and publishes reports.
@@ -254,7 +338,7 @@ impl Measuring {
     pub fn finish(mut self, times: &Times) -> Exports {
         while let Some(present) = self.interval.take() {
             self.close(present, times);
-            let next = self.waiting.iter().map(|(number, _)| *number).min();
+            let next = self.next_waiting();
             if let Some(next) = next {
                 self.begin(next);
             }

@@ -14,6 +14,7 @@ fn wanted(board: &MeasurePublisher) -> Measurement {
         overlay: None,
         interval_ms: 100,
         settings: Settings { memory: 8 << 20, keys: 1024, ..Settings::default() },
+        seed: None,
         solution: None,
         ipfix: None,
         parquet: None,
@@ -59,6 +60,14 @@ impl Rig {
         self.measuring.take(&delta, &named, &at(u64::from(start_ms)));
     }
 
+    fn swept_with(&mut self, worker: u8, start_ms: u32, unflowed: [u32; 9]) {
+        let of = Belonging { generation: 1, pipe: 0, target: 0 };
+        let mut delta = FlowDelta::swept(start_ms, of).with_unflowed(unflowed);
+        delta.source = worker;
+        let named = Named { pipe: &self.pipe, target: None, ingress: None };
+        self.measuring.take(&delta, &named, &at(u64::from(start_ms)));
+    }
+
     fn intervals(&mut self) -> Vec<(u64, u64)> {
         self.measuring.turn(&at(0));
         intervals(&self.board)
@@ -90,6 +99,24 @@ fn an_interval_ends_when_all_workers_have_ended_it() {
         ([3, 15, 1500], 0, 0, 0)
     );
     assert_eq!(snapshot.interval.unwrap().top[0].packets, 7);
+}
+
+#[test]
+fn packets_in_no_flow_are_in_their_interval_by_reason() {
+    let mut rig = Rig::new(2);
+    rig.give(0, 1, 5, (10, 90));
+    rig.swept_with(0, 100, [3, 0, 0, 0, 0, 2, 0, 0, 0]);
+    // The first worker is ahead.
+    rig.swept_with(0, 200, [7, 0, 0, 0, 0, 0, 0, 0, 0]);
+    rig.swept_with(1, 100, [1, 0, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(rig.intervals(), [(0, 11)]);
+    let report = rig.board.look().interval.clone().unwrap();
+    let unflowed: Vec<_> = report.unflowed.iter().map(|one| (one.reason.as_str(), one.packets)).collect();
+    assert_eq!(unflowed, [("full", 2), ("no_key", 4)]);
+    rig.swept(1, 200);
+    assert_eq!(rig.intervals(), [(0, 11), (100, 7)]);
+    let snapshot = rig.board.look().clone();
+    assert_eq!((snapshot.late, snapshot.early), (0, 0));
 }
 
 #[test]
@@ -149,6 +176,49 @@ fn a_reload_goes_on_with_the_same_measurement_and_begins_another_with_the_same_t
     rig.give(0, 1, 2, (110, 110));
     assert_eq!(rig.intervals(), [(0, 5)]);
     assert_eq!(rig.board.look().records, [2, 7, 700]);
+}
+
+#[test]
+fn complete_intervals_are_kept_for_other_nodes_if_there_is_a_seed() {
+    let seed = Some(crate::Seed::new([1, 2]));
+    let mut rig = Rig::new(1);
+    rig.measuring = Measuring::new(Measurement { seed, ..wanted(&rig.board) }, 1);
+    let interval = |rig: &mut Rig, at_ms: u32| {
+        rig.give(0, 1, 5, (at_ms + 10, at_ms + 20));
+        rig.swept(0, at_ms + 100);
+    };
+    (0..2 + crate::KEPT as u32).for_each(|n| interval(&mut rig, 100 * n));
+    rig.give(0, 2, 4, (50, 60));
+    interval(&mut rig, 500);
+    rig.measuring.turn(&at(0));
+    let kept: Vec<_> = rig.board.look().kept.iter().cloned().collect();
+    let states: Vec<_> = kept.iter().map(|one| (one.state.start_ns / 1_000_000, one.state.packets)).collect();
+    assert_eq!(states, [(300, 5), (400, 5), (500, 9)]);
+    assert_eq!((kept[1].state.late_packets, kept[2].state.late_packets), (0, 4));
+    let mut read = crate::Summary::read(&kept[2].file[..]).unwrap();
+    assert_eq!(read.report().packets, 9);
+    // A measurement with another seed does not offer what was counted with this one.
+    let board = MeasurePublisher::default();
+    let other = Measurement { seed: Some(crate::Seed::new([1, 3])), ..wanted(&board) };
+    let Rig { measuring, pipe, .. } = rig;
+    let mut rig = Rig { measuring: measuring.succeed(other, 1), board: board.clone(), pipe };
+    rig.measuring.turn(&at(0));
+    assert!(board.look().kept.is_empty());
+    let mut rig = Rig::new(1);
+    interval(&mut rig, 0);
+    rig.measuring.turn(&at(0));
+    assert!(rig.board.look().kept.is_empty(), "without a seed");
+}
+
+#[test]
+fn the_clock_began_at_a_full_hour_unless_it_was_set_since() {
+    let hour = std::time::Duration::from_secs(3600);
+    let wall = |ms: u64| std::time::UNIX_EPOCH + 5 * hour + std::time::Duration::from_millis(ms);
+    // The clocks are read one after the other.
+    let times = Times::default().at(70_000_000_000, wall(70_003));
+    assert_eq!((times.now_ms, times.epoch_ms), (70_000, 5 * 3_600_000));
+    assert_eq!(times.at(71_000_000_000, wall(71_060)).epoch_ms, 5 * 3_600_000);
+    assert_eq!(times.at(71_000_000_000, wall(73_500)).epoch_ms, 5 * 3_600_000 + 2_500);
 }
 
 #[test]

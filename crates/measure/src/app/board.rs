@@ -8,10 +8,23 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_app::shown::{ago_ms, without_nulls};
 use weir_app::{Action, App, Event};
+use weir_control::measure::IntervalState;
 use weir_program::Program;
 
 /// The number of intervals whose totals are kept.
 pub const HISTORY: usize = 60;
+
+/// The number of complete intervals whose sketches are kept for other nodes.
+pub const KEPT: usize = 3;
+
+/// A complete interval, kept to be merged with those of other nodes.
+#[derive(Clone, Debug)]
+pub struct KeptInterval {
+    /// When it was, how much it contains, and what belongs to other intervals.
+    pub state: IntervalState,
+    /// Its sketch file.
+    pub file: Arc<[u8]>,
+}
 
 /// The published results of a measurement.
 #[derive(Clone, Debug, Default)]
@@ -20,6 +33,8 @@ pub struct MeasurementReport {
     pub interval: Option<Arc<Report>>,
     /// The totals of the last intervals, newest last.
     pub history: VecDeque<Sum>,
+    /// The sketches of the last intervals, newest last; none without a seed.
+    pub kept: VecDeque<KeptInterval>,
     /// When the report was last written, in nanoseconds since 1970.
     pub now_ns: u64,
     /// The number of completed intervals.
@@ -48,9 +63,9 @@ pub struct MeasurementReport {
 pub struct Sum {
     /// When it began, in nanoseconds since 1970.
     pub start_ns: u64,
-    /// Packets in flows.
+    /// Packets, in flows or not.
     pub packets: u64,
-    /// Their bytes.
+    /// Bytes of those in flows.
     pub bytes: u64,
     /// Distinct flows, sources and destinations.
     pub distinct: [f64; 3],

@@ -6,20 +6,23 @@
 //! [`MeasurePublisher`].
 
 mod board;
+mod http;
 mod pages;
 #[cfg(test)]
 mod tests;
 mod text;
 mod yaml;
 
-pub use board::{Export, HISTORY, MeasurePublisher, MeasurementReport, Sum};
+pub use board::{Export, HISTORY, KEPT, KeptInterval, MeasurePublisher, MeasurementReport, Sum};
 pub(crate) use yaml::measurements;
 pub use yaml::read_with;
 
-use crate::{LiveSolution, Settings, agent};
+use crate::{LiveSolution, Seed, Settings, agent};
+use http::ReadMeasurement;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use weir_app::http::HttpControl;
 use weir_app::kind::{Kind, View};
 
 /// The kind of app with the key `measure`.
@@ -41,9 +44,23 @@ pub const KIND: Kind = Kind {
     command: Some(&crate::command::COMMAND),
     about: "Analyse recordings: flows, sources, destinations, ports, sizes, changes",
     verbs: &[],
-    http: None,
+    http: Some(&HTTP),
     foreign: &[],
     edits: None,
+};
+
+/// Reading of measurements over HTTP.
+const HTTP: HttpControl = HttpControl {
+    list: |apps, route, names| {
+        let read = |Measurement { name, interval_ms, seed, board, .. }: Measurement| ReadMeasurement {
+            name,
+            interval_ms,
+            seeded: seed.is_some(),
+            board,
+        };
+        http::list(&measurements(apps).into_iter().map(read).collect::<Vec<_>>(), route, names)
+    },
+    ..http::HTTP
 };
 
 /// What to measure.
@@ -59,6 +76,9 @@ pub struct Measurement {
     pub interval_ms: u64,
     /// What is measured.
     pub settings: Settings,
+    /// The seed that it shares with the measurements of other nodes, if its intervals can be merged with
+    /// theirs.
+    pub seed: Option<Seed>,
     /// The solution of Agg-Evict's paper that counts flows too, if one is configured.
     pub solution: Option<LiveSolution>,
     /// Where records are exported to.

@@ -19,6 +19,10 @@ pub fn interval(answer: &Value) -> String {
     for name in ["packets", "bytes"] {
         let _ = writeln!(text, "  {name:<22} {}", number(&last[name]));
     }
+    for one in last["unflowed"].as_array().into_iter().flatten() {
+        let (packets, reason) = (number(&one["packets"]), word(&one["reason"]));
+        let _ = writeln!(text, "  {:<22} {packets} packets: {reason}", "no flow");
+    }
     for name in ["flows", "sources", "destinations"] {
         let _ = writeln!(text, "  {name:<22} {}", estimated(&last[name]));
     }

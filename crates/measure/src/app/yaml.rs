@@ -3,6 +3,7 @@
 use super::board::Measure;
 use super::{Ipfix, MeasurePublisher, Measurement, OfOverlay, Parquet};
 use crate::export::NO_PARQUET;
+use crate::settings::hex_seed;
 use crate::solution::NO_SOLUTIONS;
 use crate::{
     KeyKind, LiveSolution, NewSolution, Projection, Query, Seed, Settings, SolutionError, SolutionSettings,
@@ -24,6 +25,9 @@ use weir_program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, Pi
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest and the longest interval, in nanoseconds.
 const INTERVALS: [u64; 2] = [100 * NS_PER_MS, 3_600_000 * NS_PER_MS];
+/// Intervals that nodes merge divide this, in nanoseconds: the workers' clocks of all nodes begin at a full
+/// hour.
+const HOUR_NS: u64 = 3_600_000 * NS_PER_MS;
 /// The minimum interval at which flows report their counts, in nanoseconds.
 const FLUSH_LEAST: u64 = 10 * NS_PER_MS;
 /// The minimum memory for sketches: without any of them, there is nothing to query.
@@ -61,6 +65,8 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "top": Shape::Number(1, TOP_MAX), "rows of each top list" or "10";
     "memory": Shape::Number(MEMORY_LEAST, MEMORY_MAX),
         "bytes for sketches; answers that do not fit are omitted" or "67108864";
+    "seed": Shape::Text, "up to 32 hexadecimal digits, a secret: nodes with the same seed can be measured \
+     together (`weir measure --from`)" or "random";
     "solution": Shape::Name, "one of the nine solutions of Agg-Evict's paper, in which flows are counted \
      too; a feature of the build";
     "aggregator": Shape::Name, "with `solution`: the policy of the aggregator in front of it: grr, lru, \
@@ -228,6 +234,7 @@ fn measurement(create: Option<NewSolution>, node: &Node, scope: &mut Scope<'_>) 
         queries: queries(),
         ..Settings::default()
     };
+    let seed = section.get("seed").and_then(|node| seed(node, interval_ns, scope.report));
     let solution = solution(create, &section, &settings, scope.report);
     let ipfix = section.get("ipfix").and_then(|node| ipfix(node, scope.report));
     let parquet = section.get("parquet").and_then(|node| parquet(node, scope.report));
@@ -261,8 +268,25 @@ fn measurement(create: Option<NewSolution>, node: &Node, scope: &mut Scope<'_>) 
     };
     let interval_ms = interval_ns / NS_PER_MS;
     let measurement =
-        Measurement { name, pipes, overlay, interval_ms, settings, solution, ipfix, parquet, board };
+        Measurement { name, pipes, overlay, interval_ms, settings, seed, solution, ipfix, parquet, board };
     Some(Written { measurement, fronts, own, origin })
+}
+
+/// Reads the seed that nodes share.
+fn seed(node: &Node, interval_ns: u64, report: &mut Report) -> Option<Seed> {
+    let text = text(node, "a seed", report)?;
+    if !HOUR_NS.is_multiple_of(interval_ns.max(1)) {
+        let help = "choose an `interval` that divides an hour, such as 5s, 10s or 1m: intervals of all nodes \
+                    then begin at the same moments";
+        report.error_help(node.span, "the intervals of nodes with this `seed` would not coincide", help);
+        return None;
+    }
+    let seed = hex_seed(text);
+    if seed.is_none() {
+        let help = "generate a seed with `openssl rand -hex 16`, and write the same one on all nodes";
+        report.error_help(node.span, format!("`{text}` is not up to 32 hexadecimal digits"), help);
+    }
+    seed
 }
 
 /// Reads a solution and the aggregator in front of it, and creates both once to check the settings.

@@ -197,6 +197,60 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 12, ..ProptestConfig::default() })]
+
+    /// The sketch files of an interval of eight nodes, merged, equal the sketch of all packets: linear parts
+    /// bit by bit, top lists within their bounds, and every packet is in the account.
+    #[test]
+    fn eight_nodes_merged_equal_one(flows in 1_u64..4000, skew in 0.0_f64..1.5, seed in 0_u64..1000) {
+        let records = records(flows, skew, 8000, seed);
+        let settings = Settings { exact_memory: 0, ..small() };
+        let mut whole = Summary::new(&settings, SEED);
+        let mut exact = Summary::new(&Settings { keys: 1 << 16, ..settings.clone() }, SEED);
+        let mut nodes: [Summary; 8] = std::array::from_fn(|_| Summary::new(&settings, SEED));
+        let mut random = Random::new(seed);
+        for record in &records {
+            whole.add(record);
+            exact.add(record);
+            nodes[random.below(8) as usize].add(record);
+        }
+        for (at, node) in nodes.iter_mut().enumerate() {
+            for (reason, packets) in [("arp", 1), ("not_ip", at as u64)].into_iter().filter(|one| one.1 > 0) {
+                whole.add_skipped(reason, packets, 60 * packets);
+                node.add_skipped(reason, packets, 60 * packets);
+            }
+        }
+        let files = nodes.each_mut().map(Summary::interval_file);
+        let reports = nodes.map(|mut node| node.close(0, 1));
+        let mut all = files.iter().map(|file| Summary::read(&file[..]).unwrap());
+        let mut merged = all.next().unwrap();
+        all.for_each(|other| merged.merge(other).unwrap());
+        whole.gather();
+        exact.gather();
+        prop_assert_eq!(linear(&merged), linear(&whole));
+        prop_assert_eq!(&merged.all.totals.flowed, &whole.all.totals.flowed);
+        prop_assert_eq!(&merged.all.totals.unflowed, &whole.all.totals.unflowed);
+        let report = merged.interval_report([0, 1], None);
+        prop_assert_eq!(report.packets, reports.iter().map(|one| one.packets).sum::<u64>());
+        let unflowed: u64 = report.unflowed.iter().map(|one| one.packets).sum();
+        let flowed: u64 = records.iter().map(|record| record.packets).sum();
+        prop_assert_eq!((report.packets, unflowed), (flowed + unflowed, 8 + 28));
+        let hash = weir_sketch::KeyHash::new(&SEED);
+        for (place, ..) in tops() {
+            let (Some(merged), Some(exact)) = (merged.all.top(place), exact.all.top(place)) else { panic!() };
+            prop_assert_eq!(merged.total().packets, flowed);
+            for truth in exact.iter() {
+                prop_assert_eq!(truth.error, 0);
+                let row = merged.get(&hash.item(truth.key));
+                let (packets, bytes) = (row.packets(), row.bytes(1514));
+                prop_assert!(packets.low <= truth.packets as f64 && truth.packets as f64 <= packets.high);
+                prop_assert!(bytes.low <= truth.bytes as f64 && truth.bytes as f64 <= bytes.high);
+            }
+        }
+    }
+}
+
 #[test]
 fn measurements_of_other_seeds_or_settings_are_not_merged() {
     let mut summary = Summary::new(&small(), SEED);

@@ -171,7 +171,7 @@ fn deltas(gone: &OverlayGone, clock: Clock) -> impl Iterator<Item = FlowDelta> +
         OverlayEnd::Alive => DeltaReason::Interval,
         OverlayEnd::Stopped => DeltaReason::Stopped,
     };
-    let ms = |ns: u64| (ns.saturating_sub(clock.origin_ns()) / NS_PER_MS) as u32;
+    let ms = |ns: u64| (clock.at(ns) / NS_PER_MS) as u32;
     let last = ms(gone.used_ns.max(gone.born_ns));
     let first = if gone.born_ns == 0 { last } else { ms(gone.born_ns).min(last) };
     let (packets, bytes) = (gone.packets, gone.bytes);
@@ -245,7 +245,7 @@ mod tests {
             received,
             why: OverlayEnd::Idle,
         };
-        let clock = Clock::since(1_000_000);
+        let clock = Clock::since(1_000_000, 0);
         let all: Vec<FlowDelta> = deltas(&gone, clock).collect();
         assert_eq!(all.len(), 2);
         assert_eq!((all[0].key, all[0].packets(), all[0].bytes()), (key(&key_of.sent()), 3, 300));

@@ -53,7 +53,7 @@ impl Table {
         }
         let sent = flow.key.sent();
         let tuple = [sent, flow.translated[1].unwrap_or(sent.reversed())][at];
-        let ms = |ns: u64| ns.saturating_sub(self.clock.origin_ns()) / 1_000_000;
+        let ms = |ns: u64| self.clock.at(ns) / 1_000_000;
         let decision = match (at, flow.peer) {
             (0, Some(_)) => "pod of this node".to_string(),
             (0, None) => format!("node {}", flow.node),

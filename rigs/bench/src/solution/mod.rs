@@ -28,8 +28,10 @@ use weir_measure::{
 use weir_sketch::{KeyHash, Update};
 
 /// `weir measure`, with the solutions.
-pub static MEASURE: OwnCommand =
-    OwnCommand { arguments: COMMAND.arguments, run: |matches, print| run_command(solve, matches, print) };
+pub static MEASURE: OwnCommand = OwnCommand {
+    arguments: COMMAND.arguments,
+    run: |matches, find, print| run_command(solve, matches, find, print),
+};
 
 /// Destinations of a spreader, if the settings do not say.
 const SPREAD: u64 = 64;

@@ -33,8 +33,9 @@ const REFUSED: u32 = u32::MAX - 1;
 pub struct Followed {
     pipe: PipeId,
     lines: Arc<dyn FlowLines>,
-    /// The time by the kernel's clock when the engine's clock showed 0.
-    origin_ns: u64,
+    /// The time by the kernel's clock when the engine's clock showed 0; negative if that was before the
+    /// host's start.
+    origin_ns: i64,
     /// By row: one more than the slot, or what else is known.
     slots: Vec<u32>,
     /// Rows of flows that will be written.
@@ -81,7 +82,7 @@ impl Followed {
     /// Returns the kernel's counts in the form of the engine's; `None` if there are none.
     fn counted(&self, counts: &FlowCounts) -> Option<CountedElsewhere> {
         let &FlowCounts { packets, bytes, last_ns, seq } = counts;
-        let last = (last_ns.saturating_sub(self.origin_ns) / 1_000_000) as u32;
+        let last = ((last_ns as i64 - self.origin_ns).max(0) / 1_000_000) as u32;
         (packets > 0).then_some(CountedElsewhere { packets, bytes, last, seq })
     }
 }
@@ -91,7 +92,7 @@ impl Flows {
     pub fn follow(&mut self, pipe: PipeId, lines: Arc<dyn FlowLines>, now_ns: u64) {
         self.followed = Some(Box::new(Followed {
             pipe,
-            origin_ns: lines.now_ns().saturating_sub(now_ns),
+            origin_ns: lines.now_ns() as i64 - now_ns as i64,
             lines,
             slots: vec![NONE; self.table.capacity()],
             fresh: Vec::new(),

@@ -48,7 +48,7 @@ impl Flows {
             return self.peek(able, look);
         }
         if let Some(period) = &mut self.period {
-            period.reach(look.now_ms);
+            period.reach(look.now_ms, &self.account.unflowed);
         }
         let packets = look.packets;
         let keys = packets.keys(self.source);

@@ -9,7 +9,9 @@ use super::Flows;
 use super::decided::Decided;
 use super::observations::known;
 use super::table::belonging_of;
+use crate::unflowed::UnflowedReport;
 use weir_program::Measured;
+use weir_program::snapshot::Unflowed;
 use weir_table::{DeltaReason, Flow, FlowDelta, FlowTable, SweepVerdict, Visitor};
 
 /// Maximum time after the end of a period in which the flows are visited, in milliseconds: a quarter of the
@@ -33,13 +35,16 @@ pub(super) struct Period {
     swept: bool,
     /// Whether `start_ms` was computed from a clock that does not wrap.
     aligned: bool,
+    /// What is reported about packets in no flow.
+    pub(super) unflowed: UnflowedReport,
 }
 
 impl Period {
     pub fn new(measured: Measured) -> Period {
         let (period_ms, packets) = (measured.period_ms.max(1), measured.packets.max(1));
         let measured = Measured { period_ms, packets, ..measured };
-        Period { measured, start_ms: 0, next: 0, swept: false, aligned: false }
+        let unflowed = UnflowedReport::default();
+        Period { measured, start_ms: 0, next: 0, swept: false, aligned: false, unflowed }
     }
 
     /// Begins at a multiple of the length, counted by a clock that does not wrap; milliseconds wrap after 49
@@ -52,13 +57,14 @@ impl Period {
         }
     }
 
-    /// Advances to the period of `now_ms`.
+    /// Advances to the period of `now_ms`; `unflowed` are all packets in no flow so far.
     #[inline]
-    pub fn reach(&mut self, now_ms: u32) {
+    pub fn reach(&mut self, now_ms: u32, unflowed: &Unflowed) {
         let since_ms = now_ms.wrapping_sub(self.start_ms);
         if since_ms >= self.measured.period_ms {
             let start_ms = self.start_ms.wrapping_add(since_ms - since_ms % self.measured.period_ms);
             *self = Period { start_ms, next: 0, swept: false, ..*self };
+            self.unflowed.end(unflowed);
         }
     }
 }
@@ -76,7 +82,7 @@ impl Flows {
     /// Makes a flow report what it counted in a previous period, before it is refreshed without a packet.
     pub(super) fn report_former_counts(&mut self, at: u32, now_ms: u32) {
         if let Some(period) = &mut self.period {
-            period.reach(now_ms);
+            period.reach(now_ms, &self.account.unflowed);
             self.report_due(at, now_ms);
         }
     }
@@ -87,13 +93,14 @@ impl Flows {
         let Some(mut period) = self.period else { return };
         let now_ms = (now_ns / NS_PER_MS) as u32;
         period.align(now_ns);
-        period.reach(now_ms);
+        period.reach(now_ms, &self.account.unflowed);
         if !period.swept {
             let within_ms = (u64::from(period.measured.period_ms) / 4).clamp(1, SWEEP_MS);
             let rows = (self.table.capacity() as u64 * u64::from(elapsed_ms)).div_ceil(within_ms);
             period.next = self.report_former((period.next, rows.min(ROWS_MAX) as u32), period, now_ms);
             if self.table.is_end(period.next) && self.deltas.len() < self.room {
-                self.deltas.push_back(FlowDelta::swept(period.start_ms, self.of));
+                let swept = FlowDelta::swept(period.start_ms, self.of);
+                self.deltas.push_back(swept.with_unflowed(period.unflowed.take()));
                 period.swept = true;
             }
         }
@@ -103,7 +110,7 @@ impl Flows {
     /// Makes all flows report what they counted in previous periods.
     pub fn end_period(&mut self, now_ms: u32) {
         let Some(mut period) = self.period else { return };
-        period.reach(now_ms);
+        period.reach(now_ms, &self.account.unflowed);
         self.report_former((0, u32::MAX), period, now_ms);
         self.period = Some(period);
     }

@@ -5,6 +5,7 @@ use super::Flows;
 use super::decided::Renumbering;
 use super::nat::Place;
 use super::table::depart;
+use crate::unflowed::UnflowedReport;
 use std::collections::HashMap;
 use weir_packet::FlowKey;
 use weir_program::nat::SLICES;
@@ -54,6 +55,10 @@ impl Flows {
             self.account = std::mem::take(&mut old.account);
         } else {
             gone += self.move_flows(old, now);
+        }
+        if let Some(period) = &mut self.period {
+            let before = old.period.map(|old| old.unflowed);
+            period.unflowed = before.unwrap_or_else(|| UnflowedReport::after(&self.account.unflowed));
         }
         std::mem::swap(&mut self.deltas, &mut old.deltas);
         self.new_flows.full_ms = old.new_flows.full_ms;
