@@ -155,6 +155,13 @@ impl Bed {
         }
     }
 
+    /// Whether a node has a back end of a service.
+    pub fn has(&self, node: usize, service: &str, ip: &str) -> bool {
+        let found = self.runtime.block_on(self.nodes[node].0.service(service));
+        let found = found.unwrap_or_else(|why| panic!("{service}: {why}"));
+        found["back_ends"].as_array().is_some_and(|all| all.iter().any(|one| one["ip"] == ip))
+    }
+
     /// Returns the addresses of the back ends that get new flows, in order.
     pub fn back_ends(&self, node: usize, service: &str) -> Option<Vec<String>> {
         let services = self.services(node).services;

@@ -12,6 +12,8 @@ const MEMORY_MAX_KB: u64 = 200 << 10;
 const COUNT: usize = 1000;
 /// How many endpoints they have together.
 const ENDPOINTS: usize = 10_000;
+/// How many changes of endpoints are timed.
+const CHANGES: usize = 200;
 /// How long it may take until nodes have them all.
 const CREATED: Duration = Duration::from_secs(600);
 /// The services with packets, of which each has two ports, and the listener of the gateway and its service.
@@ -44,30 +46,60 @@ pub fn services(bed: &Bed, controller: Controller, traffic: &ServiceTraffic<'_>)
     wait("all nodes in sync", || controller.get("/readyz").0.then_some(()));
     traffic.phase("many services were created", None);
     if count <= COUNT {
-        time_changes(bed, count, each);
+        time_changes(bed, &controller, count, each);
     }
-    let (_, metrics) = controller.get("/metrics");
-    metrics.lines().filter(|line| line.contains("node_delay")).for_each(|line| println!("{line}"));
     println!("memory of the controller: {} kB", controller.program.memory_kb());
     assert!(controller.program.memory_kb() < MEMORY_MAX_KB);
     restart(bed, controller, traffic);
 }
 
-fn time_changes(bed: &Bed, count: usize, each: usize) {
+/// Prints how long changes of endpoints take, from the API write and from their arrival at the controller.
+fn time_changes(bed: &Bed, controller: &Controller, count: usize, each: usize) {
+    let before = delays(controller);
     let mut times = Vec::new();
-    for at in (0..count).step_by((count / 20).max(1)) {
+    for at in (0..count).step_by((count / CHANGES).max(1)) {
         let (service, changed) = (format!("shop.s{at}.80-tcp"), addresses(at, each, each + 1));
         let begun = Instant::now();
         bed.put_slice(&format!("s{at}"), &changed);
-        wait(&service, || bed.back_ends(0, &service)?.contains(&changed[each - 1]).then_some(()));
+        wait(&service, || bed.has(0, &service, &changed[each - 1]).then_some(()));
         times.push(begun.elapsed());
     }
     times.sort();
     println!(
-        "from the API write until a client sees the change at a node: median {:.1?}, p99 {:.1?}, max {:.1?}",
+        "{} changes, from the API write until a client sees it at a node: median {:.1?}, p99 {:.1?}, \
+         max {:.1?}",
+        times.len(),
         times[times.len() / 2],
         times[times.len() * 99 / 100],
         times[times.len() - 1]
+    );
+    print_delays(&before, &delays(controller));
+}
+
+/// Returns how many changes a node has confirmed within each bound, from the smallest to infinity.
+fn delays(controller: &Controller) -> Vec<(String, u64)> {
+    let (_, metrics) = controller.get("/metrics");
+    let bucket = |line: &str| {
+        let rest = line.strip_prefix("weir_kube_node_delay_seconds_bucket{le=\"")?;
+        let (bound, count) = rest.split_once("\"} ")?;
+        Some((bound.to_string(), count.trim().parse().ok()?))
+    };
+    metrics.lines().filter_map(bucket).collect()
+}
+
+/// Prints how long it took until a node had confirmed a change.
+fn print_delays(before: &[(String, u64)], after: &[(String, u64)]) {
+    let counts: Vec<u64> = after.iter().zip(before).map(|((_, after), (_, before))| after - before).collect();
+    let all = counts.last().copied().unwrap_or_default();
+    let within = |share: u64| {
+        let at = counts.iter().position(|count| count * 100 >= share * all);
+        at.map_or("", |at| after[at].0.as_str())
+    };
+    println!(
+        "from the arrival of a change until a node has confirmed it, {all} times: half within {} s, 99 % \
+         within {} s",
+        within(50),
+        within(99)
     );
 }
 
