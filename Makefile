@@ -32,8 +32,8 @@ help: ## lists the commands
 # Without benchmarks and simulations, which the demo does not need.
 demo: ## balances real DNS queries over three name servers, in network namespaces (root)
 	@./setup --for demo
-	$(CARGO) build --release --locked --package weir --no-default-features --features lab
-	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/release/weir" lab dns
+	$(CARGO) build --profile demo --locked --package weir --no-default-features --features lab
+	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/demo/weir" lab dns
 
 # The lints run in a lane of `check`, because tests that wait leave them a processor.
 test: BESIDE = clippy
