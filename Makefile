@@ -111,7 +111,7 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	        --package weir-openflow --test overlay --test path --test xdp_generate --test equality --no-run \
 	        2>>"$$target/kernels/tests" && \
 	    $(CARGO) test --locked --package weir --test tunnels --test decap --test two_ports --test kernel \
-	        --test kernel_peers --no-run \
+	        --test kernel_peers --test paths --no-run \
 	        2>>"$$target/kernels/tests" || { cat "$$target/kernels/tests"; exit 1; }; \
 	    tests=$$(sed -n 's|^ *Executable .*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
 	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \

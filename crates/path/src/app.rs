@@ -33,10 +33,10 @@ impl Task for Fabric {
     }
 
     fn show(&self, board: &Board<Fabric>) -> Value {
-        let Fabric { name, uplink, scheme, tunnel, .. } = self;
+        let Fabric { name, uplinks, scheme, tunnel, .. } = self;
         let counts = board.report.counts.iter().map(|&(name, n)| (name.to_string(), json!(n)));
         without_nulls(json!({
-            "name": name, "uplink": uplink, "scheme": scheme.name(),
+            "name": name, "uplink": uplinks.join(", "), "scheme": scheme.name(),
             "tunnel": tunnel.of.kind().word(), "tunnel_port": tunnel.port,
             "authenticated": self.secret.is_some(), "obstacle": board.obstacle,
             "counts": Value::Object(counts.collect()),
@@ -66,9 +66,15 @@ impl Task for Fabric {
     }
 
     fn samples(report: &PathsReport) -> Vec<Sample> {
-        let nodes = report.nodes.iter();
-        let all = nodes.flat_map(|node| node.paths.iter().enumerate().map(move |path| (node.address, path)));
-        all.flat_map(|(peer, (number, path))| samples(peer, number, path)).collect()
+        let of = |node: &NodeReport| {
+            let peer = (node.address, node.uplink.as_deref());
+            node.paths
+                .iter()
+                .enumerate()
+                .flat_map(|(number, path)| samples(peer, number, path))
+                .collect::<Vec<_>>()
+        };
+        report.nodes.iter().flat_map(of).collect()
     }
 
     fn summary(report: &PathsReport) -> Value {
@@ -86,8 +92,8 @@ pub(super) fn listed(name: &str, flows: Vec<FlowRow>, next: Option<u32>) -> Valu
 pub(super) fn node(node: &NodeReport) -> Value {
     let paths: Vec<Value> = node.paths.iter().enumerate().map(path).collect();
     json!({
-        "address": node.address.to_string(), "state": node.state, "large_bytes": node.large_bytes,
-        "paths": paths,
+        "address": node.address.to_string(), "uplink": node.uplink, "state": node.state,
+        "large_bytes": node.large_bytes, "paths": paths,
     })
 }
 
@@ -119,11 +125,16 @@ fn path((number, path): (usize, &PathReport)) -> Value {
 }
 
 /// The series of a path. There are as many paths as discovery finds, at most 16 per node.
-pub(super) fn samples(peer: IpAddr, number: usize, path: &PathReport) -> Vec<Sample> {
+pub(super) fn samples(
+    (peer, uplink): (IpAddr, Option<&str>),
+    number: usize,
+    path: &PathReport,
+) -> Vec<Sample> {
     use SampleValue::{Count, Gauge};
     let loss = f64::from(path.lost) / f64::from(path.probes.max(1));
     let one = |(name, help, value)| {
-        let labels = vec![("peer", peer.to_string()), ("path", number.to_string())];
+        let mut labels = vec![("peer", peer.to_string()), ("path", number.to_string())];
+        labels.extend(uplink.map(|uplink| ("uplink", uplink.to_string())));
         Sample { name, help, labels, value }
     };
     let all = [

@@ -28,6 +28,8 @@ pub struct FlowsPage {
 pub struct NodeReport {
     /// Its underlay address.
     pub address: IpAddr,
+    /// The uplink that the paths begin with, if there are several.
+    pub uplink: Option<String>,
     /// What is known about the node, in one sentence.
     pub state: String,
     /// The length of large probes, including the IP header; 0 if none are sent.
@@ -112,6 +114,8 @@ pub(super) struct FlowList {
 pub struct FlowRow {
     /// The remote node.
     pub peer: IpAddr,
+    /// The uplink through which the flow leaves, if there are several.
+    pub uplink: Option<String>,
     /// The VNI; 0 if the tunnel's headers distinguish flows.
     pub vni: u32,
     /// Its source.
@@ -146,11 +150,12 @@ impl fmt::Display for FlowRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FlowRow { peer, vni, source, destination, sport, dport, protocol, path, port, .. } = self;
         let FlowRow { packets, bytes, moves, idle_ms, state, decision, .. } = self;
+        let over = self.uplink.as_ref().map(|uplink| format!(" over {uplink}")).unwrap_or_default();
         write!(
             f,
-            "({vni} {source}:{sport} -> {destination}:{dport} protocol {protocol} by {peer}) => path {path} \
-             port {port}, {decision}: {packets} packets, {bytes} bytes, {moves} moves, {state}, idle for \
-             {idle_ms} ms"
+            "({vni} {source}:{sport} -> {destination}:{dport} protocol {protocol} by {peer}{over}) \
+             => path {path} port {port}, {decision}: {packets} packets, {bytes} bytes, {moves} moves, \
+             {state}, idle for {idle_ms} ms"
         )
     }
 }

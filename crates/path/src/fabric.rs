@@ -12,6 +12,9 @@ pub const ECHO_VXLAN_PORT: u16 = 4789;
 /// The UDP port to which these rules send probes back.
 pub const ECHO_PORT: u16 = 4788;
 
+/// The maximum number of uplinks of an app.
+pub const UPLINKS_MAX: usize = 4;
+
 /// How the peers send probes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reflect {
@@ -28,8 +31,8 @@ pub enum Reflect {
 pub struct Fabric {
     /// Its name.
     pub name: String,
-    /// The kernel's interface through which encapsulated frames leave.
-    pub uplink: String,
+    /// The kernel's interfaces through which encapsulated frames leave; at most [`UPLINKS_MAX`].
+    pub uplinks: Vec<String>,
     /// Underlay addresses of remote nodes.
     pub peers: Vec<IpAddr>,
     /// Our own underlay address; by default the source address of the route to the peer.
@@ -63,6 +66,12 @@ pub struct Fabric {
 }
 
 impl Fabric {
+    /// The uplink with this number, if there are several: otherwise it is not mentioned.
+    #[must_use]
+    pub fn one_of_several(&self, uplink: usize) -> Option<String> {
+        self.uplinks.get(uplink).filter(|_| self.uplinks.len() > 1).cloned()
+    }
+
     /// The DSCP of its probes: that of the data, so that they meet the same queues, unless a switch
     /// recognises probes by another.
     #[must_use]

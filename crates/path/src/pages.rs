@@ -32,7 +32,8 @@ fn one(app: &Value) -> Vec<Part> {
     for node in items(&app["nodes"]) {
         let rows: Vec<Value> = items(&node["paths"]).iter().map(row).collect();
         if !rows.is_empty() {
-            let title = format!("paths of {} to {}", word(&app["name"]), word(&node["address"]));
+            let over = node["uplink"].as_str().map(|uplink| format!(" over {uplink}")).unwrap_or_default();
+            let title = format!("paths of {} to {}{over}", word(&app["name"]), word(&node["address"]));
             parts.push(Part::Table(Table { title, columns: PATHS, rows }));
         }
     }

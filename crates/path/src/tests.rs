@@ -14,7 +14,7 @@ const PEER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 0, 2, 1));
 fn app() -> TaskApp<Fabric> {
     let task = Fabric {
         name: "fabric".into(),
-        uplink: "up0".into(),
+        uplinks: vec!["up0".into()],
         peers: vec![PEER],
         local: None,
         scheme: Scheme::Adaptive,
@@ -46,7 +46,13 @@ fn report() -> PathsReport {
         bytes: 4200,
         ..PathReport::default()
     };
-    let node = NodeReport { address: PEER, state: "1 path".into(), large_bytes: 1500, paths: vec![path] };
+    let node = NodeReport {
+        address: PEER,
+        uplink: None,
+        state: "1 path".into(),
+        large_bytes: 1500,
+        paths: vec![path],
+    };
     PathsReport { nodes: vec![node], counts: vec![("path_steered", 3)] }
 }
 
@@ -99,6 +105,7 @@ fn flows_are_asked_for_a_page_at_a_time_and_waited_for() {
     assert_eq!(actions, []);
     let rows = vec![FlowRow {
         peer: PEER,
+        uplink: None,
         vni: 42,
         source: [192, 168, 0, 1].into(),
         destination: [192, 168, 0, 2].into(),
@@ -136,6 +143,7 @@ fn two_hundred_nodes_are_shown_within_bounds() {
     let path = report().nodes[0].paths[0].clone();
     let node = |at: u32| NodeReport {
         address: IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + at)),
+        uplink: None,
         state: "16 paths".into(),
         large_bytes: 1500,
         paths: vec![path.clone(); 16],

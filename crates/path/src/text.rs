@@ -27,7 +27,8 @@ pub fn show(answer: &Value) -> String {
         text += "  without `key`: anyone who sends from a peer's address is trusted\n";
     }
     for node in items(&answer["nodes"]) {
-        let _ = writeln!(text, "  {}: {}", word(&node["address"]), word(&node["state"]));
+        let over = node["uplink"].as_str().map(|uplink| format!(" over {uplink}")).unwrap_or_default();
+        let _ = writeln!(text, "  {}{over}: {}", word(&node["address"]), word(&node["state"]));
         if !items(&node["paths"]).is_empty() {
             let _ = writeln!(
                 text,

@@ -147,7 +147,7 @@ pub struct Packet<A = Ipv4Addr> {
     pub number: u32,
     /// The source port from which the probe left.
     pub port: u16,
-    /// The number of its path at its sender; [`NO_PATH`] if it belongs to none.
+    /// The number of its path at its sender, among those over all uplinks; [`NO_PATH`] if it belongs to none.
     pub path: u8,
     /// In an answer: probes of that path that have arrived in this session, including this one.
     pub arrived: u32,

@@ -3,7 +3,7 @@
 
 use super::port::{self, PathPort, PathPortApp};
 use super::{Exchange, Fabric};
-use crate::fabric::{ECHO_DSCP, ECHO_VXLAN_PORT, Reflect};
+use crate::fabric::{ECHO_DSCP, ECHO_VXLAN_PORT, Reflect, UPLINKS_MAX};
 use crate::scheme::{PORTS, Scheme};
 use crate::settings::ONE_SIDED_PROBE_NS;
 use crate::tunnel::{PathTunnel, TunnelType};
@@ -31,7 +31,8 @@ const SOURCES_LEAST: u16 = 32;
 /// The keys of both forms; `only` says which form has a key.
 pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "name": Shape::Name, "its name";
-    "uplink": Shape::Text, "the kernel interface through which tunnels leave; or `port`" only "uplink";
+    "uplink": Shape::Either(&[Shape::Text, Shape::List(&Shape::Text)]),
+        "the kernel interface through which tunnels leave, or several; or `port`" only "uplink";
     "port": Shape::Name, "the weir port through which tunnels leave; or `uplink`" only "port";
     needed "peers": Shape::List(&Shape::Ip), "underlay addresses of remote nodes; IPv4 only with `port`";
     "local": Shape::Ip, "our underlay address; with `uplink` by default that of the route to the peer";
@@ -133,8 +134,12 @@ fn at_port(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
 
 fn at_uplink(item: &Node, all: &mut PathApps, scope: &mut Scope<'_>) {
     let Some((fabric, section)) = fabric(item, scope) else { return };
-    if let Some(other) = all.fabrics.iter().find(|other| other.task.uplink == fabric.uplink) {
-        let message = format!("`{}` already uses the uplink `{}`", other.task.name, fabric.uplink);
+    let shared = |other: &Wanted<Fabric>| {
+        let uplink = fabric.uplinks.iter().find(|uplink| other.task.uplinks.contains(uplink))?;
+        Some((other.task.name.clone(), uplink))
+    };
+    if let Some((other, uplink)) = all.fabrics.iter().find_map(shared) {
+        let message = format!("`{other}` already uses the uplink `{uplink}`");
         scope.report.error_help(span_of(&section, "uplink"), message, "add the peers there");
     } else if all.is_new(&fabric.name, &section, scope) {
         all.fabrics.push(Wanted { task: fabric, board: Publisher::default() });
@@ -181,7 +186,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     let section = section(node, "uplink", scope.report);
     let name = scope.name(&section).filter(|_| scope.name_is_free(&section));
     let report = &mut *scope.report;
-    let uplink = uplink(&section, report);
+    let uplinks = uplinks(&section, report);
     let peers = addresses::<IpAddr>(&section, "an IP address", report);
     let local = local(&section, &peers, report);
     let scheme = section.choice("scheme", &SCHEMES, report);
@@ -194,6 +199,9 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     }
     let reflect = section.choice("reflect", &REFLECTS, report);
     let sources = sources(&section, report);
+    if uplinks.as_ref().is_some_and(|uplinks| uplinks.len() > 1) {
+        over_several(&section, [scheme == Some(Scheme::DocaAr), reflect == Some(Reflect::OpenFlow)], report);
+    }
     let secret = section.get("key").and_then(|node| secret(node, report));
     let tunnel = tunnel(&section, report);
     let mut number = |key| section.number(key, report).unwrap_or(1);
@@ -209,7 +217,7 @@ fn fabric<'a>(node: &'a Node, scope: &mut Scope<'_>) -> Option<(Fabric, Section<
     let [probe_ns, idle_ns, discover_ns, answers] = probe;
     let fabric = Fabric {
         name: name?,
-        uplink: uplink?,
+        uplinks: uplinks?,
         peers,
         local,
         scheme: scheme?,
@@ -309,8 +317,44 @@ fn tunnel(section: &Section<'_>, report: &mut Report) -> Option<PathTunnel> {
     Some(PathTunnel { of, port })
 }
 
-fn uplink(section: &Section<'_>, report: &mut Report) -> Option<String> {
+/// Checks what several uplinks take for granted.
+fn over_several(section: &Section<'_>, [is_doca_ar, is_openflow]: [bool; 2], report: &mut Report) {
+    if section.get("local").is_none() {
+        let message = "with several uplinks, the source address of the tunnels does not follow from routes";
+        report.error_help(span_of(section, "uplink"), message, "write it as `local`");
+    }
+    for (key, is_it) in [("scheme", is_doca_ar), ("reflect", is_openflow)] {
+        if is_it {
+            let message = format!("this `{key}` is for one uplink");
+            report.error_help(
+                span_of(section, key),
+                message,
+                "write an app for each uplink, with other peers",
+            );
+        }
+    }
+}
+
+/// The uplinks: one, or a list.
+fn uplinks(section: &Section<'_>, report: &mut Report) -> Option<Vec<String>> {
     let node = section.needed("uplink", report)?;
+    let Kind::List(all) = &node.kind else { return Some(vec![uplink(node, report)?]) };
+    if all.is_empty() || all.len() > UPLINKS_MAX {
+        report.error(node.span, format!("name 1 to {UPLINKS_MAX} uplinks"));
+        return None;
+    }
+    let mut uplinks = Vec::new();
+    for node in all {
+        let one = uplink(node, report)?;
+        if uplinks.contains(&one) {
+            report.error(node.span, format!("`{one}` is listed twice"));
+        }
+        uplinks.push(one);
+    }
+    Some(uplinks)
+}
+
+fn uplink(node: &Node, report: &mut Report) -> Option<String> {
     let uplink = text(node, "the name of an interface", report)?;
     if uplink.is_empty() || uplink.len() > 15 || uplink.contains(['/', ' ']) {
         report.error(node.span, "not a valid interface name: use 1 to 15 characters, without `/` and spaces");

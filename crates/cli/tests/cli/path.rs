@@ -6,24 +6,28 @@ use crate::weir;
 const APP: &str = "apps:\n  - path: { name: fabric, uplink: up0, peers: [10.0.2.1] }\n";
 
 #[test]
+fn tunnels_peers_and_uplinks_of_every_kind_are_valid() {
+    let folder = Folder::new();
+    let with = |keys: &str| APP.replace("] }", &format!("], {keys} }}"));
+    let tunnels = ["vxlan", "geneve", "geneve, tunnel_port: 6082", "gue, scheme: one_sided"];
+    let mut valid: Vec<String> = tunnels.iter().map(|tunnel| with(&format!("tunnel: {tunnel}"))).collect();
+    valid.push(with("vxlan_port: 8472"));
+    valid.push(with("scheme: one_sided, probe: { interval: 2s }"));
+    valid.push(APP.replace("10.0.2.1", "10.0.2.1, \"2001:db8::1\""));
+    valid.push(APP.replace("up0", "[up0, up1], local: 10.0.1.1"));
+    for text in valid {
+        folder.write("weir.yaml", &text);
+        let said = weir(folder.path(), &["check", "weir.yaml"]);
+        assert_eq!(said.code, Some(0), "{text}: {}", said.err);
+    }
+}
+
+#[test]
 fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
     let folder = Folder::new();
     folder.write("weir.yaml", APP);
     let said = weir(folder.path(), &["check", "weir.yaml"]);
     assert_eq!(said.code, Some(0), "{}", said.err);
-    folder.write("weir.yaml", APP.replace("10.0.2.1", "10.0.2.1, \"2001:db8::1\""));
-    let said = weir(folder.path(), &["check", "weir.yaml"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    folder.write("weir.yaml", APP.replace("] }", "], scheme: one_sided, probe: { interval: 2s } }"));
-    let said = weir(folder.path(), &["check", "weir.yaml"]);
-    assert_eq!(said.code, Some(0), "{}", said.err);
-    for tunnel in
-        ["vxlan", "geneve", "geneve, tunnel_port: 6082", "gue, scheme: one_sided", "vxlan, vxlan_port: 8472"]
-    {
-        folder.write("weir.yaml", APP.replace("] }", &format!("], tunnel: {tunnel} }}")));
-        let said = weir(folder.path(), &["check", "weir.yaml"]);
-        assert_eq!(said.code, Some(0), "{tunnel}: {}", said.err);
-    }
     let twice = "\n  - path: { name: other, uplink: up0, peers: [10.0.2.2] }\n";
     for (old, new, words) in [
         ("peers: [10.0.2.1]", "peers: []", "no peers"),
@@ -34,6 +38,12 @@ fn a_tunnel_needs_no_port_and_a_bad_one_is_shown() {
         ("[10.0.2.1]", "[224.0.0.1]", "cannot be the address of a remote node"),
         ("uplink: up0, ", "", "`uplink` is missing"),
         ("up0", "a/b", "not a valid interface name"),
+        ("up0", "[up0, up1]", "write it as `local`"),
+        ("up0", "[up0, up0], local: 10.0.1.1", "`up0` is listed twice"),
+        ("up0", "[a, b, c, d, e], local: 10.0.1.1", "name 1 to 4 uplinks"),
+        ("up0", "[], local: 10.0.1.1", "name 1 to 4 uplinks"),
+        ("up0", "[up0, up1], local: 10.0.1.1, scheme: doca_ar", "is for one uplink"),
+        ("up0", "[up0, up1], local: 10.0.1.1, reflect: openflow", "is for one uplink"),
         ("] }", "], scheme: best }", "adaptive"),
         ("] }", "], sources: 50000-50010 }", "at least 32 ports"),
         ("] }", "], sources: many }", "49152-65535"),

@@ -21,7 +21,9 @@ pub struct PathNetwork {
     pub daemons: Vec<Started>,
     /// The underlay addresses of both hosts, and those inside the tunnel.
     outer: [&'static str; 2],
-    inner: [&'static str; 2],
+    inner: [String; 2],
+    /// The uplink and the tunnel of each host, as its configuration has them.
+    pub at_hosts: [String; 2],
 }
 
 impl Deref for PathNetwork {
@@ -42,8 +44,9 @@ impl PathNetwork {
     /// Builds it, with this letter in its names; `None` without root.
     pub fn build(letter: char) -> Option<PathNetwork> {
         let spaces = Spaces::build(&letter.to_string(), &["a", "b", "r1", "r2"])?;
-        let (outer, inner) = (["10.0.1.1", "10.0.2.1"], ["192.168.0.1", "192.168.0.2"]);
-        let bed = PathNetwork { spaces, daemons: Vec::new(), outer, inner };
+        let (outer, inner) = (["10.0.1.1", "10.0.2.1"], ["192.168.0.1", "192.168.0.2"].map(str::to_string));
+        let at_hosts = [(); 2].map(|()| "uplink: up0".to_string());
+        let bed = PathNetwork { spaces, daemons: Vec::new(), outer, inner, at_hosts };
         bed.wire();
         bed.route();
         Some(bed)
@@ -118,7 +121,7 @@ impl PathNetwork {
                 (1..=SPINES).map(|spine| format!(" nexthop via fd09:{net}:{spine}::2")).collect();
             self.ip(router, &format!("route add fd00:{to}::/64{hops}"));
         }
-        (self.outer, self.inner) = (["fd00:1::1", "fd00:2::1"], ["fd06::1", "fd06::2"]);
+        (self.outer, self.inner) = (["fd00:1::1", "fd00:2::1"], ["fd06::1", "fd06::2"].map(str::to_string));
         HOSTS.into_iter().for_each(|host| self.tunnel_over_six(host));
     }
 
@@ -138,6 +141,19 @@ impl PathNetwork {
         HOSTS.into_iter().for_each(|host| self.start_at(host));
     }
 
+    /// Both hosts have this tunnel, with these addresses inside.
+    pub fn tunnel_is(&mut self, tunnel: &str, inner: [String; 2]) {
+        self.at_hosts = [(); 2].map(|()| format!("uplink: up0\n      {tunnel}"));
+        self.inner = inner;
+    }
+
+    /// Ends the daemons.
+    pub fn stop(&mut self) {
+        for daemon in std::mem::take(&mut self.daemons) {
+            assert!(self.run_mut().stop(daemon).unwrap().success());
+        }
+    }
+
     fn file(&self, host: &str) -> PathBuf {
         self.folder().join(format!("{host}.yaml"))
     }
@@ -146,8 +162,9 @@ impl PathNetwork {
     /// packet every millisecond has none, and does not move.
     pub fn configure(&self, host: &str) {
         let peer = self.outer[usize::from(host == "a")];
+        let at_host = &self.at_hosts[usize::from(host == "b")];
         let app = format!(
-            "socket: {}\napps:\n  - path:\n      name: fabric\n      uplink: up0\n      \
+            "socket: {}\napps:\n  - path:\n      name: fabric\n      {at_host}\n      \
              peers: [\"{peer}\"]\n      key: 000102030405060708090a0b0c0d0e0f\n      rate: 10\n      \
              probe: {{ discover: 2s }}\n",
             self.socket(host).display()
@@ -280,8 +297,9 @@ pub struct Stream {
 
 impl Stream {
     pub fn open(bed: &PathNetwork, port: u16) -> Stream {
-        let bind = |role, address| bed.within(role, || UdpSocket::bind((address, port)).unwrap());
-        let [here, there] = bed.inner;
+        let bind =
+            |role, address: &String| bed.within(role, || UdpSocket::bind((address.as_str(), port)).unwrap());
+        let [here, there] = &bed.inner;
         Stream::between(bind("a", here), bind("b", there))
     }
 

@@ -10,6 +10,7 @@ mod silent;
 mod six;
 #[path = "../spaces/mod.rs"]
 mod spaces;
+mod uplinks;
 
 use bed::{LINKS, PathNetwork, Stream};
 use std::collections::BTreeSet;

@@ -3,7 +3,7 @@
 
 use super::aging::Aging;
 use super::prober::{PathProbe, Prober, wait};
-use super::uplink::Uplink;
+use super::uplink::Uplinks;
 use super::wire::Wire;
 use crate::bpf::PathMissed;
 use crate::scheme::{DOCA_TIMEOUT_NS, doca_ports};
@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const ETHERNET: usize = 14;
 
 /// Runs until stopped.
-pub fn run(prober: &mut Prober, mut uplink: Uplink, wire: &Wire) {
+pub fn run(prober: &mut Prober, mut uplink: Uplinks, wire: &Wire) {
     let mut aging = Aging::new(prober.fabric.idle_timeout_ns);
     while !prober.stops() {
         let now = monotonic_ns();
@@ -40,20 +40,20 @@ pub fn run(prober: &mut Prober, mut uplink: Uplink, wire: &Wire) {
 }
 
 /// Finds the port of a flow, pins it, and sends the frame that was waiting.
-fn place(prober: &mut Prober, uplink: &mut Uplink, wire: &Wire, missed: &PathMissed) {
+fn place(prober: &mut Prober, uplink: &mut Uplinks, wire: &Wire, missed: &PathMissed) {
     let [IpAddr::V4(source), IpAddr::V4(peer)] = missed.key.addresses() else { return };
     let port = race(prober, uplink, wire, (source, peer), missed.kernel_port);
     // If pinning fails, the flow's next frame requests a port again.
     let _ = uplink.programs.pin(missed.key, missed.kernel_port, port, monotonic_ns());
     let mut packet = missed.frame.get(ETHERNET..).unwrap_or_default().to_vec();
     complete(&mut packet, prober.fabric.tunnel);
-    let _ = wire.send(&packet, peer.into());
+    let _ = wire.send(&packet, peer.into(), 0);
 }
 
 /// Sends four probes and returns the port of the first that is answered in time.
 fn race(
     prober: &mut Prober,
-    uplink: &mut Uplink,
+    uplink: &mut Uplinks,
     wire: &Wire,
     addresses: (Ipv4Addr, Ipv4Addr),
     kernel_port: u16,
@@ -65,7 +65,7 @@ fn race(
         let probe = PathProbe::of(Wish::whole(port));
         let (source, peer): (IpAddr, IpAddr) = (addresses.0.into(), addresses.1.into());
         let (number, packet) = prober.packet(source, peer, &probe);
-        if wire.send(&packet, peer).is_ok() {
+        if wire.send(&packet, peer, 0).is_ok() {
             numbers.push(number);
         }
     }

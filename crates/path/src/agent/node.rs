@@ -36,8 +36,11 @@ pub type LogNotice = String;
 /// A remote node.
 pub struct Node {
     pub address: IpAddr,
-    /// The node's index among the programs' peers.
+    /// The node's index among the programs' peers over all uplinks, and among those over one.
     pub index: u32,
+    pub window: u32,
+    /// The number of the uplink that its paths begin with.
+    pub uplink: usize,
     pub known: Known,
     pub paths: Option<Paths>,
     pub survey: Option<Survey>,
@@ -64,10 +67,13 @@ pub struct Node {
 }
 
 impl Node {
-    pub fn new(address: IpAddr, index: u32) -> Node {
+    /// A node with this number among `peers`, over an uplink.
+    pub fn new(address: IpAddr, window: u32, uplink: usize, peers: usize) -> Node {
         Node {
             address,
-            index,
+            index: window + (uplink * peers) as u32,
+            window,
+            uplink,
             known: Known::default(),
             paths: None,
             survey: None,
@@ -305,6 +311,11 @@ impl Node {
         }
         self.written = Some(peer.clone());
         Some(peer)
+    }
+
+    /// The number of a path among those over all uplinks, in probes.
+    pub fn wire_path(&self, path: usize) -> u8 {
+        (self.uplink * PATHS_MAX + path) as u8
     }
 
     /// Records that the programs have no settings of this node any more.

@@ -5,7 +5,7 @@ use super::doca;
 use super::node::Node;
 use super::reporter::Reporter;
 use super::turns::Turns;
-use super::uplink::{Uplink, secret};
+use super::uplink::{Uplinks, secret};
 use super::wire::{RouterMessage, Wire};
 use crate::bpf::PathAnswer;
 use crate::icmp::{EchoReply, echo};
@@ -99,7 +99,7 @@ pub struct Prober {
 
 /// The state of the thread once the programs are loaded.
 struct Running {
-    uplink: Uplink,
+    uplink: Uplinks,
     wire: Wire,
     nodes: Vec<Node>,
     sent: BTreeMap<u32, Sent>,
@@ -164,16 +164,19 @@ impl Prober {
     }
 
     fn open(&mut self) -> anyhow::Result<Running> {
-        let mut uplink = Uplink::load(&self.fabric, &self.settings)?;
+        let mut uplink = Uplinks::load(&self.fabric, &self.settings)?;
         let mut nodes = Vec::new();
-        for (&address, index) in self.fabric.peers.iter().zip(0..) {
-            let mut node = Node::new(address, index);
-            if let Some(peer) = node.peer() {
-                uplink.programs.set_peer(address, &peer)?;
+        let (peers, uplinks) = (&self.fabric.peers, self.fabric.uplinks.len());
+        for number in 0..uplinks {
+            for (&address, window) in peers.iter().zip(0..) {
+                let mut node = Node::new(address, window, number, peers.len());
+                if let Some(peer) = node.peer() {
+                    uplink.programs.set_peer_over(number as u32, window, address, &peer)?;
+                }
+                nodes.push(node);
             }
-            nodes.push(node);
         }
-        let wire = Wire::open(self.fabric.peers.iter().any(IpAddr::is_ipv6))?;
+        let wire = Wire::open(peers.iter().any(IpAddr::is_ipv6), uplinks)?;
         let (turns, aging) = (Turns::new(monotonic_ns()), Aging::new(self.fabric.idle_timeout_ns));
         Ok(Running { uplink, wire, nodes, sent: BTreeMap::new(), turns, aging })
     }
@@ -184,6 +187,11 @@ impl Prober {
             let now = monotonic_ns();
             if let Some(state) = running.uplink.mind(now) {
                 self.reporter.obstacle(state);
+            }
+            for (number, name) in running.uplink.appeared() {
+                if let Err(error) = running.wire.bind(number, &name) {
+                    self.reporter.say_once(&format!("cannot send probes through `{name}`: {error}"));
+                }
             }
             if self.knows_paths() && running.uplink.is_attached() {
                 self.turn(running);
@@ -218,9 +226,9 @@ impl Prober {
         for (at, path) in running.turns.probes(&mut running.nodes, now, &self.fabric, &mut self.random) {
             self.probe(running, at, path, now);
         }
-        let mtu = running.uplink.mtu();
+        let mtus = running.uplink.mtus();
         if !self.is_one_sided()
-            && let Some((at, path)) = running.turns.large(&mut running.nodes, now, mtu)
+            && let Some((at, path)) = running.turns.large(&mut running.nodes, now, &mtus)
         {
             self.probe_large(running, at, path, now);
         }
@@ -232,7 +240,12 @@ impl Prober {
                 self.reporter.say(&news);
             }
             if let Some(peer) = node.peer()
-                && let Err(error) = running.uplink.programs.set_peer(node.address, &peer)
+                && let Err(error) = running.uplink.programs.set_peer_over(
+                    node.uplink as u32,
+                    node.window,
+                    node.address,
+                    &peer,
+                )
             {
                 node.forget_written();
                 self.reporter.say_once(&format!("cannot write the paths of {}: {error}", node.address));
@@ -243,7 +256,7 @@ impl Prober {
     /// Takes answers of nodes and ICMP messages of routers.
     fn take_answers(&mut self, running: &mut Running) {
         while let Some(answer) = running.uplink.programs.answer() {
-            let Some(sent) = self.claim(&mut running.sent, &answer) else { continue };
+            let Some(sent) = self.claim(&mut running.sent, &running.nodes, &answer) else { continue };
             let round_trip_ns = answer.received_ns.saturating_sub(answer.sent_ns);
             let delay_ns = (answer.reflected_ns as i64).wrapping_sub(answer.sent_ns as i64);
             let node = &mut running.nodes[sent.node];
@@ -271,7 +284,10 @@ impl Prober {
         while let Some(message) = running.wire.message() {
             match message {
                 RouterMessage::Expired(expired) => {
-                    let node = running.nodes.iter_mut().find(|node| expired.to == node.address);
+                    let node = running
+                        .nodes
+                        .iter_mut()
+                        .find(|node| expired.to == node.address && node.survey.is_some());
                     if let Some(survey) = node.and_then(|node| node.survey.as_mut()) {
                         survey.expired(&expired);
                     }
@@ -316,10 +332,11 @@ impl Prober {
     }
 
     /// Returns the probe that an answer belongs to, and forgets it: each counts once.
-    fn claim(&self, sent: &mut BTreeMap<u32, Sent>, answer: &PathAnswer) -> Option<Sent> {
+    fn claim(&self, sent: &mut BTreeMap<u32, Sent>, nodes: &[Node], answer: &PathAnswer) -> Option<Sent> {
         let one = sent.get(&answer.number).copied()?;
-        let is_ours =
-            answer.session == self.session && one.node == answer.peer as usize && one.port == answer.port;
+        let is_ours = answer.session == self.session
+            && nodes.get(one.node).is_some_and(|node| node.window == answer.peer)
+            && one.port == answer.port;
         is_ours.then(|| sent.remove(&answer.number)).flatten()
     }
 
@@ -332,7 +349,8 @@ impl Prober {
     }
 
     fn survey(&mut self, running: &mut Running, now: u64) {
-        if !self.is_one_sided() {
+        // Apps at ports have a single uplink.
+        if !self.is_one_sided() && self.fabric.uplinks.len() == 1 {
             self.adopt(running, now);
         }
         running.turns.begin_surveys(&mut running.nodes, now, &self.fabric, &mut self.random);
@@ -378,20 +396,21 @@ impl Prober {
 
     /// Returns the key under which apps share their results about a node, if there is a route to it.
     fn between(&self, running: &Running, at: usize) -> Option<Between> {
-        let local = running.uplink.source(at)?;
+        let local = running.uplink.source(running.nodes[at].window as usize)?;
         Some(Between { local, peer: running.nodes[at].address, tunnel_port: self.fabric.tunnel.port })
     }
 
     fn probe(&mut self, running: &mut Running, at: usize, path: usize, now: u64) {
         let node = &mut running.nodes[at];
         let (port, turn) = node.next_turn(path);
+        let wire_path = node.wire_path(path);
         let Some(paths) = &mut node.paths else { return };
         let sequence = paths.probe_sent(now, path);
         if self.is_one_sided() {
             self.send_echo(running, at, path, sequence);
             return;
         }
-        let probe = PathProbe { turn, path: path as u8, ..PathProbe::of(Wish::whole(port)) };
+        let probe = PathProbe { turn, path: wire_path, ..PathProbe::of(Wish::whole(port)) };
         self.send(running, at, probe, ProbePurpose::Path { path, sequence }, now);
     }
 
@@ -409,7 +428,8 @@ impl Prober {
     /// Sends an echo request to a path's router.
     fn send_echo(&mut self, running: &mut Running, at: usize, path: usize, sequence: u32) {
         let node = &running.nodes[at];
-        let (Some(router), Some(IpAddr::V4(source))) = (node.router_of(path), running.uplink.source(at))
+        let source = running.uplink.source(node.window as usize);
+        let (Some(router), Some(IpAddr::V4(source)), uplink) = (node.router_of(path), source, node.uplink)
         else {
             return;
         };
@@ -417,7 +437,7 @@ impl Prober {
         let packet = echo([source, router], self.fabric.dscp, self.number, self.echo_cookie(self.number));
         let asked = ProbePurpose::Path { path, sequence };
         running.sent.insert(self.number, Sent { node: at, port: 0, at_ns: monotonic_ns(), asked });
-        if running.wire.send(&packet, router.into()).is_err() {
+        if running.wire.send(&packet, router.into(), uplink).is_err() {
             running.uplink.doubt_sources();
         }
     }
@@ -431,14 +451,14 @@ impl Prober {
     }
 
     fn send(&mut self, running: &mut Running, at: usize, probe: PathProbe, asked: ProbePurpose, now: u64) {
-        let address = running.nodes[at].address;
-        let Some(source) = running.uplink.source(at) else {
+        let Node { address, window, uplink, .. } = running.nodes[at];
+        let Some(source) = running.uplink.source(window as usize) else {
             self.reporter.say_once(&format!("there is no route to {address}"));
             return;
         };
         let (number, packet) = self.packet(source, address, &probe);
         running.sent.insert(number, Sent { node: at, port: probe.wish.port, at_ns: now, asked });
-        if running.wire.send(&packet, address).is_err() {
+        if running.wire.send(&packet, address, uplink).is_err() {
             running.uplink.doubt_sources();
         }
     }
@@ -477,7 +497,7 @@ impl Prober {
 }
 
 /// Waits for `time`, or until a flow needs a port, or a router has answered.
-pub fn wait(time: Duration, uplink: &Uplink, wire: Option<&Wire>) {
+pub fn wait(time: Duration, uplink: &Uplinks, wire: Option<&Wire>) {
     let [_, missed] = uplink.programs.fds();
     let fds = [Some(missed), wire.map(Wire::icmp)].into_iter().flatten();
     let mut waits: Vec<PollFd<'_>> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();

@@ -28,8 +28,8 @@ const ROWS: u32 = 2048;
 pub struct Reporter {
     name: String,
     scheme: Scheme,
-    /// Addresses by peer index.
-    peers: Vec<IpAddr>,
+    /// Addresses by peer index and, if there are several uplinks, the uplink.
+    peers: Vec<(IpAddr, Option<String>)>,
     board: Publisher<Fabric>,
     obstacle: Option<String>,
     said: Option<String>,
@@ -38,7 +38,8 @@ pub struct Reporter {
 
 impl Reporter {
     pub fn new(fabric: &Fabric, board: Publisher<Fabric>) -> Reporter {
-        let (name, peers) = (fabric.name.clone(), fabric.peers.clone());
+        let over = |uplink| fabric.peers.iter().map(move |peer| (*peer, fabric.one_of_several(uplink)));
+        let (name, peers) = (fabric.name.clone(), (0..fabric.uplinks.len()).flat_map(over).collect());
         let scheme = fabric.scheme;
         Reporter { name, scheme, peers, board, obstacle: None, said: None, next_ns: 0 }
     }
@@ -87,7 +88,9 @@ impl Reporter {
         self.next_ns = now_ns + EVERY_NS.max(EVERY_NS_PER_NODE * nodes.len() as u64);
         let mut counts = counts(&programs.counters());
         counts.push(("path_flows_aged", forgotten));
-        let nodes = nodes.iter().map(|one| node(one, programs, now_ns)).collect();
+        let uplink = |node: &Node| self.peers.get(node.index as usize).and_then(|peer| peer.1.clone());
+        let nodes = nodes.iter().map(|one| NodeReport { uplink: uplink(one), ..node(one, programs, now_ns) });
+        let nodes = nodes.collect();
         let mut board = self.board.look();
         (board.report, board.now_ns) = (PathsReport { counts, nodes }, since_1970_ns());
     }
@@ -100,14 +103,18 @@ impl Reporter {
         // With DOCA-AR there are peers but no nodes.
         let ports =
             |at: usize| nodes.get(at).map(|node| (0..PATHS_MAX).map(|path| port(node, path)).collect());
-        let peers: Vec<(IpAddr, Vec<Option<u16>>)> =
-            self.peers.iter().enumerate().map(|(at, peer)| (*peer, ports(at).unwrap_or_default())).collect();
+        let with_ports = |(at, peer): (usize, &(IpAddr, Option<String>))| {
+            (peer.0, peer.1.clone(), ports(at).unwrap_or_default())
+        };
+        let peers: Vec<(IpAddr, Option<String>, Vec<Option<u16>>)> =
+            self.peers.iter().enumerate().map(with_ports).collect();
         let row = move |scheme: Scheme, (key, flow): (PathFlowKey, PathFlow)| {
-            let (peer, ports) = peers.get(key.peer() as usize)?;
+            let (peer, uplink, ports) = peers.get(key.peer() as usize)?;
             let port = ports.get(flow.path as usize).copied().flatten();
             let ([source, destination], [sport, dport]) = (key.addresses(), key.ports());
             Some(FlowRow {
                 peer: *peer,
+                uplink: uplink.clone(),
                 vni: key.vni(),
                 source,
                 destination,
@@ -185,6 +192,7 @@ fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeReport {
     };
     NodeReport {
         address: node.address,
+        uplink: None,
         state: node.state.clone(),
         large_bytes: node.paths.as_ref().map_or(0, Paths::large_bytes),
         paths: node.paths.as_ref().map(snapshot).unwrap_or_default(),

@@ -45,7 +45,10 @@ impl Turns {
             if going >= SURVEYS_MAX {
                 break;
             }
-            if nodes[at].wants_survey(now_ns) {
+            // Routers' messages name the node, not the uplink, so one survey of a node runs at a time.
+            let is_surveyed =
+                |address| nodes.iter().any(|node| node.survey.is_some() && node.address == address);
+            if nodes[at].wants_survey(now_ns) && !is_surveyed(nodes[at].address) {
                 nodes[at].begin_survey(now_ns, fabric, random);
                 going += 1;
                 self.surveyed = at + 1;
@@ -95,13 +98,14 @@ impl Turns {
         due
     }
 
-    /// Returns the node and the path along which to send a large probe now. `bytes` is its length.
-    pub fn large(&mut self, nodes: &mut [Node], now_ns: u64, bytes: u16) -> Option<(usize, usize)> {
+    /// Returns the node and the path along which to send a large probe now. `bytes` is its length by uplink.
+    pub fn large(&mut self, nodes: &mut [Node], now_ns: u64, bytes: &[u16]) -> Option<(usize, usize)> {
         if !self.budget.has_large(now_ns) {
             return None;
         }
         let count = nodes.len();
         let due = |at: usize| {
+            let bytes = bytes.get(nodes[at].uplink).copied().unwrap_or_default();
             let paths = nodes[at].paths.as_mut()?;
             paths.set_large(bytes);
             Some((at, paths.large_due(now_ns)?))
@@ -135,7 +139,7 @@ mod tests {
         let peers = (0..NODES as u32).map(|at| IpAddr::from(Ipv4Addr::from_bits(0x0a00_0001 + at)));
         Fabric {
             name: "fabric".into(),
-            uplink: "up0".into(),
+            uplinks: vec!["up0".into()],
             peers: peers.collect(),
             local: None,
             scheme: Scheme::Adaptive,
@@ -155,7 +159,12 @@ mod tests {
     }
 
     fn nodes(fabric: &Fabric) -> Vec<Node> {
-        fabric.peers.iter().zip(0..).map(|(peer, index)| Node::new(*peer, index)).collect()
+        fabric
+            .peers
+            .iter()
+            .zip(0..)
+            .map(|(peer, index)| Node::new(*peer, index, 0, fabric.peers.len()))
+            .collect()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The programs at the uplink, which may disappear and return.
+//! The programs at the uplinks, which may disappear and return.
 
 use super::wire::{local_addresses, source_to};
 use crate::Fabric;
@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use weir_netlink::{Link, links};
 
-/// How often the interface's index is checked.
+/// How often the interfaces' indexes are checked.
 const LOOK_NS: u64 = Duration::from_millis(500).as_nanos() as u64;
 
 /// Burst size for answers to a peer.
@@ -27,11 +27,10 @@ const BURST: u32 = 500;
 const SOURCES_NS: u64 = Duration::from_secs(5).as_nanos() as u64;
 
 /// The programs, and where they are attached.
-pub struct Uplink {
-    name: String,
+pub struct Uplinks {
+    lines: Vec<UplinkLine>,
     pub programs: TcPath,
     ioctl: OwnedFd,
-    index: Option<u32>,
     look_ns: u64,
     peers: Vec<IpAddr>,
     tunnel_port: u16,
@@ -39,33 +38,41 @@ pub struct Uplink {
     /// Our source address towards each peer; `None` without a route.
     sources: Vec<Option<IpAddr>>,
     sources_ns: u64,
-    /// The uplink's MTU; 0 if it is not known.
-    mtu: u16,
     mtu_ns: u64,
     rules: PathSettings,
 }
 
-impl Uplink {
-    /// Loads the programs. They are attached in [`Uplink::mind`].
-    pub fn load(fabric: &Fabric, settings: &Settings) -> Result<Uplink> {
+/// An uplink.
+struct UplinkLine {
+    name: String,
+    /// The index of its interface, if the programs are attached there.
+    index: Option<u32>,
+    /// Whether its interface is not known yet to those who send through it.
+    is_new: bool,
+    /// Its MTU; 0 if it is not known.
+    mtu: u16,
+}
+
+impl Uplinks {
+    /// Loads the programs. They are attached in [`Uplinks::mind`].
+    pub fn load(fabric: &Fabric, settings: &Settings) -> Result<Uplinks> {
         let load = if fabric.scheme == Scheme::OneSided { TcPath::load_watching } else { TcPath::load };
-        let mut programs = load(fabric.peers.len(), fabric.flows)
+        let mut programs = load(fabric.peers.len() * fabric.uplinks.len(), fabric.flows)
             .context("the kernel cannot load the programs for paths")?;
         let rules = rules(fabric, settings);
         programs.set(&rules)?;
         let ioctl = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
-        Ok(Uplink {
-            name: fabric.uplink.clone(),
+        let line = |name: &String| UplinkLine { name: name.clone(), index: None, is_new: false, mtu: 0 };
+        Ok(Uplinks {
+            lines: fabric.uplinks.iter().map(line).collect(),
             programs,
             ioctl,
-            index: None,
             look_ns: 0,
             peers: fabric.peers.clone(),
             tunnel_port: fabric.tunnel.port,
             local: fabric.local,
             sources: vec![fabric.local; fabric.peers.len()],
             sources_ns: 0,
-            mtu: 0,
             mtu_ns: 0,
             rules,
         })
@@ -87,8 +94,8 @@ impl Uplink {
         Ok(())
     }
 
-    /// Attaches the programs when the interface appears or reappears. Returns the result of attaching, or
-    /// `None` if nothing was checked.
+    /// Attaches the programs when interfaces appear or reappear. Returns the result of attaching, or `None`
+    /// if nothing was checked. With several uplinks, the others work if one does not exist.
     pub fn mind(&mut self, now_ns: u64) -> Option<Result<(), String>> {
         if now_ns < self.look_ns {
             return None;
@@ -97,33 +104,47 @@ impl Uplink {
         if let Err(why) = self.mind_sources(now_ns) {
             return Some(Err(why));
         }
-        let index = match name_to_index(&self.ioctl, &self.name) {
-            Ok(index) => index,
-            Err(_) => {
-                self.index = None;
-                self.programs.detach();
-                return Some(Err(format!("there is no interface `{}`", self.name)));
-            }
-        };
-        self.mind_mtu(now_ns, index);
-        if self.index == Some(index) {
-            return Some(Ok(()));
-        }
-        self.index = None;
-        match self.programs.attach(&self.name) {
-            Ok(()) => {
-                self.index = Some(index);
-                Some(Ok(()))
-            }
-            Err(error) => {
-                let why = anyhow::Error::new(error);
-                Some(Err(format!("cannot attach the programs to `{}`: {why:#}", self.name)))
-            }
-        }
+        let all: Vec<Result<(), String>> = (0..self.lines.len()).map(|line| self.mind_line(line)).collect();
+        self.mind_mtu(now_ns);
+        Some(all.into_iter().collect())
     }
 
-    /// Looks up the uplink's MTU, which may change at any time.
-    fn mind_mtu(&mut self, now_ns: u64, index: u32) {
+    fn mind_line(&mut self, number: usize) -> Result<(), String> {
+        let name = self.lines[number].name.clone();
+        let Ok(index) = name_to_index(&self.ioctl, &name) else {
+            self.lines[number].index = None;
+            self.programs.detach(number);
+            return Err(format!("there is no interface `{name}`"));
+        };
+        if self.lines[number].index == Some(index) {
+            return Ok(());
+        }
+        self.lines[number].index = None;
+        if self.lines.len() > 1 {
+            // The programs must recognise the uplink before frames pass.
+            self.rules.uplinks[number] = index;
+            let known = self.programs.set(&self.rules);
+            known
+                .map_err(|error| format!("cannot tell the programs which interface is `{name}`: {error}"))?;
+        }
+        self.programs.attach(number, &name).map_err(|error| {
+            let why = anyhow::Error::new(error);
+            format!("cannot attach the programs to `{name}`: {why:#}")
+        })?;
+        (self.lines[number].index, self.lines[number].is_new) = (Some(index), true);
+        self.mtu_ns = 0;
+        Ok(())
+    }
+
+    /// Returns the numbers and names of uplinks whose interfaces have appeared since the last call.
+    pub fn appeared(&mut self) -> Vec<(usize, String)> {
+        let all = self.lines.iter_mut().enumerate();
+        all.filter_map(|(number, line)| std::mem::take(&mut line.is_new).then(|| (number, line.name.clone())))
+            .collect()
+    }
+
+    /// Looks up the uplinks' MTUs, which may change at any time.
+    fn mind_mtu(&mut self, now_ns: u64) {
         if now_ns < self.mtu_ns {
             return;
         }
@@ -131,13 +152,16 @@ impl Uplink {
         let mtu = |link: &Link| link.mtu.min(u16::MAX.into()) as u16;
         // If it cannot be read now, keep the old value.
         if let Ok(links) = links() {
-            self.mtu = links.iter().find(|link| link.index == index).map_or(0, mtu);
+            for line in &mut self.lines {
+                line.mtu = links.iter().find(|link| Some(link.index) == line.index).map_or(0, mtu);
+            }
         }
     }
 
-    /// Returns the largest packet that leaves through it, counted from the IP header; 0 if that is not known.
-    pub fn mtu(&self) -> u16 {
-        self.mtu
+    /// Returns the largest packets that leave through each uplink, counted from the IP header; 0 if that is
+    /// not known.
+    pub fn mtus(&self) -> Vec<u16> {
+        self.lines.iter().map(|line| line.mtu).collect()
     }
 
     /// Looks up our own addresses: probes and answers sent to them are accepted.
@@ -173,9 +197,9 @@ impl Uplink {
         self.sources_ns = 0;
     }
 
-    /// Whether the programs are attached to the interface.
+    /// Whether the programs are attached to an interface.
     pub fn is_attached(&self) -> bool {
-        self.index.is_some()
+        self.lines.iter().any(|line| line.index.is_some())
     }
 }
 
@@ -209,6 +233,13 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
             Reflect::Weir => 0,
             Reflect::OpenFlow => ECHO_PORT,
         },
+        // They are known when the interfaces are: until then, there is none with this index.
+        uplinks: std::array::from_fn(
+            |number| {
+                if fabric.one_of_several(number).is_some() { u32::MAX } else { 0 }
+            },
+        ),
+        peers: fabric.peers.len() as u32,
         probe_vni: VNI,
         secret: secret(fabric).0,
     }

@@ -8,6 +8,7 @@ use rustix::net::sockopt::{
 };
 use rustix::net::{AddressFamily, Protocol, RawProtocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 use rustix::net::{recvfrom, sendto, socket_with};
+use socket2::SockRef;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
@@ -37,11 +38,7 @@ struct Pair {
 
 impl Pair {
     fn open(family: AddressFamily, icmp: Protocol) -> io::Result<Pair> {
-        let open = |protocol| {
-            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-            socket_with(family, SocketType::RAW, flags, Some(protocol))
-        };
-        Ok(Pair { out: open(Protocol::from_raw(RAW))?, icmp: open(icmp)? })
+        Ok(Pair { out: out(family)?, icmp: raw(family, icmp)? })
     }
 
     /// Returns the next message that `read` recognises.
@@ -65,32 +62,65 @@ impl Pair {
     }
 }
 
+fn raw(family: AddressFamily, protocol: Protocol) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(socket_with(family, SocketType::RAW, flags, Some(protocol))?)
+}
+
+/// Opens a socket that sends whole packets. The kernel learns a smaller MTU for an address, not for one of
+/// the paths to it, so it must not limit probes.
+fn out(family: AddressFamily) -> io::Result<OwnedFd> {
+    let out = raw(family, Protocol::from_raw(RAW))?;
+    if family == AddressFamily::INET {
+        set_ip_mtu_discover(&out, Ipv4PathMtuDiscovery::PROBE)?;
+    } else {
+        set_ipv6_mtu_discover(&out, Ipv6PathMtuDiscovery::PROBE)?;
+    }
+    Ok(out)
+}
+
 /// The sockets.
 pub struct Wire {
     four: Pair,
     six: Option<Pair>,
+    /// If there are several uplinks: for each that exists, sockets that send through it alone, for IPv4 and,
+    /// if there is an IPv6 peer, for IPv6. With one uplink, the routes decide.
+    bound: Vec<Option<[Option<OwnedFd>; 2]>>,
 }
 
 impl Wire {
     /// Opens the sockets, which needs CAP_NET_RAW; those of IPv6 only if there is an IPv6 peer.
-    pub fn open(has_six: bool) -> io::Result<Wire> {
+    pub fn open(has_six: bool, uplinks: usize) -> io::Result<Wire> {
         let four = Pair::open(AddressFamily::INET, rustix::net::ipproto::ICMP)?;
-        // The kernel learns a smaller MTU for an address, not for one of the paths to it, so it must not
-        // limit probes.
-        set_ip_mtu_discover(&four.out, Ipv4PathMtuDiscovery::PROBE)?;
-        let six = || -> io::Result<Pair> {
-            let six = Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6)?;
-            set_ipv6_mtu_discover(&six.out, Ipv6PathMtuDiscovery::PROBE)?;
-            Ok(six)
-        };
-        Ok(Wire { four, six: has_six.then(six).transpose()? })
+        let six = has_six.then(|| Pair::open(AddressFamily::INET6, rustix::net::ipproto::ICMPV6));
+        let bound = (0..if uplinks > 1 { uplinks } else { 0 }).map(|_| None).collect();
+        Ok(Wire { four, six: six.transpose()?, bound })
     }
 
-    /// Sends an IP packet. The kernel fills in the checksum of an IPv4 header.
-    pub fn send(&self, packet: &[u8], to: IpAddr) -> io::Result<()> {
-        let out = match to {
-            IpAddr::V4(_) => &self.four.out,
-            IpAddr::V6(_) => &self.six.as_ref().ok_or(io::ErrorKind::Unsupported)?.out,
+    /// Opens the sockets of one of several uplinks, whose interface has appeared.
+    pub fn bind(&mut self, uplink: usize, interface: &str) -> io::Result<()> {
+        let Some(place) = self.bound.get_mut(uplink) else { return Ok(()) };
+        *place = None;
+        let open = |family| -> io::Result<OwnedFd> {
+            let out = out(family)?;
+            SockRef::from(&out).bind_device(Some(interface.as_bytes()))?;
+            Ok(out)
+        };
+        let six = self.six.as_ref().map(|_| open(AddressFamily::INET6)).transpose()?;
+        *place = Some([Some(open(AddressFamily::INET)?), six]);
+        Ok(())
+    }
+
+    /// Sends an IP packet, through this uplink if there are several. The kernel fills in the checksum of an
+    /// IPv4 header.
+    pub fn send(&self, packet: &[u8], to: IpAddr, uplink: usize) -> io::Result<()> {
+        let out = match (self.bound.get(uplink), to) {
+            (Some(bound), to) => {
+                let bound = bound.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+                bound[usize::from(to.is_ipv6())].as_ref().ok_or(io::ErrorKind::Unsupported)?
+            }
+            (None, IpAddr::V4(_)) => &self.four.out,
+            (None, IpAddr::V6(_)) => &self.six.as_ref().ok_or(io::ErrorKind::Unsupported)?.out,
         };
         sendto(out, packet, SendFlags::empty(), &SocketAddr::new(to, 0))?;
         Ok(())

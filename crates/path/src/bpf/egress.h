@@ -533,7 +533,7 @@ static __always_inline struct peer *peer_of(struct __sk_buff *skb, const struct 
 	}
 	if (!has_inner(skb, settings, &outer.header, tunnel))
 		return 0;
-	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
+	peer = find_peer(skb, settings, outer.ip.daddr);
 	if (!peer) {
 		count(UNKNOWN_PEER);
 		return 0;
@@ -562,7 +562,7 @@ static __always_inline struct peer *peer_of6(struct __sk_buff *skb, const struct
 	}
 	if (!has_inner(skb, settings, &outer.header, tunnel))
 		return 0;
-	peer = bpf_map_lookup_elem(&peers6, destination6(&outer));
+	peer = find_peer6(skb, settings, destination6(&outer));
 	if (!peer) {
 		count(UNKNOWN_PEER);
 		return 0;

@@ -14,6 +14,7 @@
 #include "header.h"
 
 #define PATHS_MAX 16
+#define UPLINKS_MAX 4
 #define SLOTS 256 /* probes that may overtake each other without being taken for duplicates */
 
 #define SCHEME_ECMP 0
@@ -53,14 +54,18 @@ struct settings {
 	__u32 drain_ns; /* in which a path sends 1024 bytes */
 	__u32 half_life_us; /* of what is counted as recently sent; not 0 */
 	__u32 echo_port; /* to which probes come back unchanged; 0: peers answer them */
+	__u32 uplinks[UPLINKS_MAX]; /* the interface of each, by number; all 0 if there is only one */
+	__u32 peers; /* over each uplink: their indexes follow those over the uplink before */
 	__u64 key[2];
 };
 
 MAP(ARRAY, 1, __u32, struct settings, settings);
 SHARED(struct settings);
 
+/* The paths to a peer over an uplink. */
 struct peer {
-	__u32 index; /* of its counters and its window */
+	__u32 index; /* of its counters */
+	__u32 window; /* the same over all uplinks: its probes may arrive over any */
 	__u32 congested; /* a bit for each path */
 	__u32 answer_ports; /* how many of the following are set */
 	__u32 answer_port[PATHS_MAX]; /* indexed by turn, from which answers to it are sent */
@@ -69,11 +74,23 @@ struct peer {
 	__u32 weight[PATHS_MAX]; /* its share of new flows; 0: no frame may take the path */
 };
 
-/* By address, as on the wire. Not preallocated, so that a value in use is not reused for another peer. */
-MAP(HASH, 1024, __u32, struct peer, peers, __uint(map_flags, BPF_F_NO_PREALLOC));
+struct peer_key {
+	__u32 address; /* as on the wire */
+	__u32 uplink; /* its number */
+};
+
+struct peer_key6 {
+	__u32 address[4];
+	__u32 uplink;
+};
+
+/* Not preallocated, so that a value in use is not reused for another peer. */
+MAP(HASH, 1024, struct peer_key, struct peer, peers, __uint(map_flags, BPF_F_NO_PREALLOC));
 
 /* Peers over IPv6: in a separate map, so that IPv4 pays nothing for the longer key. */
-MAP(HASH, 1024, struct in6_addr, struct peer, peers6, __uint(map_flags, BPF_F_NO_PREALLOC));
+MAP(HASH, 1024, struct peer_key6, struct peer, peers6, __uint(map_flags, BPF_F_NO_PREALLOC));
+SHARED(struct peer_key);
+SHARED(struct peer_key6);
 SHARED(struct peer);
 
 /* Our own underlay addresses: only probes and answers sent to them are reflected or collected here. */
@@ -168,7 +185,7 @@ struct window {
 	__u64 last_ns;
 	__u64 session;
 	__u64 slots[SLOTS];
-	__u32 arrived[PATHS_MAX]; /* in the session */
+	__u32 arrived[UPLINKS_MAX * PATHS_MAX]; /* in the session, by the path's number at the peer */
 };
 
 MAP(ARRAY, 1, __u32, struct window, windows);
@@ -177,7 +194,7 @@ SHARED(struct window);
 /* An answer to one of our probes. */
 struct collected {
 	__u32 kind; /* ANSWER */
-	__u32 peer; /* its index */
+	__u32 peer; /* its window */
 	__u32 session;
 	__u32 number;
 	__u32 port; /* that the probe left from */
@@ -237,7 +254,7 @@ struct probe {
 	__be32 session;
 	__be32 number;
 	__be16 port;
-	__u8 path; /* at the sender; PATHS_MAX or more: none */
+	__u8 path; /* at the sender, which numbers the paths of all its uplinks; or none: a higher number */
 	__u8 reserved;
 	__be32 arrived; /* in an answer: probes of the path that have arrived in the session */
 	__be64 sent_ns;
@@ -257,6 +274,33 @@ static __always_inline void count(enum count what)
 static __always_inline int is_local(__u32 address)
 {
 	return bpf_map_lookup_elem(&locals, &address) != 0;
+}
+
+/* The number of the uplink that a frame passes. */
+static __always_inline __u32 uplink_of(struct __sk_buff *skb, const struct settings *settings)
+{
+	for (__u32 number = 1; number < UPLINKS_MAX; number++)
+		if (settings->uplinks[number] == skb->ifindex)
+			return number;
+	return 0;
+}
+
+static __always_inline struct peer *find_peer(struct __sk_buff *skb, const struct settings *settings,
+					      __u32 address)
+{
+	struct peer_key key = { .address = address, .uplink = uplink_of(skb, settings) };
+
+	return bpf_map_lookup_elem(&peers, &key);
+}
+
+static __always_inline struct peer *find_peer6(struct __sk_buff *skb, const struct settings *settings,
+					       const void *address)
+{
+	struct peer_key6 key;
+
+	__builtin_memcpy(key.address, address, sizeof(key.address));
+	key.uplink = uplink_of(skb, settings);
+	return bpf_map_lookup_elem(&peers6, &key);
 }
 
 /* The addresses in place: copies of them would not fit on the stack. */

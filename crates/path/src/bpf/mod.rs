@@ -8,10 +8,13 @@ mod seen;
 pub use self::flows::{PathFlows, PathFlowsPage};
 pub use self::rules::{PathSettings, Steer};
 pub use self::seen::PathSeen;
+pub use crate::fabric::UPLINKS_MAX;
 pub use crate::paths::PATHS_MAX;
 pub use crate::tunnel::{PathTunnel, TunnelType};
 
-use self::layout::{Activity, Collected, Flow, FlowKey, Missed, Peer, Script, Settings, Traffic, Window};
+use self::layout::{
+    Activity, Collected, Flow, FlowKey, Missed, Peer, PeerKey, PeerKey6, Script, Settings, Traffic, Window,
+};
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, RingBuf};
 use aya::programs::{ProgramError, SchedClassifier, TcAttachType, TestRunOptions};
 use aya::{Ebpf, EbpfError, EbpfLoader, TestRun};
@@ -29,7 +32,7 @@ pub const PEERS_MAX: usize = 1024;
 /// The paths to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPeer {
-    /// The index of its counters. Below the number given to [`TcPath::load`].
+    /// The index of its counters, another one over each uplink. Below the number given to [`TcPath::load`].
     pub index: u32,
     /// Its paths, by number; at most [`PATHS_MAX`].
     pub paths: Vec<PathOut>,
@@ -202,7 +205,7 @@ pub enum PathDecision {
 /// An answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathAnswer {
-    /// The peer's index.
+    /// The index of the peer's window, the same over all uplinks.
     pub peer: u32,
     /// The probe's session.
     pub session: u32,
@@ -245,8 +248,8 @@ pub struct TcPath {
     has_six: bool,
     /// Whether TCP connections are observed.
     watches: bool,
-    /// Dropping the links detaches the programs.
-    links: Vec<Attachment>,
+    /// By uplink. Dropping the links detaches the programs.
+    links: [Vec<Attachment>; UPLINKS_MAX],
 }
 
 /// The programs for each version of IP: their names and hooks.
@@ -303,28 +306,29 @@ impl TcPath {
         }
         let mut ring = |name| RingBuf::try_from(ebpf.take_map(name).expect("path.bpf.c defines it"));
         let (answers, missed) = (ring("answers")?, ring("missed")?);
-        Ok(TcPath { ebpf, answers, missed, peers, has_six: false, watches, links: Vec::new() })
+        Ok(TcPath { ebpf, answers, missed, peers, has_six: false, watches, links: Default::default() })
     }
 
-    /// Attaches the programs to an interface, including those for IPv6 if a peer over IPv6 was set, and
-    /// detaches them from a previous one.
+    /// Attaches the programs to the interface of an uplink, given its number, which is below
+    /// [`UPLINKS_MAX`], including those for IPv6 if a peer over IPv6 was set, and detaches them from its
+    /// previous interface.
     ///
     /// # Errors
     /// Returns the kernel's error, for example if there is no such interface.
-    pub fn attach(&mut self, interface: &str) -> Result<(), ProgramError> {
-        self.links.clear();
+    pub fn attach(&mut self, uplink: usize, interface: &str) -> Result<(), ProgramError> {
+        self.detach(uplink);
         let versions = &PROGRAMS[..1 + usize::from(self.has_six)];
         let watchers = WATCHERS.iter().filter(|_| self.watches);
         for &(name, at) in versions.iter().flatten().chain(watchers) {
             let program = program(&mut self.ebpf, name)?;
-            self.links.push(hook::attach(program, interface, at)?);
+            self.links[uplink].push(hook::attach(program, interface, at)?);
         }
         Ok(())
     }
 
-    /// Detaches the programs.
-    pub fn detach(&mut self) {
-        self.links.clear();
+    /// Detaches the programs from an uplink.
+    pub fn detach(&mut self, uplink: usize) {
+        self.links[uplink].clear();
     }
 
     /// Changes the settings of the programs.
@@ -352,6 +356,8 @@ impl TcPath {
             drain_ns: settings.drain_ns,
             half_life_us: settings.half_life_us.max(1),
             echo_port: settings.echo_port.into(),
+            uplinks: settings.uplinks,
+            peers: settings.peers,
             key: settings.secret,
         };
         array::<{ Settings::SIZE }>(&mut self.ebpf, "settings").set(0, settings.bytes(), 0)
@@ -386,16 +392,32 @@ impl TcPath {
         only(&mut self.by_address("locals6"), &six)
     }
 
-    /// Writes a peer and its paths. Its window, which detects duplicate probes, is reset if the index had no
-    /// peer.
+    /// Writes a peer and its paths over the first uplink. Its window, which detects duplicate probes, has the
+    /// same index.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub fn set_peer(&mut self, address: impl Into<IpAddr>, peer: &PathPeer) -> Result<(), MapError> {
+        self.set_peer_over(0, peer.index, address, peer)
+    }
+
+    /// Writes a peer and its paths over an uplink, given the uplink's number. Its window, which detects
+    /// duplicate probes, has this index, the same over all uplinks.
+    ///
+    /// # Errors
+    /// Returns the kernel's error.
+    pub fn set_peer_over(
+        &mut self,
+        uplink: u32,
+        window: u32,
+        address: impl Into<IpAddr>,
+        peer: &PathPeer,
+    ) -> Result<(), MapError> {
         let paths = &peer.paths[..peer.paths.len().min(PATHS_MAX)];
         let usable = || paths.iter().filter(|path| path.weight > 0);
         let mut value = Peer {
             index: peer.index.min(self.peers - 1),
+            window: window.min(self.peers - 1),
             congested: paths.iter().zip(0..).map(|(path, bit)| u32::from(path.congested) << bit).sum(),
             answer_ports: usable().count() as u32,
             ..Peer::default()
@@ -410,13 +432,17 @@ impl TcPath {
         }
         match address.into() {
             IpAddr::V4(address) => {
-                let key = u32::from_ne_bytes(address.octets());
-                self.by_address::<u32, [u8; Peer::SIZE]>("peers").insert(key, value.bytes(), 0)
+                let key = key(address, uplink);
+                self.by_address::<[u8; PeerKey::SIZE], [u8; Peer::SIZE]>("peers").insert(
+                    key,
+                    value.bytes(),
+                    0,
+                )
             }
             IpAddr::V6(address) => {
                 self.has_six = true;
-                self.by_address::<[u8; 16], [u8; Peer::SIZE]>("peers6").insert(
-                    address.octets(),
+                self.by_address::<[u8; PeerKey6::SIZE], [u8; Peer::SIZE]>("peers6").insert(
+                    key6(address, uplink),
                     value.bytes(),
                     0,
                 )
@@ -424,18 +450,20 @@ impl TcPath {
         }
     }
 
-    /// Removes a peer: frames to it then pass untouched, and its probes are not answered.
+    /// Removes a peer over the first uplink: frames to it then pass untouched, and its probes are not
+    /// answered.
     ///
     /// # Errors
     /// Returns the kernel's error.
     pub fn remove_peer(&mut self, address: impl Into<IpAddr>, index: u32) -> Result<(), MapError> {
         match address.into() {
             IpAddr::V4(address) => {
-                let mut peers = self.by_address::<u32, [u8; Peer::SIZE]>("peers");
-                peers.remove(&u32::from_ne_bytes(address.octets()))?;
+                let mut peers = self.by_address::<[u8; PeerKey::SIZE], [u8; Peer::SIZE]>("peers");
+                peers.remove(&key(address, 0))?;
             }
             IpAddr::V6(address) => {
-                self.by_address::<[u8; 16], [u8; Peer::SIZE]>("peers6").remove(&address.octets())?;
+                let mut peers = self.by_address::<[u8; PeerKey6::SIZE], [u8; Peer::SIZE]>("peers6");
+                peers.remove(&key6(address, 0))?;
             }
         }
         let mut windows = array::<{ Window::SIZE }>(&mut self.ebpf, "windows");
@@ -609,6 +637,14 @@ impl TcPath {
         let map = self.ebpf.map_mut(name).expect("path.bpf.c defines it");
         HashMap::try_from(map).expect("its keys and values have this size")
     }
+}
+
+fn key(address: Ipv4Addr, uplink: u32) -> [u8; PeerKey::SIZE] {
+    PeerKey { address: u32::from_ne_bytes(address.octets()), uplink }.bytes()
+}
+
+fn key6(address: Ipv6Addr, uplink: u32) -> [u8; PeerKey6::SIZE] {
+    PeerKey6 { address: Plain::read(&address.octets()), uplink }.bytes()
 }
 
 /// Removes all keys of a map except these, and adds those that are missing.

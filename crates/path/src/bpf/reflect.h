@@ -20,9 +20,9 @@ static __always_inline int is_new(struct window *window, __u32 session, __u32 nu
 /* Counts a probe of a path; returns how many have arrived in the session. */
 static __always_inline __u32 arrived(struct window *window, __u32 path)
 {
-	if (path >= PATHS_MAX)
+	if (path >= UPLINKS_MAX * PATHS_MAX)
 		return 0;
-	return __sync_fetch_and_add(&window->arrived[path & (PATHS_MAX - 1)], 1) + 1;
+	return __sync_fetch_and_add(&window->arrived[path & (UPLINKS_MAX * PATHS_MAX - 1)], 1) + 1;
 }
 
 /* Returns whether a peer may be answered now. */
@@ -71,7 +71,7 @@ static __always_inline __u32 answer_port(const struct settings *settings, const 
 static __always_inline int admit(const struct settings *settings, const struct peer *peer,
 				 struct probe *probe, __u64 now)
 {
-	__u32 index = peer->index, came;
+	__u32 index = peer->window, came;
 	struct window *window = bpf_map_lookup_elem(&windows, &index);
 
 	if (!window)
@@ -185,7 +185,7 @@ static __always_inline int collect(const struct peer *peer, const struct probe *
 		return TC_ACT_SHOT;
 	}
 	record->kind = ANSWER;
-	record->peer = peer->index;
+	record->peer = peer->window;
 	record->session = bpf_ntohl(probe->session);
 	record->number = bpf_ntohl(probe->number);
 	record->port = bpf_ntohs(probe->port);
@@ -230,7 +230,7 @@ static __always_inline int echo(struct __sk_buff *skb, const struct settings *se
 	if (!read_outer_to(skb, settings->echo_port, &outer) || !is_probe(settings, &outer.header) ||
 	    !is_local(outer.ip.saddr))
 		return TC_ACT_UNSPEC;
-	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
+	peer = find_peer(skb, settings, outer.ip.daddr);
 	if (!peer)
 		return TC_ACT_UNSPEC;
 	if (!read_probe(skb, sizeof(outer), bpf_ntohs(outer.udp.len), &probe))
@@ -239,7 +239,7 @@ static __always_inline int echo(struct __sk_buff *skb, const struct settings *se
 		count(BAD_COOKIE);
 		return TC_ACT_SHOT;
 	}
-	index = peer->index;
+	index = peer->window;
 	window = bpf_map_lookup_elem(&windows, &index);
 	if (!window)
 		return TC_ACT_SHOT;
@@ -272,7 +272,7 @@ int path_reflect(struct __sk_buff *skb)
 	/* A host may forward other hosts' probes. */
 	if (!is_local(outer.ip.daddr))
 		return TC_ACT_UNSPEC;
-	peer = bpf_map_lookup_elem(&peers, &outer.ip.saddr);
+	peer = find_peer(skb, settings, outer.ip.saddr);
 	if (!peer) {
 		count(STRANGER);
 		return TC_ACT_SHOT;
@@ -305,7 +305,7 @@ int path_reflect6(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	if (!is_local6(destination6(&outer)))
 		return TC_ACT_UNSPEC;
-	peer = bpf_map_lookup_elem(&peers6, source6(&outer));
+	peer = find_peer6(skb, settings, source6(&outer));
 	if (!peer) {
 		count(STRANGER);
 		return TC_ACT_SHOT;

@@ -1,5 +1,6 @@
 //! The settings of the programs.
 
+use crate::fabric::UPLINKS_MAX;
 use crate::tunnel::PathTunnel;
 
 /// Which frames get another source port.
@@ -51,6 +52,10 @@ pub struct PathSettings {
     pub half_life_us: u32,
     /// The UDP port to which probes come back unchanged from a switch; 0 if peers answer them.
     pub echo_port: u16,
+    /// If there are several uplinks: the index of each one's interface; otherwise zeros.
+    pub uplinks: [u32; UPLINKS_MAX],
+    /// How many peers there are over each uplink.
+    pub peers: u32,
     /// The VNI of probes.
     pub probe_vni: u32,
     /// The secret that authenticates probes.

@@ -139,15 +139,15 @@ static __always_inline void note(const struct flow_key *key, const struct segmen
 		connection->end = segment->end;
 }
 
-/* Notes an acknowledgement that has arrived. */
-static __always_inline void hear(const struct flow_key *key, __u32 acknowledged, __u64 now)
+/* Notes an acknowledgement that has arrived; false if it is of no connection. */
+static __always_inline int hear(const struct flow_key *key, __u32 acknowledged, __u64 now)
 {
 	struct connection *connection = bpf_map_lookup_elem(&connections, key);
 	__u64 window = now >> WINDOW_BITS, took;
 	struct seen *seen;
 
 	if (!connection)
-		return;
+		return 0;
 	if (is_after(acknowledged, connection->acknowledged)) {
 		connection->acknowledged = acknowledged;
 		seen = seen_of(key->peer, connection->path);
@@ -155,12 +155,12 @@ static __always_inline void hear(const struct flow_key *key, __u32 acknowledged,
 			__sync_fetch_and_add(&seen->acknowledgements, 1);
 	}
 	if (!connection->timed_ns || is_after(connection->timed_end, acknowledged))
-		return;
+		return 1;
 	took = since(now, connection->timed_ns);
 	connection->timed_ns = 0;
 	seen = seen_of(key->peer, connection->timed_path);
 	if (!seen)
-		return;
+		return 1;
 	if (seen->window != window) {
 		seen->window_before = seen->window;
 		seen->least_before_ns = seen->least_ns;
@@ -169,6 +169,7 @@ static __always_inline void hear(const struct flow_key *key, __u32 acknowledged,
 	} else if (took < seen->least_ns) {
 		seen->least_ns = took;
 	}
+	return 1;
 }
 
 SEC("classifier")
@@ -184,7 +185,7 @@ int path_watch(struct __sk_buff *skb)
 
 	if (!settings || !read_outer(skb, settings, &outer) || is_probe(settings, &outer.header))
 		return TC_ACT_UNSPEC;
-	peer = bpf_map_lookup_elem(&peers, &outer.ip.daddr);
+	peer = find_peer(skb, settings, outer.ip.daddr);
 	tunnel = tunnel_of(&outer);
 	if (!peer || find_inner(skb, settings, &outer.header, &tunnel) != READ ||
 	    !read_flow(skb, &tunnel, peer, &key) || key.protocol != IPPROTO_TCP)
@@ -207,13 +208,12 @@ int path_listen(struct __sk_buff *skb)
 
 	if (!settings || !read_outer(skb, settings, &outer) || is_probe(settings, &outer.header))
 		return TC_ACT_UNSPEC;
-	peer = bpf_map_lookup_elem(&peers, &outer.ip.saddr);
+	peer = find_peer(skb, settings, outer.ip.saddr);
 	tunnel = tunnel_of(&outer);
 	if (!peer || find_inner(skb, settings, &outer.header, &tunnel) != READ ||
 	    !is_local(outer.ip.daddr) || !read_flow(skb, &tunnel, peer, &key) ||
 	    key.protocol != IPPROTO_TCP || !read_segment(skb, &tunnel, &segment) || !segment.has_ack)
 		return TC_ACT_UNSPEC;
-	sent.peer = key.peer;
 	sent.vni = key.vni;
 	sent.protocol = key.protocol;
 	sent.ports = key.ports >> 16 | key.ports << 16;
@@ -221,6 +221,11 @@ int path_listen(struct __sk_buff *skb)
 		sent.source[word] = key.destination[word];
 		sent.destination[word] = key.source[word];
 	}
-	hear(&sent, segment.acknowledged, clock_ns());
+	/* An acknowledgement may arrive over another uplink than its segment has left by. */
+	for (__u32 number = 0; number < UPLINKS_MAX; number++) {
+		sent.peer = peer->window + number * settings->peers;
+		if ((number && !settings->uplinks[number]) || hear(&sent, segment.acknowledged, clock_ns()))
+			break;
+	}
 	return TC_ACT_UNSPEC;
 }

@@ -41,7 +41,7 @@ pub fn findings(fabrics: &[Fabric]) -> Vec<Finding> {
     let of_device = |(tunnel, device): &(PathTunnel, Value)| device_findings(*tunnel, device, fabrics);
     let mut found: Vec<Finding> = devices.iter().flat_map(of_device).collect();
     for fabric in fabrics {
-        found.push(uplink(fabric, &devices));
+        found.extend(fabric.uplinks.iter().map(|name| uplink(fabric, name, &devices)));
         found.extend(fabric.peers.iter().map(|peer| route(fabric, &peer.to_string())));
     }
     found
@@ -52,7 +52,8 @@ fn device_findings(tunnel: PathTunnel, device: &Value, fabrics: &[Fabric]) -> Ve
     let data = &device["linkinfo"]["info_data"];
     let is_theirs = |fabric: &&Fabric| fabric.tunnel == tunnel;
     let below = data["link"].as_str().map(str::to_string);
-    let below = below.or_else(|| fabrics.iter().find(is_theirs).map(|fabric| fabric.uplink.clone()));
+    let below =
+        below.or_else(|| fabrics.iter().find(is_theirs).and_then(|fabric| fabric.uplinks.first().cloned()));
     let mut found = Vec::new();
     // Other devices derive source ports from flows, unless an encapsulation has a fixed one.
     match tunnel.of {
@@ -143,8 +144,8 @@ fn mtu(interface: &str) -> Option<u64> {
 }
 
 /// The interface through which an app's tunnels leave, and a tunnel that uses it.
-fn uplink(fabric: &Fabric, devices: &[(PathTunnel, Value)]) -> Finding {
-    let Fabric { name, uplink, tunnel, .. } = fabric;
+fn uplink(fabric: &Fabric, uplink: &str, devices: &[(PathTunnel, Value)]) -> Finding {
+    let Fabric { name, tunnel, .. } = fabric;
     if mtu(uplink).is_none() {
         let says = format!("there is no such interface, but `{name}` names it as its uplink");
         return Finding::new("uplink", uplink, Level::Fault, says);
@@ -163,16 +164,19 @@ fn uplink(fabric: &Fabric, devices: &[(PathTunnel, Value)]) -> Finding {
 
 /// Whether frames to a peer leave through the uplink, where they are assigned a path.
 fn route(fabric: &Fabric, peer: &str) -> Finding {
-    let uplink = &fabric.uplink;
+    let uplinks = &fabric.uplinks;
+    let is_one = |route: &Value| uplinks.iter().any(|uplink| route["dev"] == uplink.as_str());
     match ip(&["route", "get", peer]) {
-        Ok(routes) if routes.first().is_some_and(|route| route["dev"] == uplink.as_str()) => {
-            Finding::new("route", peer, Level::Ok, format!("its route uses `{uplink}`"))
+        Ok(routes) if routes.first().is_some_and(is_one) => {
+            let by = routes.first().and_then(|route| route["dev"].as_str()).unwrap_or_default();
+            Finding::new("route", peer, Level::Ok, format!("its route uses `{by}`"))
         }
         Ok(routes) => {
             let by = routes.first().and_then(|route| route["dev"].as_str()).unwrap_or("nothing").to_string();
             let says = format!(
-                "its route uses `{by}` instead of `{uplink}`, where frames get their path: change `uplink` \
-                 or the route"
+                "its route uses `{by}` instead of `{}`, where frames get their path: change `uplink` \
+                 or the route",
+                uplinks.join("`, `")
             );
             Finding::new("route", peer, Level::Fault, says)
         }

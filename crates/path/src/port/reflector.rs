@@ -1,6 +1,7 @@
 //! Decides which probes of a peer are answered (each once, at a limited rate), and counts the probes that
 //! have arrived on each path.
 
+use crate::fabric::UPLINKS_MAX;
 use crate::paths::PATHS_MAX;
 use crate::wire::Packet;
 
@@ -22,7 +23,7 @@ pub struct Window {
     /// The last session and number received in each slot.
     slots: Vec<(u32, u32)>,
     /// Probes received on each of its paths in the session.
-    arrived: [u32; PATHS_MAX],
+    arrived: [u32; UPLINKS_MAX * PATHS_MAX],
 }
 
 /// Why a probe is not answered.
@@ -37,7 +38,7 @@ pub enum Unanswered {
 impl Window {
     /// Creates a window without requests.
     pub fn new() -> Window {
-        Window { due_ns: 0, last_ns: 0, session: 0, slots: Vec::new(), arrived: [0; PATHS_MAX] }
+        Window { due_ns: 0, last_ns: 0, session: 0, slots: Vec::new(), arrived: [0; UPLINKS_MAX * PATHS_MAX] }
     }
 
     /// Processes a probe whose cookie has been verified, because forged ones must not use up the peer's
@@ -51,7 +52,7 @@ impl Window {
             return Err(Unanswered::Repeated);
         }
         if self.session != session {
-            (self.session, self.arrived) = (session, [0; PATHS_MAX]);
+            (self.session, self.arrived) = (session, [0; UPLINKS_MAX * PATHS_MAX]);
         }
         self.slots.resize(SLOTS, (0, 0));
         let slot = &mut self.slots[number as usize % SLOTS];

@@ -33,7 +33,11 @@ pub fn json(app: &PathPortApp, now_ns: u64) -> Value {
 pub fn samples(app: &PathPortApp) -> Vec<Sample> {
     let of = |one: &Node| {
         let NodeReport { address, paths, .. } = node(one, 0);
-        paths.iter().enumerate().flat_map(|(at, path)| samples_of(address, at, path)).collect::<Vec<_>>()
+        paths
+            .iter()
+            .enumerate()
+            .flat_map(|(at, path)| samples_of((address, None), at, path))
+            .collect::<Vec<_>>()
     };
     app.nodes.iter().filter(|node| node.group.is_some()).flat_map(of).collect()
 }
@@ -55,6 +59,7 @@ fn row(app: &PathPortApp, now_ns: u64, entry: &Entry, seen: &Seen) -> Option<Flo
     let idle_ms = ((now_ns / 1_000_000) as u32).wrapping_sub(seen.last_ms);
     Some(FlowRow {
         peer: peer.into(),
+        uplink: None,
         vni: key.vni().unwrap_or_default(),
         source: key.src(),
         destination: key.dst(),
@@ -121,6 +126,7 @@ fn node(node: &Node, now_ns: u64) -> NodeReport {
     };
     NodeReport {
         address: node.address.into(),
+        uplink: None,
         state,
         large_bytes: node.paths.large_bytes(),
         paths: (0..all.len()).map(|at| path(node, at, now_ns)).collect(),

@@ -49,6 +49,8 @@ fn rules(settings: &Settings) -> PathSettings {
         drain_ns: settings.drain_ns(1024) as u32,
         half_life_us: (settings.load_half_life_ns / 1000) as u32,
         echo_port: 0,
+        uplinks: [0; 4],
+        peers: 1,
         probe_vni: VNI,
         secret: [0; 2],
     }

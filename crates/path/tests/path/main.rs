@@ -33,6 +33,8 @@ const SETTINGS: PathSettings = PathSettings {
     drain_ns: 819,
     half_life_us: 1000,
     echo_port: 0,
+    uplinks: [0; 4],
+    peers: 1,
     probe_vni: VNI,
     secret: SECRET.0,
 };
