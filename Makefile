@@ -118,13 +118,14 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	        '$$target/release/weir' $$tests"
 
 # KUBE_SERVICES=10000 is the number of services in the last part.
+# Optimised, because it also prints how soon packets follow a change.
 test-kube: ## runs weir-kube with a real API server of Kubernetes, which is built once, from Go (root)
 	@./setup --for kube
 	$(CARGO) build --release --locked --package weir --no-default-features
-	$(CARGO) test --locked --package weir-kube --test api_server --no-run
+	$(CARGO) test --release --locked --package weir-kube --test api_server --no-run
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kube"; export FOLDER="$$target/kube"; \
-	    tests/kube/manifests check && WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --locked \
-	    --package weir-kube --test api_server -- --ignored --nocapture
+	    tests/kube/manifests check && WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --release \
+	    --locked --package weir-kube --test api_server -- --ignored --nocapture
 
 # `make test` checks the result as far as that needs neither Helm nor a cluster, `make test-kube` the rest.
 manifests: ## renders the manifests of kustomize from the Helm chart, after a change of it (needs Go)
