@@ -117,7 +117,7 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \
 	        '$$target/release/weir' $$tests"
 
-# KUBE_SERVICES=10000 is the number of services in the last part.
+# KUBE_SERVICES=10000 sets the number of services in the last part of the test.
 # Optimised, because it also prints how soon packets follow a change.
 test-kube: ## runs weir-kube with a real API server of Kubernetes, which is built once, from Go (root)
 	@./setup --for kube
@@ -127,8 +127,8 @@ test-kube: ## runs weir-kube with a real API server of Kubernetes, which is buil
 	    tests/kube/manifests check && WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --release \
 	    --locked --package weir-kube --test api_server -- --ignored --nocapture
 
-# `make test` checks the result as far as that needs neither Helm nor a cluster, `make test-kube` the rest.
-manifests: ## renders the manifests of kustomize from the Helm chart, after a change of it (needs Go)
+# `make test` checks of the result what needs neither Helm nor a cluster; `make test-kube` checks the rest.
+manifests: ## renders the kustomize manifests from the Helm chart; run it after changing the chart (needs Go)
 	@FOLDER="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/kube" tests/kube/manifests write
 
 deny: ## checks advisories, licences, duplicates and sources of dependencies (deny.toml; needs the network)

@@ -9,8 +9,9 @@
 //! The life cycle of an app: it is created from its configuration, followed by [`App::inherit`] after a
 //! reload that kept its name and kind, [`App::bind`], in the daemon [`App::set_date`], [`Event::Start`], an
 //! [`Event::Link`] for every port it watches, and then further events. After the next reload, its successor
-//! goes through the same life cycle, with this app as its predecessor. A change of targets of groups alone is
-//! no reload: the app stays, and gets it by [`App::amend`] and [`Event::Amended`].
+//! goes through the same life cycle, with this app as its predecessor. A change that affects only targets of
+//! groups is not a reload: the app stays, and receives the change through [`App::amend`] and
+//! [`Event::Amended`].
 
 use crate::check::{Check, CheckId, Outcome, Via};
 use crate::kind::Apps;
@@ -390,8 +391,8 @@ pub trait App: Any + Send {
     fn bind(&mut self, program: &Program);
 
     /// Takes over a configuration in which only targets of groups differ
-    /// ([`Amended`](crate::edits::Amended)), and that the program follows already. [`Event::Amended`] comes
-    /// next.
+    /// ([`Amended`](crate::edits::Amended)). The program has already been changed accordingly.
+    /// [`Event::Amended`] follows.
     fn amend(&mut self, apps: &Apps, program: &Program) {
         let _ = (apps, program);
     }

@@ -1,5 +1,5 @@
-//! The workers' clock: CLOCK_MONOTONIC, counted from the full hour of the wall clock before the daemon's
-//! start, so that times in milliseconds fit into 32 bits and periods that divide an hour begin at the same
+//! The workers' clock: CLOCK_MONOTONIC, counted from the last full hour of the wall clock before the daemon's
+//! start. So times in milliseconds fit into 32 bits, and periods that divide an hour begin at the same
 //! moments on all nodes. A daemon that takes over continues with its predecessor's clock.
 
 use rustix::time::{ClockId, clock_gettime};

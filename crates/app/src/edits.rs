@@ -29,7 +29,7 @@ pub struct Requested {
     pub summary: Value,
 }
 
-/// A configuration that runs.
+/// The configuration that is running.
 #[derive(Clone, Copy)]
 pub struct RunningConfig<'a> {
     /// Its program, without entries.
@@ -44,8 +44,8 @@ pub struct RunningConfig<'a> {
     pub control: &'a Path,
 }
 
-/// Requests that change nothing but targets of groups: the running program is changed in place, at a cost
-/// that does not depend on its size.
+/// The result of requests that change nothing but targets of groups, so that the running program can be
+/// changed in place, at a cost that does not depend on its size.
 #[derive(Debug)]
 pub struct Amended {
     /// The edits from now on.
@@ -56,7 +56,7 @@ pub struct Amended {
     pub apps: Apps,
     /// The groups that change.
     pub groups: Vec<AmendedGroup>,
-    /// Counters that get a name, and start from 0.
+    /// Counters that are given names, and then start from 0.
     pub counters: Vec<(CounterId, String)>,
 }
 
@@ -65,13 +65,13 @@ pub struct Amended {
 pub struct AmendedGroup {
     /// The group.
     pub group: GroupId,
-    /// Its targets, in as many places as before. One that stays has the same place.
+    /// Its targets, in as many places as before. A target that stays keeps its place.
     pub targets: Vec<Target>,
     /// The number of its buckets.
     pub size: u32,
     /// Entries that are added or updated before packets are sent to the new targets.
     pub before: Vec<Change>,
-    /// Entries that are removed after packets are no longer sent to the old ones.
+    /// Entries that are removed once packets are no longer sent to the old targets.
     pub after: Vec<Change>,
 }
 
@@ -94,8 +94,9 @@ pub trait Edits: Debug + Send + Sync {
     /// The error names the request that is wrong, and its field.
     fn request(&self, document: &Node, apps: &Apps, requests: &[Value]) -> Result<Requested, String>;
 
-    /// Carries out requests in place. `None` if they do not allow that, or are wrong: then
-    /// [`Edits::request`] says what is wrong, or its result is read as a whole.
+    /// Returns how to carry out requests in place; `None` if that is not possible, or if the requests are
+    /// wrong. [`Edits::request`] then says what is wrong, or returns edits with which the whole configuration
+    /// is read again.
     fn amend(&self, running: &RunningConfig<'_>, requests: &[Value]) -> Option<Amended> {
         let _ = (running, requests);
         None

@@ -275,8 +275,8 @@ pub struct OwnCommand {
 }
 
 /// Finds out how to ask nodes, given as `http://`, `https://` and `unix:` URLs, or `@FILE` with a URL on each
-/// line; the file with the token; and the file with the certificates that sign those of nodes. An error is
-/// about the arguments, because nothing is sent.
+/// line; the file with the token; and the file with the certificates that sign those of nodes. Errors are
+/// about the arguments, because nothing is sent yet.
 pub type FindNodes = fn(
     &[String],
     token: Option<&Path>,
@@ -390,7 +390,7 @@ impl Apps {
         any.filter_map(|one| one.downcast_ref()).next()
     }
 
-    /// Returns the same apps, with another configuration of one kind.
+    /// Returns the same apps, but with this configuration for its kind.
     #[must_use]
     pub fn with<T: Configured>(&self, new: T) -> Apps {
         let is_it = |one: &Arc<dyn Configured>| (&**one as &dyn Any).is::<T>();

@@ -96,7 +96,7 @@ impl RunningApps {
         self
     }
 
-    /// Passes on a configuration that was changed in place.
+    /// Passes a configuration that was changed in place to all apps.
     pub fn amend(&mut self, apps: &Apps, program: &Program) {
         self.apps.iter_mut().for_each(|one| one.app.amend(apps, program));
     }

@@ -1,6 +1,6 @@
-//! weir beside what Debian's kernel has and others may lack: IPVS, from which services are imported, tunnel
-//! devices on back ends, and VLAN devices as ports. What the running kernel lacks is skipped, except under
-//! Debian's own. Needs root.
+//! weir beside features of Debian's kernel that other kernels may lack: IPVS, whose services are imported,
+//! tunnel devices on back ends, and VLAN devices as ports. A test is skipped if the running kernel lacks its
+//! feature; under Debian's own kernel, it fails instead. Needs root.
 //!
 //! ```text
 //!  client ----- router ----- switch --+-- weir, ipvs
@@ -22,21 +22,22 @@ const BACK_ENDS: [&str; 3] = ["b1", "b2", "b3"];
 const VIP: &str = "203.0.113.80";
 const WEIR: &str = "10.3.0.254";
 const IPVS: &str = "10.3.0.253";
-/// The service whose clients keep their back end, and the one by weights.
+/// The ports of two services: one keeps its clients at their back ends, the other one shares by weight.
 const PERSISTENT: u16 = 80;
 const WEIGHTED: u16 = 81;
-/// The connections to the service by weights, and how many of them each back end gets.
+/// The connections to the service that shares by weight, and how many of them each back end gets.
 const CONNECTIONS: usize = 24;
 const SHARES: [usize; 3] = [12, 6, 6];
-/// Addresses of clients: those of the beginning, those that begin while b1 drains, and later ones.
+/// The last bytes of clients' addresses: of clients that begin before b1 drains, while it does, and
+/// afterwards.
 const CLIENTS: [std::ops::Range<u8>; 3] = [1..25, 25..41, 41..65];
-/// The MTU of the client's link; its own end does not know it.
+/// The MTU of the link to the client, which only the router's end of that link has.
 const NARROW: usize = 1400;
-/// The length of an answer of several segments.
+/// The length of an answer that takes several segments.
 const LONG: usize = 50_000;
 
-/// Builds the network; `None` without root. Each back end answers a byte with its name; an exclamation mark
-/// with many bytes.
+/// Builds the network; `None` without root. Each back end answers a byte with its name, but an exclamation
+/// mark with [`LONG`] bytes.
 fn network(name: &str) -> Option<Spaces> {
     let spaces = Spaces::build(name, &ROLES)?;
     spaces.set("router", &["net.ipv4.ip_forward=1"]);
@@ -88,7 +89,7 @@ struct ClientConnection {
 }
 
 impl ClientConnection {
-    /// Asks which back end has it now.
+    /// Asks which back end serves it now.
     fn ask(&mut self) -> String {
         self.stream.write_all(b"?").unwrap();
         let mut name = [0; 2];
@@ -107,7 +108,7 @@ impl ClientConnection {
 }
 
 impl Spaces {
-    /// Sends what is for the VIP to this balancer.
+    /// Makes the router send packets for the VIP to this balancer.
     fn route_to(&self, balancer: &str) {
         self.ip("router", &format!("route replace {VIP}/32 via {balancer}"));
     }
@@ -168,15 +169,15 @@ fn shares(connections: &[ClientConnection]) -> [usize; 3] {
     BACK_ENDS.map(|role| connections.iter().filter(|one| one.back_end == role).count())
 }
 
-/// Asserts that connections are where they began.
+/// Asserts that connections are still at the back ends where they began.
 fn stay(connections: &mut [ClientConnection], when: &str) {
     for connection in connections {
         assert_eq!(connection.ask(), connection.back_end, "client {}, {when}", connection.client);
     }
 }
 
-/// What IPVS does with the services, and what weir must do after their import. `weigh` gives b1 a weight in
-/// the service whose clients keep their back end.
+/// Checks what IPVS does with the services, and what weir must do after importing them. `weigh` sets the
+/// weight of b1 in the service that keeps clients at their back ends.
 fn balances(spaces: &mut Spaces, balancer: &str, mut weigh: impl FnMut(&mut Spaces, u32)) {
     spaces.route_to(balancer);
     let all = BTreeSet::from(BACK_ENDS);
@@ -189,7 +190,7 @@ fn balances(spaces: &mut Spaces, balancer: &str, mut weigh: impl FnMut(&mut Spac
     let weighted = spaces.connect_all((0..CONNECTIONS).map(|_| 1), WEIGHTED);
     assert_eq!(shares(&weighted), SHARES, "{balancer}: by weights");
 
-    // A router asks back ends, by an ICMP error to the VIP, for smaller packets.
+    // The router asks back ends for smaller packets with an ICMP error, which is addressed to the VIP.
     spaces.ip("router", &format!("link set client mtu {NARROW}"));
     for role in BACK_ENDS {
         let connection = first.iter_mut().find(|one| one.back_end == role).unwrap();
@@ -255,7 +256,7 @@ fn imported_services_do_what_ipvs_does() {
     println!("the same as the kernel: IPVS");
 }
 
-/// A tunnel from weir, and the kernel's device on a back end that ends it.
+/// A tunnel from weir, and the kernel's device on a back end that decapsulates it.
 struct Ending {
     /// The keys of the back end.
     keys: &'static str,
@@ -309,7 +310,7 @@ fn back_ends_end_tunnels_with_the_kernels_devices() {
     for ending in &ENDINGS {
         let line = format!("link add tunnel {}", ending.device);
         let lines: Vec<&str> = ending.before.into_iter().chain([line.as_str()]).collect();
-        // The port of the tunnel before this one may be open.
+        // The port of the previous tunnel may still be open.
         let _ = spaces.at("b1").ip("fou del port 6080\n");
         if !lines.iter().all(|line| spaces.at("b1").ip(&format!("{line}\n")).is_ok()) {
             weir_bed::kernel_lacks(ending.device);

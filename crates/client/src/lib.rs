@@ -171,7 +171,7 @@ impl Client {
         self.get(NODE).await
     }
 
-    /// Returns what weir answers to GET for a path of control over HTTP.
+    /// Returns weir's answer to GET for a path of control over HTTP.
     ///
     /// # Errors
     /// As for [`Client::services`].

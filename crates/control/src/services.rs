@@ -87,7 +87,8 @@ answers! {
         /// The `ETag` of the service or the set after the request.
         #[serde(skip_serializing_if = "Option::is_none")]
         etag: Option<String>,
-        /// After PUT: the `ETag` of the set before the request, so that a client notices changes of others.
+        /// After PUT: the `ETag` of the set before the request, by which a client notices that others have
+        /// changed it.
         #[serde(skip_serializing_if = "Option::is_none")]
         set_before: Option<String>,
         /// After PUT: the `ETag` of the set after the request.

@@ -1,7 +1,7 @@
-//! Changes of a configuration that the running program follows in place, because only targets of groups
-//! differ ([`weir_app::edits::Amended`]). Another thread prepares them; the main thread makes the changes on
-//! the workers, one after the other, and replaces the plan. Packets are not sent to a target before its
-//! entries exist, nor after they are gone.
+//! Changes of the configuration that are made in the running program in place, because only targets of groups
+//! differ ([`weir_app::edits::Amended`]). Another thread prepares them; the main thread then makes one change
+//! after the other on all workers, and replaces the plan. Packets are sent to a target only while its entries
+//! exist.
 
 use super::Daemon;
 use super::amendment::Amendment;
@@ -15,8 +15,8 @@ use weir_program::CounterId;
 use weir_program::change::{Change, ChangeError};
 
 impl Daemon {
-    /// Makes a change in place. Returns a sentence about it, and what has changed. `None` if a worker has
-    /// refused a part of it, so that the whole program must be prepared instead.
+    /// Makes a change in place. Returns a sentence for the log, and what has changed; `None` if a worker has
+    /// refused a part of the change, so that a whole program must be prepared instead.
     pub(super) fn amend(&mut self, amendment: Amendment) -> Option<(String, Value)> {
         let Amendment { mut plan, groups, counters, summary } = amendment;
         if let Err(why) = self.change_groups(&groups, counters) {
@@ -27,7 +27,7 @@ impl Daemon {
             (group.targets, group.size) = (Arc::clone(&now.targets), now.size);
         }
         for AmendedGroup { group, .. } in &groups {
-            // The weights of its apps follow.
+            // Apps set the weights of this group again.
             self.weights.retain(|(of, _), _| of != group);
         }
         let former = std::mem::replace(&mut self.plan, Arc::new(plan));
@@ -58,7 +58,8 @@ impl Daemon {
         Ok(())
     }
 
-    /// Changes an entry, which an app may have removed because nothing may be sent to its target.
+    /// Changes an entry. It is no error if it does not exist: an app removes the entries of a target to which
+    /// nothing may be sent.
     fn change_entry(&mut self, change: &Change) -> Result<()> {
         match self.fleet.change(change, self.clock)? {
             Err(ChangeError::NotFound { .. }) if !matches!(change, Change::Add { .. }) => Ok(()),

@@ -1,4 +1,4 @@
-//! What a change of a configuration in place consists of.
+//! A change of the configuration that is made in the running program in place.
 
 use crate::config::{self, Plan};
 use serde_json::Value;
@@ -15,7 +15,7 @@ pub struct Amendment {
 }
 
 impl Amendment {
-    /// Carries out requests of an app, if they can be carried out in place.
+    /// Prepares the change that requests of an app ask for; `None` if it cannot be made in place.
     pub fn of(old: &Plan, orders: &Value) -> Option<Amendment> {
         let Amended { edits, summary, apps, groups, counters } = config::amend(old, orders)?;
         let mut plan = Plan { edits, apps, ..old.clone() };

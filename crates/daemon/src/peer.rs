@@ -1,5 +1,5 @@
-//! Asks other nodes over HTTP, HTTPS or their control sockets, such as for what nodes of a fleet compare
-//! (`GET /v1/node`).
+//! Asks other nodes over HTTP, HTTPS or their control sockets, for example for the state that nodes of a
+//! fleet compare (`GET /v1/node`).
 //!
 //! A peer may be down, stuck, of another version, or not weir at all: the whole exchange has a deadline, the
 //! answer a maximum size, and every failure is a sentence.

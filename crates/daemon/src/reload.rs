@@ -88,7 +88,7 @@ struct Prepared {
 enum Preparing {
     /// A program.
     Program(Box<Prepared>),
-    /// The running program with other targets of some groups; `None` if that does not suffice.
+    /// The running program, with other targets in some groups; `None` if more than these must change.
     Amended(Option<Box<Amendment>>),
     /// No program is needed, because requests change nothing, or only ask what would change, which the value
     /// says.
@@ -134,14 +134,14 @@ struct Reload {
 #[derive(Default)]
 pub struct Reloads {
     workshop: Workshop,
-    /// For changes in place.
+    /// The thread that prepares changes in place.
     quick: Workshop,
     now: Option<Reload>,
     /// A reload that is requested and has not begun.
     next: Option<Ticket>,
     /// Requested changes of apps' configurations: app, request, content.
     pub(super) configures: VecDeque<(Option<String>, RequestId, Arc<Value>)>,
-    /// The next change of a configuration cannot be made in place.
+    /// The next requested change cannot be made in place, so a whole program is prepared.
     is_whole: bool,
     /// The MAC address of an interface differs from the program's, or its MTU has changed.
     mac: bool,
@@ -591,7 +591,7 @@ struct Preparation {
     load: Load,
     remnants: Vec<Remnant>,
     clock: Clock,
-    /// Whether the program is only changed in place, if that is possible.
+    /// Whether to try a change in place first.
     in_place: bool,
 }
 

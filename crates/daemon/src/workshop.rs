@@ -1,12 +1,12 @@
-//! The threads on which reloads read, check and compile, and changes in place are prepared.
+//! The threads that read, check and compile for reloads, and that prepare changes in place.
 
 use anyhow::{Context, Result};
 use std::sync::mpsc::{SendError, Sender, channel};
 use weir_app::priority;
 
-/// A thread that prepares programs. All reloads share one, because the allocator keeps memory per thread,
-/// and more of it whenever a thread starts before the previous one has quite ended. Changes in place share
-/// another.
+/// A thread that prepares programs. All reloads share one, because the allocator keeps memory per thread, and
+/// more of it whenever a thread starts before the previous one has quite ended. Changes in place share
+/// another thread.
 #[derive(Default)]
 pub struct Workshop(Option<Sender<Work>>);
 
@@ -14,8 +14,9 @@ pub struct Workshop(Option<Sender<Work>>);
 type Work = Box<dyn FnOnce() + Send>;
 
 impl Workshop {
-    /// Hands work to the thread, starting it if there is none or if it has panicked. What takes long has a
-    /// lower priority: it must not take time from a worker that the kernel has placed on the same core.
+    /// Hands work to the thread, starting it if there is none or if it has panicked. Work that takes long
+    /// runs at a lower priority, because it must not take time from a worker that the kernel has placed on
+    /// the same core.
     pub fn take_on(&mut self, takes_long: bool, work: Work) -> Result<()> {
         let work = match &self.0 {
             Some(thread) => match thread.send(work) {

@@ -11,7 +11,7 @@ pub(crate) struct UnflowedReport {
 }
 
 impl UnflowedReport {
-    /// A report on packets after these.
+    /// Creates a report on the packets that follow these.
     pub fn after(counts: &Unflowed) -> UnflowedReport {
         let counts = counts.by_reason().map(|(_, count)| count);
         UnflowedReport { ended: counts, reported: counts }
@@ -22,7 +22,7 @@ impl UnflowedReport {
         self.ended = counts.by_reason().map(|(_, count)| count);
     }
 
-    /// Returns what is to be reported. What exceeds the range of a delta is reported with the next one.
+    /// Returns what is to be reported. Counts that exceed the range of a delta are continued in the next one.
     pub fn take(&mut self) -> [u32; UNFLOWED] {
         let mut counts = [0; UNFLOWED];
         for ((count, ended), reported) in counts.iter_mut().zip(self.ended).zip(&mut self.reported) {

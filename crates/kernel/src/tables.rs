@@ -282,7 +282,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Replaces a group's buckets. Returns false if their number is not the one that was compiled.
+    /// Replaces a group's buckets. Returns false, and changes nothing, if the program was compiled for
+    /// another number of them.
     pub fn publish(&mut self, group: GroupId, buckets: &[u16]) -> bool {
         let fits = self.program.groups[group.index()].size as usize == buckets.len();
         if fits {

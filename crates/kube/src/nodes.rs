@@ -146,8 +146,8 @@ impl Confirmed {
             }
             Some(services) if services.len() > SINGLE_MAX => {
                 let etag = self.etag.take();
-                // If one fails, all services are sent at once: that answer says more about what is wrong. The
-                // same if the node has other services than it should.
+                // If one of them is refused, all services are sent at once, because that answer says more
+                // about what is wrong. So are they if the node has other services than it should.
                 if let Some(Ok(etag)) = single(&client, services, &wanted, etag).await {
                     count("one");
                     self.services = Some(wanted);
@@ -233,8 +233,8 @@ impl Confirmed {
     }
 }
 
-/// Sends the services that differ, one by one, if they are few. Returns the `ETag` of the node's services, if
-/// that is known. It is an error if the node had others than those with the known `etag`.
+/// Sends the services that differ one by one; `None` if there are too many. Returns the `ETag` of the node's
+/// services afterwards, if it is known. It is an error if the node's services were not those of `etag`.
 async fn single(
     client: &Client,
     before: &ServiceValues,
@@ -248,7 +248,7 @@ async fn single(
         return None;
     }
     for name in gone {
-        // The answer does not say which services the node has.
+        // The answer to a deletion has no `ETag` of the node's services.
         etag = None;
         match client.delete(name, &Options::default()).await {
             Ok(_) | Err(ClientError::Refused { reason: RefusalReason::Absent, .. }) => {}

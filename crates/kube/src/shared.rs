@@ -51,7 +51,7 @@ pub(crate) struct HubState {
     pub nodes: BTreeMap<String, NodeState>,
 }
 
-/// The bounds of the times until a node follows, in seconds.
+/// The bounds of the histogram of times until a node has confirmed a change, in seconds.
 const DELAYS: [f64; 18] = [
     0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
 ];

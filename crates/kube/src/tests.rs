@@ -20,8 +20,8 @@ fn config() -> Config {
     .unwrap()
 }
 
-/// The documentation marks its examples for weir-kube with this word, because those of `yaml` alone are
-/// configurations of weir.
+/// The documentation marks examples for weir-kube with the words `yaml weir-kube`, because examples marked
+/// with `yaml` alone are configurations of weir.
 #[test]
 fn the_examples_of_the_documentation_are_valid() {
     let page = std::fs::read_to_string("../../docs/how-to/kubernetes.md").unwrap();

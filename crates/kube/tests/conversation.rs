@@ -331,7 +331,7 @@ fn objects_reach_nodes_and_what_is_known_stays_when_the_server_lies() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// Returns what a request needs, as `VERB GROUP/RESOURCE`.
+/// Returns the permission that a request needs, as `VERB GROUP/RESOURCE`.
 fn permission(request: &HttpRequest) -> Option<String> {
     let (group, rest) = match request.path.strip_prefix("/api/v1/") {
         Some(rest) => ("", rest),
@@ -363,8 +363,9 @@ fn permission(request: &HttpRequest) -> Option<String> {
     Some(format!("{verb} {group}/{resource}"))
 }
 
-/// The roles in packaging/kubernetes allow what the program has asked for. What it has not asked for here
-/// are watches and statuses of the Gateway API, which this API server does not have, and repeated events.
+/// The roles in packaging/kubernetes allow exactly what the program needs. Of what they allow, it has not
+/// used here: watches and statuses of the Gateway API, which this API server does not have, and patches of
+/// repeated events.
 fn the_roles_are_just_enough(requests: &[HttpRequest]) {
     let mut granted = BTreeSet::new();
     for role in packaging::base("lb") {

@@ -1,6 +1,6 @@
-//! What can be seen without a cluster, Helm and kustomize: the manifests have only fields that Kubernetes
-//! has, and the configurations are what weir-kube accepts. `make test-kube` compares them with the chart, and
-//! applies them to a real API server.
+//! What can be checked without a cluster, Helm or kustomize: the manifests have only fields that Kubernetes
+//! knows, and weir-kube accepts the configurations in them. `make test-kube` compares the manifests with the
+//! chart, and applies them to a real API server.
 
 mod packaging;
 
@@ -14,7 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use weir_kube::config::Config;
 
-/// Reads an object as its type, and writes it again: fields that the type does not have are lost.
+/// Reads an object as its type, and writes it again: this loses fields that the type does not have.
 fn round_trip<K: DeserializeOwned + Serialize>(object: &Value) -> Value {
     let typed: K = serde_json::from_value(object.clone()).unwrap_or_else(|why| panic!("{why}: {object}"));
     serde_json::to_value(typed).unwrap()

@@ -1,10 +1,10 @@
-//! Changes of the back ends of services that the running program follows in place, so that they cost nothing
-//! for other services. Only services of sources, such as the API, are changed in this way, and only if
-//! nothing but their back ends differs. They have places for further back ends ([`super::pipes`]), in which
-//! new ones come; the others keep their places, and so their flows.
+//! Changes of services' back ends that are made in the running program in place, so that they cost nothing
+//! for other services. This is only possible for services of sources, such as the API, and only if nothing
+//! but their back ends differs. The groups of such services have vacant places ([`super::pipes`]), which new
+//! back ends take; the others keep their places, and so their flows.
 //!
-//! A service is read, checked and written like any other, but alone, as if it were the only one. Whatever
-//! this module does not know how to change is left to a reload, which also says what is wrong.
+//! A changed service is read, checked and written into a program like any other, but as if it were the only
+//! one. Whatever this module cannot change is left to a reload, which also reports errors.
 
 use super::choosers::can_grow;
 use super::edits::tree;
@@ -29,7 +29,7 @@ use weir_program::{
 /// A service that has changed: its name, and its contents before and after.
 pub(super) type Changed<'a> = (&'a str, &'a serde_json::Value, &'a serde_json::Value);
 
-/// A load balancer with other back ends, and what follows for its program.
+/// A load balancer with other back ends, and the changes of its program that follow from them.
 pub(super) struct AmendedLb {
     pub lb: Lb,
     pub groups: Vec<AmendedGroup>,
@@ -64,7 +64,7 @@ pub(super) fn services(lb: &Lb, running: &RunningConfig<'_>, changed: &[Changed<
     next.finish(lb, changed)
 }
 
-/// Reads and writes a service alone.
+/// Reads a service, and writes a program for it alone.
 fn read(value: &serde_json::Value, running: &RunningConfig<'_>) -> Option<(Service, Guarded, Program)> {
     let mut text = String::new();
     let node = tree::node(value, Span { line: 1, column: 1, length: 1, file: 0 }, &mut text);
@@ -95,7 +95,7 @@ fn read(value: &serde_json::Value, running: &RunningConfig<'_>) -> Option<(Servi
     Some((service, guarded, program))
 }
 
-/// Whether nothing but the back ends of a service differs, in a way that can be changed in place.
+/// Whether a service differs in nothing but its back ends, and in a way that can be changed in place.
 fn is_alike((old, new): (&Service, &Service), (old_guarded, guarded): (&Guarded, &Guarded)) -> bool {
     let as_old =
         Service { back_ends: old.back_ends.clone(), size: old.size, origin: old.origin, ..new.clone() };
@@ -120,13 +120,13 @@ struct Amending<'a> {
     guarded: Vec<Guarded>,
     places: Vec<Arc<[Place]>>,
     groups: Vec<AmendedGroup>,
-    /// Counters without names; empty until one is needed.
+    /// Counters that have no name yet; this list is empty until one of them is needed.
     spare: Vec<CounterId>,
     counters: Vec<(CounterId, String)>,
 }
 
 impl Amending<'_> {
-    /// Replaces a service, which was written alone as `program`.
+    /// Replaces a service. `alone` is the program that was written for the new one alone.
     fn replace(&mut self, at: usize, (service, guarded): (Service, Guarded), alone: &Program) -> Option<()> {
         let running = self.running.program;
         let group = running.group_named(&group_name(&service))?;
@@ -186,7 +186,7 @@ impl Amending<'_> {
         (!has_loops(&self.services, &self.services[at..=at])).then_some(())
     }
 
-    /// Returns the counter with this name, which may be one that has had no name.
+    /// Returns the counter with this name, or gives the name to one without.
     fn counter(&mut self, name: &str) -> Option<CounterId> {
         if let Some((id, _)) = self.counters.iter().find(|(_, known)| known == name) {
             return Some(*id);
@@ -233,8 +233,9 @@ impl Amending<'_> {
     }
 }
 
-/// Puts targets into the places of a group: those that stay into theirs, the others into vacant ones. A place
-/// that becomes vacant stays so until the next change, because packets are sent there until then.
+/// Puts targets into the places of a group: those that stay keep their places, and the others take vacant
+/// ones. A place that this change vacates can only be taken by the next change, because packets are sent
+/// there until this one is complete.
 fn placed(before: &[Target], wanted: &[Target]) -> Option<Vec<Target>> {
     let mut places: Vec<Target> = vec![Target::vacant(); before.len()];
     let known = before.iter().enumerate().filter(|(_, target)| !target.is_vacant());

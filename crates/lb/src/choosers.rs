@@ -185,8 +185,8 @@ impl Chooser {
     }
 }
 
-/// Whether back ends of a service can be changed in place: those of others have entries or rules elsewhere,
-/// or are remembered by their places.
+/// Whether the back ends of a service can be changed in place. Those of other services also have entries or
+/// rules elsewhere, or clients are remembered with the places of their back ends.
 pub(super) fn can_grow(service: &Service) -> bool {
     let is_plain = service.by == By::FiveTuple && !service.stateless && service.quic.is_none();
     let forgets = service.affinity.is_none_or(|affinity| affinity.timeout_ns == 0);

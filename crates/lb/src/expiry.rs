@@ -30,8 +30,8 @@ pub(super) fn read(
     (timeouts(section, back_ends, report), resets_idle(section, keeps, report))
 }
 
-/// The timeouts of a service's flows; the defaults depend on whether weir sees the answers. A service with a
-/// NAT pool keeps them when it loses its last back end, because it shares its table with others.
+/// The timeouts of a service's flows; the defaults depend on whether weir sees the answers. With a NAT pool,
+/// they are the same even without back ends, because such a service shares its table of flows with others.
 fn timeouts(section: &Section<'_>, back_ends: &[BackEnd], report: &mut Report) -> Timeouts {
     let has_pool = section.get("nat_pool").is_some();
     let usual = super::timeouts(has_pool || back_ends.iter().any(|one| one.mode.is_nat()));

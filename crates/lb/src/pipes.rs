@@ -20,8 +20,8 @@ use weir_program::{
 /// single counter. A program has room for 65 536 counters, and metrics scrapers are unlikely to want more.
 pub(super) const COUNTED_MAX: usize = 32_768;
 
-/// The number of places for further back ends of a service, as a function of how many it has: a change that
-/// needs more is carried out by a reload, which makes room again.
+/// Returns the number of vacant places for further back ends of a service that has this many. A change that
+/// needs more places is a reload, which makes room again.
 fn room(back_ends: usize) -> usize {
     back_ends.clamp(8, 256)
 }
@@ -58,8 +58,8 @@ pub(super) struct Pipes {
 }
 
 impl<'a> Writer<'a> {
-    /// Adds the services' groups and counters to a program. Those whose names are in `growing` get room for
-    /// further back ends, if that does not keep flows from being counted.
+    /// Adds the services' groups and counters to a program. Services whose names are in `growing` get room
+    /// for further back ends, if there are still counters for all back ends then.
     pub fn new(
         services: &'a [Service],
         attachments: &'a Attachments,
@@ -323,7 +323,7 @@ type Lists = HashMap<(*const BackEnd, Forward, u32, usize), Arc<[Target]>>;
 
 /// Adds the group of a service, whose weights are multiplied by `scale`. Packets without a back end go to the
 /// first app, and connections that have been idle for too long are reported to the second, if these are
-/// given. The group has this many vacant places. Services that choose by bits of the source address have no
+/// given. The group gets `room` vacant places. Services that choose by bits of the source address have no
 /// group.
 fn group(
     (at, service): (usize, &Service),

@@ -130,8 +130,9 @@ pub struct Surroundings<'a> {
     pub flows: u32,
 }
 
-/// Whether packets to a back end of one of the services `of` would come back to any of `services`: the only
-/// problem that back ends of one service may have because of others, unless addresses are translated.
+/// Whether packets to a back end of one of the services `of` would come back to any of `services`. Unless
+/// addresses are translated, this is the only problem that a service's back ends may have because of other
+/// services.
 pub(super) fn has_loops(services: &[Service], of: &[Service]) -> bool {
     let mut list = Vec::new();
     loops(services, of, &mut list);

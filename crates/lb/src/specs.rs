@@ -175,7 +175,7 @@ impl Specs {
         specs
     }
 
-    /// Returns the services after some have changed: each is known, and `changed` has its new contents, in
+    /// Returns these services after some of them have changed: `changed` has their names and new contents, in
     /// which every scalar is a string.
     pub(crate) fn with(&self, changed: &[(&str, &Value)]) -> Specs {
         let mut all = self.all.clone();

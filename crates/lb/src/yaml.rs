@@ -177,8 +177,8 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(lb)
 }
 
-/// Reads a service by itself, and what its health depends on. `None` if it has errors, or needs settings that
-/// services share.
+/// Reads a single service and its health checks; `None` if it has errors, or needs settings that services
+/// share.
 pub(super) fn alone(node: &Node, scope: &mut Scope<'_>) -> Option<(Service, Guarded)> {
     if is_shared(node) || is_template(node) {
         return None;

@@ -97,7 +97,7 @@ const SEED: [u64; 2] = [0x7765_6972, 0x006d_6561_7375_7265];
 /// The number of different reasons for missing nodes that are repeated at the end.
 const MISSING_MAX: usize = 100;
 
-/// How often a process that waits for the end of an interval looks whether it is to stop.
+/// How often a process that waits for the end of an interval checks whether it is to stop.
 const WAKE: Duration = Duration::from_millis(100);
 
 /// Rows of lists on an HTML page, which are filtered there.
@@ -163,7 +163,7 @@ struct MeasureArguments {
 struct NodeArguments {
     /// Merge the last complete interval of these running nodes instead of measuring recordings: URLs such as
     /// https://10.0.0.5:9106 or unix:/run/weir/weir.sock, or @FILE with a URL on each line. Their
-    /// measurements have the same `seed` and `interval`.
+    /// measurements must have the same `seed` and `interval`.
     #[arg(
         long, value_name = "URL", value_delimiter = ',', num_args = 1..,
         conflicts_with_all = [
@@ -181,10 +181,10 @@ struct NodeArguments {
     /// The file with the certificates (PEM) that sign those of nodes with https.
     #[arg(long, value_name = "FILE", conflicts_with = "files", requires = "from")]
     authorities: Option<PathBuf>,
-    /// Print every interval when it has ended, until Ctrl-C; with `--json`, one object per line.
+    /// Print every interval once it has ended, until Ctrl-C; with `--json`, one object per line.
     #[arg(long, conflicts_with = "files", requires = "from")]
     watch: bool,
-    /// How long after the end of an interval nodes may take.
+    /// How long to wait for nodes after the end of an interval.
     #[arg(
         long, value_name = "TIME", conflicts_with = "files", requires = "from", default_value = "750ms",
         value_parser = interval
@@ -469,7 +469,7 @@ fn run_from(
             return Ok(missing);
         }
         if agreed.since_end_ns() > 2 * patience.as_nanos() as i64 {
-            // This process was suspended, or printing takes longer than an interval.
+            // Catches up: this process was suspended, or printing takes longer than an interval.
             agreed = nodes.agree(stop).unwrap_or(agreed);
         }
     }

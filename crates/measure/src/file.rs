@@ -172,7 +172,7 @@ impl FileHead {
     }
 }
 
-/// Returns what follows the header of a sketch file of this version that is not damaged.
+/// Returns what follows the header of a sketch file, if the file is of this version and not damaged.
 fn body(bytes: &[u8]) -> Result<&[u8], FileError> {
     let Some((head, body)) = bytes.split_first_chunk::<16>().filter(|(head, _)| head.starts_with(&MARK))
     else {

@@ -29,11 +29,10 @@ const AGAIN: Duration = Duration::from_millis(50);
 /// The largest number of nodes: each is asked by a thread, and sends megabytes.
 pub(crate) const NODES_MAX: usize = 64;
 
-/// The largest number of keys in the top list of flows that is accepted. Nodes have as many as the default
-/// settings say.
+/// The largest number of keys in the top list of flows that is accepted: four times as many as nodes have.
 const KEYS_MAX: usize = 1 << 16;
 
-/// The longest interval that a node may claim, in milliseconds, and the largest number of intervals.
+/// The longest interval that a node may claim to have, in milliseconds, and the largest number of intervals.
 const INTERVAL_MS_MAX: u64 = 3_600_000;
 const INTERVALS_MAX: usize = 64;
 
@@ -51,7 +50,7 @@ pub(crate) struct AskedNodes {
     nodes: Vec<AskedNode>,
     /// The name of the measurement on all nodes, if it was given.
     name: Option<String>,
-    /// How long after the end of an interval nodes may take.
+    /// How long to wait for nodes after the end of an interval.
     patience: Duration,
 }
 
@@ -179,7 +178,8 @@ impl AskedNodes {
         }
     }
 
-    /// Merges the interval of all nodes, as soon as all have completed it, or the time after its end is over.
+    /// Merges the interval of all nodes, as soon as all have completed it or the time to wait for them is
+    /// over.
     pub(crate) fn merge(&self, agreed: Agreed, stop: &AtomicBool) -> MergedInterval {
         let parts = self.at_once(|_, one| self.part(one, agreed, stop));
         self.merged(agreed, parts)
@@ -201,7 +201,8 @@ impl AskedNodes {
     /// Gets a node's part of an interval.
     fn part(&self, one: &AskedNode, agreed: Agreed, stop: &AtomicBool) -> Result<NodeInterval, String> {
         let Agreed { interval_ms, start_ns, .. } = agreed;
-        // An interval that ended a while ago is not waited for as long, but nodes need time to answer.
+        // If the interval ended a while ago, less time is left to wait for it, but nodes still need time to
+        // answer.
         let patience_ns = self.patience.as_nanos() as i64;
         let left_ns = (patience_ns - agreed.since_end_ns()).clamp(patience_ns / 2, patience_ns);
         let until_ns = since_1970_ns() + left_ns as u64;
@@ -220,8 +221,8 @@ impl AskedNodes {
             let interval_ns = agreed.interval_ns();
             if let Some(off_ns) = last_ns.map(|last_ns| last_ns % interval_ns).filter(|off_ns| *off_ns > 0) {
                 return Err(format!(
-                    "has intervals that begin {} ms after those of others: its clock was set after its weir \
-                     had started; restart it there",
+                    "has intervals that begin {} ms after those of others: its clock was set after weir had \
+                     started there; restart weir there",
                     off_ns / NS_PER_MS
                 ));
             }
@@ -291,18 +292,18 @@ impl AskedNodes {
     }
 }
 
-/// Returns in what sketches differ from those of most nodes so that they cannot be merged.
+/// Returns why sketches cannot be merged with those of most nodes; `None` if they can.
 fn differs(own: &FileHead, most: &FileHead) -> Option<String> {
-    let what = if own.seed != most.seed {
-        "another `seed`"
+    let (what, advice) = if own.seed != most.seed {
+        ("another `seed`", "")
     } else if own.keys != most.keys {
-        "another kind of flows, or other prefixes or tunnels"
+        ("another kind of flows, or other prefixes or tunnels,", "")
     } else if own.size != most.size {
-        "sketches of another size: run the same version of weir on all nodes"
+        ("sketches of another size", ": run the same version of weir on all nodes")
     } else {
         return None;
     };
-    Some(format!("has {what} than most others"))
+    Some(format!("has {what} than most others{advice}"))
 }
 
 /// Returns the measurement to merge among those of a node.
@@ -323,14 +324,14 @@ fn chosen(all: Vec<MeasurementState>, name: Option<&str>) -> Result<MeasurementS
                 (0, 0) => return Err("has no measurement".to_string()),
                 (0, _) => return Err("has no measurement with a `seed`".to_string()),
                 (_, _) => {
-                    return Err(format!("has several measurements ({}): --name NAME", names(&seeded)));
+                    return Err(format!("has several measurements ({}): use --name", names(&seeded)));
                 }
             }
         }
     };
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     if !one.name.bytes().all(is_plain) || one.name.is_empty() {
-        return Err("has a measurement whose name is none".to_string());
+        return Err("has a measurement with an invalid name".to_string());
     }
     if !one.seeded {
         let why = "without a `seed`: write the same one on all nodes, so that they can be merged";
@@ -415,7 +416,7 @@ impl MergedInterval {
         let length = self.agreed.interval_ms as f64 / 1e3;
         let merged = self.nodes.iter().filter(|(_, part)| part.is_ok()).count();
         let mut text = format!(
-            "{length} s from {hours:02}:{minutes:02}:{seconds:02}.{ms:03} UTC on, {merged} of {} nodes\n",
+            "{length} s from {hours:02}:{minutes:02}:{seconds:02}.{ms:03} UTC, {merged} of {} nodes\n",
             self.nodes.len()
         );
         for (url, part) in &self.nodes {
@@ -563,7 +564,7 @@ mod tests {
                 }),
                 "several measurements (edge, edge)",
             ),
-            (edited("path", last_ns, |one| list(one, "name", json!("a/../b"))), "whose name is none"),
+            (edited("path", last_ns, |one| list(one, "name", json!("a/../b"))), "with an invalid name"),
         ]
     }
 

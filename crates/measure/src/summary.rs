@@ -220,7 +220,7 @@ impl Summary {
         reporting.report(start_ns.min(end_ns), end_ns)
     }
 
-    /// Reports on everything as on one interval, and on changes since the one that `before` consists of.
+    /// Reports on everything as on a single interval, and on changes since the interval in `before`.
     pub(crate) fn interval_report(
         &mut self,
         [start_ns, end_ns]: [u64; 2],

@@ -85,7 +85,7 @@ impl Report {
         }
         for one in &self.unflowed {
             let packets = grouped(one.packets);
-            // Running measurements do not know the sizes.
+            // Running measurements do not count these bytes.
             let bytes =
                 if one.bytes == 0 { String::new() } else { format!(", {} bytes", grouped(one.bytes)) };
             let _ = writeln!(text, "  no flow       {packets} packets{bytes}: {}", one.reason);

@@ -6,7 +6,8 @@ use crate::switch_field::{SwitchField, TAGGED};
 use weir_packet::{Field, FieldKind, Layer, LevelId};
 use weir_program::{Operation, Value};
 
-/// How many tags operations push, less those they pop. Tunnels count as none: [`applicable`] refuses them.
+/// The number of tags that operations push, minus those that they pop. Those of tunnels count as none,
+/// because [`applicable`] refuses tunnels.
 pub(crate) fn tags(operations: &[Operation]) -> i32 {
     let one = |operation: &Operation| match operation {
         Operation::PushVlan { .. } => 1,

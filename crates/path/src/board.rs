@@ -78,11 +78,11 @@ pub struct PathReport {
     pub rehashed: u64,
     /// What is known about large frames on the path.
     pub large: Fit,
-    /// If the node does not help: what TCP connections have revealed, and the router that is asked.
+    /// If the node is unmodified: what TCP connections have revealed, and the router that is asked.
     pub observed: Option<ObservedReport>,
 }
 
-/// What is known about a path to a node that does not help.
+/// What is known about a path to an unmodified node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObservedReport {
     /// The router that echo requests are sent to; `None` if no router is on this path alone.

@@ -41,7 +41,7 @@ pub struct Fabric {
     pub scheme: Scheme,
     /// How the peers send probes back.
     pub reflect: Reflect,
-    /// The tunnels.
+    /// The type and the UDP port of the tunnels.
     pub tunnel: PathTunnel,
     /// The first and the last source port that may be used.
     pub sources: [u16; 2],
@@ -66,7 +66,7 @@ pub struct Fabric {
 }
 
 impl Fabric {
-    /// The uplink with this number, if there are several: otherwise it is not mentioned.
+    /// The name of the uplink with this number, if there are several; a single one need not be named.
     #[must_use]
     pub fn one_of_several(&self, uplink: usize) -> Option<String> {
         self.uplinks.get(uplink).filter(|_| self.uplinks.len() > 1).cloned()

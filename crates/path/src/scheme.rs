@@ -13,8 +13,8 @@ pub enum Scheme {
     DocaAr,
     /// Ours: the better of two paths by delay, marks, loss and local bytes; flowlets; cautious moves.
     Adaptive,
-    /// Ours without help from the remote node: the same choice, from what the tunnels' own TCP connections
-    /// reveal and routers answer; flows never move within a burst.
+    /// Ours for unmodified remote nodes: the same choice, from what the tunnels' own TCP connections reveal
+    /// and routers answer; flows never move within a burst.
     OneSided,
     /// A random port for each flowlet (LetFlow, NSDI'17).
     LetFlow,
@@ -27,7 +27,8 @@ pub enum Scheme {
 }
 
 impl Scheme {
-    /// All schemes that the simulator knows: its hosts help each other, so `OneSided` is not among them.
+    /// All schemes that the simulator knows: none of its hosts is unmodified, so `OneSided` is not among
+    /// them.
     pub const ALL: [Scheme; 7] = [
         Scheme::Ecmp,
         Scheme::DocaAr,

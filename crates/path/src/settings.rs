@@ -51,7 +51,7 @@ pub struct Settings {
     pub lost_after_ns: u64,
     /// After this time without a probe's answer, half of a path's queueing delay is forgotten, ns.
     pub stale_ns: u64,
-    /// Whether the remote node does not help: routers answer probes, TCP connections are observed, and no
+    /// Whether the remote node is unmodified: routers answer probes, TCP connections are observed, and no
     /// flow leaves a path that works before a gap.
     pub is_one_sided: bool,
 }
@@ -90,7 +90,7 @@ impl Settings {
         }
     }
 
-    /// Settings for a remote node that does not help, whose paths are probed every `probe_ns`.
+    /// Settings for an unmodified remote node, whose paths are probed every `probe_ns`.
     #[must_use]
     pub fn one_sided(self, probe_ns: u64) -> Settings {
         Settings {

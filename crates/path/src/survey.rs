@@ -124,9 +124,9 @@ pub struct Survey {
     next_ns: u64,
     round_trip_ns: Option<u64>,
     compared: Option<Compared>,
-    /// Of a survey of a node that does not help.
+    /// Of a survey of an unmodified node.
     levels: Option<Levels>,
-    /// What the probes look like.
+    /// The tunnels whose packets the probes look like.
     tunnel: TunnelType,
 }
 
@@ -225,7 +225,7 @@ impl Survey {
         self.round_trip_ns = Some(self.round_trip_ns.map_or(round_trip_ns, |least| least.min(round_trip_ns)));
     }
 
-    /// Makes its probes those of tunnels of another type than VXLAN.
+    /// Makes its probes look like packets of tunnels of this type, instead of VXLAN.
     #[must_use]
     pub fn through(self, tunnel: TunnelType) -> Survey {
         Survey { tunnel, ..self }

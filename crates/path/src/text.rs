@@ -22,7 +22,8 @@ pub fn show(answer: &Value) -> String {
     }
     let helps = answer["scheme"] != "one_sided";
     if !helps {
-        text += "  peers do not help: queue and loss are known from echo requests to routers, and from TCP\n";
+        text += "  remote nodes are unmodified: queue and loss are known from echo requests to routers, and \
+                 from TCP\n";
     } else if answer["authenticated"] == false {
         text += "  without `key`: anyone who sends from a peer's address is trusted\n";
     }
@@ -43,7 +44,7 @@ pub fn show(answer: &Value) -> String {
     text + &latest(&answer["events"])
 }
 
-/// The name of the tunnels' kind.
+/// The name of the tunnels' type.
 fn tunnel_name(word: &Value) -> &str {
     let all = TunnelType::WORDS.iter();
     all.into_iter().find(|(name, _)| word == name).map_or("UDP", |(_, of)| of.name())

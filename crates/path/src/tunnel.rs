@@ -1,9 +1,9 @@
-//! Which tunnels an app watches: their headers, and the UDP port by which they are recognised.
+//! The tunnels that an app watches: the type of their headers, and the UDP port by which they are recognised.
 
 use std::fmt;
 use weir_packet::TunnelKind;
 
-/// A kind of tunnel over UDP. The kernel's programs use the same numbers (`header.h`).
+/// A type of tunnel over UDP. The kernel's programs use the same numbers (`header.h`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum TunnelType {
@@ -18,14 +18,14 @@ pub enum TunnelType {
 }
 
 impl TunnelType {
-    /// Every type, by its word.
+    /// Every type, with its word in the configuration.
     pub const WORDS: [(&'static str, TunnelType); 3] = [
         (TunnelKind::Vxlan.word(), TunnelType::Vxlan),
         (TunnelKind::Geneve.word(), TunnelType::Geneve),
         (TunnelKind::Gue.word(), TunnelType::Gue),
     ];
 
-    /// The kind that crate packet reads.
+    /// The same type in crate packet, which reads its header.
     #[must_use]
     pub const fn kind(self) -> TunnelKind {
         match self {
@@ -74,10 +74,10 @@ pub struct PathTunnel {
 /// Bytes of a probe's tunnel header, the same for all types.
 pub(crate) const PROBE_HEADER: usize = 8;
 
-/// What distinguishes the header of a probe of GUE, in its first byte: a control message with one word of
-/// private data, which is a VNI;
+/// The first byte of the header of a GUE probe: a control message with one word of private data, which is the
+/// VNI. A kernel without weir drops control messages.
 const GUE_CONTROL_AND_WORD: u8 = 0x21;
-/// and in its second, its type, which is for private use. A kernel without weir drops control messages.
+/// The second byte: the type of the control message, which is for private use.
 const GUE_PROBE_TYPE: u8 = 255;
 
 impl PathTunnel {

@@ -1,10 +1,10 @@
 //! The wire format of probes, starting with the Ethernet header.
 //!
-//! A probe is a tunnel packet like those of the data, so that routers treat it the same: IPv4 without
-//! options, or IPv6 (`six`), UDP whose source port selects the path, and the header of the tunnels: VXLAN
-//! (RFC 7348 §5) or Geneve (RFC 8926 §3.4) with a VNI that no overlay should use, or a control message of GUE
-//! with that VNI as its private data. Each of these headers has 8 bytes ([`PathTunnel`]). These fields follow
-//! it, in network byte order:
+//! A probe is a packet of the same tunnels as data, so that routers treat it the same: IPv4 without options,
+//! or IPv6 (`six`), UDP whose source port selects the path, and a tunnel header: VXLAN (RFC 7348 §5) or
+//! Geneve (RFC 8926 §3.4) with a VNI that no overlay should use, or a control message of GUE with that VNI as
+//! its private data. Each of these headers has 8 bytes ([`PathTunnel`]). These fields follow it, in network
+//! byte order:
 //!
 //! ```text
 //!   0      4      5    6      7      8         12       16     18     19

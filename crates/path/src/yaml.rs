@@ -38,8 +38,8 @@ pub(super) const KEYS: &[Key] = weir_config::keys! {
     "local": Shape::Ip, "our underlay address; with `uplink` by default that of the route to the peer";
     "scheme": Shape::Words(|| words(&SCHEMES)), "how a path is chosen" or "adaptive";
     "reflect": Shape::Words(|| words(&REFLECTS)), "how peers send probes back" or "weir" only "uplink";
-    "tunnel": Shape::Words(|| words(&TunnelType::WORDS)), "the kind of tunnels" or "vxlan" only "uplink";
-    "tunnel_port": Shape::Number(1, 65_535), "the UDP port of the tunnels, by default that of their kind"
+    "tunnel": Shape::Words(|| words(&TunnelType::WORDS)), "the type of the tunnels" or "vxlan" only "uplink";
+    "tunnel_port": Shape::Number(1, 65_535), "the UDP port of the tunnels, by default that of their type"
         only "uplink";
     "vxlan_port": Shape::Number(1, 65_535), "the same as `tunnel_port`, for VXLAN" only "uplink";
     "sources": Shape::Text, "the UDP source ports that may be used" or "49152-65535";
@@ -317,7 +317,7 @@ fn tunnel(section: &Section<'_>, report: &mut Report) -> Option<PathTunnel> {
     Some(PathTunnel { of, port })
 }
 
-/// Checks what several uplinks take for granted.
+/// Checks what several uplinks require.
 fn over_several(section: &Section<'_>, [is_doca_ar, is_openflow]: [bool; 2], report: &mut Report) {
     if section.get("local").is_none() {
         let message = "with several uplinks, the source address of the tunnels does not follow from routes";
@@ -329,7 +329,7 @@ fn over_several(section: &Section<'_>, [is_doca_ar, is_openflow]: [bool; 2], rep
             report.error_help(
                 span_of(section, key),
                 message,
-                "write an app for each uplink, with other peers",
+                "write one app for each uplink, each with its own peers",
             );
         }
     }

@@ -278,12 +278,13 @@ impl GroupTables {
         Ok(Change::Publish { group: id, targets: Arc::clone(&group.targets), table: Arc::clone(table) })
     }
 
-    /// Replaces the targets of a group by others in as many places, and its buckets by `size` others. A
-    /// target that has a place keeps it, with its weight at run time; the flows of a new one are counted from
-    /// 0. Returns the change that workers apply.
+    /// Replaces the targets of a group with others in the same number of places, and its buckets with `size`
+    /// new ones. A target that stays in its place keeps its weight at run time; the flows of a new target are
+    /// counted from 0. Returns the change that workers apply.
     ///
     /// # Errors
-    /// There is no such group, or it has another number of places, or its buckets are filled in another way.
+    /// There is no such group, it has another number of places, or its buckets are given one by one, or their
+    /// number is fixed.
     pub fn replace(&mut self, id: GroupId, targets: &[Target], size: u32) -> Result<Change, ChangeError> {
         let unknown = || ChangeError::Unknown { what: "group".into() };
         let mut next = self.groups.get(id.index()).cloned().ok_or_else(unknown)?;

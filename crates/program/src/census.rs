@@ -39,7 +39,8 @@ pub struct Census {
 #[derive(Debug, Default)]
 struct Sums {
     own: Arc<[AtomicU64]>,
-    /// The counts from before the previous program, modulo 2^64: less than 0 where counts are forgotten.
+    /// The counts from before the previous program, modulo 2^64. They may be less than 0, because forgotten
+    /// counts are subtracted here.
     before: Box<[AtomicU64]>,
     /// The counts of the previous program, which workers may still run, and the number that each item has in
     /// that program.
@@ -85,7 +86,7 @@ impl Sums {
         before.wrapping_add(former).wrapping_add(self.own(number))
     }
 
-    /// Starts from 0 again.
+    /// Starts counting from 0 again.
     fn forget(&self, number: u32) {
         let sum = self.sum(number);
         if let Some(before) = self.before.get(number as usize) {
@@ -233,8 +234,8 @@ impl Census {
         self.unanswered.add(number);
     }
 
-    /// Forgets the flows that a target had, whose place another target takes. Flows that are still live
-    /// belong to the place until they have ended.
+    /// Forgets the flows of a target whose place another target takes. Those that are still live count for
+    /// the place until they have ended.
     pub fn forget(&self, number: u32) {
         [&self.begun, &self.repeated, &self.unanswered].into_iter().for_each(|sums| sums.forget(number));
     }

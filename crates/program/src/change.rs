@@ -57,9 +57,9 @@ pub enum Change {
         /// Positions of targets in the group, and their weights.
         weights: Arc<[(u16, u32)]>,
     },
-    /// Replaces a group's targets, and the buckets filled for them. There are as many places for targets as
-    /// before; weights may differ, vacant places may be taken, and others become vacant. A group filled as
-    /// Maglev does may have another number of buckets.
+    /// Replaces a group's targets, and the buckets filled for them. The number of places stays the same;
+    /// weights may differ, vacant places may be taken, and other places may become vacant. The number of
+    /// buckets may only change if they are filled as Maglev does ([`Fill::Maglev`]).
     Publish {
         /// The group.
         group: GroupId,
@@ -264,7 +264,7 @@ pub enum ChangeError {
     /// Another change of the batch changes the same entry.
     #[error("an earlier change of the batch changes the same entry: a batch can change each entry only once")]
     Twice,
-    /// A batch contains a change of a weight, of names, or another batch.
+    /// A batch contains a change of a weight or of names, or another batch.
     #[error("a batch can change only entries and given buckets: change weights one by one")]
     Alone,
     /// A change in a batch was refused, and with it the whole batch.

@@ -199,7 +199,8 @@ impl dyn TableReplica {
                 Change::SetWeight { group, .. }
                 | Change::SetWeights { group, .. }
                 | Change::Publish { group, .. } => self.publish(*group, buckets(*group)),
-                // Packets of given buckets stay in the engine, which counts them. A replica counts by number.
+                // Packets of given buckets stay in the engine, which counts them. Names mean nothing to a
+                // replica, which counts by number.
                 Change::MoveBuckets { .. } | Change::NameCounters(_) => {}
                 Change::Batch(_) => unreachable!("a batch contains no batch"),
             }

@@ -20,7 +20,7 @@ pub const TARGET_MAX: u32 = (1 << TARGET_BITS) - 2;
 /// Used in place of a target's number if the decision for the flow is not a target.
 pub const NO_DELTA_TARGET: u32 = (1 << TARGET_BITS) - 1;
 
-/// The number of reasons why packets are in no flow. Their counts take the place of a key.
+/// The number of reasons why packets are in no flow. Their counts fit into the place of a flow's key.
 pub const UNFLOWED: usize = 9;
 
 const TARGET_BITS: u32 = 20;
@@ -48,7 +48,7 @@ pub enum DeltaReason {
     /// The connection had ended, and a SYN has begun another connection with the same addresses and ports.
     Reopened,
     /// The delta is about no single flow: all flows of the pipe have reported everything that they counted
-    /// before [`FlowDelta::first`]. It has no counts of flows, but those of packets in no flow
+    /// before [`FlowDelta::first`]. It has no counts of flows, but counts of packets in no flow
     /// ([`FlowDelta::unflowed`]).
     Swept,
 }
@@ -166,7 +166,7 @@ impl FlowDelta {
         self
     }
 
-    /// Returns how many packets were in no flow, by reason, for a delta with [`DeltaReason::Swept`].
+    /// Returns how many packets were in no flow, by reason. The delta has [`DeltaReason::Swept`].
     #[must_use]
     pub fn unflowed(&self) -> [u32; UNFLOWED] {
         std::array::from_fn(|at| (self.key.0[at / 2] >> (32 * (at % 2))) as u32)

@@ -45,11 +45,11 @@ pub fn is_root() -> bool {
     is_root
 }
 
-/// Prints that the running kernel lacks something, for which a test is skipped. Under Debian's own kernel,
-/// which has all that tests need (`tests/kernels/short` sets `KERNEL_LACKS_NOTHING`), this is a failure.
+/// Prints that a test is skipped because the running kernel lacks something. Under Debian's own kernel, which
+/// has all that tests need (`tests/kernels/short` sets `KERNEL_LACKS_NOTHING`), this is a failure.
 ///
 /// # Panics
-/// The kernel should have it.
+/// `KERNEL_LACKS_NOTHING` is set, so the kernel should have it.
 pub fn kernel_lacks(what: &str) {
     println!("this kernel has no {what}");
     assert!(std::env::var_os("KERNEL_LACKS_NOTHING").is_none(), "Debian's kernel has {what}");

@@ -27,7 +27,7 @@ var base embed.FS
 const http = "its gateways have HTTP listeners, which weir does not serve"
 const traffic = "each of its parts needs answers of pods"
 
-// Tests of supported features that are not run, and why.
+// Tests of supported features that are not run, with the reason.
 var notRun = map[string]string{
 	"GatewayInvalidRouteKind":                   http,
 	"GatewayInvalidTLSConfiguration":            http,
@@ -98,8 +98,8 @@ func TestConformance(t *testing.T) {
 	require.NoError(t, all.Run(t, run))
 }
 
-// Creates a pod in each namespace that says that it is ready, because the suite waits for one: there is no
-// kubelet that runs any.
+// Creates a pod in each namespace and marks it as ready, because the suite waits for one, and there is no
+// kubelet to run any.
 func pods(t *testing.T, to client.Client) {
 	namespaces := []string{suite.InfrastructureNamespace, suite.AppBackendNamespace, suite.WebBackendNamespace}
 	for _, name := range namespaces {

@@ -90,7 +90,7 @@ pub(super) fn token(path: &Path) -> Result<String> {
     token.ok_or_else(|| wrong("a token has letters and digits only".to_string()).into())
 }
 
-/// The largest answer of a node to a command, in bytes: more than the sketches of an interval.
+/// The largest answer of a node that a command accepts, in bytes: more than the sketches of an interval take.
 const ANSWER_MAX: usize = 32 << 20;
 
 /// A node that is asked by a command.

@@ -1,5 +1,5 @@
-//! The configurations in packaging/kubernetes, as kustomize has them. `make test-kube` checks that the chart
-//! renders to the same.
+//! The configurations in packaging/kubernetes, as kustomize uses them. `make test-kube` checks that the chart
+//! renders to the same ones.
 
 use crate::folder::Folder;
 use crate::weir;
@@ -28,8 +28,8 @@ fn objects(manifest: &str) -> Vec<Value> {
     manifest.split("---\n").skip(1).map(|one| serde_saphyr::from_str(one).expect("YAML")).collect()
 }
 
-/// Each DaemonSet grants the least privileges, probes where its configuration serves, and mounts it; the
-/// configuration is valid.
+/// Each DaemonSet mounts a valid configuration, probes the address on which this configuration serves, and
+/// grants only the privileges that weir needs.
 #[test]
 fn each_daemon_set_has_a_valid_configuration_and_the_least_privileges() {
     for (part, manifest, capabilities) in PARTS {

@@ -1,4 +1,4 @@
-//! Back ends of the API's services, which the running program follows in place.
+//! Changes to the back ends of the API's services, which the running program follows in place.
 
 use super::lb_api::service;
 use super::lb_control::{controlled, http};
@@ -6,7 +6,7 @@ use super::running::Daemon;
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 
-/// Numbers that look random and are always the same.
+/// Pseudo-random numbers, the same in every run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -21,12 +21,12 @@ fn put(address: SocketAddr, service: &Value) -> (u16, Value) {
     http(address, "PUT", &path, &service.to_string())
 }
 
-/// The number of the program, which reloads increase.
+/// The number of the program, which every reload increases.
 fn generation(daemon: &Daemon) -> u64 {
     daemon.ask(&json!({ "command": "show" }))["generation"].as_u64().unwrap()
 }
 
-/// What a daemon has and does, without counts, and in an order that does not depend on its past.
+/// The state of a daemon, without counts and in an order that does not depend on earlier changes.
 fn state(daemon: &Daemon, address: SocketAddr) -> Value {
     let sorted = |mut list: Vec<Value>| {
         list.sort_by_key(Value::to_string);
@@ -52,7 +52,7 @@ fn state(daemon: &Daemon, address: SocketAddr) -> Value {
         "services": services })
 }
 
-/// Changes a list of back ends: one comes, goes, or gets another weight or address, or many come.
+/// Changes a list of back ends: adds or removes one, changes a weight or an address, or replaces the list.
 fn change(numbers: &mut Numbers, back_ends: &mut Vec<Value>) {
     let new = |number: usize, mac: usize| {
         let mac = format!("02:00:00:00:02:{mac:02x}");
@@ -91,7 +91,7 @@ fn any_changes_in_place_lead_to_what_a_reload_leads_to() {
         change(&mut numbers, &mut back_ends);
         next["back_ends"] = back_ends.into();
         if step % 10 == 3 {
-            // One that is wrong changes nothing, and the next one is not affected.
+            // A wrong request changes nothing, and does not affect the next one.
             let before = state(&daemon, address);
             let mut wrong = next.clone();
             wrong["back_ends"] = json!([{ "name": "b0", "mac": "02:00:00:00:00:99" }, { "name": "b0" }]);
@@ -115,7 +115,7 @@ fn any_changes_in_place_lead_to_what_a_reload_leads_to() {
     for part in ["groups", "back_ends", "entries", "rings", "services"] {
         assert_eq!(now[part], wanted[part], "{part}");
     }
-    // A reload finds nothing to change, either.
+    // A reload also finds nothing to change.
     daemon.weir(&["reload"]).good();
     assert_eq!(state(&daemon, address), wanted);
 }
@@ -137,7 +137,7 @@ fn flows_of_back_ends_that_stay_are_kept_and_new_ones_get_their_share() {
     let (x, y) = (count("x"), count("y"));
     assert_eq!(x + y, 48);
 
-    // The number of buckets changes, too, and the order of the list.
+    // The number of buckets and the order of the list change as well.
     assert_eq!(put(address, &service("a", "10.0.1.1", &[("z", 20), ("w", 20), ("y", 1), ("x", 1)])).0, 200);
     assert_eq!(generation(&daemon), before);
     send(4000);
@@ -145,14 +145,14 @@ fn flows_of_back_ends_that_stay_are_kept_and_new_ones_get_their_share() {
     send(8000);
     assert!(count("z") > 0 && count("w") > 0);
 
-    // The flows of one that leaves go to the others, and none of its packets are lost.
+    // The flows of a removed back end go to the others, and the packets that it has had stay in its counts.
     assert_eq!(put(address, &service("a", "10.0.1.1", &[("z", 1), ("w", 1), ("x", 1)])).0, 200);
     let sum = || ["x", "y", "z", "w"].into_iter().map(count).sum::<u64>();
     let (all, gone) = (sum(), count("y"));
     send(4000);
     assert_eq!((sum(), count("y")), (all + 48, gone));
 
-    // Another one takes its place, with counts of its own; it has the flows that are new to it.
+    // A new back end takes its place, and counts from 0: only the flows that begin with it.
     assert_eq!(put(address, &service("a", "10.0.1.1", &[("z", 0), ("w", 0), ("x", 0), ("v", 1)])).0, 200);
     assert_eq!(generation(&daemon), before);
     send(12_000);

@@ -120,7 +120,7 @@ fn a_file_may_have_services_without_back_ends() {
     }
 }
 
-/// Services that share a NAT pool share a table of flows, also when one of them has lost its last back end.
+/// Services that share a NAT pool share a table of flows, even after one of them has lost its last back end.
 #[test]
 fn a_service_with_a_nat_pool_may_be_without_back_ends() {
     let service = |name: &str, vip: &str, back_ends: &str| {

@@ -27,7 +27,7 @@ fn socket(daemon: &Daemon) -> String {
     format!("unix:{}", daemon.folder.file("weir.sock").display())
 }
 
-/// Runs `weir measure --from` with nodes that are busy.
+/// Runs `weir measure` with much patience, because nodes in tests are slow.
 fn measure(folder: &Folder, arguments: &[&str]) -> CommandOutput {
     weir(folder.path(), &[&["measure", "--patience", "20s"], arguments].concat())
 }
@@ -36,7 +36,7 @@ fn flow(source: u8) -> String {
     format!("src=192.0.2.{source} dst=10.0.0.53 sport=4000 dport=53")
 }
 
-/// The packets of each flow in the lists of these intervals; all of them fit.
+/// The packets of each flow in the top lists of these intervals, into which all flows fit.
 fn by_flow(intervals: &[Value]) -> HashMap<String, u64> {
     let mut all = HashMap::new();
     for row in intervals.iter().flat_map(|one| one["top"].as_array().unwrap()) {
@@ -117,7 +117,7 @@ fn one_interval_is_printed_and_a_node_that_is_gone_is_named() {
     let (url, gone) = (format!("http://{address}"), socket(&second));
     let arguments = ["--token", "token", "--from", &url, &gone];
     let text = measure(&first.folder, &arguments).good().out;
-    assert!(text.starts_with("1 s from ") && text.contains(" UTC on, 2 of 2 nodes\n"), "{text}");
+    assert!(text.starts_with("1 s from ") && text.contains(" UTC, 2 of 2 nodes\n"), "{text}");
     assert!(text.contains(&format!("\n  {url}  0 packets\n")) && !text.contains("missing"), "{text}");
     second.signal(Signal::KILL);
     second.end();

@@ -22,7 +22,7 @@ pub struct PathNetwork {
     /// The underlay addresses of both hosts, and those inside the tunnel.
     outer: [&'static str; 2],
     inner: [String; 2],
-    /// The uplink and the tunnel of each host, as its configuration has them.
+    /// The keys for the uplink and the tunnel in each host's configuration.
     pub at_hosts: [String; 2],
 }
 
@@ -141,7 +141,7 @@ impl PathNetwork {
         HOSTS.into_iter().for_each(|host| self.start_at(host));
     }
 
-    /// Both hosts have this tunnel, with these addresses inside.
+    /// Gives both hosts this tunnel, with these addresses inside.
     pub fn tunnel_is(&mut self, tunnel: &str, inner: [String; 2]) {
         self.at_hosts = [(); 2].map(|()| format!("uplink: up0\n      {tunnel}"));
         self.inner = inner;
@@ -172,7 +172,7 @@ impl PathNetwork {
         std::fs::write(self.file(host), app).unwrap();
     }
 
-    /// Writes the configuration of host a for a peer that does not help.
+    /// Writes the configuration of host a for an unmodified peer.
     pub fn configure_alone(&self) {
         let app = format!(
             "socket: {}\napps:\n  - path: {{ name: fabric, uplink: up0, peers: [{}], scheme: one_sided, \

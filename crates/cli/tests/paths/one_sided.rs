@@ -1,5 +1,5 @@
-//! weir on one host only: the other end of the tunnel is the kernel's alone, and routers answer once a
-//! second, which is their default.
+//! weir on one host only: the remote node is unmodified, so the other end of the tunnel is the kernel's
+//! alone. Routers answer once a second, which is their default.
 
 use crate::bed::{LINKS, PathNetwork};
 use crate::impaired::{impaired, path_by};
@@ -54,7 +54,7 @@ fn without_help_paths_are_found_and_connections_leave_one_that_loses_segments() 
         paths.iter().filter_map(|path| path["asks"].as_str()).collect();
     assert_eq!(asks, (0..LINKS).map(|link| ["10.9.0.2", "10.9.1.2", "10.9.2.2", "10.9.3.2"][link]).collect());
     let said = bed.output_of(&["show", "path"]);
-    assert!(said.contains("peers do not help") && said.contains("asks 10.9.3.2; TCP"), "{said}");
+    assert!(said.contains("remote nodes are unmodified") && said.contains("asks 10.9.3.2; TCP"), "{said}");
 
     // Connections reveal every path.
     let begin = Instant::now();

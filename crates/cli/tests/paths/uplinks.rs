@@ -1,5 +1,5 @@
-//! Other tunnels than VXLAN, by devices of the kernel, and other uplinks than a single plain interface. Some
-//! kernels have no modules for that: then a line says what was skipped, and `make test-kernels` runs it.
+//! Tunnels other than VXLAN, with devices of the kernel, and uplinks other than a single plain interface.
+//! Where the kernel has no modules for these, a test says what it skips; `make test-kernels` runs it.
 
 use crate::bed::{LINKS, PathNetwork, Stream, all_good};
 use serde_json::Value;
@@ -25,8 +25,8 @@ fn count(shown: &Value, name: &str) -> u64 {
     shown.pointer(&format!("/path/0/counts/{name}")).and_then(Value::as_u64).unwrap_or_default()
 }
 
-/// Waits until the paths are found, and sends a flow through the tunnel, of which nothing is lost and whose
-/// frames were given a path.
+/// Waits until the paths are found, and sends a flow through the tunnel. None of its packets may be lost, and
+/// its frames must be given a path.
 fn flows_are_placed(bed: &PathNetwork, port: u16, case: &str) {
     bed.wait_for(&format!("{case}: four good paths"), |bed| bed.paths().filter(|paths| paths.len() == LINKS));
     let mut stream = Stream::open(bed, port);
@@ -44,7 +44,8 @@ fn flows_are_placed(bed: &PathNetwork, port: u16, case: &str) {
 #[test]
 fn flows_in_geneve_gue_and_fou_devices_are_placed() {
     let Some(mut bed) = PathNetwork::build('g') else { return };
-    // Both ends listen, as far as that is needed; `A` and `B` are their addresses.
+    // Of each case: its name, the keys of weir, a command that opens the port if the device does not, and the
+    // device. `A` and `B` are the addresses of its two ends.
     let cases = [
         ("geneve", "tunnel: geneve", "", "type geneve id 7 remote B dstport 6081"),
         (
@@ -121,7 +122,7 @@ fn a_vlan_and_a_bond_are_uplinks() {
     bed.wait_for_doctor("uplink", "ok", "it exists");
     bed.stop();
 
-    // A bond at host a alone: the peer keeps its VLAN. The router's ends are ports of a bridge.
+    // Only host a gets a bond; the peer keeps its VLAN. The router's ends of the links are ports of a bridge.
     let ends = [bed.at("a").end("up1").mac(MAC), bed.at("r1").end("host1")];
     cable(None, &ends[0], &ends[1]).unwrap();
     bed.ip(
@@ -190,8 +191,8 @@ fn flows_over_two_uplinks_take_paths_of_the_one_that_the_route_gives_them() {
     let loose = ["net.ipv4.conf.all.rp_filter=0", "net.ipv4.conf.host1.rp_filter=0"];
     bed.set("r1", &loose);
     bed.set("a", &["net.ipv4.fib_multipath_hash_policy=1", "net.ipv4.conf.all.rp_filter=0"]);
-    // A VXLAN device keeps its route on each processor, so which uplink its flows take depends on chance if
-    // next hops are equal.
+    // A VXLAN device caches its route on each processor, so with equal next hops, it would depend on chance
+    // which uplink its flows take.
     bed.ip(
         "a",
         "route del default
@@ -219,7 +220,7 @@ fn flows_over_two_uplinks_take_paths_of_the_one_that_the_route_gives_them() {
         });
     }
 
-    // What disappears is named, and the other uplink continues with its paths.
+    // An uplink that disappears is named, and the other one continues with its paths.
     bed.ip("a", "link del up1");
     bed.wait_for("the lost uplink is named", |bed| {
         let shown = bed.ask(&["show", "path"])?;

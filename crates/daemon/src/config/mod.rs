@@ -104,7 +104,8 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
     Ok(Edited { plan: Some(plan), summary })
 }
 
-/// Carries out requests of an app in the running plan, if they allow that ([`weir_app::edits::Amended`]).
+/// Returns how to carry out requests of an app in the running plan, if that is possible
+/// ([`weir_app::edits::Amended`]).
 #[must_use]
 pub fn amend(old: &Plan, orders: &Value) -> Option<Amended> {
     let running = RunningConfig {

@@ -96,7 +96,7 @@ impl Takeover {
     /// Returns the old daemon's clock, so that times of flows keep their meaning.
     pub fn clock(&self) -> Clock {
         let origin_ns = self.hello["clock_ns"].as_i64().unwrap_or_default();
-        // The clocks of older daemons begin with them.
+        // The clocks of older daemons begin at their start.
         Clock::since(origin_ns, self.hello["started_ns"].as_u64().unwrap_or_default())
     }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 use weir_client::{Client, Services};
 
-/// How long to wait for what comes soon, on a busy machine.
+/// How long to wait for something that comes soon, even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// How many requests to the API server are under way at a time.
 const PARALLEL: usize = 16;
@@ -23,7 +23,8 @@ const NODES: [u16; 2] = [9131, 9132];
 pub const SLICES: &str = "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices";
 pub const SERVICES: &str = "/api/v1/namespaces/shop/services";
 
-/// What nodes have beside their ports: full NAT to back ends, and no services of their own.
+/// What nodes are configured with beside their ports: a NAT pool for `full_nat`, and no services of their
+/// own.
 const APPS: &str = "nat_pools: { out: { addresses: 10.1.255.0/29 } }\napps:\n  - lb: {}\n";
 
 /// A program that ends with the test.
@@ -41,7 +42,7 @@ impl RunningProgram {
         RunningProgram(command.spawn().unwrap_or_else(|why| panic!("{command:?}: {why}")))
     }
 
-    /// Ends it as SIGTERM does.
+    /// Ends it with SIGTERM, as Kubernetes does.
     pub fn end(mut self) {
         assert!(Command::new("kill").arg(self.0.id().to_string()).status().unwrap().success());
         assert!(self.0.wait().unwrap().success(), "it ends in order");
@@ -124,7 +125,7 @@ impl Bed {
         self.runtime.block_on(all.for_each(|_| std::future::ready(())));
     }
 
-    /// Gives a service's slice other endpoints.
+    /// Replaces the endpoints of a service's slice.
     pub fn put_endpoints(&self, name: &str, endpoints: &[Value]) {
         let change = json!({ "endpoints": endpoints });
         self.ask("PATCH", &format!("{SLICES}/{name}"), &change).unwrap();
@@ -155,7 +156,7 @@ impl Bed {
         }
     }
 
-    /// Whether a node has a back end of a service.
+    /// Whether a service has a back end with this address on a node.
     pub fn has(&self, node: usize, service: &str, ip: &str) -> bool {
         let found = self.runtime.block_on(self.nodes[node].0.service(service));
         let found = found.unwrap_or_else(|why| panic!("{service}: {why}"));
@@ -175,7 +176,7 @@ impl Bed {
         Some(all)
     }
 
-    /// Returns what the node with packets says about frames that it has dropped.
+    /// Returns what the node that carries packets says about frames that it has dropped.
     pub fn drops(&self) -> String {
         let mut weir = Command::new(std::env::var("WEIR").unwrap());
         let shown = weir.args(["show", "drops", "--socket"]).arg(socket(&self.folder)).output();

@@ -1,6 +1,6 @@
 //! The program, a real API server of Kubernetes with its etcd, and three nodes, one of them with packets.
-//! `make test-kube` starts the server by tests/kube/serve and names `weir` in WEIR. There are no kubelets and
-//! no other controllers, so the test writes what they would write.
+//! `make test-kube` starts the server with tests/kube/serve, and the path of `weir` is in WEIR. There are no
+//! kubelets and no other controllers, so the test writes what they would write.
 
 mod bed;
 mod conformance;

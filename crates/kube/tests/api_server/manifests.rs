@@ -7,7 +7,7 @@ use std::path::PathBuf;
 /// The namespace of the manifests.
 const NAMESPACE: &str = "weir-system";
 
-/// Returns where an object of these manifests is.
+/// Returns the path of an object of these manifests in the API.
 fn place(object: &Value) -> String {
     let group = match object["apiVersion"].as_str().unwrap() {
         "v1" => "/api/v1".to_string(),
@@ -30,7 +30,8 @@ fn objects(name: &str) -> Vec<Value> {
     crate::packaging::objects(&std::fs::read_to_string(folder.join(name)).unwrap())
 }
 
-/// The API server accepts all manifests, and the controllers of this test have the account that they make.
+/// The API server accepts all manifests, and the controllers of this test use the account that the manifests
+/// create.
 pub fn are_accepted(bed: &Bed) {
     let namespace = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": NAMESPACE } });
     bed.create("/api/v1/namespaces", &namespace);

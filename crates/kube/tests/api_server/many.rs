@@ -8,24 +8,25 @@ use std::time::{Duration, Instant};
 /// How long a restart may take, and the memory that the controller may use.
 const RESTART_MAX: Duration = Duration::from_secs(10);
 const MEMORY_MAX_KB: u64 = 200 << 10;
-/// How many services there are, unless KUBE_SERVICES says another number.
+/// How many services there are, unless KUBE_SERVICES is set to another number.
 const COUNT: usize = 1000;
 /// How many endpoints they have together.
 const ENDPOINTS: usize = 10_000;
 /// How many changes of endpoints are timed.
 const CHANGES: usize = 200;
-/// How long it may take until nodes have them all, once they are written.
+/// How long it may take until nodes have all services, once these are written.
 const CREATED: Duration = Duration::from_secs(600);
-/// The services with packets, of which each has two ports, and the listener of the gateway and its service.
+/// The services on a node beside these: two with two ports each, whose clients send packets, and those of the
+/// gateway's listener and its service.
 const OTHERS: usize = 6;
 
-/// Returns the addresses of the endpoints of a service, of which the last one has this number.
+/// Returns the addresses of the endpoints of a service; the last one ends in `last`.
 fn addresses(at: usize, each: usize, last: usize) -> Vec<String> {
     (1..each).chain([last]).map(|one| format!("10.{}.{}.{one}", 8 + at / 250, at % 250)).collect()
 }
 
-/// Creates services; a change of one of them is timed, and a restart changes nothing. Clients of other
-/// services do not notice any of it.
+/// Creates many services, times changes of their endpoints, and checks that a restart of the controller
+/// changes nothing. Clients of other services must not notice any of this.
 pub fn services(bed: &Bed, controller: Controller, traffic: &ServiceTraffic<'_>) {
     let count = std::env::var("KUBE_SERVICES").map_or(COUNT, |text| text.parse().unwrap());
     let each = (ENDPOINTS / count).max(1);
@@ -87,7 +88,8 @@ fn delays(controller: &Controller) -> Vec<(String, u64)> {
     metrics.lines().filter_map(bucket).collect()
 }
 
-/// Prints how long it took until a node had confirmed a change.
+/// Prints how long it took until a node had confirmed a change, as far as the bounds of the histogram show
+/// it.
 fn print_delays(before: &[(String, u64)], after: &[(String, u64)]) {
     let counts: Vec<u64> = after.iter().zip(before).map(|((_, after), (_, before))| after - before).collect();
     let all = counts.last().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! A node's network: clients, the node and servers at a switch; and what became of each request of the
+//! A node's network, with clients, the node and servers at one switch, and the outcome of each request of the
 //! clients.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -12,13 +12,13 @@ use weir_bed::{Namespace, Run, Switch};
 
 /// The port of all servers, TCP and UDP.
 pub const PORT: u16 = 80;
-/// After how long a request has failed. Lost segments are sent again several times by then.
+/// How long a request may take before it has failed: long enough for several retransmissions.
 const LOST: Duration = Duration::from_secs(5);
 /// The pause of a client after each request.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How often a server looks whether it should end.
+/// How often a server checks whether it should end.
 const LOOK: Duration = Duration::from_millis(500);
-/// How many source ports a UDP client uses, in turn, and the first one of the first client.
+/// How many source ports a UDP client uses in turn; also the first of these of the first client.
 const SOURCES: u16 = 10_000;
 
 /// The namespaces.
@@ -26,12 +26,12 @@ pub struct ClusterNetwork {
     pub node: Namespace,
     servers: Namespace,
     clients: Namespace,
-    /// The last one to be dropped: it removes the others.
+    /// Dropped last, because it removes the namespaces.
     _run: Run,
 }
 
 impl ClusterNetwork {
-    /// Where all packets to servers are sent.
+    /// The MAC address to which all packets for servers are sent.
     pub const SERVERS_MAC: &str = "02:00:00:00:00:11";
 
     pub fn build() -> ClusterNetwork {
@@ -70,8 +70,8 @@ impl ClusterNetwork {
         self.servers.ip(&lines).unwrap();
     }
 
-    /// Starts clients of a service, over both protocols, which send requests until they are dropped. The
-    /// number is their own.
+    /// Starts clients of a service, one for each protocol, which send requests until they are dropped. No
+    /// other clients may have the same number.
     pub fn ask(&self, name: &'static str, vip: Ipv4Addr, number: u16) -> ServiceClients {
         let first = SOURCES * (number + 1);
         let is_over = Arc::new(AtomicBool::new(false));
@@ -97,14 +97,14 @@ impl ClusterNetwork {
     }
 }
 
-/// What became of a request.
+/// The outcome of a request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum RequestOutcome {
     /// A server with this address has answered.
     Answered(IpAddr),
     /// It was rejected at once: there is no server.
     Refused,
-    /// Anything else: the reason.
+    /// It failed in another way, for this reason.
     Failed(String),
 }
 
@@ -126,7 +126,7 @@ pub struct ServiceClients {
 }
 
 impl ServiceClients {
-    /// Returns what became of the requests that have ended since the last call.
+    /// Returns the requests that have ended since the last call.
     pub fn take(&self) -> Vec<ClientRequest> {
         std::mem::take(&mut *self.outcomes.lock().unwrap())
     }
@@ -150,7 +150,8 @@ fn outcome(result: std::io::Result<String>) -> RequestOutcome {
     }
 }
 
-/// The kernel chooses the port: a SYN on a connection that has ended begins another one, at any server.
+/// Asks over TCP, from a port that the kernel chooses: a port may be used again at once, because the SYN of a
+/// new connection begins a new flow, at any server.
 fn ask_tcp(target: SocketAddr, _: u16) -> RequestOutcome {
     let ask = || {
         let mut stream = TcpStream::connect_timeout(&target, LOST)?;
@@ -163,7 +164,8 @@ fn ask_tcp(target: SocketAddr, _: u16) -> RequestOutcome {
     outcome(ask())
 }
 
-/// A port that was used lately would continue its flow, at a server that may terminate.
+/// Asks over UDP, from a port that was not used lately: a request from such a port would continue the flow,
+/// at a server that may be terminating.
 fn ask_udp(target: SocketAddr, source: u16) -> RequestOutcome {
     let ask = || {
         let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, source))?;

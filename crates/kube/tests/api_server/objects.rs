@@ -34,7 +34,8 @@ fn condition<'a>(status: &'a Value, kind: &str) -> &'a Value {
     &all.iter().find(|one| one["type"] == kind).unwrap_or_else(|| panic!("no {kind}: {status}"))["status"]
 }
 
-/// A service, its address, a rolling update, none, and again.
+/// A service gets an address, and its endpoints: through a rolling update, without endpoints, with one again,
+/// and after it was deleted and created.
 pub fn endpoints_come_and_go(bed: &Bed) {
     bed.create(SERVICES, &service("web"));
     bed.create(SLICES, &slice("web", &endpoints(&["10.1.0.1", "10.1.0.2"])));

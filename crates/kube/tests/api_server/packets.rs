@@ -11,33 +11,34 @@ use std::process::Command;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// How many endpoints a rolling update replaces, and how many of them at a time.
+/// How many endpoints the rolling update replaces, and how many of them at a time.
 const REPLACED: u8 = 100;
 const BATCH: usize = 10;
 /// How long Kubernetes waits for a pod to terminate, by default.
 const TERMINATION: Duration = Duration::from_secs(30);
-/// How long servers continue after nodes send them no new flows: for requests that are under way.
+/// How long servers continue once nodes send them no new flows, to answer requests that are under way.
 const GRACE: Duration = Duration::from_millis(500);
-/// How long a phase lasts at least, so that there are requests in it.
+/// The minimum length of a phase, so that it contains requests.
 const LASTS: Duration = Duration::from_secs(2);
 
-/// A part of a phase in which some requests of a service need no answer.
+/// A part of a phase in which requests of a service need not be answered.
 pub struct ServicePause {
     begun: Instant,
     ended: Instant,
-    /// When requests must be refused, because the service exists and nodes know that it has no endpoints.
+    /// The part of it in which requests must be refused, because the service exists and nodes know that it
+    /// has no endpoints.
     refused: Option<[Instant; 2]>,
 }
 
-/// The services with packets, and their clients.
+/// The services to which clients send requests, and these clients.
 pub struct ServiceTraffic<'a> {
     bed: &'a Bed,
-    /// The service that changes, and one that stays as it is.
+    /// The clients of the service that changes, and of one that stays as it is.
     clients: [ServiceClients; 2],
     servers: Vec<PodServer>,
     /// The pauses of the changing service. A request may end long after the phase in which it began.
     pauses: RefCell<Vec<ServicePause>>,
-    /// They belong to the service that stays as it is.
+    /// The servers of the service that stays as it is.
     _steady: Vec<PodServer>,
 }
 
@@ -99,8 +100,8 @@ impl<'a> ServiceTraffic<'a> {
         traffic
     }
 
-    /// Ends a phase: asserts that all requests were answered, but for those of the changing service in this
-    /// pause.
+    /// Ends a phase: asserts that all requests were answered, except those of the changing service during
+    /// this pause.
     pub fn phase(&self, name: &str, pause: Option<ServicePause>) {
         sleep(LASTS);
         self.pauses.borrow_mut().extend(pause);
@@ -128,7 +129,7 @@ impl<'a> ServiceTraffic<'a> {
         assert!(failures.is_empty(), "{name}: {failures:?}\n{}", self.bed.drops());
     }
 
-    /// Replaces one server of the changing service by another one, as an update of a Deployment does.
+    /// Replaces the servers of the changing service with a single new one, as an update of a Deployment does.
     fn replace_one(&mut self, number: u8) {
         let new = self.bed.network.serve(&[address(1, number)]);
         let old = std::mem::replace(&mut self.servers, new);
@@ -141,7 +142,7 @@ impl<'a> ServiceTraffic<'a> {
         self.bed.put_endpoints("changing", &self.servers.iter().map(ready).collect::<Vec<_>>());
     }
 
-    /// All endpoints go, and others come.
+    /// All endpoints terminate and are removed, and later others are added.
     pub fn scale_to_zero_and_back(&mut self) {
         self.bed.put_endpoints("changing", &self.servers.iter().map(terminating).collect::<Vec<_>>());
         sleep(LASTS);
@@ -159,8 +160,8 @@ impl<'a> ServiceTraffic<'a> {
         self.phase("scaled to zero and back", Some(ServicePause { begun, ended: Instant::now(), refused }));
     }
 
-    /// A rolling update: each endpoint becomes not ready and terminates while its replacement is ready, and
-    /// is gone after a while.
+    /// A rolling update: while its replacement is ready, each endpoint stops being ready and terminates, and
+    /// some time later it is removed.
     pub fn roll(&mut self) {
         let old = self.bed.network.serve(&(1..=REPLACED).map(|one| address(3, one)).collect::<Vec<_>>());
         let all: Vec<Value> = old.iter().map(ready).collect();
@@ -179,7 +180,7 @@ impl<'a> ServiceTraffic<'a> {
             let next = u8::try_from(self.servers.len()).unwrap() + 1;
             let addresses: Vec<Ipv4Addr> = (next..).take(BATCH).map(|one| address(4, one)).collect();
             self.servers.extend(self.bed.network.serve(&addresses));
-            // Pods of the batch before have ended, and only then are removed.
+            // The servers of the previous batch end before their endpoints are removed, as pods do.
             self.bed.network.end(std::mem::take(&mut going));
             let rest = old.split_off(BATCH.min(old.len()));
             going = std::mem::replace(&mut old, rest);
@@ -200,7 +201,7 @@ impl<'a> ServiceTraffic<'a> {
         assert!(answered.is_subset(&expected) && answered.len() > 10, "{answered:?}");
     }
 
-    /// Returns who answers clients of the changing service.
+    /// Returns the addresses of the servers that answer clients of the changing service.
     fn answering(&self) -> BTreeSet<IpAddr> {
         self.clients[0].take();
         sleep(LASTS);
@@ -225,8 +226,8 @@ impl<'a> ServiceTraffic<'a> {
         self.phase("a service was deleted and created", Some(pause));
     }
 
-    /// The leader is killed, and later another one ends; each time another controller continues. Returns the
-    /// one that leads.
+    /// The leader is killed, and later its successor is ended; each time, another controller continues.
+    /// Returns the one that leads then.
     pub fn leaders(&mut self, first: Controller) -> Controller {
         let second = self.bed.controller("second.yaml");
         second.until_ready();
@@ -243,7 +244,7 @@ impl<'a> ServiceTraffic<'a> {
         third
     }
 
-    /// The API server is away for a minute.
+    /// The API server is killed, and started again after a minute.
     pub fn without_api_server(&mut self, controller: &Controller) {
         let server = PathBuf::from(std::env::var("KUBE_SERVER").unwrap());
         let pid = std::fs::read_to_string(server.join("server.pid")).unwrap();
@@ -260,7 +261,7 @@ impl<'a> ServiceTraffic<'a> {
     }
 }
 
-/// Whether a request without an answer had to be answered, or refused.
+/// Whether a request that was not answered should have been answered or refused.
 fn is_failure(asked: &ClientRequest, pauses: &[ServicePause]) -> bool {
     let excused = |pause: &&ServicePause| asked.begun <= pause.ended && asked.ended >= pause.begun;
     let Some(pause) = pauses.iter().find(excused) else { return true };

@@ -15,7 +15,7 @@ pub fn objects(text: &str) -> Vec<Value> {
     documents.map(|one| serde_saphyr::from_str(one).unwrap_or_else(|why| panic!("{why}: {one}"))).collect()
 }
 
-/// Reads the objects that kustomize starts from.
+/// Reads the base manifests of kustomize for a part.
 pub fn base(part: &str) -> Vec<Value> {
     objects(&std::fs::read_to_string(path("kustomize").join(part).join("weir.yaml")).unwrap())
 }

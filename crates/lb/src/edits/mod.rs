@@ -197,7 +197,7 @@ impl Edits {
         Ok((draft::requested(self, document, requests)?, Value::Null))
     }
 
-    /// The same for requests that set services; `None` for others.
+    /// The same for requests that set the services of sources; `None` for other requests.
     fn after_puts(&self, specs: &Specs, requests: &[Value]) -> Result<Option<(Edits, Value)>, String> {
         let (conditions, rest): (Vec<&Value>, Vec<&Value>) =
             requests.iter().partition(|one| is_condition(one));
@@ -215,8 +215,8 @@ impl Edits {
         Ok(None)
     }
 
-    /// Returns the services of sources that differ from those in `before`, with their contents then and now,
-    /// given that nothing else differs.
+    /// Returns the services of sources that differ from those in `before`, with their contents then and now;
+    /// `None` if anything else differs.
     fn changed_services<'a>(&'a self, before: &'a Edits) -> Option<Vec<amend::Changed<'a>>> {
         let mut changed = Vec::new();
         if self.0.len() != before.0.len() {

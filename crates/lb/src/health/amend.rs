@@ -1,5 +1,5 @@
-//! Other back ends of some services, which the program already follows ([`crate::amend`]). Everything else
-//! stays: servers that are checked, operators' wishes, suspicions and doubts.
+//! Takes over changes of services' back ends that have already been made in the program ([`crate::amend`]).
+//! Everything else stays: checked servers, operators' wishes, suspicions and doubts.
 
 use super::app::{LbApp, MonitoredServer, Service, Timer};
 use super::monitor::Monitor;
@@ -10,7 +10,7 @@ use weir_app::{Action, Level};
 use weir_program::Program;
 
 impl LbApp {
-    /// Takes over services, of which some have other back ends. [`LbApp::evaluate`] comes next for these.
+    /// Takes over services, some of which have other back ends. These are evaluated next ([`LbApp::go_on`]).
     pub(super) fn follow(&mut self, lb: &Lb, program: &Program) {
         let old = std::mem::replace(&mut self.health, lb.health.clone());
         let (new, places) = (&lb.health.services, &lb.health.places);
@@ -59,7 +59,8 @@ impl LbApp {
         }
     }
 
-    /// Checks the servers of a service's back ends, and no longer those that it had before.
+    /// Begins to check the servers of a service's new back ends, and stops checking those that no back end
+    /// uses any more.
     fn watch(&mut self, at: usize, now_ns: u64) {
         let mut changed: Vec<usize> = Vec::new();
         for (place, server) in self.servers.iter_mut().enumerate() {
@@ -78,8 +79,8 @@ impl LbApp {
         changed.into_iter().for_each(|server| self.set_timer(server));
     }
 
-    /// Returns the server with this check. A new one may take the place of one that no back end uses, and
-    /// that is not among those that the service has used until now.
+    /// Returns the server with this check. A new server may take the place of one that no back end uses,
+    /// except those that this service has used until now.
     fn server_of(&mut self, watch: super::Watch, until_now: &[usize], now_ns: u64) -> usize {
         let is_used =
             |at: usize, server: &MonitoredServer| !server.users.is_empty() || until_now.contains(&at);

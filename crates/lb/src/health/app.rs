@@ -93,7 +93,7 @@ pub(super) struct MonitoredServer {
     pub monitor: Monitor,
     /// The check in flight.
     pub asked: Option<CheckId>,
-    /// The back ends on this server: service, and place in it. None, if they were removed.
+    /// The back ends on this server, each as its service and its place in that; empty if all were removed.
     pub users: Vec<(usize, usize)>,
     /// When its next action is due; `None` while all its users are in maintenance.
     pub due_ns: Option<u64>,
@@ -139,7 +139,7 @@ pub(crate) struct LbApp {
     pub(super) forgotten: Vec<String>,
     /// The services as they are configured, and the events about them for clients that watch.
     pub(super) news: News,
-    /// Services whose back ends have been replaced, and that are to be evaluated.
+    /// Services whose back ends have been replaced, and that have yet to be evaluated.
     pub(super) amended: Vec<usize>,
 }
 

@@ -1,4 +1,4 @@
-//! Services and their back ends when the app gets them, and where they are in a program.
+//! Creates the state of services and their back ends from the configuration, and finds them in a program.
 
 use super::app::{Row, Service, Wish};
 use super::doubt::{Doubt, settle_ns};

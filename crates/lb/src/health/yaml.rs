@@ -132,7 +132,7 @@ pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut 
     Health { services: guarded, ..Health::default() }
 }
 
-/// Returns how many checks per second services have together.
+/// Returns how many checks per second all services have together.
 fn rate(guarded: &[Guarded]) -> u64 {
     let watches =
         guarded.iter().flat_map(|service| service.back_ends.iter().filter_map(|one| one.2.as_ref()));
@@ -140,7 +140,7 @@ fn rate(guarded: &[Guarded]) -> u64 {
     different.iter().map(|watch| 1_000_000_000 / watch.times.interval_ns).sum()
 }
 
-/// Whether services may have their checks.
+/// Whether all checks of services together stay within the limit.
 pub(crate) fn is_rate_possible(guarded: &[Guarded]) -> bool {
     rate(guarded) <= RATE_MAX
 }

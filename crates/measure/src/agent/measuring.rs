@@ -29,10 +29,10 @@ const WAITING_MAX: usize = 262_144;
 /// moves would shift records needlessly.
 const SET_MS: u64 = 100;
 
-/// An hour in milliseconds: the workers' clock began at a full hour of the wall clock.
+/// An hour in milliseconds. The workers' clock began at a full hour of the wall clock.
 const HOUR_MS: u64 = 3_600_000;
 
-/// The maximum distance, in milliseconds, to a full hour that is attributed to reading two clocks one after
+/// The maximum distance to a full hour, in milliseconds, that is explained by reading two clocks one after
 /// the other.
 const READING_MS: u64 = SET_MS / 2;
 
@@ -159,7 +159,7 @@ impl Measuring {
             let until_ms = self.complete_ms.entry((delta.source, pipe.clone())).or_default();
             let until = times.full_ms(delta.first);
             *until_ms = until.max(*until_ms);
-            // They were counted before that time.
+            // Packets in no flow were counted before that time.
             let number = until.saturating_sub(1) / self.wanted.interval_ms;
             self.add_unflowed(number, delta.unflowed());
             self.close_due(times);
@@ -214,7 +214,7 @@ impl Measuring {
             return;
         }
         let present = *self.interval.get_or_insert(number);
-        // Bounded: each pipe of each worker reports once in an interval.
+        // These are few, because each pipe of each worker reports once in an interval.
         if number > present && self.waiting_unflowed.len() < WAITING_MAX {
             self.waiting_unflowed.push((number, counts));
             return;

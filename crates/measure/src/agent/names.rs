@@ -17,7 +17,7 @@ pub struct ProgramNames {
 }
 
 impl ProgramNames {
-    /// Returns the names of a program; none, if it measures nothing and so has no deltas.
+    /// Returns the names of a program; none if it measures nothing, because there are no deltas then.
     pub fn of(program: &Program) -> ProgramNames {
         if program.pipes.iter().all(|pipe| pipe.monitor.measured.is_none()) {
             return ProgramNames::default();

@@ -20,7 +20,7 @@ pub const KEPT: usize = 3;
 /// A complete interval, kept to be merged with those of other nodes.
 #[derive(Clone, Debug)]
 pub struct KeptInterval {
-    /// When it was, how much it contains, and what belongs to other intervals.
+    /// When it was, how much it contains, and how much of that belongs to other intervals.
     pub state: IntervalState,
     /// Its sketch file.
     pub file: Arc<[u8]>,

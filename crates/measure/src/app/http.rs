@@ -1,5 +1,4 @@
-//! What other nodes, and `weir measure --from`, read over HTTP: which intervals are complete, and their
-//! sketches.
+//! What `weir measure --from` reads over HTTP: which intervals are complete, and their sketches.
 
 use super::board::{KeptInterval, MeasurePublisher};
 use base64::Engine;
@@ -21,7 +20,7 @@ pub(super) struct ReadMeasurement {
     pub(super) board: MeasurePublisher,
 }
 
-/// Reading of measurements, without the function that lists them.
+/// Access to measurements, without the function that lists them.
 pub(super) const HTTP: HttpControl = HttpControl {
     app: "",
     about: "Measurements of traffic, to be merged with those of other nodes.",

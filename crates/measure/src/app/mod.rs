@@ -49,7 +49,7 @@ pub const KIND: Kind = Kind {
     edits: None,
 };
 
-/// Reading of measurements over HTTP.
+/// Access to measurements over HTTP.
 const HTTP: HttpControl = HttpControl {
     list: |apps, route, names| {
         let read = |Measurement { name, interval_ms, seed, board, .. }: Measurement| ReadMeasurement {

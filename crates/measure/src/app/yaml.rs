@@ -25,8 +25,8 @@ use weir_program::{Entry, EntryMatch, Forward, Learn, Measured, Origin, Pipe, Pi
 const NS_PER_MS: u64 = 1_000_000;
 /// The shortest and the longest interval, in nanoseconds.
 const INTERVALS: [u64; 2] = [100 * NS_PER_MS, 3_600_000 * NS_PER_MS];
-/// Intervals that nodes merge divide this, in nanoseconds: the workers' clocks of all nodes begin at a full
-/// hour.
+/// An hour in nanoseconds. The length of intervals that are merged with those of other nodes must divide it,
+/// because the workers' clocks of all nodes begin at a full hour.
 const HOUR_NS: u64 = 3_600_000 * NS_PER_MS;
 /// The minimum interval at which flows report their counts, in nanoseconds.
 const FLUSH_LEAST: u64 = 10 * NS_PER_MS;

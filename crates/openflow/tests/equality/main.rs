@@ -1,6 +1,6 @@
 //! Open vSwitch does with compiled flows what the interpreter says: random programs and packets, in a real
-//! switch. `OPENFLOW_DATAPATH` chooses its datapath: `netdev`, in user space, or `system`, the kernel's,
-//! which needs the module `openvswitch` and root.
+//! switch. `OPENFLOW_DATAPATH` selects its datapath: `netdev`, the one in user space, or `system`, the
+//! kernel's, which needs the module `openvswitch` and root.
 
 mod differences;
 mod switch;
@@ -44,7 +44,7 @@ fn open_vswitch_does_what_the_interpreter_says() {
             let Some(pairs) = VethPairs::lay(&PORTS) else { return };
             Some(Box::new(pairs))
         }
-        other => panic!("OPENFLOW_DATAPATH is `{other}`, but it is `netdev` or `system`"),
+        other => panic!("OPENFLOW_DATAPATH is `{other}`, but it must be `netdev` or `system`"),
     };
     let Some(mut switch) = Switch::start(&PORTS, wires) else { return };
     let (first, programs) = (number("OPENFLOW_FIRST", 0), number("OPENFLOW_PROGRAMS", PROGRAMS));
@@ -193,8 +193,9 @@ impl Walker {
         Walker { interpreter: Interpreter::new(&program, buckets), live }
     }
 
-    /// Whether weir drops a frame for its headers. The kernel's datapath may read more of them than the
-    /// switch, which then drops the frame, and with it those that only the kernel cannot tell from it.
+    /// Whether weir drops a frame because its headers are malformed. Such frames are not for the kernel's
+    /// datapath. It may read more of their headers than the switch, which drops them, and then also drops
+    /// well-formed frames that look the same to the kernel.
     fn is_malformed(&mut self, port: usize, bytes: &[u8]) -> bool {
         self.outcomes(port, bytes).0.iter().any(|outcome| outcome.malformed.is_some())
     }

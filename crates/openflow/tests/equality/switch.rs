@@ -1,5 +1,5 @@
-//! A real Open vSwitch of the test's own, with ports that frames are given to and whose output is recorded:
-//! its user-space datapath with dummy ports, or the kernel's with veth pairs (`wires.rs`).
+//! A real Open vSwitch of the test's own. It gives frames to the switch's ports, and records what leaves
+//! them: dummy ports of the user-space datapath, or veth pairs of the kernel's (`wires.rs`).
 
 use serde_json::{Value, json};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -17,10 +17,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Source address of the frames that mark where the output of a frame ends.
 const MARK: [u8; 6] = [2, 0x77, 0x77, 0x77, 0x77, 0x77];
 
-/// Frames that are given to the user-space datapath at a time; each is followed by a mark. More than a
-/// hundred do not fit its queue. The kernel's datapath gets one at a time: it forwards a frame whose flow it
-/// has cached before the marks that it has passed to the switch, so the next frame waits until they have
-/// arrived.
+/// The number of frames that are given to the user-space datapath at a time, each followed by a mark; more
+/// than a hundred do not fit into its queue. The kernel's datapath gets one frame at a time: it forwards a
+/// frame whose flow it has cached, but passes marks up to the switch, so the next frame could overtake a
+/// mark. It waits until the mark has arrived.
 const AT_A_TIME: usize = 45;
 
 /// The other ends of the ports of the kernel's datapath (`wires.rs`).
@@ -51,8 +51,8 @@ pub struct Switch {
 pub type Output = Vec<(usize, Vec<u8>)>;
 
 impl Switch {
-    /// Starts a switch with ports of these names; `None` where it is not installed. With wires, it has the
-    /// kernel's datapath, in the namespace of the calling thread.
+    /// Starts a switch with ports of these names; `None` if Open vSwitch is not installed. With wires, it has
+    /// the kernel's datapath, in the namespace of the calling thread.
     pub fn start(ports: &[&str], wires: Option<Box<dyn Wires>>) -> Option<Switch> {
         let installed = Path::new(SWITCH).exists();
         assert!(installed || std::env::var_os("CI").is_none(), "CI has openvswitch-switch");
@@ -106,8 +106,8 @@ impl Switch {
     pub fn load(&mut self, text: &str) -> Result<(), String> {
         let outputs: String = self.ports.iter().map(|name| format!(",output:{name}")).collect();
         let source = MARK.map(|byte| format!("{byte:02x}")).join(":");
-        // Because each mark has another destination, which the actions read, no datapath has a flow for it:
-        // the switch itself handles it, after the frame before it.
+        // Each mark has another destination, which the actions read, so no datapath has cached a flow for it.
+        // The switch itself handles it, after the frame before it.
         let mark = format!(
             "flow add table=0,priority=65535,eth_src={source},\
              actions=move:NXM_OF_ETH_DST[0..31]->NXM_NX_REG0[],\

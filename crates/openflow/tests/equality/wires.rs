@@ -1,5 +1,5 @@
-//! Ports of the kernel's datapath: each is an end of a veth pair, at whose other end an AF_XDP socket sends
-//! and receives whole frames, with their tags.
+//! Ports of the kernel's datapath. Each is one end of a veth pair; at the other end, an AF_XDP socket sends
+//! and receives whole frames with their tags.
 
 use crate::switch::Wires;
 use rustix::thread::{CpuSet, sched_getcpu, sched_setaffinity};
@@ -13,7 +13,7 @@ const RINGS: Rings = Rings { fill: 64, receive: 64, transmit: 64 };
 /// How long a frame may take to leave.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The other ends of a switch's ports, in a network namespace that ends with this value.
+/// The other ends of a switch's ports, in a network namespace that is removed with this value.
 pub struct VethPairs {
     namespace: Namespace,
     /// The names of these ends.
@@ -30,8 +30,7 @@ struct WireEnd {
 }
 
 impl VethPairs {
-    /// Connects a port of each of these names, in a namespace that the calling thread moves to; `None`
-    /// without root.
+    /// Connects ports with these names, in a namespace that the calling thread enters; `None` without root.
     pub fn lay(ports: &[&str]) -> Option<VethPairs> {
         let run = Run::of_test("openflow")?;
         let namespace = run.namespace("switch").unwrap();
@@ -50,8 +49,8 @@ impl VethPairs {
 }
 
 impl Wires for VethPairs {
-    // The switch has a handler for each processor, so what the calling thread sends stays in order if it
-    // stays on one.
+    // The switch has a handler for each processor. The calling thread stays on one, so that what it sends
+    // stays in order.
     fn open(&mut self) {
         let mut here = CpuSet::new();
         here.set(sched_getcpu());

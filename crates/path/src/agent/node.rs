@@ -36,8 +36,9 @@ pub type LogNotice = String;
 /// A remote node.
 pub struct Node {
     pub address: IpAddr,
-    /// The node's index among the programs' peers over all uplinks, and among those over one.
+    /// The node's index among the programs' peers over all uplinks.
     pub index: u32,
+    /// Its index among those over one uplink.
     pub window: u32,
     /// The number of the uplink that its paths begin with.
     pub uplink: usize,
@@ -49,7 +50,7 @@ pub struct Node {
     pub round_trips: [u64; PATHS_MAX],
     /// The number of flows on each path for which the kernel chose another port.
     pub rehashed: [u64; PATHS_MAX],
-    /// What TCP connections have revealed, if the node does not help, and their latest round trips.
+    /// If the node is unmodified: what TCP connections have revealed, and their latest round trips.
     pub seen: [PathSeen; PATHS_MAX],
     pub seen_round_trips: [u64; PATHS_MAX],
     /// How many echo requests for each path were answered.
@@ -67,7 +68,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// A node with this number among `peers`, over an uplink.
+    /// Creates a node, which has the number `window` among the `peers` over this uplink.
     pub fn new(address: IpAddr, window: u32, uplink: usize, peers: usize) -> Node {
         Node {
             address,
@@ -231,8 +232,7 @@ impl Node {
         self.round_trips.iter().chain(&self.seen_round_trips).copied().max().unwrap_or_default()
     }
 
-    /// The router that is asked about a path of a node that does not help: the last one that no other path
-    /// has.
+    /// The router that is asked about a path to an unmodified node: the last one that no other path has.
     pub fn router_of(&self, path: usize) -> Option<Ipv4Addr> {
         let all = self.known.all();
         let is_own = |hop: &IpAddr| all.iter().filter(|found| found.hops.contains(&Some(*hop))).count() == 1;
@@ -313,7 +313,7 @@ impl Node {
         Some(peer)
     }
 
-    /// The number of a path among those over all uplinks, in probes.
+    /// The number by which probes name a path: its number among those over all uplinks.
     pub fn wire_path(&self, path: usize) -> u8 {
         (self.uplink * PATHS_MAX + path) as u8
     }

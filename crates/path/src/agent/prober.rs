@@ -37,8 +37,8 @@ const AGAIN: Duration = Duration::from_secs(2);
 /// How long to wait for answers to probes, in nanoseconds.
 const FORGOTTEN_NS: u64 = 2_000_000_000;
 
-/// Without help, the pause after which a flow may take another path, in round trips: one may have become
-/// longer since it was seen.
+/// The pause after which a flow to an unmodified node may take another path, in round trips: one may have
+/// become longer since it was seen.
 const ROUND_TRIPS: u64 = 2;
 
 /// The length of an Ethernet header, which the kernel adds.
@@ -363,7 +363,7 @@ impl Prober {
             if let Some(news) = node.take(now, &found, &self.fabric, self.settings) {
                 self.reporter.say(&news);
             }
-            // What routers answer says too little for apps whose nodes help.
+            // Answers of routers alone say too little for apps whose remote nodes run weir.
             let between = self.between(running, at).filter(|_| !self.is_one_sided());
             let Some(between) = between else { continue };
             match found.round_trip_ns {

@@ -199,7 +199,7 @@ fn node(node: &Node, programs: &TcPath, now_ns: u64) -> NodeReport {
     }
 }
 
-/// What is known about a path to a node that does not help.
+/// What is known about a path to an unmodified node.
 fn observed(node: &Node, number: usize) -> Option<ObservedReport> {
     node.paths.as_ref().filter(|paths| paths.settings().is_one_sided)?;
     let seen = node.seen.get(number)?;

@@ -45,7 +45,7 @@ impl Turns {
             if going >= SURVEYS_MAX {
                 break;
             }
-            // Routers' messages name the node, not the uplink, so one survey of a node runs at a time.
+            // Routers' messages name the node, not the uplink, so only one survey of a node runs at a time.
             let is_surveyed =
                 |address| nodes.iter().any(|node| node.survey.is_some() && node.address == address);
             if nodes[at].wants_survey(now_ns) && !is_surveyed(nodes[at].address) {

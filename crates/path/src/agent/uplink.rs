@@ -47,7 +47,7 @@ struct UplinkLine {
     name: String,
     /// The index of its interface, if the programs are attached there.
     index: Option<u32>,
-    /// Whether its interface is not known yet to those who send through it.
+    /// Whether its interface has appeared since the last call of [`Uplinks::appeared`].
     is_new: bool,
     /// Its MTU; 0 if it is not known.
     mtu: u16,
@@ -95,7 +95,7 @@ impl Uplinks {
     }
 
     /// Attaches the programs when interfaces appear or reappear. Returns the result of attaching, or `None`
-    /// if nothing was checked. With several uplinks, the others work if one does not exist.
+    /// if nothing was checked. An uplink that does not exist does not affect the others.
     pub fn mind(&mut self, now_ns: u64) -> Option<Result<(), String>> {
         if now_ns < self.look_ns {
             return None;
@@ -197,7 +197,7 @@ impl Uplinks {
         self.sources_ns = 0;
     }
 
-    /// Whether the programs are attached to an interface.
+    /// Whether the programs are attached to at least one interface.
     pub fn is_attached(&self) -> bool {
         self.lines.iter().any(|line| line.index.is_some())
     }
@@ -233,7 +233,7 @@ fn rules(fabric: &Fabric, settings: &Settings) -> PathSettings {
             Reflect::Weir => 0,
             Reflect::OpenFlow => ECHO_PORT,
         },
-        // They are known when the interfaces are: until then, there is none with this index.
+        // The indexes are set once the interfaces exist. Until then, they are that of no interface.
         uplinks: std::array::from_fn(
             |number| {
                 if fabric.one_of_several(number).is_some() { u32::MAX } else { 0 }

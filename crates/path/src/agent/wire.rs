@@ -83,8 +83,8 @@ fn out(family: AddressFamily) -> io::Result<OwnedFd> {
 pub struct Wire {
     four: Pair,
     six: Option<Pair>,
-    /// If there are several uplinks: for each that exists, sockets that send through it alone, for IPv4 and,
-    /// if there is an IPv6 peer, for IPv6. With one uplink, the routes decide.
+    /// If there are several uplinks: for each that exists, a socket for IPv4 that sends only through it and,
+    /// if there is an IPv6 peer, one for IPv6. With a single uplink, routes decide.
     bound: Vec<Option<[Option<OwnedFd>; 2]>>,
 }
 

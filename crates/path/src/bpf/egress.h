@@ -501,7 +501,7 @@ static __always_inline int steer(struct __sk_buff *skb, const struct tunnel *tun
 	return TC_ACT_UNSPEC;
 }
 
-/* Reads the tunnel header. If that is not possible, counts why and returns false. */
+/* Reads the tunnel header. If it cannot be read, counts the reason and returns false. */
 static __always_inline int has_inner(struct __sk_buff *skb, const struct settings *settings,
 				     const struct tunnel_header *header, struct tunnel *tunnel)
 {

@@ -10,8 +10,8 @@
 #define TUNNEL_GENEVE 1
 #define TUNNEL_GUE 2
 
-/* The first bytes after the UDP header. Probes have exactly these: their headers are equally long for all
- * tunnels. */
+/* The first bytes after the UDP header. For every type of tunnel, they are the whole tunnel header of a
+ * probe. */
 struct tunnel_header {
 	__u8 bytes[4];
 	__be32 vni; /* and 8 reserved bits */
@@ -31,12 +31,13 @@ static __always_inline __u32 vni_of(__be32 vni)
 	return bpf_ntohl(vni) >> 8;
 }
 
-/* The length of options, and of optional fields of GUE, in words. */
+/* Bits of Geneve and GUE: the length of options or optional fields, in words of 4 bytes, and whether this is
+ * a control message. */
 #define GENEVE_WORDS 0x3f
 #define GENEVE_CONTROL 0x80
 #define GUE_WORDS 0x1f
 #define GUE_CONTROL 0x20
-#define GUE_FIXED 4 /* bytes before them */
+#define GUE_FIXED 4 /* bytes before the optional fields */
 
 static __always_inline enum reading read_geneve(const struct tunnel_header *header, struct inside *inside)
 {
@@ -55,7 +56,7 @@ static __always_inline enum reading read_gue(const struct tunnel_header *header,
 {
 	const __u8 *bytes = header->bytes;
 
-	/* In variant 1, the first byte is that of the inner packet. */
+	/* In variant 1, the inner packet has no header in front of it, so the first byte is its own. */
 	if (bytes[0] >> 4 == 4 || bytes[0] >> 4 == 6) {
 		inside->ethertype = bytes[0] >> 4 == 4 ? bpf_htons(ETH_P_IP) : bpf_htons(ETH_P_IPV6);
 		return READ;
@@ -72,8 +73,8 @@ static __always_inline enum reading read_gue(const struct tunnel_header *header,
 	return READ;
 }
 
-/* Reads the header of a tunnel. `available` bytes follow the UDP header; no inner packet fits into fewer than
- * those of `header`. */
+/* Reads a tunnel header. `available` bytes follow the UDP header. If there are fewer than in `header`, the
+ * packet is malformed: no inner packet fits into them, either. */
 static __always_inline enum reading read_header(__u32 type, const struct tunnel_header *header,
 						__u32 available, struct inside *inside)
 {

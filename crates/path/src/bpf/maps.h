@@ -276,7 +276,7 @@ static __always_inline int is_local(__u32 address)
 	return bpf_map_lookup_elem(&locals, &address) != 0;
 }
 
-/* The number of the uplink that a frame passes. */
+/* The number of the uplink that a frame passes through. */
 static __always_inline __u32 uplink_of(struct __sk_buff *skb, const struct settings *settings)
 {
 	for (__u32 number = 1; number < UPLINKS_MAX; number++)
@@ -351,16 +351,16 @@ static __always_inline struct settings *get_settings(void)
 	return bpf_map_lookup_elem(&settings, &zero);
 }
 
-/* Reads the first `length` bytes of a frame: the outer headers. A tunnel header that is cut short is 0. */
+/* Reads the first `length` bytes of a frame: the outer headers. A tunnel header that is cut short is read as
+ * zeros. */
 static __always_inline int load_outer(struct __sk_buff *skb, void *outer, __u32 length)
 {
 	return !bpf_skb_load_bytes(skb, 0, outer, length) ||
 	       !bpf_skb_load_bytes(skb, 0, outer, length - sizeof(struct tunnel_header));
 }
 
-/* Reads the outer headers; false unless they are UDP to this port, in IPv4 without options and not a
- * fragment.
- */
+/* Reads the outer headers; false unless they are UDP to this port, in IPv4 without options, and the packet is
+ * no fragment. */
 static __always_inline int read_outer_to(struct __sk_buff *skb, __u32 port, struct outer *outer)
 {
 	if (skb->protocol != bpf_htons(ETH_P_IP) || !load_outer(skb, outer, sizeof(*outer)))
@@ -421,8 +421,8 @@ static __always_inline int is_probe(const struct settings *settings, const struc
 	return is_probe_header(settings->tunnel_type, header, settings->probe_vni);
 }
 
-/* Reads the tunnel header into `tunnel`, whose other parts are known. The UDP length of a frame that is to
- * be segmented may not fit into its field. */
+/* Reads the tunnel header into `tunnel`, whose other fields are already set. The UDP length is ignored if the
+ * frame is yet to be segmented, because it may not fit into its field. */
 static __always_inline enum reading find_inner(struct __sk_buff *skb, const struct settings *settings,
 					       const struct tunnel_header *header, struct tunnel *tunnel)
 {
@@ -441,8 +441,8 @@ static __always_inline enum reading find_inner(struct __sk_buff *skb, const stru
 	return reading;
 }
 
-/* Finds the inner IP packet. Returns its EtherType, and sets its offset; another EtherType if there is no
- * such packet. */
+/* Finds the inner IP packet: sets its offset, and returns its EtherType. If the inner packet is not IP,
+ * returns another EtherType. */
 static __always_inline __be16 inner_ip(struct __sk_buff *skb, const struct tunnel *tunnel, __u32 *at)
 {
 	__be16 ethertype = tunnel->ethertype;

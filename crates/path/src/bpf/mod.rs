@@ -32,7 +32,7 @@ pub const PEERS_MAX: usize = 1024;
 /// The paths to a peer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathPeer {
-    /// The index of its counters, another one over each uplink. Below the number given to [`TcPath::load`].
+    /// The index of its counters, which differs by uplink; below the number given to [`TcPath::load`].
     pub index: u32,
     /// Its paths, by number; at most [`PATHS_MAX`].
     pub paths: Vec<PathOut>,
@@ -205,7 +205,7 @@ pub enum PathDecision {
 /// An answer to a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathAnswer {
-    /// The index of the peer's window, the same over all uplinks.
+    /// The index of the peer's window, which is the same over all uplinks.
     pub peer: u32,
     /// The probe's session.
     pub session: u32,
@@ -248,7 +248,7 @@ pub struct TcPath {
     has_six: bool,
     /// Whether TCP connections are observed.
     watches: bool,
-    /// By uplink. Dropping the links detaches the programs.
+    /// The attachments by uplink; dropping them detaches the programs.
     links: [Vec<Attachment>; UPLINKS_MAX],
 }
 
@@ -309,9 +309,9 @@ impl TcPath {
         Ok(TcPath { ebpf, answers, missed, peers, has_six: false, watches, links: Default::default() })
     }
 
-    /// Attaches the programs to the interface of an uplink, given its number, which is below
-    /// [`UPLINKS_MAX`], including those for IPv6 if a peer over IPv6 was set, and detaches them from its
-    /// previous interface.
+    /// Attaches the programs to the interface of the uplink with this number, which is below [`UPLINKS_MAX`],
+    /// and detaches them from its previous interface. The programs for IPv6 are attached too, if a peer over
+    /// IPv6 was set.
     ///
     /// # Errors
     /// Returns the kernel's error, for example if there is no such interface.
@@ -401,8 +401,8 @@ impl TcPath {
         self.set_peer_over(0, peer.index, address, peer)
     }
 
-    /// Writes a peer and its paths over an uplink, given the uplink's number. Its window, which detects
-    /// duplicate probes, has this index, the same over all uplinks.
+    /// Writes a peer and its paths over the uplink with this number. The peer's window, which detects
+    /// duplicate probes, has the index `window`, which must be the same over all uplinks.
     ///
     /// # Errors
     /// Returns the kernel's error.

@@ -3,8 +3,8 @@
  * egress of the uplink, chooses the outer UDP source port, by which routers choose among equal paths.
  * `path_reflect`, at its tc ingress, answers probes of configured peers and collects the answers to our own.
  * `path_egress6` and `path_reflect6` do the same over IPv6; all maps are shared except those keyed by
- * address. `path_watch` and `path_listen` are attached behind them if peers do not help: they observe TCP
- * connections (watch.h).
+ * address. `path_watch` and `path_listen` are attached behind them if remote nodes are unmodified: they
+ * observe TCP connections (watch.h).
  *
  * A flow keeps its path. A new flow, a flow after a pause, and a flow whose path is not usable take the
  * better path of two random buckets of the peer (power of two choices): the one with less delay, including

@@ -52,7 +52,7 @@ pub struct PathSettings {
     pub half_life_us: u32,
     /// The UDP port to which probes come back unchanged from a switch; 0 if peers answer them.
     pub echo_port: u16,
-    /// If there are several uplinks: the index of each one's interface; otherwise zeros.
+    /// If there are several uplinks: the indexes of their interfaces; otherwise zeros.
     pub uplinks: [u32; UPLINKS_MAX],
     /// How many peers there are over each uplink.
     pub peers: u32,

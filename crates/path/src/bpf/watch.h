@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* What the tunnels' own TCP connections reveal about paths, without any help from the other end: how long
+/* What the tunnels' own TCP connections reveal about paths to unmodified remote nodes: how long
  * acknowledgements take, and how many segments had to be sent again. `path_watch` sees the segments that
  * leave, after `path_egress` has placed them, and `path_listen` sees the acknowledgements that arrive.
  *
@@ -139,7 +139,7 @@ static __always_inline void note(const struct flow_key *key, const struct segmen
 		connection->end = segment->end;
 }
 
-/* Notes an acknowledgement that has arrived; false if it is of no connection. */
+/* Notes an acknowledgement that has arrived; false if it belongs to no connection over this uplink. */
 static __always_inline int hear(const struct flow_key *key, __u32 acknowledged, __u64 now)
 {
 	struct connection *connection = bpf_map_lookup_elem(&connections, key);
@@ -221,7 +221,7 @@ int path_listen(struct __sk_buff *skb)
 		sent.source[word] = key.destination[word];
 		sent.destination[word] = key.source[word];
 	}
-	/* An acknowledgement may arrive over another uplink than its segment has left by. */
+	/* An acknowledgement may arrive over another uplink than the one by which its segment left. */
 	for (__u32 number = 0; number < UPLINKS_MAX; number++) {
 		sent.peer = peer->window + number * settings->peers;
 		if ((number && !settings->uplinks[number]) || hear(&sent, segment.acknowledged, clock_ns()))

@@ -1,5 +1,5 @@
-//! Tunnels of the kernel: interfaces for VXLAN, Geneve and GUE, their MTU and ports, the uplinks below them,
-//! routes to peers.
+//! Tunnels of the kernel: interfaces for VXLAN, Geneve and GUE, with their MTUs and ports, the uplinks below
+//! them, and routes to peers.
 
 use super::{Finding, Level};
 use crate::Fabric;
@@ -21,7 +21,7 @@ fn tunnel_of(device: &Value) -> Option<PathTunnel> {
     let (of, port) = match info["info_kind"].as_str()? {
         "vxlan" => (TunnelType::Vxlan, &data["port"]),
         "geneve" => (TunnelType::Geneve, &data["port"]),
-        // Tunnels of IP may be inside UDP. FOU has no header of its own.
+        // IP tunnels may be encapsulated in UDP. FOU has no header of its own, so it is read as GUE.
         _ => match data["encap"]["type"].as_str()? {
             "gue" | "fou" => (TunnelType::Gue, &data["encap"]["dport"]),
             _ => return None,
@@ -55,7 +55,7 @@ fn device_findings(tunnel: PathTunnel, device: &Value, fabrics: &[Fabric]) -> Ve
     let below =
         below.or_else(|| fabrics.iter().find(is_theirs).and_then(|fabric| fabric.uplinks.first().cloned()));
     let mut found = Vec::new();
-    // Other devices derive source ports from flows, unless an encapsulation has a fixed one.
+    // Other devices derive the source port from the flow, unless their encapsulation has a fixed one.
     match tunnel.of {
         TunnelType::Vxlan => found.push(source_ports(name, &data["port_range"])),
         TunnelType::Geneve | TunnelType::Gue => {}
@@ -65,7 +65,7 @@ fn device_findings(tunnel: PathTunnel, device: &Value, fabrics: &[Fabric]) -> Ve
     };
     let own = device["mtu"].as_u64().unwrap_or_default();
     found.push(checksums(name, &below));
-    // The kernel computes the MTU of a tunnel of IP from the encapsulation.
+    // The kernel itself derives the MTU of an IP tunnel from its encapsulation.
     if tunnel.of == TunnelType::Gue {
         return found;
     }

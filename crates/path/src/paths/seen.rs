@@ -1,5 +1,5 @@
-//! What TCP connections reveal about a path whose remote node does not help: the time until their segments
-//! are acknowledged, and how many they had to send again.
+//! What TCP connections reveal about a path to an unmodified remote node: the time until their segments are
+//! acknowledged, and how many they had to send again.
 //!
 //! It is kept apart from what probes reveal: a probe ends at a router, so its round trip is shorter, and
 //! paths without connections are known by probes alone. What either of them shows about a path counts.

@@ -1,4 +1,4 @@
-//! A survey of a node that does not help: it asks one TTL after the other, from all ports, which router is
+//! A survey of an unmodified remote node: it asks one TTL after the other, from all ports, which router is
 //! there, until no router answers any more.
 //!
 //! Routers keep their rate limits: Linux's send a host six messages at once and then one a second
@@ -45,7 +45,7 @@ pub(super) struct Levels {
 }
 
 impl Survey {
-    /// Makes this the survey of a node that does not help.
+    /// Makes this the survey of an unmodified node.
     #[must_use]
     pub fn one_sided(mut self) -> Survey {
         self.ports.truncate(PORTS);

@@ -1,5 +1,5 @@
-//! Tunnel headers: what the programs read is what crate packet reads, for generated packets with every kind
-//! of header, and probes look like packets of their tunnels.
+//! Tunnel headers: for generated packets with every type of header, the programs read the same as crate
+//! packet; and probes look like packets of their tunnels.
 
 use super::*;
 use std::net::IpAddr;
@@ -14,14 +14,14 @@ const HERE: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 0, 1, 1)), IpAddr::V6(Ipv6Addr::new(1, 0, 0, 0, 0, 0, 0, 1))];
 const PEER: [IpAddr; 2] =
     [IpAddr::V4(Ipv4Addr::new(10, 0, 2, 1)), IpAddr::V6(Ipv6Addr::new(1, 0, 0, 0, 0, 0, 0, 2))];
-/// Generated packets of each kind of tunnel.
+/// The number of generated packets for each type of tunnel.
 const CASES: u64 = 4000;
 
 fn tunnel(of: TunnelType) -> PathTunnel {
     PathTunnel { of, port: of.standard_port() }
 }
 
-/// Loads the programs for a kind of tunnels with a peer over each version of IP; `None` without root.
+/// Loads the programs for a type of tunnel, with a peer over each version of IP; `None` without root.
 fn load(of: TunnelType) -> Option<TcPath> {
     let mut programs = weir_bed::is_root().then(|| TcPath::load_scripted(1, 64).unwrap())?;
     programs.set(&PathSettings { tunnel: tunnel(of), ..SETTINGS }).unwrap();
@@ -34,7 +34,7 @@ fn load(of: TunnelType) -> Option<TcPath> {
     Some(programs)
 }
 
-/// The outer headers in front of a payload, whose length in the UDP header is `claimed`.
+/// A frame: the outer headers, which claim this length for the payload, and the payload.
 fn outer(version: usize, port: u16, payload: &[u8], claimed: u16) -> Vec<u8> {
     let length = (8 + payload.len()) as u16;
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1];
@@ -117,7 +117,7 @@ fn payload(random: &mut Random, of: TunnelType) -> Vec<u8> {
         (TunnelType::Gue, Some(first)) => first & 31,
     };
     if of != TunnelType::Gue {
-        // Not the VNI of probes.
+        // This is never the VNI of probes.
         bytes.extend([1 + random.below(100) as u8, random.below(256) as u8, random.below(256) as u8, 0]);
     }
     bytes.extend(random_bytes(random, u64::from(words) * 4));
@@ -174,7 +174,7 @@ enum Fate {
 }
 
 fn fate(of: TunnelType, payload: &[u8], claimed: usize) -> Fate {
-    // No inner packet fits into fewer bytes than those of a header.
+    // No inner packet fits into fewer bytes than the longest fixed header has.
     let bounded = &payload[..payload.len().min(claimed)];
     if bounded.len() < 8 {
         return Fate::Malformed;

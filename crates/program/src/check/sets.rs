@@ -49,7 +49,7 @@ fn twice<'a>(
     findings: &mut Vec<Finding>,
 ) {
     let mut seen = HashSet::new();
-    // Names are empty only where something has no name yet.
+    // Counters and targets that nothing uses yet have empty names.
     for (name, origin) in names.filter(|(name, _)| !name.is_empty()) {
         if !seen.insert(name) {
             findings.push(Finding::new(origin, FindingKind::NameTwice { what, name: name.clone() }));

@@ -16,7 +16,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- if $image.digest }}{{ $name }}@{{ $image.digest }}{{ else }}{{ $name }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{- /* The configuration of weir-kube: that of the values, with what follows from the others. */ -}}
+{{- /* The configuration of weir-kube: `controller.config`, with what follows from other values. */ -}}
 {{- define "weir.controller" -}}
 {{- $config := deepCopy .Values.controller.config }}
 {{- $nodes := list }}
@@ -33,7 +33,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- toYaml $config }}
 {{- end }}
 
-{{- /* What a probe asks for. All nodes are in the host's network, so 127.0.0.1 is the kubelet's own. */ -}}
+{{- /* What a probe requests. These pods are in the host's network, so 127.0.0.1 is also the kubelet's. */ -}}
 {{- define "weir.probe" -}}
 {{- $port := regexFind "[0-9]+$" .metrics }}
 {{- $host := trimSuffix (printf ":%s" $port) .metrics | trimAll "[]" -}}

@@ -45,8 +45,8 @@ pub struct Chosen {
     /// Skews of true Zipf distributions, such as `1.1,1.5`.
     #[arg(long, value_name = "SKEW", value_delimiter = ',', value_parser = crate::generate::skew)]
     skew: Vec<f64>,
-    /// Take the packets from this recording instead, from its beginning; also from a text trace as
-    /// Agg-Evict's sender reads it.
+    /// Take the packets from the beginning of this file instead: a recording, or a text trace as Agg-Evict's
+    /// sender reads it.
     #[arg(long, value_name = "FILE", conflicts_with = "skew")]
     trace: Option<PathBuf>,
     /// Compare tags one by one, without vector instructions.

@@ -1,6 +1,7 @@
-//! The text traces that Agg-Evict's sender reads: a packet on each line, with source and destination address
-//! as decimal numbers, both ports, and the protocol, between spaces, commas or tabs. As there, the first line
-//! is passed over, other protocols than TCP and UDP are not sent, and further fields have no meaning.
+//! The text traces that Agg-Evict's sender reads: a packet on each line, with the source and the destination
+//! address as decimal numbers, both ports and the protocol, separated by spaces, commas or tabs. As in the
+//! sender, the first line is skipped, protocols other than TCP and UDP are not sent, and further fields are
+//! ignored.
 
 use super::stream::FRAME;
 use anyhow::{Context, Result};
@@ -11,13 +12,13 @@ use weir_app::kind::BadInput;
 use weir_config::infile;
 use weir_packet::FlowKey;
 
-/// The length of a line with its end; the sender's buffer has as many bytes.
+/// The maximum length of a line with its end: that of the sender's buffer.
 const LINE_MAX: u64 = 255;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// The packets of a trace: their flows, and how many are in none.
+/// The packets of a trace, and how many others are in no flow.
 #[derive(Debug, Default, PartialEq)]
 pub struct TextTrace {
     /// The flow and the length of each packet.
@@ -27,10 +28,10 @@ pub struct TextTrace {
 }
 
 /// Reads at most `most` packets from a text trace. Returns `None` if the file is something else, such as a
-/// recording: its first line is not text. Only a regular file is looked at.
+/// recording, whose first line is not text, or no regular file.
 ///
 /// # Errors
-/// The file cannot be read, or a line is malformed; the error has its number.
+/// The file cannot be read, or a line is malformed. The error names the line.
 pub fn read(path: &Path, most: usize) -> Result<Option<TextTrace>> {
     let file = infile::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     if !file.metadata()?.is_file() {
@@ -65,7 +66,7 @@ fn parse(mut input: impl BufRead, most: usize) -> Result<Option<TextTrace>> {
     Ok(Some(trace))
 }
 
-/// Reads another line, of which at most one byte more than it may have. Returns false at the end.
+/// Reads the next line, but not more than one byte beyond the limit. Returns false at the end of the file.
 fn next(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<bool> {
     line.clear();
     Ok(input.take(LINE_MAX + 1).read_until(b'\n', line)? > 0)

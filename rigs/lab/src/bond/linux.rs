@@ -1,4 +1,4 @@
-//! The kernel as the partner: a bridge, and a device of the 802.3ad driver over all four links. Debian's own
+//! The kernel as the partner: a bridge, and a bond of the 802.3ad driver over all four links. Debian's own
 //! kernel has the driver.
 
 use anyhow::{Context, Result};
@@ -8,11 +8,11 @@ use super::partner::KEY;
 use super::topology::LINKS;
 use weir_bed::{Namespace, namespace};
 
-/// The bond's system, and another one.
+/// The MAC address of the bond's LACP system, and that of another system.
 const SYSTEMS: [&str; 2] = ["02:88:00:00:01:01", "02:88:00:00:01:02"];
 /// The key of a link that is in no bond with the others.
 const KEY_ALONE: u16 = 200;
-/// Bits of a port's LACP state: it collects, and it distributes.
+/// Bits of a port's LACP state: collecting and distributing.
 const USED: u64 = 0x30;
 
 /// The devices `br0` and `bond0` of a namespace.
@@ -43,23 +43,23 @@ impl Linux {
         self.switch.ip(&format!("link set s{link} down\nlink set s{link} master {bond}\n"))
     }
 
-    /// Returns the number of links of the active aggregator that the bond uses.
+    /// Returns the number of links that the bond uses, which are those of its active aggregator.
     pub fn members_enabled(&self) -> Result<usize> {
         let text = namespace::output("ip", &["-n", self.switch.name(), "-d", "-j", "link", "show"])?;
         enabled(&serde_json::from_str(&text).context("`ip` printed no JSON")?)
     }
 
-    /// Removes the bond; its links end up without carrier.
+    /// Removes the bond, which leaves its links down.
     pub fn stop(&self) -> Result<()> {
         self.switch.ip("link del bond0\n")
     }
 
-    /// Creates it again.
+    /// Creates the bond again.
     pub fn restart(&self) -> Result<()> {
         self.bond(KEY)
     }
 
-    /// The driver accepts these settings only while the bond is down.
+    /// Changes the LACP settings, which the driver accepts only while the bond is down.
     pub fn speak(&self, mode: &str, rate: &str) -> Result<()> {
         let active = if mode == "active" { "on" } else { "off" };
         self.switch.ip(&format!(
@@ -69,7 +69,8 @@ impl Linux {
         ))
     }
 
-    /// The driver gives a link its key when it becomes a member.
+    /// Changes the LACP key. The bond is created again, because the driver gives a link its key when it
+    /// becomes a member.
     pub fn rekey(&self) -> Result<()> {
         self.stop()?;
         self.bond(KEY + 1)
@@ -85,7 +86,7 @@ impl Linux {
         self.switch.ip(&format!("link set bond1 up{}\n", if is_same { " master br0" } else { "" }))
     }
 
-    /// Moves it back.
+    /// Moves the link back into the bond.
     pub fn take_in(&self, link: usize) -> Result<()> {
         self.switch.ip("link del bond1\n")?;
         self.enslave(link, "bond0")
@@ -104,7 +105,7 @@ impl Linux {
         (1..=2).try_for_each(|link| self.heed(link, vlan))
     }
 
-    /// Makes a port a member of this VLAN only, to which untagged frames belong as well.
+    /// Makes a port a member of this VLAN alone, in which untagged frames are received as well.
     fn be_in(&self, vlan: u16, port: &str, untagged: &str) -> Result<()> {
         self.switch
             .bridge(&format!("vlan add dev {port} vid {vlan} pvid{untagged}\nvlan del dev {port} vid 1\n"))
@@ -115,7 +116,7 @@ impl Linux {
         self.switch.ip(&format!("link set s{link} nomaster\n"))
     }
 
-    /// Adds it to the bridge, if it is not there.
+    /// Adds a link to the bridge, unless it is there already.
     pub fn heed(&self, link: usize, vlan: Option<u16>) -> Result<()> {
         self.switch.ip(&format!("link set s{link} up master br0\n"))?;
         match vlan {
@@ -133,7 +134,7 @@ fn bond(name: &str, system: &str, key: u16) -> String {
     )
 }
 
-/// Counts the links that `bond0` uses in what `ip -d -j link show` prints. Without a bond, there are none.
+/// Counts the links that `bond0` uses, in the output of `ip -d -j link show`. Without a bond, there are none.
 fn enabled(links: &Value) -> Result<usize> {
     let links = links.as_array().context("`ip` printed no list")?;
     let Some(bond) = links.iter().find(|link| link["ifname"] == "bond0") else { return Ok(0) };

@@ -55,7 +55,7 @@ const TAKEOVER: Duration = Duration::from_millis(50);
 /// How long traffic may pause if the sockets must be reopened, with the frame memory of five interfaces.
 const TAKEOVER_ANEW: Duration = Duration::from_millis(400);
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nft", "iperf3"];
-/// What Open vSwitch as the partner needs besides.
+/// What is also needed if Open vSwitch is the partner.
 const NEEDED_BY_OVS: [&str; 4] = ["ovs-vsctl", "ovs-ofctl", "ovsdb-server", "ovsdb-tool"];
 
 /// The options of `weir lab bond`.
@@ -206,8 +206,8 @@ impl BondLab<'_> {
         Ok(())
     }
 
-    /// Returns a link (counted from 1) that carries some of a stream: a different one each time, if several
-    /// do. With few flows, a link may carry none of them, and cutting it would show nothing.
+    /// Returns a link (counted from 1) that carries a part of a stream; if several do, a different one each
+    /// time. A link may carry none of a few flows, and cutting it would then show nothing.
     fn link_in_use(&mut self, stream: &RunningStream, time: usize) -> Result<usize> {
         let start = Instant::now();
         loop {

@@ -1,5 +1,5 @@
-//! The partner: a switch with an LACP bond over all four links, which is Debian's Open vSwitch with its
-//! userspace datapath, or a bridge of the kernel with a device of its 802.3ad driver (linux.rs).
+//! The partner: a switch with an LACP bond over all four links. It is Debian's Open vSwitch with its
+//! user-space datapath, or a bridge of the kernel with a bond of its 802.3ad driver (linux.rs).
 
 use std::process::Command;
 
@@ -25,7 +25,7 @@ pub enum PartnerKind {
 }
 
 impl PartnerKind {
-    /// Returns its name, for people.
+    /// Returns its name for people to read.
     pub fn name(self) -> &'static str {
         match self {
             PartnerKind::Ovs => "Open vSwitch",
@@ -64,7 +64,7 @@ impl Partner {
         }
     }
 
-    /// Stops the switch, but not its database.
+    /// Stops the switch; the database of Open vSwitch continues.
     pub fn stop(&self, run: &mut Run) -> Result<()> {
         match self {
             Partner::Ovs(ovs) => ovs.stop(run),

@@ -31,7 +31,7 @@ pub enum Scheme {
     DocaAr,
     /// By the results of background probes, and again for each flowlet: weir's own scheme.
     Adaptive,
-    /// The same without help from host b: from what TCP connections reveal and routers answer.
+    /// The same while host b is unmodified: from what TCP connections reveal and routers answer.
     OneSided,
     /// A random port for each flowlet (LetFlow).
     LetFlow,
@@ -203,7 +203,7 @@ fn configuration(peer: &str, scheme: Scheme, rate_mbit: u32) -> String {
     )
 }
 
-/// The configuration of b; without help, weir has nothing to do there.
+/// The configuration of b; with `one_sided`, weir has nothing to do there.
 fn configuration_of_b(scheme: Scheme, rate_mbit: u32) -> String {
     if scheme == Scheme::OneSided { "apps: []\n".into() } else { configuration(A, scheme, rate_mbit) }
 }

@@ -57,7 +57,7 @@ impl Period {
         }
     }
 
-    /// Advances to the period of `now_ms`; `unflowed` are all packets in no flow so far.
+    /// Advances to the period of `now_ms`; `unflowed` counts all packets in no flow so far.
     #[inline]
     pub fn reach(&mut self, now_ms: u32, unflowed: &Unflowed) {
         let since_ms = now_ms.wrapping_sub(self.start_ms);
