@@ -437,7 +437,10 @@ fn run_from(
         Ok(agreed) => agreed,
         Err(missing) => {
             if results.json {
-                let row = |(url, why): &(String, String)| json!({ "node": url, "merged": false, "why": why });
+                let row = |(url, why): &(String, String)| {
+                    let why = format!("it {why}");
+                    json!({ "node": url, "merged": false, "why": why })
+                };
                 print(&format!("{}\n", json!({ "nodes": missing.iter().map(row).collect::<Vec<_>>() })))?;
             }
             return Ok(sentences(missing));
