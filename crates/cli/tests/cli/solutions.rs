@@ -295,7 +295,7 @@ fn what_a_solution_does_not_have_is_refused_with_what_does() {
     bench(&["--batch", "0"], &["expected a number of packets from 1 to"]);
     bench(&["--key", "13,4", "--solution", "two_level"], &["two_level", "has the keys 8, 12, 13, 37"]);
     bench(&["--kvs", "4", "--in-path"], &["cannot be used with"]);
-    bench(&["--trace", "absent"], &["absent", "cannot be opened"]);
+    bench(&["--trace", "absent"], &["cannot read absent"]);
 }
 
 /// Every combination of the paper's parameters has a row with the parameters in it, and plots.
