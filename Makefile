@@ -125,7 +125,8 @@ test-kube: ## runs weir-kube with a real API server of Kubernetes, which is buil
 	$(CARGO) test --release --locked --package weir-kube --test api_server --no-run
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kube"; export FOLDER="$$target/kube"; \
 	    tests/kube/manifests check && WEIR="$$target/release/weir" tests/kube/serve $(CARGO) test --release \
-	    --locked --package weir-kube --test api_server -- --ignored --nocapture
+	    --manifest-path '$(CURDIR)/Cargo.toml' --locked --package weir-kube --test api_server \
+	    -- --ignored --nocapture
 
 # `make test` checks of the result what needs neither Helm nor a cluster; `make test-kube` checks the rest.
 manifests: ## renders the kustomize manifests from the Helm chart; run it after changing the chart (needs Go)
