@@ -99,11 +99,10 @@ test-package: cargo-deb ## installs, upgrades and purges the package in a new ro
 	$(TEST) --test '*' --no-run
 	@PATH=$(TOOLS)/bin:$$PATH tests/package/run "$${CARGO_TARGET_DIR:-target}/debug/weir" $(UPGRADES)
 
-# `--no-run` prints the path of each test program in brackets. The labs of the debug build are slow enough
-# already, so the guest gets the optimised one.
+# `--no-run` prints the path of each test program in brackets. LONG=1 runs the long form, and ONLY='lab bond'
+# some of the parts (tests/kernels/parts). Labs run the binary of the tests, so nothing more is compiled.
 test-kernels: ## runs a short form of every lab, and comparisons, under Debian's own kernel, emulated (root)
 	@./setup --for kernels
-	$(CARGO) build --release --locked --package weir
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kernels"; \
 	    $(CARGO) test --locked --package weir-bpf --package weir-kernel --tests --no-run \
 	        2>"$$target/kernels/tests" && \
@@ -114,8 +113,8 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	        --test kernel_peers --test paths --no-run \
 	        2>>"$$target/kernels/tests" || { cat "$$target/kernels/tests"; exit 1; }; \
 	    tests=$$(sed -n 's|^ *Executable .*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
-	    FOLDER="$$target/kernels" tests/kernels/boot "cd '$(CURDIR)' && tests/kernels/short \
-	        '$$target/release/weir' $$tests"
+	    FOLDER="$$target/kernels" LIMIT=$${LIMIT:-$${LONG:+43200}} tests/kernels/boot "cd '$(CURDIR)' && \
+	        LONG='$(LONG)' ONLY='$(ONLY)' tests/kernels/parts '$$target/debug/weir' $$tests"
 
 # KUBE_SERVICES=10000 sets the number of services in the last part of the test.
 # Optimised, because it also prints how soon packets follow a change.
@@ -147,7 +146,7 @@ explore: setup-test ## runs the tests with a new seed; CASES=100000000 only comp
 
 # On two cores with a load of 10, each run of `weir lab fleet` takes two to six minutes.
 FLEET = $(CARGO) run --release --locked --package weir -- lab fleet
-test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10 000 random programs (root)
+test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, programs, Debian's kernel (root)
 	$(MAKE) --no-print-directory test-package UPGRADES=20
 	$(CARGO) run --release --locked --package weir -- bench executors reloads takeovers --reloads 1000 \
 	    --takeovers 100 --strict
@@ -163,6 +162,7 @@ test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, 10
 	OPENFLOW_PROGRAMS=5000 $(CARGO) test --package weir-openflow --locked --test equality -- --nocapture
 	KERNEL_PROGRAMS=10000 KERNEL_MUTATED=1500 $(CARGO) test --package weir-kernel --locked --test equality -- \
 	    --nocapture
+	$(MAKE) --no-print-directory test-kernels LONG=1
 
 # With several arenas, the allocator keeps some 9 MB more whenever a thread gets another one, which would hide
 # a leak or look like one.

@@ -46,7 +46,7 @@ pub fn is_root() -> bool {
 }
 
 /// Prints that a test is skipped because the running kernel lacks something. Under Debian's own kernel, which
-/// has all that tests need (`tests/kernels/short` sets `KERNEL_LACKS_NOTHING`), this is a failure.
+/// has all that tests need (`tests/kernels/parts` sets `KERNEL_LACKS_NOTHING`), this is a failure.
 ///
 /// # Panics
 /// `KERNEL_LACKS_NOTHING` is set, so the kernel should have it.

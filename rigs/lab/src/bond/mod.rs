@@ -36,6 +36,8 @@ use weir_bed::namespace;
 const TICK: Duration = Duration::from_millis(20);
 /// How long a stream runs before an event, and after recovery.
 const LEAD: Duration = Duration::from_millis(500);
+/// How long flows may take to resume once LACP has settled; then the phase ends, and they have failed.
+const RESUMPTION: Duration = Duration::from_secs(1);
 /// How long LACP may take to negotiate, and a partner or weir to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The longest time from loss of carrier to the first packet on another member, at the median.
@@ -246,11 +248,17 @@ impl BondLab<'_> {
 
     /// Blocks LACPDUs on one link, which keeps its carrier.
     fn fall_silent(&mut self) -> Result<()> {
-        let noticed = Promise::Noticed { within: SILENCE.0 + self.interrupt.limit(SILENCE.1) };
-        self.timed("LACP falls silent on a link", noticed, |lab, stream| {
+        let within = SILENCE.0 + self.interrupt.limit(SILENCE.1);
+        let mut phase = Phase::new("LACP falls silent on a link", Promise::Noticed { within });
+        let time = self.through(&mut phase, |lab, stream| {
             lab.topology.silence(3)?;
-            lab.wait_in(stream, "the silence", |bond| !bond.uses(3))
+            // On a slow machine, `nft` alone takes seconds.
+            let start = Instant::now();
+            lab.wait_in(stream, "the silence", |bond| !bond.uses(3))?;
+            Ok(start.elapsed())
         })?;
+        phase.recovered(Some(time.as_secs_f64() * 1e3));
+        self.end(phase);
         self.timed("LACP speaks again", Promise::Nothing, |lab, stream| {
             lab.topology.speak()?;
             lab.settled("the link's return", stream, |bond| bond.uses(3))
@@ -405,6 +413,9 @@ impl BondLab<'_> {
         self.pass(LEAD, &stream, &name)?;
         let busy = self.node.bond()?.moved_busy();
         let result = event(self, &stream)?;
+        if phase.is_outage() {
+            self.resumed(&stream, &name)?;
+        }
         self.pass(LEAD, &stream, &name)?;
         // A restarted weir counts from zero.
         let busy = self.node.bond()?.moved_busy().saturating_sub(busy);
@@ -414,6 +425,17 @@ impl BondLab<'_> {
             phase.recovered(Some(tally.outage_ms.unwrap_or(0.0)));
         }
         Ok(result)
+    }
+
+    /// Waits until the packets of half a second have arrived, so that a flow has the time to resume on a slow
+    /// machine, too. Whether each has, the stream's result says.
+    fn resumed(&mut self, stream: &RunningStream, what: &str) -> Result<()> {
+        let (start, (_, before)) = (Instant::now(), stream.counts());
+        let enough = before + u64::from(self.options.rate / 2);
+        while stream.counts().1 < enough && start.elapsed() < self.interrupt.limit(RESUMPTION) {
+            self.tick(stream, what)?;
+        }
+        Ok(())
     }
 
     /// Waits for `time`, updating the screen.
@@ -437,40 +459,41 @@ impl BondLab<'_> {
 
     /// Waits, while a stream runs, until the bond satisfies `is_so` and the partner uses as many links.
     fn settled(&mut self, what: &str, stream: &RunningStream, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
-        self.wait(what, Some(stream), |bond, partner| {
-            is_so(bond) && bond.waiting() == 0 && bond.enabled() == partner
-        })
+        self.wait(what, Some(stream), true, |bond| is_so(bond) && bond.waiting() == 0)
     }
 
     /// Waits, while a stream runs, until the bond satisfies `is_so`.
     fn wait_in(&mut self, stream: &RunningStream, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
-        self.wait(what, Some(stream), |bond, _| is_so(bond))
+        self.wait(what, Some(stream), false, is_so)
     }
 
     /// Waits until the bond satisfies `is_so` and the partner uses as many links.
     fn wait_for(&mut self, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
-        self.wait(what, None, |bond, partner| is_so(bond) && bond.enabled() == partner)
+        self.wait(what, None, true, is_so)
     }
 
     /// Waits until the bond satisfies `is_so`, whatever the partner uses.
     fn wait_for_bond(&mut self, what: &str, is_so: impl Fn(&Bond) -> bool) -> Result<()> {
-        self.wait(what, None, |bond, _| is_so(bond))
+        self.wait(what, None, false, is_so)
     }
 
-    /// Waits until the bond and the number of links that the partner uses satisfy `is_so`.
+    /// Waits until the bond satisfies `is_so`, and also, if `agreed`, the partner uses as many links. It is
+    /// not asked otherwise, which takes longer than asking weir.
     fn wait(
         &mut self,
         what: &str,
         stream: Option<&RunningStream>,
-        is_so: impl Fn(&Bond, usize) -> bool,
+        agreed: bool,
+        is_so: impl Fn(&Bond) -> bool,
     ) -> Result<()> {
         let start = Instant::now();
         loop {
-            let (bond, partner) = (self.node.bond()?, self.partner.members_enabled()?);
-            if is_so(&bond, partner) {
+            let bond = self.node.bond()?;
+            if is_so(&bond) && (!agreed || self.partner.members_enabled()? == bond.enabled()) {
                 return Ok(());
             }
             if start.elapsed() > self.interrupt.limit(PATIENCE) {
+                let partner = self.partner.members_enabled()?;
                 bail!("timed out waiting for {what}; the partner uses {partner} links: {}", bond.text());
             }
             match stream {
