@@ -271,6 +271,13 @@ pub enum Action {
     /// [`Event::Neighbour`] reports the results. Replay has no host, and derives a MAC address from each IP
     /// address.
     Resolve(Arc<[Hop]>),
+    /// Resolve and track `more` addresses, and stop tracking `less`. The others are tracked as before.
+    ResolveOthers {
+        /// The addresses to add.
+        more: Arc<[Hop]>,
+        /// The addresses to drop.
+        less: Arc<[Hop]>,
+    },
     /// Verify that a known neighbour is still reachable, because packets to it seem to be lost.
     /// [`Event::Neighbour`] follows if its MAC address has changed or is gone.
     Confirm(Hop),

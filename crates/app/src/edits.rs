@@ -5,8 +5,11 @@
 //! them on and applies them.
 
 use crate::kind::{Apps, Kind};
+use crate::neighbour::{Hop, Mac};
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fmt::Debug;
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use weir_config::Report;
@@ -42,6 +45,8 @@ pub struct RunningConfig<'a> {
     pub ports: &'a [PortConfig],
     /// The path of the daemon's control socket.
     pub control: &'a Path,
+    /// Looks up which of these neighbours the host knows already.
+    pub neighbours: &'a dyn Fn(Vec<Hop>) -> HashMap<Hop, Mac>,
 }
 
 /// The result of requests that change nothing but targets of groups, so that the running program can be
@@ -58,6 +63,8 @@ pub struct Amended {
     pub groups: Vec<AmendedGroup>,
     /// Counters that are given names, and then start from 0.
     pub counters: Vec<(CounterId, String)>,
+    /// Whether ports must take other frames from the kernel than before.
+    pub takes: bool,
 }
 
 /// A group whose targets change.
@@ -82,6 +89,14 @@ pub trait Edits: Debug + Send + Sync {
 
     /// Returns the edits for a file or another process, in the form that [`Kind::edits`] reads.
     fn json(&self) -> Value;
+
+    /// Writes the output of [`Edits::json`] as text.
+    ///
+    /// # Errors
+    /// Returns the error of `out`.
+    fn write(&self, out: &mut dyn Write) -> io::Result<()> {
+        Ok(serde_json::to_writer(out, &self.json())?)
+    }
 
     /// Applies the edits to a document. Returns the edits that are still valid, and for each of the others
     /// the reason why it is discarded.

@@ -18,8 +18,10 @@ impl Daemon {
     /// Makes a change in place. Returns a sentence for the log, and what has changed; `None` if a worker has
     /// refused a part of the change, so that a whole program must be prepared instead.
     pub(super) fn amend(&mut self, amendment: Amendment) -> Option<(String, Value)> {
-        let Amendment { mut plan, groups, counters, summary } = amendment;
-        if let Err(why) = self.change_groups(&groups, counters) {
+        let Amendment { mut plan, groups, counters, takes, summary } = amendment;
+        let stay: Vec<Option<usize>> = (0..plan.ports.len()).map(Some).collect();
+        let taken = if takes { self.interfaces.set_take(&plan, &stay, &self.plan) } else { Ok(()) };
+        if let Err(why) = taken.and_then(|()| self.change_groups(&groups, counters)) {
             warn!("a change could not be made in place, and is made by a reload: {why:#}");
             return None;
         }

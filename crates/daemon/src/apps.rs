@@ -309,6 +309,12 @@ impl Daemon {
             }
             Action::CheckHears { packet } => self.checks.deliver(&packet),
             Action::Resolve(hops) => self.resolve(at, &hops),
+            Action::ResolveOthers { more, less } => {
+                let app = self.host.running.app(at).name();
+                if let Err(error) = self.neighbours.follow_others(app, more, less) {
+                    error!("cannot resolve neighbours: {error:#}");
+                }
+            }
             Action::Confirm(hop) => self.neighbours.confirm(hop),
             Action::Announce { service, prefixes, wish } => {
                 self.routes.wish(self.host.running.app(at).name(), service, prefixes, wish);

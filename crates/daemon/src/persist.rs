@@ -1,13 +1,14 @@
 //! The state that survives a restart, if an app wants that: changes of the configuration at run time, and the
-//! states of apps. The state is one JSON file, which a thread rewrites after each change. The client that
-//! requested the change is answered once the file is written, with an error if that fails. An unusable file
-//! is set aside, and never keeps weir from starting.
+//! states of apps. The state is one JSON file, which a thread rewrites after changes. The client that
+//! requested a change is answered once a file with it is written, with an error if that fails. Changes that
+//! are made while the file is being written share the next one. An unusable file is set aside, and never
+//! keeps weir from starting.
 
 use super::doorbell::Doorbell;
 use crate::config::{Load, Nics, Plan};
 use crate::private::{self, state_file};
 use anyhow::{Context, Result, anyhow, bail};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
@@ -37,9 +38,13 @@ struct Saved {
 
 impl Saved {
     /// Returns the text of the file. The text may be long, so it is made by the thread that writes the file.
-    fn text(&self) -> String {
+    fn text(&self) -> std::io::Result<Vec<u8>> {
         let Saved { edits, states } = self;
-        format!("{}\n", json!({ "version": VERSION, "edits": edits.json(), "states": states }))
+        let mut text = Vec::new();
+        write!(text, "{{\"version\":{VERSION},\"edits\":")?;
+        edits.write(&mut text)?;
+        writeln!(text, ",\"states\":{states}}}")?;
+        Ok(text)
     }
 
     /// Returns true if these are the same edits, and the same states.
@@ -99,7 +104,7 @@ fn read(path: &Path, kinds: &[Kind]) -> Result<Option<Saved>> {
 }
 
 /// The file, its new contents, and where the outcome goes.
-type Job = (PathBuf, Saved, SyncSender<Result<()>>);
+type Job = (PathBuf, Saved, SyncSender<Result<(), String>>);
 
 /// Writes the file.
 #[derive(Default)]
@@ -112,13 +117,13 @@ pub struct Store {
 }
 
 /// A file that is being written.
-pub struct Saving(Receiver<Result<()>>);
+pub struct Saving(Receiver<Result<(), String>>);
 
 impl Saving {
     /// Returns whether the file has reached the disk, once that is known.
     pub fn outcome(&self) -> Option<Result<()>> {
         match self.0.try_recv() {
-            Ok(outcome) => Some(outcome),
+            Ok(outcome) => Some(outcome.map_err(|why| anyhow!("{why}"))),
             Err(TryRecvError::Empty) => None,
             Err(TryRecvError::Disconnected) => {
                 Some(Err(anyhow!("the change is in effect but will not survive a restart: nothing saves it")))
@@ -144,19 +149,9 @@ impl Store {
             let (thread, jobs) = channel::<Job>();
             let work = move || {
                 priority::ordinary();
-                for (path, saved, outcome) in jobs {
-                    let named = || {
-                        let path = path.display();
-                        format!(
-                            "the change is in effect but will not survive a restart: {path} cannot be written"
-                        )
-                    };
-                    let written = write(&path, &saved.text()).with_context(named);
-                    has_failed.store(written.is_err(), Ordering::Relaxed);
-                    if let Err(error) = &written {
-                        error!("{error:#}");
-                    }
-                    let _ = outcome.send(written);
+                while let Ok(first) = jobs.recv() {
+                    let all = std::iter::once(first).chain(jobs.try_iter());
+                    has_failed.store(!write_newest(all), Ordering::Relaxed);
                     bell.ring();
                 }
             };
@@ -169,14 +164,41 @@ impl Store {
     }
 }
 
+/// Writes the newest contents of each file, which include all earlier ones, and reports the outcome to all
+/// that wait for it. Returns whether everything was written.
+fn write_newest(jobs: impl Iterator<Item = Job>) -> bool {
+    let mut files: Vec<(PathBuf, Saved, Vec<SyncSender<_>>)> = Vec::new();
+    for (path, saved, outcome) in jobs {
+        match files.iter_mut().find(|file| file.0 == path) {
+            Some(file) => {
+                file.1 = saved;
+                file.2.push(outcome);
+            }
+            None => files.push((path, saved, vec![outcome])),
+        }
+    }
+    let mut is_written = true;
+    for (path, saved, outcomes) in files {
+        let written = saved.text().map_err(Into::into).and_then(|text| write(&path, &text));
+        let what = "the change is in effect but will not survive a restart";
+        let written = written.map_err(|why| format!("{what}: {} cannot be written: {why:#}", path.display()));
+        if let Err(why) = &written {
+            error!("{why}");
+            is_written = false;
+        }
+        outcomes.into_iter().for_each(|outcome| _ = outcome.send(written.clone()));
+    }
+    is_written
+}
+
 /// Replaces the file atomically.
-fn write(path: &Path, text: &str) -> Result<()> {
+fn write(path: &Path, text: &[u8]) -> Result<()> {
     let folder = path.parent().context("it has no folder")?;
     if !folder.exists() {
         fs::DirBuilder::new().mode(0o700).recursive(true).create(folder)?;
     }
     let (mut file, whole) = Whole::begin(path, outfile::PRIVATE)?;
-    file.write_all(text.as_bytes())?;
+    file.write_all(text)?;
     Ok(whole.finish(&file)?)
 }
 
@@ -188,7 +210,7 @@ mod tests {
     fn what_is_not_what_weir_writes_is_refused() {
         let folder = std::env::temp_dir().join(format!("weir-persist-{}", std::process::id()));
         let path = folder.join("deep").join("weir.json");
-        write(&path, "{}").unwrap();
+        write(&path, b"{}").unwrap();
         assert_eq!(std::os::unix::fs::MetadataExt::mode(&path.metadata().unwrap()) & 0o777, 0o600);
         for (text, part) in [
             ("", "not JSON"),
@@ -197,15 +219,42 @@ mod tests {
             ("{\"version\": 1, \"edits\": [{\"service\": 7}]}", "`edits`"),
             ("\u{0}\u{1}", "not JSON"),
         ] {
-            write(&path, text).unwrap();
+            write(&path, text.as_bytes()).unwrap();
             let why = format!("{:#}", read(&path, &[]).err().expect("refused"));
             assert!(why.contains(part), "{text}: {why}");
         }
-        write(&path, "{\"version\": 1, \"edits\": [], \"states\": null}").unwrap();
+        write(&path, b"{\"version\": 1, \"edits\": [], \"states\": null}").unwrap();
         assert!(read(&path, &[]).unwrap().is_some_and(|saved| saved.edits.count() == 0));
         assert!(read(&folder.join("none"), &[]).unwrap().is_none());
         put_aside(&path, "a test says so");
         assert!(!path.exists() && path.with_extension("json.refused").exists());
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn changes_that_wait_share_a_file_and_each_gets_the_outcome() {
+        let folder = std::env::temp_dir().join(format!("weir-persist-shared-{}", std::process::id()));
+        let (path, other) = (folder.join("weir.json"), folder.join("other.json"));
+        let job = |path: &Path, state: u64| {
+            let (outcome, ended) = sync_channel(1);
+            let saved = Saved { edits: edits::none(&[]), states: Value::from(state) };
+            ((path.to_path_buf(), saved, outcome), Saving(ended))
+        };
+        let all = [(&path, 1), (&other, 2), (&path, 3)].map(|(path, state)| job(path, state));
+        let (jobs, waiting): (Vec<Job>, Vec<Saving>) = all.into_iter().unzip();
+        assert!(write_newest(jobs.into_iter()));
+        assert!(waiting.iter().all(|one| one.outcome().is_some_and(|outcome| outcome.is_ok())));
+        let states = |path: &Path| read(path, &[]).unwrap().unwrap().states;
+        assert_eq!((states(&path), states(&other)), (3.into(), 2.into()));
+        fs::remove_dir_all(&folder).unwrap();
+        // Where a file cannot be written, all that wait are told.
+        fs::write(&folder, "").unwrap();
+        let (jobs, waiting): (Vec<Job>, Vec<Saving>) = [1, 2].map(|one| job(&path, one)).into_iter().unzip();
+        assert!(!write_newest(jobs.into_iter()));
+        for one in waiting {
+            let why = format!("{:#}", one.outcome().unwrap().unwrap_err());
+            assert!(why.contains("will not survive a restart") && why.contains("weir.json"), "{why}");
+        }
+        fs::remove_file(folder).unwrap();
     }
 }

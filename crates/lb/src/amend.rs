@@ -6,15 +6,19 @@
 //! A changed service is read, checked and written into a program like any other, but as if it were the only
 //! one. Whatever this module cannot change is left to a reload, which also reports errors.
 
-use super::choosers::can_grow;
+use super::choosers::{Chooser, Translated, can_grow};
+use super::collisions::{Collision, collisions};
 use super::edits::tree;
-use super::health::{Guarded, Health, is_rate_possible};
-use super::pipes::{Writer, group_name, is_counted};
+use super::health::{Guarded, Health, Watch, is_rate_possible};
+use super::neighbours::{Neighbours, Reached};
+use super::pipes::{Pipes, Writer, group_name, is_counted};
 use super::problems::has_loops;
-use super::service::Service;
+use super::service::{BackEnd, Service};
 use super::state::Place;
+use super::tables::{Finder, answers_name};
 use super::{Lb, yaml};
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Arc;
 use weir_app::edits::{AmendedGroup, RunningConfig};
 use weir_app::kind::Scope;
@@ -34,27 +38,31 @@ pub(super) struct AmendedLb {
     pub lb: Lb,
     pub groups: Vec<AmendedGroup>,
     pub counters: Vec<(CounterId, String)>,
+    /// Whether ports must take other frames from the kernel.
+    pub takes: bool,
 }
 
 /// Returns the load balancer with these services changed, if that is possible in place.
 pub(super) fn services(lb: &Lb, running: &RunningConfig<'_>, changed: &[Changed<'_>]) -> Option<AmendedLb> {
     let health = &lb.health;
-    let has_ways = !health.probes.is_empty() || !health.neighbours.hops.is_empty();
-    if changed.is_empty() || has_ways || health.services.len() != lb.services.len() {
+    if changed.is_empty() || health.services.len() != lb.services.len() {
         return None;
     }
     let mut next = Amending {
         running,
+        neighbours: health.neighbours.clone(),
         services: lb.services.clone(),
         guarded: health.services.clone(),
         places: Vec::clone(&health.places),
         groups: Vec::new(),
         spare: Vec::new(),
         counters: Vec::new(),
+        checks: false,
+        takes: false,
     };
     for (name, _, now) in changed {
         let at = lb.services.iter().position(|service| service.name == *name)?;
-        let (service, guarded, program) = read(now, running)?;
+        let (service, guarded, program) = read(now, lb.flows, running)?;
         let (old, old_guarded) = (&lb.services[at], health.services.get(at)?);
         if !is_alike((old, &service), (old_guarded, &guarded)) {
             return None;
@@ -65,13 +73,20 @@ pub(super) fn services(lb: &Lb, running: &RunningConfig<'_>, changed: &[Changed<
 }
 
 /// Reads a service, and writes a program for it alone.
-fn read(value: &serde_json::Value, running: &RunningConfig<'_>) -> Option<(Service, Guarded, Program)> {
+fn read(
+    value: &serde_json::Value,
+    flows: u32,
+    running: &RunningConfig<'_>,
+) -> Option<(Service, Arc<Guarded>, Program)> {
     let mut text = String::new();
     let node = tree::node(value, Span { line: 1, column: 1, length: 1, file: 0 }, &mut text);
     let mut report = Report::new("", text);
     let mut program = ProgramBuilder::new();
     for port in &running.program.ports {
         program.port(PortDeclaration { root: None, ..port.clone() });
+    }
+    for pool in &running.program.nat_pools {
+        program.nat_pool(pool.clone());
     }
     program.select_seed(running.program.select_seed);
     let mut attachments = running.attachments.clone();
@@ -83,10 +98,10 @@ fn read(value: &serde_json::Value, running: &RunningConfig<'_>) -> Option<(Servi
         control: running.control,
         report: &mut report,
     };
-    let (service, guarded) = yaml::alone(&node, &mut scope)?;
+    let (service, guarded) = yaml::alone(&node, flows, &mut scope)?;
     let health = Health { services: vec![guarded], ..Health::default() };
     let services = [service];
-    let shared = (Forward::Drop, super::FLOWS, &health);
+    let shared = (Forward::Drop, flows, &health);
     Writer::new(&services, running.attachments, &mut program, shared, &HashSet::new()).write();
     let program = program.build();
     let is_fine = check(&program).iter().all(|finding| finding.severity != Severity::Error);
@@ -105,34 +120,48 @@ fn is_alike((old, new): (&Service, &Service), (old_guarded, guarded): (&Guarded,
     };
     can_grow(old)
         && can_grow(new)
+        && Translated::of(old) == Translated::of(new)
         && as_old == *old
         && guarded_as_old == *old_guarded
         && super::health::scale(guarded) == super::health::scale(old_guarded)
         && old.back_ports() == new.back_ports()
         && [false, true].into_iter().all(|ipv6| old.mss(ipv6) == new.mss(ipv6))
-        && !guarded.back_ends.iter().any(of_way)
+        && !guarded.back_ends.iter().chain(&old_guarded.back_ends).any(of_way)
 }
 
 /// Services while some of them are replaced.
 struct Amending<'a> {
     running: &'a RunningConfig<'a>,
     services: Vec<Service>,
-    guarded: Vec<Guarded>,
+    guarded: Vec<Arc<Guarded>>,
+    neighbours: Neighbours,
     places: Vec<Arc<[Place]>>,
     groups: Vec<AmendedGroup>,
     /// Counters that have no name yet; this list is empty until one of them is needed.
     spare: Vec<CounterId>,
     counters: Vec<(CounterId, String)>,
+    /// Whether there are checks that there were not before.
+    checks: bool,
+    /// Whether ports must take other frames from the kernel.
+    takes: bool,
 }
 
 impl Amending<'_> {
     /// Replaces a service. `alone` is the program that was written for the new one alone.
-    fn replace(&mut self, at: usize, (service, guarded): (Service, Guarded), alone: &Program) -> Option<()> {
+    fn replace(
+        &mut self,
+        at: usize,
+        (service, guarded): (Service, Arc<Guarded>),
+        alone: &Program,
+    ) -> Option<()> {
         let running = self.running.program;
         let group = running.group_named(&group_name(&service))?;
         let [written] = &alone.groups[..] else { return None };
         let before = &running.groups[group.index()].targets;
-        let targets = placed(before, &written.targets)?;
+        let mut targets = placed(before, &written.targets)?;
+        let former_places = self.places.get(at).filter(|places| places.len() == targets.len())?.clone();
+        let former = self.neighbours.reached(at);
+        let reached = self.resolve(at, &service)?;
         let mut entries: Vec<Vec<(PipeId, Entry)>> = vec![Vec::new(); targets.len()];
         for pipe in &alone.pipes {
             let id = running.pipe_named(&pipe.name)?;
@@ -142,32 +171,53 @@ impl Amending<'_> {
             }
             let mut all = pipe.entries.cursor();
             while let Some(entry) = all.next() {
+                // That of answers, which does not depend on back ends.
+                if entry.matches[..] == [EntryMatch::Default] {
+                    continue;
+                }
                 let [EntryMatch::Member { target, .. }] = entry.matches[..] else { return None };
                 let name = &written.targets.get(usize::from(target))?.name;
                 let place = targets.iter().position(|target| target.name == *name)?;
-                let counter = match entry.counter {
-                    Some(counter) => Some(self.counter(alone.counters.get(counter.index())?)?),
-                    None => None,
+                let was = former_places.get(place).filter(|_| before[place].name == *name);
+                let was = was.and_then(|was| was.entries.iter().find_map(|(_, entry)| entry.counter));
+                let counter = match (was, entry.counter) {
+                    (Some(was), Some(_)) => Some(was),
+                    (None, Some(counter)) => Some(self.counter(alone.counters.get(counter.index())?)?),
+                    (_, None) => None,
                 };
                 let matches = vec![EntryMatch::Member { group, target: place as u16 }];
-                let entry = Entry { matches, counter, origin: Origin::default(), ..entry.clone() };
+                let mut entry = Entry { matches, counter, origin: Origin::default(), ..entry.clone() };
+                let back_end = reached.get(usize::from(target))?;
+                back_end.lead(&mut entry);
+                if back_end.is_unknown() {
+                    targets[place].weight = 0;
+                }
                 entries[place].push((id, entry));
             }
         }
-        let old = self.places.get(at).filter(|places| places.len() == targets.len())?;
+        let (former, reached) = (by_name(&self.services[at], former), by_name(&service, reached));
+        let old = &former_places;
         let (mut adds, mut removes) = (Vec::new(), Vec::new());
         for (place, (new, target)) in entries.iter_mut().zip(&targets).enumerate() {
             let same = before[place].name == target.name;
             let old = &old[place].entries;
+            let is_unknown = reached.get(target.name.as_str()).is_some_and(Reached::is_unknown);
             for (pipe, entry) in new {
                 let was = old.iter().find(|(of, _)| of == pipe).filter(|_| same);
                 match was {
                     Some((_, was)) => {
                         entry.origin = was.origin;
-                        if entry != was {
+                        let (mut was, former) = (was.clone(), former.get(target.name.as_str())?);
+                        former.lead(&mut was);
+                        if *entry != was {
+                            if is_unknown && !former.is_unknown() {
+                                return None;
+                            }
                             adds.push(Change::Update { pipe: *pipe, entry: entry.clone() });
                         }
                     }
+                    // The app adds it once the MAC address is known.
+                    None if is_unknown => {}
                     None => adds.push(Change::Add { pipe: *pipe, entry: entry.clone() }),
                 }
             }
@@ -182,8 +232,89 @@ impl Amending<'_> {
         self.places[at] = (0..).zip(entries).map(place).collect();
         let size = written.size;
         self.groups.push(AmendedGroup { group, targets, size, before: adds, after: removes });
-        (self.services[at], self.guarded[at]) = (service, guarded);
-        (!has_loops(&self.services, &self.services[at..=at])).then_some(())
+        let is_checked =
+            |watch: &Option<Watch>, all: &Guarded| all.back_ends.iter().any(|one| one.2 == *watch);
+        let mut checks = guarded.back_ends.iter().map(|one| &one.2).filter(|watch| watch.is_some());
+        self.checks |= checks.any(|watch| !is_checked(watch, &self.guarded[at]));
+        let former = std::mem::replace(&mut self.services[at], service);
+        self.guarded[at] = guarded;
+        let (before, now) = (addresses(&former), addresses(&self.services[at]));
+        if !now.is_subset(&before) && has_loops(&self.services, &self.services[at..=at]) {
+            return None;
+        }
+        match Translated::of(&former) {
+            Some(Translated::Destination(ipv6)) if before != now => self.find_answers(at, &former, ipv6),
+            Some(Translated::Destination(_) | Translated::Both(..)) | None => Some(()),
+        }
+    }
+
+    /// Changes the entries that find answers from the addresses of a service's back ends, which other
+    /// services may also have. `former` is the service as it was.
+    fn find_answers(&mut self, at: usize, former: &Service, ipv6: bool) -> Option<()> {
+        self.takes = true;
+        let running = self.running.program;
+        let translated = Translated::Destination(ipv6);
+        let chooser = Chooser::Translated(translated);
+        let table = running.pipe_named(&answers_name(ipv6))?;
+        let to = running.pipe_named(&chooser.name_in(&running.nat_pools))?;
+        let pipes = Pipes { choosers: vec![(chooser, to)], ..Pipes::default() };
+        let finder = Finder::new(&self.services, self.running.attachments, &pipes, &[]);
+        let is_other = |(other, service): &(usize, &Service)| {
+            *other != at && Translated::of(service) == Some(translated)
+        };
+        let others = self.services.iter().enumerate().filter(is_other).map(|(_, service)| service);
+        let service = &self.services[at];
+        // An entry of several services has the MSS of the first, which may be this one.
+        if others.clone().chain([service]).any(|one| one.mss(ipv6).is_some()) {
+            return None;
+        }
+        let (before, now) = (addresses(former), addresses(service));
+        let differs: HashSet<IpAddr> = before.symmetric_difference(&now).copied().collect();
+        let shares = |one: &&Service| one.back_ends.iter().any(|one| is_of(one, &differs));
+        let sharing: Vec<&Service> = others.filter(shares).collect();
+        // A reload warns of these.
+        let collides =
+            |one: &Collision<'_>| [one.first, one.second].iter().any(|one| one.name == service.name);
+        if !sharing.is_empty() && collisions(&self.services).iter().any(collides) {
+            return None;
+        }
+        let entries = |service: &Service| finder.answers_to(service, translated, to);
+        let shared = sharing.into_iter().flat_map(entries).map(|entry| entry.matches);
+        let shared: HashSet<Vec<EntryMatch>> = shared.collect();
+        let matches = |entries: &[Entry]| -> HashSet<Vec<EntryMatch>> {
+            entries.iter().map(|entry| entry.matches.clone()).collect()
+        };
+        let (old, new) = (entries(former), entries(service));
+        let (was, is) = (matches(&old), matches(&new));
+        let mut seen = HashSet::new();
+        let group = self.groups.last_mut()?;
+        for entry in
+            new.into_iter().filter(|one| !was.contains(&one.matches) && !shared.contains(&one.matches))
+        {
+            if seen.insert(entry.matches.clone()) {
+                let entry = Entry { origin: Origin::default(), ..entry };
+                group.before.push(Change::Add { pipe: table, entry });
+            }
+        }
+        for entry in
+            old.into_iter().filter(|one| !is.contains(&one.matches) && !shared.contains(&one.matches))
+        {
+            if seen.insert(entry.matches.clone()) {
+                group.after.push(Change::Remove { pipe: table, key: EntryKey::of(&entry) });
+            }
+        }
+        Some(())
+    }
+
+    /// Resolves the MAC addresses of a service's new back ends, as far as the host knows them. Returns how
+    /// each back end is reached.
+    fn resolve(&mut self, at: usize, service: &Service) -> Option<Vec<Reached>> {
+        let (neighbours, new) = self.neighbours.with(at, service, self.running.ports)?;
+        if !new.is_empty() {
+            neighbours.add((self.running.neighbours)(new));
+        }
+        self.neighbours = neighbours;
+        Some(self.neighbours.reached(at))
     }
 
     /// Returns the counter with this name, or gives the name to one without.
@@ -205,19 +336,22 @@ impl Amending<'_> {
     }
 
     fn finish(self, lb: &Lb, changed: &[Changed<'_>]) -> Option<AmendedLb> {
-        let Amending { services, guarded, places, groups, counters, running, .. } = self;
+        let Amending { services, guarded, neighbours, places, groups, counters, running, .. } = self;
+        let Amending { checks, takes, .. } = self;
         let sizes: HashMap<GroupId, u32> = groups.iter().map(|one| (one.group, one.size)).collect();
         let size = |(at, group): (u16, &weir_program::Group)| {
             u64::from(sizes.get(&GroupId(at)).copied().unwrap_or(group.size))
         };
         let buckets: u64 = (0..).zip(&running.program.groups).map(size).sum();
         let specs: Vec<_> = changed.iter().map(|(name, _, now)| (*name, *now)).collect();
-        let is_checked = guarded.iter().flat_map(|one| &one.back_ends).any(|(.., watch)| watch.is_some());
         let is_possible = buckets <= BUCKETS_MAX
             && is_counted(&lb.services)
             && is_counted(&services)
-            && (!is_checked || is_rate_possible(&guarded));
-        let health = Health { services: guarded, places: Arc::new(places), ..lb.health.clone() };
+            && (!checks || is_rate_possible(&guarded));
+        let places = Arc::new(places);
+        let (board, probes) = (lb.health.board.clone(), lb.health.probes.clone());
+        let links = lb.health.links.clone();
+        let health = Health { services: guarded, board, places, neighbours, probes, links };
         let lb = Lb {
             services,
             flows: lb.flows,
@@ -229,8 +363,23 @@ impl Amending<'_> {
             specs: Arc::new(lb.specs.with(&specs)),
             sources: lb.sources.clone(),
         };
-        is_possible.then_some(AmendedLb { lb, groups, counters })
+        is_possible.then_some(AmendedLb { lb, groups, counters, takes })
     }
+}
+
+/// Returns how each back end of a service is reached, by name.
+fn by_name(service: &Service, reached: Vec<Reached>) -> HashMap<&str, Reached> {
+    service.back_ends.iter().map(|one| one.name.as_str()).zip(reached).collect()
+}
+
+/// Returns the addresses that packets are sent to.
+fn addresses(service: &Service) -> HashSet<IpAddr> {
+    service.back_ends.iter().filter_map(|one| one.mode.ip()).collect()
+}
+
+/// Whether a back end has one of these addresses.
+fn is_of(back_end: &BackEnd, all: &HashSet<IpAddr>) -> bool {
+    back_end.mode.ip().is_some_and(|ip| all.contains(&ip))
 }
 
 /// Puts targets into the places of a group: those that stay keep their places, and the others take vacant

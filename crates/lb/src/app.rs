@@ -7,6 +7,7 @@ use super::bits::assignment;
 use super::choosers::Translated;
 use super::health::{BackEndReport, Health, LbApp};
 use super::names::NAME;
+use super::neighbours;
 use super::pipes::{self, Writer};
 use super::probes;
 use super::problems::{Problem, Surroundings, problems};
@@ -278,7 +279,7 @@ impl Configured for Lb {
     }
 
     fn hops(&self) -> Vec<Hop> {
-        self.health.neighbours.hops.to_vec()
+        self.health.neighbours.hops.iter().filter(|hop| !neighbours::is_vacant(hop)).cloned().collect()
     }
 
     fn known(&self) -> HashMap<Hop, Mac> {

@@ -10,7 +10,8 @@ use std::net::Ipv4Addr;
 use weir_packet::{Field, KeySource};
 use weir_program::builder::ProgramBuilder;
 use weir_program::{
-    Fill, FlowState, GroupChoice, HashInput, Learn, NatPoolId, NewFlows, Origin, OwnedBy, Pipe, Timeouts,
+    Fill, FlowState, GroupChoice, HashInput, Learn, NatPool, NatPoolId, NewFlows, Origin, OwnedBy, Pipe,
+    Timeouts,
 };
 
 /// The metadata that carries the number of a service's group.
@@ -112,12 +113,17 @@ impl Chooser {
     /// Returns its name, which does not depend on other services: a flow survives a reload if the new program
     /// has a pipe of that name.
     pub fn name(self, program: &ProgramBuilder) -> String {
+        self.name_in(&program.nat_pools)
+    }
+
+    /// Returns the same, given the program's NAT pools.
+    pub fn name_in(self, nat_pools: &[NatPool]) -> String {
         let family = |ipv6| if ipv6 { "v6" } else { "v4" };
         match self {
             Chooser::Flows(timeouts) => format!("{NAME}/flows{}", differences(timeouts)),
             Chooser::Translated(Translated::Destination(ipv6)) => format!("{NAME}/nat/{}", family(ipv6)),
             Chooser::Translated(Translated::Both(pool, _)) => {
-                format!("{NAME}/full_nat/{}", program.nat_pools[pool.index()].name)
+                format!("{NAME}/full_nat/{}", nat_pools[pool.index()].name)
             }
             Chooser::Hash => format!("{NAME}/hash"),
             Chooser::Source(ipv6) => format!("{NAME}/source/{}", family(ipv6)),
@@ -129,7 +135,7 @@ impl Chooser {
                     ErrorsBy::SourcePort(ipv6) => Chooser::SourcePort(ipv6),
                     ErrorsBy::SourceBits(mask) => Chooser::SourceBits(mask),
                 };
-                format!("{}/errors", packets.name(program))
+                format!("{}/errors", packets.name_in(nat_pools))
             }
         }
     }
@@ -185,19 +191,13 @@ impl Chooser {
     }
 }
 
-/// Whether the back ends of a service can be changed in place. Those of other services also have entries or
-/// rules elsewhere, or clients are remembered with the places of their back ends.
+/// Whether the back ends of a service can be changed in place. Those of other services also have entries
+/// elsewhere, or clients are remembered with the places of their back ends.
 pub(super) fn can_grow(service: &Service) -> bool {
     let is_plain = service.by == By::FiveTuple && !service.stateless && service.quic.is_none();
     let forgets = service.affinity.is_none_or(|affinity| affinity.timeout_ns == 0);
     let is_set = service.fill == Fill::Maglev && service.new_flows != NewFlows::RoundRobin;
-    let is_direct = service.nat_pool.is_none() && Translated::of(service).is_none();
-    let mut back_ends = service.back_ends.iter();
-    is_plain
-        && forgets
-        && is_set
-        && is_direct
-        && back_ends.all(|one| one.vlan.is_none() && one.resolve.is_none())
+    is_plain && forgets && is_set && service.back_ends.iter().all(|one| one.vlan.is_none())
 }
 
 /// Returns how the timeouts differ from the defaults, as part of a name.

@@ -12,6 +12,7 @@ use super::pipes::Pipes;
 use super::service::{Service, SourceMac};
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use weir_config::attachment::{Attachments, Mac};
 use weir_config::{Frames, IpRule, TakeRule};
 use weir_packet::{
@@ -58,22 +59,22 @@ fn is_used(guarded: &Guarded) -> bool {
 }
 
 /// Returns the services that have such checks, with their positions in `guarded`.
-fn used<'a>(services: &'a [Service], guarded: &'a [Guarded]) -> Vec<(usize, &'a Guarded, &'a Service)> {
-    let used: Vec<(usize, &Guarded)> =
+fn used<'a>(services: &'a [Service], guarded: &'a [Arc<Guarded>]) -> Vec<(usize, &'a Guarded, &'a Service)> {
+    let used: Vec<(usize, &Arc<Guarded>)> =
         guarded.iter().enumerate().filter(|(_, guarded)| is_used(guarded)).collect();
     if used.is_empty() {
         return Vec::new();
     }
     let by_name: HashMap<&str, &Service> = services.iter().map(|one| (one.name.as_str(), one)).collect();
-    let service = |(at, guarded): (usize, &'a Guarded)| {
+    let service = |(at, guarded): (usize, &'a Arc<Guarded>)| {
         let service = by_name.get(guarded.name.as_str()).copied()?;
-        (!service.ports.is_empty()).then_some((at, guarded, service))
+        (!service.ports.is_empty()).then_some((at, &**guarded, service))
     };
     used.into_iter().filter_map(service).collect()
 }
 
 /// Returns the source addresses of checks, once per port.
-pub(super) fn sources(services: &[Service], guarded: &[Guarded]) -> Vec<Source> {
+pub(super) fn sources(services: &[Service], guarded: &[Arc<Guarded>]) -> Vec<Source> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for (_, guarded, service) in used(services, guarded) {
         let back_ports = service.back_ports();
@@ -105,7 +106,7 @@ pub(super) fn take(source: &Source) -> [TakeRule; 5] {
 
 /// Returns the back ends that are checked along the service's own path. Their entries are looked up in the
 /// program, if there already is one.
-pub(super) fn find(services: &[Service], guarded: &[Guarded], program: &Program) -> Vec<Probe> {
+pub(super) fn find(services: &[Service], guarded: &[Arc<Guarded>], program: &Program) -> Vec<Probe> {
     let mut all = Vec::new();
     for (at, guarded, service) in used(services, guarded) {
         let input = |place: usize| service.lead(&service.back_ends[place]);
@@ -140,7 +141,7 @@ pub(super) fn number(entry: &Entry) -> Option<usize> {
 /// Adds the pipes for packets of checks, in front of the destination of packets that belong to no service.
 /// Returns the first pipe.
 pub(super) fn write(
-    (services, guarded): (&[Service], &[Guarded]),
+    (services, guarded): (&[Service], &[Arc<Guarded>]),
     attachments: &Attachments,
     pipes: &Pipes,
     program: &mut ProgramBuilder,

@@ -135,8 +135,10 @@ pub(crate) type SpecDifference<'a> = (&'a str, Option<&'a Spec>, Option<&'a Spec
 /// All services as they are configured, in the order of the document.
 #[derive(Clone, Debug)]
 pub struct Specs {
-    all: Vec<Spec>,
-    places: HashMap<String, usize>,
+    all: Vec<Arc<Spec>>,
+    places: Arc<HashMap<String, usize>>,
+    /// The services by name.
+    sorted: Arc<[usize]>,
     /// Identifies the contents of all services.
     pub tag: Tag,
 }
@@ -163,14 +165,17 @@ impl Specs {
             let span = item.span;
             let place = || ServiceOwner::File(format!("{}:{}", report.name_of(span.file), span.line));
             let owner = source_of(report.name_of(span.file)).map_or_else(place, ServiceOwner::Source);
-            Some(Spec { name, owner, tag: Tag::of(&value), text: value.to_string().into() })
+            Some(Arc::new(Spec { name, owner, tag: Tag::of(&value), text: value.to_string().into() }))
         };
         Specs::new(items.filter_map(spec).collect())
     }
 
-    fn new(all: Vec<Spec>) -> Specs {
+    fn new(all: Vec<Arc<Spec>>) -> Specs {
         let places = all.iter().enumerate().map(|(at, one)| (one.name.clone(), at)).collect();
-        let mut specs = Specs { all, places, tag: Tag::BASIS };
+        let mut sorted: Vec<usize> = (0..all.len()).collect();
+        sorted.sort_by_key(|at| &all[*at].name);
+        let (places, sorted) = (Arc::new(places), sorted.into());
+        let mut specs = Specs { all, places, sorted, tag: Tag::BASIS };
         specs.tag = specs.tag_with(&HashMap::new());
         specs
     }
@@ -178,22 +183,26 @@ impl Specs {
     /// Returns these services after some of them have changed: `changed` has their names and new contents, in
     /// which every scalar is a string.
     pub(crate) fn with(&self, changed: &[(&str, &Value)]) -> Specs {
-        let mut all = self.all.clone();
+        let mut next = self.clone();
         for (name, value) in changed {
-            let Some(spec) = self.places.get(*name).and_then(|at| all.get_mut(*at)) else { continue };
+            let Some(spec) = self.places.get(*name).and_then(|at| next.all.get_mut(*at)) else { continue };
+            let spec = Arc::make_mut(spec);
             (spec.tag, spec.text) = (Tag::of(value), value.to_string().into());
         }
-        Specs::new(all)
+        next.tag = next.tag_with(&HashMap::new());
+        next
     }
 
     /// Returns the tag of all services after some have changed: by name, the new tag, or `None` for one that
     /// is gone.
     pub(crate) fn tag_with(&self, changes: &HashMap<String, Option<Tag>>) -> Tag {
-        let same = self.all.iter().map(|one| (one.name.as_str(), one.tag));
-        let same = same.filter(|(name, _)| !changes.contains_key(*name));
+        let now = self.sorted.iter().map(|at| &self.all[*at]);
+        let same = now.filter(|one| changes.is_empty() || !changes.contains_key(&one.name));
+        let same = same.map(|one| (one.name.as_str(), one.tag));
         let new = changes.iter().filter_map(|(name, tag)| Some((name.as_str(), (*tag)?)));
         let mut all: Vec<(&str, Tag)> = same.chain(new).collect();
-        all.sort_unstable_by_key(|(name, _)| *name);
+        // Stable, because nearly all are in order.
+        all.sort_by_key(|(name, _)| *name);
         let mut tag = Tag::BASIS;
         all.iter().for_each(|(_, one)| tag.bytes(b'#', &one.0.to_le_bytes()));
         tag
@@ -202,14 +211,19 @@ impl Specs {
     /// Returns the services that differ from `old`: their names, with both specifications where there are.
     pub(crate) fn changed<'a>(&'a self, old: &'a Specs) -> Vec<SpecDifference<'a>> {
         let mut changed = Vec::new();
-        for now in &self.all {
+        for (at, now) in self.all.iter().enumerate() {
+            if old.all.get(at).is_some_and(|before| Arc::ptr_eq(before, now)) {
+                continue;
+            }
             let before = old.named(&now.name);
             if before.is_none_or(|before| before.tag != now.tag || before.source() != now.source()) {
-                changed.push((now.name.as_str(), before, Some(now)));
+                changed.push((now.name.as_str(), before, Some(&**now)));
             }
         }
-        let gone = old.all.iter().filter(|before| self.named(&before.name).is_none());
-        changed.extend(gone.map(|before| (before.name.as_str(), Some(before), None)));
+        if !Arc::ptr_eq(&self.places, &old.places) {
+            let gone = old.all.iter().filter(|before| self.named(&before.name).is_none());
+            changed.extend(gone.map(|before| (before.name.as_str(), Some(&**before), None)));
+        }
         changed
     }
 
@@ -228,14 +242,14 @@ impl Specs {
     }
 
     /// Returns all services.
-    pub fn iter(&self) -> std::slice::Iter<'_, Spec> {
-        self.all.iter()
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Spec> {
+        self.all.iter().map(|one| &**one)
     }
 
     /// Returns the service with this name.
     #[must_use]
     pub fn named(&self, name: &str) -> Option<&Spec> {
-        self.all.get(*self.places.get(name)?)
+        self.all.get(*self.places.get(name)?).map(|one| &**one)
     }
 }
 

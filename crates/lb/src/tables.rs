@@ -294,28 +294,37 @@ impl<'a> Finder<'a> {
             let mut seen = HashSet::new();
             let own = self.services.iter().filter(|service| Translated::of(service) == Some(translated));
             for service in own {
-                for port in back_ports(service) {
-                    for head in self.heads(port, true, service.origin) {
-                        let ends = ends(service, translated, self.pools);
-                        let entry = |(dst, src): (EntryMatch, EntryMatch)| {
-                            let entry = head.clone().and(dst).and(src).to(to);
-                            match service.mss(ipv6) {
-                                Some(mss) => entry.template(CLAMPED).value(mss),
-                                None => entry,
-                            }
-                        };
-                        let entries_of = ends.into_iter().map(entry);
-                        // The pool's addresses are more specific than a back end's, which may serve several
-                        // services.
-                        let priority = u32::from(matches!(translated, Translated::Destination(_)));
-                        let new = entries_of.filter(|entry| seen.insert(entry.matches.clone()));
-                        entries.extend(new.map(|entry| entry.priority(priority)));
-                    }
-                }
+                let own = self.answers_to(service, translated, to).into_iter();
+                entries.extend(own.filter(|entry| seen.insert(entry.matches.clone())));
             }
         }
         entries
     }
+
+    /// Returns the entries for answers to the translated flows of a service.
+    pub fn answers_to(&self, service: &Service, translated: Translated, to: PipeId) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        // The pool's addresses are more specific than a back end's, which may serve several services.
+        let priority = u32::from(matches!(translated, Translated::Destination(_)));
+        for port in back_ports(service) {
+            for head in self.heads(port, true, service.origin) {
+                let entry = |(dst, src): (EntryMatch, EntryMatch)| {
+                    let entry = head.clone().and(dst).and(src).to(to).priority(priority);
+                    match service.mss(translated.is_ipv6()) {
+                        Some(mss) => entry.template(CLAMPED).value(mss),
+                        None => entry,
+                    }
+                };
+                entries.extend(ends(service, translated, self.pools).into_iter().map(entry));
+            }
+        }
+        entries
+    }
+}
+
+/// Returns the name of the table of answers.
+pub(super) fn answers_name(ipv6: bool) -> String {
+    ServiceTable { ipv6, of: Of::Answers }.name()
 }
 
 /// Returns the sources and destinations of answers to a service's flows.

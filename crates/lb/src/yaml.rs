@@ -27,7 +27,7 @@ use weir_config::sets::default_size;
 use weir_config::{Key, Report, Shape};
 use weir_packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
 use weir_program::check::{CAPACITY_MAX, MAGLEV_MAX};
-use weir_program::{Affinity, Fill, Forward, NatPoolId, NewFlows, PortId, Program};
+use weir_program::{Affinity, Fill, Forward, NatPool, NatPoolId, NewFlows, PortId, Program};
 
 pub(super) const SERVICE: &[Key] = weir_config::keys! {
     "name": Shape::Name, "the name of the service";
@@ -120,14 +120,20 @@ struct Shared {
     nat_pools: HashMap<String, NatPoolId>,
 }
 
+impl Shared {
+    /// Returns the settings of a program with these NAT pools.
+    fn of(nat_pools: &[NatPool]) -> Shared {
+        let pools = (0..).zip(nat_pools);
+        let nat_pools = pools.map(|(at, pool)| (pool.name.clone(), NatPoolId(at))).collect();
+        Shared { nat_pools, ..Shared::default() }
+    }
+}
+
 /// Reads the services, and writes them if there are no errors.
 pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured> {
     let before = scope.report.errors();
     let nat_pools = scope.program.nat_pools.clone();
-    let mut shared = Shared::default();
-    for (at, pool) in (0..).zip(&nat_pools) {
-        shared.nat_pools.insert(pool.name.clone(), NatPoolId(at));
-    }
+    let mut shared = Shared::of(&nat_pools);
     items.iter().for_each(|item| share(item, &mut shared, scope));
     let services = items.iter().filter(|item| !is_shared(item) && !is_template(item));
     let services: Vec<(&Node, Service)> =
@@ -177,17 +183,18 @@ pub(super) fn read(items: &[&Node], scope: &mut Scope<'_>) -> Arc<dyn Configured
     Arc::new(lb)
 }
 
-/// Reads a single service and its health checks; `None` if it has errors, or needs settings that services
-/// share.
-pub(super) fn alone(node: &Node, scope: &mut Scope<'_>) -> Option<(Service, Guarded)> {
+/// Reads a single service and its health checks, given the room for flows; `None` if it has errors, or needs
+/// settings that services share.
+pub(super) fn alone(node: &Node, flows: u32, scope: &mut Scope<'_>) -> Option<(Service, Arc<Guarded>)> {
     if is_shared(node) || is_template(node) {
         return None;
     }
-    let service = service(node, &Shared::default(), scope)?;
+    let nat_pools = scope.program.nat_pools.clone();
+    let service = service(node, &Shared::of(&nat_pools), scope)?;
     let services = [(node, service)];
     let mut health = health::read(&services, &[], scope.report);
     let [(_, service)] = services;
-    let lb = Lb { services: vec![service], ..Lb::default() };
+    let lb = Lb { services: vec![service], flows, nat_pools, ..Lb::default() };
     addresses_known(&lb, scope);
     let is_fine = scope.report.errors() == 0 && lb.problems().is_empty();
     let guarded = health.services.pop().filter(|_| is_fine)?;

@@ -172,7 +172,7 @@ impl Acting {
             // There are no routers.
             Action::Announce { .. } => {}
             // They are made up, and do not change.
-            Action::Resolve(_) | Action::Confirm(_) => {}
+            Action::Resolve(_) | Action::ResolveOthers { .. } | Action::Confirm(_) => {}
         }
         Vec::new()
     }

@@ -25,10 +25,12 @@ pub use weir_config::value::{duration, masked, write as write_value, write_mac, 
 pub use weir_config::{Diagnostic, Report, RunTime, Span, entry, entry_key};
 
 use serde_json::Value;
+use std::collections::HashMap;
 use std::sync::Arc;
 use weir_app::edits::{Amended, Edits, Requested, RunningConfig};
 use weir_app::kind::{self, Kind};
 use weir_app::moves::{Moves, compare};
+use weir_app::neighbour::{Hop, Mac};
 use weir_config::raw::{self, Node};
 
 /// Rereads the configuration for a reload, on a separate thread.
@@ -105,15 +107,20 @@ pub fn edit(old: &Plan, nics: &Nics, orders: &Value) -> Result<Edited, String> {
 }
 
 /// Returns how to carry out requests of an app in the running plan, if that is possible
-/// ([`weir_app::edits::Amended`]).
+/// ([`weir_app::edits::Amended`]). `neighbours` looks up which neighbours the host knows.
 #[must_use]
-pub fn amend(old: &Plan, orders: &Value) -> Option<Amended> {
+pub fn amend(
+    old: &Plan,
+    neighbours: &dyn Fn(Vec<Hop>) -> HashMap<Hop, Mac>,
+    orders: &Value,
+) -> Option<Amended> {
     let running = RunningConfig {
         program: &old.program,
         apps: &old.apps,
         attachments: &old.attachments,
         ports: &old.ports,
         control: &old.socket,
+        neighbours,
     };
     old.edits.amend(&running, orders.as_array()?)
 }

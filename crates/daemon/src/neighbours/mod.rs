@@ -18,7 +18,7 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant};
 use tracing::warn;
 use weir_app::neighbour::{Found, Hop, Mac};
-use weir_netlink::{Groups, Monitor, Neighbour, NetlinkEvent, Object, Read};
+use weir_netlink::{Destination, Groups, Link, Monitor, Neighbour, NetlinkEvent, Object, Read};
 use world::{NeighbourState, World};
 pub use world::{Places, PortInterface};
 
@@ -41,6 +41,8 @@ enum Order {
     Place(Places),
     /// Follow these neighbours, for an app.
     Follow(Arc<str>, Vec<Hop>),
+    /// Also follow the first of these neighbours, for an app, and no longer the second.
+    FollowOthers(Arc<str>, Arc<[Hop]>, Arc<[Hop]>),
     /// Check whether this neighbour is still reachable.
     Confirm(Hop),
 }
@@ -81,6 +83,19 @@ impl Neighbours {
     /// # Errors
     /// Fails if there is no thread.
     pub fn follow(&mut self, app: &str, hops: Vec<Hop>) -> Result<()> {
+        self.order(Order::Follow(app.into(), hops))
+    }
+
+    /// Follows `more` neighbours for this app from now on, and no longer `less`.
+    ///
+    /// # Errors
+    /// Fails if there is no thread.
+    pub fn follow_others(&mut self, app: &str, more: Arc<[Hop]>, less: Arc<[Hop]>) -> Result<()> {
+        self.order(Order::FollowOthers(app.into(), more, less))
+    }
+
+    /// Orders something of the thread, which it starts if there is none.
+    fn order(&mut self, order: Order) -> Result<()> {
         if self.thread.is_none() {
             let thread =
                 Thread::start(self.doorbell.clone()).context("cannot start a thread for neighbours")?;
@@ -88,7 +103,7 @@ impl Neighbours {
             self.thread = Some(thread);
         }
         if let Some(thread) = &self.thread {
-            thread.order(Order::Follow(app.into(), hops));
+            thread.order(order);
         }
         Ok(())
     }
@@ -168,9 +183,9 @@ impl Keeper {
             // Changes of routes come in bursts.
             if (was_dirty || ordered) && dirty {
                 dirty = false;
-                if let Err(error) = look(&mut self.world) {
-                    warn!("the kernel's neighbours cannot be read: {error}");
-                }
+                self.look(World::find_ways);
+            } else if self.world.has_new() {
+                self.look(World::find_new_ways);
             }
             self.report();
             let more = self.ask(begun.elapsed().as_nanos() as u64);
@@ -183,7 +198,14 @@ impl Keeper {
         }
     }
 
-    /// Takes orders. Returns whether there were any; `None` if no more orders can arrive.
+    /// Looks up ways, and reads all neighbours.
+    fn look(&mut self, find: FindWays) {
+        if let Err(error) = look(&mut self.world, find) {
+            warn!("the kernel's neighbours cannot be read: {error}");
+        }
+    }
+
+    /// Takes orders. Returns whether all ways must be looked up again; `None` if no more orders can arrive.
     fn take_orders(&mut self) -> Option<bool> {
         let mut any = false;
         loop {
@@ -202,6 +224,7 @@ impl Keeper {
                     self.world.want(&app, hops);
                     any = true;
                 }
+                Ok(Order::FollowOthers(app, more, less)) => self.world.want_others(&app, &more, &less),
                 Err(TryRecvError::Empty) => return Some(any),
                 Err(TryRecvError::Disconnected) => return None,
             }
@@ -254,9 +277,12 @@ fn known_state(neighbour: &Neighbour) -> (u32, IpAddr, NeighbourState) {
     (neighbour.index, neighbour.address, NeighbourState::of(neighbour.state, neighbour.mac))
 }
 
-/// Looks up all routes again and reads all neighbours.
-fn look(world: &mut World) -> io::Result<()> {
-    world.find_ways(weir_netlink::links()?, &weir_netlink::route_to);
+/// A function that looks up ways, given links and how to look up a route.
+type FindWays = fn(&mut World, Vec<Link>, &dyn Fn(IpAddr, Option<u32>) -> Destination);
+
+/// Looks up ways and reads all neighbours.
+fn look(world: &mut World, find: FindWays) -> io::Result<()> {
+    find(world, weir_netlink::links()?, &weir_netlink::route_to);
     world.replace(weir_netlink::neighbours()?.iter().map(known_state).collect());
     Ok(())
 }
@@ -280,7 +306,7 @@ pub fn known(places: Places, hops: Vec<Hop>) -> HashMap<Hop, Mac> {
     let mut world = World::default();
     world.place(places);
     world.want(&"".into(), hops);
-    if look(&mut world).is_err() {
+    if look(&mut world, World::find_ways).is_err() {
         return HashMap::new();
     }
     world.news().into_iter().filter_map(|(_, hop, found)| Some((hop, found.ok()?))).collect()

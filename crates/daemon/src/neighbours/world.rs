@@ -57,6 +57,8 @@ impl NeighbourState {
 struct WantedNeighbour {
     app: Arc<str>,
     hop: Hop,
+    /// Whether its way has not been looked up yet.
+    is_new: bool,
     /// The interface and the next hop through which the neighbour is reached, or why there is none.
     way: Result<(u32, IpAddr), String>,
     reported: Option<Found>,
@@ -88,10 +90,20 @@ impl World {
     /// Replaces the neighbours that an app wants, as far as their ports have a place.
     pub fn want(&mut self, app: &Arc<str>, hops: Vec<Hop>) {
         self.targets.retain(|target| target.app != *app);
-        let hops = hops.into_iter().filter(|hop| self.places.contains_key(&*hop.port));
-        let target = |hop| WantedNeighbour {
+        self.want_others(app, &hops, &[]);
+    }
+
+    /// Adds neighbours that an app wants, as far as their ports have a place, and removes others.
+    pub fn want_others(&mut self, app: &Arc<str>, more: &[Hop], less: &[Hop]) {
+        if !less.is_empty() {
+            let less: HashSet<&Hop> = less.iter().collect();
+            self.targets.retain(|target| target.app != *app || !less.contains(&target.hop));
+        }
+        let hops = more.iter().filter(|hop| self.places.contains_key(&*hop.port));
+        let target = |hop: &Hop| WantedNeighbour {
             app: app.clone(),
-            hop,
+            hop: hop.clone(),
+            is_new: true,
             way: Err(String::new()),
             reported: None,
             asked_ns: None,
@@ -100,16 +112,30 @@ impl World {
         self.targets.extend(hops.map(target));
     }
 
+    /// Whether the way to some neighbour has not been looked up yet.
+    pub fn has_new(&self) -> bool {
+        self.targets.iter().any(|target| target.is_new)
+    }
+
     /// Replaces links, and looks up all routes again.
     pub fn find_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Destination) {
+        self.targets.iter_mut().for_each(|target| target.is_new = true);
+        self.find_new_ways(links, route);
+    }
+
+    /// Replaces links, and looks up the routes that have not been looked up yet.
+    pub fn find_new_ways(&mut self, links: Vec<Link>, route: &dyn Fn(IpAddr, Option<u32>) -> Destination) {
         self.links = links.into_iter().map(|link| (link.index, link)).collect();
         let mut known: BTreeMap<(PortInterface, IpAddr), Result<(u32, IpAddr), String>> = BTreeMap::new();
         for at in 0..self.targets.len() {
             let hop = &self.targets[at].hop;
+            if !self.targets[at].is_new {
+                continue;
+            }
             let Some(place) = self.places.get(&*hop.port) else { continue };
             let key = (place.clone(), hop.address);
             let way = known.entry(key).or_insert_with(|| self.way(place, hop.address, route)).clone();
-            self.targets[at].way = way;
+            (self.targets[at].way, self.targets[at].is_new) = (way, false);
         }
         self.wanted = self.targets.iter().filter_map(|target| target.way.as_ref().ok()).copied().collect();
     }
@@ -320,6 +346,28 @@ mod tests {
         world.place(place(9, "up1"));
         world.find_ways(vec![link(7, "eth0", 0)], &on_link);
         assert_eq!(reported(&mut world), [Err("there is no interface up1".to_string())]);
+    }
+
+    #[test]
+    fn others_are_followed_without_asking_again_for_those_that_stay() {
+        let mut world = world(&[ip(1), ip(2)], &on_link);
+        let states = |last: &[u8]| last.iter().map(|one| (2, ip(*one), NeighbourState::Sure(MAC))).collect();
+        world.replace(states(&[1, 2, 3]));
+        assert_eq!(reported(&mut world), [Ok(MAC), Ok(MAC)]);
+        world.want_others(&"lb".into(), &hops(&[ip(3)]), &hops(&[ip(1)]));
+        assert!(world.has_new());
+        let only_new = |address: IpAddr, through: Option<u32>| {
+            assert_eq!(address, ip(3), "only the new way is looked up");
+            on_link(address, through)
+        };
+        world.find_new_ways(vec![link(2, "eth0", 0)], &only_new);
+        assert!(!world.has_new());
+        world.replace(states(&[1, 2, 3]));
+        let news: Vec<IpAddr> = world.news().into_iter().map(|(_, hop, _)| hop.address).collect();
+        assert_eq!(news, [ip(3)]);
+        world.set(2, ip(1), Some(NeighbourState::Failed));
+        world.set(2, ip(2), Some(NeighbourState::Sure(OTHER)));
+        assert_eq!(reported(&mut world), [Ok(OTHER)], "the first is not followed any more");
     }
 
     #[test]

@@ -15,8 +15,10 @@ use crate::requests::{CONFLICT, DRY_RUN, EXPECT, PUT, is_condition};
 use crate::specs::{API, SERVICES_OF, Specs, source_of};
 use crate::{Lb, amend};
 use reconcile::{Wanted, reconcile};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::sync::Arc;
 use tree::{canonical, json as to_json};
 use weir_app::edits::{Amended, Requested, RunningConfig};
@@ -97,6 +99,23 @@ struct Edit {
     now: Arc<Value>,
     /// The source of the edit: an added service belongs to it.
     source: Arc<str>,
+}
+
+impl Serialize for Edit {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Edit { place, base, now, source } = self;
+        let mut map = serializer.serialize_map(None)?;
+        map.serialize_entry("base", base)?;
+        map.serialize_entry("now", &**now)?;
+        if **source != *API {
+            map.serialize_entry("source", &**source)?;
+        }
+        map.serialize_entry(place.owner.key(), place.owner.name())?;
+        if let Some(name) = &place.back_end {
+            map.serialize_entry("back_end", name)?;
+        }
+        map.end()
+    }
 }
 
 impl Edit {
@@ -241,18 +260,11 @@ impl weir_app::edits::Edits for Edits {
     }
 
     fn json(&self) -> Value {
-        let one = |Edit { place, base, now, source }: &Edit| {
-            let mut one = json!({ "base": base, "now": **now });
-            if **source != *API {
-                one["source"] = json!(**source);
-            }
-            one[place.owner.key()] = json!(place.owner.name());
-            if let Some(name) = &place.back_end {
-                one["back_end"] = json!(name);
-            }
-            one
-        };
-        self.0.iter().map(one).collect()
+        json!(self.0)
+    }
+
+    fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        Ok(serde_json::to_writer(out, &self.0)?)
     }
 
     fn apply(
@@ -285,6 +297,7 @@ impl weir_app::edits::Edits for Edits {
             apps: running.apps.with(amended.lb),
             groups: amended.groups,
             counters: amended.counters,
+            takes: amended.takes,
         })
     }
 

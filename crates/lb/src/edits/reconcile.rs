@@ -79,9 +79,13 @@ pub fn place_in(requests: &[Value], name: &str) -> Option<Result<String, String>
 ///
 /// # Errors
 /// The error names the service that is wrong, or that belongs to another owner, with both places.
-pub fn reconcile(now: &Specs, edits: &Edits, wanted: &[Wanted<'_>]) -> Result<(Edits, Changes), String> {
-    let of_service = |(at, edit): (usize, &Edit)| match (&edit.place.owner, &edit.place.back_end) {
-        (Owner::Service(name), None) => Some((name.clone(), at)),
+pub fn reconcile<'a>(
+    now: &Specs,
+    edits: &'a Edits,
+    wanted: &'a [Wanted<'_>],
+) -> Result<(Edits, Changes), String> {
+    let of_service = |(at, edit): (usize, &'a Edit)| match (&edit.place.owner, &edit.place.back_end) {
+        (Owner::Service(name), None) => Some((name.as_str(), at)),
         (Owner::Service(_) | Owner::Pool(_), _) => None,
     };
     let places = edits.0.iter().enumerate().filter_map(of_service).collect();
@@ -130,7 +134,7 @@ struct Reconciling<'a> {
     /// All services before.
     now: &'a Specs,
     /// The places of services among the edits.
-    places: HashMap<String, usize>,
+    places: HashMap<&'a str, usize>,
     /// The edits so far.
     next: Vec<Edit>,
     /// The tags of services that change; `None` for those that are removed.
@@ -138,9 +142,9 @@ struct Reconciling<'a> {
     changes: Changes,
 }
 
-impl Reconciling<'_> {
+impl<'a> Reconciling<'a> {
     /// Adds or replaces a service of a source. Returns its tag.
-    fn want(&mut self, source: &Arc<str>, name: &str, place: &str, value: Value) -> Result<Tag, String> {
+    fn want(&mut self, source: &Arc<str>, name: &'a str, place: &str, value: Value) -> Result<Tag, String> {
         let current = self.now.named(name);
         let (at, tag) = (self.places.get(name).copied(), Tag::of(&value));
         if current.is_some_and(|current| current.tag == tag) {
@@ -179,7 +183,7 @@ impl Reconciling<'_> {
                 self.changes.created.push(name.to_string());
                 let place = EditTarget { owner: Owner::Service(name.to_string()), back_end: None };
                 let (base, now) = (Value::Null, Arc::new(value));
-                self.places.insert(name.to_string(), self.next.len());
+                self.places.insert(name, self.next.len());
                 self.next.push(Edit { place, base, now, source: source.clone() });
             }
         }

@@ -1,6 +1,7 @@
 //! Takes over changes of services' back ends that have already been made in the program ([`crate::amend`]).
 //! Everything else stays: checked servers, operators' wishes, suspicions and doubts.
 
+use super::Watch;
 use super::app::{LbApp, MonitoredServer, Service, Timer};
 use super::monitor::Monitor;
 use crate::{Lb, NAME};
@@ -19,6 +20,7 @@ impl LbApp {
             old.services.get(*at) != new.get(*at) || !Arc::ptr_eq(&old.places[*at], &places[*at])
         };
         let changed: Vec<usize> = (0..old.places.len().min(places.len())).filter(differs).collect();
+        self.replace_neighbours(&old.neighbours);
         for at in changed {
             self.replace(at, program);
             self.amended.push(at);
@@ -40,6 +42,7 @@ impl LbApp {
         for row in &mut next.rows {
             row.kept = before.get(row.name.as_str()).copied().unwrap_or(true);
         }
+        let is_new: Vec<bool> = next.rows.iter().map(|row| !before.contains_key(row.name.as_str())).collect();
         let is_gone = |name: &str| !next.rows.iter().any(|row| row.name == name);
         let gone = before.keys().filter(|name| is_gone(name));
         gone.for_each(|name| self.health.board.forget(&old.name, name));
@@ -47,12 +50,17 @@ impl LbApp {
             let same = old.rows.iter_mut().find(|one| one.name == row.name);
             row.suspicion = same.and_then(|same| same.suspicion.take());
         }
+        let mut servers: Vec<usize> = old.rows.iter().filter_map(|row| row.server).collect();
+        servers.append(&mut old.former_servers);
+        self.services[at].former_servers = servers;
+        self.follow_neighbours(at, &old.rows, &is_new);
         self.keep_wishes(at..at + 1, std::slice::from_ref(&old));
     }
 
     /// Evaluates the services whose back ends were replaced.
     pub(super) fn go_on(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         actions.extend(self.forgotten.drain(..).map(|text| Action::Say(Level::Warning, text)));
+        actions.append(&mut self.outdated);
         for at in std::mem::take(&mut self.amended) {
             self.watch(at, now_ns);
             self.evaluate(at, now_ns, actions);
@@ -62,48 +70,52 @@ impl LbApp {
     /// Begins to check the servers of a service's new back ends, and stops checking those that no back end
     /// uses any more.
     fn watch(&mut self, at: usize, now_ns: u64) {
-        let mut changed: Vec<usize> = Vec::new();
-        for (place, server) in self.servers.iter_mut().enumerate() {
-            let count = server.users.len();
-            server.users.retain(|(service, _)| *service != at);
-            changed.extend((server.users.len() < count).then_some(place));
+        let mut changed = std::mem::take(&mut self.services[at].former_servers);
+        changed.sort_unstable();
+        changed.dedup();
+        for server in &changed {
+            self.servers[*server].users.retain(|(service, _)| *service != at);
         }
         let guarded = self.health.services[at].clone();
-        for (place, (.., watch)) in guarded.back_ends.into_iter().enumerate() {
+        for (place, (.., watch)) in guarded.back_ends.iter().enumerate() {
             let Some(watch) = watch else { continue };
-            let server = self.server_of(watch, &changed, now_ns);
+            let server = self.server_of(watch, now_ns);
             self.servers[server].users.push((at, place));
             self.services[at].rows[place].server = Some(server);
             changed.push(server);
         }
-        changed.into_iter().for_each(|server| self.set_timer(server));
+        for server in changed {
+            if self.servers[server].users.is_empty() && !self.spare.contains(&server) {
+                self.spare.push(server);
+            }
+            self.set_timer(server);
+        }
     }
 
-    /// Returns the server with this check. A new server may take the place of one that no back end uses,
-    /// except those that this service has used until now.
-    fn server_of(&mut self, watch: super::Watch, until_now: &[usize], now_ns: u64) -> usize {
-        let is_used =
-            |at: usize, server: &MonitoredServer| !server.users.is_empty() || until_now.contains(&at);
-        let known = self.servers.iter().enumerate();
-        let known = known.filter(|(at, server)| is_used(*at, server));
-        if let Some((known, _)) = known.into_iter().find(|(_, server)| *server.watch == watch) {
+    /// Returns the server with this check. A new one may take the place of one that no back end uses.
+    fn server_of(&mut self, watch: &Watch, now_ns: u64) -> usize {
+        let known = self.places.get(watch).copied();
+        if let Some(known) = known.filter(|known| !self.spare.contains(known)) {
             return known;
         }
         let monitor = Monitor::new(watch.times, now_ns, &mut self.random);
-        let watch = Arc::new(watch);
-        let new = MonitoredServer { watch, monitor, asked: None, users: Vec::new(), due_ns: None };
-        match self.servers.iter().enumerate().position(|(at, server)| !is_used(at, server)) {
-            Some(unused) => {
-                let old = std::mem::replace(&mut self.servers[unused], new);
-                self.asked.retain(|_, server| *server != unused);
-                let timer = old.due_ns.map(|due_ns| (due_ns, Timer::Server(unused)));
-                timer.iter().for_each(|timer| _ = self.timers.remove(timer));
-                unused
-            }
-            None => {
-                self.servers.push(new);
-                self.servers.len() - 1
-            }
-        }
+        let watch = Arc::new(watch.clone());
+        let new =
+            MonitoredServer { watch: watch.clone(), monitor, asked: None, users: Vec::new(), due_ns: None };
+        // What is known about a server that has not been checked for a while is out of date.
+        let unused = known.or_else(|| self.spare.last().copied());
+        self.spare.retain(|spare| Some(*spare) != unused);
+        let Some(unused) = unused else {
+            self.places.insert(watch, self.servers.len());
+            self.servers.push(new);
+            return self.servers.len() - 1;
+        };
+        let old = std::mem::replace(&mut self.servers[unused], new);
+        self.places.remove(&old.watch);
+        self.places.insert(watch, unused);
+        old.asked.iter().for_each(|id| _ = self.asked.remove(id));
+        let timer = old.due_ns.map(|due_ns| (due_ns, Timer::Server(unused)));
+        timer.iter().for_each(|timer| _ = self.timers.remove(timer));
+        unused
     }
 }

@@ -80,6 +80,8 @@ pub(super) struct Service {
     pub doubt: Doubt,
     /// How long the doubt lasts after its reason is gone.
     pub settle_ns: u64,
+    /// The servers of its back ends before these were replaced.
+    pub former_servers: Vec<usize>,
     /// What the app last requested for the service's announcement.
     pub wish: Option<RouteWish>,
     /// Its passive checks, and their observations.
@@ -119,6 +121,9 @@ pub(crate) struct LbApp {
     /// Back ends that are checked along the service's own path, and an index of them by service and name.
     pub(super) probes: Vec<Probe>,
     pub(super) probed: HashMap<String, HashMap<String, usize>>,
+    /// The places of servers, by their checks; and the places of those that no back end uses any more.
+    pub(super) places: HashMap<Arc<Watch>, usize>,
+    pub(super) spare: Vec<usize>,
     /// The state of servers that the predecessor has left.
     known: HashMap<Arc<Watch>, (Monitor, Option<CheckId>)>,
     pub(super) asked: BTreeMap<CheckId, usize>,
@@ -141,19 +146,23 @@ pub(crate) struct LbApp {
     pub(super) news: News,
     /// Services whose back ends have been replaced, and that have yet to be evaluated.
     pub(super) amended: Vec<usize>,
+    /// What must follow from that for neighbours and their entries.
+    pub(super) outdated: Vec<Action>,
 }
 
 impl LbApp {
     /// Creates the app for these services.
     pub fn new(health: Health) -> LbApp {
         LbApp {
-            services: health.services.iter().map(Service::new).collect(),
+            services: health.services.iter().map(|one| Service::new(one)).collect(),
             health,
             neighbours: Vec::new(),
             former: HashMap::new(),
             servers: Vec::new(),
             probes: Vec::new(),
             probed: HashMap::new(),
+            places: HashMap::new(),
+            spare: Vec::new(),
             known: HashMap::new(),
             asked: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -167,6 +176,7 @@ impl LbApp {
             forgotten: Vec::new(),
             news: News::default(),
             amended: Vec::new(),
+            outdated: Vec::new(),
         }
     }
 
@@ -193,6 +203,7 @@ impl LbApp {
 
     fn start(&mut self, now_ns: u64, actions: &mut Vec<Action>) {
         let mut places: HashMap<Arc<Watch>, usize> = HashMap::new();
+        self.spare.clear();
         for (at, service) in self.health.services.iter().enumerate() {
             for (place, (.., watch)) in service.back_ends.iter().enumerate() {
                 let Some(watch) = watch.clone().map(Arc::new) else { continue };
@@ -214,6 +225,7 @@ impl LbApp {
                 self.services[at].rows[place].server = Some(server);
             }
         }
+        self.places = places;
         self.known.clear();
         self.news.start();
         actions.extend(self.forgotten.drain(..).map(|text| Action::Say(Level::Warning, text)));
@@ -647,7 +659,7 @@ impl App for LbApp {
         let is_down = |row: &&Row| matches!(self.standing(row).0, Standing::Down | Standing::NoNeighbour);
         let down = rows().filter(is_down).count();
         json!({ "services": self.services.len(), "back_ends": rows().count(), "up": up, "down": down,
-            "checked": self.servers.len() })
+            "checked": self.servers.len() - self.spare.len() })
     }
 }
 

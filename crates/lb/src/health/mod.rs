@@ -83,7 +83,7 @@ pub fn scale(service: &Guarded) -> u32 {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Health {
     /// The services.
-    pub services: Vec<Guarded>,
+    pub services: Vec<Arc<Guarded>>,
     /// Where their status is published.
     pub board: HealthPublisher,
     /// Where their back ends are in the program.

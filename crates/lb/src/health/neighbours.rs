@@ -4,9 +4,11 @@
 
 use super::app::{LbApp, Row};
 use super::doubt::TOGETHER_NS;
+use crate::neighbours::{Neighbours, is_vacant};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
 use std::net::IpAddr;
+use std::sync::Arc;
 use weir_app::neighbour::{Found, Hop, Mac};
 use weir_app::{Action, Level};
 use weir_config::value::write_mac;
@@ -129,6 +131,70 @@ impl LbApp {
             }
         }
         actions.push(Action::Resolve(all.hops));
+    }
+
+    /// Takes over hops that have changed in place: some are new, and some are gone.
+    pub(super) fn replace_neighbours(&mut self, old: &Neighbours) {
+        let all = self.health.neighbours.clone();
+        if Arc::ptr_eq(&all.hops, &old.hops) {
+            return;
+        }
+        let (mut gone, mut new) = (Vec::new(), Vec::new());
+        for (at, hop) in all.hops.iter().enumerate() {
+            match self.neighbours.get(at).map(|one| &one.hop) {
+                Some(before) if before == hop => continue,
+                Some(before) if !is_vacant(before) => gone.push(before.clone()),
+                Some(_) | None => {}
+            }
+            let written = all.mac(at);
+            let unknown = || Err(format!("{} is being resolved", hop.address));
+            let neighbour = Neighbour {
+                hop: hop.clone(),
+                found: written.map_or_else(unknown, Ok),
+                is_new: true,
+                written,
+                users: Vec::new(),
+                lines: LoggedLines::default(),
+            };
+            match self.neighbours.get_mut(at) {
+                Some(one) => *one = neighbour,
+                None => self.neighbours.push(neighbour),
+            }
+            new.extend((!is_vacant(hop)).then(|| hop.clone()));
+        }
+        // A hop may have moved to another place.
+        gone.retain(|hop| !new.contains(hop));
+        all.forget(gone.iter());
+        self.outdated.push(Action::ResolveOthers { more: new.into(), less: gone.into() });
+    }
+
+    /// Finds the neighbours of a service's back ends after these were replaced. `is_new` says which of them
+    /// were not there before. A new one without a MAC address has no entries yet.
+    pub(super) fn follow_neighbours(&mut self, at: usize, old: &[Row], is_new: &[bool]) {
+        for hop in old.iter().filter_map(|row| row.hop) {
+            if let Some(one) = self.neighbours.get_mut(hop) {
+                one.users.retain(|(service, _)| *service != at);
+            }
+        }
+        let ways = self.health.neighbours.ways.get(at).cloned();
+        let rows = self.services[at].rows.iter_mut().zip(is_new);
+        for (place, ((row, is_new), way)) in rows.zip(ways.iter().flat_map(|ways| ways.iter())).enumerate() {
+            let Some(way) = way else { continue };
+            row.hop = Some(way.hop);
+            let Some(one) = self.neighbours.get_mut(way.hop) else { continue };
+            one.users.push((at, place));
+            let mut entries: Vec<_> = row.place.iter_mut().flat_map(|place| &mut place.entries).collect();
+            let is_led = entries.iter().all(|(_, entry)| way.leads(entry));
+            row.kept &= !is_new || is_led;
+            for (pipe, entry) in &mut entries {
+                let before = entry.clone();
+                one.written.iter().for_each(|mac| way.lead(entry, *mac));
+                if row.kept && is_led && *entry != before {
+                    let entry = entry.clone();
+                    self.outdated.push(Action::Change(Change::Update { pipe: *pipe, entry }));
+                }
+            }
+        }
     }
 
     /// Requests confirmation of the neighbours of these back ends: their addresses may have moved to other

@@ -153,9 +153,9 @@ impl LbApp {
     /// Returns a sentence about each service that is announced in some way while none of its back ends
     /// serves.
     pub(super) fn unserved(&self) -> Vec<String> {
-        let announced = |(_, service): &(usize, &super::Guarded)| service.is_announced;
+        let announced = |(_, service): &(usize, &Arc<super::Guarded>)| service.is_announced;
         let all = self.health.services.iter().enumerate().filter(announced);
-        let complaint = |(at, service): (usize, &super::Guarded)| {
+        let complaint = |(at, service): (usize, &Arc<super::Guarded>)| {
             let complaint = self.serving(at).complaint()?;
             Some(format!("service {}: {complaint}", service.name))
         };

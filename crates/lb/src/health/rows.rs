@@ -40,6 +40,7 @@ impl Service {
             failing: false,
             doubt: Doubt::default(),
             settle_ns: settle_ns(one),
+            former_servers: Vec::new(),
             wish: None,
             passive: one.passive,
             watched: Watched::default(),

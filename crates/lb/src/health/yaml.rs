@@ -120,7 +120,7 @@ pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut 
         few || routed(one) || rejects(one) || one.back_ends.iter().any(|(.., watch)| watch.is_some())
     };
     let guarded = guarded.filter(|(resolved, one)| *resolved || checked(one));
-    let guarded: Vec<Guarded> = guarded.map(|(_, one)| one).collect();
+    let guarded: Vec<Arc<Guarded>> = guarded.map(|(_, one)| Arc::new(one)).collect();
     let rate = rate(&guarded);
     if let Some((node, _)) = services.first().filter(|_| rate > RATE_MAX) {
         let message = format!(
@@ -133,7 +133,7 @@ pub(crate) fn read(services: &[(&Node, Service)], pools: &[&Node], report: &mut 
 }
 
 /// Returns how many checks per second all services have together.
-fn rate(guarded: &[Guarded]) -> u64 {
+fn rate(guarded: &[Arc<Guarded>]) -> u64 {
     let watches =
         guarded.iter().flat_map(|service| service.back_ends.iter().filter_map(|one| one.2.as_ref()));
     let different: std::collections::HashSet<&Watch> = watches.collect();
@@ -141,7 +141,7 @@ fn rate(guarded: &[Guarded]) -> u64 {
 }
 
 /// Whether all checks of services together stay within the limit.
-pub(crate) fn is_rate_possible(guarded: &[Guarded]) -> bool {
+pub(crate) fn is_rate_possible(guarded: &[Arc<Guarded>]) -> bool {
     rate(guarded) <= RATE_MAX
 }
 

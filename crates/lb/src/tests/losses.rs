@@ -108,11 +108,17 @@ fn balancer(kind: ServiceKind) -> Lb {
     };
     let back_ends = (0..COUNT).map(|at| (format!("b{at}"), 1, watch(at))).collect();
     let (is_announced, routed) = (true, None);
-    let guarded =
-        vec![Guarded { name: "dns".into(), fail: kind.fail, passive: None, is_announced, routed, back_ends }];
+    let guarded = Arc::new(Guarded {
+        name: "dns".into(),
+        fail: kind.fail,
+        passive: None,
+        is_announced,
+        routed,
+        back_ends,
+    });
     let ports = [0, 1].map(|at| PortConfig::new(format!("p{at}"), PortKind::Mem));
-    let neighbours = Neighbours::of(&lb.services, &guarded, &ports);
-    lb.health = Health { services: guarded, neighbours, ..Health::default() };
+    let neighbours = Neighbours::of(&lb.services, &[guarded.clone()], &ports);
+    lb.health = Health { services: vec![guarded], neighbours, ..Health::default() };
     lb.health.find(&lb.services, &program_of(lb.clone(), true));
     lb
 }

@@ -30,10 +30,16 @@ fn balancer() -> Lb {
     let ports = [0, 1].map(|at| PortConfig::new(format!("p{at}"), PortKind::Mem));
     let back_ends = one.back_ends.iter().map(|one| (one.name.clone(), one.weight, None)).collect();
     let (is_announced, routed) = (true, None);
-    let guarded =
-        vec![Guarded { name: "dns".into(), fail: Fail::All, passive: None, is_announced, routed, back_ends }];
-    let neighbours = Neighbours::of(&[one.clone()], &guarded, &ports);
-    let health = Health { services: guarded, neighbours, ..Health::default() };
+    let guarded = Arc::new(Guarded {
+        name: "dns".into(),
+        fail: Fail::All,
+        passive: None,
+        is_announced,
+        routed,
+        back_ends,
+    });
+    let neighbours = Neighbours::of(&[one.clone()], &[guarded.clone()], &ports);
+    let health = Health { services: vec![guarded], neighbours, ..Health::default() };
     let mut lb = Lb { services: vec![one], health, ..Lb::default() };
     lb.health.find(&lb.services, &program_of(lb.clone(), true));
     lb

@@ -38,7 +38,7 @@ pub(super) fn health(services: &[(&str, &[u8])], fail: Fail) -> Health {
         routed: None,
         back_ends: servers.iter().map(|server| (format!("b{server}"), 5, Some(watch(*server)))).collect(),
     };
-    Health { services: services.iter().map(one).collect(), ..Health::default() }
+    Health { services: services.iter().map(one).map(Arc::new).collect(), ..Health::default() }
 }
 
 pub(super) fn program(health: &Health) -> Program {
@@ -185,7 +185,7 @@ fn a_back_end_that_dies_loses_its_weight_and_gets_it_back() {
 #[test]
 fn a_check_that_only_drains_ends_no_flow() {
     let mut drains = health(&[("web", &[1, 2])], Fail::All);
-    for (.., watch) in &mut drains.services[0].back_ends {
+    for (.., watch) in &mut Arc::make_mut(&mut drains.services[0]).back_ends {
         watch.as_mut().unwrap().drains = true;
     }
     let mut rig = HealthRig::new(drains);
@@ -281,7 +281,7 @@ fn an_operator_drains_maintains_and_weighs() {
 #[test]
 fn a_weight_rises_slowly() {
     let mut slow = health(&[("web", &[1, 2])], Fail::All);
-    for (.., watch) in &mut slow.services[0].back_ends {
+    for (.., watch) in &mut Arc::make_mut(&mut slow.services[0]).back_ends {
         watch.as_mut().unwrap().times.slow_start_ns = 10_000 * MS;
     }
     // The program has scaled weights, because the builder multiplies them.

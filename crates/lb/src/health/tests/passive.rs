@@ -2,6 +2,7 @@
 
 use super::app::{HealthRig, MS, health};
 use crate::health::{Fail, Health, LbApp, Passive};
+use std::sync::Arc;
 use weir_app::{App, Event, Level};
 use weir_program::census::Flows;
 
@@ -15,8 +16,9 @@ const REPEATS_MS: u64 = 1000;
 /// A service with checks at this interval.
 fn passive(servers: &[u8], interval_ms: u64) -> Health {
     let mut health = health(&[("web", servers)], Fail::All);
-    health.services[0].passive = Some(PASSIVE);
-    for (.., watch) in &mut health.services[0].back_ends {
+    let guarded = Arc::make_mut(&mut health.services[0]);
+    guarded.passive = Some(PASSIVE);
+    for (.., watch) in &mut guarded.back_ends {
         watch.as_mut().unwrap().times.interval_ns = interval_ms * MS;
     }
     health
@@ -179,7 +181,7 @@ fn a_reload_keeps_it() {
     rig.run(20_000);
     assert_eq!(rig.changed(), []);
     let mut without = passive(&[1, 2], 60_000);
-    without.services[0].passive = None;
+    Arc::make_mut(&mut without.services[0]).passive = None;
     let mut world = World::new(passive(&[1, 2], 60_000));
     world.run(4000, &[]);
     world.run(7000, &[1]);

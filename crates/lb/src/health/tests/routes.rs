@@ -71,7 +71,7 @@ fn wished(actions: &[Action]) -> Option<&RouteWish> {
 #[test]
 fn the_app_wishes_when_ports_and_checks_say_so() {
     let mut health: Health = health(&[("web", &[1, 2]), ("plain", &[1])], Fail::All);
-    health.services[0].routed = Some(Arc::new(routed(1, 2)));
+    Arc::make_mut(&mut health.services[0]).routed = Some(Arc::new(routed(1, 2)));
     let mut rig = HealthRig::new(health);
     assert_eq!(rig.app.watches(), [PortId(0), PortId(1)]);
     let link =
