@@ -213,7 +213,20 @@ impl Client {
     /// # Errors
     /// As for [`Client::services`].
     pub async fn put(&self, name: &str, service: &Value, options: &Options) -> Result<Changes, ClientError> {
-        self.ask(Method::PUT, &one(name), Some(service.to_string()), options).await
+        self.put_text(name, service.to_string(), options).await
+    }
+
+    /// Adds or replaces a service, which is JSON already.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn put_text(
+        &self,
+        name: &str,
+        service: String,
+        options: &Options,
+    ) -> Result<Changes, ClientError> {
+        self.ask(Method::PUT, &one(name), Some(service), options).await
     }
 
     /// Sets all services of the API; services that are not in `services` are removed.
@@ -223,6 +236,24 @@ impl Client {
     pub async fn put_all(&self, services: &[Value], options: &Options) -> Result<Changes, ClientError> {
         let body =
             serde_json::to_string(&All { services }).map_err(|why| ClientError::Answer(why.to_string()))?;
+        self.ask(Method::PUT, SERVICES, Some(body), options).await
+    }
+
+    /// Sets all services of the API, each of which is JSON already.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn put_all_texts<'a>(
+        &self,
+        services: impl IntoIterator<Item = &'a str>,
+        options: &Options,
+    ) -> Result<Changes, ClientError> {
+        let mut body = String::from("{\"services\":[");
+        for (at, service) in services.into_iter().enumerate() {
+            body.push_str(if at == 0 { "" } else { "," });
+            body.push_str(service);
+        }
+        body.push_str("]}");
         self.ask(Method::PUT, SERVICES, Some(body), options).await
     }
 

@@ -10,6 +10,7 @@ pub mod answer;
 mod client;
 #[doc(hidden)]
 pub mod describe;
+pub mod kubernetes;
 pub mod measure;
 pub mod names;
 mod read;

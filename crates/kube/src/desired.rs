@@ -1,29 +1,30 @@
 //! What nodes should have, and what to tell the cluster, given a snapshot of its objects. Nothing here
 //! waits, reads or writes: the same objects always have the same result.
 
-use crate::config::{Config, DOMAIN, NodeConfig};
+use crate::config::{Config, NodeConfig};
 use crate::endpoints::{Group, Slices, back_ends, number};
-use crate::gateway::{self, Gateways};
-use crate::objects::{Cluster, Protocol, age, reference};
+use crate::gateway;
+use crate::objects::{
+    Age, BalancedObject, Changed, Cluster, FrontEnd, ObjectKey, Owner, PortObject, Protocol, Sent,
+    ServiceObject, age,
+};
 use crate::pools::{AddressRequest, Given, IpVersion, Shortage, Want, give};
-use k8s_openapi::api::core::v1::{ObjectReference, Service, ServicePort, ServiceSpec};
+use k8s_openapi::api::core::v1::ObjectReference;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::net::IpAddr;
+use std::sync::Arc;
 use weir_control::names;
 
 /// The largest name that nodes accept, in bytes.
 const NAME_MAX: usize = 64;
-/// The default of `sessionAffinityConfig.clientIP.timeoutSeconds`, and the longest that weir remembers.
-const AFFINITY_S: i32 = 10_800;
-const AFFINITY_MAX_S: i32 = 864_000;
 
 /// What nodes should have, and what to say to the cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Desired {
     /// The services, by name.
-    pub services: BTreeMap<String, VirtualService>,
+    pub services: BTreeMap<Arc<str>, VirtualService>,
     /// The statuses that differ from those of the objects.
     pub statuses: Vec<StatusChange>,
     /// All that deserves an event at present. An event is sent when an entry is new in this list.
@@ -34,15 +35,13 @@ pub struct Desired {
 #[derive(Clone, Debug, PartialEq)]
 pub struct VirtualService {
     /// The object that it comes from.
-    pub origin: ObjectReference,
-    /// Its addresses, all of the same IP version.
-    pub vips: Vec<IpAddr>,
-    /// Its protocol.
-    pub protocol: Protocol,
-    /// Its port.
-    pub port: u16,
+    pub origin: Arc<ObjectReference>,
+    /// Where clients reach it: addresses of one IP version, with a protocol and a port.
+    pub front_end: FrontEnd,
+    /// The prefixes of the clients that are served; if empty, all are.
+    pub clients: Vec<String>,
     /// For how many seconds clients keep their back end, if they do.
-    pub affinity_s: Option<i32>,
+    pub affinity_s: Option<u64>,
     /// Whether nodes of the cluster use only endpoints that are on them.
     pub is_local: bool,
     /// Its endpoints.
@@ -55,11 +54,15 @@ impl VirtualService {
     pub fn of_node(&self, name: &str, config: &Config, node: &NodeConfig) -> Value {
         let mut map: Map<String, Value> = config.template.clone();
         map.insert("name".into(), name.into());
-        let vips: Vec<String> = self.vips.iter().map(ToString::to_string).collect();
+        let FrontEnd { vips, protocol, port } = &self.front_end;
+        let vips: Vec<String> = vips.iter().map(ToString::to_string).collect();
         let vip = if let [one] = vips.as_slice() { json!(one) } else { json!(vips) };
-        let service = json!({ "vip": vip, "protocol": self.protocol.word(), "port": self.port.to_string() });
+        let service = json!({ "vip": vip, "protocol": protocol.word(), "port": port.to_string() });
         map.insert("service".into(), service);
         map.insert("back_ends".into(), back_ends(&self.groups, self.is_local, config, node).into());
+        if !self.clients.is_empty() {
+            map.insert("clients".into(), json!(self.clients));
+        }
         // A service may lose all its endpoints.
         map.entry("fail").or_insert_with(|| "reject".into());
         if let (Some(timeout), false) = (self.affinity_s, map.contains_key("affinity")) {
@@ -80,6 +83,28 @@ pub struct StatusChange {
     pub version: Option<String>,
     /// The new status.
     pub status: Value,
+    /// The addresses that the object has by this status, if it is one that gets addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Notes the addresses of a status that is about to be written, and that they may matter.
+pub fn note_sent(cluster: &mut Cluster, changed: &mut Changed, change: &StatusChange) {
+    let object = &change.object;
+    let at = (object.namespace.clone().unwrap_or_default(), object.name.clone().unwrap_or_default());
+    let owner = match object.kind.as_deref() {
+        Some("Service") => {
+            changed.services.insert(at.clone());
+            Owner::Service(at)
+        }
+        Some("Gateway") => {
+            changed.gateways.insert(at.clone());
+            Owner::Gateway(at)
+        }
+        // Other kinds have no addresses.
+        _ => return,
+    };
+    let sent = Sent { version: change.version.clone(), addresses: change.addresses.clone() };
+    cluster.sent.insert(owner, sent);
 }
 
 /// Something that deserves an event.
@@ -112,126 +137,114 @@ impl Desired {
         &mut self,
         name: &str,
         addresses: &[IpAddr],
-        make: impl Fn(IpVersion) -> VirtualService,
+        make: impl Fn(IpVersion, Vec<IpAddr>) -> VirtualService,
     ) {
         for family in [IpVersion::Four, IpVersion::Six] {
             let vips: Vec<IpAddr> =
                 addresses.iter().copied().filter(|address| IpVersion::of(*address) == family).collect();
             if !vips.is_empty() {
-                let version = if family == IpVersion::Six { "-v6" } else { "" };
-                let service = VirtualService { vips, ..make(family) };
-                self.services.insert(names::shortened(format!("{name}{version}"), NAME_MAX), service);
+                self.services.insert(service_name(name, family), make(family, vips));
             }
         }
     }
+
+    /// Appends what follows from another object.
+    pub(crate) fn append(&mut self, mut other: Desired) {
+        self.services.append(&mut other.services);
+        self.statuses.append(&mut other.statuses);
+        self.events.append(&mut other.events);
+    }
 }
 
-/// Returns what follows from the objects.
+/// Returns the name of the service of nodes for an IP version.
+pub(crate) fn service_name(name: &str, family: IpVersion) -> Arc<str> {
+    let version = if family == IpVersion::Six { "-v6" } else { "" };
+    names::shortened(format!("{name}{version}"), NAME_MAX).into()
+}
+
+/// Returns what follows from the objects. [`Incremental`](crate::incremental::Incremental) has the same
+/// result, but computes only what may have changed.
 #[must_use]
-pub fn desired(config: &Config, snapshot: &Cluster) -> Desired {
+pub fn desired(config: &Config, cluster: &Cluster) -> Desired {
     let mut desired = Desired::default();
-    let slices = Slices::of(snapshot);
-    let gateways = Gateways::of(config, snapshot, &mut desired);
-    let services = snapshot.services.values().map(AsRef::as_ref).filter(|one| is_ours(config, one));
-    let services: Vec<&Service> = services.collect();
+    let slices = Slices::of(cluster);
+    let classes = gateway::classes(config, cluster, &mut desired);
     // Addresses are given to the oldest first, of both kinds.
-    let mut order = Vec::new();
-    for service in &services {
-        order.push((age(&service.metadata), Owner::Service(service)));
-    }
-    for (at, gateway) in gateways.accepted().enumerate() {
-        order.push((age(&gateway.metadata), Owner::Gateway(at)));
-    }
-    order.sort_by(|(one, _), (other, _)| one.cmp(other));
-    let all_wants: Vec<&gateway::GatewayWant> = gateways.wants().collect();
-    let mut wants = Vec::new();
-    for (_, owner) in &order {
-        wants.push(match owner {
-            Owner::Service(service) => service_want(config, service, &mut desired),
-            Owner::Gateway(at) => all_wants[*at].want.clone(),
-        });
-    }
-    let given = give(&config.pools, &wants);
-    let mut of_gateways = vec![Given::default(); all_wants.len()];
-    for (((_, owner), given), want) in order.iter().zip(given).zip(&wants) {
-        match owner {
-            Owner::Service(service) => serve_service(service, want, &given, &slices, &mut desired),
-            Owner::Gateway(at) => of_gateways[*at] = given,
+    let mut wants: BTreeMap<(Age, Owner), Want> = BTreeMap::new();
+    for (key, service) in &cluster.services {
+        if let Some(balanced) = ours(config, service) {
+            let want = service_want(config, cluster, (key, &**service, balanced)).0;
+            wants.insert(((service.created, key.clone()), Owner::Service(key.clone())), want);
         }
     }
-    gateways.serve(config, snapshot, &slices, &of_gateways, &mut desired);
+    for (key, gateway) in &cluster.gateways {
+        if classes.contains(&gateway.spec.gateway_class_name) {
+            let want = gateway::wanted(config, cluster, gateway).want;
+            wants.insert((age(&gateway.metadata), Owner::Gateway(key.clone())), want);
+        }
+    }
+    let given = give(&config.pools, &wants.values().collect::<Vec<_>>());
+    let given: BTreeMap<Owner, Given> = wants.into_keys().map(|(_, owner)| owner).zip(given).collect();
+    for (key, service) in &cluster.services {
+        if let Some(given) = given.get(&Owner::Service(key.clone())) {
+            desired.append(serve_service(config, cluster, &slices, key, service, given));
+        }
+    }
+    let is_ours = |key: &ObjectKey| given.contains_key(&Owner::Gateway(key.clone()));
+    let mut routes = Vec::new();
+    for protocol in Protocol::ALL {
+        for route in cluster.routes(protocol).values() {
+            let (attached, own) = gateway::attach(config, cluster, &slices, (&**route, protocol), &is_ours);
+            desired.append(own);
+            routes.push((age(&route.metadata), attached));
+        }
+    }
+    routes.sort_by(|(one, _), (other, _)| one.cmp(other));
+    for (key, gateway) in &cluster.gateways {
+        if let Some(given) = given.get(&Owner::Gateway(key.clone())) {
+            let routes = routes.iter().map(|(_, attached)| attached);
+            desired.append(gateway::serve(config, cluster, (key, &**gateway), given, routes));
+        }
+    }
     desired
 }
 
-/// Who gets addresses.
-enum Owner<'a> {
-    Service(&'a Service),
-    /// By its position among the gateways.
-    Gateway(usize),
+/// Returns what matters of a service, if this controller implements it.
+pub(crate) fn ours<'a>(config: &Config, service: &'a ServiceObject) -> Option<&'a BalancedObject> {
+    service.balanced.as_deref().filter(|balanced| *balanced.class == *config.class)
 }
 
-fn is_ours(config: &Config, service: &Service) -> bool {
-    let spec = service.spec.as_ref();
-    let is = |field: fn(&ServiceSpec) -> &Option<String>, value: &str| {
-        spec.and_then(|spec| field(spec).as_deref()) == Some(value)
-    };
-    is(|spec| &spec.type_, "LoadBalancer") && is(|spec| &spec.load_balancer_class, &config.class)
-}
-
-/// Returns the annotation with a name of weir's domain.
-fn annotation<'a>(service: &'a Service, name: &str) -> Option<&'a str> {
-    let all = service.metadata.annotations.as_ref()?;
-    all.get(&format!("{DOMAIN}/{name}")).map(String::as_str)
-}
-
-/// Reads what addresses a service asks for.
-fn service_want(config: &Config, service: &Service, desired: &mut Desired) -> Want {
-    let spec = service.spec.as_ref();
-    let ingress = service.status.iter().flat_map(|status| &status.load_balancer);
-    let ingress = ingress.flat_map(|one| one.ingress.iter().flatten());
-    let current = ingress.filter_map(|one| one.ip.as_deref()?.parse().ok()).collect();
-    let names = spec.and_then(|spec| spec.ip_families.as_ref());
-    let mut families: Vec<IpVersion> = names.into_iter().flatten().filter_map(|name| family(name)).collect();
+/// Reads what addresses a service asks for, and says why its request is wrong.
+pub(crate) fn service_want(
+    config: &Config,
+    cluster: &Cluster,
+    (key, service, balanced): (&ObjectKey, &ServiceObject, &BalancedObject),
+) -> (Want, Option<String>) {
+    let owner = Owner::Service(key.clone());
+    let current = cluster.held(&owner, service.version.as_deref(), &balanced.ingress);
+    let mut families = balanced.families.clone();
     if families.is_empty() {
         families.push(IpVersion::Four);
     }
-    let object = reference("v1", "Service", &service.metadata);
-    let mut wrong = |note: String| {
-        desired.notice(
-            &object,
-            true,
-            "InvalidAnnotation",
-            format!("{note}; the service keeps its addresses"),
-        );
-        AddressRequest::Wrong
-    };
     // The field is deprecated, but has no replacement in the API.
     let addresses =
-        annotation(service, "addresses").map(|text| ("annotation `addresses`", text)).or_else(|| {
-            let field =
-                spec.and_then(|spec| spec.load_balancer_ip.as_deref()).filter(|text| !text.is_empty());
+        balanced.addresses.as_deref().map(|text| ("annotation `addresses`", text)).or_else(|| {
+            let field = balanced.load_balancer_ip.as_deref().filter(|text| !text.is_empty());
             field.map(|text| ("`loadBalancerIP`", text))
         });
-    let pool = annotation(service, "pool");
-    let asked = match (addresses, pool) {
+    let asked = match (addresses, balanced.pool.as_deref()) {
         (Some((place, text)), _) => match parse_addresses(text, &families) {
-            Ok(addresses) => AddressRequest::Addresses(addresses),
-            Err(why) => wrong(format!("{place}: {why}")),
+            Ok(addresses) => Ok(AddressRequest::Addresses(addresses)),
+            Err(why) => Err(format!("{place}: {why}")),
         },
         (None, Some(name)) if config.pool(name).is_none() => {
-            wrong(format!("annotation `pool`: there is no pool `{name}`"))
+            Err(format!("annotation `pool`: there is no pool `{name}`"))
         }
-        (None, pool) => AddressRequest::Families(families, pool.map(ToString::to_string)),
+        (None, pool) => Ok(AddressRequest::Families(families, pool.map(ToString::to_string))),
     };
-    Want { current, asked }
-}
-
-fn family(name: &str) -> Option<IpVersion> {
-    match name {
-        "IPv4" => Some(IpVersion::Four),
-        "IPv6" => Some(IpVersion::Six),
-        // The API has no other.
-        _ => None,
+    match asked {
+        Ok(asked) => (Want { current, asked }, None),
+        Err(why) => (Want { current, asked: AddressRequest::Wrong }, Some(why)),
     }
 }
 
@@ -263,62 +276,102 @@ pub(crate) fn problem_words(problem: &Shortage) -> (&'static str, String) {
     }
 }
 
-/// Adds the ports of a service, its status and its events.
-fn serve_service(service: &Service, want: &Want, given: &Given, slices: &Slices<'_>, desired: &mut Desired) {
-    let (namespace, name) = crate::objects::key(&service.metadata);
-    let object = reference("v1", "Service", &service.metadata);
+/// Returns the ports of a service of this controller, its status and its events.
+pub(crate) fn serve_service(
+    config: &Config,
+    cluster: &Cluster,
+    slices: &Slices,
+    key: &ObjectKey,
+    service: &ServiceObject,
+    given: &Given,
+) -> Desired {
+    let mut desired = Desired::default();
+    let Some(balanced) = ours(config, service) else { return desired };
+    let (namespace, name) = key;
+    let object = Arc::new(service.reference(key));
+    if let (_, Some(why)) = service_want(config, cluster, (key, service, balanced)) {
+        let note = format!("{why}; the service keeps its addresses");
+        desired.notice(&object, true, "InvalidAnnotation", note);
+    }
     if let Some(problem) = &given.problem {
         let (reason, note) = problem_words(problem);
         desired.notice(&object, true, reason, note);
     }
-    if given.addresses != want.current {
+    let current = &balanced.ingress;
+    if given.addresses != *current {
         let ingress: Vec<Value> =
             given.addresses.iter().map(|ip| json!({ "ip": ip.to_string(), "ipMode": "VIP" })).collect();
-        let version = service.metadata.resource_version.clone();
-        let status = json!({ "loadBalancer": { "ingress": ingress } });
-        desired.statuses.push(StatusChange { object: object.clone(), version, status });
-        for address in given.addresses.iter().filter(|address| !want.current.contains(address)) {
+        desired.statuses.push(StatusChange {
+            object: (*object).clone(),
+            version: service.version.as_deref().map(Into::into),
+            status: json!({ "loadBalancer": { "ingress": ingress } }),
+            addresses: given.addresses.clone(),
+        });
+        for address in given.addresses.iter().filter(|address| !current.contains(address)) {
             desired.notice(&object, false, "AddressAssigned", format!("assigned {address}"));
         }
     }
-    let Some(spec) = &service.spec else { return };
-    if spec.load_balancer_source_ranges.as_ref().is_some_and(|ranges| !ranges.is_empty()) {
-        let note = "`loadBalancerSourceRanges` is not supported: all clients are served";
-        desired.notice(&object, true, "SourceRangesIgnored", note);
+    let mut clients = Vec::new();
+    for text in &balanced.source_ranges {
+        match prefix(text) {
+            Some(prefix) => clients.push(prefix),
+            None => {
+                let note = format!("`loadBalancerSourceRanges`: `{text}` is not a prefix and is left out");
+                desired.notice(&object, true, "InvalidSourceRange", note);
+            }
+        }
     }
-    let is_sticky = spec.session_affinity.as_deref() == Some("ClientIP");
-    let timeout = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
-    let timeout = timeout.and_then(|one| one.timeout_seconds).filter(|seconds| *seconds > 0);
-    let affinity_s = is_sticky.then(|| timeout.unwrap_or(AFFINITY_S).min(AFFINITY_MAX_S));
-    for one in spec.ports.iter().flatten() {
-        let (Some(protocol), Some(port)) = (Protocol::of(one.protocol.as_deref()), number(one.port)) else {
-            let protocol = one.protocol.as_deref().unwrap_or("TCP");
+    if clients.is_empty() && !balanced.source_ranges.is_empty() {
+        // To serve all clients would be worse than to serve none.
+        return desired;
+    }
+    for one in &service.ports {
+        let (Ok(protocol), Some(port)) = (&one.protocol, number(one.port)) else {
+            let protocol = one.protocol.as_ref().map_or_else(|name| &**name, |protocol| protocol.word());
             let note = format!("port {} is left out: {protocol} is not TCP or UDP", one.port);
             desired.notice(&object, true, "ProtocolUnsupported", note);
             continue;
         };
+        let protocol = *protocol;
         desired.serve(
-            &names::service_port(&namespace, &name, port, protocol.word()),
+            &names::service_port(namespace, name, port, protocol.word()),
             &given.addresses,
-            |family| VirtualService {
+            |family, vips| VirtualService {
                 origin: object.clone(),
-                vips: Vec::new(),
-                protocol,
-                port,
-                affinity_s,
-                is_local: spec.external_traffic_policy.as_deref() == Some("Local"),
-                groups: vec![group(slices, (&namespace, &name), one, protocol, family)],
+                front_end: FrontEnd { vips, protocol, port },
+                clients: clients.clone(),
+                affinity_s: balanced.affinity_s,
+                is_local: balanced.is_local,
+                groups: vec![group(cluster, slices, key, (one, protocol), family)],
             },
         );
     }
+    desired
+}
+
+/// Reads a prefix of addresses, which may have bits beyond its length that do not matter.
+fn prefix(text: &str) -> Option<String> {
+    let (address, length) = text.trim().split_once('/')?;
+    let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);
+    let first = match address {
+        IpAddr::V4(four) => {
+            let mask = u32::MAX.checked_shl(32_u32.checked_sub(length)?).unwrap_or(0);
+            IpAddr::from((four.to_bits() & mask).to_be_bytes())
+        }
+        IpAddr::V6(six) => {
+            let mask = u128::MAX.checked_shl(128_u32.checked_sub(length)?).unwrap_or(0);
+            IpAddr::from((six.to_bits() & mask).to_be_bytes())
+        }
+    };
+    Some(format!("{first}/{length}"))
 }
 
 fn group(
-    slices: &Slices<'_>,
-    service: (&str, &str),
-    port: &ServicePort,
-    protocol: Protocol,
+    cluster: &Cluster,
+    slices: &Slices,
+    service: &ObjectKey,
+    port: (&PortObject, Protocol),
     family: IpVersion,
 ) -> Group {
-    Group { weight: 1, endpoints: slices.endpoints(service, port, protocol, family) }
+    Group { weight: 1, endpoints: slices.endpoints(cluster, service, port, family) }
 }

@@ -1,71 +1,67 @@
 //! Endpoints as back ends.
 
 use crate::config::{Config, NodeConfig};
-use crate::objects::{Cluster, Protocol};
+use crate::objects::{Cluster, ObjectKey, PortObject, Protocol};
 use crate::pools::IpVersion;
-use k8s_openapi::api::core::v1::ServicePort;
-use k8s_openapi::api::discovery::v1::{EndpointConditions, EndpointSlice};
-use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashMap};
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::sync::Arc;
+use weir_control::kubernetes::EndpointState;
 use weir_control::names;
 
-/// The label with the name of an EndpointSlice's service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
+/// The names of EndpointSlices by namespace and name of their service.
+#[derive(Debug, Default)]
+pub(crate) struct Slices(HashMap<ObjectKey, BTreeSet<String>>);
 
-/// The EndpointSlices by namespace and name of their service.
-pub(crate) struct Slices<'a>(HashMap<(&'a str, &'a str), Vec<&'a EndpointSlice>>);
-
-impl<'a> Slices<'a> {
-    pub(crate) fn of(snapshot: &'a Cluster) -> Slices<'a> {
-        let mut all = Slices(HashMap::new());
-        for ((namespace, _), slice) in &snapshot.slices {
-            let labels = slice.metadata.labels.as_ref();
-            if let Some(name) = labels.and_then(|labels| labels.get(SERVICE_NAME)) {
-                all.0.entry((namespace, name)).or_default().push(Arc::as_ref(slice));
+impl Slices {
+    pub(crate) fn of(cluster: &Cluster) -> Slices {
+        let mut all = Slices::default();
+        for ((namespace, name), slice) in &cluster.slices {
+            if let Some(service) = &slice.service {
+                let service = (namespace.clone(), service.to_string());
+                all.0.entry(service).or_default().insert(name.clone());
             }
         }
         all
     }
 
-    /// Returns the endpoints of a service's port, with addresses of one IP version. Addresses and ports that
-    /// cannot be used are left out.
+    /// Notes whether a slice is one of a service.
+    pub(crate) fn set(&mut self, service: &ObjectKey, slice: &str, is_of_it: bool) {
+        if is_of_it {
+            self.0.entry(service.clone()).or_default().insert(slice.into());
+        } else if let Some(all) = self.0.get_mut(service) {
+            all.remove(slice);
+            if all.is_empty() {
+                self.0.remove(service);
+            }
+        }
+    }
+
+    /// Returns the endpoints of a service's port, with addresses of one IP version. Ports that cannot be used
+    /// are left out.
     pub(crate) fn endpoints(
         &self,
-        (namespace, name): (&str, &str),
-        port: &ServicePort,
-        protocol: Protocol,
+        cluster: &Cluster,
+        service: &ObjectKey,
+        (port, protocol): (&PortObject, Protocol),
         family: IpVersion,
-    ) -> Vec<Endpoint> {
+    ) -> Arc<[Endpoint]> {
         let mut all: BTreeMap<(IpAddr, u16), Endpoint> = BTreeMap::new();
-        let kind = if family == IpVersion::Six { "IPv6" } else { "IPv4" };
-        let wanted = port.name.as_deref().unwrap_or_default();
-        let slices = self.0.get(&(namespace, name)).map(Vec::as_slice).unwrap_or_default();
-        for slice in slices.iter().filter(|slice| slice.address_type == kind) {
-            let ports = slice.ports.iter().flatten().filter(|one| {
-                one.name.as_deref().unwrap_or_default() == wanted
-                    && Protocol::of(one.protocol.as_deref()) == Some(protocol)
-            });
+        for name in self.0.get(service).into_iter().flatten() {
+            let slice = cluster.slices.get(&(service.0.clone(), name.clone()));
+            let Some(slice) = slice.filter(|slice| slice.family == Some(family)) else { continue };
+            let ports = slice.ports.iter();
+            let ports = ports.filter(|one| one.name == port.name && one.protocol == Some(protocol));
             for number in ports.filter_map(|one| number(one.port.unwrap_or(port.port))) {
                 for endpoint in &slice.endpoints {
-                    let state = EndpointState::of(endpoint.conditions.as_ref());
-                    let zones = endpoint.hints.iter().flat_map(|hints| hints.for_zones.iter().flatten());
-                    let zones: Vec<String> = zones.map(|zone| zone.name.clone()).collect();
-                    let addresses = endpoint.addresses.iter().filter_map(|text| text.parse().ok());
-                    for address in addresses.filter(|address: &IpAddr| IpVersion::of(*address) == family) {
-                        let one = Endpoint {
-                            address,
-                            port: number,
-                            state,
-                            node: endpoint.node_name.clone(),
-                            zones: zones.clone(),
-                        };
-                        // An endpoint may be in two slices for a while; it has the better state.
-                        let before = all.get(&(address, number));
-                        if before.is_none_or(|before| before.state < state) {
-                            all.insert((address, number), one);
-                        }
+                    // An endpoint may be in two slices for a while.
+                    let before = all.get(&(endpoint.address, number));
+                    if before.is_none_or(|before| before.state < endpoint.state) {
+                        let (node, zones) = (endpoint.node.clone(), endpoint.zones.clone());
+                        let (address, state) = (endpoint.address, endpoint.state);
+                        let one = Endpoint { address, port: number, state, node, zones };
+                        all.insert((address, number), one);
                     }
                 }
             }
@@ -79,31 +75,6 @@ pub(crate) fn number(port: i32) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port > 0)
 }
 
-/// The state of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum EndpointState {
-    /// The endpoint gets no new flows.
-    Out,
-    /// The endpoint terminates, but serves until then.
-    Terminating,
-    /// The endpoint is ready.
-    Ready,
-}
-
-impl EndpointState {
-    /// Reads conditions. By default, an endpoint is ready, serves if it is ready, and is not terminating.
-    fn of(conditions: Option<&EndpointConditions>) -> EndpointState {
-        let of = |one: fn(&EndpointConditions) -> Option<bool>| conditions.and_then(one);
-        let is_ready = of(|all| all.ready).unwrap_or(true);
-        let serves = of(|all| all.serving).unwrap_or(is_ready);
-        match (is_ready, serves, of(|all| all.terminating).unwrap_or(false)) {
-            (true, ..) => EndpointState::Ready,
-            (false, true, true) => EndpointState::Terminating,
-            (false, ..) => EndpointState::Out,
-        }
-    }
-}
-
 /// An endpoint of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
@@ -114,9 +85,9 @@ pub struct Endpoint {
     /// Its state.
     pub state: EndpointState,
     /// The Kubernetes node that it is on.
-    pub node: Option<String>,
+    pub node: Option<Arc<str>>,
     /// The zones that it should serve; if empty, all zones.
-    pub zones: Vec<String>,
+    pub zones: Vec<Arc<str>>,
 }
 
 /// Endpoints that share the new flows of a weight.
@@ -125,33 +96,44 @@ pub struct Group {
     /// The weight.
     pub weight: u32,
     /// The endpoints.
-    pub endpoints: Vec<Endpoint>,
+    pub endpoints: Arc<[Endpoint]>,
 }
 
-/// Returns the back ends of groups for a node.
+/// The back end that rejects its share of new flows.
+const REJECT: &str = "reject";
+
+/// Returns the back ends of groups for a node. The share of a group without an endpoint that may get new flows
+/// is rejected, unless all groups are like that: then the service has no back end for them anyway.
 pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node: &NodeConfig) -> Vec<Value> {
-    // The weight of those that get new flows, by address and port.
-    let mut weights: BTreeMap<(IpAddr, u16), u128> = BTreeMap::new();
+    // The weight of those that get new flows, by address and port; and what is rejected.
+    let mut weights: BTreeMap<Option<(IpAddr, u16)>, u128> = BTreeMap::new();
     let chosen: Vec<Vec<&Endpoint>> =
         groups.iter().map(|group| chosen(&group.endpoints, is_local, node)).collect();
     // The endpoints of a group share its weight equally.
     let sizes = chosen.iter().map(|all| all.len() as u128).filter(|size| *size > 0);
     let common = sizes.fold(1, |all, size| (all / gcd(all, size)).checked_mul(size).unwrap_or(all));
+    let has_any = chosen.iter().any(|all| !all.is_empty());
     for (group, all) in groups.iter().zip(&chosen) {
+        let whole = u128::from(group.weight).saturating_mul(common);
         for endpoint in all {
-            let one = u128::from(group.weight).saturating_mul(common) / all.len() as u128;
-            *weights.entry((endpoint.address, endpoint.port)).or_default() += one;
+            *weights.entry(Some((endpoint.address, endpoint.port))).or_default() += whole / all.len() as u128;
+        }
+        if all.is_empty() && has_any && whole > 0 {
+            *weights.entry(None).or_default() += whole;
         }
     }
     let shared = weights.values().copied().fold(0, gcd).max(1);
     let largest = weights.values().copied().max().unwrap_or_default() / shared;
+    // At most 65535.
     let scaled = |weight: u128| {
         let weight = weight / shared;
         let most = u128::from(u16::MAX);
-        if largest <= most { weight } else { (weight * most / largest).max(u128::from(weight > 0)) }
+        let scaled =
+            if largest <= most { weight } else { (weight * most / largest).max(u128::from(weight > 0)) };
+        u64::try_from(scaled).unwrap_or(u64::from(u16::MAX))
     };
     // Every endpoint is a back end, because flows that it has may continue.
-    let all = groups.iter().flat_map(|group| &group.endpoints);
+    let all = groups.iter().flat_map(|group| group.endpoints.iter());
     let all: BTreeMap<(IpAddr, u16), &Endpoint> =
         all.map(|endpoint| ((endpoint.address, endpoint.port), endpoint)).collect();
     let back_end = |((address, port), endpoint): ((IpAddr, u16), &Endpoint)| {
@@ -161,31 +143,39 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
         if config.translates() {
             map.insert("port".into(), port.to_string().into());
         }
-        match weights.get(&(address, port)).map(|weight| scaled(*weight)) {
+        match weights.get(&Some((address, port))).map(|weight| scaled(*weight)) {
             None => {
                 map.insert("state".into(), "draining".into());
             }
             Some(1) => {}
-            // At most 65535.
             Some(weight) => {
-                map.insert("weight".into(), u64::try_from(weight).unwrap_or(u64::from(u16::MAX)).into());
+                map.insert("weight".into(), weight.into());
             }
         }
         Value::Object(map)
     };
-    all.into_iter().map(back_end).collect()
+    let rejected = weights
+        .get(&None)
+        .map(|weight| json!({ "name": REJECT, "mode": "reject", "weight": scaled(*weight) }));
+    all.into_iter().map(back_end).chain(rejected).collect()
 }
 
-/// Returns the endpoints that get new flows. If none is ready, those that still serve while they terminate
-/// get them, so that no connection fails when the last endpoint is replaced.
+/// Whether all nodes have the same back ends for these groups, whatever `kubernetes_node` and `zone` say.
+pub(crate) fn is_everywhere(groups: &[Group], is_local: bool) -> bool {
+    !is_local && groups.iter().flat_map(|group| group.endpoints.iter()).all(|one| one.zones.is_empty())
+}
+
+/// Returns the endpoints that get new flows.
 fn chosen<'a>(all: &'a [Endpoint], is_local: bool, node: &NodeConfig) -> Vec<&'a Endpoint> {
-    let here = node.kubernetes_node.as_ref().filter(|_| is_local);
-    let near: Vec<&Endpoint> = all.iter().filter(|one| here.is_none() || one.node.as_ref() == here).collect();
-    let best = near.iter().map(|one| one.state).max().filter(|state| *state > EndpointState::Out);
-    let best: Vec<&Endpoint> = near.into_iter().filter(|one| Some(one.state) == best).collect();
-    let Some(zone) = &node.zone else { return best };
+    let here = node.kubernetes_node.as_deref().filter(|_| is_local);
+    let near = all.iter().filter(|one| here.is_none() || one.node.as_deref() == here);
+    let near: Vec<&Endpoint> = near.collect();
+    let chosen = EndpointState::chosen(near.iter().map(|one| one.state));
+    let best: Vec<&Endpoint> = near.into_iter().filter(|one| Some(one.state) == chosen).collect();
+    let Some(zone) = node.zone.as_deref() else { return best };
     // As kube-proxy does: hints count only if every endpoint has some and one of them names this zone.
-    let in_zone: Vec<&Endpoint> = best.iter().copied().filter(|one| one.zones.contains(zone)).collect();
+    let in_zone: Vec<&Endpoint> =
+        best.iter().copied().filter(|one| one.zones.iter().any(|one| **one == *zone)).collect();
     if in_zone.is_empty() || best.iter().any(|one| one.zones.is_empty()) { best } else { in_zone }
 }
 
@@ -203,8 +193,8 @@ mod tests {
             address: IpAddr::from([10, 0, 0, last]),
             port: 80,
             state,
-            node: Some(format!("n{last}")),
-            zones: zones.iter().map(ToString::to_string).collect(),
+            node: Some(format!("n{last}").into()),
+            zones: zones.iter().map(|zone| (*zone).into()).collect(),
         }
     }
 
@@ -227,11 +217,17 @@ mod tests {
     fn weights_of_services_are_shared_by_their_endpoints() {
         use EndpointState::{Out, Ready, Terminating};
         let all = |from: u8, to: u8| (from..=to).map(|last| endpoint(last, Ready, &[])).collect();
-        let group = |weight, endpoints| Group { weight, endpoints };
+        let group = |weight, endpoints: Vec<Endpoint>| Group { weight, endpoints: endpoints.into() };
         let any = node("");
         assert_eq!(shown(&[group(1, all(1, 2))], false, &any), "1:1 2:1");
         assert_eq!(shown(&[group(70, all(1, 2)), group(30, all(3, 3))], false, &any), "1:7 2:7 3:6");
         assert_eq!(shown(&[group(0, all(1, 1)), group(5, all(2, 2))], false, &any), "1:0 2:1");
+        // The share of a service without endpoints is rejected, unless there is no other.
+        assert_eq!(shown(&[group(3, vec![]), group(2, all(1, 2))], false, &any), "1:1 2:1 reject:3");
+        let ends = vec![endpoint(3, Out, &[])];
+        assert_eq!(shown(&[group(1, all(1, 1)), group(1, ends.clone())], false, &any), "1:1 3:- reject:1");
+        assert_eq!(shown(&[group(1, ends.clone()), group(1, vec![])], false, &any), "3:-");
+        assert_eq!(shown(&[group(1, all(1, 1)), group(0, vec![])], false, &any), "1:1");
         // The same endpoint in two services has the weight of both.
         assert_eq!(shown(&[group(1, all(1, 1)), group(2, all(1, 2))], false, &any), "1:2 2:1");
         let some = vec![endpoint(1, Terminating, &[]), endpoint(2, Out, &[])];
@@ -244,7 +240,7 @@ mod tests {
     fn nodes_of_the_cluster_prefer_what_is_near() {
         use EndpointState::Ready;
         let hinted = [endpoint(1, Ready, &["a"]), endpoint(2, Ready, &["b"])].to_vec();
-        let all = |endpoints: Vec<Endpoint>| [Group { weight: 1, endpoints }];
+        let all = |endpoints: Vec<Endpoint>| [Group { weight: 1, endpoints: endpoints.into() }];
         assert_eq!(shown(&all(hinted.clone()), false, &node(", zone: b")), "1:- 2:1");
         assert_eq!(shown(&all(hinted.clone()), false, &node(", zone: c")), "1:1 2:1");
         let partly = [hinted.clone(), vec![endpoint(3, Ready, &[])]].concat();

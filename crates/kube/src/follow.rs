@@ -1,13 +1,15 @@
 //! Follows the objects of the API server.
 
-use crate::objects::{Cluster, Objects, Protocol, key};
+use crate::objects::{Changed, Cluster, ObjectKey, Objects, Protocol, ServiceObject, SliceObject, key};
 use crate::shared::Hub;
 use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::Api;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::utils::Backoff;
 use kube::runtime::watcher::{self, Event, watcher};
-use kube::{Client, Resource, ResourceExt};
+use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 use std::pin::pin;
@@ -40,71 +42,174 @@ impl Backoff for Doubling {
     }
 }
 
+/// A kind of objects: where they are kept, what their version is, and how a change is noted.
+struct Kind<S> {
+    name: &'static str,
+    /// Whether the API server may not know it.
+    is_optional: bool,
+    place: fn(&mut Cluster) -> &mut Objects<S>,
+    version: fn(&S) -> Option<&str>,
+    /// Notes that an object has changed, given its forms before and after.
+    note: fn(&mut Changed, &ObjectKey, [Option<&S>; 2]),
+}
+
 /// Follows all kinds of objects, each in a task.
 pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
     let api = || client.clone();
     let routes = |protocol: Protocol| Api::all_with(api(), &protocol.route_resource());
+    let service = Kind::<ServiceObject> {
+        name: "Service",
+        is_optional: false,
+        place: |all| &mut all.services,
+        version: |one| one.version.as_deref(),
+        note: |changed, key, _| {
+            changed.services.insert(key.clone());
+        },
+    };
+    let slice = Kind::<SliceObject> {
+        name: "EndpointSlice",
+        is_optional: false,
+        place: |all| &mut all.slices,
+        version: |one| one.version.as_deref(),
+        note: Changed::slice,
+    };
+    let namespace = Kind {
+        name: "Namespace",
+        is_optional: false,
+        place: |all| &mut all.namespaces,
+        version: version_of,
+        note: |changed, (_, name), _| {
+            changed.namespaces.insert(name.clone());
+        },
+    };
+    let class = Kind {
+        name: "GatewayClass",
+        is_optional: true,
+        place: |all| &mut all.classes,
+        version: version_of,
+        note: |changed, _, _| changed.classes = true,
+    };
+    let gateway = Kind {
+        name: "Gateway",
+        is_optional: true,
+        place: |all| &mut all.gateways,
+        version: version_of,
+        note: |changed, key, _| {
+            changed.gateways.insert(key.clone());
+        },
+    };
+    let grant = Kind {
+        name: "ReferenceGrant",
+        is_optional: true,
+        place: |all| &mut all.grants,
+        version: version_of,
+        note: |changed, (namespace, _), _| {
+            changed.grants.insert(namespace.clone());
+        },
+    };
+    let tcp = Kind {
+        name: "TCPRoute",
+        is_optional: true,
+        place: |all| &mut all.tcp_routes,
+        version: version_of,
+        note: |changed, key, _| {
+            changed.routes.insert((Protocol::Tcp, key.clone()));
+        },
+    };
+    let udp = Kind {
+        name: "UDPRoute",
+        is_optional: true,
+        place: |all| &mut all.udp_routes,
+        version: version_of,
+        note: |changed, key, _| {
+            changed.routes.insert((Protocol::Udp, key.clone()));
+        },
+    };
     vec![
-        tokio::spawn(one(shared.clone(), "Service", false, Api::all(api()), |all| &mut all.services)),
-        tokio::spawn(one(shared.clone(), "EndpointSlice", false, Api::all(api()), |all| &mut all.slices)),
-        tokio::spawn(one(shared.clone(), "Namespace", false, Api::all(api()), |all| &mut all.namespaces)),
-        tokio::spawn(one(shared.clone(), "GatewayClass", true, Api::all(api()), |all| &mut all.classes)),
-        tokio::spawn(one(shared.clone(), "Gateway", true, Api::all(api()), |all| &mut all.gateways)),
-        tokio::spawn(one(shared.clone(), "ReferenceGrant", true, Api::all(api()), |all| &mut all.grants)),
-        tokio::spawn(one(shared.clone(), "TCPRoute", true, routes(Protocol::Tcp), |all| &mut all.tcp_routes)),
-        tokio::spawn(one(shared.clone(), "UDPRoute", true, routes(Protocol::Udp), |all| &mut all.udp_routes)),
+        tokio::spawn(one(shared.clone(), service, Api::<Service>::all(api()), ServiceObject::from)),
+        tokio::spawn(one(shared.clone(), slice, Api::<EndpointSlice>::all(api()), SliceObject::from)),
+        tokio::spawn(one(shared.clone(), namespace, Api::all(api()), bare)),
+        tokio::spawn(one(shared.clone(), class, Api::all(api()), bare)),
+        tokio::spawn(one(shared.clone(), gateway, Api::all(api()), bare)),
+        tokio::spawn(one(shared.clone(), grant, Api::all(api()), bare)),
+        tokio::spawn(one(shared.clone(), tcp, routes(Protocol::Tcp), bare)),
+        tokio::spawn(one(shared.clone(), udp, routes(Protocol::Udp), bare)),
     ]
 }
 
-/// Follows a kind of objects. One that is optional may be unknown to the API server.
-async fn one<K>(
-    shared: Arc<Hub>,
-    kind: &'static str,
-    is_optional: bool,
-    api: Api<K>,
-    place: fn(&mut Cluster) -> &mut Objects<K>,
-) where
+fn version_of<K: Resource>(object: &K) -> Option<&str> {
+    object.meta().resource_version.as_deref()
+}
+
+/// Returns an object without what may be large and does not matter.
+fn bare<K: Resource>(mut object: K) -> K {
+    object.meta_mut().managed_fields = None;
+    object.meta_mut().annotations = None;
+    object
+}
+
+/// Follows a kind of objects.
+async fn one<K, S>(shared: Arc<Hub>, kind: Kind<S>, api: Api<K>, read: fn(K) -> S)
+where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
+    S: Send + Sync + 'static,
 {
-    shared.state().watched.entry(kind).or_default();
+    let name = kind.name;
+    shared.state().watched.entry(name).or_default();
     let config = watcher::Config::default().timeout(WATCH_S);
     let stream = watcher(api, config).backoff(Doubling(WAIT[0]));
     let mut stream = pin!(stream.into_stream());
     // What a list has so far: it replaces what is known when it is complete.
-    let mut list: Objects<K> = Objects::new();
+    let mut list: Objects<S> = Objects::new();
     while let Some(event) = stream.next().await {
         let event = match event {
-            Ok(event) => event.modify(|one| one.managed_fields_mut().clear()),
+            Ok(event) => event,
             Err(why) => {
-                failed(&shared, kind, is_optional, &why);
+                failed(&shared, name, kind.is_optional, &why);
                 continue;
             }
         };
         {
             let mut state = shared.state();
             let state = &mut *state;
-            let objects = place(&mut state.snapshot);
-            let watched = state.watched.entry(kind).or_default();
+            let objects = (kind.place)(&mut state.cluster);
+            let watched = state.watched.entry(name).or_default();
             watched.error = None;
+            let changed = &mut state.changed;
+            let mut set = |objects: &mut Objects<S>, key: ObjectKey, after: Option<Arc<S>>| {
+                let before = match &after {
+                    Some(after) => objects.insert(key.clone(), after.clone()),
+                    None => objects.remove(&key),
+                };
+                let version = |one: &Option<Arc<S>>| {
+                    one.as_ref().map(|one| (kind.version)(one).map(ToString::to_string))
+                };
+                // A list repeats objects that have not changed.
+                if version(&before) != version(&after) {
+                    (kind.note)(changed, &key, [before.as_deref(), after.as_deref()]);
+                }
+            };
             match event {
                 Event::Init => {
                     list.clear();
                     continue;
                 }
                 Event::InitApply(one) => {
-                    list.insert(key(one.meta()), Arc::new(one));
+                    list.insert(key(one.meta()), Arc::new(read(one)));
                     continue;
                 }
                 Event::InitDone => {
-                    *objects = std::mem::take(&mut list);
                     watched.is_listed = true;
+                    let gone = objects.keys().filter(|key| !list.contains_key(*key));
+                    for key in gone.cloned().collect::<Vec<_>>() {
+                        set(objects, key, None);
+                    }
+                    for (key, object) in std::mem::take(&mut list) {
+                        set(objects, key, Some(object));
+                    }
                 }
-                Event::Apply(one) => {
-                    objects.insert(key(one.meta()), Arc::new(one));
-                }
-                Event::Delete(one) => {
-                    objects.remove(&key(one.meta()));
-                }
+                Event::Apply(one) => set(objects, key(one.meta()), Some(Arc::new(read(one)))),
+                Event::Delete(one) => set(objects, key(one.meta()), None),
             }
         }
         shared.touch();

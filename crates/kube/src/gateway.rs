@@ -2,10 +2,11 @@
 //! reasons are those of version 1.6 of the specification.
 
 use crate::config::Config;
-use crate::desired::{Desired, StatusChange, VirtualService, problem_words};
+use crate::desired::{Desired, StatusChange, VirtualService, problem_words, service_name};
 use crate::endpoints::{Group, Slices, number};
 use crate::objects::{
-    BackendRef, Cluster, GATEWAY_GROUP, L4Route, ObjectKey, ParentRef, Protocol, age, key, reference,
+    BackendRef, Cluster, FrontEnd, GATEWAY_GROUP, L4Route, ObjectKey, Owner, ParentRef, PortObject, Protocol,
+    key, reference,
 };
 use crate::pools::{AddressRequest, Given, IpVersion, Shortage, Want};
 use gateway_api::gateways::{
@@ -13,13 +14,13 @@ use gateway_api::gateways::{
     GatewayListenersAllowedRoutesNamespacesFrom as From,
     GatewayListenersAllowedRoutesNamespacesSelector as Selector,
 };
-use k8s_openapi::api::core::v1::ServicePort;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta, Time};
 use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::sync::Arc;
 use weir_control::names;
 
 /// How the API names the version of these objects.
@@ -27,6 +28,9 @@ const VERSION: &str = "gateway.networking.k8s.io/v1";
 
 /// What this controller supports, in the words of the conformance suite and in its order.
 const FEATURES: [&str; 5] = ["Gateway", "GatewayStaticAddresses", "ReferenceGrant", "TCPRoute", "UDPRoute"];
+
+/// How many nodes a condition names.
+const BEHIND_MAX: usize = 8;
 
 /// The conditions of an object.
 struct ConditionSet<'a> {
@@ -58,6 +62,18 @@ impl<'a> ConditionSet<'a> {
 }
 
 impl ConditionSet<'_> {
+    /// Adds whether nodes have confirmed the services, given those that have not.
+    fn programmed(&mut self, behind: &BTreeSet<&str>) {
+        if behind.is_empty() {
+            return self.set("Programmed", true, "Programmed", "all nodes have its services");
+        }
+        let named: Vec<&str> = behind.iter().copied().take(BEHIND_MAX).collect();
+        let others = behind.len() - named.len();
+        let others = if others > 0 { format!(" and {others} others") } else { String::new() };
+        let why = format!("these nodes have not confirmed its services: {}{others}", named.join(", "));
+        self.set("Programmed", false, "Pending", why);
+    }
+
     /// Adds those of a route.
     fn of_route(&mut self, is_nowhere: bool, is_refused: bool, problem: Option<&(&'static str, String)>) {
         if is_nowhere {
@@ -82,11 +98,6 @@ fn json_of(value: &impl Serialize) -> Value {
     serde_json::to_value(value).unwrap_or_default()
 }
 
-/// The gateways that this controller implements.
-pub(crate) struct Gateways<'a> {
-    all: Vec<(&'a Gateway, GatewayWant)>,
-}
-
 /// What a gateway asks for.
 pub(crate) struct GatewayWant {
     pub want: Want,
@@ -94,68 +105,26 @@ pub(crate) struct GatewayWant {
     refusal: Option<(&'static str, String)>,
 }
 
-impl<'a> Gateways<'a> {
-    /// Finds the gateways of this controller's classes, and sets the status of the classes.
-    pub(crate) fn of(config: &Config, snapshot: &'a Cluster, desired: &mut Desired) -> Gateways<'a> {
-        let mut classes = BTreeSet::new();
-        for class in snapshot.classes.values().filter(|one| one.spec.controller_name == config.controller) {
-            let name = class.metadata.name.clone().unwrap_or_default();
-            let before = class.status.as_ref().and_then(|status| status.conditions.as_deref());
-            let mut conditions = ConditionSet::new(before.unwrap_or_default(), &class.metadata, snapshot.now);
-            if class.spec.parameters_ref.is_some() {
-                let why = "`parametersRef` is not supported";
-                conditions.set("Accepted", false, "InvalidParameters", why);
-            } else {
-                conditions.set("Accepted", true, "Accepted", "weir-kube implements this class");
-                classes.insert(name);
-            }
-            let features = FEATURES.map(|name| json!({ "name": name }));
-            let status = json!({ "conditions": conditions.all, "supportedFeatures": features });
-            let current = json_of(&class.status);
-            change(desired, "GatewayClass", &class.metadata, &current, status);
+/// Returns the names of this controller's classes that it accepts, and sets the status of its classes.
+pub(crate) fn classes(config: &Config, cluster: &Cluster, desired: &mut Desired) -> BTreeSet<String> {
+    let mut classes = BTreeSet::new();
+    for class in cluster.classes.values().filter(|one| one.spec.controller_name == config.controller) {
+        let name = class.metadata.name.clone().unwrap_or_default();
+        let before = class.status.as_ref().and_then(|status| status.conditions.as_deref());
+        let mut conditions = ConditionSet::new(before.unwrap_or_default(), &class.metadata, cluster.now);
+        if class.spec.parameters_ref.is_some() {
+            let why = "`parametersRef` is not supported";
+            conditions.set("Accepted", false, "InvalidParameters", why);
+        } else {
+            conditions.set("Accepted", true, "Accepted", "weir-kube implements this class");
+            classes.insert(name);
         }
-        let ours =
-            snapshot.gateways.values().filter(|gateway| classes.contains(&gateway.spec.gateway_class_name));
-        Gateways { all: ours.map(|gateway| (gateway.as_ref(), wanted(config, gateway))).collect() }
+        let features = FEATURES.map(|name| json!({ "name": name }));
+        let status = json!({ "conditions": conditions.all, "supportedFeatures": features });
+        let current = json_of(&class.status);
+        change(desired, "GatewayClass", &class.metadata, &current, status);
     }
-
-    /// Returns the gateways, in the order of [`Gateways::wants`].
-    pub(crate) fn accepted(&self) -> impl Iterator<Item = &'a Gateway> {
-        self.all.iter().map(|(gateway, _)| *gateway)
-    }
-
-    pub(crate) fn wants(&self) -> impl Iterator<Item = &GatewayWant> {
-        self.all.iter().map(|(_, wanted)| wanted)
-    }
-
-    /// Adds the services of listeners, and the status of gateways and routes.
-    pub(crate) fn serve(
-        &self,
-        config: &Config,
-        snapshot: &Cluster,
-        slices: &Slices<'_>,
-        given: &[Given],
-        desired: &mut Desired,
-    ) {
-        let all = self.all.iter().zip(given);
-        let mut parents: BTreeMap<ObjectKey, Parent<'_>> = BTreeMap::new();
-        for ((gateway, wanted), given) in all {
-            let listeners = listeners(gateway);
-            parents.insert(key(&gateway.metadata), Parent { gateway, wanted, given, listeners });
-        }
-        // The references of a route are resolved once, whatever its parents are.
-        for protocol in Protocol::ALL {
-            let mut routes: Vec<&L4Route> = snapshot.routes(protocol).values().map(AsRef::as_ref).collect();
-            routes.sort_by_cached_key(|route| age(&route.metadata));
-            for route in routes {
-                attach(config, snapshot, slices, (route, protocol), &mut parents, desired);
-            }
-        }
-        for parent in parents.values() {
-            parent.serve(desired);
-            parent.status(snapshot, desired);
-        }
-    }
+    classes
 }
 
 /// Adds a status change, if the new status differs from the current one.
@@ -163,14 +132,17 @@ fn change(desired: &mut Desired, kind: &str, meta: &ObjectMeta, current: &Value,
     let same = |key: &String, value: &Value| current.get(key).unwrap_or(&Value::Null) == value;
     if !status.as_object().is_some_and(|map| map.iter().all(|(key, value)| same(key, value))) {
         let object = reference(VERSION, kind, meta);
-        desired.statuses.push(StatusChange { object, version: meta.resource_version.clone(), status });
+        let version = meta.resource_version.clone();
+        desired.statuses.push(StatusChange { object, version, status, addresses: Vec::new() });
     }
 }
 
 /// Reads what addresses a gateway asks for.
-fn wanted(config: &Config, gateway: &Gateway) -> GatewayWant {
+pub(crate) fn wanted(config: &Config, cluster: &Cluster, gateway: &Gateway) -> GatewayWant {
     let status = gateway.status.as_ref().and_then(|status| status.addresses.as_ref());
-    let current = status.into_iter().flatten().filter_map(|one| one.value.parse().ok()).collect();
+    let status: Vec<IpAddr> = status.into_iter().flatten().filter_map(|one| one.value.parse().ok()).collect();
+    let version = gateway.metadata.resource_version.as_deref();
+    let current = cluster.held(&Owner::Gateway(key(&gateway.metadata)), version, &status);
     let mut refusal = None;
     let mut asked = Vec::new();
     for address in gateway.spec.addresses.iter().flatten() {
@@ -219,7 +191,7 @@ struct Listener<'a> {
     conflict: Option<&'a str>,
     attached: usize,
     /// The endpoints of the oldest attached route, which gets all of the listener's packets.
-    winner: Option<Targets>,
+    winner: Option<&'a Targets>,
 }
 
 /// Reads the listeners of a gateway.
@@ -260,15 +232,15 @@ impl Listener<'_> {
     }
 
     /// Whether routes for a protocol from a namespace may be attached.
-    fn takes(&self, protocol: Protocol, route: &str, gateway: &str, snapshot: &Cluster) -> bool {
-        self.protocol == Some(protocol) && self.takes_kind && self.allows(route, gateway, snapshot)
+    fn takes(&self, protocol: Protocol, route: &str, gateway: &str, cluster: &Cluster) -> bool {
+        self.protocol == Some(protocol) && self.takes_kind && self.allows(route, gateway, cluster)
     }
 
     /// Whether routes of a namespace may be attached.
-    fn allows(&self, route: &str, gateway: &str, snapshot: &Cluster) -> bool {
+    fn allows(&self, route: &str, gateway: &str, cluster: &Cluster) -> bool {
         let namespaces = self.spec.allowed_routes.as_ref().and_then(|routes| routes.namespaces.as_ref());
         let selected = |all: &GatewayListenersAllowedRoutesNamespaces| {
-            let labels = snapshot.namespaces.get(&(String::new(), route.to_string()));
+            let labels = cluster.namespaces.get(&(String::new(), route.to_string()));
             let labels = labels.map(|one| one.metadata.labels.clone().unwrap_or_default());
             all.selector.as_ref().zip(labels).is_some_and(|(selector, labels)| selects(selector, &labels))
         };
@@ -297,60 +269,57 @@ fn selects(selector: &Selector, labels: &BTreeMap<String, String>) -> bool {
         })
 }
 
-/// A gateway while routes are attached to it.
-struct Parent<'a> {
-    gateway: &'a Gateway,
-    wanted: &'a GatewayWant,
-    given: &'a Given,
-    listeners: Vec<Listener<'a>>,
-}
-
 /// Where the packets of a route go, by IP version.
 type Targets = [Vec<Group>; 2];
 
-/// Attaches a route to its parents, and sets its status.
-fn attach(
+/// What a route is attached to.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Attached {
+    /// The listeners, by gateway and position.
+    pub listeners: BTreeSet<(ObjectKey, usize)>,
+    /// Where packets go.
+    targets: Targets,
+    /// The services whose ports or endpoints matter for this.
+    pub services: BTreeSet<ObjectKey>,
+}
+
+/// Attaches a route to the gateways of this controller, and returns its status.
+pub(crate) fn attach(
     config: &Config,
-    snapshot: &Cluster,
-    slices: &Slices<'_>,
+    cluster: &Cluster,
+    slices: &Slices,
     (route, protocol): (&L4Route, Protocol),
-    parents: &mut BTreeMap<ObjectKey, Parent<'_>>,
-    desired: &mut Desired,
-) {
+    is_ours: &dyn Fn(&ObjectKey) -> bool,
+) -> (Attached, Desired) {
+    let mut desired = Desired::default();
+    let mut attached = Attached::default();
     let (namespace, _) = key(&route.metadata);
     let before = route.status.as_ref().map(|status| status.parents.as_slice()).unwrap_or_default();
-    let is_ours = |entry: &Value| entry["controllerName"] == config.controller.as_str();
-    let mut entries: Vec<Value> = before.iter().filter(|entry| !is_ours(entry)).cloned().collect();
+    let has_set = |entry: &Value| entry["controllerName"] == config.controller.as_str();
+    let mut entries: Vec<Value> = before.iter().filter(|entry| !has_set(entry)).cloned().collect();
+    // The references of a route are resolved once, whatever its parents are.
     let mut resolved = None;
-    let mut reached: BTreeSet<(ObjectKey, usize)> = BTreeSet::new();
     for reference in &route.spec.parent_refs {
         let is_gateway = reference.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP)
             && reference.kind.as_deref().is_none_or(|kind| kind == "Gateway");
-        let at = reference.namespace.clone().unwrap_or_else(|| namespace.clone());
-        let at = (at, reference.name.clone());
+        let at = parent(reference, &namespace);
         // Those of other controllers are none of our business.
-        let Some(parent) = parents.get_mut(&at).filter(|_| is_gateway) else { continue };
-        let (targets, problem) =
-            resolved.get_or_insert_with(|| resolve(snapshot, slices, (route, protocol), &namespace));
-        let named: Vec<usize> = (0..parent.listeners.len())
-            .filter(|one| matches(reference, parent.listeners[*one].spec))
-            .collect();
-        let allowed = |one: &usize| parent.listeners[*one].takes(protocol, &namespace, &at.0, snapshot);
-        let allowed: Vec<usize> = named.iter().copied().filter(allowed).collect();
-        let old = before.iter().find(|entry| is_ours(entry) && entry["parentRef"] == json_of(reference));
+        let gateway = cluster.gateways.get(&at).filter(|_| is_gateway && is_ours(&at));
+        let Some(gateway) = gateway else { continue };
+        let problem = resolved
+            .get_or_insert_with(|| resolve(cluster, slices, (route, protocol), &namespace, &mut attached));
+        let listeners = listeners(gateway);
+        let named = listeners.iter().enumerate().filter(|(_, one)| matches(reference, one.spec));
+        let named: Vec<(usize, &Listener<'_>)> = named.collect();
+        let allowed = |(_, one): &&(usize, &Listener<'_>)| one.takes(protocol, &namespace, &at.0, cluster);
+        let allowed: Vec<usize> = named.iter().filter(allowed).map(|(position, _)| *position).collect();
+        let old = before.iter().find(|entry| has_set(entry) && entry["parentRef"] == json_of(reference));
         let old: Vec<Condition> = old
             .and_then(|entry| serde_json::from_value(entry["conditions"].clone()).ok())
             .unwrap_or_default();
-        let mut conditions = ConditionSet::new(&old, &route.metadata, snapshot.now);
+        let mut conditions = ConditionSet::new(&old, &route.metadata, cluster.now);
         conditions.of_route(named.is_empty(), allowed.is_empty(), problem.as_ref());
-        for one in allowed {
-            let listener = &mut parent.listeners[one];
-            if reached.insert((at.clone(), one)) {
-                listener.attached += 1;
-            }
-            // Routes come by age, and the oldest one wins.
-            listener.winner.get_or_insert_with(|| targets.clone());
-        }
+        attached.listeners.extend(allowed.into_iter().map(|position| (at.clone(), position)));
         entries.push(json!({
             "parentRef": reference,
             "controllerName": config.controller,
@@ -359,8 +328,14 @@ fn attach(
     }
     if entries != before {
         let status = json!({ "parents": entries });
-        change(desired, protocol.route_kind(), &route.metadata, &Value::Null, status);
+        change(&mut desired, protocol.route_kind(), &route.metadata, &Value::Null, status);
     }
+    (attached, desired)
+}
+
+/// Returns the gateway that a reference of a route names.
+pub(crate) fn parent(reference: &ParentRef, namespace: &str) -> ObjectKey {
+    (reference.namespace.clone().unwrap_or_else(|| namespace.into()), reference.name.clone())
 }
 
 fn matches(reference: &ParentRef, listener: &GatewayListeners) -> bool {
@@ -368,71 +343,71 @@ fn matches(reference: &ParentRef, listener: &GatewayListeners) -> bool {
         && reference.port.is_none_or(|port| port == listener.port)
 }
 
-/// Finds the endpoints of a route's references, and the first reason why one of them is not resolved.
+/// Finds the endpoints of a route's references, and returns the first reason why one of them is not resolved.
 fn resolve(
-    snapshot: &Cluster,
-    slices: &Slices<'_>,
+    cluster: &Cluster,
+    slices: &Slices,
     (route, protocol): (&L4Route, Protocol),
     namespace: &str,
-) -> (Targets, Option<(&'static str, String)>) {
-    let mut targets = Targets::default();
+    attached: &mut Attached,
+) -> Option<(&'static str, String)> {
     let mut problem = None;
     // The API accepts one rule; packets would match the first one.
     for reference in route.spec.rules.first().iter().flat_map(|rule| &rule.backend_refs) {
-        match service_port(snapshot, reference, protocol, namespace) {
-            Ok((at, port)) => {
-                let weight = u32::try_from(reference.weight.unwrap_or(1)).unwrap_or_default();
-                for (all, family) in targets.iter_mut().zip([IpVersion::Four, IpVersion::Six]) {
-                    let endpoints = slices.endpoints((&at.0, &at.1), port, protocol, family);
-                    all.push(Group { weight, endpoints });
-                }
-            }
-            Err(why) => problem = problem.or(Some(why)),
+        let at = (reference.namespace.clone().unwrap_or_else(|| namespace.into()), reference.name.clone());
+        attached.services.insert(at.clone());
+        let found = service_port(cluster, (reference, &at), protocol, namespace);
+        let weight = u32::try_from(reference.weight.unwrap_or(1)).unwrap_or_default();
+        for (all, family) in attached.targets.iter_mut().zip([IpVersion::Four, IpVersion::Six]) {
+            // The share of a reference that is not resolved is that of a service without endpoints.
+            let endpoints = found.as_ref().map_or_else(
+                |_| Arc::default(),
+                |port| slices.endpoints(cluster, &at, (port, protocol), family),
+            );
+            all.push(Group { weight, endpoints });
         }
+        problem = problem.or(found.err());
     }
-    (targets, problem)
+    problem
 }
 
 /// Finds the port of a service that a reference names.
 fn service_port<'a>(
-    snapshot: &'a Cluster,
-    reference: &BackendRef,
+    cluster: &'a Cluster,
+    (reference, at): (&BackendRef, &ObjectKey),
     protocol: Protocol,
     namespace: &str,
-) -> Result<(ObjectKey, &'a ServicePort), (&'static str, String)> {
+) -> Result<&'a PortObject, (&'static str, String)> {
     let name = &reference.name;
     let group = reference.group.as_deref().unwrap_or_default();
     let kind = reference.kind.as_deref().unwrap_or("Service");
     if !group.is_empty() || kind != "Service" {
         return Err(("InvalidKind", format!("`{name}` is a {kind}, not a Service")));
     }
-    let at = (reference.namespace.clone().unwrap_or_else(|| namespace.into()), name.clone());
-    if at.0 != namespace && !is_granted(snapshot, protocol.route_kind(), namespace, &at) {
+    if at.0 != namespace && !is_granted(cluster, protocol.route_kind(), namespace, at) {
         let why = format!("no ReferenceGrant in `{}` permits the reference to `{name}`", at.0);
         return Err(("RefNotPermitted", why));
     }
     let missing = |what: String| ("BackendNotFound", what);
-    let service = snapshot.services.get(&at).and_then(|service| service.spec.as_ref());
-    let service = service.filter(|spec| spec.type_.as_deref() != Some("ExternalName"));
+    let service = cluster.services.get(at).filter(|service| !service.is_external_name);
     let service =
         service.ok_or_else(|| missing(format!("there is no service `{}/{name}` with endpoints", at.0)))?;
     let wanted = reference.port.ok_or_else(|| missing(format!("`port` of `{name}` is missing")))?;
-    let ports: Vec<&ServicePort> =
-        service.ports.iter().flatten().filter(|port| port.port == wanted).collect();
-    let port = ports.iter().find(|port| Protocol::of(port.protocol.as_deref()) == Some(protocol));
-    match port {
-        Some(port) => Ok((at, port)),
-        None if ports.is_empty() => Err(missing(format!("the service `{name}` has no port {wanted}"))),
-        None => {
+    let mut ports = service.ports.iter().filter(|port| port.port == wanted).peekable();
+    let has_port = ports.peek().is_some();
+    match ports.find(|port| port.protocol == Ok(protocol)) {
+        Some(port) => Ok(port),
+        None if has_port => {
             let why = format!("port {wanted} of the service `{name}` is not {}", protocol.word());
             Err(("UnsupportedProtocol", why))
         }
+        None => Err(missing(format!("the service `{name}` has no port {wanted}"))),
     }
 }
 
 /// Whether a ReferenceGrant permits routes of a namespace to refer to a service.
-fn is_granted(snapshot: &Cluster, kind: &str, namespace: &str, (to, name): &ObjectKey) -> bool {
-    let grants = snapshot.grants.iter().filter(|((at, _), _)| at == to).map(|(_, grant)| &grant.spec);
+fn is_granted(cluster: &Cluster, kind: &str, namespace: &str, (to, name): &ObjectKey) -> bool {
+    let grants = cluster.grants.iter().filter(|((at, _), _)| at == to).map(|(_, grant)| &grant.spec);
     grants.into_iter().any(|grant| {
         let from = grant
             .from
@@ -445,27 +420,66 @@ fn is_granted(snapshot: &Cluster, kind: &str, namespace: &str, (to, name): &Obje
     })
 }
 
+/// A gateway with what is attached to it.
+struct Parent<'a> {
+    key: &'a ObjectKey,
+    gateway: &'a Gateway,
+    wanted: GatewayWant,
+    given: &'a Given,
+    listeners: Vec<Listener<'a>>,
+}
+
+/// Returns the services of a gateway of this controller, its status and its events. `routes` are those that
+/// may be attached to it, the oldest first.
+pub(crate) fn serve<'a>(
+    config: &Config,
+    cluster: &Cluster,
+    (key, gateway): (&'a ObjectKey, &'a Gateway),
+    given: &'a Given,
+    routes: impl Iterator<Item = &'a Attached>,
+) -> Desired {
+    let mut desired = Desired::default();
+    let mut listeners = listeners(gateway);
+    for route in routes {
+        let own = route.listeners.range((key.clone(), 0)..).take_while(|(at, _)| at == key);
+        for (_, position) in own {
+            if let Some(listener) = listeners.get_mut(*position) {
+                listener.attached += 1;
+                listener.winner.get_or_insert(&route.targets);
+            }
+        }
+    }
+    let wanted = wanted(config, cluster, gateway);
+    let parent = Parent { key, gateway, wanted, given, listeners };
+    parent.serve(&mut desired);
+    parent.status(config, cluster, &mut desired);
+    desired
+}
+
 impl Parent<'_> {
+    /// Returns the name, protocol and port of a listener's services, if it has any.
+    fn service(&self, listener: &Listener<'_>) -> Option<(String, Protocol, u16)> {
+        let (namespace, name) = self.key;
+        let (protocol, port) = (listener.protocol?, number(listener.spec.port)?);
+        // Service names have no dots, so no service port can have this name.
+        let name = names::service_port(&format!("gateway.{namespace}"), name, port, protocol.word());
+        (listener.is_valid() && listener.winner.is_some()).then_some((name, protocol, port))
+    }
+
     fn serve(&self, desired: &mut Desired) {
-        let (namespace, name) = key(&self.gateway.metadata);
-        let object = reference(VERSION, "Gateway", &self.gateway.metadata);
+        let object = Arc::new(reference(VERSION, "Gateway", &self.gateway.metadata));
         if let Some(problem) = &self.given.problem {
             let (reason, note) = problem_words(problem);
             desired.notice(&object, true, reason, note);
         }
-        for listener in self.listeners.iter().filter(|listener| listener.is_valid()) {
-            let (Some(protocol), Some(port), Some(targets)) =
-                (listener.protocol, number(listener.spec.port), &listener.winner)
-            else {
+        for listener in &self.listeners {
+            let Some(((name, protocol, port), targets)) = self.service(listener).zip(listener.winner) else {
                 continue;
             };
-            // Service names have no dots, so no service port can have this name.
-            let name = names::service_port(&format!("gateway.{namespace}"), &name, port, protocol.word());
-            desired.serve(&name, &self.given.addresses, |family| VirtualService {
+            desired.serve(&name, &self.given.addresses, |family, vips| VirtualService {
                 origin: object.clone(),
-                vips: Vec::new(),
-                protocol,
-                port,
+                front_end: FrontEnd { vips, protocol, port },
+                clients: Vec::new(),
                 affinity_s: None,
                 is_local: false,
                 groups: targets[usize::from(family == IpVersion::Six)].clone(),
@@ -473,8 +487,33 @@ impl Parent<'_> {
         }
     }
 
-    /// Adds the conditions of the gateway, and returns whether nodes are sent its services.
-    fn conditions(&self, conditions: &mut ConditionSet<'_>) -> bool {
+    /// Returns the nodes that have not confirmed the services of a listener. Those of which nothing is known
+    /// yet, because this controller has just begun to lead, are thought to have them if `was_programmed`.
+    fn behind<'c>(
+        &self,
+        config: &'c Config,
+        cluster: &Cluster,
+        listener: &Listener<'_>,
+        was_programmed: bool,
+    ) -> BTreeSet<&'c str> {
+        let Some((name, protocol, port)) = self.service(listener) else { return BTreeSet::new() };
+        let mut wanted = Vec::new();
+        for family in [IpVersion::Four, IpVersion::Six] {
+            let vips = self.given.addresses.iter().copied();
+            let vips: Vec<IpAddr> = vips.filter(|address| IpVersion::of(*address) == family).collect();
+            if !vips.is_empty() {
+                wanted.push((service_name(&name, family), FrontEnd { vips, protocol, port }));
+            }
+        }
+        let is_behind = |node: &&str| match cluster.confirmed.get(*node) {
+            Some(has) => wanted.iter().any(|(name, front_end)| has.get(name) != Some(front_end)),
+            None => !was_programmed,
+        };
+        config.nodes.iter().map(|node| node.name.as_str()).filter(is_behind).collect()
+    }
+
+    /// Adds the conditions of the gateway, and returns whether its services are sent to nodes.
+    fn conditions(&self, conditions: &mut ConditionSet<'_>, behind: &BTreeSet<&str>) -> bool {
         let invalid: Vec<&str> = self
             .listeners
             .iter()
@@ -491,7 +530,7 @@ impl Parent<'_> {
             let why = format!("these listeners are not valid: {}", invalid.join(", "));
             conditions.set("Accepted", has_valid, "ListenersNotValid", why);
         }
-        let is_programmed = accepted && self.given.problem.is_none();
+        let is_sent = accepted && self.given.problem.is_none();
         if !accepted {
             conditions.set("Programmed", false, "Invalid", "the gateway is not accepted");
         } else if let Some(problem) = &self.given.problem {
@@ -501,40 +540,47 @@ impl Parent<'_> {
             };
             conditions.set("Programmed", false, reason, problem_words(problem).1);
         } else {
-            conditions.set("Programmed", true, "Programmed", "nodes are sent its services");
+            conditions.programmed(behind);
         }
-        is_programmed
+        is_sent
     }
 
-    fn status(&self, snapshot: &Cluster, desired: &mut Desired) {
+    fn status(&self, config: &Config, cluster: &Cluster, desired: &mut Desired) {
         let meta = &self.gateway.metadata;
         let status = self.gateway.status.as_ref();
         let before = status.and_then(|status| status.conditions.as_deref()).unwrap_or_default();
-        let mut conditions = ConditionSet::new(before, meta, snapshot.now);
-        let is_programmed = self.conditions(&mut conditions);
         let old = status.and_then(|status| status.listeners.as_deref()).unwrap_or_default();
-        let listeners: Vec<Value> = self
-            .listeners
-            .iter()
-            .map(|listener| {
-                let old = old.iter().find(|one| one.name == listener.spec.name);
-                let old = old.map(|one| one.conditions.as_slice()).unwrap_or_default();
-                let mut conditions = ConditionSet::new(old, meta, snapshot.now);
-                listener.conditions(&mut conditions, is_programmed);
-                let kinds: Vec<Value> = listener
-                    .protocol
-                    .filter(|_| listener.takes_kind)
-                    .into_iter()
-                    .map(|protocol| json!({ "group": GATEWAY_GROUP, "kind": protocol.route_kind() }))
-                    .collect();
-                json!({
-                    "name": listener.spec.name,
-                    "supportedKinds": kinds,
-                    "attachedRoutes": listener.attached,
-                    "conditions": conditions.all,
-                })
+        let old_of = |listener: &Listener<'_>| {
+            let old = old.iter().find(|one| one.name == listener.spec.name);
+            old.map(|one| one.conditions.as_slice()).unwrap_or_default()
+        };
+        let was_programmed = |conditions: &[Condition]| {
+            let is = |one: &Condition| one.type_ == "Programmed" && one.status == "True";
+            conditions.iter().any(|one| is(one) && one.observed_generation == meta.generation)
+        };
+        let behind = |listener: &Listener<'_>| {
+            self.behind(config, cluster, listener, was_programmed(old_of(listener)))
+        };
+        let behind: Vec<BTreeSet<&str>> = self.listeners.iter().map(behind).collect();
+        let mut conditions = ConditionSet::new(before, meta, cluster.now);
+        let is_sent = self.conditions(&mut conditions, &behind.iter().flatten().copied().collect());
+        let listener = |(listener, behind): (&Listener<'_>, &BTreeSet<&str>)| {
+            let mut conditions = ConditionSet::new(old_of(listener), meta, cluster.now);
+            listener.conditions(&mut conditions, is_sent, behind);
+            let kinds: Vec<Value> = listener
+                .protocol
+                .filter(|_| listener.takes_kind)
+                .into_iter()
+                .map(|protocol| json!({ "group": GATEWAY_GROUP, "kind": protocol.route_kind() }))
+                .collect();
+            json!({
+                "name": listener.spec.name,
+                "supportedKinds": kinds,
+                "attachedRoutes": listener.attached,
+                "conditions": conditions.all,
             })
-            .collect();
+        };
+        let listeners: Vec<Value> = self.listeners.iter().zip(&behind).map(listener).collect();
         let addresses: Vec<Value> = self
             .given
             .addresses
@@ -545,6 +591,9 @@ impl Parent<'_> {
         let mut current = json_of(&self.gateway.status);
         normalize(&mut current);
         change(desired, "Gateway", meta, &current, new);
+        for change in &mut desired.statuses {
+            change.addresses.clone_from(&self.given.addresses);
+        }
     }
 }
 
@@ -560,7 +609,7 @@ fn normalize(status: &mut Value) {
 }
 
 impl Listener<'_> {
-    fn conditions(&self, conditions: &mut ConditionSet<'_>, is_programmed: bool) {
+    fn conditions(&self, conditions: &mut ConditionSet<'_>, is_sent: bool, behind: &BTreeSet<&str>) {
         let port = self.spec.port;
         if self.protocol.is_none() {
             let why = format!("`{}` is not supported, only TCP and UDP", self.spec.protocol);
@@ -587,8 +636,8 @@ impl Listener<'_> {
             }
             None => conditions.set("ResolvedRefs", true, "ResolvedRefs", "all references are resolved"),
         }
-        if is_programmed && self.is_valid() && self.wrong_kind.is_none() {
-            conditions.set("Programmed", true, "Programmed", "nodes are sent its services");
+        if is_sent && self.is_valid() && self.wrong_kind.is_none() {
+            conditions.programmed(behind);
         } else {
             conditions.set("Programmed", false, "Invalid", "see the other conditions");
         }

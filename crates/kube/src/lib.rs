@@ -1,13 +1,14 @@
 //! The controller that brings a cluster's services to nodes.
 //!
-//! [`desired::desired`] computes what nodes and the cluster should have from a snapshot of objects, without
-//! a server.
+//! [`desired::desired`] computes what nodes and the cluster should have from the objects, without a server,
+//! and [`incremental::Incremental`] computes the part of it that a change may affect.
 
 pub mod config;
 pub mod desired;
 pub mod endpoints;
 mod follow;
 mod gateway;
+pub mod incremental;
 mod lease;
 mod nodes;
 pub mod objects;

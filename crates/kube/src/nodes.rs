@@ -1,14 +1,13 @@
 //! Sends services to nodes.
 
 use crate::config::{NodeConfig, read};
-use crate::desired::{Desired, VirtualService};
-use crate::shared::Hub;
-use serde_json::Value;
-use std::collections::BTreeMap;
+use crate::endpoints::is_everywhere;
+use crate::objects::{FrontEnd, ObjectKey};
+use crate::shared::{Hub, Wanted};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::watch;
 use tokio::time::timeout;
 use weir_client::{Client, ClientError, Options, RefusalReason, Tls};
 
@@ -23,62 +22,42 @@ const SINGLE_MAX: usize = 8;
 /// How many services a node may refuse before everything waits.
 const REFUSED_MAX: usize = 64;
 
-/// What nodes are sent.
-pub(crate) struct NodeOrder {
-    pub desired: Desired,
-    /// When the first change has arrived that led to it.
-    pub since: Option<Instant>,
-}
-
-/// What is to be sent; nothing if another controller leads.
-pub(crate) type NodeOrders = watch::Receiver<Option<Arc<NodeOrder>>>;
-
-/// Services as a node reads them, by name. What stays the same is not built or compared again.
-type ServiceValues = BTreeMap<String, Arc<Value>>;
+/// Services as a node reads them, in JSON, by name. Nodes share the texts that are equal.
+type Texts = BTreeMap<Arc<str>, Arc<str>>;
 
 /// What a node has.
 #[derive(Default)]
 struct Confirmed {
     client: Option<Client>,
     /// The services that it has confirmed.
-    services: Option<ServiceValues>,
+    services: Option<Texts>,
     /// The services that it has refused, as they were sent.
-    refused: ServiceValues,
+    refused: Texts,
     etag: Option<String>,
 }
 
 /// Keeps a node up to date.
-pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig, mut receiver: NodeOrders) {
+pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig) {
     let mut known = Confirmed::default();
     let mut wait = CHECK;
     let mut retry = RETRY[0];
-    let mut before = None;
+    let Some(wake) = shared.nodes.get(&node.name) else { return };
     loop {
-        // The end of the sender is the end of the program.
-        let is_new = match timeout(wait, receiver.changed()).await {
-            Ok(Ok(())) => true,
-            Ok(Err(_)) => return,
-            Err(_) => false,
-        };
+        let is_new = timeout(wait, wake.notified()).await.is_ok();
         wait = CHECK;
-        let Some(sent) = receiver.borrow_and_update().clone() else {
+        if !shared.leads() || shared.state().wanted.is_none() {
             // Another controller may change it now.
             known = Confirmed::default();
             continue;
-        };
-        if !shared.leads() {
-            continue;
         }
-        let wanted = values(&shared, &node, &sent.desired, before.as_ref());
-        before = Some((sent.clone(), wanted.clone()));
-        let result = known.bring(&shared, &node, wanted, is_new).await;
+        let result = known.bring(&shared, &node, is_new).await;
         let labels = vec![("node", node.name.clone())];
         let in_sync = shared.metrics.in_sync.get_or_create(&labels);
         let error = match result {
-            Ok(changed) => {
+            Ok(since) => {
                 retry = RETRY[0];
                 in_sync.set(1);
-                if let (true, true, Some(since)) = (is_new, changed, sent.since) {
+                if let (true, Some(since)) = (is_new, since) {
                     shared.metrics.delay.observe(since.elapsed().as_secs_f64());
                 }
                 None
@@ -103,61 +82,76 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig, mut receiver: NodeO
     }
 }
 
-/// Returns the services as a node reads them; those that have not changed are taken from before.
-fn values(
-    shared: &Hub,
-    node: &NodeConfig,
-    desired: &Desired,
-    before: Option<&(Arc<NodeOrder>, ServiceValues)>,
-) -> ServiceValues {
-    let value = |(name, service): (&String, &VirtualService)| {
-        let old = before.filter(|(order, _)| order.desired.services.get(name) == Some(service));
-        let old = old.and_then(|(_, values)| values.get(name)).cloned();
-        let new = || Arc::new(service.of_node(name, &shared.config, node));
-        (name.clone(), old.unwrap_or_else(new))
-    };
-    desired.services.iter().map(value).collect()
+/// What has changed for a node.
+struct Changes {
+    /// The services, by name; `None` if they are gone.
+    services: BTreeMap<Arc<str>, Option<Arc<Wanted>>>,
+    /// When the first of these changes has arrived.
+    since: Option<Instant>,
+}
+
+/// Returns what has changed for a node since this was last called.
+fn take_changes(shared: &Hub, node: &NodeConfig) -> Changes {
+    let mut state = shared.state();
+    let place = state.nodes.entry(node.name.clone()).or_default();
+    let (names, since) = (std::mem::take(&mut place.changed), place.since.take());
+    let wanted = |name: &Arc<str>| state.wanted.as_ref().and_then(|all| all.get(name)).cloned();
+    let services = names.into_iter().map(|name| (name.clone(), wanted(&name))).collect();
+    Changes { services, since }
+}
+
+/// Returns a service as a node reads it.
+fn text(shared: &Hub, node: &NodeConfig, name: &str, wanted: &Wanted) -> Arc<str> {
+    let service = &wanted.service;
+    let make = || service.of_node(name, &shared.config, node).to_string().into();
+    let is_in_cluster = node.kubernetes_node.is_some() || node.zone.is_some();
+    if is_in_cluster && !is_everywhere(&service.groups, service.is_local) {
+        return make();
+    }
+    wanted.text.get_or_init(make).clone()
 }
 
 impl Confirmed {
-    /// Brings a node to what it should have, and returns whether something was sent.
+    /// Brings a node to what it should have. If something was sent because of a change, returns when that has
+    /// arrived.
     async fn bring(
         &mut self,
         shared: &Hub,
         node: &NodeConfig,
-        mut wanted: ServiceValues,
         is_new: bool,
-    ) -> Result<bool, ClientError> {
+    ) -> Result<Option<Instant>, ClientError> {
         let client = match &self.client {
             Some(client) => client.clone(),
             None => self.client.insert(connect(node)?).clone(),
         };
-        if !is_new {
-            self.refused.clear();
-        }
-        self.leave_out_refused(&mut wanted);
         let labels = |result: &str| vec![("node", node.name.clone()), ("result", result.to_string())];
         let count = |result: &str| shared.metrics.puts.get_or_create(&labels(result)).inc();
-        match &self.services {
-            Some(services) if *services == wanted => {
+        // What the node has refused is tried again from time to time.
+        let tries_again = !is_new && !self.refused.is_empty();
+        if tries_again {
+            self.refused.clear();
+        }
+        let changes = take_changes(shared, node);
+        if let Some(differences) = self.differences(shared, node, &changes).filter(|_| !tries_again) {
+            if differences.is_empty() {
                 if is_new || !self.is_different(&client).await? {
-                    return Ok(false);
+                    return Ok(None);
                 }
-            }
-            Some(services) if services.len() > SINGLE_MAX => {
-                let etag = self.etag.take();
+            } else if differences.len() <= SINGLE_MAX {
                 // If one of them is refused, all services are sent at once, because that answer says more
                 // about what is wrong. So are they if the node has other services than it should.
-                if let Some(Ok(etag)) = single(&client, services, &wanted, etag).await {
+                if self.put_each(&client, &differences).await.is_ok() {
                     count("one");
-                    self.services = Some(wanted);
-                    self.etag = etag;
-                    return Ok(true);
+                    confirm(shared, node, &changes.services, &self.refused);
+                    return Ok(changes.since);
                 }
             }
-            Some(_) | None => self.etag = None,
         }
-        let reasons = match self.put_all(&client, &mut wanted).await {
+        let wanted = shared.state().wanted.clone().unwrap_or_default();
+        let texts = wanted.iter().map(|(name, one)| (name.clone(), text(shared, node, name, one)));
+        let mut texts: Texts = texts.collect();
+        self.leave_out_refused(&mut texts);
+        let reasons = match self.put_all(&client, &mut texts).await {
             Ok(reasons) => reasons,
             Err(why) => {
                 count("failed");
@@ -165,7 +159,8 @@ impl Confirmed {
             }
         };
         count("all");
-        self.services = Some(wanted);
+        self.services = Some(texts);
+        confirm_all(shared, node, &wanted, &self.refused);
         let is_changed = {
             let mut state = shared.state();
             let state = state.nodes.entry(node.name.clone()).or_default();
@@ -175,23 +170,46 @@ impl Confirmed {
             // For events about it.
             shared.touch();
         }
-        Ok(true)
+        Ok(changes.since)
+    }
+
+    /// Returns the services that differ from those that the node has confirmed; `None` if that is not known.
+    /// Services that it has refused, and that have not changed since, are left out.
+    fn differences(
+        &mut self,
+        shared: &Hub,
+        node: &NodeConfig,
+        changes: &Changes,
+    ) -> Option<BTreeMap<Arc<str>, Option<Arc<str>>>> {
+        let services = self.services.as_ref()?;
+        let mut differences = BTreeMap::new();
+        for (name, wanted) in &changes.services {
+            let new = wanted.as_ref().map(|wanted| text(shared, node, name, wanted));
+            if self.refused.get(name).is_some_and(|refused| new.as_ref() == Some(refused)) {
+                continue;
+            }
+            self.refused.remove(name);
+            if services.get(name) != new.as_ref() {
+                differences.insert(name.clone(), new);
+            }
+        }
+        Some(differences)
     }
 
     /// Replaces services that the node has refused by what it has instead. Each is tried again when it
     /// changes, or when the node is checked.
-    fn leave_out_refused(&mut self, wanted: &mut ServiceValues) {
-        self.refused.retain(|name, value| wanted.get(name) == Some(value));
-        let names: Vec<String> = self.refused.keys().cloned().collect();
+    fn leave_out_refused(&mut self, wanted: &mut Texts) {
+        self.refused.retain(|name, text| wanted.get(name) == Some(text));
+        let names: Vec<Arc<str>> = self.refused.keys().cloned().collect();
         for name in names {
             self.replace(wanted, &name);
         }
     }
 
     /// Replaces a service by the form that the node has, and returns what it was.
-    fn replace(&self, wanted: &mut ServiceValues, name: &str) -> Option<Arc<Value>> {
+    fn replace(&self, wanted: &mut Texts, name: &Arc<str>) -> Option<Arc<str>> {
         match self.services.as_ref().and_then(|all| all.get(name)).cloned() {
-            Some(before) => wanted.insert(name.into(), before),
+            Some(before) => wanted.insert(name.clone(), before),
             None => wanted.remove(name),
         }
     }
@@ -206,16 +224,52 @@ impl Confirmed {
         Ok(is_different)
     }
 
+    /// Sends services one by one, or removes them. It is an error if the node's services were not those that
+    /// it has confirmed.
+    async fn put_each(
+        &mut self,
+        client: &Client,
+        services: &BTreeMap<Arc<str>, Option<Arc<str>>>,
+    ) -> Result<(), ClientError> {
+        // An `ETag` that is not known afterwards makes the next check send everything.
+        let mut etag = self.etag.take();
+        for (name, text) in services {
+            let Some(text) = text else {
+                // The answer to a deletion has no `ETag` of the node's services.
+                etag = None;
+                match client.delete(name, &Options::default()).await {
+                    Ok(_) | Err(ClientError::Refused { reason: RefusalReason::Absent, .. }) => {}
+                    Err(other) => return Err(other),
+                }
+                if let Some(all) = &mut self.services {
+                    all.remove(name);
+                }
+                continue;
+            };
+            let changes = client.put_text(name, text.to_string(), &Options::default()).await?;
+            if etag.is_some() && changes.set_before != etag {
+                let why = "the node has other services".to_string();
+                return Err(ClientError::Refused { reason: RefusalReason::Stale, why });
+            }
+            etag = etag.and(changes.set_after);
+            if let Some(all) = &mut self.services {
+                all.insert(name.clone(), text.clone());
+            }
+        }
+        self.etag = etag;
+        Ok(())
+    }
+
     /// Sends all services, and returns why the node has refused some of them. The others are not held up.
     async fn put_all(
         &mut self,
         client: &Client,
-        wanted: &mut ServiceValues,
-    ) -> Result<BTreeMap<String, String>, ClientError> {
+        wanted: &mut Texts,
+    ) -> Result<BTreeMap<Arc<str>, String>, ClientError> {
         let mut reasons = BTreeMap::new();
         loop {
-            let list: Vec<Value> = wanted.values().map(|value| Value::clone(value)).collect();
-            let (reason, why) = match client.put_all(&list, &Options::default()).await {
+            let texts = wanted.values().map(AsRef::as_ref);
+            let (reason, why) = match client.put_all_texts(texts, &Options::default()).await {
                 Ok(changes) => {
                     self.etag = changes.set_after.or(changes.etag);
                     return Ok(reasons);
@@ -227,47 +281,72 @@ impl Confirmed {
             let name = name.filter(|name| reasons.len() < REFUSED_MAX && !reasons.contains_key(name));
             let Some(name) = name else { return Err(ClientError::Refused { reason, why }) };
             let now = self.replace(wanted, &name);
-            self.refused.extend(now.map(|value| (name.clone(), value)));
+            self.refused.extend(now.map(|text| (name.clone(), text)));
             reasons.insert(name, why);
         }
     }
 }
 
-/// Sends the services that differ one by one; `None` if there are too many. Returns the `ETag` of the node's
-/// services afterwards, if it is known. It is an error if the node's services were not those of `etag`.
-async fn single(
-    client: &Client,
-    before: &ServiceValues,
-    wanted: &ServiceValues,
-    mut etag: Option<String>,
-) -> Option<Result<Option<String>, ClientError>> {
-    let gone: Vec<&String> = before.keys().filter(|name| !wanted.contains_key(*name)).collect();
-    let new: Vec<(&String, &Arc<Value>)> =
-        wanted.iter().filter(|(name, value)| before.get(*name) != Some(*value)).collect();
-    if gone.len() + new.len() > SINGLE_MAX {
-        return None;
-    }
-    for name in gone {
-        // The answer to a deletion has no `ETag` of the node's services.
-        etag = None;
-        match client.delete(name, &Options::default()).await {
-            Ok(_) | Err(ClientError::Refused { reason: RefusalReason::Absent, .. }) => {}
-            Err(other) => return Some(Err(other)),
+/// Returns the gateway that a service comes from, if it comes from one.
+fn gateway(wanted: &Wanted) -> Option<ObjectKey> {
+    let origin = &wanted.service.origin;
+    let key = || (origin.namespace.clone().unwrap_or_default(), origin.name.clone().unwrap_or_default());
+    (origin.kind.as_deref() == Some("Gateway")).then(key)
+}
+
+/// Notes which of these services of gateways a node has confirmed, for their conditions.
+fn confirm(
+    shared: &Hub,
+    node: &NodeConfig,
+    services: &BTreeMap<Arc<str>, Option<Arc<Wanted>>>,
+    refused: &Texts,
+) {
+    let mut state = shared.state();
+    let state = &mut *state;
+    let confirmed = state.cluster.confirmed.entry(node.name.clone()).or_default();
+    let mut gateways = BTreeSet::new();
+    for (name, wanted) in services.iter().filter(|(name, _)| !refused.contains_key(*name)) {
+        let Some(wanted) = wanted else {
+            confirmed.remove(name);
+            continue;
+        };
+        let front_end = &wanted.service.front_end;
+        if let Some(gateway) = gateway(wanted).filter(|_| confirmed.get(name) != Some(front_end)) {
+            confirmed.insert(name.clone(), front_end.clone());
+            gateways.insert(gateway);
         }
     }
-    for (name, value) in new {
-        match client.put(name, value, &Options::default()).await {
-            Ok(changes) if etag.is_none() || changes.set_before == etag => {
-                etag = etag.and(changes.set_after);
-            }
-            Ok(_) => {
-                let why = "the node has other services".to_string();
-                return Some(Err(ClientError::Refused { reason: RefusalReason::Stale, why }));
-            }
-            Err(why) => return Some(Err(why)),
-        }
+    let is_new = !gateways.is_empty();
+    state.changed.gateways.extend(gateways);
+    if is_new {
+        state.since.get_or_insert_with(Instant::now);
+        shared.wake.notify_one();
     }
-    Some(Ok(etag))
+}
+
+/// The same for all services.
+fn confirm_all(shared: &Hub, node: &NodeConfig, wanted: &BTreeMap<Arc<str>, Arc<Wanted>>, refused: &Texts) {
+    let mut state = shared.state();
+    let state = &mut *state;
+    let before = state.cluster.confirmed.remove(&node.name);
+    let mut now: BTreeMap<Arc<str>, FrontEnd> = BTreeMap::new();
+    let mut gateways = BTreeSet::new();
+    for (name, one) in wanted {
+        let Some(gateway) = gateway(one) else { continue };
+        let old = before.as_ref().and_then(|before| before.get(name));
+        let has = if refused.contains_key(name) { old } else { Some(&one.service.front_end) };
+        if before.is_none() || has != old {
+            gateways.insert(gateway);
+        }
+        now.extend(has.map(|has| (name.clone(), has.clone())));
+    }
+    state.cluster.confirmed.insert(node.name.clone(), now);
+    let is_new = !gateways.is_empty();
+    state.changed.gateways.extend(gateways);
+    if is_new {
+        state.since.get_or_insert_with(Instant::now);
+        shared.wake.notify_one();
+    }
 }
 
 /// Returns the position of the service that a refusal is about.

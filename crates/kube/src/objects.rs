@@ -1,17 +1,22 @@
-//! The objects of a cluster from which services are derived.
+//! The objects of a cluster from which services are derived. Of Services and EndpointSlices, of which there
+//! may be many, only what matters here is kept.
 
+use crate::config::DOMAIN;
+use crate::pools::IpVersion;
 use gateway_api::gatewayclasses::GatewayClass;
 use gateway_api::gateways::Gateway;
 use gateway_api::referencegrants::ReferenceGrant;
-use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Service};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference, Service, ServiceSpec};
 use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use kube::core::{ApiResource, GroupVersionKind, Object};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::sync::Arc;
+use weir_control::kubernetes::{EndpointState, SERVICE_NAME, affinity_s};
 
 /// The group of the Gateway API.
 pub const GATEWAY_GROUP: &str = "gateway.networking.k8s.io";
@@ -28,13 +33,223 @@ pub fn key(meta: &ObjectMeta) -> ObjectKey {
     (meta.namespace.clone().unwrap_or_default(), meta.name.clone().unwrap_or_default())
 }
 
-/// Returns the sort key that decides between two objects: the older one comes first, then the one whose
-/// namespace and name come first.
+/// The sort key that decides between two objects: the older one comes first, then the one whose namespace and
+/// name come first.
+pub type Age = (Timestamp, ObjectKey);
+
+/// Returns the age of an object.
 #[must_use]
-pub fn age(meta: &ObjectMeta) -> (Timestamp, ObjectKey) {
-    // An object without a time, which no API server sends, comes last.
-    let created = meta.creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0);
-    (created, key(meta))
+pub fn age(meta: &ObjectMeta) -> Age {
+    (created(meta), key(meta))
+}
+
+/// An object without a time, which no API server sends, comes last.
+fn created(meta: &ObjectMeta) -> Timestamp {
+    meta.creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
+}
+
+/// A Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServiceObject {
+    /// Its identity.
+    pub uid: Option<Box<str>>,
+    /// Its version, which changes with every change.
+    pub version: Option<Box<str>>,
+    /// When it was created.
+    pub created: Timestamp,
+    /// Whether it is a name of something elsewhere, without endpoints.
+    pub is_external_name: bool,
+    /// Its ports.
+    pub ports: Vec<PortObject>,
+    /// What matters if it has a load balancer.
+    pub balanced: Option<Box<BalancedObject>>,
+}
+
+/// A port of a Service.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PortObject {
+    /// Its name; empty if it has none.
+    pub name: Box<str>,
+    /// Its number.
+    pub port: i32,
+    /// Its protocol, or the name of one that nodes do not balance.
+    pub protocol: Result<Protocol, Box<str>>,
+}
+
+/// A Service of type LoadBalancer with a class.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct BalancedObject {
+    /// Its class.
+    pub class: Box<str>,
+    /// The annotation that asks for addresses.
+    pub addresses: Option<Box<str>>,
+    /// The annotation that asks for a pool.
+    pub pool: Option<Box<str>>,
+    /// The field that asks for an address.
+    pub load_balancer_ip: Option<Box<str>>,
+    /// Its IP versions.
+    pub families: Vec<IpVersion>,
+    /// For how many seconds clients keep their back end, if they do.
+    pub affinity_s: Option<u64>,
+    /// Whether nodes of the cluster use only endpoints that are on them.
+    pub is_local: bool,
+    /// The prefixes of the clients that are served; if empty, all.
+    pub source_ranges: Vec<Box<str>>,
+    /// The addresses that its status has.
+    pub ingress: Vec<IpAddr>,
+}
+
+fn boxed(text: &Option<String>) -> Option<Box<str>> {
+    text.as_deref().map(Into::into)
+}
+
+fn family(name: &str) -> Option<IpVersion> {
+    match name {
+        "IPv4" => Some(IpVersion::Four),
+        "IPv6" => Some(IpVersion::Six),
+        // FQDN, of EndpointSlices.
+        _ => None,
+    }
+}
+
+impl From<Service> for ServiceObject {
+    fn from(service: Service) -> ServiceObject {
+        let meta = &service.metadata;
+        let spec = service.spec.as_ref();
+        let port = |one: &k8s_openapi::api::core::v1::ServicePort| PortObject {
+            name: one.name.as_deref().unwrap_or_default().into(),
+            port: one.port,
+            protocol: Protocol::of(one.protocol.as_deref())
+                .ok_or_else(|| one.protocol.as_deref().unwrap_or_default().into()),
+        };
+        let is_balanced = |spec: &&ServiceSpec| spec.type_.as_deref() == Some("LoadBalancer");
+        let balanced = spec.filter(is_balanced).and_then(|spec| {
+            let class = spec.load_balancer_class.as_deref()?.into();
+            let annotation = |name: &str| {
+                let all = meta.annotations.as_ref()?;
+                all.get(&format!("{DOMAIN}/{name}")).map(|text| text.as_str().into())
+            };
+            let timeout = spec.session_affinity_config.as_ref().and_then(|config| config.client_ip.as_ref());
+            let timeout = timeout.and_then(|one| u64::try_from(one.timeout_seconds?).ok());
+            let ingress = service.status.iter().flat_map(|status| &status.load_balancer);
+            let ingress = ingress.flat_map(|one| one.ingress.iter().flatten());
+            Some(Box::new(BalancedObject {
+                class,
+                addresses: annotation("addresses"),
+                pool: annotation("pool"),
+                load_balancer_ip: boxed(&spec.load_balancer_ip),
+                families: spec.ip_families.iter().flatten().filter_map(|name| family(name)).collect(),
+                affinity_s: (spec.session_affinity.as_deref() == Some("ClientIP"))
+                    .then(|| affinity_s(timeout)),
+                is_local: spec.external_traffic_policy.as_deref() == Some("Local"),
+                source_ranges: spec
+                    .load_balancer_source_ranges
+                    .iter()
+                    .flatten()
+                    .map(|text| text.as_str().into())
+                    .collect(),
+                ingress: ingress.filter_map(|one| one.ip.as_deref()?.parse().ok()).collect(),
+            }))
+        });
+        ServiceObject {
+            uid: boxed(&meta.uid),
+            version: boxed(&meta.resource_version),
+            created: created(meta),
+            is_external_name: spec.is_some_and(|spec| spec.type_.as_deref() == Some("ExternalName")),
+            ports: spec.iter().flat_map(|spec| spec.ports.iter().flatten()).map(port).collect(),
+            balanced,
+        }
+    }
+}
+
+impl ServiceObject {
+    /// Returns a reference to it, for events.
+    #[must_use]
+    pub fn reference(&self, (namespace, name): &ObjectKey) -> ObjectReference {
+        ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Service".into()),
+            namespace: Some(namespace.clone()),
+            name: Some(name.clone()),
+            uid: self.uid.as_deref().map(Into::into),
+            ..ObjectReference::default()
+        }
+    }
+}
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SliceObject {
+    /// Its version, which changes with every change.
+    pub version: Option<Box<str>>,
+    /// The name of its service.
+    pub service: Option<Box<str>>,
+    /// The version of its addresses.
+    pub family: Option<IpVersion>,
+    /// The ports of its endpoints.
+    pub ports: Vec<SlicePort>,
+    /// Its endpoints.
+    pub endpoints: Vec<SliceEndpoint>,
+}
+
+/// A port of an EndpointSlice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlicePort {
+    /// Its name; empty if it has none.
+    pub name: Box<str>,
+    /// Its protocol, if nodes balance it.
+    pub protocol: Option<Protocol>,
+    /// Its number; by default that of the service's port.
+    pub port: Option<i32>,
+}
+
+/// An address of an endpoint.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SliceEndpoint {
+    /// The address.
+    pub address: IpAddr,
+    /// Its state.
+    pub state: EndpointState,
+    /// The Kubernetes node that it is on.
+    pub node: Option<Arc<str>>,
+    /// The zones that it should serve; if empty, all zones.
+    pub zones: Vec<Arc<str>>,
+}
+
+impl From<EndpointSlice> for SliceObject {
+    fn from(slice: EndpointSlice) -> SliceObject {
+        let family = family(&slice.address_type);
+        let port = |one: &k8s_openapi::api::discovery::v1::EndpointPort| SlicePort {
+            name: one.name.as_deref().unwrap_or_default().into(),
+            protocol: Protocol::of(one.protocol.as_deref()),
+            port: one.port,
+        };
+        let mut endpoints = Vec::new();
+        for one in &slice.endpoints {
+            let conditions = one.conditions.as_ref();
+            let state = EndpointState::of(
+                conditions.and_then(|all| all.ready),
+                conditions.and_then(|all| all.serving),
+                conditions.and_then(|all| all.terminating),
+            );
+            let zones = one.hints.iter().flat_map(|hints| hints.for_zones.iter().flatten());
+            let zones: Vec<Arc<str>> = zones.map(|zone| zone.name.as_str().into()).collect();
+            let node: Option<Arc<str>> = one.node_name.as_deref().map(Into::into);
+            let addresses = one.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
+            for address in addresses.filter(|address| Some(IpVersion::of(*address)) == family) {
+                endpoints.push(SliceEndpoint { address, state, node: node.clone(), zones: zones.clone() });
+            }
+        }
+        endpoints.shrink_to_fit();
+        let labels = slice.metadata.labels.as_ref();
+        SliceObject {
+            version: boxed(&slice.metadata.resource_version),
+            service: labels.and_then(|labels| labels.get(SERVICE_NAME)).map(|name| name.as_str().into()),
+            family,
+            ports: slice.ports.iter().flatten().map(port).collect(),
+            endpoints,
+        }
+    }
 }
 
 /// A TCPRoute or UDPRoute of the API version v1.
@@ -115,7 +330,7 @@ pub struct RouteStatus {
 }
 
 /// A protocol that nodes balance.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Protocol {
     /// TCP.
     Tcp,
@@ -164,15 +379,44 @@ impl Protocol {
     }
 }
 
-/// The objects of a cluster at one moment.
+/// An object that gets addresses. Of two with the same age, the Service comes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Owner {
+    /// A Service.
+    Service(ObjectKey),
+    /// A Gateway.
+    Gateway(ObjectKey),
+}
+
+/// Addresses that a status was sent with, until the object arrives with it: so that they are not given twice.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sent {
+    /// The version of the object that the status was sent for.
+    pub version: Option<String>,
+    /// The addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// Where clients reach a service of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FrontEnd {
+    /// Its addresses.
+    pub vips: Vec<IpAddr>,
+    /// Its protocol.
+    pub protocol: Protocol,
+    /// Its port.
+    pub port: u16,
+}
+
+/// What there is at one moment: the objects of a cluster, and how far the controller has got with them.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// The time, for conditions that change.
     pub now: Timestamp,
     /// Services.
-    pub services: Objects<Service>,
+    pub services: Objects<ServiceObject>,
     /// Their endpoints.
-    pub slices: Objects<EndpointSlice>,
+    pub slices: Objects<SliceObject>,
     /// Namespaces, whose labels listeners select.
     pub namespaces: Objects<Namespace>,
     /// Gateway classes.
@@ -185,9 +429,79 @@ pub struct Cluster {
     pub udp_routes: Objects<L4Route>,
     /// Permissions for references to other namespaces.
     pub grants: Objects<ReferenceGrant>,
+    /// The addresses that were sent, and may not have arrived yet.
+    pub sent: BTreeMap<Owner, Sent>,
+    /// The services of gateways that nodes have confirmed, by node and name. A node that has not confirmed
+    /// anything yet is absent.
+    pub confirmed: BTreeMap<String, BTreeMap<Arc<str>, FrontEnd>>,
+}
+
+/// What has changed in a [`Cluster`] since something was last computed from it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Changed {
+    /// Services.
+    pub services: BTreeSet<ObjectKey>,
+    /// EndpointSlices, with the names of the services that they were or are of.
+    pub slices: BTreeMap<ObjectKey, BTreeSet<Box<str>>>,
+    /// Namespaces.
+    pub namespaces: BTreeSet<String>,
+    /// Whether gateway classes have.
+    pub classes: bool,
+    /// Gateways, including what nodes have confirmed of their services.
+    pub gateways: BTreeSet<ObjectKey>,
+    /// TCPRoutes and UDPRoutes.
+    pub routes: BTreeSet<(Protocol, ObjectKey)>,
+    /// The namespaces with ReferenceGrants that have.
+    pub grants: BTreeSet<String>,
+}
+
+impl Changed {
+    /// Notes an EndpointSlice in two forms.
+    pub fn slice(&mut self, key: &ObjectKey, forms: [Option<&SliceObject>; 2]) {
+        let names = forms.into_iter().flatten().filter_map(|slice| slice.service.clone());
+        self.slices.entry(key.clone()).or_default().extend(names);
+    }
+
+    /// Notes all objects of a cluster.
+    #[must_use]
+    pub fn all(cluster: &Cluster) -> Changed {
+        let mut all = Changed { classes: true, ..Changed::default() };
+        all.services.extend(cluster.services.keys().cloned());
+        cluster.slices.iter().for_each(|(key, slice)| all.slice(key, [Some(slice), None]));
+        all.gateways.extend(cluster.gateways.keys().cloned());
+        for protocol in Protocol::ALL {
+            all.routes.extend(cluster.routes(protocol).keys().map(|key| (protocol, key.clone())));
+        }
+        all
+    }
 }
 
 impl Cluster {
+    /// Returns the addresses that an object has, given those of its status: those that were sent last, if no
+    /// later version of the object has arrived.
+    #[must_use]
+    pub fn held(&self, owner: &Owner, version: Option<&str>, status: &[IpAddr]) -> Vec<IpAddr> {
+        let sent = self.sent.get(owner).filter(|sent| sent.version.as_deref() == version);
+        sent.map_or_else(|| status.to_vec(), |sent| sent.addresses.clone())
+    }
+
+    /// Forgets the addresses that were sent for objects of which another version has arrived.
+    pub fn forget_sent(&mut self, changed: &Changed) {
+        let services = changed.services.iter().map(|key| Owner::Service(key.clone()));
+        let gateways = changed.gateways.iter().map(|key| Owner::Gateway(key.clone()));
+        for owner in services.chain(gateways) {
+            let version = match &owner {
+                Owner::Service(key) => self.services.get(key).and_then(|one| one.version.as_deref()),
+                Owner::Gateway(key) => {
+                    self.gateways.get(key).and_then(|one| one.metadata.resource_version.as_deref())
+                }
+            };
+            if self.sent.get(&owner).is_some_and(|sent| sent.version.as_deref() != version) {
+                self.sent.remove(&owner);
+            }
+        }
+    }
+
     /// Returns the routes for a protocol.
     #[must_use]
     pub fn routes(&self, protocol: Protocol) -> &Objects<L4Route> {

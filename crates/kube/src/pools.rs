@@ -149,7 +149,7 @@ impl Pool {
 }
 
 /// What an object asks for.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Want {
     /// The addresses that it has now, by its status.
     pub current: Vec<IpAddr>,
@@ -158,7 +158,7 @@ pub struct Want {
 }
 
 /// What an object asks for.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum AddressRequest {
     /// Certain addresses.
     Addresses(Vec<IpAddr>),
@@ -197,7 +197,7 @@ pub enum Shortage {
 /// Assigns addresses to objects; earlier ones take precedence. An object keeps the addresses that
 /// its status has as long as they are in a pool and it does not ask for others that it can get.
 #[must_use]
-pub fn give(pools: &Pools, wants: &[Want]) -> Vec<Given> {
+pub fn give(pools: &Pools, wants: &[&Want]) -> Vec<Given> {
     let mut taken: BTreeMap<IpAddr, usize> = BTreeMap::new();
     let mut all = vec![Given::default(); wants.len()];
     for (at, want) in wants.iter().enumerate() {
@@ -308,6 +308,10 @@ mod tests {
         Want { current: current.iter().map(|text| ip(text)).collect(), asked }
     }
 
+    fn given_to(wants: &[Want]) -> Vec<Given> {
+        give(&pools(SMALL), &wants.iter().collect::<Vec<_>>())
+    }
+
     fn four() -> AddressRequest {
         AddressRequest::Families(vec![IpVersion::Four], None)
     }
@@ -317,8 +321,7 @@ mod tests {
 
     #[test]
     fn addresses_of_a_status_stay_and_new_objects_get_the_rest() {
-        let given =
-            give(&pools(SMALL), &[want(&[], four()), want(&["192.0.2.0"], four()), want(&[], four())]);
+        let given = given_to(&[want(&[], four()), want(&["192.0.2.0"], four()), want(&[], four())]);
         assert_eq!(given[0].addresses, [ip("192.0.2.1")]);
         assert_eq!(given[1].addresses, [ip("192.0.2.0")]);
         assert_eq!(
@@ -330,16 +333,13 @@ mod tests {
     #[test]
     fn an_object_that_asks_for_what_it_cannot_have_keeps_what_it_has() {
         let asks = |text: &str| AddressRequest::Addresses(vec![ip(text)]);
-        let given = give(
-            &pools(SMALL),
-            &[
-                want(&["192.0.2.1"], asks("203.0.113.1")),
-                want(&["192.0.2.0"], asks("192.0.2.1")),
-                want(&["203.0.113.9"], asks("198.51.100.7")),
-                want(&[], AddressRequest::Families(vec![IpVersion::Four], Some("b".into()))),
-                want(&[], AddressRequest::Wrong),
-            ],
-        );
+        let given = given_to(&[
+            want(&["192.0.2.1"], asks("203.0.113.1")),
+            want(&["192.0.2.0"], asks("192.0.2.1")),
+            want(&["203.0.113.9"], asks("198.51.100.7")),
+            want(&[], AddressRequest::Families(vec![IpVersion::Four], Some("b".into()))),
+            want(&[], AddressRequest::Wrong),
+        ]);
         let expected = [
             (vec![ip("192.0.2.1")], Some(Shortage::Outside(ip("203.0.113.1")))),
             (vec![ip("192.0.2.0")], Some(Shortage::Taken(ip("192.0.2.1")))),
@@ -381,7 +381,7 @@ mod tests {
             );
             let mut last = Vec::new();
             for round in 0..10 {
-                let given = give(&pools, &wants);
+                let given = give(&pools, &wants.iter().collect::<Vec<_>>());
                 let mut seen = BTreeSet::new();
                 for address in given.iter().flat_map(|one| &one.addresses) {
                     prop_assert!(pools.has(*address) && seen.insert(*address), "{address} in {given:?}");

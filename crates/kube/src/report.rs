@@ -3,73 +3,112 @@
 use crate::config::DOMAIN;
 use crate::desired::{Notice, StatusChange};
 use crate::follow::chain;
-use crate::objects::Cluster;
 use crate::shared::Hub;
 use futures::StreamExt;
+use futures::future::{Either, select};
+use futures::stream::FuturesUnordered;
 use k8s_openapi::api::core::v1::ObjectReference;
+use kube::Client;
 use kube::api::{Api, ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use kube::runtime::events::{Event, EventType, Recorder, Reporter};
-use kube::{Client, Resource};
 use serde_json::json;
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
 /// How many requests are under way at a time.
 const PARALLEL: usize = 16;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the watch may take to bring what has been written.
-const ECHO: Duration = Duration::from_secs(1);
+/// When a status that has failed is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 /// The largest note of an event in bytes, by its API.
 const NOTE_MAX: usize = 1024;
+/// How many events are remembered, so that one that is repeated counts as such instead of being another.
+const EVENTS_KNOWN: usize = 256;
 
-/// Sends statuses, and waits until they are in the snapshot, so that addresses are not given twice. Returns
-/// whether one has failed and should be tried again.
-pub(crate) async fn statuses(shared: &Hub, client: &Client, changes: &[StatusChange]) -> bool {
-    // Owned: a borrowed one makes the task too specific for the runtime.
-    let send = |(at, change): (usize, StatusChange)| {
-        let client = client.clone();
-        async move { (at, send(&client, &change).await) }
-    };
-    let owned: Vec<(usize, StatusChange)> = changes.iter().cloned().enumerate().collect();
-    let mut results = futures::stream::iter(owned).map(send).buffer_unordered(PARALLEL);
-    let mut written = Vec::new();
-    let mut has_failed = false;
-    while let Some((at, result)) = results.next().await {
-        let change = &changes[at];
-        let word = match result {
-            Ok(()) => {
-                written.push(change);
-                "written"
-            }
-            // The object has changed meanwhile, or is gone, and the watch brings it.
-            Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => "outdated",
-            Err(why) => {
-                let object = &change.object;
-                let kind = object.kind.as_deref().unwrap_or_default();
-                let name = object.name.as_deref().unwrap_or_default();
-                tracing::warn!("status of {kind} {name}: {}", chain(&why));
-                has_failed = true;
-                "failed"
-            }
-        };
-        shared.metrics.statuses.get_or_create(&vec![("result", word.to_string())]).inc();
-    }
-    let begin = Instant::now();
-    while begin.elapsed() < ECHO {
-        let is_old = |change: &&StatusChange| {
-            let state = shared.state();
-            let version = version(&state.snapshot, &change.object);
-            version.is_some() && version == change.version
-        };
-        written.retain(is_old);
-        if written.is_empty() {
-            break;
+/// An object of any kind: kind, namespace and name.
+type AnyObject = [Option<String>; 3];
+
+/// Sends statuses. If there are several for an object, the last one counts. One that fails is tried again,
+/// unless the object has changed or is gone: then the watch brings it, and its status is computed again.
+pub(crate) async fn statuses(
+    shared: Arc<Hub>,
+    client: Client,
+    mut changes: mpsc::UnboundedReceiver<StatusChange>,
+) {
+    let mut waiting: BTreeMap<AnyObject, StatusChange> = BTreeMap::new();
+    let mut busy: BTreeSet<AnyObject> = BTreeSet::new();
+    let mut requests = FuturesUnordered::new();
+    loop {
+        while requests.len() < PARALLEL {
+            let Some(name) = waiting.keys().find(|name| !busy.contains(*name)).cloned() else { break };
+            let Some(change) = waiting.remove(&name) else { break };
+            busy.insert(name.clone());
+            requests.push(attempt(shared.clone(), client.clone(), name, change));
         }
-        sleep(Duration::from_millis(2)).await;
+        let done = if requests.is_empty() {
+            None
+        } else {
+            match select(pin!(changes.recv()), requests.next()).await {
+                Either::Left((change, _)) => Some(Either::Left(change)),
+                Either::Right((done, _)) => Some(Either::Right(done)),
+            }
+        };
+        match done {
+            Some(Either::Right(Some((name, sent, is_written)))) => {
+                busy.remove(&name);
+                let is_old = waiting.get(&name).is_some_and(|next| next.version == sent.version);
+                if is_written && is_old {
+                    // It was computed for a version that is gone now.
+                    waiting.remove(&name);
+                } else if !is_written {
+                    waiting.entry(name).or_insert(sent);
+                }
+            }
+            Some(Either::Right(None)) => {}
+            Some(Either::Left(Some(change))) => drop(waiting.insert(name_of(&change.object), change)),
+            None => match changes.recv().await {
+                Some(change) => drop(waiting.insert(name_of(&change.object), change)),
+                None => return,
+            },
+            Some(Either::Left(None)) => return,
+        }
     }
-    has_failed
+}
+
+fn name_of(object: &ObjectReference) -> AnyObject {
+    [object.kind.clone(), object.namespace.clone(), object.name.clone()]
+}
+
+/// Sends a status, and returns whether that is done. If not, some time has passed.
+async fn attempt(
+    shared: Arc<Hub>,
+    client: Client,
+    name: AnyObject,
+    change: StatusChange,
+) -> (AnyObject, StatusChange, bool) {
+    // Another controller writes statuses now.
+    if !shared.leads() {
+        return (name, change, true);
+    }
+    let (word, is_done) = match send(&client, &change).await {
+        Ok(()) => ("written", true),
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => ("outdated", true),
+        Err(why) => {
+            let [kind, _, name] = name.each_ref().map(|part| part.as_deref().unwrap_or_default());
+            tracing::warn!("status of {kind} {name}: {}", chain(&why));
+            ("failed", false)
+        }
+    };
+    shared.metrics.statuses.get_or_create(&vec![("result", word.to_string())]).inc();
+    if !is_done {
+        sleep(RETRY).await;
+    }
+    (name, change, is_done)
 }
 
 async fn send(client: &Client, change: &StatusChange) -> Result<(), kube::Error> {
@@ -99,24 +138,24 @@ fn api(client: &Client, object: &ObjectReference) -> Api<DynamicObject> {
     }
 }
 
-/// Returns the version of an object in a snapshot.
-fn version(snapshot: &Cluster, object: &ObjectReference) -> Option<String> {
-    let at = (object.namespace.clone().unwrap_or_default(), object.name.clone().unwrap_or_default());
-    let meta = match object.kind.as_deref().unwrap_or_default() {
-        "Service" => snapshot.services.get(&at).map(|one| one.meta().clone()),
-        "Gateway" => snapshot.gateways.get(&at).map(|one| one.meta().clone()),
-        "GatewayClass" => snapshot.classes.get(&at).map(|one| one.meta().clone()),
-        "TCPRoute" => snapshot.tcp_routes.get(&at).map(|one| one.meta().clone()),
-        "UDPRoute" => snapshot.udp_routes.get(&at).map(|one| one.meta().clone()),
-        // No other kind gets a status.
-        _ => None,
-    };
-    meta?.resource_version
-}
-
 /// Sends events. One that fails is lost.
-pub(crate) async fn events(shared: Arc<Hub>, recorder: Recorder, notices: Vec<Notice>) {
-    for notice in notices {
+pub(crate) async fn events(
+    shared: Arc<Hub>,
+    client: Client,
+    me: String,
+    mut notices: mpsc::Receiver<Notice>,
+) {
+    let new = || {
+        let reporter = Reporter { controller: DOMAIN.into(), instance: Some(me.clone()) };
+        Recorder::new(client.clone(), reporter)
+    };
+    let (mut recorder, mut known) = (new(), 0);
+    while let Some(notice) = notices.recv().await {
+        // A recorder remembers whole events.
+        known += 1;
+        if known > EVENTS_KNOWN {
+            (recorder, known) = (new(), 1);
+        }
         let mut note = notice.note;
         let end = (0..=NOTE_MAX.min(note.len())).rev().find(|at| note.is_char_boundary(*at));
         note.truncate(end.unwrap_or_default());
@@ -135,8 +174,4 @@ pub(crate) async fn events(shared: Arc<Hub>, recorder: Recorder, notices: Vec<No
             Err(_) => tracing::warn!("an event is lost: the API server does not answer"),
         }
     }
-}
-
-pub(crate) fn recorder(client: Client, me: &str) -> Recorder {
-    Recorder::new(client, Reporter { controller: DOMAIN.into(), instance: Some(me.into()) })
 }

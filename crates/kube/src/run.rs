@@ -1,10 +1,11 @@
 //! The program: follows the objects, computes what follows from them, and tells nodes and the cluster.
 
 use crate::config::Config;
-use crate::desired::{Desired, Notice, desired};
-use crate::nodes::{NodeOrder, feed};
-use crate::objects::Cluster;
-use crate::shared::Hub;
+use crate::desired::{Notice, StatusChange, note_sent};
+use crate::incremental::{Incremental, Update};
+use crate::nodes::feed;
+use crate::objects::Changed;
+use crate::shared::{Hub, HubState, Wanted};
 use crate::{follow, lease, report, serve};
 use anyhow::Context;
 use clap::Parser;
@@ -14,16 +15,19 @@ use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
 /// How soon a failure is tried again, and how often to check even if nothing has changed.
 const TICK: Duration = Duration::from_secs(1);
+
+/// How many events may wait to be sent.
+const EVENTS_MAX: usize = 1 << 14;
 
 /// How long the API server may be silent in a connection, which is longer than a watch lasts.
 const SILENCE: Duration = Duration::from_secs(75);
@@ -67,14 +71,17 @@ async fn control(config: Config, arguments: &Arguments) -> anyhow::Result<()> {
     let me = lease::identity();
     let mut ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?];
     let shared = Arc::new(Hub::new(config));
-    let (sender, receiver) = watch::channel(None);
+    let (statuses, new_statuses) = mpsc::unbounded_channel();
+    let (events, new_events) = mpsc::channel(EVENTS_MAX);
     let mut tasks: Vec<JoinHandle<()>> = follow::all(&shared, &client);
     for node in &shared.config.nodes {
-        tasks.push(tokio::spawn(feed(shared.clone(), node.clone(), receiver.clone())));
+        tasks.push(tokio::spawn(feed(shared.clone(), node.clone())));
     }
+    tasks.push(tokio::spawn(report::statuses(shared.clone(), client.clone(), new_statuses)));
+    tasks.push(tokio::spawn(report::events(shared.clone(), client.clone(), me.clone(), new_events)));
     tasks.push(tokio::spawn(lease::lead(shared.clone(), client.clone(), me.clone())));
     tasks.push(tokio::spawn(serve::serve(shared.clone(), listener)));
-    tasks.push(tokio::spawn(reconcile(shared.clone(), client.clone(), me.clone(), sender)));
+    tasks.push(tokio::spawn(reconcile(shared.clone(), statuses, events)));
     tracing::info!("weir-kube {} has started", env!("CARGO_PKG_VERSION"));
     let [terminate, interrupt] = &mut ends;
     let (terminate, interrupt) = (pin!(terminate.recv()), pin!(interrupt.recv()));
@@ -108,77 +115,113 @@ async fn client(arguments: &Arguments) -> anyhow::Result<Client> {
 /// Computes what follows from the objects whenever they have changed.
 async fn reconcile(
     shared: Arc<Hub>,
-    client: Client,
-    me: String,
-    sender: watch::Sender<Option<Arc<NodeOrder>>>,
+    statuses: mpsc::UnboundedSender<StatusChange>,
+    events: mpsc::Sender<Notice>,
 ) {
-    let recorder = report::recorder(client.clone(), &me);
-    let mut known: Vec<Notice> = Vec::new();
-    let mut led = false;
+    // What is known, as long as this controller leads.
+    let mut known: Option<Incremental> = None;
+    let mut refusals: Vec<Notice> = Vec::new();
+    let (mut last, mut took) = (Instant::now(), Duration::ZERO);
     loop {
         // After a while without changes, leadership may have ended.
         let _ = timeout(TICK, shared.wake.notified()).await;
-        sleep(Duration::from_millis(shared.config.debounce_ms)).await;
-        let leads = shared.leads();
-        if !leads {
-            if led {
-                sender.send_replace(None);
-                known.clear();
+        // A first change is not delayed. Those that follow are collected, and for longer if they keep this
+        // thread busy.
+        let gap = Duration::from_millis(shared.config.debounce_ms).max(took * 2);
+        sleep(gap.saturating_sub(last.elapsed())).await;
+        if !shared.leads() {
+            let mut state = shared.state();
+            (state.changed, state.since) = (Changed::default(), None);
+            if known.take().is_some() {
+                state.wanted = None;
+                shared.nodes.values().for_each(Notify::notify_one);
+                refusals.clear();
             }
-            led = false;
             continue;
         }
-        let Some((snapshot, since)) = due(&shared, !led) else { continue };
-        led = true;
         let begin = Instant::now();
-        let mut next = desired(&shared.config, &snapshot);
-        shared.metrics.computed.observe(begin.elapsed().as_secs_f64());
-        shared.metrics.services.set(i64::try_from(next.services.len()).unwrap_or(i64::MAX));
-        add_refusals(&shared, &mut next);
-        let changes = std::mem::take(&mut next.statuses);
-        let notices = std::mem::take(&mut next.events);
-        let same = sender.borrow().as_ref().is_some_and(|sent| sent.desired.services == next.services);
-        if !same {
-            sender.send_replace(Some(Arc::new(NodeOrder { desired: next, since })));
+        let is_first = known.is_none();
+        let Some((mut update, since)) = compute(&shared, &mut known) else { continue };
+        (last, took) = (Instant::now(), begin.elapsed());
+        shared.metrics.computed.observe(took.as_secs_f64());
+        {
+            let mut state = shared.state();
+            let state = &mut *state;
+            let now = refusals_of(state);
+            update.events.extend(now.iter().filter(|one| !refusals.contains(one)).cloned());
+            refusals = now;
+            if is_first || !update.services.is_empty() {
+                for node in state.nodes.values_mut() {
+                    node.changed.extend(update.services.iter().cloned());
+                    node.since = node.since.or(since);
+                }
+                shared.nodes.values().for_each(Notify::notify_one);
+            }
         }
-        let new: Vec<Notice> = notices.iter().filter(|one| !known.contains(one)).cloned().collect();
-        known = notices;
-        if !new.is_empty() {
-            // Events wait for nothing, and nothing for them.
-            drop(tokio::spawn(report::events(shared.clone(), recorder.clone(), new)));
+        for notice in update.events {
+            if events.try_send(notice).is_err() {
+                tracing::warn!("an event is lost: too many wait");
+            }
         }
-        if report::statuses(&shared, &client, &changes).await {
-            sleep(TICK).await;
-            shared.touch();
+        for change in update.statuses {
+            // The receiver ends with the program.
+            let _ = statuses.send(change);
         }
     }
 }
 
-/// Returns the objects, and when the first change arrived, if all kinds have been listed and something may
-/// follow.
-fn due(shared: &Hub, is_first: bool) -> Option<(Cluster, Option<Instant>)> {
+/// Returns what follows from what has changed, and when that began, if all kinds have been listed and there is
+/// something. Notes what nodes should have, and which addresses are about to be written to statuses.
+fn compute(shared: &Hub, known: &mut Option<Incremental>) -> Option<(Update, Option<Instant>)> {
     let mut state = shared.state();
+    let state = &mut *state;
     if state.watched.values().any(|watched| !watched.is_listed) {
         return None;
     }
-    let since = state.changed.take();
-    if since.is_none() && !is_first {
-        return None;
+    let since = state.since.take();
+    let mut changed = std::mem::take(&mut state.changed);
+    let known = match known {
+        Some(known) if since.is_none() => return None,
+        Some(known) => known,
+        None => {
+            // What another controller has done meanwhile is in the objects.
+            state.cluster.sent.clear();
+            state.cluster.confirmed.clear();
+            changed = Changed::all(&state.cluster);
+            known.insert(Incremental::default())
+        }
+    };
+    state.cluster.now = Timestamp::now();
+    state.cluster.forget_sent(&changed);
+    let update = known.update(&shared.config, &state.cluster, &changed);
+    let wanted = state.wanted.get_or_insert_default();
+    for name in &update.services {
+        match known.services().get(name) {
+            Some(service) => {
+                let one = Wanted { service: service.clone(), text: OnceLock::new() };
+                wanted.insert(name.clone(), Arc::new(one));
+            }
+            None => drop(wanted.remove(name)),
+        }
     }
-    let mut snapshot = state.snapshot.clone();
-    snapshot.now = Timestamp::now();
-    Some((snapshot, since))
+    shared.metrics.services.set(i64::try_from(wanted.len()).unwrap_or(i64::MAX));
+    for change in &update.statuses {
+        note_sent(&mut state.cluster, &mut state.changed, change);
+    }
+    Some((update, since))
 }
 
-/// Adds a notice for each service that a node has refused.
-fn add_refusals(shared: &Hub, next: &mut Desired) {
-    for (node, state) in &shared.state().nodes {
-        for (name, why) in &state.refused {
-            if let Some(service) = next.services.get(name) {
+/// Returns a notice for each service that a node has refused.
+fn refusals_of(state: &HubState) -> Vec<Notice> {
+    let mut notices = Vec::new();
+    for (node, has) in &state.nodes {
+        for (name, why) in &has.refused {
+            if let Some(wanted) = state.wanted.as_ref().and_then(|all| all.get(name)) {
                 let note = format!("node {node} refuses `{name}`: {why}");
-                let object = service.origin.clone();
-                next.events.push(Notice { object, is_warning: true, reason: "Refused", note });
+                let object = (*wanted.service.origin).clone();
+                notices.push(Notice { object, is_warning: true, reason: "Refused", note });
             }
         }
     }
+    notices
 }

@@ -1,16 +1,17 @@
 //! What the tasks share: the objects, who leads, and how it goes.
 
 use crate::config::Config;
-use crate::objects::Cluster;
+use crate::desired::VirtualService;
+use crate::objects::{Changed, Cluster};
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -35,15 +36,31 @@ pub(crate) struct NodeState {
     /// Why it does not have what it should.
     pub error: Option<String>,
     /// The services that it has refused, and why.
-    pub refused: BTreeMap<String, String>,
+    pub refused: BTreeMap<Arc<str>, String>,
+    /// The names of services that have changed since they were last sent to it.
+    pub changed: BTreeSet<Arc<str>>,
+    /// When the first of these changes has arrived.
+    pub since: Option<Instant>,
+}
+
+/// A service of nodes, with its text.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub service: Arc<VirtualService>,
+    /// The service as nodes read it, if all read the same. It is made when the first node needs it.
+    pub text: OnceLock<Arc<str>>,
 }
 
 #[derive(Default)]
 pub(crate) struct HubState {
-    pub snapshot: Cluster,
+    pub cluster: Cluster,
+    /// What has changed in it that nothing has followed from yet.
+    pub changed: Changed,
     pub watched: BTreeMap<&'static str, Watched>,
     /// When the first change has arrived that nothing has followed from yet.
-    pub changed: Option<Instant>,
+    pub since: Option<Instant>,
+    /// What nodes should have, by name; nothing if another controller leads.
+    pub wanted: Option<BTreeMap<Arc<str>, Arc<Wanted>>>,
     /// When the API server has answered last.
     pub answered: Option<Instant>,
     /// Until when this controller leads.
@@ -112,6 +129,8 @@ pub(crate) struct Hub {
     pub metrics: Metrics,
     /// Notified when something has changed that may affect the result.
     pub wake: Notify,
+    /// Notified when a node is to be sent something, by its name.
+    pub nodes: BTreeMap<String, Notify>,
     state: Mutex<HubState>,
 }
 
@@ -123,7 +142,8 @@ impl Hub {
             (node.name.clone(), NodeState { error, ..NodeState::default() })
         });
         let state = HubState { nodes: nodes.collect(), ..HubState::default() };
-        Hub { config, metrics: Metrics::new(), wake: Notify::new(), state: Mutex::new(state) }
+        let nodes = config.nodes.iter().map(|node| (node.name.clone(), Notify::new())).collect();
+        Hub { config, metrics: Metrics::new(), wake: Notify::new(), nodes, state: Mutex::new(state) }
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, HubState> {
@@ -133,7 +153,7 @@ impl Hub {
 
     /// Notes that something has changed.
     pub(crate) fn touch(&self) {
-        self.state().changed.get_or_insert_with(Instant::now);
+        self.state().since.get_or_insert_with(Instant::now);
         self.wake.notify_one();
     }
 
@@ -183,16 +203,16 @@ impl Hub {
         self.metrics.leads.set(i64::from(self.leads()));
         {
             let state = self.state();
-            let snapshot = &state.snapshot;
+            let cluster = &state.cluster;
             let counts = [
-                ("Service", snapshot.services.len()),
-                ("EndpointSlice", snapshot.slices.len()),
-                ("Namespace", snapshot.namespaces.len()),
-                ("GatewayClass", snapshot.classes.len()),
-                ("Gateway", snapshot.gateways.len()),
-                ("TCPRoute", snapshot.tcp_routes.len()),
-                ("UDPRoute", snapshot.udp_routes.len()),
-                ("ReferenceGrant", snapshot.grants.len()),
+                ("Service", cluster.services.len()),
+                ("EndpointSlice", cluster.slices.len()),
+                ("Namespace", cluster.namespaces.len()),
+                ("GatewayClass", cluster.classes.len()),
+                ("Gateway", cluster.gateways.len()),
+                ("TCPRoute", cluster.tcp_routes.len()),
+                ("UDPRoute", cluster.udp_routes.len()),
+                ("ReferenceGrant", cluster.grants.len()),
             ];
             for (kind, count) in counts {
                 let labels = vec![("kind", kind.to_string())];

@@ -1,13 +1,20 @@
 //! What follows from objects, as users write them.
 
 use crate::config::Config;
-use crate::desired::{Desired, desired};
-use crate::objects::{Cluster, Objects, key};
+use crate::desired::{Desired, StatusChange, desired, note_sent};
+use crate::incremental::{Incremental, forget_times};
+use crate::objects::{Changed, Cluster, L4Route, ObjectKey, Objects, Protocol, key};
+use gateway_api::gatewayclasses::GatewayClass;
+use gateway_api::gateways::Gateway;
+use gateway_api::referencegrants::ReferenceGrant;
+use k8s_openapi::api::core::v1::{Namespace, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use k8s_openapi::jiff::Span;
 use kube::ResourceExt;
 use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 fn config() -> Config {
@@ -35,13 +42,19 @@ fn yaml(text: &str) -> Value {
     serde_saphyr::from_str(text).unwrap()
 }
 
-fn put<K: DeserializeOwned + ResourceExt>(all: &mut Objects<K>, value: &Value) {
+/// Adds an object, or replaces the one with the same name, and returns its key and what it replaces.
+fn put<K: DeserializeOwned + ResourceExt + Into<S>, S>(
+    all: &mut Objects<S>,
+    value: &Value,
+) -> (ObjectKey, Option<Arc<S>>) {
     let one: K = serde_json::from_value(value.clone()).unwrap();
-    all.insert(key(one.meta()), Arc::new(one));
+    let key = key(one.meta());
+    (key.clone(), all.insert(key, Arc::new(one.into())))
 }
 
-/// Adds objects, or replaces those with the same name.
-fn add(snapshot: &mut Cluster, value: &Value) {
+/// Adds objects, or replaces those with the same name, and returns what has changed.
+fn add(snapshot: &mut Cluster, value: &Value) -> Changed {
+    let mut changed = Changed::default();
     let mut value = value.clone();
     let version = match value["kind"].as_str().unwrap() {
         "Service" | "Namespace" => "v1",
@@ -50,16 +63,39 @@ fn add(snapshot: &mut Cluster, value: &Value) {
     };
     value["apiVersion"] = version.into();
     match value["kind"].as_str().unwrap() {
-        "Service" => put(&mut snapshot.services, &value),
-        "EndpointSlice" => put(&mut snapshot.slices, &value),
-        "Namespace" => put(&mut snapshot.namespaces, &value),
-        "GatewayClass" => put(&mut snapshot.classes, &value),
-        "Gateway" => put(&mut snapshot.gateways, &value),
-        "TCPRoute" => put(&mut snapshot.tcp_routes, &value),
-        "UDPRoute" => put(&mut snapshot.udp_routes, &value),
-        "ReferenceGrant" => put(&mut snapshot.grants, &value),
+        "Service" => {
+            changed.services.insert(put::<Service, _>(&mut snapshot.services, &value).0);
+        }
+        "EndpointSlice" => {
+            let (key, before) = put::<EndpointSlice, _>(&mut snapshot.slices, &value);
+            changed.slice(&key, [before.as_deref(), snapshot.slices.get(&key).map(AsRef::as_ref)]);
+        }
+        "Namespace" => {
+            let (_, name) = put::<Namespace, _>(&mut snapshot.namespaces, &value).0;
+            changed.namespaces.insert(name);
+        }
+        "GatewayClass" => {
+            put::<GatewayClass, _>(&mut snapshot.classes, &value);
+            changed.classes = true;
+        }
+        "Gateway" => {
+            changed.gateways.insert(put::<Gateway, _>(&mut snapshot.gateways, &value).0);
+        }
+        "TCPRoute" => {
+            let (key, _) = put::<L4Route, _>(&mut snapshot.tcp_routes, &value);
+            changed.routes.insert((Protocol::Tcp, key));
+        }
+        "UDPRoute" => {
+            let (key, _) = put::<L4Route, _>(&mut snapshot.udp_routes, &value);
+            changed.routes.insert((Protocol::Udp, key));
+        }
+        "ReferenceGrant" => {
+            let (namespace, _) = put::<ReferenceGrant, _>(&mut snapshot.grants, &value).0;
+            changed.grants.insert(namespace);
+        }
         other => panic!("{other}"),
     }
+    changed
 }
 
 fn snapshot(text: &str) -> Cluster {
@@ -74,38 +110,57 @@ fn run(text: &str) -> Desired {
     desired(&config(), &snapshot(text))
 }
 
-/// Does what an API server does with the statuses, and computes again.
+/// Does what an API server does with the statuses, and lets some time pass.
 fn apply(snapshot: &mut Cluster, desired: &Desired) {
     snapshot.now = snapshot.now.checked_add(Span::new().seconds(1)).unwrap();
     for change in &desired.statuses {
-        let at = (
-            change.object.namespace.clone().unwrap_or_default(),
-            change.object.name.clone().unwrap_or_default(),
-        );
-        let kind = change.object.kind.clone().unwrap();
-        let mut value = match kind.as_str() {
-            "Service" => serde_json::to_value(&*snapshot.services[&at]),
-            "GatewayClass" => serde_json::to_value(&*snapshot.classes[&at]),
-            "Gateway" => serde_json::to_value(&*snapshot.gateways[&at]),
-            "TCPRoute" => serde_json::to_value(&*snapshot.tcp_routes[&at]),
-            "UDPRoute" => serde_json::to_value(&*snapshot.udp_routes[&at]),
-            other => panic!("{other}"),
-        }
-        .unwrap();
-        value["kind"] = kind.into();
-        for (key, part) in change.status.as_object().unwrap() {
-            value["status"][key] = part.clone();
-        }
-        add(snapshot, &value);
+        write(snapshot, change);
     }
+}
+
+/// Writes a status to its object, which then has another version, and returns what has changed.
+fn write(snapshot: &mut Cluster, change: &StatusChange) -> Changed {
+    let at =
+        (change.object.namespace.clone().unwrap_or_default(), change.object.name.clone().unwrap_or_default());
+    let kind = change.object.kind.clone().unwrap();
+    let version = snapshot.now.to_string();
+    let mut value = match kind.as_str() {
+        "Service" => {
+            let service = Arc::make_mut(snapshot.services.get_mut(&at).unwrap());
+            let ingress = change.status["loadBalancer"]["ingress"].as_array().unwrap().iter();
+            let ingress = ingress.map(|one| one["ip"].as_str().unwrap().parse().unwrap()).collect();
+            service.balanced.as_mut().unwrap().ingress = ingress;
+            service.version = Some(version.into());
+            return Changed { services: [at].into(), ..Changed::default() };
+        }
+        "GatewayClass" => serde_json::to_value(&*snapshot.classes[&at]),
+        "Gateway" => serde_json::to_value(&*snapshot.gateways[&at]),
+        "TCPRoute" => serde_json::to_value(&*snapshot.tcp_routes[&at]),
+        "UDPRoute" => serde_json::to_value(&*snapshot.udp_routes[&at]),
+        other => panic!("{other}"),
+    }
+    .unwrap();
+    value["kind"] = kind.into();
+    value["metadata"]["resourceVersion"] = version.into();
+    for (key, part) in change.status.as_object().unwrap() {
+        value["status"][key] = part.clone();
+    }
+    add(snapshot, &value)
+}
+
+/// The node of the configuration confirms all services.
+fn confirm(snapshot: &mut Cluster, desired: &Desired) -> Changed {
+    let all = desired.services.iter().map(|(name, one)| (name.clone(), one.front_end.clone()));
+    snapshot.confirmed.insert("n".into(), all.collect());
+    Changed { gateways: snapshot.gateways.keys().cloned().collect(), ..Changed::default() }
 }
 
 /// Returns each service with its back ends, as `NAME VIP,... BACK_END:WEIGHT|-...`.
 fn shown(desired: &Desired) -> Vec<String> {
     let config = config();
-    let one = |(name, service): (&String, &crate::desired::VirtualService)| {
+    let one = |(name, service): (&Arc<str>, &crate::desired::VirtualService)| {
         let value = service.of_node(name, &config, &config.nodes[0]);
-        let vips: Vec<String> = service.vips.iter().map(ToString::to_string).collect();
+        let vips: Vec<String> = service.front_end.vips.iter().map(ToString::to_string).collect();
         let mut text = format!("{name} {}", vips.join(","));
         for back_end in value["back_ends"].as_array().unwrap() {
             let weight = back_end["weight"].as_u64().unwrap_or(1).to_string();
@@ -234,6 +289,32 @@ fn a_bad_annotation_has_an_event_and_changes_nothing() {
     assert_eq!(moved, ("a.b.53-udp 198.51.100.1".into(), "AddressAssigned".into(), 1));
 }
 
+#[test]
+fn source_ranges_are_the_clients_that_are_served() {
+    let with = |ranges: &str| {
+        let desired = run(&format!(
+            "- kind: Service
+  metadata: {{ namespace: a, name: b }}
+  spec:
+    type: LoadBalancer
+    loadBalancerClass: weir-net.github.io/lb
+    loadBalancerSourceRanges: [{ranges}]
+    ports: [{{ port: 53 }}]\n"
+        ));
+        let config = config();
+        let clients = desired.services.iter().map(|(name, one)| one.of_node(name, &config, &config.nodes[0]));
+        let clients: Vec<Value> = clients.map(|one| one["clients"].clone()).collect();
+        (clients, reasons(&desired).join(" "))
+    };
+    assert_eq!(with(""), (vec![Value::Null], "AddressAssigned".into()));
+    let some = json!(["10.1.0.0/16", "2001:db8::/32", "0.0.0.0/0"]);
+    let asked = "10.1.2.3/16, '2001:db8::1/32', ' 0.0.0.0/0 '";
+    assert_eq!(with(asked), (vec![some], "AddressAssigned".into()));
+    let left = (vec![json!(["10.1.0.0/16"])], "AddressAssigned InvalidSourceRange".into());
+    assert_eq!(with("10.1.0.0/16, 10.0.0.0/33"), left);
+    assert_eq!(with("x"), (vec![], "AddressAssigned InvalidSourceRange".into()), "not all are served");
+}
+
 const GATEWAY: &str = r#"
 - { kind: Namespace, metadata: { name: infra } }
 - { kind: Namespace, metadata: { name: apps, labels: { team: red } } }
@@ -277,8 +358,12 @@ fn route(namespace: &str, name: &str, created: &str, parent: &str, refs: &str) -
     )
 }
 
+/// Returns what follows once the node has confirmed the services.
 fn of_gateway(more: &str) -> Desired {
-    run(&format!("{GATEWAY}{more}"))
+    let mut all = snapshot(&format!("{GATEWAY}{more}"));
+    let first = desired(&config(), &all);
+    confirm(&mut all, &first);
+    desired(&config(), &all)
 }
 
 fn of_route(desired: &Desired, name: &str) -> Vec<String> {
@@ -314,6 +399,36 @@ fn routes_with_weights_get_the_listeners_that_they_name() {
         ]
     );
     assert_eq!(conditions(status(&desired, "weir")), ["Accepted=True Accepted"]);
+}
+
+#[test]
+fn a_gateway_is_programmed_once_all_nodes_have_confirmed_its_services() {
+    let mut all = snapshot(&format!(
+        "{GATEWAY}{}",
+        route("infra", "r", "01", "name: edge, sectionName: db", "{ name: one, port: 5432 }")
+    ));
+    let config = config();
+    let first = desired(&config, &all);
+    let edge = status(&first, "edge");
+    assert_eq!(conditions(edge), ["Accepted=True Accepted", "Programmed=False Pending"]);
+    let why = "these nodes have not confirmed its services: n";
+    assert_eq!(edge["conditions"][1]["message"], why);
+    // A listener without routes has no services.
+    let of = |edge: &Value, at: usize| conditions(&edge["listeners"][at])[3].clone();
+    assert_eq!([of(edge, 0), of(edge, 1)], ["Programmed=False Pending", "Programmed=True Programmed"]);
+    apply(&mut all, &first);
+    confirm(&mut all, &first);
+    let second = desired(&config, &all);
+    assert_eq!(conditions(status(&second, "edge"))[1], "Programmed=True Programmed");
+    apply(&mut all, &second);
+    // A controller that starts again knows nothing about nodes yet, and changes nothing.
+    all.confirmed.clear();
+    assert_eq!(desired(&config, &all).statuses, []);
+    // A node that has an older form of a service, because it refuses the new one.
+    confirm(&mut all, &second);
+    let name: Arc<str> = "gateway.infra.edge.5432-tcp".into();
+    all.confirmed.get_mut("n").unwrap().get_mut(&name).unwrap().vips.clear();
+    assert_eq!(conditions(status(&desired(&config, &all), "edge"))[1], "Programmed=False Pending");
 }
 
 #[test]
@@ -381,6 +496,12 @@ fn references_are_resolved_or_say_why_not() {
     assert_eq!(resolved(infra, &grant("TCPRoute", "apps", ", name: one")), "ResolvedRefs=True ResolvedRefs");
     let all = grant("TCPRoute", "apps", "");
     assert_eq!(resolved(&infra.replace("5432", "1"), &all), refused("BackendNotFound"));
+    // The share of what is not resolved is rejected.
+    let refs = "{ name: one, port: 5432, weight: 6 }, { name: none, port: 5432, weight: 4 }";
+    let desired = of_gateway(&route("infra", "r", "01", "name: edge, sectionName: db", refs));
+    assert_eq!(of_route(&desired, "r")[1], refused("BackendNotFound"));
+    let expected = ["gateway.infra.edge.5432-tcp 192.0.2.0 10.0.0.1_1:3 10.0.0.2_1:3 reject:4"];
+    assert_eq!(shown(&desired), expected);
 }
 
 #[test]
@@ -457,7 +578,7 @@ proptest! {
             let next = desired(&config, &all);
             let mut owners = std::collections::BTreeMap::new();
             for service in next.services.values() {
-                for vip in &service.vips {
+                for vip in &service.front_end.vips {
                     let owner = owners.entry(*vip).or_insert(&service.origin);
                     prop_assert_eq!(*owner, &service.origin);
                 }
@@ -468,4 +589,260 @@ proptest! {
             last = next;
         }
     }
+}
+
+/// Something that happens to a cluster.
+#[derive(Clone, Debug)]
+enum Happening {
+    /// An object is created or replaced.
+    Put(String),
+    /// An object of a kind is deleted: the one at a position.
+    Delete(&'static str, usize),
+    /// The API server has a status that was sent: the one at a position.
+    Write(usize),
+    /// The node confirms what it should have.
+    Confirm,
+}
+
+fn any_happening() -> impl Strategy<Value = Happening> {
+    let pick = |all: &'static [&'static str]| prop::sample::select(all);
+    let namespace = || pick(&["infra", "apps"]);
+    let service = (
+        namespace(),
+        pick(&["one", "two", "three", "four"]),
+        pick(&[
+            "",
+            "weir-net.github.io/addresses: 192.0.2.1",
+            "weir-net.github.io/pool: b",
+            "weir-net.github.io/pool: x",
+        ]),
+        pick(&["type: LoadBalancer, loadBalancerClass: weir-net.github.io/lb, ", "type: ClusterIP, "]),
+        (pick(&["", "ipFamilies: [IPv4, IPv6], "]), pick(&["5432", "53", "5432, protocol: UDP"]), 1u8..4),
+    );
+    let service = service.prop_map(|(namespace, name, annotation, kind, (families, port, day))| {
+        format!(
+            "{{ kind: Service, metadata: {{ namespace: {namespace}, name: {name},
+                creationTimestamp: \"2026-02-0{day}T00:00:00Z\", annotations: {{ {annotation} }} }},
+                spec: {{ {kind}{families}ports: [{{ name: p, port: {port} }}] }} }}"
+        )
+    });
+    let slice =
+        (namespace(), pick(&["a", "b", "c"]), pick(&["one", "two", "three"]), 0u8..9, pick(&["", "UDP"]));
+    let slice = slice.prop_map(|(namespace, name, service, last, protocol)| {
+        let protocol = if protocol.is_empty() { String::new() } else { format!(", protocol: {protocol}") };
+        let endpoints: Vec<String> = (0..last % 3)
+            .map(|more| {
+                format!("{{ addresses: [10.0.{last}.{more}], conditions: {{ ready: {} }} }}", last > 4)
+            })
+            .collect();
+        format!(
+            "{{ kind: EndpointSlice, metadata: {{ namespace: {namespace}, name: {name},
+                labels: {{ kubernetes.io/service-name: {service} }} }}, addressType: IPv4,
+                ports: [{{ name: p, port: 80{protocol} }}], endpoints: [{}] }}",
+            endpoints.join(", ")
+        )
+    });
+    let some_route = (
+        pick(&["TCPRoute", "UDPRoute"]),
+        namespace(),
+        pick(&["r", "s"]),
+        pick(&[
+            "name: edge",
+            "namespace: infra, name: edge, port: 5432",
+            "namespace: infra, name: edge2",
+            "name: other",
+        ]),
+        pick(&[
+            "name: one, port: 5432",
+            "namespace: infra, name: two, port: 5432, weight: 3",
+            "name: none, port: 1",
+        ]),
+        1u8..4,
+    );
+    let some_route = some_route.prop_map(|(kind, namespace, name, parent, to, day)| {
+        format!(
+            "{{ kind: {kind}, metadata: {{ namespace: {namespace}, name: {name},
+                creationTimestamp: \"2026-01-0{day}T00:00:00Z\" }},
+                spec: {{ parentRefs: [{{ {parent} }}],
+                    rules: [{{ backendRefs: [{{ {to} }}, {{ name: one, port: 5432 }}] }}] }} }}"
+        )
+    });
+    let gateway = (
+        pick(&["edge", "edge2"]),
+        pick(&["weir", "other"]),
+        pick(&["All", "Same", "Selector, selector: { matchLabels: { team: red } }"]),
+        pick(&["TCP", "UDP", "HTTP"]),
+        pick(&["", "addresses: [{ value: 192.0.2.1 }], "]),
+        1u8..4,
+    );
+    let gateway = gateway.prop_map(|(name, class, from, protocol, addresses, day)| {
+        format!(
+            "{{ kind: Gateway, metadata: {{ namespace: infra, name: {name}, generation: {day},
+                creationTimestamp: \"2026-02-0{day}T00:00:00Z\" }},
+                spec: {{ gatewayClassName: {class}, {addresses}listeners: [
+                    {{ name: db, protocol: {protocol}, port: 5432,
+                        allowedRoutes: {{ namespaces: {{ from: {from} }} }} }},
+                    {{ name: more, protocol: TCP, port: 53 }}] }} }}"
+        )
+    });
+    let rest = pick(&[
+        "{ kind: Namespace, metadata: { name: apps, labels: { team: red } } }",
+        "{ kind: Namespace, metadata: { name: apps } }",
+        "{ kind: GatewayClass, metadata: { name: weir }, spec: { controllerName: weir-net.github.io/gateway } }",
+        "{ kind: GatewayClass, metadata: { name: weir }, spec: { controllerName: example.com/other } }",
+        "{ kind: ReferenceGrant, metadata: { namespace: infra, name: g }, spec: {
+            from: [{ group: gateway.networking.k8s.io, kind: TCPRoute, namespace: apps }],
+            to: [{ group: '', kind: Service }] } }",
+        "{ kind: ReferenceGrant, metadata: { namespace: infra, name: g }, spec: { from: [], to: [] } }",
+    ]);
+    let kinds = pick(&[
+        "Service",
+        "EndpointSlice",
+        "Namespace",
+        "GatewayClass",
+        "Gateway",
+        "TCPRoute",
+        "UDPRoute",
+        "ReferenceGrant",
+    ]);
+    prop_oneof![
+        6 => service.prop_map(Happening::Put),
+        6 => slice.prop_map(Happening::Put),
+        4 => some_route.prop_map(Happening::Put),
+        3 => gateway.prop_map(Happening::Put),
+        3 => rest.prop_map(|text| Happening::Put(text.into())),
+        3 => (kinds, 0usize..4).prop_map(|(kind, at)| Happening::Delete(kind, at)),
+        6 => (0usize..8).prop_map(Happening::Write),
+        2 => Just(Happening::Confirm),
+    ]
+}
+
+/// Deletes the object at a position, and returns what has changed.
+fn delete(all: &mut Cluster, kind: &str, at: usize) -> Changed {
+    fn gone<K>(all: &mut Objects<K>, at: usize) -> Option<(ObjectKey, Arc<K>)> {
+        let key = all.keys().nth(at)?.clone();
+        all.remove_entry(&key)
+    }
+    let mut changed = Changed::default();
+    match kind {
+        "Service" => changed.services.extend(gone(&mut all.services, at).map(|one| one.0)),
+        "EndpointSlice" => {
+            gone(&mut all.slices, at).iter().for_each(|(key, old)| changed.slice(key, [Some(old), None]));
+        }
+        "Namespace" => changed.namespaces.extend(gone(&mut all.namespaces, at).map(|one| one.0.1)),
+        "GatewayClass" => changed.classes = gone(&mut all.classes, at).is_some(),
+        "Gateway" => changed.gateways.extend(gone(&mut all.gateways, at).map(|one| one.0)),
+        "TCPRoute" => {
+            changed.routes.extend(gone(&mut all.tcp_routes, at).map(|one| (Protocol::Tcp, one.0)));
+        }
+        "UDPRoute" => {
+            changed.routes.extend(gone(&mut all.udp_routes, at).map(|one| (Protocol::Udp, one.0)));
+        }
+        "ReferenceGrant" => changed.grants.extend(gone(&mut all.grants, at).map(|one| one.0.0)),
+        other => panic!("{other}"),
+    }
+    changed
+}
+
+/// Returns what can be compared: without order and times.
+fn comparable(mut desired: Desired) -> (Vec<String>, Vec<String>, Desired) {
+    desired.statuses.iter_mut().for_each(|change| forget_times(&mut change.status));
+    let sorted = |all: Vec<String>| {
+        let mut all = all;
+        all.sort();
+        all
+    };
+    let statuses = sorted(desired.statuses.drain(..).map(|one| format!("{one:?}")).collect());
+    let events = sorted(desired.events.drain(..).map(|one| format!("{one:?}")).collect());
+    (statuses, events, desired)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever happens, and in whatever portions it is taken in: what is computed for each change is the
+    /// same as what is computed from everything, and what is returned as new adds up to it.
+    #[test]
+    fn changes_lead_to_the_same_as_everything(
+        happenings in prop::collection::vec((any_happening(), any::<bool>()), 1..40),
+    ) {
+        let config = config();
+        let mut all = Cluster { now: "2026-11-01T10:00:00Z".parse().unwrap(), ..Cluster::default() };
+        add(&mut all, &yaml(
+            "{ kind: GatewayClass, metadata: { name: weir },
+               spec: { controllerName: weir-net.github.io/gateway } }",
+        ));
+        let mut changed = Changed::all(&all);
+        let mut known = Incremental::default();
+        // What nodes have been sent, as they read it.
+        let mut sent: BTreeMap<Arc<str>, Value> = BTreeMap::new();
+        for (happening, is_taken_in) in happenings {
+            all.now = all.now.checked_add(Span::new().seconds(1)).unwrap();
+            let more = match happening {
+                Happening::Put(text) => {
+                    let mut value = yaml(&text);
+                    value["metadata"]["resourceVersion"] = all.now.to_string().into();
+                    add(&mut all, &value)
+                }
+                Happening::Delete(kind, at) => delete(&mut all, kind, at),
+                Happening::Write(at) => {
+                    let statuses = known.desired().statuses;
+                    let current = statuses.get(at).filter(|one| is_current(&all, one));
+                    current.map(|change| write(&mut all, change)).unwrap_or_default()
+                }
+                Happening::Confirm => confirm(&mut all, &known.desired()),
+            };
+            merge(&mut changed, more);
+            if !is_taken_in {
+                continue;
+            }
+            let update = known.update(&config, &all, &std::mem::take(&mut changed));
+            for name in &update.services {
+                match known.services().get(name) {
+                    Some(one) => sent.insert(name.clone(), one.of_node(name, &config, &config.nodes[0])),
+                    None => sent.remove(name),
+                };
+            }
+            let whole = desired(&config, &all);
+            let of_node = |(name, one): (&Arc<str>, &crate::desired::VirtualService)| {
+                (name.clone(), one.of_node(name, &config, &config.nodes[0]))
+            };
+            prop_assert_eq!(&sent, &whole.services.iter().map(of_node).collect::<BTreeMap<_, _>>());
+            prop_assert_eq!(comparable(known.desired()), comparable(whole));
+            // Statuses are on their way from here on.
+            for change in &update.statuses {
+                note_sent(&mut all, &mut changed, change);
+            }
+        }
+    }
+}
+
+/// Whether a status is for the version of the object that there is.
+fn is_current(all: &Cluster, change: &StatusChange) -> bool {
+    let at =
+        (change.object.namespace.clone().unwrap_or_default(), change.object.name.clone().unwrap_or_default());
+    let of =
+        |meta: &k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta| meta.resource_version.clone();
+    let version = match change.object.kind.as_deref().unwrap() {
+        "Service" => all.services.get(&at).map(|one| one.version.as_deref().map(Into::into)),
+        "GatewayClass" => all.classes.get(&at).map(|one| of(&one.metadata)),
+        "Gateway" => all.gateways.get(&at).map(|one| of(&one.metadata)),
+        "TCPRoute" => all.tcp_routes.get(&at).map(|one| of(&one.metadata)),
+        "UDPRoute" => all.udp_routes.get(&at).map(|one| of(&one.metadata)),
+        other => panic!("{other}"),
+    };
+    version.is_some_and(|version| version == change.version)
+}
+
+fn merge(all: &mut Changed, more: Changed) {
+    let Changed { services, slices, namespaces, classes, gateways, routes, grants } = more;
+    all.services.extend(services);
+    for (key, names) in slices {
+        all.slices.entry(key).or_default().extend(names);
+    }
+    all.namespaces.extend(namespaces);
+    all.classes |= classes;
+    all.gateways.extend(gateways);
+    all.routes.extend(routes);
+    all.grants.extend(grants);
 }

@@ -218,9 +218,11 @@ fn until(address: &str, path: &str, wanted: impl Fn(bool, &str) -> bool) {
     }
 }
 
-/// Returns the addresses of the back ends of the service in a PUT of all services.
+/// Returns the addresses of the back ends of the service in a PUT of it or of all services.
 fn back_ends(request: &HttpRequest) -> Option<Vec<String>> {
-    let service = request.body["services"].as_array()?.iter().find(|one| one["name"] == "shop.web.80-tcp")?;
+    let is_all = request.body.get("services").and_then(Value::as_array);
+    let all = is_all.map_or_else(|| std::slice::from_ref(&request.body), Vec::as_slice);
+    let service = all.iter().find(|one| one["name"] == "shop.web.80-tcp")?;
     let all = service["back_ends"].as_array()?;
     Some(all.iter().map(|one| one["ip"].as_str().unwrap().to_string()).collect())
 }

@@ -36,6 +36,8 @@ enum What {
     Nat(Translation),
     /// The return path of translated flows.
     Answers(Translation),
+    /// Nothing, for packets that are rejected.
+    Reject,
 }
 
 /// Where the source MAC address comes from.
@@ -95,13 +97,18 @@ fn with_tags(all: Vec<What>) -> Vec<Action> {
 }
 
 impl Action {
+    /// The action on packets that are rejected.
+    const REJECT: Action = Action { what: What::Reject, tagged: false, limited: false };
+
     /// Returns all actions that leave addresses alone. `rows` is true for a pipe whose packets pick a row,
     /// and then a back end from that row.
     pub fn direct(rows: bool) -> Vec<Action> {
         let tunnels = TUNNELS.into_iter().flat_map(|kind| [false, true].map(|ipv6| What::Tunnel(kind, ipv6)));
         let stations = [What::L2(SourceMacOrigin::Given), What::L2(SourceMacOrigin::Copied)];
         let second_chance = rows.then_some(What::SecondChance);
-        with_tags(stations.into_iter().chain(tunnels).chain(second_chance).collect())
+        let mut all = with_tags(stations.into_iter().chain(tunnels).chain(second_chance).collect());
+        all.push(Action::REJECT);
+        all
     }
 
     /// Returns all actions that translate addresses, including those for answers.
@@ -113,7 +120,12 @@ impl Action {
             }
         }
         all.push(Action::answers(ipv6, full, false).what);
-        with_tags(all)
+        let mut all = with_tags(all);
+        if full {
+            // In a pipe without a pool, the actions of other back ends include it.
+            all.push(Action::REJECT);
+        }
+        all
     }
 
     /// Returns the action for answers.
@@ -143,6 +155,7 @@ impl Action {
             Mode::Vxlan { ip, .. } => tunnel(TunnelKind::Vxlan, ip),
             Mode::Nat { port, .. } => nat(port, false),
             Mode::FullNat { port, .. } => nat(port, true),
+            Mode::Reject => return Action::REJECT,
         };
         let limited = service.limited && !back_end.mode.is_tunnel();
         Action { what, tagged: back_end.vlan.is_some(), limited }
@@ -163,6 +176,7 @@ impl Action {
                 format!("{kind}{port}{}", from(source))
             }
             What::Answers(_) => "answers".to_string(),
+            What::Reject => "reject".to_string(),
         };
         let name = if self.limited { format!("{name}_limited") } else { name };
         if self.tagged { format!("{name}_vlan") } else { name }
@@ -176,6 +190,7 @@ impl Action {
             What::SecondChance => tunnel(Encapsulation::of(TunnelKind::Gue), false, true),
             What::Nat(translation) => translate(translation),
             What::Answers(translation) => restore(translation),
+            What::Reject => Vec::new(),
         };
         let mut tags = Vec::new();
         if self.tagged {
@@ -238,7 +253,7 @@ pub(super) fn around(service: &Service, mode: Mode) -> u16 {
         Mode::Gue(ip) | Mode::BareGue(ip) => (TunnelKind::Gue, ip),
         Mode::Gre(ip) => (TunnelKind::Gre, ip),
         Mode::Vxlan { ip, .. } => (TunnelKind::Vxlan, ip),
-        Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => return 0,
+        Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } | Mode::Reject => return 0,
     };
     let second_chance = service.has_second_chance(mode);
     let bare = matches!(mode, Mode::BareGue(_));
@@ -333,6 +348,7 @@ pub(super) fn entry(
         entry = entry.value(service.mtu);
     }
     match (back_end.mode, action.what) {
+        (Mode::Reject, _) => entry,
         (mode, What::Tunnel(..) | What::SecondChance) => {
             let ipv6 = mode.ip().is_some_and(|ip| ip.is_ipv6());
             entry = entry.value(service.mtu.saturating_sub(around(service, mode)));

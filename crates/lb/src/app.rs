@@ -106,7 +106,7 @@ impl Lb {
         let pipes = Writer::new(&self.services, attachments, program, shared, &growing).write();
         let replies = self.replies(program, miss);
         let finder = Finder::new(&self.services, attachments, &pipes, &self.nat_pools);
-        let finder = finder.answering(&self.answered, replies);
+        let finder = finder.answering(&self.answered, replies).with_clients(program);
         let tables = finder.tables();
         let mut ids: Vec<PipeId> = vec![root];
         ids.extend(tables.iter().skip(1).map(|table| program.pipe(Pipe::basic(table.name()))));

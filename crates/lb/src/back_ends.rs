@@ -39,6 +39,9 @@ pub(super) const BACK_END: &[Key] = weir_config::keys! {
 };
 /// The highest VLAN identifier (IEEE 802.1Q; 4095 is reserved).
 pub(super) const VID_MAX: u64 = 4094;
+/// The mode of a back end whose flows are rejected, and the keys that it does not have.
+const REJECT: &str = "reject";
+const NOT_REJECTED: [&str; 8] = ["mac", "gateway", "out", "address", "server_id", "check", "ip", "vlan"];
 /// The states that can be configured.
 const STATES: [(&str, State); 3] =
     [("up", State::Up), ("draining", State::Draining), ("maintenance", State::Maintenance)];
@@ -115,6 +118,9 @@ fn station(
     own: Option<IpAddr>,
     report: &mut Report,
 ) -> Option<([u8; 6], Option<IpAddr>)> {
+    if section.get("mode").is_some_and(|mode| mode.is(REJECT)) {
+        return Some(([0; 6], None));
+    }
     let gateway = section.get("gateway");
     if let Some(fixed) = section.get("mac") {
         if let Some(node) = gateway {
@@ -153,6 +159,13 @@ fn mode(section: &Section<'_>, report: &mut Report) -> Option<Mode> {
     }
     if word == "l2" {
         return (report.errors() == before).then_some(Mode::L2);
+    }
+    if word == REJECT {
+        for node in NOT_REJECTED.iter().filter_map(|key| section.get(key)) {
+            let message = "packets to a back end with `mode: reject` are sent nowhere";
+            report.error_help(node.span, message, "omit this key");
+        }
+        return (report.errors() == before).then_some(Mode::Reject);
     }
     let ip = section.needed("ip", report).and_then(|node| parsed::<IpAddr>(node, "an IP address", report));
     let port = section.get("port").and_then(|_| section.number("port", report)).map(|port| port as u16);

@@ -353,7 +353,8 @@ fn pool(service: &Service, around: &Surroundings<'_>, list: &mut Vec<(Origin, Pr
             list.push((service.origin, Problem::PoolUnused { name: service.name.clone() }));
         }
         (Some(_), Some(pool)) => {
-            if let Some(other) = service.back_ends.iter().find(|one| !is_full(one)) {
+            let suits = |one: &&BackEnd| is_full(one) || one.mode == Mode::Reject;
+            if let Some(other) = service.back_ends.iter().find(|one| !suits(one)) {
                 let (name, mode) = (other.name.clone(), other.mode.word());
                 list.push((other.origin, Problem::MixedPool { name, mode }));
             }

@@ -35,6 +35,7 @@ fn back_end(one: &BackEnd) -> BalancedBackEnd {
         Mode::L2 | Mode::Ipip(_) | Mode::Gue(_) | Mode::BareGue(_) | Mode::Gre(_) | Mode::Vxlan { .. } => {
             None
         }
+        Mode::Reject => None,
     };
     BalancedBackEnd { name: one.name.clone(), address: one.known_as(), port, mode: one.mode.word() }
 }

@@ -28,6 +28,8 @@ pub struct Service {
     pub out: Option<Attachment>,
     /// The addresses that clients send to.
     pub addresses: Vec<Address>,
+    /// The clients that are served, as prefixes: address and length in bits. If empty, all are.
+    pub clients: Vec<(IpAddr, u8)>,
     /// How packets are assigned to back ends.
     pub by: By,
     /// Whether each packet is assigned independently. Otherwise flows stay with their back end, which
@@ -353,11 +355,14 @@ pub enum Mode {
         /// The port; `None` keeps the one that the client sent to.
         port: Option<u16>,
     },
+    /// Not at all: weir rejects packets of its flows, with a reset or "port unreachable".
+    Reject,
 }
 
 impl Mode {
     /// The names of all modes.
-    pub const WORDS: [&'static str; 8] = ["l2", "ipip", "gue", "gue1", "gre", "vxlan", "nat", "full_nat"];
+    pub const WORDS: [&'static str; 9] =
+        ["l2", "ipip", "gue", "gue1", "gre", "vxlan", "nat", "full_nat", "reject"];
 
     /// Returns its name.
     #[must_use]
@@ -371,6 +376,7 @@ impl Mode {
             Mode::Vxlan { .. } => "vxlan",
             Mode::Nat { .. } => "nat",
             Mode::FullNat { .. } => "full_nat",
+            Mode::Reject => "reject",
         }
     }
 
@@ -378,7 +384,7 @@ impl Mode {
     #[must_use]
     pub fn ip(&self) -> Option<IpAddr> {
         match *self {
-            Mode::L2 => None,
+            Mode::L2 | Mode::Reject => None,
             Mode::Ipip(ip) | Mode::Gue(ip) | Mode::BareGue(ip) | Mode::Gre(ip) => Some(ip),
             Mode::Vxlan { ip, .. } | Mode::Nat { ip, .. } | Mode::FullNat { ip, .. } => Some(ip),
         }
@@ -445,6 +451,7 @@ impl Service {
             ports: Vec::new(),
             out: None,
             addresses: vec![address],
+            clients: Vec::new(),
             by: By::FiveTuple,
             stateless: false,
             timeouts: timeouts(false),

@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use weir_config::attachment::{Attachments, Mac};
 use weir_packet::{Field, PROTOCOL_TCP, PROTOCOL_UDP};
-use weir_program::builder::Number;
+use weir_program::builder::{Number, ProgramBuilder};
 use weir_program::{
     Criterion, Entry, EntryMatch, Forward, NatPool, Operation, Origin, Pipe, PipeId, PipeKind, PortId,
     Template, Value,
@@ -73,6 +73,8 @@ pub(super) struct Finder<'a> {
     macs: Option<Vec<(PortId, Vec<Mac>)>>,
     /// The frames that weir answers itself, and their destinations.
     answered: Option<(&'a Answered, Replies)>,
+    /// The tables of clients, for IPv4 and IPv6, if some service does not serve all.
+    clients: [Option<PipeId>; 2],
 }
 
 impl<'a> Finder<'a> {
@@ -85,7 +87,45 @@ impl<'a> Finder<'a> {
     ) -> Finder<'a> {
         let macs = |port: PortId| Some((port, attachments.macs(port)?));
         let macs = ports(services).into_iter().map(macs).collect();
-        Finder { services, pipes, pools, macs, answered: None }
+        Finder { services, pipes, pools, macs, answered: None, clients: [None; 2] }
+    }
+
+    /// Adds the tables of clients: what they do not find is dropped.
+    pub fn with_clients(mut self, program: &mut ProgramBuilder) -> Finder<'a> {
+        for ipv6 in [false, true] {
+            let limits = |service: &Service| service.has(ipv6) && !service.clients.is_empty();
+            if self.services.iter().any(limits) {
+                let family = if ipv6 { "v6" } else { "v4" };
+                let blank = Pipe::acl(format!("{NAME}/clients/{family}"));
+                let field = if ipv6 { Field::Ipv6Src } else { Field::Ipv4Src };
+                let pipe = blank
+                    .matching(Field::Meta0, Criterion::Masked)
+                    .matching(field, Criterion::Masked)
+                    .capacity(CAPACITY)
+                    .entries(self.entries_of_clients(ipv6))
+                    .forward(Forward::PerEntry)
+                    .miss(Forward::Drop);
+                self.clients[usize::from(ipv6)] = Some(program.pipe(pipe));
+            }
+        }
+        self
+    }
+
+    /// Returns the entries of the clients of services: they lead where packets of all clients go otherwise.
+    fn entries_of_clients(&self, ipv6: bool) -> Vec<Entry> {
+        let mut entries = Vec::new();
+        for (at, service) in self.services.iter().enumerate() {
+            let chooser = Chooser::of(service, ipv6);
+            let choosers = &self.pipes.choosers;
+            let Some((_, to)) = choosers.iter().find(|(one, _)| *one == chooser) else { continue };
+            let number = EntryMatch::Masked { value: number(at).into(), mask: Field::Meta0.max() };
+            let own = service.clients.iter().filter(|(address, _)| address.is_ipv6() == ipv6);
+            for (address, prefix) in own {
+                let entry = Entry::on(number.clone()).and(masked(*address, *prefix));
+                entries.push(entry.to(*to).origin(service.origin));
+            }
+        }
+        entries
     }
 
     /// Adds what weir answers itself.
@@ -273,6 +313,8 @@ impl<'a> Finder<'a> {
             let mss = service.mss(table.ipv6).filter(|_| self.clamps(table));
             for address in service.addresses.iter().filter(|address| table.has(address)) {
                 let to = quic.filter(|_| address.protocol == PROTOCOL_UDP).unwrap_or(chooses);
+                let is_limited = !service.clients.is_empty() && !table.has_errors();
+                let to = self.clients[usize::from(table.ipv6)].filter(|_| is_limited).unwrap_or(to);
                 for port in &service.ports {
                     for head in self.heads(*port, table.is_wide(), service.origin) {
                         let mut entry = table.entry(head, address).value(number(at)).to(to);

@@ -1,6 +1,6 @@
 //! The MTU of the path to a service's back ends.
 
-use super::service::{MTU, Service};
+use super::service::{MTU, Mode, Service};
 use weir_app::kind::Scope;
 use weir_config::ports::PortConfig;
 use weir_config::section::Section;
@@ -13,7 +13,8 @@ pub(super) fn measured(service: Service, section: &Section<'_>, scope: &mut Scop
         None => None,
     };
     let (mtu, narrow) = width(written, &service, scope.ports);
-    let limited = narrow && service.back_ends.iter().any(|one| !one.mode.is_tunnel());
+    let limited =
+        narrow && service.back_ends.iter().any(|one| !one.mode.is_tunnel() && one.mode != Mode::Reject);
     Some(Service { mtu, limited, ..service })
 }
 

@@ -36,6 +36,8 @@ pub(super) const SERVICE: &[Key] = weir_config::keys! {
     "out": Shape::Name, "the port behind which the back ends are; by default the one where a packet arrived";
     "service": Shape::Either(&[Shape::Map(ADDRESS), Shape::List(&Shape::Map(ADDRESS))]),
         "`{ vip, protocol, port }`, or a list of these";
+    "clients": Shape::Either(&[Shape::Prefix, Shape::List(&Shape::Prefix)]),
+        "the prefixes of the clients that are served; by default all";
     "by": Shape::Text, "`5-tuple`, `source`, `source + dport` or `src/MASK`" or "5-tuple";
     "affinity": affinity::SHAPE,
         "whether the client's address, or a prefix of it, selects the back end of new connections";
@@ -436,10 +438,16 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     };
     let report = &mut *scope.report;
     let addresses = section.needed("service", report).map(|node| addresses(node, report));
+    let clients = section.get("clients").map(|node| clients(node, report)).unwrap_or_default();
     let by = section.get("by").map_or(Some(By::FiveTuple), |node| by(node, report));
     let stateless = section.boolean("stateless", report);
     let chosen = chosen(&section, (by, stateless), report);
     let quic = section.get("quic").and_then(|node| quic::configs(node, report));
+    if let Some(node) = section.get("clients").filter(|_| quic.is_some()) {
+        let message =
+            "connections that migrate have other addresses, so `clients` and `quic` exclude each other";
+        report.error_help(node.span, message, "omit one of them");
+    }
     let size = section.get("size").and_then(|_| section.number("size", report));
     let back_ends = section.needed("back_ends", report);
     let back_ends = back_ends.and_then(|node| who_answers(node, shared, scope));
@@ -461,6 +469,7 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
         ports,
         out,
         addresses,
+        clients,
         by,
         stateless,
         timeouts: expiry.0,
@@ -636,6 +645,24 @@ fn addresses(node: &Node, report: &mut Report) -> Vec<Address> {
         }
     }
     all
+}
+
+/// The largest number of prefixes of clients that a service may name.
+const CLIENTS_MAX: usize = 256;
+
+/// The clients that are served. An empty list, which would serve none, is an error.
+fn clients(node: &Node, report: &mut Report) -> Vec<(IpAddr, u8)> {
+    let nodes = several(node);
+    if nodes.is_empty() {
+        report.error_help(node.span, "`clients` is empty", "omit it, or name the prefixes of clients");
+    }
+    if nodes.len() > CLIENTS_MAX {
+        let message =
+            format!("`clients` has {} prefixes, and at most {CLIENTS_MAX} are possible", nodes.len());
+        report.error(node.span, message);
+        return Vec::new();
+    }
+    nodes.into_iter().filter_map(|node| weir_config::ports::address_prefix(node, report)).collect()
 }
 
 /// A port, a range of ports, or all of them.

@@ -139,3 +139,36 @@ fn a_service_with_a_nat_pool_may_be_without_back_ends() {
         assert_eq!(checked.code, Some(0), "{}", checked.err);
     }
 }
+
+/// A back end with `mode: reject` gets its share of connections, which are rejected.
+#[test]
+fn a_share_of_the_connections_is_rejected() {
+    let reject = "{ name: none, mode: reject, weight: 3 }";
+    let direct = CONFIG.replace("0:11 }]", &format!("0:11 }}, {reject}]"));
+    let full = "{ name: b1, mode: full_nat, ip: 10.1.0.1, mac: 02:00:00:00:00:11 }";
+    let pool = "nat_pools: { out: { addresses: 10.1.255.0/29 } }\napps:";
+    let full = CONFIG.replace("{ name: b1, mac: 02:00:00:00:00:11 }", &format!("{full}, {reject}"));
+    let full = full.replace("apps:", pool).replace("      size", "      nat_pool: out\n      size");
+    for config in [direct, full] {
+        let mut clients = Clients { daemon: Daemon::start(&config), asked: 0 };
+        let [reached, rejected] = clients.ask(100, "p0");
+        assert!(reached > 5 && rejected > 50, "{reached} {rejected}: a quarter and three quarters");
+        // A check of all back ends does not include it.
+        let rows = clients.daemon.show("backends");
+        assert_eq!(rows[1]["mode"], "reject", "{rows}");
+    }
+}
+
+#[test]
+fn a_back_end_that_rejects_has_no_address_and_clients_are_prefixes() {
+    let folder = Folder::new();
+    for (from, to, said) in [
+        ("mac: 02:00:00:00:00:11", "mode: reject, ip: 10.0.0.1", "`mode: reject` are sent nowhere"),
+        ("fail: reject", "clients: []", "`clients` is empty"),
+        ("fail: reject", "clients: 192.0.2.1/24", "192.0.2"),
+    ] {
+        folder.write("weir.yaml", CONFIG.replace(from, to));
+        let checked = weir(folder.path(), &["check", "weir.yaml"]);
+        assert!(checked.code == Some(1) && checked.err.contains(said), "{to}: {}", checked.err);
+    }
+}

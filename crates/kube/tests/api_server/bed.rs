@@ -48,11 +48,13 @@ impl RunningProgram {
         assert!(self.0.wait().unwrap().success(), "it ends in order");
     }
 
-    /// Returns how much of its memory is in use, in kB.
-    pub fn memory_kb(&self) -> u64 {
+    /// Returns how much of its memory is in use, and was at most, in kB.
+    pub fn memory_kb(&self) -> [u64; 2] {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id())).unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
+        ["VmRSS:", "VmHWM:"].map(|key| {
+            let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+            line.trim().trim_end_matches(" kB").parse().unwrap()
+        })
     }
 }
 

@@ -33,6 +33,7 @@ fn objects_of_a_real_api_server_reach_nodes() {
     traffic.scale_to_zero_and_back();
     traffic.roll();
     traffic.delete_and_create();
+    traffic.limit_clients();
     let leader = traffic.leaders(first);
     traffic.without_api_server(&leader);
     many::services(&bed, leader, &traffic);

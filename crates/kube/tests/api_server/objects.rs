@@ -89,4 +89,22 @@ pub fn a_gateway_has_conditions(bed: &Bed) {
     let route = bed.get(&format!("{GATEWAYS}/namespaces/shop/tcproutes/db"));
     let parent = &route["status"]["parents"][0];
     assert_eq!([condition(parent, "Accepted"), condition(parent, "ResolvedRefs")], ["True", "True"]);
+    // The share of a reference that is not resolved is rejected.
+    let missing = json!({ "name": "missing", "port": 80, "weight": 3 });
+    let rule = json!({ "backendRefs": [{ "name": "web", "port": 80 }, missing] });
+    let route = format!("{GATEWAYS}/namespaces/shop/tcproutes/db");
+    bed.ask("PATCH", &route, &json!({ "spec": { "rules": [rule] } })).unwrap();
+    for node in 0..bed.nodes.len() {
+        wait("a back end that rejects", || {
+            let services = bed.services(node).services;
+            let service = services.iter().find(|one| one["name"] == "gateway.shop.edge.5432-tcp")?;
+            let all = service["back_ends"].as_array()?;
+            let share = |one: &Value| one["mode"] == "reject" && one["weight"] == 3;
+            all.iter().any(share).then_some(())
+        });
+    }
+    wait("a condition", || {
+        let parent = bed.get(&route)["status"]["parents"][0].clone();
+        (condition(&parent, "ResolvedRefs") == "False").then_some(())
+    });
 }

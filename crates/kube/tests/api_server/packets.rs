@@ -130,7 +130,7 @@ impl<'a> ServiceTraffic<'a> {
     }
 
     /// Replaces the servers of the changing service with a single new one, as an update of a Deployment does.
-    fn replace_one(&mut self, number: u8) {
+    fn replace_by_one(&mut self, number: u8) {
         let new = self.bed.network.serve(&[address(1, number)]);
         let old = std::mem::replace(&mut self.servers, new);
         let endpoints: Vec<Value> =
@@ -226,19 +226,52 @@ impl<'a> ServiceTraffic<'a> {
         self.phase("a service was deleted and created", Some(pause));
     }
 
+    /// Only the clients that `loadBalancerSourceRanges` names are served.
+    pub fn limit_clients(&self) {
+        let path = format!("{SERVICES}/changing");
+        let allow = |ranges: &[&str]| {
+            let change = json!({ "spec": { "loadBalancerSourceRanges": ranges } });
+            self.bed.ask("PATCH", &path, &change).unwrap();
+            let wanted = if ranges.is_empty() { Value::Null } else { json!(ranges) };
+            let last = self.bed.nodes.len() - 1;
+            wait("these clients", || {
+                let services = self.bed.services(last).services;
+                let own = services.iter().filter(|one| {
+                    one["name"].as_str().is_some_and(|name| name.starts_with("shop.changing."))
+                });
+                own.clone().all(|one| one["clients"] == wanted).then_some(())
+            });
+        };
+        allow(&["10.1.254.0/24", "2001:db8::/32"]);
+        self.phase("its clients are in a source range", None);
+        let begun = Instant::now();
+        allow(&["198.51.100.0/24"]);
+        let settled = Instant::now();
+        sleep(LASTS);
+        allow(&[]);
+        let ended = Instant::now();
+        // Requests that were dropped end later.
+        sleep(2 * LASTS);
+        let all = self.clients[0].take();
+        let within = all.iter().filter(|one| one.begun > settled && one.ended < ended);
+        assert!(within.clone().count() == 0, "served: {:?}", within.collect::<Vec<_>>());
+        assert!(all.iter().any(|one| one.begun > begun && one.begun < ended), "no request was dropped");
+        self.phase("its clients were in no source range", Some(ServicePause { begun, ended, refused: None }));
+    }
+
     /// The leader is killed, and later its successor is ended; each time, another controller continues.
     /// Returns the one that leads then.
     pub fn leaders(&mut self, first: Controller) -> Controller {
         let second = self.bed.controller("second.yaml");
         second.until_ready();
         drop(first);
-        self.replace_one(11);
+        self.replace_by_one(11);
         second.until_ready();
         self.phase("the leader was killed", None);
         let third = self.bed.controller("third.yaml");
         third.until_ready();
         second.program.end();
-        self.replace_one(12);
+        self.replace_by_one(12);
         third.until_ready();
         self.phase("the leader ended", None);
         third
@@ -255,7 +288,7 @@ impl<'a> ServiceTraffic<'a> {
         sleep(Duration::from_secs(60).saturating_sub(begun.elapsed()));
         self.phase("the API server was away for a minute", None);
         assert!(Command::new(server.join("start")).status().unwrap().success());
-        self.replace_one(13);
+        self.replace_by_one(13);
         controller.until_ready();
         self.phase("the API server is back", None);
     }

@@ -6,7 +6,7 @@ use super::weights::{Fail, RAMP};
 use super::{Guarded, Health, Passive, Routed, Watch};
 use crate::announce::{Announce, Routing};
 use crate::pipes::COUNTED_MAX;
-use crate::service::{Address, Sources};
+use crate::service::{Address, Mode, Sources};
 use crate::yaml::sources;
 use crate::{BackEnd, By, Service};
 use std::net::{IpAddr, Ipv4Addr};
@@ -248,6 +248,9 @@ fn watch(
     (span, service, back_end): (Span, &Service, &BackEnd),
     report: &mut Report,
 ) -> Option<Watch> {
+    if back_end.mode == Mode::Reject {
+        return None;
+    }
     let before = report.errors();
     let section = Section::read(node, CHECK, report);
     if section.get("type").is_some_and(|node| node.is("none")) {

@@ -10,15 +10,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use weir_config::section::NAME_MAX;
 use weir_config::{Report, raw};
+use weir_control::kubernetes::{EndpointState, SERVICE_NAME, affinity_s};
 use weir_control::names;
 
-/// The label with the name of an EndpointSlice's service.
-const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label of services without a VIP.
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// The default of `sessionAffinityConfig.clientIP.timeoutSeconds`, and the longest that weir remembers.
-const AFFINITY_S: u64 = 10_800;
-const AFFINITY_MAX_S: u64 = 864_000;
 
 /// Services, as they are written in the configuration.
 #[derive(Debug, Default, PartialEq)]
@@ -133,28 +129,10 @@ impl<'a> Objects<'a> {
     }
 }
 
-/// The state of an endpoint.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum EndpointState {
-    /// The endpoint gets no new flows.
-    Out,
-    /// The endpoint terminates, but serves until then.
-    Terminating,
-    /// The endpoint is ready.
-    Ready,
-}
-
-impl EndpointState {
-    /// Reads conditions. Absent ones mean: ready, serving if it is ready, and not terminating.
-    fn of(conditions: &Value) -> EndpointState {
-        let of = |word: &str| boolean(&conditions[word]);
-        let is_ready = of("ready").unwrap_or(true);
-        match (is_ready, of("serving").unwrap_or(is_ready), of("terminating").unwrap_or(false)) {
-            (true, ..) => EndpointState::Ready,
-            (false, true, true) => EndpointState::Terminating,
-            (false, ..) => EndpointState::Out,
-        }
-    }
+/// Reads the state of an endpoint.
+fn state(conditions: &Value) -> EndpointState {
+    let of = |word: &str| boolean(&conditions[word]);
+    EndpointState::of(of("ready"), of("serving"), of("terminating"))
 }
 
 /// What is left out, and how often.
@@ -273,12 +251,9 @@ impl ServiceObject<'_> {
         if all.len() > BACK_ENDS_MAX {
             return Err(format!("it has more than {BACK_ENDS_MAX} endpoints, the limit"));
         }
-        // If no endpoint is ready, those that still serve while they terminate get new flows, as with
-        // kube-proxy, so that no connection fails when the last endpoint is replaced.
-        let best = all.values().map(|(state, _)| *state).max();
-        let takes = |state: EndpointState| state > EndpointState::Out && Some(state) == best;
+        let chosen = EndpointState::chosen(all.values().map(|(state, _)| *state));
         let back_end = |(state, mut back_end): (EndpointState, Value)| {
-            if !takes(state) {
+            if Some(state) != chosen {
                 back_end["state"] = "draining".into();
             }
             back_end
@@ -293,7 +268,7 @@ impl ServiceObject<'_> {
         (port, six): (u16, bool),
         all: &mut BTreeMap<String, (EndpointState, Value)>,
     ) -> Result<(), String> {
-        let state = EndpointState::of(&endpoint["conditions"]);
+        let state = state(&endpoint["conditions"]);
         for address in items(&endpoint["addresses"]) {
             let text = address.as_str().unwrap_or_default();
             let parsed: Option<IpAddr> = text.parse().ok();
@@ -315,7 +290,7 @@ impl ServiceObject<'_> {
             return;
         }
         let configured = number(&spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"]);
-        let timeout = configured.filter(|seconds| *seconds > 0).unwrap_or(AFFINITY_S).min(AFFINITY_MAX_S);
+        let timeout = affinity_s(configured);
         // The client's address selects the back end instead.
         map.shift_remove("scheduler");
         map.insert("affinity".into(), json!({ "timeout": format!("{timeout}s") }));

@@ -3,6 +3,7 @@
 
 mod affinity;
 mod answers;
+mod clients;
 mod flood;
 mod flows;
 mod lengths;

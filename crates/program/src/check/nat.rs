@@ -3,7 +3,8 @@
 use super::finding::{Finding, FindingKind};
 use crate::nat::{PLACES_MAX, PREFIXES_MAX, SLICES};
 use crate::{
-    Entry, EntryMatch, NatPart, NatPool, Operation, OwnedBy, Pipe, PipeKind, Program, Template, Value,
+    Entry, EntryMatch, Forward, NatPart, NatPool, Operation, OwnedBy, Pipe, PipeKind, Program, Template,
+    Value,
 };
 use weir_packet::{Field, FieldKind, LevelId};
 
@@ -125,14 +126,17 @@ fn is_source(field: Field) -> bool {
     field.level == LevelId::Outer && matches!(field.kind, Ipv4Src | Ipv6Src | L4Sport | TcpSport | UdpSport)
 }
 
-/// Checks that the entry with which flows are learnt uses the pool, and that no other entry does.
+/// Checks that the entry with which flows are learnt uses the pool, and that no other entry does. Packets of
+/// flows that end at an app need no translation, because answers do not pass.
 pub fn fit(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     let Some(template) = pipe.templates.get(usize::from(entry.template)).filter(|_| pipe.nat.is_some())
     else {
         return;
     };
     let is_target = matches!(entry.matches.first(), Some(EntryMatch::Target(_) | EntryMatch::Member { .. }));
+    let ends_here = matches!(entry.forward, Some(Forward::App(_)));
     match (is_target, template.operations.iter().any(takes)) {
+        (true, false) if ends_here => {}
         (true, false) => {
             kinds.push(FindingKind::Nat { why: "needs an action that uses it for every target" })
         }
