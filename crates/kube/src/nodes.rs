@@ -50,6 +50,9 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig) {
             known = Confirmed::default();
             continue;
         }
+        if is_unknown(&shared, &node) {
+            known = Confirmed::default();
+        }
         let result = known.bring(&shared, &node, is_new).await;
         let labels = vec![("node", node.name.clone())];
         let in_sync = shared.metrics.in_sync.get_or_create(&labels);
@@ -80,6 +83,12 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig) {
             place.error = error;
         }
     }
+}
+
+/// Whether another controller may have changed the services of a node since this was last called.
+fn is_unknown(shared: &Hub, node: &NodeConfig) -> bool {
+    let mut state = shared.state();
+    std::mem::take(&mut state.nodes.entry(node.name.clone()).or_default().is_unknown)
 }
 
 /// What has changed for a node.

@@ -154,6 +154,7 @@ async fn reconcile(
                 for node in state.nodes.values_mut() {
                     node.changed.extend(update.services.iter().cloned());
                     node.since = node.since.or(since);
+                    node.is_unknown |= is_first;
                 }
                 shared.nodes.values().for_each(Notify::notify_one);
             }

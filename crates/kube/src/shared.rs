@@ -41,6 +41,8 @@ pub(crate) struct NodeState {
     pub changed: BTreeSet<Arc<str>>,
     /// When the first of these changes has arrived.
     pub since: Option<Instant>,
+    /// Whether this controller has just begun to lead, so that another one may have changed its services.
+    pub is_unknown: bool,
 }
 
 /// A service of nodes, with its text.
