@@ -121,7 +121,7 @@ impl<'a> Finder<'a> {
             let number = EntryMatch::Masked { value: number(at).into(), mask: Field::Meta0.max() };
             let own = service.clients.iter().filter(|(address, _)| address.is_ipv6() == ipv6);
             for (address, prefix) in own {
-                let entry = Entry::on(number.clone()).and(masked(*address, *prefix));
+                let entry = Entry::on(number).and(masked(*address, *prefix));
                 entries.push(entry.to(*to).origin(service.origin));
             }
         }

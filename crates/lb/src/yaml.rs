@@ -662,7 +662,7 @@ fn clients(node: &Node, report: &mut Report) -> Vec<(IpAddr, u8)> {
         report.error(node.span, message);
         return Vec::new();
     }
-    nodes.into_iter().filter_map(|node| weir_config::ports::address_prefix(node, report)).collect()
+    nodes.iter().filter_map(|node| weir_config::ports::address_prefix(node, report)).collect()
 }
 
 /// A port, a range of ports, or all of them.
