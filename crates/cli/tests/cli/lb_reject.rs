@@ -165,10 +165,10 @@ fn a_back_end_that_rejects_has_no_address_and_clients_are_prefixes() {
     for (from, to, said) in [
         ("mac: 02:00:00:00:00:11", "mode: reject, ip: 10.0.0.1", "`mode: reject` are sent nowhere"),
         ("fail: reject", "clients: []", "`clients` is empty"),
-        ("fail: reject", "clients: 192.0.2.1/24", "192.0.2"),
+        ("fail: reject", "clients: 192.0.2.0/33", "192.0.2.0/33"),
     ] {
         folder.write("weir.yaml", CONFIG.replace(from, to));
         let checked = weir(folder.path(), &["check", "weir.yaml"]);
-        assert!(checked.code == Some(1) && checked.err.contains(said), "{to}: {}", checked.err);
+        assert!(checked.code == Some(2) && checked.err.contains(said), "{to}: {}", checked.err);
     }
 }
