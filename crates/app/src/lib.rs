@@ -14,6 +14,7 @@ pub mod clock;
 pub mod doctor;
 pub mod edits;
 pub mod external;
+pub mod file_watch;
 pub mod foreign;
 pub mod http;
 pub mod kind;

@@ -10,9 +10,10 @@ use crate::sources::{SourceKind, SourceTask};
 use crate::{Lb, NAME};
 use anyhow::Result;
 use dns::DnsThread;
-use file::FileThread;
+use file::SourceThread;
 use weir_app::agent::{Agent, Host};
 use weir_app::doctor::{Examined, Finding, Level};
+use weir_app::file_watch;
 use weir_app::kind::Apps;
 
 /// Returns the agent.
@@ -23,7 +24,7 @@ pub(crate) fn create() -> Box<dyn Agent> {
 #[derive(Default)]
 struct LbAgent {
     owned: Owned,
-    files: Vec<FileThread>,
+    files: Vec<SourceThread>,
     dns: Option<DnsThread>,
 }
 
@@ -36,7 +37,7 @@ impl Agent for LbAgent {
         self.files.retain(|thread| files.iter().any(|(source, _)| *source == thread.source));
         for followed in files {
             if !self.files.iter().any(|thread| thread.source == followed.0) {
-                self.files.push(FileThread::start(followed)?);
+                self.files.push(SourceThread::start(followed)?);
             }
         }
         if names.is_empty() {
@@ -79,7 +80,7 @@ fn sources(examined: &Examined<'_>) -> Vec<Finding> {
             let says = format!("weir does not run, so {} is not looked up", source.of());
             return Finding::new("source", &source.name, Level::Ok, says);
         };
-        match file::read(path).and_then(|text| crate::sources::convert(source, &source.of(), &text)) {
+        match file_watch::read(path).and_then(|text| crate::sources::convert(source, &source.of(), &text)) {
             Ok(converted) => {
                 let count = converted.services.len();
                 let says = format!("{}: {count} services, {} back ends", source.of(), converted.back_ends);
