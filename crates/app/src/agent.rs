@@ -11,6 +11,7 @@
 use crate::clock::Clock;
 use crate::doctor::{Examined, Finding};
 use crate::kind::Apps;
+use crate::names::{AddressNames, NamesBoard};
 use anyhow::Result;
 use serde_json::Value;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub struct Next<'a> {
     pub generation: u64,
     /// The number of workers that will run it.
     pub workers: usize,
+    /// The names of addresses.
+    pub names: &'a NamesBoard,
 }
 
 /// What the daemon offers to agents.
@@ -104,9 +107,9 @@ pub trait FlowTable: Send + Sync {
     /// Returns the name that is used in place of a pipe's ([`flow_table`](crate::kind::flow_table)).
     fn name(&self) -> &str;
 
-    /// Returns the flows in `sets` sets starting from `from`, as rows of `weir show flows`, and the set at
-    /// which the next page begins.
-    fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>);
+    /// Returns the flows in `sets` sets starting from `from`, as rows of `weir show flows` with these
+    /// names of addresses, and the set at which the next page begins.
+    fn page(&self, from: u32, sets: u32, names: &AddressNames) -> (Vec<Value>, Option<u32>);
 
     /// Returns how many rows all pages have.
     fn count(&self) -> usize;

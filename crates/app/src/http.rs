@@ -15,7 +15,7 @@ pub struct HttpControls(pub &'static [Kind]);
 
 impl HttpControls {
     fn all(self) -> impl Iterator<Item = &'static HttpControl> {
-        self.0.iter().filter_map(|kind| kind.http)
+        self.0.iter().filter_map(|kind| kind.http).chain([&crate::names::http::HTTP])
     }
 
     /// Finds the route of a request, and the control that it is part of.

@@ -19,6 +19,7 @@ pub mod foreign;
 pub mod http;
 pub mod kind;
 pub mod moves;
+pub mod names;
 pub mod neighbour;
 pub mod page;
 pub mod priority;

@@ -33,6 +33,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::PathBuf;
+use weir_control::addresses::{NAMES, NameSet, NamedAddress, NamesSet};
 use weir_control::answer::{ErrorAnswer, FleetNode};
 
 /// Why a request has failed.
@@ -192,8 +193,13 @@ impl Client {
     /// # Errors
     /// As for [`Client::services`].
     pub async fn services_unless(&self, etag: &str) -> Result<Option<Services>, ClientError> {
+        self.unless(SERVICES, etag).await
+    }
+
+    /// Returns what GET answers for a path, or `None` if it still has this `etag`.
+    async fn unless<A: DeserializeOwned>(&self, path: &str, etag: &str) -> Result<Option<A>, ClientError> {
         let known = ("if-none-match", format!("\"{etag}\""));
-        let received = self.send((Method::GET, SERVICES), None, vec![known]).await?;
+        let received = self.send((Method::GET, path), None, vec![known]).await?;
         if received.status() == 304 {
             return Ok(None);
         }
@@ -281,6 +287,24 @@ impl Client {
         self.ask(Method::PATCH, &path, Some(body), options).await
     }
 
+    /// Returns the names of addresses that clients have set, or `None` if they still have this `etag`.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn names_unless(&self, etag: &str) -> Result<Option<NameSet>, ClientError> {
+        self.unless(NAMES, etag).await
+    }
+
+    /// Sets all names of addresses that clients set.
+    ///
+    /// # Errors
+    /// As for [`Client::services`].
+    pub async fn put_names(&self, names: &[NamedAddress]) -> Result<NamesSet, ClientError> {
+        let body =
+            serde_json::to_string(&AllNames { names }).map_err(|why| ClientError::Answer(why.to_string()))?;
+        self.ask(Method::PUT, NAMES, Some(body), &Options::default()).await
+    }
+
     /// Watches the services. The events begin after the one with the number `last`, or with the `etag` of the
     /// set.
     ///
@@ -358,6 +382,12 @@ fn escaped(name: &str) -> String {
     let escape =
         |byte: u8| if is_plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") };
     name.bytes().map(escape).collect()
+}
+
+/// The body that sets all names of addresses.
+#[derive(Serialize)]
+struct AllNames<'a> {
+    names: &'a [NamedAddress],
 }
 
 /// The body that sets all services.

@@ -2,6 +2,7 @@
 //!
 //! Fields that are missing in the answer of another version have their default.
 
+use crate::addresses::AddressName;
 use serde_json::{Map, Value};
 
 /// Numbers by name, in the daemon's order.
@@ -505,6 +506,28 @@ answers! {
         nat: Option<String>,
         /// Whether the kernel handles the flow's packets.
         in_kernel: bool,
+        /// The name of its source address, if it has one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        source_name: Option<AddressName>,
+        /// The name of its destination address, if it has one.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        destination_name: Option<AddressName>,
+    }
+
+    /// A source of names of addresses.
+    NameSource {
+        /// A file, or `api`.
+        source: String,
+        /// Whether it works: `ok`, `starting`, or `failing` if it cannot be read.
+        state: String,
+        /// How many names it has.
+        names: usize,
+        /// How long ago a file was last read, in seconds.
+        age_s: Option<u64>,
+        /// Identifies the names that clients have set.
+        etag: Option<String>,
+        /// Why it is failing.
+        reason: String,
     }
 
     /// The sections that clients interpret; sections that were not requested are empty.

@@ -6,6 +6,7 @@
 //!
 //! A client may be older than the daemon or, during an upgrade, newer: a field that is added is optional.
 
+pub mod addresses;
 pub mod answer;
 mod client;
 #[doc(hidden)]

@@ -1,5 +1,6 @@
 //! What a node answers about its measurements, so that they can be merged with those of other nodes.
 
+use crate::addresses::NamedAddress;
 use crate::answers;
 
 /// The path of all measurements over HTTP.
@@ -60,5 +61,7 @@ answers! {
         start_ns: u64,
         /// A sketch file as `weir measure --save` writes it, in base64.
         sketches: String,
+        /// The names that addresses of the most frequent flows, sources and destinations had when it ended.
+        names: Vec<NamedAddress>,
     }
 }

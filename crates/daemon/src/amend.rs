@@ -36,7 +36,7 @@ impl Daemon {
         let _ = self.disposal.send(Box::new(former));
         self.vocabulary.set(self.generation, &self.plan);
         let plan = Arc::clone(&self.plan);
-        self.agents.prepare(&super::next(&plan, self.generation));
+        self.agents.prepare(&super::next(&plan, self.generation, self.names.board()));
         if let Err(error) = self.follow_agents(&plan) {
             tracing::error!("{error:#}");
         }

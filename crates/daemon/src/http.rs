@@ -43,6 +43,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout, timeout_at};
 use weir_app::http::{HttpControl, HttpControls};
+use weir_app::names::NamesBoard;
 use weir_control::answer::Ready;
 
 /// The maximum size of a request's head in bytes.
@@ -129,6 +130,8 @@ pub struct ServerParts {
     pub vocabulary: Published,
     /// The events for clients that watch.
     pub feed: Feed,
+    /// The names of addresses.
+    pub names: NamesBoard,
     /// What clients of the control socket may control, with the same paths as clients with a token.
     pub apps: HttpControls,
 }
@@ -160,13 +163,13 @@ impl Server {
         listeners: Listeners,
         doorbell: Doorbell,
         board: ScenePublisher,
-        ServerParts { vocabulary, feed, apps }: ServerParts,
+        ServerParts { vocabulary, feed, names, apps }: ServerParts,
     ) -> Result<(Server, mpsc::Receiver<Asked>)> {
         let (to_main, asked) = mpsc::channel(REQUESTS);
         let (stop, stopped) = oneshot::channel();
         let to_observer = observer::start(board.clone(), "weir-show")?;
         let to_scraper = observer::start(board, "weir-scrape")?;
-        let parts = Parts { to_main, doorbell, to_observer, to_scraper, vocabulary, feed };
+        let parts = Parts { to_main, doorbell, to_observer, to_scraper, vocabulary, feed, names };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("weir-http".into()).spawn(move || {
             let served = runtime.block_on(serve((listeners, apps), parts, stopped));
@@ -255,6 +258,8 @@ pub(super) struct Parts {
     vocabulary: Published,
     /// The events for clients that watch.
     pub(super) feed: Feed,
+    /// The names of addresses.
+    pub(super) names: NamesBoard,
 }
 
 /// Rings when dropped, so that the main thread notices an abandoned request.

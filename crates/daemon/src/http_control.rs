@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
 use weir_app::http::{self, BODY_MAX, HttpControl, HttpControls, NODE, RequestNames, Route};
+use weir_app::names;
 
 /// How long a client may take for a body that may be larger than usual.
 const SET_PATIENCE: Duration = Duration::from_secs(30);
@@ -63,7 +64,7 @@ impl Door {
         let mut room = None;
         if route.most > BODY_MAX {
             let Ok(Ok(own)) = timeout(SET_PATIENCE, self.sets.acquire()).await else {
-                let why = "another set of services is being carried out: try again";
+                let why = "another set of services or names is being carried out: try again";
                 return refused(StatusCode::SERVICE_UNAVAILABLE, why);
             };
             client.note_asked(SET_PATIENCE + ANSWER_PATIENCE);
@@ -101,6 +102,9 @@ impl Door {
         (path, conditions): (&str, Conditions),
         body: Value,
     ) -> Result<Reply, Refused> {
+        if apps.app == names::http::OWN {
+            return self.names(route, conditions, body).await;
+        }
         if route.method == "GET" {
             let listed = self.parts.list(apps, path.to_string()).await.map_err(|why| refusal(apps, why))?;
             let (tag, body) = listed.split_once('\n').unwrap_or(("", &listed));
@@ -113,12 +117,8 @@ impl Door {
             return Ok(tagged(answer, tag));
         }
         let bad = |why| (StatusCode::BAD_REQUEST, why);
-        let Conditions { dry_run, tags, known } = conditions;
-        let absent = match known.as_deref() {
-            None => false,
-            Some([any]) if any == "*" => true,
-            Some(_) => return Err(bad("`If-None-Match` is `*` for a request that changes something".into())),
-        };
+        let absent = conditions.absent()?;
+        let Conditions { dry_run, tags, .. } = conditions;
         if dry_run && route.method == "PATCH" {
             return Err(bad("`dry_run` is for PUT, POST and DELETE".to_string()));
         }
@@ -138,6 +138,22 @@ impl Door {
             if dry_run { StatusCode::OK } else { StatusCode::from_u16(route.done).unwrap_or_default() };
         let tag = if route.method == "PUT" { tag_of(&text) } else { String::new() };
         Ok(tagged(super::http::json(status, text), &tag))
+    }
+
+    /// Answers a request for names of addresses.
+    async fn names(&self, route: &Route, conditions: Conditions, body: Value) -> Result<Reply, Refused> {
+        let is_get = route.method == "GET";
+        let absent = if is_get { false } else { conditions.absent()? };
+        let Conditions { dry_run, tags, known } = conditions;
+        let board = self.parts.names.clone();
+        // Many names take a while.
+        let answer = tokio::task::spawn_blocking(move || {
+            let conditions = http::Conditions { dry_run, tags, absent };
+            super::names::answer(&board, is_get, (&conditions, known.as_deref()), &body)
+        });
+        let failed = |_| (StatusCode::SERVICE_UNAVAILABLE, "the names cannot be read: try again".to_string());
+        let (answer, tag) = answer.await.map_err(failed)??;
+        Ok(tagged(answer, &tag))
     }
 
     /// Begins to inform a client of changes.
@@ -192,6 +208,20 @@ struct Conditions {
     tags: Option<Vec<String>>,
     /// The tags of `If-None-Match`.
     known: Option<Vec<String>>,
+}
+
+impl Conditions {
+    /// Returns whether a request that changes something is carried out only if there is nothing yet.
+    fn absent(&self) -> Result<bool, Refused> {
+        match self.known.as_deref() {
+            None => Ok(false),
+            Some([any]) if any == "*" => Ok(true),
+            Some(_) => {
+                let why = "`If-None-Match` is `*` for a request that changes something";
+                Err((StatusCode::BAD_REQUEST, why.to_string()))
+            }
+        }
+    }
 }
 
 /// Reads the conditions; the error is a sentence.

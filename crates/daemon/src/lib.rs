@@ -47,6 +47,7 @@ mod live;
 mod load;
 pub mod log;
 mod metrics;
+mod names;
 mod neighbours;
 pub mod nics;
 mod observer;
@@ -109,6 +110,7 @@ use tracing::info;
 use weir_app::agent::{Host, Next};
 use weir_app::clock::Clock;
 use weir_app::http::HttpControls;
+use weir_app::names::NamesBoard;
 use weir_app::{priority, privileges};
 use weir_engine::batch::Engine;
 use weir_engine::worker::{Command, Disposal, HandOver, Report, Rewire, Worker};
@@ -171,6 +173,8 @@ struct Daemon {
     kernel: kernel::KernelCopy,
     /// The routes to announced services.
     routes: Routes,
+    /// The names of addresses.
+    names: names::NameSources,
 }
 
 /// Runs until stopped. `load` rereads the configuration for a reload. With `takeover`, it takes over the
@@ -195,9 +199,7 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         daemon.begin(rings, sockets, &states)?;
         (daemon, control)
     };
-    let apps = HttpControls(daemon.plan.apps.kinds());
-    let known = http::ServerParts { vocabulary: daemon.vocabulary.clone(), feed: daemon.feed.clone(), apps };
-    control.start(daemon.doorbell.clone(), daemon.board.clone(), known)?;
+    control.start(daemon.doorbell.clone(), daemon.board.clone(), daemon.server_parts())?;
     info!("{}", daemon.greeting());
     daemon.systemd.ready(takeover, daemon.fleet.len(), |worker| alive(&daemon.fleet, worker));
     let mut more = false;
@@ -286,8 +288,9 @@ impl Daemon {
             recordings: recordings::Recordings::default(),
             kernel: kernel::KernelCopy::default(),
             routes,
+            names: names::NameSources::default(),
         };
-        daemon.agents.prepare(&next(&daemon.plan, daemon.generation));
+        daemon.agents.prepare(&next(&daemon.plan, daemon.generation, daemon.names.board()));
         let (mut none, is_successor) = (Offered::default(), takeover.is_some());
         let offered = takeover.as_mut().map(|takeover| takeover.offer(&daemon.interfaces));
         let rings = daemon.start_workers(offered.unwrap_or(&mut none), is_successor)?;
@@ -313,8 +316,19 @@ impl Daemon {
         Ok(())
     }
 
+    /// Returns the parts that the HTTP server needs.
+    fn server_parts(&self) -> http::ServerParts {
+        http::ServerParts {
+            vocabulary: self.vocabulary.clone(),
+            feed: self.feed.clone(),
+            names: self.names.board().clone(),
+            apps: HttpControls(self.plan.apps.kinds()),
+        }
+    }
+
     /// Makes the agents work for the apps of a plan.
     fn follow_agents(&mut self, plan: &Plan) -> Result<()> {
+        self.names.follow(plan.names.as_deref())?;
         let host = Host { clock: self.clock, open_ring: &|| self.collector.open_outside() };
         self.agents.follow(&plan.apps, &host)
     }
@@ -469,6 +483,7 @@ impl Daemon {
             draining_ns: self.routes.draining_ns(),
             unready: self.apps_unready(),
             copies: self.kernel.obstacles(self.plan.ports.len()),
+            names: self.names.board().clone(),
         };
         self.board.publish(number, scene);
     }
@@ -552,8 +567,8 @@ impl Daemon {
 }
 
 /// Returns what agents learn about a program before any worker runs it.
-fn next(plan: &Plan, generation: u64) -> Next<'_> {
-    Next { apps: &plan.apps, program: &plan.program, generation, workers: plan.workers.count() }
+fn next<'a>(plan: &'a Plan, generation: u64, names: &'a NamesBoard) -> Next<'a> {
+    Next { apps: &plan.apps, program: &plan.program, generation, workers: plan.workers.count(), names }
 }
 
 /// Stops the collector, and computes the totals.

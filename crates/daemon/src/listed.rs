@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use weir_app::names::AddressNames;
 use weir_control::answer::{EntryRow, FlowRow, Lines};
 use weir_control::{Entries, Show};
 use weir_engine::worker::Command;
@@ -160,16 +161,18 @@ impl Snapshot {
         let pipes = self.plan.program.pipes.len();
         let end = pipes + self.flow_tables.len();
         let mut rows = Vec::new();
+        let names = self.names.names();
         while (at.list as usize) < end && rows.len() < limit {
             let room = limit - rows.len();
             match self.plan.program.pipes.get(at.list as usize).map(|pipe| &pipe.kind) {
-                Some(PipeKind::Flow { .. }) => self.flows_of_pipe(&mut at, room, &mut rows)?,
+                Some(PipeKind::Flow { .. }) => self.flows_of_pipe(&mut at, (room, &names), &mut rows)?,
                 Some(PipeKind::Basic | PipeKind::Lpm | PipeKind::Acl | PipeKind::Hash { .. }) => {
                     at.follow(None);
                 }
                 None => {
                     let table = &self.flow_tables[at.list as usize - pipes];
-                    let (mut some, next) = table.page(at.place, if room < ROWS_MAX { 1 } else { SETS });
+                    let sets = if room < ROWS_MAX { 1 } else { SETS };
+                    let (mut some, next) = table.page(at.place, sets, &names);
                     rows.append(&mut some);
                     at.follow(next);
                 }
@@ -181,7 +184,12 @@ impl Snapshot {
         Ok(answer)
     }
 
-    fn flows_of_pipe(&self, at: &mut Cursor, room: usize, rows: &mut Vec<Value>) -> Result<()> {
+    fn flows_of_pipe(
+        &self,
+        at: &mut Cursor,
+        (room, names): (usize, &AddressNames),
+        rows: &mut Vec<Value>,
+    ) -> Result<()> {
         let (pipe, from) = (PipeId(at.list as u16), at.place);
         let worker = at.worker as usize;
         if worker >= self.reports.len() {
@@ -190,7 +198,7 @@ impl Snapshot {
         }
         let FlowsPage { flows, next } =
             self.ask_one(worker, |answer| Command::Flows(pipe, from, room, answer))?;
-        rows.extend(flows.iter().map(|flow| self.flow_row(pipe, flow)));
+        rows.extend(flows.iter().map(|flow| self.flow_row(pipe, flow, names)));
         match next {
             Some(_) => at.follow(next),
             None => (at.worker, at.place) = (at.worker + 1, 0),
@@ -198,11 +206,13 @@ impl Snapshot {
         Ok(())
     }
 
-    fn flow_row(&self, pipe: PipeId, flow: &FlowSnapshot) -> Value {
+    fn flow_row(&self, pipe: PipeId, flow: &FlowSnapshot, names: &AddressNames) -> Value {
         let name = &self.plan.program.pipes[pipe.index()].name;
         // Including those that a measurement has collected.
         let mut count = flow.hits;
         count.add(flow.given);
+        let [source_name, destination_name] =
+            names.of_flow(&flow.key).map(|name| name.map(|name| name.answer()));
         json!(FlowRow {
             pipe: name.clone(),
             flow: flow.key.to_string(),
@@ -214,6 +224,8 @@ impl Snapshot {
             state: flow.state.map(|state| state.word().to_string()),
             nat: flow.binding.map(binding),
             in_kernel: flow.in_kernel,
+            source_name,
+            destination_name,
         })
     }
 

@@ -29,6 +29,7 @@ use tokio::sync::mpsc;
 use weir_app::agent::FlowTable;
 use weir_app::clock::Clock;
 use weir_app::http::{HttpControl, Listing};
+use weir_app::names::NamesBoard;
 use weir_app::rings::RingCache;
 use weir_app::{Sample, priority};
 use weir_control::{Request, answer};
@@ -103,6 +104,8 @@ pub struct Scene {
     pub unready: Vec<String>,
     /// Why the kernel does not handle frames of each port.
     pub copies: Vec<Option<String>>,
+    /// The names of addresses.
+    pub names: NamesBoard,
 }
 
 /// Where the main thread publishes scenes.

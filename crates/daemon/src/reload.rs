@@ -423,7 +423,7 @@ impl Daemon {
             self.owners = engine.owners(self.owners.steering, self.fleet.len());
         }
         self.generation += 1;
-        self.agents.prepare(&super::next(&plan, self.generation));
+        self.agents.prepare(&super::next(&plan, self.generation, self.names.board()));
         if let Err(error) = self.follow_agents(&plan) {
             error!("{error:#}");
         }

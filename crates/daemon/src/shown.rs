@@ -2,6 +2,7 @@
 
 use super::collector::{self, Sum, Totals};
 use super::durations;
+use super::names;
 use super::observer::Snapshot;
 use crate::config;
 use anyhow::{Result, anyhow};
@@ -22,7 +23,7 @@ use weir_program::{Fill, Group, GroupId, NatPool, NatPrefix, PipeId, PipeKind};
 const DROPPED_FLOWS_SHOWN: usize = 5;
 
 /// The sections that can be shown, besides the tables of apps.
-const SHOWN: [&str; 17] = [
+const SHOWN: [&str; 18] = [
     "all",
     "ports",
     "pipes",
@@ -33,6 +34,7 @@ const SHOWN: [&str; 17] = [
     "rings",
     "node",
     "nat_pools",
+    "names",
     "apps",
     "routes",
     "counters",
@@ -153,6 +155,7 @@ impl Snapshot {
             "rings" => json!(self.rings()),
             "node" => json!(self.fleet_node()),
             "nat_pools" => json!(self.nat_pools()),
+            "names" => json!(names::rows(self.plan.names.as_deref(), &self.names)),
             "apps" => self.apps.clone(),
             "routes" => json!(self.routes),
             "draining_s" => {

@@ -165,9 +165,10 @@ impl RecordedDaemon {
         let mut control = Control::bind(&folder.join("weir.sock"), None, None, Inherited::default()).unwrap();
         let (mut daemon, rings) = Daemon::start("t".into(), plan, load(folder.clone()), None).unwrap();
         daemon.begin(rings, Vec::new(), &serde_json::Value::Null).unwrap();
-        let Daemon { doorbell, board, vocabulary, feed, .. } = &daemon;
+        let Daemon { doorbell, board, vocabulary, feed, names, .. } = &daemon;
         let apps = weir_app::http::HttpControls(daemon.plan.apps.kinds());
-        let known = super::http::ServerParts { vocabulary: vocabulary.clone(), feed: feed.clone(), apps };
+        let (vocabulary, feed, names) = (vocabulary.clone(), feed.clone(), names.board().clone());
+        let known = super::http::ServerParts { vocabulary, feed, names, apps };
         control.start(doorbell.clone(), board.clone(), known).unwrap();
         let mut bench = RecordedDaemon { daemon, control, folder, notes: Arc::default() };
         bench.run_probe();

@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use weir_app::file_watch;
 use weir_app::kind::{BadInput, FindNodes, OwnCommand, Print};
+use weir_app::names::{self, AddressNames};
 use weir_config::distinct::{Use, distinct};
 use weir_config::{infile, outfile};
 
@@ -42,7 +44,12 @@ pub fn run_command(
     find: FindNodes,
     print: &mut Print<'_>,
 ) -> Result<Vec<String>> {
-    run(&MeasureArguments::from_arg_matches(matches)?, solve, find, print)
+    let mut arguments = MeasureArguments::from_arg_matches(matches)?;
+    match &mut arguments.merge {
+        Some(Merge::Merge(merge)) => merge.results.read_names()?,
+        None => arguments.results.read_names()?,
+    }
+    run(&arguments, solve, find, print)
 }
 
 /// A request to count recordings in a solution of a paper.
@@ -72,7 +79,7 @@ struct SolutionArguments {
     /// linear_counting, mrac, reversible, space_saving, two_level, univmon.
     #[arg(
         long, value_name = "NAME",
-        conflicts_with_all = ["exact", "memory", "parquet", "html", "save", "apache"]
+        conflicts_with_all = ["exact", "memory", "parquet", "html", "save", "apache", "names"]
     )]
     solution: Option<String>,
     /// The replacement policy of the aggregator in front of the solution: grr, lru, second_chance,
@@ -227,12 +234,29 @@ struct Results {
     /// Write the sketches that Apache DataSketches supports into this folder, in its formats.
     #[arg(long, value_name = "FOLDER")]
     apache: Option<PathBuf>,
+    /// Show the names that this file (YAML or JSON) has for addresses.
+    #[arg(long, value_name = "FILE")]
+    names: Option<PathBuf>,
+    /// The contents of that file.
+    #[arg(skip)]
+    table: AddressNames,
 }
 
 impl Results {
     /// Returns the number of list rows needed.
     fn rows(&self) -> usize {
         usize::from(self.top).max(if self.html.is_some() { PAGE_ROWS } else { 0 })
+    }
+
+    /// Reads the file of names, if there is one.
+    fn read_names(&mut self) -> Result<()> {
+        if let Some(path) = &self.names {
+            let wrong = |why: String| BadInput(format!("{}: {why}", path.display()));
+            let text = file_watch::read(path).map_err(wrong)?;
+            let table = names::read_file(&path.display().to_string(), text).map_err(BadInput)?;
+            self.table = AddressNames::of_file(table);
+        }
+        Ok(())
     }
 
     /// Prints and writes a result. It is printed first, so that a full disk does not lose it.
@@ -242,6 +266,11 @@ impl Results {
         (title, beside): (&str, Value),
         print: &mut Print<'_>,
     ) -> Result<()> {
+        if !self.table.is_empty() {
+            for report in measured.intervals.iter_mut().chain([&mut measured.all]) {
+                report.find_names(|address| Some(self.table.find(address)?.answer()));
+            }
+        }
         let page = self.html.as_ref().map(|path| (path, measured.page(title)));
         measured.truncate(usize::from(self.top));
         if self.json {
@@ -381,7 +410,8 @@ fn run(
     let written =
         [&arguments.results.html, &arguments.results.save, &arguments.parquet].into_iter().flatten();
     let written: Vec<Use> = written.map(|path| Use::new("the result".to_string(), path)).collect();
-    let read = arguments.files.iter().map(|path| Use::new("a recording".to_string(), path));
+    let names = arguments.results.names.iter().map(|path| Use::new("the file of names".to_string(), path));
+    let read = arguments.files.iter().map(|path| Use::new("a recording".to_string(), path)).chain(names);
     distinct(&read.collect::<Vec<_>>(), &written).map_err(|error| BadInput(format!("{error:#}")))?;
     let stop = stopped_by_signals()?;
     if !arguments.nodes.from.is_empty() {
@@ -392,7 +422,9 @@ fn run(
         return solve(&request, print);
     }
     let mut flows = arguments.parquet.as_deref().map(WrittenFlows::create).transpose()?;
-    let mut give = flows.as_mut().map(|flows| |given| flows.give(given));
+    let names = &arguments.results.table;
+    let named = |given: Given| Given { names: names.of_flow(&given.record.key), ..given };
+    let mut give = flows.as_mut().map(|flows| |given| flows.give(named(given)));
     let give = give.as_mut().map(|give| -> &mut dyn FnMut(Given) { give });
     let settings = arguments.settings();
     let outcome = files::measure(&arguments.files, &settings, seed, arguments.interval, &stop, give)

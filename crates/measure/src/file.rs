@@ -148,11 +148,15 @@ impl Summary {
         if bytes.len() as u64 > BYTES_MAX {
             return Err(FileError::TooLarge);
         }
-        let body = body(&bytes)?;
-        let mut left = Left { bytes: body, at: 0 };
-        let summary = left.summary()?;
-        if left.at == body.len() { Ok(summary) } else { left.wrong() }
+        whole(body(&bytes)?)
     }
+}
+
+/// Reads all of what follows the header.
+fn whole(body: &[u8]) -> Result<Summary, FileError> {
+    let mut left = Left { bytes: body, at: 0 };
+    let summary = left.summary()?;
+    if left.at == body.len() { Ok(summary) } else { left.wrong() }
 }
 
 /// What two sketch files must have in common to be merged.
@@ -166,9 +170,12 @@ pub(crate) struct FileHead {
 }
 
 impl FileHead {
-    /// Reads the head of a sketch file without the sketches.
-    pub(crate) fn read(bytes: &[u8]) -> Result<FileHead, FileError> {
-        Left { bytes: body(bytes)?, at: 0 }.head()
+    /// Reads a sketch file, and its sketches unless they are of more than `most` keys.
+    pub(crate) fn read(bytes: &[u8], most: usize) -> Result<(FileHead, Option<Summary>), FileError> {
+        let body = body(bytes)?;
+        let head = Left { bytes: body, at: 0 }.head()?;
+        let summary = if head.size > most { None } else { Some(whole(body)?) };
+        Ok((head, summary))
     }
 }
 
@@ -186,12 +193,11 @@ fn body(bytes: &[u8]) -> Result<&[u8], FileError> {
     if expected == found { Ok(body) } else { Err(FileError::Checksum { expected, found }) }
 }
 
-/// CRC-32 (IEEE 802.3), using a table of one byte.
+/// CRC-32 (IEEE 802.3).
 pub(crate) fn checksum(bytes: &[u8]) -> u32 {
-    let table: [u32; 256] = std::array::from_fn(|byte| {
-        (0..8).fold(byte as u32, |sum, _| sum >> 1 ^ if sum & 1 == 1 { 0xedb8_8320 } else { 0 })
-    });
-    !bytes.iter().fold(u32::MAX, |sum, byte| sum >> 8 ^ table[usize::from(sum as u8 ^ byte)])
+    let mut sum = flate2::Crc::new();
+    sum.update(bytes);
+    sum.sum()
 }
 
 /// What is written after the header.

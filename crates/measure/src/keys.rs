@@ -64,6 +64,11 @@ impl Keys {
         self.hash.item(self.of(place, &evicted.item.key))
     }
 
+    /// Returns the source and destination of a key, as far as it has them whole, by place.
+    pub(crate) fn addresses(&self, place: usize, key: &[u64; 5]) -> [Option<std::net::IpAddr>; 2] {
+        self.tops[place].addresses(key)
+    }
+
     /// Formats a key for humans.
     pub(crate) fn text(&self, place: usize, key: &[u64; 5]) -> String {
         self.tops[place].text(key)

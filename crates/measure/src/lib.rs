@@ -48,8 +48,8 @@ pub use queries::Query;
 pub use record::FlowRecord;
 pub use recording::{DETAILED, INTERVALS, Measured, Recording, STEPS, Series};
 pub use report::{
-    Answer, Answers, ChangeRow, Estimated, Interval, QuantileRow, Report, SizeClass, SpreaderRow, TopList,
-    TopRow, Unflowed,
+    Answer, Answers, ChangeRow, Estimated, Interval, QuantileRow, Report, RowNames, SizeClass, SpreaderRow,
+    TopList, TopRow, Unflowed,
 };
 pub use settings::Settings;
 pub use solution::{

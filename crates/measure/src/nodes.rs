@@ -17,6 +17,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_app::clock::since_1970_ns;
 use weir_app::kind::RemoteNode;
+use weir_app::names::{NameTable, NameTableBuilder, RawName};
+use weir_control::addresses::NamedAddress;
 use weir_control::measure::{
     IntervalSketches, IntervalState, MEASUREMENTS, MeasurementState, Measurements, interval_path,
 };
@@ -24,7 +26,7 @@ use weir_control::measure::{
 const NS_PER_MS: u64 = 1_000_000;
 
 /// How often a node is asked whether it has completed an interval.
-const AGAIN: Duration = Duration::from_millis(50);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// The largest number of nodes: each is asked by a thread, and sends megabytes.
 pub(crate) const NODES_MAX: usize = 64;
@@ -35,6 +37,9 @@ const KEYS_MAX: usize = 1 << 16;
 /// The longest interval that a node may claim to have, in milliseconds, and the largest number of intervals.
 const INTERVAL_MS_MAX: u64 = 3_600_000;
 const INTERVALS_MAX: usize = 64;
+
+/// The largest number of names that are read from a node: more than it sends.
+const NAMES_MAX: usize = 4096;
 
 /// How many characters of a name are shown.
 const SHOWN_MAX: usize = 64;
@@ -87,6 +92,7 @@ struct NodeInterval {
     state: IntervalState,
     head: FileHead,
     summary: Summary,
+    names: NameTable,
 }
 
 /// An interval of all nodes.
@@ -96,6 +102,8 @@ pub(crate) struct MergedInterval {
     pub(crate) nodes: Vec<(String, Result<IntervalState, String>)>,
     /// The merged sketches; `None` if no node could be merged.
     pub(crate) summary: Option<Summary>,
+    /// The names that the merged nodes know.
+    names: Vec<NameTable>,
     /// When it was merged, in nanoseconds since the interval's end.
     after_ns: i64,
 }
@@ -259,24 +267,24 @@ impl AskedNodes {
             format!("has sketches that cannot be read ({versions}): {why}")
         };
         let file = BASE64_STANDARD.decode(&answer.sketches).map_err(|_| unread("not base64".to_string()))?;
-        let head = FileHead::read(&file).map_err(|why| unread(why.to_string()))?;
-        if head.size > KEYS_MAX {
+        let (head, summary) = FileHead::read(&file, KEYS_MAX).map_err(|why| unread(why.to_string()))?;
+        let Some(summary) = summary else {
             return Err(format!("has sketches of {} keys; the limit is {KEYS_MAX}", head.size));
-        }
-        let summary = Summary::read(&file[..]).map_err(|why| unread(why.to_string()))?;
+        };
         let [packets, bytes] = summary.all.totals.sum();
         if (answer.start_ns, packets, bytes) != (interval.start_ns, interval.packets, interval.bytes) {
             return Err("contradicts itself: its sketches are not of the interval that it lists".to_string());
         }
-        Ok(NodeInterval { state: interval.clone(), head, summary })
+        Ok(NodeInterval { state: interval.clone(), head, summary, names: names(&answer.names) })
     }
 
     /// Merges what nodes have answered. Nodes that differ from most others are left out.
     fn merged(&self, agreed: Agreed, parts: Vec<Result<NodeInterval, String>>) -> MergedInterval {
         let head = most(parts.iter().flatten().map(|part| &part.head)).cloned();
         let mut summary: Option<Summary> = None;
+        let mut names = Vec::new();
         let mut add = |part: NodeInterval| -> Result<IntervalState, String> {
-            let NodeInterval { state, head: own, summary: other } = part;
+            let NodeInterval { state, head: own, summary: other, names: known } = part;
             if let Some(why) = head.as_ref().and_then(|head| differs(&own, head)) {
                 return Err(why);
             }
@@ -284,12 +292,30 @@ impl AskedNodes {
                 Some(summary) => summary.merge(other).map_err(|why| why.to_string())?,
                 None => summary = Some(other),
             }
+            names.push(known);
             Ok(state)
         };
         let nodes = self.urls().into_iter().zip(parts.into_iter().map(|part| part.and_then(&mut add)));
         let nodes = nodes.collect();
-        MergedInterval { agreed, nodes, summary, after_ns: agreed.since_end_ns() }
+        MergedInterval { agreed, nodes, summary, names, after_ns: agreed.since_end_ns() }
     }
+}
+
+/// Reads the names that a node sends. Those that weir would not accept are left out, because they might have
+/// control sequences of a terminal.
+fn names(all: &[NamedAddress]) -> NameTable {
+    let mut builder = NameTableBuilder::default();
+    for (place, one) in (0..).zip(all.iter().take(NAMES_MAX)) {
+        let raw = RawName {
+            address: &one.address,
+            name: &one.name,
+            namespace: one.namespace.as_deref(),
+            kind: Some(one.kind.as_str()).filter(|kind| !kind.is_empty()),
+            node: one.node.as_deref(),
+        };
+        let _ = builder.add(&raw, place);
+    }
+    builder.build()
 }
 
 /// Returns why sketches cannot be merged with those of most nodes; `None` if they can.
@@ -397,7 +423,11 @@ impl MergedInterval {
             return Report { start_ns, end_ns, ..Report::default() };
         };
         summary.set_top(rows);
-        summary.interval_report([start_ns, end_ns], before.and_then(|before| before.summary.as_ref()))
+        let before = before.and_then(|before| before.summary.as_ref());
+        let mut report = summary.interval_report([start_ns, end_ns], before);
+        let names = &self.names;
+        report.find_names(|address| Some(names.iter().find_map(|one| one.find(address))?.1.answer()));
+        report
     }
 
     /// Returns the nodes that are missing, each with the reason, as sentences.
@@ -458,216 +488,4 @@ impl MergedInterval {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::records;
-    use crate::{Seed, Settings};
-
-    const SECOND_NS: u64 = 1_000_000_000;
-
-    /// A node that gives these answers: the list of measurements, and an interval.
-    struct FakeNode {
-        url: &'static str,
-        list: Result<Value, String>,
-        interval: Value,
-    }
-
-    impl RemoteNode for FakeNode {
-        fn url(&self) -> String {
-            self.url.to_string()
-        }
-
-        fn get(&self, path: &str, _: Duration) -> Result<Value, String> {
-            if path == MEASUREMENTS { self.list.clone() } else { Ok(self.interval.clone()) }
-        }
-    }
-
-    fn settings() -> Settings {
-        Settings { keys: 256, ..Settings::default() }
-    }
-
-    /// A node with an interval that began at `start_ns`.
-    fn node(url: &'static str, start_ns: u64, settings: &Settings, seed: u64) -> FakeNode {
-        let mut summary = Summary::new(settings, Seed::new([seed, 1]));
-        records(500, 1.0, 1000, start_ns % 97).iter().for_each(|record| summary.add(record));
-        let file = summary.interval_file();
-        let report = summary.close(start_ns, start_ns + SECOND_NS);
-        let state = IntervalState {
-            start_ns,
-            end_ns: start_ns + SECOND_NS,
-            packets: report.packets,
-            bytes: report.bytes,
-            ..IntervalState::default()
-        };
-        let one = MeasurementState {
-            name: "edge".into(),
-            interval_ms: 1000,
-            seeded: true,
-            now_ns: since_1970_ns(),
-            intervals: vec![state],
-        };
-        let version = "1".to_string();
-        let sketches = BASE64_STANDARD.encode(file);
-        let interval = IntervalSketches { version, name: "edge".into(), start_ns, sketches };
-        FakeNode { url, list: Ok(json!(Measurements { measurements: vec![one] })), interval: json!(interval) }
-    }
-
-    fn asked(nodes: Vec<FakeNode>) -> AskedNodes {
-        let nodes = nodes.into_iter().map(|one| -> Box<dyn RemoteNode> { Box::new(one) });
-        AskedNodes::new(nodes.collect(), None, Duration::from_millis(120))
-    }
-
-    /// The start of an interval that is complete.
-    fn last_ns() -> u64 {
-        (since_1970_ns() / SECOND_NS - 2) * SECOND_NS
-    }
-
-    /// A good node, edited.
-    fn edited(url: &'static str, start_ns: u64, edit: impl Fn(&mut FakeNode)) -> FakeNode {
-        let mut node = node(url, start_ns, &settings(), 7);
-        edit(&mut node);
-        node
-    }
-
-    /// Nodes that cannot be merged with those of [`edited`], and parts of the reasons.
-    fn bad_nodes(last_ns: u64) -> Vec<(FakeNode, &'static str)> {
-        [unlike_nodes(last_ns), lying_nodes(last_ns)].into_iter().flatten().collect()
-    }
-
-    fn list(node: &mut FakeNode, key: &str, value: Value) {
-        node.list.as_mut().unwrap()["measurements"][0][key] = value;
-    }
-
-    fn unlike_nodes(last_ns: u64) -> Vec<(FakeNode, &'static str)> {
-        let usual = settings();
-        let (pairs, sizes) = (Settings { flow: crate::KeyKind::Pair, ..settings() }, Settings::default());
-        vec![
-            (
-                edited("away", last_ns, |one| one.list = Err("does not answer in time".into())),
-                "does not answer",
-            ),
-            (node("seed", last_ns, &usual, 8), "another `seed`"),
-            (node("pairs", last_ns, &pairs, 7), "another kind of flows"),
-            (node("sizes", last_ns, &sizes, 7), "another size"),
-            (node("behind", last_ns - SECOND_NS, &usual, 7), "is behind: its last complete"),
-            (node("set", last_ns - 400_000_000, &usual, 7), "begin 600 ms after"),
-            (edited("slow", last_ns, |one| list(one, "interval_ms", json!(5000))), "intervals of 5000 ms"),
-            (edited("plain", last_ns, |one| list(one, "seeded", json!(false))), "without a `seed`"),
-            (
-                edited("none", last_ns, |one| list(one, "intervals", json!([]))),
-                "not completed an interval yet",
-            ),
-            (
-                edited("two", last_ns, |one| {
-                    let all = one.list.as_mut().unwrap()["measurements"].as_array_mut().unwrap();
-                    all.push(all[0].clone());
-                }),
-                "several measurements (edge, edge)",
-            ),
-            (edited("path", last_ns, |one| list(one, "name", json!("a/../b"))), "with an invalid name"),
-        ]
-    }
-
-    fn lying_nodes(last_ns: u64) -> Vec<(FakeNode, &'static str)> {
-        vec![
-            (
-                edited("lies", last_ns, |one| {
-                    one.list.as_mut().unwrap()["measurements"][0]["intervals"][0]["packets"] = json!(1);
-                }),
-                "contradicts itself",
-            ),
-            (
-                edited("old", last_ns, |one| one.interval["sketches"] = json!("d2Vpci1zawoJAAAAAAAAAA==")),
-                "version 9",
-            ),
-            (edited("text", last_ns, |one| one.interval["sketches"] = json!("?")), "not base64"),
-            (
-                edited("cut", last_ns, |one| {
-                    let text = one.interval["sketches"].as_str().unwrap();
-                    one.interval["sketches"] = json!(text[..text.len() / 8 * 4]);
-                }),
-                "damaged",
-            ),
-            (edited("other", last_ns, |one| one.interval = json!([1])), "not an interval"),
-            (edited("number", last_ns, |one| one.list = Ok(json!({ "measurements": 7 }))), "not a list"),
-            (edited("empty", last_ns, |one| one.list = Ok(json!({}))), "has no measurement"),
-            (
-                edited("times", last_ns, |one| list(one, "now_ns", json!(u64::MAX))),
-                "times that are not possible",
-            ),
-            (
-                edited("end", last_ns, |one| {
-                    one.list.as_mut().unwrap()["measurements"][0]["intervals"][0]["start_ns"] =
-                        json!(u64::MAX);
-                }),
-                "times that are not possible",
-            ),
-        ]
-    }
-
-    #[test]
-    fn a_node_that_cannot_be_merged_is_named_and_the_rest_is_merged() {
-        let last_ns = last_ns();
-        let bad = bad_nodes(last_ns);
-        let words: Vec<&str> = bad.iter().map(|(_, word)| *word).collect();
-        let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
-        let count = bad.len() + names.len();
-        let all = bad.into_iter().map(|(node, _)| node).chain(names.map(|url| edited(url, last_ns, |_| ())));
-        let nodes = asked(all.collect());
-        let stop = AtomicBool::new(false);
-        let agreed = nodes.agree(&stop).unwrap();
-        assert_eq!((agreed.interval_ms, agreed.start_ns), (1000, last_ns));
-        let mut merged = nodes.merge(agreed, &stop);
-        let missing = merged.missing();
-        assert_eq!(missing.len(), words.len(), "{missing:#?}");
-        for ((url, why), word) in missing.iter().zip(words) {
-            assert!(why.contains(word), "{url}: {why}");
-        }
-        let report = merged.report(None, 10);
-        let of_one = merged.nodes[count - 1].1.as_ref().unwrap().packets;
-        assert_eq!((report.packets, report.end_ns - report.start_ns), (8 * of_one, SECOND_NS));
-        assert!(report.top[0].packets > 0 && report.shed.is_empty());
-        let beside = merged.beside();
-        assert_eq!(beside["nodes"].as_array().unwrap().len(), count);
-        assert!(merged.head().contains("8 of 28 nodes") && merged.head().contains("away  missing: it does"));
-    }
-
-    #[test]
-    fn a_single_node_with_a_wrong_clock_does_not_decide_which_interval_it_is() {
-        let (last_ns, usual) = (last_ns(), settings());
-        let future = node("future", last_ns + 3600 * SECOND_NS, &usual, 7);
-        let ahead = node("ahead", last_ns, &usual, 7);
-        let nodes = asked(vec![future, ahead, node("b", last_ns - SECOND_NS, &usual, 7)]);
-        let stop = AtomicBool::new(false);
-        let agreed = nodes.agree(&stop).unwrap();
-        assert_eq!(agreed.start_ns, last_ns);
-        let missing = nodes.merge(agreed, &stop).missing();
-        let [(future, why), (behind, _)] = &missing[..] else { panic!("{missing:?}") };
-        assert!(future == "future" && why.contains("no interval at that time") && behind == "b", "{why}");
-    }
-
-    #[test]
-    fn changes_are_since_the_interval_before_of_the_same_nodes() {
-        let (last_ns, usual) = (last_ns(), settings());
-        let stop = AtomicBool::new(false);
-        let merged = |start_ns: u64, urls: &[&'static str]| {
-            let nodes = asked(urls.iter().map(|url| node(url, start_ns, &usual, 7)).collect());
-            let agreed = nodes.agree(&stop).unwrap();
-            nodes.merge(agreed, &stop)
-        };
-        let before = merged(last_ns - SECOND_NS, &["a", "b"]);
-        let mut now = merged(last_ns, &["a", "b"]);
-        assert!(before.is_before(&now) && before.is_of_same(&now));
-        let report = now.report(Some(&before), 10);
-        assert!(!report.changes.is_empty() && report.text(10).contains("\nChanges since the previous"));
-        assert_eq!(now.report(None, 10).changes, []);
-    }
-
-    #[test]
-    fn without_any_answer_the_reasons_are_returned() {
-        let mut away = node("away", last_ns(), &settings(), 7);
-        away.list = Err("does not answer in time".to_string());
-        let missing = asked(vec![away]).agree(&AtomicBool::new(false)).unwrap_err();
-        assert_eq!(missing, [("away".to_string(), "does not answer in time".to_string())]);
-    }
-}
+mod tests;

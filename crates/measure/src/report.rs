@@ -7,6 +7,8 @@
 use crate::queries::{COUNT, QUERIES, Query};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
+use std::net::IpAddr;
+use weir_control::addresses::AddressName;
 use weir_sketch::Estimate;
 
 /// An estimate, its bounds, and the true value if it is known.
@@ -50,12 +52,68 @@ pub struct Unflowed {
     pub bytes: u64,
 }
 
+/// The names of a row's addresses. Their fields are part of the row in JSON.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct RowNames {
+    /// The source and destination of the row's key, as far as it has them whole.
+    #[serde(skip)]
+    pub addresses: [Option<IpAddr>; 2],
+    /// The name of the source.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_name: Option<AddressName>,
+    /// The name of the destination.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub destination_name: Option<AddressName>,
+}
+
+impl RowNames {
+    /// The names of these addresses, which are not known yet.
+    pub(crate) fn of(addresses: [Option<IpAddr>; 2]) -> RowNames {
+        RowNames { addresses, ..RowNames::default() }
+    }
+
+    fn find(&mut self, find: &impl Fn(IpAddr) -> Option<AddressName>) {
+        let own = [&mut self.source_name, &mut self.destination_name];
+        for (own, address) in own.into_iter().zip(self.addresses) {
+            if let Some(name) = address.and_then(find) {
+                *own = Some(name);
+            }
+        }
+    }
+
+    /// Formats the names behind two spaces; nothing if there are none.
+    pub(crate) fn text(&self) -> String {
+        names_text(&[&self.source_name, &self.destination_name].map(|name| {
+            let one = name.as_ref()?;
+            Some((one.namespace.as_deref(), one.name.as_str()))
+        }))
+    }
+}
+
+/// Formats the names of a source and a destination, each with its namespace, behind two spaces; nothing if
+/// there are none.
+pub(crate) fn names_text(names: &[Option<(Option<&str>, &str)>; 2]) -> String {
+    let text = |(namespace, name): (Option<&str>, &str)| match namespace {
+        Some(namespace) => format!("{namespace}/{name}"),
+        None => name.to_string(),
+    };
+    match names.map(|name| name.map(text)) {
+        [None, None] => String::new(),
+        [Some(one), None] => format!("  {one}"),
+        [None, Some(one)] => format!("  > {one}"),
+        [Some(source), Some(destination)] => format!("  {source} > {destination}"),
+    }
+}
+
 /// A row of a top list. The true values are guaranteed to lie between `packets - bound` and `packets`, and
 /// between `bytes` and `bytes + bytes_bound`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TopRow {
     /// The key as text.
     pub key: String,
+    /// The names of its addresses.
+    #[serde(flatten)]
+    pub names: RowNames,
     /// Number of packets, never too low.
     pub packets: u64,
     /// Number of bytes, never too high.
@@ -99,6 +157,9 @@ pub struct SizeClass {
 pub struct SpreaderRow {
     /// The source as text.
     pub source: String,
+    /// Its name.
+    #[serde(flatten)]
+    pub names: RowNames,
     /// Number of different destinations.
     pub destinations: Estimated,
 }
@@ -110,6 +171,9 @@ pub struct ChangeRow {
     pub kind: &'static str,
     /// The key as text.
     pub key: String,
+    /// The names of its addresses.
+    #[serde(flatten)]
+    pub names: RowNames,
     /// The increase in packets; negative if it has decreased.
     pub change: Estimated,
 }
@@ -216,6 +280,24 @@ pub struct Report {
 }
 
 impl Report {
+    /// Returns the names of all rows.
+    fn names(&mut self) -> impl Iterator<Item = &mut RowNames> {
+        let answers = self.answers.0.iter_mut().flatten().flat_map(|answer| -> Vec<&mut RowNames> {
+            match answer {
+                Answer::Top(list) => list.rows.iter_mut().map(|row| &mut row.names).collect(),
+                Answer::Spreaders(rows) => rows.iter_mut().map(|row| &mut row.names).collect(),
+                Answer::Sizes(_) | Answer::Quantiles(_) => Vec::new(),
+            }
+        });
+        let top = self.top.iter_mut().map(|row| &mut row.names);
+        top.chain(self.changes.iter_mut().map(|row| &mut row.names)).chain(answers)
+    }
+
+    /// Sets the names of all rows, as far as they are found.
+    pub fn find_names(&mut self, find: impl Fn(IpAddr) -> Option<AddressName>) {
+        self.names().for_each(|names| names.find(&find));
+    }
+
     /// Returns the report without lists: only totals and numbers.
     #[must_use]
     pub fn in_short(self) -> Report {

@@ -4,8 +4,8 @@ use crate::entropy::entropy;
 use crate::keys::{DESTINATIONS, FLOWS, SOURCES};
 use crate::queries::{Asks, COUNT, QUERIES, TopQuery, tops};
 use crate::report::{
-    Answer, Answers, ChangeRow, Estimated, QuantileRow, Report, SizeClass, SpreaderRow, TopList, TopRow,
-    Unflowed,
+    Answer, Answers, ChangeRow, Estimated, QuantileRow, Report, RowNames, SizeClass, SpreaderRow, TopList,
+    TopRow, Unflowed,
 };
 use crate::sketches::{Sketch, Sketches};
 use crate::summary::Summary;
@@ -92,6 +92,7 @@ impl Reporting<'_> {
             let exact = exact.map(|exact| exact.get(&row.key));
             TopRow {
                 key: self.summary.keys.text(place, &row.key),
+                names: RowNames::of(self.summary.keys.addresses(place, &row.key)),
                 packets: row.packets,
                 bytes: row.bytes,
                 bound: row.error,
@@ -141,7 +142,8 @@ impl Reporting<'_> {
             let mut destinations = Estimated::from(one.spread);
             destinations.exact =
                 exact.as_ref().map(|exact| exact.get(&one.key).copied().unwrap_or_default() as f64);
-            SpreaderRow { source: keys.text(SOURCES, &one.key), destinations }
+            let names = RowNames::of(keys.addresses(SOURCES, &one.key));
+            SpreaderRow { source: keys.text(SOURCES, &one.key), names, destinations }
         };
         found.iter().take(self.rows()).map(row).collect()
     }
@@ -193,7 +195,8 @@ impl Reporting<'_> {
             change.exact = exact
                 .as_ref()
                 .map(|[now, before]| now.get(&key).packets as f64 - before.get(&key).packets as f64);
-            ChangeRow { kind, key: keys.text(place, &key), change }
+            let names = RowNames::of(keys.addresses(place, &key));
+            ChangeRow { kind, key: keys.text(place, &key), names, change }
         };
         found.into_iter().map(row).collect()
     }

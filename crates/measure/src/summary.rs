@@ -14,6 +14,9 @@ use crate::settings::{AGGREGATOR_BYTES, Settings};
 use crate::sketches::{Sketch, Sketches};
 use crate::truth::Truth;
 use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use weir_sketch::top_counts::TopCount;
 use weir_sketch::{Aggregator, BATCH, Evicted, Gate, Policy, Seed, TopCounts, Update};
 
 /// Evictions that are passed to the sketches at once.
@@ -176,6 +179,22 @@ impl Summary {
         self.evicted.clear();
     }
 
+    /// Returns the packets and bytes of the current interval.
+    pub(crate) fn interval_sum(&self) -> [u64; 2] {
+        self.interval.totals.sum()
+    }
+
+    /// Returns the addresses in the first `rows` rows of the current interval's top lists, as far as they
+    /// have reached the sketches.
+    pub(crate) fn frequent_addresses(&self, rows: usize) -> BTreeSet<IpAddr> {
+        let of_list = |(place, top): (usize, &TopCounts<5>)| -> Vec<IpAddr> {
+            let addresses = |row: TopCount<5>| self.keys.addresses(place, &row.key);
+            top.top(rows).into_iter().flat_map(addresses).flatten().collect()
+        };
+        let lists = tops().filter_map(|(place, ..)| Some((place, self.interval.top(place)?)));
+        lists.flat_map(of_list).collect()
+    }
+
     /// Ends the current interval: returns its report, and begins the next.
     pub fn close(&mut self, start_ns: u64, end_ns: u64) -> Interval {
         self.flush();
@@ -201,6 +220,10 @@ impl Summary {
 
     /// Merges the current interval into everything, which ends it.
     pub(crate) fn gather(&mut self) {
+        if self.interval.totals.is_empty() {
+            // As in a file that was read: merging tables of megabytes would change nothing.
+            return;
+        }
         self.flush();
         self.all.merge(&self.interval).expect("both were made the same way");
         self.interval.clear();

@@ -144,7 +144,7 @@ fn row_text(text: &mut String, row: &TopRow, packets: u64) {
     if let (Some(packets), Some(bytes)) = (row.exact_packets, row.exact_bytes) {
         let _ = write!(text, "  {} {}", grouped(packets), grouped(bytes));
     }
-    text.push('\n');
+    let _ = writeln!(text, "{}", row.names.text());
 }
 
 fn sizes_text(text: &mut String, sizes: &[SizeClass]) {
@@ -171,7 +171,8 @@ fn spreaders_text(text: &mut String, spreaders: &[SpreaderRow], rows: usize) {
     }
     let _ = writeln!(text, "\nSources with many destinations");
     for row in spreaders.iter().take(rows) {
-        let _ = writeln!(text, "  {:<KEY$} {}", row.source, estimated(&row.destinations));
+        let (destinations, name) = (estimated(&row.destinations), row.names.text());
+        let _ = writeln!(text, "  {:<KEY$} {destinations}{name}", row.source);
     }
 }
 
@@ -199,10 +200,11 @@ fn interval_text(text: &mut String, interval: &Report, zero_ns: u64, rows: usize
 }
 
 fn changes_text(text: &mut String, changes: &[ChangeRow], rows: usize) {
-    for ChangeRow { kind, key, change } in changes.iter().take(rows) {
+    for ChangeRow { kind, key, names, change } in changes.iter().take(rows) {
         let (low, high) = (change.low, change.high);
         let bounds = if high - low >= 1.0 { format!(" ({low:+.0} to {high:+.0})") } else { String::new() };
         let truth = change.exact.map_or(String::new(), |exact| format!("  exactly {exact:+.0}"));
-        let _ = writeln!(text, "  {kind} {key}: {:+.0} packets{bounds}{truth}", change.estimate);
+        let names = names.text();
+        let _ = writeln!(text, "  {kind} {key}: {:+.0} packets{bounds}{truth}{names}", change.estimate);
     }
 }

@@ -153,6 +153,18 @@ impl Projection {
         if self.tunnels { ID_BITS } else { 0 }
     }
 
+    /// Returns the source and destination of a key, as far as it has them whole.
+    #[must_use]
+    pub fn addresses(&self, key: &[u64; 5]) -> [Option<IpAddr>; 2] {
+        let flow = FlowKey(*key);
+        let is_whole = |address: &IpAddr| match address {
+            IpAddr::V4(_) => self.v4_bits == 32,
+            IpAddr::V6(_) => self.v6_bits == 128,
+        };
+        let (src, dst) = (self.kind.has_source(), self.kind.has_destination());
+        [src.then(|| flow.src()).filter(is_whole), dst.then(|| flow.dst()).filter(is_whole)]
+    }
+
     /// Writes a key in human-readable form.
     #[must_use]
     pub fn text(&self, key: &[u64; 5]) -> String {

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use weir_app::names::{Name, NameKind};
 use weir_measure::FlowRecord;
 use weir_measure::export::ipfix::Encoder;
 use weir_measure::export::{End, Given};
@@ -32,7 +34,17 @@ fn given(n: u16) -> Given {
     let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
     let end = [End::Idle, End::Active, End::Closed, End::Forced, End::Evicted][usize::from(n) % 5];
     let target = TARGETS[usize::from(n) % 3].map(Into::into);
-    Given { record, end, target, ingress: Some("p0".into()), point: Some("measure/edge/p0".into()) }
+    // Every third record has names.
+    let name = |name: &str, kind| Name {
+        name: format!("{name}-{n}").into(),
+        namespace: Some("shop".into()),
+        kind,
+        node: Some("worker-1".into()),
+    };
+    let names = [name("web", NameKind::Pod), name("db", NameKind::Service)];
+    let names = names.map(|name| n.is_multiple_of(3).then(|| Arc::new(name)));
+    let (ingress, point) = (Some("p0".into()), Some("measure/edge/p0".into()));
+    Given { record, end, target, ingress, point, names }
 }
 
 /// Writes all records as a recording of datagrams. Returns the number of datagrams.

@@ -1,5 +1,6 @@
 //! The `weir` binary from the outside: what it prints, what it writes, its exit codes.
 
+mod address_names;
 mod announce;
 mod apps;
 mod bad_recordings;

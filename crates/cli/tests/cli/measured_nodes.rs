@@ -167,6 +167,40 @@ fn nodes_that_cannot_be_merged_are_named_with_the_reason() {
     assert!(said.out.contains("2 of 5 nodes") && errors.next().is_none(), "{}{}", said.out, said.err);
 }
 
+/// Over TLS with a token; a node that accepts connections and never answers is named, and so is one whose
+/// certificate is of another authority.
+#[cfg(feature = "tls")]
+#[test]
+fn nodes_are_asked_over_tls_and_one_that_stalls_is_named() {
+    use super::lb_control::certificate;
+    let (folder, address) = with_token();
+    let other = Folder::new();
+    if !(certificate(&folder) && certificate(&other)) {
+        return;
+    }
+    std::fs::copy(other.file("cert.pem"), folder.file("other.pem")).unwrap();
+    let tls = "tls: { certificate: cert.pem, key: key.pem }";
+    let control = format!("control: {{ listen: \"{address}\", token: token, {tls} }}\n");
+    let mut daemon = node(folder, &control, &seeded(SEED));
+    daemon.wait_for("an interval", |daemon| {
+        let shown = daemon.weir(&["show", "measure", "edge", "--json"]).good().json();
+        shown["measure"][0]["intervals"].as_u64() >= Some(1)
+    });
+    let stalled = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let urls = [address, stalled.local_addr().unwrap()].map(|address| format!("https://{address}"));
+    let ask = |authorities: &str| {
+        let arguments = ["measure", "--patience", "5s", "--token", "token", "--authorities", authorities];
+        let from = ["--from", &urls[0], &urls[1]];
+        weir(daemon.folder.path(), &[&arguments[..], &from].concat())
+    };
+    let said = ask("cert.pem");
+    assert!(said.code == Some(1) && said.out.contains("1 of 2 nodes"), "{}{}", said.out, said.err);
+    let missing = format!("weir: {}: it does not answer", urls[1]);
+    assert!(said.err.starts_with(&missing) && said.err.lines().count() == 1, "{}", said.err);
+    let said = ask("other.pem");
+    assert!(said.code == Some(1) && said.err.contains("certificate"), "{}", said.err);
+}
+
 #[test]
 fn mistakes_about_nodes_are_said() {
     let folder = Folder::new();

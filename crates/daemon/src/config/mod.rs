@@ -8,6 +8,7 @@
 mod control;
 mod frames;
 mod kernel;
+mod names;
 mod plan;
 mod routes;
 

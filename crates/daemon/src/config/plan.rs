@@ -3,6 +3,7 @@
 
 use super::control::{self, ControlOver};
 use super::kernel;
+use super::names;
 use super::routes::{self, RoutesConfig};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -73,6 +74,8 @@ pub struct Plan {
     pub source: ConfigSource,
     /// Changes made at run time, which are in the program as if they were in the file.
     pub edits: Arc<dyn Edits>,
+    /// The file with the names of addresses.
+    pub names: Option<PathBuf>,
     /// The folder for state that survives a restart; `None` is the system's default.
     pub state: Option<PathBuf>,
 }
@@ -111,6 +114,7 @@ pub const KEYS: &[Key] = weir_config::keys! {
     "metrics": Shape::Endpoint, "address and port where Prometheus scrapes, such as 127.0.0.1:9105";
     "control": Shape::Map(control::KEYS), "where services are controlled over HTTP, and by whom";
     "routes": Shape::Map(routes::KEYS), "where routes to services with `announce: route` are written";
+    "names": Shape::Map(names::KEYS), "the names of addresses that flow records have";
     "state": Shape::Text, "the folder for state that survives a restart" or "/var/lib/weir";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
     "fragments": Shape::Words(|| words(&FRAGMENTS)), "whether fragments get the ports of their datagram"
@@ -146,6 +150,7 @@ pub fn plan(document: &Node, kinds: &'static [Kind], nics: &Nics, report: &mut R
         control: section.get("control").and_then(|node| control::read(node, report)),
         source: Default::default(),
         edits: edits::none(kinds),
+        names: section.get("names").and_then(|node| names::read(node, report)),
         state: section.get("state").and_then(|node| text(node, "a folder", report)).map(PathBuf::from),
     };
     let mut program = ProgramBuilder::new();

@@ -179,7 +179,7 @@ mod tests {
             last_ns: 2_000_000,
             observed: Observed::default(),
         };
-        Given { record, end: End::Active, target: None, ingress: None, point: None }
+        Given { record, end: End::Active, target: None, ingress: None, point: None, names: [None, None] }
     }
 
     #[test]

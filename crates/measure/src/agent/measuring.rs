@@ -8,12 +8,16 @@
 use super::exports::Exports;
 use super::names::Named;
 use crate::export::{End, Given};
-use crate::{FlowRecord, Interval, Seed, SolutionCounter, Summary};
+use crate::{FlowRecord, Seed, SolutionCounter, Summary};
 use crate::{HISTORY, KEPT, KeptInterval, MeasurePublisher, Measurement, MeasurementReport, Sum};
 use serde_json::json;
-use std::collections::{HashMap, VecDeque};
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
+use weir_app::names::AddressNames;
+use weir_control::addresses::{AddressName, NamedAddress};
 use weir_control::measure::IntervalState;
 use weir_engine::delta::{DeltaReason, FlowDelta};
 use weir_program::snapshot::{UNFLOWED, Unflowed};
@@ -24,6 +28,9 @@ const NS_PER_MS: u64 = 1_000_000;
 /// overflow or are flushed while another worker has not ended the interval, which takes it a quarter of a
 /// second.
 const WAITING_MAX: usize = 262_144;
+
+/// The rows of each list whose names are kept for merging: merged lists may be longer than those of a node.
+const NAMED_ROWS: usize = 64;
 
 /// The distance, in milliseconds, by which the wall clock must have moved to count as set; following smaller
 /// moves would shift records needlessly.
@@ -89,6 +96,8 @@ pub struct Measuring {
     snapshot: MeasurementReport,
     /// Whether anything has changed since the last report.
     changed: bool,
+    /// The names of addresses at present.
+    names: AddressNames,
 }
 
 impl Measuring {
@@ -113,6 +122,7 @@ impl Measuring {
             misplaced: [0; 3],
             snapshot,
             changed: true,
+            names: AddressNames::default(),
         }
     }
 
@@ -152,6 +162,11 @@ impl Measuring {
         self.wanted.pipes.first().map(String::as_str)
     }
 
+    /// Sets the names that addresses have from now on.
+    pub fn set_names(&mut self, names: &AddressNames) {
+        self.names.clone_from(names);
+    }
+
     /// Takes a delta of one of its pipes.
     pub fn take(&mut self, delta: &FlowDelta, named: &Named<'_>, times: &Times) {
         let Named { pipe, target, ingress } = *named;
@@ -180,12 +195,14 @@ impl Measuring {
         let [records, packets, bytes] = &mut self.snapshot.records;
         (*records, *packets, *bytes) = (*records + 1, *packets + record.packets, *bytes + record.bytes);
         self.changed = true;
+        let names = &self.names;
         self.exports.give(|| Given {
             record,
             end: end(delta.reason()),
             target: target.cloned(),
             ingress: ingress.cloned(),
             point: Some(pipe.clone()),
+            names: names.of_flow(&record.key),
         });
         let (began, number) = (first_ms / self.wanted.interval_ms, last_ms / self.wanted.interval_ms);
         if began < number {
@@ -194,18 +211,28 @@ impl Measuring {
         self.add(number, record);
     }
 
+    /// Returns true if packets of an interval have to wait until it begins, and there is room. Otherwise they
+    /// count in the current one, and are noted as early or late if they do not belong there.
+    fn must_wait(&mut self, number: u64, waiting: usize, packets: u64) -> bool {
+        let present = *self.interval.get_or_insert(number);
+        if number > present && waiting < WAITING_MAX {
+            return true;
+        }
+        match number.cmp(&present) {
+            Ordering::Greater => self.snapshot.early += packets,
+            Ordering::Less => self.snapshot.late += packets,
+            Ordering::Equal => {}
+        }
+        false
+    }
+
     /// Adds a record to its interval, or keeps it until that begins.
     fn add(&mut self, number: u64, record: FlowRecord) {
-        let present = *self.interval.get_or_insert(number);
-        if number > present && self.waiting.len() < WAITING_MAX {
+        if self.must_wait(number, self.waiting.len(), record.packets) {
             self.waiting.push((number, record));
-            return;
+        } else {
+            self.count(&record);
         }
-        let misplaced = if number > present { &mut self.snapshot.early } else { &mut self.snapshot.late };
-        if number != present {
-            *misplaced += record.packets;
-        }
-        self.count(&record);
     }
 
     /// Adds packets in no flow to their interval, or keeps them until that begins.
@@ -213,17 +240,13 @@ impl Measuring {
         if counts == [0; UNFLOWED] {
             return;
         }
-        let present = *self.interval.get_or_insert(number);
+        let packets = counts.iter().map(|count| u64::from(*count)).sum();
         // These are few, because each pipe of each worker reports once in an interval.
-        if number > present && self.waiting_unflowed.len() < WAITING_MAX {
+        if self.must_wait(number, self.waiting_unflowed.len(), packets) {
             self.waiting_unflowed.push((number, counts));
-            return;
+        } else {
+            self.count_unflowed(counts);
         }
-        let misplaced = if number > present { &mut self.snapshot.early } else { &mut self.snapshot.late };
-        if number != present {
-            *misplaced += counts.iter().map(|count| u64::from(*count)).sum::<u64>();
-        }
-        self.count_unflowed(counts);
     }
 
     /// Counts packets in no flow in the current interval. Their bytes are not known.
@@ -270,16 +293,17 @@ impl Measuring {
     fn close(&mut self, number: u64, times: &Times) {
         let [start_ms, end_ms] = [number, number + 1].map(|number| number * self.wanted.interval_ms);
         let [start_ns, end_ns] = [start_ms, end_ms].map(|ms| times.wall_ns(ms));
-        let file = self.wanted.seed.map(|_| self.summary.interval_file());
+        if self.wanted.seed.is_some() {
+            // Other nodes wait for it, and the report below takes a while.
+            self.keep([start_ns, end_ns]);
+        }
         let mut report = self.summary.close(start_ns, end_ns);
         if let Some(solution) = &mut self.solution {
             self.snapshot.solution = Some(Arc::new(solution.close(start_ns, end_ns)));
         }
         // Deltas of different flows arrive in any order.
         report.backwards = 0;
-        if let Some(file) = file {
-            self.keep(&report, file);
-        }
+        report.find_names(|address| Some(self.names.find(address)?.answer()));
         self.snapshot.intervals += 1;
         self.snapshot.history.push_back(Sum::of(&report));
         if self.snapshot.history.len() > HISTORY {
@@ -290,23 +314,36 @@ impl Measuring {
         self.changed = true;
     }
 
-    /// Keeps the sketches of an interval, so that they can be merged with those of other nodes.
-    fn keep(&mut self, report: &Interval, file: Vec<u8>) {
+    /// Keeps and publishes the sketches of the current interval, so that they can be merged with those of
+    /// other nodes.
+    fn keep(&mut self, [start_ns, end_ns]: [u64; 2]) {
+        let file = self.summary.interval_file().into();
+        let [packets, bytes] = self.summary.interval_sum();
         let MeasurementReport { late, early, spanning, .. } = self.snapshot;
         let before = std::mem::replace(&mut self.misplaced, [late, early, spanning]);
         let state = IntervalState {
-            start_ns: report.start_ns,
-            end_ns: report.end_ns,
-            packets: report.packets,
-            bytes: report.bytes,
+            start_ns,
+            end_ns,
+            packets,
+            bytes,
             late_packets: late - before[0],
             early_packets: early - before[1],
             spanning_packets: spanning - before[2],
         };
-        self.snapshot.kept.push_back(KeptInterval { state, file: file.into() });
+        let name = |address: IpAddr| {
+            let AddressName { name, namespace, kind, node } = self.names.find(address)?.answer();
+            Some(NamedAddress { address: address.to_string(), name, namespace, kind, node })
+        };
+        let addresses = match self.names.is_empty() {
+            true => BTreeSet::new(),
+            false => self.summary.frequent_addresses(NAMED_ROWS),
+        };
+        let names = addresses.into_iter().filter_map(name).collect();
+        self.snapshot.kept.push_back(KeptInterval { state, file, names });
         if self.snapshot.kept.len() > KEPT {
             self.snapshot.kept.pop_front();
         }
+        self.board().look().kept.clone_from(&self.snapshot.kept);
     }
 
     /// Begins an interval with the records that were waiting for it.

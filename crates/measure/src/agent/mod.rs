@@ -28,6 +28,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::SystemTime;
 use tracing::warn;
 use weir_app::agent::{Agent, DeltaReader, FlowTable, Next};
+use weir_app::names::NamesBoard;
 use weir_engine::delta::FlowDelta;
 
 /// The facts about a program that the collector needs.
@@ -36,6 +37,8 @@ struct CollectorPlan {
     workers: usize,
     names: ProgramNames,
     measurements: Vec<Measurement>,
+    /// The names of addresses.
+    addresses: NamesBoard,
 }
 
 /// Returns the agent of measurements.
@@ -58,11 +61,12 @@ impl Agent for Measurer {
     }
 
     fn prepare(&mut self, next: &Next<'_>) {
-        let Next { apps, program, generation, workers } = *next;
+        let Next { apps, program, generation, workers, names } = *next;
         let measurements = measurements(apps);
         let period = |one: &Measurement| Some((one.pipes.first()?.clone(), one.overlay.as_ref()?.flush_ms));
         self.periods = measurements.iter().filter_map(period).collect();
-        let plan = CollectorPlan { generation, workers, names: ProgramNames::of(program), measurements };
+        let (names, addresses) = (ProgramNames::of(program), names.clone());
+        let plan = CollectorPlan { generation, workers, names, measurements, addresses };
         // If the collector has ended early, that is reported when the daemon stops.
         let _ = self.plans.send(plan);
     }
@@ -81,11 +85,19 @@ struct Reader {
     times: Times,
     names: PipeNames,
     measured: Vec<Measuring>,
+    /// The names of addresses.
+    addresses: NamesBoard,
 }
 
 impl Reader {
     fn new(plans: Receiver<CollectorPlan>) -> Reader {
-        Reader { plans, times: Times::default(), names: PipeNames::default(), measured: Vec::new() }
+        Reader {
+            plans,
+            times: Times::default(),
+            names: PipeNames::default(),
+            measured: Vec::new(),
+            addresses: NamesBoard::default(),
+        }
     }
 
     fn take_plans(&mut self) {
@@ -96,7 +108,8 @@ impl Reader {
 
     /// Keeps measurements that are unchanged, and starts and ends others.
     fn follow(&mut self, plan: CollectorPlan) {
-        let CollectorPlan { generation, workers, names, measurements } = plan;
+        let CollectorPlan { generation, workers, names, measurements, addresses } = plan;
+        self.addresses = addresses;
         let mut before = std::mem::take(&mut self.measured);
         for one in measurements {
             let old = before.iter().position(|old| old.name() == one.name);
@@ -127,6 +140,8 @@ impl DeltaReader for Reader {
 
     fn read(&mut self, deltas: &[FlowDelta], now_ns: u64) {
         self.set_times(now_ns);
+        let addresses = self.addresses.names();
+        self.measured.iter_mut().for_each(|one| one.set_names(&addresses));
         for delta in deltas {
             if !self.names.knows(delta.of()) {
                 // The plan was sent before any worker ran its program, so it has arrived by now.

@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_app::shown::{ago_ms, without_nulls};
 use weir_app::{Action, App, Event};
+use weir_control::addresses::NamedAddress;
 use weir_control::measure::IntervalState;
 use weir_program::Program;
 
@@ -24,6 +25,8 @@ pub struct KeptInterval {
     pub state: IntervalState,
     /// Its sketch file.
     pub file: Arc<[u8]>,
+    /// The names of addresses in its longest lists.
+    pub names: Arc<[NamedAddress]>,
 }
 
 /// The published results of a measurement.

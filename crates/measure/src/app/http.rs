@@ -73,12 +73,13 @@ fn state(one: &ReadMeasurement) -> MeasurementState {
 fn sketches(one: &ReadMeasurement, names: &RequestNames<'_>) -> Option<IntervalSketches> {
     let start_ns = names.of("start_ns")?.parse().ok()?;
     let kept = one.board.look().kept.iter().find(|kept| kept.state.start_ns == start_ns).cloned();
-    let KeptInterval { file, .. } = kept?;
+    let KeptInterval { file, names, .. } = kept?;
     Some(IntervalSketches {
         version: env!("CARGO_PKG_VERSION").to_string(),
         name: one.name.clone(),
         start_ns,
         sketches: BASE64_STANDARD.encode(file),
+        names: names.to_vec(),
     })
 }
 

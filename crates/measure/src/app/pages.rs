@@ -1,7 +1,7 @@
 //! The page of measurements in `weir top`: the composition of the last interval. Its numbers are those of the
 //! interval rather than of the time between two answers, so none is shown as a rate.
 
-use super::text::{estimated, number, word};
+use super::text::{estimated, names, number, word};
 use crate::queries::tops;
 use serde_json::{Value, json};
 use weir_app::page::{Column, Holds, Page, Part, Table, column, items};
@@ -33,8 +33,9 @@ fn one(measurement: &Value) -> Vec<Part> {
         let all = number(&last["packets"]).max(1.0);
         let row = |row: &Value| {
             let of_all = format!("{:.1} %", 100.0 * number(&row["packets"]) / all);
+            let key = format!("{}{}", word(&row["key"]), names(row));
             json!({
-                "key": row["key"], "packets": row["packets"], "of_all": of_all, "bytes": row["bytes"],
+                "key": key, "packets": row["packets"], "of_all": of_all, "bytes": row["bytes"],
                 "bound": row["bound"],
             })
         };

@@ -1,6 +1,7 @@
 //! The output of `weir show measure`.
 
 use crate::queries::{TopQuery, tops};
+use crate::report::names_text;
 use crate::{solution_line, write_answers};
 use serde_json::Value;
 use std::fmt::Write;
@@ -125,7 +126,8 @@ fn top(text: &mut String, list: &Value, what: &str) {
         let bytes = number(&row["bytes"]);
         // A count may be too large but is never too small, so this shows the certain part of the count, and
         // the possible rest.
-        let _ = writeln!(text, "  {:>12} {bound:>10} {bytes:>14}  {}", packets - bound, word(&row["key"]));
+        let (certain, key, names) = (packets - bound, word(&row["key"]), names(row));
+        let _ = writeln!(text, "  {certain:>12} {bound:>10} {bytes:>14}  {key}{names}");
     }
 }
 
@@ -133,9 +135,10 @@ fn spreaders(text: &mut String, rows: &Value) {
     for row in rows.as_array().into_iter().flatten() {
         let _ = writeln!(
             text,
-            "  {} sends to {} destinations",
+            "  {} sends to {} destinations{}",
             word(&row["source"]),
-            estimated(&row["destinations"])
+            estimated(&row["destinations"]),
+            names(row)
         );
     }
 }
@@ -143,8 +146,17 @@ fn spreaders(text: &mut String, rows: &Value) {
 fn changes(text: &mut String, rows: &Value) {
     for row in rows.as_array().into_iter().flatten() {
         let change = number(&row["change"]["estimate"]);
-        let _ = writeln!(text, "  {} {}: {change:+} packets", word(&row["kind"]), word(&row["key"]));
+        let (kind, key, names) = (word(&row["kind"]), word(&row["key"]), names(row));
+        let _ = writeln!(text, "  {kind} {key}: {change:+} packets{names}");
     }
+}
+
+/// Formats the names of a row's addresses.
+pub(super) fn names(row: &Value) -> String {
+    names_text(&["source_name", "destination_name"].map(|field| {
+        let name = &row[field];
+        Some((name["namespace"].as_str(), name["name"].as_str()?))
+    }))
 }
 
 /// An estimate and its bounds.

@@ -40,8 +40,9 @@ impl UnreportedFlows {
     fn drain(&mut self, end: End, mut give: impl FnMut(Given)) {
         let mut all: Vec<FlowRecord> = self.flows.drain().map(|(_, record)| record).collect();
         all.sort_unstable_by_key(|record| (record.first_ns, record.key));
-        all.into_iter()
-            .for_each(|record| give(Given { record, end, target: None, ingress: None, point: None }));
+        let given =
+            |record| Given { record, end, target: None, ingress: None, point: None, names: [None, None] };
+        all.into_iter().for_each(|record| give(given(record)));
     }
 }
 

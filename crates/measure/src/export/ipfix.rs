@@ -4,7 +4,12 @@
 //!
 //! There are four templates: IPv4 and IPv6, each outside and inside a tunnel with an id. They are sent ahead
 //! of the next records when [`Encoder::announce`] requests it, so the sender decides how often: periodically
-//! over UDP, because datagrams get lost (RFC 7011 section 8.4), and once per connection over TCP.
+//! over UDP, because datagrams get lost (RFC 7011 section 8.4), and once per connection over TCP. Records of
+//! addresses with names have four further templates, which are sent ahead of the first such record.
+//!
+//! IANA has no elements for the names of the source and the destination. Those of Antrea ([`ENTERPRISE`]) are
+//! used, because collectors for Kubernetes know them. weir has no enterprise number, and its own elements
+//! would be unknown to every collector. They are strings of variable length (RFC 7011 section 7).
 //!
 //! A message is an array of bytes of at most the given length. Nothing is sent here, so nothing can fail; a
 //! record that the network loses is a gap in the sequence numbers, which collectors count.
@@ -20,9 +25,11 @@
 //! without Ethernet header, VLAN tags and padding, and inside a tunnel of the packets inside.
 
 use super::Given;
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::Arc;
+use weir_app::names::{Name, NameKind};
 use weir_packet::FlowKey;
 
 /// The IPFIX version in the header of a message.
@@ -42,8 +49,8 @@ const NAMES_MAX: usize = 4096;
 
 const NS_PER_MS: u64 = 1_000_000;
 
-/// The minimum size limit of a message: all templates and one record of maximum length.
-pub const LIMIT_LEAST: usize = 512;
+/// The minimum size limit of a message: more than a record of maximum length.
+pub const LIMIT_LEAST: usize = 1024;
 
 /// Information elements: number (IANA) and bytes.
 type Element = (u16, u16);
@@ -82,6 +89,24 @@ const COMMON: [Element; 15] = [
     TCP_FLAGS, CLASS, VLAN,
 ];
 
+/// The enterprise number whose elements name addresses: Antrea's, as in the registry of its library
+/// (go-ipfix).
+pub const ENTERPRISE: u32 = 56_506;
+/// The bit in an element's number that says that an enterprise number follows.
+const OF_ENTERPRISE: u16 = 1 << 15;
+/// The length of strings of variable length.
+const VARIABLE: u16 = u16::MAX;
+/// The elements that follow in the templates of records with names: namespace and name of the source and of
+/// the destination if they are pods, the nodes of both, and the service that the destination is.
+const OF_NAMES: [u16; 7] = [100, 101, 102, 103, 104, 105, 109];
+/// The templates of records with names follow those of others and that of names of interfaces.
+const FIRST_WITH_NAMES: u16 = NAMES + 1;
+/// Bytes of these templates.
+const WITH_NAMES_BYTES: usize = 4 * (4 + (3 + COMMON.len()) * 4 + OF_NAMES.len() * 8) + 2 * 4;
+/// Longer names, and longer namespaces, are cut to this number of bytes.
+const NAME_BYTES: usize = 128;
+const NAMESPACE_BYTES: usize = 63;
+
 /// The contents of records of names.
 const NAMED: [Element; 3] = [DOMAIN, INGRESS, NAME];
 const NAMED_BYTES: usize = (DOMAIN.1 + INGRESS.1 + NAME.1) as usize;
@@ -91,22 +116,27 @@ const NAMED_BYTES: usize = (DOMAIN.1 + INGRESS.1 + NAME.1) as usize;
 struct RecordKind {
     ipv6: bool,
     tunnelled: bool,
+    /// Whether the source or the destination has a name.
+    named: bool,
 }
 
 impl RecordKind {
-    const ALL: [RecordKind; 4] = [
-        RecordKind { ipv6: false, tunnelled: false },
-        RecordKind { ipv6: true, tunnelled: false },
-        RecordKind { ipv6: false, tunnelled: true },
-        RecordKind { ipv6: true, tunnelled: true },
-    ];
+    /// All kinds, with names or without.
+    fn all(named: bool) -> [RecordKind; 4] {
+        [(false, false), (true, false), (false, true), (true, true)].map(|(ipv6, tunnelled)| RecordKind {
+            ipv6,
+            tunnelled,
+            named,
+        })
+    }
 
-    fn of(key: &FlowKey) -> RecordKind {
-        RecordKind { ipv6: key.src().is_ipv6(), tunnelled: key.vni().is_some() }
+    fn of(key: &FlowKey, named: bool) -> RecordKind {
+        RecordKind { ipv6: key.src().is_ipv6(), tunnelled: key.vni().is_some(), named }
     }
 
     fn template(self) -> u16 {
-        FIRST_TEMPLATE + u16::from(self.ipv6) + 2 * u16::from(self.tunnelled)
+        let first = if self.named { FIRST_WITH_NAMES } else { FIRST_TEMPLATE };
+        first + u16::from(self.ipv6) + 2 * u16::from(self.tunnelled)
     }
 
     fn elements(self) -> impl Iterator<Item = Element> {
@@ -117,9 +147,43 @@ impl RecordKind {
         own.into_iter().chain(COMMON).chain(self.tunnelled.then_some(SEGMENT))
     }
 
+    /// Returns the bytes of a record, without names.
     fn bytes(self) -> usize {
         self.elements().map(|(_, bytes)| usize::from(bytes)).sum()
     }
+}
+
+/// The texts of the elements of names, in the order of [`OF_NAMES`]; empty ones are not known.
+fn texts(given: &Given) -> [Cow<'_, str>; 7] {
+    let [source, destination] = given.names.each_ref().map(Option::as_deref);
+    let ([source_space, source_name], [space, name]) = (pod(source), pod(destination));
+    let texts = [source_space, source_name, space, name, node(source), node(destination)];
+    let [one, two, three, four, five, six] = texts.map(Cow::Borrowed);
+    [one, two, three, four, five, six, Cow::Owned(service(destination))]
+}
+
+/// The namespace and the name of a pod.
+fn pod(name: Option<&Name>) -> [&str; 2] {
+    let Some(Name { name, namespace, .. }) = name.filter(|name| name.kind == NameKind::Pod) else {
+        return [""; 2];
+    };
+    [cut(namespace.as_deref().unwrap_or_default(), NAMESPACE_BYTES), cut(name, NAME_BYTES)]
+}
+
+fn node(name: Option<&Name>) -> &str {
+    cut(name.and_then(|name| name.node.as_deref()).unwrap_or_default(), NAME_BYTES)
+}
+
+/// The namespace and the name of a service, as one text.
+fn service(name: Option<&Name>) -> String {
+    let service = name.filter(|name| name.kind == NameKind::Service);
+    let text = service.map(ToString::to_string).unwrap_or_default();
+    cut(&text, NAMESPACE_BYTES + 1 + NAME_BYTES).to_string()
+}
+
+/// Cuts a text to at most `most` bytes.
+fn cut(text: &str, most: usize) -> &str {
+    &text[..text.floor_char_boundary(most)]
 }
 
 /// Turns records into messages.
@@ -140,6 +204,8 @@ pub struct Encoder {
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, u32>,
     named: usize,
+    /// Whether the templates of records with names were sent since the others were.
+    with_names: bool,
 }
 
 impl Encoder {
@@ -151,7 +217,20 @@ impl Encoder {
         let message = Vec::with_capacity(limit);
         let (names, numbers) = Default::default();
         let (sequence, announces, set, records, options, named) = (0, true, None, 0, 0, 0);
-        Encoder { domain, limit, sequence, announces, message, set, records, options, names, numbers, named }
+        Encoder {
+            domain,
+            limit,
+            sequence,
+            announces,
+            message,
+            set,
+            records,
+            options,
+            names,
+            numbers,
+            named,
+            with_names: false,
+        }
     }
 
     /// Makes the next message begin with the templates.
@@ -171,7 +250,8 @@ impl Encoder {
     /// Appends a record. If it does not fit into the message, the message is first passed to `send`, with the
     /// number of flow records in it; `now_s` is the time of the message, in seconds since 1970.
     pub fn add(&mut self, given: &Given, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
-        let kind = RecordKind::of(&given.record.key);
+        let texts = texts(given);
+        let kind = RecordKind::of(&given.record.key, texts.iter().any(|text| !text.is_empty()));
         let names = [&given.target, &given.ingress, &given.point];
         let numbers = names.map(|name| name.as_ref().map_or(0, |name| self.number(name)));
         if self.message.is_empty() {
@@ -184,8 +264,16 @@ impl Encoder {
             self.named += 1;
             self.name(self.named as u32, &name);
         }
-        self.reserve(kind.template(), kind.bytes(), now_s, &mut send);
+        if kind.named && !self.with_names {
+            self.reserve(TEMPLATES, WITH_NAMES_BYTES, now_s, &mut send);
+            self.templates_of(true);
+        }
+        let bytes: usize = texts.iter().filter(|_| kind.named).map(|text| 1 + text.len()).sum();
+        self.reserve(kind.template(), kind.bytes() + bytes, now_s, &mut send);
         self.record(given, numbers, kind);
+        if kind.named {
+            texts.iter().for_each(|text| self.text(text));
+        }
         self.records += 1;
     }
 
@@ -227,9 +315,15 @@ impl Encoder {
         self.options += 1;
     }
 
-    /// Passes the message to `send`, if it has records.
+    /// A string of variable length, of at most 254 bytes.
+    fn text(&mut self, text: &str) {
+        self.put([text.len() as u8]);
+        self.message.extend_from_slice(text.as_bytes());
+    }
+
+    /// Passes the message to `send`, if anything was added to it.
     pub fn finish(&mut self, now_s: u32, mut send: impl FnMut(&[u8], u32)) {
-        if self.records + self.options == 0 {
+        if self.message.is_empty() {
             return;
         }
         self.close();
@@ -255,16 +349,28 @@ impl Encoder {
         }
     }
 
-    fn templates(&mut self) {
-        self.open(TEMPLATES);
-        for kind in RecordKind::ALL {
+    /// The templates of records with names, or of those without, in a set of templates.
+    fn templates_of(&mut self, named: bool) {
+        for kind in RecordKind::all(named) {
+            let names = if named { &OF_NAMES[..] } else { &[] };
             self.put(kind.template().to_be_bytes());
-            self.put((kind.elements().count() as u16).to_be_bytes());
+            self.put(((kind.elements().count() + names.len()) as u16).to_be_bytes());
             for (element, bytes) in kind.elements() {
                 self.put(element.to_be_bytes());
                 self.put(bytes.to_be_bytes());
             }
+            for element in names {
+                self.put((element | OF_ENTERPRISE).to_be_bytes());
+                self.put(VARIABLE.to_be_bytes());
+                self.put(ENTERPRISE.to_be_bytes());
+            }
         }
+        self.with_names = named;
+    }
+
+    fn templates(&mut self) {
+        self.open(TEMPLATES);
+        self.templates_of(false);
         self.open(OPTIONS);
         // The first element is the scope: nfdump looks for the others after it.
         [NAMES, NAMED.len() as u16, 1].iter().for_each(|word| self.put(word.to_be_bytes()));
@@ -328,226 +434,4 @@ impl Encoder {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::FlowRecord;
-    use crate::export::End;
-    use std::collections::HashMap;
-    use weir_packet::Observed;
-
-    /// A decoder that knows IPFIX but not the encoder: it reads templates, and uses them to read records.
-    #[derive(Default)]
-    struct Decoder {
-        templates: HashMap<u16, Vec<Element>>,
-        next: Option<u32>,
-    }
-
-    type Fields = HashMap<u16, Vec<u8>>;
-    /// Egress, ingress and the observation point.
-    type Names = [Option<String>; 3];
-
-    fn word(bytes: &[u8], at: usize) -> u16 {
-        u16::from_be_bytes(bytes[at..at + 2].try_into().unwrap())
-    }
-
-    fn long(bytes: &[u8], at: usize) -> u32 {
-        u32::from_be_bytes(bytes[at..at + 4].try_into().unwrap())
-    }
-
-    fn number(field: &[u8]) -> u64 {
-        field.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
-    }
-
-    impl Decoder {
-        /// Returns the records of a message.
-        fn message(&mut self, bytes: &[u8], domain: u32) -> Vec<Fields> {
-            assert_eq!((word(bytes, 0), usize::from(word(bytes, 2))), (10, bytes.len()));
-            assert_eq!(long(bytes, 12), domain);
-            let mut records = Vec::new();
-            let mut at = 16;
-            while at < bytes.len() {
-                let (set, length) = (word(bytes, at), usize::from(word(bytes, at + 2)));
-                let body = &bytes[at + 4..at + length];
-                match set {
-                    2 => self.template_set(body),
-                    3 => self.options_set(body),
-                    _ => records.extend(self.data(set, body)),
-                }
-                at += length;
-            }
-            assert_eq!(at, bytes.len());
-            let sequence = long(bytes, 8);
-            assert!(self.next.is_none_or(|next| next == sequence), "{:?}, not {sequence}", self.next);
-            self.next = Some(sequence.wrapping_add(records.len() as u32));
-            records
-        }
-
-        fn template_set(&mut self, mut body: &[u8]) {
-            while !body.is_empty() {
-                let (id, count) = (word(body, 0), usize::from(word(body, 2)));
-                let elements = (0..count).map(|at| (word(body, 4 + 4 * at), word(body, 6 + 4 * at)));
-                self.templates.insert(id, elements.collect());
-                body = &body[4 + 4 * count..];
-            }
-        }
-
-        fn options_set(&mut self, body: &[u8]) {
-            let (id, count) = (word(body, 0), usize::from(word(body, 2)));
-            let elements = (0..count).map(|at| (word(body, 6 + 4 * at), word(body, 8 + 4 * at)));
-            self.templates.insert(id, elements.collect());
-            assert_eq!(body.len(), 6 + 4 * count);
-        }
-
-        /// The records of flows among these, with the names that they refer to.
-        fn named(records: Vec<Fields>, names: &mut HashMap<u64, String>) -> Vec<(Fields, Names)> {
-            let mut flows = Vec::new();
-            for record in records {
-                if let Some(name) = record.get(&83) {
-                    let name = String::from_utf8(name.clone()).unwrap();
-                    names.insert(number(&record[&10]), name.trim_end_matches('\0').to_string());
-                } else {
-                    let numbers = [14, 10, 138].map(|element| number(&record[&element]));
-                    let named = numbers.map(|one| (one != 0).then(|| names[&one].clone()));
-                    flows.push((record, named));
-                }
-            }
-            flows
-        }
-
-        fn data(&self, set: u16, mut body: &[u8]) -> Vec<Fields> {
-            let mut records = Vec::new();
-            let template = self.templates.get(&set).expect("the template came before");
-            while !body.is_empty() {
-                let mut fields = Fields::new();
-                for (element, length) in template {
-                    let (field, rest) = body.split_at(usize::from(*length));
-                    assert!(fields.insert(*element, field.to_vec()).is_none());
-                    body = rest;
-                }
-                records.push(fields);
-            }
-            records
-        }
-    }
-
-    /// A record of each kind in turn.
-    fn given(n: u64) -> Given {
-        let address = |last: u8, ipv6: bool| -> IpAddr {
-            if ipv6 {
-                [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, last].into()
-            } else {
-                [10, 0, 0, last].into()
-            }
-        };
-        let (ipv6, vni) = (n % 2 == 1, (n % 4 > 1).then_some(n as u32 % 1000));
-        let protocol = if n.is_multiple_of(5) { [1, 58][usize::from(ipv6)] } else { 6 };
-        let key = FlowKey::new(address(1, ipv6), address(n as u8, ipv6), protocol, (n as u16, 443), vni);
-        let first_ns = 1_790_000_000_000_000_000 + n * 1_000_000;
-        let (octets, flags, class, vlan) = (77 * n + 40, n as u8, !(n as u8), n as u16 % 4096);
-        let observed = Observed { octets, flags, class, vlan, icmp: 0x801, ..Observed::default() };
-        let (packets, bytes, last_ns) = (n + 1, 100 * (n + 1), first_ns + 7_000_000);
-        let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
-        let end = [End::Idle, End::Active, End::Closed, End::Forced, End::Evicted][n as usize % 5];
-        let target = (!n.is_multiple_of(3)).then(|| format!("web/b{}", n % 7).into());
-        let ingress = Some(format!("p{}", n % 2).into());
-        Given { record, end, target, ingress, point: Some("measure/edge/p0".into()) }
-    }
-
-    fn check(fields: &Fields, given: &Given) {
-        let record = &given.record;
-        let of = |element: u16| number(&fields[&element]);
-        let (src, dst) = if record.key.src().is_ipv6() { (27, 28) } else { (8, 12) };
-        let bytes = |address: IpAddr| match address {
-            IpAddr::V4(address) => address.octets().to_vec(),
-            IpAddr::V6(address) => address.octets().to_vec(),
-        };
-        assert_eq!((&fields[&src], &fields[&dst]), (&bytes(record.key.src()), &bytes(record.key.dst())));
-        let protocol = record.key.protocol().into();
-        assert_eq!((of(7), of(11), of(4)), (record.key.sport().into(), 443, protocol));
-        let observed = &record.observed;
-        assert_eq!((of(1), of(2), of(352)), (observed.octets, record.packets, record.bytes));
-        assert_eq!((of(6), of(5)), (observed.flags.into(), observed.class.into()));
-        let icmp = if record.key.src().is_ipv6() { 139 } else { 32 };
-        assert_eq!((of(58), of(icmp)), (observed.vlan.into(), if protocol == 6 { 0 } else { 0x801 }));
-        assert_eq!((of(152), of(153)), (record.first_ns / 1_000_000, record.last_ns / 1_000_000));
-        assert_eq!(of(136), [1, 2, 3, 4, 5][(record.packets - 1) as usize % 5]);
-        assert_eq!(fields.get(&351).map(|id| number(id)), record.key.vni().map(u64::from));
-    }
-
-    /// Encodes `records` records, with templates before every `announce`th.
-    fn messages(encoder: &mut Encoder, records: u64, announce: u64) -> Vec<Vec<u8>> {
-        let mut all = Vec::new();
-        for n in 0..records {
-            if n % announce == 0 {
-                encoder.announce();
-            }
-            encoder.add(&given(n), 7, |message, _| all.push(message.to_vec()));
-        }
-        encoder.finish(7, |message, _| all.push(message.to_vec()));
-        all
-    }
-
-    #[test]
-    fn a_decoder_reads_what_was_encoded_and_sequence_numbers_count_records() {
-        for limit in [LIMIT_LEAST, 600, 1400, 65_535] {
-            let mut encoder = Encoder::new(42, limit);
-            let all = messages(&mut encoder, 5_000, 999);
-            assert!(all.iter().all(|message| message.len() <= limit));
-            let mut decoder = Decoder::default();
-            let mut names = HashMap::new();
-            let records = all.iter().flat_map(|message| decoder.message(message, 42)).collect();
-            let decoded = Decoder::named(records, &mut names);
-            assert_eq!((decoded.len(), names.len()), (5_000, 7 + 2 + 1));
-            for (n, (fields, names)) in (0..).zip(&decoded) {
-                let given = given(n);
-                check(fields, &given);
-                let wanted = [&given.target, &given.ingress, &given.point];
-                assert_eq!(names.each_ref().map(Option::as_deref), wanted.map(Option::as_deref));
-            }
-        }
-    }
-
-    #[test]
-    fn templates_come_first_and_again_when_asked_for() {
-        let mut encoder = Encoder::new(1, 1400);
-        let all = messages(&mut encoder, 1_000, 100);
-        let with = all.iter().filter(|message| word(message, 16) == 2).count();
-        assert_eq!((word(&all[0], 16), with), (2, 10));
-    }
-
-    #[test]
-    fn a_restart_begins_with_templates_at_sequence_number_zero() {
-        let mut encoder = Encoder::new(1, 1400);
-        messages(&mut encoder, 10, 100);
-        encoder.add(&given(1), 7, |_, _| panic!("it fits"));
-        assert_eq!(encoder.restart(), 1);
-        let again = messages(&mut encoder, 10, 100);
-        let mut decoder = Decoder::default();
-        let records = again.iter().flat_map(|message| decoder.message(message, 1)).collect();
-        let flows = Decoder::named(records, &mut HashMap::new());
-        assert_eq!((long(&again[0], 8), flows.len()), (0, 10));
-    }
-
-    #[test]
-    fn a_name_too_long_is_cut_and_one_too_many_has_no_number() {
-        let mut encoder = Encoder::new(1, 1400);
-        let mut decoder = Decoder::default();
-        let (mut names, mut decoded) = (HashMap::new(), Vec::new());
-        let mut send = |message: &[u8], _| {
-            decoded.extend(Decoder::named(decoder.message(message, 1), &mut names));
-        };
-        for n in 0..=NAMES_MAX {
-            let target = Some(format!("{n:04}{}", "\u{e4}".repeat(40)).into());
-            encoder.add(&Given { target, ingress: None, point: None, ..given(1) }, 7, &mut send);
-        }
-        encoder.finish(7, &mut send);
-        let egress = |at: usize| decoded[at].1[0].as_deref();
-        assert_eq!(egress(0), Some(format!("0000{}", "\u{e4}".repeat(30)).as_str()));
-        assert_eq!((egress(NAMES_MAX - 1).is_some(), egress(NAMES_MAX)), (true, None));
-    }
-
-    #[test]
-    fn without_records_there_is_no_message() {
-        Encoder::new(1, 1400).finish(7, |_, _| panic!("an empty message"));
-    }
-}
+mod tests;

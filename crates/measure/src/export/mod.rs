@@ -10,6 +10,7 @@ pub use flow_file::FlowFile;
 
 use crate::FlowRecord;
 use std::sync::Arc;
+use weir_app::names::Name;
 
 /// A sentence that says which build writes Parquet, for users of a build that does not; `None` in a build
 /// that does.
@@ -61,4 +62,6 @@ pub struct Given {
     pub ingress: Option<Arc<str>>,
     /// Where the flow was observed: the pipe, or the overlay's flow table.
     pub point: Option<Arc<str>>,
+    /// The names that the source and the destination had when the record was reported.
+    pub names: [Option<Arc<Name>>; 2],
 }

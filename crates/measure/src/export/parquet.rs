@@ -1,8 +1,8 @@
 //! Flow records as Parquet files, which DuckDB, ClickHouse, Spark and pandas read.
 //!
-//! Columns are named after IPFIX information elements; [`COLUMNS`] lists them. Rows are collected into a row
-//! group, which is written at once: readers prefer long row groups. The output is unusable before
-//! [`Writer::finish`], because a Parquet file ends with its table of contents.
+//! Columns are named after IPFIX information elements, except those of names; [`COLUMNS`] lists them. Rows
+//! are collected into a row group, which is written at once: readers prefer long row groups. The output is
+//! unusable before [`Writer::finish`], because a Parquet file ends with its table of contents.
 
 use super::Given;
 use ::parquet::basic::Compression;
@@ -14,6 +14,7 @@ use ::parquet::schema::parser::parse_message_type;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::sync::Arc;
+use weir_app::names::Name;
 
 /// The maximum number of rows in a row group: what DuckDB writes. 14 MB until it is written.
 pub const GROUP_MAX: usize = 122_880;
@@ -36,15 +37,15 @@ enum Values {
     /// An optional value.
     Optional(fn(&Given) -> Option<u32>),
     Text(fn(&Given, &mut String)),
-    /// An optional value that is shared by many records.
-    Word(fn(&Given) -> Option<&Arc<str>>),
+    /// An optional text.
+    Word(fn(&Given) -> Option<&str>),
 }
 
 const fn column(name: &'static str, kind: &'static str, annotation: &'static str, values: Values) -> Column {
     Column { name, kind, annotation, values }
 }
 
-const COLUMNS: [Column; 20] = [
+const COLUMNS: [Column; 28] = [
     column(
         "flowStartNanoseconds",
         "INT64",
@@ -76,7 +77,7 @@ const COLUMNS: [Column; 20] = [
     column("packetDeltaCount", "INT64", "INTEGER(64,false)", Values::Int64(|one| one.record.packets)),
     column("layer2OctetDeltaCount", "INT64", "INTEGER(64,false)", Values::Int64(|one| one.record.bytes)),
     column("flowEndReason", "INT32", "INTEGER(8,false)", Values::Int32(|one| one.end.reason().into())),
-    column("target", "BYTE_ARRAY", "STRING", Values::Word(|one| one.target.as_ref())),
+    column("target", "BYTE_ARRAY", "STRING", Values::Word(|one| one.target.as_deref())),
     column("octetDeltaCount", "INT64", "INTEGER(64,false)", Values::Int64(|one| one.record.observed.octets)),
     column(
         "tcpControlBits",
@@ -93,9 +94,27 @@ const COLUMNS: [Column; 20] = [
     column("icmpTypeCodeIPv4", "INT32", "INTEGER(16,false)", Values::Optional(|one| icmp(one, false))),
     column("icmpTypeCodeIPv6", "INT32", "INTEGER(16,false)", Values::Optional(|one| icmp(one, true))),
     column("vlanId", "INT32", "INTEGER(16,false)", Values::Optional(vlan)),
-    column("ingressInterface", "BYTE_ARRAY", "STRING", Values::Word(|one| one.ingress.as_ref())),
-    column("observationPoint", "BYTE_ARRAY", "STRING", Values::Word(|one| one.point.as_ref())),
+    column("ingressInterface", "BYTE_ARRAY", "STRING", Values::Word(|one| one.ingress.as_deref())),
+    column("observationPoint", "BYTE_ARRAY", "STRING", Values::Word(|one| one.point.as_deref())),
+    column("sourceName", "BYTE_ARRAY", "STRING", Values::Word(|one| Some(&*name(one, 0)?.name))),
+    column("sourceNamespace", "BYTE_ARRAY", "STRING", Values::Word(|one| name(one, 0)?.namespace.as_deref())),
+    column("sourceKind", "BYTE_ARRAY", "STRING", Values::Word(|one| Some(name(one, 0)?.kind.word()))),
+    column("sourceNode", "BYTE_ARRAY", "STRING", Values::Word(|one| name(one, 0)?.node.as_deref())),
+    column("destinationName", "BYTE_ARRAY", "STRING", Values::Word(|one| Some(&*name(one, 1)?.name))),
+    column(
+        "destinationNamespace",
+        "BYTE_ARRAY",
+        "STRING",
+        Values::Word(|one| name(one, 1)?.namespace.as_deref()),
+    ),
+    column("destinationKind", "BYTE_ARRAY", "STRING", Values::Word(|one| Some(name(one, 1)?.kind.word()))),
+    column("destinationNode", "BYTE_ARRAY", "STRING", Values::Word(|one| name(one, 1)?.node.as_deref())),
 ];
+
+/// The name of the source (0) or the destination (1).
+fn name(one: &Given, end: usize) -> Option<&Name> {
+    one.names[end].as_deref()
+}
 
 fn icmp(one: &Given, ipv6: bool) -> Option<u32> {
     one.record.icmp().filter(|_| one.record.key.src().is_ipv6() == ipv6).map(u32::from)
@@ -247,6 +266,7 @@ mod tests {
     use ::parquet::file::reader::{FileReader, SerializedFileReader};
     use ::parquet::record::Field;
     use std::net::IpAddr;
+    use weir_app::names::NameKind;
     use weir_packet::{FlowKey, Observed};
 
     /// A record of each kind in turn.
@@ -268,7 +288,13 @@ mod tests {
         let record = FlowRecord { key, packets, bytes, first_ns, last_ns, observed };
         let target = n.is_multiple_of(3).then(|| format!("web/b{}", n % 5).into());
         let ingress = n.is_multiple_of(2).then(|| "p0".into());
-        Given { record, end: End::Idle, target, ingress, point: Some("f".into()) }
+        let names = [n.is_multiple_of(3).then(|| source_name(n)), None];
+        Given { record, end: End::Idle, target, ingress, point: Some("f".into()), names }
+    }
+
+    fn source_name(n: u64) -> Arc<Name> {
+        let namespace = n.is_multiple_of(2).then(|| "shop".into());
+        Arc::new(Name { name: format!("web-{n}").into(), namespace, kind: NameKind::Pod, node: None })
     }
 
     fn fields(one: &Given) -> Vec<Field> {
@@ -302,6 +328,14 @@ mod tests {
             if observed.vlan == 0 { Field::Null } else { Field::UShort(observed.vlan) },
             word(&one.ingress),
             word(&one.point),
+            word(&one.names[0].as_ref().map(|name| name.name.clone())),
+            word(&one.names[0].as_ref().and_then(|name| name.namespace.clone())),
+            word(&one.names[0].as_ref().map(|_| "pod".into())),
+            Field::Null,
+            Field::Null,
+            Field::Null,
+            Field::Null,
+            Field::Null,
         ]
     }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use weir_app::agent::FlowTable;
 use weir_app::clock::Clock;
+use weir_app::names::AddressNames;
 
 /// Sets read in one step when flows are counted.
 const SETS: u32 = 1024;
@@ -47,7 +48,7 @@ impl Table {
     }
 
     /// Returns the row of one direction; `None` if it has nothing to show.
-    fn row(&self, flow: &OverlayFlow, at: usize) -> Option<Value> {
+    fn row(&self, flow: &OverlayFlow, at: usize, names: &AddressNames) -> Option<Value> {
         if !shows(flow, at) {
             return None;
         }
@@ -59,11 +60,18 @@ impl Table {
             (0, None) => format!("node {}", flow.node),
             _ => "pod".to_string(),
         };
-        Some(json!({
-            "pipe": self.name, "flow": key(&tuple).to_string(), "decision": decision,
+        let key = key(&tuple);
+        let mut row = json!({
+            "pipe": self.name, "flow": key.to_string(), "decision": decision,
             "packets": flow.packets[at], "bytes": flow.bytes[at], "first_ms": ms(flow.born_ns),
             "last_ms": ms(flow.used_ns), "state": null, "nat": null,
-        }))
+        });
+        for (field, name) in ["source_name", "destination_name"].into_iter().zip(names.of_flow(&key)) {
+            if let Some(name) = name {
+                row[field] = json!(name.answer());
+            }
+        }
+        Some(row)
     }
 }
 
@@ -73,10 +81,10 @@ impl FlowTable for Table {
     }
 
     /// Returns a row for each direction of each flow.
-    fn page(&self, from: u32, sets: u32) -> (Vec<Value>, Option<u32>) {
+    fn page(&self, from: u32, sets: u32, names: &AddressNames) -> (Vec<Value>, Option<u32>) {
         let Some(flows) = self.flows() else { return (Vec::new(), None) };
         let (some, next) = flows.page(from, sets);
-        (some.iter().flat_map(|flow| [0, 1].map(|at| self.row(flow, at))).flatten().collect(), next)
+        (some.iter().flat_map(|flow| [0, 1].map(|at| self.row(flow, at, names))).flatten().collect(), next)
     }
 
     fn count(&self) -> usize {

@@ -11,7 +11,7 @@ fn given(n: u16) -> Given {
     let key = FlowKey::new([10, 0, 0, 1].into(), [10, 0, 0, 2].into(), 17, (n, 53), None);
     let (first_ns, last_ns, observed) = (1_000_000, 2_000_000, Observed::default());
     let record = FlowRecord { key, packets: 1, bytes: 100, first_ns, last_ns, observed };
-    Given { record, end: End::Active, target: None, ingress: None, point: None }
+    Given { record, end: End::Active, target: None, ingress: None, point: None, names: [None, None] }
 }
 
 fn batch(records: u16) -> Vec<Given> {

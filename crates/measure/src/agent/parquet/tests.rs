@@ -44,7 +44,7 @@ fn batch(records: u64) -> Vec<Given> {
         let key = FlowKey([n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8; 5]);
         let observed = Observed::default();
         let record = FlowRecord { key, packets: 1, bytes: n, first_ns: n, last_ns: n * n, observed };
-        Given { record, end: End::Active, target: None, ingress: None, point: None }
+        Given { record, end: End::Active, target: None, ingress: None, point: None, names: [None, None] }
     };
     (0..records).map(given).collect()
 }
