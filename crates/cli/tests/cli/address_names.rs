@@ -40,7 +40,7 @@ fn a_file_of_names_is_followed_and_garbage_changes_nothing() {
     daemon.receive(&[FLOW, &FLOW.replace("192.0.2.2", "192.0.2.3")]);
     let shown = |daemon: &Daemon| {
         let flows = daemon.weir(&["show", "flows", "--json"]).good().json()["flows"].clone();
-        let named = |end: &str| move |row: &Value| row[end]["name"].as_str().map(str::to_string);
+        let named = |end: &'static str| move |row: &Value| row[end]["name"].as_str().map(str::to_string);
         let rows = flows.as_array().unwrap();
         let mut names: Vec<_> = rows.iter().map(named("source_name")).collect();
         names.extend(rows.iter().map(named("destination_name")).filter(Option::is_some));
