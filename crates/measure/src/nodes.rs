@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use weir_app::clock::since_1970_ns;
 use weir_app::kind::RemoteNode;
 use weir_app::names::{NameTable, NameTableBuilder, RawName};
@@ -27,6 +27,10 @@ const NS_PER_MS: u64 = 1_000_000;
 
 /// How often a node is asked whether it has completed an interval.
 const AGAIN: Duration = Duration::from_millis(20);
+
+/// If the nodes' answers take longer than this, those that have answered are asked again which intervals they
+/// have: the shortest interval, of which they keep three.
+const SLOW: Duration = Duration::from_millis(100);
 
 /// The largest number of nodes: each is asked by a thread, and sends megabytes.
 pub(crate) const NODES_MAX: usize = 64;
@@ -144,7 +148,7 @@ impl AskedNodes {
     pub(crate) fn agree(&self, stop: &AtomicBool) -> Result<Agreed, Vec<(String, String)>> {
         let mut until_ns = None;
         loop {
-            let states = self.at_once(|_, one| self.state(one, self.patience));
+            let states = self.states();
             let good: Vec<&(MeasurementState, i64)> = states.iter().flatten().collect();
             let interval_ms = most(good.iter().map(|(state, _)| state.interval_ms));
             let same = good.iter().copied().filter(|one| Some(one.0.interval_ms) == interval_ms);
@@ -163,6 +167,20 @@ impl AskedNodes {
             }
             std::thread::sleep(AGAIN);
         }
+    }
+
+    /// Returns the states of all nodes' measurements, as of about the same time.
+    fn states(&self) -> Vec<Result<(MeasurementState, i64), String>> {
+        let begun = Instant::now();
+        let states = self.at_once(|_, one| self.state(one, self.patience));
+        if begun.elapsed() < SLOW {
+            return states;
+        }
+        // While a node did not answer, the others have completed further intervals.
+        self.at_once(|at, one| match &states[at] {
+            Ok(_) => self.state(one, self.patience),
+            Err(why) => Err(why.clone()),
+        })
     }
 
     /// Returns the state of a node's measurement, and how far its clock is ahead of the one here.
@@ -423,10 +441,12 @@ impl MergedInterval {
             return Report { start_ns, end_ns, ..Report::default() };
         };
         summary.set_top(rows);
+        // Changes may be of addresses that only the interval before had.
+        let before_names = before.map(|before| before.names.as_slice()).unwrap_or_default();
         let before = before.and_then(|before| before.summary.as_ref());
         let mut report = summary.interval_report([start_ns, end_ns], before);
-        let names = &self.names;
-        report.find_names(|address| Some(names.iter().find_map(|one| one.find(address))?.1.answer()));
+        let known = || self.names.iter().chain(before_names);
+        report.find_names(|address| Some(known().find_map(|one| one.find(address))?.1.answer()));
         report
     }
 

@@ -19,7 +19,7 @@ fn names() -> Value {
 
 /// The row of `weir show names` of a source.
 fn source(daemon: &Daemon, of: &str) -> Value {
-    let rows = daemon.show("names")["names"].as_array().unwrap().clone();
+    let rows = daemon.show("names").as_array().unwrap().clone();
     rows.into_iter().find(|row| row["source"] == of).unwrap_or_default()
 }
 
