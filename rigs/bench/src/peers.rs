@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
-use weir_bed::{Run, Started};
+use weir_bed::{Run, Started, namespace};
 use weir_lab::Interrupt;
 use weir_lab::premise::carried;
 
@@ -70,6 +70,23 @@ impl Turn {
     }
 }
 
+/// How a testpmd differs from others.
+#[derive(Clone, Copy)]
+pub struct Testpmd {
+    /// Its forwarding threads.
+    pub threads: usize,
+    /// Arguments of DPDK.
+    pub dpdk: &'static [&'static str],
+    /// Arguments of testpmd itself.
+    pub own: &'static [&'static str],
+}
+
+impl Default for Testpmd {
+    fn default() -> Testpmd {
+        Testpmd { threads: 1, dpdk: &[], own: &[] }
+    }
+}
+
 /// A process that forwards between `start` and `stop`.
 pub struct Forwarder {
     name: &'static str,
@@ -117,7 +134,7 @@ impl Forwarder {
         setting: &Setting,
         devices: &[String],
     ) -> Result<Forwarder> {
-        Forwarder::testpmd_with(run, command, setting, devices, 1)
+        Forwarder::testpmd_with(run, command, setting, devices, &Testpmd::default())
     }
 
     /// Starts testpmd with a second forwarding thread, on the core that otherwise does everything else. Turns
@@ -128,22 +145,24 @@ impl Forwarder {
         setting: &Setting,
         devices: &[String],
     ) -> Result<Forwarder> {
-        Forwarder::testpmd_with(run, command, setting, devices, 2)
+        Forwarder::testpmd_with(run, command, setting, devices, &Testpmd { threads: 2, ..Testpmd::default() })
     }
 
-    fn testpmd_with(
+    /// Starts testpmd with arguments in addition to those that every testpmd gets.
+    pub fn testpmd_with(
         run: &mut Run,
         command: impl FnOnce(&str) -> Command,
         setting: &Setting,
         devices: &[String],
-        threads: usize,
+        testpmd: &Testpmd,
     ) -> Result<Forwarder> {
+        let threads = testpmd.threads;
         // Line-buffered, although its output is a pipe.
         let mut command = command("stdbuf");
         command
             .args(["-oL", TESTPMD])
             .env("RUNTIME_DIRECTORY", run.folder())
-            .args(testpmd_arguments(setting, devices, threads));
+            .args(testpmd_arguments(setting, devices, testpmd));
         let mut testpmd = Forwarder::start(run, "testpmd", &mut command, PEER)?;
         let accounts = (1..=threads).map(|number| {
             let account = testpmd.lcore(run, number);
@@ -192,15 +211,41 @@ impl Forwarder {
         &self.accounts[0]
     }
 
-    /// Returns the frames that testpmd has sent since it started, and those that it failed to send, while it
-    /// continues.
-    pub fn forwarded(&mut self, run: &Run) -> Result<(u64, u64)> {
+    /// Makes all threads real-time, those that forward with `priority` and the main thread, which answers,
+    /// above them: they must not wait for whatever else runs on their core.
+    pub fn make_real_time(&self, run: &mut Run, priority: u32) -> Result<()> {
+        let process = self.process_id(run).to_string();
+        let fifo = |more: &[&str], priority: u32, thread: &str| {
+            let priority = priority.to_string();
+            namespace::output("chrt", &[more, &["--fifo", "--pid", &priority, thread]].concat())
+        };
+        fifo(&["--all-tasks"], priority + 1, &process)?;
+        for account in &self.accounts {
+            let thread = account.parent().and_then(Path::file_name).context("a thread's folder")?;
+            fifo(&[], priority, &thread.to_string_lossy())?;
+        }
+        Ok(())
+    }
+
+    /// Returns the frames that testpmd has sent since it started, through all ports or through `port`, and
+    /// those that it failed to send, through any port, while it continues.
+    pub fn forwarded(&mut self, run: &Run, port: Option<u16>) -> Result<(u64, u64)> {
         self.say("show fwd stats all")?;
-        self.wait_for_words(run, "Accumulated forward statistics")?;
-        self.wait_for(run, |line| {
+        let counts = |line: &str| {
             let count = |name: &str| line.split_once(name)?.1.split_whitespace().next()?.parse().ok();
             Some((count("TX-packets:")?, count("TX-dropped:")?))
-        })
+        };
+        // The ports are in their order, and the sums come last.
+        let sent = match port {
+            Some(port) => {
+                self.wait_for_words(run, &format!("Forward statistics for port {port} "))?;
+                Some(self.wait_for(run, counts)?.0)
+            }
+            None => None,
+        };
+        self.wait_for_words(run, "Accumulated forward statistics")?;
+        let all: (u64, u64) = self.wait_for(run, counts)?;
+        Ok((sent.unwrap_or(all.0), all.1))
     }
 
     /// Returns the number of frames that a sink has received.
@@ -293,7 +338,8 @@ fn is_lcore(name: &str, number: usize) -> bool {
     name.trim().ends_with(&format!("worker-{number}"))
 }
 
-fn testpmd_arguments(setting: &Setting, devices: &[String], threads: usize) -> Vec<String> {
+fn testpmd_arguments(setting: &Setting, devices: &[String], testpmd: &Testpmd) -> Vec<String> {
+    let Testpmd { threads, dpdk, own } = *testpmd;
     let memory = if setting.huge { "--in-memory" } else { "--no-huge" };
     let mut arguments: Vec<String> =
         ["--no-pci", "--no-telemetry", "--no-shconf", memory].map(String::from).into();
@@ -302,9 +348,10 @@ fn testpmd_arguments(setting: &Setting, devices: &[String], threads: usize) -> V
     let second = if threads > 1 { format!(",2@{}", setting.other) } else { String::new() };
     arguments.push(format!("--lcores=0@{},1@{}{second}", setting.other, setting.core));
     arguments.extend(devices.iter().map(|device| format!("--vdev={device}")));
+    arguments.extend(dpdk.iter().map(|&argument| argument.into()));
     // Without --no-flush-rx, it would first try to drain a device that is never empty.
-    let own = ["--", "--interactive", "--forward-mode=macswap", "--no-flush-rx"];
-    arguments.extend(own.map(String::from));
+    let always = ["--", "--interactive", "--forward-mode=macswap", "--no-flush-rx"];
+    arguments.extend(always.iter().chain(own).map(|&argument| argument.into()));
     arguments.push(format!("--nb-cores={threads}"));
     arguments.push(format!("--total-num-mbufs={}", setting.frames));
     arguments

@@ -87,10 +87,20 @@ impl Ovs {
     }
 
     /// Replaces the flows of a bridge.
-    pub fn set_flows(&self, bridge: &str, flows: &str) -> Result<()> {
-        let bridge = format!("unix:{}", path(&self.folder.join(format!("{bridge}.mgmt"))));
+    pub fn set_flows(&self, name: &str, flows: &str) -> Result<()> {
+        let bridge = self.management(name);
         namespace::output("ovs-ofctl", &["del-flows", &bridge])?;
-        namespace::output("ovs-ofctl", &["add-flow", &bridge, flows]).map(drop)
+        self.add_flow(name, flows)
+    }
+
+    /// Adds a flow to a bridge.
+    pub fn add_flow(&self, bridge: &str, flow: &str) -> Result<()> {
+        namespace::output("ovs-ofctl", &["add-flow", &self.management(bridge), flow]).map(drop)
+    }
+
+    /// Returns where `ovs-ofctl` finds a bridge.
+    fn management(&self, bridge: &str) -> String {
+        format!("unix:{}", path(&self.folder.join(format!("{bridge}.mgmt"))))
     }
 
     /// Returns the switch's answer to a command of `ovs-appctl`.

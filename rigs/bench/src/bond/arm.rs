@@ -1,6 +1,7 @@
 //! An arm of the comparison: a program that forwards frames from a looped recording to two members, and the
-//! sink behind them. Both are suspended during the turns of other arms.
+//! sink behind them, in PVP with a machine beside it. All are suspended during the turns of other arms.
 
+use super::machine::{Machine, all_passed};
 use super::sink::Sink;
 use super::turn::{Reading, Turn};
 use crate::peers::Forwarder;
@@ -36,16 +37,18 @@ pub struct BondArm {
     account: PathBuf,
     carrier: Carrier,
     sink: Sink,
+    machine: Option<Machine>,
 }
 
 /// The program that forwards frames, and the means of reading its counters.
 pub enum Carrier {
-    /// Members are `p1` and `p2`.
+    /// Members are `p1` and `p2`; a machine is at `vm0`.
     Weir(Weir),
-    /// Members are `p1` and `p2` of `bond0`; with `lb_output`, or by hash and recirculation.
+    /// Members are `p1` and `p2` of `bond0`, and a machine is at `vm0` and so on; with `lb_output`, or by
+    /// hash and recirculation.
     Ovs { ovs: Ovs, lb_output: bool },
-    /// Every port is a member, or its source.
-    Testpmd(Forwarder),
+    /// Every port is a member, or its source, or with a machine only port `member` is a member.
+    Testpmd { testpmd: Forwarder, member: Option<u16> },
 }
 
 impl BondArm {
@@ -57,8 +60,9 @@ impl BondArm {
         account: PathBuf,
         carrier: Carrier,
         sink: Sink,
+        machine: Option<Machine>,
     ) -> Result<BondArm> {
-        let mut arm = BondArm { process, account, carrier, sink };
+        let mut arm = BondArm { process, account, carrier, sink, machine };
         arm.hold(run);
         Ok(arm)
     }
@@ -73,29 +77,46 @@ impl BondArm {
     /// Takes a turn.
     pub fn turn(&mut self, run: &mut Run, interrupt: &Interrupt) -> Result<Turn> {
         run.go_on(self.sink.process());
+        if let Some(machine) = &self.machine {
+            run.go_on(machine.process());
+        }
         run.go_on(self.process);
         self.begin(interrupt)?;
         interrupt.sleep(SETTLE)?;
+        let passed = self.passed(run)?;
         let before = self.read(run)?;
-        let mut turn = self.carry(run, &before, interrupt)?;
+        let (mut turn, mut after) = self.carry(run, &before, interrupt)?;
         for _ in 1..LONGER_MAX {
             if turn.doubt.is_none() {
                 break;
             }
-            turn = self.carry(run, &before, interrupt)?;
+            (turn, after) = self.carry(run, &before, interrupt)?;
+        }
+        // The counts of the machine were read before and after those of the switch.
+        if let (Some(before_it), Some(after_it)) = (passed, self.passed(run)?) {
+            all_passed(after_it - before_it, after.transmitted - before.transmitted)?;
         }
         self.hold(run);
         Ok(turn)
     }
 
-    /// Continues for the duration of a turn, and returns what has happened since `before`.
-    fn carry(&mut self, run: &mut Run, before: &Reading, interrupt: &Interrupt) -> Result<Turn> {
+    /// Continues for the duration of a turn; returns what has happened since `before`, and the last reading.
+    fn carry(&mut self, run: &mut Run, before: &Reading, interrupt: &Interrupt) -> Result<(Turn, Reading)> {
         interrupt.sleep(TURN)?;
-        Ok(Turn::between(before, &self.read(run)?))
+        let after = self.read(run)?;
+        Ok((Turn::between(before, &after), after))
+    }
+
+    /// Returns the number of frames that have passed the machine, if there is one.
+    fn passed(&mut self, run: &Run) -> Result<Option<u64>> {
+        self.machine.as_mut().map(|machine| machine.passed(run)).transpose()
     }
 
     fn hold(&mut self, run: &mut Run) {
         run.hold(self.process);
+        if let Some(machine) = &self.machine {
+            run.hold(machine.process());
+        }
         run.hold(self.sink.process());
     }
 
@@ -104,7 +125,7 @@ impl BondArm {
         let (ovs, lb_output) = match &self.carrier {
             Carrier::Weir(weir) => return both_enabled(weir, interrupt),
             Carrier::Ovs { ovs, lb_output } => (ovs, lb_output),
-            Carrier::Testpmd(_) => return Ok(()),
+            Carrier::Testpmd { .. } => return Ok(()),
         };
         ovs.vsctl(&format!("set port bond0 other_config:lb-output-action={lb_output}"))?;
         let is_up = || Ok(ovs.members_enabled("bond0")? >= 2 && uses_lb_output(ovs)? == Some(*lb_output));
@@ -132,7 +153,7 @@ impl BondArm {
         let (transmitted, dropped) = match &mut self.carrier {
             Carrier::Weir(weir) => weir_counts(&weir.show("all")?)?,
             Carrier::Ovs { ovs, .. } => ovs_counts(&ovs.appctl("dpctl/show", &["-s"])?)?,
-            Carrier::Testpmd(testpmd) => testpmd.forwarded(run)?,
+            Carrier::Testpmd { testpmd, member } => testpmd.forwarded(run, *member)?,
         };
         // The counters were read at some moment between the two readings of the busy time.
         let doubt = (busy(&self.account)? - earlier) / 2;
@@ -174,15 +195,19 @@ fn weir_counts(all: &Value) -> Result<(u64, u64)> {
 }
 
 /// Returns the same counts from `dpctl/show -s`: a line with the port's name, then one that starts with TX.
+/// Frames that a machine does not take are dropped as well.
 fn ovs_counts(text: &str) -> Result<(u64, u64)> {
     let mut counts = (0, 0);
-    let mut member = false;
+    let (mut member, mut machine) = (false, false);
     for line in text.lines().map(str::trim) {
         if line.starts_with("port ") {
             member = line.contains(": p1 ") || line.contains(": p2 ");
-        } else if member && line.starts_with("TX packets:") {
+            machine = line.contains(": vm");
+        } else if (member || machine) && line.starts_with("TX packets:") {
             let count = |name: &str| line.split_once(name)?.1.split(' ').next()?.parse::<u64>().ok();
-            counts.0 += count("packets:").context("TX packets")?;
+            if member {
+                counts.0 += count("packets:").context("TX packets")?;
+            }
             counts.1 += count("dropped:").unwrap_or(0);
         }
     }
@@ -218,8 +243,13 @@ mod tests {
                     port 2: p1 (dpdk: configured_rx_queues=2)\n    RX packets:7 errors:0 dropped:5\n    \
                     TX packets:10 errors:0 dropped:2 aborted:? carrier:?\n  port 3: p2 (dpdk: x)\n    \
                     TX packets:20 errors:0 dropped:? aborted:?\n  port 4: p0 (dpdk)\n    TX packets:1 \
-                    dropped:1\n";
-        assert_eq!(ovs_counts(text).unwrap(), (30, 2));
+                    dropped:1\n  port 5: vm0 (dpdkvhostuserclient: x)\n    TX packets:40 \
+                    errors:? dropped:3\n";
+        assert_eq!(
+            ovs_counts(text).unwrap(),
+            (30, 5),
+            "what the machine drops counts, what it takes does not"
+        );
         let ports = json!([{"name": "p0", "transmitted": 1}, {"name": "p1", "transmitted": 2}, {"name": "p2",
             "transmitted": 3}]);
         let all = json!({"ports": ports, "ledger": {"dropped": {"transmit_full": 4, "policy": 1}}});

@@ -5,6 +5,9 @@
 //!                                        +---- net_memif p2 --+-- sink
 //! ```
 //!
+//! In PVP (port, virtual machine, port), as in the talk on lb_output, frames pass the arm twice: from the
+//! recording to a vhost-user port, and what comes back from there to the bond (`machine.rs`).
+//!
 //! Open vSwitch, whose pools are bounded, loops through more than 200 000 streams from several ports.
 //!
 //! Four arms take turns in one run, each with an identical sink of its own, while all others are suspended:
@@ -15,6 +18,7 @@
 mod arm;
 mod ceiling;
 mod flat;
+mod machine;
 mod ovs;
 mod row;
 mod sink;
@@ -22,6 +26,7 @@ mod turn;
 mod weir;
 
 pub use flat::run as flatness;
+pub use machine::{DESCRIPTION as MACHINE, Way};
 
 use super::dpdk::{record, record_parts};
 use super::peers::{FRAMES, Setting, TESTPMD, TESTPMD_PACKAGE};
@@ -66,8 +71,9 @@ impl Memory {
     }
 }
 
-/// Measures the bond on DPDK devices; returns `None`, and prints the reason, if that is impossible.
-pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
+/// Measures the bond on DPDK devices, with frames that take this way; returns `None`, and prints the reason,
+/// if that is impossible.
+pub fn run(streams: &[u32], way: Way, screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     if let Some(wrong) = streams.iter().find(|streams| !(1..=STREAMS_MAX).contains(*streams)) {
         bail!("{wrong} streams cannot be measured: give 1 to {STREAMS_MAX}");
     }
@@ -84,17 +90,22 @@ pub fn run(streams: &[u32], screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     let interrupt = Interrupt::on_signals()?;
     let most = streams.iter().copied().max().unwrap_or(0);
     let memory = Memory::for_streams(most);
-    let mebibytes =
+    let mut mebibytes =
         2 * memory.mebibytes + SINKS_MIB + if with_ovs { ovs::mebibytes(ovs::sources(most)) } else { 0 };
+    if way.has_machine() {
+        mebibytes += 3 * machine::MEBIBYTES;
+        // This thread, which reads counters, shares a core with the thread that forwards frames.
+        rustix::process::setpriority_process(None, -20)?;
+    }
     let pages = HugePages::reserve(mebibytes as usize);
     if !pages.enough {
         screen.say(&format!("bond: not measured, because {mebibytes} MiB of huge pages are not available"));
         return Ok(None);
     }
-    screen.say(&BondRow::heading());
+    screen.say(&BondRow::heading(way));
     let mut rows = Vec::new();
     for &streams in streams {
-        let row = measure(streams, memory, with_ovs, &interrupt, screen)?;
+        let row = measure(streams, memory, (way, with_ovs), &interrupt, screen)?;
         screen.say(&row.to_string());
         rows.push(row.json());
     }
@@ -116,12 +127,12 @@ fn obstacle() -> Option<String> {
 fn measure(
     streams: u32,
     memory: Memory,
-    with_ovs: bool,
+    (way, with_ovs): (Way, bool),
     interrupt: &Interrupt,
     screen: &mut Screen,
 ) -> Result<BondRow> {
     let mut run = Run::begin(false)?;
-    let mut arms = Arms::start(&mut run, streams, memory, with_ovs, interrupt)?;
+    let mut arms = Arms::start(&mut run, streams, memory, (way, with_ovs), interrupt)?;
     let mut rounds = Rounds::default();
     // The first round warms up.
     arms.round(&mut run, interrupt)?;
@@ -133,7 +144,7 @@ fn measure(
             break;
         }
     }
-    Ok(BondRow::new(streams, &rounds))
+    Ok(BondRow::new(streams, way, &rounds))
 }
 
 /// Formats a round as progress: rates, and in brackets the share that was dropped.
@@ -156,22 +167,27 @@ impl Arms {
         run: &mut Run,
         streams: u32,
         memory: Memory,
-        with_ovs: bool,
+        (way, with_ovs): (Way, bool),
         interrupt: &Interrupt,
     ) -> Result<Arms> {
         let setting = Setting { frames: memory.frames, ..Setting::new(memory.mebibytes, true) };
         let recording = record(run.folder(), streams)?;
-        let weir = weir::start(run, &setting, &recording, streams, interrupt)?;
+        let weir = weir::start(run, &setting, (&recording, streams), way, interrupt)?;
         let ovs = if with_ovs {
             let namespace = run.namespace("ovs")?;
             let recordings = record_parts(run.folder(), streams, ovs::sources(streams))?;
-            Some(ovs::start(run, &setting, &recordings, &namespace, interrupt)?)
+            Some(ovs::start(run, &setting, &recordings, way, &namespace, interrupt)?)
         } else {
             None
         };
-        // There are two pairs with half of the streams each.
-        let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
-        let ceiling = ceiling::start(run, &setting, [&half, &half])?;
+        let ceiling = match way {
+            Way::Pvp => ceiling::start_with_machine(run, &setting, &recording)?,
+            Way::Direct => {
+                // There are two pairs with half of the streams each.
+                let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
+                ceiling::start(run, &setting, [&half, &half])?
+            }
+        };
         Ok(Arms { weir, ovs, ceiling })
     }
 
@@ -204,7 +220,9 @@ mod tests {
     #[test]
     fn a_number_of_streams_that_no_arm_has_memory_for_is_refused() {
         for wrong in [0, STREAMS_MAX + 1] {
-            let error = run(&[1, wrong], &mut Screen::new(true)).expect_err("it is out of range").to_string();
+            let error = run(&[1, wrong], Way::Direct, &mut Screen::new(true))
+                .expect_err("it is out of range")
+                .to_string();
             assert!(error.contains(&format!("{wrong} streams")) && error.contains("1 to 500000"), "{error}");
         }
     }

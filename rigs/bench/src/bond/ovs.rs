@@ -2,6 +2,7 @@
 //! Both arms are one switch, which is reconfigured between turns.
 
 use super::arm::{BondArm, Carrier, account};
+use super::machine::{Machine, Way, socket};
 use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
@@ -34,28 +35,33 @@ const QUEUES: u16 = 2;
 /// The destination MAC address of the recording's frames.
 const DESTINATION: &str = "02:00:00:00:00:02";
 
-/// Starts the switch on one or more recordings; it sends by lb_output. Its kernel interfaces are in
-/// `namespace`.
+/// Starts the switch on one or more recordings, whose frames take this way through it; it sends by lb_output.
+/// Its kernel interfaces are in `namespace`. A machine has a device for each recording, because the switch
+/// takes the same number of frames from each port in turn.
 pub fn start(
     run: &mut Run,
     setting: &Setting,
     recordings: &[PathBuf],
+    way: Way,
     namespace: &Namespace,
     interrupt: &Interrupt,
 ) -> Result<BondArm> {
-    let socket = run.folder().join("ovs.memif");
+    let members = run.folder().join("ovs.memif");
+    let machines = if way.has_machine() { recordings.len() } else { 0 };
+    let machines: Vec<PathBuf> = (0..machines).map(|at| socket(run.folder(), "ovs", at)).collect();
     let command = |program: &str| namespace.preferred(program);
     let ovs = Ovs::start(
         run,
         SWITCH_DPDK,
-        &settings(setting, recordings.len() as u32).each_ref().map(String::as_str),
+        &settings(&way.of_switch(setting), recordings.len() as u32).each_ref().map(String::as_str),
         command,
         interrupt,
     )?;
-    configure(&ovs, recordings, &socket, setting)?;
-    let sink = Sink::start(run, "ovs-sink", setting, &socket, QUEUES)?;
+    configure(&ovs, recordings, &members, &machines, setting)?;
+    let sink = Sink::start(run, "ovs-sink", setting, &members, QUEUES)?;
+    let machine = if machines.is_empty() { None } else { Some(Machine::start(run, setting, &machines)?) };
     let (process, account) = (ovs.process(), account(run, ovs.process(), "pmd-c")?);
-    BondArm::new(run, process, account, Carrier::Ovs { ovs, lb_output: true }, sink)
+    BondArm::new(run, process, account, Carrier::Ovs { ovs, lb_output: true }, sink, machine)
 }
 
 fn settings(setting: &Setting, sources: u32) -> [String; 7] {
@@ -70,12 +76,18 @@ fn settings(setting: &Setting, sources: u32) -> [String; 7] {
     ]
 }
 
-fn configure(ovs: &Ovs, recordings: &[PathBuf], socket: &Path, setting: &Setting) -> Result<()> {
+fn configure(
+    ovs: &Ovs,
+    recordings: &[PathBuf],
+    members: &Path,
+    machines: &[PathBuf],
+    setting: &Setting,
+) -> Result<()> {
     ovs.vsctl("add-br br0 -- set bridge br0 datapath_type=netdev other_config:mac-aging-time=3600")?;
     let core = setting.core;
     let bond = "add-bond br0 bond0 p1 p2 bond_mode=balance-tcp lacp=active other_config:lacp-time=slow";
     let member = |at: usize| {
-        let device = memif("server", at, socket);
+        let device = memif("server", at, members);
         format!(
             " -- set interface p{} type=dpdk options:dpdk-devargs=\"{device}\" options:n_rxq={QUEUES} \
              other_config:pmd-rxq-affinity=0:{core},1:{core}",
@@ -91,6 +103,16 @@ fn configure(ovs: &Ovs, recordings: &[PathBuf], socket: &Path, setting: &Setting
              mtu_request={mtu} other_config:pmd-rxq-affinity=0:{core}"
         ))?;
     }
+    for (at, socket) in machines.iter().enumerate() {
+        let socket = socket.display();
+        ovs.vsctl(&format!(
+            "add-port br0 vm{at} -- set interface vm{at} type=dpdkvhostuserclient \
+             options:vhost-server-path={socket} other_config:pmd-rxq-affinity=0:{core}"
+        ))?;
+    }
     ovs.set_flows("br0", "actions=NORMAL")?;
+    for at in 0..machines.len() {
+        ovs.add_flow("br0", &format!("priority=40000,in_port=in{at},actions=output:vm{at}"))?;
+    }
     ovs.appctl("fdb/add", &["br0", "p1", "0", DESTINATION]).map(drop)
 }

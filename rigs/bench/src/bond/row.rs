@@ -4,6 +4,7 @@
 //! of two arms is not the ratio of two medians, but the median of the ratios within rounds, whose turns are a
 //! fraction of a second apart.
 
+use super::machine::Way;
 use super::turn::{Doubt, Turn};
 use serde_json::{Value, json};
 use std::fmt;
@@ -123,11 +124,24 @@ fn enough(values: Vec<f64>) -> Option<ResultSpread> {
     (values.len() >= TURNS_MIN).then(|| ResultSpread::of(values))
 }
 
+/// The rates in the talk of 2019 on lb_output: streams, Mpps by hash and recirculation, Mpps by lb_output.
+/// There, two cores forward 64-byte frames from a NIC to a virtual machine and back, with less than 10 ppm of
+/// loss.
+const SLIDE: [(u32, f64, f64); 6] = [
+    (1, 4.47, 5.73),
+    (10, 4.17, 5.35),
+    (1000, 3.41, 5.25),
+    (10_000, 2.53, 4.57),
+    (100_000, 2.33, 4.27),
+    (500_000, 2.33, 4.27),
+];
+
 /// A row of results: million frames per second accepted by the two members; `None` where an arm is absent or
 /// void.
 #[derive(Clone, Debug)]
 pub struct BondRow {
     streams: u32,
+    way: Way,
     /// By arm, as in [`ARMS`]: million packets per second of processor time, and the share that was dropped.
     rates: [Option<ResultSpread>; 4],
     dropped: [Option<f64>; 4],
@@ -139,15 +153,22 @@ pub struct BondRow {
 
 impl BondRow {
     /// Computes the medians of the rounds.
-    pub fn new(streams: u32, rounds: &Rounds) -> BondRow {
+    pub fn new(streams: u32, way: Way, rounds: &Rounds) -> BondRow {
         BondRow {
             streams,
+            way,
             rates: [0, 1, 2, 3].map(|arm| rounds.rate(arm)),
             dropped: [0, 1, 2, 3].map(|arm| rounds.dropped(arm)),
             weir_of_ovs_lb: rounds.ratio(0, 1),
             weir_of_ceiling: rounds.ratio(0, 3),
             void: (0..ARMS.len()).filter_map(|arm| rounds.void(arm)).collect(),
         }
+    }
+
+    /// The slide's Mpps with this number of streams, by hash and with lb_output; its frames pass a machine.
+    fn slide(&self) -> Option<(f64, f64)> {
+        let found = SLIDE.iter().find(|(streams, ..)| self.way.has_machine() && *streams == self.streams);
+        found.map(|&(_, hash, lb)| (hash, lb))
     }
 
     /// The row as JSON. The last two arms have no range.
@@ -163,6 +184,11 @@ impl BondRow {
         row["weir_of_ovs_lb"] = json!(self.weir_of_ovs_lb);
         row["weir_of_ceiling"] = json!(self.weir_of_ceiling);
         row["void"] = json!(self.void);
+        if self.way.has_machine() {
+            let slide = self.slide();
+            row["slide"] =
+                json!(slide.map(|(hash, lb)| json!({ "ovs_recirc_mpps": hash, "ovs_lb_mpps": lb })));
+        }
         row
     }
 
@@ -171,9 +197,13 @@ impl BondRow {
     }
 
     /// The heading of a table of rows.
-    pub fn heading() -> String {
+    pub fn heading(way: Way) -> String {
         let [weir, lb, recirc, ceiling] = ["weir", "OVS lb_output", "OVS hash", "ceiling"];
-        format!("{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}  weir/ceiling  weir/OVS", "streams")
+        let slide = if way.has_machine() { "  slide: lb_output, hash" } else { "" };
+        format!(
+            "{:>7}  {weir:>20}  {lb:>20}  {recirc:>8}  {ceiling:>7}  weir/ceiling  weir/OVS{slide}",
+            "streams"
+        )
     }
 
     fn rate(&self, arm: usize) -> String {
@@ -197,6 +227,9 @@ impl fmt::Display for BondRow {
             |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{:.0} %", 100.0 * ratio));
         let times = |ratio: Option<f64>| ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"));
         write!(f, "  {:>12}  {:>8}", percent(self.weir_of_ceiling), times(self.weir_of_ovs_lb))?;
+        if let Some((hash, lb)) = self.slide() {
+            write!(f, "  {lb:>16.2}  {hash:>4.2}")?;
+        }
         for void in &self.void {
             write!(f, "\n         {void}")?;
         }
@@ -226,7 +259,7 @@ mod tests {
                 (20.0 + 2.0 * f64::from(at), dropped),
             ]));
         }
-        let row = BondRow::new(7, &rounds);
+        let row = BondRow::new(7, Way::Direct, &rounds);
         assert_eq!([0, 1, 2, 3].map(|arm| row.median(arm)), [Some(13.0), None, None, Some(26.0)]);
         assert_eq!(row.dropped, [Some(0.0), Some(0.5), None, Some(0.0005)]);
         let json = row.json();
@@ -242,6 +275,18 @@ mod tests {
     }
 
     #[test]
+    fn the_slides_rates_are_beside_those_through_a_machine_only() {
+        let row = |streams, way| BondRow::new(streams, way, &Rounds::default());
+        assert_eq!(
+            row(1000, Way::Pvp).json()["slide"],
+            json!({"ovs_recirc_mpps": 3.41, "ovs_lb_mpps": 5.25})
+        );
+        assert!(row(1000, Way::Pvp).to_string().ends_with("5.25  3.41"));
+        assert!(row(7, Way::Pvp).json()["slide"].is_null());
+        assert!(row(1000, Way::Direct).json().get("slide").is_none());
+    }
+
+    #[test]
     fn a_void_row_says_what_became_of_its_turns() {
         let mut rounds = Rounds::default();
         let doubts =
@@ -250,7 +295,7 @@ mod tests {
             let dropped = if at == 4 { 0.5 } else { 0.0 };
             rounds.add([Some(Turn { mpps: 1.0, dropped, doubt }), None, None, None]);
         }
-        let row = BondRow::new(1, &rounds).to_string();
+        let row = BondRow::new(1, Way::Direct, &rounds).to_string();
         for part in [
             "weir is void: of 6 turns 1 are valid",
             "1 dropped more than 0.1 %",

@@ -12,6 +12,9 @@ use weir_lab::weir;
 /// MiB of the sink's memory.
 pub const MEBIBYTES: u32 = 128;
 
+/// Real-time priority: above that of a machine (`machine.rs`).
+const PRIORITY: &str = "2";
+
 /// A sink.
 pub struct Sink(Forwarder);
 
@@ -42,7 +45,7 @@ impl Sink {
         // full. This is not done at the start, when DPDK waits for its own threads on the same core.
         namespace::output(
             "chrt",
-            &["--all-tasks", "--fifo", "--pid", "1", &sink.process_id(run).to_string()],
+            &["--all-tasks", "--fifo", "--pid", PRIORITY, &sink.process_id(run).to_string()],
         )?;
         Ok(Sink(sink))
     }

@@ -1,10 +1,11 @@
 //! weir's arm: a daemon whose bond has two members.
 
 use super::arm::{BondArm, Carrier, account};
+use super::machine::{Machine, Way, socket, vhost};
 use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use weir_bed::Run;
 use weir_lab::Interrupt;
@@ -17,37 +18,54 @@ pub fn preferred(program: &str) -> Command {
     command
 }
 
-/// Starts weir on a recording of `streams` frames.
+/// Starts weir on a recording of `streams` frames, which take this way through it.
 pub fn start(
     run: &mut Run,
     setting: &Setting,
-    recording: &Path,
-    streams: u32,
+    (recording, streams): (&Path, u32),
+    way: Way,
     interrupt: &Interrupt,
 ) -> Result<BondArm> {
-    let socket = run.folder().join("weir.memif");
-    let weir =
-        Weir::start(run, "weir", preferred, &configuration(setting, recording, streams, &socket), interrupt)?;
-    let sink = Sink::start(run, "weir-sink", setting, &socket, 1)?;
+    let members = run.folder().join("weir.memif");
+    let machines: Vec<PathBuf> =
+        way.has_machine().then(|| socket(run.folder(), "weir", 0)).into_iter().collect();
+    let text = configuration(setting.core, (recording, streams), &members, machines.first());
+    let weir = Weir::start(run, "weir", preferred, &text, interrupt)?;
+    let sink = Sink::start(run, "weir-sink", setting, &members, 1)?;
+    let machine = if machines.is_empty() { None } else { Some(Machine::start(run, setting, &machines)?) };
     let account = account(run, weir.process(), "weir-worker")?;
-    BondArm::new(run, weir.process(), account, Carrier::Weir(weir), sink)
+    BondArm::new(run, weir.process(), account, Carrier::Weir(weir), sink, machine)
 }
 
-fn configuration(setting: &Setting, recording: &Path, streams: u32, socket: &Path) -> String {
+fn configuration(
+    core: usize,
+    (recording, streams): (&Path, u32),
+    members: &Path,
+    machine: Option<&PathBuf>,
+) -> String {
+    // What is inside the bond: the port of the recording, or that of the machine.
+    let (inside, root, machine) = match machine {
+        None => ("p0", "", String::new()),
+        Some(socket) => {
+            let port = format!("  vm0: {{ dpdk: \"{}\", mac: 02:00:00:00:00:21 }}\n", vhost(socket));
+            let pipe = "pipes:
+  to_machine: { type: basic, match: {}, forward: vm0, miss: drop, entries: [{}] }\n";
+            ("vm0", ", root: to_machine", port + pipe)
+        }
+    };
     format!(
         "workers: [{core}]
 busy: true
 ports:
-  p0: {{ dpdk: \"net_pcap0,rx_pcap={recording},infinite_rx=1\", frames: {streams} }}
+  p0: {{ dpdk: \"net_pcap0,rx_pcap={recording},infinite_rx=1\", frames: {streams}{root} }}
   p1: {{ dpdk: \"{p1}\", mac: 02:00:00:00:00:11 }}
   p2: {{ dpdk: \"{p2}\", mac: 02:00:00:00:00:12 }}
-apps:
-  - bond: {{ name: bond0, mode: balance_tcp, members: [p1, p2], inside: p0, lacp: {{ mode: active,
+{machine}apps:
+  - bond: {{ name: bond0, mode: balance_tcp, members: [p1, p2], inside: {inside}, lacp: {{ mode: active,
       rate: slow }} }}
 ",
-        core = setting.core,
         recording = recording.display(),
-        p1 = memif("server", 0, socket),
-        p2 = memif("server", 1, socket),
+        p1 = memif("server", 0, members),
+        p2 = memif("server", 1, members),
     )
 }
