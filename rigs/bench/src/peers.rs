@@ -116,7 +116,7 @@ const WEIR: ForwarderOutput =
 
 const PEER: ForwarderOutput = ForwarderOutput {
     ready: "Done",
-    started: "packet forwarding packets/burst",
+    started: "packets/burst=",
     summary: Some("Accumulated forward statistics"),
     sent: "TX-packets:",
 };
