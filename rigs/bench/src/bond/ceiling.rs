@@ -27,7 +27,9 @@ pub fn start_with_machine(run: &mut Run, setting: &Setting, recording: &Path) ->
     let devices = [source, vhost(&machines[0]), first, second];
     let own = Way::Pvp.of_switch(setting);
     let mut testpmd = Forwarder::testpmd_with(run, preferred, &own, &devices, &CHAINED)?;
-    testpmd.set_mode("io")?;
+    // It is faster than the machine, so without `retry` it would drop most frames. So the ceiling is what the
+    // machine lets through, or less.
+    testpmd.set_mode("io retry")?;
     testpmd.begin(run)?;
     let sink = Sink::start(run, "testpmd-sink", setting, &members, 1)?;
     let machine = Machine::start(run, setting, &machines)?;
