@@ -56,18 +56,22 @@ const SPARE_FRAMES: u32 = 63_456;
 
 const SINKS_MIB: u32 = 3 * sink::MEBIBYTES;
 
-/// The memory that weir or testpmd needs to loop through recordings with `streams` frames.
+/// The memory that weir and testpmd need to loop through recordings with `streams` frames.
 #[derive(Clone, Copy)]
 struct Memory {
     frames: u32,
-    /// MiB of huge pages: 2.4 KiB per frame, and 128 MiB for everything else.
+    /// MiB of huge pages for testpmd: 2.4 KiB per frame, and 128 MiB for everything else.
     mebibytes: u32,
+    /// MiB of huge pages for weir, which has a power of two of frames, at 3 KiB.
+    weir: u32,
 }
 
 impl Memory {
     fn for_streams(streams: u32) -> Memory {
         let frames = FRAMES.max(streams + SPARE_FRAMES);
-        Memory { frames, mebibytes: frames * 12 / (5 << 10) + 128 }
+        // weir's ports and worker have at most 16 384 frames besides those of the recording.
+        let weir = (streams + 16_384).next_power_of_two() * 3 / 1024 + 128;
+        Memory { frames, mebibytes: frames * 12 / (5 << 10) + 128, weir }
     }
 }
 
@@ -90,8 +94,10 @@ pub fn run(streams: &[u32], way: Way, screen: &mut Screen) -> Result<Option<Vec<
     let interrupt = Interrupt::on_signals()?;
     let most = streams.iter().copied().max().unwrap_or(0);
     let memory = Memory::for_streams(most);
-    let mut mebibytes =
-        2 * memory.mebibytes + SINKS_MIB + if with_ovs { ovs::mebibytes(ovs::sources(most)) } else { 0 };
+    let mut mebibytes = memory.mebibytes
+        + memory.weir
+        + SINKS_MIB
+        + if with_ovs { ovs::mebibytes(ovs::sources(most)) } else { 0 };
     if way.has_machine() {
         mebibytes += 3 * machine::MEBIBYTES;
         // This thread, which reads counters, shares a core with the thread that forwards frames.
@@ -211,7 +217,8 @@ mod tests {
     #[test]
     fn memory_has_room_for_every_stream_and_the_rings() {
         for streams in STREAMS.into_iter().chain([STREAMS_MAX]) {
-            let Memory { frames, mebibytes } = Memory::for_streams(streams);
+            let Memory { frames, mebibytes, weir } = Memory::for_streams(streams);
+            assert!(u64::from(weir) << 10 >= u64::from(streams) * 3);
             assert!(frames >= streams + SPARE_FRAMES);
             assert!(u64::from(mebibytes) << 20 >= u64::from(frames) * 2400);
         }
