@@ -8,8 +8,8 @@
 #define ECN_CE 3
 #define VXLAN_VNI_PRESENT 0x08
 
-struct vxlan {
-	__u8 flags;
-	__u8 reserved[3];
+/* The header of VXLAN, and that of Geneve without options. */
+struct vni_header {
+	__be32 head; /* everything before the VNI */
 	__be32 vni; /* and 8 reserved bits */
 } __attribute__((packed));

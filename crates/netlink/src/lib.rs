@@ -30,7 +30,7 @@ mod socket;
 pub use address::{Address, add_address, addresses};
 pub use event::{NetlinkEvent, Object};
 pub use filter::{Filter, filters};
-pub use link::{Link, Vxlan, links, set_up, set_up_without_queue};
+pub use link::{Geneve, Link, Vxlan, links, set_up, set_up_without_queue};
 pub use message::{NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE, Request};
 pub use message::{attribute, find, messages, nested, read_ip, text, word};
 pub use monitor::{Groups, Monitor, Read};

@@ -8,6 +8,7 @@ use super::rtm::{RTM_GETLINK, RTM_NEWLINK, RTM_SETLINK};
 use super::socket::{Protocol, change, dump};
 use super::{AF_UNSPEC, Mac};
 use std::io;
+use std::net::IpAddr;
 
 const IFF_UP: u32 = 1;
 
@@ -43,6 +44,16 @@ const IFLA_VXLAN_UDP_ZERO_CSUM6_RX: u16 = 20;
 const IFLA_VXLAN_COLLECT_METADATA: u16 = 25;
 const IFLA_VXLAN_LABEL_POLICY: u16 = 32;
 const VXLAN_LABEL_INHERIT: u32 = 1;
+
+const IFLA_GENEVE_ID: u16 = 1;
+const IFLA_GENEVE_REMOTE: u16 = 2;
+const IFLA_GENEVE_PORT: u16 = 5;
+const IFLA_GENEVE_COLLECT_METADATA: u16 = 6;
+const IFLA_GENEVE_REMOTE6: u16 = 7;
+const IFLA_GENEVE_UDP_ZERO_CSUM6_TX: u16 = 9;
+const IFLA_GENEVE_UDP_ZERO_CSUM6_RX: u16 = 10;
+const IFLA_GENEVE_INNER_PROTO_INHERIT: u16 = 14;
+const IFLA_GENEVE_PORT_RANGE: u16 = 15;
 
 /// `struct ifinfomsg`.
 const HEADER: usize = 16;
@@ -84,6 +95,8 @@ pub struct Link {
     pub far: Option<(u32, u32)>,
     /// The settings of a VXLAN device.
     pub vxlan: Option<Vxlan>,
+    /// The settings of a Geneve device.
+    pub geneve: Option<Geneve>,
     /// In a message that the link is gone: whether the link was moved to another namespace.
     pub moved: bool,
     /// Whether an XDP program is attached.
@@ -109,6 +122,23 @@ pub struct Vxlan {
     pub zero_checks: [bool; 2],
     /// Whether the device copies the flow label of packets.
     pub copies_label: bool,
+}
+
+/// The settings of a Geneve device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geneve {
+    /// Its VNI.
+    pub vni: u32,
+    /// The destination port.
+    pub port: u16,
+    /// The node to which it leads; `None` if the destination is taken from each frame's metadata.
+    pub remote: Option<IpAddr>,
+    /// The range of source ports: the first, and the one after the last.
+    pub sources: [u16; 2],
+    /// Whether UDP over IPv6 is sent with checksum 0, and whether it is accepted.
+    pub zero_checks: [bool; 2],
+    /// Whether the device carries packets without Ethernet headers.
+    pub is_bare: bool,
 }
 
 impl Link {
@@ -150,8 +180,9 @@ impl Link {
             IFLA_NEW_NETNSID => self.moved = true,
             IFLA_LINKINFO => {
                 self.kind = find(value, IFLA_INFO_KIND).map(text).unwrap_or_default();
-                let data = find(value, IFLA_INFO_DATA).filter(|_| self.kind == "vxlan");
-                self.vxlan = data.map(Vxlan::parse);
+                let data = |kind| find(value, IFLA_INFO_DATA).filter(|_| self.kind == kind);
+                (self.vxlan, self.geneve) =
+                    (data("vxlan").map(Vxlan::parse), data("geneve").map(Geneve::parse));
             }
             IFLA_PROP_LIST => {
                 let names = attributes(value).filter(|(kind, _)| *kind == IFLA_ALT_IFNAME);
@@ -173,13 +204,12 @@ impl Link {
 impl Vxlan {
     /// Parses IFLA_INFO_DATA.
     fn parse(data: &[u8]) -> Vxlan {
-        let port = |value: &[u8]| value.first_chunk().map_or(0, |two| u16::from_be_bytes(*two));
         let mut vxlan = Vxlan::default();
         for (kind, value) in attributes(data) {
             match kind {
                 IFLA_VXLAN_ID => vxlan.vni = word(value),
                 IFLA_VXLAN_PORT_RANGE => {
-                    vxlan.sources = [port(value), port(value.get(2..).unwrap_or_default())];
+                    vxlan.sources = ports(value);
                 }
                 IFLA_VXLAN_PORT => vxlan.port = port(value),
                 IFLA_VXLAN_GROUP6 | IFLA_VXLAN_LOCAL6 => vxlan.is_six = true,
@@ -192,6 +222,44 @@ impl Vxlan {
         }
         vxlan
     }
+}
+
+impl Geneve {
+    /// Parses IFLA_INFO_DATA.
+    fn parse(data: &[u8]) -> Geneve {
+        // Before the kernel had ranges (Linux 6.15), it used these.
+        let sources = [1, u16::MAX];
+        let mut geneve =
+            Geneve { vni: 0, port: 0, remote: None, sources, zero_checks: [false; 2], is_bare: false };
+        let mut external = false;
+        for (kind, value) in attributes(data) {
+            match kind {
+                IFLA_GENEVE_ID => geneve.vni = word(value),
+                IFLA_GENEVE_REMOTE => geneve.remote = value.first_chunk::<4>().map(|to| IpAddr::from(*to)),
+                IFLA_GENEVE_REMOTE6 => geneve.remote = value.first_chunk::<16>().map(|to| IpAddr::from(*to)),
+                IFLA_GENEVE_PORT => geneve.port = port(value),
+                IFLA_GENEVE_PORT_RANGE => geneve.sources = ports(value),
+                IFLA_GENEVE_UDP_ZERO_CSUM6_TX => geneve.zero_checks[0] = value != [0],
+                IFLA_GENEVE_UDP_ZERO_CSUM6_RX => geneve.zero_checks[1] = value != [0],
+                // Flags without a value.
+                IFLA_GENEVE_COLLECT_METADATA => external = true,
+                IFLA_GENEVE_INNER_PROTO_INHERIT => geneve.is_bare = true,
+                _ => {}
+            }
+        }
+        geneve.remote = geneve.remote.filter(|_| !external);
+        geneve
+    }
+}
+
+/// Reads a port in network order.
+fn port(value: &[u8]) -> u16 {
+    value.first_chunk().map_or(0, |two| u16::from_be_bytes(*two))
+}
+
+/// Reads a range of ports: `struct ifla_vxlan_port_range`, `struct ifla_geneve_port_range`.
+fn ports(value: &[u8]) -> [u16; 2] {
+    [port(value), port(value.get(2..).unwrap_or_default())]
 }
 
 /// Returns all links of this thread's network namespace.
@@ -295,6 +363,37 @@ mod tests {
             ..Vxlan::default()
         };
         assert_eq!(link.vxlan, Some(vxlan));
+    }
+
+    #[test]
+    fn the_settings_of_a_geneve_device_are_read() {
+        let read = |settings: &[Vec<u8>]| {
+            let info = [attribute(IFLA_INFO_KIND, b"geneve\0"), nested(IFLA_INFO_DATA, settings)];
+            Link::parse(&body(&[nested(IFLA_LINKINFO, &info)])).unwrap().geneve.unwrap()
+        };
+        let remote = attribute(IFLA_GENEVE_REMOTE, &[10, 0, 1, 2]);
+        let settings = [
+            attribute(IFLA_GENEVE_ID, &42_u32.to_ne_bytes()),
+            attribute(IFLA_GENEVE_PORT, &6081_u16.to_be_bytes()),
+            attribute(IFLA_GENEVE_UDP_ZERO_CSUM6_TX, &[0]),
+            attribute(IFLA_GENEVE_UDP_ZERO_CSUM6_RX, &[1]),
+            remote.clone(),
+        ];
+        let geneve = Geneve {
+            vni: 42,
+            port: 6081,
+            remote: Some(IpAddr::from([10, 0, 1, 2])),
+            sources: [1, u16::MAX],
+            zero_checks: [false, true],
+            is_bare: false,
+        };
+        assert_eq!(read(&settings), geneve);
+        let range = attribute(IFLA_GENEVE_PORT_RANGE, &[0x80, 0, 0x90, 0]);
+        let six = attribute(IFLA_GENEVE_REMOTE6, &[7; 16]);
+        let other = read(&[range, six, attribute(IFLA_GENEVE_INNER_PROTO_INHERIT, &[])]);
+        assert_eq!((other.sources, other.remote), ([0x8000, 0x9000], Some(IpAddr::from([7; 16]))));
+        assert!(other.is_bare);
+        assert_eq!(read(&[attribute(IFLA_GENEVE_COLLECT_METADATA, &[]), remote]).remote, None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ pub enum Policy {
 pub struct Overlay {
     /// Its name.
     pub name: String,
-    /// The kernel's VXLAN device.
+    /// The kernel's VXLAN or Geneve device.
     pub tunnel: String,
     /// The kernel's interface through which encapsulated frames leave and arrive.
     pub uplink: String,

@@ -15,7 +15,7 @@ const REFRESH_NS: [u64; 2] = [10_000_000, 20_000_000_000];
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "name": Shape::Name, "its name";
-    needed "tunnel": Shape::Text, "the kernel's VXLAN device";
+    needed "tunnel": Shape::Text, "the kernel's VXLAN or Geneve device";
     needed "uplink": Shape::Text, "the kernel interface through which encapsulated frames leave and arrive";
     "bridge": Shape::Text, "the bridge whose ports are the pods' interfaces";
     "pods": Shape::Text, "the prefix of the pods' interface names if there is no bridge, such as `cali*`";

@@ -53,6 +53,6 @@ pub enum Change {
     PodLeft(u32),
     /// A connection has ended: the tuples of its frames, before and after NAT, in both directions.
     Ended(Vec<OverlayTuple>),
-    /// The VXLAN device, the uplink or the bridge was replaced.
+    /// The tunnel device, the uplink or the bridge was replaced.
     Restart,
 }

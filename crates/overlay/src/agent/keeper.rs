@@ -11,8 +11,8 @@ use super::table::Table;
 use super::translation::Translations;
 use super::world::{Parts, Pods, World};
 use crate::bpf::{
-    OVERLAY_NODES_MAX, OverlayIp, OverlayKey, OverlaySettings, OverlayTuple, STAMP_FIRST, STAMP_GLOBAL,
-    STAMP_POLICY, TcOverlay,
+    OVERLAY_NODES_MAX, OverlayIp, OverlayKey, OverlaySettings, OverlayTunnel, OverlayTuple, STAMP_FIRST,
+    STAMP_GLOBAL, STAMP_POLICY, TcOverlay,
 };
 use crate::{Overlay, Policy};
 use anyhow::{Context, Result, bail};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use weir_app::clock::monotonic_ns;
 use weir_app::task::Wanted;
-use weir_netlink::{Link, Read, forwarding_and_neighbours};
+use weir_netlink::{Geneve, Link, Read, Vxlan, forwarding_and_neighbours};
 
 /// How long the programs keep working if the thread does not extend the lease, in nanoseconds.
 const LEASE_NS: u64 = 500_000_000;
@@ -153,6 +153,7 @@ impl Keeper {
             others: Others::default(),
         };
         let mut changes = running.world.pods();
+        changes.extend(running.world.node());
         running.read_tables(&mut changes)?;
         running.carry_out(&mut self.reporter, self.overlay.policy, changes)?;
         Ok(running)
@@ -163,7 +164,7 @@ impl Keeper {
         while !self.stops() {
             match self.turn(running) {
                 Ok(true) => {}
-                Ok(false) => return Some("the VXLAN device, the uplink or the bridge has changed".into()),
+                Ok(false) => return Some("the tunnel device, the uplink or the bridge has changed".into()),
                 Err(error) => return Some(format!("{error:#}")),
             }
             wait(running, self.giver.is_busy());
@@ -361,31 +362,69 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
         (Some(bridge), _) => Pods::Bridge(named(bridge)?.index),
         (None, start) => Pods::Named(start.clone().context("an overlay has pods")?),
     };
-    let Some(vxlan) = tunnel.vxlan else {
-        bail!("`{}` is not a VXLAN device; Geneve and other tunnels stay on the slow path", overlay.tunnel)
-    };
-    if vxlan.external {
-        bail!("`{}` is a VXLAN device with `external`, which has no VNI of its own", overlay.tunnel);
-    }
-    if vxlan.copies_label {
-        bail!("`{}` copies flow labels, which the cache does not support", overlay.tunnel);
-    }
-    let sources = match vxlan.sources {
+    let device = Device::of(tunnel)?;
+    let sources = match device.sources {
         [first, last] if first < last => [first, last],
         _ => local_ports()?,
     };
     let parts = Parts { tunnel: tunnel.index, uplink: uplink.index, pods };
     let settings = OverlaySettings {
-        vni: vxlan.vni,
-        vxlan_port: vxlan.port,
+        kind: device.kind,
+        vni: device.vni,
+        port: device.port,
         tunnel: tunnel.index,
         sources,
         mark: overlay.mark,
         ttl_ns: overlay.refresh_ns,
         seed: RandomState::new().hash_one(0_u64),
-        zero_checks: vxlan.zero_checks,
+        zero_checks: device.zero_checks,
     };
-    Ok((parts, settings, if vxlan.is_six { OverlayIp::V6 } else { OverlayIp::V4 }))
+    Ok((parts, settings, if device.is_six { OverlayIp::V6 } else { OverlayIp::V4 }))
+}
+
+/// Returns the kind of a tunnel device.
+///
+/// # Errors
+/// The cache cannot do the device's work; the error says why.
+pub fn kind_of(tunnel: &Link) -> Result<OverlayTunnel> {
+    Device::of(tunnel).map(|device| device.kind)
+}
+
+/// What matters about a tunnel device, of either kind.
+struct Device {
+    kind: OverlayTunnel,
+    vni: u32,
+    port: u16,
+    sources: [u16; 2],
+    is_six: bool,
+    zero_checks: [bool; 2],
+}
+
+impl Device {
+    /// Fails if the cache cannot do the device's work.
+    fn of(link: &Link) -> Result<Device> {
+        let name = &link.name;
+        if let Some(Vxlan { vni, port, sources, external, is_six, zero_checks, copies_label }) = link.vxlan {
+            if external {
+                bail!("`{name}` is a VXLAN device with `external`, which has no VNI of its own");
+            }
+            if copies_label {
+                bail!("`{name}` copies flow labels, which the cache does not support");
+            }
+            return Ok(Device { kind: OverlayTunnel::Vxlan, vni, port, sources, is_six, zero_checks });
+        }
+        let Some(Geneve { vni, port, remote, sources, zero_checks, is_bare }) = link.geneve else {
+            bail!("`{name}` is neither a VXLAN nor a Geneve device; other tunnels stay on the slow path");
+        };
+        let Some(remote) = remote else {
+            bail!("`{name}` is a Geneve device with `external`, which has no VNI of its own");
+        };
+        if is_bare {
+            bail!("`{name}` is a Geneve device with `innerprotoinherit`, which carries no Ethernet frames");
+        }
+        let is_six = remote.is_ipv6();
+        Ok(Device { kind: OverlayTunnel::Geneve, vni, port, sources, is_six, zero_checks })
+    }
 }
 
 fn local_ports() -> Result<[u16; 2]> {
@@ -403,7 +442,7 @@ pub fn needed_settings(overlay: &Overlay) -> Vec<(&'static str, Result<()>)> {
     let mut all = vec![("net.netfilter.nf_conntrack_tcp_be_liberal", must_be_liberal())];
     let links = links().unwrap_or_default();
     let tunnel = links.iter().find(|link| link.name == overlay.tunnel);
-    if tunnel.and_then(|link| link.vxlan.as_ref()).is_some_and(|vxlan| vxlan.is_six) {
+    if tunnel.is_some_and(|link| Device::of(link).is_ok_and(|device| device.is_six)) {
         all.push(("net.ipv6.conf.all.forwarding", must_forward(&overlay.uplink)));
     }
     all

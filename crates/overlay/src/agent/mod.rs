@@ -18,7 +18,7 @@ mod table;
 mod translation;
 mod world;
 
-pub use keeper::needed_settings;
+pub use keeper::{kind_of, needed_settings};
 pub use left::Left;
 
 use crate::yaml::overlays;

@@ -66,9 +66,9 @@ const PAIRS: [&str; 2] = ["veth", "netkit"];
 /// Keeps only the attributes that flows depend on. A change of anything else, such as carrier or an attached
 /// program, invalidates nothing.
 fn relevant(link: Link) -> Link {
-    let Link { index, name, mac, mtu, up, master, kind, namespace, vxlan, .. } = link;
+    let Link { index, name, mac, mtu, up, master, kind, namespace, vxlan, geneve, .. } = link;
     let namespace = namespace.map(|_| 0);
-    Link { index, name, mac, mtu, up, master, kind, namespace, vxlan, ..Link::default() }
+    Link { index, name, mac, mtu, up, master, kind, namespace, vxlan, geneve, ..Link::default() }
 }
 
 /// Returns whether the peer of a link is an interface in another network namespace, as with pods.
@@ -97,6 +97,11 @@ impl World {
     pub fn pods(&self) -> Vec<Change> {
         let pods = self.links.values().filter(|link| self.is_pod(link));
         pods.map(|link| Change::PodCame(link.index, link.name.clone())).collect()
+    }
+
+    /// Returns the remote node to which the tunnel device itself leads. Others are in its forwarding table.
+    pub fn node(&self) -> Option<Change> {
+        self.links.get(&self.parts.tunnel)?.geneve?.remote.map(Change::NodeCame)
     }
 
     /// Forgets forwarding tables and neighbours before they are reread.
@@ -182,7 +187,8 @@ impl World {
             return None;
         }
         if self.parts.has(link.index) {
-            let same = before.is_some_and(|old| (old.name, old.vxlan) == (link.name, link.vxlan));
+            let device = |link: Link| (link.name, link.vxlan, link.geneve);
+            let same = before.map(device) == Some(device(link));
             return Some(if same { Change::All(Cause::Link) } else { Change::Restart });
         }
         match (before.is_some_and(|old| self.is_pod(&old)), self.is_pod(&link)) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
-/* The programs are compiled for each IP version of pods and of nodes: POD_IP and NODE_IP are 4 or 6. A VXLAN
+/* The programs are compiled for each IP version of pods and of nodes: POD_IP and NODE_IP are 4 or 6. A tunnel
  * device has one IP version of nodes. Pods may use both: frames arrive at the programs for IPv4, which pass
  * IPv6 frames on to those for IPv6, so that IPv4 pays nothing for longer addresses. */
 #include <linux/if_ether.h>

@@ -84,7 +84,7 @@ impl Family {
         let [sent, taken] = settings.zero_checks.map(usize::from);
         let settings = Settings {
             vni: settings.vni,
-            vxlan_port: settings.vxlan_port.into(),
+            port: settings.port.into(),
             tunnel: settings.tunnel,
             source_first: first,
             source_span: behind.saturating_sub(first),
@@ -93,7 +93,8 @@ impl Family {
             sets: self.sets - 1,
             ttl_ns: settings.ttl_ns,
             seed: settings.seed,
-            checks: (sent * v44::ZERO_SENT + taken * v44::ZERO_TAKEN) as u64,
+            checks: (sent * v44::ZERO_SENT + taken * v44::ZERO_TAKEN) as u32,
+            head: settings.kind.head(),
         };
         self.array::<[u8; Settings::SIZE]>("settings").set(0, settings.bytes(), 0)
     }

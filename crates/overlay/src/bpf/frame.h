@@ -129,7 +129,8 @@ static __always_inline int fits(struct __sk_buff *skb, __u32 interface, __u32 le
 	return bpf_check_mtu(skb, interface, &mtu, 0, 0) >= 0 && length <= mtu;
 }
 
-/* Reads the headers of a tunnel. Returns NOT_TUNNEL or OTHER_VNI if it is not ours, or FAST. */
+/* Reads the headers of a tunnel. Returns NOT_TUNNEL, OPTIONS or OTHER_VNI if the frame is not of our tunnel,
+ * or has options of Geneve, which may differ from frame to frame; otherwise FAST or NOT_IP. */
 static __always_inline enum count read_headers(struct __sk_buff *skb, const struct settings *settings,
 					       struct headers *headers)
 {
@@ -137,13 +138,15 @@ static __always_inline enum count read_headers(struct __sk_buff *skb, const stru
 	    bpf_skb_load_bytes(skb, 0, headers, sizeof(*headers)))
 		return NOT_TUNNEL;
 	if (headers->ethernet.h_proto != bpf_htons(NODE_ETHERTYPE) || !is_carrier(headers) ||
-	    headers->udp.dest != bpf_htons(settings->vxlan_port))
+	    headers->udp.dest != bpf_htons(settings->port))
 		return NOT_TUNNEL;
-	/* Other flags are extensions that only the device understands. */
-	if (headers->vxlan.flags != VXLAN_VNI_PRESENT || headers->vxlan.reserved[0] ||
-	    headers->vxlan.reserved[1] || headers->vxlan.reserved[2] ||
-	    headers->vxlan.vni != bpf_htonl(settings->vni << 8))
+	if (headers->tunnel.vni != bpf_htonl(settings->vni << 8))
 		return OTHER_VNI;
+	if (headers->tunnel.head != bpf_htonl(settings->head)) {
+		if (settings->head == GENEVE && headers->tunnel.head & bpf_htonl(GENEVE_OPTIONS))
+			return OPTIONS;
+		return OTHER_VNI;
+	}
 	if (headers->inner.h_proto != bpf_htons(POD_ETHERTYPE))
 		return NOT_IP;
 	return FAST;

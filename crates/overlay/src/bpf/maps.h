@@ -17,24 +17,34 @@
 
 struct settings {
 	__u32 vni;
-	__u32 vxlan_port; /* in host order */
-	__u32 tunnel; /* the index of the VXLAN device: its MTU limits what it carries */
-	__u32 source_first; /* as in udp_flow_src_port: the VXLAN device's, in host order */
+	__u32 port; /* in host order */
+	__u32 tunnel; /* the index of the tunnel device: its MTU limits what it carries */
+	__u32 source_first; /* as in udp_flow_src_port: the tunnel device's, in host order */
 	__u32 source_span;
 	__u32 mark_mask; /* our bits, which are contiguous: at least six, */
 	__u32 mark_shift; /* starting at this one */
 	__u32 sets; /* of the table, less 1; their number is a power of two */
 	__u64 ttl_ns; /* how often the kernel sees a frame of each flow and direction */
 	__u64 seed;
-	__u64 checks; /* which outer checksums of UDP over IPv6 are 0 */
+	__u32 checks; /* which outer checksums of UDP over IPv6 are 0 */
+	__u32 head; /* `enum head` */
 };
 
-/* The VXLAN device sends zero checksums, and accepts them. */
+/* How the tunnel's header begins, in host order: with the flag of a VNI in VXLAN, and in Geneve with version
+ * 0, no options and the type of an Ethernet frame. Other flags are extensions that only the device
+ * understands. */
+enum head { VXLAN = 0x08000000, GENEVE = 0x00006558 };
+
+/* The length of a Geneve header's options, in the word before the VNI. */
+#define GENEVE_OPTIONS 0x3f000000
+
+/* The tunnel device sends zero checksums, and accepts them. */
 enum checks { ZERO_SENT = 1, ZERO_TAKEN = 2 };
 
 MAP(ARRAY, 1, __u32, struct settings, settings);
 SHARED(struct settings);
 SHARED(enum checks);
+SHARED(enum head);
 
 /* The values that user space writes continuously. The epoch is incremented before any stamp. */
 enum pulse {
@@ -100,7 +110,7 @@ struct headers {
 	struct ethhdr ethernet;
 	node_header ip;
 	struct udphdr udp;
-	struct vxlan vxlan;
+	struct vni_header tunnel;
 	struct ethhdr inner;
 } __attribute__((packed, aligned(2)));
 

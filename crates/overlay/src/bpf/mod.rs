@@ -47,14 +47,35 @@ const AT_POD: [(&str, TcAttachType); 2] =
 const AT_UPLINK: [(&str, TcAttachType); 2] =
     [("overlay_learn_send", TcAttachType::Egress), ("overlay_receive", TcAttachType::Ingress)];
 
+/// The header of a tunnel, which carries Ethernet frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OverlayTunnel {
+    /// VXLAN.
+    Vxlan,
+    /// Geneve. Frames whose header has options take the slow path.
+    Geneve,
+}
+
+impl OverlayTunnel {
+    /// Returns the word before the VNI.
+    fn head(self) -> u32 {
+        match self {
+            OverlayTunnel::Vxlan => v44::VXLAN as u32,
+            OverlayTunnel::Geneve => v44::GENEVE as u32,
+        }
+    }
+}
+
 /// The settings of the programs. There is no `Debug`, because they contain a secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct OverlaySettings {
+    /// The header of the tunnels.
+    pub kind: OverlayTunnel,
     /// The VNI of the tunnels.
     pub vni: u32,
     /// Their UDP port.
-    pub vxlan_port: u16,
-    /// The index of the VXLAN device.
+    pub port: u16,
+    /// The index of the tunnel device.
     pub tunnel: u32,
     /// The range of outer source ports, from which the kernel's device also chooses: the first, and the one
     /// after the last.

@@ -21,13 +21,13 @@ static __always_inline int is_whole(const struct __sk_buff *skb, const struct he
 	       bpf_ntohs(headers->udp.len) + sizeof(struct ethhdr) + sizeof(node_header) == skb->len;
 }
 
-/* Returns whether the VXLAN device would accept a frame with this checksum. */
+/* Returns whether the tunnel device would accept a frame with this checksum. */
 static __always_inline int takes_check(const struct settings *settings, const struct headers *headers)
 {
 	return 1;
 }
 
-/* Returns whether a frame can get the checksum that the VXLAN device would set: 0 is always allowed. */
+/* Returns whether a frame can get the checksum that the tunnel device would set: 0 is always allowed. */
 static __always_inline int gives_check(const struct settings *settings, const struct __sk_buff *skb,
 				       const struct packet *packet)
 {

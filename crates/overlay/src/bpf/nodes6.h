@@ -19,13 +19,13 @@ static __always_inline int is_whole(const struct __sk_buff *skb, const struct he
 	       bpf_ntohs(headers->udp.len) + sizeof(struct ethhdr) + sizeof(node_header) == skb->len;
 }
 
-/* Returns whether the VXLAN device would accept a frame with this checksum. */
+/* Returns whether the tunnel device would accept a frame with this checksum. */
 static __always_inline int takes_check(const struct settings *settings, const struct headers *headers)
 {
 	return headers->udp.check || settings->checks & ZERO_TAKEN;
 }
 
-/* Returns whether a frame can get the checksum that the VXLAN device would set: 0, or the one that follows
+/* Returns whether a frame can get the checksum that the tunnel device would set: 0, or the one that follows
  * from a correct inner checksum. The kernel would not compute one for each segment. */
 static __always_inline int gives_check(const struct settings *settings, const struct __sk_buff *skb,
 				       const struct packet *packet)

@@ -39,7 +39,7 @@ static __always_inline enum count read_header(const struct __sk_buff *skb, __u32
 	return length_of(ip) + at != skb->len ? MALFORMED : FAST;
 }
 
-/* What a VXLAN device may copy from a packet into the outer header besides ECN: DSCP and DF. */
+/* What a tunnel device may copy from a packet into the outer header besides ECN: DSCP and DF. */
 static __always_inline __u16 look_of(const pod_header *ip)
 {
 	return (ip->tos & ~ECN_MASK) | (ip->frag_off & bpf_htons(DONT_FRAGMENT) ? 1 << 8 : 0);

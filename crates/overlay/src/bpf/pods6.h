@@ -60,7 +60,7 @@ static __always_inline enum count read_header(const struct __sk_buff *skb, __u32
 	return length_of(ip) + at != skb->len ? MALFORMED : FAST;
 }
 
-/* What a VXLAN device may copy from a packet into the outer header besides ECN: DSCP. */
+/* What a tunnel device may copy from a packet into the outer header besides ECN: DSCP. */
 static __always_inline __u16 look_of(const pod_header *ip)
 {
 	return traffic_class(ip) & ~ECN_MASK;

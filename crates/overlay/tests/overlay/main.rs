@@ -3,6 +3,7 @@
 //! namespace for each test.
 
 mod flows;
+mod geneve;
 mod handle;
 mod nat;
 mod near;
@@ -14,7 +15,8 @@ use rig::*;
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::Duration;
 use weir_overlay::bpf::{
-    OverlayKey, OverlaySettings, STAMP_GLOBAL, STAMP_POLICY, overlay_programs, overlay_programs_at,
+    OverlayKey, OverlaySettings, OverlayTunnel, STAMP_GLOBAL, STAMP_POLICY, overlay_programs,
+    overlay_programs_at,
 };
 use weir_packet::select_hash;
 
@@ -67,13 +69,22 @@ fn a_learnt_flow_is_encapsulated_as_the_kernel_does_and_decapsulated() {
 #[test]
 fn headers_are_those_of_the_kernels_own_vxlan_device() {
     let Some(mut rig) = OverlayRig::new(64) else { return };
+    headers_are_those_of_the_kernels_device(&mut rig);
+}
+
+/// Lets the kernel's device `vx0` encapsulate packets, and compares the headers of the fast path with its
+/// own.
+fn headers_are_those_of_the_kernels_device(rig: &mut OverlayRig) {
     rig.programs.attach_uplink("up0").unwrap();
     ip("link set vx0 address 02:00:00:00:00:05
 address add 10.244.1.5/32 dev lo
 address add 10.244.1.0/32 dev vx0
 route add 10.244.2.0/24 via 10.244.2.0 dev vx0 onlink
 neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
-    run("bridge", &["fdb", "add", "02:00:00:00:00:06", "dev", "vx0", "dst", "10.0.1.2"]);
+    // A Geneve device leads to one node.
+    if rig.settings.kind == OverlayTunnel::Vxlan {
+        run("bridge", &["fdb", "add", "02:00:00:00:00:06", "dev", "vx0", "dst", "10.0.1.2"]);
+    }
     run("nft", &["add table inet t"]);
     run("nft", &["add chain inet t out { type route hook output priority 0; }"]);
     run("nft", &["add rule inet t out ip daddr 10.244.2.7 meta mark set 0x05000000"]);
@@ -87,12 +98,13 @@ neighbour add 10.244.2.0 lladdr 02:00:00:00:00:06 dev vx0 nud permanent");
         let port = flow.key.ports[0];
         // Once the pod has sent something, only the other direction remains to be learnt.
         rig.run("overlay_send", &sent(UDP, port), 0);
-        let (_, _, mark) = rig.run("overlay_receive", &arriving(UDP, port), 0);
+        let (_, _, mark) = rig.run("overlay_receive", &rig.in_tunnel(&arriving(UDP, port)), 0);
         rig.run("overlay_learn_receive", &delivered(UDP, port), mark | ESTABLISHED);
         let mut kernels = flow.headers.clone();
         let (verdict, out, _) = rig.run("overlay_send", &sent(UDP, port), 0);
         assert_eq!(verdict, REDIRECT);
-        assert!((32_768..60_999).contains(&u16::from_be_bytes([kernels[34], kernels[35]])));
+        let [first, behind] = rig.settings.sources;
+        assert!((first..behind).contains(&u16::from_be_bytes([kernels[34], kernels[35]])));
         // The kernel derives the port from the socket's hash; here it is derived from the frame's headers.
         kernels[18..20].copy_from_slice(&out[18..20]);
         kernels[34..36].copy_from_slice(&out[34..36]);

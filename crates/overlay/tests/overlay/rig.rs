@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
-use weir_overlay::bpf::{OverlayIp, OverlaySettings, STAMP_FIRST, TcOverlay};
+use weir_overlay::bpf::{OverlayIp, OverlaySettings, OverlayTunnel, STAMP_FIRST, TcOverlay};
 
 pub const PASS: i32 = -1;
 pub const REDIRECT: i32 = 7;
@@ -139,8 +139,9 @@ impl OverlayRig {
         ip(if nodes == OverlayIp::V4 { NODES_OF_4 } else { NODES_OF_6 });
         run("sysctl", &["-qw", "net.ipv6.conf.vx0.disable_ipv6=0"]);
         let settings = OverlaySettings {
+            kind: OverlayTunnel::Vxlan,
             vni: VNI,
-            vxlan_port: 4789,
+            port: 4789,
             tunnel: index("vx0"),
             sources: [32_768, 60_999],
             mark: MASK,
@@ -184,6 +185,22 @@ impl OverlayRig {
         grown[0].0.0
     }
 
+    /// Changes the kind of the tunnels. Geneve devices choose from all source ports.
+    pub fn use_geneve(&mut self) {
+        self.settings.tunnel = index("vx0");
+        (self.settings.kind, self.settings.port) = (OverlayTunnel::Geneve, 6081);
+        self.settings.sources = [1, u16::MAX];
+        self.programs.set(&self.settings).unwrap();
+    }
+
+    /// Returns a frame with VXLAN as a frame of the rig's tunnels.
+    pub fn in_tunnel(&self, vxlan: &[u8]) -> Vec<u8> {
+        match self.settings.kind {
+            OverlayTunnel::Vxlan => vxlan.to_vec(),
+            OverlayTunnel::Geneve => geneve(vxlan, &[]),
+        }
+    }
+
     /// Makes the programs learn a flow with this port in both directions, as the kernel and nftables would.
     pub fn learn(&mut self, protocol: u8, port: u16) {
         for direction in 0..2 {
@@ -191,9 +208,9 @@ impl OverlayRig {
                 [("overlay_send", "overlay_learn_send"), ("overlay_receive", "overlay_learn_receive")]
                     [direction];
             let (before, after) = if direction == 0 {
-                (sent(protocol, port), tunnelled(&routed(protocol, port), [HERE, NODE]))
+                (sent(protocol, port), self.in_tunnel(&tunnelled(&routed(protocol, port), [HERE, NODE])))
             } else {
-                (arriving(protocol, port), delivered(protocol, port))
+                (self.in_tunnel(&arriving(protocol, port)), delivered(protocol, port))
             };
             let (_, _, mark) = self.run(marks, &before, 0);
             assert_eq!(mark & 15 << 24, WANTS[direction]);
@@ -288,5 +305,18 @@ pub fn tunnelled(frame: &[u8], [from, to]: [Ipv4Addr; 2]) -> Vec<u8> {
     out.extend(&(VNI << 8).to_be_bytes());
     seal(&mut out, 14);
     out.extend(frame);
+    out
+}
+
+/// Turns a frame with VXLAN over IPv4 into one with Geneve and these options, of a multiple of four bytes.
+pub fn geneve(vxlan: &[u8], options: &[u8]) -> Vec<u8> {
+    let mut out = [&vxlan[..50], options, &vxlan[50..]].concat();
+    for at in [16, 38] {
+        let length = u16::from_be_bytes([out[at], out[at + 1]]) + options.len() as u16;
+        out[at..at + 2].copy_from_slice(&length.to_be_bytes());
+    }
+    out[36..38].copy_from_slice(&6081_u16.to_be_bytes());
+    out[42..46].copy_from_slice(&[options.len() as u8 / 4, 0, 0x65, 0x58]);
+    seal(&mut out, 14);
     out
 }

@@ -11,7 +11,7 @@ use serde_json::Value;
 use weir_bed::Namespace;
 use weir_bed::{Run, Started};
 use weir_lab::Interrupt;
-use weir_lab::overlay::topology::{BRIDGE, Cluster, TUNNEL, UPLINK, node, pod};
+use weir_lab::overlay::topology::{BRIDGE, Cluster, TUNNEL, UPLINK, Underlay, node, pod};
 use weir_lab::weir::{Weir, program};
 
 use super::load::{PORT, PORT_LAST};
@@ -50,7 +50,8 @@ impl OverlayBed {
     /// Sets up the test bed; `run` removes it.
     pub fn start(run: &mut Run, processors: Processors, interrupt: &Interrupt) -> Result<OverlayBed> {
         // Without a cache, with mode `oncache`, with weir.
-        let networks = [Cluster::build(run, "v-")?, Cluster::build(run, "o-")?, Cluster::build(run, "")?];
+        let network = |prefix| Cluster::build(run, prefix, Underlay::default());
+        let networks = [network("v-")?, network("o-")?, network("")?];
         for network in &networks {
             for node in &network.nodes {
                 let of = |protocol: &str| {

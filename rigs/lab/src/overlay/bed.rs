@@ -7,7 +7,7 @@ use anyhow::{Result, bail};
 use serde_json::Value;
 
 use super::talk::Talk;
-use super::topology::{Cluster, NODES, PORT, TUNNEL, UPLINK, pod};
+use super::topology::{Cluster, NODES, PORT, TUNNEL, UPLINK, Underlay, pod};
 use crate::Interrupt;
 use crate::weir::{self, Weir};
 use weir_bed::Run;
@@ -37,8 +37,8 @@ pub struct OverlayBed {
 
 impl OverlayBed {
     /// Sets up the network; `run` removes it.
-    pub fn start(run: &mut Run, interrupt: &Interrupt) -> Result<OverlayBed> {
-        let topology = Cluster::build(run, "")?;
+    pub fn start(run: &mut Run, underlay: Underlay, interrupt: &Interrupt) -> Result<OverlayBed> {
+        let topology = Cluster::build(run, "", underlay)?;
         let daemons = (0..NODES)
             .map(|at| daemon(&topology, run, (at, AT_BRIDGE, &[]), interrupt))
             .collect::<Result<_>>()?;

@@ -22,6 +22,8 @@ use crate::phase::{chosen, outcome};
 use crate::session;
 use anyhow::{Result, bail};
 use bed::OverlayBed;
+use phases::{MEMBER_FAILS, Perform};
+use topology::{TunnelKind, Underlay, UplinkKind};
 use weir_bed::namespace;
 
 /// Programs that the lab runs.
@@ -37,20 +39,46 @@ pub struct OverlayOptions {
     #[arg(long, alias = "phase", value_delimiter = ',')]
     phases: Vec<String>,
     #[command(flatten)]
+    underlay: Underlay,
+    #[command(flatten)]
     common: session::SessionOptions,
+}
+
+/// Returns the phases that an underlay allows: tunnels of Geneve lead to one node, and only a bond has more
+/// than one link.
+fn possible(underlay: Underlay) -> Vec<(&'static str, Perform)> {
+    let is_possible = |name: &str| match underlay.tunnel {
+        TunnelKind::Vxlan => name != MEMBER_FAILS || underlay.uplink == UplinkKind::Bond,
+        TunnelKind::Geneve => {
+            phases::OF_TWO_NODES.contains(&name)
+                || name == MEMBER_FAILS && underlay.uplink == UplinkKind::Bond
+        }
+    };
+    phases::ALL.into_iter().filter(|(name, _)| is_possible(name)).collect()
 }
 
 /// Runs the lab.
 pub fn run(options: &OverlayOptions) -> Result<ExitCode> {
-    let chosen = chosen(&phases::ALL, &options.phases)?;
+    let chosen = chosen(&possible(options.underlay), &options.phases)?;
     session::check_means("overlay", &namespace::missing(&NEEDED), "./setup")?;
     if !std::fs::exists(BRIDGED).unwrap_or(false) {
         bail!("nftables rules do not see bridged frames here: run `modprobe br_netfilter` first");
     }
     session::run(&options.common, |interrupt, screen| {
         let mut run = options.common.begin()?;
-        screen.say("three nodes with two pods each, VXLAN between nodes, a cache on each node");
-        let mut bed = OverlayBed::start(&mut run, interrupt)?;
+        let tunnel = match options.underlay.tunnel {
+            TunnelKind::Vxlan => "VXLAN",
+            TunnelKind::Geneve => "Geneve",
+        };
+        let uplink = match options.underlay.uplink {
+            UplinkKind::Plain => "",
+            UplinkKind::Vlan => " over VLAN devices",
+            UplinkKind::Bond => " over bonds",
+        };
+        screen.say(&format!(
+            "three nodes with two pods each, {tunnel}{uplink} between nodes, a cache on each node"
+        ));
+        let mut bed = OverlayBed::start(&mut run, options.underlay, interrupt)?;
         let mut done = Vec::new();
         for (name, perform) in chosen {
             let phase = perform(&mut bed, &mut run, interrupt)?;
@@ -67,8 +95,18 @@ mod tests {
 
     #[test]
     fn a_lab_without_phases_does_not_succeed() {
-        let error = chosen(&phases::ALL, &["no_such".into()]).expect_err("it would show nothing").to_string();
+        let plain = possible(Underlay::default());
+        let error = chosen(&plain, &["no_such".into()]).expect_err("it would show nothing").to_string();
         assert!(error.contains("no phase begins with `no_such`; the phases are short_way"), "{error}");
-        assert_eq!(chosen(&phases::ALL, &[]).expect("all").len(), phases::ALL.len());
+        assert_eq!(chosen(&plain, &[]).expect("all").len(), phases::ALL.len() - 1);
+    }
+
+    #[test]
+    fn an_underlay_has_the_phases_that_it_allows() {
+        let of = |uplink, tunnel| possible(Underlay { uplink, tunnel });
+        assert_eq!(of(UplinkKind::Bond, TunnelKind::Vxlan).len(), phases::ALL.len());
+        let two = phases::OF_TWO_NODES.len();
+        assert_eq!(of(UplinkKind::Vlan, TunnelKind::Geneve).len(), two);
+        assert_eq!(of(UplinkKind::Bond, TunnelKind::Geneve).len(), two + 1);
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::bed::{OverlayBed, ROOM};
 use super::talk::Talk;
-use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac};
+use super::topology::{BRIDGE, OTHER_PORT, PORT, SERVICE, TUNNEL, UPLINK, node, pod, pod_mac, port};
 use super::{frames, others, policies, records, six, storms};
 use crate::Interrupt;
 use weir_bed::Run;
@@ -35,9 +35,25 @@ pub type Phase = crate::phase::Phase<Asked>;
 
 pub type Perform = fn(&mut OverlayBed, &mut Run, &Interrupt) -> Result<Phase>;
 
+/// The phase that needs bonds as uplinks.
+pub const MEMBER_FAILS: &str = "member_fails";
+
+/// The phases that use the tunnel between the first two nodes only.
+pub const OF_TWO_NODES: [&str; 8] = [
+    "short_way",
+    "flow_records",
+    "same_node",
+    "deny",
+    "mtu",
+    "daemon_killed",
+    "segments_and_checksums",
+    "one_end_alone",
+];
+
 /// All phases, in order.
-pub const ALL: [(&str, Perform); 27] = [
+pub const ALL: [(&str, Perform); 28] = [
     ("short_way", short_way),
+    (MEMBER_FAILS, member_fails),
     ("flow_records", records::flow_records),
     ("same_node", same_node),
     ("service", service),
@@ -118,6 +134,29 @@ fn short_way(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resu
             phase.must(sum(&seen) == sum(&rest), format!("the ledger does not balance: {shown}"));
         }
         phase.must(shown["frames"]["sent"]["dropped"] == 0, "frames were dropped");
+    }
+    Ok(phase)
+}
+
+/// The active link of a node's bond fails: flows continue over the other, on the fast path.
+fn member_fails(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Phase> {
+    let mut phase = Phase::default();
+    let talks = [bed.ask(run, &UDP)?, bed.ask(run, &TCP)?];
+    phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
+    let switch = bed.topology.switch.namespace();
+    for (link, up) in [(0, "down"), (0, "up"), (1, "down"), (1, "up")] {
+        let port = port(0, link);
+        switch.ip(&format!("link set {port} {up}\n"))?;
+        // Long enough for the bond to notice.
+        interrupt.sleep(SETTLED)?;
+        for talk in &talks {
+            let answered = bed.wait_for_answers(talk, SOME, interrupt)?;
+            phase.must(answered, format!("no answers with {port} {up}"));
+        }
+        phase.must(bed.wait_for_fast(0, SOME, interrupt)?, format!("no fast path with {port} {up}"));
+    }
+    for talk in talks {
+        phase.add(&talk.end(run, interrupt)?);
     }
     Ok(phase)
 }

@@ -10,7 +10,7 @@
 //! them. The nftables rules let pods start flows to the ports of the lab, let established flows continue, and
 //! drop all others.
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use weir_bed::{Namespace, Run, Switch, cable};
 
 /// Nodes.
@@ -55,6 +55,40 @@ table inet guard {
 }
 ";
 
+/// What the uplinks of nodes are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum UplinkKind {
+    /// An interface without anything below it.
+    #[default]
+    Plain,
+    /// A VLAN device (module `8021q`).
+    Vlan,
+    /// A bond of two links, one of which is active (module `bonding`).
+    Bond,
+}
+
+/// The kind of tunnels between nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum TunnelKind {
+    /// VXLAN.
+    #[default]
+    Vxlan,
+    /// Geneve (module `geneve`). Such a device leads to one node, so only the first two nodes reach each
+    /// other.
+    Geneve,
+}
+
+/// What is below the container network.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub struct Underlay {
+    /// What the nodes' uplinks are.
+    #[arg(long, value_enum, default_value_t)]
+    pub uplink: UplinkKind,
+    /// The kind of tunnels between the nodes.
+    #[arg(long, value_enum, default_value_t)]
+    pub tunnel: TunnelKind,
+}
+
 /// The namespaces of the lab.
 pub struct Cluster {
     /// The nodes, `n1` to `n3`.
@@ -63,6 +97,7 @@ pub struct Cluster {
     pub pods: Vec<Vec<Namespace>>,
     /// The switch between them.
     pub switch: Switch,
+    underlay: Underlay,
 }
 
 /// Returns the underlay address of a node, numbered from 0.
@@ -96,7 +131,7 @@ impl Cluster {
     ///
     /// # Errors
     /// A command of `ip`, `bridge` or `nft` fails.
-    pub fn build(run: &Run, prefix: &str) -> Result<Cluster> {
+    pub fn build(run: &Run, prefix: &str, underlay: Underlay) -> Result<Cluster> {
         let named = |name: String| run.namespace(&format!("{prefix}{name}"));
         let nodes = (1..=NODES).map(|node| named(format!("n{node}"))).collect::<Result<Vec<_>>>()?;
         let of = |node: usize| (1..=PODS).map(|pod| named(format!("p{node}{pod}"))).collect::<Result<_>>();
@@ -104,7 +139,8 @@ impl Cluster {
         for one in nodes.iter().chain(pods.iter().flatten()) {
             one.set(&IPV6)?;
         }
-        let topology = Cluster { nodes, pods, switch: Switch::create(run, &format!("{prefix}switch"))? };
+        let switch = Switch::create(run, &format!("{prefix}switch"))?;
+        let topology = Cluster { nodes, pods, switch, underlay };
         for at in 0..NODES {
             topology.node(at)?;
         }
@@ -116,9 +152,28 @@ impl Cluster {
 
     fn node(&self, at: usize) -> Result<()> {
         let (node, number) = (&self.nodes[at], at + 1);
-        let uplink = node.end(UPLINK).mac(format!("02:98:00:00:00:{number:02x}"));
-        let uplink = uplink.address(format!("{}/24", self::node(at))).address(format!("{}/64", node_6(at)));
-        self.switch.plug(&format!("f{number}"), None, &uplink)?;
+        let mac = format!("02:98:00:00:00:{number:02x}");
+        match self.underlay.uplink {
+            UplinkKind::Plain => self.switch.plug(&port(at, 0), None, &node.end(UPLINK).mac(mac))?,
+            UplinkKind::Vlan => {
+                self.switch.plug(&port(at, 0), None, &node.end("port0").mac(mac))?;
+                node.ip(&format!("link add link port0 name {UPLINK} type vlan id 7\n"))
+                    .context("the kernel's module `8021q` is needed")?;
+            }
+            UplinkKind::Bond => {
+                node.ip(&format!("link add {UPLINK} address {mac} type bond mode active-backup miimon 20\n"))
+                    .context("the kernel's module `bonding` is needed")?;
+                for (link, name) in ["port0", "port1"].into_iter().enumerate() {
+                    self.switch.plug(&port(at, link), None, &node.end(name))?;
+                    node.ip(&format!("link set {name} down\nlink set {name} master {UPLINK}\n"))?;
+                }
+            }
+        }
+        node.ip(&format!(
+            "link set {UPLINK} up\naddress add {}/24 dev {UPLINK}\naddress add {}/64 dev {UPLINK} nodad\n",
+            self::node(at),
+            node_6(at)
+        ))?;
         node.ip(&format!(
             "link add {BRIDGE} address 02:98:00:00:02:{number:02x} type bridge\n\
              address add 10.244.{number}.1/24 dev {BRIDGE}\nlink set {BRIDGE} up\n\
@@ -146,14 +201,21 @@ impl Cluster {
         let address = |at| if is_six { node_6(at) } else { self::node(at) };
         let (node, local) = (&self.nodes[at], address(at));
         let (mtu, checks) = if is_six { (1430, "") } else { (1450, "noudpcsum") };
+        let only = usize::from(at == 0);
+        let (device, others): (String, Vec<usize>) = match self.underlay.tunnel {
+            TunnelKind::Vxlan => (
+                format!("vxlan id 42 local {local} dstport 4789 dev {UPLINK} nolearning {checks}"),
+                (0..NODES).filter(|other| *other != at).collect(),
+            ),
+            TunnelKind::Geneve => (format!("geneve id 42 remote {} dstport 6081", address(only)), vec![only]),
+        };
         node.ip(&format!(
-            "link add {TUNNEL} address {} mtu {mtu} type vxlan id 42 local {local} dstport 4789 dev {UPLINK} \
-             nolearning {checks}\n\
+            "link add {TUNNEL} address {} mtu {mtu} type {device}\n\
              address add 10.244.{}.0/32 dev {TUNNEL}\nlink set {TUNNEL} up\n",
             tunnel_mac(at),
             at + 1
         ))?;
-        for other in (0..NODES).filter(|other| *other != at) {
+        for other in others {
             let (net, mac) = (other + 1, tunnel_mac(other));
             node.ip(&format!(
                 "route add 10.244.{net}.0/24 via 10.244.{net}.0 dev {TUNNEL} onlink\n\
@@ -161,7 +223,9 @@ impl Cluster {
                  route add fd00:244:{net}::/64 via fd00:244:{net}::ffff dev {TUNNEL} onlink\n\
                  neighbour add fd00:244:{net}::ffff lladdr {mac} dev {TUNNEL} nud permanent\n"
             ))?;
-            node.bridge(&format!("fdb add {mac} dev {TUNNEL} dst {}\n", address(other)))?;
+            if self.underlay.tunnel == TunnelKind::Vxlan {
+                node.bridge(&format!("fdb add {mac} dev {TUNNEL} dst {}\n", address(other)))?;
+            }
         }
         Ok(())
     }
@@ -226,6 +290,11 @@ impl Cluster {
     pub fn allow(&self, at: usize) -> Result<()> {
         self.nodes[at].input("nft", &["-f", "-"], "flush chain inet guard deny\n")
     }
+}
+
+/// The switch's end of a node's link, both numbered from 0.
+pub fn port(node: usize, link: usize) -> String {
+    format!("{}{}", ["f", "g"][link], node + 1)
 }
 
 /// The MAC address of a pod.
