@@ -359,8 +359,9 @@ fn vlan_devices_are_ports() {
         spaces.ip("trunk", &format!("link set v{vlan} netns {host}"));
         spaces.ip(role, &format!("addr add {address}/24 dev v{vlan}\nlink set v{vlan} up"));
     }
-    let text = "ports:\n  left: { xdp: eth0.10, take: all, root: out }\n  \
-                right: { xdp: eth0.20, take: all, root: back }\npipes:\n  \
+    // The hosts address each other, not weir.
+    let text = "ports:\n  left: { xdp: eth0.10, take: all, promisc: true, root: out }\n  \
+                right: { xdp: eth0.20, take: all, promisc: true, root: back }\npipes:\n  \
                 out: { type: basic, forward: right, miss: drop, entries: [{}] }\n  \
                 back: { type: basic, forward: left, miss: drop, entries: [{}] }\n";
     spaces.weir("weir", text);
