@@ -24,7 +24,7 @@ STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup-test test-kernels test-kube manifests lint fmt clippy lock check waiting \
-    others deny explore test-long soak fuzz deb test-package cargo-deb bench
+    others deny explore test-long soak fuzz deb test-package cargo-deb bench site
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -130,6 +130,14 @@ test-kube: ## runs weir-kube with a real API server of Kubernetes, which is buil
 # `make test` checks of the result what needs neither Helm nor a cluster; `make test-kube` checks the rest.
 manifests: ## renders the kustomize manifests from the Helm chart; run it after changing the chart (needs Go)
 	@FOLDER="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/kube" tests/kube/manifests write
+
+# Links are checked while it is built; the commands of the tutorials are run by `make test`.
+site: ## builds the documentation site, target/site/html/VERSION, with search and generated references
+	@[ -x $(TOOLS)/bin/mdbook ] || $(CARGO) install --locked --root $(TOOLS) --version '^0.5' \
+	    --no-default-features --features search mdbook
+	$(CARGO) build --locked --package weir
+	@target="$${CARGO_TARGET_DIR:-target}"; \
+	    packaging/site/build "$$target/debug/weir" $(TOOLS)/bin/mdbook "$$target/site/html"
 
 deny: ## checks advisories, licences, duplicates and sources of dependencies (deny.toml; needs the network)
 	@PATH=$(TOOLS)/bin:$$PATH; command -v cargo-deny >/dev/null || \

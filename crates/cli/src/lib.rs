@@ -90,6 +90,8 @@ enum Command {
     Completions(commands::generate::Completions),
     /// Write manual pages: one for weir, and one for each subcommand.
     Man(commands::generate::Man),
+    /// Write the reference of all commands, keys of the configuration and paths of the HTTP API, as Markdown.
+    Reference(commands::reference::Reference),
     /// Measure this machine.
     #[cfg(feature = "bench")]
     #[command(subcommand)]
@@ -147,6 +149,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Decap(arguments) => commands::decap::run(&arguments),
         Command::Completions(arguments) => commands::generate::completions(&arguments, command()),
         Command::Man(arguments) => commands::generate::man(&arguments, command()),
+        Command::Reference(arguments) => commands::reference::run(&arguments, command()),
         #[cfg(feature = "bench")]
         Command::Bench(bench) => weir_bench::run(&bench),
         #[cfg(feature = "sim")]

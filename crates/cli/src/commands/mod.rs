@@ -16,6 +16,7 @@ pub mod inject;
 mod listing;
 pub mod plan;
 pub mod ports;
+pub mod reference;
 pub mod replay;
 pub mod ring;
 pub mod run;

@@ -55,6 +55,39 @@ fn every_subcommand_has_a_page() {
 }
 
 #[test]
+fn the_reference_has_every_command_key_and_path() {
+    let folder = Folder::new();
+    weir(folder.path(), &["reference", "pages"]).good();
+    let page = |name: &str| std::fs::read_to_string(folder.file(&format!("pages/{name}"))).unwrap();
+    let commands = page("commands.md");
+    for word in subcommands().into_iter().chain(["bond migrate".to_string()]) {
+        assert!(commands.contains(&format!("\n## weir {word}\n")), "no {word}");
+    }
+    assert!(commands.contains("\n| `--socket <"), "{commands}");
+    let keys = page("keys.md");
+    for key in ["ports", "control.listen", "control.token", "hash_seed"] {
+        assert!(keys.contains(&format!("\n| `{key}` | ")), "no {key}: {keys}");
+    }
+    assert!(keys.contains("MAC address") && keys.contains("number, 1 to 65535"), "{keys}");
+    let api = page("api.md");
+    let path = "PATCH /v1/services/SERVICE/back_ends/BACK_END\n";
+    let section = api.split("\n## ").find(|part| part.starts_with(path)).expect("a PATCH");
+    assert!(section.contains("| body | [") && section.contains("\n| 412 | [Error](#error) | "), "{section}");
+    // Every link leads to a heading of the page.
+    for page in [&keys, &api] {
+        for (_, rest) in page.match_indices("](#").map(|(at, _)| (at, &page[at + 3..])) {
+            let anchor = rest.split(')').next().unwrap();
+            let found = page
+                .lines()
+                .any(|line| line.strip_prefix("## ").is_some_and(|name| name.to_lowercase() == anchor));
+            assert!(found, "no heading for #{anchor}");
+        }
+    }
+    folder.write("file", "");
+    weir(folder.path(), &["reference", "file"]).refused(1, &["file", "cannot write the pages"]);
+}
+
+#[test]
 fn the_version_names_commit_and_features() {
     let said = weir(Path::new("/"), &["--version"]).good().out;
     let [first, second] = said.lines().collect::<Vec<_>>()[..] else { panic!("{said}") };

@@ -56,6 +56,7 @@ mod switch;
 mod systemd;
 mod takeover;
 mod top;
+mod tutorials;
 mod upgrade;
 mod watch;
 mod wire;
