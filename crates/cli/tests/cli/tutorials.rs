@@ -22,19 +22,19 @@ struct Block {
 }
 
 /// A command of a page, with the output that the page shows.
-struct Step {
+struct ShownCommand {
     command: String,
     expected: Vec<String>,
 }
 
 impl Block {
     /// The commands in it; none if it is a file or a drawing.
-    fn steps(&self) -> Vec<Step> {
-        let mut steps: Vec<Step> = Vec::new();
+    fn steps(&self) -> Vec<ShownCommand> {
+        let mut steps: Vec<ShownCommand> = Vec::new();
         for line in self.text.lines() {
             match (line.strip_prefix("$ "), steps.last_mut()) {
                 (Some(command), _) => {
-                    steps.push(Step { command: command.to_string(), expected: Vec::new() });
+                    steps.push(ShownCommand { command: command.to_string(), expected: Vec::new() });
                 }
                 (None, Some(step)) => step.expected.push(line.to_string()),
                 (None, None) => return Vec::new(),
@@ -205,7 +205,7 @@ impl Shell {
     }
 
     /// Does a step of a page, and asserts that it does what the page says.
-    fn follow(&mut self, page: &str, line: usize, step: &Step, numbers: bool) {
+    fn follow(&mut self, page: &str, line: usize, step: &ShownCommand, numbers: bool) {
         let (entries, shown): (Vec<&String>, Vec<&String>) =
             step.expected.iter().partition(|line| logged(line).is_some());
         let printed = self.run(&step.command);
@@ -293,7 +293,7 @@ fn the_tutorial_of_pipes_does_what_it_says() {
 #[test]
 fn the_readme_shows_what_explain_prints() {
     let mut shell = Shell::new(&folder_of_tutorials().join("../.."), false);
-    let steps: Vec<(usize, Step)> = blocks("../../README.md")
+    let steps: Vec<(usize, ShownCommand)> = blocks("../../README.md")
         .iter()
         .flat_map(|block| block.steps().into_iter().map(|step| (block.line, step)))
         .collect();
