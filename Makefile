@@ -82,6 +82,11 @@ others:
 	$(STAGE) 'unit and property tests, golden walks, corpora'
 	$(TEST) --lib --bins --test '[!cl]*' --test 'c[!l]*' --test 'l[!a]*'
 
+# The built page is checked in, so that a build of weir needs no Node.js. A test compares it with its sources.
+.PHONY: page
+page: ## builds the web page from crates/page/web (Node.js 20 or newer, and npm)
+	cd crates/page/web && npm ci --ignore-scripts --no-audit --no-fund && npx tsc -p . && npm run build
+
 # The commit is named in `weir --version`. DBGSYM= (empty) leaves out the package with the debug symbols.
 deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its debug symbols
 	@./setup --for deb

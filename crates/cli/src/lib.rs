@@ -56,6 +56,8 @@ enum Command {
     Show(commands::show::Show),
     /// Watch the running daemon in a terminal.
     Top(commands::top::TopArguments),
+    /// Print the address of the running daemon's web page.
+    Ui(commands::ui::UiArguments),
     /// Make the running daemon reload its configuration.
     Reload(commands::show::Plain),
     /// Replace the running daemon with this executable without losing a packet. If it already runs this one,
@@ -133,6 +135,7 @@ fn perform(matches: &ArgMatches) -> anyhow::Result<ExitCode> {
         Command::Run(arguments) => commands::run::run(&arguments),
         Command::Show(arguments) => commands::show::show(&arguments),
         Command::Top(arguments) => commands::top::run(&arguments),
+        Command::Ui(arguments) => commands::ui::run(&arguments),
         Command::Reload(arguments) => commands::show::reload(&arguments),
         Command::Upgrade(arguments) => commands::upgrade::run(&arguments),
         Command::Drain(arguments) => commands::drain::drain(&arguments),

@@ -42,4 +42,5 @@ pub mod value;
 pub use diagnostic::{Diagnostic, Report, Span, nearest, suggestion};
 pub use key::{Key, Shape};
 pub use run_time::{RunTime, entry, entry_key};
+pub use secret::hidden;
 pub use take::{Frames, IpRule, TakeRule};

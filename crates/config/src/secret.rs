@@ -15,7 +15,8 @@ const VALUE_MIN: usize = 8;
 const DIGITS_MIN: usize = 24;
 
 /// Returns the line with an asterisk in place of each character of a secret.
-pub(crate) fn hidden(line: &str) -> String {
+#[must_use]
+pub fn hidden(line: &str) -> String {
     let mut characters: Vec<char> = line.chars().collect();
     let mut at = 0;
     while at < characters.len() {

@@ -562,6 +562,16 @@ answers! {
         flow_account: FlowAccount,
     }
 
+    /// Where control over HTTP and the web page are.
+    ControlListener {
+        /// The address.
+        url: String,
+        /// The file with the token.
+        token: String,
+        /// The file with the token that only permits to read.
+        view_token: Option<String>,
+    }
+
     /// A running app.
     App {
         /// Its name.

@@ -16,6 +16,7 @@ use super::doorbell::Doorbell;
 use super::feed::Feed;
 use super::load::{self, Published, Read, TextRefusal};
 use super::observer::{self, ScenePublisher};
+use super::page::{BeatAsked, PageHub};
 use super::rest::{Acceptor, Entrance, Gate};
 use super::watching::{EventStream, WATCHERS_MAX};
 use anyhow::{Context, Result};
@@ -108,6 +109,10 @@ pub enum Question {
     Changes(Read),
     /// What GET shows for a path of control over HTTP.
     Listed(&'static HttpControl, String),
+    /// The next state of the web page.
+    Beat(Arc<BeatAsked>),
+    /// The configuration as loaded, and its file.
+    Configuration,
     /// The services that a source wants: requests to the app that has them.
     Reconcile(Arc<Value>),
 }
@@ -167,12 +172,15 @@ impl Server {
     ) -> Result<(Server, mpsc::Receiver<Asked>)> {
         let (to_main, asked) = mpsc::channel(REQUESTS);
         let (stop, stopped) = oneshot::channel();
+        // Without control over HTTP, there is no page.
+        let page = listeners.rest.as_ref().map(|_| observer::start(board.clone(), "weir-page"));
+        let page = page.transpose()?.map(|observer| PageHub::new(observer, apps.0));
         let to_observer = observer::start(board.clone(), "weir-show")?;
         let to_scraper = observer::start(board, "weir-scrape")?;
         let parts = Parts { to_main, doorbell, to_observer, to_scraper, vocabulary, feed, names };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let thread = std::thread::Builder::new().name("weir-http".into()).spawn(move || {
-            let served = runtime.block_on(serve((listeners, apps), parts, stopped));
+            let served = runtime.block_on(serve((listeners, apps), (parts, page), stopped));
             if let Err(error) = served {
                 tracing::error!("this weir no longer accepts requests: {error:#}");
             }
@@ -190,13 +198,16 @@ impl Drop for Server {
 
 async fn serve(
     (listeners, apps): (Listeners, HttpControls),
-    parts: Parts,
+    (parts, page): (Parts, Option<PageHub>),
     stopped: oneshot::Receiver<()>,
 ) -> Result<()> {
     let feed = parts.feed.clone();
+    if let Some(page) = page.clone() {
+        tokio::spawn(page.run(parts.clone()));
+    }
     let (scrapes, waiting) = mpsc::channel(CONNECTIONS_MAX);
     tokio::spawn(answer_scrapes(parts.clone(), waiting));
-    let door = |offers| Arc::new(Door::new(parts.clone(), scrapes.clone(), offers));
+    let door = |offers| Arc::new(Door::new((parts.clone(), page.clone()), scrapes.clone(), offers));
     let mut doors = vec![door(Offers::All(apps))];
     make_nonblocking(&listeners.socket).context("the control socket")?;
     let socket = tokio::net::UnixListener::from_std(listeners.socket).context("the control socket")?;
@@ -221,6 +232,7 @@ async fn serve(
     let _ = stopped.await;
     accepting.iter().for_each(tokio::task::JoinHandle::abort);
     feed.close();
+    page.inspect(PageHub::close);
     // A client that has connected is answered, even if its request has not arrived yet.
     let written = async {
         while doors.iter().any(|door| !door.connections().is_empty()) {
@@ -297,7 +309,7 @@ impl Parts {
         self.observe(&self.to_observer, Question::Listed(apps, path)).await
     }
 
-    async fn observe(&self, observer: &mpsc::Sender<Asked>, question: Question) -> Answer {
+    pub(super) async fn observe(&self, observer: &mpsc::Sender<Asked>, question: Question) -> Answer {
         let (answer, wait) = oneshot::channel();
         let asked = async {
             observer.send(Asked { question, answer }).await.ok()?;
@@ -391,6 +403,8 @@ const WRITING: u8 = 2;
 /// Which requests a listener's clients may make, and their connections, oldest first.
 pub(super) struct Door {
     pub(super) parts: Parts,
+    /// The state of the web page, if there is one.
+    pub(super) page: Option<PageHub>,
     scrapes: mpsc::Sender<oneshot::Sender<Answer>>,
     offers: Offers,
     /// Texts of changes are read one at a time.
@@ -403,10 +417,14 @@ pub(super) struct Door {
 }
 
 impl Door {
-    fn new(parts: Parts, scrapes: mpsc::Sender<oneshot::Sender<Answer>>, offers: Offers) -> Door {
+    fn new(
+        (parts, page): (Parts, Option<PageHub>),
+        scrapes: mpsc::Sender<oneshot::Sender<Answer>>,
+        offers: Offers,
+    ) -> Door {
         let [reading, sets] = [1, 1].map(tokio::sync::Semaphore::new);
         let watchers = Arc::new(tokio::sync::Semaphore::new(WATCHERS_MAX));
-        Door { parts, scrapes, offers, reading, sets, watchers, connections: Mutex::default() }
+        Door { parts, page, scrapes, offers, reading, sets, watchers, connections: Mutex::default() }
     }
 
     fn connections(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {

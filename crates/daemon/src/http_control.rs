@@ -4,12 +4,13 @@
 use super::http::{
     ANSWER_PATIENCE, CHANGES_PATIENCE, ConnectedClient, Door, Question, REQUEST_PATIENCE, Reply, refused,
 };
-use super::rest::{Gate, Verdict};
+use super::page::door::share;
+use super::rest::{Gate, Rights, Verdict};
 use super::watching::{self, WATCHERS_MAX};
 use http_body_util::{BodyExt, Either, Limited};
 use hyper::body::{Body, Incoming};
 use hyper::header::{
-    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH,
+    ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, ETAG, HeaderValue, IF_MATCH, IF_NONE_MATCH, ORIGIN,
     RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::http::request::Parts;
@@ -25,21 +26,50 @@ use weir_app::names;
 const SET_PATIENCE: Duration = Duration::from_secs(30);
 
 impl Door {
-    /// Answers a request for control.
+    /// Answers a request for control, or for the web page.
     pub(super) async fn control(
         &self,
         (offered, gate): (HttpControls, Option<&Gate>),
         request: Request<Incoming>,
         client: &Arc<ConnectedClient>,
     ) -> Reply {
+        let origin = request.headers().get(ORIGIN).cloned();
+        let origin = origin.filter(|origin| gate.is_some_and(|gate| gate.admits_page(Some(origin))));
         let (head, body) = request.into_parts();
+        if head.uri.path() == "/openapi.json" && head.method == "GET" {
+            let mut description = offered.description();
+            weir_page::describe::describe(&mut description);
+            return super::http::json(StatusCode::OK, format!("{description}\n"));
+        }
+        if let Some(gate) = gate
+            && let Some(answer) = self.page_file(gate, &head, client).await
+        {
+            return share(answer, origin);
+        }
+        let rights = match gate.map_or(Ok(Rights::Control), |gate| admitted(gate, &head)) {
+            Ok(rights) => rights,
+            Err(answer) => return share(answer, origin),
+        };
+        let nodes = gate.map(|gate| gate.nodes.as_slice()).unwrap_or_default();
+        if weir_page::describe::PATHS.contains(&head.uri.path()) {
+            let answer = match head.method.as_str() {
+                "GET" => self.page_data(&head, (rights, nodes), client).await,
+                _ => Some(not_allowed(&["GET"])),
+            };
+            let unknown = || refused(StatusCode::NOT_FOUND, "unknown path: see /openapi.json");
+            return share(answer.unwrap_or_else(unknown), origin);
+        }
+        share(self.control_services(offered, (head, body), client).await, origin)
+    }
+
+    /// Answers a request about services, measurements or the node, which may be carried out.
+    async fn control_services(
+        &self,
+        offered: HttpControls,
+        (head, body): (Parts, Incoming),
+        client: &Arc<ConnectedClient>,
+    ) -> Reply {
         let path = head.uri.path().to_string();
-        if path == "/openapi.json" && head.method == "GET" {
-            return super::http::json(StatusCode::OK, format!("{}\n", offered.description()));
-        }
-        if let Some(answer) = gate.and_then(|gate| turned_away(gate, &head)) {
-            return answer;
-        }
         if path == NODE && head.method == "GET" {
             return self.node(client).await;
         }
@@ -183,20 +213,24 @@ fn not_allowed(methods: &[&str]) -> Reply {
     answer
 }
 
-/// Returns the answer to a request without the token.
-fn turned_away(gate: &Gate, head: &Parts) -> Option<Reply> {
+/// Returns what the token of a request permits, or the answer to a request without a token that permits it.
+fn admitted(gate: &Gate, head: &Parts) -> Result<Rights, Reply> {
     let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     match gate.look(token, Instant::now()) {
-        Verdict::Good => None,
+        Verdict::Good(Rights::View) if head.method != "GET" => {
+            let why = "this token may only read: use the token of `control: token`";
+            Err(refused(StatusCode::FORBIDDEN, why))
+        }
+        Verdict::Good(rights) => Ok(rights),
         Verdict::Wrong => {
             let mut answer = refused(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            Some(answer)
+            Err(answer)
         }
         Verdict::TooMany => {
             let mut answer = refused(StatusCode::TOO_MANY_REQUESTS, "too many requests have a wrong token");
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            Some(answer)
+            Err(answer)
         }
     }
 }

@@ -35,6 +35,7 @@ pub mod explain;
 mod feed;
 mod fleet;
 pub mod fuzzed;
+mod host;
 mod http;
 mod http_control;
 mod inherited;
@@ -52,6 +53,7 @@ mod neighbours;
 pub mod nics;
 mod observer;
 mod open;
+mod page;
 pub mod peer;
 mod persist;
 pub mod private;
@@ -463,6 +465,7 @@ impl Daemon {
         let scene = Scene {
             generation: self.generation,
             file: self.file.clone(),
+            load: self.load.clone(),
             clock: self.clock,
             plan: self.plan.clone(),
             tables: self.tables.share(),

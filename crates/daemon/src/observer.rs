@@ -15,8 +15,8 @@ use super::doorbell::Doorbell;
 use super::fleet::{Offered, Workers};
 use super::http::{Answer, Asked, Question};
 use super::shown::total;
-use super::{live, metrics};
-use crate::config::Plan;
+use super::{live, metrics, page};
+use crate::config::{Load, Plan};
 use anyhow::{Context, Result, anyhow, bail};
 use serde_json::{Value, json};
 use std::ops::Deref;
@@ -66,6 +66,8 @@ const QUESTIONS: usize = 64;
 pub struct Scene {
     pub generation: u64,
     pub file: PathBuf,
+    /// Rereads the configuration.
+    pub load: Load,
     pub clock: Clock,
     pub plan: Arc<Plan>,
     /// The groups with their current weights, and their buckets.
@@ -319,6 +321,12 @@ impl Observer {
             Question::Ready => self.ready().map(|ready| json!(ready).to_string()),
             Question::Command(request) => self.command(request).map(|answer| format!("{answer}\n")),
             Question::Listed(apps, path) => self.list(apps, path),
+            Question::Beat(asked) => {
+                self.scrape().and_then(|now| asked.take(&now)).map(|cost_ns| cost_ns.to_string())
+            }
+            Question::Configuration => {
+                self.snapshot(PATIENCE).map(|now| format!("{}\n", page::configuration(&now)))
+            }
             Question::Changes(_) | Question::Reconcile(_) => {
                 Err(anyhow!("the main thread is making changes"))
             }

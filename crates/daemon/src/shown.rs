@@ -162,6 +162,7 @@ impl Snapshot {
                 let now_ns = self.clock.now_ns();
                 json!(self.draining_ns.map(|since_ns| now_ns.saturating_sub(since_ns) / 1_000_000_000))
             }
+            "control" => json!(self.control()),
             "workers" => json!(self.workers()),
             "breaths" => sum(|report| report.breaths),
             "breath_times" => {
@@ -199,10 +200,9 @@ impl Snapshot {
     /// Returns the tables of apps.
     fn tables(&self) -> impl Iterator<Item = (String, Value)> {
         let counts = self.counts();
-        let counted = |name: &str| {
-            let at = self.plan.program.counters.iter().position(|counter| counter == name);
-            at.map(|at| counts[at]).unwrap_or_default()
-        };
+        let counters = self.plan.program.counters.iter().map(String::as_str);
+        let counters: HashMap<&str, Count> = counters.zip(counts).rev().collect();
+        let counted = |name: &str| counters.get(name).copied().unwrap_or_default();
         let by_target = self.flows_of_targets();
         let flows = |group: &str, target: &str| by_target.get(&(group, target)).copied();
         let by_group = self.refused_of_groups();
@@ -249,6 +249,16 @@ impl Snapshot {
         }
         let refused = |at: usize| censuses.iter().map(|census| census.refused(at)).sum();
         program.groups.iter().enumerate().map(|(at, group)| (group.name.as_str(), refused(at))).collect()
+    }
+
+    /// Returns where the web page is, and the files with the tokens; `None` if there is no web page.
+    fn control(&self) -> Option<answer::ControlListener> {
+        let control = self.plan.control.as_ref()?;
+        Some(answer::ControlListener {
+            url: control.url(&crate::host::host_name()),
+            token: control.token.display().to_string(),
+            view_token: control.view_token.as_ref().map(|file| file.display().to_string()),
+        })
     }
 
     /// Returns a row for each worker, with its breaths by processor time.

@@ -118,6 +118,7 @@ impl Control {
             _ if answer.is_closed() => {}
             // Observers answer these.
             Question::Metrics | Question::Health | Question::Ready | Question::Listed(..) => {}
+            Question::Beat(_) | Question::Configuration => {}
             Question::Reconcile(orders) => {
                 let asked = daemon.handover.as_ref().map_or(Ok(()), PendingHandover::refuse);
                 match asked.and_then(|()| daemon.reconcile(orders)) {

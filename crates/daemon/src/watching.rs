@@ -27,6 +27,13 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// The body of an answer to a watcher.
 pub struct EventStream(mpsc::Receiver<Bytes>);
 
+impl EventStream {
+    /// Returns the body of the pieces that arrive.
+    pub fn new(pieces: mpsc::Receiver<Bytes>) -> EventStream {
+        EventStream(pieces)
+    }
+}
+
 impl Body for EventStream {
     type Data = Bytes;
     type Error = Infallible;
@@ -53,7 +60,7 @@ pub fn watch(
         let watcher = Watcher { feed, pieces, client };
         watcher.serve(last).await;
     });
-    EventStream(body)
+    EventStream::new(body)
 }
 
 /// A client that watches.

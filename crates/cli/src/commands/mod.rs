@@ -24,6 +24,7 @@ pub mod schema;
 pub mod show;
 pub mod test;
 pub mod top;
+pub mod ui;
 pub mod upgrade;
 mod watch;
 

@@ -5,6 +5,7 @@ mod announce;
 mod apps;
 mod bad_recordings;
 mod bond;
+mod browser;
 mod check;
 mod compile;
 mod control_plane;
@@ -59,6 +60,7 @@ mod top;
 mod tutorials;
 mod upgrade;
 mod watch;
+mod web;
 mod wire;
 mod workers;
 

@@ -23,6 +23,7 @@ const ARROWS: &[Arrows] = &[
     ("config", &["packet", "program"], &[]),
     ("control", &[], &[]),
     ("client", &["control"], &[]),
+    ("page", &["control"], &[]),
     ("kube", &["client", "control"], &["bed"]),
     ("app", &["config", "control", "engine", "packet", "program", "table"], &[]),
     (
@@ -51,7 +52,7 @@ const ARROWS: &[Arrows] = &[
         "daemon",
         &[
             "app", "bpf", "client", "config", "control", "engine", "kernel", "netlink", "oracle", "packet",
-            "port", "program",
+            "page", "port", "program",
         ],
         &["bed"],
     ),

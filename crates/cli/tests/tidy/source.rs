@@ -3,8 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Directories that hold no source: build output, inputs that fuzzers found, and version control.
-const SKIPPED: [&str; 4] = ["target", "corpus", "artifacts", ".git"];
+/// Directories that hold no source: build output, inputs that fuzzers found, packages of others, and version
+/// control.
+const SKIPPED: [&str; 5] = ["target", "corpus", "artifacts", "node_modules", ".git"];
 
 /// A file of the repository.
 pub struct SourceFile {

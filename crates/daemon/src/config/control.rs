@@ -3,18 +3,23 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use weir_config::raw::Node;
-use weir_config::section::{Section, parsed, text};
+use weir_config::section::{Section, list, parsed, text};
 use weir_config::{Key, Report, Shape};
 
 pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "listen": Shape::Endpoint, "address and port; without `tls` a loopback address";
     needed "token": Shape::Text, "the file with the token that requests must carry";
+    "view_token": Shape::Text, "the file with another token, which only permits to read";
+    "nodes": Shape::List(&Shape::Text), "the addresses of the fleet's web pages, such as https://lb1:9106";
     "tls": Shape::Map(TLS), "the certificate and its key, required for other addresses";
 };
 const TLS: &[Key] = weir_config::keys! {
     needed "certificate": Shape::Text, "the file with the certificate chain, as PEM";
     needed "key": Shape::Text, "the file with its private key, as PEM";
 };
+
+/// The maximum number of nodes in the fleet view.
+const NODES_MAX: usize = 64;
 
 /// Where control over HTTP listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,6 +28,10 @@ pub struct ControlOver {
     pub listen: SocketAddr,
     /// The file with the token.
     pub token: PathBuf,
+    /// The file with the token that only permits to read.
+    pub view_token: Option<PathBuf>,
+    /// The origins of the nodes that the web page shows beside each other, and whose pages may ask this node.
+    pub nodes: Vec<String>,
     /// The files with the certificate chain and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
@@ -49,6 +58,8 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<ControlOver> {
         };
         Some((file("certificate")?, file("key")?))
     });
+    let view_token = section.get("view_token").and_then(|node| text(node, "a file", report));
+    let nodes = section.get("nodes").map(|node| nodes(node, report)).unwrap_or_default();
     let (address, token): (SocketAddr, &str) = (address?, token?);
     if section.get("tls").is_none() && !address.ip().is_loopback() {
         let message =
@@ -59,5 +70,75 @@ pub(super) fn read(node: &Node, report: &mut Report) -> Option<ControlOver> {
             "write `tls`, or listen on 127.0.0.1 or [::1]",
         );
     }
-    (report.errors() == before).then(|| ControlOver { listen: address, token: token.into(), tls })
+    let view_token = view_token.map(PathBuf::from);
+    (report.errors() == before).then(|| ControlOver {
+        listen: address,
+        token: token.into(),
+        view_token,
+        nodes,
+        tls,
+    })
+}
+
+impl ControlOver {
+    /// Returns the address of the web page, on a host with this name.
+    #[must_use]
+    pub fn url(&self, host: &str) -> String {
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        match self.listen.ip().is_unspecified() {
+            true => format!("{scheme}://{host}:{}", self.listen.port()),
+            false => format!("{scheme}://{}", self.listen),
+        }
+    }
+}
+
+/// Reads the addresses of nodes.
+fn nodes(node: &Node, report: &mut Report) -> Vec<String> {
+    let mut nodes: Vec<String> = Vec::new();
+    for one in list(node, "nodes", report) {
+        let Some(address) = text(one, "an address", report) else { continue };
+        let address = address.strip_suffix('/').unwrap_or(address);
+        if !is_origin(address) {
+            let message = format!("`{address}` is not the address of a node's web page");
+            report.error_help(one.span, message, "write scheme, name and port, as in https://lb1:9106");
+        } else if nodes.iter().any(|other| other == address) {
+            report.error(one.span, format!("`{address}` is listed twice"));
+        } else if nodes.len() == NODES_MAX {
+            report.error(one.span, format!("a fleet view has at most {NODES_MAX} nodes"));
+            break;
+        } else {
+            nodes.push(address.to_string());
+        }
+    }
+    nodes
+}
+
+/// Whether a text is an origin as browsers write it: in lower case, and without the port that the scheme has
+/// anyway.
+fn is_origin(text: &str) -> bool {
+    let rest = text.strip_prefix("https://").map(|rest| (rest, ":443"));
+    let Some((host, usual)) = rest.or_else(|| text.strip_prefix("http://").map(|rest| (rest, ":80"))) else {
+        return false;
+    };
+    let is_of_host = |one: char| one.is_ascii_lowercase() || one.is_ascii_digit() || ".-:[]".contains(one);
+    !host.is_empty() && !host.ends_with(usual) && host.len() <= 255 && host.chars().all(is_of_host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn origins_are_written_as_browsers_send_them() {
+        for good in ["https://lb1:9106", "http://127.0.0.1:9106", "https://[2001:db8::1]:9106", "https://a.b"]
+        {
+            assert!(is_origin(good), "{good}");
+        }
+        let with_path = "https://lb1:9106/x";
+        let injected = "https://lb1; script-src *";
+        for wrong in ["lb1:9106", "https://", "https://LB1", "https://a:443", "ftp://a", with_path, injected]
+        {
+            assert!(!is_origin(wrong), "{wrong}");
+        }
+    }
 }

@@ -126,15 +126,22 @@ pub fn amend(
     old.edits.amend(&running, orders.as_array()?)
 }
 
-/// Adds to a summary the share of each group's flows that a plan would send elsewhere.
-fn foreseen(old: &Plan, new: &Plan, nics: &Nics, summary: Value) -> Value {
-    let mut summary = if summary.is_null() { new.apps.differences(&old.apps) } else { summary };
+/// Returns the share of each group's flows that a plan would send elsewhere if it replaced the one that
+/// runs.
+#[must_use]
+pub fn moves(old: &Plan, new: &Plan, nics: &Nics) -> Vec<Moves> {
     // The plan that runs has no entries.
     let whole = read(&old.source, old.apps.kinds(), nics, &*old.edits).plan;
     let program = whole.as_ref().map_or(&old.program, |whole| &whole.program);
     let sides = [(program, &old.apps), (&new.program, &new.apps)];
     let [before, after] = sides.map(|(program, apps)| (program, apps.bit_assignments()));
-    let moves = compare((before.0, &before.1), (after.0, &after.1));
+    compare((before.0, &before.1), (after.0, &after.1))
+}
+
+/// Adds to a summary the share of each group's flows that a plan would send elsewhere.
+fn foreseen(old: &Plan, new: &Plan, nics: &Nics, summary: Value) -> Value {
+    let mut summary = if summary.is_null() { new.apps.differences(&old.apps) } else { summary };
+    let moves = moves(old, new, nics);
     let moves = moves.iter().filter(|one| one.moved > 0.0 || one.flows_end).map(Moves::json);
     if summary.is_object() {
         summary["groups"] = moves.collect();

@@ -3,6 +3,7 @@
 use crate::config::ControlOver;
 use crate::private;
 use anyhow::{Context, Result, bail};
+use hyper::header::HeaderValue;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -28,11 +29,20 @@ pub fn refused() -> u64 {
     REFUSED.load(Ordering::Relaxed)
 }
 
+/// What a token permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rights {
+    /// To read everything.
+    View,
+    /// To change services, too.
+    Control,
+}
+
 /// The verdict on a request's authorization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The request has the token.
-    Good,
+    /// The request has a token.
+    Good(Rights),
     /// The request does not have the token.
     Wrong,
     /// The request has no valid token, and too many such requests have arrived in the last second. A request
@@ -40,10 +50,14 @@ pub enum Verdict {
     TooMany,
 }
 
-/// Knows the token, and what may be controlled with it.
+/// Knows the tokens, and what may be controlled with them.
 pub struct Gate {
     pub apps: HttpControls,
     token: Vec<u8>,
+    /// The token that only permits to read, if there is one.
+    view_token: Option<Vec<u8>>,
+    /// The origins of the fleet's nodes, whose pages may ask this node.
+    pub nodes: Vec<String>,
     wrong: Mutex<Wrong>,
 }
 
@@ -56,13 +70,25 @@ struct Wrong {
 impl Gate {
     /// Reads the token, which no other user may read.
     pub fn open(control: &ControlOver, apps: HttpControls) -> Result<Gate> {
-        let token = read(&control.token).with_context(|| format!("control: {}", control.token.display()))?;
-        Ok(Gate::with(token, apps))
+        let read = |path: &Path| read(path).with_context(|| format!("control: {}", path.display()));
+        let view_token = control.view_token.as_deref().map(read).transpose()?;
+        let mut gate = Gate::with(read(&control.token)?, view_token, apps);
+        if gate.view_token.as_ref() == Some(&gate.token) {
+            bail!("control: `view_token` has the same token as `token`, so it would permit changes");
+        }
+        gate.nodes.clone_from(&control.nodes);
+        Ok(gate)
     }
 
-    /// Returns a gate with this token.
-    pub fn with(token: Vec<u8>, apps: HttpControls) -> Gate {
-        Gate { apps, token, wrong: Mutex::new(Wrong { since: Instant::now(), count: 0, said: None }) }
+    /// Returns a gate with these tokens.
+    pub fn with(token: Vec<u8>, view_token: Option<Vec<u8>>, apps: HttpControls) -> Gate {
+        let wrong = Mutex::new(Wrong { since: Instant::now(), count: 0, said: None });
+        Gate { apps, token, view_token, nodes: Vec::new(), wrong }
+    }
+
+    /// Returns whether a page from this origin may ask.
+    pub fn admits_page(&self, origin: Option<&HeaderValue>) -> bool {
+        origin.is_some_and(|origin| self.nodes.iter().any(|node| node.as_bytes() == origin.as_bytes()))
     }
 
     /// Checks the value of a request's `Authorization` header.
@@ -72,8 +98,13 @@ impl Gate {
             scheme.eq_ignore_ascii_case(b"Bearer ").then_some(token.trim_ascii())
         });
         // Compared in any case, so that clients without the token cannot lock out those with it.
-        if is_same(given.unwrap_or_default(), &self.token) {
-            return Verdict::Good;
+        let given = given.unwrap_or_default();
+        let may_view = self.view_token.as_ref().is_some_and(|token| is_same(given, token));
+        if is_same(given, &self.token) {
+            return Verdict::Good(Rights::Control);
+        }
+        if may_view {
+            return Verdict::Good(Rights::View);
         }
         REFUSED.fetch_add(1, Ordering::Relaxed);
         let mut wrong = self.wrong.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,18 +149,20 @@ mod tests {
     #[test]
     fn only_the_token_opens_and_those_who_guess_keep_nobody_out() {
         let token = "0123456789abcdef0123456789abcdef";
-        let gate = Gate::with(token.into(), HttpControls(&[]));
+        let view = "fedcba9876543210fedcba9876543210";
+        let gate = Gate::with(token.into(), Some(view.into()), HttpControls(&[]));
         let now = Instant::now();
         let look = |header: &str| gate.look(Some(header.as_bytes()), now);
-        assert_eq!(look(&format!("Bearer {token}")), Verdict::Good);
-        assert_eq!(look(&format!("bearer  {token} ")), Verdict::Good);
+        assert_eq!(look(&format!("Bearer {token}")), Verdict::Good(Rights::Control));
+        assert_eq!(look(&format!("bearer  {token} ")), Verdict::Good(Rights::Control));
+        assert_eq!(look(&format!("Bearer {view}")), Verdict::Good(Rights::View));
         assert_eq!(gate.look(None, now), Verdict::Wrong);
         for wrong in ["", "Bearer", "Bearer ", "Basic x", token, &format!("Bearer {token}0"), "Bearer 0"] {
             assert_eq!(look(wrong), Verdict::Wrong, "{wrong}");
         }
         let verdicts: Vec<Verdict> = (0..4).map(|_| look("Bearer guess")).collect();
         assert_eq!(verdicts[2..], [Verdict::TooMany, Verdict::TooMany]);
-        assert_eq!(look(&format!("Bearer {token}")), Verdict::Good);
+        assert_eq!(look(&format!("Bearer {token}")), Verdict::Good(Rights::Control));
         assert_eq!(gate.look(None, now + Duration::from_secs(1)), Verdict::Wrong);
         assert!(refused() >= 13);
     }

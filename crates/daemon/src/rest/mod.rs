@@ -5,7 +5,7 @@ mod gate;
 #[cfg_attr(not(feature = "tls"), path = "no_tls.rs")]
 mod tls;
 
-pub use gate::{Gate, Verdict, refused};
+pub use gate::{Gate, Rights, Verdict, refused};
 pub use tls::Acceptor;
 
 use super::inherited::{CONTROL, Inherited};

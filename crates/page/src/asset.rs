@@ -1,0 +1,106 @@
+//! The files of the page, compressed with gzip, and the headers that confine what they can do.
+
+use std::fmt::Write;
+
+/// A file of the page.
+#[derive(Clone, Copy, Debug)]
+pub struct PageAsset {
+    /// Its path.
+    pub path: &'static str,
+    /// Its media type.
+    pub kind: &'static str,
+    /// Its content, compressed with gzip, which every browser decompresses.
+    pub content: &'static [u8],
+}
+
+/// A hash of the sources from which the page was built, in hexadecimal digits: the page's ETag.
+const SOURCES: &str = include_str!("../built/sources.sha256");
+
+const ASSETS: [PageAsset; 4] = [
+    PageAsset {
+        path: "/",
+        kind: "text/html; charset=utf-8",
+        content: include_bytes!("../built/index.html.gz"),
+    },
+    PageAsset {
+        path: "/app.js",
+        kind: "text/javascript; charset=utf-8",
+        content: include_bytes!("../built/app.js.gz"),
+    },
+    PageAsset {
+        path: "/app.css",
+        kind: "text/css; charset=utf-8",
+        content: include_bytes!("../built/app.css.gz"),
+    },
+    PageAsset { path: "/icon.svg", kind: "image/svg+xml", content: include_bytes!("../built/icon.svg.gz") },
+];
+
+impl PageAsset {
+    /// Returns its ETag, with its quotes. All files of one build have the same.
+    #[must_use]
+    pub fn tag(&self) -> String {
+        format!("\"{}\"", &SOURCES.trim()[..32])
+    }
+}
+
+/// Returns the file at a path.
+#[must_use]
+pub fn asset(path: &str) -> Option<&'static PageAsset> {
+    const { &ASSETS }.iter().find(|asset| asset.path == path)
+}
+
+/// Returns the content security policy: only the page's own files are loaded, and only this node and the
+/// given ones, as origins, are asked. Scripts and styles in the markup itself never run.
+#[must_use]
+pub fn content_security_policy(nodes: &[String]) -> String {
+    let mut policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
+        base-uri 'none'; form-action 'none'; frame-ancestors 'none'; connect-src 'self'"
+        .to_string();
+    for node in nodes {
+        let _ = write!(policy, " {node}");
+    }
+    policy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sha2::{Digest, Sha256};
+    use std::path::Path;
+
+    /// The largest size of the page that issue and documentation promise, in bytes.
+    const SIZE_MAX: usize = 150_000;
+
+    #[test]
+    fn the_page_was_built_from_these_sources() {
+        let web = Path::new(env!("CARGO_MANIFEST_DIR")).join("web");
+        let fixed = ["build.mjs", "icon.svg", "index.html", "package-lock.json", "package.json"];
+        let mut names: Vec<String> = fixed.map(str::to_string).to_vec();
+        names.push("tsconfig.json".to_string());
+        let sources = std::fs::read_dir(web.join("src")).unwrap();
+        names.extend(sources.map(|one| format!("src/{}", one.unwrap().file_name().to_string_lossy())));
+        names.sort_unstable();
+        let mut hash = Sha256::new();
+        for name in names {
+            let text = std::fs::read(web.join(&name)).unwrap();
+            hash.update(format!("{name}\n{}\n", text.len()));
+            hash.update(text);
+        }
+        let digits = hash.finalize().iter().fold(String::new(), |all, byte| all + &format!("{byte:02x}"));
+        assert_eq!(digits, SOURCES.trim(), "`make page` builds the page from the changed sources");
+    }
+
+    #[test]
+    fn the_page_is_small_and_every_file_is_compressed() {
+        assert!(ASSETS.iter().all(|one| one.content.starts_with(&[0x1f, 0x8b])));
+        let size: usize = ASSETS.iter().map(|one| one.content.len()).sum();
+        assert!(size <= SIZE_MAX, "{size} bytes");
+        assert!(asset("/").is_some() && asset("/index.html").is_none() && asset("/../app.js").is_none());
+    }
+
+    #[test]
+    fn the_policy_allows_the_nodes_of_the_fleet_and_nothing_inline() {
+        let policy = content_security_policy(&["https://lb2:9106".to_string()]);
+        assert!(policy.ends_with("connect-src 'self' https://lb2:9106") && !policy.contains("unsafe"));
+    }
+}

@@ -1,0 +1,104 @@
+// The page: the frame around the views, the token's form, and the state of the connection.
+
+import { render } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import { setToken, takeToken, token } from "./api";
+import { Explain } from "./explain";
+import { Fleet } from "./fleet";
+import { clock, count, span } from "./format";
+import { Badge, Failure } from "./parts";
+import { address, useRoute } from "./route";
+import { Store, useStore } from "./store";
+import { AppView, Configuration, Drops, Ports, Services } from "./views";
+
+takeToken();
+const theme = localStorage.getItem("weir-theme");
+if (theme) document.documentElement.dataset.theme = theme;
+
+const TITLES: Record<string, string> = { services: "Services", drops: "Drops", explain: "Explain", ports: "Ports and workers", fleet: "Fleet", configuration: "Configuration" };
+
+const capital = (word: string) => word.charAt(0).toUpperCase() + word.slice(1);
+
+function App() {
+  const [store, setStore] = useState(() => new Store());
+  const [asks, setAsks] = useState(!token());
+  useStore(store);
+  useEffect(() => { store.run(); return () => store.stop(); }, [store]);
+  const enter = (text: string) => { setToken(text); setAsks(false); store.stop(); setStore(new Store()); };
+  if (asks || store.connection.state === "refused")
+    return <TokenForm enter={enter} why={store.connection.state === "refused" ? "The daemon refuses this token: it is wrong, or the daemon has another one now." : ""} />;
+  return <Frame store={store} leave={() => { setToken(""); setAsks(true); store.stop(); setStore(new Store()); }} />;
+}
+
+function TokenForm({ enter, why }: { enter: (text: string) => void; why: string }) {
+  const [text, setText] = useState("");
+  return (
+    <main class="plain">
+      <h1><img src="/icon.svg" alt="" width="32" height="32" /> weir</h1>
+      <form class="card" onSubmit={event => { event.preventDefault(); if (text.trim()) enter(text); }}>
+        <label for="token">Token of this node</label>
+        <input id="token" type="password" autocomplete="off" value={text} onInput={event => setText((event.target as HTMLInputElement).value)} />
+        {why && <Failure>{why}</Failure>}
+        <div class="buttons"><button type="submit" class="main">Open</button></div>
+        <p class="note"><code>weir ui --token</code> on the node prints an address that has it. The token stays in this tab, and is forgotten when you close it.</p>
+      </form>
+    </main>
+  );
+}
+
+function Frame({ store, leave }: { store: Store; leave: () => void }) {
+  const [route] = useRoute();
+  const kinds: string[] = store.sections.kinds ?? [];
+  const view = route.view || "services";
+  const apps = kinds.includes(view);
+  useEffect(() => { store.want(apps); }, [apps]);
+  const views = ["services", "drops", "explain", "ports", ...kinds, "configuration", "fleet"];
+  const dropping = sumRates(store) > 0;
+  const { sections, connection } = store;
+  useEffect(() => { document.title = `${TITLES[view] ?? capital(view)} · weir ${store.about?.name ?? ""}`; }, [view, store.about]);
+  return <>
+    <a class="skip" href="#content" onClick={event => { event.preventDefault(); document.getElementById("content")!.focus(); }}>To the content</a>
+    <header class="top">
+      <a class="brand" href={address("services")}><img src="/icon.svg" alt="" width="24" height="24" /><b>weir</b></a>
+      <span class="where">{store.about?.name}</span>
+      <span class="spread" />
+      <span class="note wide-only">{store.about?.version && `weir ${store.about.version}`}{sections.uptime_s !== undefined && ` · up ${span(sections.uptime_s)}`}{sections.generation !== undefined && ` · generation ${count(sections.generation)}`}</span>
+      {sections.draining_s !== undefined && sections.draining_s !== null && <Badge kind="warn">draining for {span(sections.draining_s)}</Badge>}
+      {store.about && <Badge kind="plain">{store.can("control") ? "control" : "read-only"}</Badge>}
+      <span id="connection" role="status">{connection.state === "live" ? <Badge kind="good">live</Badge> : connection.state === "lost" ? <Badge kind="bad">offline</Badge> : <Badge kind="warn">connecting</Badge>}</span>
+      <button type="button" onClick={toggle} aria-label="Dark or light" title="Dark or light">◐</button>
+      <button type="button" onClick={leave}>Leave</button>
+    </header>
+    <nav aria-label="views"><ul>{views.map(one => (
+      <li><a href={address(one)} aria-current={one === view ? "page" : undefined}>{TITLES[one] ?? capital(one)}{one === "drops" && dropping ? <span class="dot" aria-label="frames are being dropped" /> : ""}</a></li>))}</ul></nav>
+    <main id="content" tabIndex={-1}>
+      {connection.state === "lost" && <Lost since={connection.since} why={connection.why} seen={store.at} />}
+      <h1>{TITLES[view] ?? capital(view)}</h1>
+      {view === "services" ? <Services store={store} /> : view === "drops" ? <Drops store={store} /> : view === "explain" ? <Explain store={store} /> :
+        view === "ports" ? <Ports store={store} /> : view === "configuration" ? <Configuration store={store} /> : view === "fleet" ? <Fleet store={store} /> :
+        apps ? <AppView store={store} kind={view} /> : store.about ? <Failure>There is no view {view}.</Failure> : null}
+    </main>
+  </>;
+}
+
+function Lost({ since, why, seen }: { since: number; why: string; seen: number }) {
+  const [, tick] = useState(0);
+  useEffect(() => { const timer = setInterval(() => tick(n => n + 1), 1000); return () => clearInterval(timer); }, []);
+  return <Failure>No connection since {clock(since)} ({span((Date.now() - since) / 1000)}): {why}. The page reconnects by itself{seen ? `; it shows the state of ${clock(seen)}` : ""}.</Failure>;
+}
+
+function sumRates(store: Store): number {
+  const before = new Map<string, number>((store.before.drops ?? []).map((one: { reason: string; frames: number }) => [one.reason, one.frames]));
+  return (store.sections.drops ?? []).reduce((sum: number, one: { reason: string; frames: number }) =>
+    sum + (one.reason === "policy" || one.reason === "miss" ? 0 : store.rate(one.frames, before.get(one.reason) ?? one.frames) ?? 0), 0);
+}
+
+function toggle() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  localStorage.setItem("weir-theme", root.dataset.theme);
+  dispatchEvent(new Event("weir-theme"));
+}
+
+render(<App />, document.getElementById("app")!);

@@ -1,0 +1,46 @@
+// The address of a view: `#/explain?packet=...`, so that it can be shared.
+
+import { useCallback, useEffect, useState } from "preact/hooks";
+import { Value } from "./api";
+
+export type Route = { view: string; parameters: Record<string, string> };
+
+export function read(hash = location.hash): Route {
+  const [path, query] = hash.replace(/^#\/?/, "").split("?", 2);
+  return { view: decodeURIComponent(path || ""), parameters: Object.fromEntries(new URLSearchParams(query ?? "")) };
+}
+
+export function address(view: string, parameters: Record<string, string> = {}): string {
+  const query = new URLSearchParams(Object.entries(parameters).filter(([, value]) => value !== "")).toString();
+  return `#/${encodeURIComponent(view)}${query ? `?${query}` : ""}`;
+}
+
+export type Go = (view: string, parameters?: Record<string, string>) => void;
+
+export function useRoute(): [Route, Go] {
+  const [route, set] = useState(read);
+  useEffect(() => {
+    const changed = () => set(read());
+    addEventListener("hashchange", changed);
+    return () => removeEventListener("hashchange", changed);
+  }, []);
+  const go = useCallback((view: string, parameters: Record<string, string> = {}) => {
+    const to = address(view, parameters);
+    // Typing in a filter is one step back, not one for each letter.
+    if ((read().view || "services") === view) { history.replaceState(null, "", to); dispatchEvent(new HashChangeEvent("hashchange")); }
+    else location.hash = to;
+  }, []);
+  return [route, go];
+}
+
+/** Asks once, and again on request or if something that it depends on changes. */
+export function useAsked(ask: () => Promise<Value>, depends: unknown[]): [{ value?: Value; error?: string }, () => void] {
+  const [state, set] = useState<{ value?: Value; error?: string }>({});
+  const [turn, again] = useState(0);
+  useEffect(() => {
+    let ended = false;
+    ask().then(value => { if (!ended) set({ value }); }, why => { if (!ended) set({ error: (why as Error).message }); });
+    return () => { ended = true; };
+  }, [turn, ...depends]);
+  return [state, () => again(n => n + 1)];
+}

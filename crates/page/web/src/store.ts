@@ -1,0 +1,165 @@
+// What the page knows: the daemon's last state, the rates between the last two states, and the connection.
+
+import { useEffect, useState } from "preact/hooks";
+import { Refused, Value, get, stream, token } from "./api";
+
+/** A back end, with its rates. */
+export type BackEnd = Record<string, any>;
+
+export type Connection =
+  | { state: "connecting"; since: number }
+  | { state: "live"; since: number }
+  | { state: "lost"; since: number; why: string }
+  | { state: "refused"; since: number; status: number; why: string };
+
+/** The sections of the state, as `weir show --json` has them, and the rows of back ends. */
+export class Store {
+  about: Value = null;
+  sections: Record<string, Value> = {};
+  before: Record<string, Value> = {};
+  at = 0;
+  beforeAt = 0;
+  rows: BackEnd[] = [];
+  /** When the rows were computed: less often than the sections if there are very many. */
+  rowsAt = 0;
+  columns: string[] = [];
+  connection: Connection = { state: "connecting", since: Date.now() };
+  private listeners = new Set<() => void>();
+  private abort: AbortController | null = null;
+  private wants = "";
+  private ended = false;
+
+  subscribe(listener: () => void) {
+    this.listeners.add(listener);
+    return () => { this.listeners.delete(listener); };
+  }
+
+  changed() { this.listeners.forEach(listener => listener()); }
+
+  can(right: string): boolean { return this.about?.rights?.includes(right) ?? false; }
+
+  /** Watches the daemon for as long as the page is open. `wants` names what else the stream should have. */
+  async run() {
+    let wait = 500;
+    for (;;) {
+      if (this.ended || !token()) return;
+      const abort = new AbortController();
+      this.abort = abort;
+      try {
+        this.about = await get("/v1/page", {}, abort.signal);
+        await stream(`/v1/live${this.wants}`, abort.signal, event => {
+          wait = 500;
+          this.take(event.event, event.data);
+        });
+        this.lost("the daemon ended the connection");
+      } catch (why) {
+        if (abort.signal.aborted) continue;
+        if (why instanceof Refused && why.status === 401) {
+          this.connection = { state: "refused", since: Date.now(), status: 401, why: why.message };
+          this.changed();
+          return;
+        }
+        this.lost(why instanceof Refused ? why.message : "the daemon does not answer");
+      }
+      await new Promise(done => setTimeout(done, wait));
+      wait = Math.min(wait * 2, 5000);
+    }
+  }
+
+  /** Ends watching, because the token is no longer used. */
+  stop() { this.ended = true; this.abort?.abort(); }
+
+  private lost(why: string) {
+    const since = this.connection.state === "lost" ? this.connection.since : Date.now();
+    this.connection = { state: "lost", since, why };
+    this.changed();
+  }
+
+  /** Asks for the state of apps, or no longer. */
+  want(apps: boolean) {
+    const wants = apps ? "?apps=true" : "";
+    if (wants === this.wants) return;
+    this.wants = wants;
+    if (this.connection.state === "live") this.abort?.abort();
+  }
+
+  private take(event: string, data: Value) {
+    if (event !== "state" && event !== "change") return;
+    if (this.connection.state !== "live") this.connection = { state: "live", since: Date.now() };
+    const whole = event === "state";
+    this.beforeAt = whole ? 0 : this.at;
+    this.at = data.at_ms;
+    this.before = whole ? {} : this.sections;
+    this.sections = whole ? data.sections : { ...this.sections, ...data.sections };
+    if (data.back_ends) this.takeWhole(data.back_ends);
+    else if (data.changed) this.takeChanges(data.changed);
+    this.changed();
+  }
+
+  private takeWhole({ columns, rows }: Value) {
+    this.columns = columns;
+    this.rowsAt = this.at;
+    this.rows = rows.map((values: Value[], at: number) => {
+      const row: BackEnd = { id: at, pps: null, bps: null, nps: null, share: null };
+      columns.forEach((name: string, column: number) => { row[name] = values[column]; });
+      row.configured = row.state;
+      row.state = stateOf(row);
+      return row;
+    });
+  }
+
+  private takeChanges(changes: [number, Record<string, Value>][]) {
+    const seconds = (this.at - this.rowsAt) / 1000;
+    this.rowsAt = this.at;
+    const rows = this.rows;
+    for (const row of rows) { if (row.pps) row.pps = 0; if (row.bps) row.bps = 0; if (row.nps) row.nps = 0; }
+    for (const [at, fields] of changes) {
+      const row = rows[at];
+      if (!row) continue;
+      const grown = (name: string) => fields[name] === undefined ? 0 : Number(fields[name]) - Number(row[name] ?? 0);
+      const [packets, bytes, begun] = [grown("packets"), grown("bytes"), grown("flows_begun")];
+      Object.assign(row, fields, { configured: fields.state ?? row.configured });
+      row.state = stateOf(row);
+      if (seconds > 0) {
+        [row.pps, row.bps, row.nps] = [packets / seconds, 8 * bytes / seconds, begun / seconds];
+      }
+    }
+    const sums = new Map<string, number>();
+    for (const row of rows) {
+      if (row.pps === null) [row.pps, row.bps, row.nps] = [0, 0, 0];
+      sums.set(row.service, (sums.get(row.service) ?? 0) + row.pps);
+    }
+    for (const row of rows) {
+      const sum = sums.get(row.service) ?? 0;
+      row.share = sum > 0 ? row.pps / sum : null;
+    }
+  }
+
+  /** Returns the growth of a count per second, or null if it is not known yet. */
+  rate(now: Value, before: Value): number | null {
+    if (!this.beforeAt || this.at <= this.beforeAt) return null;
+    if (typeof now !== "number") return null;
+    return Math.max(0, now - (typeof before === "number" ? before : 0)) * 1000 / (this.at - this.beforeAt);
+  }
+}
+
+/** Returns the state that matters to an operator: that of the configuration, or else what checks and commands say. */
+const stateOf = (row: BackEnd): string => row.configured !== "up" ? row.configured : row.health || row.configured;
+
+/** Returns the plots of the last hour whose names begin with a prefix. */
+export function useHistory(prefix: string): Value {
+  const [history, set] = useState<Value>(null);
+  useEffect(() => {
+    let ended = false;
+    const load = () => get("/v1/history", { series: prefix }).then(one => { if (!ended) set(one); }, () => undefined);
+    load();
+    const timer = setInterval(load, 10_000);
+    return () => { ended = true; clearInterval(timer); };
+  }, [prefix]);
+  return history;
+}
+
+export function useStore(store: Store) {
+  const [, set] = useState(0);
+  useEffect(() => store.subscribe(() => set(n => n + 1)), [store]);
+}
