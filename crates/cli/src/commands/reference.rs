@@ -1,5 +1,6 @@
-//! `weir reference`: every command, every key of the configuration and every path of the HTTP API, as
-//! Markdown that is generated from the description of the command line, the schema of the configuration and the
+//! `weir reference`: every command, every key of the configuration and every path of the HTTP API, as Markdown.
+//!
+//! The pages are generated from the description of the command line, the schema of the configuration and the
 //! description of the API.
 
 use crate::config;
