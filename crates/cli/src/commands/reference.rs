@@ -1,4 +1,4 @@
-//! `weir reference`: every command, every key of the configuration and every path of the HTTP API, as Markdown.
+//! `weir reference`: all commands, keys of the configuration and paths of the HTTP API, as Markdown.
 //!
 //! The pages are generated from the description of the command line, the schema of the configuration and the
 //! description of the API.
