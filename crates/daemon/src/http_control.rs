@@ -48,7 +48,7 @@ impl Door {
         }
         let rights = match gate.map_or(Ok(Rights::Control), |gate| admitted(gate, &head)) {
             Ok(rights) => rights,
-            Err(answer) => return share(answer, origin),
+            Err(answer) => return share(*answer, origin),
         };
         let nodes = gate.map(|gate| gate.nodes.as_slice()).unwrap_or_default();
         if weir_page::describe::PATHS.contains(&head.uri.path()) {
@@ -214,23 +214,23 @@ fn not_allowed(methods: &[&str]) -> Reply {
 }
 
 /// Returns what the token of a request permits, or the answer to a request without a token that permits it.
-fn admitted(gate: &Gate, head: &Parts) -> Result<Rights, Reply> {
+fn admitted(gate: &Gate, head: &Parts) -> Result<Rights, Box<Reply>> {
     let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     match gate.look(token, Instant::now()) {
         Verdict::Good(Rights::View) if head.method != "GET" => {
             let why = "this token may only read: use the token of `control: token`";
-            Err(refused(StatusCode::FORBIDDEN, why))
+            Err(Box::new(refused(StatusCode::FORBIDDEN, why)))
         }
         Verdict::Good(rights) => Ok(rights),
         Verdict::Wrong => {
             let mut answer = refused(StatusCode::UNAUTHORIZED, "the token is missing or wrong");
             answer.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            Err(answer)
+            Err(Box::new(answer))
         }
         Verdict::TooMany => {
             let mut answer = refused(StatusCode::TOO_MANY_REQUESTS, "too many requests have a wrong token");
             answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
-            Err(answer)
+            Err(Box::new(answer))
         }
     }
 }

@@ -108,7 +108,8 @@ impl PageHub {
             let now = Instant::now();
             let is_watched = self.0.watchers.load(Ordering::Relaxed) > 0;
             let is_point = now >= point;
-            if !is_point && !(is_watched && now >= beat) {
+            let is_due = is_point || (is_watched && now >= beat);
+            if !is_due {
                 continue;
             }
             beat = now + BEAT;
