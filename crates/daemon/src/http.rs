@@ -12,6 +12,7 @@
 //! Texts of changes are parsed as they arrive, on a separate thread, one text at a time: neither this thread
 //! nor the main thread waits for it.
 
+use super::connected::{ANSWERING, ConnectedClient, READING, WRITING};
 use super::doorbell::Doorbell;
 use super::feed::Feed;
 use super::load::{self, Published, Read, TextRefusal};
@@ -36,7 +37,6 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -71,9 +71,6 @@ pub(super) const ANSWER_PATIENCE: Duration = Duration::from_secs(25);
 
 /// How long a connection may stay open after its last request.
 const LIFE: Duration = Duration::from_secs(40);
-
-/// How long a watching client may take to read the data sent to it: longer than the pause between comments.
-pub(super) const WATCH_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long the daemon waits at its end for answers to be written.
 const END_PATIENCE: Duration = Duration::from_secs(1);
@@ -362,44 +359,6 @@ struct Connection {
     client: Arc<ConnectedClient>,
 }
 
-/// What a connection's client is doing.
-pub(super) struct ConnectedClient {
-    state: AtomicU8,
-    /// When the connection is closed, whatever its state.
-    until: Mutex<Instant>,
-}
-
-impl ConnectedClient {
-    /// Notes that the request is complete.
-    pub(super) fn note_asked(&self, patience: Duration) {
-        self.set(ANSWERING, patience);
-    }
-
-    /// Notes that a watching client reads the data sent to it. Its connection is not closed to make room for
-    /// others.
-    pub(super) fn note_watching(&self) {
-        self.set(ANSWERING, WATCH_PATIENCE);
-    }
-
-    fn set(&self, state: u8, patience: Duration) {
-        self.state.store(state, Ordering::Relaxed);
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + patience;
-    }
-
-    fn is(&self, state: u8) -> bool {
-        self.state.load(Ordering::Relaxed) == state
-    }
-
-    fn until(&self) -> Instant {
-        *self.until.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// States of a connection.
-const READING: u8 = 0;
-const ANSWERING: u8 = 1;
-const WRITING: u8 = 2;
-
 /// Which requests a listener's clients may make, and their connections, oldest first.
 pub(super) struct Door {
     pub(super) parts: Parts,
@@ -449,10 +408,7 @@ impl Door {
         if self.connections().len() >= CONNECTIONS_MAX {
             self.shed();
         }
-        let client = Arc::new(ConnectedClient {
-            state: AtomicU8::new(READING),
-            until: Mutex::new(Instant::now() + LIFE),
-        });
+        let client = Arc::new(ConnectedClient::new(LIFE));
         let (door, its) = (self.clone(), client.clone());
         let service = service_fn(move |request: Request<Incoming>| {
             let (door, client) = (door.clone(), its.clone());

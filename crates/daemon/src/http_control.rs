@@ -1,9 +1,8 @@
 //! The door of control over HTTP: requests with the token, or over the control socket, are answered as the
 //! paths define (`rest/`).
 
-use super::http::{
-    ANSWER_PATIENCE, CHANGES_PATIENCE, ConnectedClient, Door, Question, REQUEST_PATIENCE, Reply, refused,
-};
+use super::connected::ConnectedClient;
+use super::http::{ANSWER_PATIENCE, CHANGES_PATIENCE, Door, Question, REQUEST_PATIENCE, Reply, refused};
 use super::page::door::share;
 use super::rest::{Gate, Rights, Verdict};
 use super::watching::{self, WATCHERS_MAX};

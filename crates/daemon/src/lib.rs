@@ -27,6 +27,7 @@ mod collector;
 pub mod compiled;
 pub mod config;
 mod configure;
+mod connected;
 mod doorbell;
 #[cfg_attr(not(feature = "dpdk"), path = "no_dpdk.rs")]
 mod dpdk;

@@ -1,8 +1,8 @@
 //! Clients that watch: each has a connection on which events are sent as they happen (server-sent events),
 //! for as long as it reads them.
 
+use super::connected::{ConnectedClient, WATCH_PATIENCE};
 use super::feed::{Feed, FeedEvent};
-use super::http::{ConnectedClient, WATCH_PATIENCE};
 use hyper::body::{Body, Bytes, Frame};
 use std::convert::Infallible;
 use std::pin::Pin;

@@ -128,6 +128,8 @@ impl Browser {
 
     /// Clicks on the button with this text.
     pub fn press(&self, text: &str) {
+        let all = "[...document.querySelectorAll('button')]";
+        self.wait_for(&format!("{all}.some(one => one.textContent.trim() === {})", json!(text)));
         let path = format!("//button[normalize-space()='{text}']");
         let found = self.ask("POST", "/element", &json!({ "using": "xpath", "value": path }));
         let element = found[ELEMENT].as_str().unwrap_or_else(|| panic!("{text}: {found}")).to_string();

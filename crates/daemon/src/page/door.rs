@@ -1,7 +1,8 @@
 //! The paths of the page: its files, which need no token, and its data.
 
+use crate::connected::ConnectedClient;
 use crate::host::host_name;
-use crate::http::{ANSWER_PATIENCE, ConnectedClient, Door, Question, Reply, json as json_reply, refused};
+use crate::http::{ANSWER_PATIENCE, Door, Question, Reply, json as json_reply, refused};
 use crate::rest::{Gate, Rights, Verdict};
 use crate::watching::WATCHERS_MAX;
 use base64::Engine;

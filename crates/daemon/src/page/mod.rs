@@ -12,7 +12,8 @@ pub(super) mod door;
 pub use beat::BeatAsked;
 pub use configuration::answer as configuration;
 
-use super::http::{ConnectedClient, Parts, Question, WATCH_PATIENCE};
+use super::connected::{ConnectedClient, WATCH_PATIENCE};
+use super::http::{Parts, Question};
 use super::watching::EventStream;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
