@@ -5,7 +5,7 @@ use crate::config::{Config, NodeConfig};
 use crate::endpoints::{Group, Slices, back_ends, number};
 use crate::gateway;
 use crate::objects::{
-    Age, BalancedObject, Changed, Cluster, FrontEnd, ObjectKey, Owner, PortObject, Protocol, Sent,
+    Age, BalancedObject, Changed, Cluster, FrontEnd, ObjectKey, Owner, PortObject, Protocol, SentAddresses,
     ServiceObject, age,
 };
 use crate::pools::{AddressRequest, Given, IpVersion, Shortage, Want, give};
@@ -103,7 +103,7 @@ pub fn note_sent(cluster: &mut Cluster, changed: &mut Changed, change: &StatusCh
         // Other kinds have no addresses.
         _ => return,
     };
-    let sent = Sent { version: change.version.clone(), addresses: change.addresses.clone() };
+    let sent = SentAddresses { version: change.version.clone(), addresses: change.addresses.clone() };
     cluster.sent.insert(owner, sent);
 }
 
@@ -311,20 +311,7 @@ pub(crate) fn serve_service(
             desired.notice(&object, false, "AddressAssigned", format!("assigned {address}"));
         }
     }
-    let mut clients = Vec::new();
-    for text in &balanced.source_ranges {
-        match prefix(text) {
-            Some(prefix) => clients.push(prefix),
-            None => {
-                let note = format!("`loadBalancerSourceRanges`: `{text}` is not a prefix and is left out");
-                desired.notice(&object, true, "InvalidSourceRange", note);
-            }
-        }
-    }
-    if clients.is_empty() && !balanced.source_ranges.is_empty() {
-        // To serve all clients would be worse than to serve none.
-        return desired;
-    }
+    let Some(clients) = clients(balanced, &object, &mut desired) else { return desired };
     for one in &service.ports {
         let (Ok(protocol), Some(port)) = (&one.protocol, number(one.port)) else {
             let protocol = one.protocol.as_ref().map_or_else(|name| &**name, |protocol| protocol.word());
@@ -347,6 +334,26 @@ pub(crate) fn serve_service(
         );
     }
     desired
+}
+
+/// Returns the prefixes of the clients that are served; empty means all, and `None` means none. To serve all
+/// clients because no prefix can be read would be worse than to serve none.
+fn clients(
+    balanced: &BalancedObject,
+    object: &ObjectReference,
+    desired: &mut Desired,
+) -> Option<Vec<String>> {
+    let mut clients = Vec::new();
+    for text in &balanced.source_ranges {
+        match prefix(text) {
+            Some(prefix) => clients.push(prefix),
+            None => {
+                let note = format!("`loadBalancerSourceRanges`: `{text}` is not a prefix and is left out");
+                desired.notice(object, true, "InvalidSourceRange", note);
+            }
+        }
+    }
+    (!clients.is_empty() || balanced.source_ranges.is_empty()).then_some(clients)
 }
 
 /// Reads a prefix of addresses, which may have bits beyond its length that do not matter.

@@ -102,8 +102,8 @@ pub struct Group {
 /// The back end that rejects its share of new flows.
 const REJECT: &str = "reject";
 
-/// Returns the back ends of groups for a node. The share of a group without an endpoint that may get new flows
-/// is rejected, unless all groups are like that: then the service has no back end for them anyway.
+/// Returns the back ends of groups for a node. The share of a group without an endpoint that may get new
+/// flows is rejected, unless all groups are like that: then the service has no back end for them anyway.
 pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node: &NodeConfig) -> Vec<Value> {
     // The weight of those that get new flows, by address and port; and what is rejected.
     let mut weights: BTreeMap<Option<(IpAddr, u16)>, u128> = BTreeMap::new();

@@ -43,7 +43,7 @@ impl Backoff for Doubling {
 }
 
 /// A kind of objects: where they are kept, what their version is, and how a change is noted.
-struct Kind<S> {
+struct FollowedKind<S> {
     name: &'static str,
     /// Whether the API server may not know it.
     is_optional: bool,
@@ -53,11 +53,33 @@ struct Kind<S> {
     note: fn(&mut Changed, &ObjectKey, [Option<&S>; 2]),
 }
 
+impl<S> FollowedKind<S> {
+    /// Replaces or removes an object, and notes it if its version differs: a list repeats objects that have
+    /// not changed.
+    fn set(&self, objects: &mut Objects<S>, changed: &mut Changed, key: ObjectKey, after: Option<Arc<S>>) {
+        let before = match &after {
+            Some(after) => objects.insert(key.clone(), after.clone()),
+            None => objects.remove(&key),
+        };
+        let version =
+            |one: &Option<Arc<S>>| one.as_ref().map(|one| (self.version)(one).map(ToString::to_string));
+        if version(&before) != version(&after) {
+            (self.note)(changed, &key, [before.as_deref(), after.as_deref()]);
+        }
+    }
+}
+
 /// Follows all kinds of objects, each in a task.
 pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
+    let mut tasks = core(shared, client);
+    tasks.extend(gateway_api(shared, client));
+    tasks
+}
+
+/// Follows the kinds that every API server has.
+fn core(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
     let api = || client.clone();
-    let routes = |protocol: Protocol| Api::all_with(api(), &protocol.route_resource());
-    let service = Kind::<ServiceObject> {
+    let service = FollowedKind::<ServiceObject> {
         name: "Service",
         is_optional: false,
         place: |all| &mut all.services,
@@ -66,14 +88,14 @@ pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
             changed.services.insert(key.clone());
         },
     };
-    let slice = Kind::<SliceObject> {
+    let slice = FollowedKind::<SliceObject> {
         name: "EndpointSlice",
         is_optional: false,
         place: |all| &mut all.slices,
         version: |one| one.version.as_deref(),
         note: Changed::slice,
     };
-    let namespace = Kind {
+    let namespace = FollowedKind {
         name: "Namespace",
         is_optional: false,
         place: |all| &mut all.namespaces,
@@ -82,14 +104,25 @@ pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
             changed.namespaces.insert(name.clone());
         },
     };
-    let class = Kind {
+    vec![
+        tokio::spawn(one(shared.clone(), service, Api::<Service>::all(api()), ServiceObject::from)),
+        tokio::spawn(one(shared.clone(), slice, Api::<EndpointSlice>::all(api()), SliceObject::from)),
+        tokio::spawn(one(shared.clone(), namespace, Api::all(api()), bare)),
+    ]
+}
+
+/// Follows the kinds of the Gateway API.
+fn gateway_api(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
+    let api = || client.clone();
+    let routes = |protocol: Protocol| Api::all_with(api(), &protocol.route_resource());
+    let class = FollowedKind {
         name: "GatewayClass",
         is_optional: true,
         place: |all| &mut all.classes,
         version: version_of,
         note: |changed, _, _| changed.classes = true,
     };
-    let gateway = Kind {
+    let gateway = FollowedKind {
         name: "Gateway",
         is_optional: true,
         place: |all| &mut all.gateways,
@@ -98,7 +131,7 @@ pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
             changed.gateways.insert(key.clone());
         },
     };
-    let grant = Kind {
+    let grant = FollowedKind {
         name: "ReferenceGrant",
         is_optional: true,
         place: |all| &mut all.grants,
@@ -107,7 +140,7 @@ pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
             changed.grants.insert(namespace.clone());
         },
     };
-    let tcp = Kind {
+    let tcp = FollowedKind {
         name: "TCPRoute",
         is_optional: true,
         place: |all| &mut all.tcp_routes,
@@ -116,7 +149,7 @@ pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
             changed.routes.insert((Protocol::Tcp, key.clone()));
         },
     };
-    let udp = Kind {
+    let udp = FollowedKind {
         name: "UDPRoute",
         is_optional: true,
         place: |all| &mut all.udp_routes,
@@ -126,9 +159,6 @@ pub(crate) fn all(shared: &Arc<Hub>, client: &Client) -> Vec<JoinHandle<()>> {
         },
     };
     vec![
-        tokio::spawn(one(shared.clone(), service, Api::<Service>::all(api()), ServiceObject::from)),
-        tokio::spawn(one(shared.clone(), slice, Api::<EndpointSlice>::all(api()), SliceObject::from)),
-        tokio::spawn(one(shared.clone(), namespace, Api::all(api()), bare)),
         tokio::spawn(one(shared.clone(), class, Api::all(api()), bare)),
         tokio::spawn(one(shared.clone(), gateway, Api::all(api()), bare)),
         tokio::spawn(one(shared.clone(), grant, Api::all(api()), bare)),
@@ -149,7 +179,7 @@ fn bare<K: Resource>(mut object: K) -> K {
 }
 
 /// Follows a kind of objects.
-async fn one<K, S>(shared: Arc<Hub>, kind: Kind<S>, api: Api<K>, read: fn(K) -> S)
+async fn one<K, S>(shared: Arc<Hub>, kind: FollowedKind<S>, api: Api<K>, read: fn(K) -> S)
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + Sync + 'static,
     S: Send + Sync + 'static,
@@ -176,19 +206,7 @@ where
             let watched = state.watched.entry(name).or_default();
             watched.error = None;
             let changed = &mut state.changed;
-            let mut set = |objects: &mut Objects<S>, key: ObjectKey, after: Option<Arc<S>>| {
-                let before = match &after {
-                    Some(after) => objects.insert(key.clone(), after.clone()),
-                    None => objects.remove(&key),
-                };
-                let version = |one: &Option<Arc<S>>| {
-                    one.as_ref().map(|one| (kind.version)(one).map(ToString::to_string))
-                };
-                // A list repeats objects that have not changed.
-                if version(&before) != version(&after) {
-                    (kind.note)(changed, &key, [before.as_deref(), after.as_deref()]);
-                }
-            };
+            let mut set = |objects: &mut Objects<S>, key, after| kind.set(objects, changed, key, after);
             match event {
                 Event::Init => {
                     list.clear();

@@ -21,7 +21,7 @@ type RouteKey = (Protocol, ObjectKey);
 
 /// An object from which something follows.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Source {
+enum ResultSource {
     Classes,
     Owner(Owner),
     Route(RouteKey),
@@ -37,7 +37,7 @@ struct Consequences {
 
 /// A route, and what it depends on.
 #[derive(Debug)]
-struct Route {
+struct AttachedRoute {
     age: Age,
     attached: Attached,
     parents: BTreeSet<ObjectKey>,
@@ -55,12 +55,12 @@ pub struct Incremental {
     given: HashMap<Owner, Given>,
     /// The specifications of the gateways, by which one is recognized whose status alone has changed.
     gateways: BTreeMap<ObjectKey, GatewaySpec>,
-    routes: BTreeMap<RouteKey, Route>,
+    routes: BTreeMap<RouteKey, AttachedRoute>,
     /// The routes that refer to a service.
     referring: HashMap<ObjectKey, BTreeSet<RouteKey>>,
     /// The routes that name a gateway as their parent.
     children: HashMap<ObjectKey, BTreeSet<RouteKey>>,
-    results: BTreeMap<Source, Consequences>,
+    results: BTreeMap<ResultSource, Consequences>,
     services: BTreeMap<Arc<str>, Arc<VirtualService>>,
 }
 
@@ -134,7 +134,7 @@ impl Incremental {
         }
         for owner in dirty.owners {
             let desired = self.compute_owner(config, cluster, &owner);
-            self.replace(Source::Owner(owner), desired, &mut update);
+            self.replace(ResultSource::Owner(owner), desired, &mut update);
         }
         update
     }
@@ -143,7 +143,7 @@ impl Incremental {
     fn read_classes(&mut self, config: &Config, cluster: &Cluster, update: &mut Update) -> bool {
         let mut desired = Desired::default();
         let classes = gateway::classes(config, cluster, &mut desired);
-        self.replace(Source::Classes, desired, update);
+        self.replace(ResultSource::Classes, desired, update);
         let differ = classes != self.classes;
         self.classes = classes;
         differ
@@ -270,9 +270,11 @@ impl Incremental {
             desired = own;
             let references = route.spec.parent_refs.iter();
             let parents = references.map(|reference| gateway::parent(reference, &name.0)).collect();
-            now = Some(Route { age: age(&route.metadata), attached, parents });
+            now = Some(AttachedRoute { age: age(&route.metadata), attached, parents });
         }
-        let same = |one: &Route, other: &Route| one.age == other.age && one.attached == other.attached;
+        let same = |one: &AttachedRoute, other: &AttachedRoute| {
+            one.age == other.age && one.attached == other.attached
+        };
         let is_same = matches!((&before, &now), (Some(before), Some(now)) if same(before, now));
         if !is_same {
             let listeners = before.iter().chain(&now).flat_map(|route| &route.attached.listeners);
@@ -287,7 +289,7 @@ impl Incremental {
             }
             self.routes.insert(key.clone(), route);
         }
-        self.replace(Source::Route(key.clone()), desired, update);
+        self.replace(ResultSource::Route(key.clone()), desired, update);
     }
 
     fn compute_owner(&self, config: &Config, cluster: &Cluster, owner: &Owner) -> Desired {
@@ -301,7 +303,7 @@ impl Incremental {
                 let Some(gateway) = cluster.gateways.get(key) else { return Desired::default() };
                 let children = self.children.get(key).into_iter().flatten();
                 let routes = children.filter_map(|key| self.routes.get(key));
-                let mut routes: Vec<&Route> = routes.collect();
+                let mut routes: Vec<&AttachedRoute> = routes.collect();
                 routes.sort_by(|one, other| one.age.cmp(&other.age));
                 let routes = routes.into_iter().map(|route| &route.attached);
                 gateway::serve(config, cluster, (key, &**gateway), given, routes)
@@ -310,7 +312,7 @@ impl Incremental {
     }
 
     /// Replaces what follows from an object, and notes what is new.
-    fn replace(&mut self, source: Source, desired: Desired, update: &mut Update) {
+    fn replace(&mut self, source: ResultSource, desired: Desired, update: &mut Update) {
         let before = self.results.remove(&source).unwrap_or_default();
         for name in before.services.iter().filter(|name| !desired.services.contains_key(*name)) {
             self.services.remove(name);

@@ -3,7 +3,7 @@
 use crate::config::{NodeConfig, read};
 use crate::endpoints::is_everywhere;
 use crate::objects::{FrontEnd, ObjectKey};
-use crate::shared::{Hub, Wanted};
+use crate::shared::{Hub, WantedService};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::Arc;
@@ -92,25 +92,25 @@ fn is_unknown(shared: &Hub, node: &NodeConfig) -> bool {
 }
 
 /// What has changed for a node.
-struct Changes {
+struct NodeChanges {
     /// The services, by name; `None` if they are gone.
-    services: BTreeMap<Arc<str>, Option<Arc<Wanted>>>,
+    services: BTreeMap<Arc<str>, Option<Arc<WantedService>>>,
     /// When the first of these changes has arrived.
     since: Option<Instant>,
 }
 
 /// Returns what has changed for a node since this was last called.
-fn take_changes(shared: &Hub, node: &NodeConfig) -> Changes {
+fn take_changes(shared: &Hub, node: &NodeConfig) -> NodeChanges {
     let mut state = shared.state();
     let place = state.nodes.entry(node.name.clone()).or_default();
     let (names, since) = (std::mem::take(&mut place.changed), place.since.take());
     let wanted = |name: &Arc<str>| state.wanted.as_ref().and_then(|all| all.get(name)).cloned();
     let services = names.into_iter().map(|name| (name.clone(), wanted(&name))).collect();
-    Changes { services, since }
+    NodeChanges { services, since }
 }
 
 /// Returns a service as a node reads it.
-fn text(shared: &Hub, node: &NodeConfig, name: &str, wanted: &Wanted) -> Arc<str> {
+fn text(shared: &Hub, node: &NodeConfig, name: &str, wanted: &WantedService) -> Arc<str> {
     let service = &wanted.service;
     let make = || service.of_node(name, &shared.config, node).to_string().into();
     let is_in_cluster = node.kubernetes_node.is_some() || node.zone.is_some();
@@ -188,7 +188,7 @@ impl Confirmed {
         &mut self,
         shared: &Hub,
         node: &NodeConfig,
-        changes: &Changes,
+        changes: &NodeChanges,
     ) -> Option<BTreeMap<Arc<str>, Option<Arc<str>>>> {
         let services = self.services.as_ref()?;
         let mut differences = BTreeMap::new();
@@ -297,7 +297,7 @@ impl Confirmed {
 }
 
 /// Returns the gateway that a service comes from, if it comes from one.
-fn gateway(wanted: &Wanted) -> Option<ObjectKey> {
+fn gateway(wanted: &WantedService) -> Option<ObjectKey> {
     let origin = &wanted.service.origin;
     let key = || (origin.namespace.clone().unwrap_or_default(), origin.name.clone().unwrap_or_default());
     (origin.kind.as_deref() == Some("Gateway")).then(key)
@@ -307,7 +307,7 @@ fn gateway(wanted: &Wanted) -> Option<ObjectKey> {
 fn confirm(
     shared: &Hub,
     node: &NodeConfig,
-    services: &BTreeMap<Arc<str>, Option<Arc<Wanted>>>,
+    services: &BTreeMap<Arc<str>, Option<Arc<WantedService>>>,
     refused: &Texts,
 ) {
     let mut state = shared.state();
@@ -334,7 +334,12 @@ fn confirm(
 }
 
 /// The same for all services.
-fn confirm_all(shared: &Hub, node: &NodeConfig, wanted: &BTreeMap<Arc<str>, Arc<Wanted>>, refused: &Texts) {
+fn confirm_all(
+    shared: &Hub,
+    node: &NodeConfig,
+    wanted: &BTreeMap<Arc<str>, Arc<WantedService>>,
+    refused: &Texts,
+) {
     let mut state = shared.state();
     let state = &mut *state;
     let before = state.cluster.confirmed.remove(&node.name);

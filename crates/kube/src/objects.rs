@@ -390,7 +390,7 @@ pub enum Owner {
 
 /// Addresses that a status was sent with, until the object arrives with it: so that they are not given twice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Sent {
+pub struct SentAddresses {
     /// The version of the object that the status was sent for.
     pub version: Option<String>,
     /// The addresses.
@@ -430,7 +430,7 @@ pub struct Cluster {
     /// Permissions for references to other namespaces.
     pub grants: Objects<ReferenceGrant>,
     /// The addresses that were sent, and may not have arrived yet.
-    pub sent: BTreeMap<Owner, Sent>,
+    pub sent: BTreeMap<Owner, SentAddresses>,
     /// The services of gateways that nodes have confirmed, by node and name. A node that has not confirmed
     /// anything yet is absent.
     pub confirmed: BTreeMap<String, BTreeMap<Arc<str>, FrontEnd>>,

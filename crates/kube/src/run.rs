@@ -5,7 +5,7 @@ use crate::desired::{Notice, StatusChange, note_sent};
 use crate::incremental::{Incremental, Update};
 use crate::nodes::feed;
 use crate::objects::Changed;
-use crate::shared::{Hub, HubState, Wanted};
+use crate::shared::{Hub, HubState, WantedService};
 use crate::{follow, lease, report, serve};
 use anyhow::Context;
 use clap::Parser;
@@ -171,8 +171,8 @@ async fn reconcile(
     }
 }
 
-/// Returns what follows from what has changed, and when that began, if all kinds have been listed and there is
-/// something. Notes what nodes should have, and which addresses are about to be written to statuses.
+/// Returns what follows from what has changed, and when that began, if all kinds have been listed and there
+/// is something. Notes what nodes should have, and which addresses are about to be written to statuses.
 fn compute(shared: &Hub, known: &mut Option<Incremental>) -> Option<(Update, Option<Instant>)> {
     let mut state = shared.state();
     let state = &mut *state;
@@ -199,7 +199,7 @@ fn compute(shared: &Hub, known: &mut Option<Incremental>) -> Option<(Update, Opt
     for name in &update.services {
         match known.services().get(name) {
             Some(service) => {
-                let one = Wanted { service: service.clone(), text: OnceLock::new() };
+                let one = WantedService { service: service.clone(), text: OnceLock::new() };
                 wanted.insert(name.clone(), Arc::new(one));
             }
             None => drop(wanted.remove(name)),

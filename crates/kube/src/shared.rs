@@ -47,7 +47,7 @@ pub(crate) struct NodeState {
 
 /// A service of nodes, with its text.
 #[derive(Debug)]
-pub(crate) struct Wanted {
+pub(crate) struct WantedService {
     pub service: Arc<VirtualService>,
     /// The service as nodes read it, if all read the same. It is made when the first node needs it.
     pub text: OnceLock<Arc<str>>,
@@ -62,7 +62,7 @@ pub(crate) struct HubState {
     /// When the first change has arrived that nothing has followed from yet.
     pub since: Option<Instant>,
     /// What nodes should have, by name; nothing if another controller leads.
-    pub wanted: Option<BTreeMap<Arc<str>, Arc<Wanted>>>,
+    pub wanted: Option<BTreeMap<Arc<str>, Arc<WantedService>>>,
     /// When the API server has answered last.
     pub answered: Option<Instant>,
     /// Until when this controller leads.

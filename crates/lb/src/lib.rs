@@ -11,6 +11,7 @@ mod back_ends;
 mod bits;
 mod changes;
 mod choosers;
+mod clients;
 mod collisions;
 mod edits;
 mod expiry;

@@ -11,7 +11,7 @@ use super::service::{ALL_PORTS, Address, BackEnd, By, MTU, Mss, Service, SourceM
 use super::sources::{self, FROM, ServiceSource, SourceBoards, is_template};
 use super::specs::Specs;
 use super::widths::measured;
-use super::{Lb, Problem, health};
+use super::{Lb, Problem, clients, health};
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -432,22 +432,14 @@ fn service(node: &Node, shared: &Shared, scope: &mut Scope<'_>) -> Option<Servic
     let called = scope.name(&section);
     let ports = section.needed("port", scope.report);
     let ports = ports.and_then(|node| ports_named(node, scope));
-    let out = match section.get("out") {
-        Some(node) => scope.attachment(node),
-        None => back_out(ports.as_deref(), scope),
-    };
+    let out = back_out(&section, ports.as_deref(), scope);
     let report = &mut *scope.report;
     let addresses = section.needed("service", report).map(|node| addresses(node, report));
-    let clients = section.get("clients").map(|node| clients(node, report)).unwrap_or_default();
+    let clients = clients::read(&section, report);
     let by = section.get("by").map_or(Some(By::FiveTuple), |node| by(node, report));
     let stateless = section.boolean("stateless", report);
     let chosen = chosen(&section, (by, stateless), report);
     let quic = section.get("quic").and_then(|node| quic::configs(node, report));
-    if let Some(node) = section.get("clients").filter(|_| quic.is_some()) {
-        let message =
-            "connections that migrate have other addresses, so `clients` and `quic` exclude each other";
-        report.error_help(node.span, message, "omit one of them");
-    }
     let size = section.get("size").and_then(|_| section.number("size", report));
     let back_ends = section.needed("back_ends", report);
     let back_ends = back_ends.and_then(|node| who_answers(node, shared, scope));
@@ -618,9 +610,12 @@ fn ports_named(node: &Node, scope: &mut Scope<'_>) -> Option<Vec<PortId>> {
     Some(ports)
 }
 
-/// Where a service without `out` sends: out of the port on which a packet arrived, which needs no attachment,
-/// or, if it arrived on an attachment with several ports, out of any of these.
-fn back_out(ports: Option<&[PortId]>, scope: &Scope<'_>) -> Option<Attachment> {
+/// Where a service sends: to its `out`, or out of the port on which a packet arrived, which needs no
+/// attachment, or, if it arrived on an attachment with several ports, out of any of these.
+fn back_out(section: &Section<'_>, ports: Option<&[PortId]>, scope: &mut Scope<'_>) -> Option<Attachment> {
+    if let Some(node) = section.get("out") {
+        return scope.attachment(node);
+    }
     let below = scope.attachments.with(*ports?.first()?)?;
     (below.to != Forward::Port(below.lead) && Some(below.ports.as_slice()) == ports).then(|| below.clone())
 }
@@ -645,24 +640,6 @@ fn addresses(node: &Node, report: &mut Report) -> Vec<Address> {
         }
     }
     all
-}
-
-/// The largest number of prefixes of clients that a service may name.
-const CLIENTS_MAX: usize = 256;
-
-/// The clients that are served. An empty list, which would serve none, is an error.
-fn clients(node: &Node, report: &mut Report) -> Vec<(IpAddr, u8)> {
-    let nodes = several(node);
-    if nodes.is_empty() {
-        report.error_help(node.span, "`clients` is empty", "omit it, or name the prefixes of clients");
-    }
-    if nodes.len() > CLIENTS_MAX {
-        let message =
-            format!("`clients` has {} prefixes, and at most {CLIENTS_MAX} are possible", nodes.len());
-        report.error(node.span, message);
-        return Vec::new();
-    }
-    nodes.iter().filter_map(|node| weir_config::ports::address_prefix(node, report)).collect()
 }
 
 /// A port, a range of ports, or all of them.

@@ -44,8 +44,8 @@ fn clients_of_the_other_ip_version_are_not_served() {
     assert!(matches!(verdict, Verdict::Drop(_)), "{verdict:?}");
 }
 
-/// Flows of a back end that rejects go to the app that answers them, as they arrived, whatever the mode of the
-/// other back ends is.
+/// Flows of a back end that rejects go to the app that answers them, as they arrived, whatever the mode of
+/// the other back ends is.
 #[test]
 fn flows_of_a_back_end_that_rejects_are_answered() {
     let ip = Ipv4Addr::new(10, 0, 1, 1).into();

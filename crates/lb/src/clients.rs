@@ -1,0 +1,31 @@
+//! The clients of a service that are served.
+
+use super::announce_yaml::several;
+use std::net::IpAddr;
+use weir_config::Report;
+use weir_config::section::Section;
+
+/// The largest number of prefixes of clients that a service may name.
+const CLIENTS_MAX: usize = 256;
+
+/// Reads the clients that are served: prefixes, with their lengths in bits. An empty list, which would serve
+/// none, is an error.
+pub(super) fn read(section: &Section<'_>, report: &mut Report) -> Vec<(IpAddr, u8)> {
+    let Some(node) = section.get("clients") else { return Vec::new() };
+    if section.get("quic").is_some() {
+        let message =
+            "connections that migrate have other addresses, so `clients` and `quic` exclude each other";
+        report.error_help(node.span, message, "omit one of them");
+    }
+    let nodes = several(node);
+    if nodes.is_empty() {
+        report.error_help(node.span, "`clients` is empty", "omit it, or name the prefixes of clients");
+    }
+    if nodes.len() > CLIENTS_MAX {
+        let count = nodes.len();
+        let message = format!("`clients` has {count} prefixes, and at most {CLIENTS_MAX} are possible");
+        report.error(node.span, message);
+        return Vec::new();
+    }
+    nodes.iter().filter_map(|node| weir_config::ports::address_prefix(node, report)).collect()
+}
