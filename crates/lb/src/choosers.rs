@@ -4,7 +4,7 @@
 
 use super::NAME;
 use super::actions::Action;
-use super::service::{BackEnd, By, Service};
+use super::service::{BackEnd, By, Mode, Service};
 use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use weir_packet::{Field, KeySource};
@@ -192,12 +192,14 @@ impl Chooser {
 }
 
 /// Whether the back ends of a service can be changed in place. Those of other services also have entries
-/// elsewhere, or clients are remembered with the places of their back ends.
+/// elsewhere, or clients are remembered with the places of their back ends, or their entries lead to an app,
+/// whose number differs between programs.
 pub(super) fn can_grow(service: &Service) -> bool {
     let is_plain = service.by == By::FiveTuple && !service.stateless && service.quic.is_none();
     let forgets = service.affinity.is_none_or(|affinity| affinity.timeout_ns == 0);
     let is_set = service.fill == Fill::Maglev && service.new_flows != NewFlows::RoundRobin;
-    is_plain && forgets && is_set && service.back_ends.iter().all(|one| one.vlan.is_none())
+    let is_movable = |one: &BackEnd| one.vlan.is_none() && one.mode != Mode::Reject;
+    is_plain && forgets && is_set && service.back_ends.iter().all(is_movable)
 }
 
 /// Returns how the timeouts differ from the defaults, as part of a name.
