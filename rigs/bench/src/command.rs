@@ -77,7 +77,7 @@ pub enum Bench {
         streams: Vec<u32>,
         /// Only frames that take this way. Default: both.
         #[arg(long, value_enum)]
-        way: Option<bond::Way>,
+        way: Option<bond::BondWay>,
         /// End with one JSON object.
         #[arg(long)]
         json: bool,
@@ -238,20 +238,20 @@ fn print_memory(json: bool) -> Result<()> {
     if json { line(json!({ "results": rows, "million": million, "services": services })) } else { Ok(()) }
 }
 
-fn print_bond(streams: &[u32], way: Option<bond::Way>, json: bool) -> Result<()> {
+fn print_bond(streams: &[u32], way: Option<bond::BondWay>, json: bool) -> Result<()> {
     let streams = if streams.is_empty() { &bond::STREAMS[..] } else { streams };
     let mut screen = Screen::new(json);
     // An absent key was not asked for; one that is null could not be measured.
     let (mut results, mut is_measured) = (json!({}), true);
-    if way != Some(bond::Way::Pvp) {
+    if way != Some(bond::BondWay::Pvp) {
         screen.say("net_pcap to a bond of two net_memif: Mpps of processor time, median (min - max)");
-        let rows = bond::run(streams, bond::Way::Direct, &mut screen)?;
+        let rows = bond::run(streams, bond::BondWay::Direct, &mut screen)?;
         is_measured &= rows.is_some();
         results["results"] = json!(rows);
     }
-    if way != Some(bond::Way::Direct) {
+    if way != Some(bond::BondWay::Direct) {
         screen.say(&format!("PVP: the same, first to a port of a machine and back ({})", bond::MACHINE));
-        let rows = bond::run(streams, bond::Way::Pvp, &mut screen)?;
+        let rows = bond::run(streams, bond::BondWay::Pvp, &mut screen)?;
         is_measured &= rows.is_some();
         results["pvp"] = json!({ "machine": bond::MACHINE, "rows": rows });
     }

@@ -2,7 +2,7 @@
 //! core. In PVP, it forwards from the recording to the machine, and from there to one member.
 
 use super::arm::{BondArm, Carrier};
-use super::machine::{Machine, Way, socket, vhost};
+use super::machine::{BondWay, Machine, socket, vhost};
 use super::sink::{Sink, memif};
 use super::weir::preferred;
 use crate::peers::{Forwarder, Setting, Testpmd};
@@ -25,7 +25,7 @@ pub fn start_with_machine(run: &mut Run, setting: &Setting, recording: &Path) ->
     // The second member is there because the sink has two devices.
     let [first, second] = [0, 1].map(|at| memif("server", at, &members));
     let devices = [source, vhost(&machines[0]), first, second];
-    let own = Way::Pvp.of_switch(setting);
+    let own = BondWay::Pvp.of_switch(setting);
     let mut testpmd = Forwarder::testpmd_with(run, preferred, &own, &devices, &CHAINED)?;
     // It is faster than the machine, so without `retry` it would drop most frames. So the ceiling is what the
     // machine lets through, or less.

@@ -38,19 +38,19 @@ const UNDERWAY: u64 = 4 * DESCRIPTORS as u64;
 
 /// The way of frames through a switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Way {
+pub enum BondWay {
     /// From a port to the bond.
     Direct,
     /// From a port to the stand-in for a virtual machine, from there back to the switch, and to the bond.
     Pvp,
 }
 
-impl Way {
+impl BondWay {
     /// Returns true if a virtual machine is on the way.
     pub fn has_machine(self) -> bool {
         match self {
-            Way::Direct => false,
-            Way::Pvp => true,
+            BondWay::Direct => false,
+            BondWay::Pvp => true,
         }
     }
 

@@ -26,7 +26,7 @@ mod turn;
 mod weir;
 
 pub use flat::run as flatness;
-pub use machine::{DESCRIPTION as MACHINE, Way};
+pub use machine::{BondWay, DESCRIPTION as MACHINE};
 
 use super::dpdk::{record, record_parts};
 use super::peers::{FRAMES, Setting, TESTPMD, TESTPMD_PACKAGE};
@@ -77,7 +77,7 @@ impl Memory {
 
 /// Measures the bond on DPDK devices, with frames that take this way; returns `None`, and prints the reason,
 /// if that is impossible.
-pub fn run(streams: &[u32], way: Way, screen: &mut Screen) -> Result<Option<Vec<Value>>> {
+pub fn run(streams: &[u32], way: BondWay, screen: &mut Screen) -> Result<Option<Vec<Value>>> {
     if let Some(wrong) = streams.iter().find(|streams| !(1..=STREAMS_MAX).contains(*streams)) {
         bail!("{wrong} streams cannot be measured: give 1 to {STREAMS_MAX}");
     }
@@ -133,7 +133,7 @@ fn obstacle() -> Option<String> {
 fn measure(
     streams: u32,
     memory: Memory,
-    (way, with_ovs): (Way, bool),
+    (way, with_ovs): (BondWay, bool),
     interrupt: &Interrupt,
     screen: &mut Screen,
 ) -> Result<BondRow> {
@@ -173,7 +173,7 @@ impl Arms {
         run: &mut Run,
         streams: u32,
         memory: Memory,
-        (way, with_ovs): (Way, bool),
+        (way, with_ovs): (BondWay, bool),
         interrupt: &Interrupt,
     ) -> Result<Arms> {
         let setting = Setting { frames: memory.frames, ..Setting::new(memory.mebibytes, true) };
@@ -187,8 +187,8 @@ impl Arms {
             None
         };
         let ceiling = match way {
-            Way::Pvp => ceiling::start_with_machine(run, &setting, &recording)?,
-            Way::Direct => {
+            BondWay::Pvp => ceiling::start_with_machine(run, &setting, &recording)?,
+            BondWay::Direct => {
                 // There are two pairs with half of the streams each.
                 let half = if streams > 1 { record(run.folder(), streams / 2)? } else { recording };
                 ceiling::start(run, &setting, [&half, &half])?
@@ -227,7 +227,7 @@ mod tests {
     #[test]
     fn a_number_of_streams_that_no_arm_has_memory_for_is_refused() {
         for wrong in [0, STREAMS_MAX + 1] {
-            let error = run(&[1, wrong], Way::Direct, &mut Screen::new(true))
+            let error = run(&[1, wrong], BondWay::Direct, &mut Screen::new(true))
                 .expect_err("it is out of range")
                 .to_string();
             assert!(error.contains(&format!("{wrong} streams")) && error.contains("1 to 500000"), "{error}");

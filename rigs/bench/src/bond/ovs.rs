@@ -2,7 +2,7 @@
 //! Both arms are one switch, which is reconfigured between turns.
 
 use super::arm::{BondArm, Carrier, account};
-use super::machine::{Machine, Way, socket};
+use super::machine::{BondWay, Machine, socket};
 use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
@@ -42,7 +42,7 @@ pub fn start(
     run: &mut Run,
     setting: &Setting,
     recordings: &[PathBuf],
-    way: Way,
+    way: BondWay,
     namespace: &Namespace,
     interrupt: &Interrupt,
 ) -> Result<BondArm> {

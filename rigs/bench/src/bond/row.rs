@@ -4,7 +4,7 @@
 //! of two arms is not the ratio of two medians, but the median of the ratios within rounds, whose turns are a
 //! fraction of a second apart.
 
-use super::machine::Way;
+use super::machine::BondWay;
 use super::turn::{Doubt, Turn};
 use serde_json::{Value, json};
 use std::fmt;
@@ -141,7 +141,7 @@ const SLIDE: [(u32, f64, f64); 6] = [
 #[derive(Clone, Debug)]
 pub struct BondRow {
     streams: u32,
-    way: Way,
+    way: BondWay,
     /// By arm, as in [`ARMS`]: million packets per second of processor time, and the share that was dropped.
     rates: [Option<ResultSpread>; 4],
     dropped: [Option<f64>; 4],
@@ -153,7 +153,7 @@ pub struct BondRow {
 
 impl BondRow {
     /// Computes the medians of the rounds.
-    pub fn new(streams: u32, way: Way, rounds: &Rounds) -> BondRow {
+    pub fn new(streams: u32, way: BondWay, rounds: &Rounds) -> BondRow {
         BondRow {
             streams,
             way,
@@ -197,7 +197,7 @@ impl BondRow {
     }
 
     /// The heading of a table of rows.
-    pub fn heading(way: Way) -> String {
+    pub fn heading(way: BondWay) -> String {
         let [weir, lb, recirc, ceiling] = ["weir", "OVS lb_output", "OVS hash", "ceiling"];
         let slide = if way.has_machine() { "  slide: lb_output, hash" } else { "" };
         format!(
@@ -259,7 +259,7 @@ mod tests {
                 (20.0 + 2.0 * f64::from(at), dropped),
             ]));
         }
-        let row = BondRow::new(7, Way::Direct, &rounds);
+        let row = BondRow::new(7, BondWay::Direct, &rounds);
         assert_eq!([0, 1, 2, 3].map(|arm| row.median(arm)), [Some(13.0), None, None, Some(26.0)]);
         assert_eq!(row.dropped, [Some(0.0), Some(0.5), None, Some(0.0005)]);
         let json = row.json();
@@ -278,12 +278,12 @@ mod tests {
     fn the_slides_rates_are_beside_those_through_a_machine_only() {
         let row = |streams, way| BondRow::new(streams, way, &Rounds::default());
         assert_eq!(
-            row(1000, Way::Pvp).json()["slide"],
+            row(1000, BondWay::Pvp).json()["slide"],
             json!({"ovs_recirc_mpps": 3.41, "ovs_lb_mpps": 5.25})
         );
-        assert!(row(1000, Way::Pvp).to_string().ends_with("5.25  3.41"));
-        assert!(row(7, Way::Pvp).json()["slide"].is_null());
-        assert!(row(1000, Way::Direct).json().get("slide").is_none());
+        assert!(row(1000, BondWay::Pvp).to_string().ends_with("5.25  3.41"));
+        assert!(row(7, BondWay::Pvp).json()["slide"].is_null());
+        assert!(row(1000, BondWay::Direct).json().get("slide").is_none());
     }
 
     #[test]
@@ -295,7 +295,7 @@ mod tests {
             let dropped = if at == 4 { 0.5 } else { 0.0 };
             rounds.add([Some(Turn { mpps: 1.0, dropped, doubt }), None, None, None]);
         }
-        let row = BondRow::new(1, Way::Direct, &rounds).to_string();
+        let row = BondRow::new(1, BondWay::Direct, &rounds).to_string();
         for part in [
             "weir is void: of 6 turns 1 are valid",
             "1 dropped more than 0.1 %",

@@ -1,7 +1,7 @@
 //! weir's arm: a daemon whose bond has two members.
 
 use super::arm::{BondArm, Carrier, account};
-use super::machine::{Machine, Way, socket, vhost};
+use super::machine::{BondWay, Machine, socket, vhost};
 use super::sink::{Sink, memif};
 use crate::peers::Setting;
 use anyhow::Result;
@@ -23,7 +23,7 @@ pub fn start(
     run: &mut Run,
     setting: &Setting,
     (recording, streams): (&Path, u32),
-    way: Way,
+    way: BondWay,
     interrupt: &Interrupt,
 ) -> Result<BondArm> {
     let members = run.folder().join("weir.memif");
