@@ -117,7 +117,7 @@ fn balancer(kind: ServiceKind) -> Lb {
         back_ends,
     });
     let ports = [0, 1].map(|at| PortConfig::new(format!("p{at}"), PortKind::Mem));
-    let neighbours = Neighbours::of(&lb.services, &[guarded.clone()], &ports);
+    let neighbours = Neighbours::of(&lb.services, std::slice::from_ref(&guarded), &ports);
     lb.health = Health { services: vec![guarded], neighbours, ..Health::default() };
     lb.health.find(&lb.services, &program_of(lb.clone(), true));
     lb

@@ -38,7 +38,7 @@ fn balancer() -> Lb {
         routed,
         back_ends,
     });
-    let neighbours = Neighbours::of(&[one.clone()], &[guarded.clone()], &ports);
+    let neighbours = Neighbours::of(&[one.clone()], std::slice::from_ref(&guarded), &ports);
     let health = Health { services: vec![guarded], neighbours, ..Health::default() };
     let mut lb = Lb { services: vec![one], health, ..Lb::default() };
     lb.health.find(&lb.services, &program_of(lb.clone(), true));
