@@ -309,12 +309,7 @@ impl Daemon {
             }
             Action::CheckHears { packet } => self.checks.deliver(&packet),
             Action::Resolve(hops) => self.resolve(at, &hops),
-            Action::ResolveOthers { more, less } => {
-                let app = self.host.running.app(at).name();
-                if let Err(error) = self.neighbours.follow_others(app, more, less) {
-                    error!("cannot resolve neighbours: {error:#}");
-                }
-            }
+            Action::ResolveOthers { more, less } => self.resolve_others(at, more, less),
             Action::Confirm(hop) => self.neighbours.confirm(hop),
             Action::Announce { service, prefixes, wish } => {
                 self.routes.wish(self.host.running.app(at).name(), service, prefixes, wish);
@@ -347,6 +342,12 @@ impl Daemon {
 
     fn resolve(&mut self, at: usize, hops: &[Hop]) {
         if let Err(error) = self.neighbours.follow(self.host.running.app(at).name(), hops.to_vec()) {
+            error!("cannot resolve neighbours: {error:#}");
+        }
+    }
+
+    fn resolve_others(&mut self, at: usize, more: Arc<[Hop]>, less: Arc<[Hop]>) {
+        if let Err(error) = self.neighbours.follow_others(self.host.running.app(at).name(), more, less) {
             error!("cannot resolve neighbours: {error:#}");
         }
     }

@@ -162,6 +162,45 @@ impl Amending<'_> {
         let former_places = self.places.get(at).filter(|places| places.len() == targets.len())?.clone();
         let former = self.neighbours.reached(at);
         let reached = self.resolve(at, &service)?;
+        let mut entries = self.entries(alone, group, &targets, (&former_places[..], &reached[..]))?;
+        let (former, reached) = (by_name(&self.services[at], former), by_name(&service, reached));
+        for target in &mut targets {
+            if reached.get(target.name.as_str()).is_some_and(Reached::is_unknown) {
+                target.weight = 0;
+            }
+        }
+        let both = ((&former_places[..], &before[..]), (&mut entries[..], &targets[..]));
+        let (adds, removes) = differences(both, (&former, &reached))?;
+        let place = |(target, entries): (u16, Vec<(PipeId, Entry)>)| Place { group, target, entries };
+        self.places[at] = (0..).zip(entries).map(place).collect();
+        let size = written.size;
+        self.groups.push(AmendedGroup { group, targets, size, before: adds, after: removes });
+        self.note_checks(at, &guarded);
+        let former = std::mem::replace(&mut self.services[at], service);
+        self.guarded[at] = guarded;
+        let (before, now) = (addresses(&former), addresses(&self.services[at]));
+        if !now.is_subset(&before) && has_loops(&self.services, &self.services[at..=at]) {
+            return None;
+        }
+        match Translated::of(&former) {
+            Some(Translated::Destination(ipv6)) if before != now => self.find_answers(at, &former, ipv6),
+            Some(Translated::Destination(_) | Translated::Both(..)) | None => Some(()),
+        }
+    }
+
+    /// Returns the entries of a service's back ends, by their places in the group. `alone` is the program
+    /// that was written for the service alone, `former` has the places as they were, and `reached` says how
+    /// its back ends are reached.
+    fn entries(
+        &mut self,
+        alone: &Program,
+        group: GroupId,
+        targets: &[Target],
+        (former, reached): (&[Place], &[Reached]),
+    ) -> Option<Vec<Vec<(PipeId, Entry)>>> {
+        let running = self.running.program;
+        let before = &running.groups[group.index()].targets;
+        let [written] = &alone.groups[..] else { return None };
         let mut entries: Vec<Vec<(PipeId, Entry)>> = vec![Vec::new(); targets.len()];
         for pipe in &alone.pipes {
             let id = running.pipe_named(&pipe.name)?;
@@ -178,7 +217,7 @@ impl Amending<'_> {
                 let [EntryMatch::Member { target, .. }] = entry.matches[..] else { return None };
                 let name = &written.targets.get(usize::from(target))?.name;
                 let place = targets.iter().position(|target| target.name == *name)?;
-                let was = former_places.get(place).filter(|_| before[place].name == *name);
+                let was = former.get(place).filter(|_| before[place].name == *name);
                 let was = was.and_then(|was| was.entries.iter().find_map(|(_, entry)| entry.counter));
                 let counter = match (was, entry.counter) {
                     (Some(was), Some(_)) => Some(was),
@@ -187,65 +226,18 @@ impl Amending<'_> {
                 };
                 let matches = vec![EntryMatch::Member { group, target: place as u16 }];
                 let mut entry = Entry { matches, counter, origin: Origin::default(), ..entry.clone() };
-                let back_end = reached.get(usize::from(target))?;
-                back_end.lead(&mut entry);
-                if back_end.is_unknown() {
-                    targets[place].weight = 0;
-                }
+                reached.get(usize::from(target))?.lead(&mut entry);
                 entries[place].push((id, entry));
             }
         }
-        let (former, reached) = (by_name(&self.services[at], former), by_name(&service, reached));
-        let old = &former_places;
-        let (mut adds, mut removes) = (Vec::new(), Vec::new());
-        for (place, (new, target)) in entries.iter_mut().zip(&targets).enumerate() {
-            let same = before[place].name == target.name;
-            let old = &old[place].entries;
-            let is_unknown = reached.get(target.name.as_str()).is_some_and(Reached::is_unknown);
-            for (pipe, entry) in new {
-                let was = old.iter().find(|(of, _)| of == pipe).filter(|_| same);
-                match was {
-                    Some((_, was)) => {
-                        entry.origin = was.origin;
-                        let (mut was, former) = (was.clone(), former.get(target.name.as_str())?);
-                        former.lead(&mut was);
-                        if *entry != was {
-                            if is_unknown && !former.is_unknown() {
-                                return None;
-                            }
-                            adds.push(Change::Update { pipe: *pipe, entry: entry.clone() });
-                        }
-                    }
-                    // The app adds it once the MAC address is known.
-                    None if is_unknown => {}
-                    None => adds.push(Change::Add { pipe: *pipe, entry: entry.clone() }),
-                }
-            }
-        }
-        for (place, old) in old.iter().enumerate() {
-            let stays = |pipe: &PipeId| entries[place].iter().any(|(of, _)| of == pipe);
-            for (pipe, entry) in old.entries.iter().filter(|(pipe, _)| !stays(pipe)) {
-                removes.push(Change::Remove { pipe: *pipe, key: EntryKey::of(entry) });
-            }
-        }
-        let place = |(target, entries): (u16, Vec<(PipeId, Entry)>)| Place { group, target, entries };
-        self.places[at] = (0..).zip(entries).map(place).collect();
-        let size = written.size;
-        self.groups.push(AmendedGroup { group, targets, size, before: adds, after: removes });
-        let is_checked =
-            |watch: &Option<Watch>, all: &Guarded| all.back_ends.iter().any(|one| one.2 == *watch);
-        let mut checks = guarded.back_ends.iter().map(|one| &one.2).filter(|watch| watch.is_some());
-        self.checks |= checks.any(|watch| !is_checked(watch, &self.guarded[at]));
-        let former = std::mem::replace(&mut self.services[at], service);
-        self.guarded[at] = guarded;
-        let (before, now) = (addresses(&former), addresses(&self.services[at]));
-        if !now.is_subset(&before) && has_loops(&self.services, &self.services[at..=at]) {
-            return None;
-        }
-        match Translated::of(&former) {
-            Some(Translated::Destination(ipv6)) if before != now => self.find_answers(at, &former, ipv6),
-            Some(Translated::Destination(_) | Translated::Both(..)) | None => Some(()),
-        }
+        Some(entries)
+    }
+
+    /// Notes whether a service has checks that it did not have before.
+    fn note_checks(&mut self, at: usize, guarded: &Guarded) {
+        let before = &self.guarded[at].back_ends;
+        let is_new = |watch: &Option<Watch>| watch.is_some() && !before.iter().any(|one| one.2 == *watch);
+        self.checks |= guarded.back_ends.iter().any(|one| is_new(&one.2));
     }
 
     /// Changes the entries that find answers from the addresses of a service's back ends, which other
@@ -365,6 +357,53 @@ impl Amending<'_> {
         };
         is_possible.then_some(AmendedLb { lb, groups, counters, takes })
     }
+}
+
+/// Places of a group and its targets, as they were.
+type Before<'a> = (&'a [Place], &'a [Target]);
+/// The entries in these places, and the targets, as they will be.
+type After<'a> = (&'a mut [Vec<(PipeId, Entry)>], &'a [Target]);
+/// How back ends are reached, by name.
+type ByName<'a, 'b> = &'b HashMap<&'a str, Reached>;
+
+/// Returns the changes of entries before and after packets are sent to other targets; `None` if a back end
+/// would lose its entries because its new MAC address is not known.
+fn differences(
+    ((old, before), (entries, targets)): (Before<'_>, After<'_>),
+    (former, reached): (ByName<'_, '_>, ByName<'_, '_>),
+) -> Option<(Vec<Change>, Vec<Change>)> {
+    let (mut adds, mut removes) = (Vec::new(), Vec::new());
+    for (place, (new, target)) in entries.iter_mut().zip(targets).enumerate() {
+        let same = before[place].name == target.name;
+        let old = &old[place].entries;
+        let is_unknown = reached.get(target.name.as_str()).is_some_and(Reached::is_unknown);
+        for (pipe, entry) in new {
+            let was = old.iter().find(|(of, _)| of == pipe).filter(|_| same);
+            match was {
+                Some((_, was)) => {
+                    entry.origin = was.origin;
+                    let (mut was, former) = (was.clone(), former.get(target.name.as_str())?);
+                    former.lead(&mut was);
+                    if *entry != was {
+                        if is_unknown && !former.is_unknown() {
+                            return None;
+                        }
+                        adds.push(Change::Update { pipe: *pipe, entry: entry.clone() });
+                    }
+                }
+                // The app adds it once the MAC address is known.
+                None if is_unknown => {}
+                None => adds.push(Change::Add { pipe: *pipe, entry: entry.clone() }),
+            }
+        }
+    }
+    for (place, old) in old.iter().enumerate() {
+        let stays = |pipe: &PipeId| entries[place].iter().any(|(of, _)| of == pipe);
+        for (pipe, entry) in old.entries.iter().filter(|(pipe, _)| !stays(pipe)) {
+            removes.push(Change::Remove { pipe: *pipe, key: EntryKey::of(entry) });
+        }
+    }
+    Some((adds, removes))
 }
 
 /// Returns how each back end of a service is reached, by name.

@@ -20,8 +20,8 @@ impl Numbers {
     }
 }
 
-/// How packets are sent to the back ends of services, by number of the service. Those of the last two have the
-/// same addresses, but different ports.
+/// How packets are sent to the back ends of services, by number of the service. Those of the last two have
+/// the same addresses, but different ports.
 const MODES: [&str; 6] = ["l2", "full_nat", "ipip", "full_nat", "nat", "nat 8081"];
 
 /// A daemon with a pool of addresses and this number of workers, whose services can be changed over HTTP.
@@ -373,39 +373,40 @@ fn checked_back_ends_come_and_go_and_only_those_that_are_up_get_new_flows() {
     assert_eq!(generation(&daemon), first);
 }
 
+/// A service after a number of changes: two back ends stay, and the others come and go.
+fn changed(name: &str, vip: &str, step: usize) -> Value {
+    let mode = if name == "a" { "full_nat" } else { "l2" };
+    let mut service = service_of(mode, name, vip, &[("s0", 1), ("s1", 1)]);
+    let others = (0..step % 3).map(|at| {
+        let number = 10 + (step + at) % 7;
+        let mac = format!("02:00:00:00:02:{number:02x}");
+        let mut one = json!({ "name": format!("n{number}"), "mac": mac, "weight": 0 });
+        enter(mode, &mut one, number);
+        one
+    });
+    let others: Vec<Value> = others.collect();
+    service["back_ends"].as_array_mut().unwrap().extend(others);
+    service
+}
+
 #[test]
 fn concurrent_changes_of_services_and_reloads_lose_no_flow_and_no_change() {
     let (daemon, address) = pooled(2);
-    let of = |name: &str, vip: &str, step: usize| {
-        let mode = if name == "a" { "full_nat" } else { "l2" };
-        let mut service = service_of(mode, name, vip, &[("s0", 1), ("s1", 1)]);
-        // Two stay, and the others come and go.
-        let others = (0..step % 3).map(|at| {
-            let number = 10 + (step + at) % 7;
-            let mac = format!("02:00:00:00:02:{number:02x}");
-            let mut one = json!({ "name": format!("n{number}"), "mac": mac, "weight": 0 });
-            enter(mode, &mut one, number);
-            one
-        });
-        let others: Vec<Value> = others.collect();
-        service["back_ends"].as_array_mut().unwrap().extend(others);
-        service
-    };
     let both = [("a", "10.0.1.1"), ("b", "10.0.1.2")];
     for (name, vip) in both {
-        assert_eq!(put(address, &of(name, vip, 0)).0, 200);
+        assert_eq!(put(address, &changed(name, vip, 0)).0, 200);
     }
     let clients = [packets("10.0.1.1", 4000, 32), packets("10.0.1.2", 5000, 32)].concat();
     send(&daemon, &clients);
     let before = flows(&daemon);
     assert_eq!(before.len(), 96, "{before:?}");
     let first = generation(&daemon);
-    let (ends, of) = (AtomicBool::new(false), &of);
+    let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let changing = both.map(|(name, vip)| {
             scope.spawn(move || {
                 for step in 1..40 {
-                    let (status, answer) = put(address, &of(name, vip, step));
+                    let (status, answer) = put(address, &changed(name, vip, step));
                     assert_eq!(status, 200, "{answer}");
                 }
             })
@@ -435,7 +436,7 @@ fn concurrent_changes_of_services_and_reloads_lose_no_flow_and_no_change() {
     send(&daemon, &clients);
     assert_eq!(flows(&daemon), before);
     let (other, its) = pooled(2);
-    let last: Vec<Value> = both.iter().map(|(name, vip)| of(name, vip, 39)).collect();
+    let last: Vec<Value> = both.iter().map(|(name, vip)| changed(name, vip, 39)).collect();
     assert_eq!(http(its, "PUT", "/v1/services", &json!({ "services": last }).to_string()).0, 200);
     daemon.weir(&["reload"]).good();
     let (now, wanted) = (state(&daemon, address), state(&other, its));
@@ -444,99 +445,114 @@ fn concurrent_changes_of_services_and_reloads_lose_no_flow_and_no_change() {
     }
 }
 
+/// Tells the host the MAC address of a back end, given the last byte of its address.
+fn know(wire: &Wire, last: u8, mac: &str) {
+    let mac = format!("02:00:00:00:{mac}:{last:02}");
+    wire.ip(&format!("neigh replace 10.0.0.{last} lladdr {mac} dev w0 nud permanent"));
+}
+
+/// Sets the back ends of a service, which have no MAC addresses, by the last bytes of their addresses.
+fn put_resolved(daemon: &Daemon, (name, mode): (&str, &str), lasts: &[u8]) {
+    let back_end =
+        |last: &u8| json!({ "name": format!("b{last}"), "mode": mode, "ip": format!("10.0.0.{last}") });
+    let mut service = service(name, if name == "a" { "10.0.9.1" } else { "10.0.9.2" }, &[]);
+    service["back_ends"] = lasts.iter().map(back_end).collect();
+    if mode == "full_nat" {
+        service["nat_pool"] = json!("out");
+    }
+    let request = json!({ "do": "put", "service": service });
+    let answer = daemon.ask(&json!({ "command": "app", "app": "lb", "request": request }));
+    assert!(answer.get("error").is_none(), "{answer}");
+}
+
+/// The MAC address and the health of a back end.
+fn row(daemon: &Daemon, service: &str, name: &str) -> [String; 2] {
+    let rows = daemon.show("backends");
+    let is_it = |row: &&Value| row["service"] == service && row["name"] == name;
+    let row = rows.as_array().unwrap().iter().find(is_it);
+    let row = row.unwrap_or_else(|| panic!("no {name} in {rows}"));
+    [&row["mac"], &row["health"]].map(|text| text.as_str().unwrap().to_string())
+}
+
+/// The row of a back end with this MAC address.
+fn up(mac: &str) -> [String; 2] {
+    [format!("02:00:00:00:{mac}"), "unchecked".to_string()]
+}
+
+/// Packets counted for back ends of `a`.
+fn counts(daemon: &Daemon, lasts: &[u8]) -> Vec<u64> {
+    lasts.iter().map(|last| daemon.count(&format!("lb/a/b{last}"))).collect()
+}
+
+/// Packets to `a` that arrive at the interface.
+fn send_to_a(daemon: &Daemon, from: u32) {
+    let packet = |port: u32| {
+        format!("eth.dst=02:00:00:00:00:00 src=192.0.2.1 dst=10.0.9.1 proto=tcp sport={port} dport=80")
+    };
+    send(daemon, &(from..from + 64).map(packet).collect::<Vec<_>>());
+}
+
+const A: (&str, &str) = ("a", "full_nat");
+const B: (&str, &str) = ("b", "nat");
+
 #[test]
 fn back_ends_without_a_mac_address_are_resolved_in_place() {
     let Some(wire) = Wire::new("inplace", 1) else { return };
-    let known = |last: u8, mac: &str| {
-        wire.ip(&format!(
-            "neigh replace 10.0.0.{last} lladdr 02:00:00:00:{mac}:{last:02} dev w0 nud permanent"
-        ));
-    };
-    (11..13).for_each(|last| known(last, "aa"));
+    (11..13).for_each(|last| know(&wire, last, "aa"));
     let folder = Folder::new();
-    folder.write(
-        "weir.yaml",
-        "nat_pools: { out: { addresses: 10.0.0.128/28 } }
+    let config = "nat_pools: { out: { addresses: 10.0.0.128/28 } }
 ports: { p0: { xdp: w0 } }
 apps: [{ lb: { flows: 4096 } }]
-",
-    );
+";
+    folder.write("weir.yaml", config);
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
-    let put = |daemon: &Daemon, name: &str, mode: &str, lasts: &[u8]| {
-        let back_end = |last: &u8| {
-            let ip = format!("10.0.0.{last}");
-            json!({ "name": format!("b{last}"), "mode": mode, "ip": ip })
-        };
-        let mut service = service(name, if name == "a" { "10.0.9.1" } else { "10.0.9.2" }, &[]);
-        service["back_ends"] = lasts.iter().map(back_end).collect();
-        if mode == "full_nat" {
-            service["nat_pool"] = json!("out");
-        }
-        let request = json!({ "do": "put", "service": service });
-        let answer = daemon.ask(&json!({ "command": "app", "app": "lb", "request": request }));
-        assert!(answer.get("error").is_none(), "{answer}");
-    };
-    let row = |daemon: &Daemon, service: &str, name: &str| {
-        let rows = daemon.show("backends");
-        let row =
-            rows.as_array().unwrap().iter().find(|row| row["service"] == service && row["name"] == name);
-        let row = row.unwrap_or_else(|| panic!("no {name} in {rows}"));
-        [&row["mac"], &row["health"]].map(|text| text.as_str().unwrap().to_string())
-    };
-    let send = |daemon: &Daemon, from: u32| {
-        let packet = |port: u32| {
-            format!("eth.dst=02:00:00:00:00:00 src=192.0.2.1 dst=10.0.9.1 proto=tcp sport={port} dport=80")
-        };
-        send(daemon, &(from..from + 64).map(packet).collect::<Vec<_>>());
-    };
-    let counts = |daemon: &Daemon, lasts: &[u8]| -> Vec<u64> {
-        lasts.iter().map(|last| daemon.count(&format!("lb/a/b{last}"))).collect()
-    };
-    put(&daemon, "b", "nat", &[12]);
-    put(&daemon, "a", "full_nat", &[11]);
+    put_resolved(&daemon, B, &[12]);
+    put_resolved(&daemon, A, &[11]);
     let first = generation(&daemon);
-    let up = |mac: &str| [mac.to_string(), "unchecked".to_string()];
-    assert_eq!(row(&daemon, "a", "b11"), up("02:00:00:00:aa:11"));
-    send(&daemon, 4000);
+    assert_eq!(row(&daemon, "a", "b11"), up("aa:11"));
+    send_to_a(&daemon, 4000);
     assert_eq!(counts(&daemon, &[11]), [64]);
     let before = flows(&daemon);
 
     // The host knows the address of one: it gets flows at once. The other is down until it is found.
-    put(&daemon, "a", "full_nat", &[12, 13, 11]);
-    assert_eq!(row(&daemon, "a", "b12"), up("02:00:00:00:aa:12"));
+    put_resolved(&daemon, A, &[12, 13, 11]);
+    assert_eq!(row(&daemon, "a", "b12"), up("aa:12"));
     assert_eq!(row(&daemon, "a", "b13"), ["", "down"]);
-    send(&daemon, 4000);
+    send_to_a(&daemon, 4000);
     assert_eq!((flows(&daemon), counts(&daemon, &[11])), (before, vec![128]));
-    send(&daemon, 5000);
+    send_to_a(&daemon, 5000);
     let [b11, b12, b13] = counts(&daemon, &[11, 12, 13])[..] else { panic!() };
     assert_eq!((b11 + b12, b12 > 0, b13), (192, true, 0));
-    known(13, "aa");
-    daemon.wait_for("the neighbour", |daemon| row(daemon, "a", "b13") == up("02:00:00:00:aa:13"));
-    send(&daemon, 6000);
+    know(&wire, 13, "aa");
+    daemon.wait_for("the neighbour", |daemon| row(daemon, "a", "b13") == up("aa:13"));
+    send_to_a(&daemon, 6000);
     assert!(counts(&daemon, &[13]) > vec![0]);
 
-    // It is still followed when others come and go, also in another service.
-    put(&daemon, "a", "full_nat", &[13, 12]);
-    put(&daemon, "b", "nat", &[11, 12]);
-    known(13, "bb");
-    daemon.wait_for("its new address", |daemon| row(daemon, "a", "b13") == up("02:00:00:00:bb:13"));
-    known(12, "cc");
-    for service in ["a", "b"] {
-        daemon.wait_for("its new address", |daemon| row(daemon, service, "b12") == up("02:00:00:00:cc:12"));
-    }
-    assert_eq!(row(&daemon, "b", "b11"), up("02:00:00:00:aa:11"));
-    // The place of a hop that is gone is taken by another one.
-    put(&daemon, "b", "nat", &[12]);
-    put(&daemon, "a", "full_nat", &[14, 13, 12]);
-    assert_eq!(row(&daemon, "a", "b14"), ["", "down"]);
-    put(&daemon, "a", "full_nat", &[11, 14, 13, 12]);
-    assert_eq!(row(&daemon, "a", "b11"), up("02:00:00:00:aa:11"));
-    known(14, "aa");
-    daemon.wait_for("the neighbour", |daemon| row(daemon, "a", "b14") == up("02:00:00:00:aa:14"));
-    put(&daemon, "b", "nat", &[12, 14]);
+    neighbours_are_followed_while_others_come_and_go(&wire, &mut daemon);
     assert_eq!(generation(&daemon), first, "{}", daemon.log());
     // A reload leads to the same program.
     let now = program(&daemon);
     daemon.weir(&["reload"]).good();
     assert_eq!(program(&daemon), now);
+}
+
+fn neighbours_are_followed_while_others_come_and_go(wire: &Wire, daemon: &mut Daemon) {
+    put_resolved(daemon, A, &[13, 12]);
+    put_resolved(daemon, B, &[11, 12]);
+    know(wire, 13, "bb");
+    daemon.wait_for("its new address", |daemon| row(daemon, "a", "b13") == up("bb:13"));
+    know(wire, 12, "cc");
+    for service in ["a", "b"] {
+        daemon.wait_for("its new address", |daemon| row(daemon, service, "b12") == up("cc:12"));
+    }
+    assert_eq!(row(daemon, "b", "b11"), up("aa:11"));
+    // The place of a hop that is gone is taken by another one.
+    put_resolved(daemon, B, &[12]);
+    put_resolved(daemon, A, &[14, 13, 12]);
+    assert_eq!(row(daemon, "a", "b14"), ["", "down"]);
+    put_resolved(daemon, A, &[11, 14, 13, 12]);
+    assert_eq!(row(daemon, "a", "b11"), up("aa:11"));
+    know(wire, 14, "aa");
+    daemon.wait_for("the neighbour", |daemon| row(daemon, "a", "b14") == up("aa:14"));
+    put_resolved(daemon, B, &[12, 14]);
 }
