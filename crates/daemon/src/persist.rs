@@ -247,7 +247,7 @@ mod tests {
         let states = |path: &Path| read(path, &[]).unwrap().unwrap().states;
         assert_eq!((states(&path), states(&other)), (3.into(), 2.into()));
         fs::remove_dir_all(&folder).unwrap();
-        // Where a file cannot be written, all that wait get the error.
+        // If a file cannot be written, all that wait for it get the error.
         fs::write(&folder, "").unwrap();
         let (jobs, waiting): (Vec<Job>, Vec<Saving>) = [1, 2].map(|one| job(&path, one)).into_iter().unzip();
         assert!(!write_newest(jobs.into_iter()));
