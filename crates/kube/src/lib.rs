@@ -10,6 +10,7 @@ mod follow;
 mod gateway;
 pub mod incremental;
 mod lease;
+mod names;
 mod nodes;
 pub mod objects;
 pub mod pools;

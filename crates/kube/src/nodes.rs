@@ -380,7 +380,7 @@ fn place(reason: RefusalReason, why: &str) -> Option<usize> {
 }
 
 /// Makes a client. The token is read again after each failure, so that it can be replaced.
-fn connect(node: &NodeConfig) -> Result<Client, ClientError> {
+pub(crate) fn connect(node: &NodeConfig) -> Result<Client, ClientError> {
     let unreadable = |path: &Path, why: std::io::Error| {
         ClientError::Unreachable(format!("cannot be asked: {}: {why}", path.display()))
     };

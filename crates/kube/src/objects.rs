@@ -61,6 +61,8 @@ pub struct ServiceObject {
     pub is_external_name: bool,
     /// Its ports.
     pub ports: Vec<PortObject>,
+    /// All its addresses: those of the cluster, external ones, and those that its status has.
+    pub addresses: Vec<IpAddr>,
     /// What matters if it has a load balancer.
     pub balanced: Option<Box<BalancedObject>>,
 }
@@ -157,9 +159,24 @@ impl From<Service> for ServiceObject {
             created: created(meta),
             is_external_name: spec.is_some_and(|spec| spec.type_.as_deref() == Some("ExternalName")),
             ports: spec.iter().flat_map(|spec| spec.ports.iter().flatten()).map(port).collect(),
+            addresses: addresses(&service),
             balanced,
         }
     }
+}
+
+/// Returns all addresses of a Service, each once. One without an address has `None` in its place.
+fn addresses(service: &Service) -> Vec<IpAddr> {
+    let own = service.spec.iter().flat_map(|spec| {
+        let lists = [&spec.cluster_ips, &spec.external_ips].into_iter().flatten().flatten();
+        lists.chain(&spec.cluster_ip).map(String::as_str)
+    });
+    let ingress = service.status.iter().flat_map(|status| &status.load_balancer);
+    let ingress = ingress.flat_map(|one| one.ingress.iter().flatten()).filter_map(|one| one.ip.as_deref());
+    let mut all: Vec<IpAddr> = own.chain(ingress).filter_map(|text| text.parse().ok()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
 }
 
 impl ServiceObject {
@@ -214,6 +231,29 @@ pub struct SliceEndpoint {
     pub node: Option<Arc<str>>,
     /// The zones that it should serve; if empty, all zones.
     pub zones: Vec<Arc<str>>,
+    /// What has the address, if that is known.
+    pub target: Option<EndpointTarget>,
+}
+
+/// What has the address of an endpoint.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EndpointTarget {
+    /// The pod with this name, in the namespace of the EndpointSlice.
+    Pod(Arc<str>),
+    /// The node with this name.
+    Node(Arc<str>),
+}
+
+impl EndpointTarget {
+    fn of(target: &ObjectReference) -> Option<EndpointTarget> {
+        let name = target.name.as_deref()?.into();
+        match target.kind.as_deref()? {
+            "Pod" => Some(EndpointTarget::Pod(name)),
+            "Node" => Some(EndpointTarget::Node(name)),
+            // Other objects have no names that a flow could have.
+            _ => None,
+        }
+    }
 }
 
 impl From<EndpointSlice> for SliceObject {
@@ -235,9 +275,11 @@ impl From<EndpointSlice> for SliceObject {
             let zones = one.hints.iter().flat_map(|hints| hints.for_zones.iter().flatten());
             let zones: Vec<Arc<str>> = zones.map(|zone| zone.name.as_str().into()).collect();
             let node: Option<Arc<str>> = one.node_name.as_deref().map(Into::into);
+            let target = one.target_ref.as_ref().and_then(EndpointTarget::of);
             let addresses = one.addresses.iter().filter_map(|text| text.parse::<IpAddr>().ok());
             for address in addresses.filter(|address| Some(IpVersion::of(*address)) == family) {
-                endpoints.push(SliceEndpoint { address, state, node: node.clone(), zones: zones.clone() });
+                let (node, zones, target) = (node.clone(), zones.clone(), target.clone());
+                endpoints.push(SliceEndpoint { address, state, node, zones, target });
             }
         }
         endpoints.shrink_to_fit();

@@ -6,7 +6,7 @@ use crate::incremental::{Incremental, Update};
 use crate::nodes::feed;
 use crate::objects::Changed;
 use crate::shared::{Hub, HubState, WantedService};
-use crate::{follow, lease, report, serve};
+use crate::{follow, lease, names, report, serve};
 use anyhow::Context;
 use clap::Parser;
 use futures::future::{select, select_all};
@@ -19,7 +19,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, mpsc};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 
@@ -73,10 +73,13 @@ async fn control(config: Config, arguments: &Arguments) -> anyhow::Result<()> {
     let shared = Arc::new(Hub::new(config));
     let (statuses, new_statuses) = mpsc::unbounded_channel();
     let (events, new_events) = mpsc::channel(EVENTS_MAX);
+    let (name_sender, named) = watch::channel(None);
     let mut tasks: Vec<JoinHandle<()>> = follow::all(&shared, &client);
     for node in &shared.config.nodes {
         tasks.push(tokio::spawn(feed(shared.clone(), node.clone())));
+        tasks.push(tokio::spawn(names::feed(shared.clone(), node.clone(), named.clone())));
     }
+    tasks.push(tokio::spawn(names::follow(shared.clone(), name_sender)));
     tasks.push(tokio::spawn(report::statuses(shared.clone(), client.clone(), new_statuses)));
     tasks.push(tokio::spawn(report::events(shared.clone(), client.clone(), me.clone(), new_events)));
     tasks.push(tokio::spawn(lease::lead(shared.clone(), client.clone(), me.clone())));
