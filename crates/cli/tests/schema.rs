@@ -50,7 +50,9 @@ fn reference() -> String {
     let page = |name: &str| {
         std::fs::read_to_string(root().join("docs/reference").join(name)).expect("the documentation")
     };
-    page("configuration.md") + &page("fields.md") + &page("load-balancer.md") + &page("bond.md")
+    let pages = ["configuration.md", "control.md", "fields.md", "load-balancer.md", "bond.md"];
+    let measure = "../../crates/measure/README.md";
+    pages.into_iter().chain([measure]).map(page).collect()
 }
 
 /// All pages about weir: those in `docs/`, and the README files of crates.
@@ -110,10 +112,7 @@ fn every_word_of_the_schema_is_in_the_documentation() {
     let said =
         |word: &&String| code.iter().any(|code| has(code, word.strip_prefix("inner.").unwrap_or(word)));
     let missing: Vec<_> = all.iter().filter(|word| !said(word)).collect();
-    assert!(
-        missing.is_empty(),
-        "configuration.md, fields.md, load-balancer.md and bond.md do not say: {missing:?}"
-    );
+    assert!(missing.is_empty(), "the pages of `reference()` do not say: {missing:?}");
 }
 
 /// Collects the keys and words that a schema allows.

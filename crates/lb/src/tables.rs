@@ -6,7 +6,7 @@
 use super::NAME;
 use super::announce::{Answered, ECHO_V4, ECHO_V6, Pinged, solicited_node};
 use super::choosers::{Chooser, Translated, number};
-use super::pipes::Pipes;
+use super::pipes::{COUNTED_MAX, Pipes};
 use super::service::{Address, Mode, Service};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -174,7 +174,9 @@ impl<'a> Finder<'a> {
         } else {
             pipe.act([number])
         };
-        pipe.capacity(CAPACITY).entries(entries)
+        // Answers are found by the addresses of back ends, which come and go without a reload.
+        let room = if table.of == Of::Answers { entries.len() + entries.len().min(COUNTED_MAX) } else { 0 };
+        pipe.capacity(CAPACITY.max(room as u32)).entries(entries)
     }
 
     /// Whether connections found in a table have their MSS clamped.

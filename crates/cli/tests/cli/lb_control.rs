@@ -461,6 +461,9 @@ fn the_description_is_true() {
                     "ServiceSet" => &set,
                     "BackEnd" => r#"{"name": "b7", "mac": "02:00:00:00:00:17"}"#,
                     "Patch" => r#"{"state": "draining"}"#,
+                    "NameSet" => {
+                        r#"{"names": [{"address": "192.0.2.1", "name": "client", "kind": "other"}]}"#
+                    }
                     _ => r#"[{"do": "drain", "service": "web", "back_end": "b1"}]"#,
                 },
             };
@@ -488,7 +491,7 @@ fn the_description_is_true() {
             asked += 1;
         }
     }
-    assert_eq!(asked, 24);
+    assert_eq!(asked, 26);
 }
 
 /// Makes a certificate for 127.0.0.1, cert.pem, and its key. Returns false without openssl.

@@ -244,8 +244,8 @@ fn follow(page: &str, files: &[&str], root: bool, mut edit: impl FnMut(&Block, &
         edit(&block, folder.path());
         for step in block.steps() {
             // Counts of packets and flows, and which server answers, depend on the moment.
-            let varies =
-                ["weir show", "weir reload", "for i in"].iter().any(|one| step.command.starts_with(one));
+            let varies = ["weir show", "weir reload", "for i in", "ip netns exec client curl -s http"];
+            let varies = varies.iter().any(|one| step.command.starts_with(one));
             shell.follow(page, block.line, &step, !(root && varies));
             steps += 1;
         }

@@ -42,7 +42,7 @@ pipes:
 /// A client's socket, and what it has sent.
 pub(crate) struct ClientFlow {
     socket: UdpSocket,
-    back_end: Option<u8>,
+    pub(crate) back_end: Option<u8>,
     pub(crate) sent: u64,
 }
 

@@ -10,6 +10,7 @@
 
 mod changes;
 mod flows;
+mod in_place;
 mod nat;
 mod share;
 #[path = "../spaces/mod.rs"]
