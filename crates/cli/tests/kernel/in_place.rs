@@ -48,6 +48,10 @@ impl Network {
         let request = json!({ "command": "app", "app": "lb", "request": request });
         let answer: Value = weir_control::ask(&self.spaces.folder().join("weir.sock"), &request).unwrap();
         assert!(answer.get("error").is_none(), "{answer}");
+        // The table of translated answers is part of the compiled program, which is compiled again.
+        if mode == "nat" {
+            self.until_it_runs();
+        }
     }
 
     fn generation(&self) -> Value {
@@ -69,6 +73,9 @@ impl Network {
 
     /// Sends queries, all of which the kernel handles, with their answers if these return through weir.
     fn is_in_kernel(&self, mode: &str, flows: &mut [ClientFlow]) {
+        if mode == "nat" {
+            self.until_followed_all(flows);
+        }
         let (decided, ways) = (self.decided(), if mode == "l2" { 1 } else { 2 });
         flows.iter_mut().for_each(|flow| flow.burst(self, QUERIES, 0));
         let all = flows.len() as u64 * QUERIES * ways;
