@@ -522,7 +522,7 @@ mod tests {
     use super::*;
 
     /// Sections that may be long, of which `ledger` has the sums, or that repeat others for peers.
-    const APART: [&str; 4] = ["entries", "flows", "drops", "node"];
+    const APART: [&str; 5] = ["entries", "flows", "drops", "names", "node"];
 
     #[test]
     fn everything_has_each_section_that_can_be_shown() {
