@@ -82,7 +82,7 @@ others:
 	$(STAGE) 'unit and property tests, golden walks, corpora'
 	$(TEST) --lib --bins --test '[!cl]*' --test 'c[!l]*' --test 'l[!a]*'
 
-# The built page is checked in, so that a build of weir needs no Node.js. A test compares it with its sources.
+# The built page is checked in, so that building weir needs no Node.js. A test compares it with its sources.
 .PHONY: page
 page: ## builds the web page from crates/page/web (Node.js 20 or newer, and npm)
 	cd crates/page/web && npm ci --ignore-scripts --no-audit --no-fund && npx tsc -p . && npm run build
@@ -136,7 +136,7 @@ test-kube: ## runs weir-kube with a real API server of Kubernetes, which is buil
 manifests: ## renders the kustomize manifests from the Helm chart; run it after changing the chart (needs Go)
 	@FOLDER="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/kube" tests/kube/manifests write
 
-# Links are checked while it is built; the commands of the tutorials are run by `make test`.
+# The build checks links; `make test` runs the commands of the tutorials.
 site: ## builds the documentation site, target/site/html/VERSION, with search and generated references
 	@[ -x $(TOOLS)/bin/mdbook ] || $(CARGO) install --locked --root $(TOOLS) --version '^0.5' \
 	    --no-default-features --features search mdbook
