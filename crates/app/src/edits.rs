@@ -63,7 +63,7 @@ pub struct Amended {
     pub groups: Vec<AmendedGroup>,
     /// Counters that are given names, and then start from 0.
     pub counters: Vec<(CounterId, String)>,
-    /// Whether ports must take other frames from the kernel than before.
+    /// Whether ports must now take a different set of frames from the kernel.
     pub takes: bool,
 }
 

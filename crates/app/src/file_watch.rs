@@ -1,6 +1,6 @@
-//! Watches a file that others replace: by a rename, by another target of a symbolic link (as mounted
-//! ConfigMaps do), or in place. The file is polled, because polling works for all of these and on every file
-//! system. A file that is gone or cannot be read changes nothing.
+//! Watches a file that other programs replace: by a rename, by changing the target of a symbolic link (as
+//! mounted ConfigMaps do), or in place. The file is polled, because polling works for all of these and on
+//! every file system. While the file is missing or cannot be read, nothing changes.
 
 use anyhow::{Context, Result};
 use std::fs::Metadata;
@@ -12,31 +12,32 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use weir_config::infile;
 
-/// How often the file is looked at.
+/// The time between two polls.
 const POLL: Duration = Duration::from_millis(100);
 /// How many polls may pass until a file that keeps changing is read.
 const POLLS_MAX: u32 = 5;
 /// If a file changed less than this time before it was read, it may have changed again in the same tick of
 /// its clock.
 const TICK: Duration = Duration::from_millis(20);
-/// When a file that could not be read is read again, even though it has not changed: there may have been too
-/// many open files.
+/// How long after a failed read an unchanged file is read again: the cause may have been temporary, such as
+/// too many open files.
 const RETRY: Duration = Duration::from_secs(5);
 /// The largest size of a file, in bytes.
 const SIZE_MAX: u64 = 64 << 20;
 
-/// What is done with a watched file.
+/// The user of a watched file.
 pub trait FileUser: Send {
-    /// Uses a new text of the file.
+    /// Uses the new text of the file.
     ///
     /// # Errors
-    /// The text cannot be used, with the reason.
+    /// Returns the reason if the text cannot be used.
     fn take(&mut self, text: &str) -> Result<(), String>;
 
-    /// Notes why the file cannot be read, or its text not be used; called once for each reason in a row.
+    /// Notes why the file cannot be read or its text cannot be used. It is called once for consecutive
+    /// failures with the same reason.
     fn fail(&mut self, why: String);
 
-    /// Notes that the file is as it was when it was last taken.
+    /// Notes that the file has not changed since it was last taken.
     fn confirm(&mut self);
 }
 
@@ -84,7 +85,7 @@ fn identity(about: &Metadata) -> Identity {
     (about.dev(), about.ino(), about.size(), times)
 }
 
-/// Returns whether a file that changes after now gets another identity. Its modification time does not show
+/// Returns whether any later change gives the file another identity. The modification time does not show
 /// this, because programs can set it, even to a time in the future.
 fn is_settled(about: &Metadata) -> bool {
     let (seconds, nanoseconds) = (about.ctime().max(0) as u64, about.ctime_nsec().max(0) as u32);
@@ -93,7 +94,7 @@ fn is_settled(about: &Metadata) -> bool {
     age.is_some_and(|age| age > TICK)
 }
 
-/// What was seen of a file.
+/// What earlier polls have seen of a file.
 #[derive(Default)]
 struct FileWatch {
     /// The file that was read last.
@@ -140,7 +141,7 @@ impl FileWatch {
         self.retry = None;
         match text {
             Err(why) => {
-                // Whatever it has once it can be read is used.
+                // Once the file can be read, its contents are used, whatever they are.
                 (self.text, self.retry) = (None, Some(Instant::now() + RETRY));
                 self.fail(why, user);
             }

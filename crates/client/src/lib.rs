@@ -196,7 +196,7 @@ impl Client {
         self.unless(SERVICES, etag).await
     }
 
-    /// Returns what GET answers for a path, or `None` if it still has this `etag`.
+    /// Returns the answer to a GET of a path, or `None` if the resource still has this `etag`.
     async fn unless<A: DeserializeOwned>(&self, path: &str, etag: &str) -> Result<Option<A>, ClientError> {
         let known = ("if-none-match", format!("\"{etag}\""));
         let received = self.send((Method::GET, path), None, vec![known]).await?;
@@ -222,7 +222,7 @@ impl Client {
         self.put_text(name, service.to_string(), options).await
     }
 
-    /// Adds or replaces a service, which is JSON already.
+    /// Adds or replaces a service that is already serialised as JSON.
     ///
     /// # Errors
     /// As for [`Client::services`].
@@ -245,7 +245,7 @@ impl Client {
         self.ask(Method::PUT, SERVICES, Some(body), options).await
     }
 
-    /// Sets all services of the API, each of which is JSON already.
+    /// Sets all services of the API, each already serialised as JSON.
     ///
     /// # Errors
     /// As for [`Client::services`].
@@ -295,7 +295,7 @@ impl Client {
         self.unless(NAMES, etag).await
     }
 
-    /// Sets all names of addresses that clients set.
+    /// Replaces all names of addresses that clients have set.
     ///
     /// # Errors
     /// As for [`Client::services`].

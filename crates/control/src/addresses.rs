@@ -43,11 +43,11 @@ answers! {
         names: Vec<NamedAddress>,
     }
 
-    /// What was done with a set of names.
+    /// The result of setting names.
     NamesSet {
         /// How many names there are now.
         names: usize,
-        /// Whether they differ from those before.
+        /// Whether they differ from the previous ones.
         changed: bool,
         /// Identifies the set: its `ETag`.
         etag: String,

@@ -562,13 +562,13 @@ answers! {
         flow_account: FlowAccount,
     }
 
-    /// Where control over HTTP and the web page are.
+    /// Where control over HTTP and the web page are served.
     ControlListener {
         /// The address.
         url: String,
         /// The file with the token.
         token: String,
-        /// The file with the token that only permits to read.
+        /// The file with the read-only token.
         view_token: Option<String>,
     }
 

@@ -1,5 +1,5 @@
-//! What objects of Kubernetes mean for services, for all that read them: `weir-kube`, and the source of the
-//! app lb that follows a file.
+//! Interprets Kubernetes objects, for all code that reads them: `weir-kube`, and the source of the lb app
+//! that follows a file.
 
 /// The label with the name of an EndpointSlice's service.
 pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
@@ -9,20 +9,20 @@ const AFFINITY_S: u64 = 10_800;
 /// The longest time for which weir remembers clients, in seconds.
 const AFFINITY_MAX_S: u64 = 864_000;
 
-/// Returns for how many seconds clients keep their back end, with `sessionAffinity: ClientIP` and this
+/// Returns how many seconds clients keep their back end with `sessionAffinity: ClientIP` and this
 /// `timeoutSeconds`.
 #[must_use]
 pub fn affinity_s(timeout: Option<u64>) -> u64 {
     timeout.filter(|seconds| *seconds > 0).unwrap_or(AFFINITY_S).min(AFFINITY_MAX_S)
 }
 
-/// The state of an endpoint, from the worst to the best. An endpoint that is in two slices for a while has
-/// the better one.
+/// The state of an endpoint, ordered from worst to best. An endpoint that is temporarily in two slices has
+/// the better of its two states.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum EndpointState {
     /// The endpoint gets no new flows.
     Out,
-    /// The endpoint terminates, but serves until then.
+    /// The endpoint is terminating, but still serves.
     Terminating,
     /// The endpoint is ready.
     Ready,
@@ -41,8 +41,8 @@ impl EndpointState {
         }
     }
 
-    /// Returns the state that endpoints must have to get new flows, given the states of all. If none is
-    /// ready, it is that of endpoints which still serve while they terminate, as with kube-proxy, so that no
+    /// Given the states of all endpoints, returns the state that an endpoint must have to get new flows. If
+    /// none is ready, terminating endpoints that still serve get new flows, as with kube-proxy, so that no
     /// connection fails when the last endpoint is replaced. `None`: no endpoint gets new flows.
     pub fn chosen(all: impl IntoIterator<Item = EndpointState>) -> Option<EndpointState> {
         all.into_iter().max().filter(|state| *state > EndpointState::Out)

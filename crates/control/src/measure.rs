@@ -61,7 +61,8 @@ answers! {
         start_ns: u64,
         /// A sketch file as `weir measure --save` writes it, in base64.
         sketches: String,
-        /// The names that addresses of the most frequent flows, sources and destinations had when it ended.
+        /// The names that the addresses of the most frequent flows, sources and destinations had when it
+        /// ended.
         names: Vec<NamedAddress>,
     }
 }

@@ -12,7 +12,7 @@ pub struct Amendment {
     pub plan: Plan,
     pub groups: Vec<AmendedGroup>,
     pub counters: Arc<[(CounterId, String)]>,
-    /// Whether ports must take other frames from the kernel.
+    /// Whether ports must now take a different set of frames from the kernel.
     pub takes: bool,
     pub summary: Value,
 }

@@ -1,4 +1,4 @@
-//! A client that is connected, as its connection and the parts that answer it see it.
+//! The state of a connected client, shared by its connection and the code that answers it.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -38,7 +38,7 @@ impl ConnectedClient {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + patience;
     }
 
-    /// Returns whether the client does this.
+    /// Returns whether the client is doing this.
     pub fn is(&self, state: u8) -> bool {
         self.state.load(Ordering::Relaxed) == state
     }

@@ -61,7 +61,7 @@ impl Door {
         share(self.control_services(offered, (head, body), client).await, origin)
     }
 
-    /// Answers a request about services, measurements or the node, which may be carried out.
+    /// Answers a permitted request about services, measurements or the node.
     async fn control_services(
         &self,
         offered: HttpControls,
@@ -212,7 +212,7 @@ fn not_allowed(methods: &[&str]) -> Reply {
     answer
 }
 
-/// Returns what the token of a request permits, or the answer to a request without a token that permits it.
+/// Returns what the token of a request permits, or the refusal if the request has no token that permits it.
 fn admitted(gate: &Gate, head: &Parts) -> Result<Rights, Box<Reply>> {
     let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     match gate.look(token, Instant::now()) {
@@ -244,7 +244,8 @@ struct Conditions {
 }
 
 impl Conditions {
-    /// Returns whether a request that changes something is carried out only if there is nothing yet.
+    /// Returns whether a request that changes something is carried out only if the resource does not exist
+    /// yet.
     fn absent(&self) -> Result<bool, Refused> {
         match self.known.as_deref() {
             None => Ok(false),

@@ -1,5 +1,5 @@
 //! Names of addresses ([`weir_app::names`]): follows the configured file, and answers clients of control over
-//! HTTP, who set names as well. Neither involves the main thread or a worker.
+//! HTTP, which may also set names. Neither involves the main thread or a worker.
 
 use super::http::{self, Reply};
 use anyhow::Result;
@@ -27,12 +27,12 @@ impl NameSources {
         &self.board
     }
 
-    /// Follows this file from now on, or none.
+    /// Follows this file from now on, or no file.
     pub fn follow(&mut self, path: Option<&Path>) -> Result<()> {
         if self.file.as_ref().map(|(path, _)| path.as_path()) == path {
             return Ok(());
         }
-        // Its thread has ended before its names are forgotten.
+        // The thread must have ended before its names are forgotten.
         self.file = None;
         self.board.forget_file();
         let Some(path) = path else { return Ok(()) };

@@ -1,8 +1,8 @@
 //! The state that survives a restart, if an app wants that: changes of the configuration at run time, and the
 //! states of apps. The state is one JSON file, which a thread rewrites after changes. The client that
-//! requested a change is answered once a file with it is written, with an error if that fails. Changes that
-//! are made while the file is being written share the next one. An unusable file is set aside, and never
-//! keeps weir from starting.
+//! requested a change is answered once a file with it is written, with an error if that fails. Changes made
+//! while the file is being written share the next write. An unusable file is set aside, and never keeps weir
+//! from starting.
 
 use super::doorbell::Doorbell;
 use crate::config::{Load, Nics, Plan};

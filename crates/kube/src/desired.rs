@@ -38,7 +38,7 @@ pub struct VirtualService {
     pub origin: Arc<ObjectReference>,
     /// Where clients reach it: addresses of one IP version, with a protocol and a port.
     pub front_end: FrontEnd,
-    /// The prefixes of the clients that are served; if empty, all are.
+    /// The prefixes of the clients that are served; if empty, all clients are served.
     pub clients: Vec<String>,
     /// For how many seconds clients keep their back end, if they do.
     pub affinity_s: Option<u64>,
@@ -83,11 +83,11 @@ pub struct StatusChange {
     pub version: Option<String>,
     /// The new status.
     pub status: Value,
-    /// The addresses that the object has by this status, if it is one that gets addresses.
+    /// The addresses in this status, if the object is of a kind that gets addresses.
     pub addresses: Vec<IpAddr>,
 }
 
-/// Notes the addresses of a status that is about to be written, and that they may matter.
+/// Notes the addresses of a status that is about to be written, and marks them as a possible change.
 pub fn note_sent(cluster: &mut Cluster, changed: &mut Changed, change: &StatusChange) {
     let object = &change.object;
     let at = (object.namespace.clone().unwrap_or_default(), object.name.clone().unwrap_or_default());
@@ -148,7 +148,7 @@ impl Desired {
         }
     }
 
-    /// Appends what follows from another object.
+    /// Appends the results of another object.
     pub(crate) fn append(&mut self, mut other: Desired) {
         self.services.append(&mut other.services);
         self.statuses.append(&mut other.statuses);
@@ -162,8 +162,8 @@ pub(crate) fn service_name(name: &str, family: IpVersion) -> Arc<str> {
     names::shortened(format!("{name}{version}"), NAME_MAX).into()
 }
 
-/// Returns what follows from the objects. [`Incremental`](crate::incremental::Incremental) has the same
-/// result, but computes only what may have changed.
+/// Returns the desired state for these objects. [`Incremental`](crate::incremental::Incremental) has the same
+/// result, but recomputes only the parts that may have changed.
 #[must_use]
 pub fn desired(config: &Config, cluster: &Cluster) -> Desired {
     let mut desired = Desired::default();
@@ -209,7 +209,7 @@ pub fn desired(config: &Config, cluster: &Cluster) -> Desired {
     desired
 }
 
-/// Returns what matters of a service, if this controller implements it.
+/// Returns the relevant part of a service, if this controller implements it.
 pub(crate) fn ours<'a>(config: &Config, service: &'a ServiceObject) -> Option<&'a BalancedObject> {
     service.balanced.as_deref().filter(|balanced| *balanced.class == *config.class)
 }
@@ -336,8 +336,8 @@ pub(crate) fn serve_service(
     desired
 }
 
-/// Returns the prefixes of the clients that are served; empty means all, and `None` means none. To serve all
-/// clients because no prefix can be read would be worse than to serve none.
+/// Returns the prefixes of the clients that are served; empty means all, and `None` means none. Serving all
+/// clients because no prefix can be read would be worse than serving none.
 fn clients(
     balanced: &BalancedObject,
     object: &ObjectReference,
@@ -356,7 +356,7 @@ fn clients(
     (!clients.is_empty() || balanced.source_ranges.is_empty()).then_some(clients)
 }
 
-/// Reads a prefix of addresses, which may have bits beyond its length that do not matter.
+/// Reads a prefix of addresses, ignoring bits beyond its length.
 fn prefix(text: &str) -> Option<String> {
     let (address, length) = text.trim().split_once('/')?;
     let (address, length): (IpAddr, u32) = (address.parse().ok()?, length.parse().ok()?);

@@ -55,7 +55,7 @@ impl Slices {
             let ports = ports.filter(|one| one.name == port.name && one.protocol == Some(protocol));
             for number in ports.filter_map(|one| number(one.port.unwrap_or(port.port))) {
                 for endpoint in &slice.endpoints {
-                    // An endpoint may be in two slices for a while.
+                    // An endpoint may temporarily be in two slices.
                     let before = all.get(&(endpoint.address, number));
                     if before.is_none_or(|before| before.state < endpoint.state) {
                         let (node, zones) = (endpoint.node.clone(), endpoint.zones.clone());
@@ -103,7 +103,8 @@ pub struct Group {
 const REJECT: &str = "reject";
 
 /// Returns the back ends of groups for a node. The share of a group without an endpoint that may get new
-/// flows is rejected, unless all groups are like that: then the service has no back end for them anyway.
+/// flows is rejected, unless this is true of all groups: the service then has no back end for new flows
+/// anyway.
 pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node: &NodeConfig) -> Vec<Value> {
     // The weight of those that get new flows, by address and port; and what is rejected.
     let mut weights: BTreeMap<Option<(IpAddr, u16)>, u128> = BTreeMap::new();
@@ -160,7 +161,7 @@ pub(crate) fn back_ends(groups: &[Group], is_local: bool, config: &Config, node:
     all.into_iter().map(back_end).chain(rejected).collect()
 }
 
-/// Whether all nodes have the same back ends for these groups, whatever `kubernetes_node` and `zone` say.
+/// Whether all nodes have the same back ends for these groups, regardless of `kubernetes_node` and `zone`.
 pub(crate) fn is_everywhere(groups: &[Group], is_local: bool) -> bool {
     !is_local && groups.iter().flat_map(|group| group.endpoints.iter()).all(|one| one.zones.is_empty())
 }

@@ -45,7 +45,7 @@ impl Backoff for Doubling {
 /// A kind of objects: where they are kept, what their version is, and how a change is noted.
 struct FollowedKind<S> {
     name: &'static str,
-    /// Whether the API server may not know it.
+    /// Whether the API server may lack this kind.
     is_optional: bool,
     place: fn(&mut Cluster) -> &mut Objects<S>,
     version: fn(&S) -> Option<&str>,
@@ -54,8 +54,8 @@ struct FollowedKind<S> {
 }
 
 impl<S> FollowedKind<S> {
-    /// Replaces or removes an object, and notes it if its version differs: a list repeats objects that have
-    /// not changed.
+    /// Replaces or removes an object, and notes the change if its version differs: a list repeats objects
+    /// that have not changed.
     fn set(&self, objects: &mut Objects<S>, changed: &mut Changed, key: ObjectKey, after: Option<Arc<S>>) {
         let before = match &after {
             Some(after) => objects.insert(key.clone(), after.clone()),
@@ -171,7 +171,7 @@ fn version_of<K: Resource>(object: &K) -> Option<&str> {
     object.meta().resource_version.as_deref()
 }
 
-/// Returns an object without what may be large and does not matter.
+/// Returns an object without the fields that may be large and are not used.
 fn bare<K: Resource>(mut object: K) -> K {
     object.meta_mut().managed_fields = None;
     object.meta_mut().annotations = None;

@@ -29,7 +29,7 @@ const VERSION: &str = "gateway.networking.k8s.io/v1";
 /// What this controller supports, in the words of the conformance suite and in its order.
 const FEATURES: [&str; 5] = ["Gateway", "GatewayStaticAddresses", "ReferenceGrant", "TCPRoute", "UDPRoute"];
 
-/// How many nodes a condition names.
+/// The maximum number of nodes that a condition names.
 const BEHIND_MAX: usize = 8;
 
 /// The conditions of an object.
@@ -62,7 +62,7 @@ impl<'a> ConditionSet<'a> {
 }
 
 impl ConditionSet<'_> {
-    /// Adds whether nodes have confirmed the services, given those that have not.
+    /// Adds the condition `Programmed`, given the nodes that have not confirmed the services.
     fn programmed(&mut self, behind: &BTreeSet<&str>) {
         if behind.is_empty() {
             return self.set("Programmed", true, "Programmed", "all nodes have its services");
@@ -297,7 +297,7 @@ pub(crate) fn attach(
     let before = route.status.as_ref().map(|status| status.parents.as_slice()).unwrap_or_default();
     let has_set = |entry: &Value| entry["controllerName"] == config.controller.as_str();
     let mut entries: Vec<Value> = before.iter().filter(|entry| !has_set(entry)).cloned().collect();
-    // The references of a route are resolved once, whatever its parents are.
+    // The references of a route are resolved once for all its parents.
     let mut resolved = None;
     for reference in &route.spec.parent_refs {
         let is_gateway = reference.group.as_deref().is_none_or(|group| group == GATEWAY_GROUP)
@@ -359,7 +359,7 @@ fn resolve(
         let found = service_port(cluster, (reference, &at), protocol, namespace);
         let weight = u32::try_from(reference.weight.unwrap_or(1)).unwrap_or_default();
         for (all, family) in attached.targets.iter_mut().zip([IpVersion::Four, IpVersion::Six]) {
-            // The share of a reference that is not resolved is that of a service without endpoints.
+            // An unresolved reference is treated like a service without endpoints.
             let endpoints = found.as_ref().map_or_else(
                 |_| Arc::default(),
                 |port| slices.endpoints(cluster, &at, (port, protocol), family),
@@ -487,8 +487,9 @@ impl Parent<'_> {
         }
     }
 
-    /// Returns the nodes that have not confirmed the services of a listener. Those of which nothing is known
-    /// yet, because this controller has just begun to lead, are thought to have them if `was_programmed`.
+    /// Returns the nodes that have not confirmed the services of a listener. Nodes of which nothing is known
+    /// yet, because this controller has just become the leader, are assumed to have confirmed them if
+    /// `was_programmed`.
     fn behind<'c>(
         &self,
         config: &'c Config,

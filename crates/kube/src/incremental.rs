@@ -1,9 +1,9 @@
-//! What follows from the objects, computed anew only for those that a change may affect.
+//! Computes the desired state incrementally: only for the objects that a change may affect.
 //!
 //! A service depends on its object, its EndpointSlices and the addresses that it has been given; a route on
 //! its object, its gateways, its namespace, the grants of others, and the services that it refers to; a
 //! gateway on its object, its addresses, the routes that are attached to it, and what nodes have confirmed.
-//! Addresses are given to all together, whenever what one asks for has changed.
+//! Addresses are assigned to all objects together, whenever the request of one of them has changed.
 
 use crate::config::Config;
 use crate::desired::{Desired, Notice, StatusChange, VirtualService, ours, serve_service, service_want};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 type RouteKey = (Protocol, ObjectKey);
 
-/// An object from which something follows.
+/// An object from which results are derived.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ResultSource {
     Classes,
@@ -27,7 +27,7 @@ enum ResultSource {
     Route(RouteKey),
 }
 
-/// What follows from an object.
+/// The results of an object.
 #[derive(Debug, Default)]
 struct Consequences {
     services: Vec<Arc<str>>,
@@ -43,7 +43,7 @@ struct AttachedRoute {
     parents: BTreeSet<ObjectKey>,
 }
 
-/// Remembers what follows from a cluster.
+/// Remembers the results for a cluster.
 #[derive(Debug, Default)]
 pub struct Incremental {
     slices: Slices,
@@ -53,7 +53,7 @@ pub struct Incremental {
     /// The keys of `wants`.
     ages: HashMap<Owner, Age>,
     given: HashMap<Owner, Given>,
-    /// The specifications of the gateways, by which one is recognized whose status alone has changed.
+    /// The specifications of the gateways, to recognise when only the status of a gateway has changed.
     gateways: BTreeMap<ObjectKey, GatewaySpec>,
     routes: BTreeMap<RouteKey, AttachedRoute>,
     /// The routes that refer to a service.
@@ -67,7 +67,7 @@ pub struct Incremental {
 /// What is new after an update.
 #[derive(Debug, Default, PartialEq)]
 pub struct Update {
-    /// The names of services that are new, gone or different.
+    /// The names of services that are new, removed or changed.
     pub services: BTreeSet<Arc<str>>,
     /// Statuses that have not been returned before.
     pub statuses: Vec<StatusChange>,
@@ -75,7 +75,7 @@ pub struct Update {
     pub events: Vec<Notice>,
 }
 
-/// Sources that are to be computed again.
+/// The sources to recompute.
 #[derive(Default)]
 struct Dirty {
     owners: BTreeSet<Owner>,
@@ -89,7 +89,7 @@ impl Incremental {
         &self.services
     }
 
-    /// Returns all that follows from the cluster.
+    /// Returns all results for the cluster.
     #[must_use]
     pub fn desired(&self) -> Desired {
         let services = self.services.iter().map(|(name, one)| (name.clone(), (**one).clone()));
@@ -101,7 +101,7 @@ impl Incremental {
         }
     }
 
-    /// Computes what follows from changes of a cluster.
+    /// Updates the results after changes of a cluster.
     pub fn update(&mut self, config: &Config, cluster: &Cluster, changed: &Changed) -> Update {
         let mut update = Update::default();
         let mut dirty = Dirty::default();
@@ -139,7 +139,7 @@ impl Incremental {
         update
     }
 
-    /// Reads the classes, and returns whether others are accepted than before.
+    /// Reads the classes, and returns whether the set of accepted classes has changed.
     fn read_classes(&mut self, config: &Config, cluster: &Cluster, update: &mut Update) -> bool {
         let mut desired = Desired::default();
         let classes = gateway::classes(config, cluster, &mut desired);
@@ -212,7 +212,7 @@ impl Incremental {
         gateway.filter(|gateway| self.classes.contains(&gateway.spec.gateway_class_name))
     }
 
-    /// Notes a gateway, and returns whether it matters to routes what has changed.
+    /// Notes a gateway, and returns whether its change matters to routes.
     fn read_gateway(&mut self, cluster: &Cluster, key: &ObjectKey) -> bool {
         let spec = self.accepted(cluster, key).map(|gateway| &gateway.spec);
         if self.gateways.get(key) == spec {
@@ -232,7 +232,7 @@ impl Incremental {
         self.set_want(&Owner::Gateway(key.clone()), want)
     }
 
-    /// Gives addresses, and marks those who have others than before.
+    /// Assigns addresses, and marks the objects whose addresses have changed.
     fn give(&mut self, config: &Config, dirty: &mut Dirty) {
         let given = give(&config.pools, &self.wants.values().collect::<Vec<_>>());
         let owners = self.wants.keys().map(|(_, owner)| owner);
@@ -311,7 +311,7 @@ impl Incremental {
         }
     }
 
-    /// Replaces what follows from an object, and notes what is new.
+    /// Replaces the results of an object, and notes what is new.
     fn replace(&mut self, source: ResultSource, desired: Desired, update: &mut Update) {
         let before = self.results.remove(&source).unwrap_or_default();
         for name in before.services.iter().filter(|name| !desired.services.contains_key(*name)) {
@@ -346,7 +346,7 @@ fn unlink(all: &mut HashMap<ObjectKey, BTreeSet<RouteKey>>, at: &ObjectKey, rout
     }
 }
 
-/// Whether two statuses differ in nothing but the times of their conditions.
+/// Whether two statuses differ only in the times of their conditions.
 fn is_same(one: &StatusChange, other: &StatusChange) -> bool {
     let timeless = |change: &StatusChange| {
         let mut change = change.clone();

@@ -95,7 +95,7 @@ fn is_unknown(shared: &Hub, node: &NodeConfig) -> bool {
 struct NodeChanges {
     /// The services, by name; `None` if they are gone.
     services: BTreeMap<Arc<str>, Option<Arc<WantedService>>>,
-    /// When the first of these changes has arrived.
+    /// When the first of these changes arrived.
     since: Option<Instant>,
 }
 
@@ -121,7 +121,7 @@ fn text(shared: &Hub, node: &NodeConfig, name: &str, wanted: &WantedService) -> 
 }
 
 impl Confirmed {
-    /// Brings a node to what it should have. If something was sent because of a change, returns when that has
+    /// Brings a node to its desired state. If something was sent because of a change, returns when the change
     /// arrived.
     async fn bring(
         &mut self,
@@ -135,7 +135,7 @@ impl Confirmed {
         };
         let labels = |result: &str| vec![("node", node.name.clone()), ("result", result.to_string())];
         let count = |result: &str| shared.metrics.puts.get_or_create(&labels(result)).inc();
-        // What the node has refused is tried again from time to time.
+        // Services that the node has refused are sent again from time to time.
         let tries_again = !is_new && !self.refused.is_empty();
         if tries_again {
             self.refused.clear();
@@ -240,7 +240,7 @@ impl Confirmed {
         client: &Client,
         services: &BTreeMap<Arc<str>, Option<Arc<str>>>,
     ) -> Result<(), ClientError> {
-        // An `ETag` that is not known afterwards makes the next check send everything.
+        // If the `ETag` is not known afterwards, the next check sends everything.
         let mut etag = self.etag.take();
         for (name, text) in services {
             let Some(text) = text else {
@@ -296,7 +296,7 @@ impl Confirmed {
     }
 }
 
-/// Returns the gateway that a service comes from, if it comes from one.
+/// Returns the gateway that a service comes from, if any.
 fn gateway(wanted: &WantedService) -> Option<ObjectKey> {
     let origin = &wanted.service.origin;
     let key = || (origin.namespace.clone().unwrap_or_default(), origin.name.clone().unwrap_or_default());

@@ -1,5 +1,5 @@
-//! The objects of a cluster from which services are derived. Of Services and EndpointSlices, of which there
-//! may be many, only what matters here is kept.
+//! The objects of a cluster from which services are derived. Services and EndpointSlices, of which there may
+//! be many, are kept with only the fields that are used here.
 
 use crate::config::DOMAIN;
 use crate::pools::IpVersion;
@@ -63,7 +63,7 @@ pub struct ServiceObject {
     pub ports: Vec<PortObject>,
     /// All its addresses: those of the cluster, external ones, and those that its status has.
     pub addresses: Vec<IpAddr>,
-    /// What matters if it has a load balancer.
+    /// The fields that matter if it has a load balancer.
     pub balanced: Option<Box<BalancedObject>>,
 }
 
@@ -91,11 +91,11 @@ pub struct BalancedObject {
     pub load_balancer_ip: Option<Box<str>>,
     /// Its IP versions.
     pub families: Vec<IpVersion>,
-    /// For how many seconds clients keep their back end, if they do.
+    /// How long clients keep their back end, in seconds, if they do.
     pub affinity_s: Option<u64>,
-    /// Whether nodes of the cluster use only endpoints that are on them.
+    /// Whether each node of the cluster uses only the endpoints on it.
     pub is_local: bool,
-    /// The prefixes of the clients that are served; if empty, all.
+    /// The prefixes of the clients that are served; if empty, all clients are served.
     pub source_ranges: Vec<Box<str>>,
     /// The addresses that its status has.
     pub ingress: Vec<IpAddr>,
@@ -430,7 +430,8 @@ pub enum Owner {
     Gateway(ObjectKey),
 }
 
-/// Addresses that a status was sent with, until the object arrives with it: so that they are not given twice.
+/// The addresses in a status that was sent, until the object arrives with that status, so that they are not
+/// assigned twice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SentAddresses {
     /// The version of the object that the status was sent for.
@@ -450,7 +451,7 @@ pub struct FrontEnd {
     pub port: u16,
 }
 
-/// What there is at one moment: the objects of a cluster, and how far the controller has got with them.
+/// A cluster at one moment: its objects, and the controller's progress with them.
 #[derive(Clone, Debug, Default)]
 pub struct Cluster {
     /// The time, for conditions that change.
@@ -478,7 +479,7 @@ pub struct Cluster {
     pub confirmed: BTreeMap<String, BTreeMap<Arc<str>, FrontEnd>>,
 }
 
-/// What has changed in a [`Cluster`] since something was last computed from it.
+/// What has changed in a [`Cluster`] since results were last computed from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changed {
     /// Services.
@@ -487,18 +488,18 @@ pub struct Changed {
     pub slices: BTreeMap<ObjectKey, BTreeSet<Box<str>>>,
     /// Namespaces.
     pub namespaces: BTreeSet<String>,
-    /// Whether gateway classes have.
+    /// Whether gateway classes have changed.
     pub classes: bool,
     /// Gateways, including what nodes have confirmed of their services.
     pub gateways: BTreeSet<ObjectKey>,
     /// TCPRoutes and UDPRoutes.
     pub routes: BTreeSet<(Protocol, ObjectKey)>,
-    /// The namespaces with ReferenceGrants that have.
+    /// The namespaces with ReferenceGrants that have changed.
     pub grants: BTreeSet<String>,
 }
 
 impl Changed {
-    /// Notes an EndpointSlice in two forms.
+    /// Notes an EndpointSlice, given its forms before and after a change.
     pub fn slice(&mut self, key: &ObjectKey, forms: [Option<&SliceObject>; 2]) {
         let names = forms.into_iter().flatten().filter_map(|slice| slice.service.clone());
         self.slices.entry(key.clone()).or_default().extend(names);
@@ -519,8 +520,8 @@ impl Changed {
 }
 
 impl Cluster {
-    /// Returns the addresses that an object has, given those of its status: those that were sent last, if no
-    /// later version of the object has arrived.
+    /// Returns the addresses that an object has, given those of its status: the ones that were last sent, if
+    /// no later version of the object has arrived.
     #[must_use]
     pub fn held(&self, owner: &Owner, version: Option<&str>, status: &[IpAddr]) -> Vec<IpAddr> {
         let sent = self.sent.get(owner).filter(|sent| sent.version.as_deref() == version);

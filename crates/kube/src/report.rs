@@ -23,18 +23,19 @@ use tokio::time::{sleep, timeout};
 const PARALLEL: usize = 16;
 /// How long one may take.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// When a status that has failed is tried again.
+/// How long after a failure a status is sent again.
 const RETRY: Duration = Duration::from_secs(1);
 /// The largest note of an event in bytes, by its API.
 const NOTE_MAX: usize = 1024;
-/// How many events are remembered, so that one that is repeated counts as such instead of being another.
+/// How many events are remembered, so that a repeated event is counted instead of becoming another event.
 const EVENTS_KNOWN: usize = 256;
 
 /// An object of any kind: kind, namespace and name.
 type AnyObject = [Option<String>; 3];
 
-/// Sends statuses. If there are several for an object, the last one counts. One that fails is tried again,
-/// unless the object has changed or is gone: then the watch brings it, and its status is computed again.
+/// Sends statuses. If there are several for an object, the last one counts. One that fails is sent again,
+/// unless the object has changed or is gone: the watch then delivers the change, and the status is
+/// recomputed.
 pub(crate) async fn statuses(
     shared: Arc<Hub>,
     client: Client,

@@ -128,8 +128,8 @@ async fn reconcile(
     loop {
         // After a while without changes, leadership may have ended.
         let _ = timeout(TICK, shared.wake.notified()).await;
-        // A first change is not delayed. Those that follow are collected, and for longer if they keep this
-        // thread busy.
+        // The first change is not delayed. Later changes are collected, for longer if they keep this thread
+        // busy.
         let gap = Duration::from_millis(shared.config.debounce_ms).max(took * 2);
         sleep(gap.saturating_sub(last.elapsed())).await;
         if !shared.leads() {
@@ -174,8 +174,9 @@ async fn reconcile(
     }
 }
 
-/// Returns what follows from what has changed, and when that began, if all kinds have been listed and there
-/// is something. Notes what nodes should have, and which addresses are about to be written to statuses.
+/// Returns the results of all changes, and when the first of them arrived, if all kinds have been listed and
+/// there are any changes. Notes what nodes should have, and which addresses are about to be written to
+/// statuses.
 fn compute(shared: &Hub, known: &mut Option<Incremental>) -> Option<(Update, Option<Instant>)> {
     let mut state = shared.state();
     let state = &mut *state;

@@ -39,9 +39,10 @@ pub(crate) struct NodeState {
     pub refused: BTreeMap<Arc<str>, String>,
     /// The names of services that have changed since they were last sent to it.
     pub changed: BTreeSet<Arc<str>>,
-    /// When the first of these changes has arrived.
+    /// When the first of these changes arrived.
     pub since: Option<Instant>,
-    /// Whether this controller has just begun to lead, so that another one may have changed its services.
+    /// Whether this controller has just become the leader, so that another one may have changed the node's
+    /// services.
     pub is_unknown: bool,
 }
 
@@ -56,7 +57,7 @@ pub(crate) struct WantedService {
 #[derive(Default)]
 pub(crate) struct HubState {
     pub cluster: Cluster,
-    /// What has changed in it that nothing has followed from yet.
+    /// The changes in it that have not been processed yet.
     pub changed: Changed,
     pub watched: BTreeMap<&'static str, Watched>,
     /// When the first change has arrived that nothing has followed from yet.
@@ -131,7 +132,7 @@ pub(crate) struct Hub {
     pub metrics: Metrics,
     /// Notified when something has changed that may affect the result.
     pub wake: Notify,
-    /// Notified when a node is to be sent something, by its name.
+    /// Notified when something is to be sent to a node, by the node's name.
     pub nodes: BTreeMap<String, Notify>,
     state: Mutex<HubState>,
 }

@@ -498,7 +498,7 @@ fn references_are_resolved_or_say_why_not() {
     assert_eq!(resolved(infra, &grant("TCPRoute", "apps", ", name: one")), "ResolvedRefs=True ResolvedRefs");
     let all = grant("TCPRoute", "apps", "");
     assert_eq!(resolved(&infra.replace("5432", "1"), &all), refused("BackendNotFound"));
-    // The share of what is not resolved is rejected.
+    // The share of an unresolved reference is rejected.
     let refs = "{ name: one, port: 5432, weight: 6 }, { name: none, port: 5432, weight: 4 }";
     let desired = of_gateway(&route("infra", "r", "01", "name: edge, sectionName: db", refs));
     assert_eq!(of_route(&desired, "r")[1], refused("BackendNotFound"));

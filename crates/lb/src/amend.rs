@@ -38,7 +38,7 @@ pub(super) struct AmendedLb {
     pub lb: Lb,
     pub groups: Vec<AmendedGroup>,
     pub counters: Vec<(CounterId, String)>,
-    /// Whether ports must take other frames from the kernel.
+    /// Whether ports must now take a different set of frames from the kernel.
     pub takes: bool,
 }
 
@@ -142,7 +142,7 @@ struct Amending<'a> {
     counters: Vec<(CounterId, String)>,
     /// Whether there are checks that there were not before.
     checks: bool,
-    /// Whether ports must take other frames from the kernel.
+    /// Whether ports must now take a different set of frames from the kernel.
     takes: bool,
 }
 
@@ -210,7 +210,7 @@ impl Amending<'_> {
             }
             let mut all = pipe.entries.cursor();
             while let Some(entry) = all.next() {
-                // That of answers, which does not depend on back ends.
+                // The entry for answers, which does not depend on back ends.
                 if entry.matches[..] == [EntryMatch::Default] {
                     continue;
                 }
@@ -366,7 +366,7 @@ type After<'a> = (&'a mut [Vec<(PipeId, Entry)>], &'a [Target]);
 /// How back ends are reached, by name.
 type ByName<'a, 'b> = &'b HashMap<&'a str, Reached>;
 
-/// Returns the changes of entries before and after packets are sent to other targets; `None` if a back end
+/// Returns the changes of entries that precede and that follow the change of targets; `None` if a back end
 /// would lose its entries because its new MAC address is not known.
 fn differences(
     ((old, before), (entries, targets)): (Before<'_>, After<'_>),

@@ -191,9 +191,9 @@ impl Chooser {
     }
 }
 
-/// Whether the back ends of a service can be changed in place. Those of other services also have entries
-/// elsewhere, or clients are remembered with the places of their back ends, or their entries lead to an app,
-/// whose number differs between programs.
+/// Whether the back ends of a service can be changed in place. They cannot if they also have entries
+/// elsewhere, if clients are remembered with the places of their back ends, or if their entries lead to an
+/// app, whose number differs between programs.
 pub(super) fn can_grow(service: &Service) -> bool {
     let is_plain = service.by == By::FiveTuple && !service.stateless && service.quic.is_none();
     let forgets = service.affinity.is_none_or(|affinity| affinity.timeout_ns == 0);

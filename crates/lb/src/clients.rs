@@ -1,11 +1,11 @@
-//! The clients of a service that are served.
+//! The clients that a service serves.
 
 use super::announce_yaml::several;
 use std::net::IpAddr;
 use weir_config::Report;
 use weir_config::section::Section;
 
-/// The largest number of prefixes of clients that a service may name.
+/// The maximum number of client prefixes of a service.
 const CLIENTS_MAX: usize = 256;
 
 /// Reads the clients that are served: prefixes, with their lengths in bits. An empty list, which would serve

@@ -82,7 +82,7 @@ impl PartialEq for Neighbours {
     }
 }
 
-/// Whether no back end has this hop any more. Its place is used for another one.
+/// Whether no back end has this hop any more. Its place can then be used for another one.
 pub fn is_vacant(hop: &Hop) -> bool {
     hop.port.is_empty()
 }

@@ -28,7 +28,8 @@ pub struct Service {
     pub out: Option<Attachment>,
     /// The addresses that clients send to.
     pub addresses: Vec<Address>,
-    /// The clients that are served, as prefixes: address and length in bits. If empty, all are.
+    /// The clients that are served, as prefixes: address and length in bits. If empty, all clients are
+    /// served.
     pub clients: Vec<(IpAddr, u8)>,
     /// How packets are assigned to back ends.
     pub by: By,
@@ -355,7 +356,7 @@ pub enum Mode {
         /// The port; `None` keeps the one that the client sent to.
         port: Option<u16>,
     },
-    /// Not at all: weir rejects packets of its flows, with a reset or "port unreachable".
+    /// Not at all: weir rejects the packets of its flows, with a reset or "port unreachable".
     Reject,
 }
 

@@ -90,7 +90,7 @@ impl<'a> Finder<'a> {
         Finder { services, pipes, pools, macs, answered: None, clients: [None; 2] }
     }
 
-    /// Adds the tables of clients: what they do not find is dropped.
+    /// Adds the tables of clients, which drop the packets that no entry matches.
     pub fn with_clients(mut self, program: &mut ProgramBuilder) -> Finder<'a> {
         for ipv6 in [false, true] {
             let limits = |service: &Service| service.has(ipv6) && !service.clients.is_empty();
@@ -111,7 +111,8 @@ impl<'a> Finder<'a> {
         self
     }
 
-    /// Returns the entries of the clients of services: they lead where packets of all clients go otherwise.
+    /// Returns the entries for the clients of services. They lead to where packets go if a service serves all
+    /// clients.
     fn entries_of_clients(&self, ipv6: bool) -> Vec<Entry> {
         let mut entries = Vec::new();
         for (at, service) in self.services.iter().enumerate() {

@@ -234,7 +234,7 @@ struct Results {
     /// Write the sketches that Apache DataSketches supports into this folder, in its formats.
     #[arg(long, value_name = "FOLDER")]
     apache: Option<PathBuf>,
-    /// Show the names that this file (YAML or JSON) has for addresses.
+    /// Show the names of addresses from this file (YAML or JSON).
     #[arg(long, value_name = "FILE")]
     names: Option<PathBuf>,
     /// The contents of that file.

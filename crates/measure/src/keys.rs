@@ -64,7 +64,7 @@ impl Keys {
         self.hash.item(self.of(place, &evicted.item.key))
     }
 
-    /// Returns the source and destination of a key, as far as it has them whole, by place.
+    /// Returns the source and destination of a key for this place, where the key has the whole address.
     pub(crate) fn addresses(&self, place: usize, key: &[u64; 5]) -> [Option<std::net::IpAddr>; 2] {
         self.tops[place].addresses(key)
     }

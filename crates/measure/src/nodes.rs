@@ -28,8 +28,8 @@ const NS_PER_MS: u64 = 1_000_000;
 /// How often a node is asked whether it has completed an interval.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// If the nodes' answers take longer than this, those that have answered are asked again which intervals they
-/// have: the shortest interval, of which they keep three.
+/// If the nodes take longer than this to answer, those that have answered are asked again which intervals
+/// they have. This is the length of the shortest interval; nodes keep three.
 const SLOW: Duration = Duration::from_millis(100);
 
 /// The largest number of nodes: each is asked by a thread, and sends megabytes.
@@ -441,7 +441,7 @@ impl MergedInterval {
             return Report { start_ns, end_ns, ..Report::default() };
         };
         summary.set_top(rows);
-        // Changes may be of addresses that only the interval before had.
+        // Changes may concern addresses that only the previous interval had.
         let before_names = before.map(|before| before.names.as_slice()).unwrap_or_default();
         let before = before.and_then(|before| before.summary.as_ref());
         let mut report = summary.interval_report([start_ns, end_ns], before);

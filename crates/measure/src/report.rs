@@ -55,7 +55,7 @@ pub struct Unflowed {
 /// The names of a row's addresses. Their fields are part of the row in JSON.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct RowNames {
-    /// The source and destination of the row's key, as far as it has them whole.
+    /// The source and destination of the row's key, where the key has the whole address.
     #[serde(skip)]
     pub addresses: [Option<IpAddr>; 2],
     /// The name of the source.
@@ -293,7 +293,7 @@ impl Report {
         top.chain(self.changes.iter_mut().map(|row| &mut row.names)).chain(answers)
     }
 
-    /// Sets the names of all rows, as far as they are found.
+    /// Sets the names of all rows for which names are found.
     pub fn find_names(&mut self, find: impl Fn(IpAddr) -> Option<AddressName>) {
         self.names().for_each(|names| names.find(&find));
     }

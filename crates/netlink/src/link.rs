@@ -131,7 +131,7 @@ pub struct Geneve {
     pub vni: u32,
     /// The destination port.
     pub port: u16,
-    /// The node to which it leads; `None` if the destination is taken from each frame's metadata.
+    /// The remote node; `None` if the destination is taken from each frame's metadata.
     pub remote: Option<IpAddr>,
     /// The range of source ports: the first, and the one after the last.
     pub sources: [u16; 2],
@@ -227,7 +227,7 @@ impl Vxlan {
 impl Geneve {
     /// Parses IFLA_INFO_DATA.
     fn parse(data: &[u8]) -> Geneve {
-        // Before the kernel had ranges (Linux 6.15), it used these.
+        // Kernels without ranges (before Linux 6.15) use these ports.
         let sources = [1, u16::MAX];
         let mut geneve =
             Geneve { vni: 0, port: 0, remote: None, sources, zero_checks: [false; 2], is_bare: false };

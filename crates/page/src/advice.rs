@@ -1,4 +1,5 @@
-//! What to do about each reason for a drop: the texts of the reference, which are written once.
+//! What to do about each drop reason. The texts are taken from the reference, so that they are written only
+//! once.
 
 use serde_json::{Map, Value, json};
 
@@ -19,7 +20,7 @@ pub fn reasons() -> Map<String, Value> {
     .collect()
 }
 
-/// Removes what Markdown adds to a text: backticks, and the targets of links.
+/// Removes Markdown from a text: backticks, and the targets of links.
 fn plain(text: &str) -> String {
     let mut plain = String::new();
     let mut rest = text.trim();

@@ -1,4 +1,4 @@
-//! The files of the page, compressed with gzip, and the headers that confine what they can do.
+//! The files of the page, compressed with gzip, and its content security policy.
 
 use std::fmt::Write;
 
@@ -49,8 +49,8 @@ pub fn asset(path: &str) -> Option<&'static PageAsset> {
     const { &ASSETS }.iter().find(|asset| asset.path == path)
 }
 
-/// Returns the content security policy: only the page's own files are loaded, and only this node and the
-/// given ones, as origins, are asked. Scripts and styles in the markup itself never run.
+/// Returns the content security policy. It permits only the page's own files, and requests only to this node
+/// and to the given origins. Inline scripts and styles are blocked.
 #[must_use]
 pub fn content_security_policy(nodes: &[String]) -> String {
     let mut policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; \
@@ -68,7 +68,7 @@ mod tests {
     use sha2::{Digest, Sha256};
     use std::path::Path;
 
-    /// The largest size of the page that issue and documentation promise, in bytes.
+    /// The maximum size of the page, in bytes, as promised by the issue and the documentation.
     const SIZE_MAX: usize = 150_000;
 
     #[test]

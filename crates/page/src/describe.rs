@@ -42,11 +42,11 @@ answers! {
         file: String,
         /// The generation of the program.
         generation: u64,
-        /// The text that runs; secrets are hidden.
+        /// The running configuration; secrets are hidden.
         loaded: String,
         /// The text of the file now, if it can be read; secrets are hidden.
         file_text: Option<String>,
-        /// Whether the file is as it was loaded.
+        /// Whether the file is unchanged since it was loaded.
         same: bool,
         /// Whether changes made at run time apply on top of the file.
         edited: bool,

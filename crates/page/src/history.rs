@@ -20,7 +20,7 @@ const NAME_MAX: usize = 160;
 pub enum SampleKind {
     /// A count that only grows: the plot shows its growth per second.
     Count,
-    /// A number that goes up and down.
+    /// A number that may rise and fall.
     Gauge,
 }
 
@@ -72,7 +72,7 @@ impl PageHistory {
         let Some(series) = self.series.get_mut(name).filter(|one| !one.sampled) else { return };
         let point = match kind {
             SampleKind::Gauge => Some(value),
-            // A count that shrinks has begun again.
+            // A count that decreases has been reset.
             SampleKind::Count => {
                 let grown = series.last.map(|last| if value < last { value } else { value - last });
                 grown.filter(|_| elapsed_s > 0.0).map(|grown| grown / elapsed_s)
@@ -83,7 +83,7 @@ impl PageHistory {
         series.sampled = true;
     }
 
-    /// Ends the point: series without a sample have a gap, and those that have nothing else disappear.
+    /// Ends the point: series without a sample get a gap, and series with nothing but gaps are removed.
     pub fn end(&mut self) {
         for series in self.series.values_mut().filter(|one| !one.sampled) {
             series.last = None;
@@ -99,7 +99,7 @@ impl PageHistory {
         let series = own.map(|(name, one)| {
             let missing = HISTORY_POINTS.min(self.longest()) - one.points.len();
             let gaps = std::iter::repeat_n(Value::Null, missing);
-            // Three digits are enough for a plot. Infinite values cannot be written in JSON.
+            // Two decimal places are enough for a plot. Infinite values cannot be written in JSON.
             let values = one.points.iter().map(|point| json!(point.is_finite().then(|| rounded(*point))));
             json!({ "name": name, "values": gaps.chain(values).collect::<Vec<_>>() })
         });
@@ -112,7 +112,7 @@ impl PageHistory {
     }
 }
 
-/// Rounds a number to two digits behind the point.
+/// Rounds a number to two decimal places.
 fn rounded(point: f32) -> f64 {
     (f64::from(point) * 100.0).round() / 100.0
 }

@@ -1,6 +1,6 @@
-//! The web page that the daemon serves: the files of the page, the headers that confine it, and the data that
-//! it is given. The page itself is in `web/`, and is bundled and compressed at development time (`make
-//! page`), so that neither a build nor a user needs Node.js.
+//! The web page that the daemon serves: the files of the page, its content security policy, and its data. The
+//! page itself is in `web/`, and is bundled and compressed at development time (`make page`), so that neither
+//! a build nor a user needs Node.js.
 //!
 //! Everything here is a function of values: the daemon owns the clock, the threads and the connections.
 

@@ -1,23 +1,24 @@
-//! The state that the page shows, and how it changes: every client gets the whole state first, and afterwards
-//! only the rows and sections that differ from the last second. A change is written once for all clients.
+//! The state that the page shows, and its changes: every client first gets the whole state, and then only the
+//! rows and sections that differ from those of the previous second. Each change is serialised once for all
+//! clients.
 
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The columns of a back end's row beside those of `weir show`.
+/// The columns of a back end's row in addition to those of `weir show`.
 const SINCE: &str = "since_ms";
 
-/// The columns that say in which state a back end is: `since_ms` is when one of them last changed.
+/// The columns with the state of a back end: `since_ms` is when one of them last changed.
 const STATES: [&str; 2] = ["state", "health"];
 
-/// The columns by which a row is known.
+/// The columns that identify a row.
 const NAMES: [&str; 2] = ["service", "name"];
 
 /// The state of a node, as the page shows it.
 #[derive(Debug, Default)]
 pub struct LiveState {
-    /// How often the state was updated.
+    /// How many times the state has been updated.
     number: u64,
     at_ms: u64,
     sections: Map<String, Value>,
@@ -27,7 +28,7 @@ pub struct LiveState {
 }
 
 impl LiveState {
-    /// Returns how often the state was updated; 0 if it is not known yet.
+    /// Returns how many times the state has been updated; 0 if it is not known yet.
     #[must_use]
     pub fn number(&self) -> u64 {
         self.number

@@ -1,4 +1,4 @@
-//! The page for browsers without JavaScript: tables that are written once.
+//! The page for browsers without JavaScript: static tables.
 
 use serde_json::Value;
 use std::fmt::Write;
@@ -59,7 +59,7 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Returns a text in which no character means anything to HTML.
+/// Escapes a text for HTML.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for one in text.chars() {

@@ -11,10 +11,10 @@ impl QueryParameters {
         self.0.iter().find(|(one, _)| one == name).map(|(_, value)| value.as_str())
     }
 
-    /// Checks that there are no names but these.
+    /// Checks that the query has no other names than these.
     ///
     /// # Errors
-    /// The error is a sentence that names the first other name, and those that exist.
+    /// Returns a sentence with the first unknown name, and the known ones.
     pub fn only(&self, names: &[&str]) -> Result<(), String> {
         let other = self.0.iter().find(|(one, _)| !names.contains(&one.as_str()));
         other.map_or(Ok(()), |(one, _)| match names {
@@ -27,7 +27,7 @@ impl QueryParameters {
 /// Decodes a query.
 ///
 /// # Errors
-/// The error is a sentence that names the part which is not encoded correctly.
+/// Returns a sentence with the part that is not encoded correctly.
 pub fn query(text: &str) -> Result<QueryParameters, String> {
     let pairs = text.split('&').filter(|pair| !pair.is_empty());
     let pair = |pair: &str| {

@@ -153,7 +153,7 @@ impl Projection {
         if self.tunnels { ID_BITS } else { 0 }
     }
 
-    /// Returns the source and destination of a key, as far as it has them whole.
+    /// Returns the source and destination of a key, where the key has the whole address.
     #[must_use]
     pub fn addresses(&self, key: &[u64; 5]) -> [Option<IpAddr>; 2] {
         let flow = FlowKey(*key);

@@ -75,7 +75,7 @@ pub enum Bench {
     Bond {
         /// Only these numbers of streams: 1 to 500000.
         streams: Vec<u32>,
-        /// Only frames that take this way. Default: both.
+        /// Measure only frames that take this way. Default: both.
         #[arg(long, value_enum)]
         way: Option<bond::BondWay>,
         /// End with one JSON object.

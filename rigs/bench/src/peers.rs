@@ -70,7 +70,7 @@ impl Turn {
     }
 }
 
-/// How a testpmd differs from others.
+/// The settings in which one testpmd differs from another.
 #[derive(Clone, Copy)]
 pub struct Testpmd {
     /// Its forwarding threads.
@@ -211,8 +211,8 @@ impl Forwarder {
         &self.accounts[0]
     }
 
-    /// Makes all threads real-time, those that forward with `priority` and the main thread, which answers,
-    /// above them: they must not wait for whatever else runs on their core.
+    /// Gives all threads a real-time priority, so that none waits for other work on its core: `priority` for
+    /// those that forward, and a higher one for the main thread, which answers.
     pub fn make_real_time(&self, run: &mut Run, priority: u32) -> Result<()> {
         let process = self.process_id(run).to_string();
         let fifo = |more: &[&str], priority: u32, thread: &str| {

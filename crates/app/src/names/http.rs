@@ -35,7 +35,7 @@ const ROUTES: &[Route] = &[
     Route {
         method: "PUT",
         path: NAMES,
-        says: "Set all names of addresses that clients set; others are removed. Names of the file stay.",
+        says: "Replace all names of addresses that clients have set. Names from the file stay.",
         takes: Some("NameSet"),
         most: super::BYTES_MAX,
         gives: "NamesSet",

@@ -1,9 +1,9 @@
 //! Names of addresses: which pod, service, node or other host has an address. Flow records, lists of flows
-//! and measurements have them beside addresses.
+//! and measurements show them beside addresses.
 //!
-//! Names come from a file, which the daemon follows, and from clients of control over HTTP. Either source
-//! replaces its names as a whole. They are looked up where records are written and lists are shown, never for
-//! packets.
+//! Names come from a file, which the daemon follows, and from clients of control over HTTP. Each source
+//! replaces its names as a whole. Names are looked up when records are written and lists are shown, never for
+//! each packet.
 
 pub mod http;
 mod read;
@@ -18,7 +18,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use weir_control::addresses::AddressName;
 use weir_packet::FlowKey;
 
-/// The largest number of names of each source: more than a cluster of 150 000 pods has.
+/// The maximum number of names from each source: more than a cluster of 150 000 pods has.
 pub const NAMES_MAX: usize = 1 << 18;
 
 /// The largest file or body with names, in bytes.
@@ -130,15 +130,15 @@ impl AddressNames {
         self.file.is_empty() && self.api.is_empty()
     }
 
-    /// Returns the names of the file.
+    /// Returns the names from the file.
     #[must_use]
     pub fn of_file(table: NameTable) -> AddressNames {
         AddressNames { file: Arc::new(table), api: Arc::default() }
     }
 }
 
-/// Where names are published: sources replace theirs, and readers take all of them at one moment. Clones
-/// share it.
+/// A board on which names are published. Each source replaces its own names, and readers take a snapshot of
+/// all. Clones share one board.
 #[derive(Clone, Debug, Default)]
 pub struct NamesBoard(Arc<Mutex<BoardContent>>);
 
@@ -166,7 +166,7 @@ pub struct NamesState {
     pub etag: String,
 }
 
-/// The names are not those of the tag that a client gave; this is their tag.
+/// The current names do not have the tag that a client gave; this is their tag.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StaleNames(pub String);
 
@@ -192,7 +192,7 @@ impl NamesBoard {
         drop(old);
     }
 
-    /// Notes that the file is as it was when it was last read.
+    /// Notes that the file has not changed since it was last read.
     pub fn confirm_file(&self) {
         self.lock().read_s = Some(now_s());
     }
@@ -211,8 +211,8 @@ impl NamesBoard {
         };
     }
 
-    /// Sets the names that clients set, if `is_expected` accepts the tag of the current ones. Returns whether
-    /// they differ from these.
+    /// Replaces the names set by clients if `is_expected` accepts the tag of the current ones. Returns
+    /// whether the new names differ from the current ones.
     ///
     /// # Errors
     /// The tag is not accepted.

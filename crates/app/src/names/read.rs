@@ -20,13 +20,13 @@ const NAME: &[Key] = weir_config::keys! {
     "node": Shape::Text, "the node that it runs on";
 };
 
-/// How many errors are reported: further ones are usually the same mistake.
+/// The maximum number of errors that are reported: further ones are usually the same mistake.
 const ERRORS_MAX: usize = 10;
 
 /// Reads the text of a file with this name.
 ///
 /// # Errors
-/// All errors, each with its place.
+/// Returns all errors, each with its position.
 pub fn read_file(file: &str, text: String) -> Result<NameTable, String> {
     let mut report = Report::new(file, text);
     let whole = report.text();

@@ -1,4 +1,4 @@
-//! A table of names: addresses and prefixes, of which the longest that contains an address names it.
+//! A table of names by address and prefix. An address has the name of the longest prefix that contains it.
 
 use super::{NAMES_MAX, Name, NameKind};
 use sha2::{Digest, Sha256};
@@ -12,7 +12,7 @@ const NAME_MAX: usize = 253;
 /// The largest name of a namespace, in bytes.
 const NAMESPACE_MAX: usize = 63;
 
-/// The addresses with the same first bits.
+/// A prefix: the addresses with the same first bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct NamedPrefix {
     ipv6: bool,
@@ -41,7 +41,7 @@ impl NamedPrefix {
         let address: IpAddr = address.parse().map_err(|_| wrong())?;
         let most = if address.is_ipv6() { 128 } else { 32 };
         let length: u8 = match length {
-            // An IPv4 address in the form of IPv6 is that of IPv4 packets.
+            // An IPv4-mapped IPv6 address is the address of IPv4 packets.
             None => return Ok(NamedPrefix::whole(address.to_canonical())),
             Some(length) => length.parse::<u8>().ok().filter(|length| *length <= most).ok_or_else(wrong)?,
         };
@@ -101,7 +101,7 @@ impl NameTable {
         self.names.is_empty()
     }
 
-    /// Returns the tag of the names, which are the same in any order.
+    /// Returns the tag of the names, which does not depend on their order.
     #[must_use]
     pub fn tag(&self) -> String {
         format!("{:032x}", self.sum)
@@ -116,7 +116,7 @@ impl NameTable {
     }
 }
 
-/// Returns a name with its address, in the form that clients set it.
+/// Returns a name with its address, in the form in which clients set it.
 fn named(prefix: NamedPrefix, name: &Name) -> NamedAddress {
     let text = |word: &Arc<str>| word.to_string();
     NamedAddress {
@@ -164,7 +164,7 @@ pub struct WrongName {
     pub field: &'static str,
     /// What is wrong, in a sentence.
     pub why: String,
-    /// The place that was given for the name that the address has already.
+    /// The place that was given for the name that the address already has.
     pub first: Option<u32>,
 }
 
@@ -174,12 +174,13 @@ pub struct NameTableBuilder {
     table: NameTable,
     places: HashMap<NamedPrefix, u32>,
     lengths: [BTreeSet<u8>; 2],
-    /// Words that many names share.
+    /// Strings that many names share.
     words: HashSet<Arc<str>>,
 }
 
 impl NameTableBuilder {
-    /// Adds a name. `place` tells the caller where it was, if another name has the same address.
+    /// Adds a name. If another name with the same address follows, its error contains this `place`, so that
+    /// the caller can report it.
     ///
     /// # Errors
     /// A field is wrong, the address has a name already, or there are too many names.
@@ -239,7 +240,7 @@ impl NameTableBuilder {
     }
 }
 
-/// Checks a text that others will see, on terminals too.
+/// Checks a text that will be displayed, including on terminals.
 fn text(what: &str, text: &str, most: usize) -> Result<(), String> {
     // Characters that change the direction of text can make it look like another one.
     let is_hidden = |one: char| {

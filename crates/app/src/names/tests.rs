@@ -47,7 +47,7 @@ fn a_tag_depends_on_names_and_not_on_their_order_and_guards_them() {
     let table = set(json!([one, two])).unwrap();
     assert_eq!(table.tag(), set(json!([two, one])).unwrap().tag());
     assert_ne!(table.tag(), set(json!([one])).unwrap().tag());
-    // What is listed can be set again, and is the same.
+    // A client can set the listed names again, and they stay the same.
     assert_eq!(set(json!(table.all())).unwrap().tag(), table.tag());
     let (board, tag) = (NamesBoard::default(), table.tag());
     let none = board.state().etag;
@@ -102,7 +102,7 @@ fn errors_in_a_file_have_a_caret() {
 }
 
 proptest! {
-    /// The table finds what a search through all prefixes finds.
+    /// The table finds the same names as a linear search through all prefixes.
     #[test]
     fn a_table_finds_the_longest_prefix(
         all in prop::collection::btree_map((any::<u32>(), 0u8..=32), any::<u8>(), 0..40),

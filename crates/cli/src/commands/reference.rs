@@ -16,7 +16,7 @@ use weir_app::http::HttpControls;
 /// Arguments of `weir reference`.
 #[derive(clap::Args)]
 pub struct Reference {
-    /// The directory to write them to; it is created if it does not exist.
+    /// The directory to write the pages to; it is created if it does not exist.
     dir: PathBuf,
 }
 
@@ -35,7 +35,7 @@ pub fn run(arguments: &Reference, command: Command) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Text in a cell of a table, or anywhere else where it must not become markup.
+/// Escapes text for a table cell, or for any other place where it must not become markup.
 fn cell(text: &str) -> String {
     let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
     text.replace('|', "\\|").replace('<', "&lt;")
@@ -147,7 +147,7 @@ fn rows(path: &str, schema: &Value) -> Vec<[String; 3]> {
     all
 }
 
-/// What a value may be, in a few words.
+/// Describes the permitted values in a few words.
 fn values(schema: &Value) -> String {
     if let Some(name) = schema["$ref"].as_str().and_then(|name| name.rsplit('/').next()) {
         return format!("[{name}](#{})", name.to_lowercase());
@@ -166,7 +166,7 @@ fn values(schema: &Value) -> String {
         schema["anyOf"].as_array().into_iter().chain(schema["oneOf"].as_array()).flatten().collect();
     if !either.is_empty() {
         let mut parts: Vec<String> = either.into_iter().map(values).filter(|part| !part.is_empty()).collect();
-        // The spelling of a number that is no JSON number goes without saying.
+        // Beside a plain number, the hexadecimal spelling is not listed.
         let is_number = parts.iter().any(|part| part.starts_with("number"));
         parts.retain(|part| !(is_number && part == "number, also hexadecimal"));
         parts.dedup();

@@ -13,11 +13,11 @@ use weir_control::answer::ControlListener;
 /// Arguments of `weir ui`.
 #[derive(clap::Args)]
 pub struct UiArguments {
-    /// Add the token that only permits to read, or the control token if there is no other. Terminals and
-    /// shells may keep what is printed.
+    /// Add the read-only token, or the control token if there is no other. Terminals may keep printed tokens
+    /// in their scrollback.
     #[arg(long)]
     token: bool,
-    /// Add the token that also permits changes.
+    /// Add the control token, which also permits changes.
     #[arg(long, conflicts_with = "token")]
     control: bool,
     #[command(flatten)]

@@ -61,7 +61,8 @@ fn a_file_of_names_is_followed_and_garbage_changes_nothing() {
     daemon.folder.write("names.yaml", good.replace("one", "two"));
     daemon.wait_for("the change", |daemon| shown(daemon) == ["clients", "two"]);
     assert_eq!(of_file(&daemon)["state"], "ok");
-    // Names of clients stay beside those of the file, and after the file is gone from the configuration.
+    // The names of clients stay beside those of the file, and also after the configuration no longer has the
+    // file.
     assert_eq!(http(address, "PUT", "/v1/names", &names().to_string()).0, 200);
     assert_eq!(shown(&daemon), ["clients", "dns", "dns", "two"]);
     daemon.folder.write("weir.yaml", config(""));
@@ -122,7 +123,7 @@ fn clients_set_names_as_a_whole_and_under_conditions() {
     }
     assert_eq!(http(address, "DELETE", "/v1/names", "").0, 405);
     assert_eq!(source(&daemon, "api")["etag"], etag);
-    // The control socket has the same path, and the description has it.
+    // The control socket serves the same path, and the description lists it.
     let description = http(address, "GET", "/openapi.json", "").1;
     assert!(description["paths"]["/v1/names"]["put"]["responses"]["412"].is_object(), "{description}");
     let head = format!("PUT /v1/names HTTP/1.1\r\nIf-Match: \"{etag}\"\r\nContent-Length: {length}\r\n");
@@ -192,7 +193,7 @@ fn records_and_measurements_have_names_and_merged_ones_too() {
     let url = format!("http://{address}");
     let arguments = ["measure", "--json", "--patience", "20s", "--token", "token", "--from", &url];
     let merged = |daemon: &Daemon| weir(daemon.folder.path(), &arguments).good().json();
-    // The interval with the flow may be over; then there is another one with another packet.
+    // The interval with the flow may be over; if so, another packet begins another interval.
     daemon.wait_for("a merged interval with the flow", |daemon| {
         let found = merged(daemon)["top"][0].clone();
         if found.is_null() {

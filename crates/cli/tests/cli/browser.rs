@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for something that usually takes a moment; test machines are busy.
+/// The longest wait for something that usually takes a moment, because test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The key of an element's number in answers (WebDriver, section 12).
@@ -51,7 +51,7 @@ impl Browser {
         let answer = browser.send("POST", "/session", &asked);
         browser.session = answer["sessionId"].as_str().unwrap_or_else(|| panic!("{answer}")).to_string();
         if width < 500 {
-            // A window cannot be that narrow, but a phone is.
+            // A browser window cannot be as narrow as a phone.
             let phone = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": true });
             let command = json!({ "cmd": "Emulation.setDeviceMetricsOverride", "params": phone });
             browser.ask("POST", "/goog/cdp/execute", &command);

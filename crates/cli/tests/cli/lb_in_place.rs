@@ -350,13 +350,13 @@ fn checked_back_ends_come_and_go_and_only_those_that_are_up_get_new_flows() {
     wait(&mut daemon, &[("x", "up")]);
     send(&daemon, &packets("10.0.1.1", 4000, 16));
     assert_eq!(daemon.count("lb/a/x"), 16);
-    // One that is down gets nothing, and the one that stays keeps its health and its flows.
+    // A back end that is down gets nothing, and the one that stays keeps its health and its flows.
     assert_eq!(put(address, &of(&[("bad", none), ("x", up)])).0, 200);
     assert_eq!(health(&daemon)["x"], "up");
     wait(&mut daemon, &[("bad", "down"), ("x", "up")]);
     send(&daemon, &packets("10.0.1.1", 4000, 32));
     assert_eq!((daemon.count("lb/a/x"), daemon.count("lb/a/bad")), (48, 0));
-    // It stays down if another back end comes, and its place is free when it is gone.
+    // It stays down when another back end is added, and its place is free once it is removed.
     assert_eq!(put(address, &of(&[("y", up), ("bad", none), ("x", up)])).0, 200);
     assert_eq!(health(&daemon)["bad"], "down");
     wait(&mut daemon, &[("bad", "down"), ("x", "up"), ("y", "up")]);
@@ -373,7 +373,7 @@ fn checked_back_ends_come_and_go_and_only_those_that_are_up_get_new_flows() {
     assert_eq!(generation(&daemon), first);
 }
 
-/// A service after a number of changes: two back ends stay, and the others come and go.
+/// A service after a number of changes: two back ends stay, and the others are added and removed.
 fn changed(name: &str, vip: &str, step: usize) -> Value {
     let mode = if name == "a" { "full_nat" } else { "l2" };
     let mut service = service_of(mode, name, vip, &[("s0", 1), ("s1", 1)]);

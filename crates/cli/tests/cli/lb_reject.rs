@@ -153,7 +153,7 @@ fn a_share_of_the_connections_is_rejected() {
         let mut clients = Clients { daemon: Daemon::start(&config), asked: 0 };
         let [reached, rejected] = clients.ask(100, "p0");
         assert!(reached > 5 && rejected > 50, "{reached} {rejected}: a quarter and three quarters");
-        // A check of all back ends does not include it.
+        // Checks of all back ends skip it.
         let rows = clients.daemon.show("backends");
         assert_eq!(rows[1]["mode"], "reject", "{rows}");
     }

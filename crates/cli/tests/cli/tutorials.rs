@@ -1,6 +1,6 @@
-//! Every command of the tutorials does what the page says: the commands are run in order, in one shell, and
-//! their output is compared with the page. What differs from run to run is not compared: times, MAC addresses
-//! that the kernel chose, which server has answered, and what the page abbreviates with `...`.
+//! Runs every command of the tutorials, in order and in one shell, and compares the output with the page. It
+//! ignores what differs from run to run (times, MAC addresses that the kernel chose, the server that has
+//! answered) and what the page abbreviates with `...`.
 
 use super::folder::Folder;
 use std::fmt::Write as _;
@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 use weir_bed::Run;
 
-/// How long a command may take, and how long a line of the daemon's log may be in coming.
+/// How long a command may take, and how long to wait for a line of the daemon's log.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A fenced block of a page.
@@ -73,7 +73,8 @@ fn logged(line: &str) -> Option<&str> {
     is_time.then(|| rest.trim_start())
 }
 
-/// A line with what differs from run to run replaced. `numbers` are kept, or not.
+/// A line in which everything that differs from run to run is replaced, including numbers unless `numbers` is
+/// true.
 fn usual(line: &str, numbers: bool) -> String {
     let words = line.split_whitespace().map(|word| {
         let (key, value) = word.rsplit_once('=').map_or(("", word), |(key, value)| (key, value));
@@ -171,7 +172,7 @@ impl Shell {
         loop {
             match self.next(until) {
                 Some(line) if line == mark => return lines,
-                // What the shell says of a job that was killed.
+                // The shell's message about a killed job.
                 Some(line) if line.contains("line ") && line.contains("Killed") => {}
                 Some(line) => lines.push(line),
                 None => panic!("`{command}` does not end: {lines:#?}"),
@@ -204,7 +205,7 @@ impl Shell {
         }
     }
 
-    /// Does a step of a page, and asserts that it does what the page says.
+    /// Performs a step of a page, and asserts that its output is what the page shows.
     fn follow(&mut self, page: &str, line: usize, step: &ShownCommand, numbers: bool) {
         let (entries, shown): (Vec<&String>, Vec<&String>) =
             step.expected.iter().partition(|line| logged(line).is_some());
@@ -230,8 +231,8 @@ impl Drop for Shell {
     }
 }
 
-/// Follows a page. `edit` gets each block before its commands are run, and does with the files in the folder
-/// what the page asks for.
+/// Follows a page. `edit` gets each block before its commands are run, and edits the files in the folder as
+/// the page requests.
 fn follow(page: &str, files: &[&str], root: bool, mut edit: impl FnMut(&Block, &Path)) {
     let folder = Folder::new();
     for file in files {
@@ -253,7 +254,7 @@ fn follow(page: &str, files: &[&str], root: bool, mut edit: impl FnMut(&Block, &
     assert!(steps > 10, "{page}: only {steps} commands were found");
 }
 
-/// Replaces a text in a file, in which it must be.
+/// Replaces a text in a file, which must contain it.
 fn replace(file: &Path, what: &str, by: &str) {
     let text = std::fs::read_to_string(file).unwrap();
     assert!(text.contains(what), "no `{what}` in\n{text}");
@@ -272,7 +273,7 @@ fn the_tutorial_of_pipes_does_what_it_says() {
             "ports:" => std::fs::write(&file, &block.text).unwrap(),
             "groups:" => assert!(whole.contains(&block.text), "dns.yaml differs: {}", block.text),
             "$ weir replay dns.yaml queries.pcap -o out.pcap" if is_wrong(&file) => {
-                // The page has shown what the mistakes lead to, and has the reader correct them.
+                // The page has shown the effect of the mistakes, and asks the reader to correct them.
                 replace(&file, "203.0.113.66/28", "203.0.113.64/28");
                 replace(&file, "forward: server }", "forward: servers }");
                 replace(&file, "    forward: per_entry\n", "    forward: per_entry\n    miss: drop\n");

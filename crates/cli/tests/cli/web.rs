@@ -1,5 +1,5 @@
-//! The web page in Chromium: every view with live data, clicks that do what they say, bad tokens, a daemon
-//! that stops, names with markup; and the paths that the page reads.
+//! The web page in Chromium: every view with live data, the effects of clicks, bad tokens, a daemon that
+//! stops, names with markup; and the paths that the page reads.
 
 use super::browser::Browser;
 use super::folder::Folder;
@@ -172,7 +172,7 @@ fn explain_on_the_page_says_what_the_command_says() {
         browser.write("#packet", typed);
         browser.click("form.ask button.main");
         browser.wait_for("document.querySelector('.walk')");
-        // The packet of the address is the one that was typed: the view can be shared.
+        // The address contains the typed packet, so that the view can be shared.
         browser.wait_for(&format!(
             "new URLSearchParams(location.hash.split('?')[1]).get('packet') === {}",
             json!(packet)
@@ -186,7 +186,7 @@ fn explain_on_the_page_says_what_the_command_says() {
     browser.write("#packet", "src=nonsense");
     browser.click("form.ask button.main");
     browser.wait_for("document.querySelector('.failure')");
-    // The refused packet is the only error that the browser knows of.
+    // The refused packet is the only error in the browser's log.
     let log = browser.log();
     assert!(log.iter().all(|line| line.contains("400")), "{log:?}");
 }
@@ -275,7 +275,7 @@ fn files_of_the_page_need_no_token_and_confine_what_it_does() {
     let tag = page.lines().find_map(|line| line.strip_prefix("etag: ")).unwrap();
     let known = raw(address, &format!("GET /app.js HTTP/1.1\r\nIf-None-Match: {tag}\r\n"));
     assert!(known.starts_with("HTTP/1.1 304 "), "{known}");
-    // Pages of nodes that are listed may ask, others may not.
+    // Pages of listed nodes may query this node, others may not.
     for (origin, shared) in [("https://lb2:9106", true), ("https://evil:9106", false)] {
         let ask = format!("OPTIONS /v1/node HTTP/1.1\r\nOrigin: {origin}\r\n");
         let asked = raw(address, &ask);
@@ -332,7 +332,7 @@ fn encoded(text: &str) -> String {
     text.bytes().map(|byte| format!("%{byte:02x}")).collect()
 }
 
-/// The most packets of a walk that are explained in both ways.
+/// The maximum number of packets of a walk that are explained in both ways.
 const PACKETS_MAX: usize = 3;
 
 #[test]
@@ -360,7 +360,7 @@ fn the_page_gets_the_walks_of_the_command_line() {
             assert_eq!((status == 200, command.code), (command.code == Some(0), command.code), "{place}");
             if status == 200 {
                 let mut said = command.json();
-                // The command also says by which port a frame was recorded.
+                // The command also prints the port on which a frame was recorded.
                 said.as_object_mut().unwrap().remove("recorded_of");
                 assert_eq!(page, said, "{place}");
                 explained += 1;
@@ -440,7 +440,7 @@ fn a_fleet_shows_what_differs_and_which_node_cannot_be_reached() {
         (&strange, third, ", tls: { certificate: cert.pem, key: key.pem }"),
     ] {
         view_token(folder);
-        // The nodes have the same configuration, but for their addresses.
+        // The nodes have the same configuration, except for their addresses.
         folder.write("node.yaml", format!("listen: {address}\n"));
         let listen = "listen: ${NODE.listen}, token: token, view_token: view";
         let control = format!("control: {{ {listen}, {nodes}{tls} }}\n");

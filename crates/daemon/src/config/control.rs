@@ -9,7 +9,7 @@ use weir_config::{Key, Report, Shape};
 pub(super) const KEYS: &[Key] = weir_config::keys! {
     needed "listen": Shape::Endpoint, "address and port; without `tls` a loopback address";
     needed "token": Shape::Text, "the file with the token that requests must carry";
-    "view_token": Shape::Text, "the file with another token, which only permits to read";
+    "view_token": Shape::Text, "the file with a read-only token";
     "nodes": Shape::List(&Shape::Text), "the addresses of the fleet's web pages, such as https://lb1:9106";
     "tls": Shape::Map(TLS), "the certificate and its key, required for other addresses";
 };
@@ -28,9 +28,9 @@ pub struct ControlOver {
     pub listen: SocketAddr,
     /// The file with the token.
     pub token: PathBuf,
-    /// The file with the token that only permits to read.
+    /// The file with the read-only token.
     pub view_token: Option<PathBuf>,
-    /// The origins of the nodes that the web page shows beside each other, and whose pages may ask this node.
+    /// The origins of the nodes that the web page shows side by side, and whose pages may query this node.
     pub nodes: Vec<String>,
     /// The files with the certificate chain and its key.
     pub tls: Option<(PathBuf, PathBuf)>,
@@ -113,8 +113,8 @@ fn nodes(node: &Node, report: &mut Report) -> Vec<String> {
     nodes
 }
 
-/// Whether a text is an origin as browsers write it: in lower case, and without the port that the scheme has
-/// anyway.
+/// Whether a text is an origin as browsers write it: in lower case, and without the default port of the
+/// scheme.
 fn is_origin(text: &str) -> bool {
     let rest = text.strip_prefix("https://").map(|rest| (rest, ":443"));
     let Some((host, usual)) = rest.or_else(|| text.strip_prefix("http://").map(|rest| (rest, ":80"))) else {

@@ -126,8 +126,7 @@ pub fn amend(
     old.edits.amend(&running, orders.as_array()?)
 }
 
-/// Returns the share of each group's flows that a plan would send elsewhere if it replaced the one that
-/// runs.
+/// Returns the share of each group's flows that a plan would send elsewhere if it replaced the running one.
 #[must_use]
 pub fn moves(old: &Plan, new: &Plan, nics: &Nics) -> Vec<Moves> {
     // The plan that runs has no entries.

@@ -114,7 +114,7 @@ pub const KEYS: &[Key] = weir_config::keys! {
     "metrics": Shape::Endpoint, "address and port where Prometheus scrapes, such as 127.0.0.1:9105";
     "control": Shape::Map(control::KEYS), "where services are controlled over HTTP, and by whom";
     "routes": Shape::Map(routes::KEYS), "where routes to services with `announce: route` are written";
-    "names": Shape::Map(names::KEYS), "the names of addresses that flow records have";
+    "names": Shape::Map(names::KEYS), "the names of addresses that flow records show";
     "state": Shape::Text, "the folder for state that survives a restart" or "/var/lib/weir";
     "tunnels": Shape::Defined("tunnels", tunnels::schema), "UDP ports of tunnels";
     "fragments": Shape::Words(|| words(&FRAGMENTS)), "whether fragments get the ports of their datagram"

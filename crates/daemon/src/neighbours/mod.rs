@@ -41,7 +41,7 @@ enum Order {
     Place(Places),
     /// Follow these neighbours, for an app.
     Follow(Arc<str>, Vec<Hop>),
-    /// Also follow the first of these neighbours, for an app, and no longer the second.
+    /// Also follow the first list of neighbours for an app, and stop following the second.
     FollowOthers(Arc<str>, Arc<[Hop]>, Arc<[Hop]>),
     /// Check whether this neighbour is still reachable.
     Confirm(Hop),
@@ -86,7 +86,7 @@ impl Neighbours {
         self.order(Order::Follow(app.into(), hops))
     }
 
-    /// Follows `more` neighbours for this app from now on, and no longer `less`.
+    /// Starts following `more` neighbours for this app, and stops following `less`.
     ///
     /// # Errors
     /// Fails if there is no thread.
@@ -94,7 +94,7 @@ impl Neighbours {
         self.order(Order::FollowOthers(app.into(), more, less))
     }
 
-    /// Orders something of the thread, which it starts if there is none.
+    /// Sends an order to the thread, starting the thread if there is none.
     fn order(&mut self, order: Order) -> Result<()> {
         if self.thread.is_none() {
             let thread =

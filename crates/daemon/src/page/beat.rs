@@ -1,4 +1,4 @@
-//! One state of the page, and one point of its plots, from a snapshot.
+//! Computes one state of the page, and one point of its plots, from a snapshot.
 
 use super::{AppAnswers, PageHub, lock};
 use crate::observer::Snapshot;
@@ -47,7 +47,7 @@ const PLOTTED_MAX: usize = 16;
 /// The counts of a port that are plotted.
 const PORT_COUNTS: [&str; 4] = ["received", "received_bytes", "transmitted", "transmitted_bytes"];
 
-/// A question for a state.
+/// A request for a state.
 pub struct BeatAsked {
     /// Where the state goes.
     pub(super) hub: PageHub,
@@ -116,7 +116,7 @@ fn has_page(kind: &Kind) -> bool {
     kind.pages.iter().any(|page| !page.sections.iter().any(|section| kind.tables.contains(section)))
 }
 
-/// Returns the pages of a kind of apps, with what they show now.
+/// Returns the pages of a kind of apps, with their current contents.
 fn pages_of(kind: &Kind, shown: &Map<String, Value>, apps: &[AppAnswers]) -> Vec<Value> {
     let own: Vec<Value> =
         items(&shown["apps"]).iter().filter(|app| app["kind"] == kind.key).cloned().collect();

@@ -27,14 +27,14 @@ use weir_page::{QueryParameters, advice, asset, content_security_policy, plain_p
 /// The sections of the table for browsers without JavaScript.
 const PLAIN: [&str; 3] = ["backends", "drops", "ports"];
 
-/// How long a browser remembers that another node's page may ask, in seconds.
+/// How long a browser may remember that another node's page may query this node, in seconds.
 const REMEMBERS: &str = "600";
 
 type PageAnswer = Result<Reply, (StatusCode, String)>;
 
 impl Door {
-    /// Answers what needs no `Bearer` token: the page's files, the table without JavaScript, and whether a
-    /// page of another node may ask.
+    /// Answers requests that need no `Bearer` token: those for the page's files and for the table without
+    /// JavaScript, and CORS preflight requests of other nodes' pages.
     pub(crate) async fn page_file(
         &self,
         gate: &Gate,
@@ -62,7 +62,7 @@ impl Door {
         let headers = reply.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(asset.kind));
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-        // Another version of weir has another page, so the browser asks each time.
+        // Another version of weir has another page, so the browser revalidates each time.
         headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
         headers.extend(HeaderValue::from_str(&tag).ok().map(|tag| (ETAG, tag)));
         Some(confined(reply, gate))
@@ -100,7 +100,7 @@ impl Door {
         }
     }
 
-    /// Answers GET of the page's data; `None` if the path is another one.
+    /// Answers a GET of the page's data; `None` for other paths.
     pub(crate) async fn page_data(
         &self,
         head: &Head,
@@ -186,7 +186,7 @@ fn bad(why: String) -> (StatusCode, String) {
     (StatusCode::BAD_REQUEST, why)
 }
 
-/// Returns the status of a question that was not answered.
+/// Returns the status for a question that could not be answered.
 fn why_not(why: String) -> (StatusCode, String) {
     let status = match why.starts_with("the daemon ") {
         true => StatusCode::SERVICE_UNAVAILABLE,
@@ -214,7 +214,7 @@ fn page_facts(rights: Rights, nodes: &[String]) -> Reply {
     json_reply(StatusCode::OK, format!("{}\n", json!(facts)))
 }
 
-/// Returns the password of a `Basic` header, in the form of a token's header.
+/// Returns the password of a `Basic` header, in the form of a `Bearer` header.
 fn password(headers: &HeaderMap) -> Option<Vec<u8>> {
     let header = headers.get(AUTHORIZATION)?.as_bytes();
     let (scheme, rest) = header.split_at_checked("Basic ".len())?;
@@ -226,8 +226,8 @@ fn password(headers: &HeaderMap) -> Option<Vec<u8>> {
     Some([b"Bearer ", &pair[colon + 1..]].concat())
 }
 
-/// Adds the headers that confine a page: it loads nothing from elsewhere, runs nothing that is not a file of
-/// its own, and is not shown inside another page.
+/// Adds the security headers of a page: it loads nothing from other sites, runs only scripts from its own
+/// files, and cannot be embedded in another page.
 fn confined(mut reply: Reply, gate: &Gate) -> Reply {
     let headers = reply.headers_mut();
     let policy = HeaderValue::from_str(&content_security_policy(&gate.nodes));
@@ -240,7 +240,7 @@ fn confined(mut reply: Reply, gate: &Gate) -> Reply {
     reply
 }
 
-/// Returns the answer to a browser that asks whether a page of another node may send a token.
+/// Answers a CORS preflight request, in which a browser asks whether a page of another node may send a token.
 fn may_ask() -> Reply {
     let mut reply = json_reply(StatusCode::NO_CONTENT, String::new());
     let headers = reply.headers_mut();

@@ -1,9 +1,9 @@
-//! What the web page is given: the state every second while a client watches, and a point for the plots of
-//! the last hour every ten seconds. Both are computed once for all clients, by an observer of their own, so
-//! that neither commands nor scrapes wait for them.
+//! The data of the web page: a state every second while a client watches, and every ten seconds a point for
+//! the plots of the last hour. Both are computed once for all clients, by a dedicated observer, so that
+//! neither commands nor scrapes wait for them.
 //!
-//! If the rows of back ends take long, because there are very many, the pause until they are computed again
-//! grows with them: they never cost more than a hundredth of a core.
+//! The longer the rows of back ends take, because there are very many, the longer the pause until they are
+//! computed again: they never cost more than a hundredth of a core.
 
 mod beat;
 mod configuration;
@@ -33,7 +33,7 @@ const BEAT: Duration = Duration::from_secs(1);
 /// The longest time until the rows of back ends are computed again.
 const ROWS_MAX: Duration = Duration::from_secs(60);
 
-/// The share of a core that may be used, as its reciprocal.
+/// The reciprocal of the share of a core that may be used.
 const SHARE: u32 = 100;
 
 /// The time between two points of the plots, in seconds.
@@ -45,7 +45,7 @@ const APP_PATIENCE: Duration = Duration::from_secs(2);
 /// States that may be queued for a client.
 const PIECES: usize = 4;
 
-/// How often a client is sent a comment while there is no state.
+/// How often a client gets a comment while there is no new state.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// The page's state, which all clients share. Clones are the same object.
@@ -61,7 +61,7 @@ struct HubShared {
     /// The clients that watch, and those among them that watch apps.
     watchers: AtomicUsize,
     app_watchers: AtomicUsize,
-    /// Wakes the task that asks for states.
+    /// Wakes the task that requests states.
     wake: Notify,
     /// Wakes clients; false when the daemon stops.
     news: watch::Sender<bool>,

@@ -32,9 +32,9 @@ pub fn refused() -> u64 {
 /// What a token permits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rights {
-    /// To read everything.
+    /// Reading everything.
     View,
-    /// To change services, too.
+    /// Also changing services.
     Control,
 }
 
@@ -50,13 +50,13 @@ pub enum Verdict {
     TooMany,
 }
 
-/// Knows the tokens, and what may be controlled with them.
+/// Holds the tokens, and decides what each permits.
 pub struct Gate {
     pub apps: HttpControls,
     token: Vec<u8>,
-    /// The token that only permits to read, if there is one.
+    /// The read-only token, if there is one.
     view_token: Option<Vec<u8>>,
-    /// The origins of the fleet's nodes, whose pages may ask this node.
+    /// The origins of the fleet's nodes, whose pages may query this node.
     pub nodes: Vec<String>,
     wrong: Mutex<Wrong>,
 }
@@ -86,7 +86,7 @@ impl Gate {
         Gate { apps, token, view_token, nodes: Vec::new(), wrong }
     }
 
-    /// Returns whether a page from this origin may ask.
+    /// Returns whether a page from this origin may query this node.
     pub fn admits_page(&self, origin: Option<&HeaderValue>) -> bool {
         origin.is_some_and(|origin| self.nodes.iter().any(|node| node.as_bytes() == origin.as_bytes()))
     }

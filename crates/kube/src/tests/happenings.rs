@@ -1,4 +1,4 @@
-//! What is computed for each change is the same as what is computed from everything.
+//! The results computed for each change are the same as those computed from all objects.
 
 use super::*;
 
@@ -9,7 +9,7 @@ enum Happening {
     Put(String),
     /// An object of a kind is deleted: the one at a position.
     Delete(&'static str, usize),
-    /// The API server has a status that was sent: the one at a position.
+    /// The API server stores a status that was sent: the one at a position.
     Write(usize),
     /// The node confirms what it should have.
     Confirm,
@@ -202,8 +202,8 @@ fn comparable(mut desired: Desired) -> (Vec<String>, Vec<String>, Desired) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// Whatever happens, and in whatever portions it is taken in: what is computed for each change is the
-    /// same as what is computed from everything, and what is returned as new adds up to it.
+    /// For any sequence of changes, in batches of any size, the results computed for each change are the same
+    /// as those computed from all objects, and the updates that are returned add up to them.
     #[test]
     fn changes_lead_to_the_same_as_everything(
         happenings in prop::collection::vec((any_happening(), any::<bool>()), 1..40),
@@ -259,7 +259,7 @@ proptest! {
     }
 }
 
-/// Whether a status is for the version of the object that there is.
+/// Whether a status is for the current version of the object.
 fn is_current(all: &Cluster, change: &StatusChange) -> bool {
     let at =
         (change.object.namespace.clone().unwrap_or_default(), change.object.name.clone().unwrap_or_default());

@@ -89,7 +89,7 @@ pub fn a_gateway_has_conditions(bed: &Bed) {
     let route = bed.get(&format!("{GATEWAYS}/namespaces/shop/tcproutes/db"));
     let parent = &route["status"]["parents"][0];
     assert_eq!([condition(parent, "Accepted"), condition(parent, "ResolvedRefs")], ["True", "True"]);
-    // The share of a reference that is not resolved is rejected.
+    // The share of an unresolved reference is rejected.
     let missing = json!({ "name": "missing", "port": 80, "weight": 3 });
     let rule = json!({ "backendRefs": [{ "name": "web", "port": 80 }, missing] });
     let route = format!("{GATEWAYS}/namespaces/shop/tcproutes/db");

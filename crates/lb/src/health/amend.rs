@@ -102,7 +102,7 @@ impl LbApp {
         let watch = Arc::new(watch.clone());
         let new =
             MonitoredServer { watch: watch.clone(), monitor, asked: None, users: Vec::new(), due_ns: None };
-        // What is known about a server that has not been checked for a while is out of date.
+        // The state of a server that has not been checked for a while is out of date.
         let unused = known.or_else(|| self.spare.last().copied());
         self.spare.retain(|spare| Some(*spare) != unused);
         let Some(unused) = unused else {

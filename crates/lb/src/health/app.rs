@@ -146,7 +146,7 @@ pub(crate) struct LbApp {
     pub(super) news: News,
     /// Services whose back ends have been replaced, and that have yet to be evaluated.
     pub(super) amended: Vec<usize>,
-    /// What must follow from that for neighbours and their entries.
+    /// The actions that must follow for neighbours and their entries.
     pub(super) outdated: Vec<Action>,
 }
 

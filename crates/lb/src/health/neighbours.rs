@@ -133,7 +133,7 @@ impl LbApp {
         actions.push(Action::Resolve(all.hops));
     }
 
-    /// Takes over hops that have changed in place: some are new, and some are gone.
+    /// Takes over hops after a change in place: some are new, and some are gone.
     pub(super) fn replace_neighbours(&mut self, old: &Neighbours) {
         let all = self.health.neighbours.clone();
         if Arc::ptr_eq(&all.hops, &old.hops) {

@@ -3,7 +3,7 @@
 use super::*;
 use weir_program::{NatPool, NatPoolId, NatPrefix};
 
-/// The service at port 53 limits its clients, in every way of choosing back ends, and the one at port 54 does
+/// The service at port 53 limits its clients, for every way of choosing back ends; the one at port 54 does
 /// not.
 #[test]
 fn only_the_clients_that_a_service_names_reach_it() {
@@ -44,8 +44,8 @@ fn clients_of_the_other_ip_version_are_not_served() {
     assert!(matches!(verdict, Verdict::Drop(_)), "{verdict:?}");
 }
 
-/// Flows of a back end that rejects go to the app that answers them, as they arrived, whatever the mode of
-/// the other back ends is.
+/// Flows of a back end with `mode: reject` reach the app that answers them unchanged, whatever the mode of
+/// the other back ends.
 #[test]
 fn flows_of_a_back_end_that_rejects_are_answered() {
     let ip = Ipv4Addr::new(10, 0, 1, 1).into();

@@ -96,7 +96,7 @@ pub struct Measuring {
     snapshot: MeasurementReport,
     /// Whether anything has changed since the last report.
     changed: bool,
-    /// The names of addresses at present.
+    /// The current names of addresses.
     names: AddressNames,
 }
 

@@ -92,18 +92,18 @@ const COMMON: [Element; 15] = [
 /// The enterprise number whose elements name addresses: Antrea's, as in the registry of its library
 /// (go-ipfix).
 pub const ENTERPRISE: u32 = 56_506;
-/// The bit in an element's number that says that an enterprise number follows.
+/// The bit in an element's number that indicates that an enterprise number follows.
 const OF_ENTERPRISE: u16 = 1 << 15;
 /// The length of strings of variable length.
 const VARIABLE: u16 = u16::MAX;
 /// The elements that follow in the templates of records with names: namespace and name of the source and of
-/// the destination if they are pods, the nodes of both, and the service that the destination is.
+/// the destination if they are pods, the nodes of both, and the service if the destination is one.
 const OF_NAMES: [u16; 7] = [100, 101, 102, 103, 104, 105, 109];
 /// The templates of records with names follow those of others and that of names of interfaces.
 const FIRST_WITH_NAMES: u16 = NAMES + 1;
 /// Bytes of these templates.
 const WITH_NAMES_BYTES: usize = 4 * (4 + (3 + COMMON.len()) * 4 + OF_NAMES.len() * 8) + 2 * 4;
-/// Longer names, and longer namespaces, are cut to this number of bytes.
+/// Longer names and namespaces are truncated to this number of bytes.
 const NAME_BYTES: usize = 128;
 const NAMESPACE_BYTES: usize = 63;
 
@@ -153,7 +153,7 @@ impl RecordKind {
     }
 }
 
-/// The texts of the elements of names, in the order of [`OF_NAMES`]; empty ones are not known.
+/// The values of the elements for names, in the order of [`OF_NAMES`]; unknown ones are empty.
 fn texts(given: &Given) -> [Cow<'_, str>; 7] {
     let [source, destination] = given.names.each_ref().map(Option::as_deref);
     let ([source_space, source_name], [space, name]) = (pod(source), pod(destination));
@@ -181,7 +181,7 @@ fn service(name: Option<&Name>) -> String {
     cut(&text, NAMESPACE_BYTES + 1 + NAME_BYTES).to_string()
 }
 
-/// Cuts a text to at most `most` bytes.
+/// Truncates a text to at most `most` bytes.
 fn cut(text: &str, most: usize) -> &str {
     &text[..text.floor_char_boundary(most)]
 }
@@ -204,7 +204,7 @@ pub struct Encoder {
     names: Vec<Arc<str>>,
     numbers: HashMap<Arc<str>, u32>,
     named: usize,
-    /// Whether the templates of records with names were sent since the others were.
+    /// Whether the templates of records with names have been sent since the others were last sent.
     with_names: bool,
 }
 

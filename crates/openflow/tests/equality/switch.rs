@@ -114,7 +114,7 @@ impl Switch {
              load:0->NXM_OF_IN_PORT[]{outputs}\n"
         );
         let mut tool = Command::new("ovs-ofctl");
-        // It also says when it had to wait for a processor, which is no fault of the flows.
+        // It also reports when it had to wait for a processor, which is not a fault of the flows.
         tool.args(["-vtimeval:off", "-vcoverage:off", "-O", "OpenFlow15", "bundle"]);
         tool.args([&format!("unix:{}", self.path("br0.mgmt")), "-"]);
         tool.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

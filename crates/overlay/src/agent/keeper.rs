@@ -385,12 +385,12 @@ fn settings(overlay: &Overlay, links: &[Link]) -> Result<(Parts, OverlaySettings
 /// Returns the kind of a tunnel device.
 ///
 /// # Errors
-/// The cache cannot do the device's work; the error says why.
+/// Fails if the cache does not support the device; the error says why.
 pub fn kind_of(tunnel: &Link) -> Result<OverlayTunnel> {
     Device::of(tunnel).map(|device| device.kind)
 }
 
-/// What matters about a tunnel device, of either kind.
+/// The relevant settings of a tunnel device of either kind.
 struct Device {
     kind: OverlayTunnel,
     vni: u32,
@@ -401,7 +401,7 @@ struct Device {
 }
 
 impl Device {
-    /// Fails if the cache cannot do the device's work.
+    /// Fails if the cache does not support the device.
     fn of(link: &Link) -> Result<Device> {
         let name = &link.name;
         if let Some(Vxlan { vni, port, sources, external, is_six, zero_checks, copies_label }) = link.vxlan {

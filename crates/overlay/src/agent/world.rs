@@ -99,7 +99,8 @@ impl World {
         pods.map(|link| Change::PodCame(link.index, link.name.clone())).collect()
     }
 
-    /// Returns the remote node to which the tunnel device itself leads. Others are in its forwarding table.
+    /// Returns the remote node that is configured in the tunnel device itself. Others are in its forwarding
+    /// table.
     pub fn node(&self) -> Option<Change> {
         self.links.get(&self.parts.tunnel)?.geneve?.remote.map(Change::NodeCame)
     }

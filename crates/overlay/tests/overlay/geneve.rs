@@ -1,4 +1,4 @@
-//! Tunnels of Geneve: the same as those of VXLAN, unless their headers have options.
+//! Geneve tunnels work like VXLAN tunnels, unless their headers have options.
 
 use crate::headers_are_those_of_the_kernels_device;
 use crate::rig::*;

@@ -127,7 +127,7 @@ fn is_source(field: Field) -> bool {
 }
 
 /// Checks that the entry with which flows are learnt uses the pool, and that no other entry does. Packets of
-/// flows that end at an app need no translation, because answers do not pass.
+/// flows that end at an app need no translation, because the answers do not pass through the pipe.
 pub fn fit(pipe: &Pipe, entry: &Entry, kinds: &mut Vec<FindingKind>) {
     let Some(template) = pipe.templates.get(usize::from(entry.template)).filter(|_| pipe.nat.is_some())
     else {

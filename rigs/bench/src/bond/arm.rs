@@ -47,7 +47,7 @@ pub enum Carrier {
     /// Members are `p1` and `p2` of `bond0`, and a machine is at `vm0` and so on; with `lb_output`, or by
     /// hash and recirculation.
     Ovs { ovs: Ovs, lb_output: bool },
-    /// Every port is a member, or its source, or with a machine only port `member` is a member.
+    /// Every port is a member or its source; with a machine, only port `member` is a member.
     Testpmd { testpmd: Forwarder, member: Option<u16> },
 }
 

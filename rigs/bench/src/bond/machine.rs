@@ -1,6 +1,6 @@
 //! The stand-in for a virtual machine in the PVP comparison (from a port to the machine and back to a port):
-//! testpmd in `io` mode on virtio-user devices, the other ends of the switch's vhost-user ports. What the
-//! switch does is the same as with a virtual machine; there are no guest, no QEMU and no virtual interrupts.
+//! testpmd in `io` mode on virtio-user devices, the other ends of the switch's vhost-user ports. The switch
+//! does the same work as with a virtual machine, but there is no guest, no QEMU, and no virtual interrupt.
 
 use super::weir::preferred;
 use crate::peers::{Forwarder, Setting, Testpmd};
@@ -21,8 +21,8 @@ const DESCRIPTORS: u32 = 1024;
 /// Frames of the stand-in: its queues, and as many again in caches.
 const FRAMES: u32 = 16_384;
 
-/// The thread that carries frames has a real-time priority below that of the sink, which shares its core,
-/// mostly naps, and must not wait for a pause of this thread, which never pauses.
+/// The forwarding thread has a real-time priority below that of the sink, which shares its core. The sink
+/// sleeps most of the time, but must not wait for the forwarding thread, which never pauses.
 const PRIORITY: u32 = 1;
 
 /// Without `--single-file-segments`, the switch would have to map a file for each huge page, and vhost-user

@@ -36,7 +36,8 @@ use weir_bed::namespace;
 const TICK: Duration = Duration::from_millis(20);
 /// How long a stream runs before an event, and after recovery.
 const LEAD: Duration = Duration::from_millis(500);
-/// How long flows may take to resume once LACP has settled; then the phase ends, and they have failed.
+/// How long flows may take to resume once LACP has settled. After that, the phase ends, and flows that have
+/// not resumed have failed.
 const RESUMPTION: Duration = Duration::from_secs(1);
 /// How long LACP may take to negotiate, and a partner or weir to start.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -427,8 +428,8 @@ impl BondLab<'_> {
         Ok(result)
     }
 
-    /// Waits until the packets of half a second have arrived, so that a flow has the time to resume on a slow
-    /// machine, too. Whether each has, the stream's result says.
+    /// Waits until the packets of half a second have arrived, so that flows have time to resume even on a
+    /// slow machine. The stream's result says whether each has.
     fn resumed(&mut self, stream: &RunningStream, what: &str) -> Result<()> {
         let (start, (_, before)) = (Instant::now(), stream.counts());
         let enough = before + u64::from(self.options.rate / 2);
@@ -477,8 +478,8 @@ impl BondLab<'_> {
         self.wait(what, None, false, is_so)
     }
 
-    /// Waits until the bond satisfies `is_so`, and also, if `agreed`, the partner uses as many links. It is
-    /// not asked otherwise, which takes longer than asking weir.
+    /// Waits until the bond satisfies `is_so`, and also, if `agreed`, the partner uses as many links.
+    /// Otherwise, the partner is not asked, because that takes longer than asking weir.
     fn wait(
         &mut self,
         what: &str,

@@ -44,8 +44,8 @@ pub struct OverlayOptions {
     common: session::SessionOptions,
 }
 
-/// Returns the phases that an underlay allows: tunnels of Geneve lead to one node, and only a bond has more
-/// than one link.
+/// Returns the phases that an underlay allows: a Geneve tunnel has a single remote node, and only a bond has
+/// more than one link.
 fn possible(underlay: Underlay) -> Vec<(&'static str, Perform)> {
     let is_possible = |name: &str| match underlay.tunnel {
         TunnelKind::Vxlan => name != MEMBER_FAILS || underlay.uplink == UplinkKind::Bond,

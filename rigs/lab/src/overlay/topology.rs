@@ -73,8 +73,8 @@ pub enum TunnelKind {
     /// VXLAN.
     #[default]
     Vxlan,
-    /// Geneve (module `geneve`). Such a device leads to one node, so only the first two nodes reach each
-    /// other.
+    /// Geneve (module `geneve`). Such a device has a single remote node, so only the first two nodes reach
+    /// each other.
     Geneve,
 }
 

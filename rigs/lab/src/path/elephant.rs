@@ -87,7 +87,8 @@ impl Elephant {
 
     /// Resumes sending.
     pub fn go_on(&mut self, run: &mut Run, topology: &Topology) -> Result<()> {
-        // The reading takes a part of a second on an emulated machine, in which the elephant sends nothing.
+        // On an emulated machine, the reading takes a fraction of a second, during which the elephant sends
+        // nothing.
         let before = sent(&topology.from)?;
         self.since = Some((Instant::now(), before));
         run.go_on(self.process);
