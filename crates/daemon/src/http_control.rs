@@ -217,7 +217,7 @@ fn admitted(gate: &Gate, head: &Parts) -> Result<Rights, Box<Reply>> {
     let token = head.headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
     match gate.look(token, Instant::now()) {
         Verdict::Good(Rights::View) if head.method != "GET" => {
-            let why = "this token may only read: use the token of `control: token`";
+            let why = "this token is read-only: use the token of `control: token`";
             Err(Box::new(refused(StatusCode::FORBIDDEN, why)))
         }
         Verdict::Good(rights) => Ok(rights),
@@ -251,7 +251,7 @@ impl Conditions {
             None => Ok(false),
             Some([any]) if any == "*" => Ok(true),
             Some(_) => {
-                let why = "`If-None-Match` is `*` for a request that changes something";
+                let why = "`If-None-Match` must be `*` in a request that changes something";
                 Err((StatusCode::BAD_REQUEST, why.to_string()))
             }
         }

@@ -14,16 +14,16 @@ pub(super) fn read(section: &Section<'_>, report: &mut Report) -> Vec<(IpAddr, u
     let Some(node) = section.get("clients") else { return Vec::new() };
     if section.get("quic").is_some() {
         let message =
-            "connections that migrate have other addresses, so `clients` and `quic` exclude each other";
+            "`clients` and `quic` cannot be combined: connections that migrate change their addresses";
         report.error_help(node.span, message, "omit one of them");
     }
     let nodes = several(node);
     if nodes.is_empty() {
-        report.error_help(node.span, "`clients` is empty", "omit it, or name the prefixes of clients");
+        report.error_help(node.span, "`clients` is empty", "omit it, or list the prefixes of clients");
     }
     if nodes.len() > CLIENTS_MAX {
         let count = nodes.len();
-        let message = format!("`clients` has {count} prefixes, and at most {CLIENTS_MAX} are possible");
+        let message = format!("`clients` has {count} prefixes, but at most {CLIENTS_MAX} are allowed");
         report.error(node.span, message);
         return Vec::new();
     }

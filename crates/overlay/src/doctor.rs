@@ -64,7 +64,7 @@ fn devices(overlay: &Overlay, links: &[Link]) -> [Finding; 2] {
             (Some(bond), _) => (
                 Level::Fault,
                 format!(
-                    "it is a port of the bond `{0}`, which sends and gets the frames: write `uplink: {0}`",
+                    "it is a port of the bond `{0}`, which carries the frames: write `uplink: {0}`",
                     bond.name
                 ),
             ),

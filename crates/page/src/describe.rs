@@ -95,7 +95,7 @@ answers! {
 type PathRow = (&'static str, &'static str, &'static [(&'static str, &'static str)], &'static str);
 
 const ROWS: [PathRow; 6] = [
-    (PAGE, "Show what the web page needs first.", &[], "PageFacts"),
+    (PAGE, "Show the facts that the web page needs first.", &[], "PageFacts"),
     (
         SHOW,
         "Show sections of the daemon's state, as `weir show --json` does.",
@@ -119,14 +119,14 @@ const ROWS: [PathRow; 6] = [
     ),
     (
         LIVE,
-        "Watch the state: the whole (`state`), then changes (`change`), as server-sent events.",
-        &[("apps", "`true`: with the pages of apps.")],
+        "Watch the state as server-sent events: first all of it (`state`), then changes (`change`).",
+        &[("apps", "`true`: include the pages of apps.")],
         "",
     ),
     (
         HISTORY,
         "Show the plots of the last hour.",
-        &[("series", "Only series whose names begin with this.")],
+        &[("series", "Only series whose names begin with this prefix.")],
         "HistoryFacts",
     ),
     (

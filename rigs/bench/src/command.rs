@@ -250,7 +250,7 @@ fn print_bond(streams: &[u32], way: Option<bond::BondWay>, json: bool) -> Result
         results["results"] = json!(rows);
     }
     if way != Some(bond::BondWay::Direct) {
-        screen.say(&format!("PVP: the same, first to a port of a machine and back ({})", bond::MACHINE));
+        screen.say(&format!("PVP: the same, through a virtual machine first ({})", bond::MACHINE));
         let rows = bond::run(streams, bond::BondWay::Pvp, &mut screen)?;
         is_measured &= rows.is_some();
         results["pvp"] = json!({ "machine": bond::MACHINE, "rows": rows });

@@ -132,7 +132,7 @@ impl Door {
             false => What::One(what.to_string()),
         });
         let limit = parameters.get("limit").map(str::parse).transpose();
-        let limit = limit.map_err(|_| bad("`limit` is a number".to_string()))?;
+        let limit = limit.map_err(|_| bad("`limit` must be a number".to_string()))?;
         let [pipe, from] = ["pipe", "from"].map(|name| parameters.get(name).map(str::to_string));
         self.page_ask(Request::Show(Show { what, pipe, from, limit })).await
     }
@@ -153,7 +153,7 @@ impl Door {
         let with_apps = match parameters.get("apps") {
             None | Some("false") => false,
             Some("true") => true,
-            Some(_) => return Err(bad("`apps` is `true` or `false`".to_string())),
+            Some(_) => return Err(bad("`apps` must be `true` or `false`".to_string())),
         };
         let hub = self.page.as_ref().ok_or_else(absent)?;
         let permit = self.watchers.clone().try_acquire_owned().map_err(|_| {
