@@ -15,7 +15,7 @@ pub struct ConnectedClient {
 }
 
 impl ConnectedClient {
-    /// A client that has connected, and has this long for its first request.
+    /// Creates the state of a client that has connected, and that has this long for its first request.
     pub fn new(life: Duration) -> ConnectedClient {
         let until = Mutex::new(Instant::now() + life);
         ConnectedClient { state: AtomicU8::new(READING), until }
@@ -32,7 +32,7 @@ impl ConnectedClient {
         self.set(ANSWERING, WATCH_PATIENCE);
     }
 
-    /// Sets what the client does, and how long it may take.
+    /// Sets what the client is doing, and how long it may take.
     pub fn set(&self, state: u8, patience: Duration) {
         self.state.store(state, Ordering::Relaxed);
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now() + patience;

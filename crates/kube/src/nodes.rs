@@ -333,7 +333,7 @@ fn confirm(
     }
 }
 
-/// The same for all services.
+/// Like [`confirm`], for all services.
 fn confirm_all(
     shared: &Hub,
     node: &NodeConfig,

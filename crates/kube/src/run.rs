@@ -121,7 +121,7 @@ async fn reconcile(
     statuses: mpsc::UnboundedSender<StatusChange>,
     events: mpsc::Sender<Notice>,
 ) {
-    // What is known, as long as this controller leads.
+    // The results so far, while this controller leads.
     let mut known: Option<Incremental> = None;
     let mut refusals: Vec<Notice> = Vec::new();
     let (mut last, mut took) = (Instant::now(), Duration::ZERO);

@@ -112,7 +112,7 @@ fn run(text: &str) -> Desired {
     desired(&config(), &snapshot(text))
 }
 
-/// Does what an API server does with the statuses, and lets some time pass.
+/// Stores the statuses as an API server does, and lets some time pass.
 fn apply(snapshot: &mut Cluster, desired: &Desired) {
     snapshot.now = snapshot.now.checked_add(Span::new().seconds(1)).unwrap();
     for change in &desired.statuses {
@@ -360,7 +360,7 @@ fn route(namespace: &str, name: &str, created: &str, parent: &str, refs: &str) -
     )
 }
 
-/// Returns what follows once the node has confirmed the services.
+/// Returns the results once the node has confirmed the services.
 fn of_gateway(more: &str) -> Desired {
     let mut all = snapshot(&format!("{GATEWAY}{more}"));
     let first = desired(&config(), &all);
@@ -423,7 +423,7 @@ fn a_gateway_is_programmed_once_all_nodes_have_confirmed_its_services() {
     let second = desired(&config, &all);
     assert_eq!(conditions(status(&second, "edge"))[1], "Programmed=True Programmed");
     apply(&mut all, &second);
-    // A controller that starts again knows nothing about nodes yet, and changes nothing.
+    // A controller that restarts knows nothing about nodes yet, and changes nothing.
     all.confirmed.clear();
     assert_eq!(desired(&config, &all).statuses, []);
     // A node that has an older form of a service, because it refuses the new one.

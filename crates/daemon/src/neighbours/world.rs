@@ -93,7 +93,7 @@ impl World {
         self.want_others(app, &hops, &[]);
     }
 
-    /// Adds neighbours that an app wants, as far as their ports have a place, and removes others.
+    /// Adds the neighbours that an app wants and whose ports have a place, and removes others.
     pub fn want_others(&mut self, app: &Arc<str>, more: &[Hop], less: &[Hop]) {
         if !less.is_empty() {
             let less: HashSet<&Hop> = less.iter().collect();

@@ -131,7 +131,7 @@ impl PageHub {
         }
     }
 
-    /// Asks the running apps for what their pages show.
+    /// Asks the running apps for the contents of their pages.
     async fn ask_apps(&self, parts: &Parts) -> Vec<AppAnswers> {
         let apps = lock(&self.0.state).section("apps").clone();
         let mut all = Vec::new();

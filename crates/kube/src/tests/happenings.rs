@@ -11,7 +11,7 @@ enum Happening {
     Delete(&'static str, usize),
     /// The API server stores a status that was sent: the one at a position.
     Write(usize),
-    /// The node confirms what it should have.
+    /// The node confirms the services that it should have.
     Confirm,
 }
 
@@ -186,7 +186,7 @@ fn delete(all: &mut Cluster, kind: &str, at: usize) -> Changed {
     changed
 }
 
-/// Returns what can be compared: without order and times.
+/// Returns a form that can be compared: without order and times.
 fn comparable(mut desired: Desired) -> (Vec<String>, Vec<String>, Desired) {
     desired.statuses.iter_mut().for_each(|change| forget_times(&mut change.status));
     let sorted = |all: Vec<String>| {

@@ -29,7 +29,8 @@ const NS_PER_MS: u64 = 1_000_000;
 /// second.
 const WAITING_MAX: usize = 262_144;
 
-/// The rows of each list whose names are kept for merging: merged lists may be longer than those of a node.
+/// The number of rows of each list whose names are kept for merging: merged lists may be longer than those of
+/// a node.
 const NAMED_ROWS: usize = 64;
 
 /// The distance, in milliseconds, by which the wall clock must have moved to count as set; following smaller
