@@ -60,7 +60,7 @@ pub(crate) struct HubState {
     /// The changes in it that have not been processed yet.
     pub changed: Changed,
     pub watched: BTreeMap<&'static str, Watched>,
-    /// When the first of these changes arrived.
+    /// When the first change in `changed` arrived.
     pub since: Option<Instant>,
     /// What nodes should have, by name; nothing if another controller leads.
     pub wanted: Option<BTreeMap<Arc<str>, Arc<WantedService>>>,
