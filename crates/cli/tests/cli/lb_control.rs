@@ -428,6 +428,20 @@ fn strict(schema: &Value) -> Value {
     }
 }
 
+/// Returns a body for a schema, given the service of the file, another one, and a set of services.
+fn body_of<'a>(method: &str, schema: Option<&str>, [own, service, set]: [&'a str; 3]) -> &'a str {
+    match schema {
+        None => "",
+        Some("Service") if method == "put" => own,
+        Some("Service") => service,
+        Some("ServiceSet") => set,
+        Some("BackEnd") => r#"{"name": "b7", "mac": "02:00:00:00:00:17"}"#,
+        Some("Patch") => r#"{"state": "draining"}"#,
+        Some("NameSet") => r#"{"names": [{"address": "192.0.2.1", "name": "client", "kind": "other"}]}"#,
+        Some(_) => r#"[{"do": "drain", "service": "web", "back_end": "b1"}]"#,
+    }
+}
+
 /// Every path answers as described, even without the token.
 #[test]
 fn the_description_is_true() {
@@ -453,20 +467,9 @@ fn the_description_is_true() {
             };
             // A service that belongs to the file may only be set to what it is.
             let own = http(address, "GET", "/v1/services/web", "").1.to_string();
-            let body = match operation["requestBody"].pointer("/content/application~1json/schema/$ref") {
-                None => "",
-                Some(schema) => match schema.as_str().unwrap().rsplit('/').next().unwrap() {
-                    "Service" if method == "put" => &own,
-                    "Service" => service,
-                    "ServiceSet" => &set,
-                    "BackEnd" => r#"{"name": "b7", "mac": "02:00:00:00:00:17"}"#,
-                    "Patch" => r#"{"state": "draining"}"#,
-                    "NameSet" => {
-                        r#"{"names": [{"address": "192.0.2.1", "name": "client", "kind": "other"}]}"#
-                    }
-                    _ => r#"[{"do": "drain", "service": "web", "back_end": "b1"}]"#,
-                },
-            };
+            let schema = operation["requestBody"].pointer("/content/application~1json/schema/$ref");
+            let schema = schema.map(|schema| schema.as_str().unwrap().rsplit('/').next().unwrap());
+            let body = body_of(method, schema, [&own, service, &set]);
             let real = path.replace("{service}", "web").replace("{back_end}", "b7").replace("{pool}", "none");
             let mut real = real.replace("{measurement}", "none").replace("{start_ns}", "0");
             if real == "/v1/explain" {
