@@ -92,9 +92,11 @@ async fn attempt(
     name: AnyObject,
     change: StatusChange,
 ) -> (AnyObject, StatusChange, bool) {
-    // Another controller writes statuses now.
+    // Another controller may write statuses now. If this was only a short lapse, nobody computes this one
+    // again; if not, the object has another version later, and the status is outdated.
     if !shared.leads() {
-        return (name, change, true);
+        sleep(RETRY).await;
+        return (name, change, false);
     }
     let (word, is_done) = match send(&client, &change).await {
         Ok(()) => ("written", true),
@@ -174,5 +176,31 @@ pub(crate) async fn events(
             Ok(Err(why)) => tracing::warn!("an event is lost: {}", chain(&why)),
             Err(_) => tracing::warn!("an event is lost: the API server does not answer"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn a_status_survives_a_lapse_of_the_lease() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let _entered = runtime.enter();
+        let config = "{ template: { port: p0 }, nodes: [{ name: n, url: 'unix:/x' }],
+                        pools: [{ name: a, addresses: [192.0.2.0/30] }] }";
+        let shared = Arc::new(Hub::new(Config::parse(config).unwrap()));
+        let client = Client::try_from(kube::Config::new("http://127.0.0.1:1".parse().unwrap())).unwrap();
+        let change = StatusChange {
+            object: ObjectReference::default(),
+            version: None,
+            status: json!({}),
+            addresses: Vec::new(),
+        };
+        assert!(!shared.leads());
+        let (_, same, is_done) =
+            runtime.block_on(attempt(shared, client, AnyObject::default(), change.clone()));
+        assert_eq!((same, is_done), (change, false));
     }
 }
