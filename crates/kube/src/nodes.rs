@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::time::timeout;
-use weir_client::{Client, ClientError, Options, RefusalReason, Tls};
+use weir_client::{Client, ClientError, Options, RefusalReason, Tls, status_of};
 
 /// How often a node that has everything is asked whether it still has it.
 const CHECK: Duration = Duration::from_secs(5);
@@ -21,6 +21,8 @@ const TOKEN_MAX: u64 = 4096;
 const SINGLE_MAX: usize = 8;
 /// How many services a node may refuse before everything waits.
 const REFUSED_MAX: usize = 64;
+/// The owner of the services that are set over a node's API.
+const API: &str = "api";
 
 /// Services as a node reads them, in JSON, by name. Nodes share the texts that are equal.
 type Texts = BTreeMap<Arc<str>, Arc<str>>;
@@ -144,6 +146,7 @@ impl Confirmed {
         if let Some(differences) = self.differences(shared, node, &changes).filter(|_| !tries_again) {
             if differences.is_empty() {
                 if is_new || !self.is_different(&client).await? {
+                    self.note_refused(shared, node, BTreeMap::new());
                     return Ok(None);
                 }
             } else if differences.len() <= SINGLE_MAX {
@@ -152,6 +155,7 @@ impl Confirmed {
                 if self.put_each(&client, &differences).await.is_ok() {
                     count("one");
                     confirm(shared, node, &changes.services, &self.refused);
+                    self.note_refused(shared, node, BTreeMap::new());
                     return Ok(changes.since);
                 }
             }
@@ -159,8 +163,11 @@ impl Confirmed {
         let wanted = shared.state().wanted.clone().unwrap_or_default();
         let texts = wanted.iter().map(|(name, one)| (name.clone(), text(shared, node, name, one)));
         let mut texts: Texts = texts.collect();
-        self.leave_out_refused(&mut texts);
-        let reasons = match self.put_all(&client, &mut texts).await {
+        let sent = match self.leave_out_refused(&client, &mut texts).await {
+            Ok(()) => self.put_all(&client, &mut texts).await,
+            Err(why) => Err(why),
+        };
+        let reasons = match sent {
             Ok(reasons) => reasons,
             Err(why) => {
                 count("failed");
@@ -170,16 +177,24 @@ impl Confirmed {
         count("all");
         self.services = Some(texts);
         confirm_all(shared, node, &wanted, &self.refused);
+        self.note_refused(shared, node, reasons);
+        Ok(changes.since)
+    }
+
+    /// Notes why services have been refused just now, and forgets those that are not refused any more.
+    fn note_refused(&self, shared: &Hub, node: &NodeConfig, reasons: BTreeMap<Arc<str>, String>) {
         let is_changed = {
             let mut state = shared.state();
-            let state = state.nodes.entry(node.name.clone()).or_default();
-            std::mem::replace(&mut state.refused, reasons.clone()) != reasons
+            let place = state.nodes.entry(node.name.clone()).or_default();
+            let mut now = place.refused.clone();
+            now.retain(|name, _| self.refused.contains_key(name));
+            now.extend(reasons);
+            std::mem::replace(&mut place.refused, now.clone()) != now
         };
         if is_changed {
             // For events about it.
             shared.touch();
         }
-        Ok(changes.since)
     }
 
     /// Returns the services that differ from those that the node has confirmed; `None` if that is not known.
@@ -207,20 +222,31 @@ impl Confirmed {
 
     /// Replaces services that the node has refused by what it has instead. Each is tried again when it
     /// changes, or when the node is checked.
-    fn leave_out_refused(&mut self, wanted: &mut Texts) {
+    async fn leave_out_refused(&mut self, client: &Client, wanted: &mut Texts) -> Result<(), ClientError> {
         self.refused.retain(|name, text| wanted.get(name) == Some(text));
         let names: Vec<Arc<str>> = self.refused.keys().cloned().collect();
         for name in names {
-            self.replace(wanted, &name);
+            self.replace(client, wanted, &name).await?;
         }
+        Ok(())
     }
 
-    /// Replaces a service by the form that the node has, and returns what it was.
-    fn replace(&self, wanted: &mut Texts, name: &Arc<str>) -> Option<Arc<str>> {
-        match self.services.as_ref().and_then(|all| all.get(name)).cloned() {
+    /// Replaces a service by the form that the node has, and returns what it was. If what the node has is not
+    /// known, it is asked, so that what it has accepted before stays.
+    async fn replace(
+        &mut self,
+        client: &Client,
+        wanted: &mut Texts,
+        name: &Arc<str>,
+    ) -> Result<Option<Arc<str>>, ClientError> {
+        let services = match &self.services {
+            Some(services) => services,
+            None => self.services.insert(services_of(client).await?),
+        };
+        Ok(match services.get(name).cloned() {
             Some(before) => wanted.insert(name.clone(), before),
             None => wanted.remove(name),
-        }
+        })
     }
 
     /// Whether a node has other services than it has confirmed, because it has started again or someone else
@@ -289,14 +315,31 @@ impl Confirmed {
             let name = place(reason, &why).and_then(|at| wanted.keys().nth(at)).cloned();
             let name = name.filter(|name| reasons.len() < REFUSED_MAX && !reasons.contains_key(name));
             let Some(name) = name else { return Err(ClientError::Refused { reason, why }) };
-            let now = self.replace(wanted, &name);
+            let now = self.replace(client, wanted, &name).await?;
             self.refused.extend(now.map(|text| (name.clone(), text)));
             reasons.insert(name, why);
         }
     }
 }
 
-/// Returns the gateway that a service comes from, if any.
+/// Asks a node which services of its API it has.
+async fn services_of(client: &Client) -> Result<Texts, ClientError> {
+    let mut texts = Texts::new();
+    for mut service in client.services().await?.services {
+        // Others are not replaced with those of the API.
+        if status_of(&service).owner != API {
+            continue;
+        }
+        if let Some(map) = service.as_object_mut() {
+            map.shift_remove("status");
+        }
+        let text = service.to_string().into();
+        texts.extend(service["name"].as_str().map(|name| (name.into(), text)));
+    }
+    Ok(texts)
+}
+
+/// Returns the gateway that a service comes from, if it comes from one.
 fn gateway(wanted: &WantedService) -> Option<ObjectKey> {
     let origin = &wanted.service.origin;
     let key = || (origin.namespace.clone().unwrap_or_default(), origin.name.clone().unwrap_or_default());
@@ -408,6 +451,116 @@ pub(crate) fn connect(node: &NodeConfig) -> Result<Client, ClientError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::desired::VirtualService;
+    use crate::objects::Protocol;
+    use http_body_util::{BodyExt, Full};
+    use hyper::body::{Bytes, Incoming};
+    use hyper::server::conn::http1;
+    use hyper::service::service_fn;
+    use hyper::{Method, Request, Response};
+    use hyper_util::rt::TokioIo;
+    use serde_json::{Value, json};
+    use std::convert::Infallible;
+    use std::sync::{Mutex, OnceLock};
+    use tokio::net::UnixListener;
+
+    /// The services of a node that refuses port 666.
+    type Node = Arc<Mutex<BTreeMap<String, Value>>>;
+
+    async fn answer(node: Node, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let mut node = node.lock().unwrap();
+        if head.method == Method::GET {
+            let all = json!({ "services": node.values().collect::<Vec<_>>(), "status": { "etag": "e" } });
+            return Ok(Response::new(Full::from(all.to_string())));
+        }
+        let new: Value = serde_json::from_slice(&body).unwrap();
+        let is_all = head.uri.path() == "/v1/services";
+        let all = if is_all { new["services"].as_array().unwrap().clone() } else { vec![new] };
+        if let Some(at) = all.iter().position(|one| one["service"]["port"] == "666") {
+            let why = json!({ "error": format!("/services/{at}/service/port: wrong") }).to_string();
+            return Ok(Response::builder().status(400).body(Full::from(why)).unwrap());
+        }
+        node.retain(|_, one| !is_all || one["status"]["owner"] == "file");
+        for mut one in all {
+            one["status"] = json!({ "owner": "api", "etag": "e", "back_ends": [] });
+            node.insert(one["name"].as_str().unwrap().to_string(), one);
+        }
+        Ok(Response::new(Full::from("{}")))
+    }
+
+    async fn serve(node: Node, listener: UnixListener) {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let node = node.clone();
+            let answer = service_fn(move |request| answer(node.clone(), request));
+            tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(stream), answer));
+        }
+    }
+
+    /// Wants a service at a port.
+    fn want(hub: &Hub, name: &str, port: u16) {
+        let service = VirtualService {
+            origin: Arc::default(),
+            front_end: FrontEnd { vips: vec![[192, 0, 2, 1].into()], protocol: Protocol::Tcp, port },
+            clients: Vec::new(),
+            affinity_s: None,
+            is_local: false,
+            groups: Vec::new(),
+        };
+        let one = WantedService { service: Arc::new(service), text: OnceLock::new() };
+        let mut state = hub.state();
+        state.wanted.get_or_insert_default().insert(name.into(), Arc::new(one));
+        state.nodes.get_mut("n").unwrap().changed.insert(name.into());
+    }
+
+    fn ports(node: &Node) -> Vec<(String, String)> {
+        let port = |one: &Value| one["service"]["port"].as_str().unwrap().to_string();
+        node.lock().unwrap().iter().map(|(name, one)| (name.clone(), port(one))).collect()
+    }
+
+    #[test]
+    fn the_last_good_form_of_a_refused_service_stays() {
+        let path = std::env::temp_dir().join(format!("weir-kube-node-{}", std::process::id()));
+        let config = format!(
+            "{{ template: {{ port: p0 }}, nodes: [{{ name: n, url: 'unix:{}' }}],
+                pools: [{{ name: a, addresses: [192.0.2.0/30] }}] }}",
+            path.display()
+        );
+        let hub = Hub::new(Config::parse(&config).unwrap());
+        let config = hub.config.nodes[0].clone();
+        let has = |name: &str, owner: &str| {
+            let status = json!({ "owner": owner, "etag": "e", "back_ends": [] });
+            (name.to_string(), json!({ "name": name, "service": { "port": "80" }, "status": status }))
+        };
+        let has = [has("a", "api"), has("b", "file"), has("c", "api")];
+        let node: Node = Arc::new(Mutex::new(has.into()));
+        let expected = |all: [(&str, &str); 3]| all.map(|(name, port)| (name.into(), port.into())).to_vec();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            tokio::spawn(serve(node.clone(), UnixListener::bind(&path).unwrap()));
+            want(&hub, "a", 666);
+            want(&hub, "d", 81);
+            let mut known = Confirmed::default();
+            known.bring(&hub, &config, true).await.unwrap();
+            assert_eq!(ports(&node), expected([("a", "80"), ("b", "80"), ("d", "81")]));
+            assert!(hub.state().nodes["n"].refused.contains_key("a"));
+            // After a failure, and a lapse of the lease.
+            for refused in [known.refused.clone(), Texts::new()] {
+                known = Confirmed { refused, ..Confirmed::default() };
+                known.bring(&hub, &config, true).await.unwrap();
+                assert_eq!(ports(&node), expected([("a", "80"), ("b", "80"), ("d", "81")]));
+                assert!(hub.state().nodes["n"].refused.contains_key("a"));
+            }
+            want(&hub, "a", 82);
+            known.bring(&hub, &config, true).await.unwrap();
+            assert_eq!(ports(&node), expected([("a", "82"), ("b", "80"), ("d", "81")]));
+            assert_eq!(hub.state().nodes["n"].refused, BTreeMap::new(), "it is accepted");
+        });
+        std::fs::remove_file(path).unwrap();
+    }
 
     #[test]
     fn a_refusal_names_a_service() {
