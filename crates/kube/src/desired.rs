@@ -19,6 +19,8 @@ use weir_control::names;
 
 /// The largest name that nodes accept, in bytes.
 const NAME_MAX: usize = 64;
+/// The largest number of prefixes of clients that nodes accept.
+const CLIENTS_MAX: usize = 256;
 
 /// What nodes should have, and what to say to the cluster.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -336,22 +338,32 @@ pub(crate) fn serve_service(
     desired
 }
 
-/// Returns the prefixes of the clients that are served; empty means all, and `None` means none. Serving all
-/// clients because no prefix can be read would be worse than serving none.
+/// Returns the prefixes of the clients that are served; empty means all, and `None` means none. To serve all
+/// clients because no prefix can be read would be worse than to serve none. Nodes refuse a prefix that is
+/// repeated, and too many.
 fn clients(
     balanced: &BalancedObject,
     object: &ObjectReference,
     desired: &mut Desired,
 ) -> Option<Vec<String>> {
-    let mut clients = Vec::new();
+    let (mut clients, mut left_out) = (Vec::new(), 0);
     for text in &balanced.source_ranges {
         match prefix(text) {
-            Some(prefix) => clients.push(prefix),
+            Some(prefix) if clients.contains(&prefix) => {}
+            Some(prefix) if clients.len() < CLIENTS_MAX => clients.push(prefix),
+            Some(_) => left_out += 1,
             None => {
                 let note = format!("`loadBalancerSourceRanges`: `{text}` is not a prefix and is left out");
                 desired.notice(object, true, "InvalidSourceRange", note);
             }
         }
+    }
+    if left_out > 0 {
+        let note = format!(
+            "`loadBalancerSourceRanges`: at most {CLIENTS_MAX} different prefixes are possible; the last \
+             {left_out} are left out"
+        );
+        desired.notice(object, true, "TooManySourceRanges", note);
     }
     (!clients.is_empty() || balanced.source_ranges.is_empty()).then_some(clients)
 }

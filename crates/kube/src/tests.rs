@@ -315,6 +315,14 @@ fn source_ranges_are_the_clients_that_are_served() {
     let left = (vec![json!(["10.1.0.0/16"])], "AddressAssigned InvalidSourceRange".into());
     assert_eq!(with("10.1.0.0/16, 10.0.0.0/33"), left);
     assert_eq!(with("x"), (vec![], "AddressAssigned InvalidSourceRange".into()), "not all are served");
+    let once = (vec![json!(["10.0.0.0/8"])], "AddressAssigned".into());
+    assert_eq!(with("10.1.0.0/8, 10.2.0.0/8, 10.2.0.0/8"), once);
+    let many = |count: u32| -> Vec<String> {
+        (0..count).map(|at| format!("10.{}.{}.0/24", at / 256, at % 256)).collect()
+    };
+    assert_eq!(with(&many(256).join(", ")), (vec![json!(many(256))], "AddressAssigned".into()));
+    let cut = (vec![json!(many(256))], "AddressAssigned TooManySourceRanges".into());
+    assert_eq!(with(&many(258).join(", ")), cut);
 }
 
 const GATEWAY: &str = r#"
