@@ -15,6 +15,8 @@ use weir_client::{Client, ClientError, Options, RefusalReason, Tls, status_of};
 const CHECK: Duration = Duration::from_secs(5);
 /// When a node that fails is tried again.
 const RETRY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(5)];
+/// How often services that a node keeps refusing are tried again, at least.
+const AGAIN_MAX: Duration = Duration::from_secs(60);
 /// How much is read of a file with a token, in bytes.
 const TOKEN_MAX: u64 = 4096;
 /// How many services may differ for each to be sent by itself.
@@ -35,7 +37,27 @@ struct Confirmed {
     services: Option<Texts>,
     /// The services that it has refused, as they were sent.
     refused: Texts,
+    again: Again,
     etag: Option<String>,
+}
+
+/// When refused services are tried again: that takes a request for each of them.
+#[derive(Default)]
+struct Again {
+    at: Option<Instant>,
+    wait: Option<Duration>,
+}
+
+impl Again {
+    /// Whether it is time. If so, the next time is later.
+    fn is_due(&mut self, now: Instant) -> bool {
+        if self.at.is_some_and(|at| now < at) {
+            return false;
+        }
+        let wait = self.wait.map_or(CHECK, |wait| (wait * 2).min(AGAIN_MAX));
+        (self.at, self.wait) = (Some(now + wait), Some(wait));
+        true
+    }
 }
 
 /// Keeps a node up to date.
@@ -69,7 +91,7 @@ pub(crate) async fn feed(shared: Arc<Hub>, node: NodeConfig) {
             }
             Err(why) => {
                 in_sync.set(0);
-                known = Confirmed { refused: known.refused, ..Confirmed::default() };
+                known = Confirmed { refused: known.refused, again: known.again, ..Confirmed::default() };
                 wait = retry;
                 retry = (retry * 2).min(RETRY[1]);
                 Some(why.to_string())
@@ -137,8 +159,11 @@ impl Confirmed {
         };
         let labels = |result: &str| vec![("node", node.name.clone()), ("result", result.to_string())];
         let count = |result: &str| shared.metrics.puts.get_or_create(&labels(result)).inc();
-        // Services that the node has refused are sent again from time to time.
-        let tries_again = !is_new && !self.refused.is_empty();
+        // What the node has refused is tried again from time to time.
+        if self.refused.is_empty() {
+            self.again = Again::default();
+        }
+        let tries_again = !is_new && !self.refused.is_empty() && self.again.is_due(Instant::now());
         if tries_again {
             self.refused.clear();
         }
@@ -560,6 +585,13 @@ mod tests {
             assert_eq!(hub.state().nodes["n"].refused, BTreeMap::new(), "it is accepted");
         });
         std::fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn refused_services_are_tried_again_less_and_less_often() {
+        let (mut again, begin) = (Again::default(), Instant::now());
+        let due = (0..200).filter(|second| again.is_due(begin + Duration::from_secs(*second)));
+        assert_eq!(due.collect::<Vec<_>>(), [0, 5, 15, 35, 75, 135, 195]);
     }
 
     #[test]
