@@ -4,12 +4,19 @@ export type Value = any; // Answers of the daemon, as `weir show --json` prints 
 
 const KEY = "weir-token";
 
-/** Takes the token out of the address, so that it is neither seen nor shared nor kept in the history. */
-export function takeToken() {
-  const match = /^#token=([^&]+)/.exec(location.hash);
-  if (!match) return;
-  sessionStorage.setItem(KEY, decodeURIComponent(match[1]));
+/** Decodes a part of an address. What is not encoded correctly stays as it is. */
+export function decoded(text: string): string {
+  try { return decodeURIComponent(text); } catch { return text; }
+}
+
+/** Takes the token out of the address, so that it is neither seen nor shared nor kept in the history. Returns whether there was one. */
+export function takeToken(): boolean {
+  const match = /^#\/?token(?:=|%3d)([^&]*)/i.exec(location.hash);
+  if (!match) return false;
   history.replaceState(null, "", location.pathname + location.search);
+  const text = decoded(match[1]).trim();
+  if (text) setToken(text);
+  return text !== "";
 }
 
 export const token = () => sessionStorage.getItem(KEY) ?? "";

@@ -1,7 +1,7 @@
 // The page: the frame around the views, the token's form, and the state of the connection.
 
 import { render } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useMemo, useState } from "preact/hooks";
 import { setToken, takeToken, token } from "./api";
 import { Explain } from "./explain";
 import { Fleet } from "./fleet";
@@ -12,6 +12,9 @@ import { Store, useStore } from "./store";
 import { AppView, Configuration, Drops, Ports, Services } from "./views";
 
 takeToken();
+// An address with a token that is entered in an open tab changes only the fragment. This listener is the first
+// one, so that no view reads the token as its route.
+addEventListener("hashchange", () => { if (takeToken()) dispatchEvent(new Event("weir-token")); });
 const theme = localStorage.getItem("weir-theme");
 if (theme) document.documentElement.dataset.theme = theme;
 
@@ -20,14 +23,21 @@ const TITLES: Record<string, string> = { services: "Services", drops: "Drops", e
 const capital = (word: string) => word.charAt(0).toUpperCase() + word.slice(1);
 
 function App() {
-  const [store, setStore] = useState(() => new Store());
+  const [session, begin] = useState(0);
+  const store = useMemo(() => new Store(), [session]);
   const [asks, setAsks] = useState(!token());
   useStore(store);
   useEffect(() => { store.run(); return () => store.stop(); }, [store]);
-  const enter = (text: string) => { setToken(text); setAsks(false); store.stop(); setStore(new Store()); };
+  // A session begins with another token, and the views of the previous one are discarded.
+  const renew = () => { setAsks(!token()); begin(n => n + 1); };
+  useEffect(() => {
+    addEventListener("weir-token", renew);
+    return () => removeEventListener("weir-token", renew);
+  }, []);
+  const enter = (text: string) => { setToken(text); renew(); };
   if (asks || store.connection.state === "refused")
     return <TokenForm enter={enter} why={store.connection.state === "refused" ? "The daemon refuses this token: it is wrong, or the daemon has another one now." : ""} />;
-  return <Frame store={store} leave={() => { setToken(""); setAsks(true); store.stop(); setStore(new Store()); }} />;
+  return <Frame key={session} store={store} leave={() => enter("")} />;
 }
 
 function TokenForm({ enter, why }: { enter: (text: string) => void; why: string }) {

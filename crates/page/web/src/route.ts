@@ -1,13 +1,16 @@
 // The address of a view: `#/explain?packet=...`, so that it can be shared.
 
 import { useCallback, useEffect, useState } from "preact/hooks";
-import { Value } from "./api";
+import { Value, decoded } from "./api";
 
 export type Route = { view: string; parameters: Record<string, string> };
 
 export function read(hash = location.hash): Route {
   const [path, query] = hash.replace(/^#\/?/, "").split("?", 2);
-  return { view: decodeURIComponent(path || ""), parameters: Object.fromEntries(new URLSearchParams(query ?? "")) };
+  const view = decoded(path || "");
+  // A token is not a view, and is never shown as one.
+  if (/^\/?token=/i.test(view)) return { view: "", parameters: {} };
+  return { view, parameters: Object.fromEntries(new URLSearchParams(query ?? "")) };
 }
 
 export function address(view: string, parameters: Record<string, string> = {}): string {
