@@ -1,6 +1,6 @@
 //! `control`: where services and back ends are controlled over HTTP, and by whom.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use weir_config::raw::Node;
 use weir_config::section::{Section, list, parsed, text};
@@ -101,6 +101,11 @@ fn nodes(node: &Node, report: &mut Report) -> Vec<String> {
         if !is_origin(address) {
             let message = format!("`{address}` is not the address of a node's web page");
             report.error_help(one.span, message, "write scheme, name and port, as in https://lb1:9106");
+        } else if address.strip_prefix("http://").is_some_and(|host| !is_loopback(host)) {
+            let message = format!(
+                "`{address}` is not encrypted: anyone on the path could read the token that it is sent"
+            );
+            report.error_help(one.span, message, "write https://; only loopback addresses may have http://");
         } else if nodes.iter().any(|other| other == address) {
             report.error(one.span, format!("`{address}` is listed twice"));
         } else if nodes.len() == NODES_MAX {
@@ -124,9 +129,19 @@ fn is_origin(text: &str) -> bool {
     !host.is_empty() && !host.ends_with(usual) && host.len() <= 255 && host.chars().all(is_of_host)
 }
 
+/// Whether a host of an origin, with or without a port, is this host itself.
+fn is_loopback(host: &str) -> bool {
+    let is_port = |text: &str| text.bytes().all(|one| one.is_ascii_digit());
+    let name = host.rsplit_once(':').filter(|(_, port)| is_port(port)).map_or(host, |(name, _)| name);
+    let inner = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+    let is_six = inner.and_then(|inner| inner.parse::<Ipv6Addr>().ok()).is_some_and(|ip| ip.is_loopback());
+    is_six || name == "localhost" || name.parse::<Ipv4Addr>().is_ok_and(|ip| ip.is_loopback())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use weir_config::raw;
 
     #[test]
     fn origins_are_written_as_browsers_send_them() {
@@ -139,6 +154,29 @@ mod tests {
         for wrong in ["lb1:9106", "https://", "https://LB1", "https://a:443", "ftp://a", with_path, injected]
         {
             assert!(!is_origin(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_nodes_on_this_host_may_be_without_encryption() {
+        let read = |address: &str| {
+            let mut report = Report::new("weir.yaml", format!("[\"{address}\"]"));
+            let node = raw::parse(&report.text(), &mut report).unwrap();
+            let nodes = nodes(&node, &mut report);
+            (nodes, report.to_string())
+        };
+        let good =
+            ["https://lb2:9106", "http://127.0.0.1:9106", "http://[::1]:9106", "http://localhost:9106"];
+        for good in good {
+            assert_eq!(read(good), (vec![good.to_string()], String::new()));
+        }
+        let named = ["http://lb2:9106", "http://localhost.example", "http://127.0.0.1.example:9106"];
+        let numbered = ["http://10.0.0.1:9106", "http://[2001:db8::1]:9106", "http://[::1].example"];
+        for wrong in named.into_iter().chain(numbered) {
+            let (nodes, said) = read(wrong);
+            assert!(nodes.is_empty(), "{wrong}");
+            let part = format!("`{wrong}` is not encrypted");
+            assert!(said.contains(&part) && said.contains("weir.yaml:1:2"), "{said}");
         }
     }
 }
