@@ -13,9 +13,8 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, OnceLock};
 use tracing::{error, info};
 use weir_app::edits::{self, Edits};
 use weir_app::kind::Kind;
@@ -104,31 +103,40 @@ fn read(path: &Path, kinds: &[Kind]) -> Result<Option<Saved>> {
 }
 
 /// The file, its new contents, and where the outcome goes.
-type Job = (PathBuf, Saved, SyncSender<Result<(), String>>);
+type Job = (PathBuf, Saved, Outcome);
 
 /// Writes the file.
 #[derive(Default)]
 pub struct Store {
     thread: Option<Sender<Job>>,
-    /// The contents that were written last, and the path.
-    last: Option<(PathBuf, Saved)>,
-    /// Whether the last write failed, so that the same state has to be written again.
-    has_failed: Arc<AtomicBool>,
+    /// The path and the contents of the last job, and its outcome.
+    last: Option<(PathBuf, Saved, Saving)>,
 }
 
 /// A file that is being written.
-pub struct Saving(Receiver<Result<(), String>>);
+#[derive(Clone, Default)]
+pub struct Saving(Arc<OnceLock<Result<(), String>>>);
 
 impl Saving {
     /// Returns whether the file has reached the disk, once that is known.
     pub fn outcome(&self) -> Option<Result<()>> {
-        match self.0.try_recv() {
-            Ok(outcome) => Some(outcome.map_err(|why| anyhow!("{why}"))),
-            Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => {
-                Some(Err(anyhow!("the change is in effect but will not survive a restart: nothing saves it")))
-            }
-        }
+        self.0.get().map(|outcome| outcome.clone().map_err(|why| anyhow!("{why}")))
+    }
+}
+
+/// Where the outcome of a job goes. If it is dropped without one, the file is not written.
+struct Outcome(Saving);
+
+impl Outcome {
+    fn set(self, outcome: Result<(), String>) {
+        let _ = self.0.0.set(outcome);
+    }
+}
+
+impl Drop for Outcome {
+    fn drop(&mut self) {
+        let why = "the change is in effect but will not survive a restart: nothing saves it";
+        let _ = self.0.0.set(Err(why.to_string()));
     }
 }
 
@@ -139,35 +147,44 @@ impl Store {
             return None;
         }
         let (path, now) = (state_file(plan), Saved { edits: plan.edits.clone(), states: states.clone() });
-        let is_last = self.last.as_ref().is_some_and(|(at, last)| *at == path && last.is(&now));
-        if is_last && !self.has_failed.load(Ordering::Relaxed) {
-            return None;
+        self.save_at(path, now, doorbell)
+    }
+
+    /// Returns `None` if the file already has these contents. If they are being written, the caller shares
+    /// the outcome, and if that failed, they are written again.
+    fn save_at(&mut self, path: PathBuf, now: Saved, doorbell: &Doorbell) -> Option<Saving> {
+        if let Some((_, _, saving)) = self.last.as_ref().filter(|(at, last, _)| *at == path && last.is(&now))
+        {
+            match saving.0.get() {
+                None => return Some(saving.clone()),
+                Some(Ok(())) => return None,
+                Some(Err(_)) => {}
+            }
         }
-        let (outcome, ended) = sync_channel(1);
-        let (bell, has_failed) = (doorbell.clone(), self.has_failed.clone());
+        let bell = doorbell.clone();
         let thread = self.thread.get_or_insert_with(|| {
             let (thread, jobs) = channel::<Job>();
             let work = move || {
                 priority::ordinary();
                 while let Ok(first) = jobs.recv() {
-                    let all = std::iter::once(first).chain(jobs.try_iter());
-                    has_failed.store(!write_newest(all), Ordering::Relaxed);
+                    write_newest(std::iter::once(first).chain(jobs.try_iter()));
                     bell.ring();
                 }
             };
             let _ = std::thread::Builder::new().name("weir-save".into()).spawn(work);
             thread
         });
-        let _ = thread.send((path.clone(), now.clone(), outcome));
-        self.last = Some((path, now));
-        Some(Saving(ended))
+        let saving = Saving::default();
+        let _ = thread.send((path.clone(), now.clone(), Outcome(saving.clone())));
+        self.last = Some((path, now, saving.clone()));
+        Some(saving)
     }
 }
 
 /// Writes the newest contents of each file, which include all earlier ones, and reports the outcome to all
-/// that wait for it. Returns whether everything was written.
-fn write_newest(jobs: impl Iterator<Item = Job>) -> bool {
-    let mut files: Vec<(PathBuf, Saved, Vec<SyncSender<_>>)> = Vec::new();
+/// that wait for it.
+fn write_newest(jobs: impl Iterator<Item = Job>) {
+    let mut files: Vec<(PathBuf, Saved, Vec<Outcome>)> = Vec::new();
     for (path, saved, outcome) in jobs {
         match files.iter_mut().find(|file| file.0 == path) {
             Some(file) => {
@@ -177,18 +194,15 @@ fn write_newest(jobs: impl Iterator<Item = Job>) -> bool {
             None => files.push((path, saved, vec![outcome])),
         }
     }
-    let mut is_written = true;
     for (path, saved, outcomes) in files {
         let written = saved.text().map_err(Into::into).and_then(|text| write(&path, &text));
         let what = "the change is in effect but will not survive a restart";
         let written = written.map_err(|why| format!("{what}: {} cannot be written: {why:#}", path.display()));
         if let Err(why) = &written {
             error!("{why}");
-            is_written = false;
         }
-        outcomes.into_iter().for_each(|outcome| _ = outcome.send(written.clone()));
+        outcomes.into_iter().for_each(|outcome| outcome.set(written.clone()));
     }
-    is_written
 }
 
 /// Replaces the file atomically.
@@ -205,6 +219,10 @@ fn write(path: &Path, text: &[u8]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn saved(state: u64) -> Saved {
+        Saved { edits: edits::none(&[]), states: Value::from(state) }
+    }
 
     #[test]
     fn what_is_not_what_weir_writes_is_refused() {
@@ -236,13 +254,12 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("weir-persist-shared-{}", std::process::id()));
         let (path, other) = (folder.join("weir.json"), folder.join("other.json"));
         let job = |path: &Path, state: u64| {
-            let (outcome, ended) = sync_channel(1);
-            let saved = Saved { edits: edits::none(&[]), states: Value::from(state) };
-            ((path.to_path_buf(), saved, outcome), Saving(ended))
+            let (saving, saved) = (Saving::default(), saved(state));
+            ((path.to_path_buf(), saved, Outcome(saving.clone())), saving)
         };
         let all = [(&path, 1), (&other, 2), (&path, 3)].map(|(path, state)| job(path, state));
         let (jobs, waiting): (Vec<Job>, Vec<Saving>) = all.into_iter().unzip();
-        assert!(write_newest(jobs.into_iter()));
+        write_newest(jobs.into_iter());
         assert!(waiting.iter().all(|one| one.outcome().is_some_and(|outcome| outcome.is_ok())));
         let states = |path: &Path| read(path, &[]).unwrap().unwrap().states;
         assert_eq!((states(&path), states(&other)), (3.into(), 2.into()));
@@ -250,11 +267,39 @@ mod tests {
         // If a file cannot be written, all that wait for it get the error.
         fs::write(&folder, "").unwrap();
         let (jobs, waiting): (Vec<Job>, Vec<Saving>) = [1, 2].map(|one| job(&path, one)).into_iter().unzip();
-        assert!(!write_newest(jobs.into_iter()));
+        write_newest(jobs.into_iter());
         for one in waiting {
             let why = format!("{:#}", one.outcome().unwrap().unwrap_err());
             assert!(why.contains("will not survive a restart") && why.contains("weir.json"), "{why}");
         }
         fs::remove_file(folder).unwrap();
+    }
+
+    #[test]
+    fn contents_are_unchanged_only_once_they_are_written() {
+        let path = std::env::temp_dir().join(format!("weir-persist-same-{}", std::process::id()));
+        let bell = Doorbell::new().unwrap();
+        // The test takes the place of the thread.
+        let (thread, jobs) = channel();
+        let mut store = Store { thread: Some(thread), last: None };
+        let now = saved(1);
+        let mut save = |now: &Saved| store.save_at(path.clone(), now.clone(), &bell);
+        let (first, second) = (save(&now).unwrap(), save(&now).unwrap());
+        assert!(first.outcome().is_none() && second.outcome().is_none(), "it is not written yet");
+        write_newest(jobs.try_iter());
+        assert!(first.outcome().unwrap().is_ok() && second.outcome().unwrap().is_ok());
+        assert!(save(&now).is_none());
+        // What failed is written again.
+        let other = saved(2);
+        let failed = save(&other).unwrap();
+        drop(jobs.recv().unwrap());
+        assert!(format!("{:#}", failed.outcome().unwrap().unwrap_err()).contains("nothing saves it"));
+        let again = save(&other).unwrap();
+        write_newest(jobs.try_iter());
+        assert!(again.outcome().unwrap().is_ok() && save(&other).is_none());
+        // Nothing waits for a thread that does not run.
+        drop(jobs);
+        assert!(save(&saved(3)).unwrap().outcome().unwrap().is_err());
+        fs::remove_file(path).unwrap();
     }
 }
