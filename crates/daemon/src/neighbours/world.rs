@@ -93,13 +93,19 @@ impl World {
         self.want_others(app, &hops, &[]);
     }
 
-    /// Adds the neighbours that an app wants and whose ports have a place, and removes others.
+    /// Adds neighbours that an app wants, as far as their ports have a place, and removes others. One that it
+    /// wanted already is reported again.
     pub fn want_others(&mut self, app: &Arc<str>, more: &[Hop], less: &[Hop]) {
         if !less.is_empty() {
             let less: HashSet<&Hop> = less.iter().collect();
             self.targets.retain(|target| target.app != *app || !less.contains(&target.hop));
         }
-        let hops = more.iter().filter(|hop| self.places.contains_key(&*hop.port));
+        let mut new: HashSet<&Hop> = more.iter().filter(|hop| self.places.contains_key(&*hop.port)).collect();
+        for known in self.targets.iter_mut().filter(|target| target.app == *app) {
+            if new.remove(&known.hop) {
+                known.reported = None;
+            }
+        }
         let target = |hop: &Hop| WantedNeighbour {
             app: app.clone(),
             hop: hop.clone(),
@@ -109,7 +115,7 @@ impl World {
             asked_ns: None,
             refused: None,
         };
-        self.targets.extend(hops.map(target));
+        self.targets.extend(more.iter().filter(|hop| new.remove(hop)).map(target));
     }
 
     /// Whether the way to some neighbour has not been looked up yet.
@@ -368,6 +374,9 @@ mod tests {
         world.set(2, ip(1), Some(NeighbourState::Failed));
         world.set(2, ip(2), Some(NeighbourState::Sure(OTHER)));
         assert_eq!(reported(&mut world), [Ok(OTHER)], "the first is not followed any more");
+        world.want_others(&"lb".into(), &hops(&[ip(3), ip(3)]), &[]);
+        assert!(!world.has_new());
+        assert_eq!(reported(&mut world), [Ok(MAC)], "what is wanted again is reported again, and once");
     }
 
     #[test]
