@@ -13,8 +13,8 @@ pub struct PageAsset {
     pub content: &'static [u8],
 }
 
-/// Two lines with a word and a hash in hexadecimal digits: that of the `sources` from which the page was built,
-/// and that of the `built` files, which is the page's ETag.
+/// Two lines with a word and a hash in hexadecimal digits: that of the `sources` from which the page was
+/// built, and that of the `built` files, which is the page's ETag.
 const HASHES: &str = include_str!("../built/sources.sha256");
 
 const ASSETS: [PageAsset; 4] = [
