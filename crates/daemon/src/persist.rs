@@ -103,7 +103,7 @@ fn read(path: &Path, kinds: &[Kind]) -> Result<Option<Saved>> {
 }
 
 /// The file, its new contents, and where the outcome goes.
-type Job = (PathBuf, Saved, Outcome);
+type Job = (PathBuf, Saved, WriteOutcome);
 
 /// Writes the file.
 #[derive(Default)]
@@ -125,15 +125,15 @@ impl Saving {
 }
 
 /// Where the outcome of a job goes. If it is dropped without one, the file is not written.
-struct Outcome(Saving);
+struct WriteOutcome(Saving);
 
-impl Outcome {
+impl WriteOutcome {
     fn set(self, outcome: Result<(), String>) {
         let _ = self.0.0.set(outcome);
     }
 }
 
-impl Drop for Outcome {
+impl Drop for WriteOutcome {
     fn drop(&mut self) {
         let why = "the change is in effect but will not survive a restart: nothing saves it";
         let _ = self.0.0.set(Err(why.to_string()));
@@ -175,7 +175,7 @@ impl Store {
             thread
         });
         let saving = Saving::default();
-        let _ = thread.send((path.clone(), now.clone(), Outcome(saving.clone())));
+        let _ = thread.send((path.clone(), now.clone(), WriteOutcome(saving.clone())));
         self.last = Some((path, now, saving.clone()));
         Some(saving)
     }
@@ -184,7 +184,7 @@ impl Store {
 /// Writes the newest contents of each file, which include all earlier ones, and reports the outcome to all
 /// that wait for it.
 fn write_newest(jobs: impl Iterator<Item = Job>) {
-    let mut files: Vec<(PathBuf, Saved, Vec<Outcome>)> = Vec::new();
+    let mut files: Vec<(PathBuf, Saved, Vec<WriteOutcome>)> = Vec::new();
     for (path, saved, outcome) in jobs {
         match files.iter_mut().find(|file| file.0 == path) {
             Some(file) => {
@@ -255,7 +255,7 @@ mod tests {
         let (path, other) = (folder.join("weir.json"), folder.join("other.json"));
         let job = |path: &Path, state: u64| {
             let (saving, saved) = (Saving::default(), saved(state));
-            ((path.to_path_buf(), saved, Outcome(saving.clone())), saving)
+            ((path.to_path_buf(), saved, WriteOutcome(saving.clone())), saving)
         };
         let all = [(&path, 1), (&other, 2), (&path, 3)].map(|(path, state)| job(path, state));
         let (jobs, waiting): (Vec<Job>, Vec<Saving>) = all.into_iter().unzip();
