@@ -317,6 +317,18 @@ fn translated_flows_keep_their_back_end_and_their_address_of_the_pool_and_answer
     }
 }
 
+/// Returns whether the group of service `a` follows the health of its back ends, which is shown first.
+fn follows(daemon: &Daemon, health: &BTreeMap<String, String>) -> bool {
+    let groups = daemon.show("groups");
+    let group = groups.as_array().unwrap().iter().find(|group| group["name"] == "lb/a").unwrap();
+    let targets = group["targets"].as_array().unwrap();
+    targets.iter().all(|target| {
+        health
+            .get(target["name"].as_str().unwrap())
+            .is_none_or(|one| (one == "up") == (target["weight"] != 0))
+    })
+}
+
 #[test]
 fn checked_back_ends_come_and_go_and_only_those_that_are_up_get_new_flows() {
     let (mut daemon, address) = pooled(1);
@@ -343,7 +355,7 @@ fn checked_back_ends_come_and_go_and_only_those_that_are_up_get_new_flows() {
     let wait = |daemon: &mut Daemon, all: &[(&str, &str)]| {
         let wanted: BTreeMap<_, _> =
             all.iter().map(|(name, health)| (name.to_string(), health.to_string())).collect();
-        daemon.wait_for("outcomes of checks", |daemon| health(daemon) == wanted);
+        daemon.wait_for("outcomes of checks", |daemon| health(daemon) == wanted && follows(daemon, &wanted));
     };
     assert_eq!(put(address, &of(&[("x", up)])).0, 200);
     let first = generation(&daemon);
