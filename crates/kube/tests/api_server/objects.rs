@@ -84,8 +84,11 @@ pub fn a_gateway_has_conditions(bed: &Bed) {
     bed.until("gateway.shop.edge.5432-tcp", &["10.1.0.9"]);
     let class = bed.get(&format!("{GATEWAYS}/gatewayclasses/weir"));
     assert_eq!(condition(&class["status"], "Accepted"), "True");
-    let listener = &bed.get(&gateway)["status"]["listeners"][0];
-    assert_eq!((condition(listener, "Programmed"), &listener["attachedRoutes"]), (&json!("True"), &json!(1)));
+    // Once all nodes have confirmed the service of the route.
+    wait("a programmed listener", || {
+        let listener = bed.get(&gateway)["status"]["listeners"][0].clone();
+        (condition(&listener, "Programmed") == "True" && listener["attachedRoutes"] == 1).then_some(())
+    });
     let route = bed.get(&format!("{GATEWAYS}/namespaces/shop/tcproutes/db"));
     let parent = &route["status"]["parents"][0];
     assert_eq!([condition(parent, "Accepted"), condition(parent, "ResolvedRefs")], ["True", "True"]);
