@@ -92,8 +92,8 @@ async fn attempt(
     name: AnyObject,
     change: StatusChange,
 ) -> (AnyObject, StatusChange, bool) {
-    // Another controller may write statuses now. If this was only a short lapse, nobody computes this one
-    // again; if not, the object has another version later, and the status is outdated.
+    // Another controller may write statuses now. After a short lapse of the lease, this status would not be
+    // computed again, so it is kept; otherwise the object's version changes, and the status is dropped.
     if !shared.leads() {
         sleep(RETRY).await;
         return (name, change, false);

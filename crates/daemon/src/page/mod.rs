@@ -3,7 +3,7 @@
 //! neither commands nor scrapes wait for them.
 //!
 //! The longer the rows of back ends take, because there are very many, the longer the pause until they are
-//! computed again: they never cost more than a hundredth of a core.
+//! computed again. They use a hundredth of a core, or more if computing them once a minute takes more.
 
 mod beat;
 mod configuration;
