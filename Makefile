@@ -24,7 +24,7 @@ STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test setup-test test-kernels test-kube manifests lint fmt clippy lock check waiting \
-    others deny explore test-long soak fuzz deb test-package cargo-deb bench site
+    others deny explore test-long soak fuzz deb dist dist-check test-package cargo-deb bench site
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -95,6 +95,21 @@ deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its de
 	@target="$${CARGO_TARGET_DIR:-target}"; export PATH=$(TOOLS)/bin:$$PATH DBGSYM=$${DBGSYM-1}; \
 	    packaging/deb/build "$$target/release/weir" "$$target/debian"
 
+# On Debian 12: a program needs the C library of the system on which it was compiled. ARCH=arm64
+# cross-compiles the packages and the archive.
+dist: cargo-deb ## builds the release in target/dist: packages, archive, image, SBOM; the last line is JSON
+	@./setup --for dist$(if $(filter arm64,$(ARCH)),-arm64)
+	@export CARGO='$(CARGO)' PATH=$(TOOLS)/bin:$$PATH; target=$(if $(filter arm64,$(ARCH)),$(ARM64)); \
+	    $(if $(filter arm64,$(ARCH)),export RUNNER='qemu-aarch64-static -L /usr/aarch64-linux-gnu';) \
+	    packaging/dist/compile target/dist-programs $$target && \
+	    packaging/dist/package target/dist-programs target/dist $$target
+ARM64 := aarch64-unknown-linux-gnu
+
+# Compiles everything twice: twice the time of `make dist`.
+dist-check: cargo-deb ## builds the release of this commit in two folders, and compares it byte for byte
+	@./setup --for dist
+	@PATH=$(TOOLS)/bin:$$PATH packaging/dist/check
+
 cargo-deb:
 	@[ -x $(TOOLS)/bin/cargo-deb ] || $(CARGO) install --locked --root $(TOOLS) --version '^3.8' cargo-deb
 
@@ -102,6 +117,7 @@ cargo-deb:
 test-package: cargo-deb ## installs, upgrades and purges the package in a new root file system (root)
 	$(STAGE) 'the package in a new root file system'
 	$(TEST) --test '*' --no-run
+	@PATH=$(TOOLS)/bin:$$PATH tests/package/dist
 	@PATH=$(TOOLS)/bin:$$PATH tests/package/run "$${CARGO_TARGET_DIR:-target}/debug/weir" $(UPGRADES)
 
 # `--no-run` prints the path of each test program in brackets. LONG=1 runs the long form, and ONLY='lab bond'

@@ -12,7 +12,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 
 {{- define "weir.image" -}}
 {{- $image := .Values.image }}
-{{- $name := required "image.repository must be set: there is no published image yet; build one from packaging/Containerfile" $image.repository }}
+{{- $name := required "image.repository must be set: there is no published image yet; push the one that `make dist` builds" $image.repository }}
 {{- if $image.digest }}{{ $name }}@{{ $image.digest }}{{ else }}{{ $name }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
