@@ -618,7 +618,7 @@ fn said(status: StatusCode, text: &str) -> Reply {
 }
 
 /// An answer in JSON.
-pub(super) fn json(status: StatusCode, text: String) -> Reply {
+pub(super) fn json(status: StatusCode, text: impl Into<Bytes>) -> Reply {
     response(status, JSON, text)
 }
 
@@ -636,8 +636,8 @@ fn not_allowed(methods: &'static str) -> Reply {
     response
 }
 
-fn response(status: StatusCode, kind: &'static str, text: String) -> Reply {
-    let mut response = Response::new(Either::Left(Full::new(Bytes::from(text))));
+fn response(status: StatusCode, kind: &'static str, text: impl Into<Bytes>) -> Reply {
+    let mut response = Response::new(Either::Left(Full::new(text.into())));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response

@@ -294,12 +294,14 @@ impl Scene {
 struct Observer {
     board: ScenePublisher,
     last: Option<Arc<Snapshot>>,
+    /// The last answer about the configuration.
+    compared: page::ComparedFile,
 }
 
 /// Starts a thread that answers questions. It ends when all senders are gone.
 pub fn start(board: ScenePublisher, name: &str) -> Result<mpsc::Sender<Asked>> {
     let (ask, mut asked) = mpsc::channel::<Asked>(QUESTIONS);
-    let mut observer = Observer { board, last: None };
+    let mut observer = Observer { board, last: None, compared: page::ComparedFile::default() };
     let work = move || {
         priority::ordinary();
         while let Some(Asked { question, answer }) = asked.blocking_recv() {
@@ -324,9 +326,7 @@ impl Observer {
             Question::Beat(asked) => {
                 self.scrape().and_then(|now| asked.take(&now)).map(|cost_ns| cost_ns.to_string())
             }
-            Question::Configuration => {
-                self.snapshot(PATIENCE).map(|now| format!("{}\n", page::configuration(&now)))
-            }
+            Question::Configuration => self.snapshot(PATIENCE).map(|now| self.compared.answer(&now)),
             Question::Changes(_) | Question::Reconcile(_) => {
                 Err(anyhow!("the main thread is making changes"))
             }

@@ -9,6 +9,7 @@ use anyhow::{Result, anyhow};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use weir_app::buckets;
+use weir_app::clock::since_1970_ns;
 use weir_app::kind::{Counts, Kind};
 use weir_control::{Show, What, answer};
 use weir_engine::delta::DeltaReason;
@@ -207,7 +208,10 @@ impl Snapshot {
         let flows = |group: &str, target: &str| by_target.get(&(group, target)).copied();
         let by_group = self.refused_of_groups();
         let refused = |group: &str| by_group.get(group).copied();
-        let counts = Counts { counter: &counted, flows: &flows, refused: &refused };
+        // Whole seconds, so that a time always has the same date, although two clocks are read.
+        let origin_ns = since_1970_ns().saturating_sub(self.clock.now_ns());
+        let date_s = |time_ns: u64| origin_ns.saturating_add(time_ns) / 1_000_000_000;
+        let counts = Counts { counter: &counted, flows: &flows, refused: &refused, date_s: &date_s };
         let tables = self.plan.apps.tables(&counts).map(|(name, table)| (name.to_string(), table));
         tables.collect::<Vec<_>>().into_iter()
     }

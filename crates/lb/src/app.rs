@@ -330,14 +330,19 @@ impl Configured for Lb {
         }
         let counted = pipes::is_counted(&self.services);
         let of = |service: &Service| {
-            let refused = (counts.refused)(&pipes::group_name(service));
+            let group = pipes::group_name(service);
+            let refused = (counts.refused)(&group);
+            // In the order of names.
+            let reports = self.health.board.of_service(&service.name);
+            let none = BackEndReport::default();
             let row = |back_end: &BackEnd| {
                 let count = (counts.counter)(&pipes::counter_name(service, back_end, counted));
-                let flows = (counts.flows)(&pipes::group_name(service), &back_end.name).filter(|_| counted);
-                let report = self.health.board.of(&service.name, &back_end.name);
+                let flows = (counts.flows)(&group, &back_end.name).filter(|_| counted);
+                let at = reports.binary_search_by(|(name, _)| name.as_str().cmp(&back_end.name));
+                let report = at.map_or(&none, |at| &reports[at].1);
                 let mut row = json!({
                     "service": service.name, "name": back_end.name, "mode": back_end.mode.word(),
-                    "mac": mac(back_end, &report), "address": address(back_end),
+                    "mac": mac(back_end, report), "address": address(back_end),
                     "weight": report.weight.unwrap_or(back_end.weight), "state": back_end.state.word(),
                     "packets": count.packets, "bytes": count.bytes,
                     "flows": flows.map(|flows| flows.active),
@@ -345,6 +350,8 @@ impl Configured for Lb {
                     "syns_repeated": flows.map(|flows| flows.repeated),
                     "refused": refused.filter(|_| counted && service.is_sticky()),
                     "health": report.health, "reason": report.reason,
+                    "check": report.checked.map(|last| if last.passed { "passed" } else { "failed" }),
+                    "checked_s": report.checked.map(|last| (counts.date_s)(last.ended_ns)),
                 });
                 if !counted {
                     row["name"] = json!(format!("{} back ends", service.back_ends.len()));

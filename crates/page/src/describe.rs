@@ -120,7 +120,7 @@ const ROWS: [PathRow; 6] = [
     (
         LIVE,
         "Watch the state as server-sent events: first all of it (`state`), then changes (`change`).",
-        &[("apps", "`true`: include the pages of apps.")],
+        &[("apps", "`true`: also send the pages of apps (`apps`), before the state that they belong to.")],
         "",
     ),
     (

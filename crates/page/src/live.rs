@@ -1,10 +1,9 @@
 //! The state that the page shows, and its changes: every client first gets the whole state, and then only the
 //! rows and sections that differ from those of the previous second. Each change is serialised once for all
-//! clients.
+//! clients. The pages of apps are an event of their own, because not every client wants them.
 
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// The columns of a back end's row in addition to those of `weir show`.
 const SINCE: &str = "since_ms";
@@ -24,7 +23,8 @@ pub struct LiveState {
     sections: Map<String, Value>,
     columns: Vec<String>,
     rows: Vec<Vec<Value>>,
-    change: Arc<str>,
+    /// The pages of apps: a list.
+    pages: Value,
 }
 
 impl LiveState {
@@ -34,15 +34,16 @@ impl LiveState {
         self.number
     }
 
-    /// Replaces the sections, and leaves the back ends as they are.
-    pub fn update_sections(&mut self, at_ms: u64, sections: Map<String, Value>) {
+    /// Replaces the sections, and leaves the back ends as they are. Returns the change, as an event.
+    pub fn update_sections(&mut self, at_ms: u64, sections: Map<String, Value>) -> String {
         let news = self.news(sections);
         (self.number, self.at_ms) = (self.number + 1, at_ms);
-        self.change = event("change", &json!({ "at_ms": at_ms, "sections": news })).into();
+        event("change", &json!({ "at_ms": at_ms, "sections": news }))
     }
 
-    /// Replaces the state. `rows` are those of back ends, as objects with the same fields.
-    pub fn update(&mut self, at_ms: u64, sections: Map<String, Value>, rows: Vec<Value>) {
+    /// Replaces the state. `rows` are those of back ends, as objects with the same fields. Returns the change,
+    /// as an event.
+    pub fn update(&mut self, at_ms: u64, sections: Map<String, Value>, rows: Vec<Value>) -> String {
         let rows: Vec<Map<String, Value>> = rows.into_iter().filter_map(object).collect();
         let mut columns: Vec<String> =
             rows.first().map(|row| row.keys().cloned().collect()).unwrap_or_default();
@@ -82,7 +83,21 @@ impl LiveState {
         } else {
             data["back_ends"] = self.back_ends();
         }
-        self.change = event("change", &data).into();
+        event("change", &data)
+    }
+
+    /// Replaces the pages of apps. Returns them as an event if they differ.
+    pub fn update_pages(&mut self, pages: Vec<Value>) -> Option<String> {
+        let pages = Value::Array(pages);
+        let differ = self.pages != pages;
+        self.pages = pages;
+        differ.then(|| self.pages())
+    }
+
+    /// Returns the pages of apps, as an event.
+    #[must_use]
+    pub fn pages(&self) -> String {
+        event("apps", &json!({ "pages": self.pages }))
     }
 
     /// Replaces the sections. Returns those that differ; null for one that is gone.
@@ -100,18 +115,6 @@ impl LiveState {
     pub fn whole(&self) -> String {
         let data = json!({ "at_ms": self.at_ms, "sections": self.sections, "back_ends": self.back_ends() });
         event("state", &data)
-    }
-
-    /// Returns the last change, as an event.
-    #[must_use]
-    pub fn change(&self) -> Arc<str> {
-        self.change.clone()
-    }
-
-    /// Returns a section.
-    #[must_use]
-    pub fn section(&self, name: &str) -> &Value {
-        self.sections.get(name).unwrap_or(&Value::Null)
     }
 
     fn back_ends(&self) -> Value {
@@ -165,16 +168,16 @@ mod tests {
         let mut state = LiveState::default();
         state.update(1_000, sections(1), vec![row("a", "up", 1), row("b", "up", 1)]);
         assert_eq!(data(&state.whole())["back_ends"]["rows"][1][5], 1_000);
-        state.update(2_000, sections(1), vec![row("a", "up", 1), row("b", "up", 4)]);
+        let change = state.update(2_000, sections(1), vec![row("a", "up", 1), row("b", "up", 4)]);
         let expected = json!({ "at_ms": 2_000, "sections": {}, "changed": [[1, { "packets": 4 }]] });
-        assert_eq!(data(&state.change()), expected);
-        state.update(3_000, sections(2), vec![row("a", "down", 1), row("b", "up", 4)]);
+        assert_eq!(data(&change), expected);
+        let change = state.update(3_000, sections(2), vec![row("a", "down", 1), row("b", "up", 4)]);
         let expected = json!({ "at_ms": 3_000, "sections": { "generation": 2 },
             "changed": [[0, { "health": "down", "since_ms": 3_000 }]] });
-        assert_eq!(data(&state.change()), expected);
-        state.update_sections(4_000, sections(3));
+        assert_eq!(data(&change), expected);
+        let change = state.update_sections(4_000, sections(3));
         let expected = json!({ "at_ms": 4_000, "sections": { "generation": 3 } });
-        assert_eq!((data(&state.change()), state.number()), (expected, 4));
+        assert_eq!((data(&change), state.number()), (expected, 4));
         assert_eq!(data(&state.whole())["back_ends"]["rows"].as_array().map(Vec::len), Some(2));
     }
 
@@ -182,14 +185,24 @@ mod tests {
     fn other_back_ends_are_sent_as_a_whole_and_keep_since_when_they_are_in_their_state() {
         let mut state = LiveState::default();
         state.update(1_000, sections(1), vec![row("a", "up", 1), row("b", "up", 1)]);
-        state.update(2_000, Map::new(), vec![row("c", "up", 0), row("b", "up", 2)]);
-        let change = data(&state.change());
+        let change = data(&state.update(2_000, Map::new(), vec![row("c", "up", 0), row("b", "up", 2)]));
         assert_eq!(change["sections"], json!({ "generation": null, "file": null }));
         let rows = change["back_ends"]["rows"].as_array().unwrap();
         assert_eq!((&rows[0][5], &rows[1][5]), (&json!(2_000), &json!(1_000)));
         assert!(change.get("changed").is_none());
-        state.update(3_000, Map::new(), Vec::new());
-        assert_eq!(data(&state.change())["back_ends"]["rows"], json!([]));
+        let change = state.update(3_000, Map::new(), Vec::new());
+        assert_eq!(data(&change)["back_ends"]["rows"], json!([]));
+    }
+
+    #[test]
+    fn pages_of_apps_are_an_event_of_their_own_if_they_differ() {
+        let mut state = LiveState::default();
+        let page = json!({ "kind": "path", "parts": [] });
+        let event = state.update_pages(vec![page.clone()]).unwrap();
+        assert!(event.starts_with("event: apps\n"), "{event}");
+        assert_eq!(data(&event), json!({ "pages": [page] }));
+        assert_eq!((state.update_pages(vec![page]), state.pages()), (None, event));
+        assert!(!state.whole().contains("pages") && state.update_pages(Vec::new()).is_some());
     }
 
     #[test]

@@ -11,7 +11,7 @@ const TABLES: [(&str, &str, &[&str]); 3] = [
     (
         "backends",
         "Back ends",
-        &["service", "name", "state", "health", "weight", "flows", "packets", "bytes", "reason"],
+        &["service", "name", "state", "health", "weight", "flows", "packets", "bytes", "check", "reason"],
     ),
     ("drops", "Drops", &["reason", "frames", "meaning"]),
     ("ports", "Ports", &["name", "link", "mode", "received", "transmitted", "to_kernel", "lost_before"]),

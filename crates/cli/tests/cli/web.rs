@@ -8,7 +8,7 @@ use super::running::Daemon;
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
@@ -88,6 +88,16 @@ fn no_errors(browser: &Browser) {
 fn differs_from_the_file(browser: &Browser, daemon: &Daemon, address: SocketAddr) {
     let path = daemon.folder.file("weir.yaml");
     let text = std::fs::read_to_string(&path).unwrap();
+    // Also if the file is written again at once, with the same length.
+    for weight in ["weight: 2", "weight: 4"] {
+        daemon.folder.write("weir.yaml", text.replace("name: b2,", &format!("name: b2, {weight},")));
+        let answer = http(address, "GET", "/v1/configuration", "").1;
+        assert!(
+            answer["same"] == false && answer["file_text"].as_str().unwrap().contains(weight),
+            "{answer}"
+        );
+        assert_eq!(answer["plan"][0]["name"], "lb/web", "{answer}");
+    }
     daemon.folder.write("weir.yaml", text.replace("name: b2,", "name: b2, weight: 3,"));
     browser.open(&url(address, "#/configuration"));
     browser.press("Compare again");
@@ -309,6 +319,110 @@ fn names_with_markup_are_text_and_a_table_needs_no_script() {
     browser.wait_for_text("b2");
     assert_eq!(browser.run("return document.querySelectorAll('tbody tr').length > 3"), true);
     browser.picture("static");
+}
+
+/// Reads a stream of states until it contains a text.
+fn stream_until(address: SocketAddr, query: &str, text: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let head = format!("GET /v1/live{query} HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer {VIEW}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    let (mut all, mut piece) = (String::new(), [0; 1 << 16]);
+    while !all.contains(text) {
+        let length = stream.read(&mut piece).unwrap_or_else(|why| panic!("no `{text}`: {why}: {all}"));
+        assert!(length > 0, "the stream has ended: {all}");
+        all += &String::from_utf8_lossy(&piece[..length]);
+    }
+    all
+}
+
+#[test]
+fn only_clients_that_want_the_pages_of_apps_get_them() {
+    let (_daemon, address) = node(CONFIG, "");
+    let with = stream_until(address, "?apps=true", "members of bond0");
+    let [pages, state] = ["event: apps\n", "event: state\n"].map(|event| with.find(event));
+    assert!(pages.is_some() && pages < state, "{with}");
+    // The other client gets the same states, of which some have had pages.
+    let without = stream_until(address, "", "event: change\n");
+    assert!(without.contains("event: state\n") && !without.contains("members of bond0"), "{without}");
+    assert!(!without.contains("event: apps") && !without.contains("\"pages\""), "{without}");
+}
+
+/// The processor time of a daemon so far.
+fn processor_time(daemon: &Daemon) -> Duration {
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid().as_raw_nonzero())).unwrap();
+    // Behind the name of the program, which may contain spaces; in hundredths of a second.
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
+}
+
+/// How long the daemon's processor time is measured.
+const MEASURED: Duration = Duration::from_secs(30);
+
+/// The rows of back ends while that is measured.
+const ROWS: usize = 10_000;
+
+/// Prints what the page costs with ten thousand back ends. The target, less than a hundredth of a core, is for
+/// a release build on an idle machine: `cargo test --release --package weir --test cli -- --ignored --nocapture
+/// what_the_page_costs`.
+#[test]
+#[ignore = "a measurement"]
+fn what_the_page_costs_with_ten_thousand_rows() {
+    let mut config = "ports: { p0: { pcap: {} } }\napps:\n".to_string();
+    for service in 0..10 {
+        config += &format!(
+            "  - lb:\n      name: s{service}\n      port: p0\n      size: 65537\n      service: {{ vip: \
+             10.0.0.{service}, protocol: udp, port: 53 }}\n      back_ends:\n"
+        );
+        for at in 0..ROWS / 10 {
+            let mac = format!("02:00:00:0{service}:{:02x}:{:02x}", at >> 8, at & 0xff);
+            config += &format!("        - {{ name: b{at}, mac: \"{mac}\" }}\n");
+        }
+    }
+    let (daemon, address) = node(&config, "");
+    let measured = |watched: &mut dyn FnMut() -> bool| {
+        let (start, before) = (Instant::now(), processor_time(&daemon));
+        while start.elapsed() < MEASURED {
+            // Packets of a few flows, so that some rows differ.
+            let at = start.elapsed().as_millis() % 50_000;
+            daemon.receive(&[&format!(
+                "eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst=10.0.0.{} proto=udp sport={} dport=53 payload=00",
+                at % 10,
+                at + 1
+            )]);
+            while watched() {}
+        }
+        100.0 * (processor_time(&daemon) - before).as_secs_f64() / start.elapsed().as_secs_f64()
+    };
+    let without = measured(&mut || {
+        std::thread::sleep(Duration::from_millis(20));
+        false
+    });
+    let mut stream = TcpStream::connect(address).unwrap();
+    let head = format!("GET /v1/live HTTP/1.1\r\nHost: weir\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
+    let (mut piece, mut text, mut bytes) = (vec![0; 1 << 20], String::new(), 0);
+    let (mut states, mut with_rows) = (0, 0);
+    let with = measured(&mut || {
+        let Ok(length) = stream.read(&mut piece) else { return false };
+        assert!(length > 0, "the stream has ended");
+        bytes += length;
+        text += &String::from_utf8_lossy(&piece[..length]);
+        while let Some((event, rest)) = text.split_once("\n\n") {
+            states += u32::from(event.contains("event: "));
+            with_rows += u32::from(event.contains("\"rows\":[") || event.contains("\"changed\":["));
+            text = rest.to_string();
+        }
+        true
+    });
+    println!(
+        "{ROWS} rows, one client: {:.2} % of a core ({with:.2} % with it, {without:.2} % without); in {} s, \
+         {states} states, {with_rows} of them with rows, {bytes} bytes",
+        with - without,
+        MEASURED.as_secs()
+    );
+    assert!(states >= 20 && with_rows >= 1, "{states} states, {with_rows} with rows");
 }
 
 /// Packets of a golden walk: the port that each arrives on, and its recipe.

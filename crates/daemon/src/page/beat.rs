@@ -1,11 +1,12 @@
 //! Computes one state of the page, and one point of its plots, from a snapshot.
 
-use super::{AppAnswers, PageHub, lock};
+use super::{AppAnswers, LiveNews, PageHub, lock};
 use crate::observer::Snapshot;
 use anyhow::Result;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::UNIX_EPOCH;
 use weir_app::kind::Kind;
 use weir_app::page::{Holds, Part, Table, items, word};
@@ -34,8 +35,7 @@ const SECTIONS: [&str; 15] = [
 /// The table of back ends.
 const BACK_ENDS: &str = "backends";
 
-/// The pages of apps, and the kinds that have one.
-const PAGES: &str = "pages";
+/// The kinds of apps that have a page.
 const KINDS: &str = "kinds";
 
 /// Rows of a table of an app.
@@ -78,13 +78,19 @@ impl BeatAsked {
         let runs = |kind: &&&Kind| items(&shown["apps"]).iter().any(|app| app["kind"] == kind.key);
         let running: Vec<&&Kind> = pages.iter().filter(runs).collect();
         let listed = running.iter().map(|kind| kind.key).collect::<Vec<_>>();
-        let pages = self
-            .apps
-            .as_ref()
-            .map(|apps| running.iter().flat_map(|kind| pages_of(kind, &shown, apps)).collect::<Vec<Value>>());
+        let pages = self.apps.as_ref().map(|apps| {
+            let apps: Vec<(&str, Value)> = apps.iter().map(|one| (one.name.as_str(), one.parsed())).collect();
+            running.iter().flat_map(|kind| pages_of(kind, &shown, &apps)).collect::<Vec<Value>>()
+        });
+        let asked = items(&shown["apps"]).iter().filter_map(|app| {
+            let kind = kinds.iter().find(|kind| app["kind"] == kind.key && has_page(kind))?;
+            Some((word(&app["name"]).to_string(), kind))
+        });
+        let apps = asked.collect();
         let at_ms = UNIX_EPOCH.elapsed().map_or(0, |elapsed| elapsed.as_millis() as u64);
         if self.is_point {
             point(&mut lock(&self.hub.0.history), at_ms, (&shown, pages.as_deref().unwrap_or_default()));
+            self.hub.0.points.fetch_add(1, Ordering::Release);
         }
         let mut sections: Map<String, Value> = Map::new();
         for name in SECTIONS {
@@ -92,15 +98,15 @@ impl BeatAsked {
         }
         sections.insert(KINDS.to_string(), json!(listed));
         let mut state = lock(&self.hub.0.state);
-        // The pages stay until the apps are asked again.
-        let pages = pages.map_or_else(|| state.section(PAGES).clone(), Value::Array);
-        sections.insert(PAGES.to_string(), pages);
-        match rows {
+        let change = match rows {
             Some(Value::Array(rows)) => state.update(at_ms, sections, rows),
             _ => state.update_sections(at_ms, sections),
-        }
+        };
+        // The pages stay until the apps are asked again.
+        let pages = pages.and_then(|pages| state.update_pages(pages));
+        let number = state.number();
         drop(state);
-        self.hub.0.news.send_replace(true);
+        self.hub.publish(LiveNews::new(number, change, pages, apps));
         Ok(thread_ns().saturating_sub(began_ns))
     }
 }
@@ -117,7 +123,7 @@ fn has_page(kind: &Kind) -> bool {
 }
 
 /// Returns the pages of a kind of apps, with their current contents.
-fn pages_of(kind: &Kind, shown: &Map<String, Value>, apps: &[AppAnswers]) -> Vec<Value> {
+fn pages_of(kind: &Kind, shown: &Map<String, Value>, apps: &[(&str, Value)]) -> Vec<Value> {
     let own: Vec<Value> =
         items(&shown["apps"]).iter().filter(|app| app["kind"] == kind.key).cloned().collect();
     let mut first = 0;
@@ -130,8 +136,8 @@ fn pages_of(kind: &Kind, shown: &Map<String, Value>, apps: &[AppAnswers]) -> Vec
         let range = first..first + page.requests.len();
         first = range.end;
         let answers = own.iter().filter_map(|app| {
-            let answers = apps.iter().find(|one| app["name"] == one.name)?;
-            items(&answers.answers).get(range.clone()).map(|some| Value::Array(some.to_vec()))
+            let (_, answers) = apps.iter().find(|(name, _)| app["name"] == *name)?;
+            items(answers).get(range.clone()).map(|some| Value::Array(some.to_vec()))
         });
         answer.insert("answers".to_string(), answers.collect());
         answer.insert("apps".to_string(), Value::Array(own.clone()));

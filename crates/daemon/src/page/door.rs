@@ -22,10 +22,10 @@ use std::sync::Arc;
 use std::time::Instant;
 use weir_control::{Explain, Request, Show, What};
 use weir_page::describe::{CONFIGURATION, EXPLAIN, HISTORY, LIVE, PAGE, PageFacts, SHOW, STATIC};
-use weir_page::{QueryParameters, advice, asset, content_security_policy, plain_page, query};
+use weir_page::{QueryParameters, advice, asset, content_security_policy, query};
 
-/// The sections of the table for browsers without JavaScript.
-const PLAIN: [&str; 3] = ["backends", "drops", "ports"];
+/// Why there is no page.
+const ABSENT: &str = "there is no web page: the configuration has no `control`";
 
 /// How long a browser may remember that another node's page may query this node, in seconds.
 const REMEMBERS: &str = "600";
@@ -84,13 +84,10 @@ impl Door {
             }
         }
         client.note_asked(ANSWER_PATIENCE);
-        let what = What::Several(PLAIN.map(str::to_string).to_vec());
-        let shown = self.parts.ask(Request::Show(Show { what: Some(what), ..Show::default() })).await;
-        // Bounded: by what weir answers.
-        let shown = shown.and_then(|text| serde_json::from_str(&text).map_err(|why| why.to_string()));
-        match shown {
-            Ok(shown) => {
-                let mut reply = json_reply(StatusCode::OK, plain_page(&host_name(), &shown));
+        let Some(hub) = &self.page else { return refused(StatusCode::NOT_FOUND, ABSENT) };
+        match hub.plain(&self.parts).await {
+            Ok(page) => {
+                let mut reply = json_reply(StatusCode::OK, page);
                 let html = HeaderValue::from_static("text/html; charset=utf-8");
                 reply.headers_mut().insert(CONTENT_TYPE, html);
                 reply.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -117,7 +114,7 @@ impl Door {
             SHOW => self.page_show(&parameters).await,
             EXPLAIN => self.page_explain(&parameters).await,
             LIVE => self.page_live(&parameters, client),
-            HISTORY => self.page_history(&parameters),
+            HISTORY => self.page_history(&parameters).await,
             CONFIGURATION => self.page_configuration(&parameters).await,
             _ => return None,
         };
@@ -167,11 +164,11 @@ impl Door {
         Ok(reply)
     }
 
-    fn page_history(&self, parameters: &QueryParameters) -> PageAnswer {
+    async fn page_history(&self, parameters: &QueryParameters) -> PageAnswer {
         parameters.only(&["series"]).map_err(bad)?;
         let hub = self.page.as_ref().ok_or_else(absent)?;
-        let history = super::lock(&hub.0.history).json(parameters.get("series").unwrap_or_default());
-        Ok(json_reply(StatusCode::OK, format!("{history}\n")))
+        let text = hub.plots(parameters.get("series").unwrap_or_default()).await.map_err(why_not)?;
+        Ok(json_reply(StatusCode::OK, text))
     }
 
     async fn page_configuration(&self, parameters: &QueryParameters) -> PageAnswer {
@@ -196,7 +193,7 @@ fn why_not(why: String) -> (StatusCode, String) {
 }
 
 fn absent() -> (StatusCode, String) {
-    (StatusCode::NOT_FOUND, "there is no web page: the configuration has no `control`".to_string())
+    (StatusCode::NOT_FOUND, ABSENT.to_string())
 }
 
 fn page_facts(rights: Rights, nodes: &[String]) -> Reply {

@@ -437,7 +437,8 @@ impl LbApp {
         };
         let mac = neighbour.and_then(Neighbour::mac);
         let weight = Some(row.full / service.scale);
-        let report = BackEndReport { health: standing.word(), reason, mac, weight };
+        let checked = monitor.and_then(Monitor::last);
+        let report = BackEndReport { health: standing.word(), reason, mac, weight, checked };
         let before = self.health.board.publish(&service.name, &row.name, report.clone());
         self.news.note((service.name.clone(), row.name.clone()), before, report);
     }

@@ -1,6 +1,7 @@
 //! The status of back ends that the running app publishes. Other code builds the table of `weir show
 //! backends` from it.
 
+use super::monitor::LastCheck;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,6 +18,8 @@ pub struct BackEndReport {
     pub mac: Option<Mac>,
     /// The weight that it has when nothing is wrong, as shown by `weir lb list`.
     pub weight: Option<u32>,
+    /// Its last check, if it is checked and one has ended.
+    pub checked: Option<LastCheck>,
 }
 
 /// Back ends by service and name.

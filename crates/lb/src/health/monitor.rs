@@ -65,7 +65,17 @@ pub struct Monitor {
     next_ns: u64,
     /// When to stop waiting for the outcome of the check in flight.
     until_ns: Option<u64>,
+    last: Option<LastCheck>,
     counts: CheckCounts,
+}
+
+/// The last check of a server that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LastCheck {
+    /// When its outcome was known, in nanoseconds.
+    pub ended_ns: u64,
+    /// Whether the outcome was good.
+    pub passed: bool,
 }
 
 /// Counts of a server, which never decrease.
@@ -92,6 +102,7 @@ impl Monitor {
             why: String::new(),
             next_ns: now_ns + random.below(times.interval_ns.min(FIRST_NS)),
             until_ns: None,
+            last: None,
             counts: CheckCounts::default(),
         }
     }
@@ -127,6 +138,7 @@ impl Monitor {
         let good = outcome.is_ok();
         let count = if good { &mut self.counts.passed } else { &mut self.counts.failed };
         *count += 1;
+        self.last = Some(LastCheck { ended_ns: now_ns, passed: good });
         self.why = outcome.as_ref().err().cloned().unwrap_or_default();
         let (to, needed) =
             if good { (ServerState::Up, self.times.rise) } else { (ServerState::Down, self.times.fall) };
@@ -170,6 +182,12 @@ impl Monitor {
     #[must_use]
     pub fn since_ns(&self) -> u64 {
         self.since_ns
+    }
+
+    /// Returns the last check; `None` if none has ended.
+    #[must_use]
+    pub fn last(&self) -> Option<LastCheck> {
+        self.last
     }
 
     /// Returns the counts.

@@ -27,6 +27,8 @@ export class Store {
   private listeners = new Set<() => void>();
   private abort: AbortController | null = null;
   private wants = "";
+  /** The pages of apps that belong to the next state. */
+  private pages: Value = undefined;
   private ended = false;
 
   subscribe(listener: () => void) {
@@ -84,13 +86,14 @@ export class Store {
   }
 
   private take(event: string, data: Value) {
+    if (event === "apps") this.pages = data.pages;
     if (event !== "state" && event !== "change") return;
     if (this.connection.state !== "live") this.connection = { state: "live", since: Date.now() };
     const whole = event === "state";
     this.beforeAt = whole ? 0 : this.at;
     this.at = data.at_ms;
     this.before = whole ? {} : this.sections;
-    this.sections = whole ? data.sections : { ...this.sections, ...data.sections };
+    this.sections = { ...(whole ? {} : this.sections), ...data.sections, pages: this.pages };
     if (data.back_ends) this.takeWhole(data.back_ends);
     else if (data.changed) this.takeChanges(data.changed);
     this.changed();

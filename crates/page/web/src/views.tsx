@@ -1,5 +1,6 @@
 // The views of one node: services, drops, ports and workers, apps, configuration.
 
+import { ComponentChildren } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import { BackEnd, Store } from "./store";
 import { Value, change, get } from "./api";
@@ -14,7 +15,7 @@ const kindOf = (state: string) => state === "up" ? "good" : state === "down" ? "
 const DRAINED = ["draining", "maintenance"];
 
 const FILTERED = ["service", "name", "state", "reason", "weight", "mode", "address", "mac", "pps", "bps",
-  "share", "flows", "nps", "packets", "bytes", "syns_repeated", "refused"];
+  "share", "flows", "nps", "packets", "bytes", "syns_repeated", "refused", "check"];
 
 const COLUMNS: TableColumn<BackEnd & { id: number }>[] = [
   { key: "service", title: "service", show: row => row.service },
@@ -22,6 +23,7 @@ const COLUMNS: TableColumn<BackEnd & { id: number }>[] = [
   { key: "state", title: "state", show: row => <Badge kind={kindOf(row.state)}>{row.state}</Badge> },
   { key: "since_ms", title: "since", show: row => row.since_ms ? span((Date.now() - row.since_ms) / 1000) : "–", right: true },
   { key: "reason", title: "why", show: row => row.reason ? <span title={row.reason}>{row.reason}</span> : "", wide: true },
+  { key: "checked_s", title: "last check", show: row => <LastCheck row={row} /> },
   { key: "weight", title: "weight", show: row => count(row.weight), right: true },
   { key: "pps", title: "packets/s", show: row => short(row.pps), right: true },
   { key: "bps", title: "bit/s", show: row => short(row.bps), right: true },
@@ -32,6 +34,10 @@ const COLUMNS: TableColumn<BackEnd & { id: number }>[] = [
   { key: "refused", title: "refused", show: row => count(row.refused), right: true },
   { key: "address", title: "address", show: row => row.address || row.mac || "–", minor: true },
 ];
+
+/** Whether the last health check passed, and how long ago that was. */
+const LastCheck = ({ row }: { row: BackEnd }) => row.checked_s ?
+  <span class={row.check === "failed" ? "failed" : ""}>{row.check} {span(Date.now() / 1000 - row.checked_s)} ago</span> : <>–</>;
 
 export function Services({ store }: { store: Store }) {
   const [route, go] = useRoute();
@@ -90,8 +96,8 @@ function BackEndPanel({ store, row, close }: { store: Store; row: BackEnd; close
     Drain: "Its flows stay; it gets no new ones.", Maintenance: "Its flows move to other back ends, and it gets no new ones.",
     Enable: "It gets new flows again.",
   };
-  const facts: [string, string][] = [
-    ["state", `${row.state}${row.reason ? `: ${row.reason}` : ""}`], ["mode", row.mode], ["address", row.address || "–"],
+  const facts: [string, ComponentChildren][] = [
+    ["state", `${row.state}${row.reason ? `: ${row.reason}` : ""}`], ["last check", <LastCheck row={row} />], ["mode", row.mode], ["address", row.address || "–"],
     ["MAC", row.mac || "–"], ["weight", count(row.weight)], ["packets", count(row.packets)], ["bytes", count(row.bytes)],
     ["flows", count(row.flows)], ["flows begun", count(row.flows_begun)], ["SYNs repeated", count(row.syns_repeated)],
   ];

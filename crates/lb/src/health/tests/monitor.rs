@@ -67,6 +67,15 @@ fn it_says_why() {
 }
 
 #[test]
+fn its_last_check_is_the_one_that_ended_last() {
+    let last = |outcomes: &[bool]| monitor_after(times(), outcomes).last();
+    assert_eq!(last(&[]), None);
+    assert_eq!(last(&[false]).map(|check| check.passed), Some(false));
+    let check = last(&[true, false, true]).unwrap();
+    assert!(check.passed && check.ended_ns > last(&[true, false]).unwrap().ended_ns);
+}
+
+#[test]
 fn a_check_without_an_answer_is_a_bad_one() {
     let mut random = Random::new(1);
     let mut monitor = Monitor::new(times(), 0, &mut random);
