@@ -41,8 +41,8 @@ impl LiveState {
         event("change", &json!({ "at_ms": at_ms, "sections": news }))
     }
 
-    /// Replaces the state. `rows` are those of back ends, as objects with the same fields. Returns the change,
-    /// as an event.
+    /// Replaces the state. `rows` are those of back ends, as objects with the same fields. Returns the
+    /// change, as an event.
     pub fn update(&mut self, at_ms: u64, sections: Map<String, Value>, rows: Vec<Value>) -> String {
         let rows: Vec<Map<String, Value>> = rows.into_iter().filter_map(object).collect();
         let mut columns: Vec<String> =

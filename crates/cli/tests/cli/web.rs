@@ -362,9 +362,9 @@ const MEASURED: Duration = Duration::from_secs(30);
 /// The rows of back ends while that is measured.
 const ROWS: usize = 10_000;
 
-/// Prints what the page costs with ten thousand back ends. The target, less than a hundredth of a core, is for
-/// a release build on an idle machine: `cargo test --release --package weir --test cli -- --ignored --nocapture
-/// what_the_page_costs`.
+/// Prints what the page costs with ten thousand back ends. The target, less than a hundredth of a core, is
+/// for a release build on an idle machine: `cargo test --release --package weir --test cli -- --ignored
+/// --nocapture what_the_page_costs`.
 #[test]
 #[ignore = "a measurement"]
 fn what_the_page_costs_with_ten_thousand_rows() {
@@ -385,11 +385,8 @@ fn what_the_page_costs_with_ten_thousand_rows() {
         while start.elapsed() < MEASURED {
             // Packets of a few flows, so that some rows differ.
             let at = start.elapsed().as_millis() % 50_000;
-            daemon.receive(&[&format!(
-                "eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst=10.0.0.{} proto=udp sport={} dport=53 payload=00",
-                at % 10,
-                at + 1
-            )]);
+            let flow = format!("src=192.0.2.1 dst=10.0.0.{} proto=udp sport={} dport=53", at % 10, at + 1);
+            daemon.receive(&[&format!("eth.dst=02:00:00:00:00:fe {flow} payload=00")]);
             while watched() {}
         }
         100.0 * (processor_time(&daemon) - before).as_secs_f64() / start.elapsed().as_secs_f64()
