@@ -30,10 +30,12 @@ help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
 
 # Without benchmarks and simulations, which the demo does not need.
+# KEEP=1 keeps it running until Ctrl-C, and prints the addresses of its web pages.
 demo: ## balances real DNS queries over three name servers, in network namespaces (root)
 	@./setup --for demo
 	$(CARGO) build --profile demo --locked --package weir --no-default-features --features lab
-	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/demo/weir" lab dns
+	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/demo/weir" lab dns $(if $(KEEP),--keep)
+	@[ -n '$(KEEP)' ] || echo '`make demo KEEP=1` keeps it running, with a web page to look at.'
 
 # The lints run in a lane of `check`, because tests that wait leave them a processor.
 test: BESIDE = clippy

@@ -9,6 +9,9 @@ mod lab;
 use lab::{Lab, may_run};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 /// The result of a lab that succeeded.
 fn result(arguments: &[&str]) -> Value {
@@ -111,6 +114,41 @@ fn nothing_is_lost_while_configurations_alternate() {
 /// A lab that is already under load.
 fn lab_at_work() -> Lab {
     Lab::start(&["dns", "--seconds", "20"])
+}
+
+/// Returns the packets of all back ends, as a web page gets them.
+fn packets_on(url: &str) -> u64 {
+    let (address, token) = url.strip_prefix("http://").and_then(|url| url.split_once("/#token=")).unwrap();
+    let mut stream = TcpStream::connect(address).expect("the page is reachable from the host");
+    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    let head = format!("Host: weir\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n\r\n");
+    write!(stream, "GET /v1/show?what=backends HTTP/1.1\r\n{head}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let body = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}")).1;
+    let shown: Value = serde_json::from_str(body).unwrap_or_else(|why| panic!("{why}: {answer}"));
+    let rows = shown["backends"].as_array().unwrap_or_else(|| panic!("{answer}"));
+    rows.iter().map(|row| count(&row["packets"])).sum()
+}
+
+#[test]
+fn a_kept_lab_has_web_pages_with_traffic_until_it_is_interrupted() {
+    let Some(_alone) = may_run() else { return };
+    let arguments = ["dns", "--seconds", "1", "--rate", "1000", "--keep"];
+    let (mut lab, said) = Lab::start_kept(&arguments, "permits changes");
+    let urls: Vec<&str> = said.split_whitespace().filter(|word| word.contains("/#token=")).collect();
+    assert_eq!(urls.len(), 2, "{said}");
+    for url in urls {
+        let before = packets_on(url);
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while packets_on(url) == before {
+            assert!(Instant::now() < deadline, "no query arrives at {url}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+    let status = lab.end(Signal::INT);
+    assert_eq!(status.code(), Some(0), "that is how it is meant to end");
+    lab.assert_nothing_is_left();
 }
 
 #[test]

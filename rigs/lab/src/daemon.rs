@@ -7,8 +7,9 @@ use anyhow::Result;
 use serde_json::{Value, json};
 
 use super::Interrupt;
+use super::page::NodePage;
 use super::topology::{BackEnd, Executor, INTERFACE, Topology, WeirNode};
-use super::weir::Weir;
+use super::weir::{self, Weir};
 use weir_bed::Run;
 
 /// Name of the measured service in the configuration.
@@ -109,7 +110,10 @@ impl Daemon {
         interrupt: &Interrupt,
     ) -> Result<Daemon> {
         let name = node.executor.name();
-        let command = |program: &str| node.namespace.command(program);
+        let page = node.page.as_ref();
+        let command =
+            page.map(|page| page.passed_to(&node.namespace.command(&weir::program()?))).transpose()?;
+        let command = |program: &str| command.unwrap_or_else(|| node.namespace.command(program));
         let weir = Weir::start(run, name, command, configuration, interrupt)?;
         if node.executor == Executor::Kernel {
             weir.wait_for_kernel(COMPILED, run, interrupt)?;
@@ -165,8 +169,9 @@ pub fn configuration(node: &WeirNode, back_ends: &[BackEnd], workers: u32) -> St
         Executor::Engine => "off",
         Executor::Kernel => "require",
     };
+    let control = node.page.as_ref().map(NodePage::control).unwrap_or_default();
     format!(
-        "workers: {workers}\nports: {{ p0: {{ xdp: {INTERFACE}, kernel: {kernel} }} }}\napps:\n{}",
+        "{control}workers: {workers}\nports: {{ p0: {{ xdp: {INTERFACE}, kernel: {kernel} }} }}\napps:\n{}",
         balancer(SERVICE, (node.vip, "udp"), back_ends)
     )
 }

@@ -15,10 +15,11 @@ use anyhow::{Result, bail};
 use super::clients::Clients;
 use super::daemon::{self, Daemon, Snapshot};
 use super::dnsperf::{self, Load, LoadParameters};
+use super::page::{self, NodePage};
 use super::reloads::Reloads;
 use super::report::{LabReport, LoadReport, NodeReport, grouped};
 use super::screen::Screen;
-use super::session::{self, LabOutcome};
+use super::session::{self, KeptLab, LabOutcome, SessionOptions};
 use super::topology::{Topology, WeirNode};
 use super::witness::Witness;
 use super::{Interrupt, nsd, verdict};
@@ -29,6 +30,9 @@ use weir_bed::namespace;
 const TICK: Duration = Duration::from_millis(20);
 /// How long name servers may take to reply, and frames to arrive.
 const SETTLE: Duration = Duration::from_secs(10);
+/// Queries per second to each node of a kept lab, and for how long: a month.
+const KEPT_RATE: u32 = 100;
+const KEPT_S: u32 = 30 * 86_400;
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
 /// The options of `weir lab dns`.
@@ -55,7 +59,7 @@ pub struct DnsOptions {
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     reloads: u32,
     #[command(flatten)]
-    common: session::SessionOptions,
+    common: SessionOptions,
 }
 
 /// Runs the lab. Succeeds if nothing was lost and all counts agree.
@@ -63,11 +67,14 @@ pub fn run(options: &DnsOptions) -> Result<ExitCode> {
     let missing = namespace::missing(&NEEDED);
     session::check_means("dns", &missing, "./setup --for demo")?;
     session::run(&options.common, |interrupt, screen| {
-        let run = options.common.begin()?;
-        let report = DnsLab { options, run, interrupt, screen }.perform()?;
+        // A kept lab ends here, so that it leaves nothing behind either.
+        let run = SessionOptions { keep: false, ..options.common }.begin()?;
+        let mut lab = DnsLab { options, run, interrupt, screen };
+        let (report, topology) = lab.perform()?;
         let reasons = verdict::reasons(&report);
         let (text, json) = (report.text(&reasons), report.json(&reasons));
-        Ok(LabOutcome { ok: reasons.is_empty(), text, json })
+        let kept = options.common.keep.then(|| lab.stay(topology)).transpose()?;
+        Ok(LabOutcome { ok: reasons.is_empty(), text, json, kept })
     })
 }
 
@@ -88,12 +95,16 @@ struct NodeUnderLoad<'a> {
 }
 
 impl DnsLab<'_> {
-    fn perform(&mut self) -> Result<LabReport> {
+    fn perform(&mut self) -> Result<(LabReport, Topology)> {
         let DnsOptions { seconds, rate, rounds, busy, workers, .. } = *self.options;
         self.screen.say(&format!(
             "client -- switch -- weir, three name servers: {rate} queries/s for {seconds} s, four times"
         ));
-        let topology = Topology::build(&self.run, workers)?;
+        let mut topology = Topology::build(&self.run, workers)?;
+        if self.options.common.keep {
+            let pages = page::open(&self.run, topology.nodes.len())?;
+            topology.nodes.iter_mut().zip(pages).for_each(|(node, page)| node.page = Some(page));
+        }
         let queries = nsd::write_queries(self.run.folder(), nsd::NAMES)?;
         self.start_servers(&topology)?;
         (0..busy).try_for_each(|number| keep_busy(&mut self.run, number))?;
@@ -112,7 +123,26 @@ impl DnsLab<'_> {
             self.direct(&topology, &queries, &mut direct[1])?;
         }
         let nodes = nodes.into_iter().map(|node| self.finish(&topology, node)).collect::<Result<_>>()?;
-        Ok(LabReport { nodes, direct, busy })
+        Ok((LabReport { nodes, direct, busy }, topology))
+    }
+
+    /// Keeps the nodes and a small load through each of them, for people who look at the web pages.
+    fn stay(mut self, topology: Topology) -> Result<KeptLab> {
+        let queries = nsd::write_queries(self.run.folder(), nsd::NAMES)?;
+        let plan = LoadParameters { rate: KEPT_RATE, seconds: KEPT_S, slowdown: 1 };
+        let mut text = "It runs until Ctrl-C, with 200 queries a second. Open its web pages:\n".to_string();
+        let mut loads = Vec::new();
+        for node in &topology.nodes {
+            let clients = Clients::start(&mut self.run, &topology.client, node.vip, plan.rate)?;
+            loads.push((clients, Load::start(&mut self.run, &topology.client, node.vip, plan, &queries)?));
+            let url = node.page.as_ref().map(NodePage::url).unwrap_or_default();
+            text += &format!("  {:<6}  {url}\n", node.executor.name());
+        }
+        text += &format!(
+            "Each has a token that permits changes. Try Explain with `udp 10.77.128.1:4000 > {}:53`.",
+            topology.nodes[0].vip
+        );
+        Ok(KeptLab { text, held: Box::new((loads, topology, self.run)) })
     }
 
     fn start_weir<'t>(&mut self, topology: &'t Topology, node: &'t WeirNode) -> Result<NodeUnderLoad<'t>> {

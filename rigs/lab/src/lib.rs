@@ -26,6 +26,7 @@ mod lb;
 pub mod nsd;
 pub mod overlay;
 pub mod ovs;
+mod page;
 pub mod path;
 mod phase;
 pub mod premise;

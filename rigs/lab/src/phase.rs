@@ -73,5 +73,5 @@ pub fn chosen<P: Copy>(all: &[(&'static str, P)], wanted: &[String]) -> Result<V
 pub fn outcome(phases: Vec<Value>, [good, bad]: [&str; 2]) -> LabOutcome {
     let ok = phases.iter().all(|phase| phase["ok"] == true);
     let text = if ok { good } else { bad }.to_string();
-    LabOutcome { ok, text, json: json!({ "ok": ok, "phases": phases }) }
+    LabOutcome { ok, text, json: json!({ "ok": ok, "phases": phases }), kept: None }
 }

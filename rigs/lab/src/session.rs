@@ -1,6 +1,8 @@
 //! Functions common to all labs: checking requirements, handling interrupts, printing the outcome.
 
+use std::any::Any;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::Value;
@@ -22,7 +24,8 @@ pub struct SessionOptions {
     /// Print a JSON object on the last line.
     #[arg(long)]
     pub json: bool,
-    /// Leave the namespaces and their processes for inspection; the next lab removes them.
+    /// Leave the namespaces and their processes for inspection; the next lab removes them. `dns` runs until
+    /// Ctrl-C instead, with a web page for each node, and then removes everything.
     #[arg(long)]
     pub keep: bool,
 }
@@ -42,7 +45,20 @@ pub struct LabOutcome {
     pub text: String,
     /// The final line of JSON.
     pub json: Value,
+    /// A lab that runs until it is interrupted.
+    pub kept: Option<KeptLab>,
 }
+
+/// A lab that runs on after its end.
+pub struct KeptLab {
+    /// What there is to see.
+    pub text: String,
+    /// The processes and namespaces, which are removed when this is dropped.
+    pub held: Box<dyn Any>,
+}
+
+/// How soon a kept lab notices that it is interrupted.
+const KEPT_TICK: Duration = Duration::from_millis(200);
 
 /// Fails if the lab is not run by root, or if programs are missing; `setup` installs them.
 pub fn check_means(lab: &str, missing: &[&str], setup: &str) -> Result<()> {
@@ -71,11 +87,16 @@ pub fn run(
         result => result?,
     };
     screen.say(&outcome.text);
-    if keep {
+    if keep && outcome.kept.is_none() {
         screen.say("Kept until the next lab: `ip netns` lists the namespaces.");
     }
     if json {
         screen::line(&outcome.json)?;
+    }
+    if let Some(KeptLab { text, held }) = outcome.kept {
+        screen.say(&text);
+        while interrupt.sleep(KEPT_TICK).is_ok() {}
+        drop(held);
     }
     Ok(if outcome.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -17,6 +17,7 @@ use weir_bed::{Namespace, Run, Switch};
 use weir_bpf::XdpTake;
 
 use super::kernel;
+use super::page::NodePage;
 
 /// Addresses of the service, one for each node.
 pub const VIPS: [&str; 2] = ["10.77.0.53", "10.77.0.54"];
@@ -66,6 +67,8 @@ pub struct WeirNode {
     pub vip: &'static str,
     /// Its namespace.
     pub namespace: Namespace,
+    /// Its web page, if the lab is kept.
+    pub page: Option<NodePage>,
     /// A program at the switch's end of the node's cable, where the kernel's executor sends frames.
     _passing: Option<XdpTake>,
 }
@@ -134,7 +137,7 @@ fn node(
         Executor::Engine => None,
         Executor::Kernel => Some(kernel::pass_all(switch.namespace(), executor.name())?),
     };
-    Ok(WeirNode { executor, vip, namespace, _passing: passing })
+    Ok(WeirNode { executor, vip, namespace, page: None, _passing: passing })
 }
 
 /// Adds the VIPs as local but unannounced: the host answers ARP only for addresses of the receiving

@@ -2,6 +2,7 @@
 //! behind.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -63,6 +64,24 @@ impl Lab {
         }
         lab.send(Signal::TERM);
         panic!("the lab did not start its load: {:?}", lab.child.wait());
+    }
+
+    /// Starts a lab that is kept, and waits until it has printed a line that contains `text`. Returns what it
+    /// printed until then.
+    #[allow(dead_code, reason = "only one kind of lab has web pages")]
+    pub fn start_kept(arguments: &[&str], text: &str) -> (Lab, String) {
+        let mut child =
+            command(arguments).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the lab runs");
+        let (mut said, mut lines) = (String::new(), BufReader::new(child.stdout.take().expect("a pipe")));
+        while !said.contains(text) {
+            let length = lines.read_line(&mut said).expect("UTF-8");
+            assert!(length > 0, "the lab has ended: {said}");
+        }
+        // The lab must not block on a full pipe, nor fail on a closed one.
+        std::thread::spawn(move || lines.lines().for_each(drop));
+        let mut lab = Lab { child, processes: Vec::new() };
+        lab.processes = lab.recorded().into_iter().skip(1).collect();
+        (lab, said)
     }
 
     /// Sends a signal and waits for the lab to end.

@@ -118,6 +118,7 @@ pub fn run(options: &PathOptions) -> Result<ExitCode> {
             ok: true,
             text,
             json: json!({ "ok": true, "rows": rows, "reload": reload.map(Reload::json) }),
+            kept: None,
         })
     })
 }

@@ -1,0 +1,71 @@
+//! The web pages of a lab's nodes, for a browser on the host. A daemon in a network namespace cannot listen
+//! on an address of the host, so the lab opens the listener there, and passes it on as systemd does.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result};
+use weir_bed::Run;
+
+/// Passes standard input on as the socket of `control`, and becomes the program with its arguments. The
+/// process stays the same, and its number is in the environment.
+const PASS: &str = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control; exec \"$@\" 3<&0 </dev/null";
+
+/// Random text of 36 characters, each time another one.
+const RANDOM: &str = "/proc/sys/kernel/random/uuid";
+
+/// The web page of a node.
+pub struct NodePage {
+    listener: TcpListener,
+    address: SocketAddr,
+    token: String,
+    file: PathBuf,
+}
+
+/// Opens the listeners of `count` nodes, with one token that permits changes.
+pub fn open(run: &Run, count: usize) -> Result<Vec<NodePage>> {
+    let open = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|one| Ok((one.local_addr()?, one)));
+    let listeners: std::io::Result<Vec<_>> = (0..count).map(|_| open()).collect();
+    let listeners = listeners.context("no port for the web page")?;
+    // Bounded: the kernel writes one line.
+    let token = std::fs::read_to_string(RANDOM).context(RANDOM)?.trim().to_string();
+    let file = run.folder().join("token");
+    let mut private = OpenOptions::new();
+    let private = private.write(true).create_new(true).mode(0o600).open(&file);
+    private.and_then(|mut file| file.write_all(token.as_bytes())).context("the token of the web page")?;
+    let page = |(address, listener)| {
+        let (token, file) = (token.clone(), file.clone());
+        NodePage { listener, address, token, file }
+    };
+    Ok(listeners.into_iter().map(page).collect())
+}
+
+impl NodePage {
+    /// Returns the line of the configuration.
+    pub fn control(&self) -> String {
+        format!("control: {{ listen: \"{}\", token: {} }}\n", self.address, self.file.display())
+    }
+
+    /// Returns the page's address, with the token.
+    pub fn url(&self) -> String {
+        format!("http://{}/#token={}", self.address, self.token)
+    }
+
+    /// Returns the same command, which gets the listener.
+    pub fn passed_to(&self, command: &Command) -> Result<Command> {
+        let mut passes = Command::new("sh");
+        passes.args(["-c", PASS, "sh"]).arg(command.get_program()).args(command.get_args());
+        for (name, value) in command.get_envs() {
+            if let Some(value) = value {
+                passes.env(name, value);
+            }
+        }
+        passes.stdin(Stdio::from(OwnedFd::from(self.listener.try_clone()?)));
+        Ok(passes)
+    }
+}
