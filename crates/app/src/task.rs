@@ -2,7 +2,7 @@
 //! thread publishes, the app that answers from the board, and the threads.
 
 use crate::page::{items, word};
-use crate::{Action, App, Event, RequestId, Sample};
+use crate::{Action, App, Event, RequestId, Sample, SampleValue};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::any::Any;
@@ -231,8 +231,16 @@ impl<T: Task> App for TaskApp<T> {
         T::counts(&self.board().report)
     }
 
+    /// The series of the task, and whether its programs are active: without them, there may be no others.
     fn samples(&self) -> Vec<Sample> {
-        T::samples(&self.board().report)
+        let board = self.board();
+        let running = Sample {
+            name: "running",
+            help: "1 if the app's eBPF programs are active; if not, `weir show` says why",
+            labels: Vec::new(),
+            value: SampleValue::Gauge(f64::from(u8::from(board.obstacle.is_none()))),
+        };
+        T::samples(&board.report).into_iter().chain([running]).collect()
     }
 
     fn report(&self, _now_ns: u64) -> Value {

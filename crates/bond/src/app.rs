@@ -18,7 +18,7 @@ use super::traffic::{Context, Traffic};
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::BTreeSet;
-use weir_app::{Action, App, Event, Level, RequestId};
+use weir_app::{Action, App, Event, Level, RequestId, Sample};
 use weir_program::change::Change;
 use weir_program::{PortId, Program};
 
@@ -472,6 +472,10 @@ impl App for BondApp {
             ("buckets_moved_busy", self.traffic.moved_busy()),
             ("moves_ordered", self.traffic.buckets.ordered),
         ]
+    }
+
+    fn samples(&self) -> Vec<Sample> {
+        show::samples(self)
     }
 
     fn report(&self, now_ns: u64) -> Value {

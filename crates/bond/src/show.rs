@@ -11,6 +11,8 @@ use super::lacp::{Info, MemberStatus, Negotiation};
 use super::links::Reason;
 use super::rebalance::{Carrier, Elephant, Plan};
 use super::traffic::Traffic;
+use std::collections::BTreeMap;
+use weir_app::{Sample, SampleValue};
 use weir_packet::KeySource;
 use weir_table::NO_TARGET;
 
@@ -107,6 +109,36 @@ pub fn bond(app: &BondApp, now_ns: u64) -> BondState {
         downdelay_ms: app.bond.downdelay_ms,
         fallback: app.bond.lacp.as_ref().is_some_and(|lacp| lacp.fallback),
     }
+}
+
+/// Returns the series of all members, and that of LACP if the bond uses it.
+pub fn samples(app: &BondApp) -> Vec<Sample> {
+    let mut buckets = BTreeMap::<u16, usize>::new();
+    for owner in app.traffic.buckets.assignment.slots() {
+        *buckets.entry(*owner).or_default() += 1;
+    }
+    let sample = |name, help, labels, value| Sample { name, help, labels, value: SampleValue::Gauge(value) };
+    let is = |condition: bool| f64::from(u8::from(condition));
+    let of_member = |name: &String| {
+        let id = app.members.id(name).unwrap_or(NO_TARGET);
+        let enabled = app.links.state(id).is_some_and(|link| link.enabled);
+        let owned = buckets.get(&id).copied().unwrap_or_default();
+        [
+            ("bond_member_enabled", "1 if the member may carry traffic", is(enabled)),
+            (
+                "bond_member_withheld",
+                "1 if an operator has disabled the member",
+                is(app.members.disabled.contains(&id)),
+            ),
+            ("bond_member_buckets", "Buckets that lead to the member", owned as f64),
+        ]
+        .map(|(metric, help, value)| sample(metric, help, vec![("member", name.clone())], value))
+    };
+    let lacp = app.aggregation.status().map(|status| {
+        let help = "1 if LACP has been negotiated";
+        sample("bond_lacp_negotiated", help, vec![], is(status.negotiation == Negotiation::Negotiated))
+    });
+    app.bond.members.iter().flat_map(|member| of_member(&member.name)).chain(lacp).collect()
 }
 
 /// Returns the value of `headers` in the configuration.

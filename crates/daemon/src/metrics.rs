@@ -17,6 +17,7 @@ use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
 use weir_app::rings::Checksum;
 use weir_app::{Sample, SampleValue};
+use weir_config::ports::KernelUse;
 use weir_engine::worker::{Histogram, PipeReport, PortReport};
 use weir_packet::{Ledger, PortStatistics};
 use weir_program::snapshot::Count;
@@ -166,9 +167,13 @@ impl Totals<'_> {
         let runs = Family::<Labels, Gauge>::default();
         let decided = Family::<Labels, Counter>::default();
         let left = Family::<Labels, Counter>::default();
-        let uses = now.plan.ports.iter().map(|port| kernel_use(port).is_some());
-        for port in now.kernel().into_iter().zip(uses).filter_map(|(port, uses)| uses.then_some(port)) {
+        let required = Family::<Labels, Gauge>::default();
+        let uses = now.plan.ports.iter().map(kernel_use);
+        for (port, kernel) in
+            now.kernel().into_iter().zip(uses).filter_map(|(port, uses)| Some((port, uses?)))
+        {
             let of_port = vec![("port", port.port.clone())];
+            required.get_or_create(&of_port).set(i64::from(kernel == KernelUse::Require));
             runs.get_or_create(&of_port).set(i64::from(port.runs));
             decided.get_or_create(&of_port).inc_by(port.decided);
             for (reason, count) in &port.left {
@@ -177,6 +182,8 @@ impl Totals<'_> {
             }
         }
         self.registry.register("kernel_runs", "1 if the kernel handles frames of the port", runs);
+        let help = "1 if the kernel should handle frames of the port: the port says `kernel: require`";
+        self.registry.register("kernel_required", help, required);
         let help = "Frames that the kernel has handled since the program was last compiled";
         self.registry.register("kernel_decided", help, decided);
         let help = "Frames that the kernel has left to a worker since the program was last compiled";

@@ -68,6 +68,11 @@ fn what_was_told_is_shown() {
         .map(|one| if let SampleValue::Count(count) = one.value { count } else { 0 })
         .sum();
     assert_eq!(all, 13, "each frame once");
+    let running = |app: &TaskApp<Overlay>| app.samples().into_iter().find(|one| one.name == "running");
+    assert_eq!(running(&app).map(|one| one.value), Some(SampleValue::Gauge(1.0)));
+    app.board().obstacle = Some("no such device".into());
+    assert_eq!(running(&app).map(|one| one.value), Some(SampleValue::Gauge(0.0)));
+    app.board().obstacle = None;
     assert!(matches!(asked(&mut app, "wrong")[..], [Action::Answer { answer: Err(_), .. }]));
     let parts = (pages::PAGES[0].parts)(&json!({ "answers": [[shown]] }));
     let [Part::Facts(_), Part::Table(frames), Part::Table(changes)] = &parts[..] else { panic!("{parts:?}") };

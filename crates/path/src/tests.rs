@@ -156,5 +156,5 @@ fn two_hundred_nodes_are_shown_within_bounds() {
     // for each path.
     assert!(shown.to_string().len() < 3_000_000, "{}", shown.to_string().len());
     assert_eq!(text::show(&shown).lines().count(), 2 + 200 * 18 + 8);
-    assert_eq!(app.samples().len(), 200 * 16 * 9);
+    assert_eq!(app.samples().len(), 200 * 16 * 9 + 1);
 }

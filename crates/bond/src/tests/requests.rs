@@ -4,6 +4,7 @@ use super::frames::{tcp, udp};
 use super::rig::{BondRig, SEC, bond};
 use crate::{Bond, Mode};
 use serde_json::{Value, json};
+use weir_app::{App, SampleValue};
 
 #[test]
 fn show_tells_of_members_and_buckets() {
@@ -31,6 +32,29 @@ fn show_tells_of_members_and_buckets() {
     let packets: u64 = listed.iter().map(|line| line["packets"].as_u64().unwrap()).sum();
     assert_eq!(packets, 256);
     assert_eq!(rig.app_report(), rig.ask("show").unwrap(), "as the daemon asks it");
+}
+
+#[test]
+fn metrics_tell_what_an_operator_has_disabled_from_what_has_failed() {
+    let mut rig = BondRig::negotiated(3);
+    rig.ask("disable p1").unwrap();
+    rig.carrier(2, false);
+    rig.run(3 * SEC);
+    let samples = rig.app.samples();
+    let of = |name: &str| -> Vec<f64> {
+        let found = samples.iter().filter(|one| one.name == name);
+        found
+            .map(|one| match one.value {
+                SampleValue::Gauge(value) => value,
+                SampleValue::Count(_) => panic!("{name} rises and falls"),
+            })
+            .collect()
+    };
+    assert_eq!(of("bond_member_enabled"), [0.0, 0.0, 1.0]);
+    assert_eq!(of("bond_member_withheld"), [1.0, 0.0, 0.0]);
+    assert_eq!(of("bond_member_buckets"), [0.0, 0.0, 256.0]);
+    assert_eq!(of("bond_lacp_negotiated"), [1.0]);
+    assert_eq!(BondRig::new(bond(Mode::Static, 2)).app.samples().len(), 2 * 3, "without LACP");
 }
 
 #[test]

@@ -45,6 +45,8 @@ mod pair;
 mod path;
 mod peers;
 mod ports;
+#[path = "../prometheus/mod.rs"]
+mod prometheus;
 mod replay;
 mod ring;
 mod routes;

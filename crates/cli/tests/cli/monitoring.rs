@@ -1,123 +1,236 @@
-//! The alerts and the dashboard in `monitoring/`: the metrics they use exist, and installed tools accept
-//! them.
+//! The alerts and the dashboard in `monitoring/`: live daemons with all kinds of apps export what they ask for,
+//! and what they say about it is true.
 
+use super::announce::inside;
+use super::folder::Folder;
+use super::prometheus::{Prometheus, alerts, dashboard, documented, expressions, is_installed, path, read};
 use super::running::Daemon;
+use super::weir;
+use super::wire::{Wire, sh};
 use serde_json::Value;
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::net::TcpStream;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
-/// A service with a check and a NAT pool, so that every family that depends on the configuration exists.
-const CONFIG: &str = "\
+/// A node, whose number is OWN, and that of the other node OTHER. Both are connected by three cables, whose
+/// ends at the node are called E0 to E2: E0 is the underlay of tunnels, E1 a port, and metrics are at E2.
+const NODE: &str = "\
+metrics: 10.0.2.OWN:9105
 ports:
+  x0: { xdp: E1, kernel: require }
   p0: { pcap: {} }
-nat_pools:
-  outside: { addresses: [198.51.100.1], ports: 1024-65535 }
+  p1: { pcap: {} }
+  p2: { pcap: {} }
+  p3: { pcap: {} }
+  p4: { pcap: {} }
+nat_pools: { outside: { addresses: [198.51.100.OWN], ports: 1024-65535 } }
 apps:
   - lb:
       name: web
-      port: p0
-      service: { vip: 10.0.0.80, protocol: tcp, port: 80 }
+      port: x0
+      announce: route
+      service: { vip: 10.9.0.80, protocol: tcp, port: 80 }
       by: 5-tuple
       size: 251
-      check: { type: tcp, interval: 1h }
-      back_ends: [{ name: b1, mac: 02:00:00:00:00:11, address: 127.0.0.1 }]
+      check: { type: tcp, interval: 1s }
+      back_ends: [{ name: b1, mac: 02:00:00:00:00:11, address: 10.0.2.1 }]
+  - lb:
+      name: cluster
+      port: x0
+      from: { kubernetes: services.json, each: { mode: full_nat } }
+      nat_pool: outside
+  - bond: { name: bond0, mode: static, members: [p1, p2], inside: p0 }
+  - bond: { name: bond1, mode: balance_tcp, members: [p3, p4], lacp: {}, root: nothing }
+  - path: { name: fabric, uplink: E0, peers: [10.0.0.OTHER] }
+  - path: { name: unmodified, uplink: E2, peers: [10.0.2.OTHER], tunnel: geneve, scheme: one_sided }
+  - overlay: { name: pods, tunnel: vx0, uplink: E0, bridge: cni0 }
+  - measure: { name: edge, port: p0, interval: 1s, ipfix: { to: \"10.0.2.OTHER:4739\" } }
+  - external: { name: own, socket: own.sock }
+pipes: { nothing: { type: basic, match: {}, forward: drop, miss: drop } }
 ";
 
-fn file(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../monitoring").join(name)
+/// A path app at a port, which does not go together with `lb`.
+const GATEWAY: &str = "\
+metrics: 10.0.2.2:9106
+ports: { p0: { pcap: {} }, p1: { pcap: {} } }
+apps:
+  - path:
+      { name: tunnel, port: p0, input: p1, ports: [50000, 50001], local: 192.0.2.1, peers: [192.0.2.2],
+        mac: 02:00:00:00:00:01, next_hop: 02:00:00:00:00:fe }
+";
+
+/// Starts a daemon in a namespace.
+fn start(netns: &str, config: &str) -> Daemon {
+    let folder = Folder::new();
+    folder.write("weir.yaml", config);
+    folder.write("services.json", "{ \"services\": [], \"endpoints\": [] }");
+    Daemon::start_in_namespace(folder, netns)
 }
 
-fn read(name: &str) -> String {
-    std::fs::read_to_string(file(name)).unwrap()
+/// Starts one of the two nodes.
+fn node(netns: &str, end: char, own: u8) -> Daemon {
+    let other = 3 - own;
+    let tunnel = format!("type vxlan id 42 dstport 4789 local 10.0.0.{own} remote 10.0.0.{other} noudpcsum");
+    for line in [
+        format!("ip -n {netns} link add vx0 {tunnel}"),
+        format!("ip -n {netns} link set vx0 up"),
+        format!("ip -n {netns} link add cni0 type bridge"),
+        format!("ip -n {netns} link set cni0 up"),
+        format!("ip -n {netns} addr add 10.244.{own}.1/24 dev cni0"),
+        format!("ip netns exec {netns} sysctl -qw net.netfilter.nf_conntrack_tcp_be_liberal=1"),
+    ] {
+        sh(&line);
+    }
+    let config = NODE.replace("OWN", &own.to_string()).replace("OTHER", &other.to_string());
+    let named = |config: String, cable: u8| config.replace(&format!("E{cable}"), &format!("{end}{cable}"));
+    start(netns, &(0..3).fold(config, named))
 }
 
-/// Our metrics in an expression.
-fn metrics(expression: &str) -> BTreeSet<String> {
-    let words = expression.split(|one: char| !one.is_ascii_alphanumeric() && one != '_');
-    words.filter(|word| word.starts_with("weir_")).map(str::to_string).collect()
+/// Every metric is documented and every documented one exported; every expression of the alerts and of the
+/// dashboard has an answer. Those about weir-kube are tested with it, in `crates/kube/tests`.
+#[test]
+fn live_daemons_export_what_alerts_and_dashboard_ask_for() {
+    let Some(wire) = Wire::new("mo", 3) else { return };
+    let (weir, far) = (&wire.weir, &wire.far);
+    let nodes = [node(weir, 'w', 1), node(far, 'f', 2)];
+    let gateway = start(far, GATEWAY);
+    // A new flow, which the kernel leaves to a worker.
+    sh(&format!("ip -n {far} route add 10.9.0.80 via 10.0.1.1"));
+    inside(far, || {
+        let _ = TcpStream::connect_timeout(&"10.9.0.80:80".parse().unwrap(), Duration::from_millis(100));
+    });
+    let flow = |sport: u16| format!("src=10.0.0.1 dst=192.0.2.1 proto=udp sport={sport} dport=53");
+    let traffic = || (1..5).for_each(|sport| nodes[0].receive(&[&flow(sport)]));
+    let daemons = nodes.iter().chain([&gateway]);
+    daemons.for_each(|daemon| promtool_accepts(&daemon.metrics()));
+    if !is_installed("prometheus") {
+        return;
+    }
+    let expressions: Vec<_> = expressions().into_iter().filter(|one| !of_kube(&one.text)).collect();
+    assert!(expressions.len() > 70, "{}", expressions.len());
+    let mut pages = documented("docs/reference/metrics.md");
+    pages.retain(|name| !of_kube(name));
+    inside(weir, || {
+        let targets = ["10.0.2.1:9105", "10.0.2.2:9105", "10.0.2.2:9106"];
+        let prometheus = Prometheus::start(&[("weir", &targets)]);
+        prometheus.assert_answers(expressions, &pages, traffic);
+    });
 }
 
-/// Our metrics in all expressions of the dashboard.
-fn of_dashboard(value: &Value) -> BTreeSet<String> {
-    match value {
-        Value::Object(object) => {
-            let own = ["expr", "definition"].iter().filter_map(|key| object.get(*key)?.as_str());
-            own.flat_map(metrics).chain(object.values().flat_map(of_dashboard)).collect()
+fn of_kube(text: &str) -> bool {
+    text.contains("weir_kube_")
+}
+
+/// Panels have numbers and places of their own, and use the data source that is selected.
+#[test]
+fn the_dashboard_is_valid() {
+    let dashboard = dashboard();
+    let (mut seen, mut taken) = (BTreeSet::new(), BTreeSet::new());
+    let uses_the_variable = |place: &Value| place["datasource"]["uid"] == "${datasource}";
+    for panel in dashboard["panels"].as_array().unwrap() {
+        assert!(seen.insert(panel["id"].as_u64().unwrap()), "{panel}");
+        let [x, y, width, height] = ["x", "y", "w", "h"].map(|key| panel["gridPos"][key].as_u64().unwrap());
+        assert!(x + width <= 24 && width > 0 && height > 0, "{panel}");
+        let cells = (x..x + width).flat_map(|x| (y..y + height).map(move |y| (x, y)));
+        cells.for_each(|cell| assert!(taken.insert(cell), "two panels at {cell:?}: {panel}"));
+        if panel["type"] == "row" {
+            continue;
         }
-        Value::Array(items) => items.iter().flat_map(of_dashboard).collect(),
-        _ => BTreeSet::new(),
+        let targets = panel["targets"].as_array().unwrap();
+        let names: BTreeSet<&str> = targets.iter().map(|one| one["refId"].as_str().unwrap()).collect();
+        assert!(!targets.is_empty() && names.len() == targets.len(), "{panel}");
+        assert!(uses_the_variable(panel) && targets.iter().all(uses_the_variable), "{panel}");
+        assert!(panel["fieldConfig"]["defaults"]["unit"].is_string(), "{panel}");
+    }
+    let variables = dashboard["templating"]["list"].as_array().unwrap();
+    let (sources, others): (Vec<&Value>, Vec<&Value>) =
+        variables.iter().partition(|one| one["type"] == "datasource");
+    assert!(sources.len() == 1 && sources[0]["name"] == "datasource", "{sources:?}");
+    assert!(others.into_iter().all(uses_the_variable), "{variables:?}");
+}
+
+/// Returns the anchor of a heading, as GitHub writes it.
+fn anchor(heading: &str) -> String {
+    let kept = heading.chars().filter(|one| one.is_alphanumeric() || [' ', '-', '_'].contains(one));
+    kept.collect::<String>().to_lowercase().replace(' ', "-")
+}
+
+/// Returns whether this is a command of weir, with `show` followed by something that can be shown.
+fn exists(command: &str) -> bool {
+    let is_name = |word: &&str| {
+        word.chars().all(|one| one.is_ascii_lowercase() || "-_".contains(one)) && !word.starts_with('-')
+    };
+    let words: Vec<&str> = command.split(' ').skip(1).take_while(is_name).collect();
+    let run = |words: &[&str]| weir(path("").as_path(), &[words, &["--help"]].concat());
+    match words[..] {
+        ["show", what] => {
+            let values = run(&["show"]).good().out;
+            let values = values.split_once("possible values: ").unwrap().1.split(']').next().unwrap();
+            values.split(", ").any(|value| value == what)
+        }
+        _ => run(&words).code == Some(0),
     }
 }
 
-/// The metrics of a daemon that has seen a connection.
-fn exposition() -> String {
-    let mut daemon = Daemon::start(CONFIG);
-    daemon.receive(&["eth.dst=02:00:00:00:00:fe src=192.0.2.1 dst=10.0.0.80 proto=tcp sport=4000 dport=80"]);
-    daemon.wait_for("a flow", |daemon| daemon.show("backends")[0]["flows_begun"] == 1);
-    daemon.metrics()
+#[test]
+fn each_alert_says_what_to_do() {
+    assert!(exists("weir show ports") && exists("weir lb enable web b1") && exists("weir show --json"));
+    assert!(!exists("weir show porks") && !exists("weir lb enabel web b1"));
+    let tests: Value = serde_saphyr::from_str(&read("monitoring/weir.rules.test.yml")).unwrap();
+    let expectations = tests["tests"].as_array().unwrap().iter();
+    let expectations: String = expectations.map(|test| test["promql_expr_test"].to_string()).collect();
+    for alert in alerts() {
+        let text = |key: &str| alert["annotations"][key].as_str().unwrap_or_else(|| panic!("{key}: {alert}"));
+        let severity = alert["labels"]["severity"].as_str().unwrap();
+        assert!(["info", "warning", "critical"].contains(&severity), "{alert}");
+        // Without a duration, it lasts as long as the range of its expression.
+        let is_steady = alert["for"].is_string() || alert["expr"].as_str().unwrap().contains("[15m]");
+        assert!(is_steady && !text("summary").is_empty(), "{alert}");
+        let commands: Vec<&str> = text("description")
+            .split('`')
+            .skip(1)
+            .step_by(2)
+            .filter(|code| code.starts_with("weir "))
+            .collect();
+        assert!(!commands.is_empty(), "no command of weir: {alert}");
+        let wrong: Vec<&&str> = commands.iter().filter(|command| !exists(command)).collect();
+        assert!(wrong.is_empty(), "{wrong:?}: {alert}");
+        let page = text("runbook_url").strip_prefix("https://github.com/weir-net/weir/blob/main/").unwrap();
+        let (page, heading) = page.split_once('#').unwrap();
+        let page = read(page);
+        let mut headings = page.lines().filter(|line| line.starts_with('#'));
+        let has = headings.any(|line| anchor(line.trim_start_matches('#').trim()) == heading);
+        assert!(has, "the page has no heading #{heading}: {alert}");
+        let name = alert["alert"].as_str().unwrap();
+        assert!(expectations.contains(&format!("\\\"{name}\\\"")), "no test of {name}");
+    }
 }
 
+/// The alerts fire when they should, and do not when they should not.
 #[test]
-fn every_metric_that_is_asked_for_exists() {
-    let dashboard: Value = serde_json::from_str(&read("weir-dashboard.json")).unwrap();
-    let rules = read("weir.rules.yml");
-    let expressions = rules.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
-    let of_rules: BTreeSet<String> = expressions.flat_map(metrics).collect();
-    let asked: BTreeSet<String> = of_dashboard(&dashboard).union(&of_rules).cloned().collect();
-    assert!(of_rules.len() > 10 && asked.len() > 20, "{asked:?}");
-    let text = exposition();
-    let exposed = |metric: &str| {
-        text.lines()
-            .any(|line| line.starts_with(&format!("{metric}{{")) || line.starts_with(&format!("{metric} ")))
-    };
-    let missing: Vec<&String> = asked.iter().filter(|metric| !exposed(metric)).collect();
-    assert!(missing.is_empty(), "{missing:?} are not in\n{text}");
-}
-
-#[test]
-fn panels_have_numbers_and_places_of_their_own() {
-    let dashboard: Value = serde_json::from_str(&read("weir-dashboard.json")).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap();
-    let mut seen = BTreeSet::new();
-    for panel in panels {
-        assert!(seen.insert(panel["id"].as_u64().unwrap()), "{panel}");
-        let at = &panel["gridPos"];
-        assert!(at["x"].as_u64().unwrap() + at["w"].as_u64().unwrap() <= 24, "{panel}");
-        let is_row = panel["type"] == "row";
-        assert!(is_row || panel["targets"].as_array().is_some_and(|targets| !targets.is_empty()), "{panel}");
+fn promtool_accepts_the_alerts_and_their_tests() {
+    if !is_installed("promtool") {
+        return;
+    }
+    for what in [["check", "rules", "weir.rules.yml"], ["test", "rules", "weir.rules.test.yml"]] {
+        let output = Command::new("promtool").args(what).current_dir(path("monitoring")).output().unwrap();
+        let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+        assert!(output.status.success(), "{what:?}: {said}");
     }
 }
 
 /// The warnings of promtool about names that are already published, and predate its rules.
 const OPINIONS: [&str; 2] = ["should not have \"quantile\" label", "should not include type 'counter'"];
 
-/// Runs `promtool check`, if it is installed: it must succeed, or only warn.
-fn promtool(what: &[&str], input: Stdio) {
-    let Ok(output) = Command::new("promtool").arg("check").args(what).stdin(input).output() else {
-        eprintln!("skipped: promtool is not installed");
+/// Asserts that `promtool check metrics` only warns about metrics. It only parses the older text format, in
+/// which the name of a counter's family includes `_total`, too, and nothing marks the end. Its opinions about
+/// names and help are the same.
+fn promtool_accepts(text: &str) {
+    if !is_installed("promtool") {
         return;
-    };
-    let said = [output.stdout, output.stderr].concat();
-    let said = String::from_utf8_lossy(&said);
-    let is_opinion = |line: &str| line.is_empty() || OPINIONS.iter().any(|opinion| line.contains(opinion));
-    // promtool exits with 3 if it would prefer something else, and with 1 if it cannot parse the input.
-    let is_good = output.status.success() || output.status.code() == Some(3) && said.lines().all(is_opinion);
-    assert!(is_good, "{}: {said}", output.status);
-}
-
-/// promtool parses expressions; without it, only names are checked.
-#[test]
-fn promtool_accepts_the_rules() {
-    promtool(&["rules", file("weir.rules.yml").to_str().unwrap()], Stdio::null());
-}
-
-/// promtool only parses the older text format, in which the name of a counter's family includes `_total`,
-/// too, and nothing marks the end. Its opinions about names and help are the same.
-#[test]
-fn promtool_accepts_the_metrics() {
-    let text = exposition();
-    let body = text.split_once("\r\n\r\n").map_or(&*text, |(_, body)| body);
+    }
+    let body = text.split_once("\r\n\r\n").map_or(text, |(_, body)| body);
     let counters: Vec<&str> =
         body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
     assert!(counters.len() > 10, "{body}");
@@ -131,9 +244,13 @@ fn promtool_accepts_the_metrics() {
         }
     };
     let older: String = body.lines().filter(|line| *line != "# EOF").map(older).collect();
-    let path = std::env::temp_dir().join(format!("weir-metrics-{}", std::process::id()));
-    std::fs::write(&path, older).unwrap();
-    let input = std::fs::File::open(&path).unwrap();
-    std::fs::remove_file(&path).unwrap();
-    promtool(&["metrics"], input.into());
+    let folder = Folder::new();
+    let input = std::fs::File::open(folder.write("metrics", older)).unwrap();
+    let output =
+        Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::from(input)).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let is_opinion = |line: &str| line.is_empty() || OPINIONS.iter().any(|opinion| line.contains(opinion));
+    // promtool exits with 3 if it would prefer something else, and with 1 if it cannot parse the input.
+    let code = output.status.code();
+    assert!(code == Some(0) || code == Some(3) && said.lines().all(is_opinion), "{code:?}: {said}");
 }
