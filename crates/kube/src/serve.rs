@@ -3,6 +3,7 @@
 use crate::shared::Hub;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -17,6 +18,9 @@ use tokio::time::{sleep, timeout};
 /// How long a connection may last, and how many there may be.
 const LASTS: Duration = Duration::from_secs(10);
 const CONNECTIONS: usize = 64;
+
+/// The format of metrics. Prometheus 3 refuses metrics of an unknown format.
+const METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 pub(crate) async fn serve(shared: Arc<Hub>, listener: TcpListener) {
     let places = Arc::new(Semaphore::new(CONNECTIONS));
@@ -64,5 +68,7 @@ fn answer(shared: &Hub, request: &Request<Incoming>) -> Response<Full<Bytes>> {
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
+    let kind = if request.uri().path() == "/metrics" { METRICS } else { "text/plain; charset=utf-8" };
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }

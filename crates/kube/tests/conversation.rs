@@ -2,6 +2,8 @@
 //! Kubernetes 1.33) and a node that accepts everything. The API server has no Gateway API.
 
 mod packaging;
+#[path = "../../cli/tests/prometheus/mod.rs"]
+mod prometheus;
 
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
@@ -321,6 +323,8 @@ fn objects_reach_nodes_and_what_is_known_stays_when_the_server_lies() {
     let after = nodes.requests.lock().unwrap().iter().filter(|one| one.method == "PUT").count();
     assert_eq!(before, after, "nodes keep what they have");
 
+    alerts_and_dashboard_have_answers(&address);
+
     // It gives the lease back when it ends.
     let ended = Command::new("kill").arg(program.0.id().to_string()).status().unwrap();
     assert!(ended.success() && program.0.wait().unwrap().success());
@@ -331,6 +335,23 @@ fn objects_reach_nodes_and_what_is_known_stays_when_the_server_lies() {
     cluster.wait("a free lease", free);
     the_roles_are_just_enough(&cluster.requests.lock().unwrap());
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Every expression about this program in `monitoring/` has an answer, and every metric is documented.
+fn alerts_and_dashboard_have_answers(address: &str) {
+    let metrics = get(address, "/metrics").1;
+    assert!(metrics.contains("content-type: application/openmetrics-text"), "{metrics}");
+    prometheus::promtool_accepts(&metrics, &[]);
+    if !prometheus::is_installed("prometheus") {
+        return;
+    }
+    let mut expressions = prometheus::expressions();
+    expressions.retain(|one| one.text.contains("weir_kube_"));
+    assert!(expressions.len() > 7, "{expressions:?}");
+    let mut documented = prometheus::documented("docs/how-to/kubernetes.md");
+    documented.retain(|name| name.starts_with("weir_kube_"));
+    let prometheus = prometheus::Prometheus::start(&[("weir-kube", &[address])]);
+    prometheus.assert_answers(expressions, &documented, || ());
 }
 
 /// Returns the permission that a request needs, as `VERB GROUP/RESOURCE`.

@@ -3,14 +3,16 @@
 
 use super::announce::inside;
 use super::folder::Folder;
-use super::prometheus::{Prometheus, alerts, dashboard, documented, expressions, is_installed, path, read};
+use super::prometheus::{
+    Prometheus, alerts, dashboard, documented, expressions, is_installed, path, promtool_accepts, read,
+};
 use super::running::Daemon;
 use super::weir;
 use super::wire::{Wire, sh};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 /// A node, whose number is OWN, and that of the other node OTHER. Both are connected by three cables, whose
@@ -60,6 +62,9 @@ apps:
         mac: 02:00:00:00:00:01, next_hop: 02:00:00:00:00:fe }
 ";
 
+/// The warnings of promtool about names that are already published, and predate its rules.
+const OPINIONS: [&str; 2] = ["should not have \"quantile\" label", "should not include type 'counter'"];
+
 /// Starts a daemon in a namespace.
 fn start(netns: &str, config: &str) -> Daemon {
     let folder = Folder::new();
@@ -103,7 +108,7 @@ fn live_daemons_export_what_alerts_and_dashboard_ask_for() {
     let flow = |sport: u16| format!("src=10.0.0.1 dst=192.0.2.1 proto=udp sport={sport} dport=53");
     let traffic = || (1..5).for_each(|sport| nodes[0].receive(&[&flow(sport)]));
     let daemons = nodes.iter().chain([&gateway]);
-    daemons.for_each(|daemon| promtool_accepts(&daemon.metrics()));
+    daemons.for_each(|daemon| promtool_accepts(&daemon.metrics(), &OPINIONS));
     if !is_installed("prometheus") {
         return;
     }
@@ -218,39 +223,4 @@ fn promtool_accepts_the_alerts_and_their_tests() {
         let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         assert!(output.status.success(), "{what:?}: {said}");
     }
-}
-
-/// The warnings of promtool about names that are already published, and predate its rules.
-const OPINIONS: [&str; 2] = ["should not have \"quantile\" label", "should not include type 'counter'"];
-
-/// Asserts that `promtool check metrics` only warns about metrics. It only parses the older text format, in
-/// which the name of a counter's family includes `_total`, too, and nothing marks the end. Its opinions about
-/// names and help are the same.
-fn promtool_accepts(text: &str) {
-    if !is_installed("promtool") {
-        return;
-    }
-    let body = text.split_once("\r\n\r\n").map_or(text, |(_, body)| body);
-    let counters: Vec<&str> =
-        body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
-    assert!(counters.len() > 10, "{body}");
-    let older = |line: &str| {
-        let mut words = line.splitn(4, ' ');
-        match (words.next(), words.next(), words.next(), words.next()) {
-            (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(&name) => {
-                format!("# {kind} {name}_total {rest}\n")
-            }
-            _ => format!("{line}\n"),
-        }
-    };
-    let older: String = body.lines().filter(|line| *line != "# EOF").map(older).collect();
-    let folder = Folder::new();
-    let input = std::fs::File::open(folder.write("metrics", older)).unwrap();
-    let output =
-        Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::from(input)).output().unwrap();
-    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-    let is_opinion = |line: &str| line.is_empty() || OPINIONS.iter().any(|opinion| line.contains(opinion));
-    // promtool exits with 3 if it would prefer something else, and with 1 if it cannot parse the input.
-    let code = output.status.code();
-    assert!(code == Some(0) || code == Some(3) && said.lines().all(is_opinion), "{code:?}: {said}");
 }

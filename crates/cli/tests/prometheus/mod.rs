@@ -1,6 +1,8 @@
 //! Prometheus, which scrapes what a test runs, and the expressions of `monitoring/`. Each must have an answer,
 //! so that no panel stays empty, and no alert silent, because of a wrong name.
 
+#![allow(dead_code, reason = "each test program uses only a part")]
+
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -144,12 +146,12 @@ fn selectors(expression: &str) -> Vec<MetricSelector> {
 /// Returns the labels by which an expression groups or matches.
 fn grouping(expression: &str) -> BTreeSet<String> {
     let lists = ["by (", "on (", "without (", "ignoring (", "group_left (", "group_right ("];
-    let inside = |list: &&str| {
-        let parts: Vec<&str> = expression.split(list).skip(1).collect();
-        parts.into_iter().filter_map(|part| part.split_once(')')).map(|(inside, _)| inside)
-    };
-    let names = lists.iter().flat_map(|list| inside(&list).collect::<Vec<_>>());
-    names.flat_map(|list| list.split(", ")).map(str::to_string).collect()
+    let mut names = BTreeSet::new();
+    for list in lists {
+        let after = expression.split(list).skip(1).filter_map(|part| part.split_once(')'));
+        names.extend(after.flat_map(|(inside, _)| inside.split(", ")).map(str::to_string));
+    }
+    names
 }
 
 /// The labels of a sample.
@@ -294,6 +296,39 @@ pub fn documented(page: &str) -> BTreeSet<String> {
     let page = read(page);
     let names = page.split('`').skip(1).step_by(2).filter(|code| code.starts_with("weir_"));
     names.map(first_word).collect()
+}
+
+/// Asserts that `promtool check metrics` only has these opinions about metrics. It only parses the older text
+/// format, in which the name of a counter's family includes `_total`, too, and nothing marks the end. Its
+/// opinions about names and help are the same.
+pub fn promtool_accepts(text: &str, opinions: &[&str]) {
+    if !is_installed("promtool") {
+        return;
+    }
+    let body = text.split_once("\r\n\r\n").map_or(text, |(_, body)| body);
+    let counters: Vec<&str> =
+        body.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter")).collect();
+    assert!(!counters.is_empty(), "{body}");
+    let older = |line: &str| {
+        let mut words = line.splitn(4, ' ');
+        match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some(kind), Some(name), Some(rest)) if counters.contains(&name) => {
+                format!("# {kind} {name}_total {rest}\n")
+            }
+            _ => format!("{line}\n"),
+        }
+    };
+    let older: String = body.lines().filter(|line| *line != "# EOF").map(older).collect();
+    let mut command = Command::new("promtool");
+    command.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    child.stdin.take().unwrap().write_all(older.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    let is_opinion = |line: &str| line.is_empty() || opinions.iter().any(|opinion| line.contains(opinion));
+    // promtool exits with 3 if it would prefer something else, and with 1 if it cannot parse the input.
+    let code = output.status.code();
+    assert!(code == Some(0) || code == Some(3) && said.lines().all(is_opinion), "{code:?}: {said}");
 }
 
 #[test]
