@@ -1,5 +1,5 @@
-//! The alerts and the dashboard in `monitoring/`: live daemons with all kinds of apps export what they ask for,
-//! and what they say about it is true.
+//! The alerts and the dashboard in `monitoring/`: live daemons with all kinds of apps export what they ask
+//! for, and what they say about it is true.
 
 use super::announce::inside;
 use super::folder::Folder;

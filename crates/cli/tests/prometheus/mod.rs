@@ -1,5 +1,5 @@
-//! Prometheus, which scrapes what a test runs, and the expressions of `monitoring/`. Each must have an answer,
-//! so that no panel stays empty, and no alert silent, because of a wrong name.
+//! Prometheus, which scrapes what a test runs, and the expressions of `monitoring/`. Each must have an
+//! answer, so that no panel stays empty, and no alert silent, because of a wrong name.
 
 #![allow(dead_code, reason = "each test program uses only a part")]
 
