@@ -14,7 +14,7 @@ const PATHS: &[Column] = &[
     column("of the node's", "bytes", Holds::Share),
     column("queue us", "queue_us", Holds::Number),
     column("rtt us", "rtt_us", Holds::Number),
-    column("loss", "loss", Holds::Text),
+    column("loss %", "loss", Holds::Number),
     column("port", "port", Holds::Number),
     column("packets/s", "packets", Holds::Rate),
     column("hops", "hops", Holds::Text),
@@ -46,7 +46,7 @@ fn row(path: &Value) -> Value {
         "name": path["number"].to_string(), "state": path["state"], "bytes": path["bytes"],
         "queue_us": path["queue_us"].as_f64().unwrap_or_default().round(),
         "rtt_us": path["rtt_us"].as_f64().unwrap_or_default().round(),
-        "loss": format!("{:.1} %", path["loss"].as_f64().unwrap_or_default() * 100.0),
+        "loss": (path["loss"].as_f64().unwrap_or_default() * 1000.0).round() / 10.0,
         "port": path["port"], "packets": path["packets"], "hops": hops.join(" "),
     })
 }

@@ -94,6 +94,13 @@ impl Browser {
         self.ask("POST", "/url", &json!({ "url": url }));
     }
 
+    /// Stops pages from running scripts, as a browser without JavaScript does.
+    pub fn disable_scripts(&self) {
+        let params = json!({ "value": true });
+        let command = json!({ "cmd": "Emulation.setScriptExecutionDisabled", "params": params });
+        self.ask("POST", "/goog/cdp/execute", &command);
+    }
+
     /// Runs the body of a function in the page, and returns what it returns.
     pub fn run(&self, script: &str) -> Value {
         self.ask("POST", "/execute/sync", &json!({ "script": script, "args": [] }))

@@ -63,6 +63,7 @@ mod tutorials;
 mod upgrade;
 mod watch;
 mod web;
+mod web_wired;
 mod wire;
 mod workers;
 

@@ -6,6 +6,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -38,6 +40,16 @@ impl Daemon {
         Daemon::start_by(folder, ip)
     }
 
+    /// The same, with a listener of the host for `control`.
+    pub fn start_in_namespace_with(folder: Folder, netns: &str, control: TcpListener) -> Daemon {
+        // As systemd passes sockets: from descriptor 3 on, to the process with this number.
+        let pass = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control; exec \"$@\" 3<&0 </dev/null";
+        let mut command = Command::new("sh");
+        command.args(["-c", pass, "sh", "ip", "netns", "exec", netns, env!("CARGO_BIN_EXE_weir")]);
+        command.stdin(OwnedFd::from(control));
+        Daemon::start_with_input(folder, command)
+    }
+
     /// Starts a daemon with a given environment and output, and waits until it answers.
     pub fn start_as(mut command: Command, config: &str) -> Daemon {
         let folder = Folder::new();
@@ -53,9 +65,14 @@ impl Daemon {
     }
 
     pub fn start_by(folder: Folder, mut command: Command) -> Daemon {
+        command.stdin(Stdio::null());
+        Daemon::start_with_input(folder, command)
+    }
+
+    fn start_with_input(folder: Folder, mut command: Command) -> Daemon {
         let log = File::create(folder.file("stderr")).expect("a file in the test's folder");
         command.args(["run", "weir.yaml", "--socket", "weir.sock"]).current_dir(folder.path());
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        command.stdout(Stdio::null()).stderr(log);
         let child = command.spawn().expect("weir runs");
         let mut daemon = Daemon { folder, child };
         daemon.wait_for("the socket", |daemon| {

@@ -12,7 +12,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
-const VIEW: &str = "view-view-view-view-view-view-view";
+pub const VIEW: &str = "view-view-view-view-view-view-view";
 
 /// A load balancer, a bond and a measurement, on recordings.
 const CONFIG: &str = "\
@@ -55,12 +55,12 @@ fn node(config: &str, more: &str) -> (Daemon, SocketAddr) {
     (Daemon::start_in(folder), address)
 }
 
-fn view_token(folder: &Folder) {
+pub fn view_token(folder: &Folder) {
     folder.write("view", VIEW);
     std::fs::set_permissions(folder.file("view"), PermissionsExt::from_mode(0o600)).unwrap();
 }
 
-fn url(address: SocketAddr, view: &str) -> String {
+pub fn url(address: SocketAddr, view: &str) -> String {
     format!("http://{address}/{view}")
 }
 
@@ -79,7 +79,7 @@ fn send(daemon: &Daemon) {
 }
 
 /// Asserts that nothing went wrong in the browser.
-fn no_errors(browser: &Browser) {
+pub fn no_errors(browser: &Browser) {
     let log = browser.log();
     assert!(log.is_empty(), "{log:?}");
 }
@@ -226,6 +226,14 @@ fn bad_tokens_and_a_daemon_that_stops_are_explained() {
     // At phone width, nothing is wider than the window.
     assert_eq!(browser.run("return document.documentElement.scrollWidth <= innerWidth"), true);
 
+    // Addresses with other tokens are entered in the open tab.
+    browser.open(&url(address, "#token=wrong-wrong-wrong-wrong-wrong-wrong"));
+    browser.wait_for_text("refuses this token");
+    browser.open(&url(address, &format!("#token={TOKEN}")));
+    browser.wait_for("document.querySelector('header.top .badge').textContent === 'control'");
+    browser.wait_for_text("b2");
+    assert_eq!(browser.run("return location.href"), url(address, ""), "the token is not in the address");
+
     daemon.signal(Signal::TERM);
     daemon.end();
     browser.wait_for_text("No connection since");
@@ -314,6 +322,9 @@ fn names_with_markup_are_text_and_a_table_needs_no_script() {
     browser.open(&url(address, "#/services?filter=%3Cimg%20src%3Dx%3E"));
     browser.wait_for("document.querySelector('.filter input').value.startsWith('<img')");
     assert_eq!(browser.run("return document.querySelectorAll('img:not([src=\"/icon.svg\"])').length"), 0);
+    browser.disable_scripts();
+    browser.open(&url(address, ""));
+    browser.wait_for_text("This page needs JavaScript");
     browser.open(&format!("http://viewer:{VIEW}@{address}/static"));
     browser.wait_for_text("Back ends");
     browser.wait_for_text("b2");
@@ -540,8 +551,11 @@ fn a_fleet_shows_what_differs_and_which_node_cannot_be_reached() {
     if !expired(&strange) {
         return;
     }
+    // Its names are not those of this version either.
+    let services =
+        json!([{ "name": "<img src=x>", "back_ends": [{ "name": "<b>b</b>", "health": "down" }] }]);
     let version = json!({ "version": "9.9.9", "configuration": "c", "flows": [], "nat_pools": [],
-        "rings": { "configured": "another ring", "effective": "another ring", "services": [] } });
+        "rings": { "configured": "another ring", "effective": "another ring", "services": services } });
     let fourth = other_version(version);
     let nodes =
         format!("nodes: [\"http://{first}\", \"http://{second}\", \"https://{third}\", \"http://{fourth}\"]");
@@ -569,8 +583,11 @@ fn a_fleet_shows_what_differs_and_which_node_cannot_be_reached() {
              card.innerText.includes('{address}'))?.querySelectorAll('dd .badge.{kind}').length"
         )
     };
-    // Version, configuration and both rings of the fourth node differ from those of the first two.
-    browser.wait_for(&format!("{} === 4", card(fourth, "bad")));
+    // Version, configuration and both rings of the fourth node differ from those of the first two, and a back
+    // end is down.
+    browser.wait_for(&format!("{} === 5", card(fourth, "bad")));
+    browser.wait_for_text("<img src=x>/<b>b</b>");
+    assert_eq!(browser.run("return document.querySelectorAll('.nodes img, .nodes b').length"), 0);
     browser.wait_for(&format!("{} === 0 && {} >= 3", card(first, "bad"), card(second, "good")));
     browser.picture("fleet-differs");
 }

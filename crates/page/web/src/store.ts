@@ -119,17 +119,20 @@ export class Store {
     for (const [at, fields] of changes) {
       const row = rows[at];
       if (!row) continue;
-      const grown = (name: string) => fields[name] === undefined ? 0 : Number(fields[name]) - Number(row[name] ?? 0);
+      const grown = (name: string) => typeof fields[name] !== "number" ? 0 : Number(fields[name]) - Number(row[name] ?? 0);
       const [packets, bytes, begun] = [grown("packets"), grown("bytes"), grown("flows_begun")];
       Object.assign(row, fields, { configured: fields.state ?? row.configured });
       row.state = stateOf(row);
       if (seconds > 0) {
-        [row.pps, row.bps, row.nps] = [packets / seconds, 8 * bytes / seconds, begun / seconds];
+        [row.pps, row.bps] = [packets / seconds, 8 * bytes / seconds];
+        row.nps = typeof row.flows_begun === "number" ? begun / seconds : null;
       }
     }
     const sums = new Map<string, number>();
     for (const row of rows) {
-      if (row.pps === null) [row.pps, row.bps, row.nps] = [0, 0, 0];
+      if (row.pps === null) [row.pps, row.bps] = [0, 0];
+      // Not every service keeps flows.
+      if (row.nps === null && typeof row.flows_begun === "number") row.nps = 0;
       sums.set(row.service, (sums.get(row.service) ?? 0) + row.pps);
     }
     for (const row of rows) {

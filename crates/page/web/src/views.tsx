@@ -217,6 +217,8 @@ export function AppView({ store, kind }: { store: Store; kind: string }) {
     <div class="plots">
       {kind === "path" && <>
         <Plot title="Round-trip time, microseconds" prefix="app/path" only={/\/rtt us$/} />
+        <Plot title="Queueing delay, microseconds" prefix="app/path" only={/\/queue us$/} />
+        <Plot title="Loss of probes, percent" prefix="app/path" only={/\/loss %$/} />
         <Plot title="Load, bit/s" prefix="app/path" only={/\/bit\/s$/} factor={8} />
       </>}
       {kind === "bond" && <Plot title="Members, bit/s out" prefix="app/bond" only={/\/out bit\/s$/} factor={8} />}
