@@ -316,8 +316,10 @@ pub(super) fn own_mac(
 pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
     let at = match mode {
         Mode::Vxlan { .. } => 2,
-        _ if mode.is_tunnel() => 1,
-        _ => entry.values.len().saturating_sub(1),
+        Mode::Ipip(_) | Mode::Gue(_) | Mode::BareGue(_) | Mode::Gre(_) => 1,
+        Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => entry.values.len().saturating_sub(1),
+        // It has no address.
+        Mode::Reject => return,
     };
     if let Some(value) = entry.values.get_mut(at) {
         *value = mac.number();

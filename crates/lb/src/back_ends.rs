@@ -182,7 +182,9 @@ fn mode(section: &Section<'_>, report: &mut Report) -> Option<Mode> {
         "gre" => Some(Mode::Gre(ip?)),
         "nat" => Some(Mode::Nat { ip: ip?, port }),
         "full_nat" => Some(Mode::FullNat { ip: ip?, port }),
-        _ => vxlan(ip?),
+        "vxlan" => vxlan(ip?),
+        // `choice` accepts only `Mode::WORDS`, and the words without an address have returned.
+        other => unreachable!("`{other}` is not in `Mode::WORDS`"),
     };
     mode.filter(|_| report.errors() == before)
 }

@@ -4,7 +4,7 @@
 use super::actions::{self, Action};
 use super::choosers::{Chooser, ErrorsBy, Translated, can_grow, number};
 use super::health::Health;
-use super::service::{BackEnd, By, Mode, Service};
+use super::service::{BackEnd, By, Service};
 use super::vlan::{self, Tags};
 use super::{NAME, REJECT, TOO_LONG, answers, bits};
 use std::collections::{HashMap, HashSet};
@@ -253,10 +253,10 @@ impl<'a> Writer<'a> {
             let tags = self.tags.as_ref();
             let out = tags.map_or(0, |tags| tags.number(way));
             let to = tags.filter(|_| pair.1.vlan.is_some()).map_or(way, |tags| Forward::Pipe(tags.packets));
-            let to = match pair.1.mode {
-                Mode::Reject => Forward::App(self.program.app(REJECT)),
-                _ if is_known => to,
-                _ => Forward::Drop,
+            let to = match (pair.1.mode.is_forwarded(), is_known) {
+                (false, _) => Forward::App(self.program.app(REJECT)),
+                (true, true) => to,
+                (true, false) => Forward::Drop,
             };
             let entry = actions::entry(pair, (of_port, out), actions, given);
             let mut entry = entry.to(to).counter(counters[back_end]);

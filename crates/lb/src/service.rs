@@ -394,8 +394,20 @@ impl Mode {
     /// Returns whether packets are put into a tunnel.
     #[must_use]
     pub fn is_tunnel(&self) -> bool {
-        let in_ip = matches!(self, Mode::Ipip(_) | Mode::Gre(_) | Mode::Vxlan { .. });
-        in_ip || matches!(self, Mode::Gue(_) | Mode::BareGue(_))
+        match self {
+            Mode::Ipip(_) | Mode::Gue(_) | Mode::BareGue(_) | Mode::Gre(_) | Mode::Vxlan { .. } => true,
+            Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } | Mode::Reject => false,
+        }
+    }
+
+    /// Returns whether packets leave for a back end, rather than being rejected here.
+    #[must_use]
+    pub fn is_forwarded(&self) -> bool {
+        match self {
+            Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => true,
+            Mode::Ipip(_) | Mode::Gue(_) | Mode::BareGue(_) | Mode::Gre(_) | Mode::Vxlan { .. } => true,
+            Mode::Reject => false,
+        }
     }
 
     /// Returns whether answers return through weir.

@@ -127,6 +127,10 @@ impl Clients {
         while !self.ends.load(Ordering::Relaxed) {
             if !self.pause.load(Ordering::Relaxed) {
                 let served = long.iter_mut().try_for_each(ask).and_then(|()| ask(&mut connect(bed)?));
+                // At the end of the test, the back end ends, too.
+                if self.ends.load(Ordering::Relaxed) {
+                    return;
+                }
                 served.expect("a node that runs refuses nothing");
                 self.rounds.fetch_add(1, Ordering::Relaxed);
             }

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test uses only a part")]
 
 use serde_json::Value;
+use std::fmt::Debug;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -176,6 +177,25 @@ impl Spaces {
                 Some(found) => return found,
                 None => assert!(Instant::now() < until, "not so: {what}\n{}", self.log()),
             }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until what is seen is as expected. The failure says what was seen last.
+    #[track_caller]
+    pub fn until_is<T, U>(&self, what: &str, mut look: impl FnMut() -> T, expected: U)
+    where
+        T: PartialEq<U> + Debug,
+        U: Debug,
+    {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            let seen = look();
+            if seen == expected {
+                return;
+            }
+            let is_patient = Instant::now() < until;
+            assert!(is_patient, "{what}: {seen:?}, and not {expected:?}\n{}", self.log());
             std::thread::sleep(Duration::from_millis(20));
         }
     }
