@@ -100,13 +100,15 @@ fn live_daemons_export_what_alerts_and_dashboard_ask_for() {
     let (weir, far) = (&wire.weir, &wire.far);
     let nodes = [node(weir, 'w', 1), node(far, 'f', 2)];
     let gateway = start(far, GATEWAY);
-    // A new flow, which the kernel leaves to a worker.
     sh(&format!("ip -n {far} route add 10.9.0.80 via 10.0.1.1"));
-    inside(far, || {
-        let _ = TcpStream::connect_timeout(&"10.9.0.80:80".parse().unwrap(), Duration::from_millis(100));
-    });
     let flow = |sport: u16| format!("src=10.0.0.1 dst=192.0.2.1 proto=udp sport={sport} dport=53");
-    let traffic = || (1..5).for_each(|sport| nodes[0].receive(&[&flow(sport)]));
+    let traffic = || {
+        (1..5).for_each(|sport| nodes[0].receive(&[&flow(sport)]));
+        // A new connection, which the kernel leaves to a worker once it handles frames.
+        inside(far, || {
+            let _ = TcpStream::connect_timeout(&"10.9.0.80:80".parse().unwrap(), Duration::from_millis(50));
+        });
+    };
     let daemons = nodes.iter().chain([&gateway]);
     daemons.for_each(|daemon| promtool_accepts(&daemon.metrics(), &OPINIONS));
     if !is_installed("prometheus") {
