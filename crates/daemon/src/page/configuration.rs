@@ -19,41 +19,58 @@ const OTHERS_AGE: Duration = Duration::from_secs(10);
 /// file systems round times.
 const RECENT: Duration = Duration::from_secs(2);
 
-/// The last answer to GET of the configuration, and what it depends on: reading and comparing a large file
-/// takes long.
+/// The last answer to GET of the configuration: reading and comparing a large file takes long.
 #[derive(Default)]
 pub struct ComparedFile {
-    plan: Weak<Plan>,
-    generation: u64,
-    /// Inode, length and times of the file; `None` if the answer must not be kept.
-    stamp: Option<[i128; 4]>,
+    /// What the answer is about; `None` if it must not be kept.
+    about: Option<Compared>,
     /// Until when the answer is kept; `None` if it depends on no other files.
     until: Option<Instant>,
     text: String,
 }
 
+/// What was compared.
+#[derive(Clone)]
+struct Compared {
+    /// The running configuration. While there is a weak reference, no other plan has its address.
+    plan: Weak<Plan>,
+    generation: u64,
+    /// Inode, length and times of the file; `None` if they cannot be read.
+    stamp: Option<[i128; 4]>,
+}
+
+impl PartialEq for Compared {
+    fn eq(&self, other: &Compared) -> bool {
+        Weak::ptr_eq(&self.plan, &other.plan)
+            && (self.generation, self.stamp) == (other.generation, other.stamp)
+    }
+}
+
 impl ComparedFile {
     /// Answers GET of the configuration.
     pub fn answer(&mut self, now: &Snapshot) -> String {
-        let about = std::fs::metadata(&now.file).ok();
-        let stamp = about.as_ref().map(stamp);
-        let same = self.stamp.is_some()
-            && self.stamp == stamp
-            && self.generation == now.generation
-            // The allocation of a plan is not reused while there are references, also if they are weak.
-            && self.plan.as_ptr() == Arc::as_ptr(&now.plan)
-            && self.until.is_none_or(|until| Instant::now() < until);
-        if !same {
+        let file = std::fs::metadata(&now.file).ok();
+        let about = Compared {
+            plan: Arc::downgrade(&now.plan),
+            generation: now.generation,
+            stamp: file.as_ref().map(stamp),
+        };
+        if !self.has(&about, Instant::now()) {
             let facts = compare(now);
-            *self = ComparedFile {
-                plan: Arc::downgrade(&now.plan),
-                generation: now.generation,
-                stamp: stamp.filter(|_| about.is_some_and(|about| !is_recent(&about))),
-                until: (!facts.same).then(|| Instant::now() + OTHERS_AGE),
-                text: format!("{}\n", json!(facts)),
-            };
+            let is_settled = file.is_some_and(|file| !is_recent(&file));
+            self.keep(is_settled.then_some(about), facts.same, format!("{}\n", json!(facts)));
         }
         self.text.clone()
+    }
+
+    /// Whether the last answer is still right.
+    fn has(&self, about: &Compared, now: Instant) -> bool {
+        self.about.as_ref() == Some(about) && self.until.is_none_or(|until| now < until)
+    }
+
+    fn keep(&mut self, about: Option<Compared>, is_same: bool, text: String) {
+        let until = (!is_same).then(|| Instant::now() + OTHERS_AGE);
+        *self = ComparedFile { about, until, text };
     }
 }
 
@@ -113,4 +130,39 @@ fn planned(old: &Plan, new: &Plan) -> Vec<MovedFlows> {
 
 fn without_secrets(text: &str) -> String {
     text.split('\n').map(hidden).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_is_kept_until_something_that_it_depends_on_changes() {
+        let about = Compared { plan: Weak::new(), generation: 3, stamp: Some([1, 2, 3, 4]) };
+        let mut last = ComparedFile::default();
+        let now = Instant::now();
+        assert!(!last.has(&about, now));
+        last.keep(Some(about.clone()), true, "same".to_string());
+        assert!(last.has(&about, now + 2 * OTHERS_AGE));
+        assert!(!last.has(&Compared { generation: 4, ..about.clone() }, now));
+        assert!(!last.has(&Compared { stamp: Some([1, 2, 3, 5]), ..about.clone() }, now));
+        assert!(!last.has(&Compared { stamp: None, ..about.clone() }, now));
+        // An answer that differs may depend on other files.
+        last.keep(Some(about.clone()), false, "other".to_string());
+        assert!(last.has(&about, now) && !last.has(&about, now + 2 * OTHERS_AGE));
+        last.keep(None, true, "a moment ago".to_string());
+        assert!(!last.has(&about, now));
+    }
+
+    #[test]
+    fn a_file_that_was_just_written_may_be_written_again() {
+        let name = format!("weir-page-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, "a").unwrap();
+        let one = std::fs::metadata(&path).unwrap();
+        std::fs::write(&path, "ab").unwrap();
+        let other = std::fs::metadata(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert!(is_recent(&one) && is_recent(&other) && stamp(&one) != stamp(&other));
+    }
 }
