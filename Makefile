@@ -98,19 +98,25 @@ deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its de
 	    packaging/deb/build "$$target/release/weir" "$$target/debian"
 
 # On Debian 12: a program needs the C library of the system on which it was compiled. ARCH=arm64
-# cross-compiles the packages and the archive.
+# cross-compiles the packages and the archive, in target/dist-arm64.
+ifeq ($(ARCH),arm64)
+DIST := dist-arm64
+dist: export RUNNER := qemu-aarch64-static -L /usr/aarch64-linux-gnu
+DIST_TARGET := aarch64-unknown-linux-gnu
+else
+DIST := dist
+endif
+dist: export CARGO := $(CARGO)
 dist: cargo-deb ## builds the release in target/dist: packages, archive, image, SBOM; the last line is JSON
-	@./setup --for dist$(if $(filter arm64,$(ARCH)),-arm64)
-	@export CARGO='$(CARGO)' PATH=$(TOOLS)/bin:$$PATH; target=$(if $(filter arm64,$(ARCH)),$(ARM64)); \
-	    $(if $(filter arm64,$(ARCH)),export RUNNER='qemu-aarch64-static -L /usr/aarch64-linux-gnu';) \
-	    packaging/dist/compile target/dist-programs $$target && \
-	    packaging/dist/package target/dist-programs target/dist $$target
-ARM64 := aarch64-unknown-linux-gnu
+	@case '$(ARCH)' in ''|arm64) ;; *) echo 'ARCH is arm64, or empty for this machine'; exit 2 ;; esac
+	@./setup --for $(DIST)
+	@PATH=$(TOOLS)/bin:$$PATH && packaging/dist/compile target/$(DIST)-programs $(DIST_TARGET) && \
+	    packaging/dist/package target/$(DIST)-programs target/$(DIST) $(DIST_TARGET)
 
 # Compiles everything twice: twice the time of `make dist`.
 dist-check: cargo-deb ## builds the release of this commit in two folders, and compares it byte for byte
 	@./setup --for dist
-	@PATH=$(TOOLS)/bin:$$PATH packaging/dist/check
+	@PATH=$(TOOLS)/bin:$$PATH CARGO='$(CARGO)' packaging/dist/check
 
 cargo-deb:
 	@[ -x $(TOOLS)/bin/cargo-deb ] || $(CARGO) install --locked --root $(TOOLS) --version '^3.8' cargo-deb
