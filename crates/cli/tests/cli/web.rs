@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 pub const VIEW: &str = "view-view-view-view-view-view-view";
 
-/// A load balancer, a bond and a measurement, on recordings.
+/// A load balancer, a bond, a measurement and an external app, on recordings.
 const CONFIG: &str = "\
 state: state
 ports: { p0: { pcap: {} }, p1: { pcap: { out: p1.pcap } }, p2: { pcap: { out: p2.pcap } } }
@@ -44,6 +44,7 @@ apps:
       size: 251
       back_ends: [{ name: i1, mac: 02:00:00:00:00:31, weight: 0 }]
   - measure: { name: edge, port: p0, interval: 500ms }
+  - external: { name: probe, socket: probe.sock }
 ";
 
 /// A node with a web page, and its address.
@@ -153,6 +154,7 @@ fn every_view_shows_live_data_and_clicks_do_what_they_say() {
         ("ports", &["p0", "Workers", "Pipes"][..]),
         ("bond", &["members of bond0", "buckets of bond0"]),
         ("measure", &["edge", "intervals of 0.5 s"]),
+        ("external", &["probe", "probe.sock"]),
         ("configuration", &["the file is as loaded", "vip: 10.0.0.80"]),
         ("fleet", &["ring as configured", "answers"]),
     ] {
