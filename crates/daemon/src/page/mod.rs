@@ -93,17 +93,17 @@ struct HubShared {
 #[derive(Default)]
 pub struct LiveNews {
     number: u64,
-    /// What clients get that have the previous state.
+    /// The event for clients that have the previous state.
     change: Bytes,
     /// The pages of apps, if they differ from those in the previous state.
     pages: Option<Bytes>,
-    /// What other clients get, once one needs it.
+    /// The events for all other clients, written when the first of them needs them.
     whole: OnceCell<WholeState>,
     /// The apps that have pages.
     apps: Vec<(String, &'static Kind)>,
 }
 
-/// A whole state. It may be newer than the one that a client has heard of.
+/// A whole state, as events. It may be newer than the state in which it is kept.
 struct WholeState {
     number: u64,
     state: Bytes,
