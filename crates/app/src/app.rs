@@ -335,6 +335,9 @@ pub enum SampleValue {
     Gauge(f64),
 }
 
+/// The name of a metric of [`App::counts`] or [`App::gauges`], and its description, in one line.
+pub type MetricHelp = (&'static str, &'static str);
+
 /// A running app.
 pub trait App: Any + Send {
     /// Returns its name in the configuration, which is unique.
@@ -444,6 +447,11 @@ pub trait App: Any + Send {
     /// Their number must not depend on the traffic.
     fn gauges(&self) -> Vec<(&'static str, f64)> {
         Vec::new()
+    }
+
+    /// Returns what its counters and its values that rise and fall mean.
+    fn helps(&self) -> &'static [MetricHelp] {
+        &[]
     }
 
     /// Returns values with labels of their own; each name is a family of the metrics: `weir_app_NAME`. Their

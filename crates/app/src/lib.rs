@@ -31,6 +31,8 @@ mod running;
 pub mod shown;
 pub mod task;
 
-pub use app::{Action, App, ClientEvent, ClientId, Event, Level, Refusal, RequestId, Sample, SampleValue};
+pub use app::{
+    Action, App, ClientEvent, ClientId, Event, Level, MetricHelp, Refusal, RequestId, Sample, SampleValue,
+};
 pub use running::{Account, INJECTS_MAX, RunningApps, buckets};
 pub use weir_control::{Described, answers};

@@ -2,7 +2,7 @@
 //! thread publishes, the app that answers from the board, and the threads.
 
 use crate::page::{items, word};
-use crate::{Action, App, Event, RequestId, Sample, SampleValue};
+use crate::{Action, App, Event, MetricHelp, RequestId, Sample, SampleValue};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::any::Any;
@@ -26,6 +26,9 @@ const PATIENCE_NS: u64 = 5_000_000_000;
 pub trait Task: Clone + Debug + PartialEq + Send + Sync + 'static {
     /// The kind of its app: its key under `apps`.
     const KIND: &'static str;
+
+    /// What its counters mean ([`App::helps`]).
+    const HELPS: &'static [MetricHelp];
 
     /// The state that the thread publishes.
     type Report: Clone + Debug + Default + Send;
@@ -229,6 +232,10 @@ impl<T: Task> App for TaskApp<T> {
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
         T::counts(&self.board().report)
+    }
+
+    fn helps(&self) -> &'static [MetricHelp] {
+        T::HELPS
     }
 
     /// The series of the task, and whether its programs are active: without them, there may be no others.

@@ -18,7 +18,7 @@ use super::traffic::{Context, Traffic};
 use serde_json::{Value, json};
 use std::any::Any;
 use std::collections::BTreeSet;
-use weir_app::{Action, App, Event, Level, RequestId, Sample};
+use weir_app::{Action, App, Event, Level, MetricHelp, RequestId, Sample};
 use weir_program::change::Change;
 use weir_program::{PortId, Program};
 
@@ -28,6 +28,13 @@ const LINGER_NS: u64 = 1_100_000_000;
 
 /// The longest delay between the request for a change and the moment when the workers carry it out.
 const SLACK_NS: u64 = 20_000_000;
+
+/// What its metrics mean.
+const HELPS: &[MetricHelp] = &[
+    ("buckets_moved", "Buckets that had moved at the last rebalance"),
+    ("buckets_moved_busy", "Buckets that had moved while they were in use, at the last rebalance"),
+    ("moves_ordered", "Buckets that were ordered to move"),
+];
 
 /// A running bond, made of parts with one concern each.
 pub struct BondApp {
@@ -472,6 +479,10 @@ impl App for BondApp {
             ("buckets_moved_busy", self.traffic.moved_busy()),
             ("moves_ordered", self.traffic.buckets.ordered),
         ]
+    }
+
+    fn helps(&self) -> &'static [MetricHelp] {
+        HELPS
     }
 
     fn samples(&self) -> Vec<Sample> {

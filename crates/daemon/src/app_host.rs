@@ -79,6 +79,8 @@ pub struct Family {
 pub struct Gauges {
     /// Its name, without `weir_app_`.
     pub name: &'static str,
+    /// What it is.
+    pub help: &'static str,
     /// Its values, by app.
     pub values: Vec<(String, f64)>,
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tracing::{error, info, warn};
 use weir_app::neighbour::Hop;
 use weir_app::{
-    Action, ClientEvent, ClientId, Event, Level, Refusal, RequestId, RunningApps, Sample, buckets,
+    Action, App, ClientEvent, ClientId, Event, Level, Refusal, RequestId, RunningApps, Sample, buckets,
 };
 use weir_engine::worker::{Command, Inject};
 use weir_packet::BATCH;
@@ -25,6 +25,11 @@ use weir_program::{AppId, GroupId, PipeId, PortId};
 /// The maximum number of actions carried out for one event, including those that follow from them; an app
 /// that does not stop is cut off.
 const ACTIONS_MAX: usize = 65_536;
+
+/// Returns what a metric of an app means.
+fn help_of(app: &dyn App, name: &str) -> &'static str {
+    app.helps().iter().find(|help| help.0 == name).map_or("not described", |help| help.1)
+}
 
 impl Daemon {
     /// Starts the apps of the first plan; workers already have the other ends of the rings. `states` are the
@@ -441,7 +446,7 @@ impl Daemon {
         let mut families: Vec<Family> = Vec::new();
         for at in self.each_app() {
             let (app, account) = (self.host.running.app(at), self.host.running.account(at));
-            let own = app.counts().into_iter().map(|(name, count)| (name, "A counter of the app", count));
+            let own = app.counts().into_iter().map(|(name, count)| (name, help_of(app, name), count));
             let all = [
                 ("punted", "Frames forwarded to the app", account.punted),
                 ("injected", "Frames that the app sent", account.injected),
@@ -467,7 +472,7 @@ impl Daemon {
                 let value = (app.name().to_string(), value);
                 match families.iter_mut().find(|family| family.name == name) {
                     Some(family) => family.values.push(value),
-                    None => families.push(Gauges { name, values: vec![value] }),
+                    None => families.push(Gauges { name, help: help_of(app, name), values: vec![value] }),
                 }
             }
         }

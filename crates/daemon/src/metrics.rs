@@ -50,7 +50,7 @@ pub fn text(now: &Snapshot) -> Result<String> {
         for (app, value) in &gauges.values {
             family.get_or_create(&vec![("app", app.clone())]).set(*value);
         }
-        registry.register(format!("app_{}", gauges.name), "A value of the app", family);
+        registry.register(format!("app_{}", gauges.name), gauges.help, family);
     }
     samples(&mut registry, &now.samples);
     flows(&mut registry, now);

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use weir_app::shown::{events, without_nulls};
 use weir_app::task::{Board, Task};
-use weir_app::{Sample, SampleValue, request};
+use weir_app::{MetricHelp, Sample, SampleValue, request};
 
 /// The two directions, as pods see them.
 const DIRECTIONS: [&str; 2] = ["sent", "received"];
@@ -30,8 +30,31 @@ enum OverlayRequest {
     },
 }
 
+/// What the counters mean.
+const HELPS: &[MetricHelp] = &[
+    ("overlay_learnt_sent", "Directions of flows learnt from sent frames"),
+    ("overlay_learnt_received", "Directions of flows learnt from received frames"),
+    ("overlay_not_established", "Frames from which nothing was learnt: not established"),
+    ("overlay_outdated", "Frames from which nothing was learnt: something changed meanwhile"),
+    ("overlay_unlearnable", "Frames from which nothing was learnt: they left in another form"),
+    ("overlay_evicted", "Flows that made room for others"),
+    ("overlay_forgotten", "Flows forgotten because their connection ended"),
+    ("overlay_void_by_all", "Directions invalidated together with all others"),
+    ("overlay_void_by_policy", "Directions invalidated by a change of policy"),
+    ("overlay_void_by_node", "Directions invalidated by a change of the remote node"),
+    ("overlay_void_by_pod", "Directions invalidated by a change of the pod"),
+    ("overlay_nat_asked", "Frames changed by NAT, for which connection tracking was asked"),
+    ("overlay_flooded", "Frames whose copies went to several nodes"),
+    ("overlay_idle", "Flows that expired because they were idle"),
+    ("overlay_given_sent", "Sent packets in flow records"),
+    ("overlay_given_received", "Received packets in flow records"),
+    ("overlay_lost_records", "Flow records for which there was no room"),
+    ("overlay_lost_packets", "Packets of flow records for which there was no room"),
+];
+
 impl Task for Overlay {
     const KIND: &'static str = KEY;
+    const HELPS: &'static [MetricHelp] = HELPS;
     type Report = OverlayReport;
     type Query = FlowsWanted;
     type Flows = FlowsPage;

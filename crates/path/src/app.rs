@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use std::net::IpAddr;
 use weir_app::shown::{events, without_nulls};
 use weir_app::task::{Board, Task};
-use weir_app::{Sample, SampleValue, request};
+use weir_app::{MetricHelp, Sample, SampleValue, request};
 
 /// A request to a path app of either form.
 #[derive(Deserialize)]
@@ -22,8 +22,31 @@ pub(super) enum PathRequest {
     },
 }
 
+/// What the counters mean.
+const HELPS: &[MetricHelp] = &[
+    ("path_steered", "Frames that were assigned a path"),
+    ("path_unsteered", "Frames to peers that kept the port of the kernel"),
+    ("path_unknown_peer", "Frames of tunnels to addresses that are not peers"),
+    ("path_scattered", "Frames without IP inside, spread by the port of the kernel"),
+    ("path_headers_malformed", "Frames whose tunnel header is malformed"),
+    ("path_headers_unknown", "Frames whose tunnel header has an unknown version"),
+    ("path_held", "First frames that waited for a path (DOCA-AR)"),
+    ("path_unheld", "First frames that could not wait for a path (DOCA-AR)"),
+    ("path_flows_aged", "Flows forgotten because they were idle"),
+    ("path_probes_sent", "Probes sent"),
+    ("path_probes_answered", "Probes of peers answered"),
+    ("path_probes_of_strangers", "Probes from addresses that are not peers"),
+    ("path_probes_malformed", "Probes with a wrong length or layout"),
+    ("path_probes_with_bad_cookie", "Probes and answers whose cookie does not match"),
+    ("path_probes_repeated", "Duplicate probes"),
+    ("path_probes_limited", "Probes beyond the rate"),
+    ("path_answers", "Answers that arrived"),
+    ("path_answers_lost", "Answers for which there was no room"),
+];
+
 impl Task for Fabric {
     const KIND: &'static str = "path";
+    const HELPS: &'static [MetricHelp] = HELPS;
     type Report = PathsReport;
     type Query = u32;
     type Flows = Result<FlowsPage, String>;

@@ -2,7 +2,7 @@
 //! a client are reported to it and counted, and affect no other client.
 
 use super::datagram::{Datagram, DatagramKind, Problem};
-use crate::app::{Action, App, ClientEvent, ClientId, Event};
+use crate::app::{Action, App, ClientEvent, ClientId, Event, MetricHelp};
 use serde_json::{Value, json};
 use std::any::Any;
 use std::path::{Path, PathBuf};
@@ -98,6 +98,14 @@ fn refuse(client: ClientId, why: &str) -> Action {
     }
 }
 
+/// What its metrics mean.
+const HELPS: &[MetricHelp] = &[
+    ("delivered", "Frames that were sent to clients"),
+    ("missed", "Frames that a client was too slow to receive"),
+    ("unheard", "Frames for which no client was connected"),
+    ("bad", "Datagrams of clients that could not be read"),
+];
+
 impl App for External {
     fn name(&self) -> &str {
         &self.name
@@ -150,6 +158,10 @@ impl App for External {
     fn counts(&self) -> Vec<(&'static str, u64)> {
         let SavedState { delivered, missed, unheard, bad, .. } = self.state;
         vec![("delivered", delivered), ("missed", missed), ("unheard", unheard), ("bad", bad)]
+    }
+
+    fn helps(&self) -> &'static [MetricHelp] {
+        HELPS
     }
 
     fn report(&self, _now_ns: u64) -> Value {

@@ -110,7 +110,11 @@ fn live_daemons_export_what_alerts_and_dashboard_ask_for() {
         });
     };
     let daemons = nodes.iter().chain([&gateway]);
-    daemons.for_each(|daemon| promtool_accepts(&daemon.metrics(), &OPINIONS));
+    for daemon in daemons {
+        let metrics = daemon.metrics();
+        assert!(!metrics.contains("not described"), "{metrics}");
+        promtool_accepts(&metrics, &OPINIONS);
+    }
     if !is_installed("prometheus") {
         return;
     }

@@ -21,7 +21,7 @@ use reject::Reject;
 use std::net::IpAddr;
 use std::sync::Arc;
 use too_big::TooBig;
-use weir_app::Action;
+use weir_app::{Action, MetricHelp};
 use weir_packet::{PROTOCOL_ICMPV6, Sum, checksum};
 use weir_program::PortId;
 
@@ -125,6 +125,24 @@ impl Answers {
         self.announcer.counts().into_iter().chain(others).collect()
     }
 }
+
+/// What the counters mean.
+pub const HELPS: &[MetricHelp] = &[
+    ("vips_announced", "Unsolicited announcements of VIPs"),
+    ("questions_answered", "ARP requests and neighbour solicitations answered"),
+    ("questions_over_limit", "ARP requests and neighbour solicitations beyond the rate"),
+    ("vip_conflicts", "Times that another station claimed a VIP"),
+    ("pings_answered", "Pings to VIPs answered"),
+    ("pings_over_limit", "Pings to VIPs beyond the rate"),
+    ("too_big_sent", "ICMP messages sent about packets that are too long"),
+    ("too_big_limited", "Packets that are too long, beyond the rate of ICMP messages"),
+    ("too_big_unanswerable", "Packets that are too long and get no ICMP message"),
+    ("rejections_sent", "Packets rejected by a TCP reset or an ICMP message"),
+    ("rejections_limited", "Packets to reject beyond the rate of answers"),
+    ("rejections_unanswerable", "Packets to reject that get no answer"),
+    ("idle_connections_reset", "Idle connections reset at both ends"),
+    ("idle_connections_unreadable", "Packets of idle connections that could not be read"),
+];
 
 /// Returns the checksum of a message; 0 if the message already contains the right checksum. The checksum of
 /// ICMPv6 covers a pseudo header (RFC 4443 §2.3).

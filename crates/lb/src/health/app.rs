@@ -22,7 +22,7 @@ use weir_app::check::{CheckId, Outcome};
 use weir_app::kind::Apps;
 use weir_app::neighbour::{Found, Hop};
 use weir_app::route::RouteWish;
-use weir_app::{Action, App, Event, Level, RequestId, Sample};
+use weir_app::{Action, App, Event, Level, MetricHelp, RequestId, Sample};
 use weir_packet::random::Random;
 use weir_program::change::Change;
 use weir_program::{GroupId, PortId, Program};
@@ -644,6 +644,10 @@ impl App for LbApp {
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
         self.answers.counts()
+    }
+
+    fn helps(&self) -> &'static [MetricHelp] {
+        crate::answers::HELPS
     }
 
     fn samples(&self) -> Vec<Sample> {

@@ -7,7 +7,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weir_app::shown::{ago_ms, without_nulls};
-use weir_app::{Action, App, Event};
+use weir_app::{Action, App, Event, MetricHelp};
 use weir_control::addresses::NamedAddress;
 use weir_control::measure::IntervalState;
 use weir_program::Program;
@@ -118,6 +118,28 @@ enum MeasureRequest {
     History {},
 }
 
+/// What its metrics mean.
+const HELPS: &[MetricHelp] = &[
+    ("measured_records", "Counts of flows that were received"),
+    ("measured_packets", "Packets measured"),
+    ("measured_bytes", "Bytes measured"),
+    ("measured_late_packets", "Packets reported after their interval had ended"),
+    ("measured_early_packets", "Packets reported before their interval had begun, too many to wait"),
+    ("measured_spanning_packets", "Packets whose record began in an earlier interval"),
+    ("measured_intervals", "Intervals that have ended"),
+    ("measured_ipfix_sent", "Flow records sent by IPFIX"),
+    ("measured_ipfix_lost", "Flow records that could not be sent by IPFIX"),
+    ("measured_parquet_sent", "Flow records in complete Parquet files"),
+    ("measured_parquet_lost", "Flow records that could not be written to Parquet files"),
+    ("interval_packets", "Packets of the last interval"),
+    ("interval_bytes", "Bytes of the last interval"),
+    ("interval_flows", "Distinct flows of the last interval"),
+    ("interval_sources", "Distinct sources of the last interval"),
+    ("interval_destinations", "Distinct destinations of the last interval"),
+    ("interval_flow_entropy_bits", "Entropy of the flows of the last interval"),
+    ("interval_shed", "Sketches that were given up"),
+];
+
 /// A running measurement.
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
@@ -219,6 +241,10 @@ impl App for Measure {
             ("measured_parquet_sent", parquet.sent),
             ("measured_parquet_lost", parquet.lost),
         ]
+    }
+
+    fn helps(&self) -> &'static [MetricHelp] {
+        HELPS
     }
 
     /// Totals of the last interval. Their number does not depend on the traffic.

@@ -19,7 +19,7 @@ use std::any::Any;
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
 use weir_app::task::EVENTS;
-use weir_app::{Action, App, Event, Level, Refusal, RequestId, Sample};
+use weir_app::{Action, App, Event, Level, MetricHelp, Refusal, RequestId, Sample};
 use weir_packet::random::Random;
 use weir_program::change::{Change, ChangeError, EntryKey};
 use weir_program::snapshot::Seen;
@@ -436,6 +436,10 @@ impl App for PathPortApp {
 
     fn counts(&self) -> Vec<(&'static str, u64)> {
         show::counts(&self.counts)
+    }
+
+    fn helps(&self) -> &'static [MetricHelp] {
+        show::HELPS
     }
 
     fn gauges(&self) -> Vec<(&'static str, f64)> {

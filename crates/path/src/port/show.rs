@@ -10,8 +10,8 @@ use crate::scheme::Scheme;
 use crate::{FlowRow, NodeReport, PathReport};
 use serde_json::{Value, json};
 use std::net::Ipv4Addr;
-use weir_app::Sample;
 use weir_app::shown::{events, without_nulls};
+use weir_app::{MetricHelp, Sample};
 use weir_program::snapshot::Seen;
 use weir_program::{Entry, EntryMatch};
 
@@ -85,6 +85,24 @@ fn way(nodes: &[Node], hashes: &Hashes, number: u32) -> (Ipv4Addr, u32, u16) {
     let port = node.paths.all().get(usize::from(path)).map(|path| path.ports().main);
     (node.address, path.into(), port.unwrap_or_default())
 }
+
+/// What the counters, and the numbers of paths, mean.
+pub const HELPS: &[MetricHelp] = &[
+    ("pinned", "Flows that were given a path of their own"),
+    ("unpinned", "Flows that could not be given a path of their own"),
+    ("timed_out", "Flows whose probes got no answer in time (DOCA-AR)"),
+    ("probes_sent", "Probes sent"),
+    ("collected", "Answers that arrived in time"),
+    ("late", "Answers that arrived too late"),
+    ("expired", "Answers of routers on the way"),
+    ("answered", "Probes of peers answered"),
+    ("malformed", "Probes that cannot be read"),
+    ("bad_cookie", "Probes and answers whose cookie does not match"),
+    ("repeated", "Duplicate probes"),
+    ("limited", "Probes beyond the rate"),
+    ("paths", "Paths to all peers"),
+    ("paths_usable", "Paths that new flows may take"),
+];
 
 /// The counters, by name.
 pub fn counts(counts: &TunnelCounts) -> Vec<(&'static str, u64)> {
