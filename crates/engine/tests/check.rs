@@ -69,6 +69,11 @@ fn chosen() -> Pipe {
     Pipe::hash("a", HashInput::Select(KeySource::Outer), GroupChoice::ByMeta(0))
 }
 
+/// A FLOW pipe that learns from the group that metadata chooses.
+fn learning_by_metadata() -> Pipe {
+    Pipe::flow("a", Learn::Pin(GroupChoice::ByMeta(0)))
+}
+
 fn with_group(group: Group) -> Program {
     Program { groups: vec![group], ..changed(|pipe| pipe.forward = Forward::Group(GroupId(0))) }
 }
@@ -275,7 +280,7 @@ finds!(turns_of_several_groups: Program {
 } => FindingKind::TurnsOfSeveral);
 finds!(a_flow_pipe_that_may_learn_from_given_buckets: Program {
     groups: vec![group(Fill::Given, 8, &[1]).number(1)],
-    ..only(Pipe::flow("a", Learn::Pin(GroupChoice::ByMeta(0))))
+    ..only(learning_by_metadata().entry(EntryMatch::Member { group: GroupId(0), target: 0 }))
 } => FindingKind::LearnGiven { group } if group == "g");
 finds!(a_target_without_an_entry_of_a_group_that_has_one: Program {
     groups: vec![group(Fill::Wants, 8, &[1, 1]).number(1)],
@@ -352,6 +357,17 @@ fn protocol_and_fragment_do_not_contradict() {
     let fragments =
         pipe("a").constant(Field::IpProtocol, 17).constant(Field::IpFragment, 1).constant(Field::Ipv4Dst, 1);
     assert_eq!(kinds(&only(fragments.entry(Entry::default()))), []);
+}
+
+#[test]
+fn a_group_with_given_buckets_may_be_for_another_pipe() {
+    let given = Group { name: "h".into(), ..group(Fill::Given, 8, &[1]).number(2) };
+    let program = Program {
+        groups: vec![group(Fill::Wants, 8, &[1]).number(1), given],
+        ..only(learning_by_metadata().entry(EntryMatch::Member { group: GroupId(0), target: 0 }))
+    };
+    let refuses = |kind: &FindingKind| matches!(kind, FindingKind::LearnGiven { .. });
+    assert!(!kinds(&program).iter().any(refuses));
 }
 
 #[test]

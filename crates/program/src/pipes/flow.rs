@@ -3,7 +3,9 @@
 use super::targets;
 use super::{Timeouts, Type};
 use crate::check::{Finding, FindingKind, nat};
-use crate::{Entry, EntryMatch, Fill, GroupChoice, KeyUse, Operation, OwnedBy, Pipe, PipeKind, Program};
+use crate::{
+    Entry, EntryMatch, Fill, GroupChoice, GroupId, KeyUse, Operation, OwnedBy, Pipe, PipeKind, Program,
+};
 use weir_packet::{Field, KeySource};
 
 pub const TYPE: Type =
@@ -75,8 +77,11 @@ pub fn check(program: &Program, pipe: &Pipe, kinds: &mut Vec<FindingKind>) {
     }
     let Some(choice) = learn.group() else { return };
     targets::check(program, choice, kinds);
-    let groups = targets::groups(program, choice).map(|id| &program.groups[id.index()]);
-    let given = groups.filter(|group| group.fill == Fill::Given);
+    let is_chosen = |id: &GroupId| choice.one().is_some() || targets::is_entered(pipe, *id);
+    let given = targets::groups(program, choice)
+        .filter(|id| program.groups[id.index()].fill == Fill::Given)
+        .filter(is_chosen)
+        .map(|id| &program.groups[id.index()]);
     kinds.extend(given.map(|group| FindingKind::LearnGiven { group: group.name.clone() }));
 }
 

@@ -14,6 +14,18 @@ pub fn groups(program: &Program, choice: GroupChoice) -> impl Iterator<Item = Gr
     groups.filter(may).map(|(id, _)| id)
 }
 
+/// Returns whether an entry of the pipe names a target of the group. Metadata may choose only groups of which
+/// this is true: the others are for other pipes.
+pub fn is_entered(pipe: &Pipe, group: GroupId) -> bool {
+    let mut entries = pipe.entries.cursor();
+    while let Some(entry) = entries.next() {
+        if matches!(entry.matches.first(), Some(EntryMatch::Member { group: one, .. }) if *one == group) {
+            return true;
+        }
+    }
+    false
+}
+
 /// Checks that there is something to choose.
 pub fn check(program: &Program, choice: GroupChoice, kinds: &mut Vec<FindingKind>) {
     match choice {
