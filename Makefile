@@ -113,8 +113,8 @@ dist: cargo-deb ## builds the release in target/dist: packages, archive, image, 
 	@PATH=$(TOOLS)/bin:$$PATH && packaging/dist/compile target/$(DIST)-programs $(DIST_TARGET) && \
 	    packaging/dist/package target/$(DIST)-programs target/$(DIST) $(DIST_TARGET)
 
-# Compiles everything twice: twice the time of `make dist`.
-dist-check: cargo-deb ## builds the release of this commit in two folders, and compares it byte for byte
+# Compiles everything twice, so it takes twice as long as `make dist`.
+dist-check: cargo-deb ## builds the release of this commit in two folders, and compares both byte for byte
 	@./setup --for dist
 	@PATH=$(TOOLS)/bin:$$PATH CARGO='$(CARGO)' packaging/dist/check
 

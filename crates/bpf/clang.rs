@@ -45,9 +45,9 @@ fn out(name: &str) -> PathBuf {
 
 fn run(source: &str, target: &Path, defines: &[String]) {
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".to_owned());
-    // The compilation directory is in the debug information: without it, every folder gives the same bytes.
+    // Debug information contains the compilation directory: with `.`, every folder gives the same bytes.
     // Debian keeps asm/types.h in a directory per architecture, which `-target bpf` does not search. The
-    // second one is that of its cross compilers.
+    // second directory is that of its cross compilers.
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets CARGO_CFG_TARGET_ARCH");
     let status = Command::new(&clang)
         .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"])

@@ -195,7 +195,7 @@ pub struct Counts<'a> {
     pub flows: &'a dyn Fn(&str, &str) -> Option<Flows>,
     /// The number of packets of new flows that a group has refused, if they are counted.
     pub refused: &'a dyn Fn(&str) -> Option<u64>,
-    /// The date of a time that apps were given, in seconds since 1970.
+    /// Converts a time of the apps' clock to seconds since 1970.
     pub date_s: &'a dyn Fn(u64) -> u64,
 }
 

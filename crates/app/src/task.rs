@@ -238,7 +238,8 @@ impl<T: Task> App for TaskApp<T> {
         T::HELPS
     }
 
-    /// The series of the task, and whether its programs are active: without them, there may be no others.
+    /// The series of the task, and one that says whether its programs are active: if they are not, it may be
+    /// the only one.
     fn samples(&self) -> Vec<Sample> {
         let board = self.board();
         let running = Sample {

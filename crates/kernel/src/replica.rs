@@ -53,7 +53,7 @@ pub struct Replica {
     _devices: Option<Map>,
     report: ReplicaReport,
     wait: Option<PacketWait>,
-    /// Frames to be sent through each port, without those that were not sent.
+    /// Frames sent through each port: those to be sent, less those that could not be.
     sent: Vec<u64>,
     /// Why packets no longer use the tables.
     failed: bool,

@@ -107,7 +107,7 @@ impl Tables {
     /// Creates tables without entries for a program that `workers` workers run.
     ///
     /// # Errors
-    /// The kernel has no memory for the tables, or no such maps.
+    /// The kernel has no memory for the tables, or does not support such maps.
     pub fn new((program, workers): (Program, usize), coverage: Coverage) -> Result<Tables, LoadError> {
         let room: Vec<u32> = program.pipes.iter().map(|pipe| layout::room(&program, pipe)).collect();
         let places = CountPlaces::new(&program, &room);

@@ -318,7 +318,7 @@ pub(super) fn set_station(mode: Mode, entry: &mut Entry, mac: Mac) {
         Mode::Vxlan { .. } => 2,
         Mode::Ipip(_) | Mode::Gue(_) | Mode::BareGue(_) | Mode::Gre(_) => 1,
         Mode::L2 | Mode::Nat { .. } | Mode::FullNat { .. } => entry.values.len().saturating_sub(1),
-        // It has no address.
+        // No packet leaves for a back end.
         Mode::Reject => return,
     };
     if let Some(value) = entry.values.get_mut(at) {

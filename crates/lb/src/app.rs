@@ -332,7 +332,7 @@ impl Configured for Lb {
         let of = |service: &Service| {
             let group = pipes::group_name(service);
             let refused = (counts.refused)(&group);
-            // In the order of names.
+            // Sorted by name.
             let reports = self.health.board.of_service(&service.name);
             let none = BackEndReport::default();
             let row = |back_end: &BackEnd| {

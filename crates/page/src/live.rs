@@ -23,7 +23,7 @@ pub struct LiveState {
     sections: Map<String, Value>,
     columns: Vec<String>,
     rows: Vec<Vec<Value>>,
-    /// The pages of apps: a list.
+    /// The pages of apps, as an array.
     pages: Value,
 }
 

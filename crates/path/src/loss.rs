@@ -117,7 +117,8 @@ impl Loss {
 
     /// Counts TCP segments instead of probes: how many were sent, and how many of them were retransmitted.
     /// `is_heard` says whether any was acknowledged meanwhile, and `is_short` whether they met no queue. Only
-    /// then is a loss the path's fault; a full queue drops segments of senders that look for the rate.
+    /// then is a loss the path's fault; a full queue drops segments of senders that probe for the available
+    /// rate.
     pub fn observed(&mut self, seen: ProbeCounts, is_heard: bool, is_short: bool) {
         let sent = seen.probes.min(RECENT_MAX);
         let lost = seen.lost.min(sent);

@@ -286,7 +286,7 @@ impl ChangeError {
 }
 
 impl Change {
-    /// Returns the single changes that this change consists of.
+    /// Returns the individual changes that this change consists of.
     #[must_use]
     pub fn singles(&self) -> &[Change] {
         if let Change::Batch(changes) = self { changes } else { from_ref(self) }

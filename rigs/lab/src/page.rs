@@ -12,11 +12,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result};
 use weir_bed::Run;
 
-/// Passes standard input on as the socket of `control`, and becomes the program with its arguments. The
-/// process stays the same, and its number is in the environment.
+/// Passes standard input on as the socket of `control`, and executes the program in place of the shell,
+/// because the environment names the process that the socket is for.
 const PASS: &str = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control; exec \"$@\" 3<&0 </dev/null";
 
-/// Random text of 36 characters, each time another one.
+/// Each read of this file returns a different random text of 36 characters.
 const RANDOM: &str = "/proc/sys/kernel/random/uuid";
 
 /// The web page of a node.
@@ -46,7 +46,7 @@ pub fn open(run: &Run, count: usize) -> Result<Vec<NodePage>> {
 }
 
 impl NodePage {
-    /// Returns the line of the configuration.
+    /// Returns the line of the configuration that enables the page.
     pub fn control(&self) -> String {
         format!("control: {{ listen: \"{}\", token: {} }}\n", self.address, self.file.display())
     }
@@ -56,7 +56,7 @@ impl NodePage {
         format!("http://{}/#token={}", self.address, self.token)
     }
 
-    /// Returns the same command, which gets the listener.
+    /// Returns the same command, with the listener passed to it.
     pub fn passed_to(&self, command: &Command) -> Result<Command> {
         let mut passes = Command::new("sh");
         passes.args(["-c", PASS, "sh"]).arg(command.get_program()).args(command.get_args());

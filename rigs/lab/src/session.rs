@@ -45,13 +45,13 @@ pub struct LabOutcome {
     pub text: String,
     /// The final line of JSON.
     pub json: Value,
-    /// A lab that runs until it is interrupted.
+    /// The lab, if it keeps running until it is interrupted.
     pub kept: Option<KeptLab>,
 }
 
-/// A lab that runs on after its end.
+/// A lab that keeps running after its measurements.
 pub struct KeptLab {
-    /// What there is to see.
+    /// What the user is shown, such as the addresses of web pages.
     pub text: String,
     /// The processes and namespaces, which are removed when this is dropped.
     pub held: Box<dyn Any>,

@@ -301,7 +301,7 @@ fn a_stand_in_may_be_rebalanced_and_goes_home_all_the_same() {
     assert_eq!(assignment.slots(), all);
 }
 
-/// A member returns, and fails again before its buckets came back to it, or after only some did.
+/// A member returns, and fails again before its buckets have come back to it, or after only some have.
 #[test]
 fn moves_that_still_wait_are_taken_back() {
     let mut assignment = up(256, &[1, 1, 1]);

@@ -150,7 +150,7 @@ impl FleetChange {
     }
 }
 
-/// A service, and how likely a connection breaks when its node changes.
+/// A service, and how likely a connection is to break when its node changes.
 #[derive(Debug, PartialEq)]
 struct Fragile {
     name: String,

@@ -127,7 +127,7 @@ impl Clients {
         while !self.ends.load(Ordering::Relaxed) {
             if !self.pause.load(Ordering::Relaxed) {
                 let served = long.iter_mut().try_for_each(ask).and_then(|()| ask(&mut connect(bed)?));
-                // At the end of the test, the back end ends, too.
+                // At the end of the test the back end ends, too, so this request may have failed.
                 if self.ends.load(Ordering::Relaxed) {
                     return;
                 }

@@ -1,5 +1,5 @@
-//! The alerts and the dashboard in `monitoring/`: live daemons with all kinds of apps export what they ask
-//! for, and what they say about it is true.
+//! The alerts and the dashboard in `monitoring/`: live daemons with all kinds of apps answer their
+//! expressions, and the commands and pages that they name exist.
 
 use super::announce::inside;
 use super::folder::Folder;
@@ -15,8 +15,8 @@ use std::net::TcpStream;
 use std::process::Command;
 use std::time::Duration;
 
-/// A node, whose number is OWN, and that of the other node OTHER. Both are connected by three cables, whose
-/// ends at the node are called E0 to E2: E0 is the underlay of tunnels, E1 a port, and metrics are at E2.
+/// A node, whose number is OWN; that of the other node is OTHER. Three cables connect the two. Their ends at
+/// this node are called E0 to E2: E0 is the underlay of tunnels, E1 is a port, and E2 serves metrics.
 const NODE: &str = "\
 metrics: 10.0.2.OWN:9105
 ports:
@@ -52,7 +52,7 @@ apps:
 pipes: { nothing: { type: basic, match: {}, forward: drop, miss: drop } }
 ";
 
-/// A path app at a port, which does not go together with `lb`.
+/// A path app at a port, which cannot be combined with `lb`.
 const GATEWAY: &str = "\
 metrics: 10.0.2.2:9106
 ports: { p0: { pcap: {} }, p1: { pcap: {} } }
@@ -92,8 +92,8 @@ fn node(netns: &str, end: char, own: u8) -> Daemon {
     start(netns, &(0..3).fold(config, named))
 }
 
-/// Every metric is documented and every documented one exported; every expression of the alerts and of the
-/// dashboard has an answer. Those about weir-kube are tested with it, in `crates/kube/tests`.
+/// Every metric is documented, and every documented one is exported; every expression of the alerts and of
+/// the dashboard has an answer. Those about weir-kube are tested with it, in `crates/kube/tests`.
 #[test]
 fn live_daemons_export_what_alerts_and_dashboard_ask_for() {
     let Some(wire) = Wire::new("mo", 3) else { return };
@@ -133,7 +133,7 @@ fn of_kube(text: &str) -> bool {
     text.contains("weir_kube_")
 }
 
-/// Panels have numbers and places of their own, and use the data source that is selected.
+/// Panels have unique numbers, do not overlap, and use the selected data source.
 #[test]
 fn the_dashboard_is_valid() {
     let dashboard = dashboard();
@@ -195,7 +195,7 @@ fn each_alert_says_what_to_do() {
         let text = |key: &str| alert["annotations"][key].as_str().unwrap_or_else(|| panic!("{key}: {alert}"));
         let severity = alert["labels"]["severity"].as_str().unwrap();
         assert!(["info", "warning", "critical"].contains(&severity), "{alert}");
-        // Without a duration, it lasts as long as the range of its expression.
+        // Without `for`, an alert lasts as long as the range of its expression.
         let is_steady = alert["for"].is_string() || alert["expr"].as_str().unwrap().contains("[15m]");
         assert!(is_steady && !text("summary").is_empty(), "{alert}");
         let commands: Vec<&str> = text("description")

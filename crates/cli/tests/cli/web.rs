@@ -89,7 +89,7 @@ pub fn no_errors(browser: &Browser) {
 fn differs_from_the_file(browser: &Browser, daemon: &Daemon, address: SocketAddr) {
     let path = daemon.folder.file("weir.yaml");
     let text = std::fs::read_to_string(&path).unwrap();
-    // Also if the file is written again at once, with the same length.
+    // The comparison is right even if the file is written again at once, with the same length.
     for weight in ["weight: 2", "weight: 4"] {
         daemon.folder.write("weir.yaml", text.replace("name: b2,", &format!("name: b2, {weight},")));
         let answer = http(address, "GET", "/v1/configuration", "").1;
@@ -228,7 +228,7 @@ fn bad_tokens_and_a_daemon_that_stops_are_explained() {
     // At phone width, nothing is wider than the window.
     assert_eq!(browser.run("return document.documentElement.scrollWidth <= innerWidth"), true);
 
-    // Addresses with other tokens are entered in the open tab.
+    // Addresses with other tokens can be entered in the open tab.
     browser.open(&url(address, "#token=wrong-wrong-wrong-wrong-wrong-wrong"));
     browser.wait_for_text("refuses this token");
     browser.open(&url(address, &format!("#token={TOKEN}")));
@@ -355,7 +355,7 @@ fn only_clients_that_want_the_pages_of_apps_get_them() {
     let with = stream_until(address, "?apps=true", "members of bond0");
     let [pages, state] = ["event: apps\n", "event: state\n"].map(|event| with.find(event));
     assert!(pages.is_some() && pages < state, "{with}");
-    // The other client gets the same states, of which some have had pages.
+    // The other client gets the same states, some of which came with pages for the first client.
     let without = stream_until(address, "", "event: change\n");
     assert!(without.contains("event: state\n") && !without.contains("members of bond0"), "{without}");
     assert!(!without.contains("event: apps") && !without.contains("\"pages\""), "{without}");
@@ -364,7 +364,8 @@ fn only_clients_that_want_the_pages_of_apps_get_them() {
 /// The processor time of a daemon so far.
 fn processor_time(daemon: &Daemon) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", daemon.pid().as_raw_nonzero())).unwrap();
-    // Behind the name of the program, which may contain spaces; in hundredths of a second.
+    // These fields follow the name of the program, which may contain spaces. Times are in hundredths of a
+    // second.
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
     Duration::from_millis(10 * (fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()))
 }
@@ -372,7 +373,7 @@ fn processor_time(daemon: &Daemon) -> Duration {
 /// How long the daemon's processor time is measured.
 const MEASURED: Duration = Duration::from_secs(30);
 
-/// The rows of back ends while that is measured.
+/// The number of back ends during the measurement.
 const ROWS: usize = 10_000;
 
 /// Prints what the page costs with ten thousand back ends. The target, less than a hundredth of a core, is

@@ -104,7 +104,7 @@ fn keep_sending(wire: &Wire) -> mpsc::Sender<()> {
     sends
 }
 
-/// The view of paths has their state, and plots.
+/// Checks that the view of paths shows their state, and plots.
 fn shows_paths(browser: &Browser, address: SocketAddr) {
     // The second point of the plots is the first one with paths.
     let start = Instant::now();
@@ -151,7 +151,7 @@ fn views_of_paths_an_overlay_and_the_kernel_show_live_data() {
     browser.write("#filter", "check = failed or check = passed");
     browser.wait_for("document.querySelectorAll('.table tbody tr').length === 2");
     browser.picture("checks");
-    // The numbers in the last row that begins with a word, in the card with this title.
+    // The numbers in the last row that begins with `word`, in the card with this title.
     let numbers = |title: &str, word: &str| {
         format!(
             "[...document.querySelectorAll('.card')].find(one => one.innerText.startsWith('{title}'))\

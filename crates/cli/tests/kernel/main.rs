@@ -254,7 +254,7 @@ fn queries_that_the_kernel_sends_back_are_all_answered_and_counted() {
     network.queries(&clients[0], HOST);
 }
 
-/// Returns those of the programs and maps with these IDs that are in the kernel.
+/// Returns those programs and maps with these IDs that are still in the kernel.
 fn still_loaded(programs: &BTreeSet<u32>, maps: &BTreeSet<u32>) -> Vec<String> {
     let programs = loaded_programs().flatten().filter(|one| programs.contains(&one.id()));
     let maps = loaded_maps().flatten().filter(|one| maps.contains(&one.id()));

@@ -150,8 +150,8 @@ impl Network {
     }
 }
 
-/// Checks that the kernel has decided nearly all packets of long flows. On an idle machine these are more
-/// than 99 %; on a busy one, more round trips pass before the engine lets the kernel follow a flow.
+/// Checks that the kernel has decided nearly all packets of long flows. On an idle machine, that is more than
+/// 99 %; on a busy one, more round trips pass before the engine lets the kernel follow a flow.
 fn assert_most(share: &KernelShare) {
     eprintln!("flows of {LONG} packets: {share:?}");
     share.assert_first(FLOWS * LONG);

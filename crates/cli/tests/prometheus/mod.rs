@@ -24,8 +24,8 @@ pub fn read(name: &str) -> String {
     std::fs::read_to_string(path(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// Returns whether a program of Debian's package `prometheus` is installed. If not, the test is skipped, but
-/// not in CI.
+/// Returns whether a program of Debian's package `prometheus` is installed. If it is not, the test is to be
+/// skipped; in CI, this panics instead.
 pub fn is_installed(program: &str) -> bool {
     let is = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     let is = is.is_ok_and(|status| status.success());
@@ -116,7 +116,7 @@ fn without_filters(expression: &str) -> String {
     text
 }
 
-/// A metric in an expression, as it is selected there, and the labels that it is selected by.
+/// A metric in an expression, with its selector and the labels that the selector names.
 #[derive(Debug, PartialEq)]
 struct MetricSelector {
     metric: String,
@@ -157,7 +157,7 @@ fn grouping(expression: &str) -> BTreeSet<String> {
 /// The labels of a sample.
 type SampleLabels = serde_json::Map<String, Value>;
 
-/// A running Prometheus, in the network namespace of the thread that has started it.
+/// A running Prometheus, in the network namespace of the thread that started it.
 pub struct Prometheus {
     child: Child,
     address: String,
@@ -250,8 +250,8 @@ impl Prometheus {
         }
     }
 
-    /// Waits until nothing is wrong with the expressions, and until exactly these metrics exist; meanwhile,
-    /// keeps up the traffic.
+    /// Waits until nothing is wrong with the expressions, and until exactly these metrics exist. Keeps
+    /// traffic flowing meanwhile.
     #[track_caller]
     pub fn assert_answers(
         &self,
@@ -278,7 +278,7 @@ impl Prometheus {
         }
     }
 
-    /// Returns the names of all metrics; those of a histogram without what Prometheus appends.
+    /// Returns the names of all metrics; those of histograms without the suffixes that Prometheus appends.
     fn exported(&self) -> BTreeSet<String> {
         let all = self.query("group by (__name__) ({__name__=~\"weir_.+\"})");
         let all: BTreeSet<String> =

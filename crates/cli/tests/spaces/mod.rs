@@ -181,7 +181,8 @@ impl Spaces {
         }
     }
 
-    /// Waits until what is seen is as expected. The failure says what was seen last.
+    /// Waits until `look` returns what is expected. If it never does, the panic message says what it returned
+    /// last.
     #[track_caller]
     pub fn until_is<T, U>(&self, what: &str, mut look: impl FnMut() -> T, expected: U)
     where

@@ -15,8 +15,8 @@ use weir_page::describe::{ConfigurationFacts, MovedFlows};
 /// How long an answer that depends on other files, such as those with entries, is kept.
 const OTHERS_AGE: Duration = Duration::from_secs(10);
 
-/// A file that was written less than this ago may be written again without another time of change, because
-/// file systems round times.
+/// A file that was written less than this long ago may be written again without a new timestamp, because file
+/// systems round times.
 const RECENT: Duration = Duration::from_secs(2);
 
 /// The last answer to GET of the configuration: reading and comparing a large file takes long.
@@ -29,10 +29,10 @@ pub struct ComparedFile {
     text: String,
 }
 
-/// What was compared.
+/// The versions of the running configuration and of the file that were compared.
 #[derive(Clone)]
 struct Compared {
-    /// The running configuration. While there is a weak reference, no other plan has its address.
+    /// The running configuration. This weak reference keeps its address from being used for another plan.
     plan: Weak<Plan>,
     generation: u64,
     /// Inode, length and times of the file; `None` if they cannot be read.
@@ -63,7 +63,7 @@ impl ComparedFile {
         self.text.clone()
     }
 
-    /// Whether the last answer is still right.
+    /// Whether the last answer is still valid.
     fn has(&self, about: &Compared, now: Instant) -> bool {
         self.about.as_ref() == Some(about) && self.until.is_none_or(|until| now < until)
     }
@@ -147,7 +147,7 @@ mod tests {
         assert!(!last.has(&Compared { generation: 4, ..about.clone() }, now));
         assert!(!last.has(&Compared { stamp: Some([1, 2, 3, 5]), ..about.clone() }, now));
         assert!(!last.has(&Compared { stamp: None, ..about.clone() }, now));
-        // An answer that differs may depend on other files.
+        // If the file differs, the answer may depend on other files.
         last.keep(Some(about.clone()), false, "other".to_string());
         assert!(last.has(&about, now) && !last.has(&about, now + 2 * OTHERS_AGE));
         last.keep(None, true, "a moment ago".to_string());

@@ -2,11 +2,11 @@
 //! the plots of the last hour. Both are computed once for all clients, by a dedicated observer, so that
 //! neither commands nor scrapes wait for them.
 //!
-//! The longer the rows of back ends take, because there are very many, the longer the pause until they are
-//! computed again, so that all states together use less than a hundredth of a core. If that is not possible,
-//! rows are computed once a minute.
+//! With very many back ends, their rows take long to compute. The longer they take, the longer the pause
+//! until they are computed again, so that all states together use less than a hundredth of a core. If that is
+//! not possible, rows are computed once a minute.
 //!
-//! Texts are long with many rows. Clients share each of them, and the HTTP thread only passes them on.
+//! With many rows, texts are long. Clients share each text, and the HTTP thread only passes it on.
 
 mod beat;
 mod configuration;
@@ -53,8 +53,8 @@ const PIECES: usize = 4;
 /// How often a client gets a comment while there is no new state.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The maximum number of texts with plots that are kept for other clients, each for another prefix. A client
-/// asks for about five.
+/// The maximum number of texts with plots that are kept for other clients, one for each prefix. A client asks
+/// for about five.
 const PLOTS_MAX: usize = 8;
 
 /// How long the table for browsers without JavaScript is kept for other clients.
@@ -74,7 +74,7 @@ struct HubShared {
     /// The HTTP thread takes neither of these two locks, because texts are written while they are held.
     state: Mutex<LiveState>,
     history: Mutex<PageHistory>,
-    /// How many points the plots have had.
+    /// How many points the plots have had so far.
     points: AtomicUsize,
     /// The clients that watch, and those among them that watch apps.
     watchers: AtomicUsize,
@@ -83,7 +83,7 @@ struct HubShared {
     wake: Notify,
     /// The last state; wakes clients. `None` when the daemon stops.
     news: watch::Sender<Option<Arc<LiveNews>>>,
-    /// Plots of this point by prefix.
+    /// Plots up to the latest point, by prefix.
     plots: tokio::sync::Mutex<PlotTexts>,
     /// The table for browsers without JavaScript, and when it was asked for.
     plain: tokio::sync::Mutex<Option<(Instant, Bytes)>>,

@@ -37,7 +37,7 @@ pub(super) struct Kernel {
     replica: Box<dyn TableReplica>,
     /// The next entries to copy: their pipe and place; `None` once all are copied.
     next: Option<(PipeId, u32)>,
-    /// How often entries of that pipe had been renumbered when its first ones were copied.
+    /// How many times entries of that pipe had been renumbered when the first ones were copied.
     renumbered: u32,
     swept_ns: u64,
 }

@@ -18,7 +18,7 @@ pub struct BackEndReport {
     pub mac: Option<Mac>,
     /// The weight that it has when nothing is wrong, as shown by `weir lb list`.
     pub weight: Option<u32>,
-    /// Its last check, if it is checked and one has ended.
+    /// Its last completed check, if there is one.
     pub checked: Option<LastCheck>,
 }
 

@@ -69,10 +69,10 @@ pub struct Monitor {
     counts: CheckCounts,
 }
 
-/// The last check of a server that has ended.
+/// A server's last completed check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LastCheck {
-    /// When its outcome was known, in nanoseconds.
+    /// When its outcome became known, in nanoseconds.
     pub ended_ns: u64,
     /// Whether the outcome was good.
     pub passed: bool,
@@ -184,7 +184,7 @@ impl Monitor {
         self.since_ns
     }
 
-    /// Returns the last check; `None` if none has ended.
+    /// Returns the last completed check; `None` if there is none yet.
     #[must_use]
     pub fn last(&self) -> Option<LastCheck> {
         self.last

@@ -149,8 +149,8 @@ impl Section {
         block.end(source)
     }
 
-    /// Reads blocks until one is a packet of a link type that is read, whose data the source then holds.
-    /// Returns `None` at the end of the file.
+    /// Reads blocks up to the next packet of a supported link type. The source then holds its data. Returns
+    /// `None` at the end of the file.
     #[inline]
     pub(super) fn read<R: BufRead>(&mut self, source: &mut Source<R>) -> Result<Option<Stamp>, ReadError> {
         loop {
