@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,6 +13,9 @@ use serde_json::Value;
 
 /// How long a lab may take to start its processes.
 const START: Duration = Duration::from_secs(30);
+
+/// How long a lab may take to print its next line.
+const LINE: Duration = Duration::from_secs(120);
 
 /// Labs measure, so only one runs at a time.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -45,6 +48,16 @@ pub struct Lab {
     processes: Vec<u32>,
 }
 
+impl Drop for Lab {
+    /// Ends the lab of a test that has failed, which then removes what it set up.
+    fn drop(&mut self) {
+        if let Ok(None) = self.child.try_wait() {
+            let _ = kill_process(Pid::from_child(&self.child), Signal::TERM);
+            let _ = self.child.wait();
+        }
+    }
+}
+
 impl Lab {
     /// Starts a lab and waits until it has five processes, which means that it has begun its work.
     pub fn start(arguments: &[&str]) -> Lab {
@@ -70,16 +83,19 @@ impl Lab {
     /// printed until then.
     #[allow(dead_code, reason = "only one kind of lab has web pages")]
     pub fn start_kept(arguments: &[&str], text: &str) -> (Lab, String) {
-        let mut child =
-            command(arguments).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn().expect("the lab runs");
-        let (mut said, mut lines) = (String::new(), BufReader::new(child.stdout.take().expect("a pipe")));
-        while !said.contains(text) {
-            let length = lines.read_line(&mut said).expect("UTF-8");
-            assert!(length > 0, "the lab has ended: {said}");
-        }
+        let child = command(arguments).stdout(Stdio::piped()).stderr(Stdio::inherit()).spawn();
+        // From here on, a failed test ends it.
+        let mut lab = Lab { child: child.expect("the lab runs"), processes: Vec::new() };
+        let lines = BufReader::new(lab.child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+        let (sends, received) = mpsc::channel();
         // The lab must not block on a full pipe, nor fail on a closed one.
-        std::thread::spawn(move || lines.lines().for_each(drop));
-        let mut lab = Lab { child, processes: Vec::new() };
+        std::thread::spawn(move || lines.for_each(|line| _ = sends.send(line)));
+        let mut said = String::new();
+        while !said.contains(text) {
+            let line = received.recv_timeout(LINE).unwrap_or_else(|why| panic!("{why}: {said}"));
+            said.push_str(&line);
+            said.push('\n');
+        }
         lab.processes = lab.recorded().into_iter().skip(1).collect();
         (lab, said)
     }

@@ -10,6 +10,7 @@ use std::io::{BufRead, BufReader, Read, Write as _};
 use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Longest wait for answers; test machines are busy.
@@ -190,18 +191,23 @@ impl Prometheus {
         let mut command = Command::new("prometheus");
         command.args(["--config.file=prometheus.yml", "--storage.tsdb.path=data"]);
         command.arg("--web.listen-address=127.0.0.1:0").current_dir(&folder).stdin(Stdio::null());
-        let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let mut said = Vec::new();
-        let address = lines.by_ref().find_map(|line| {
+        let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        // From here on, a failed test ends it.
+        let mut prometheus = Prometheus { child, address: String::new(), folder };
+        let lines = BufReader::new(prometheus.child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let (sends, said) = mpsc::channel();
+        // It must not block on a full pipe, nor fail on a closed one.
+        std::thread::spawn(move || lines.for_each(|line| _ = sends.send(line)));
+        let mut log = Vec::new();
+        while prometheus.address.is_empty() {
+            let line = said.recv_timeout(PATIENCE).unwrap_or_else(|why| panic!("{why}: {}", log.join("\n")));
             let address = line.contains("Listening on").then(|| line.split_once("address=")).flatten();
-            let address = address.map(|(_, rest)| rest.split(' ').next().unwrap_or(rest).to_string());
-            said.push(line);
-            address
-        });
-        let address = address.unwrap_or_else(|| panic!("{}", said.join("\n")));
-        std::thread::spawn(move || lines.for_each(drop));
-        Prometheus { child, address, folder }
+            if let Some((_, rest)) = address {
+                prometheus.address = rest.split(' ').next().unwrap_or(rest).to_string();
+            }
+            log.push(line);
+        }
+        prometheus
     }
 
     /// Returns the labels of what an expression yields now.

@@ -284,14 +284,13 @@ impl PageHub {
         if let Some((_, page)) = known.as_ref().filter(|(at, _)| at.elapsed() < PLAIN_AGE) {
             return Ok(page.clone());
         }
-        let asked = Instant::now();
         let what = What::Several(PLAIN.map(str::to_string).to_vec());
         let shown = parts.ask(Request::Show(Show { what: Some(what), ..Show::default() })).await?;
         // Bounded: by what weir answers.
         let write = move || serde_json::from_str(&shown).map(|shown| plain_page(&host_name(), &shown));
         let page = spawn_blocking(write).await.map_err(|_| STOPPING)?;
         let page = Bytes::from(page.map_err(|why| why.to_string())?);
-        *known = Some((asked, page.clone()));
+        *known = Some((Instant::now(), page.clone()));
         Ok(page)
     }
 
