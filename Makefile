@@ -89,13 +89,14 @@ others:
 page: ## builds the web page from crates/page/web (Node.js 20 or newer, and npm)
 	cd crates/page/web && npm ci --ignore-scripts --no-audit --no-fund && npx tsc -p . && npm run build
 
-# The commit is named in `weir --version`. DBGSYM= (empty) leaves out the package with the debug symbols.
+# The program is that of `make dist`. The commit is named in `weir --version`. DBGSYM= (empty) leaves out the
+# package with the debug symbols.
+deb: export CARGO := $(CARGO)
 deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its debug symbols
 	@./setup --for deb
-	WEIR_COMMIT=$$(git describe --always --abbrev=12 --exclude='*' --dirty 2>/dev/null) \
-	    $(CARGO) build --release --locked --package weir --no-default-features --features tls,parquet
 	@target="$${CARGO_TARGET_DIR:-target}"; export PATH=$(TOOLS)/bin:$$PATH DBGSYM=$${DBGSYM-1}; \
-	    packaging/deb/build "$$target/release/weir" "$$target/debian"
+	    ONLY=weir packaging/dist/compile "$$target/deb-programs" && \
+	    packaging/deb/build "$$target/deb-programs/weir" "$$target/debian"
 
 # On Debian 12: a program needs the C library of the system on which it was compiled. ARCH=arm64
 # cross-compiles the packages and the archive, in target/dist-arm64.
@@ -118,15 +119,21 @@ dist-check: cargo-deb ## builds the release of this commit in two folders, and c
 	@./setup --for dist
 	@PATH=$(TOOLS)/bin:$$PATH CARGO='$(CARGO)' packaging/dist/check
 
+# Another version may make other bytes from the same files.
+CARGO_DEB := 3.8.0
 cargo-deb:
-	@[ -x $(TOOLS)/bin/cargo-deb ] || $(CARGO) install --locked --root $(TOOLS) --version '^3.8' cargo-deb
+	@[ "$$($(TOOLS)/bin/cargo-deb --version 2>/dev/null)" = 'cargo-deb $(CARGO_DEB)' ] || \
+	    $(CARGO) install --locked --root $(TOOLS) --version '=$(CARGO_DEB)' cargo-deb
 
-# With the binary of the tests that ran before, so that nothing more is compiled.
+# With the binary of the tests that ran before, so that nothing more is compiled, or with WEIR. STRICT=1 also
+# fails if the installation takes more than three minutes.
 test-package: cargo-deb ## installs, upgrades and purges the package in a new root file system (root)
 	$(STAGE) 'the package in a new root file system'
 	$(TEST) --test '*' --no-run
-	@PATH=$(TOOLS)/bin:$$PATH tests/package/dist
-	@PATH=$(TOOLS)/bin:$$PATH tests/package/run "$${CARGO_TARGET_DIR:-target}/debug/weir" $(UPGRADES)
+	@$(CARGO) fetch --locked --quiet
+	@PATH=$(TOOLS)/bin:$$PATH CARGO='$(CARGO)' tests/package/dist
+	@PATH=$(TOOLS)/bin:$$PATH CARGO='$(CARGO)' STRICT='$(STRICT)' \
+	    tests/package/run "$${WEIR:-$${CARGO_TARGET_DIR:-target}/debug/weir}" $(UPGRADES)
 
 # `--no-run` prints the path of each test program in brackets. LONG=1 runs the long form, and ONLY='lab bond'
 # some of the parts (tests/kernels/parts). Labs run the binary of the tests, so nothing more is compiled.
@@ -184,7 +191,7 @@ explore: setup-test ## runs the tests with a new seed; CASES=100000000 only comp
 # On two cores with a load of 10, each run of `weir lab fleet` takes two to six minutes.
 FLEET = $(CARGO) run --release --locked --package weir -- lab fleet
 test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, programs, Debian's kernel (root)
-	$(MAKE) --no-print-directory test-package UPGRADES=20
+	$(MAKE) --no-print-directory test-package UPGRADES=20 STRICT=1
 	$(CARGO) run --release --locked --package weir -- bench executors reloads takeovers --reloads 1000 \
 	    --takeovers 100 --strict
 	$(CARGO) test --package weir --locked --test cli -- --ignored --nocapture a_hundred_takeovers
