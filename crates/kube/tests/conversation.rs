@@ -346,10 +346,10 @@ fn alerts_and_dashboard_have_answers(address: &str) {
         return;
     }
     let mut expressions = prometheus::expressions();
-    expressions.retain(|one| one.text.contains("weir_kube_"));
+    expressions.retain(|one| prometheus::is_of_kube(&one.text));
     assert!(expressions.len() > 7, "{expressions:?}");
     let mut documented = prometheus::documented("docs/how-to/kubernetes.md");
-    documented.retain(|name| name.starts_with("weir_kube_"));
+    documented.retain(|name| prometheus::is_of_kube(name));
     let prometheus = prometheus::Prometheus::start(&[("weir-kube", &[address])]);
     prometheus.assert_answers(expressions, &documented, || ());
 }

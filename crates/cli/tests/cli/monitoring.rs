@@ -4,7 +4,8 @@
 use super::announce::inside;
 use super::folder::Folder;
 use super::prometheus::{
-    Prometheus, alerts, dashboard, documented, expressions, is_installed, path, promtool_accepts, read,
+    Prometheus, alerts, dashboard, documented, expressions, is_installed, is_of_kube, path, promtool_accepts,
+    read,
 };
 use super::running::Daemon;
 use super::weir;
@@ -118,19 +119,15 @@ fn live_daemons_export_what_alerts_and_dashboard_ask_for() {
     if !is_installed("prometheus") {
         return;
     }
-    let expressions: Vec<_> = expressions().into_iter().filter(|one| !of_kube(&one.text)).collect();
+    let expressions: Vec<_> = expressions().into_iter().filter(|one| !is_of_kube(&one.text)).collect();
     assert!(expressions.len() > 70, "{}", expressions.len());
     let mut pages = documented("docs/reference/metrics.md");
-    pages.retain(|name| !of_kube(name));
+    pages.retain(|name| !is_of_kube(name));
     inside(weir, || {
         let targets = ["10.0.2.1:9105", "10.0.2.2:9105", "10.0.2.2:9106"];
         let prometheus = Prometheus::start(&[("weir", &targets)]);
         prometheus.assert_answers(expressions, &pages, traffic);
     });
-}
-
-fn of_kube(text: &str) -> bool {
-    text.contains("weir_kube_")
 }
 
 /// Panels have unique numbers, do not overlap, and use the selected data source.

@@ -58,6 +58,11 @@ pub fn dashboard() -> Value {
     serde_json::from_str(&read("monitoring/weir-dashboard.json")).unwrap()
 }
 
+/// Returns whether an expression is about weir-kube, or a metric is exported by it.
+pub fn is_of_kube(text: &str) -> bool {
+    text.contains("weir_kube_") || text.contains("weir-kube")
+}
+
 /// Returns the expressions of all alerts, panels and variables of the dashboard.
 pub fn expressions() -> Vec<Expression> {
     let text = |value: &Value| value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_string();
