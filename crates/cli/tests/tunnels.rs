@@ -207,7 +207,7 @@ const TUNNELS: &[TunnelCase] = &[
     TunnelCase {
         name: "gue over IPv6 (ip6tnl, encap gue)",
         device: "type ip6tnl local 2001:db8::1 remote 2001:db8::2 mode any hoplimit 64 tclass inherit \
-            encaplimit none encap gue encap-sport 50000 encap-dport 6080 noencap-csum6",
+            encaplimit none encap gue encap-sport 50000 encap-dport 6080 noencap-udp6-csum",
         before: Some("-6 fou add port 6080 gue"),
         word: "gue",
         options: "sport: 50000, dscp: copy",
