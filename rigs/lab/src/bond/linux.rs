@@ -28,8 +28,15 @@ impl Linux {
         linux.switch.ip("link add br0 type bridge stp_state 0 mcast_snooping 0\n\
              link set br0 up\n\
              link set o0 master br0\n")?;
+        (1..=LINKS).try_for_each(|link| linux.tag_in_software(link))?;
         linux.bond(KEY)?;
         Ok(linux)
+    }
+
+    /// Lets the kernel write VLAN tags into frames. A veth keeps them outside of the frame, where XDP at the
+    /// other end does not see them.
+    fn tag_in_software(&self, link: usize) -> Result<()> {
+        self.switch.output("ethtool", &["-K", &format!("s{link}"), "txvlan", "off"]).map(drop)
     }
 
     /// Creates the bond.
