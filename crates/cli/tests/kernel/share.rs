@@ -1,6 +1,6 @@
-//! The share of packets that the kernel decides: 99 % where flows are long, and where they are short, all but
-//! those that a flow needs to begin and to end. Each of the others is counted by the reason for which it was
-//! left to the worker.
+//! The share of packets that the kernel decides: nearly all where flows are long, and where they are short,
+//! all but those that a flow needs to begin and to end. Each of the others is counted by the reason for which
+//! it was left to the worker.
 
 use crate::flows::{connect, serve, talk};
 use crate::{CLIENTS, IN, Network, QUERIES, VIP, answer_queries, build};
