@@ -4,17 +4,12 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use anyhow::{Context, Result};
-use weir_bed::Run;
-
-/// Passes standard input on as the socket of `control`, and executes the program in place of the shell,
-/// because the environment names the process that the socket is for.
-const PASS: &str = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control; exec \"$@\" 3<&0 </dev/null";
+use weir_bed::{Run, with_listener};
 
 /// Each read of this file returns a different random text of 36 characters.
 const RANDOM: &str = "/proc/sys/kernel/random/uuid";
@@ -58,14 +53,6 @@ impl NodePage {
 
     /// Returns the same command, with the listener passed to it.
     pub fn passed_to(&self, command: &Command) -> Result<Command> {
-        let mut passes = Command::new("sh");
-        passes.args(["-c", PASS, "sh"]).arg(command.get_program()).args(command.get_args());
-        for (name, value) in command.get_envs() {
-            if let Some(value) = value {
-                passes.env(name, value);
-            }
-        }
-        passes.stdin(Stdio::from(OwnedFd::from(self.listener.try_clone()?)));
-        Ok(passes)
+        Ok(with_listener(command, "control", self.listener.try_clone()?))
     }
 }

@@ -7,7 +7,6 @@ use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::TcpListener;
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -42,11 +41,9 @@ impl Daemon {
 
     /// The same, with a listener of the host for `control`.
     pub fn start_in_namespace_with(folder: Folder, netns: &str, control: TcpListener) -> Daemon {
-        // As systemd passes sockets: from descriptor 3 on, to the process with this number.
-        let pass = "export LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=control; exec \"$@\" 3<&0 </dev/null";
-        let mut command = Command::new("sh");
-        command.args(["-c", pass, "sh", "ip", "netns", "exec", netns, env!("CARGO_BIN_EXE_weir")]);
-        command.stdin(OwnedFd::from(control));
+        let mut ip = Command::new("ip");
+        ip.args(["netns", "exec", netns, env!("CARGO_BIN_EXE_weir")]);
+        let command = weir_bed::with_listener(&ip, "control", control);
         Daemon::start_with_input(folder, command)
     }
 
