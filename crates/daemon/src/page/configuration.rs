@@ -15,9 +15,9 @@ use weir_page::describe::{ConfigurationFacts, MovedFlows};
 /// How long an answer that depends on other files, such as those with entries, is kept.
 const OTHERS_AGE: Duration = Duration::from_secs(10);
 
-/// A file that was written less than this long ago may be written again without a new timestamp, because file
-/// systems round times.
-const RECENT: Duration = Duration::from_secs(2);
+/// A file that was written less than this long ago may be written again without a new timestamp: file systems
+/// round times to up to 2 s, and the seconds that are compared here round by another one.
+const RECENT: Duration = Duration::from_secs(3);
 
 /// The last answer to GET of the configuration: reading and comparing a large file takes long.
 #[derive(Default)]
@@ -87,7 +87,7 @@ fn stamp(about: &Metadata) -> [i128; 4] {
 /// Whether a file was changed a moment ago, or in the future.
 fn is_recent(about: &Metadata) -> bool {
     let changed = SystemTime::UNIX_EPOCH + Duration::from_secs(about.ctime().try_into().unwrap_or(0));
-    changed.elapsed().map_or(true, |age| age < RECENT + Duration::from_secs(1))
+    changed.elapsed().map_or(true, |age| age < RECENT)
 }
 
 /// Compares the running configuration with its file.
