@@ -23,8 +23,8 @@ TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test setup-test test-kernels test-kube manifests lint fmt clippy lock check waiting \
-    others deny explore test-long soak fuzz deb dist dist-check test-package cargo-deb bench site
+.PHONY: help demo test setup-test test-kernels test-arm64 test-kube manifests lint fmt clippy lock check \
+    waiting others deny explore test-long soak fuzz deb dist dist-check test-package cargo-deb bench site
 
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
@@ -151,6 +151,15 @@ test-kernels: ## runs a short form of every lab, and comparisons, under Debian's
 	    tests=$$(sed -n 's|^ *Executable .*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
 	    FOLDER="$$target/kernels" LIMIT=$${LIMIT:-$${LONG:+43200}} tests/kernels/boot "cd '$(CURDIR)' && \
 	        LONG='$(LONG)' ONLY='$(ONLY)' tests/kernels/parts '$$target/debug/weir' $$tests"
+
+# The unit tests alone: others load programs into the kernel or create network namespaces, which QEMU's
+# emulation of Linux cannot.
+test-arm64: ARM64 = CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU
+test-arm64: ## compiles weir for arm64 and runs its unit tests, emulated
+	@./setup --for dist-arm64
+	$(ARM64)_LINKER=aarch64-linux-gnu-gcc $(ARM64)_RUNNER='qemu-aarch64-static -L /usr/aarch64-linux-gnu' \
+	    $(CARGO) test --target aarch64-unknown-linux-gnu --workspace --locked --no-fail-fast \
+	    --features parquet,tls --lib --bins
 
 # KUBE_SERVICES=10000 sets the number of services in the last part of the test.
 # Optimised, because it also prints how soon packets follow a change.
