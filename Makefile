@@ -136,18 +136,14 @@ test-package: cargo-deb ## installs, upgrades and purges the package in a new ro
 	    tests/package/run "$${WEIR:-$${CARGO_TARGET_DIR:-target}/debug/weir}" $(UPGRADES)
 
 # `--no-run` prints the path of each test program in brackets. LONG=1 runs the long form, and ONLY='lab bond'
-# some of the parts (tests/kernels/parts). Labs run the binary of the tests, so nothing more is compiled.
+# some of the parts (tests/kernels/parts). The test programs and the labs' binary are those of `make test`.
+KERNEL_TESTS := acl decap equality flow impair kernel kernel_peers overlay path paths samples tunnels two_ports \
+    xdp_generate xdp_take
 test-kernels: ## runs a short form of every lab, and comparisons, under Debian's own kernel, emulated (root)
 	@./setup --for kernels
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kernels"; \
-	    $(CARGO) test --locked --package weir-bpf --package weir-kernel --tests --no-run \
-	        2>"$$target/kernels/tests" && \
-	    $(CARGO) test --locked --package weir-overlay --package weir-papers --package weir-path \
-	        --package weir-openflow --test overlay --test path --test xdp_generate --test equality --no-run \
-	        2>>"$$target/kernels/tests" && \
-	    $(CARGO) test --locked --package weir --test tunnels --test decap --test two_ports --test kernel \
-	        --test kernel_peers --test paths --no-run \
-	        2>>"$$target/kernels/tests" || { cat "$$target/kernels/tests"; exit 1; }; \
+	    $(TEST) --no-run $(KERNEL_TESTS:%=--test %) 2>"$$target/kernels/tests" || \
+	        { cat "$$target/kernels/tests"; exit 1; }; \
 	    tests=$$(sed -n 's|^ *Executable .*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
 	    FOLDER="$$target/kernels" LIMIT=$${LIMIT:-$${LONG:+43200}} tests/kernels/boot "cd '$(CURDIR)' && \
 	        LONG='$(LONG)' ONLY='$(ONLY)' tests/kernels/parts '$$target/debug/weir' $$tests"
