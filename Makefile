@@ -94,7 +94,7 @@ page: ## builds the web page from crates/page/web (Node.js 20 or newer, and npm)
 deb: export CARGO := $(CARGO)
 deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its debug symbols
 	@./setup --for deb
-	@target="$${CARGO_TARGET_DIR:-target}"; export PATH=$(TOOLS)/bin:$$PATH DBGSYM=$${DBGSYM-1}; \
+	@target="$${CARGO_TARGET_DIR:-target}"; export PATH="$(TOOLS)/bin:$$PATH" DBGSYM="$${DBGSYM-1}"; \
 	    ONLY=weir packaging/dist/compile "$$target/deb-programs" && \
 	    packaging/deb/build "$$target/deb-programs/weir" "$$target/debian"
 
