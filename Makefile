@@ -221,7 +221,8 @@ fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly tool
 	    { echo "the fuzzers need a nightly toolchain: 'rustup toolchain install nightly'"; exit 1; }
 	@[ -x $(TOOLS)/bin/cargo-fuzz ] || $(CARGO) install --locked --root $(TOOLS) cargo-fuzz
 	@mkdir -p target/fuzz; : >target/fuzz/summary
-	@for fuzzer in $${FUZZERS:-$$(PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list)}; do \
+	@fuzzers=$${FUZZERS:-$$(PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list)} || exit 1; \
+	for fuzzer in $$fuzzers; do \
 	    printf '\n== fuzzer %s\n' "$$fuzzer"; \
 	    found="target/fuzz/$$fuzzer"; mkdir -p "$$found"; log="target/fuzz/$$fuzzer.log"; \
 	    PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" "$$found" "fuzz/corpus/$$fuzzer" \
