@@ -316,13 +316,13 @@ pub enum Action {
 /// A value published by an app, with labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Its name.
+    /// The name of the metric, without the prefix `weir_app_` and the suffix `_total`.
     pub name: &'static str,
     /// Its description, in one line.
     pub help: &'static str,
     /// Its labels besides the app's name.
     pub labels: Vec<(&'static str, String)>,
-    /// Its value.
+    /// The value, and whether it is a counter or a gauge.
     pub value: SampleValue,
 }
 
