@@ -232,7 +232,7 @@ pub struct Metered {
 /// An operation that was performed or attempted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Performed {
-    /// The operation, with the values that the entry supplies.
+    /// The operation as the action template has it: some values may be left to the entry.
     pub operation: Operation,
     /// What the operation changed in the packet, or why it failed.
     pub change: Change,
