@@ -1,24 +1,25 @@
-# The two main commands are `make demo` and `make test`; `make help` lists the others. Each installs what it
-# needs (./setup) and may be run repeatedly.
+# The two main commands are `make demo` and `make test`; `make help` lists the others. Each installs the
+# packages that it needs (./setup) and may be run repeatedly.
 
 CARGO ?= cargo
-# The DPDK port, Parquet and TLS are features. The tests build them. The lints see the two extremes: all
-# features, and weir itself with none (without labs and benches); what is in between has no code of its own.
+# The DPDK port, Parquet and TLS are features, with which the tests are built. The lints run twice: with all
+# features, and for weir itself with none (and without labs and benchmarks). No code is specific to another
+# combination.
 ALL := --workspace --all-targets --locked
 FEATURES := --features dpdk,parquet,tls
-# Incremental compilation makes a clean build slower. It pays where cargo is used directly, between changes,
-# and there it has left its files.
+# Incremental compilation makes a clean build slower, so it is disabled here, unless its files show that
+# someone develops in this folder with cargo directly: there, it pays.
 ifeq ($(wildcard $(or $(CARGO_TARGET_DIR),target)/debug/incremental/*),)
 export CARGO_INCREMENTAL ?= 0
 endif
 TEST := $(CARGO) test --workspace --locked --no-fail-fast $(FEATURES)
-# The seed of the property tests. `make test` gives the same answer for the same tree; `make explore` takes
-# another seed each time and finds what this one does not.
+# The seed of the property tests. `make test` gives the same result for the same tree; `make explore` uses a
+# new seed each time and finds bugs that this seed does not.
 SEED ?= 1
 FUZZ_SECONDS ?= 300
 SOAK_SECONDS ?= 600
-# cargo-fuzz, cargo-deny and the inputs that fuzzers find are in target/, so that the user's tools are not
-# touched and corpora stay small.
+# cargo-fuzz and cargo-deny are installed in target/, so that the user's own tools stay as they are. The
+# inputs that fuzzers find are also there, so that the corpora in the repository stay small.
 TOOLS := $(CURDIR)/target/tools
 STAGE = @printf '\n== %s\n'
 
@@ -29,15 +30,15 @@ STAGE = @printf '\n== %s\n'
 help: ## lists the commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
 
-# Without benchmarks and simulations, which the demo does not need.
-# KEEP=1 keeps it running until Ctrl-C, and prints the addresses of its web pages.
+# Built without benchmarks and simulations, which the demo does not need. KEEP=1 keeps it running until
+# Ctrl-C, and prints the addresses of its web pages.
 demo: ## balances real DNS queries over three name servers, in network namespaces (root)
 	@./setup --for demo
 	$(CARGO) build --profile demo --locked --package weir --no-default-features --features lab
 	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/demo/weir" lab dns $(if $(KEEP),--keep)
 	@[ -n '$(KEEP)' ] || echo '`make demo KEEP=1` keeps it running, with a web page to look at.'
 
-# The lints run in a lane of `check`, because tests that wait leave them a processor.
+# The lints run in a lane of `check`, because tests that wait leave a processor idle.
 test: BESIDE = clippy
 test: setup-test fmt lock check ## builds everything and runs every test (as root, also the labs)
 	$(STAGE) 'all tests have passed'
@@ -57,13 +58,13 @@ clippy:
 	$(CARGO) clippy $(ALL) $(FEATURES) -- -D warnings
 	$(CARGO) clippy --package weir --no-default-features --locked -- -D warnings
 
-# The fuzzers have a workspace of their own, and so a lock file that no other command reads.
+# The fuzzers have their own workspace, and so a lock file that no other command checks.
 lock:
 	$(STAGE) 'lock file of the fuzzers'
 	$(CARGO) metadata --manifest-path fuzz/Cargo.toml --locked --format-version 1 >/dev/null
 
-# Tests of daemons and labs mostly wait, so the others run beside them, then the test of the package, and what
-# BESIDE names. Labs are skipped without root, except in CI, where they fail.
+# Tests of daemons and labs mostly wait, so the others run beside them, then the test of the package and the
+# targets that BESIDE names. Without root, labs are skipped, except in CI, where they fail.
 check: export PROPTEST_RNG_SEED = $(SEED)
 check:
 	$(STAGE) 'building the tests'
@@ -79,7 +80,7 @@ waiting:
 	$(STAGE) 'daemons and labs'
 	$(TEST) --test cli --test 'lab_*'
 
-# All that `waiting` does not name; a test in tidy checks that nothing falls between the patterns.
+# All tests that `waiting` does not run. A test in tidy checks that the patterns together match every test.
 others:
 	$(STAGE) 'unit and property tests, golden walks, corpora'
 	$(TEST) --lib --bins --test '[!cl]*' --test 'c[!l]*' --test 'l[!a]*'
@@ -89,17 +90,17 @@ others:
 page: ## builds the web page from crates/page/web (Node.js 20 or newer, and npm)
 	cd crates/page/web && npm ci --ignore-scripts --no-audit --no-fund && npx tsc -p . && npm run build
 
-# The program is that of `make dist`. The commit is named in `weir --version`. DBGSYM= (empty) leaves out the
-# package with the debug symbols.
+# The program is the same as that of `make dist`. `weir --version` prints the commit. An empty DBGSYM leaves
+# out the package with the debug symbols.
 deb: export CARGO := $(CARGO)
 deb: cargo-deb ## builds target/debian/weir_VERSION_ARCHITECTURE.deb, and its debug symbols
 	@./setup --for deb
-	@target="$${CARGO_TARGET_DIR:-target}"; export PATH=$(TOOLS)/bin:$$PATH DBGSYM=$${DBGSYM-1}; \
+	@target="$${CARGO_TARGET_DIR:-target}"; export PATH="$(TOOLS)/bin:$$PATH" DBGSYM="$${DBGSYM-1}"; \
 	    ONLY=weir packaging/dist/compile "$$target/deb-programs" && \
 	    packaging/deb/build "$$target/deb-programs/weir" "$$target/debian"
 
-# On Debian 12: a program needs the C library of the system on which it was compiled. ARCH=arm64
-# cross-compiles the packages and the archive, in target/dist-arm64.
+# Run this on Debian 12: a program needs the C library of the system on which it was compiled, or a newer one.
+# ARCH=arm64 cross-compiles the packages and the archive, into target/dist-arm64.
 ifeq ($(ARCH),arm64)
 DIST := dist-arm64
 dist: export RUNNER := qemu-aarch64-static -L /usr/aarch64-linux-gnu
@@ -119,14 +120,14 @@ dist-check: cargo-deb ## builds the release of this commit in two folders, and c
 	@./setup --for dist
 	@PATH=$(TOOLS)/bin:$$PATH CARGO='$(CARGO)' packaging/dist/check
 
-# Another version may make other bytes from the same files.
+# The version is fixed, because another one may make other bytes from the same files.
 CARGO_DEB := 3.8.0
 cargo-deb:
 	@[ "$$($(TOOLS)/bin/cargo-deb --version 2>/dev/null)" = 'cargo-deb $(CARGO_DEB)' ] || \
 	    $(CARGO) install --locked --root $(TOOLS) --version '=$(CARGO_DEB)' cargo-deb
 
-# With the binary of the tests that ran before, so that nothing more is compiled, or with WEIR. STRICT=1 also
-# fails if the installation takes more than three minutes.
+# Packages the binary that the tests use, so that nothing more is compiled, or WEIR if it is set. With
+# STRICT=1, the test also fails if the installation takes more than three minutes.
 test-package: cargo-deb ## installs, upgrades and purges the package in a new root file system (root)
 	$(STAGE) 'the package in a new root file system'
 	$(TEST) --test '*' --no-run
@@ -135,8 +136,9 @@ test-package: cargo-deb ## installs, upgrades and purges the package in a new ro
 	@PATH=$(TOOLS)/bin:$$PATH CARGO='$(CARGO)' STRICT='$(STRICT)' \
 	    tests/package/run "$${WEIR:-$${CARGO_TARGET_DIR:-target}/debug/weir}" $(UPGRADES)
 
-# `--no-run` prints the path of each test program in brackets. LONG=1 runs the long form, and ONLY='lab bond'
-# some of the parts (tests/kernels/parts). The test programs and the labs' binary are those of `make test`.
+# LONG=1 runs the long form; ONLY='lab bond' runs only the parts whose names begin with this
+# (tests/kernels/parts). `--no-run` prints the path of each test program in brackets. The test programs and the
+# labs' binary are those of `make test`, so nothing more is compiled.
 KERNEL_TESTS := acl decap equality flow impair kernel kernel_peers overlay path paths samples tunnels two_ports \
     xdp_generate xdp_take
 test-kernels: ## runs a short form of every lab, and comparisons, under Debian's own kernel, emulated (root)
@@ -157,8 +159,8 @@ test-arm64: ## compiles weir for arm64 and runs its unit tests, emulated
 	    $(CARGO) test --target aarch64-unknown-linux-gnu --workspace --locked --no-fail-fast \
 	    --features parquet,tls --lib --bins
 
-# KUBE_SERVICES=10000 sets the number of services in the last part of the test.
-# Optimised, because it also prints how soon packets follow a change.
+# KUBE_SERVICES=10000 sets the number of services in the last part of the test. The programs are optimised,
+# because the test also prints how soon packets follow a change.
 test-kube: ## runs weir-kube with a real API server of Kubernetes, which is built once, from Go (root)
 	@./setup --for kube
 	$(CARGO) build --release --locked --package weir --no-default-features
@@ -168,7 +170,8 @@ test-kube: ## runs weir-kube with a real API server of Kubernetes, which is buil
 	    --manifest-path '$(CURDIR)/Cargo.toml' --locked --package weir-kube --test api_server \
 	    -- --ignored --nocapture
 
-# `make test` checks of the result what needs neither Helm nor a cluster; `make test-kube` checks the rest.
+# `make test` checks the result as far as that needs neither Helm nor a cluster; `make test-kube` checks the
+# rest.
 manifests: ## renders the kustomize manifests from the Helm chart; run it after changing the chart (needs Go)
 	@FOLDER="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/kube" tests/kube/manifests write
 
@@ -185,7 +188,7 @@ deny: ## checks advisories, licences, duplicates and sources of dependencies (de
 	    $(CARGO) install --locked --root $(TOOLS) cargo-deny
 	PATH=$(TOOLS)/bin:$$PATH cargo-deny check
 
-# `make check SEED=` repeats a run. With CASES, only the program in the kernel is compared with the
+# `make check SEED=N` repeats a run. With CASES, only the program in the kernel is compared with the
 # interpreter, on this number of packets; KERNEL_FIRST is the first seed to repeat.
 explore: setup-test ## runs the tests with a new seed; CASES=100000000 only compares packets in the kernel
 	@seed=$$(od -An -N4 -tu4 /dev/urandom | tr -d ' '); printf '\n== seed %s\n' "$$seed"; \
@@ -213,20 +216,21 @@ test-long: setup-test ## reloads and takeovers under load, upgrades, a fleet, pr
 	    --nocapture
 	$(MAKE) --no-print-directory test-kernels LONG=1
 
-# With several arenas, the allocator keeps some 9 MB more whenever a thread gets another one, which would hide
-# a leak or look like one.
+# With several arenas, memory grows by about 9 MB whenever the allocator gives a thread another one, which
+# would look like a leak, or hide one.
 soak: setup-test ## runs a daemon for SOAK_SECONDS (600) of reloads, changes and links that come and go (root)
 	MALLOC_ARENA_MAX=1 SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --package weir --locked --test cli -- \
 	    --ignored --nocapture soak
 
 # The summary has a line for each fuzzer: executions, edges, and after how many executions the last new edge
-# was found. FUZZERS names some of them instead of all.
+# was found. FUZZERS names the fuzzers to run (default: all).
 fuzz: setup-test ## runs every fuzzer for FUZZ_SECONDS (300) on the nightly toolchain
 	@$(CARGO) +nightly --version >/dev/null 2>&1 || \
 	    { echo "the fuzzers need a nightly toolchain: 'rustup toolchain install nightly'"; exit 1; }
 	@[ -x $(TOOLS)/bin/cargo-fuzz ] || $(CARGO) install --locked --root $(TOOLS) cargo-fuzz
 	@mkdir -p target/fuzz; : >target/fuzz/summary
-	@for fuzzer in $${FUZZERS:-$$(PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list)}; do \
+	@fuzzers=$${FUZZERS:-$$(PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz list)} || exit 1; \
+	for fuzzer in $$fuzzers; do \
 	    printf '\n== fuzzer %s\n' "$$fuzzer"; \
 	    found="target/fuzz/$$fuzzer"; mkdir -p "$$found"; log="target/fuzz/$$fuzzer.log"; \
 	    PATH=$(TOOLS)/bin:$$PATH $(CARGO) +nightly fuzz run "$$fuzzer" "$$found" "fuzz/corpus/$$fuzzer" \

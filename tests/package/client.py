@@ -1,6 +1,6 @@
-"""Requests to the VIP until the file `stop` exists: client.py VIP. One connection after the other, and beside
-them one that stays. Prints how many requests were answered and how many were not, of both, and how many
-milliseconds the slowest took."""
+"""Sends requests to the VIP until the file `stop` exists: client.py VIP. Each request opens a new connection,
+while a second thread sends requests over one connection that stays open. Prints how many of all requests were
+answered, how many were not, and how many milliseconds the slowest took."""
 
 import http.client
 import os

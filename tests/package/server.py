@@ -1,4 +1,4 @@
-"""A web server whose connections stay: server.py ADDRESS NAME."""
+"""A web server that keeps connections open between requests: server.py ADDRESS NAME."""
 
 import http.server
 import sys

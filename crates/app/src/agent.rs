@@ -66,7 +66,7 @@ pub trait Agent: Send {
 pub struct Next<'a> {
     /// The apps that have written it.
     pub apps: &'a Apps,
-    /// The program.
+    /// The program, checked and complete with what apps have written.
     pub program: &'a Program,
     /// The number of the program, which is greater than that of any earlier program.
     pub generation: u64,
@@ -78,7 +78,7 @@ pub struct Next<'a> {
 
 /// What the daemon offers to agents.
 pub struct Host<'a> {
-    /// The workers' clock.
+    /// The clock that workers and agents share, by which flow deltas are timed.
     pub clock: Clock,
     /// Opens a ring for deltas of flows outside of pipes ([`OUTSIDE`]). The readers of all agents get them.
     /// The ring is closed by dropping the sender.

@@ -79,7 +79,7 @@ pub enum Event<'a> {
     /// state changes. Polled every 2 ms; a port without a carrier state (pcap, mem, some of DPDK's virtual
     /// devices) is always up.
     Link {
-        /// The port.
+        /// The port whose state is reported.
         port: PortId,
         /// Whether the port has carrier.
         up: bool,
@@ -96,7 +96,7 @@ pub enum Event<'a> {
     },
     /// A group's buckets, requested by [`Action::ReadBuckets`].
     Buckets {
-        /// The group.
+        /// The group whose buckets were read.
         group: GroupId,
         /// The group's buckets. Counts, moves and pending moves are sums over the workers; targets are those
         /// of the first worker, from which other workers differ only while moves are pending.
@@ -104,7 +104,7 @@ pub enum Event<'a> {
     },
     /// Entries of a pipe, requested by [`Action::ReadEntries`].
     Entries {
-        /// The pipe.
+        /// The pipe whose entries were read.
         pipe: PipeId,
         /// Where the entries begin, as requested.
         from: u32,
@@ -115,21 +115,21 @@ pub enum Event<'a> {
     },
     /// The flows of a group's targets, requested by [`Action::ReadFlows`].
     Flows {
-        /// The group.
+        /// The group whose flows were counted.
         group: GroupId,
         /// The flows of each target, in the group's order; empty if nothing counts them.
         flows: &'a [Flows],
     },
     /// A change that the app requested was refused, and nothing has changed.
     Refused {
-        /// The change.
+        /// The change, as the app requested it.
         change: &'a Change,
         /// The reason.
         why: &'a Refusal,
     },
     /// A check that the app requested has ended ([`Action::Check`]).
     Checked {
-        /// The check.
+        /// Identifies the check, as in [`Action::Check`].
         id: CheckId,
         /// The outcome of the check.
         outcome: &'a Outcome,
@@ -137,15 +137,15 @@ pub enum Event<'a> {
     /// The socket of a check along a service's own path ([`Via`]) sends a packet. The packet is lost unless
     /// the app sends it on.
     CheckSends {
-        /// The path.
+        /// The service and the back end whose path the packet takes.
         via: &'a Via,
-        /// The IP packet.
+        /// The packet, starting with its IP header.
         packet: &'a [u8],
     },
     /// The state of a neighbour that the app requested ([`Action::Resolve`]): at once, and then whenever the
     /// state changes.
     Neighbour {
-        /// The neighbour.
+        /// The neighbour, as the app named it.
         hop: &'a Hop,
         /// Its MAC address, or why there is none.
         found: &'a Found,
@@ -153,7 +153,7 @@ pub enum Event<'a> {
     /// The reconfiguration that the app requested with [`Action::Configure`] has ended. If it succeeded, this
     /// app already is that of the new configuration.
     Configured {
-        /// The request.
+        /// Identifies the request, as in [`Action::Configure`].
         id: RequestId,
         /// What has changed, an object or null; or why it was refused, in which case nothing has changed.
         outcome: &'a Result<Value, String>,
@@ -162,9 +162,9 @@ pub enum Event<'a> {
     Amended,
     /// An event on the app's socket ([`App::socket`]).
     Client {
-        /// The client.
+        /// The client that the event is about.
         client: ClientId,
-        /// The event.
+        /// What the client did, or what happened to it.
         what: ClientEvent<'a>,
     },
 }
@@ -211,14 +211,14 @@ pub enum Action {
     Inject {
         /// The frame, without FCS.
         bytes: Vec<u8>,
-        /// The port.
+        /// The port through which the frame is sent.
         output: PortId,
     },
     /// Inject a frame into the program, as if it had arrived on a port.
     InjectThrough {
         /// The frame, without FCS.
         bytes: Vec<u8>,
-        /// The port.
+        /// The port on which the frame seems to have arrived.
         input: PortId,
     },
     /// Change entries, weights or buckets. All workers have applied it before the next event. If it is
@@ -228,7 +228,7 @@ pub enum Action {
     ReadBuckets(GroupId),
     /// Request [`Event::Entries`] of a pipe.
     ReadEntries {
-        /// The pipe.
+        /// The pipe whose entries are to be read.
         pipe: PipeId,
         /// Where the entries begin: 0, or `next` of an earlier [`Event::Entries`].
         from: u32,
@@ -246,12 +246,12 @@ pub enum Action {
         /// The answer; an error is one sentence.
         answer: Result<Value, String>,
     },
-    /// Change the app's own configuration by a list of requests ([`crate::lb::edits`]), as a reload would,
+    /// Change the app's own configuration by a list of requests ([`crate::edits`]), as a reload would,
     /// and atomically. [`Event::Configured`] follows, except in replay, which has no operators.
     Configure {
         /// The operator's request, which remains to be answered.
         id: RequestId,
-        /// The list.
+        /// The list of requests, as JSON.
         orders: Arc<Value>,
     },
     /// Check a server. [`Event::Checked`] always follows; replay performs no checks and reports that all of
@@ -264,7 +264,7 @@ pub enum Action {
     },
     /// Pass an IP packet to the sockets of checks along a service's own path ([`Via`]).
     CheckHears {
-        /// The packet.
+        /// The packet, starting with its IP header.
         packet: Vec<u8>,
     },
     /// Find the MAC addresses of exactly these neighbours from now on, and follow their changes.
@@ -294,9 +294,9 @@ pub enum Action {
     },
     /// Send a datagram to a client of the app's socket.
     SendToClient {
-        /// The client.
+        /// The client that gets the datagram.
         client: ClientId,
-        /// The datagram.
+        /// The content of the datagram.
         bytes: Vec<u8>,
     },
     /// Disconnect a client.
@@ -316,13 +316,13 @@ pub enum Action {
 /// A value published by an app, with labels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sample {
-    /// Its name.
+    /// The name of the metric, without the prefix `weir_app_` and the suffix `_total`.
     pub name: &'static str,
     /// Its description, in one line.
     pub help: &'static str,
     /// Its labels besides the app's name.
     pub labels: Vec<(&'static str, String)>,
-    /// Its value.
+    /// The value, and whether it is a counter or a gauge.
     pub value: SampleValue,
 }
 

@@ -1,12 +1,12 @@
 //! Packets that are assigned by bits of their source address, without a group: each value of the bits has a
 //! target.
 
-/// The targets by value.
+/// The assignment of packets to targets by bits of their IPv4 source address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BitAssignment {
     /// The name that a group would have.
     pub name: String,
-    /// The bits.
+    /// The bits of the source address that count, most significant byte first.
     pub mask: u32,
     /// By value: the name of the target; empty if there is none.
     pub targets: Vec<String>,

@@ -10,7 +10,7 @@ pub struct CheckId(pub u64);
 /// The outcome of a check: success, or a few words on why it failed.
 pub type Outcome = Result<(), String>;
 
-/// A check.
+/// One health check of a server: where to send what, and for how long to wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Check {
     /// The server's address, or the first VIP if the check takes the service's own path.
@@ -42,9 +42,9 @@ pub enum Close {
 /// [`crate::Action::CheckHears`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Via {
-    /// The service's name.
+    /// The name of the service whose path is taken.
     pub service: String,
-    /// The back end's name.
+    /// The name of the back end that is checked.
     pub back_end: String,
     /// The pairs of addresses to check, one after the other; at least one. Each pair is the source address of
     /// packets, to which answers are sent, and the VIP.

@@ -42,14 +42,14 @@ pub struct Finding {
     pub check: &'static str,
     /// What was examined: an interface, a peer, a setting.
     pub of: String,
-    /// Its state.
+    /// How bad the finding is: `weir doctor` exits with 1 if any is a fault.
     pub level: Level,
     /// A sentence about the state, and what to do.
     pub says: String,
 }
 
 impl Finding {
-    /// Returns a finding.
+    /// Creates a finding of the check `check` about the object `of`.
     #[must_use]
     pub fn new(check: &'static str, of: impl Into<String>, level: Level, says: impl Into<String>) -> Finding {
         Finding { check, of: of.into(), level, says: says.into() }

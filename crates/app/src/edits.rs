@@ -37,11 +37,11 @@ pub struct Requested {
 pub struct RunningConfig<'a> {
     /// Its program, without entries.
     pub program: &'a Program,
-    /// Its apps.
+    /// The apps of the running configuration.
     pub apps: &'a Apps,
     /// The objects to which apps are attached.
     pub attachments: &'a Attachments,
-    /// Its ports.
+    /// The ports, indexed by [`PortId`](weir_program::PortId).
     pub ports: &'a [PortConfig],
     /// The path of the daemon's control socket.
     pub control: &'a Path,
@@ -70,7 +70,7 @@ pub struct Amended {
 /// A group whose targets change.
 #[derive(Debug)]
 pub struct AmendedGroup {
-    /// The group.
+    /// The number of the group in the running program.
     pub group: GroupId,
     /// Its targets, in as many places as before. A target that stays keeps its place.
     pub targets: Vec<Target>,

@@ -33,7 +33,7 @@ pub struct Setting {
     pub value: &'static str,
     /// Its description in the help.
     pub help: &'static str,
-    /// Its default.
+    /// The value if the option is not given; `None` means that the setting then has no value.
     pub default: Option<&'static str>,
     /// Whether it may be given several times.
     pub several: bool,

@@ -54,7 +54,7 @@ impl HttpControls {
 pub struct HttpControl {
     /// The app that gets the requests.
     pub app: &'static str,
-    /// Its description.
+    /// The description of the API of this kind, for the OpenAPI document.
     pub about: &'static str,
     /// Every path and method.
     pub routes: &'static [Route],
@@ -95,9 +95,9 @@ impl Conditions {
     }
 }
 
-/// What GET answers.
+/// The answer to GET: the object that the path names, and its tag.
 pub struct Listing {
-    /// The body.
+    /// The body of the answer, as JSON.
     pub body: Value,
     /// Identifies the configuration that the body shows, independently of the status of the configured
     /// objects.
@@ -109,7 +109,7 @@ pub const BODY_MAX: usize = 1 << 20;
 
 /// A method of a path.
 pub struct Route {
-    /// The method.
+    /// The HTTP method in capitals, such as `GET`.
     pub method: &'static str,
     /// Words, and names in braces.
     pub path: &'static str,

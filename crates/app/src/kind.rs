@@ -189,7 +189,7 @@ pub trait Configured: Any + Debug + Send + Sync {
 
 /// The counts that tables look up by name.
 pub struct Counts<'a> {
-    /// A shared counter.
+    /// Returns the count of a shared counter; zeros if there is none of this name.
     pub counter: &'a dyn Fn(&str) -> Count,
     /// The flows of a group's target in pipes that pin flows, if they are counted.
     pub flows: &'a dyn Fn(&str, &str) -> Option<Flows>,
@@ -219,7 +219,7 @@ pub struct View {
 /// each argument and each given flag ([`crate::request`]). If the answer is a string, it is a sentence for
 /// the operator.
 pub struct Verb {
-    /// Its name.
+    /// The word of the verb on the command line, and the `do` of the request.
     pub name: &'static str,
     /// Its description in the help.
     pub about: &'static str,
@@ -245,7 +245,7 @@ pub struct Argument {
 
 /// A subcommand that needs no daemon: `weir KEY NAME [--json]`.
 pub struct Tool {
-    /// Its name.
+    /// The word of the tool on the command line, after the key of its kind.
     pub name: &'static str,
     /// Its description in the help.
     pub about: &'static str,
@@ -320,11 +320,11 @@ pub struct Scope<'a> {
     pub program: &'a mut ProgramBuilder,
     /// The objects to which apps can be attached: the ports, and what earlier kinds offer.
     pub attachments: &'a mut Attachments,
-    /// The configured ports.
+    /// The configured ports, indexed by [`PortId`](weir_program::PortId).
     pub ports: &'a [PortConfig],
     /// Path of the daemon's control socket.
     pub control: &'a Path,
-    /// Collects errors.
+    /// Collects errors and warnings with their places in the configuration.
     pub report: &'a mut Report,
 }
 

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// A MAC address.
+/// A MAC address, in the order of transmission.
 pub type Mac = [u8; 6];
 
 /// An address to resolve to a MAC address: a neighbour's own, or that of the router towards it.
@@ -12,7 +12,7 @@ pub type Mac = [u8; 6];
 pub struct Hop {
     /// The name of the port through which frames are sent to the address.
     pub port: Arc<str>,
-    /// The address.
+    /// The IPv4 or IPv6 address to resolve, which must be reachable without a router.
     pub address: IpAddr,
 }
 

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-/// A page.
+/// A page of `weir top`: the parts of the daemon's answers that it needs, and how it shows them.
 pub struct Page {
     /// Its title, one word.
     pub title: &'static str,
@@ -24,7 +24,7 @@ pub struct Page {
 pub enum Part {
     /// Names and values, one pair per line.
     Facts(Vec<(&'static str, String)>),
-    /// A table.
+    /// Objects, one per row.
     Table(Table),
     /// A histogram: each bar has a label and its count since the start.
     Bars(&'static str, Vec<(String, u64)>),
@@ -32,7 +32,7 @@ pub enum Part {
     Map(Map),
 }
 
-/// A table.
+/// A table on a page: one row for each object.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Table {
     /// Its subject; unique on its page.
@@ -43,10 +43,10 @@ pub struct Table {
     pub rows: Vec<Value>,
 }
 
-/// A column.
+/// A column of a table: which field of a row it shows, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Column {
-    /// Its name.
+    /// The heading of the column.
     pub name: &'static str,
     /// The field of a row that the column shows; a JSON pointer to a nested field if it begins with `/`.
     pub field: &'static str,
@@ -87,7 +87,7 @@ pub struct Map {
     pub slots: Vec<(Option<usize>, u64)>,
 }
 
-/// Returns a column.
+/// Creates a column with this heading, for a field of the rows.
 #[must_use]
 pub const fn column(name: &'static str, field: &'static str, holds: Holds) -> Column {
     Column { name, field, holds }

@@ -54,7 +54,7 @@ pub type Destination = (u8, (IpAddr, u8), (u16, u16));
 /// group, that determine which back end a flow gets.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Balanced {
-    /// Its name.
+    /// The name of the service.
     pub name: String,
     /// The name of its group; without one, [`Balanced::bits`] assigns its packets.
     pub group: String,
@@ -66,7 +66,7 @@ pub struct Balanced {
     pub keeps: bool,
     /// The assignment, if bits of the source address determine the back end.
     pub bits: Option<BitAssignment>,
-    /// Its back ends.
+    /// The back ends among which the flows of the service are distributed.
     pub back_ends: Vec<BalancedBackEnd>,
     /// The name of the NAT pool from which its flows take their source.
     pub nat_pool: Option<String>,
@@ -75,7 +75,7 @@ pub struct Balanced {
 /// A back end of a [`Balanced`] service.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BalancedBackEnd {
-    /// Its name.
+    /// The name of the back end, unique in its service.
     pub name: String,
     /// Its address, if it is known by one.
     pub address: Option<IpAddr>,
@@ -99,7 +99,7 @@ impl Balanced {
 /// The current state of a back end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BackEndStanding {
-    /// Its name.
+    /// The name of the back end.
     pub name: String,
     /// Its weight in its group when nothing is wrong, if it is known.
     pub weight: Option<u32>,
@@ -145,12 +145,12 @@ pub struct Rings {
     owners: Vec<RingOwner>,
 }
 
-/// A service or a group.
+/// An owner of a ring: a service, or a group that belongs to no service.
 #[derive(Clone, Debug)]
 pub struct RingOwner {
     /// The service, or a group's name alone.
     pub service: Balanced,
-    /// The group.
+    /// The group whose buckets are the ring; `None` if bits of the source address assign packets.
     pub group: Option<GroupId>,
 }
 
@@ -426,7 +426,7 @@ struct Kept {
 /// The checksums of a running program, in the order of [`Rings::owners`].
 #[derive(Clone)]
 pub struct RingSums {
-    /// The rings.
+    /// The rings to which the checksums belong.
     pub rings: Arc<Rings>,
     /// The checksums of the rings as they are configured.
     pub configured: Vec<Checksum>,

@@ -90,7 +90,8 @@ pub struct Board<T: Task> {
 }
 
 impl<T: Task> Board<T> {
-    /// Records an event.
+    /// Records an event that happened at `at_ns`, in nanoseconds since 1970. Of more than
+    /// [`EVENTS`] events, only the latest are kept.
     pub fn note(&mut self, at_ns: u64, what: String) {
         if self.events.len() == EVENTS {
             self.events.pop_front();
@@ -127,9 +128,9 @@ impl<T: Task> Publisher<T> {
 /// A task, and the board that its thread publishes on.
 #[derive(Clone, Debug)]
 pub struct Wanted<T: Task> {
-    /// The task.
+    /// The task that the thread carries out.
     pub task: T,
-    /// The board.
+    /// The board on which the thread publishes, and from which the app answers requests.
     pub board: Publisher<T>,
 }
 
@@ -149,7 +150,7 @@ impl<T: Task> TaskApp<T> {
         TaskApp { wanted, waiting: Vec::new(), wake_ns: None }
     }
 
-    /// Locks its board.
+    /// Locks the board of the task for reading and writing.
     pub fn board(&self) -> MutexGuard<'_, Board<T>> {
         self.wanted.board.look()
     }

@@ -25,7 +25,7 @@ pub struct Impairment {
 /// What has happened to the VXLAN frames of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Impaired {
-    /// All frames.
+    /// All VXLAN frames of the link, including those that were lost.
     pub seen: u64,
     /// Frames lost by chance.
     pub lost: u64,

@@ -69,7 +69,7 @@ pub struct TakeRule {
     pub ethertype: Option<u16>,
     /// IP protocol, after IPv6 extension headers.
     pub protocol: Option<u8>,
-    /// Destination address.
+    /// The prefix that must contain the destination address.
     pub destination: Option<Prefix>,
     /// Destination ports; match TCP and UDP only. With ICMP (1) or ICMPv6 (58) as protocol, the message's
     /// type (upper byte) and code.
@@ -80,7 +80,7 @@ pub struct TakeRule {
     /// The address that an ARP request or a neighbour solicitation asks for; matches nothing else. Not
     /// together with `source`.
     pub asked: Option<IpAddr>,
-    /// VXLAN network identifier in the header after UDP.
+    /// VXLAN network identifier, 24 bits, in the header after UDP.
     pub vni: Option<u32>,
     /// Whether fragments match. They do not carry the port or VNI.
     pub fragments: Fragments,
@@ -125,16 +125,16 @@ impl Default for TakeRule {
 pub struct Prefix {
     /// The address; bits beyond the length are ignored.
     pub address: IpAddr,
-    /// 0..=32 or 0..=128.
+    /// The number of leading bits that count: 0 to 32 for IPv4, 0 to 128 for IPv6.
     pub length: u8,
 }
 
 /// A range of ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ports {
-    /// The lowest.
+    /// The lowest port of the range.
     pub first: u16,
-    /// The highest, not below the lowest.
+    /// The highest port of the range, not below `first`.
     pub last: u16,
 }
 

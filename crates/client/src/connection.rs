@@ -26,14 +26,14 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(600);
 /// The largest answer in bytes, by default.
 pub const ANSWER_MAX: usize = 256 << 20;
 
-/// Where weir listens.
+/// Where a weir daemon listens for requests.
 #[derive(Clone, Debug)]
 pub enum Endpoint {
-    /// Its control socket.
+    /// The path of its control socket.
     Unix(PathBuf),
-    /// An address.
+    /// An address and port, `HOST:PORT`, over which requests are sent in the clear.
     Tcp(String),
-    /// An address, with TLS.
+    /// An address and port, `HOST:PORT`, with TLS.
     #[cfg(feature = "tls")]
     Tls(String, crate::Tls),
 }
@@ -55,7 +55,7 @@ impl Drop for Task {
 }
 
 impl Received {
-    /// Returns the status.
+    /// Returns the HTTP status, such as 200.
     pub fn status(&self) -> u16 {
         self.response.status().as_u16()
     }

@@ -103,7 +103,7 @@ pub struct Options {
     pub absent: bool,
 }
 
-/// All services.
+/// The set of all services on a node, with its status.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Services {
     /// Each service: its specification, with its `status` ([`status_of`]).
@@ -115,7 +115,7 @@ pub struct Services {
 /// A change of a back end; what is `None` stays.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Patch {
-    /// Its weight.
+    /// The new weight of the back end: its share of new flows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u16>,
     /// Its state: `up`, `draining` or `maintenance`.

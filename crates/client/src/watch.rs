@@ -14,7 +14,7 @@ const EVENT_MAX: usize = 1 << 20;
 /// a silent connection is that of a node that has died without closing it.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// An event.
+/// An event that the node has sent, as a server-sent event.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WatchEvent {
     /// The event's number: events after it can be requested with [`Client::watch`](crate::Client::watch).

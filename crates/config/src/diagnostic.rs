@@ -18,22 +18,22 @@ const AROUND: usize = 80;
 /// place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Span {
-    /// Line.
+    /// The number of the line, from 1; 0 means no place.
     pub line: u32,
-    /// Column of the first character.
+    /// The column of the first character, from 1, in characters.
     pub column: u32,
-    /// Number of characters.
+    /// The number of characters, all on the same line.
     pub length: u32,
     /// The file: 0 is the configuration; [`Report::add_file`] adds others.
     pub file: u16,
 }
 
-/// An error or warning.
+/// A problem with a text: its severity, its place, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Diagnostic {
-    /// Error or warning.
+    /// Whether the text must be refused (error) or not (warning).
     pub severity: Severity,
-    /// Its place.
+    /// The place in the text that the caret marks.
     pub span: Span,
     /// What is wrong.
     pub message: String,

@@ -16,9 +16,9 @@ use weir_program::PortId;
 /// A configured port; its index is the same as in `Program::ports`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PortConfig {
-    /// Its name.
+    /// The name of the port, by which the rest of the configuration refers to it.
     pub name: String,
-    /// Its kind.
+    /// What carries the frames, with the settings for it.
     pub kind: PortKind,
     /// The port's interface, if known.
     pub nic: Option<Nic>,
@@ -87,7 +87,7 @@ pub enum Pace {
 /// An AF_XDP port.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Xdp {
-    /// The interface.
+    /// The name of the interface, or one of its alternative names.
     pub interface: String,
     /// The queues to use; `None` means all.
     pub queues: Option<Vec<u32>>,
@@ -118,11 +118,11 @@ pub enum KernelUse {
 /// Frames that stay with the kernel: those that match everything present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaveRule {
-    /// The EtherType.
+    /// The EtherType after VLAN tags; `None` matches any.
     pub ethertype: Option<u16>,
     /// Destination address and number of its leading bits that are compared.
     pub dst: Option<(IpAddr, u8)>,
-    /// Transport protocol.
+    /// The number of the transport protocol (IANA); `None` matches any.
     pub protocol: Option<u8>,
     /// The lowest and the highest destination port.
     pub dport: Option<(u16, u16)>,

@@ -99,7 +99,7 @@ pub struct Entry {
     /// `add`, `update` or `remove`.
     #[serde(rename = "do")]
     pub verb: String,
-    /// The pipe.
+    /// The name of the pipe whose entry changes.
     pub pipe: String,
     /// The entry, as in the configuration.
     pub entry: String,
@@ -109,7 +109,7 @@ pub struct Entry {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Entries {
-    /// The pipe.
+    /// The name of the pipe whose entries are listed.
     pub pipe: String,
     /// Where the page begins; the previous page has this as `next`.
     #[serde(default)]
@@ -123,11 +123,11 @@ pub struct Entries {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Weight {
-    /// The group.
+    /// The name of the group.
     pub group: String,
-    /// Its target.
+    /// The name of a target of this group.
     pub target: String,
-    /// The weight.
+    /// The new weight of the target; with 0, it gets no new flows.
     pub weight: u32,
 }
 

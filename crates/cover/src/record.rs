@@ -25,7 +25,7 @@ pub enum Taken {
 /// A pipe on the path of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PathStep {
-    /// The pipe.
+    /// The pipe that the packet entered.
     pub pipe: PipeId,
     /// What the packet met in the pipe.
     pub taken: Taken,
@@ -35,9 +35,9 @@ pub struct PathStep {
 /// same place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path {
-    /// The port.
+    /// The port on which packets of this path arrive.
     pub input: PortId,
-    /// The pipes.
+    /// The pipes that packets enter, in this order, and what they meet there.
     pub steps: Vec<PathStep>,
     /// Where the path ends.
     pub end: Verdict,
@@ -48,7 +48,7 @@ pub struct Path {
 pub struct Case {
     /// The port on which the packet arrives.
     pub input: PortId,
-    /// Its bytes.
+    /// The bytes of the frame, without the FCS.
     pub frame: Vec<u8>,
     /// What the packet shows.
     pub purpose: String,
@@ -67,7 +67,7 @@ pub struct CaseRecord {
     interpreter: Interpreter,
     /// The action template of each entry, by pipe.
     templates: Vec<Vec<u16>>,
-    /// The packets.
+    /// The packets that were kept, in the order in which they were found.
     pub cases: Vec<Case>,
     /// The paths that the packets take, each with the position of the first packet.
     pub paths: BTreeMap<Path, usize>,

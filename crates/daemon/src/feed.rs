@@ -14,7 +14,7 @@ const EVENTS_MAX: usize = 4096;
 /// Numbers of events within a millisecond of the daemon's start, so that those of its successor are higher.
 const NUMBERS: u32 = 20;
 
-/// An event.
+/// An event for clients that watch, in the form of a server-sent event.
 #[derive(Clone)]
 pub struct FeedEvent {
     /// The number of the event, which is higher than those of all earlier events.

@@ -56,7 +56,7 @@ struct WatchedLink {
     state: LinkState,
 }
 
-/// All watched links.
+/// The links of all ports whose carrier an app wants to know.
 #[derive(Default)]
 pub struct Links {
     links: Vec<WatchedLink>,
@@ -69,9 +69,9 @@ pub struct Links {
 pub struct LinkChange {
     /// Index of the app.
     pub app: usize,
-    /// The port.
+    /// The port whose link has changed.
     pub port: PortId,
-    /// The new state.
+    /// The state of the link from now on.
     pub state: LinkState,
 }
 

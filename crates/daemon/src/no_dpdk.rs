@@ -5,10 +5,10 @@ use anyhow::{Result, bail};
 use weir_packet::{Pool, Port};
 use weir_port::LinkState;
 
-/// Never exists.
+/// DPDK itself, which does not exist in this build: the type has no value.
 pub enum Dpdk {}
 
-/// Never exists.
+/// The link of a DPDK port, which does not exist in this build: the type has no value.
 #[derive(Clone)]
 pub enum DpdkLink {}
 

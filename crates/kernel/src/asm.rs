@@ -177,7 +177,7 @@ pub struct Code {
     pub sites: Vec<Site>,
 }
 
-/// Collects instructions.
+/// Collects the instructions of an eBPF program, with jumps to labels that are resolved at the end.
 #[derive(Debug, Default)]
 pub struct Assembler {
     code: Vec<u64>,
@@ -307,7 +307,7 @@ impl Assembler {
         self.with_src(JMP | is as u8, left, right.into(), 0);
     }
 
-    /// Jumps.
+    /// Emits an unconditional jump.
     #[track_caller]
     pub fn jump(&mut self, to: Label) {
         self.jumps.push((self.code.len(), to));
@@ -320,7 +320,7 @@ impl Assembler {
         self.push(JMP | 0x80, Reg::R0, 0, 0, helper as i32);
     }
 
-    /// Returns R0.
+    /// Emits the end of the program, whose result is R0.
     #[track_caller]
     pub fn exit(&mut self) {
         self.push(JMP | EXIT, Reg::R0, 0, 0, 0);

@@ -36,7 +36,7 @@ const BYTES_MAX: usize = 1 << 29;
 /// Where a field's value is in a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeyPart {
-    /// The field.
+    /// The field of the packet that is compared.
     pub field: Field,
     /// The bits of the field that are compared.
     pub mask: u128,
@@ -152,7 +152,7 @@ impl KeyShape {
     }
 }
 
-/// A table.
+/// A hash table from keys to records, in the memory of a map that the program in the kernel reads.
 #[derive(Debug)]
 pub struct KeyTable {
     shape: KeyShape,

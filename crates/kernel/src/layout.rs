@@ -29,7 +29,7 @@ pub const LEFT: u32 = u32::MAX;
 /// Instead of a template's number: the target has no entry.
 pub const ABSENT: u32 = u32::MAX - 1;
 
-/// Kinds of forwards.
+/// To a port. This and the following are kinds of forwards, in the upper half of a word.
 pub const TO_PORT: u32 = 1 << 16;
 /// Back through the port of arrival.
 pub const TO_INPUT: u32 = 2 << 16;
@@ -39,7 +39,7 @@ pub const TO_PIPE: u32 = 3 << 16;
 pub const TO_GROUP: u32 = 4 << 16;
 /// To the host's stack.
 pub const TO_KERNEL: u32 = 5 << 16;
-/// Nowhere.
+/// Nowhere: the frame is dropped.
 pub const TO_NOTHING: u32 = 6 << 16;
 
 /// Where the counts of a program are. Places 0 and 1 are not used, so that 0 means none.

@@ -87,7 +87,7 @@ impl Prefix {
     }
 }
 
-/// A table.
+/// A table of prefixes, in the memory of a map that the program in the kernel reads.
 #[derive(Debug)]
 pub struct RouteTable {
     shape: RouteShape,

@@ -75,14 +75,14 @@ pub(crate) fn number(port: i32) -> Option<u16> {
     u16::try_from(port).ok().filter(|port| *port > 0)
 }
 
-/// An endpoint of a port.
+/// An endpoint that can serve one port of a service: a pod's address and port, as a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its address.
+    /// The address to which packets are sent.
     pub address: IpAddr,
-    /// Its port.
+    /// The port to which packets are sent, 1 to 65535.
     pub port: u16,
-    /// Its state.
+    /// Whether it is ready, serves while it terminates, or should get no new flows.
     pub state: EndpointState,
     /// The Kubernetes node that it is on.
     pub node: Option<Arc<str>>,
@@ -93,9 +93,10 @@ pub struct Endpoint {
 /// Endpoints that share the new flows of a weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// The weight.
+    /// The group's share of new flows, relative to the weights of the other groups; 0 means none.
     pub weight: u32,
-    /// The endpoints.
+    /// The endpoints, which share the weight equally. If none of them may get new flows, the share is
+    /// rejected.
     pub endpoints: Arc<[Endpoint]>,
 }
 

@@ -48,10 +48,10 @@ fn created(meta: &ObjectMeta) -> Timestamp {
     meta.creation_timestamp.as_ref().map_or(Timestamp::MAX, |time| time.0)
 }
 
-/// A Service.
+/// The parts of a Service (core/v1) that weir-kube reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServiceObject {
-    /// Its identity.
+    /// Its `metadata.uid`: another Service that gets the same name later has another one.
     pub uid: Option<Box<str>>,
     /// Its version, which changes with every change.
     pub version: Option<Box<str>>,
@@ -59,7 +59,7 @@ pub struct ServiceObject {
     pub created: Timestamp,
     /// Whether it is a name of something elsewhere, without endpoints.
     pub is_external_name: bool,
-    /// Its ports.
+    /// Its ports, in the order of `spec.ports`.
     pub ports: Vec<PortObject>,
     /// All its addresses: those of the cluster, external ones, and those that its status has.
     pub addresses: Vec<IpAddr>,
@@ -72,7 +72,7 @@ pub struct ServiceObject {
 pub struct PortObject {
     /// Its name; empty if it has none.
     pub name: Box<str>,
-    /// Its number.
+    /// The port to which clients send, as the API server sent it: not yet checked to be 1 to 65535.
     pub port: i32,
     /// Its protocol, or the name of one that nodes do not balance.
     pub protocol: Result<Protocol, Box<str>>,
@@ -81,7 +81,7 @@ pub struct PortObject {
 /// A Service of type LoadBalancer with a class.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct BalancedObject {
-    /// Its class.
+    /// Its `spec.loadBalancerClass`.
     pub class: Box<str>,
     /// The annotation that asks for addresses.
     pub addresses: Option<Box<str>>,
@@ -194,7 +194,7 @@ impl ServiceObject {
     }
 }
 
-/// An EndpointSlice.
+/// The parts of an EndpointSlice (discovery.k8s.io/v1) that weir-kube reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceObject {
     /// Its version, which changes with every change.
@@ -205,7 +205,7 @@ pub struct SliceObject {
     pub family: Option<IpVersion>,
     /// The ports of its endpoints.
     pub ports: Vec<SlicePort>,
-    /// Its endpoints.
+    /// Its endpoints, one for each address.
     pub endpoints: Vec<SliceEndpoint>,
 }
 
@@ -223,9 +223,9 @@ pub struct SlicePort {
 /// An address of an endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SliceEndpoint {
-    /// The address.
+    /// The address, of the version that the slice states.
     pub address: IpAddr,
-    /// Its state.
+    /// Its state, from the conditions `ready`, `serving` and `terminating`.
     pub state: EndpointState,
     /// The Kubernetes node that it is on.
     pub node: Option<Arc<str>>,
@@ -322,7 +322,7 @@ pub struct ParentRef {
     /// The namespace; that of the route by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
+    /// The name of the parent, which is required.
     pub name: String,
     /// The name of a listener.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -353,7 +353,7 @@ pub struct BackendRef {
     /// The namespace; that of the route by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub namespace: Option<String>,
-    /// The name.
+    /// The name of the service, which is required.
     pub name: String,
     /// The port of the service.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -366,7 +366,7 @@ pub struct BackendRef {
 /// The status of a route: an entry for each parent, of several controllers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RouteStatus {
-    /// The entries.
+    /// The entries, verbatim: those of other controllers must be sent back unchanged.
     #[serde(default)]
     pub parents: Vec<Value>,
 }
@@ -381,7 +381,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Both.
+    /// Both protocols, in the order of their names.
     pub const ALL: [Protocol; 2] = [Protocol::Tcp, Protocol::Udp];
 
     /// Reads the name that Kubernetes has for it; TCP is the default.
@@ -436,18 +436,18 @@ pub enum Owner {
 pub struct SentAddresses {
     /// The version of the object that the status was sent for.
     pub version: Option<String>,
-    /// The addresses.
+    /// The addresses in the status that was sent.
     pub addresses: Vec<IpAddr>,
 }
 
 /// Where clients reach a service of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontEnd {
-    /// Its addresses.
+    /// The addresses to which clients send (VIPs).
     pub vips: Vec<IpAddr>,
-    /// Its protocol.
+    /// The transport protocol of the service.
     pub protocol: Protocol,
-    /// Its port.
+    /// The port to which clients send.
     pub port: u16,
 }
 
@@ -456,19 +456,19 @@ pub struct FrontEnd {
 pub struct Cluster {
     /// The time, for conditions that change.
     pub now: Timestamp,
-    /// Services.
+    /// All Services, of any type.
     pub services: Objects<ServiceObject>,
-    /// Their endpoints.
+    /// All EndpointSlices, which hold the endpoints of Services.
     pub slices: Objects<SliceObject>,
     /// Namespaces, whose labels listeners select.
     pub namespaces: Objects<Namespace>,
-    /// Gateway classes.
+    /// All gateway classes, including those of other controllers.
     pub classes: Objects<GatewayClass>,
-    /// Gateways.
+    /// All Gateways, including those of classes that other controllers implement.
     pub gateways: Objects<Gateway>,
-    /// TCPRoutes.
+    /// All TCPRoutes.
     pub tcp_routes: Objects<L4Route>,
-    /// UDPRoutes.
+    /// All UDPRoutes.
     pub udp_routes: Objects<L4Route>,
     /// Permissions for references to other namespaces.
     pub grants: Objects<ReferenceGrant>,
@@ -482,11 +482,11 @@ pub struct Cluster {
 /// What has changed in a [`Cluster`] since results were last computed from it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Changed {
-    /// Services.
+    /// The Services that were added, changed or removed.
     pub services: BTreeSet<ObjectKey>,
     /// EndpointSlices, with the names of the services that they were or are of.
     pub slices: BTreeMap<ObjectKey, BTreeSet<Box<str>>>,
-    /// Namespaces.
+    /// The namespaces that were added, changed or removed.
     pub namespaces: BTreeSet<String>,
     /// Whether gateway classes have changed.
     pub classes: bool,

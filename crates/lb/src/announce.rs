@@ -24,9 +24,9 @@ pub(super) const ECHO_V6: u8 = 128;
 /// A source address of checks, or an address of a NAT pool, at a port on which answers arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Source {
-    /// The port.
+    /// The port on which answers to the address arrive.
     pub port: PortId,
-    /// The address.
+    /// The address itself, for which weir answers ARP and neighbour discovery.
     pub address: IpAddr,
     /// The position, in the configuration, of the first service that uses it.
     pub origin: Origin,
@@ -55,7 +55,7 @@ pub struct Routing {
     pub degraded_below: u32,
 }
 
-/// The defaults.
+/// The values of `min_up` and `degraded_below` where the configuration gives none; 0 means never degraded.
 const ROUTING: Routing = Routing { min_up: 1, degraded_below: 0 };
 
 /// How pings to the VIPs of a service are handled.
@@ -102,9 +102,9 @@ impl Service {
 /// A VIP that weir announces at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announced {
-    /// The port.
+    /// The port through which the VIP is announced.
     pub port: PortId,
-    /// The VIP.
+    /// The VIP: a single address, because prefixes are never announced.
     pub vip: IpAddr,
     /// The position, in the configuration, of the first service that uses it.
     pub origin: Origin,
@@ -115,7 +115,7 @@ pub struct Announced {
 pub struct Pinged {
     /// The port on which pings arrive.
     pub port: PortId,
-    /// The first address.
+    /// The first address of the prefix, or the address itself if the prefix has its full length.
     pub vip: IpAddr,
     /// The length of the prefix in bits.
     pub prefix: u8,
@@ -128,9 +128,9 @@ pub struct Pinged {
 /// A port at which VIPs are announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Speaker {
-    /// The port.
+    /// The port whose stations receive the announcements.
     pub port: PortId,
-    /// Its name.
+    /// The name of the port, for log lines.
     pub name: Arc<str>,
     /// The MAC address under which VIPs are announced here: the port's, or its bond's.
     pub mac: Mac,
@@ -142,11 +142,11 @@ pub struct Speaker {
 /// A VIP that is announced unsolicited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Unasked {
-    /// The port.
+    /// The port through which it is announced.
     pub port: PortId,
-    /// The VIP.
+    /// The VIP that is announced: a single address.
     pub vip: IpAddr,
-    /// The VLAN; 0 means untagged.
+    /// The VLAN of the announcement, 1 to 4094; 0 means without a tag.
     pub vlan: u16,
 }
 

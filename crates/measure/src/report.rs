@@ -14,7 +14,7 @@ use weir_sketch::Estimate;
 /// An estimate, its bounds, and the true value if it is known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Estimated {
-    /// The estimate.
+    /// The estimated value, in the unit of the query.
     pub estimate: f64,
     /// The lower bound: the true value is not less than this, with probability `confidence`.
     pub low: f64,
@@ -44,11 +44,11 @@ impl Estimated {
 /// Packets that belong to no flow.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unflowed {
-    /// The reason.
+    /// The reason in a word, such as `no_key` or `full`.
     pub reason: String,
     /// The number of packets.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of these packets.
     pub bytes: u64,
 }
 
@@ -131,7 +131,7 @@ pub struct TopRow {
 /// A top list: heaviest first.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct TopList {
-    /// The rows.
+    /// The rows, heaviest key first.
     pub rows: Vec<TopRow>,
     /// No key outside the summary behind the list has more packets than this; 0 if nothing was left out.
     pub missing: u64,
@@ -157,7 +157,7 @@ pub struct SizeClass {
 pub struct SpreaderRow {
     /// The source as text.
     pub source: String,
-    /// Its name.
+    /// The names of the source, if its address has one.
     #[serde(flatten)]
     pub names: RowNames,
     /// Number of different destinations.
@@ -178,12 +178,12 @@ pub struct ChangeRow {
     pub change: Estimated,
 }
 
-/// A quantile.
+/// A quantile of a distribution over packets.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QuantileRow {
     /// The share of packets that do not exceed the value.
     pub share: f64,
-    /// The value.
+    /// The value that this share of packets does not exceed, with bounds.
     pub value: Estimated,
 }
 
@@ -252,7 +252,7 @@ pub struct Report {
     pub end_ns: u64,
     /// Number of packets, whether or not they belong to flows.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of these packets.
     pub bytes: u64,
     /// Packets outside of flows, by reason.
     pub unflowed: Vec<Unflowed>,

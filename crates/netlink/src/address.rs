@@ -17,11 +17,11 @@ const HEADER: usize = 8;
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
-    /// The interface.
+    /// The index of the interface that has the address.
     pub index: u32,
-    /// The length of the on-link prefix.
+    /// The length of the on-link prefix in bits.
     pub prefix: u8,
-    /// The host's address.
+    /// The address that the host has on this interface.
     pub local: IpAddr,
     /// The other end of a point-to-point link; otherwise the same as `local`.
     pub peer: IpAddr,

@@ -41,16 +41,16 @@ pub use netdev::{XdpFeatures, xdp_features};
 pub use route::{Destination, DeviceRoute, Route, add_default_route, add_local_route, route_to, routes_in};
 pub use socket::{Message, Protocol, Socket, change, dump, get};
 
-/// A MAC address.
+/// A MAC address, in the order of transmission.
 pub type Mac = [u8; 6];
 
 /// No address family (linux/socket.h).
 pub const AF_UNSPEC: u8 = 0;
-/// IPv4.
+/// The address family of IPv4 (linux/socket.h).
 pub const AF_INET: u8 = 2;
-/// Forwarding tables, and ports of bridges.
+/// The address family of forwarding tables and of ports of bridges (linux/socket.h).
 pub const AF_BRIDGE: u8 = 7;
-/// IPv6.
+/// The address family of IPv6 (linux/socket.h).
 pub const AF_INET6: u8 = 10;
 
 /// Parses a body in every way, for fuzzers.

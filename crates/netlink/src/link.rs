@@ -58,12 +58,12 @@ const IFLA_GENEVE_PORT_RANGE: u16 = 15;
 /// `struct ifinfomsg`.
 const HEADER: usize = 16;
 
-/// A link.
+/// A network interface, as the kernel describes it (rtnetlink(7): `RTM_NEWLINK`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Link {
     /// The link's index, which it keeps when it is renamed.
     pub index: u32,
-    /// Its name.
+    /// The name of the link, at most 15 bytes.
     pub name: String,
     /// The link's alternative names (`ip link property add ... altname`).
     pub alternatives: Vec<String>,
@@ -108,9 +108,9 @@ pub struct Link {
 /// The settings of a VXLAN device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vxlan {
-    /// Its VNI.
+    /// The VXLAN network identifier, 24 bits.
     pub vni: u32,
-    /// The destination port.
+    /// The UDP port to which encapsulated frames are sent, usually 4789.
     pub port: u16,
     /// The range of source ports; zeros mean the kernel's default.
     pub sources: [u16; 2],
@@ -127,9 +127,9 @@ pub struct Vxlan {
 /// The settings of a Geneve device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geneve {
-    /// Its VNI.
+    /// The virtual network identifier, 24 bits.
     pub vni: u32,
-    /// The destination port.
+    /// The UDP port to which encapsulated frames are sent, usually 6081.
     pub port: u16,
     /// The remote node; `None` if the destination is taken from each frame's metadata.
     pub remote: Option<IpAddr>,

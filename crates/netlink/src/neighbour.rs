@@ -30,12 +30,12 @@ pub mod nud {
     pub const PERMANENT: u16 = 0x80;
 }
 
-/// A neighbour.
+/// An entry of the neighbour table: the MAC address behind an IP address (rtnetlink(7): `RTM_NEWNEIGH`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The interface behind which the neighbour is.
     pub index: u32,
-    /// Its address.
+    /// The IP address of the neighbour.
     pub address: IpAddr,
     /// The neighbour's state: bits of [`nud`].
     pub state: u16,

@@ -118,7 +118,7 @@ pub struct DeviceRoute {
     /// The route's metric: of several routes to one prefix, the kernel prefers the one with the lowest
     /// metric.
     pub metric: u32,
-    /// The table.
+    /// The number of the routing table: 254 is the main table.
     pub table: u32,
     /// Which program the route belongs to (rtnetlink(7): `rtm_protocol`).
     pub protocol: u8,

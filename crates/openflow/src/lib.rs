@@ -37,23 +37,23 @@ pub struct Options<'a> {
     pub kernel_is_normal: bool,
 }
 
-/// A flow.
+/// A flow of OpenFlow: an entry of a table of the switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchFlow {
-    /// Its table.
+    /// The number of the table that holds the flow.
     pub table: u8,
     /// Its priority; the highest wins.
     pub priority: u16,
     /// Its match, in the notation of `ovs-ofctl`.
     pub matches: String,
-    /// Its actions.
+    /// The actions, in the notation of `ovs-ofctl`.
     pub actions: String,
 }
 
 /// A group that picks a bucket by a hash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectGroup {
-    /// Its number.
+    /// The number of the group, by which actions refer to it.
     pub id: u32,
     /// The fields that are hashed, with their masks.
     pub fields: String,
@@ -64,9 +64,9 @@ pub struct SelectGroup {
 /// The result of compiling one pipe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PipeTable {
-    /// The pipe.
+    /// The pipe that was compiled.
     pub pipe: PipeId,
-    /// Its table.
+    /// The number of the table of the switch into which the pipe was compiled.
     pub table: u8,
     /// The number of its flows.
     pub flows: usize,
@@ -75,9 +75,9 @@ pub struct PipeTable {
 /// A compiled program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Compiled {
-    /// The flows.
+    /// The flows of all tables.
     pub flows: Vec<SwitchFlow>,
-    /// The groups.
+    /// The groups to which these flows refer.
     pub groups: Vec<SelectGroup>,
     /// The tables of the pipes that frames can reach.
     pub tables: Vec<PipeTable>,

@@ -20,7 +20,7 @@ pub enum Part {
 /// A part of a program that Open vSwitch cannot express.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RefusedPart {
-    /// The part.
+    /// The part of the program that cannot be expressed.
     pub part: Part,
     /// Its place in the configuration.
     pub origin: Origin,

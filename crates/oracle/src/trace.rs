@@ -14,7 +14,7 @@ pub use weir_table::Color;
 /// The passage of a packet through one pipe.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The pipe.
+    /// The pipe that the packet entered.
     pub pipe: PipeId,
     /// The name of the pipe.
     pub name: String,
@@ -43,7 +43,7 @@ pub struct Step {
 /// A field that a pipe compares or hashes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct KeyField {
-    /// The field.
+    /// The field that the pipe reads.
     pub field: Field,
     /// The field's value; `None` if the packet does not have this field.
     pub actual: Option<u128>,
@@ -120,7 +120,7 @@ pub struct Difference {
 /// The bucket selected in a group.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pick {
-    /// The group.
+    /// The group whose bucket was picked.
     pub group: GroupId,
     /// Name of the group.
     pub name: String,
@@ -212,16 +212,16 @@ pub enum Known {
 pub struct Monitored {
     /// The shared counter and its name.
     pub counter: Option<(CounterId, String)>,
-    /// The meter.
+    /// What the meter said, if the hit has one.
     pub meter: Option<Metered>,
 }
 
 /// The result of a meter.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metered {
-    /// The meter.
+    /// The meter that the packet met.
     pub meter: MeterId,
-    /// Its name.
+    /// The name of the meter.
     pub name: String,
     /// Colour of the packet before.
     pub before: Color,
@@ -232,9 +232,9 @@ pub struct Metered {
 /// An operation that was performed or attempted.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Performed {
-    /// The operation.
+    /// The operation as the action template has it: some values may be left to the entry.
     pub operation: Operation,
-    /// Its result.
+    /// What the operation changed in the packet, or why it failed.
     pub change: Change,
     /// Checksums that were updated.
     pub mended: Vec<Mended>,
@@ -284,9 +284,9 @@ pub enum Change {
 pub struct Mended {
     /// Name of the checksum.
     pub name: &'static str,
-    /// Value before.
+    /// The value of the checksum field before the operation.
     pub before: u16,
-    /// Value after.
+    /// The value of the checksum field after the operation.
     pub after: u16,
 }
 
@@ -306,7 +306,7 @@ pub struct Forwarded {
     pub miss: bool,
     /// Whether the forward came from the entry.
     pub per_entry: bool,
-    /// The forward.
+    /// The forward as the program states it: a group is not resolved to a target's forward.
     pub said: Forward,
     /// The bucket, if the forward leads to a group.
     pub pick: Option<Pick>,
@@ -325,9 +325,9 @@ pub enum End {
 /// decimal, everything else in hexadecimal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FieldValue {
-    /// The field.
+    /// The field whose notation is used.
     pub field: Field,
-    /// Its value.
+    /// The value, in the low bits.
     pub value: u128,
 }
 

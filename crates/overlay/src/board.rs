@@ -32,7 +32,7 @@ pub enum FlowsWanted {
 /// Some of the flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowsPage {
-    /// The flows.
+    /// The flows of this page, in the order of the table.
     pub rows: Vec<FlowRow>,
     /// The place at which the next page begins; `None` after the last.
     pub next: Option<u32>,
@@ -41,12 +41,12 @@ pub struct FlowsPage {
 /// Addresses and ports after NAT: source and destination.
 pub type Translated = ([IpAddr; 2], [u16; 2]);
 
-/// A flow.
+/// A flow of the cache, in both directions, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRow {
     /// The pod and its peer.
     pub addresses: [IpAddr; 2],
-    /// Their ports.
+    /// The port of the pod, and that of its peer; 0 if the protocol has none.
     pub ports: [u16; 2],
     /// The protocol's number.
     pub protocol: u8,
@@ -72,7 +72,7 @@ pub struct FlowRow {
     pub translated: [Option<Translated>; 2],
     /// Packets sent and received by the fast path.
     pub packets: [u64; 2],
-    /// Their bytes.
+    /// The bytes of these packets, sent and received.
     pub bytes: [u64; 2],
     /// How long the flow has not used the fast path, in nanoseconds.
     pub idle_ns: u64,

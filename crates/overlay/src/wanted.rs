@@ -15,7 +15,7 @@ pub enum Policy {
 /// An overlay, and the size and lifetime of its cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlay {
-    /// Its name.
+    /// The name of the app in the configuration.
     pub name: String,
     /// The kernel's VXLAN or Geneve device.
     pub tunnel: String,

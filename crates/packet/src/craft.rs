@@ -42,9 +42,9 @@ pub const EXTENSIONS_MAX: usize = 16;
 /// text; `{:#}` shortens payloads, and its output cannot be parsed again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
-    /// Source MAC address.
+    /// Source MAC address, in the order of transmission.
     pub eth_src: [u8; 6],
-    /// Destination MAC address.
+    /// Destination MAC address, in the order of transmission.
     pub eth_dst: [u8; 6],
     /// The outer (or only) VLAN tag.
     pub vlan: Option<Tag>,
@@ -73,14 +73,14 @@ pub enum Body {
     Ip(Ip),
 }
 
-/// A VLAN tag.
+/// A VLAN tag (IEEE 802.1Q): TPID and tag control information.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// VLAN identifier, 12 bits.
     pub vid: u16,
-    /// Priority, 3 bits.
+    /// Priority code point, 3 bits: 0 to 7.
     pub pcp: u8,
-    /// Drop eligible.
+    /// Drop eligible indicator: whether a congested switch should drop the frame first.
     pub dei: bool,
     /// The tag's TPID, if it is not the default: 0x8100, or 0x88a8 for the outer of two tags (IEEE 802.1ad).
     pub tpid: Option<u16>,
@@ -92,9 +92,9 @@ pub struct Tag {
 pub struct Arp {
     /// Whether this is a reply rather than a request.
     pub is_reply: bool,
-    /// Sender's protocol address.
+    /// Sender's IPv4 address (RFC 826: protocol address).
     pub sender_ip: Ipv4Addr,
-    /// Target's protocol address.
+    /// Target's IPv4 address: the one that a request asks about.
     pub target_ip: Ipv4Addr,
 }
 
@@ -103,7 +103,7 @@ pub struct Arp {
 pub struct Ip {
     /// Source and destination, which determine the version.
     pub addresses: Addresses,
-    /// Time to live or hop limit.
+    /// Time to live (IPv4) or hop limit (IPv6).
     pub ttl: u8,
     /// Differentiated services code point, 6 bits.
     pub dscp: u8,
@@ -111,7 +111,7 @@ pub struct Ip {
     pub ecn: u8,
     /// Identification: 16 bits of an IPv4 header, 32 bits of an IPv6 fragment header.
     pub identification: u32,
-    /// IPv4: Don't Fragment.
+    /// The Don't Fragment flag of IPv4 (RFC 791 §3.1).
     pub dont_fragment: bool,
     /// Set for a fragment; in IPv6 this adds a fragment header, even for an atomic fragment.
     pub fragment: Option<Fragment>,
@@ -141,14 +141,14 @@ pub enum Addresses {
 pub struct Fragment {
     /// Offset in the datagram in bytes, a multiple of 8.
     pub offset: u16,
-    /// More fragments follow.
+    /// The More Fragments flag: whether this is not the datagram's last fragment.
     pub more: bool,
 }
 
 /// An IPv6 extension header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension {
-    /// Its kind.
+    /// Which header it is; this sets the next-header field of the header before it.
     pub kind: ExtensionKind,
     /// The bytes after its next-header and length fields.
     pub content: Vec<u8>,
@@ -185,11 +185,11 @@ pub enum Transport {
 /// A UDP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Udp {
-    /// Source port.
+    /// Source port of the UDP header.
     pub sport: u16,
-    /// Destination port.
+    /// Destination port of the UDP header. It does not select a tunnel: `tunnel` does.
     pub dport: u16,
-    /// Checksum.
+    /// Checksum over the pseudo-header, the UDP header and its payload.
     pub checksum: Checksum,
     /// A tunnel in front of the payload.
     pub tunnel: Option<Tunnel>,
@@ -198,34 +198,34 @@ pub struct Udp {
 /// A TCP header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tcp {
-    /// Source port.
+    /// Source port of the TCP header.
     pub sport: u16,
-    /// Destination port.
+    /// Destination port of the TCP header.
     pub dport: u16,
-    /// Sequence number.
+    /// Sequence number of the first byte of the payload, or of the SYN (RFC 9293 §3.1).
     pub sequence: u32,
-    /// Acknowledgment number.
+    /// The next sequence number that the sender expects; meaningful if `flags` has ACK.
     pub acknowledgment: u32,
-    /// Flags, as in the header.
+    /// The eight flag bits as in the header, from FIN (0x01) to CWR (0x80).
     pub flags: u8,
-    /// Window.
+    /// The window field as in the header: no window scaling is applied.
     pub window: u16,
     /// Options, a multiple of 4 bytes, 40 at most.
     pub options: Vec<u8>,
-    /// Checksum.
+    /// Checksum over the pseudo-header, the TCP header and its payload.
     pub checksum: Checksum,
 }
 
 /// An ICMP or ICMPv6 header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Icmp {
-    /// Type.
+    /// Type of the message: 8 is an echo request of ICMP, 128 one of ICMPv6.
     pub kind: u8,
-    /// Code.
+    /// Code, which distinguishes messages of one type.
     pub code: u8,
     /// The second word of the header: identifier and sequence number of an echo.
     pub rest: u32,
-    /// Checksum.
+    /// Checksum over the message and, for ICMPv6, the pseudo-header.
     pub checksum: Checksum,
 }
 

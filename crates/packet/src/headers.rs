@@ -164,18 +164,18 @@ impl Level {
     }
 }
 
-/// A tunnel header.
+/// The tunnel header between the outer and the inner headers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Its kind.
+    /// The kind of tunnel, which determines the layout of the header.
     pub kind: TunnelKind,
-    /// Where the header starts.
+    /// Where the header starts, in bytes from the start of the frame.
     pub at: usize,
     /// VNI or key; 0 if the tunnel has no ID.
     pub id: u32,
 }
 
-/// What parsing found.
+/// Which headers a frame has, and where. Parsing fills this in as deep as the program reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Headers {
     /// Outer and inner headers, indexed by [`LevelId`].
@@ -187,28 +187,28 @@ pub struct Headers {
 }
 
 impl Headers {
-    /// The headers of a level.
+    /// The headers of a level. Those of the inner level are empty if the frame has no tunnel that was parsed.
     #[inline(always)]
     #[must_use]
     pub const fn level(&self, level: LevelId) -> &Level {
         &self.levels[level as usize]
     }
 
-    /// The outer headers.
+    /// The outer headers: the only ones, if the frame has no tunnel.
     #[inline(always)]
     #[must_use]
     pub const fn outer(&self) -> &Level {
         &self.levels[0]
     }
 
-    /// The headers inside the tunnel.
+    /// The headers inside the tunnel; empty if the frame has no tunnel that was parsed.
     #[inline(always)]
     #[must_use]
     pub const fn inner(&self) -> &Level {
         &self.levels[1]
     }
 
-    /// The tunnel between the levels.
+    /// The tunnel between the levels; `None` if the frame has none, or if parsing did not go that deep.
     #[must_use]
     pub fn tunnel(&self) -> Option<Tunnel> {
         let kind = (self.outer().layers.0 >> TUNNEL_KINDS).trailing_zeros() as usize;

@@ -12,23 +12,23 @@ use crate::icmp_error::inside_icmp_error;
 use crate::tunnel::{Inside, Unread};
 use crate::{DropReason, TunnelKind, TunnelPorts};
 
-/// EtherType of IPv4.
+/// EtherType of IPv4 (RFC 894).
 pub const ETHER_IPV4: u16 = 0x0800;
-/// EtherType of ARP.
+/// EtherType of ARP (RFC 826).
 pub const ETHER_ARP: u16 = 0x0806;
-/// EtherType of IPv6.
+/// EtherType of IPv6 (RFC 2464).
 pub const ETHER_IPV6: u16 = 0x86dd;
 /// TPID of a C-VLAN tag (IEEE 802.1Q).
 pub const ETHER_VLAN: u16 = 0x8100;
 /// TPID of an S-VLAN tag (IEEE 802.1ad).
 pub const ETHER_QINQ: u16 = 0x88a8;
-/// Protocol numbers (IANA).
+/// Protocol number of ICMP for IPv4. This and the following are numbers assigned by IANA.
 pub const PROTOCOL_ICMP: u8 = 1;
-/// TCP.
+/// Protocol number of TCP.
 pub const PROTOCOL_TCP: u8 = 6;
-/// UDP.
+/// Protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
-/// ICMP for IPv6.
+/// Protocol number of ICMPv6, as the last next-header value of an IPv6 packet.
 pub const PROTOCOL_ICMPV6: u8 = 58;
 
 /// The maximum number of extension headers that are followed. A frame with more is dropped: this bounds the

@@ -17,7 +17,7 @@ pub struct PathsReport {
 /// Some of the flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowsPage {
-    /// The flows.
+    /// The flows of this page, in the order of the table.
     pub rows: Vec<FlowRow>,
     /// Where the next page begins; `None` after the last.
     pub next: Option<u32>,
@@ -38,10 +38,10 @@ pub struct NodeReport {
     pub paths: Vec<PathReport>,
 }
 
-/// A path.
+/// The state of one path to a remote node, as it is shown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PathReport {
-    /// The source port of the path.
+    /// The UDP source port that leads along the path.
     pub port: u16,
     /// Another port that leads along the path.
     pub spare: Option<u16>,
@@ -61,13 +61,13 @@ pub struct PathReport {
     pub lost: u32,
     /// Probes over which loss is judged.
     pub probes: u32,
-    /// The share of marked probes.
+    /// The share of probes that arrived with a congestion mark (CE), 0 to 1.
     pub marked: f64,
-    /// Its share of new flows, out of 1024.
+    /// The share of new flows that the path gets, from 0 to 1024, compared with a path without faults.
     pub weight: u32,
     /// Packets sent on it.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of these packets.
     pub bytes: u64,
     /// Flows that began on it.
     pub new_flows: u64,
@@ -118,9 +118,9 @@ pub struct FlowRow {
     pub uplink: Option<String>,
     /// The VNI; 0 if the tunnel's headers distinguish flows.
     pub vni: u32,
-    /// Its source.
+    /// The source address of the flow, inside the tunnel.
     pub source: IpAddr,
-    /// Its destination.
+    /// The destination address of the flow, inside the tunnel.
     pub destination: IpAddr,
     /// The source's port, 0 if there is none.
     pub sport: u16,
@@ -128,13 +128,13 @@ pub struct FlowRow {
     pub dport: u16,
     /// The protocol's number.
     pub protocol: u8,
-    /// Its path.
+    /// The number of the path that the flow takes.
     pub path: u32,
     /// The source port from which the flow is sent.
     pub port: u16,
-    /// Packets sent.
+    /// The number of packets that the flow has sent.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of these packets.
     pub bytes: u64,
     /// How often the flow has changed paths.
     pub moves: u32,

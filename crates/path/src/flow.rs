@@ -42,7 +42,7 @@ pub enum Route {
 /// A transport's report about a flow after a round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Round {
-    /// Packets acknowledged.
+    /// The number of packets that were acknowledged in the round trip.
     pub packets: u32,
     /// How many of the acknowledged packets were marked.
     pub marked: u32,
@@ -50,7 +50,7 @@ pub struct Round {
     pub idle: bool,
 }
 
-/// A flow.
+/// A flow, its scheme, and the route that it currently takes.
 #[derive(Clone, Debug)]
 pub struct Flow {
     scheme: Scheme,

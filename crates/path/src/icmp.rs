@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// ICMP "time exceeded", and its code "in transit" (RFC 792).
 pub const TIME_EXCEEDED: u8 = 11;
-/// See [`TIME_EXCEEDED`].
+/// The code of [`TIME_EXCEEDED`] for a TTL that expired in transit; code 1 is about reassembly (RFC 792).
 pub const IN_TRANSIT: u8 = 0;
 
 /// The ICMPv6 equivalent (RFC 4443), with the same code.
@@ -16,7 +16,7 @@ const UDP: u8 = 17;
 /// A router reports that the TTL of a probe has expired there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expired {
-    /// The router.
+    /// The address of the router that reports.
     pub router: IpAddr,
     /// The sender of the probe.
     pub from: IpAddr,
@@ -28,7 +28,7 @@ pub struct Expired {
     pub dport: u16,
     /// The probe's identification.
     pub id: u16,
-    /// Its UDP checksum.
+    /// The UDP checksum of the probe, as quoted.
     pub check: u16,
     /// Its cookie, if the router quotes that much of it.
     pub cookie: Option<u64>,
@@ -107,7 +107,7 @@ const ECHO_REPLY: u8 = 0;
 /// The reply of a router to an echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EchoReply {
-    /// The router.
+    /// The address of the router that replied.
     pub router: Ipv4Addr,
     /// The number of the request.
     pub number: u32,

@@ -46,7 +46,7 @@ pub struct Loss {
 /// Probes, and how many of them were lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProbeCounts {
-    /// All probes.
+    /// The number of probes that were sent, including those that were lost.
     pub probes: u32,
     /// Probes that did not arrive.
     pub lost: u32,

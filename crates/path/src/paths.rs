@@ -179,7 +179,7 @@ impl fmt::Display for Reason {
     }
 }
 
-/// One path.
+/// One path to a remote node: its source ports, and what probes and TCP connections reveal about it.
 #[derive(Clone, Debug)]
 pub struct Path {
     ports: Ports,
@@ -224,7 +224,7 @@ impl Path {
         self.ports
     }
 
-    /// Its state.
+    /// The state of the path, which determines whether flows may take it.
     #[inline]
     #[must_use]
     pub fn state(&self) -> State {

@@ -96,14 +96,14 @@ impl Address for Ipv4Addr {
     }
 }
 
-/// The outer headers.
+/// The outer headers of a probe or an answer: Ethernet, IP and UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer<A = Ipv4Addr> {
     /// MAC addresses: destination, source.
     pub macs: [[u8; 6]; 2],
-    /// The sender.
+    /// The underlay address of the sender.
     pub source: A,
-    /// The receiver.
+    /// The underlay address of the receiver.
     pub destination: A,
     /// The UDP source port, which selects the path.
     pub port: u16,
@@ -115,7 +115,7 @@ pub struct Outer<A = Ipv4Addr> {
     pub marked: bool,
     /// The IP identification, which routers quote; IPv6 has none, so the probe itself carries it.
     pub id: u16,
-    /// The TTL.
+    /// The TTL, or the hop limit of IPv6. A small one makes a router on the path report itself.
     pub ttl: u8,
 }
 

@@ -306,7 +306,7 @@ impl Leaving {
 }
 
 impl FaultPort {
-    /// Wraps `inner`.
+    /// Wraps `inner`, so that frames that it receives meet `faults`, which the seed determines.
     #[must_use]
     pub fn new(inner: Box<dyn Port>, faults: Faults) -> FaultPort {
         // Frames that the inner port received before count as received.

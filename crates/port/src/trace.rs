@@ -18,11 +18,11 @@ const FRAME_USUAL: usize = 2048;
 /// Outputs of a [`TracePort`]. A direction without output is not recorded.
 #[derive(Default)]
 pub struct Taps {
-    /// Frames received.
+    /// The recording of frames that the port received.
     pub received: Option<Box<dyn Write + Send>>,
-    /// Frames transmitted.
+    /// The recording of frames that the port transmitted.
     pub transmitted: Option<Box<dyn Write + Send>>,
-    /// Frames passed to the host's stack.
+    /// The recording of frames that were passed to the host's stack.
     pub to_kernel: Option<Box<dyn Write + Send>>,
     /// The largest size of each recording in bytes, including its header.
     pub limit_bytes: u64,
@@ -155,7 +155,7 @@ impl TracePort {
         Ok(TracePort::with(inner, Recording::begin(taps)?))
     }
 
-    /// Wraps `inner`.
+    /// Wraps `inner`, and continues recordings that have already begun.
     #[must_use]
     pub fn with(inner: Box<dyn Port>, taps: Recording) -> TracePort {
         TracePort {

@@ -23,13 +23,13 @@ pub const PLACES_MAX: u64 = NUMBERS_MAX as u64 * SLICES as u64;
 /// Addresses and ports for flows to take.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NatPool {
-    /// Its name.
+    /// The name by which pipes and metrics refer to the pool; unique in the program.
     pub name: String,
     /// The pool's addresses, all of one family: prefixes in which every address is used.
     pub prefixes: Vec<NatPrefix>,
-    /// The pool's first port.
+    /// The lowest port that flows may get, inclusive.
     pub first: u16,
-    /// The pool's last port.
+    /// The highest port that flows may get, inclusive.
     pub last: u16,
     /// Place in the configuration.
     pub origin: Origin,
@@ -38,7 +38,7 @@ pub struct NatPool {
 /// The addresses of a prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NatPrefix {
-    /// The first address.
+    /// The prefix's first address: all bits after `length` are 0.
     pub first: IpAddr,
     /// The length of the prefix in bits.
     pub length: u8,

@@ -92,7 +92,7 @@ impl Value {
 pub struct Argument<'a> {
     /// The argument's key in the configuration.
     pub key: &'static str,
-    /// A description.
+    /// A description of the argument for the JSON Schema and for errors, in one line.
     pub help: &'static str,
     /// Whether the configuration must give the argument. Otherwise its default is the value in
     /// [`Line::blank`].
@@ -131,7 +131,7 @@ pub enum Slot<'a> {
 pub struct Line {
     /// The operation's keyword in the configuration.
     pub word: &'static str,
-    /// A description.
+    /// A description of the operation for the JSON Schema, in one line.
     pub help: &'static str,
     /// The operation with the defaults of its arguments.
     pub blank: Operation,
@@ -260,24 +260,24 @@ fn tunnel_words(kind: TunnelKind) -> &'static [String; 2] {
 /// The outer headers of a tunnel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Encap {
-    /// The tunnel.
+    /// The kind of tunnel, which determines its header and whether there is an outer UDP header.
     pub kind: TunnelKind,
-    /// Outer Ethernet destination.
+    /// Destination MAC address of the outer frame, 48 bits.
     pub eth_dst: Value,
-    /// Outer Ethernet source.
+    /// Source MAC address of the outer frame, 48 bits.
     pub eth_src: Value,
     /// Whether the outer addresses are IPv6 rather than IPv4.
     pub ipv6: bool,
-    /// Outer source address.
+    /// Source address of the outer IP header, of the version that `ipv6` says.
     pub src: Value,
     /// How many low bits of the outer source address come from the select hash (pipes.md A23); `None` means
     /// none.
     pub src_bits: Option<Value>,
-    /// Outer destination address.
+    /// Destination address of the outer IP header, of the same version as `src`.
     pub dst: Value,
-    /// VNI or key.
+    /// VNI (24 bits) or GRE key (32 bits); `None` if the header has none.
     pub id: Option<Value>,
-    /// Outer TTL or hop limit.
+    /// TTL or hop limit of the outer IP header, 8 bits.
     pub ttl: Value,
     /// Outer DSCP; `None` copies that of the packet, or 0 if it is not IP.
     pub dscp: Option<u8>,

@@ -122,7 +122,7 @@ pub trait FlowLines: fmt::Debug + Send + Sync {
 /// Which packet of a flow a frame is, among those that were left to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowMark {
-    /// The flow.
+    /// The slot of the flow in the replica. It may hold another flow by now: see `life`.
     pub slot: FlowSlot,
     /// How often a flow had been written to the slot.
     pub life: u32,
@@ -142,7 +142,7 @@ pub struct FlowSlot(pub u32);
 /// What a flow has counted since the last sweep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowCounts {
-    /// Packets.
+    /// Number of packets that the replica has handled since the last sweep.
     pub packets: u64,
     /// The bytes of these packets, as the pipe met them.
     pub bytes: u64,

@@ -10,21 +10,21 @@ pub use weir_table::{FlowState, UNFLOWED};
 /// Numbers of packets and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Bytes of the frames, without FCS.
+    /// Sum of the lengths of their frames in bytes, without the FCS.
     pub bytes: u64,
 }
 
 impl Count {
-    /// Counts one packet.
+    /// Counts one packet, whose frame has this many `bytes` without the FCS.
     #[inline(always)]
     pub fn one(&mut self, bytes: usize) {
         self.packets += 1;
         self.bytes += bytes as u64;
     }
 
-    /// Adds another count.
+    /// Adds packets and bytes of another count, such as that of another worker.
     pub fn add(&mut self, other: Count) {
         self.packets += other.packets;
         self.bytes += other.bytes;
@@ -34,11 +34,11 @@ impl Count {
 /// All counts of a program; pipes and counters are in the program's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// One per pipe.
+    /// The counts of each pipe, indexed by [`PipeId`](crate::PipeId).
     pub pipes: Vec<PipeSnapshot>,
-    /// One per shared counter.
+    /// The count of each shared counter, indexed by [`CounterId`](crate::CounterId).
     pub counters: Vec<Count>,
-    /// One per group.
+    /// The buckets of each group, indexed by [`GroupId`].
     pub buckets: Vec<BucketReport>,
 }
 
@@ -62,11 +62,11 @@ pub struct BucketReport {
     pub packets: Vec<u64>,
     /// Bytes of these packets, at the time they met the bucket.
     pub bytes: Vec<u64>,
-    /// Moves carried out.
+    /// How many ordered moves of buckets to other targets have been carried out.
     pub moved: u64,
     /// Moves carried out while the bucket was in use, because they had reached the maximum wait.
     pub moved_busy: u64,
-    /// Pending moves.
+    /// How many moves have been ordered but not carried out, because the bucket is in use.
     pub pending: usize,
 }
 
@@ -80,10 +80,10 @@ impl BucketReport {
     }
 }
 
-/// The counts of a pipe.
+/// The counts of a pipe, summed over workers if there are several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PipeSnapshot {
-    /// Packets that missed.
+    /// Packets that entered the pipe and missed: they matched no entry, or not the pipe's constants.
     pub misses: Count,
     /// Entries, in the order in which their keys were first inserted; the order is not guaranteed.
     pub entries: Vec<EntrySnapshot>,
@@ -102,7 +102,7 @@ pub struct FlowAccount {
     pub met: u64,
     /// Packets in the counters of the table, including flows that have ended and await their delta.
     pub live: u64,
-    /// Packets in deltas.
+    /// Packets that deltas have taken out of the table, to be counted by measurements.
     pub given: u64,
     /// Packets that no flow counts.
     pub unflowed: Unflowed,
@@ -212,22 +212,22 @@ impl Unflowed {
 /// The counts of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntrySnapshot {
-    /// Its key.
+    /// What identifies the entry in its pipe: the values that it matches, and for rules the priority.
     pub key: EntryKey,
     /// Whether the entry was added at run time.
     pub run_time: bool,
-    /// Packets that hit the entry.
+    /// Packets that hit the entry since it was added.
     pub hits: Count,
     /// When the entry was last hit, in milliseconds of the worker's clock; `None` if never.
     pub last_hit_ms: Option<u64>,
 }
 
-/// A live flow.
+/// A live flow of a FLOW pipe, with its decision and its counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowSnapshot {
-    /// The flow key.
+    /// The flow key: addresses, ports and protocol, and the ID of a tunnel.
     pub key: FlowKey,
-    /// The decision for the flow.
+    /// Where packets of the flow go: a target, the buckets of a group, or an entry.
     pub decision: FlowDecision,
     /// The flow's packets and bytes, without those already reported.
     pub hits: Count,

@@ -31,13 +31,13 @@ impl Default for Distinct {
 }
 
 impl Distinct {
-    /// Records a key.
+    /// Records a key by its 64-bit hash. Recording it again changes nothing.
     #[inline]
     pub fn update(&mut self, hash: u64) {
         self.0.update(hash);
     }
 
-    /// Number of distinct keys.
+    /// Estimates the number of distinct keys, with bounds of three standard errors (99.7 %).
     #[must_use]
     pub fn estimate(&self) -> Estimate {
         let (low, high) = (self.0.lower_bound(NumStdDev::Three), self.0.upper_bound(NumStdDev::Three));
@@ -52,7 +52,7 @@ impl Distinct {
         self.0 = union.to_sketch(HllType::Hll8);
     }
 
-    /// Bytes of memory.
+    /// Returns the number of bytes of memory, as the library estimates it.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.estimated_size()

@@ -5,7 +5,7 @@ use thiserror::Error;
 /// An estimate, with bounds of the true value.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Estimate {
-    /// The estimate.
+    /// The most likely value, unless the sketch documents another choice, such as an upper bound.
     pub value: f64,
     /// The lower bound: the truth is not less than this, with probability `confidence`.
     pub low: f64,
@@ -68,9 +68,9 @@ pub const BYTES_MAX: usize = 1 << 30;
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 #[error("{bytes} bytes: a sketch of this kind has {least} to {BYTES_MAX} bytes")]
 pub struct SizeError {
-    /// The memory given.
+    /// The memory that was given to the sketch, in bytes.
     pub bytes: usize,
-    /// The minimum for this sketch.
+    /// The least memory for this kind of sketch, in bytes.
     pub least: usize,
 }
 

@@ -4,7 +4,7 @@
 use crate::hash::Update;
 use std::collections::HashMap;
 
-/// Packets and bytes.
+/// The exact number of packets and bytes of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Count {
     /// Number of packets.
@@ -21,7 +21,7 @@ pub struct Exact<const W: usize> {
 }
 
 impl<const W: usize> Exact<W> {
-    /// Counts an update.
+    /// Adds the packets and bytes of an update to its key and to the total.
     pub fn add(&mut self, update: &Update<W>) {
         let count = self.keys.entry(update.key).or_default();
         for count in [count, &mut self.total] {
@@ -30,7 +30,7 @@ impl<const W: usize> Exact<W> {
         }
     }
 
-    /// The counts of a key.
+    /// Returns the counts of a key; zeros if it never occurred.
     #[must_use]
     pub fn get(&self, key: &[u64; W]) -> Count {
         self.keys.get(key).copied().unwrap_or_default()
@@ -42,7 +42,7 @@ impl<const W: usize> Exact<W> {
         self.total
     }
 
-    /// Number of distinct keys.
+    /// Returns the number of distinct keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.keys.len()

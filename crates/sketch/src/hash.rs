@@ -112,10 +112,10 @@ pub enum Purpose {
     Spread = 14,
 }
 
-/// A key with its hash.
+/// A key of `W` 64-bit words with its hash, which is computed once for all sketches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Item<const W: usize> {
-    /// The key.
+    /// The key: `W` words of 64 bits.
     pub key: [u64; W],
     /// The key's hash under the shared [`KeyHash`].
     pub hash: u64,
@@ -130,18 +130,18 @@ impl<const W: usize> Default for Item<W> {
 /// The counts to add to a key: one packet, or the packets that an aggregator or a flow table has added up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Update<const W: usize, N = ()> {
-    /// The key.
+    /// The key to which the counts belong: `W` words of 64 bits.
     pub key: [u64; W],
-    /// Number of packets.
+    /// The number of packets to add to the key.
     pub packets: u64,
-    /// Number of bytes.
+    /// The number of bytes to add to the key.
     pub bytes: u64,
     /// Further information about these packets.
     pub note: N,
 }
 
 impl<const W: usize> Update<W> {
-    /// One packet.
+    /// Returns the update for one packet of this many bytes.
     #[inline(always)]
     #[must_use]
     pub const fn packet(key: [u64; W], bytes: u64) -> Update<W> {

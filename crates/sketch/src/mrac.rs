@@ -29,7 +29,8 @@ const STEPS_MAX: usize = 30;
 /// Iteration ends when the number of flows changes by less than this share.
 const CONVERGED: f64 = 1e-4;
 
-/// An array of counters.
+/// An array of counters, from which the distribution of flow sizes is estimated by expectation maximisation.
+/// Each flow counts its packets in one counter, which it may share with others.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mrac<C = u32> {
     counters: Vec<C>,
@@ -41,7 +42,7 @@ pub struct Mrac<C = u32> {
 pub struct Distribution {
     /// Sizes in packets, and how many flows have each size, ordered by size. The numbers are not integers.
     pub sizes: Vec<(u64, f64)>,
-    /// Number of flows.
+    /// The estimate of the number of flows, with bounds.
     pub flows: Estimate,
 }
 
@@ -63,7 +64,7 @@ impl<C: Counter> Mrac<C> {
         Ok(Mrac { counters: table(C::default(), counters), lanes: Lanes::new(seed, Purpose::Mrac, 0) })
     }
 
-    /// Bytes of memory.
+    /// Returns the number of bytes of the counters, at most those given at creation.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.counters.len() * size_of::<C>()
@@ -147,7 +148,7 @@ impl<C: Counter> Mrac<C> {
         Ok(())
     }
 
-    /// Forgets everything.
+    /// Sets all counters to 0.
     pub fn clear(&mut self) {
         self.counters.fill(C::default());
     }

@@ -10,9 +10,9 @@ use crate::hash::Item;
 /// A heavy key and its size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Top<const W: usize> {
-    /// The key.
+    /// The key: `W` words of 64 bits.
     pub key: [u64; W],
-    /// Its size.
+    /// The estimate of its count, with bounds.
     pub size: Estimate,
 }
 
@@ -44,7 +44,7 @@ pub struct Ranked<const W: usize> {
 }
 
 impl<const W: usize> Ranked<W> {
-    /// Creates an empty ranking.
+    /// Creates an empty ranking for `capacity` keys; the capacity is clamped to 1 to 2^28.
     pub fn new(capacity: usize) -> Ranked<W> {
         let capacity = capacity.clamp(1, 1 << 28);
         Ranked {
@@ -62,7 +62,7 @@ impl<const W: usize> Ranked<W> {
             + index_len(capacity) * size_of::<IndexSlot>()
     }
 
-    /// Bytes of memory.
+    /// Returns the number of bytes of memory, which depends only on the capacity.
     pub fn bytes(&self) -> usize {
         Self::bytes_for(self.capacity)
     }
@@ -168,7 +168,7 @@ impl<const W: usize> Ranked<W> {
         self.heap.iter().map(|node| (&self.items[node.slot as usize], node.count, node.slot))
     }
 
-    /// Forgets everything.
+    /// Removes all keys and keeps the memory.
     pub fn clear(&mut self) {
         self.heap.clear();
         self.items.clear();

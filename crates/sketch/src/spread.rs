@@ -110,12 +110,12 @@ fn tau(mut x: f64) -> f64 {
     }
 }
 
-/// A key with many peers.
+/// A key with many distinct peers, such as a source that contacts many destinations.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread<const W: usize> {
-    /// The key.
+    /// The key: `W` words of 64 bits.
     pub key: [u64; W],
-    /// Number of distinct peers.
+    /// The estimate of the number of distinct peers, with bounds.
     pub spread: Estimate,
 }
 
@@ -144,7 +144,7 @@ impl<const W: usize> SpreadSketch<W> {
         })
     }
 
-    /// Bytes of memory.
+    /// Returns the number of bytes of the buckets, at most those given at creation.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.buckets.len() * size_of::<Bucket<W>>()
@@ -231,7 +231,7 @@ impl<const W: usize> SpreadSketch<W> {
         ranks_exist && level > 0
     }
 
-    /// Forgets everything.
+    /// Empties all buckets and keeps the memory and the hash functions.
     pub fn clear(&mut self) {
         self.buckets.fill(Bucket::EMPTY);
     }

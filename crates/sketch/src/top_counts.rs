@@ -14,13 +14,13 @@ use crate::ranked::Ranked;
 /// The counts of a key, and the error: packets of other keys that it inherited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TopCount<const W: usize> {
-    /// The key.
+    /// The key: `W` words of 64 bits.
     pub key: [u64; W],
-    /// Packets, never too few.
+    /// An upper bound of the number of packets. The true number is at most `error` lower.
     pub packets: u64,
     /// How many of these packets may belong to other keys.
     pub error: u64,
-    /// Bytes that were counted, never too many.
+    /// A lower bound of the number of bytes: those since the key was last inserted.
     pub bytes: u64,
 }
 
@@ -74,7 +74,7 @@ impl<const W: usize> TopCounts<W> {
         self.capacity
     }
 
-    /// The number of keys.
+    /// Returns the number of keys that are kept at the moment, at most [`TopCounts::capacity`].
     #[must_use]
     pub fn len(&self) -> usize {
         self.besides.len()
@@ -118,7 +118,7 @@ impl<const W: usize> TopCounts<W> {
         }
     }
 
-    /// Counts a key.
+    /// Adds packets and bytes to a key. If there is no room for a new key, it replaces the lightest one.
     #[inline]
     pub fn update(&mut self, item: &Item<W>, packets: u64, bytes: u64) {
         self.total.packets += packets;
@@ -226,7 +226,7 @@ impl<const W: usize> TopCounts<W> {
         }
     }
 
-    /// Forgets everything.
+    /// Removes all keys and totals, and keeps the memory.
     pub fn clear(&mut self) {
         self.ranked.clear();
         self.besides.clear();

@@ -89,7 +89,7 @@ impl DeltaReason {
 pub struct Belonging {
     /// The generation, modulo 256.
     pub generation: u8,
-    /// The pipe.
+    /// The number of the pipe, by its position in that generation of the program.
     pub pipe: u16,
     /// The target, or [`NO_DELTA_TARGET`].
     pub target: u32,
@@ -100,7 +100,8 @@ pub struct Belonging {
 #[must_use = "frames were counted in it"]
 #[repr(C)]
 pub struct FlowDelta {
-    /// Key of the flow.
+    /// Key of the flow. In a delta with [`DeltaReason::Swept`], the words are counts instead: see
+    /// [`FlowDelta::unflowed`].
     pub key: FlowKey,
     /// When the flow was learnt or its last delta was produced, in milliseconds.
     pub first: u32,
@@ -121,7 +122,8 @@ pub struct FlowDelta {
 const _: () = assert!(size_of::<FlowDelta>() == 88);
 
 impl FlowDelta {
-    /// Creates a delta.
+    /// Creates a delta. Packets and bytes are at most [`PACKETS_MAX`] and [`BYTES_MAX`]; `first` and `last`
+    /// are times in milliseconds.
     #[inline]
     pub fn new(
         key: FlowKey,
@@ -172,14 +174,14 @@ impl FlowDelta {
         std::array::from_fn(|at| (self.key.0[at / 2] >> (32 * (at % 2))) as u32)
     }
 
-    /// Number of packets.
+    /// Returns the number of packets, at most [`PACKETS_MAX`].
     #[inline]
     #[must_use]
     pub fn packets(&self) -> u64 {
         u64::from(self.packets)
     }
 
-    /// Number of bytes.
+    /// Returns the number of bytes of these packets, at most [`BYTES_MAX`].
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> u64 {

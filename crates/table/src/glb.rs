@@ -33,7 +33,7 @@ pub struct GlbTarget {
 /// The states that operators can give a back end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GlbState {
-    /// Serves.
+    /// Gets packets of new and existing flows.
     #[default]
     Active,
     /// Serves, and was added recently.
@@ -47,9 +47,10 @@ pub enum GlbState {
 /// A row: positions of back ends, or [`NO_TARGET`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GlbRow {
-    /// Where packets go.
+    /// The position of the back end to which packets of the row go.
     pub first: u16,
-    /// Where the first back end passes on packets that it does not know.
+    /// The position of the back end to which the first one forwards packets of connections that it does not
+    /// know.
     pub second: u16,
 }
 
@@ -107,20 +108,21 @@ fn rank(seed: [u8; 16], row_seed: u64, address: IpAddr) -> u64 {
 /// constants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct GlbHash {
-    /// The table's `hash_key`.
+    /// The forwarding table's `hash_key`: the key of SipHash-2-4, 16 bytes in the order in which they are
+    /// written.
     pub key: [u8; 16],
     /// The director's `hash_fields`, as a set of bits.
     pub fields: u8,
 }
 
 impl GlbHash {
-    /// The source address, which a director uses unless configured otherwise.
+    /// The bit of the source address, the only field that a director uses unless configured otherwise.
     pub const SOURCE: u8 = 1;
-    /// The destination address.
+    /// The bit of the destination address.
     pub const DESTINATION: u8 = 2;
-    /// The source port.
+    /// The bit of the source port.
     pub const SOURCE_PORT: u8 = 4;
-    /// The destination port.
+    /// The bit of the destination port.
     pub const DESTINATION_PORT: u8 = 8;
 
     /// Returns the hash of a flow.

@@ -43,16 +43,16 @@ impl fmt::Display for Color {
     }
 }
 
-/// Parameters of a meter.
+/// The rates and bursts of a meter with two token buckets (RFC 2697, RFC 2698).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeterConfig {
-    /// Bytes or packets.
+    /// What one token is: a byte of a frame, or a frame. Rates and bursts are in this unit.
     pub unit: MeterUnit,
-    /// Committed rate, in units per second.
+    /// Committed information rate, in units per second: packets within it are green.
     pub cir: u64,
-    /// Committed burst, in units.
+    /// Committed burst size, in units: the size of the first bucket.
     pub cbs: u64,
-    /// The second bucket.
+    /// The second bucket, which separates yellow from red packets.
     pub second: MeterSecond,
     /// Whether to take the packet's colour into account (RFC 2697 §2, RFC 2698 §2).
     pub colour_aware: bool,

@@ -25,22 +25,22 @@ const SHORT: u8 = 24;
 /// A route: prefix, its length, and the record of its next hop.
 #[derive(Clone, Copy, Debug)]
 pub struct HandRoute {
-    /// The prefix.
+    /// The first address of the prefix, most significant byte first.
     pub prefix: u32,
-    /// Its length.
+    /// The length of the prefix in bits, 0 to 32.
     pub length: u8,
-    /// The next hop's record.
+    /// The position of the next hop in [`HandTables::records`].
     pub next_hop: u8,
 }
 
 /// The values that a rule matches, or their mask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HandRule {
-    /// Source address.
+    /// IPv4 source address, most significant byte first.
     pub source: u32,
-    /// Destination address.
+    /// IPv4 destination address, most significant byte first.
     pub destination: u32,
-    /// Destination port.
+    /// Destination port of TCP or UDP.
     pub port: u16,
 }
 
@@ -63,7 +63,7 @@ pub struct HandFlow {
     pub addresses: [Ipv4Addr; 2],
     /// Source and destination port.
     pub ports: [u16; 2],
-    /// The record of its target.
+    /// The position of the target in [`HandTables::records`].
     pub target: u16,
 }
 
@@ -92,7 +92,7 @@ pub struct HandTables {
     pub services: Vec<(Ipv4Addr, u8, u16)>,
     /// Routes, which are counted in this order.
     pub routes: Vec<HandRoute>,
-    /// The masks of rules.
+    /// The masks of rules; rules refer to them by position.
     pub masks: Vec<HandRule>,
     /// Rules, which are counted in this order, each with the number of its mask.
     pub rules: Vec<(HandRule, u16)>,

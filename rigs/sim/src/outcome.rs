@@ -85,11 +85,11 @@ fn short_pair(pair: Option<(f64, f64)>) -> Option<[f64; 2]> {
 /// in the fabric.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Slowdowns {
-    /// All flows.
+    /// Flows of every size.
     pub all: Histogram,
-    /// Below 100 KB.
+    /// Flows of less than 100 KB.
     pub small: Histogram,
-    /// 10 MB and above.
+    /// Flows of 10 MB or more.
     pub large: Histogram,
 }
 
@@ -108,11 +108,11 @@ impl Slowdowns {
 /// The slowdowns of one run, which show how much results depend on the seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct OfSeed {
-    /// The seed.
+    /// The seed of the run.
     pub seed: u64,
-    /// The mean of all flows; `None` if none was counted.
+    /// The mean slowdown of all flows; `None` if none was counted.
     pub mean: Option<f64>,
-    /// The 99th percentile.
+    /// The 99th percentile of the slowdowns of all flows; `None` if none was counted.
     pub p99: Option<f64>,
 }
 
@@ -121,9 +121,9 @@ pub struct OfSeed {
 pub struct RunOutcome {
     /// Everything that must be equal for results to be merged, except the load and the scheme.
     pub setting: String,
-    /// Percent.
+    /// The load, in percent of the capacity of the fabric: see [`Scenario::percent`].
     pub load: f64,
-    /// Its name.
+    /// The name of the scheme that chose paths.
     pub scheme: String,
     /// The slowdowns for each seed.
     pub seeds: Vec<OfSeed>,
@@ -133,7 +133,7 @@ pub struct RunOutcome {
     pub unended: u64,
     /// Simulated time of all runs, ns.
     pub time_ns: u64,
-    /// Events.
+    /// The number of events that the simulator processed.
     pub events: u64,
     /// The packet ledger.
     pub ledger: Ledger,

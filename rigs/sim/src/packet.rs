@@ -24,7 +24,7 @@ pub enum PacketKind {
 /// A packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet {
-    /// Its route.
+    /// The links that the packet takes, from the sender to the receiver.
     pub way: PacketRoute,
     /// The sender's clock at departure, ns; for an answer, the one-way delay of the probe.
     pub stamp: u64,
@@ -32,15 +32,15 @@ pub struct Packet {
     pub echo: u64,
     /// Flow or node.
     pub of: u32,
-    /// Number.
+    /// The number of the packet in its flow, or of the probe.
     pub number: u32,
     /// The number below which all packets are acknowledged.
     pub next: u32,
     /// The lower half of the switches' hash.
     pub hash: u32,
-    /// Bytes on the wire.
+    /// The bytes that the packet takes on the wire, with all headers.
     pub bytes: u16,
-    /// Its kind.
+    /// What the packet is: data, an acknowledgement, a probe, or an answer to one.
     pub kind: PacketKind,
     /// The index of the link that the packet is on.
     pub at: u8,
@@ -119,7 +119,7 @@ pub struct Ledger {
 /// The ledger during a run.
 #[derive(Default)]
 pub struct Account {
-    /// Everything but drops.
+    /// The ledger without its drops, which are counted by index during a run.
     pub ledger: Ledger,
     drops: [u64; DROPS.len()],
 }

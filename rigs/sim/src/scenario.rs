@@ -65,11 +65,11 @@ impl FromStr for Contender {
 /// The inputs of a simulation run.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// The fabric.
+    /// The numbers of leaves, spines and hosts, and the rates of their links.
     pub shape: Shape,
-    /// Its faults.
+    /// The faults of the fabric during the run.
     pub faults: Vec<Fault>,
-    /// Flow size distribution.
+    /// The distribution from which the sizes of flows are drawn.
     pub load: Load,
     /// Load in percent of the capacity of the leaves' links to the spines (or to the hosts, if those are
     /// slower), including all headers and acknowledgements.
@@ -80,7 +80,7 @@ pub struct Scenario {
     pub seed: u64,
     /// Flows to simulate, at least 1.
     pub flows: u32,
-    /// TCP.
+    /// How TCP senders react to marks and losses.
     pub tcp: Behaviour,
     /// Time between two probes of a path in use, ns.
     pub probe_ns: u64,

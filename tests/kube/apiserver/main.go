@@ -1,4 +1,5 @@
-// The API server of Kubernetes, alone: its own module has no packages that can be installed by version.
+// Only the API server of Kubernetes. It has a main package here, because `go install PACKAGE@VERSION` refuses
+// the module k8s.io/kubernetes, which has replace directives.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// The part of the conformance suite of the Gateway API that needs no running pods: conditions, attachment and
+// Runs the part of the Gateway API's conformance suite that needs no running pods: conditions, attachment and
 // conflicts. `make test-kube` runs it beside an API server, weir-kube and its nodes.
 package conformance
 
@@ -25,7 +25,7 @@ import (
 var base embed.FS
 
 const http = "its gateways have HTTP listeners, which weir does not serve"
-const traffic = "each of its parts needs answers of pods"
+const traffic = "each of its parts needs answers from pods"
 
 // Tests of supported features that are not run, with the reason.
 var notRun = map[string]string{
@@ -45,7 +45,7 @@ var notRun = map[string]string{
 	"UDPRouteParentRefPortAndSectionName":       traffic,
 }
 
-// The parts of other tests that need answers of pods.
+// The parts of other tests that need answers from pods.
 var parts = []string{
 	"TCPRouteMultipleRoutesAttachment/Only_the_oldest",
 	"TCPRouteParentRefAttachAll/Listener_",
@@ -91,15 +91,15 @@ func TestConformance(t *testing.T) {
 		run = append(run, test)
 	}
 	for _, part := range parts {
-		t.Logf("not run: %s...: it needs answers of pods", part)
+		t.Logf("not run: %s...: it needs answers from pods", part)
 	}
 	pods(t, options.Client)
 	all.Setup(t, run)
 	require.NoError(t, all.Run(t, run))
 }
 
-// Creates a pod in each namespace and marks it as ready, because the suite waits for one, and there is no
-// kubelet to run any.
+// Creates a pod in each namespace and marks it as ready: the suite waits for a ready pod, and there is no
+// kubelet that would run one.
 func pods(t *testing.T, to client.Client) {
 	namespaces := []string{suite.InfrastructureNamespace, suite.AppBackendNamespace, suite.WebBackendNamespace}
 	for _, name := range namespaces {

@@ -62,7 +62,7 @@ impl NameKind {
 /// The name of an address.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Name {
-    /// The name.
+    /// The name itself: 1 to 253 bytes.
     pub name: Arc<str>,
     /// The namespace that the name belongs to.
     pub namespace: Option<Arc<str>>,

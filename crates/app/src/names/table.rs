@@ -71,7 +71,7 @@ fn mask(length: u8) -> u128 {
     u128::MAX.checked_shl(128 - u32::from(length)).unwrap_or(0)
 }
 
-/// Names by address.
+/// The names of addresses and prefixes. An address has the name of the longest prefix that contains it.
 #[derive(Clone, Debug, Default)]
 pub struct NameTable {
     names: HashMap<NamedPrefix, Arc<Name>>,
@@ -147,13 +147,13 @@ fn fingerprint(prefix: NamedPrefix, name: &Name) -> u128 {
 pub struct RawName<'a> {
     /// The address or prefix.
     pub address: &'a str,
-    /// The name.
+    /// The name, at most 253 bytes.
     pub name: &'a str,
-    /// The namespace.
+    /// The namespace that the name belongs to, at most 63 bytes.
     pub namespace: Option<&'a str>,
-    /// The word of the kind.
+    /// The word of the kind, one of [`NameKind::WORDS`]; without one, the kind is `other`.
     pub kind: Option<&'a str>,
-    /// The node.
+    /// The name of the node that the named object runs on, at most 253 bytes.
     pub node: Option<&'a str>,
 }
 
@@ -168,7 +168,7 @@ pub struct WrongName {
     pub first: Option<u32>,
 }
 
-/// Makes a table.
+/// Checks names one by one and collects them in a [`NameTable`].
 #[derive(Debug, Default)]
 pub struct NameTableBuilder {
     table: NameTable,
@@ -223,7 +223,7 @@ impl NameTableBuilder {
         Ok(())
     }
 
-    /// Returns the table.
+    /// Returns the table of all names that were added.
     #[must_use]
     pub fn build(self) -> NameTable {
         let lengths = self.lengths.map(|lengths| lengths.into_iter().rev().collect());

@@ -32,7 +32,7 @@ impl fmt::Display for System {
 pub struct Port {
     /// Lower values are better.
     pub priority: u16,
-    /// Port number.
+    /// The number of the port in its system; among ports of equal priority, the lower number is preferred.
     pub number: u16,
 }
 
@@ -43,9 +43,9 @@ pub struct Info {
     pub system: System,
     /// The key: ports of the system with the same key may be aggregated.
     pub key: u16,
-    /// The port identifier.
+    /// The identifier of the port at this end, which tells apart the links of one aggregator.
     pub port: Port,
-    /// The state.
+    /// The state that the end announces, or is assumed to have.
     pub state: State,
 }
 
@@ -64,21 +64,22 @@ impl Info {
 pub struct State(pub u8);
 
 impl State {
-    /// Sends LACPDUs first.
+    /// LACP_Activity: the end is active, that is, it sends LACPDUs without having received any.
     pub const ACTIVITY: State = State(0x01);
-    /// Wants an LACPDU every second.
+    /// LACP_Timeout: the end uses the short timeout, so it wants an LACPDU every second rather than every 30.
     pub const TIMEOUT: State = State(0x02);
-    /// May be aggregated.
+    /// Aggregation: the link may be aggregated with others; otherwise it is an individual link.
     pub const AGGREGATION: State = State(0x04);
-    /// Is in the right aggregator.
+    /// Synchronization: the end has attached the link to the right aggregator.
     pub const SYNC: State = State(0x08);
-    /// Receives frames.
+    /// Collecting: the end accepts frames that arrive on the link.
     pub const COLLECTING: State = State(0x10);
-    /// Sends frames.
+    /// Distributing: the end may send frames over the link.
     pub const DISTRIBUTING: State = State(0x20);
-    /// Has no information about its partner.
+    /// Defaulted: the end has no information from its partner and uses default values instead.
     pub const DEFAULTED: State = State(0x40);
-    /// The information about its partner has expired.
+    /// Expired: the end has not received an LACPDU in time, and its information about the partner has
+    /// expired.
     pub const EXPIRED: State = State(0x80);
 
     const NAMES: [&str; 8] = [

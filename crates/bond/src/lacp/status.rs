@@ -4,10 +4,10 @@ use super::info::{Info, System};
 use super::machine::Negotiation;
 use super::refusal::Refusal;
 
-/// State of a bond.
+/// The state of LACP on all members of a bond.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
-    /// Our system id.
+    /// The system identifier that we announce: priority and MAC address.
     pub system: System,
     /// State of the negotiation.
     pub negotiation: Negotiation,
@@ -26,11 +26,11 @@ pub struct Status {
 pub struct Aggregator {
     /// Whether it is the one in use.
     pub active: bool,
-    /// Our key.
+    /// The key that we announce for these members: 16 bits, equal for members that may be aggregated.
     pub key: u16,
     /// System id of the partner.
     pub partner: System,
-    /// The partner's key.
+    /// The key that the partner announces for its ends of these links.
     pub partner_key: u16,
     /// Whether the partner does not aggregate, so that there is at most one member.
     pub individual: bool,
@@ -74,11 +74,11 @@ pub struct MemberStatus {
 /// Counters of a member since it was added.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// LACPDUs accepted.
+    /// LACPDUs that were received and accepted. Those that were not are in `refused`.
     pub lacpdus_received: u64,
-    /// LACPDUs sent.
+    /// LACPDUs that were handed to the port for sending.
     pub lacpdus_sent: u64,
-    /// Markers received.
+    /// Markers that the partner has sent (802.1AX 6.5), most of which get a response.
     pub markers_received: u64,
     /// Markers not answered, because they exceeded the limit per second.
     pub markers_unanswered: u64,

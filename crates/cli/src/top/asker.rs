@@ -15,20 +15,20 @@ use weir_daemon::Doorbell;
 /// The sections that every page shows in its first line.
 const HEAD: [&str; 6] = ["generation", "file", "uptime_s", "ledger", "balances", "apps"];
 
-/// A question.
+/// A request for the contents of a page, to the thread that asks the daemon.
 #[derive(Clone, Copy)]
 pub struct Question {
     /// The number of the page, which the answer repeats.
     pub number: usize,
-    /// The page.
+    /// The page whose contents are wanted.
     pub listed: Listed,
     /// The generation of the program whose kinds of apps are known.
     pub known: Option<u64>,
 }
 
-/// An answer.
+/// What the daemon answered to a [`Question`].
 pub struct Answer {
-    /// The number of the page.
+    /// The number of the page, as in the question, so that answers for a page that was left are recognised.
     pub number: usize,
     /// When the daemon answered.
     pub taken: Instant,
@@ -38,10 +38,10 @@ pub struct Answer {
     pub kinds: Option<Vec<bool>>,
 }
 
-/// The thread's client.
+/// The sending end of the questions and the receiving end of the answers.
 pub struct Asker {
     questions: Sender<Question>,
-    /// The answers.
+    /// The answers, in the order of the questions.
     pub answers: Receiver<Answer>,
 }
 

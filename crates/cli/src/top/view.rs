@@ -52,11 +52,11 @@ pub struct AnswerSample {
 /// The rates of the first line, frames per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Rates {
-    /// Received.
+    /// Frames that all ports received.
     pub received: f64,
-    /// Transmitted.
+    /// Frames that all ports transmitted.
     pub transmitted: f64,
-    /// Dropped.
+    /// Frames that were dropped, for any reason.
     pub dropped: f64,
 }
 

@@ -32,11 +32,11 @@ const PAUSES: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(6
 /// The sum of deltas of one reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
-    /// Number of deltas.
+    /// The number of deltas.
     pub deltas: u64,
-    /// Their packets.
+    /// The packets in these deltas.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of these packets.
     pub bytes: u64,
 }
 

@@ -24,7 +24,7 @@ const NODES_MAX: usize = 64;
 /// Where control over HTTP listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOver {
-    /// Its address.
+    /// The address and port on which requests are accepted.
     pub listen: SocketAddr,
     /// The file with the token.
     pub token: PathBuf,

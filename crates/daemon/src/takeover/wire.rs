@@ -28,13 +28,13 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 /// A connection to the other daemon.
 pub struct Wire(UnixStream);
 
-/// A message.
+/// A message between the running daemon and the one that takes over.
 pub struct Message {
-    /// Its content.
+    /// The content of the message, as JSON.
     pub head: Value,
     /// Arbitrary bytes, such as records of flows.
     pub bytes: Vec<u8>,
-    /// Open files.
+    /// Open files that the receiver gets, such as sockets and memory (SCM_RIGHTS).
     pub descriptors: Vec<OwnedFd>,
 }
 

@@ -16,7 +16,7 @@ pub struct Report {
     pub workers: usize,
     /// Whether counts of the previous program are still being taken over.
     pub is_settling: bool,
-    /// The ledger.
+    /// The worker's account of all frames: where they came from and what became of them.
     pub ledger: Ledger,
     /// Which flows lost most frames.
     pub dropped_flows: DroppedFlows,
@@ -28,7 +28,7 @@ pub struct Report {
     pub pipes: Vec<PipeReport>,
     /// Bucket tables that the worker filled itself: none, if changes of weights come with their buckets.
     pub filled: u64,
-    /// Number of breaths.
+    /// The number of breaths since the worker started, including those that handled no frame.
     pub breaths: u64,
     /// How long breaths took, if the worker's driver measures them.
     pub breath_times: Breaths,
@@ -51,16 +51,16 @@ pub struct Report {
     pub kernel: Option<ReplicaReport>,
 }
 
-/// Totals of a pipe.
+/// The totals of a pipe on one worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PipeReport {
-    /// Number of entries.
+    /// The number of entries in the table, configured and added at run time.
     pub entries: usize,
     /// Number of live flows (FLOW).
     pub flows: usize,
     /// Packets that hit an entry.
     pub hits: u64,
-    /// Packets that missed.
+    /// Packets that entered the pipe and missed.
     pub misses: Count,
     /// Where the packets that the pipe looked up were counted (FLOW).
     pub account: FlowAccount,
@@ -68,12 +68,12 @@ pub struct PipeReport {
     pub nat_used: usize,
 }
 
-/// Report of a port.
+/// The counters of one worker's queue of a port.
 #[derive(Clone, Debug, Default)]
 pub struct PortReport {
     /// Name of the port.
     pub name: String,
-    /// How it runs.
+    /// How the port runs, in words for operators, such as `native zero-copy` of an `xdp` port.
     pub mode: String,
     /// Counters that all ports have.
     pub statistics: PortStatistics,

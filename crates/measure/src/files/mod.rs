@@ -29,7 +29,7 @@ const STRIDE: u64 = 4096;
 /// A file that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileReport {
-    /// Its name.
+    /// The name of the file, as it was given.
     pub file: String,
     /// Its packets, including skipped ones.
     pub packets: u64,
@@ -39,11 +39,11 @@ pub struct FileReport {
 
 /// The outcome of a measurement.
 pub struct MeasureOutcome {
-    /// The result.
+    /// The answers to all queries.
     pub measured: Measured,
     /// The state that can be saved and merged.
     pub summary: Summary,
-    /// The files.
+    /// The files that were read, in this order.
     pub files: Vec<FileReport>,
     /// Whether the measurement was interrupted before all files were read.
     pub is_interrupted: bool,

@@ -53,7 +53,7 @@ pub struct OverlayEntries {
     pub flooded: u64,
     /// Packets sent and received that flows have reported: all packets of ended flows, and some of others.
     pub gone_packets: [u64; 2],
-    /// Their bytes.
+    /// The bytes of these packets, sent and received.
     pub gone_bytes: [u64; 2],
     /// Flows that expired because they were idle.
     pub idled: u64,

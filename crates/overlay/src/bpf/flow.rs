@@ -11,7 +11,7 @@ use std::ops::Range;
 pub struct OverlayTuple {
     /// Source and destination, of the same IP version.
     pub addresses: [IpAddr; 2],
-    /// Their ports.
+    /// Source and destination port; 0 if the protocol has none.
     pub ports: [u16; 2],
     /// The protocol of IP.
     pub protocol: u8,
@@ -45,9 +45,9 @@ impl OverlayTuple {
 pub struct OverlayKey {
     /// The pod and its peer; of the same IP version.
     pub addresses: [IpAddr; 2],
-    /// Their ports.
+    /// The port of the pod, and that of its peer; 0 if the protocol has none.
     pub ports: [u16; 2],
-    /// The VNI.
+    /// The VNI of the overlay, 24 bits.
     pub vni: u32,
     /// The protocol of IP.
     pub protocol: u8,
@@ -80,10 +80,10 @@ fn version(addresses: [IpAddr; 2]) -> OverlayIp {
     if addresses.iter().all(IpAddr::is_ipv4) { OverlayIp::V4 } else { OverlayIp::V6 }
 }
 
-/// A flow.
+/// A flow of the cache, as the eBPF programs store it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverlayFlow {
-    /// Its key.
+    /// The addresses and ports of the flow, as its pod sees them.
     pub key: OverlayKey,
     /// When the flow's sending and receiving direction were learnt, in nanoseconds of `CLOCK_MONOTONIC`; 0 if
     /// a direction was not learnt or is void.
@@ -135,7 +135,7 @@ pub enum OverlayEnd {
 /// The counts of a flow since it was learnt or last reported them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OverlayGone {
-    /// Its key.
+    /// The addresses and ports of the flow, as its pod saw them.
     pub key: OverlayKey,
     /// When it was learnt or last reported its counts, in nanoseconds of `CLOCK_MONOTONIC`; 0 if the flow had
     /// already reported its final counts, and these come from frames that were still in flight.

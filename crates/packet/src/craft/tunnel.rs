@@ -10,9 +10,9 @@ use crate::{TunnelKind, read_hex};
 /// A tunnel header and what it carries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tunnel {
-    /// Its kind.
+    /// The kind of tunnel, which determines the default header and where it may be.
     pub kind: TunnelKind,
-    /// VNI or key.
+    /// VNI (24 bits) or GRE key (32 bits); `None` if the kind has no ID or the header leaves it out.
     pub id: Option<u32>,
     /// The header byte by byte, if plain words cannot describe it.
     pub header: Option<Vec<u8>>,

@@ -251,7 +251,7 @@ pub struct Header {
 pub struct Id {
     /// Number of header bytes before the ID.
     pub at: usize,
-    /// Its value.
+    /// The ID as a number: 24 bits for a VNI, 32 for a GRE key.
     pub value: u32,
 }
 

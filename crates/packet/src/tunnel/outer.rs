@@ -14,7 +14,7 @@ const UDP: usize = 8;
 /// The properties that determine the length of the outer headers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OuterShape {
-    /// The tunnel.
+    /// The kind of tunnel, which determines its own header and whether UDP is in front of it.
     pub kind: TunnelKind,
     /// Whether the outer IP header is IPv6 rather than IPv4.
     pub is_ipv6: bool,
@@ -27,15 +27,15 @@ pub struct OuterShape {
 /// The values from which a template is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outer {
-    /// Destination MAC address.
+    /// Destination MAC address of the outer frame.
     pub eth_dst: [u8; 6],
-    /// Source MAC address.
+    /// Source MAC address of the outer frame.
     pub eth_src: [u8; 6],
-    /// Source address, of the shape's version.
+    /// Source address of the outer IP header, of the version that [`OuterShape::is_ipv6`] says.
     pub src: IpAddr,
-    /// Destination address.
+    /// Destination address of the outer IP header, of the same version as `src`.
     pub dst: IpAddr,
-    /// TTL or hop limit.
+    /// TTL or hop limit of the outer IP header.
     pub ttl: u8,
     /// VNI or key, where the tunnel has one.
     pub id: u32,

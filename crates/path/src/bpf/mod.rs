@@ -74,9 +74,9 @@ pub struct PathCounters {
     pub malformed: u64,
     /// Probes and answers whose cookie does not match our secret.
     pub bad_cookie: u64,
-    /// Duplicate probes.
+    /// Probes that had already been answered, which get no second answer.
     pub repeated: u64,
-    /// Probes beyond the rate.
+    /// Probes that were not answered because they exceeded the limit on answers.
     pub limited: u64,
     /// Answers that arrived.
     pub collected: u64,
@@ -165,7 +165,7 @@ impl PathFlowKey {
     }
 }
 
-/// A flow.
+/// A flow of the table that the eBPF programs keep: its path, and what it has sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathFlow {
     /// When its last packet left, in nanoseconds of `CLOCK_MONOTONIC`.
@@ -174,7 +174,7 @@ pub struct PathFlow {
     pub packets: u64,
     /// Bytes since then.
     pub bytes: u64,
-    /// Its path.
+    /// The number of the path that the flow takes.
     pub path: u32,
     /// The port that the kernel chose last.
     pub kernel_port: u16,
@@ -230,7 +230,7 @@ pub struct PathAnswer {
 /// The first frame of a flow (DOCA-AR).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathMissed {
-    /// Its flow.
+    /// The key of the flow that the frame belongs to.
     pub key: PathFlowKey,
     /// The source port that the kernel chose.
     pub kernel_port: u16,

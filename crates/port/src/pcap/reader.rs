@@ -12,7 +12,7 @@ use super::{LINK_ETHERNET, Problem, ReadError};
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 
-/// One recorded frame.
+/// One recorded frame, with its time and its length on the wire.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
     /// Time of the recording, in nanoseconds since 1970.
@@ -34,11 +34,11 @@ impl Record {
 /// One recorded frame, whose bytes belong to the reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Lent<'a> {
-    /// Its link type.
+    /// The link type of the recording; Ethernet is 1.
     pub link: u16,
-    /// As in [`Record`].
+    /// Time of the recording, in nanoseconds since 1970.
     pub time_ns: u64,
-    /// As in [`Record`].
+    /// Length of the frame on the wire in bytes, without FCS; never less than that of `bytes`.
     pub length: u32,
     /// The bytes that were recorded.
     pub bytes: &'a [u8],
@@ -64,7 +64,7 @@ pub struct Links {
 }
 
 impl Links {
-    /// Only Ethernet.
+    /// Reads only Ethernet frames, which is what programs run on.
     pub const ETHERNET: Links = Links {
         has: |number| number == LINK_ETHERNET,
         said: "only Ethernet (1); record on one Ethernet interface",

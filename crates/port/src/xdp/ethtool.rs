@@ -152,9 +152,9 @@ pub struct Ethtool(OwnedFd);
 /// The queues of an interface that are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueuesInUse {
-    /// Receive queues.
+    /// The number of receive queues.
     pub rx: u32,
-    /// Transmit queues.
+    /// The number of transmit queues.
     pub tx: u32,
     /// Whether receive and transmit queues come in pairs, which `ethtool -L` calls `combined`.
     pub paired: bool,

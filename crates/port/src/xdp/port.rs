@@ -43,7 +43,7 @@ pub struct Rings {
     /// Free chunks for the kernel to fill. The ring is kept full; its size limits the burst that can arrive
     /// without loss while the worker sleeps.
     pub fill: u32,
-    /// Received frames.
+    /// Received frames, from the kernel to the worker.
     pub receive: u32,
     /// Frames to send; the completion ring has the same size.
     pub transmit: u32,

@@ -56,7 +56,7 @@ pub struct Offer {
     pub rings: Rings,
     /// The process's number for the pool whose memory is registered with the socket.
     pub pool: u32,
-    /// The socket.
+    /// The AF_XDP socket, which stays bound to its queue.
     pub socket: OwnedFd,
 }
 
@@ -69,7 +69,7 @@ pub struct Memory {
     pub chunks: u32,
     /// Bytes of a chunk.
     pub chunk: u32,
-    /// The in-memory file.
+    /// The file in memory (memfd) that backs the pool.
     pub file: OwnedFd,
 }
 

@@ -62,9 +62,9 @@ impl<const W: usize, N: Note> KeyCounts<W, N> {
 pub struct Evicted<const W: usize, N = ()> {
     /// The key and its hash.
     pub item: Item<W>,
-    /// Number of packets.
+    /// The packets that the key had counted since it entered the aggregator.
     pub packets: u64,
-    /// Number of bytes.
+    /// The bytes of these packets.
     pub bytes: u64,
     /// Further information about these packets.
     pub note: N,
@@ -73,13 +73,13 @@ pub struct Evicted<const W: usize, N = ()> {
 /// The activity of an aggregator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AggregatorCounts {
-    /// Updates that came in.
+    /// Updates that were given to the aggregator.
     pub updates: u64,
     /// Updates that found their key.
     pub hits: u64,
-    /// Keys that made room for others.
+    /// Keys that were evicted to make room for others.
     pub evictions: u64,
-    /// Updates that the gate passed on.
+    /// Updates that the gate passed on without storing their key.
     pub bypassed: u64,
 }
 
@@ -157,16 +157,16 @@ impl<const W: usize, M: Compare, N: Note> Aggregator<W, M, N> {
         bytes / Self::BYTES_PER_ROW * Self::BYTES_PER_ROW
     }
 
-    /// Bytes of memory.
+    /// Returns the number of bytes of memory of all rows.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.rows.len() * Self::BYTES_PER_ROW
     }
 
-    /// Keys of a row.
+    /// The number of keys in a row. A key is in the row that its hash selects.
     pub const KEYS_PER_ROW: usize = SLOTS;
 
-    /// Number of rows.
+    /// Returns the number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
         self.rows.len()

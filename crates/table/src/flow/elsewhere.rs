@@ -7,9 +7,9 @@ use crate::delta::{BYTES_MAX, PACKETS_MAX};
 /// packets has SYN, FIN or RST, and the flow has had a packet before them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CountedElsewhere {
-    /// How many.
+    /// Number of packets.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes in these packets.
     pub bytes: u64,
     /// When the last packet was counted, in milliseconds.
     pub last: u32,

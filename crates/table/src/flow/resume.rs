@@ -13,7 +13,7 @@ pub struct Resumed {
     pub first: u32,
     /// When the flow's last packet was counted, in milliseconds of this table's clock.
     pub last: u32,
-    /// Its state.
+    /// How far the connection has got, which determines its timeout.
     pub state: FlowState,
     /// The highest byte of the flow's last TCP sequence number.
     pub seq: u8,

@@ -16,7 +16,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- if $image.digest }}{{ $name }}@{{ $image.digest }}{{ else }}{{ $name }}:{{ $image.tag | default .Chart.AppVersion }}{{ end }}
 {{- end }}
 
-{{- /* The configuration of weir-kube: `controller.config`, with what follows from other values. */ -}}
+{{- /* The configuration of weir-kube: `controller.config`, and the keys that other values determine. */ -}}
 {{- define "weir.controller" -}}
 {{- $config := deepCopy .Values.controller.config }}
 {{- $nodes := list }}
@@ -33,7 +33,7 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- toYaml $config }}
 {{- end }}
 
-{{- /* What a probe requests. These pods are in the host's network, so 127.0.0.1 is also the kubelet's. */ -}}
+{{- /* What a probe requests. These pods are in the host's network, so the kubelet reaches 127.0.0.1 too. */ -}}
 {{- define "weir.probe" -}}
 {{- $port := regexFind "[0-9]+$" .metrics }}
 {{- $host := trimSuffix (printf ":%s" $port) .metrics | trimAll "[]" -}}
