@@ -195,7 +195,7 @@ impl Stage<'_> {
     /// Performs `event`, and returns what clients counted from before it until some time after it.
     fn during(&mut self, event: impl FnOnce(&mut Self) -> Result<()>) -> Result<PhaseObservation> {
         let before = self.bed.settled(self.interrupt)?;
-        let load = PhaseClients::start(&mut self.run, &self.bed.network, self.interrupt.slowdown())?;
+        let load = PhaseClients::start(&mut self.run, &self.bed.network, self.interrupt)?;
         self.rest(self.phase / 4)?;
         event(self)?;
         self.rest(self.phase)?;
