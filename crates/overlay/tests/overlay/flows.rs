@@ -112,7 +112,7 @@ fn records_without_room_are_counted() {
 
 /// What the threads that send frames share with the one that sweeps.
 #[derive(Default)]
-struct Shared {
+struct SharedByThreads {
     ends: AtomicBool,
     /// Sweeps so far.
     sweeps: AtomicU64,
@@ -128,7 +128,7 @@ const ROUNDS: u32 = 1000;
 
 /// The work of one thread: it sends frames of more flows than fit, in both directions, and has flows learnt
 /// again whenever they are not known.
-fn frames(shared: &Shared, at: usize, (pod, up): (u32, u32)) {
+fn frames(shared: &SharedByThreads, at: usize, (pod, up): (u32, u32)) {
     let mut cpu = CpuSet::new();
     cpu.set(at);
     // Programs at tc hooks do not preempt each other; threads on one processor would.
@@ -177,7 +177,7 @@ fn processors_that_share_the_table_lose_no_count_and_mix_no_flows() {
     rig.programs.attach_uplink("up0").unwrap();
     rig.programs.set_node(SECOND_NODE.into(), SECOND_NODE_STAMP).unwrap();
     ip("neighbour add 10.0.1.3 lladdr 02:00:00:00:00:03 dev up0 nud permanent");
-    let shared = Shared::default();
+    let shared = SharedByThreads::default();
     let (interfaces, threads) =
         ((rig.pod, rig.up), std::thread::available_parallelism().unwrap().get().min(4));
     let mut given = Vec::new();
@@ -210,7 +210,7 @@ fn processors_that_share_the_table_lose_no_count_and_mix_no_flows() {
         shared.ends.store(true, Ordering::Relaxed);
     });
     let is_enough = is_enough(&rig);
-    let Shared { fast, wrong, .. } = shared;
+    let SharedByThreads { fast, wrong, .. } = shared;
     let fast = fast.map(AtomicU64::into_inner);
     assert_eq!(wrong.into_inner(), 0, "frames of mixed flows");
     given.extend(rig.sweep(&END));
