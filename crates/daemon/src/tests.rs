@@ -328,6 +328,7 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     assert_eq!(bench.ask(weight).unwrap(), json!({ "done": true }));
     // Both of these become one reload, which begins when the first has ended.
     let others = [bench.reload(), bench.reload()];
+    bench.until(|bench| bench.control.waiting() == 3);
     bench.ticks(20);
     assert!(bench.daemon.reloads.are_preparing() && !first.is_finished());
     give.send(CONFIG).unwrap();
