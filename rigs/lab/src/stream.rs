@@ -39,7 +39,7 @@ const SAY: Duration = Duration::from_millis(200);
 /// How long packets may be in flight.
 const SETTLE: Duration = Duration::from_millis(300);
 /// How long the processes may take to start or end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One end of a stream, in its own process.
 #[derive(clap::Subcommand)]
