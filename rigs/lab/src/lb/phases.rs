@@ -206,7 +206,7 @@ impl Stage<'_> {
         self.rest(self.phase)?;
         // On a busy machine, few flows begin in this time.
         let enough = self.interrupt.wait(PATIENCE, || Ok(self.began() >= began + NEW_MIN))?;
-        premise(enough, || format!("only {} flows have begun", self.began() - began))?;
+        premise(enough, || format!("only {} flows have begun", self.began().saturating_sub(began)))?;
         let clients = load.end(&mut self.run)?;
         let counts = self.bed.settled(self.interrupt)?.since(&before);
         Ok(PhaseObservation { counts, clients })
