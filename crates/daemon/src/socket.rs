@@ -102,6 +102,12 @@ impl Control {
         Ok(())
     }
 
+    /// Returns the number of requests whose answer has not arrived yet.
+    #[cfg(test)]
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Returns when the next thing is due: now, if a request is pending.
     pub fn deadline(&self) -> Option<Instant> {
         let waits = self.asked.as_ref().is_some_and(|asked| !asked.is_empty());

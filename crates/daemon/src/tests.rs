@@ -233,7 +233,7 @@ impl RecordedDaemon {
         let often = Itimerspec { it_interval: often, it_value: often };
         timerfd_settime(&timer, TimerfdTimerFlags::empty(), &often).unwrap();
         while !is_so(self) {
-            assert!(start.elapsed() < Duration::from_secs(30), "{:?}", noted(&self.notes).events);
+            assert!(start.elapsed() < Duration::from_secs(60), "{:?}", noted(&self.notes).events);
             self.daemon.wait(&self.control, std::os::fd::AsFd::as_fd(&timer));
             let _ = rustix::io::read(&timer, &mut [0; 8]);
             self.daemon.doorbell.answer();
@@ -328,6 +328,7 @@ fn apps_and_clients_are_served_while_a_program_is_read_and_compiled() {
     assert_eq!(bench.ask(weight).unwrap(), json!({ "done": true }));
     // Both of these become one reload, which begins when the first has ended.
     let others = [bench.reload(), bench.reload()];
+    bench.until(|bench| bench.control.waiting() == 3);
     bench.ticks(20);
     assert!(bench.daemon.reloads.are_preparing() && !first.is_finished());
     give.send(CONFIG).unwrap();
@@ -443,8 +444,9 @@ fn a_scrape_waits_neither_for_the_main_thread_nor_for_a_worker() {
         Inject { bytes: weir_packet::craft::frame("dport=53"), output: Some(PortId(1)), input: PortId(0) };
     bench.daemon.fleet.send(0, Command::Inject(inject, answer)).unwrap();
     injected.recv().unwrap().unwrap();
-    let second = scrape();
-    assert_eq!(of(&second, "weir_frames_total{fate=\"originated\"}"), 1.0, "{second}");
+    // A scrape waits for a second; if this machine is too slow for that, it shows what was known before.
+    let is_new = |text: &String| of(text, "weir_frames_total{fate=\"originated\"}") == 1.0;
+    let second = (0..30).map(|_| scrape()).find(is_new).expect("the workers answer");
     // Now the worker is stopped, too.
     let let_go = bench.hold_worker();
     let third = scrape();

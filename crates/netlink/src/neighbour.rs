@@ -164,6 +164,8 @@ mod tests {
             run("ip link set w1 up");
             run("ip link set w0 up");
             run("ip addr add 10.0.0.1/24 dev w0");
+            // So that probing has not ended when a busy machine looks.
+            run("sysctl -qw net.ipv4.neigh.w0.retrans_time_ms=60000");
             run("ip neigh add 10.0.0.8 lladdr 02:00:00:00:00:08 dev w0 nud permanent");
             run("ip neigh add 10.0.0.9 lladdr 02:00:00:00:00:09 dev w0 nud reachable");
             let index = run("ip -o link show w0").split(':').next().unwrap().parse().unwrap();

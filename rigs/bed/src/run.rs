@@ -23,9 +23,9 @@ use super::namespace::{self, Namespace};
 
 const FOLDER: &str = "/run/weir/lab";
 const PROCESSES: &str = "processes";
-/// How long a process may take to exit after SIGTERM, unless the machine is slow; weir and nsd need
-/// milliseconds.
-const GRACE: Duration = Duration::from_secs(3);
+/// How long a process may take to exit after SIGTERM, unless the machine is slow. weir and nsd need
+/// milliseconds, but weir detaches its programs, and waits for other runs that remove their interfaces.
+const GRACE: Duration = Duration::from_secs(10);
 
 /// The tests of this process that have begun.
 static TESTS: AtomicU32 = AtomicU32::new(0);

@@ -16,7 +16,7 @@ use weir_bed::Run;
 const SERVICE: &str = "dns";
 
 /// How long the kernel may take to get the program.
-const COMPILED: Duration = Duration::from_secs(10);
+const COMPILED: Duration = Duration::from_secs(30);
 
 /// A running daemon.
 pub struct Daemon {

@@ -33,6 +33,8 @@ const SETTLE: Duration = Duration::from_secs(10);
 /// Queries per second to each node of a kept lab, and for how long: a month.
 const KEPT_RATE: u32 = 100;
 const KEPT_S: u32 = 30 * 86_400;
+/// The most loads through a node that are added on a machine that is too slow for all reloads in the others.
+const ADDED_MAX: u32 = 5;
 const NEEDED: [&str; 5] = ["ip", "bridge", "ethtool", "nsd", "dnsperf"];
 
 /// The options of `weir lab dns`.
@@ -122,6 +124,9 @@ impl DnsLab<'_> {
             }
             self.direct(&topology, &queries, &mut direct[1])?;
         }
+        for node in &mut nodes {
+            self.complete_reloads(&topology, &queries, node)?;
+        }
         let nodes = nodes.into_iter().map(|node| self.finish(&topology, node)).collect::<Result<_>>()?;
         Ok((LabReport { nodes, direct, busy }, topology))
     }
@@ -208,6 +213,27 @@ impl DnsLab<'_> {
             reloads.tick(earlier + elapsed, daemon, &mut lab.run)?;
             if lab.screen.is_due() { Ok(rows(&daemon.snapshot(&mut lab.run)?)) } else { Ok(Vec::new()) }
         })
+    }
+
+    /// Adds loads through a node until all reloads have been done under load. Each takes as long as this
+    /// machine needs for it.
+    fn complete_reloads(
+        &mut self,
+        topology: &Topology,
+        queries: &Path,
+        node: &mut NodeUnderLoad<'_>,
+    ) -> Result<()> {
+        let DnsOptions { seconds, rounds, .. } = *self.options;
+        for added in 0..ADDED_MAX {
+            let (done, wanted) = node.reloads.done();
+            if done >= wanted {
+                break;
+            }
+            self.screen.say(&format!("{done} of {wanted} reloads are done: another load"));
+            let earlier = Duration::from_secs(u64::from(seconds)) * (rounds + added);
+            self.through_weir(topology, queries, node, earlier)?;
+        }
+        Ok(())
     }
 
     /// Runs one load, and adds it to a report; `tick` is called periodically and returns rows for the live

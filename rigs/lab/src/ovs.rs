@@ -32,7 +32,7 @@ const NAME: &str = "ovs-vswitchd";
 /// How long the database and the switch may take to start; with DPDK, the switch allocates its pools.
 const START: Duration = Duration::from_secs(30);
 /// How long the switch may take to answer.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A running switch.
 pub struct Ovs {

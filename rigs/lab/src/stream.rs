@@ -39,7 +39,7 @@ const SAY: Duration = Duration::from_millis(200);
 /// How long packets may be in flight.
 const SETTLE: Duration = Duration::from_millis(300);
 /// How long the processes may take to start or end.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// One end of a stream, in its own process.
 #[derive(clap::Subcommand)]
@@ -79,6 +79,7 @@ fn send(address: SocketAddr, rate: u32, log: &Path) -> Result<()> {
     };
     let sockets = (0..FLOWS).map(open).collect::<Result<Vec<_>>>()?;
     let ended = end_of_input();
+    screen::line(0)?;
     let interval = Duration::from_secs(1) / rate.max(1);
     let (start, mut due, mut said) = (Instant::now(), Instant::now(), Instant::now());
     let mut sent: Vec<u64> = Vec::new();
@@ -168,10 +169,12 @@ impl RunningStream {
         let mut command = to.command(&program);
         command.args(["lab", "stream", "receive", &address]);
         let receiver = Process::start(run, "receiver", &mut command)?;
-        receiver.wait_until_it_counts(run, interrupt)?;
+        receiver.wait_until_it_counts(run, "receiver", interrupt)?;
         let mut command = from.command(&program);
         command.args(["lab", "stream", "send", &address, &rate.to_string()]);
         let sender = Process::start(run, "sender", &mut command)?;
+        // On a busy machine, a phase could end before the sender has started.
+        sender.wait_until_it_counts(run, "sender", interrupt)?;
         Ok(RunningStream { sender, receiver })
     }
 
@@ -219,12 +222,12 @@ impl Process {
         Ok(Process { started, input, count: counts(lines), log })
     }
 
-    fn wait_until_it_counts(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+    fn wait_until_it_counts(&self, run: &mut Run, name: &str, interrupt: &Interrupt) -> Result<()> {
         let counts = || self.count.load(Ordering::Relaxed) != NOTHING;
         let starts =
             interrupt.wait(PATIENCE, || Ok(counts() || run.child(self.started).try_wait()?.is_some()))?;
         if !starts || !counts() {
-            bail!("the stream's receiver does not start: {}", run.last_words("receiver"));
+            bail!("the stream's {name} does not start: {}", run.last_words(name));
         }
         Ok(())
     }

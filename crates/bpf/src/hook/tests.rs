@@ -61,7 +61,7 @@ fn what_a_killed_process_has_left_does_nothing_and_is_removed() {
     drop(_hook);
     let id = program(&mut ebpf).info().unwrap().id();
     // For a moment, a process started by another test also holds the array.
-    let waited = (0..200).find(|_| {
+    let waited = (0..6000).find(|_| {
         std::thread::sleep(std::time::Duration::from_millis(10));
         programs_at("here", egress).unwrap() == [id]
     });

@@ -2,6 +2,7 @@
 //! and a remote node send them.
 
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use rustix::time::{ClockId, clock_gettime};
 use std::fs::File;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
@@ -91,11 +92,25 @@ impl Drop for OverlayRig {
 /// Runs `ip` with lines of commands, in the thread's namespace. The programs repeat their look-ups once the
 /// kernel's coarse clock has ticked.
 pub fn ip(lines: &str) {
-    const TICK: Duration = Duration::from_millis(20);
     for line in lines.lines() {
         run("ip", &line.split(' ').collect::<Vec<_>>());
     }
-    sleep(TICK);
+    wait_for_ticks(Duration::from_millis(20));
+}
+
+/// Waits until the kernel's coarse clock, which the programs read, has advanced by `time`. On a busy machine,
+/// it may stand still for longer than its tick.
+pub fn wait_for_ticks(time: Duration) {
+    let until = coarse_now() + time;
+    while coarse_now() < until {
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// The time of the kernel's coarse clock.
+pub fn coarse_now() -> Duration {
+    let now = clock_gettime(ClockId::MonotonicCoarse);
+    Duration::new(now.tv_sec as u64, now.tv_nsec as u32)
 }
 
 /// Runs a command in the thread's namespace.

@@ -38,7 +38,8 @@ pub fn config(name: &str, take: &Take) -> XdpConfig {
     XdpConfig { rings: RINGS, ..XdpConfig::new(name, take.clone()) }
 }
 
-pub const PATIENCE: Duration = Duration::from_secs(3);
+/// How long the tests wait for what must happen, on a busy machine.
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Two namespaces connected by veth pairs.
 pub struct Lab {

@@ -333,6 +333,12 @@ impl BondLab<'_> {
     fn fall_silent_under_probes(&mut self, vlan: Option<u16>) -> Result<()> {
         let tag = vlan.map_or_else(String::new, |vlan| format!(", vlan: {vlan}"));
         self.partner.be_plain(vlan)?;
+        if vlan.is_some() {
+            // A reload trusts members that are enabled until probes go unanswered. Untagged probes, which the
+            // switch now answers in the VLAN, take all of them out: from here on, only an answer to a probe
+            // in the VLAN enables one.
+            self.wait_for_bond("silence after untagged probes", |bond| bond.enabled() == 0)?;
+        }
         let (interval_ms, missed) = (self.interrupt.limit(PROBES.0).as_millis(), PROBES.1);
         self.node.probe(&format!(
             "{{ targets: [{OUTSIDE}], interval: {interval_ms}ms, missed_max: {missed}{tag} }}"
@@ -345,7 +351,7 @@ impl BondLab<'_> {
         );
         let mut speaks = Phase::new(&format!("the probed partner answers again{within}"), Promise::Nothing);
         for _ in 0..self.options.cuts {
-            let link = self.node.bond()?.active().context("no member is active")?;
+            let link = self.active_link()?;
             self.through(&mut silent, |lab, stream| {
                 lab.partner.ignore(link)?;
                 lab.wait_in(stream, "the silence", |bond| !bond.uses(link))?;
@@ -362,6 +368,17 @@ impl BondLab<'_> {
         self.end(silent);
         self.end(speaks);
         Ok(())
+    }
+
+    /// Returns the active link (counted from 1). While this machine stands still, probes go unanswered, and
+    /// for a moment no member is active.
+    fn active_link(&self) -> Result<usize> {
+        let mut active = None;
+        self.interrupt.wait(PATIENCE, || {
+            active = self.node.bond()?.active();
+            Ok(active.is_some())
+        })?;
+        active.context("no member is active")
     }
 
     /// A phase with one event.

@@ -164,7 +164,7 @@ impl FleetBed {
     /// Pauses BIRD on the last node, so that its BFD session ends, and waits until its route is back.
     pub fn pause_bird(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
         let node = self.nodes.len() - 1;
-        self.nodes[node].pause_bird(run, interrupt)?;
+        self.nodes[node].pause_bird(run, || !self.router.nodes().contains(&node), interrupt)?;
         self.router.settle(run, interrupt)
     }
 

@@ -33,8 +33,9 @@ const SAY: Duration = Duration::from_millis(50);
 const ANSWER: Duration = Duration::from_secs(10);
 /// How long it may take until all connections are established.
 const ESTABLISHED: Duration = Duration::from_secs(30);
-/// How long requests may be in flight when clients end.
-const END: Duration = Duration::from_secs(15);
+/// How long requests may be in flight when clients end: a connect and an answer may each take as long as an
+/// answer may.
+const END: Duration = Duration::from_secs(30);
 /// Source ports of short connections, used one after another.
 const PORTS: std::ops::Range<u16> = 1024..60_000;
 /// Threads that make short connections, and thus the most that can be open at a time.

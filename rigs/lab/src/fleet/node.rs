@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::network::FleetHost;
@@ -15,8 +15,6 @@ use weir_bed::{Run, Started};
 
 /// How long an expected event may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// Longer than it takes the router to notice that BFD has stopped.
-const PAUSE: Duration = Duration::from_secs(2);
 /// How long `weir upgrade` may take; it limits itself to less.
 const UPGRADE: Duration = Duration::from_secs(100);
 
@@ -73,12 +71,13 @@ impl FleetNode {
         Ok(())
     }
 
-    /// Pauses BIRD until the router has ended its BFD session and withdrawn the route.
-    pub fn pause_bird(&self, run: &mut Run, interrupt: &Interrupt) -> Result<()> {
+    /// Pauses BIRD until the router has ended its BFD session and withdrawn the route, which `is_gone` says.
+    pub fn pause_bird(&self, run: &mut Run, is_gone: impl Fn() -> bool, interrupt: &Interrupt) -> Result<()> {
         run.hold(self.bird);
-        let slept = interrupt.sleep(PAUSE);
+        let gone = interrupt.wait(PATIENCE, || Ok(is_gone()));
         run.go_on(self.bird);
-        Ok(slept?)
+        ensure!(gone?, "the router does not notice that BIRD pauses");
+        Ok(())
     }
 
     /// Replaces the configuration.

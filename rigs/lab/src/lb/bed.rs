@@ -11,6 +11,7 @@ use super::network::{MOVED, Network};
 use super::questions::{FlowCounts, Questions};
 use super::servers::{Servers, decap};
 use crate::Interrupt;
+use crate::overlay::talk::now_ms;
 use crate::weir::Weir;
 use weir_bed::Run;
 
@@ -99,9 +100,15 @@ impl LbBed {
         sum
     }
 
-    /// Returns the counts of clients with persistent flows, once everything in flight has arrived.
+    /// Returns the counts of clients with persistent flows, once every question that they have asked by now
+    /// has been answered or given up, and is counted.
     pub fn settled(&self, interrupt: &Interrupt) -> Result<FlowCounts> {
+        let since_ms = now_ms();
         interrupt.sleep(interrupt.limit(SETTLE))?;
+        let counted = || Ok(self.questions.iter().all(|questions| questions.counted_ms() >= since_ms));
+        if !interrupt.wait(2 * PATIENCE, counted)? {
+            bail!("questions are neither answered nor given up");
+        }
         Ok(self.counts())
     }
 

@@ -11,11 +11,12 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use super::network::{FAMILIES, Host, Network, VIPS};
 use super::questions::ByName;
+use crate::Interrupt;
 use weir_bed::{Run, Started};
 
 /// Programs that are run.
@@ -41,6 +42,8 @@ const UDP_S: u32 = 3;
 /// Seconds after which a request over TCP counts as failed; lost segments are retransmitted several times by
 /// then.
 const TCP_S: u32 = 10;
+/// How long a client may take to start, which means for curl that it has got an answer.
+const START: Duration = Duration::from_secs(20);
 /// How long a client may take to exit: longer than it may still wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// The maximum lifetime of a client, longer than any phase: if the lab is killed, no client outlives it by
@@ -109,8 +112,10 @@ pub struct PhaseClients {
 }
 
 impl PhaseClients {
-    /// Starts the clients on a machine that is `slowdown` times slower than usual.
-    pub fn start(run: &mut Run, network: &Network, slowdown: u32) -> Result<PhaseClients> {
+    /// Starts the clients, and waits until all of them are at work: on a busy machine, a phase could end
+    /// before that.
+    pub fn start(run: &mut Run, network: &Network, interrupt: &Interrupt) -> Result<PhaseClients> {
+        let slowdown = interrupt.slowdown();
         let script = run.folder().join("wrk.lua");
         let queries = crate::nsd::write_queries(run.folder(), crate::nsd::NAMES)?;
         fs::write(&script, format!("function delay() return {} end\n{WRK}", DELAY_MS * slowdown))?;
@@ -121,10 +126,10 @@ impl PhaseClients {
         for (at, vip) in VIPS.into_iter().enumerate() {
             // Each IP version is used from both clients, though not with all programs.
             let [one, other] = [&network.clients[at], &network.clients[1 - at]];
-            let mut wrk = one.namespace.command("wrk");
+            let mut wrk = by_line(one, "wrk");
             wrk.args(["-t", "1", "-c", CONNECTIONS, "-d", AT_MOST_S, "--timeout", &tcp_s, "-s"]);
             wrk.arg(&script).arg(url(vip));
-            let mut dnsperf = other.namespace.command("dnsperf");
+            let mut dnsperf = by_line(other, "dnsperf");
             dnsperf.args(["-s", vip, "-T", "1", "-c", SOCKETS, "-Q", &queries_s, "-l", AT_MOST_S]);
             dnsperf.args(["-t", &udp_s, "-d"]).arg(&queries);
             let mut curl = curl(other, &["--rate", &requests, "--max-time", &tcp_s]);
@@ -132,6 +137,9 @@ impl PhaseClients {
             for (program, command) in [("wrk", wrk), ("dnsperf", dnsperf), ("curl", curl)] {
                 clients.push(Client::start(run, (program, FAMILIES[at]), command)?);
             }
+        }
+        for client in &clients {
+            client.wait_until_it_says_something(run, interrupt)?;
         }
         Ok(PhaseClients { clients, patience: PATIENCE * slowdown })
     }
@@ -160,6 +168,13 @@ impl Client {
         let output = run.folder().join(format!("{name}.out"));
         let process = run.start(&name, command.stdout(File::create(&output)?))?;
         Ok(Client { program, name, process, output })
+    }
+
+    fn wait_until_it_says_something(&self, run: &Run, interrupt: &Interrupt) -> Result<()> {
+        if !interrupt.wait(START, || Ok(fs::metadata(&self.output)?.len() > 0))? {
+            bail!("{} does not start: {}", self.name, run.last_words(&self.name));
+        }
+        Ok(())
     }
 }
 
@@ -190,9 +205,16 @@ fn said(command: &mut Command) -> Result<String> {
 /// A curl that opens a connection for each request, and prints a line for each: who answered and how it
 /// ended.
 fn curl(client: &Host, options: &[&str]) -> Command {
-    let mut command = client.namespace.command("stdbuf");
-    command.args(["-oL", "curl", "--silent", "--header", "Connection: close"]).args(options);
+    let mut command = by_line(client, "curl");
+    command.args(["--silent", "--header", "Connection: close"]).args(options);
     command.args(["--write-out", "%{http_code} %{exitcode}\n"]);
+    command
+}
+
+/// A program whose output can be read line by line while it runs.
+fn by_line(client: &Host, program: &str) -> Command {
+    let mut command = client.namespace.command("stdbuf");
+    command.args(["-oL", program]);
     command
 }
 

@@ -5,16 +5,20 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use serde_json::{Value, json};
 
-use super::bed::{Death, LbBed};
+use super::bed::{Death, LbBed, PATIENCE};
 use super::clients::{PhaseClients, Tally};
 use super::questions::{ByName, FlowCounts, UDP_ANSWER};
 use crate::Interrupt;
+use crate::premise::premise;
 use crate::report::grouped;
 use crate::screen::Screen;
 use weir_bed::Run;
 
 /// The default weights of all back ends, and an alternative.
 const WEIGHTS: [[u32; 4]; 2] = [[1, 1, 1, 1], [3, 1, 2, 1]];
+/// How many flows begin after the event of a phase, at least: with fewer, a back end might get none of them
+/// by chance. The probability that one of four equal back ends gets none of 60 is one in thirty million.
+const NEW_MIN: u64 = 60;
 /// How often to check whether the live line is due.
 const LOOK: Duration = Duration::from_millis(50);
 /// Clients over TCP: lost segments are retransmitted, so no request may fail unless a server has died.
@@ -195,13 +199,22 @@ impl Stage<'_> {
     /// Performs `event`, and returns what clients counted from before it until some time after it.
     fn during(&mut self, event: impl FnOnce(&mut Self) -> Result<()>) -> Result<PhaseObservation> {
         let before = self.bed.settled(self.interrupt)?;
-        let load = PhaseClients::start(&mut self.run, &self.bed.network, self.interrupt.slowdown())?;
+        let load = PhaseClients::start(&mut self.run, &self.bed.network, self.interrupt)?;
         self.rest(self.phase / 4)?;
         event(self)?;
+        let began = self.began();
         self.rest(self.phase)?;
+        // On a busy machine, few flows begin in this time.
+        let enough = self.interrupt.wait(PATIENCE, || Ok(self.began() >= began + NEW_MIN))?;
+        premise(enough, || format!("only {} flows have begun", self.began().saturating_sub(began)))?;
         let clients = load.end(&mut self.run)?;
         let counts = self.bed.settled(self.interrupt)?.since(&before);
         Ok(PhaseObservation { counts, clients })
+    }
+
+    /// Returns how many flows have begun.
+    fn began(&self) -> u64 {
+        self.bed.counts().began.values().sum()
     }
 
     /// Waits.

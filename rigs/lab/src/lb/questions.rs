@@ -13,7 +13,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -22,6 +22,7 @@ use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::network::{Host, VIPS};
+use crate::overlay::talk::now_ms;
 use crate::weir;
 use weir_bed::{Run, Started};
 
@@ -111,8 +112,10 @@ impl FlowCounts {
         }
     }
 
-    fn write(&self, log: &Path) -> Result<()> {
+    /// Writes the counts, which include all questions asked before `counted_ms`.
+    fn write(&self, log: &Path, counted_ms: u64) -> Result<()> {
         let text = json!({
+            "counted_ms": counted_ms,
             "requests": self.requests, "failures": self.failures,
             "began": self.began, "broken": self.broken, "moved": self.moved, "held": self.held,
         });
@@ -141,6 +144,10 @@ impl FlowCounts {
 /// State shared by all flows.
 struct QuestionState {
     counts: Mutex<FlowCounts>,
+    /// When each question was asked that is not counted yet, by its number.
+    asked: Mutex<BTreeMap<u64, u64>>,
+    /// Number of questions so far.
+    questions: AtomicU64,
     stop: AtomicBool,
     /// Number of short UDP flows so far.
     ports: AtomicU16,
@@ -152,6 +159,19 @@ struct QuestionState {
 impl QuestionState {
     fn count(&self, change: impl FnOnce(&mut FlowCounts)) {
         change(&mut self.counts.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Notes that a question is asked. It must have been counted when the returned value is dropped.
+    fn asks(&self) -> AskedQuestion<'_> {
+        let number = self.questions.fetch_add(1, Ordering::Relaxed);
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner).insert(number, now_ms());
+        AskedQuestion { state: self, number }
+    }
+
+    /// Returns the time before which all questions were asked that are counted by now.
+    fn counted_ms(&self) -> u64 {
+        let asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
+        asked.values().min().copied().unwrap_or_else(now_ms)
     }
 
     fn stops(&self) -> bool {
@@ -205,6 +225,18 @@ impl QuestionState {
     }
 }
 
+/// A question that is not counted yet.
+struct AskedQuestion<'a> {
+    state: &'a QuestionState,
+    number: u64,
+}
+
+impl Drop for AskedQuestion<'_> {
+    fn drop(&mut self) {
+        self.state.asked.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.number);
+    }
+}
+
 /// A TCP connection or a UDP port.
 struct Flow {
     address: SocketAddr,
@@ -225,6 +257,8 @@ impl Flow {
 pub fn run_end(options: &QuestionOptions) -> Result<()> {
     let shared = Arc::new(QuestionState {
         counts: Mutex::default(),
+        asked: Mutex::default(),
+        questions: AtomicU64::new(0),
         stop: AtomicBool::new(false),
         ports: AtomicU16::new(0),
         pause: Duration::from_millis(options.pause_ms) * options.slowdown,
@@ -250,8 +284,10 @@ pub fn run_end(options: &QuestionOptions) -> Result<()> {
         }
     }
     while !shared.stops() {
+        // In this order: what is counted in between is in the counts, too.
+        let counted_ms = shared.counted_ms();
         let counts = shared.counts.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        counts.write(&options.log)?;
+        counts.write(&options.log, counted_ms)?;
         thread::sleep(SAY);
     }
     Ok(())
@@ -265,6 +301,8 @@ fn tcp_flow(shared: &QuestionState, mut flow: Flow) {
         stream.set_read_timeout(Some(shared.tcp_answer))?;
         Ok(stream)
     };
+    // To connect is part of the first question.
+    let mut first = Some(shared.asks());
     let Ok(mut stream) = connect() else {
         shared.failed();
         return;
@@ -273,12 +311,14 @@ fn tcp_flow(shared: &QuestionState, mut flow: Flow) {
         if shared.stops() {
             return;
         }
+        let asked = first.take().unwrap_or_else(|| shared.asks());
         let Ok(name) = ask_by_tcp(&mut stream, id) else {
             shared.failed();
             shared.broke(&mut flow);
             return;
         };
         shared.answered(&mut flow, name);
+        drop(asked);
         if !flow.stays {
             return;
         }
@@ -314,10 +354,12 @@ fn udp_flow(shared: &QuestionState, mut flow: Flow) {
         if shared.stops() {
             return;
         }
+        let asked = shared.asks();
         match ask_by_udp(&socket, id, shared.udp_answer) {
             Ok(name) => shared.answered(&mut flow, name),
             Err(_) => shared.failed(),
         }
+        drop(asked);
         if !flow.stays {
             return;
         }
@@ -394,6 +436,14 @@ impl Questions {
     /// Returns the counts; empty before the clients have started.
     pub fn counts(&self) -> FlowCounts {
         FlowCounts::read(&self.log).unwrap_or_default()
+    }
+
+    /// Returns the time, in milliseconds of CLOCK_MONOTONIC, before which all questions were asked that are
+    /// in the counts.
+    pub fn counted_ms(&self) -> u64 {
+        let text = fs::read_to_string(&self.log).unwrap_or_default();
+        let counts: Value = serde_json::from_str(&text).unwrap_or_default();
+        counts["counted_ms"].as_u64().unwrap_or_default()
     }
 }
 

@@ -154,13 +154,19 @@ pub fn explained(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> 
     let mut phase = Phase::default();
     let talk = bed.ask(run, &UDP)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
-    let flows = bed.flows(0)?;
-    let mut flows = flows["flows"].as_array().into_iter().flatten();
+    // One that is in use; it may pause while this machine is busy.
     let is_its = |flow: &&serde_json::Value| {
         let idle = flow["idle_ms"].as_u64();
         flow["protocol"] == 17 && flow["remote"] == pod(1, 0).as_str() && idle < Some(500)
     };
-    let port = flows.find(is_its).map(|flow| flow["local_port"].clone());
+    let mut port = None;
+    interrupt.wait(super::bed::PATIENCE, || {
+        let flows = bed.flows(0)?;
+        let mut flows = flows["flows"].as_array().into_iter().flatten();
+        port = flows.find(is_its).map(|flow| flow["local_port"].clone());
+        Ok(port.is_some())
+    })?;
+    phase.must(port.is_some(), "no flow is in use");
     let from = format!("{}:{}", pod(0, 0), port.unwrap_or_default());
     let to = format!("{}:{PORT}", pod(1, 0));
     // At the moment of the check, the kernel may be due to see a frame.

@@ -31,22 +31,22 @@ pub fn node_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt)
     answers.started(interrupt)?;
     leads_to(bed, [&tunnel_mac(1), NEW_NODE[1]], NEW_NODE[0])?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     phase.must(interrupt.wait(PATIENCE, || Ok(talk.of("name") == 51))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the new node");
-    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.misdelivered = bed.answers.answered_since(then);
     phase.must(phase.misdelivered == 0, "the previous pod got requests");
     // Then switch back, as if the node had been away for a while.
     let own = bed.topology.nodes[1].output("cat", &[&format!("/sys/class/net/{UPLINK}/address")])?;
     leads_to(bed, [NEW_NODE[1], &tunnel_mac(1)], own.trim())?;
     interrupt.sleep(SETTLED)?;
-    let before = answers.of("answered");
+    let then = answers.now();
     phase.must(
         interrupt.wait(PATIENCE, || Ok(talk.of("name") == 21))?,
         "the previous pod has not resumed answering",
     );
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path to the previous node");
-    let wrong = answers.of("answered") - before;
+    let wrong = answers.answered_since(then);
     phase.misdelivered += wrong;
     phase.must(wrong == 0, "the other pod got requests");
     phase.add(&talk.end(run, interrupt)?);

@@ -170,9 +170,9 @@ fn same_node(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resu
     let [_, received] = bed.fast(1)?;
     bed.topology.deny(1, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
     interrupt.sleep(SETTLED)?;
-    let before = talks[0].of("answered");
+    let then = talks[0].now();
     interrupt.sleep(SETTLED)?;
-    phase.misdelivered = talks[0].of("answered") - before;
+    phase.misdelivered = talks[0].answered_since(then);
     phase.must(phase.misdelivered == 0, "forbidden requests were answered");
     phase.must(bed.fast(1)?[1] == received, "the tunnel is not involved");
     bed.topology.allow(1)?;
@@ -211,10 +211,10 @@ fn service(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result
     bed.topology.serve(0, &pod(2, 0), false)?;
     bed.forget_connections(0)?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 30))?, "the new pod does not answer");
     phase.must(bed.wait_for_sent(0, SOME, interrupt)?, "no fast path to the new pod");
-    let former = bed.answers.of("answered") - before;
+    let former = bed.answers.answered_since(then);
     phase.misdelivered += former;
     phase.must(former == 0, "the previous pod got requests");
     phase.add(&talk.end(run, interrupt)?);
@@ -231,9 +231,9 @@ fn deny(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Result<Ph
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "no fast path");
     bed.topology.deny(0, &format!("ip daddr {} udp dport 5001 drop", pod(1, 0)))?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     interrupt.sleep(SETTLED)?;
-    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.misdelivered = bed.answers.answered_since(then);
     phase.must(phase.misdelivered == 0, "forbidden requests arrived");
     bed.topology.allow(0)?;
     phase.must(bed.wait_for_answers(&talk, SOME, interrupt)?, "allowed requests do not arrive");
@@ -339,11 +339,11 @@ fn events_lost(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Re
     bed.topology.nodes[0].ip(&burst)?;
     // The lease expires on its own.
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     interrupt.sleep(SETTLED)?;
     run.go_on(bed.daemons[0].process());
     interrupt.sleep(SETTLED)?;
-    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.misdelivered = bed.answers.answered_since(then);
     phase.must(phase.misdelivered == 0, "forbidden requests arrived");
     let lost = || Ok(bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default() > 0);
     phase.must(interrupt.wait(SETTLED * 20, lost)?, "no message was lost");
@@ -384,10 +384,10 @@ fn pod_replaced(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> R
     new.started(interrupt)?;
     leads_to(1)?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 22))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(1, SOME, interrupt)?, "not back on the fast path");
-    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.misdelivered = bed.answers.answered_since(then);
     phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&talk.end(run, interrupt)?);
     leads_to(0)?;
@@ -407,10 +407,10 @@ fn pod_moves(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -> Resu
     bed.topology.nodes[2].ip(&format!("route add {address}/32 dev {BRIDGE}\n"))?;
     bed.topology.nodes[0].ip(&format!("route add {address}/32 via 10.244.3.0 dev {TUNNEL} onlink\n"))?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     phase.must(interrupt.wait(SETTLED * 20, || Ok(talk.of("name") == 31))?, "the moved pod does not answer");
     phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "no fast path to the new node");
-    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.misdelivered = bed.answers.answered_since(then);
     phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&talk.end(run, interrupt)?);
     Ok(phase)
@@ -443,10 +443,10 @@ fn without_bridge(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) ->
     Talk::answer(run, second, &to, 132)?.started(interrupt)?;
     bed.topology.nodes[2].ip(&format!("route replace {address}/32 dev vp2\n"))?;
     interrupt.sleep(SETTLED)?;
-    let before = first.of("answered");
+    let then = first.now();
     phase.must(interrupt.wait(SETTLED * 20, || Ok(udp.of("name") == 132))?, "the new pod does not answer");
     phase.must(bed.wait_for_fast(2, SOME, interrupt)?, "not back on the fast path");
-    phase.misdelivered = first.of("answered") - before;
+    phase.misdelivered = first.answered_since(then);
     phase.must(phase.misdelivered == 0, "the previous pod got requests");
     phase.add(&udp.end(run, interrupt)?);
     Ok(phase)

@@ -7,14 +7,17 @@ use anyhow::{Context, Result};
 use serde_json::Value;
 
 use super::bed::{AT_BRIDGE, OverlayBed, PATIENCE, configuration};
-use super::phases::{Phase, SOME, TCP, UDP};
+use super::phases::{Phase, SETTLED, SOME, TCP, UDP};
 use super::six;
 use super::topology::pod_6;
 use crate::Interrupt;
 use weir_bed::{Run, Started};
 
-/// The collector's port.
+/// The collector's port, and how it ends the addresses in /proc/net/udp.
 const COLLECTOR: &str = "4739";
+const COLLECTOR_HEX: &str = ":1283";
+/// The queues of a socket there that has sent and read everything.
+const READ: &str = "00000000:00000000";
 /// Bytes of a UDP request on the pod's wire: Ethernet, IPv4, UDP and the lab's payload.
 const REQUEST: u64 = 14 + 20 + 8 + 64;
 /// Extra bytes of an IPv6 header.
@@ -95,6 +98,7 @@ pub fn flow_records(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) 
     let seen = with_ipv6(bed, run, interrupt, (&mut phase, seen.measured()))?;
     phase.must(phase.lost == 0, "requests were lost");
 
+    phase.must(collected(bed, interrupt)?, "the collector does not read all records");
     run.stop(collector)?;
     let exported = exported(bed, &folder.to_string_lossy())?;
     phase.must(
@@ -134,6 +138,24 @@ fn collect(bed: &OverlayBed, run: &mut Run, folder: &str) -> Result<Started> {
     let mut command = bed.topology.nodes[0].command("nfcapd");
     command.args(["-b", "127.0.0.1", "-p", COLLECTOR, "-w", folder]);
     run.start("nfcapd", &mut command)
+}
+
+/// Waits until no further record has been sent for two intervals, and the collector, which does not read on
+/// when it is asked to end, has read all datagrams.
+fn collected(bed: &OverlayBed, interrupt: &Interrupt) -> Result<bool> {
+    let mut last = None;
+    interrupt.wait(PATIENCE, || {
+        interrupt.sleep(SETTLED)?;
+        let sent = bed.daemons[0].app("records", "interval")?["ipfix"]["sent"].as_u64();
+        let is_over = sent.is_some() && sent == last;
+        last = sent;
+        let sockets = bed.topology.nodes[0].output("cat", &["/proc/net/udp"])?;
+        let of_collector = |line: &&str| {
+            line.split_whitespace().nth(1).is_some_and(|address| address.ends_with(COLLECTOR_HEX))
+        };
+        let is_read = |line: &str| line.split_whitespace().nth(4) == Some(READ);
+        Ok(is_over && sockets.lines().filter(of_collector).all(is_read))
+    })
 }
 
 /// Adds up the packets of all records of the collector.

@@ -108,9 +108,9 @@ fn live_changes(
     phase.add(&counts);
     bed.topology.deny(0, &format!("ip6 daddr {} udp dport {PORT} drop", pod_6(1, 0)))?;
     interrupt.sleep(SETTLED / 2)?;
-    let before = answers.of("answered");
+    let then = answers.now();
     interrupt.sleep(SETTLED / 2)?;
-    let forbidden = answers.of("answered") - before;
+    let forbidden = answers.answered_since(then);
     phase.misdelivered += forbidden;
     phase.must(forbidden == 0, "forbidden requests arrived");
     bed.topology.allow(0)?;
@@ -182,11 +182,11 @@ fn went_over(
     (name, at): (u64, usize),
 ) -> Result<()> {
     interrupt.sleep(SETTLED / 2)?;
-    let before = former.of("answered");
+    let then = former.now();
     let answers = interrupt.wait(PATIENCE, || Ok(talk.of("name") == name))?;
     phase.must(answers, "the new pod does not answer");
     phase.must(bed.wait_for_fast(at, SOME, interrupt)?, "no fast path to the new pod");
-    let late = former.of("answered") - before;
+    let late = former.answered_since(then);
     phase.misdelivered += late;
     phase.must(late == 0, "the previous pod got requests");
     Ok(())

@@ -38,9 +38,9 @@ pub fn rule_flips(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) ->
     for round in 0..ROUNDS {
         bed.topology.nodes[0].input("nft", &["-i"], &flips)?;
         interrupt.sleep(SOON)?;
-        let before = bed.answers.of("answered");
+        let then = bed.answers.now();
         interrupt.sleep(SOON)?;
-        let arrived = bed.answers.of("answered") - before;
+        let arrived = bed.answers.answered_since(then);
         phase.misdelivered += arrived;
         phase.must(arrived == 0, format!("{arrived} forbidden requests arrived after round {round}"));
     }
@@ -69,9 +69,9 @@ pub fn neighbour_events(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interru
         bed.topology.nodes[0].ip(&burst)?;
     }
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     interrupt.sleep(SETTLED)?;
-    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.misdelivered = bed.answers.answered_since(then);
     phase.must(phase.misdelivered == 0, "forbidden requests arrived");
     let lost = bed.show(0)?["causes"]["lost"].as_u64().unwrap_or_default();
     phase.must(lost > 0, "no message was lost");
@@ -109,9 +109,9 @@ pub fn connections(bed: &mut OverlayBed, run: &mut Run, interrupt: &Interrupt) -
     // A forgotten flow counts as new, which is denied.
     bed.forget_connections(0)?;
     interrupt.sleep(SETTLED)?;
-    let before = bed.answers.of("answered");
+    let then = bed.answers.now();
     interrupt.sleep(SETTLED)?;
-    phase.misdelivered = bed.answers.of("answered") - before;
+    phase.misdelivered = bed.answers.answered_since(then);
     phase.must(phase.misdelivered == 0, "forgotten flows continued");
     bed.topology.allow(0)?;
     phase.must(bed.wait_for_fast(0, SOME, interrupt)?, "not back on the fast path");

@@ -24,15 +24,21 @@ use crate::{Interrupt, weir};
 use weir_bed::Namespace;
 use weir_bed::{Run, Started};
 
-/// Minimum bytes of a request and of its answer: its length, and the name of the answering end.
+/// Minimum bytes of a request and of its answer: its length, the name of the answering end, and when the
+/// request was sent.
 const MESSAGE: usize = 64;
+/// Where a request says when it was sent, in milliseconds of CLOCK_MONOTONIC.
+const SENT_AT: std::ops::Range<usize> = 16..24;
 /// How often counts are written.
 const SAY: Duration = Duration::from_millis(20);
 /// Size of the socket buffer in bytes.
 const BUFFER: usize = 8 << 20;
 /// Requests sent at once: more would not fit the receiver's buffer.
 const AT_ONCE: usize = 32;
-/// How long answers may be in flight.
+/// How long answers may be in flight when an asking end stops. It waits only while some are missing, so this
+/// is longer than an answering end may have to wait for a processor.
+const IN_FLIGHT: Duration = Duration::from_secs(2);
+/// How long a flow that sends one request at a time waits for an answer.
 const SETTLE: Duration = Duration::from_millis(500);
 /// How long a process may take to start or end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -83,6 +89,8 @@ struct TalkCounts {
     answered: AtomicU64,
     /// When the last request was answered, in milliseconds of CLOCK_MONOTONIC.
     last_ms: AtomicU64,
+    /// When the request was sent that was sent last among those that were answered.
+    asked_ms: AtomicU64,
     /// Flows that broke.
     broken: AtomicU64,
     /// The name of the last end that answered.
@@ -95,7 +103,8 @@ impl TalkCounts {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let text = json!({
             "sent": of(&self.sent), "answered": of(&self.answered), "broken": of(&self.broken),
-            "last_ms": of(&self.last_ms), "name": of(&self.name), "ended": ended,
+            "last_ms": of(&self.last_ms), "asked_ms": of(&self.asked_ms), "name": of(&self.name),
+            "ended": ended,
         });
         let next = log.with_extension("next");
         fs::write(&next, text.to_string())?;
@@ -106,10 +115,23 @@ impl TalkCounts {
         self.stop.load(Ordering::Relaxed)
     }
 
-    fn count_answer(&self) {
+    fn count_answer(&self, request: &[u8]) {
+        self.count_sent_at(request);
         self.answered.fetch_add(1, Ordering::Relaxed);
         self.last_ms.store(now_ms(), Ordering::Relaxed);
     }
+
+    /// Counts when a request was sent, which its answer says as well.
+    fn count_sent_at(&self, message: &[u8]) {
+        if let Some(time) = message.get(SENT_AT).and_then(|time| time.try_into().ok()) {
+            self.asked_ms.fetch_max(u64::from_be_bytes(time), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Writes into a request that it is sent now.
+fn stamp(request: &mut [u8]) {
+    request[SENT_AT].copy_from_slice(&now_ms().to_be_bytes());
 }
 
 /// The time, in milliseconds of CLOCK_MONOTONIC, which is the same in all processes.
@@ -176,7 +198,7 @@ fn answer(address: SocketAddr, name: u64, log: &Path) -> Result<()> {
     thread::spawn(move || {
         let mut message = [0; 2048];
         while let Ok((length, from)) = udp.recv_from(&mut message) {
-            own.count_answer();
+            own.count_answer(&message[..length]);
             message[8..16].copy_from_slice(&name.to_be_bytes());
             let _ = udp.send_to(&message[..length.max(MESSAGE)], from);
         }
@@ -203,7 +225,7 @@ fn answer_stream(mut stream: TcpStream, name: u64, counts: &TalkCounts) {
         if stream.read_exact(&mut message[MESSAGE..]).is_err() {
             return;
         }
-        counts.count_answer();
+        counts.count_answer(&message);
         message[8..16].copy_from_slice(&name.to_be_bytes());
         if stream.write_all(&message).is_err() {
             return;
@@ -244,6 +266,7 @@ fn ask(asking: Asking, tcp: bool, flows: u32, log: &Path) -> Result<()> {
 }
 
 fn take(message: &[u8], counts: &TalkCounts) {
+    counts.count_sent_at(message);
     counts.answered.fetch_add(1, Ordering::Relaxed);
     if let Some(name) = message.get(8..16).and_then(|name| name.try_into().ok()) {
         counts.name.store(u64::from_be_bytes(name), Ordering::Relaxed);
@@ -258,7 +281,7 @@ fn ask_all(asking: Asking, flows: u32, counts: &TalkCounts) -> Result<()> {
         Ok(socket)
     };
     let sockets: Vec<UdpSocket> = (0..flows).map(open).collect::<Result<_>>()?;
-    let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
+    let (mut request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     let drain = |message: &mut [u8]| {
         for socket in &sockets {
             while let Ok(length) = socket.recv(&mut *message) {
@@ -271,6 +294,7 @@ fn ask_all(asking: Asking, flows: u32, counts: &TalkCounts) -> Result<()> {
             for socket in some {
                 // A request that is refused for a moment, for example because a route is missing, counts as
                 // lost.
+                stamp(&mut request);
                 let _ = socket.send(&request);
                 counts.sent.fetch_add(1, Ordering::Relaxed);
             }
@@ -278,8 +302,9 @@ fn ask_all(asking: Asking, flows: u32, counts: &TalkCounts) -> Result<()> {
         }
         drain(&mut message);
     }
-    let until = Instant::now() + SETTLE * asking.slowdown;
-    while Instant::now() < until {
+    let until = Instant::now() + IN_FLIGHT * asking.slowdown;
+    let is_complete = || counts.answered.load(Ordering::Relaxed) >= counts.sent.load(Ordering::Relaxed);
+    while Instant::now() < until && !is_complete() {
         thread::sleep(SAY);
         drain(&mut message);
     }
@@ -290,8 +315,9 @@ fn ask_all(asking: Asking, flows: u32, counts: &TalkCounts) -> Result<()> {
 fn ask_at_once(asking: Asking, counts: &TalkCounts) -> Result<()> {
     let socket = asking.socket()?;
     socket.set_read_timeout(Some(SETTLE * asking.slowdown))?;
-    let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
+    let (mut request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     while !counts.stops() {
+        stamp(&mut request);
         socket.send(&request)?;
         counts.sent.fetch_add(1, Ordering::Relaxed);
         if let Ok(length) = socket.recv(&mut message) {
@@ -306,8 +332,9 @@ fn ask_stream(asking: Asking, counts: &TalkCounts) -> Result<()> {
     let mut stream = TcpStream::connect_timeout(&asking.address, PATIENCE * asking.slowdown)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(PATIENCE * asking.slowdown))?;
-    let (request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
+    let (mut request, mut message) = (asking.request(), vec![0; asking.size.max(MESSAGE)]);
     while !counts.stops() {
+        stamp(&mut request);
         stream.write_all(&request)?;
         counts.sent.fetch_add(1, Ordering::Relaxed);
         stream.read_exact(&mut message)?;
@@ -317,6 +344,13 @@ fn ask_stream(asking: Asking, counts: &TalkCounts) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// A moment, and how many requests an end had counted as answered.
+#[derive(Clone, Copy)]
+pub struct Moment {
+    at_ms: u64,
+    answered: u64,
 }
 
 /// A running end.
@@ -357,6 +391,19 @@ impl Talk {
     /// Returns one of the end's counts.
     pub fn of(&self, count: &str) -> u64 {
         self.counts()[count].as_u64().unwrap_or_default()
+    }
+
+    /// Returns the present moment, for [`Talk::answered_since`].
+    pub fn now(&self) -> Moment {
+        Moment { at_ms: now_ms(), answered: self.of("answered") }
+    }
+
+    /// Returns how many requests were answered that were sent after a moment: 0, unless there was one. Those
+    /// that were sent before do not count, although they may wait until the end gets a processor.
+    pub fn answered_since(&self, then: Moment) -> u64 {
+        let counts = self.counts();
+        let of = |count: &str| counts[count].as_u64().unwrap_or_default();
+        if of("asked_ms") < then.at_ms { 0 } else { of("answered").saturating_sub(then.answered).max(1) }
     }
 
     /// Waits until the end has started.

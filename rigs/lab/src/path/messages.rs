@@ -25,7 +25,7 @@ use weir_bed::{Run, Started};
 /// and counts with this time.
 pub const LIMIT: Duration = Duration::from_secs(20);
 /// How long the processes may take to start.
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(60);
 const PORT: u16 = 9001;
 /// The congestion control of flows. A kernel's default may be BBR, which does not slow down for a full queue.
 const CONGESTION_CONTROL: &str = "cubic";

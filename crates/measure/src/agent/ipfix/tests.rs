@@ -45,9 +45,13 @@ fn a_tcp_collector_that_is_away_is_counted_and_found_again() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let mut sender = sender(address, true);
+    let begun = Instant::now();
     sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (0, 10));
-    // The sender pauses before it retries.
+    // The sender pauses before it retries; here for longer, in case this machine is busy.
+    let CollectorConnection::Down(again, pause) = sender.line else { panic!("it is connected") };
+    assert!(again >= begun + PAUSES[0]);
+    sender.line = CollectorConnection::Down(again + 100 * PAUSES[0], pause);
     let listener = TcpListener::bind(address).unwrap();
     sender.send_all(&batch(10));
     assert_eq!(counts(&sender), (0, 20));
