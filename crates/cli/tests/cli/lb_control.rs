@@ -1,7 +1,7 @@
 //! Services and back ends that are added and removed while the daemon runs, and what survives a restart.
 
 use super::folder::Folder;
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
@@ -146,7 +146,7 @@ fn weights(daemon: &Daemon, metrics: SocketAddr) -> [u64; 4] {
 
 #[test]
 fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
-    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = free_address();
     let config = format!("metrics: {metrics}\n{CONFIG}");
     let daemon = Daemon::start(&config);
     daemon.weir(&["weight", "lb/web", "b2", "3"]).good();
@@ -169,7 +169,7 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
 #[test]
 fn a_weight_that_rises_in_steps_is_shown_as_it_is_written() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = free_address();
     let check =
         format!("check: {{ type: tcp, port: {}, slow_start: 1h }}", server.local_addr().unwrap().port());
     let config = CONFIG.replace("size: 251", &format!("size: 251\n      {check}"));
@@ -282,7 +282,7 @@ pub fn with_token() -> (Folder, SocketAddr) {
     folder.write("token", TOKEN);
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(folder.file("token"), private).unwrap();
-    (folder, TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
+    (folder, free_address())
 }
 
 /// A daemon with control over HTTP, and its address.
