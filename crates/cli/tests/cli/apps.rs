@@ -327,7 +327,7 @@ fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
     let mut daemon = Daemon::start(SLOW);
     let client = Client::of(&mut daemon);
     let mut idle = slow_clients(&daemon);
-    // A slow client has 5 s. Whoever is held up by it is served when it has been disconnected, but not before.
+    // A slow client has 5 s. Whoever is held up by it is not served before it has been disconnected.
     let is_served = |idle: &[UnixStream]| {
         client.say(3, "p0", &frame(PUNTED));
         assert!(client.receive().is_some());

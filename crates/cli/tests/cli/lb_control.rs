@@ -401,10 +401,16 @@ fn control_over_http_is_for_those_with_the_token() {
     assert_eq!(list(&daemon), ["web/b1 1 unchecked", "web/b2 1 unchecked"]);
     // Nothing is allowed without the token, and clients without it are throttled; a client with the token is
     // not.
-    let wrong = |path| http_as("Bearer 0123", address, ("GET", path), "").0;
-    assert_eq!(wrong("/v1/services"), 401);
-    let many: Vec<u16> = (0..40).map(|_| wrong("/v1/services")).collect();
-    assert!(many.contains(&429), "{many:?}");
+    let wrong = || http_as("Bearer 0123", address, ("GET", "/v1/services"), "").0;
+    assert_eq!(wrong(), 401);
+    // More than ten in a second, which 40 in sequence may not be on a busy machine.
+    let many = || -> Vec<u16> {
+        std::thread::scope(|scope| {
+            let asking: Vec<_> = (0..40).map(|_| scope.spawn(wrong)).collect();
+            asking.into_iter().map(|one| one.join().unwrap()).collect()
+        })
+    };
+    assert!((0..3).any(|_| many().contains(&429)), "nobody is throttled");
     assert_eq!(http(address, "GET", "/v1/services", "").0, 200);
     let refused = daemon.metrics().lines().find_map(|line| {
         line.strip_prefix("weir_control_refused_total ").and_then(|count| count.parse::<u64>().ok())

@@ -39,8 +39,8 @@ apps:
         - { name: b1, mac: 02:00:00:00:10:00, address: 10.0.0.2 }
 ";
 
-/// The session is lost only with a node that is silent for longer than a busy machine stalls BIRD: here, routes
-/// go because weir withdraws them, or the kernel for it.
+/// BFD is slow, so that no session is lost while a busy machine stalls BIRD: here, routes go because weir
+/// withdraws them, or the kernel for it.
 const ROUTER: &str = "\
 router id 10.0.0.2;
 protocol device { }

@@ -17,8 +17,8 @@ use std::process::{Command, Stdio};
 const CLIENT: &str = "exec 3<>/dev/tcp/10.0.1.2/9105 && touch open && \
     until [ -e go ]; do sleep 0.02; done && printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3";
 
-/// Waits until the interface has no program: the kernel may detach that of a killed process later, in a thread
-/// of its own.
+/// Waits until the interface has no program: the kernel may detach that of a killed process later, in another
+/// thread.
 #[track_caller]
 fn until_there_is_no_program(wire: &Wire) {
     let show = format!("ip -n {} -d link show w0", wire.weir);
