@@ -327,7 +327,7 @@ fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
     let mut daemon = Daemon::start(SLOW);
     let client = Client::of(&mut daemon);
     let mut idle = slow_clients(&daemon);
-    // A slow client has 5 s. Whoever is held up by it is not served before it has been disconnected.
+    // A slow client has 5 s. Others that it holds up are not served before it has been disconnected.
     let is_served = |idle: &[UnixStream]| {
         client.say(3, "p0", &frame(PUNTED));
         assert!(client.receive().is_some());
@@ -343,7 +343,7 @@ fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
         idle = slow_clients(&daemon);
         served = usize::from(is_served(&idle));
     }
-    assert!(served > 0, "nobody was served until the slow clients were disconnected");
+    assert!(served > 0, "no other client was served until the slow ones were disconnected");
     // A request that arrives in time is answered, however it is split.
     let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
     for byte in WHOLE {

@@ -122,7 +122,7 @@ impl Browser {
     }
 
     /// Does something with an element: asks for this below its path, in this order. Begins again if the page
-    /// has drawn the element anew in between.
+    /// has drawn another element in its place meanwhile.
     fn with_element(&self, using: &str, value: &str, all: &[(&str, Value)]) {
         let start = Instant::now();
         let ask = |path: &str, body: &Value| {

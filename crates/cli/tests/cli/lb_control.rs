@@ -410,7 +410,7 @@ fn control_over_http_is_for_those_with_the_token() {
             asking.into_iter().map(|one| one.join().unwrap()).collect()
         })
     };
-    assert!((0..3).any(|_| many().contains(&429)), "nobody is throttled");
+    assert!((0..3).any(|_| many().contains(&429)), "no client is throttled");
     assert_eq!(http(address, "GET", "/v1/services", "").0, 200);
     let refused = daemon.metrics().lines().find_map(|line| {
         line.strip_prefix("weir_control_refused_total ").and_then(|count| count.parse::<u64>().ok())

@@ -335,7 +335,7 @@ fn checked_back_ends_come_and_go_and_only_those_that_are_up_get_new_flows() {
     // A server that answers, and a port where none does.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let up = server.local_addr().unwrap().port();
-    // Connections that nobody accepts would fill its queue in a few seconds, and checks would fail.
+    // Connections that are not accepted would fill its queue in a few seconds, and checks would fail.
     std::thread::spawn(move || server.incoming().for_each(drop));
     let none = free_address().port();
     let of = |back_ends: &[(&str, u16)]| {

@@ -48,7 +48,7 @@ pub fn send(wire: &Wire, to: &str, count: u32, rate: u32) -> Child {
 }
 
 /// Packets to p0 while something is done in turns.
-pub struct Traffic<'a> {
+pub struct TrafficInTurns<'a> {
     wire: &'a Wire,
     stream: Child,
     packets: u32,
@@ -56,11 +56,11 @@ pub struct Traffic<'a> {
     pub sent: u64,
 }
 
-impl Traffic<'_> {
+impl TrafficInTurns<'_> {
     /// Begins to send this many.
-    pub fn start(wire: &Wire, packets: u32) -> Traffic<'_> {
+    pub fn start(wire: &Wire, packets: u32) -> TrafficInTurns<'_> {
         let stream = send(wire, "10.0.0.1", packets, 2000);
-        Traffic { wire, stream, packets, sent: packets.into() }
+        TrafficInTurns { wire, stream, packets, sent: packets.into() }
     }
 
     /// Whether they have been sent. A turn may take longer than that if the machine is busy: as many are sent
@@ -69,7 +69,7 @@ impl Traffic<'_> {
         let has_ended = self.stream.try_wait().unwrap().is_some();
         if has_ended && turns < 2 {
             let sent = self.sent;
-            *self = Traffic::start(self.wire, self.packets);
+            *self = TrafficInTurns::start(self.wire, self.packets);
             self.sent += sent;
             return false;
         }
@@ -111,7 +111,7 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
     folder.write("weir.yaml", TWO);
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
     let before = arrived(&wire, 1);
-    let mut traffic = Traffic::start(&wire, PACKETS);
+    let mut traffic = TrafficInTurns::start(&wire, PACKETS);
     daemon.wait_for("flows", |daemon| daemon.show("ledger")["transmitted"].as_u64() > Some(100));
     let (mut others, mut turns) = (0, 0);
     while !traffic.is_over(turns) {

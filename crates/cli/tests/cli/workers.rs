@@ -2,7 +2,7 @@
 //! twice.
 
 use super::folder::Folder;
-use super::ports::{Traffic, arrived, balances, write};
+use super::ports::{TrafficInTurns, arrived, balances, write};
 use super::running::Daemon;
 use super::wire::{Wire, sh};
 use serde_json::{Value, json};
@@ -132,7 +132,7 @@ fn workers_come_and_go_under_traffic_and_pinned_flows_stay() {
     folder.write("weir.yaml", config(1, &ports("[0]")));
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
     let before = [1, 2].map(|pair| arrived(&wire, pair));
-    let mut traffic = Traffic::start(&wire, PACKETS);
+    let mut traffic = TrafficInTurns::start(&wire, PACKETS);
     daemon.wait_for("flows", |daemon| daemon.show("ledger")["transmitted"].as_u64() > Some(100));
     let (first, mut turns) = (decisions(&daemon), 0);
     assert_eq!(first.len(), 50);

@@ -153,7 +153,7 @@ impl Network {
         self.spaces.show(what).expect("weir answers")[what].clone()
     }
 
-    /// Sends queries that nobody answers. A veth has room for 256 packets, so each batch is received before
+    /// Sends queries that get no answer. A veth has room for 256 packets, so each batch is received before
     /// the next is sent.
     fn send_unanswered(&self, client: &UdpSocket) {
         /// How many are sent at a time.
