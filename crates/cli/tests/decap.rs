@@ -100,7 +100,7 @@ fn datagrams_come_out_of_every_tunnel_until_it_ends() {
     let Some(mut bed) = build("dt", &[]) else { return };
     let (client, address) = bed.within("c", || {
         let socket = UdpSocket::bind((CLIENT, 0)).unwrap();
-        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
         let address = socket.local_addr().unwrap();
         (socket, address)
     });

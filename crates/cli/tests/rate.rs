@@ -101,12 +101,12 @@ fn a_sender_in_another_namespace_finds_a_rate() {
         let err = String::from_utf8_lossy(&stderr).into_owned();
         (status, String::from_utf8_lossy(&stdout).into_owned(), err)
     };
-    let (status, out, err) = send(&["--speeds", "1000,2000", "--repeats", "2", "--output", "trials.json"]);
+    let (status, out, err) = send(&["--speeds", "1000,2000", "--repeats", "4", "--output", "trials.json"]);
     assert!(status.success(), "{status}: {out}{err}");
     let written = std::fs::read_to_string(folder.file("trials.json")).unwrap();
     let rows: Vec<Value> = written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let rates: Vec<f64> = rows.iter().map(|row| row["rate"].as_f64().unwrap()).collect();
-    assert_eq!(rates, [1000.0, 1000.0, 2000.0, 2000.0], "{written}");
+    assert_eq!(rates, [[1000.0; 4], [2000.0; 4]].concat(), "{written}");
     for row in &rows {
         assert!(row["sent"].as_u64().is_some_and(|sent| sent > 0), "{row}");
         assert!(row["packet_ns"].is_f64() && row["packet_ns_p99"].is_f64(), "{row}");

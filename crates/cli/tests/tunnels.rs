@@ -27,7 +27,7 @@ use weir_program::PortId;
 use weir_program::Verdict;
 
 const RINGS: Rings = Rings { fill: 256, receive: 256, transmit: 256 };
-const PATIENCE: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(30);
 /// How long to wait for a frame that must not arrive.
 const SILENCE: Duration = Duration::from_millis(200);
 

@@ -1,7 +1,7 @@
 //! External apps: frames to and from a client, the commands that inject frames, and their accounting.
 
 use super::folder::Folder;
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use super::wire::Wire;
 use super::{record, recorded, weir};
 use rustix::fd::OwnedFd;
@@ -16,7 +16,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_packet::craft::{Recipe, describe};
 
 /// UDP to port 53 is forwarded; everything else goes to the app.
@@ -182,36 +182,30 @@ fn bad_datagrams_are_told_and_nothing_else_happens() {
 
 #[test]
 fn a_slow_client_misses_frames_and_holds_nobody_up() {
+    const FRAMES: u64 = 400;
+    /// Frames that are on their way at a time: fewer than a client's socket has room for.
+    const BATCH: usize = 20;
     let mut daemon = Daemon::start(SLOW);
     let (slow, quick) = (Client::of(&mut daemon), Client::of(&mut daemon));
     let large = format!("{PUNTED} payload={}", "00".repeat(1400));
-    record(&daemon.folder.file("many.pcap"), &vec![large.as_str(); 400]);
-    // The quick client reads until the end marker, which may arrive more than once.
-    let last = frame("arp=request");
-    let reader = std::thread::spawn(move || {
-        let count = std::iter::from_fn(|| quick.receive()).take_while(|(_, _, frame)| *frame != last).count();
-        (quick, count)
-    });
-    let said = daemon.weir(&["inject", "p0", "many.pcap", "--through"]).good();
-    assert_eq!(said.out, "400 frames sent\n");
-    let mut lasts = 0;
-    while !reader.is_finished() {
-        daemon.receive(&["arp=request"]);
-        lasts += 1;
-        std::thread::sleep(Duration::from_millis(10));
+    let bytes = frame(&large);
+    // The quick client has read all earlier frames when the next ones arrive, however busy the machine is.
+    for _ in 0..FRAMES / BATCH as u64 {
+        daemon.receive(&[large.as_str(); BATCH]);
+        for _ in 0..BATCH {
+            assert!(quick.receive().is_some_and(|(_, _, frame)| frame == bytes));
+        }
     }
-    let (quick, count) = reader.join().unwrap();
-    assert!(count > 200, "{count} of 400");
-    daemon.wait_for("all", |daemon| counts(daemon, &["punted"]) == [400 + lasts]);
-    let [delivered, missed, unheard] = counts(&daemon, &["delivered", "missed", "unheard"])[..] else {
-        panic!()
-    };
-    assert_eq!((delivered + missed, unheard), (2 * (400 + lasts), 0));
-    assert!(missed > 50, "{missed}");
+    // It has missed none, and the slow one has missed many.
+    let names = ["delivered", "missed", "unheard", "punted"];
+    daemon.wait_for("all", |daemon| counts(daemon, &["punted"]) == [FRAMES] && app(daemon)["missed"] != 0);
+    let [delivered, missed, unheard, _] = counts(&daemon, &names)[..] else { panic!() };
+    assert_eq!((delivered + missed, unheard), (2 * FRAMES, 0));
+    assert!(delivered >= FRAMES && missed > 50, "{delivered} {missed}");
     end(daemon);
     // The slow client receives what was queued for it, and no more.
-    assert!(std::iter::from_fn(|| slow.receive()).count() < 400);
-    assert!(std::iter::from_fn(|| quick.receive()).count() < lasts as usize);
+    assert!(std::iter::from_fn(|| slow.receive()).count() < FRAMES as usize);
+    assert_eq!(quick.receive(), None);
 }
 
 #[test]
@@ -307,28 +301,52 @@ fn its_socket_is_the_owners_and_a_dead_ones_is_taken_over() {
     Client::of(&mut next);
 }
 
+/// A complete request.
+const WHOLE: &[u8] = b"POST /command HTTP/1.1\r\nContent-Length: 19\r\n\r\n{\"command\": \"show\"}";
+
+/// Clients of the control socket, some of which send half a request, and some do not read the answer.
+fn slow_clients(daemon: &Daemon) -> Vec<UnixStream> {
+    let begin = |request: &[u8]| {
+        let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
+        stream.write_all(request).unwrap();
+        stream
+    };
+    [&WHOLE[..20], b"", WHOLE, &WHOLE[..50]].map(begin).into()
+}
+
+/// Whether the daemon still waits for a slow client.
+fn is_waited_for(mut slow: &UnixStream) -> bool {
+    slow.set_nonblocking(true).unwrap();
+    let open = slow.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
+    slow.set_nonblocking(false).unwrap();
+    open
+}
+
 #[test]
 fn slow_clients_of_the_control_socket_hold_up_neither_others_nor_apps() {
     let mut daemon = Daemon::start(SLOW);
     let client = Client::of(&mut daemon);
-    // Some clients send half a request, some do not read the answer.
-    let mut idle: Vec<UnixStream> = Vec::new();
-    let whole = b"POST /command HTTP/1.1\r\nContent-Length: 19\r\n\r\n{\"command\": \"show\"}";
-    for request in [&whole[..20], b"", whole, &whole[..50]] {
-        let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
-        stream.write_all(request).unwrap();
-        idle.push(stream);
-    }
-    let start = Instant::now();
-    for _ in 0..20 {
+    let mut idle = slow_clients(&daemon);
+    // A slow client has 5 s. Others that it holds up are not served before it has been disconnected.
+    let is_served = |idle: &[UnixStream]| {
         client.say(3, "p0", &frame(PUNTED));
         assert!(client.receive().is_some());
         daemon.show("ledger");
+        is_waited_for(&idle[0])
+    };
+    let mut served = (0..20).take_while(|_| is_served(&idle)).count();
+    // The machine may have stalled for so long.
+    for _ in 0..3 {
+        if served > 0 {
+            break;
+        }
+        idle = slow_clients(&daemon);
+        served = usize::from(is_served(&idle));
     }
-    assert!(start.elapsed() < Duration::from_millis(4900), "{:?}: a slow client has 5 s", start.elapsed());
+    assert!(served > 0, "no other client was served until the slow ones were disconnected");
     // A request that arrives in time is answered, however it is split.
     let mut stream = UnixStream::connect(daemon.folder.file("weir.sock")).unwrap();
-    for byte in whole {
+    for byte in WHOLE {
         stream.write_all(&[*byte]).unwrap();
     }
     let mut answer = String::new();
@@ -386,7 +404,7 @@ fn explaining_names_the_app() {
 
 #[test]
 fn metrics_have_the_apps() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address();
     let mut daemon = Daemon::start(&format!("metrics: {address}\n{SLOW}"));
     daemon.receive(&[PUNTED]);
     daemon.wait_for("the app", |daemon| counts(daemon, &["unheard"]) == [1]);
@@ -487,7 +505,9 @@ fn the_documented_client_works() {
     assert_eq!(recorded(&folder.file("p0.pcap")), [describe(&back), describe(&back)]);
 }
 
-/// Asks 100 times in sequence and prints the median latency in microseconds.
+/// Asks 100 times in sequence and prints a latency in microseconds: that of the tenth fastest answer, because
+/// others may wait for a processor. What waits for a turn of the clock waits from one turn to the next, every
+/// time.
 const ASKER: &str = "
 import socket, time
 asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -498,7 +518,7 @@ for number in range(100):
     asker.sendto(b'ping %d' % number, ('10.0.0.1', 7777))
     assert asker.recv(100) == b'ping %d' % number
     times.append(time.perf_counter() - start)
-print(int(sorted(times)[50] * 1e6))
+print(int(sorted(times)[10] * 1e6))
 ";
 
 /// A program outside weir answers frames that weir forwards to it, over a real interface.
@@ -528,9 +548,9 @@ apps: [{ external: { name: slow_path, socket: slow.sock } }]
     let asked =
         Command::new("ip").args(["netns", "exec", &wire.far, "python3", "-c", ASKER]).output().unwrap();
     assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
-    let median_us: u64 = String::from_utf8_lossy(&asked.stdout).trim().parse().unwrap();
-    println!("to the client and back: {median_us} us");
-    assert!(median_us < 20_000, "{median_us} us: nothing may wait for a turn of the clock");
+    let latency_us: u64 = String::from_utf8_lossy(&asked.stdout).trim().parse().unwrap();
+    println!("to the client and back: {latency_us} us");
+    assert!(latency_us < 20_000, "{latency_us} us: nothing may wait for a turn of the clock");
     daemon.wait_for("all of them", |daemon| counts(daemon, &["injected"]) == [100]);
     assert_eq!(counts(&daemon, &["punted", "delivered", "missed", "refused", "bad"]), [100, 100, 0, 0, 0]);
     let ledger = daemon.show("ledger");

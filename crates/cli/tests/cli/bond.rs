@@ -2,7 +2,7 @@
 //! replays.
 
 use super::folder::Folder;
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use super::{CommandOutput, recorded, weir};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -352,7 +352,7 @@ fn a_members_port_comes_and_goes_with_it() {
 
 #[test]
 fn metrics_have_the_bond() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address();
     let mut daemon = Daemon::start(&format!("metrics: {address}\n{}", config(TWO)));
     settled(&mut daemon);
     send(&daemon, 0..5);

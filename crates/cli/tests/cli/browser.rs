@@ -121,16 +121,28 @@ impl Browser {
         self.wait_for(&format!("document.body.innerText.includes({})", json!(text)));
     }
 
-    fn element(&self, css: &str) -> String {
-        self.wait_for(&format!("document.querySelector({})", json!(css)));
-        let found = self.ask("POST", "/element", &json!({ "using": "css selector", "value": css }));
-        found[ELEMENT].as_str().unwrap_or_else(|| panic!("{css}: {found}")).to_string()
+    /// Does something with an element: asks for this below its path, in this order. Begins again if the page
+    /// has drawn another element in its place meanwhile.
+    fn with_element(&self, using: &str, value: &str, all: &[(&str, Value)]) {
+        let start = Instant::now();
+        let ask = |path: &str, body: &Value| {
+            let answer = self.send("POST", &format!("/session/{}{path}", self.session), body);
+            if answer["error"].is_null() { Ok(answer) } else { Err(answer) }
+        };
+        let done = || -> Result<(), Value> {
+            let found = ask("/element", &json!({ "using": using, "value": value }))?;
+            let element = found[ELEMENT].as_str().unwrap_or_else(|| panic!("{value}: {found}"));
+            all.iter().try_for_each(|(what, body)| ask(&format!("/element/{element}/{what}"), body).map(drop))
+        };
+        while let Err(answer) = done() {
+            assert!(start.elapsed() < PATIENCE, "{value}: {answer}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Clicks on an element, as a person would: it must be visible.
     pub fn click(&self, css: &str) {
-        let element = self.element(css);
-        self.ask("POST", &format!("/element/{element}/click"), &json!({}));
+        self.with_element("css selector", css, &[("click", json!({}))]);
     }
 
     /// Clicks on the button with this text.
@@ -138,16 +150,12 @@ impl Browser {
         let all = "[...document.querySelectorAll('button')]";
         self.wait_for(&format!("{all}.some(one => one.textContent.trim() === {})", json!(text)));
         let path = format!("//button[normalize-space()='{text}']");
-        let found = self.ask("POST", "/element", &json!({ "using": "xpath", "value": path }));
-        let element = found[ELEMENT].as_str().unwrap_or_else(|| panic!("{text}: {found}")).to_string();
-        self.ask("POST", &format!("/element/{element}/click"), &json!({}));
+        self.with_element("xpath", &path, &[("click", json!({}))]);
     }
 
     /// Types into an element.
     pub fn write(&self, css: &str, text: &str) {
-        let element = self.element(css);
-        self.ask("POST", &format!("/element/{element}/clear"), &json!({}));
-        self.ask("POST", &format!("/element/{element}/value"), &json!({ "text": text }));
+        self.with_element("css selector", css, &[("clear", json!({})), ("value", json!({ "text": text }))]);
     }
 
     /// Returns what the browser has logged since the last call.

@@ -1,11 +1,11 @@
 //! DNS as a source of services, with a real name server: Debian's nsd.
 
 use super::folder::Folder;
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use std::net::SocketAddr;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -22,9 +22,7 @@ impl NameServer {
     fn start(folder: &Folder, records: &str) -> NameServer {
         let path = folder.file("nsd");
         std::fs::create_dir_all(&path).unwrap();
-        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let address = udp.local_addr().unwrap();
-        drop((TcpListener::bind(address).unwrap(), udp));
+        let address = free_address();
         let at = path.display();
         let config = format!(
             "server:\n  ip-address: 127.0.0.1\n  port: {}\n  server-count: 1\n  username: \"\"\n  database: \

@@ -1,11 +1,11 @@
 //! The HTTP server: what is served where, and that slow clients do not affect others.
 
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use super::{TWO, weir};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -15,9 +15,11 @@ use std::time::{Duration, Instant};
 /// Much longer than any answer takes on a busy machine, much shorter than a server takes that waits for its
 /// slow clients.
 const PROMPT: Duration = Duration::from_secs(5);
+/// How often that is tried: the machine may stall for so long, but hardly each time.
+const TRIES: usize = 3;
 
 fn with_metrics() -> (SocketAddr, Daemon) {
-    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address();
     (address, Daemon::start(&format!("metrics: {address}\n{TWO}")))
 }
 
@@ -75,8 +77,8 @@ fn crowd<S: Write>(connect: impl Fn() -> S) -> Vec<S> {
     (0..1000).map(begin).collect()
 }
 
-#[test]
-fn a_thousand_slow_clients_of_metrics_and_of_the_socket_delay_nobody() {
+/// Returns whether all others are answered promptly beside a thousand slow clients of each kind.
+fn nobody_is_delayed_by_a_thousand_slow_clients() -> bool {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let (address, daemon) = with_metrics();
@@ -105,26 +107,41 @@ fn a_thousand_slow_clients_of_metrics_and_of_the_socket_delay_nobody() {
         }
         ended.store(true, Ordering::Relaxed);
     });
+    let mut is_prompt = true;
     for (what, mut took) in [("a scrape", scrapes), ("a show", shows)] {
         took.sort_unstable();
         println!("{what}: median {:?}, longest {:?}", took[took.len() / 2], took.last().unwrap());
-        assert!(took.iter().all(|took| *took < PROMPT), "{what}: {took:?}");
+        is_prompt &= took.iter().all(|took| *took < PROMPT);
     }
+    is_prompt
+}
+
+/// Each try has slow clients of its own, because later requests meet none of those of the first ones.
+#[test]
+fn a_thousand_slow_clients_of_metrics_and_of_the_socket_delay_nobody() {
+    assert!((0..TRIES).any(|_| nobody_is_delayed_by_a_thousand_slow_clients()));
 }
 
 /// New clients are served even beyond the daemon's limit of connections, and the slowest are closed.
 #[test]
 fn the_slowest_of_too_many_clients_are_closed() {
+    assert!((0..TRIES).any(|_| is_served_beside_too_many_clients()));
+}
+
+/// Returns whether a client is answered promptly beside too many slow ones.
+fn is_served_beside_too_many_clients() -> bool {
     let limit = getrlimit(Resource::Nofile);
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let (address, _daemon) = with_metrics();
     let mut slow: Vec<TcpStream> = (0..1500).map(|_| TcpStream::connect(address).unwrap()).collect();
     let start = Instant::now();
     let metrics = exchange(TcpStream::connect(address).unwrap(), b"GET /metrics HTTP/1.0\r\n\r\n");
-    assert!(metrics.ends_with("# EOF\n") && start.elapsed() < PROMPT);
+    assert!(metrics.ends_with("# EOF\n"), "{metrics}");
+    let is_prompt = start.elapsed() < PROMPT;
     // The first was closed for a later one.
     slow[0].set_read_timeout(Some(PROMPT)).unwrap();
     assert_eq!(slow[0].read(&mut [0; 1]).unwrap_or(0), 0);
+    is_prompt
 }
 
 /// A killed daemon may take a second to exit, and its socket accepts connections meanwhile.

@@ -380,5 +380,5 @@ fn the_vxlan_gateway_connects_vlans_with_the_kernels_tunnels() {
     assert!(!log.contains("tx off"), "what was done is not said again: {log}");
     daemon.signal(rustix::process::Signal::KILL);
     daemon.end();
-    assert!(!promiscuous(), "it is as before, however it ends");
+    daemon.wait_for("it is as before, however it ends", |_| !promiscuous());
 }

@@ -1,7 +1,7 @@
 //! Back ends that die and return: real servers on the loopback interface, and the daemon that checks them.
 
 use super::folder::Folder;
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use super::{record, weir};
 use serde_json::{Value, json};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A web server that answers every request with a status, until it is dropped.
+/// A web server that answers every request with a status, until it is dropped. No other test uses its port,
+/// even while there is no server.
 struct Server {
     port: u16,
     stop: Arc<AtomicBool>,
@@ -19,6 +20,7 @@ struct Server {
 
 impl Server {
     fn start(port: u16, status: &'static str) -> Server {
+        let port = if port == 0 { free_address().port() } else { port };
         let until = Instant::now() + Duration::from_secs(30);
         // A starting process of another test may still hold the previous listener.
         let listener = loop {
@@ -185,7 +187,7 @@ fn an_operator_drains_and_maintains() {
 #[test]
 fn with_all_down_the_policy_decides() {
     for (policy, wanted) in [("drop", [0, 0]), ("all", [126, 125])] {
-        let closed = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let closed = || free_address().port();
         let mut daemon = Daemon::start(&service([closed(), closed()], &format!("      fail: {policy}\n")));
         wait_for(&mut daemon, ["down", "down"]);
         daemon.wait_for("their buckets", |daemon| {
@@ -230,7 +232,7 @@ fn other_checks_work_as_well() {
 #[test]
 fn the_metrics_have_each_back_end() {
     let one = Server::start(0, "200 OK");
-    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let closed = free_address().port();
     let mut daemon = Daemon::start(&service([one.port, closed], ""));
     wait_for(&mut daemon, ["up", "down"]);
     // Back ends that go down within a few milliseconds lose their weights together.

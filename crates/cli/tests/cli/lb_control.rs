@@ -1,7 +1,7 @@
 //! Services and back ends that are added and removed while the daemon runs, and what survives a restart.
 
 use super::folder::Folder;
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use rustix::process::Signal;
 use serde_json::{Map, Value, json};
 use std::io::{Read, Write};
@@ -146,7 +146,7 @@ fn weights(daemon: &Daemon, metrics: SocketAddr) -> [u64; 4] {
 
 #[test]
 fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
-    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = free_address();
     let config = format!("metrics: {metrics}\n{CONFIG}");
     let daemon = Daemon::start(&config);
     daemon.weir(&["weight", "lb/web", "b2", "3"]).good();
@@ -169,7 +169,7 @@ fn a_weight_is_the_same_by_whichever_way_it_is_set_and_shown() {
 #[test]
 fn a_weight_that_rises_in_steps_is_shown_as_it_is_written() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let metrics = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let metrics = free_address();
     let check =
         format!("check: {{ type: tcp, port: {}, slow_start: 1h }}", server.local_addr().unwrap().port());
     let config = CONFIG.replace("size: 251", &format!("size: 251\n      {check}"));
@@ -282,7 +282,7 @@ pub fn with_token() -> (Folder, SocketAddr) {
     folder.write("token", TOKEN);
     let private = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(folder.file("token"), private).unwrap();
-    (folder, TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap())
+    (folder, free_address())
 }
 
 /// A daemon with control over HTTP, and its address.
@@ -401,10 +401,16 @@ fn control_over_http_is_for_those_with_the_token() {
     assert_eq!(list(&daemon), ["web/b1 1 unchecked", "web/b2 1 unchecked"]);
     // Nothing is allowed without the token, and clients without it are throttled; a client with the token is
     // not.
-    let wrong = |path| http_as("Bearer 0123", address, ("GET", path), "").0;
-    assert_eq!(wrong("/v1/services"), 401);
-    let many: Vec<u16> = (0..40).map(|_| wrong("/v1/services")).collect();
-    assert!(many.contains(&429), "{many:?}");
+    let wrong = || http_as("Bearer 0123", address, ("GET", "/v1/services"), "").0;
+    assert_eq!(wrong(), 401);
+    // More than ten in a second, which 40 in sequence may not be on a busy machine.
+    let many = || -> Vec<u16> {
+        std::thread::scope(|scope| {
+            let asking: Vec<_> = (0..40).map(|_| scope.spawn(wrong)).collect();
+            asking.into_iter().map(|one| one.join().unwrap()).collect()
+        })
+    };
+    assert!((0..3).any(|_| many().contains(&429)), "no client is throttled");
     assert_eq!(http(address, "GET", "/v1/services", "").0, 200);
     let refused = daemon.metrics().lines().find_map(|line| {
         line.strip_prefix("weir_control_refused_total ").and_then(|count| count.parse::<u64>().ok())

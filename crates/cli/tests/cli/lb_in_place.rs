@@ -3,7 +3,7 @@
 use super::folder::Folder;
 use super::lb_api::service;
 use super::lb_control::{CONFIG, http, with_token};
-use super::running::Daemon;
+use super::running::{Daemon, free_address};
 use super::wire::Wire;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -335,7 +335,9 @@ fn checked_back_ends_come_and_go_and_only_those_that_are_up_get_new_flows() {
     // A server that answers, and a port where none does.
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let up = server.local_addr().unwrap().port();
-    let none = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // Connections that are not accepted would fill its queue in a few seconds, and checks would fail.
+    std::thread::spawn(move || server.incoming().for_each(drop));
+    let none = free_address().port();
     let of = |back_ends: &[(&str, u16)]| {
         let list: Vec<(&str, u32)> = back_ends.iter().map(|(name, _)| (*name, 1)).collect();
         let mut service = service("a", "10.0.1.1", &list);

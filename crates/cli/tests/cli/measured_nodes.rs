@@ -108,12 +108,21 @@ fn intervals_of_three_nodes_are_merged_and_every_packet_is_in_the_account() {
     assert_eq!((flows.len(), flows.values().all(|packets| *packets == 6)), (4, true), "{flows:?}");
 }
 
+/// Waits until a node has had two intervals: the first ones of several nodes may be different ones.
+fn has_two_intervals(daemon: &mut Daemon) {
+    daemon.wait_for("two intervals", |daemon| {
+        let shown = daemon.weir(&["show", "measure", "edge", "--json"]).good().json();
+        shown["measure"][0]["intervals"].as_u64() >= Some(2)
+    });
+}
+
 #[test]
 fn one_interval_is_printed_and_a_node_that_is_gone_is_named() {
     let (folder, address) = with_token();
     let control = format!("control: {{ listen: \"{address}\", token: token }}\n");
-    let first = node(folder, &control, &seeded(SEED));
+    let mut first = node(folder, &control, &seeded(SEED));
     let mut second = node(Folder::new(), "", &seeded(SEED));
+    [&mut first, &mut second].into_iter().for_each(has_two_intervals);
     let (url, gone) = (format!("http://{address}"), socket(&second));
     let arguments = ["--token", "token", "--from", &url, &gone];
     let text = measure(&first.folder, &arguments).good().out;
@@ -144,13 +153,7 @@ fn nodes_that_cannot_be_merged_are_named_with_the_reason() {
     slow.folder
         .write("weir.yaml", format!("{TWO}\napps:\n  - measure: {{ name: edge, port: p0, seed: 7 }}\n"));
     slow.weir(&["reload"]).good();
-    // Otherwise their first intervals may be different ones.
-    for daemon in [&mut usual, &mut same, &mut other] {
-        daemon.wait_for("two intervals", |daemon| {
-            let shown = daemon.weir(&["show", "measure", "edge", "--json"]).good().json();
-            shown["measure"][0]["intervals"].as_u64() >= Some(2)
-        });
-    }
+    [&mut usual, &mut same, &mut other].into_iter().for_each(has_two_intervals);
     let all = [&usual, &same, &other, &none, &slow].map(socket);
     let urls: Vec<&str> = all.iter().map(String::as_str).collect();
     let said = measure(&usual.folder, &[&["--from"], &urls[..]].concat());

@@ -29,7 +29,7 @@ apps:
       announce: route
       service: { vip: 203.0.113.80, protocol: tcp, port: 80 }
       size: 251
-      check: { type: tcp, port: 8080, interval: 50ms, timeout: 500ms, rise: 1, fall: 1, jitter: 0% }
+      check: { type: tcp, port: 8080, interval: 50ms, timeout: 5s, rise: 1, fall: 1, jitter: 0% }
       back_ends:
         - { name: b1, mac: 02:00:00:00:20:00, address: 10.0.0.20 }
 ";

@@ -47,6 +47,36 @@ pub fn send(wire: &Wire, to: &str, count: u32, rate: u32) -> Child {
     command.spawn().expect("python3 runs")
 }
 
+/// Packets to p0 while something is done in turns.
+pub struct TrafficInTurns<'a> {
+    wire: &'a Wire,
+    stream: Child,
+    packets: u32,
+    /// How many there are.
+    pub sent: u64,
+}
+
+impl TrafficInTurns<'_> {
+    /// Begins to send this many.
+    pub fn start(wire: &Wire, packets: u32) -> TrafficInTurns<'_> {
+        let stream = send(wire, "10.0.0.1", packets, 2000);
+        TrafficInTurns { wire, stream, packets, sent: packets.into() }
+    }
+
+    /// Whether they have been sent. A turn may take longer than that if the machine is busy: as many are sent
+    /// again until there have been two.
+    pub fn is_over(&mut self, turns: u32) -> bool {
+        let has_ended = self.stream.try_wait().unwrap().is_some();
+        if has_ended && turns < 2 {
+            let sent = self.sent;
+            *self = TrafficInTurns::start(self.wire, self.packets);
+            self.sent += sent;
+            return false;
+        }
+        has_ended
+    }
+}
+
 /// Packets that have reached the far end of a pair.
 pub fn arrived(wire: &Wire, pair: u32) -> u64 {
     let said = wire.far(&format!("cat /sys/class/net/f{pair}/statistics/rx_packets"));
@@ -81,10 +111,10 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
     folder.write("weir.yaml", TWO);
     let mut daemon = Daemon::start_in_namespace(folder, &wire.weir);
     let before = arrived(&wire, 1);
-    let mut traffic = send(&wire, "10.0.0.1", PACKETS, 2000);
+    let mut traffic = TrafficInTurns::start(&wire, PACKETS);
     daemon.wait_for("flows", |daemon| daemon.show("ledger")["transmitted"].as_u64() > Some(100));
     let (mut others, mut turns) = (0, 0);
-    while traffic.try_wait().unwrap().is_none() {
+    while !traffic.is_over(turns) {
         turns += 1;
         write(&daemon, &with(THIRD));
         let said = daemon.weir(&["reload"]).good();
@@ -115,8 +145,7 @@ fn a_port_comes_and_goes_under_traffic_and_the_others_lose_nothing() {
         // Packets that arrive now are left to the kernel.
         assert!(send(&wire, "10.0.2.1", 10, 1000).wait().unwrap().success());
     }
-    assert!(turns >= 2, "{turns} turns");
-    let all = u64::from(PACKETS) + others;
+    let all = traffic.sent + others;
     daemon.wait_for("all packets", |daemon| daemon.show("ledger")["transmitted"].as_u64() >= Some(all));
     let ledger = balances(&daemon)["ledger"].clone();
     assert_eq!((&ledger["received"], &ledger["transmitted"]), (&all.into(), &all.into()), "{ledger}");

@@ -6,13 +6,30 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// Longest wait for something that usually takes a moment; test machines are busy.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Returns an address without a listener. No other test of this process gets it, and the kernel never chooses
+/// its port (`ip_local_port_range`): such a port might be another test's by the time a daemon listens on it.
+pub fn free_address() -> SocketAddr {
+    const PORTS: std::ops::Range<u32> = 12_000..32_000;
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        // Tests of other processes begin elsewhere.
+        let number = std::process::id().wrapping_mul(1009).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
+        let port = PORTS.start + number % (PORTS.end - PORTS.start);
+        let address = SocketAddr::from(([127, 0, 0, 1], port as u16));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
 
 pub struct Daemon {
     pub folder: Folder,

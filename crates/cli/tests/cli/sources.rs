@@ -250,7 +250,6 @@ fn addresses_in_dns_are_followed_and_a_server_that_fails_or_lies_changes_nothing
     folder.write("weir.yaml", dns(&server, ""));
     let mut daemon = Daemon::start_in(folder);
     has(&mut daemon, &["web/10.1.0.1", "web/10.1.0.2"]);
-    assert_eq!(source(&daemon)["state"], "ok");
     let many = (0..3000_u16).map(|at| a([10, 2, (at >> 8) as u8, at as u8], 0)).collect();
     let other = vec![("evil.test", 1, 0, vec![10, 6, 6, 6])];
     let looping = vec![("", 5, 0, wire_name("web.example.com"))];
@@ -278,10 +277,12 @@ fn addresses_in_dns_are_followed_and_a_server_that_fails_or_lies_changes_nothing
     server.says(Replies::Records(vec![a([10, 1, 0, 3], 0)]));
     has(&mut daemon, &["web/10.1.0.3"]);
     // TTL 0 does not make it ask without a pause.
-    let before = server.asked.load(Ordering::Relaxed);
+    let (begun, before) = (Instant::now(), server.asked.load(Ordering::Relaxed));
     std::thread::sleep(Duration::from_secs(1));
     let asked = server.asked.load(Ordering::Relaxed) - before;
-    assert!((1..=24).contains(&asked), "{asked} questions in a second");
+    let most = (24.0 * begun.elapsed().as_secs_f64()).ceil() as usize;
+    assert!(asked <= most, "{asked} questions in {:?}", begun.elapsed());
+    daemon.wait_for("another question", |_| server.asked.load(Ordering::Relaxed) > before);
 }
 
 #[test]
@@ -289,17 +290,21 @@ fn a_ttl_is_obeyed_within_limits() {
     let [kept, absurd] =
         [2, u32::MAX].map(|ttl| LyingServer::start(Replies::Records(vec![a([10, 1, 0, 1], ttl)])));
     let folder = Folder::new();
-    let other = dns(&absurd, "").lines().last().unwrap().replace("name: web", "name: far");
+    // A question that is asked again, because the answer took too long, would count as a later one.
+    let dns = |server: &LyingServer| dns(server, "").replace("timeout: 300ms", "timeout: 20s");
+    let other = dns(&absurd).lines().last().unwrap().replace("name: web", "name: far");
     let other = other.replace("10.0.0.90", "10.0.0.91").replace("min_ttl", "max_ttl: 300ms, min_ttl");
-    folder.write("weir.yaml", format!("{}{other}\n", dns(&kept, "")));
+    folder.write("weir.yaml", format!("{}{other}\n", dns(&kept)));
+    // Before the first question, so that a stall does not shorten the time.
+    let begun = Instant::now();
     let mut daemon = Daemon::start_in(folder);
     has(&mut daemon, &["far/10.1.0.1", "web/10.1.0.1"]);
-    let (begun, first) = (Instant::now(), kept.asked.load(Ordering::Relaxed));
-    daemon.wait_for("a second question", |_| kept.asked.load(Ordering::Relaxed) > first);
-    daemon.wait_for("a third question", |_| kept.asked.load(Ordering::Relaxed) > first + 1);
-    // Up to a tenth of the time earlier, and the first question was before the clock was started.
-    assert!(begun.elapsed() > Duration::from_millis(1800), "{:?}", begun.elapsed());
-    assert!(absurd.asked.load(Ordering::Relaxed) >= 5, "a longer TTL than `max_ttl` does not count");
+    let first = kept.asked.load(Ordering::Relaxed);
+    daemon.wait_for("three more questions", |_| kept.asked.load(Ordering::Relaxed) >= first + 3);
+    // Up to a tenth of the time earlier.
+    assert!(begun.elapsed() > 3 * Duration::from_millis(1800), "{:?}", begun.elapsed());
+    // A longer TTL than `max_ttl` does not count.
+    daemon.wait_for("more questions", |_| absurd.asked.load(Ordering::Relaxed) >= 5);
 }
 
 #[test]
@@ -389,8 +394,10 @@ fn srv_records_say_port_weight_and_priority() {
     // DNS says that there is no such service, which is no failure.
     server.says(Replies::Records(vec![srv(0, 0, 0, "")]));
     has(&mut daemon, &[]);
-    assert_eq!(source(&daemon)["state"], "ok");
-    assert!(source(&daemon)["reason"].as_str().unwrap().contains("there is no such service"));
+    daemon.wait_for("the reason", |daemon| {
+        let row = source(daemon);
+        row["state"] == "ok" && row["reason"].as_str().unwrap().contains("there is no such service")
+    });
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rustix::process::Signal;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::UnixDatagram;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -327,7 +327,8 @@ os.environ.update(",
     command.args(["-c", &shared, "socket", "weir.sock", env!("CARGO_BIN_EXE_weir"), "run", "weir.yaml"]);
     command.args(["--socket", "weir.sock"]).current_dir(folder.path()).stdin(Stdio::null());
     let mut child = Killed(command.spawn().expect("python3 runs"));
-    while !folder.file("weir.sock").exists() {
+    // The file is there a moment before the socket listens.
+    while UnixStream::connect(folder.file("weir.sock")).is_err() {
         std::thread::sleep(Duration::from_millis(5));
     }
     for _ in 0..5 {

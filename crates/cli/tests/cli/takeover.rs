@@ -3,6 +3,7 @@
 use super::folder::Folder;
 use super::nat;
 use super::ports::{arrived, send};
+use super::routes::until;
 use super::running::Daemon;
 use super::weir;
 use super::wire::{Wire, sh};
@@ -15,6 +16,14 @@ use std::process::{Command, Stdio};
 /// Opens a connection, waits for a file, and then asks for a page.
 const CLIENT: &str = "exec 3<>/dev/tcp/10.0.1.2/9105 && touch open && \
     until [ -e go ]; do sleep 0.02; done && printf \"GET /metrics HTTP/1.0\\r\\n\\r\\n\" >&3 && cat <&3";
+
+/// Waits until the interface has no program: the kernel may detach that of a killed process later, in another
+/// thread.
+#[track_caller]
+fn until_there_is_no_program(wire: &Wire) {
+    let show = format!("ip -n {} -d link show w0", wire.weir);
+    until("no program", || (!sh(&show).contains("xdp")).then_some(()));
+}
 
 #[test]
 fn a_connection_behind_nat_goes_on_and_the_pool_with_it() {
@@ -58,8 +67,7 @@ fn a_connection_behind_nat_goes_on_and_the_pool_with_it() {
     assert!(daemon.succeed_in_namespace(&wire.weir).success());
     assert_eq!(daemon.show("ports").as_array().map(Vec::len), Some(2));
     drop(daemon);
-    let left = sh(&format!("ip -n {} -d link show w0", wire.weir));
-    assert!(!left.contains("xdp"), "{left}");
+    until_there_is_no_program(&wire);
 }
 
 #[test]
@@ -192,8 +200,7 @@ fn a_successor_that_falls_silent_is_ended() {
     assert_eq!(daemon.end().code(), Some(1), "{}", daemon.log());
     assert_eq!(silent.wait().unwrap().signal(), Some(9));
     daemon.wait_for_log("has not taken over");
-    let left = sh(&format!("ip -n {} -d link show w0", wire.weir));
-    assert!(!left.contains("xdp"), "{left}");
+    until_there_is_no_program(&wire);
 }
 
 #[test]

@@ -104,11 +104,11 @@ impl Top {
         let (now, then) = (tcgetattr(&self.terminal).unwrap(), &self.before);
         assert_eq!((now.input_modes, now.output_modes), (then.input_modes, then.output_modes));
         assert_eq!((now.local_modes, now.control_modes), (then.local_modes, then.control_modes));
-        while self.seen.lock().unwrap().screen().alternate_screen() {
-            assert!(start.elapsed() < PATIENCE, "it is still on its own screen:\n{}", self.screen());
+        let is_left = |seen: &vt100::Parser| seen.screen().alternate_screen() || seen.screen().hide_cursor();
+        while is_left(&self.seen.lock().unwrap()) {
+            assert!(start.elapsed() < PATIENCE, "its screen or no cursor is left:\n{}", self.screen());
             std::thread::sleep(Duration::from_millis(5));
         }
-        assert!(!self.seen.lock().unwrap().screen().hide_cursor());
     }
 }
 

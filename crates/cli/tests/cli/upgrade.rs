@@ -91,8 +91,8 @@ fn an_upgrade_replaces_the_process_or_leaves_it_as_it_was() {
     let text = String::from_utf8_lossy(&said.stderr).into_owned();
     assert_eq!(said.status.code(), Some(1), "{text}");
     assert!(text.contains("did not take over") && text.contains("log for the reason"), "{text}");
-    let log = std::fs::read_to_string(folder.file("stderr")).unwrap();
-    assert!(log.contains("weir.yaml:1"), "{log}");
+    let log = || std::fs::read_to_string(folder.file("stderr")).unwrap();
+    until("the reason in the log", || log().contains("weir.yaml:1").then_some(()));
     assert_eq!(process(&folder), Some(second), "the old one continues");
     drop(last);
 }

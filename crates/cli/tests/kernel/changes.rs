@@ -104,9 +104,14 @@ fn while_changes_that_belong_together_are_made_workers_have_the_frames() {
         std::fs::write(network.spaces.folder().join(name), lines.concat()).unwrap();
     }
     let client = network.client(1);
+    // Until a query has arrived during a change.
+    let by_worker = |network: &Network| network.show("ports")[0]["extra"]["xdp_taken"].as_u64().unwrap();
     let sent = steadily(&mut network, &client, |network| {
-        for _ in 0..RELOADS {
+        let (mut turns, until) = (0, Instant::now() + PATIENCE);
+        while turns < RELOADS || by_worker(network) == 0 {
+            assert!(Instant::now() < until, "no query has arrived during {turns} changes");
             ["more", "less"].into_iter().for_each(|name| network.change(&["entry", "load", name]));
+            turns += 1;
         }
     });
     network.assert_all_counted(sent, 0);

@@ -106,6 +106,18 @@ impl Network {
         self.show("kernel")[0]["decided"].as_u64().unwrap()
     }
 
+    /// Waits until the kernel handles the packets of all these flows: the worker activates a flow once the
+    /// last packet that came to it has been sent.
+    pub(crate) fn until_in_kernel(&self, flows: &[&ClientFlow]) {
+        self.spaces.until("the kernel handles all flows", || {
+            let shown = self.show("flows");
+            let rows = shown.as_array()?;
+            let is_in_kernel =
+                |name: String| rows.iter().any(|row| row["flow"] == name && row["in_kernel"] == true);
+            flows.iter().all(|flow| is_in_kernel(flow.name())).then_some(())
+        });
+    }
+
     /// Checks that live flows have counted what was sent, and that everything balances.
     fn assert_flows_are_exact(&self, flows: &[ClientFlow]) {
         for flow in flows {
@@ -150,6 +162,8 @@ fn the_kernel_decides_all_but_the_first_packets_of_a_flow_in_order_and_counts_th
     assert!(decided > all / 10, "{kernel}");
 
     // All of them from now on.
+    network.until_in_kernel(&flows.iter().collect::<Vec<_>>());
+    let decided = network.decided();
     flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 0));
     assert_eq!(network.decided(), decided + all);
     network.assert_flows_are_exact(&flows);
@@ -247,6 +261,7 @@ fn a_flow_that_only_the_kernel_sees_stays_and_an_idle_one_ends_with_its_counts()
         flow.burst(&network, PACKETS, 50);
         flow.burst(&network, 10, 0);
     }
+    network.until_in_kernel(&[&live, &idle]);
     let decided = network.decided();
     let begin = live.sent;
     let until = Instant::now() + PATIENCE;
@@ -282,6 +297,7 @@ fn flows_outlive_a_reload_and_a_takeover_and_the_kernel_follows_them_again() {
     network.spaces.take_over("weir");
     network.until_it_runs();
     flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 50));
+    network.until_in_kernel(&flows.iter().collect::<Vec<_>>());
     let decided = network.decided();
     flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 0));
     assert_eq!(network.decided(), decided + 6 * PACKETS);
@@ -333,6 +349,8 @@ fn connections_have_the_states_that_their_packets_say() {
     let [mut closing, mut resetting] = [(); 2].map(|()| connect(&network));
     for stream in [&mut closing, &mut resetting] {
         talk(stream, 50);
+        let followed = || (network.row(&name(stream))?["in_kernel"] == true).then_some(());
+        network.spaces.until("the kernel follows the connection", followed);
         let decided = network.decided();
         talk(stream, 100);
         assert!(network.decided() >= decided + 100, "data goes through the kernel");

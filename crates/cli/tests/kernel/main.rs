@@ -87,7 +87,8 @@ pub(crate) fn build(name: &str) -> Option<Network> {
     spaces.cable(("weir", "eth1"), ("switch", "out"), OUT);
     spaces.ip("switch", "link set out master br0");
     spaces.ip("client", &CLIENTS.map(|client| format!("addr add {client}/24 dev eth0")).join("\n"));
-    spaces.ip("client", &format!("route add {VIP}/32 dev eth0"));
+    // If a worker is late, segments are not sent again, and so not counted twice.
+    spaces.ip("client", &format!("route add {VIP}/32 dev eth0 rto_min 30s"));
     spaces.ip("client", &format!("neigh add {VIP} lladdr {IN} dev eth0 nud permanent"));
     for (number, role) in [(HOST, "weir"), (1, "b1"), (2, "b2")] {
         spaces.ip(role, &format!("addr add 10.7.0.{}/24 dev eth0\naddr add {VIP}/32 dev lo", number + 2));
@@ -150,6 +151,22 @@ impl Network {
 
     fn show(&self, what: &str) -> Value {
         self.spaces.show(what).expect("weir answers")[what].clone()
+    }
+
+    /// Sends queries that get no answer. A veth has room for 256 packets, so each batch is received before
+    /// the next is sent.
+    fn send_unanswered(&self, client: &UdpSocket) {
+        /// How many are sent at a time.
+        const BATCH: usize = 100;
+        let received = || self.show("ledger")["received"].as_u64().unwrap();
+        let before = received();
+        for first in (0..QUERIES).step_by(BATCH) {
+            let end = (first + BATCH as u64).min(QUERIES);
+            for number in first..end {
+                client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
+            }
+            self.spaces.until_is("queries that weir has received", received, before + end);
+        }
     }
 
     /// Waits until the kernel runs the program for the first port.
@@ -229,10 +246,7 @@ fn queries_that_the_kernel_sends_back_are_all_answered_and_counted() {
     assert_eq!(network.counter("odd"), QUERIES + sent);
 
     // No entry has the third client, and `show drops` says whose queries were dropped.
-    let third = network.client(2);
-    for number in 0..QUERIES {
-        third.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
-    }
+    network.send_unanswered(&network.client(2));
     network.spaces.until("the queries are dropped", || {
         let drops = network.show("drops");
         let (worst, all) = (&drops[0]["flows"][0], (&drops[0]["reason"], &drops[0]["frames"]));
@@ -254,18 +268,33 @@ fn queries_that_the_kernel_sends_back_are_all_answered_and_counted() {
     network.queries(&clients[0], HOST);
 }
 
-/// Returns those programs and maps with these IDs that are still in the kernel.
+/// Returns those programs and maps with these IDs that are still in the kernel, with the processes that have
+/// descriptors of them.
 fn still_loaded(programs: &BTreeSet<u32>, maps: &BTreeSet<u32>) -> Vec<String> {
     let programs = loaded_programs().flatten().filter(|one| programs.contains(&one.id()));
     let maps = loaded_maps().flatten().filter(|one| maps.contains(&one.id()));
-    let programs = programs.map(|one| format!("program {} {:?}", one.id(), one.name_as_str()));
-    let maps = maps.map(|one| format!("map {} {:?}", one.id(), one.name_as_str()));
-    programs.chain(maps).collect()
+    let programs = programs.map(|one| (one.id(), "prog_id", one.name_as_str().map(str::to_string)));
+    let maps = maps.map(|one| (one.id(), "map_id", one.name_as_str().map(str::to_string)));
+    let left: Vec<_> = programs.chain(maps).collect();
+    left.into_iter().map(|(id, kind, name)| format!("{kind} {id} {name:?} {:?}", holders(id, kind))).collect()
+}
+
+/// Returns the names of the processes that have a descriptor of this program or map.
+fn holders(id: u32, kind: &str) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let names = processes.filter_map(|entry| entry.file_name().into_string().ok());
+    let holders = names.filter(|process| held(process, kind).contains(&id));
+    holders
+        .map(|process| {
+            let name = std::fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+            format!("{process} {}", name.trim())
+        })
+        .collect()
 }
 
 /// Returns the IDs of the kernel's programs or maps of which a process has descriptors.
 fn held(process: &str, kind: &str) -> BTreeSet<u32> {
-    let descriptors = std::fs::read_dir(format!("/proc/{process}/fdinfo")).unwrap().flatten();
+    let descriptors = std::fs::read_dir(format!("/proc/{process}/fdinfo")).into_iter().flatten().flatten();
     let texts = descriptors.filter_map(|entry| std::fs::read_to_string(entry.path()).ok());
     let id = |text: String| {
         let line = text.lines().find_map(|line| line.strip_prefix(kind)?.strip_prefix(':'))?;
@@ -342,9 +371,6 @@ fn queries_that_the_kernel_encapsulates_leave_through_another_port() {
     assert_eq!(counts[0]["ipip"], QUERIES + 1, "{counts:?}");
 }
 
-/// How many queries are sent at a time where the ring must not overflow.
-const BATCH: usize = 100;
-
 #[test]
 fn what_the_kernel_fails_to_send_is_in_the_ledger() {
     for (name, text, out) in [("kf", BACK_OUT, (0, "eth0")), ("kg", TUNNEL, (1, "eth1"))] {
@@ -372,16 +398,7 @@ fn assert_unsent_are_counted(network: &Network, (port, out): (u32, &str)) {
     };
     let (from, to) = (index("weir", "eth0"), index("weir", out));
     assert_eq!(from, index("b1", "eth0"));
-    let client = network.client(0);
-    // A veth has room for 256 packets: each batch is received before the next is sent.
-    for first in (0..QUERIES).step_by(BATCH) {
-        let end = (first + BATCH as u64).min(QUERIES);
-        for number in first..end {
-            client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
-        }
-        let is_received = || (network.show("ledger")["received"] == end).then_some(());
-        network.spaces.until("the batch is received", is_received);
-    }
+    network.send_unanswered(&network.client(0));
     let kernel = network.show("kernel");
     assert_eq!(kernel[0]["decided"], QUERIES, "the engine's frames are sent in another way: {kernel}");
     let dropped = || {

@@ -23,7 +23,7 @@ pipes:
     type: flow
     learn: {{ pin: back, reverse: true, nat_pool: world }}
     capacity: 1000
-    monitor: {{ timeouts: {{ single: 5s, stream: 5s, tcp_established: 1h, tcp_fin: 1s }} }}
+    monitor: {{ timeouts: {{ single: 20s, stream: 20s, tcp_established: 1h, tcp_fin: 1s }} }}
     actions:
       to:
         - set: {{ ipv4.src: {{ per_flow: nat_pool }}, l4.sport: {{ per_flow: nat_pool }} }}
@@ -78,6 +78,9 @@ fn the_kernel_translates_flows_and_their_answers_and_their_ports_are_free_when_t
     network.translate();
     let mut flows: Vec<ClientFlow> = (0..8).map(|_| ClientFlow::new(&network)).collect();
     flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 50));
+    network.spaces.until("the kernel translates all flows", || {
+        flows.iter().all(|flow| network.is_translated(&flow.name(), Some(flow.sent))).then_some(())
+    });
     let decided = network.decided();
     // All of them from now on, in both directions.
     flows.iter_mut().for_each(|flow| flow.burst(&network, PACKETS, 0));
@@ -100,6 +103,7 @@ fn a_connection_through_the_pool_is_translated_in_the_kernel_and_ends_with_its_s
     let mut stream = connect(&network);
     let name = format!("tcp {} > {VIP}:80", stream.local_addr().unwrap());
     talk(&mut stream, 50);
+    network.spaces.until("the kernel translates it", || network.is_translated(&name, None).then_some(()));
     let decided = network.decided();
     talk(&mut stream, 100);
     assert!(network.decided() >= decided + 200, "data goes through the kernel in both directions");

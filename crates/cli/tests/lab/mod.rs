@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// How long a lab may take to start its processes.
-const START: Duration = Duration::from_secs(30);
+const START: Duration = Duration::from_secs(120);
 
 /// How long a lab may take to print its next line.
 const LINE: Duration = Duration::from_secs(120);
@@ -132,10 +132,16 @@ impl Lab {
         let left: Vec<_> = namespaces.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
         assert!(left.is_empty(), "namespaces are left: {left:?}");
         assert!(!self.has_folder(), "{} is left", self.folder());
+        // The kernel takes a moment to end what the lab has killed.
+        let deadline = Instant::now() + START;
         for pid in &self.processes {
             // The process that adopted an ended one may not have reaped it yet (state Z).
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            assert!(stat.is_empty() || stat.contains(") Z "), "a process is left: {stat}");
+            let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            let has_ended = |stat: &str| stat.is_empty() || stat.contains(") Z ");
+            while !has_ended(&stat()) {
+                assert!(Instant::now() < deadline, "a process is left: {}", stat());
+                std::thread::sleep(Duration::from_millis(20));
+            }
         }
     }
 }

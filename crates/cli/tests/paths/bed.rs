@@ -12,6 +12,11 @@ use weir_bed::{Started, cable};
 
 const HOSTS: [&str; 2] = ["a", "b"];
 pub const LINKS: usize = 4;
+/// How many of 1000 packets, one each millisecond, may be lost while a flow leaves a path that fails. A
+/// kernel that rehashes would need a timeout of at least 200 ms, and only TCP has one.
+const LOST_MAX: usize = 200;
+/// How often a failure is tried: if the machine stalls weir during one of them, more is lost.
+const TRIES: usize = 3;
 /// Additional routers, of beds over IPv6.
 pub const SPINES: usize = 2;
 
@@ -280,6 +285,20 @@ impl PathNetwork {
         let shown = self.ask(&["show", "path"])?;
         shown.pointer(&format!("/path/0/nodes/0/paths/{}", flow["path"])).cloned()
     }
+}
+
+/// Lets a flow's path fail until few packets are lost meanwhile. `fail` returns how many are.
+pub fn few_are_lost(mut fail: impl FnMut() -> usize) {
+    let mut all = Vec::new();
+    while all.len() < TRIES {
+        let lost = fail();
+        eprintln!("{lost} of 1000 packets, one each millisecond, were lost");
+        if lost < LOST_MAX {
+            return;
+        }
+        all.push(lost);
+    }
+    panic!("of 1000 packets each time, {all:?} were lost");
 }
 
 /// Returns paths if there are some and all are good.

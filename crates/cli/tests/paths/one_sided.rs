@@ -39,6 +39,15 @@ fn messages(bed: &PathNetwork, port: u16, until: impl Fn() -> bool) {
     answerer.join().unwrap();
 }
 
+/// Returns the flows, if connections of the beginning have been forgotten, and those of just now have not.
+fn flows_of_the_end(bed: &PathNetwork) -> Option<Vec<Value>> {
+    let begin = Instant::now();
+    messages(bed, 7003, || begin.elapsed() > Duration::from_millis(100));
+    let flows = bed.ask(&["path", "conntrack", "fabric"])?["flows"].as_array()?.clone();
+    let is_to = |port: u16| flows.iter().any(|flow| flow["dport"] == port);
+    (is_to(7003) && !is_to(7001)).then_some(flows)
+}
+
 fn number(path: &Value, pointer: &str) -> u64 {
     path.pointer(pointer).and_then(Value::as_u64).unwrap_or_default()
 }
@@ -90,10 +99,7 @@ fn without_help_paths_are_found_and_connections_leave_one_that_loses_segments() 
     let new = counts(&after) - counts(&before);
     assert!(new * LINKS as u64 * 2 < all, "{new} of {all} connections: {before} {after}");
     assert!(impair.counts().lost > 0);
-    // Connections of the beginning have been forgotten, and those of the end have not.
-    let flows = bed.ask(&["path", "conntrack", "fabric"]).unwrap()["flows"].as_array().unwrap().clone();
-    let is_to = |port: u16| flows.iter().any(|flow| flow["dport"] == port);
-    assert!(is_to(7003) && !is_to(7001), "{flows:?}");
+    let flows = bed.wait_for("flows of the end", flows_of_the_end);
     assert!(flows.iter().any(|flow| flow["decision"] == "at_first" && flow["state"] == "open"), "{flows:?}");
     assert!(bed.output_of(&["path", "conntrack", "fabric"]).contains(", at_first: "));
     // Loss of a path's own echo requests is known from its router.
