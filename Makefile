@@ -137,10 +137,10 @@ test-package: cargo-deb ## installs, upgrades and purges the package in a new ro
 	    tests/package/run "$${WEIR:-$${CARGO_TARGET_DIR:-target}/debug/weir}" $(UPGRADES)
 
 # LONG=1 runs the long form; ONLY='lab bond' runs only the parts whose names begin with this
-# (tests/kernels/parts). `--no-run` prints the path of each test program in brackets. The test programs and the
-# labs' binary are those of `make test`, so nothing more is compiled.
-KERNEL_TESTS := acl decap equality flow impair kernel kernel_peers overlay path paths samples tunnels two_ports \
-    xdp_generate xdp_take
+# (tests/kernels/parts). `--no-run` prints the path of each test program in brackets. The programs are those
+# of `make test`, so nothing more is compiled.
+KERNEL_TESTS := acl decap equality flow impair kernel kernel_peers overlay path paths samples tunnels \
+    two_ports xdp_generate xdp_take
 test-kernels: ## runs a short form of every lab, and comparisons, under Debian's own kernel, emulated (root)
 	@./setup --for kernels
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kernels"; \
