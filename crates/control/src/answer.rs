@@ -47,7 +47,7 @@ answers! {
         reload: u64,
         /// What it does.
         stage: String,
-        /// How long it has taken.
+        /// How long it has taken, in seconds.
         seconds: u64,
     }
 
@@ -105,7 +105,7 @@ answers! {
         announced: bool,
         /// Its metric.
         metric: Option<u32>,
-        /// How long it has been announced, or not been announced.
+        /// How long it has been announced, or not been announced, in seconds.
         since_s: u64,
         /// The services that have the VIP.
         services: String,
@@ -125,9 +125,9 @@ answers! {
     Ledger {
         /// Frames that ports received.
         received: u64,
-        /// Frames that were injected.
+        /// Frames that apps and `weir inject` sent.
         originated: u64,
-        /// Copies.
+        /// Copies of frames that are sent more than once.
         copied: u64,
         /// Frames that ports transmitted.
         transmitted: u64,
@@ -135,7 +135,7 @@ answers! {
         to_kernel: u64,
         /// Frames passed to apps.
         to_app: u64,
-        /// Frames in rings.
+        /// Frames that wait in rings.
         held: u64,
         /// Dropped frames by reason.
         dropped: Counts,
@@ -190,7 +190,8 @@ answers! {
         received_bytes: u64,
         /// Frames transmitted.
         transmitted: u64,
-        /// Their bytes.
+        /// Their bytes, and those of frames that the kernel's program sent and the device dropped: of these,
+        /// only the number is known.
         transmitted_bytes: u64,
         /// Frames passed to the kernel.
         to_kernel: u64,
@@ -198,7 +199,7 @@ answers! {
         held: u64,
         /// Frames lost before a worker saw them.
         lost_before: u64,
-        /// How often there was no free frame to receive into.
+        /// How often no frame of the pool was free to receive into.
         starved: u64,
         /// Frames that were too long.
         oversize: u64,
@@ -394,7 +395,7 @@ answers! {
         handed_over: u64,
         /// Frames in rings.
         held: u64,
-        /// Breaths.
+        /// Breaths: turns of the worker's loop.
         breaths: u64,
         /// Quantiles of the processor time of breaths, in microseconds.
         p50_us: f64,
@@ -480,7 +481,8 @@ answers! {
         packets: u64,
         /// Their bytes.
         bytes: u64,
-        /// When the last packet hit it.
+        /// When the last packet hit it, in milliseconds of the daemon's own clock, modulo 2^32: only differences
+        /// mean something.
         last_ms: u64,
     }
 
@@ -496,9 +498,10 @@ answers! {
         packets: u64,
         /// Their bytes.
         bytes: u64,
-        /// When the flow began.
+        /// When the flow began, in milliseconds of the daemon's own clock, modulo 2^32: only differences mean
+        /// something.
         first_ms: u64,
-        /// When the flow's last packet arrived.
+        /// When the flow's last packet arrived, by the same clock.
         last_ms: u64,
         /// The state of a TCP connection.
         state: Option<String>,
@@ -536,7 +539,7 @@ answers! {
         generation: Option<u64>,
         /// The configuration file.
         file: String,
-        /// How long the daemon has run.
+        /// How long the daemon has run, in seconds.
         uptime_s: u64,
         /// Whether the daemon works, in a few words.
         health: Option<String>,

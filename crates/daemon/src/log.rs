@@ -35,7 +35,7 @@ use weir_app::privileges;
 const LINES: usize = 1024;
 
 /// How long the daemon waits at its end for the last lines to be written.
-const PATIENCE: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Lines lost since the start.
 static LOST: AtomicU64 = AtomicU64::new(0);
