@@ -481,8 +481,8 @@ answers! {
         packets: u64,
         /// Their bytes.
         bytes: u64,
-        /// When the last packet hit it, in milliseconds of the daemon's own clock, modulo 2^32: only differences
-        /// mean something.
+        /// When the last packet hit it, in milliseconds of the daemon's own clock, modulo 2^32: only
+        /// differences mean something.
         last_ms: u64,
     }
 
@@ -498,8 +498,8 @@ answers! {
         packets: u64,
         /// Their bytes.
         bytes: u64,
-        /// When the flow began, in milliseconds of the daemon's own clock, modulo 2^32: only differences mean
-        /// something.
+        /// When the flow began, in milliseconds of the daemon's own clock, modulo 2^32: only differences
+        /// mean something.
         first_ms: u64,
         /// When the flow's last packet arrived, by the same clock.
         last_ms: u64,

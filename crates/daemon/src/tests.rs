@@ -267,8 +267,8 @@ fn an_app_is_woken_in_time() {
     let mut late = std::mem::take(&mut noted(&bench.notes).late_ns);
     late.sort_unstable();
     println!("late: median {} us, 90 % {} us", late[50] / 1000, late[90] / 1000);
-    // The machine may be busy for a while, but not half of the time.
-    assert!(late[50] < 2_000_000, "{late:?}");
+    // On a busy machine, most wait for a processor; if the daemon woke apps late, all of them would be late.
+    assert!(late[10] < 2_000_000, "{late:?}");
 }
 
 #[test]
