@@ -2,7 +2,14 @@
 
 use std::io;
 
+use rustix::thread::{CapabilitySet, capabilities};
 use weir_bpf::TakeError;
+
+/// The capabilities for the steps that fail with EPERM.
+const NEEDED: CapabilitySet = CapabilitySet::NET_ADMIN
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::BPF)
+    .union(CapabilitySet::PERFMON);
 
 /// Why an AF_XDP port cannot be opened.
 #[derive(Debug, thiserror::Error)]
@@ -16,6 +23,13 @@ pub enum XdpError {
          cap_net_admin,cap_net_raw,cap_bpf,cap_perfmon,cap_ipc_lock+ep`"
     )]
     NoPrivilege(&'static str),
+    /// The named step is refused although the process has the privileges.
+    #[error(
+        "the kernel does not permit {0}, although weir has the capabilities: in a container, use a seccomp \
+         profile that permits bpf() with CAP_BPF; on a host, look whether the kernel is locked down (`cat \
+         /sys/kernel/security/lockdown`)"
+    )]
+    Forbidden(&'static str),
     /// RLIMIT_MEMLOCK is too low for the frame memory.
     #[error(
         "frame memory cannot be locked: raise the limit (`ulimit -l unlimited`, systemd: \
@@ -114,4 +128,30 @@ pub enum XdpError {
         /// The kernel's error.
         reason: io::Error,
     },
+}
+
+impl XdpError {
+    /// Says why a step failed with EPERM.
+    pub(super) fn not_permitted(step: &'static str) -> XdpError {
+        let has = capabilities(None).map(|sets| sets.effective);
+        XdpError::refused(step, has.unwrap_or(CapabilitySet::empty()))
+    }
+
+    fn refused(step: &'static str, has: CapabilitySet) -> XdpError {
+        if has.contains(NEEDED) { XdpError::Forbidden(step) } else { XdpError::NoPrivilege(step) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_the_capabilities_learns_what_else_forbids_bpf() {
+        let said = |has| XdpError::refused("loading", has).to_string();
+        assert!(said(NEEDED).contains("seccomp"), "{}", said(NEEDED));
+        for missing in [CapabilitySet::BPF, CapabilitySet::NET_ADMIN] {
+            assert!(said(NEEDED.difference(missing)).contains("setcap"));
+        }
+    }
 }

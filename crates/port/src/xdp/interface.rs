@@ -478,7 +478,7 @@ pub(super) fn join_groups(frames: &Wanted, link: &Link) -> Result<Groups, XdpErr
 
 fn refused(errno: Errno, link: &Link) -> XdpError {
     match errno {
-        Errno::PERM => XdpError::NoPrivilege("frames for other MAC addresses"),
+        Errno::PERM => XdpError::not_permitted("frames for other MAC addresses"),
         _ => XdpError::System {
             doing: "asking for frames for other MAC addresses",
             interface: link.name.clone(),
@@ -634,7 +634,7 @@ fn attach(program: &mut XdpTake, link: &Link, mode: AttachMode) -> Result<bool, 
     let interface = link.name.clone();
     let Err(reason) = program.attach(link.index, mode) else { return Ok(mode == AttachMode::Native) };
     Err(match reason.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM | Errno::ACCESS) => XdpError::NoPrivilege("attaching an XDP program"),
+        Some(Errno::PERM | Errno::ACCESS) => XdpError::not_permitted("attaching an XDP program"),
         Some(Errno::BUSY | Errno::EXIST) => XdpError::AlreadyAttached(interface),
         Some(Errno::OPNOTSUPP) => XdpError::NoNativeMode { interface, reason },
         Some(Errno::RANGE) => XdpError::MtuTooLarge { interface, mtu: link.mtu },
@@ -658,7 +658,7 @@ fn load_error(error: EbpfError) -> XdpError {
 
 fn privilege(reason: io::Error, text: String) -> XdpError {
     match reason.kind() {
-        io::ErrorKind::PermissionDenied => XdpError::NoPrivilege("loading an XDP program"),
+        io::ErrorKind::PermissionDenied => XdpError::not_permitted("loading an XDP program"),
         _ => XdpError::Program(text),
     }
 }

@@ -64,7 +64,7 @@ impl Socket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd =
             socket_with(AddressFamily::XDP, SocketType::RAW, flags, None).map_err(|errno| match errno {
-                Errno::PERM => XdpError::NoPrivilege("AF_XDP sockets"),
+                Errno::PERM => XdpError::not_permitted("AF_XDP sockets"),
                 _ => binding.error("opening an AF_XDP socket", errno),
             })?;
         area.register(&fd).map_err(|errno| match errno {
