@@ -4,7 +4,7 @@ use crate::may_load;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, sync_channel};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use weir_kernel::{Executor, FlowEntry, FlowTable, FrameOutcome, NotFollowed, Why};
 use weir_packet::random::Random;
 use weir_packet::{Field, FlowKey, craft};
@@ -18,8 +18,6 @@ use weir_program::{
 
 pub const PIPE: PipeId = PipeId(0);
 pub const PORT: PortId = PortId(0);
-/// How long a busy machine may take until something that is expected has happened.
-const DEADLINE: Duration = Duration::from_secs(60);
 
 /// Flows that are pinned to one of two targets: one sends back, the other to port 1.
 fn program(capacity: u32) -> Program {
@@ -328,7 +326,7 @@ fn come_and_go_at(workers: usize) {
     let ways: [Passage; FLOWS] = Default::default();
     let frames: Vec<Vec<u8>> = (0..FLOWS).map(|flow| udp(flow as u32).1).collect();
     let mut decided = [0_u64; FLOWS];
-    let (removed, started, mut packets) = (AtomicU64::new(0), Instant::now(), 0);
+    let (removed, mut packets) = (AtomicU64::new(0), 0);
     let counted = std::thread::scope(|scope| {
         let (mut to_engines, mut engines) = (Vec::new(), Vec::new());
         for _ in 0..workers {
@@ -338,9 +336,9 @@ fn come_and_go_at(workers: usize) {
         }
         let mut random = Random::new(3);
         while packets < PACKETS || removed.load(Ordering::SeqCst) < REMOVED {
-            let (packet, so_far) = (packets, removed.load(Ordering::SeqCst));
+            let packet = packets;
             packets += 1;
-            assert!(started.elapsed() < DEADLINE, "{packet} packets, and {so_far} flows were removed");
+            assert!(packet < 100 * PACKETS, "only {removed:?} flows were removed");
             let flow = random.below(FLOWS as u64) as usize;
             let entered = ways[flow].entered.load(Ordering::SeqCst);
             let (outcome, bytes) = executor.run(PORT, &frames[flow]).expect("a test run");
