@@ -28,7 +28,7 @@ STAGE = @printf '\n== %s\n'
     waiting others deny explore test-long soak fuzz deb dist dist-check test-package cargo-deb bench site
 
 help: ## lists the commands
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/make \1: \2/p' Makefile
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/make \1: \2/p' Makefile
 
 # Built without benchmarks and simulations, which the demo does not need. KEEP=1 keeps it running until
 # Ctrl-C, and prints the addresses of its web pages.
@@ -138,15 +138,16 @@ test-package: cargo-deb ## installs, upgrades and purges the package in a new ro
 
 # LONG=1 runs the long form; ONLY='lab bond' runs only the parts whose names begin with this
 # (tests/kernels/parts). `--no-run` prints the path of each test program in brackets. The programs are those
-# of `make test`, so nothing more is compiled.
+# of `make test`, so nothing more is compiled. Of the unit tests, only those of weir-bpf and weir-kernel run.
 KERNEL_TESTS := acl decap equality flow impair kernel kernel_peers overlay path paths samples tunnels \
     two_ports xdp_generate xdp_take
 test-kernels: ## runs a short form of every lab, and comparisons, under Debian's own kernel, emulated (root)
 	@./setup --for kernels
 	@target="$${CARGO_TARGET_DIR:-$(CURDIR)/target}"; mkdir -p "$$target/kernels"; \
-	    $(TEST) --no-run $(KERNEL_TESTS:%=--test %) 2>"$$target/kernels/tests" || \
+	    $(TEST) --no-run --lib $(KERNEL_TESTS:%=--test %) 2>"$$target/kernels/tests" || \
 	        { cat "$$target/kernels/tests"; exit 1; }; \
-	    tests=$$(sed -n 's|^ *Executable .*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
+	    tests=$$(sed -n -e '/ unittests /{/weir_bpf-\|weir_kernel-/!d}' \
+	        -e 's|^ *Executable .*(\(.*\))$$|\1|p' "$$target/kernels/tests" | tr '\n' ' '); \
 	    FOLDER="$$target/kernels" LIMIT=$${LIMIT:-$${LONG:+43200}} tests/kernels/boot "cd '$(CURDIR)' && \
 	        LONG='$(LONG)' ONLY='$(ONLY)' tests/kernels/parts '$$target/debug/weir' $$tests"
 

@@ -306,7 +306,7 @@ impl Leaving {
 }
 
 impl FaultPort {
-    /// Wraps `inner`, so that frames that it receives meet `faults`, which the seed determines.
+    /// Wraps `inner`. Frames in both directions suffer `faults`; the seed determines which frames do.
     #[must_use]
     pub fn new(inner: Box<dyn Port>, faults: Faults) -> FaultPort {
         // Frames that the inner port received before count as received.

@@ -14,6 +14,9 @@ use serde_json::Value;
 /// How long a lab may take to start its processes.
 const START: Duration = Duration::from_secs(120);
 
+/// How long the kernel may take to end what a lab has killed. Clients that a lab has forgotten run longer.
+const KILLED: Duration = Duration::from_secs(10);
+
 /// How long a lab may take to print its next line.
 const LINE: Duration = Duration::from_secs(120);
 
@@ -132,8 +135,7 @@ impl Lab {
         let left: Vec<_> = namespaces.filter(|name| name.to_string_lossy().starts_with(&prefix)).collect();
         assert!(left.is_empty(), "namespaces are left: {left:?}");
         assert!(!self.has_folder(), "{} is left", self.folder());
-        // The kernel takes a moment to end what the lab has killed.
-        let deadline = Instant::now() + START;
+        let deadline = Instant::now() + KILLED;
         for pid in &self.processes {
             // The process that adopted an ended one may not have reaped it yet (state Z).
             let stat = || fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();

@@ -17,7 +17,8 @@ use weir_bed::Run;
 /// The default weights of all back ends, and an alternative.
 const WEIGHTS: [[u32; 4]; 2] = [[1, 1, 1, 1], [3, 1, 2, 1]];
 /// How many flows begin after the event of a phase, at least: with fewer, a back end might get none of them
-/// by chance. The probability that one of four equal back ends gets none of 60 is one in thirty million.
+/// by chance. For a given one of four equal back ends, the probability that it gets none of 60 is one in
+/// thirty million.
 const NEW_MIN: u64 = 60;
 /// How often to check whether the live line is due.
 const LOOK: Duration = Duration::from_millis(50);

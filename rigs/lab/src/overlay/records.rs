@@ -13,10 +13,10 @@ use super::topology::pod_6;
 use crate::Interrupt;
 use weir_bed::{Run, Started};
 
-/// The collector's port, and how it ends the addresses in /proc/net/udp.
+/// The collector's port, and how the address of a socket on it ends in /proc/net/udp.
 const COLLECTOR: &str = "4739";
 const COLLECTOR_HEX: &str = ":1283";
-/// The queues of a socket there that has sent and read everything.
+/// How that file shows the queues of a socket that has sent and read everything.
 const READ: &str = "00000000:00000000";
 /// Bytes of a UDP request on the pod's wire: Ethernet, IPv4, UDP and the lab's payload.
 const REQUEST: u64 = 14 + 20 + 8 + 64;
