@@ -1,8 +1,8 @@
 //! Changes of a configuration at run time, which an app requests ([`Action::Configure`](crate::Action)).
 //!
 //! Changes are kept beside the file and applied to the parsed file before anything else reads it. Only the
-//! kind of app that accepts such requests knows what an edit is; everything else stores the edits, passes
-//! them on and applies them.
+//! kind of app that accepts such requests knows what an edit is; all other code stores the edits, passes them
+//! on and applies them.
 
 use crate::kind::{Apps, Kind};
 use crate::neighbour::{Hop, Mac};

@@ -145,7 +145,7 @@ impl Database {
                 (true, _, _) => &mut all.bridges,
                 (_, true, _) => &mut all.ports,
                 (_, _, true) => &mut all.interfaces,
-                // Another table, of which nothing is needed.
+                // Another table, from which nothing is needed.
                 (false, false, false) => continue,
             };
             for values in table.data {
@@ -222,7 +222,7 @@ fn convert(file: &Path, text: &str, settings: &SettingValues) -> Result<(String,
     Ok((format!("{out}apps:\n{}", all.apps), all.report))
 }
 
-/// Returns a text as a name in weir, which consists of letters, digits, `_`, `-` and `.`.
+/// Converts a text to a name in weir, which consists of letters, digits, `_`, `-` and `.`.
 fn name_of(text: &str) -> String {
     let good = |one: char| one.is_ascii_alphanumeric() || "_-.".contains(one);
     text.replace(|one| !good(one), "-").trim_start_matches(['-', '.']).chars().take(64).collect()
@@ -461,7 +461,7 @@ fn setting(
     }
 }
 
-/// Reports columns of a port that a bond of weir does not have.
+/// Reports columns of a port that have no counterpart in weir's bonds.
 fn columns(all: &mut Imported, port: &OvsRow) {
     let name = port.text("name").unwrap_or_default();
     for column in ["bond_fake_iface", "fake_bridge", "mac", "protected", "qos"] {

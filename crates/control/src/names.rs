@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-/// Returns weir's name for a port of a service of Kubernetes. `protocol` is weir's word for it.
+/// Returns weir's name for a port of a Kubernetes service. `protocol` is the protocol as weir spells it.
 #[must_use]
 pub fn service_port(namespace: &str, name: &str, port: u16, protocol: &str) -> String {
     format!("{namespace}.{name}.{port}-{protocol}")
@@ -22,8 +22,8 @@ pub fn back_end(address: IpAddr, port: Option<u16>) -> String {
     }
 }
 
-/// Returns a name of at most `max` bytes, which are at least 17: in a longer one, a hash of the whole name
-/// replaces the end.
+/// Shortens a name to at most `max` bytes, where `max` is at least 17: in a name that is too long, a hash of
+/// the whole name replaces the end.
 #[must_use]
 pub fn shortened(name: String, max: usize) -> String {
     if name.len() <= max {

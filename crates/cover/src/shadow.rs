@@ -66,7 +66,7 @@ pub fn unreachable(program: &Program, id: PipeId, steps: u32) -> Vec<(usize, Why
     found
 }
 
-/// Packets that a pipe does not tell apart except by values: what they are as they arrive at it.
+/// Packets, as they arrive at a pipe, that the pipe distinguishes only by values.
 #[derive(PartialEq, Eq, Hash)]
 struct PipeArrival {
     /// The fields that the pipe compares: whether the packets lack them, have them, or have them with a value

@@ -1,5 +1,5 @@
 //! Loops over the packets of a batch, compiled for the widest vectors of the processor at hand. The rest of
-//! weir is compiled for any x86-64, because little of it would gain from more: only a few hashes.
+//! weir is compiled for any x86-64 processor, because only a few hashes would gain from newer instructions.
 //!
 //! A loop is written once, in plain Rust, and inlined into functions that differ in the instructions the
 //! compiler may use.

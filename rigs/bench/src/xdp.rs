@@ -33,7 +33,7 @@ const TURN: Duration = Duration::from_millis(1500);
 const HUGE_MIB: u32 = 512;
 const ORDINARY_MIB: u32 = 800;
 
-/// Measures; returns `None`, and prints the reason, if that is impossible.
+/// Runs the benchmark. Returns `None`, and prints the reason, if that is impossible.
 pub fn run() -> Result<Option<Vec<Value>>> {
     if !namespace::missing(&[TESTPMD]).is_empty() {
         line(format_args!(

@@ -3,14 +3,14 @@
 //!
 //! Liu, Manousis, Vorsanger, Sekar and Braverman: One sketch to rule them all: rethinking network flow
 //! monitoring with UnivMon, SIGCOMM 2016. Level 0 sees all keys, and each further level sees half of the keys
-//! of the one before. A level is a count sketch with its heaviest keys. A sum Σ g(f) over all keys comes from
-//! the last level upwards: twice the next level's sum, corrected by the heavy keys of this one. The sum
-//! exists for every g that grows no faster than the square.
+//! of the one before. A level is a count sketch with its heaviest keys. A sum Σ g(f) over all keys is
+//! computed from the last level upwards: each level's sum is twice the next level's, corrected by its own
+//! heavy keys. The sum exists for every g that grows no faster than the square.
 //!
 //! Levels are nested, and updated as far as a key is sampled: 2 levels on average. Counters do not depend on
-//! how packets were aggregated before; which keys are remembered does if they are about equally heavy. The
-//! paper proves polylogarithmic memory for a relative error, without constants, so a sum has no bound here;
-//! sizes and changes have those of [`CountSketch`].
+//! how packets were aggregated before. Which keys are remembered may depend on it, if keys are about equally
+//! heavy. The paper proves polylogarithmic memory for a relative error, without constants, so a sum has no
+//! bound here; sizes and changes have those of [`CountSketch`].
 
 use crate::count_sketch::CountSketch;
 use weir_sketch::aggregator::Evicted;
@@ -63,8 +63,8 @@ impl<const W: usize, C: Counter> UnivMon<W, C> {
         Ok(UnivMon { levels, lanes: Lanes::new(seed, Purpose::UnivMon, 0), total: 0 })
     }
 
-    /// Returns the number of levels at which the last one sees half as many of `flows` flows as it remembers
-    /// keys.
+    /// Returns the number of levels that `flows` flows need, so that the last level sees at most half as many
+    /// flows as it remembers keys.
     #[must_use]
     pub fn levels_for(flows: u64, keys: usize) -> usize {
         let halvings = (2 * flows).div_ceil(keys.max(1) as u64).next_power_of_two().ilog2();

@@ -1,6 +1,6 @@
 //! The agent of services. It warns of announced addresses that the host has ([`owned`]), and follows sources
-//! of services ([`crate::sources`]): a thread for each file, and one for all questions to DNS. Packets depend
-//! on neither: if a thread is stuck, the services stay as they are.
+//! of services ([`crate::sources`]), with one thread for each file and one for all DNS queries. No packet
+//! waits for these threads: if one is stuck, the services stay as they are.
 
 mod dns;
 mod file;
@@ -58,7 +58,7 @@ impl Agent for LbAgent {
     }
 }
 
-/// Examines the sources: as the running daemon sees them, or else the files.
+/// Examines the sources: as the running daemon sees them or, if none runs, the files.
 fn sources(examined: &Examined<'_>) -> Vec<Finding> {
     let all = examined.apps.and_then(|apps| apps.of::<Lb>()).map(|lb| lb.sources.all()).unwrap_or_default();
     if all.is_empty() {

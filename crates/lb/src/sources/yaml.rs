@@ -1,4 +1,4 @@
-//! Reads items with `from`.
+//! Reads items with the key `from`, which are templates for what a source names.
 
 use super::{DNS, DnsQuery, FILE, RecordKind, ServiceSource, SourceKind};
 use crate::back_ends::BACK_END;

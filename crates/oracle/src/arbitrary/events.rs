@@ -55,7 +55,8 @@ pub fn event(random: &mut Choices, program: &Program, state: &Snapshot) -> Event
 }
 
 /// Generates a frame of a live flow that has an address and a port of a NAT pool, or a frame of the flow's
-/// answers: no other frame hits these flows. `None` if there is no such flow, and most of the time.
+/// answers: no other frame hits these flows. Returns `None` if there is no such flow and, to generate other
+/// frames as well, most of the time.
 fn of_flow(random: &mut Choices, state: &Snapshot) -> Option<Vec<u8>> {
     let flows = state.pipes.iter().flat_map(|pipe| &pipe.flows).filter(|flow| flow.binding.is_some());
     // A key may be older than the headers that contain the ports.

@@ -33,7 +33,7 @@ pub static MEASURE: OwnCommand = OwnCommand {
     run: |matches, find, print| run_command(solve, matches, find, print),
 };
 
-/// Destinations of a spreader, if the settings do not say.
+/// From how many destinations on a source is a spreader, if the settings do not say.
 const SPREAD: u64 = 64;
 
 /// Intervals that are reported.

@@ -46,8 +46,8 @@ fn published((who, mpps, source): thesis::PublishedRate) -> Value {
     json!({ "who": who, "mpps": mpps, "source": source })
 }
 
-/// Returns the bandwidth of a row of rates, in Gbit/s of payload. The thesis's is that of its rate, because
-/// the bandwidths that it gives contradict its rates.
+/// Returns the bandwidth of a row of rates, in Gbit/s of payload. The thesis's bandwidth is computed from its
+/// rate, because the bandwidths that it gives contradict its rates.
 fn bandwidth(row: &Value) -> Value {
     let payload = row["payload"].as_f64();
     let gbit_s = |key: &str| payload.zip(row[key].as_f64()).map(|(payload, mpps)| payload * 8.0 * mpps / 1e3);

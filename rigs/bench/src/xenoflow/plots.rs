@@ -66,7 +66,7 @@ fn round_trip_by_length(figure: &Value) -> Plot {
     }
 }
 
-/// Returns the point of a row, which has an index.
+/// Returns the point for a row and its index.
 type PointOf = fn((usize, &Value)) -> Option<(f64, f64)>;
 
 /// A series for each distribution and executor.
@@ -94,7 +94,8 @@ fn bandwidth(figure: &Value) -> Plot {
     by_payload(figure, title, "Gbit/s of payload", ["gbit_s", "thesis_gbit_s"])
 }
 
-/// Bars of ours and the thesis's. Positions are labels, because short payloads are close together.
+/// Bars for our values and for the thesis's. The positions are evenly spaced labels, because short payloads
+/// are close together.
 fn by_payload(figure: &Value, title: &str, axis: &'static str, keys: [&str; 2]) -> Plot {
     let rows = figure["rows"].as_array().map_or(&[][..], Vec::as_slice);
     let points = |key: &str| {
@@ -113,7 +114,8 @@ fn by_payload(figure: &Value, title: &str, axis: &'static str, keys: [&str; 2]) 
     }
 }
 
-/// What the thesis says about loss: none up to a rate. It does not say how much is lost above.
+/// What the thesis says about loss: there is none up to a certain rate. It does not say how much is lost
+/// above that rate.
 fn thesis_loss() -> Series {
     let most = thesis::RATES.iter().map(|(_, mpps)| *mpps).fold(0.0, f64::max);
     let points = vec![(0.0, 0.0), (100.0 * thesis::LOSS_ABOVE / most, 0.0)];
