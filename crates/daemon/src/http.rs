@@ -186,9 +186,21 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Accepts no more connections. The server ends once its clients are answered, or a moment later.
+    pub fn stop(&mut self) {
+        let _ = self.stop.take().map(|stop| stop.send(()));
+    }
+
+    /// Returns true if the server's thread has ended.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(std::thread::JoinHandle::is_finished)
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = self.stop.take().map(|stop| stop.send(()));
+        self.stop();
         let _ = self.thread.take().map(|thread| thread.join());
     }
 }

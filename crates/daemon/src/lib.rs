@@ -228,9 +228,11 @@ pub fn run(file: PathBuf, plan: Plan, load: Load, takeover: bool) -> Result<()> 
         }
         if let Some(successor) = daemon.ready_handover() {
             // The successor notifies systemd. Clients are answered first, while frames are still forwarded.
+            control.answer_last(&daemon);
             return daemon.hand_over_to(successor, control.end());
         }
     }
+    control.answer_last(&daemon);
     daemon.systemd.stopping();
     daemon.end_routes();
     let (ledger, balanced, flows) = daemon.stop()?;

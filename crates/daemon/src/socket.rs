@@ -34,6 +34,9 @@ const GOING: Duration = Duration::from_secs(5);
 /// How long a living daemon may take to answer a request that it refuses.
 const ANSWERS: Duration = Duration::from_millis(500);
 
+/// How long the main thread pauses between states that it publishes for the last answers.
+const LAST_PAUSE: Duration = Duration::from_millis(1);
+
 /// Clients that may wait to be accepted.
 const BACKLOG: i32 = 1024;
 
@@ -85,6 +88,19 @@ impl Control {
         let rest = rest.map(|rest| rest.bind(&control.inherited)).transpose()?;
         control.listeners = Some(Listeners { socket, metrics: metrics.transpose()?, rest });
         Ok(control)
+    }
+
+    /// Answers the clients that are connected, for a second at most, and accepts no more. Answers show the
+    /// state of the main thread, which continues to publish it meanwhile; requests to change something are
+    /// refused.
+    pub fn answer_last(&mut self, daemon: &Daemon) {
+        (self.asked, self.waiting) = (None, Vec::new());
+        let Some(mut server) = self.server.take() else { return };
+        server.stop();
+        while !server.has_ended() {
+            daemon.publish();
+            std::thread::sleep(LAST_PAUSE);
+        }
     }
 
     /// Stops answering clients. Returns the sockets that other processes created, which a successor continues

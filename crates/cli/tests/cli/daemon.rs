@@ -7,6 +7,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 /// [`TWO`] with a group and a FLOW pipe after it.
@@ -506,4 +507,27 @@ fn a_daemon_with_an_app_runs_without_ports() {
     let all = daemon.weir(&["show", "--json"]).good().json();
     assert_eq!(all["balances"], true);
     daemon.weir(&["reload"]).good();
+}
+
+/// A client that is connected when the daemon ends is answered, although the main thread no longer serves
+/// requests. On a busy machine, the request may arrive too late, which is after a second.
+#[test]
+fn who_is_connected_is_answered_when_the_daemon_ends() {
+    let answers = (0..5).map(|_| {
+        let mut daemon = Daemon::start(TWO);
+        let mut client = UnixStream::connect(daemon.folder.file("weir.sock")).expect("it listens");
+        // It is answered after the first client has been accepted.
+        daemon.weir(&["show", "ledger"]).good();
+        daemon.signal(Signal::TERM);
+        std::thread::sleep(Duration::from_millis(50));
+        let body = r#"{"command": "show", "what": "ledger"}"#;
+        let head = format!("POST /command HTTP/1.1\r\nHost: weir\r\nContent-Length: {}\r\n\r\n", body.len());
+        let mut answer = String::new();
+        let sent = client.write_all(format!("{head}{body}").as_bytes());
+        let _ = sent.and_then(|()| client.read_to_string(&mut answer));
+        assert!(daemon.end().success());
+        answer
+    });
+    let is_good = |answer: &String| answer.starts_with("HTTP/1.1 200") && answer.contains("\"ledger\"");
+    assert!(answers.into_iter().any(|answer| is_good(&answer)));
 }

@@ -30,7 +30,11 @@ fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
 
 /// Replaces the executable with a new file of the same content, as a package manager does.
 fn install(folder: &Folder) {
-    std::fs::copy(env!("CARGO_BIN_EXE_weir"), folder.file("weir.new")).unwrap();
+    // In a process of its own: a child that another test forks would keep the file open for writing for a
+    // moment, and until then it could not be executed (ETXTBSY).
+    let mut copy = Command::new("cp");
+    copy.args([env!("CARGO_BIN_EXE_weir"), "weir.new"]).current_dir(folder.path());
+    assert!(copy.status().unwrap().success());
     std::fs::rename(folder.file("weir.new"), folder.file("weir")).unwrap();
 }
 

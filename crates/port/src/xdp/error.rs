@@ -2,6 +2,7 @@
 
 use std::io;
 
+use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, capabilities};
 use weir_bpf::TakeError;
 
@@ -136,8 +137,36 @@ impl XdpError {
         if XdpError::has_capabilities() { XdpError::Forbidden(step) } else { XdpError::NoPrivilege(step) }
     }
 
+    /// Says why the kernel refused to load a program or to create a map; `text` contains the verifier's log.
+    pub(super) fn of_load(reason: &io::Error, text: String) -> XdpError {
+        const STEP: &str = "loading an XDP program";
+        match reason.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::PERM) => XdpError::not_permitted(STEP),
+            // The verifier refuses with this, possibly because a capability is missing.
+            Some(Errno::ACCESS) if !XdpError::has_capabilities() => XdpError::NoPrivilege(STEP),
+            _ => XdpError::Program(text),
+        }
+    }
+
     /// Returns true if this thread has the capabilities that an AF_XDP port needs.
-    pub(super) fn has_capabilities() -> bool {
+    fn has_capabilities() -> bool {
         capabilities(None).is_ok_and(|sets| sets.effective.contains(NEEDED))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_explained_by_what_the_process_may_do() {
+        let said = |errno: Errno| XdpError::of_load(&errno.into(), "the verifier's log".into()).to_string();
+        let (of_bpf, of_verifier) = match XdpError::has_capabilities() {
+            true => ("seccomp", "the verifier's log"),
+            false => ("setcap", "setcap"),
+        };
+        assert!(said(Errno::PERM).contains(of_bpf), "{}", said(Errno::PERM));
+        assert!(said(Errno::ACCESS).contains(of_verifier), "{}", said(Errno::ACCESS));
+        assert!(said(Errno::INVAL).contains("the verifier's log"));
     }
 }

@@ -650,19 +650,8 @@ fn attach_generic(program: &mut XdpTake, link: &Link) -> Result<bool, XdpError> 
 fn load_error(error: EbpfError) -> XdpError {
     let text = error.to_string();
     match error {
-        EbpfError::ProgramError(error) => privilege(program_io(error), text),
-        EbpfError::MapError(error) => privilege(map_io(error), text),
-        _ => XdpError::Program(text),
-    }
-}
-
-fn privilege(reason: io::Error, text: String) -> XdpError {
-    match reason.raw_os_error().map(Errno::from_raw_os_error) {
-        Some(Errno::PERM) => XdpError::not_permitted("loading an XDP program"),
-        // The verifier refuses with this, possibly because a capability is missing.
-        Some(Errno::ACCESS) if !XdpError::has_capabilities() => {
-            XdpError::NoPrivilege("loading an XDP program")
-        }
+        EbpfError::ProgramError(error) => XdpError::of_load(&program_io(error), text),
+        EbpfError::MapError(error) => XdpError::of_load(&map_io(error), text),
         _ => XdpError::Program(text),
     }
 }
@@ -680,22 +669,5 @@ pub(super) fn map_io(error: MapError) -> io::Error {
         MapError::SyscallError(error) => error.io_error,
         MapError::CreateError { io_error, .. } => io_error,
         other => io::Error::other(other),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_refusal_is_explained_by_what_the_process_may_do() {
-        let said = |errno: Errno| privilege(errno.into(), "the verifier's log".into()).to_string();
-        let (of_bpf, of_verifier) = match XdpError::has_capabilities() {
-            true => ("seccomp", "the verifier's log"),
-            false => ("setcap", "setcap"),
-        };
-        assert!(said(Errno::PERM).contains(of_bpf), "{}", said(Errno::PERM));
-        assert!(said(Errno::ACCESS).contains(of_verifier), "{}", said(Errno::ACCESS));
-        assert!(said(Errno::INVAL).contains("the verifier's log"));
     }
 }
