@@ -153,9 +153,12 @@ impl Browser {
         self.with_element("xpath", &path, &[("click", json!({}))]);
     }
 
-    /// Types into an element.
+    /// Types into an element, over what it contains. The command to clear an element changes it without the
+    /// events of a keyboard, so the page would draw the former text again with its next state.
     pub fn write(&self, css: &str, text: &str) {
-        self.with_element("css selector", css, &[("clear", json!({})), ("value", json!({ "text": text }))]);
+        // Control-A, and all keys up.
+        let keys = format!("\u{e009}a\u{e000}{text}");
+        self.with_element("css selector", css, &[("value", json!({ "text": keys }))]);
     }
 
     /// Returns what the browser has logged since the last call.
