@@ -4,7 +4,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 
 use super::network::FleetHost;
@@ -15,6 +15,12 @@ use weir_bed::{Run, Started};
 
 /// How long an expected event may take.
 pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long the router may take to notice that BFD has stopped, which takes it less than a second, and how
+/// often BIRD is paused until it does.
+const NOTICED: Duration = Duration::from_secs(5);
+const PAUSES: u32 = 5;
+/// How long BFD may take to come up.
+const BFD_IS_UP: Duration = Duration::from_secs(3);
 /// How long `weir upgrade` may take; it limits itself to less.
 const UPGRADE: Duration = Duration::from_secs(100);
 
@@ -72,12 +78,19 @@ impl FleetNode {
     }
 
     /// Pauses BIRD until the router has ended its BFD session and withdrawn the route, which `is_gone` says.
+    /// After a stall of the machine, BGP may be up again before BFD, and the router then notices nothing for
+    /// minutes, so BIRD continues for a moment and is paused again.
     pub fn pause_bird(&self, run: &mut Run, is_gone: impl Fn() -> bool, interrupt: &Interrupt) -> Result<()> {
-        run.hold(self.bird);
-        let gone = interrupt.wait(PATIENCE, || Ok(is_gone()));
-        run.go_on(self.bird);
-        ensure!(gone?, "the router does not notice that BIRD pauses");
-        Ok(())
+        for _ in 0..PAUSES {
+            run.hold(self.bird);
+            let gone = interrupt.wait(NOTICED, || Ok(is_gone()));
+            run.go_on(self.bird);
+            if gone? {
+                return Ok(());
+            }
+            interrupt.sleep(BFD_IS_UP)?;
+        }
+        bail!("the router does not notice that BIRD pauses")
     }
 
     /// Replaces the configuration.
