@@ -18,6 +18,10 @@ type Marks = &'static [&'static str];
 const OVS: &str = "not supported: pods are ports of an Open vSwitch bridge, whose flows forward and filter \
                    their frames, and weir follows only the kernel's own tables and rules";
 
+/// Why encrypted networks are not supported.
+const ENCRYPTED: &str = "not supported: packets between nodes are encrypted; the tunnel must be a VXLAN or \
+                         Geneve device";
+
 /// Checked in this order: a network's modes come before the interfaces that all of its modes have.
 const NETWORKS: [(Marks, ContainerNetwork); 13] = [
     (
@@ -42,21 +46,13 @@ const NETWORKS: [(Marks, ContainerNetwork); 13] = [
             ),
         },
     ),
-    (
-        &["wireguard.cali=", "cali"],
-        ContainerNetwork {
-            name: "Calico with WireGuard",
-            says: Err(
-                "not supported: packets between nodes are encrypted; the tunnel must be a VXLAN device",
-            ),
-        },
-    ),
+    (&["wireguard.cali=", "cali"], ContainerNetwork { name: "Calico with WireGuard", says: Err(ENCRYPTED) }),
     (
         &["tunl0=", "cali"],
         ContainerNetwork {
             name: "Calico with IPIP",
-            says: Err("not supported: the tunnel must be a VXLAN device; Calico can use one \
-                 (`vxlanMode: Always` of its IPPool)"),
+            says: Err("not supported: the tunnel must be a VXLAN or Geneve device, and an IPIP device adds \
+                 neither a VNI nor MAC addresses; Calico can use VXLAN (`vxlanMode: Always` of its IPPool)"),
         },
     ),
     (
@@ -66,15 +62,7 @@ const NETWORKS: [(Marks, ContainerNetwork); 13] = [
             says: Err("there is no tunnel whose work could be saved"),
         },
     ),
-    (
-        &["flannel-wg="],
-        ContainerNetwork {
-            name: "Flannel with WireGuard",
-            says: Err(
-                "not supported: packets between nodes are encrypted; the tunnel must be a VXLAN device",
-            ),
-        },
-    ),
+    (&["flannel-wg="], ContainerNetwork { name: "Flannel with WireGuard", says: Err(ENCRYPTED) }),
     (
         &["flannel."],
         ContainerNetwork {
@@ -87,7 +75,8 @@ const NETWORKS: [(Marks, ContainerNetwork); 13] = [
         ContainerNetwork {
             name: "kube-router",
             says: Err(
-                "not supported: its tunnels are IPIP or FoU devices, and the tunnel must be a VXLAN device",
+                "not supported: its tunnels are IPIP or FoU devices, and the tunnel must be a VXLAN or \
+                 Geneve device",
             ),
         },
     ),
@@ -148,6 +137,18 @@ mod tests {
             let found = recognise(&links(names)).map(|network| (network.name, network.says.is_ok()));
             assert_eq!(found, wanted, "{names:?}");
         }
+    }
+
+    /// Both kinds of devices that the app accepts are named, never one alone.
+    #[test]
+    fn reasons_name_every_kind_of_tunnel() {
+        let whys = NETWORKS.iter().filter_map(|(_, network)| network.says.err());
+        let about_tunnels: Vec<&str> = whys.filter(|why| why.contains("tunnel must be")).collect();
+        assert_eq!(about_tunnels.len(), 4);
+        assert!(
+            about_tunnels.iter().all(|why| why.contains("a VXLAN or Geneve device")),
+            "{about_tunnels:?}"
+        );
     }
 
     /// A mode that is listed behind what all modes have would never be found.
