@@ -72,6 +72,17 @@ fn the_program_of_xenoflow_balances() {
         let wanted = describe(&frame(&format!("eth.src=a0:88:c2:b5:f4:01 eth.dst={back_end} {query}")));
         assert_eq!(sent(&mut switch, &ports, 0, &query), [("pf0hpf".to_string(), wanted)]);
     }
+    // Answers, queries for other addresses, and broadcasts pass between the ports as they are.
+    let plain = "eth.src=02:00:00:00:00:0a eth.dst=02:00:00:00:00:01";
+    let loud = "eth.src=02:00:00:00:00:0a eth.dst=ff:ff:ff:ff:ff:ff";
+    let query = "src=192.0.2.2 dst=10.0.0.53 proto=udp sport=4000 dport=53";
+    let answer = format!("{plain} src=10.0.0.53 dst=192.0.2.2 proto=udp sport=53 dport=4000");
+    let other = format!("{plain} {}", query.replace("10.0.0.53", "10.0.0.54"));
+    let broadcast = format!("{loud} {query}");
+    for (from, to, recipe) in [(1, "p0", answer), (0, "pf0hpf", other), (0, "pf0hpf", broadcast)] {
+        let same = describe(&frame(&recipe));
+        assert_eq!(sent(&mut switch, &ports, from, &recipe), [(to.to_string(), same)], "{recipe}");
+    }
 }
 
 /// Its third entry, its fourth one and its miss have no equivalent.
