@@ -36,7 +36,8 @@ demo: ## balances real DNS queries over three name servers, in network namespace
 	@./setup --for demo
 	$(CARGO) build --profile demo --locked --package weir --no-default-features --features lab
 	@target="$${CARGO_TARGET_DIR:-target}" && "$$target/demo/weir" lab dns $(if $(KEEP),--keep)
-	@[ -n '$(KEEP)' ] || echo '`make demo KEEP=1` keeps it running, with a web page to look at.'
+	@[ -n '$(KEEP)' ] || printf '%s\n' 'Its daemons have ended, so there is no page to open.' \
+	    '`make demo KEEP=1` keeps them running, and prints the addresses of their web pages.'
 
 # The lints run in a lane of `check`, because tests that wait leave a processor idle.
 test: BESIDE = clippy
@@ -176,7 +177,7 @@ test-kube: ## runs weir-kube with a real API server of Kubernetes, which is buil
 manifests: ## renders the kustomize manifests from the Helm chart; run it after changing the chart (needs Go)
 	@FOLDER="$${CARGO_TARGET_DIR:-$(CURDIR)/target}/kube" tests/kube/manifests write
 
-# The build checks links; `make test` runs the commands of the tutorials.
+# The build checks links; `make test` runs it without mdBook, and runs the commands of the tutorials.
 site: ## builds the documentation site, target/site/html/VERSION, with search and generated references
 	@[ -x $(TOOLS)/bin/mdbook ] || $(CARGO) install --locked --root $(TOOLS) --version '^0.5' \
 	    --no-default-features --features search mdbook

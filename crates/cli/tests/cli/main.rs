@@ -51,6 +51,7 @@ mod replay;
 mod ring;
 mod routes;
 mod running;
+mod site;
 mod soak;
 mod solutions;
 mod sources;
