@@ -90,7 +90,8 @@ fn written_again(records: &[Record]) {
 }
 
 /// Reads the bytes as a configuration, which yields either a plan or a report of errors. A plan must compile,
-/// its entries must survive printing and parsing, and both executors must agree on some packets.
+/// its entries must survive printing and parsing, and the engine and the interpreter must agree on some
+/// packets.
 pub fn config(text: &[u8]) {
     let Ok(text) = std::str::from_utf8(text) else { return };
     let loaded = config::read("fuzz", text);
@@ -173,8 +174,8 @@ pub fn program(choices: &[u8]) {
 }
 
 /// Reads the bytes as the lengths and key of a QUIC connection ID configuration, followed by packets.
-/// Decoding must return either a server ID of the configured length or a reason, and both executors must send
-/// each packet to the same back end.
+/// Decoding must return either a server ID of the configured length or a reason, and the engine and the
+/// interpreter must send each packet to the same back end.
 pub fn quic(data: &[u8]) {
     let Some(([lengths, key @ ..], packets)) = data.split_first_chunk::<17>() else { return };
     let server = lengths & 15;

@@ -433,7 +433,7 @@ fn frames(tunnel: &TunnelCase) -> Vec<Vec<u8>> {
     texts.iter().map(|text| text.parse::<Recipe>().unwrap().build()).collect()
 }
 
-/// What weir does with a frame, having checked that both executors agree.
+/// What weir does with a frame, having checked that the engine and the interpreter agree.
 fn weir(plan: &Plan, port: u16, frame: &[u8]) -> Result<Vec<u8>, DropReason> {
     let explanation = Explanation::offline(plan, PortId(port), frame).unwrap();
     assert!(explanation.agrees(), "{}", describe(frame));

@@ -41,7 +41,7 @@ fn ways(group: &Group) -> Vec<Program> {
     pipes.into_iter().map(program).collect()
 }
 
-/// Sends a frame through both executors.
+/// Sends a frame through the engine and the interpreter.
 fn send((bench, twin): &mut (Bench, Interpreter), frame: &[u8]) -> Verdict {
     let wanted = twin.walk(PortId(0), frame, 128, bench.now_ns).verdict;
     assert_eq!(bench.frame(PortId(0), frame), wanted, "the twin disagrees: {}", craft::describe(frame));

@@ -60,7 +60,7 @@ fn ways(group: &Group) -> Vec<Program> {
     all.chain([vec![by_group]]).map(program).collect()
 }
 
-/// The outcome of a frame in both executors of each program, which must agree.
+/// The outcome of a frame in the engine and the interpreter of each program, which must agree.
 fn verdicts(group: &Group, bytes: &[u8]) -> Vec<Verdict> {
     let verdict = |program: Program| {
         let wrong = |kind: &FindingKind| !matches!(kind, FindingKind::NumberWithoutEntries { .. });
@@ -130,7 +130,7 @@ fn director(group: &Group, flows: bool) -> Program {
     program.build()
 }
 
-/// Where a frame goes, and where its private data sends it next; both executors do the same.
+/// Where a frame goes, and where its private data sends it next; the engine and the interpreter do the same.
 #[track_caller]
 fn hops(bench: &mut Bench, twin: &mut Interpreter, bytes: &[u8]) -> (u8, u8) {
     let out = bench.bytes(PortId(0), bytes);

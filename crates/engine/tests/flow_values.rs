@@ -364,7 +364,7 @@ fn error(ends: &str, kind: &str, about: &str, bytes: usize) -> Vec<u8> {
     weir_packet::craft::frame(&format!("{ends} {kind} payload={inside}"))
 }
 
-/// Checks that both executors turn a frame into `wanted`.
+/// Checks that the engine and the interpreter turn a frame into `wanted`.
 fn both(program: &Program, before: &[Vec<u8>], frame: &[u8], wanted: &[u8], what: &str) {
     let mut bench = Bench::new(program);
     let mut twin = Interpreter::new(program, bench.engine.buckets());

@@ -26,7 +26,7 @@ fn error(kind: u8, about: &str, bytes: usize) -> Vec<u8> {
     frame(&format!("{ends} proto={protocol} icmp_type={kind} payload={inside}"))
 }
 
-/// The outcome of a frame that meets one pipe, in both executors.
+/// The outcome of a frame that meets one pipe, in the engine and the interpreter.
 fn both(program: &Program, bytes: &[u8]) -> Verdict {
     let mut bench = Bench::new(program);
     let walk = Interpreter::new(program, bench.engine.buckets()).walk(PortId(0), bytes, 128, 0);

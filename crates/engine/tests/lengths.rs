@@ -1,4 +1,4 @@
-//! Limits on length and on TCP segments (pipes.md A21, A22), in both executors.
+//! Limits on length and on TCP segments (pipes.md A21, A22), in the engine and the interpreter.
 
 mod support;
 
@@ -23,7 +23,7 @@ fn acting(operations: Vec<Operation>, values: &[u128], answers: bool) -> Program
     program
 }
 
-/// The outcome of a frame in both executors.
+/// The outcome of a frame in the engine and the interpreter.
 fn both(program: &Program, bytes: &[u8]) -> Walk {
     let mut bench = Bench::new(program);
     let walk = Interpreter::new(program, bench.engine.buckets()).walk(PortId(0), bytes, 128, 0);

@@ -1,6 +1,6 @@
 //! Changed addresses and the checksums whose pseudo header contains them, or contains others: random packets
-//! of every such protocol after random extension headers, in both executors. The checksums are computed here
-//! from scratch, from what each frame was built of.
+//! of every such protocol after random extension headers, in the engine and the interpreter. The checksums
+//! are computed here from scratch, from what each frame was built of.
 
 use std::collections::BTreeMap;
 use weir_engine::lockstep::{Act, Arriving, Lockstep};
@@ -239,8 +239,8 @@ fn program(operation: Operation) -> Program {
     program.build()
 }
 
-/// 64 random frames whose field is changed: both executors agree, and checksums whose pseudo header contains
-/// it are updated.
+/// 64 random frames whose field is changed: the engine and the interpreter agree, and checksums whose pseudo
+/// header contains it are updated.
 fn change(random: &mut Choices, field: Field, met: &mut BTreeMap<(u8, bool), u32>) {
     let is_source = matches!(field.kind, FieldKind::Ipv4Src | FieldKind::Ipv6Src);
     let is_ipv6 = matches!(field.kind, FieldKind::Ipv6Src | FieldKind::Ipv6Dst);

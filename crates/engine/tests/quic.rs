@@ -40,7 +40,7 @@ fn program(configs: &[QuicConfig], ids: &[&str]) -> Program {
     program.build()
 }
 
-/// Where both executors send a frame.
+/// Where the engine and the interpreter send a frame.
 #[track_caller]
 fn sent(program: &Program, frame: &[u8]) -> u16 {
     let mut bench = Bench::new(program);

@@ -1,4 +1,4 @@
-//! The outcome of a packet, as reported by both executors.
+//! The outcome of a packet, as reported by the engine and the interpreter.
 
 use crate::{AppId, PortId, Program};
 use weir_packet::DropReason;

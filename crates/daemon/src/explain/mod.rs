@@ -61,7 +61,7 @@ impl Explanation {
             .collect()
     }
 
-    /// Returns true if both executors agree.
+    /// Returns true if the engine and the interpreter agree.
     pub fn agrees(&self) -> bool {
         let Some(probe) = &self.probe else { return true };
         let dropped = matches!(self.walk.verdict, weir_program::Verdict::Drop(_));

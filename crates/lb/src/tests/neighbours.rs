@@ -55,7 +55,7 @@ fn settled(lb: &Lb, known: &[u8]) -> Program {
     program
 }
 
-/// The app with both executors of its program.
+/// The app with the engine and the interpreter of its program.
 struct Both {
     app: LbApp,
     interpreter: Interpreter,
