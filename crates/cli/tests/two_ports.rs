@@ -16,7 +16,26 @@ const VIP: &str = "10.7.0.53";
 const IN: &str = "02:00:00:00:07:02";
 const BACK_ENDS: &str = r#"{"backends":[{"name":"b1","mac_address":"02:00:00:00:07:03"},
     {"name":"b2","mac_address":"02:00:00:00:07:04"}]}"#;
-const QUERIES: usize = 20_000;
+const QUERIES: u16 = 20_000;
+
+/// What every query asks: the IPv4 address of `h1.weir.test` (RFC 1035 §4.1.2).
+const QUESTION: &[u8] = b"\x02h1\x04weir\x04test\0\0\x01\0\x01";
+
+/// A DNS query with this identifier.
+fn query(id: u16) -> Vec<u8> {
+    // Recursion desired, one question.
+    let head = [id, 0x0100, 1, 0, 0, 0].map(u16::to_be_bytes).concat();
+    [&head[..], QUESTION].concat()
+}
+
+/// Its answer. The record is the address of the back end that answers, so the client knows which one it was.
+fn answer(id: u16, back_end: u8) -> Vec<u8> {
+    // An answer with authority, one question, one record.
+    let head = [id, 0x8500, 1, 1, 0, 0].map(u16::to_be_bytes).concat();
+    // The name is that of the question; type A, class IN, no time to live, four bytes.
+    let record = [0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4, 10, 7, 0, back_end];
+    [&head[..], QUESTION, &record].concat()
+}
 
 fn build() -> Option<Spaces> {
     let spaces = Spaces::build("tp", &ROLES)?;
@@ -32,9 +51,13 @@ fn build() -> Option<Spaces> {
         spaces.ip(role, &format!("addr add 10.7.0.{at}/24 dev eth0\naddr add {VIP}/32 dev lo"));
         let server = spaces.within(role, || UdpSocket::bind((VIP, 53)).unwrap());
         std::thread::spawn(move || {
-            let mut query = [0; 64];
-            while let Ok((length, from)) = server.recv_from(&mut query) {
-                let _ = server.send_to(&query[..length], from);
+            let mut asked = [0; 512];
+            while let Ok((length, from)) = server.recv_from(&mut asked) {
+                let id = u16::from_be_bytes([asked[0], asked[1]]);
+                // What is not a query any more gets no answer, and counts as lost.
+                if asked[..length] == query(id) {
+                    let _ = server.send_to(&answer(id, at), from);
+                }
             }
         });
     }
@@ -52,12 +75,14 @@ fn no_query_is_lost_and_the_switch_learns_nothing_wrong() {
         socket
     });
     for number in 0..QUERIES {
-        let client = &clients[number % 2];
-        client.send_to(&number.to_be_bytes(), (VIP, 53)).unwrap();
-        let mut answer = [0; 8];
-        let answered = client.recv_from(&mut answer);
-        assert!(answered.is_ok(), "query {number} is lost: {}", spaces.log());
-        assert_eq!(usize::from_be_bytes(answer), number);
+        let odd = number % 2;
+        let client = &clients[usize::from(odd)];
+        client.send_to(&query(number), (VIP, 53)).unwrap();
+        let mut answered = [0; 512];
+        let Ok((length, _)) = client.recv_from(&mut answered) else {
+            panic!("query {number} is lost: {}", spaces.log());
+        };
+        assert_eq!(answered[..length], answer(number, 3 + odd as u8), "query {number}");
     }
     spaces.end();
     let stations = spaces.command("switch", "bridge").args(["fdb", "get", IN, "br", "br0"]).output().unwrap();
