@@ -157,6 +157,54 @@ fn a_tag_behind_a_popped_one_is_refused() {
     assert_eq!(said.code, Some(0), "{}", said.err);
 }
 
+/// Some frames go to the kernel by an entry, and some by the miss.
+const SHARED: &str = "\
+ports:
+  a: { pcap: {}, root: service }
+  b: { pcap: {} }
+pipes:
+  service:
+    type: basic
+    match: { ipv4.dst: per_entry }
+    forward: per_entry
+    miss: kernel
+    entries:
+      - { match: { ipv4.dst: 10.0.0.53 }, forward: b }
+      - { match: { ipv4.dst: 10.0.0.54 }, forward: drop }
+      - { match: { ipv4.dst: 10.0.0.55 }, forward: kernel }
+";
+
+#[test]
+fn frames_for_the_kernel_leave_where_the_switch_has_learned_their_destination() {
+    let folder = Folder::new();
+    folder.write("weir.yaml", SHARED);
+    let said = weir(folder.path(), &["compile", "--to", "openflow", "--kernel-as", "normal", "weir.yaml"]);
+    assert_eq!(said.code, Some(0), "{}", said.err);
+    // The program knows only the first two.
+    let ports = ["a", "b", "c", "d"];
+    let Some(mut switch) = Switch::start(&ports, None) else { return };
+    switch.load(&said.out).unwrap();
+    let mut leaves_by = |at: usize, from: &str, to: &str, dst: &str| -> Vec<String> {
+        let macs = format!("eth.src=02:00:00:00:00:{from} eth.dst=02:00:00:00:00:{to}");
+        let recipe = format!("{macs} src=10.0.0.1 dst={dst}");
+        let same = describe(&frame(&recipe));
+        let sent = sent(&mut switch, &ports, at, &recipe);
+        let port = |(port, bytes): (String, String)| {
+            assert_eq!(bytes, same, "the frame that left at {port}");
+            port
+        };
+        sent.into_iter().map(port).collect()
+    };
+    assert_eq!(leaves_by(0, "0a", "0d", "10.0.0.9"), ["b", "c", "d"], "0d has not sent anything");
+    assert_eq!(leaves_by(3, "0d", "0a", "10.0.0.2"), ["a"], "0a was learned from the frame above");
+    // Another sender, because the switch may keep using the flow that it has cached for the first frame.
+    assert_eq!(leaves_by(0, "0b", "0d", "10.0.0.9"), ["d"], "the miss");
+    assert_eq!(leaves_by(0, "0b", "0d", "10.0.0.55"), ["d"], "an entry");
+    // The program still decides about all others.
+    assert_eq!(leaves_by(0, "0b", "0d", "10.0.0.53"), ["b"]);
+    assert!(leaves_by(0, "0b", "0d", "10.0.0.54").is_empty());
+}
+
 /// The flows in front of the pipes of both examples.
 const ENTRANCE: &str = r#"flow delete
 group delete group_id=all
