@@ -10,12 +10,12 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 /// Schemes and txrehash of rows in the order in which they are printed: without the elephant, then with it.
-const ARMS: [(&str, u64); 4] = [("ecmp", 0), ("ecmp", 1), ("doca_ar", 0), ("adaptive", 1)];
+const ARMS: [(&str, u64); 5] = [("ecmp", 0), ("ecmp", 1), ("doca_ar", 0), ("adaptive", 1), ("one_sided", 1)];
 
 #[test]
 fn every_scheme_carries_every_message() {
     let Some(_alone) = may_run() else { return };
-    let (result, stderr_text, _) = lab::run(&["path", "--runs", "1", "--entries", "50000"]);
+    let (result, stderr_text, _) = lab::run(&["path", "--one-sided", "--runs", "1", "--entries", "50000"]);
     let rows = result["rows"].as_array().expect("rows");
     let arm =
         |row: &'_ Value| (row["scheme"].as_str().expect("a scheme").to_owned(), row["txrehash"].clone());
@@ -32,7 +32,8 @@ fn every_scheme_carries_every_message() {
         let max = row["maxfct_ms"]["max"].as_f64().unwrap_or_default();
         assert!(max > 0.0 && (max < 20_000.0 || row["elephant_starts"] != "never"), "{row}; {stderr_text}");
     }
-    // The lab itself fails if the reload has restarted the app. How many flows moved depends on the machine.
+    // The lab itself fails if the reload has restarted the app, or if a flow of `one_sided` has left a path
+    // that worked without a pause. How many flows moved otherwise depends on the machine.
     assert_eq!(result["reload"]["entries"], 50_000, "{stderr_text}");
 }
 

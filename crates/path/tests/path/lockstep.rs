@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use weir_packet::random::Random;
 use weir_path::bpf::{PathFlow, PathOut, PathPeer, PathSettings, Steer, TcPath};
 use weir_path::flow::{Flow, Route};
-use weir_path::paths::{Offer, Paths, Ports, ProbeReply};
+use weir_path::paths::{Observed, Offer, Paths, Ports, ProbeReply};
 use weir_path::scheme::Scheme;
 use weir_path::settings::Settings;
 use weir_path::tunnel::PathTunnel;
@@ -218,4 +218,86 @@ fn every_frame_takes_the_same_path_in_both() {
     }
     // The run must contain every kind of move; otherwise the test would prove less than it claims.
     assert!(kinds.iter().all(|kind| *kind > 10), "{kinds:?}");
+}
+
+/// How long packets take over four links without a queue, and in the queue of a link that is full, ns.
+const ONE_WAY_NS: [u64; 4] = [50_000, 100_000, 500_000, 3 * MS];
+const QUEUE_NS: u64 = 4 * MS;
+
+/// What is wrong with a link.
+#[derive(Clone, Copy, PartialEq)]
+enum Fault {
+    /// Its queue is full.
+    Queue(usize),
+    /// It loses every other segment.
+    Loss(usize),
+}
+
+/// The faults, one after another. There is none at first: only large flows move without a pause.
+const FAULTS: [Option<Fault>; 6] =
+    [None, Some(Fault::Queue(0)), Some(Fault::Loss(3)), Some(Fault::Queue(1)), None, Some(Fault::Queue(2))];
+
+/// Sends frames of flows that pause only between faults. Returns how many frames overtake an earlier one of
+/// their flow, and the moves of flows: after a pause, after a failure, after a timeout, and without any.
+/// `None` without root.
+fn overtaken(settings: Settings) -> Option<(u32, [u64; 4])> {
+    if !weir_bed::is_root() {
+        return None;
+    }
+    let mut programs = TcPath::load_scripted(1, 1024).unwrap();
+    // Twice the longest round trip.
+    let gap_ns = 2 * (2 * ONE_WAY_NS[3] + QUEUE_NS);
+    programs.set(&PathSettings { gap_us: (gap_ns / 1000) as u32, ..rules(&settings) }).unwrap();
+    programs.set_script(0, Some(5)).unwrap();
+    let ports: Vec<Ports> = (0..4).map(|at| Ports { main: 50_000 + at, spare: None }).collect();
+    let mut paths = Paths::new(0, settings, &ports);
+    let (mut story, mut now, mut overtaken) = (Random::new(11), 1000 * MS, 0);
+    let mut latest = BTreeMap::new();
+    for fault in FAULTS {
+        now += gap_ns;
+        let mut queues = [0; 4];
+        for at in 0..FRAMES / 4 {
+            let pause = story.below(30_000);
+            now += pause;
+            queues.iter_mut().for_each(|queue: &mut u64| *queue = queue.saturating_sub(pause));
+            if let Some(Fault::Queue(path)) = fault {
+                queues[path] = QUEUE_NS;
+            }
+            if at % 50 == 0 {
+                for path in 0..4 {
+                    let again = if fault == Some(Fault::Loss(path)) { 10 } else { 0 };
+                    let round_trip_ns = Some(2 * ONE_WAY_NS[path] + queues[path]);
+                    let seen = Observed { round_trip_ns, segments: 20, again, is_heard: true };
+                    paths.observed(now, path, seen);
+                }
+                paths.tick(now);
+                programs.set_peer(PEER, &peer(&paths)).unwrap();
+            }
+            programs.set_script(now, None).unwrap();
+            let number = story.below(FLOWS);
+            let (_, sent) = programs.test_egress(&frame(number, 50_500, 1000)).unwrap();
+            let path = usize::from(u16::from_be_bytes([sent[34], sent[35]]) - 50_000);
+            let arrives = now + ONE_WAY_NS[path] + queues[path];
+            let before = latest.entry(number).or_insert(arrives);
+            overtaken += u32::from(arrives < *before);
+            *before = arrives.max(*before);
+        }
+    }
+    let mut moves = [0; 4];
+    for path in programs.traffic(0, 4) {
+        let of_path = [path.after_gap, path.after_failure, path.after_rehash, path.without_gap];
+        moves.iter_mut().zip(of_path).for_each(|(sum, one)| *sum += one);
+    }
+    Some((overtaken, moves))
+}
+
+#[test]
+fn with_one_sided_no_frame_overtakes_another_of_its_flow() {
+    let one_sided = settings().one_sided(1000 * MS);
+    let Some((count, moves)) = overtaken(one_sided) else { return };
+    assert!(moves[0] > 0, "flows leave bad links, or this shows nothing: {moves:?}");
+    assert_eq!((count, &moves[1..]), (0, &[0; 3][..]));
+    // `adaptive` leaves these links at once, both the full ones and the one that loses segments.
+    let (count, moves) = overtaken(Settings { is_one_sided: false, ..one_sided }).expect("root");
+    assert!(count > 0 && moves[1] > 0 && moves[3] > 0, "{count} {moves:?}");
 }

@@ -13,7 +13,7 @@ use weir_packet::random::Random;
 use super::cell::{Cell, ElephantStarts, Sample};
 use super::elephant::Elephant;
 use super::messages::Messages;
-use super::node::{Nodes, PathScheme, Scheme};
+use super::node::{Moves, Nodes, PathScheme, Scheme};
 use super::statistics::{at, shuffle, sorted};
 use super::topology::{LINKS, Topology};
 use crate::Interrupt;
@@ -140,15 +140,24 @@ impl ComparisonBed {
             shuffle(&mut random, &mut arms);
             for arm in arms {
                 self.nodes.choose_by(&self.topology, arm, interrupt)?;
+                let moves = self.moves_alone(arm)?;
                 for before in [false, true] {
                     let fits = |cell: &Cell| (cell.elephant == ElephantStarts::Before) == before;
                     let mut cells: Vec<Cell> = plan.cells.iter().copied().filter(fits).collect();
                     shuffle(&mut random, &mut cells);
                     take(number, self.samples_under_load(run, (&cells, arm), interrupt)?)?;
                 }
+                if let Some((before, after)) = moves.zip(self.moves_alone(arm)?) {
+                    keep_order(before, after)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// Returns a's counts of flow moves if its scheme is `one_sided`.
+    fn moves_alone(&self, arm: PathScheme) -> Result<Option<Moves>> {
+        (arm.scheme == Scheme::OneSided).then(|| self.nodes.moves()).transpose()
     }
 
     /// Performs one run of each cell. If this machine stood still for so long that the elephant left room on
@@ -271,9 +280,27 @@ impl ComparisonBed {
     }
 }
 
+/// Fails if flows of `one_sided` may have been reordered between two counts, or if there were none. Unlike
+/// times, this does not depend on the machine.
+fn keep_order(before: Moves, after: Moves) -> Result<()> {
+    carried("one_sided", after.steered.saturating_sub(before.steered) as f64)?;
+    let moves = after.without_gap.saturating_sub(before.without_gap);
+    ensure!(moves == 0, "one_sided: flows have left a path that worked {moves} times without a pause");
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_one_sided_no_flow_may_move_without_a_pause() {
+        let moves = |steered, without_gap| Moves { steered, forced: 7 + without_gap, without_gap };
+        assert!(keep_order(moves(5, 2), moves(6, 2)).is_ok());
+        let error = |before, after| keep_order(before, after).unwrap_err().to_string();
+        assert!(error(moves(5, 2), moves(6, 3)).contains("1 times without a pause"));
+        assert!(error(moves(5, 2), moves(5, 2)).contains("one_sided has carried nothing"));
+    }
 
     #[test]
     fn arms_with_fewer_runs_are_spread_over_all_rounds() {

@@ -158,9 +158,10 @@ impl Nodes {
         let shown = self.a.app(APP, "show")?;
         let steered = shown["counts"]["path_steered"].as_u64().context("frames are not counted")?;
         let paths = shown["nodes"][0]["paths"].as_array().context("paths are not shown")?;
-        let sum = |kind: &str| paths.iter().filter_map(|path| path["moves"][kind].as_u64()).sum();
-        let forced = ["after_failure", "after_rehash", "without_gap"].map(sum).iter().sum();
-        Ok(Moves { steered, forced })
+        let sum = |kind: &str| paths.iter().filter_map(|path| path["moves"][kind].as_u64()).sum::<u64>();
+        let [after_failure, after_rehash, without_gap] =
+            ["after_failure", "after_rehash", "without_gap"].map(sum);
+        Ok(Moves { steered, forced: after_failure + after_rehash + without_gap, without_gap })
     }
 
     /// Stops both daemons.
@@ -178,6 +179,8 @@ pub struct Moves {
     /// Moves because a path failed or was congested, or because the kernel gave a flow another port: all
     /// moves except those after a pause of the flow.
     pub forced: u64,
+    /// Of these, moves off a path that worked, while packets of the flow could be in flight there.
+    pub without_gap: u64,
 }
 
 /// Adds a port without traffic, whose pipe has `entries` entries.
