@@ -19,7 +19,9 @@ use super::load::{PORT, PORT_LAST};
 /// The arms, in column order.
 pub const ARMS: [&str; 4] = ["host", "vxlan", "oncache", "weir"];
 /// Indices of arms.
+pub const HOST: usize = 0;
 pub const VXLAN: usize = 1;
+pub const ONCACHE: usize = 2;
 pub const WEIR: usize = 3;
 
 /// The app's name.

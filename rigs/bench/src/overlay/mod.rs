@@ -8,6 +8,7 @@ mod bed;
 mod load;
 mod miss;
 mod oncache;
+mod paper;
 mod passes;
 mod row;
 
@@ -74,11 +75,13 @@ pub fn run(options: &OverlayOptions) -> Result<()> {
     let miss = Miss::measure(&mut bed, &mut run, plan(options), &interrupt)?;
     screen.say(&miss.text());
     let rows = rows(options, &mut bed, &run, &mut screen, &interrupt)?;
+    paper::text(&rows).iter().for_each(|line| screen.say(line));
     screen.say(&shown(&bed)?);
     if options.json {
         let rows: Vec<Value> = rows.iter().map(OverlayRow::json).collect();
         weir_lab::screen::line(json!({
             "rows": rows, "device_passes": passes, "miss_cost_ratio": miss.ratio(), "miss": miss.json(),
+            "paper": paper::sources(),
         }))?;
     }
     Ok(())

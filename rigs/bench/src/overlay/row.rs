@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 use weir_lab::spread::ResultSpread;
 
-use super::bed::ARMS;
+use super::bed::{ARMS, HOST, VXLAN, WEIR};
+use super::paper;
 
 /// A round: the result of each arm in a test.
 pub type Sample = [f64; ARMS.len()];
@@ -58,8 +59,9 @@ pub fn softirq_ns(answer: &Value) -> f64 {
 pub struct OverlayRow {
     test: Test,
     arms: [ResultSpread; ARMS.len()],
-    /// Each arm relative to plain VXLAN in the same round.
+    /// Each arm relative to plain VXLAN in the same round, and to the nodes' own addresses.
     over_vxlan: [ResultSpread; ARMS.len()],
+    over_host: [ResultSpread; ARMS.len()],
     samples: usize,
 }
 
@@ -67,13 +69,14 @@ impl OverlayRow {
     /// Computes a row from at least one round.
     pub fn of(test: Test, samples: &[Sample]) -> OverlayRow {
         let spread = |arm: usize| ResultSpread::of(samples.iter().map(|sample| sample[arm]).collect());
-        let over = |arm: usize| {
-            ResultSpread::of(samples.iter().map(|sample| sample[arm] / sample[super::bed::VXLAN]).collect())
+        let over = |base: usize, arm: usize| {
+            ResultSpread::of(samples.iter().map(|sample| sample[arm] / sample[base]).collect())
         };
         OverlayRow {
             test,
             arms: std::array::from_fn(spread),
-            over_vxlan: std::array::from_fn(over),
+            over_vxlan: std::array::from_fn(|arm| over(VXLAN, arm)),
+            over_host: std::array::from_fn(|arm| over(HOST, arm)),
             samples: samples.len(),
         }
     }
@@ -82,12 +85,19 @@ impl OverlayRow {
     pub fn heading() -> String {
         let arms: String = ARMS.iter().map(|arm| format!("{arm:>11}")).collect();
         format!(
-            "{:<20}{:>6} {:<15}{arm}   weir/vxlan (min - max)  weir/host",
-            "test",
-            "flows",
-            "unit",
-            arm = arms
+            "{:<20}{:>6} {:<15}{arms}   {:<23} {}",
+            "test", "flows", "unit", "weir/vxlan (min - max)", "weir/host (min - max)"
         )
+    }
+
+    /// The test, and the number of its flows.
+    pub fn name(&self) -> (&'static str, u32) {
+        (self.test.name, self.test.flows)
+    }
+
+    /// An arm relative to plain VXLAN, and to the nodes' own addresses: medians of the rounds' ratios.
+    pub fn ratios(&self, arm: usize) -> [f64; 2] {
+        [self.over_vxlan[arm].median, self.over_host[arm].median]
     }
 
     /// The row as a line of text.
@@ -95,12 +105,9 @@ impl OverlayRow {
         let Test { name, flows, unit, .. } = self.test;
         let digits = if self.arms[0].median < 1000.0 { 2 } else { 0 };
         let arms: String = self.arms.iter().map(|arm| format!("{:>11.digits$}", arm.median)).collect();
-        let over = self.over_vxlan[super::bed::WEIR];
-        let host = self.arms[super::bed::WEIR].median / self.arms[0].median;
-        format!(
-            "{name:<20}{flows:>6} {unit:<15}{arms}   {:.3} ({:.3} - {:.3})  {host:>13.3}",
-            over.median, over.min, over.max
-        )
+        let over = |over: ResultSpread| format!("{:.3} ({:.3} - {:.3})", over.median, over.min, over.max);
+        let [vxlan, host] = [self.over_vxlan[WEIR], self.over_host[WEIR]].map(over);
+        format!("{name:<20}{flows:>6} {unit:<15}{arms}   {vxlan:<23} {host}")
     }
 
     /// The row as JSON: medians by arm, and the spread of samples.
@@ -115,7 +122,10 @@ impl OverlayRow {
         for (at, arm) in ARMS.into_iter().enumerate() {
             row["spread"][arm] = ends(&self.arms[at]);
             row["over_vxlan"][arm] = json!(self.over_vxlan[at].median);
+            row["over_host"][arm] = json!(self.over_host[at].median);
+            row["over_host_spread"][arm] = ends(&self.over_host[at]);
         }
+        row["paper"] = paper::json(name);
         row
     }
 }
@@ -126,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_row_has_the_medians_of_the_arms_and_their_ratio_in_each_round() {
-        let samples = [[100.0, 50.0, 70.0, 80.0], [120.0, 40.0, 72.0, 90.0], [110.0, 60.0, 71.0, 85.0]];
+        let samples = [[100.0, 50.0, 70.0, 80.0], [110.0, 40.0, 72.0, 90.0], [130.0, 60.0, 71.0, 85.0]];
         let row = OverlayRow::of(TESTS[0], &samples).json();
         assert_eq!(
             (&row["test"], &row["flows"], &row["unit"]),
@@ -140,8 +150,12 @@ mod tests {
             (row["over_vxlan"]["weir"].as_f64(), row["over_vxlan"]["vxlan"].as_f64()),
             (Some(1.6), Some(1.0))
         );
+        // Of 80/100, 90/110 and 85/130; that of the medians would be 85/110.
+        assert_eq!((&row["over_host"]["weir"], &row["over_host"]["host"]), (&json!(0.8), &json!(1.0)));
+        assert_eq!(row["over_host_spread"]["weir"], json!([85.0 / 130.0, 90.0 / 110.0]));
         let line = OverlayRow::of(SOFTIRQ, &samples[..1]).text();
         assert!(line.contains("ns/packet") && line.contains("1.600 (1.600 - 1.600)"), "{line}");
+        assert!(line.ends_with("0.800 (0.800 - 0.800)"), "{line}");
         assert_eq!(
             OverlayRow::heading().split_whitespace().nth(3),
             Some("host"),
