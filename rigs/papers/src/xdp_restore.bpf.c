@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /* Runs in front of an XDP program that is measured. BPF_PROG_TEST_RUN with repetitions runs a program on its
  * own result, so a program that rewrites frames would soon run on something else. This program moves the
- * start and the end of the frame back, writes the bytes of the next frame of a list into it, and jumps to the
- * measured program. It always calls the same helpers, so that its cost does not depend on what the measured
- * program did. The cost is measured with xdp_stub behind it.
+ * start and the end of the frame back, writes the first bytes of the next frame of a list into it, and jumps
+ * to the measured program, which must not write what follows these bytes. It always calls the same helpers,
+ * so that its cost does not depend on what the measured program did. The cost is measured with xdp_stub
+ * behind it.
  *
  * An array of programs holds only programs that all support frames in several buffers or all do not, so there
  * are two of everything.
@@ -11,8 +12,7 @@
 #include <linux/bpf.h>
 #include <bpf/bpf_helpers.h>
 
-#define WORDS 8
-#define FRAME (WORDS * sizeof(__u64)) /* bytes of each frame */
+#define WORDS 8 /* at the start of each frame, which are restored */
 #define FAILED 255 /* no action of an XDP program */
 
 struct frame {
@@ -25,6 +25,8 @@ struct position {
 	__u64 now; /* the address of the first byte as the measured program left it */
 	__u32 next; /* the number of the next frame */
 	__u32 frames; /* the number of all frames */
+	__u32 length; /* bytes of each frame, at least those of WORDS */
+	__u32 unused;
 };
 
 struct {
@@ -76,7 +78,7 @@ static __always_inline int restore(struct xdp_md *context, void *programs)
 		return FAILED;
 	if (bpf_xdp_adjust_head(context, distance(context, at)))
 		return FAILED;
-	if (bpf_xdp_adjust_tail(context, (int)FRAME - (int)(context->data_end - context->data)))
+	if (bpf_xdp_adjust_tail(context, (int)at->length - (int)(context->data_end - context->data)))
 		return FAILED;
 	number = at->next;
 	frame = bpf_map_lookup_elem(&frames, &number);

@@ -10,7 +10,7 @@ use weir_bpf::load::uninterrupted;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/xdp_restore.bpf.o"));
 
-/// Bytes of each frame.
+/// Bytes of each frame, or of its beginning where frames are longer.
 pub const FRAME: usize = 64;
 
 /// Bytes that a program may make of a frame.
@@ -82,7 +82,7 @@ pub struct Ran {
 /// Runs programs on the frames of a list, each time on an original one.
 pub struct XdpRestore {
     ebpf: Ebpf,
-    first: [u8; FRAME],
+    first: Vec<u8>,
     frames: u32,
 }
 
@@ -106,7 +106,19 @@ impl XdpRestore {
         for (at, frame) in (0..).zip(frames) {
             list.set(at, frame, 0)?;
         }
-        Ok(XdpRestore { ebpf, first: frames[0], frames: count })
+        Ok(XdpRestore { ebpf, first: frames[0].to_vec(), frames: count })
+    }
+
+    /// Makes every frame `length` bytes long, at least [`FRAME`]. Zeros follow, which a measured program must
+    /// not overwrite, because they are not restored.
+    ///
+    /// # Panics
+    /// Panics if frames would become shorter.
+    #[must_use]
+    pub fn of_length(mut self, length: usize) -> XdpRestore {
+        assert!(length >= FRAME, "{length} bytes of a frame");
+        self.first.resize(length, 0);
+        self
     }
 
     /// Makes a program the measured one, and returns what it supports.
@@ -145,11 +157,8 @@ impl XdpRestore {
     /// # Errors
     /// Returns the kernel's error, or that a frame could not be restored.
     pub fn run(&mut self, buffers: Buffers, first: u32, runs: u32) -> Result<Ran, EbpfError> {
-        let mut position: Array<&mut MapData, [u64; 3]> = Array::try_from(map(&mut self.ebpf, "position"))?;
-        // Two numbers of 32 bits, in the processor's order.
-        let [a, b, c, d] = first.to_ne_bytes();
-        let [e, f, g, h] = self.frames.to_ne_bytes();
-        position.set(0, [0, 0, u64::from_ne_bytes([a, b, c, d, e, f, g, h])], 0)?;
+        let mut position: Array<&mut MapData, [u64; 4]> = Array::try_from(map(&mut self.ebpf, "position"))?;
+        position.set(0, [0, 0, two(first, self.frames), two(self.first.len() as u32, 0)], 0)?;
         let mut bytes = vec![0; LONGEST];
         let options = TestRunOptions {
             data_in: Some(&self.first),
@@ -165,6 +174,13 @@ impl XdpRestore {
         bytes.truncate(result.data_size_out as usize);
         Ok(Ran { action: result.return_value, bytes })
     }
+}
+
+/// Two numbers of 32 bits, in the processor's order.
+fn two(one: u32, other: u32) -> u64 {
+    let [a, b, c, d] = one.to_ne_bytes();
+    let [e, f, g, h] = other.to_ne_bytes();
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
 fn restore(buffers: Buffers) -> &'static str {

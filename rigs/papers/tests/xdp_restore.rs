@@ -65,6 +65,22 @@ fn a_program_that_moves_the_frames_start_gets_original_frames() {
 }
 
 #[test]
+fn a_longer_frame_keeps_its_length_and_what_follows_is_zero() {
+    if !is_root() {
+        return;
+    }
+    const LENGTH: usize = 1066;
+    let frames: Vec<_> = (1..=3).map(frame).collect();
+    let mut restore = XdpRestore::load(&frames).unwrap().of_length(LENGTH);
+    for buffers in [Buffers::One, Buffers::Several] {
+        restore.measure(XdpArm::Stub(buffers)).unwrap();
+        let ran = restore.run(buffers, 1, 4).unwrap();
+        assert_eq!((ran.action, ran.bytes.len()), (TX, LENGTH));
+        assert_eq!((&ran.bytes[..FRAME], &ran.bytes[FRAME..]), (&frames[1][..], &[0; LENGTH - FRAME][..]));
+    }
+}
+
+#[test]
 fn other_frames_than_the_program_expects_pass_unchanged() {
     if !is_root() {
         return;

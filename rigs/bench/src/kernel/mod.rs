@@ -39,8 +39,9 @@ const PACKETS: u32 = 1 << 20;
 /// Frames that the program of `--beside` is shown before it is measured.
 const SAMPLE: u32 = 1000;
 
-/// Actions of XDP programs, by number.
+/// Actions of XDP programs, by number, and those that send a frame.
 const ACTIONS: [&str; 5] = ["aborted", "dropped", "passed", "sent back", "redirected"];
+const SENT: std::ops::RangeInclusive<u32> = 3..=4;
 
 /// What to measure, and how thoroughly.
 #[derive(clap::Args)]
@@ -100,7 +101,7 @@ fn row(
     rounds: u16,
     say: &impl Fn(&dyn Display) -> Result<()>,
 ) -> Result<Result<Value, &'static str>> {
-    let frames = frames(scenario);
+    let frames = frames(scenario, FRAME);
     let (name, tables) = job.by_hand;
     let tables = tables(scenario);
     let compiled = Compiled::load(&scenario.program, &tables.flows);
@@ -123,10 +124,15 @@ fn row(
     Ok(Ok(result(job.name, &arms, engine_ns)))
 }
 
-/// The frames of a scenario, in the order in which they arrive.
-fn frames(scenario: &Scenario) -> Vec<[u8; FRAME]> {
-    let stream = Stream::udp(FRAME, scenario.flows.iter().copied());
-    let frame = |at| stream.frame(at).try_into().expect("all frames have this length");
+/// The beginnings of a scenario's frames of `length` bytes, in the order in which they arrive. A shorter
+/// frame is padded.
+fn frames(scenario: &Scenario, length: usize) -> Vec<[u8; FRAME]> {
+    let stream = Stream::udp(length, scenario.flows.iter().copied());
+    let frame = |at| {
+        let mut bytes = stream.frame(at);
+        bytes.resize(FRAME, 0);
+        bytes.try_into().expect("it has this length now")
+    };
     (0..scenario.flows.len()).map(frame).collect()
 }
 
@@ -233,41 +239,50 @@ fn turns(restore: &mut XdpRestore, arms: &mut [Arm<'_>], counts: bool) -> Result
     Ok(())
 }
 
-/// Measures two programs that do the same, on the frames of the first. Returns the nanoseconds per packet of
-/// each round, or why they cannot be measured.
-pub fn pair(programs: &[Scenario; 2], rounds: u16) -> Result<Result<[Vec<f64>; 2], String>> {
+/// Measures programs that do the same, on the frames of the first, which have `length` bytes and at least
+/// [`FRAME`]. Returns the nanoseconds per packet of each program in each round, or why they cannot be
+/// measured.
+pub fn alike<const N: usize>(
+    programs: &[Scenario; N],
+    length: usize,
+    rounds: u16,
+) -> Result<Result<[Vec<f64>; N], String>> {
     if !rustix::process::geteuid().is_root() {
         return Ok(Err("test runs of XDP programs need root".to_string()));
     }
-    let frames = frames(&programs[0]);
+    let (frames, length) = (frames(&programs[0], length), length.max(FRAME));
+    let mut first = frames[0].to_vec();
+    first.resize(length, 0);
     for Scenario { program, .. } in programs {
         let coverage = Coverage::of(program, &leads_of(program), &vec![true; program.ports.len()]);
         if let Some(why) = coverage.pipes.iter().flatten().next() {
             return Ok(Err(why.explanation().to_string()));
         }
     }
-    let [first, second] = programs.each_ref().map(|one| Compiled::load(&one.program, &[]));
-    let compiled = [first?, second?];
+    let compiled = programs.iter().map(|one| Compiled::load(&one.program, &[]));
+    let compiled = compiled.collect::<Result<Vec<Compiled>>>()?;
     for one in &compiled {
-        if let Some(why) = one.left(&frames[0])? {
+        if let Some(why) = one.left(&first)? {
             return Ok(Err(why.to_string()));
         }
     }
-    let [first, second] = &compiled;
-    let puts =
-        (|array: BorrowedFd<'_>| first.put_into(array), |array: BorrowedFd<'_>| second.put_into(array));
-    let mut restore = XdpRestore::load(&frames)?;
-    let mut arms =
-        vec![Arm::new("first", XdpArm::PutBy(&puts.0)), Arm::new("second", XdpArm::PutBy(&puts.1))];
+    let put = |one| move |array: BorrowedFd<'_>| Compiled::put_into(one, array);
+    let puts: Vec<_> = compiled.iter().map(put).collect();
+    let mut restore = XdpRestore::load(&frames)?.of_length(length);
+    let mut arms: Vec<Arm<'_>> = puts.iter().map(|put| Arm::new("alike", XdpArm::PutBy(put))).collect();
     let expected = outputs(&mut restore, &arms[0], frames.len().min(SAMPLE as usize))?;
-    let other = outputs(&mut restore, &arms[1], expected.len())?;
-    ensure!(expected == other, "the programs do not do the same with each frame");
+    ensure!(expected.iter().all(|ran| SENT.contains(&ran.action)), "the program does not send each frame");
+    for arm in &arms[1..] {
+        let other = outputs(&mut restore, arm, expected.len())?;
+        ensure!(expected == other, "the programs do not do the same with each frame");
+    }
     for round in 0..=rounds {
         turns(&mut restore, &mut arms, round > 0)?;
     }
-    arms.sort_by_key(|arm| arm.name);
+    // Each of these turns has made the first arm the last.
+    arms.rotate_right((usize::from(rounds) + 1) % N);
     let mut ns = arms.into_iter().map(|arm| arm.ns);
-    Ok(Ok([ns.next().unwrap_or_default(), ns.next().unwrap_or_default()]))
+    Ok(Ok(std::array::from_fn(|_| ns.next().unwrap_or_default())))
 }
 
 /// Returns the nanoseconds of processor time per packet that a turn takes.
@@ -336,7 +351,7 @@ pub fn by_engine(scenario: &Scenario, count: usize) -> Vec<Vec<u8>> {
     let mut engine = Engine::new(program, TableHash::new([3, 5])).expect("it is sound");
     crate::engine::assign_buckets(program, &mut engine);
     let (mut pools, mut batch, mut all) = (Pools::region(64), Batch::new(), Vec::new());
-    for frame in frames(scenario).iter().take(count) {
+    for frame in frames(scenario, FRAME).iter().take(count) {
         let mut one = pools.first().take().expect("it has come back");
         one.fill(frame).expect("it fits");
         batch.push(one).expect("there is room");
@@ -373,7 +388,7 @@ mod tests {
         for job in ALL.into_iter().filter(|job| job.name != "lb_flows1m") {
             let mut scenario = (job.make)();
             scenario.flows.truncate(FEW);
-            let frames = frames(&scenario);
+            let frames = frames(&scenario, FRAME);
             let (name, tables) = job.by_hand;
             let tables = tables(&scenario);
             let by_hand = XdpByHand::load(name, &tables).expect("it loads");

@@ -6,6 +6,9 @@ use serde_json::Value;
 use std::path::Path;
 use weir_plot::{Plot, Series};
 
+/// The axis of loads.
+const LOAD: &str = "load, percent of the most that the worker forwards";
+
 /// Writes a plot for each figure, named after it.
 pub fn save(results: &Value, directory: &Path) -> Result<()> {
     let figures = &results["figures"];
@@ -20,10 +23,14 @@ pub fn save(results: &Value, directory: &Path) -> Result<()> {
         return Ok(());
     }
     let latency = ("Added to the median of the load itself, AF_XDP on veth", "microseconds added");
-    load(results, latency, |row| row["added_us"].as_f64(), None).save(directory, "latency-of-the-load")?;
-    let loss = ("Loss, AF_XDP on veth; the thesis: from 97 % of its most", "percent lost");
-    let percent = |row: &Value| row["loss"].as_f64().map(|loss| 100.0 * loss);
-    load(results, loss, percent, Some(thesis_loss())).save(directory, "7.8-loss")
+    load(results, latency, |row| row["added_us"].as_f64()).save(directory, "latency-of-the-load")?;
+    let title = ("Loss of the load itself, AF_XDP on veth", "percent lost");
+    load(results, title, |row| row["loss"].as_f64().map(|loss| 100.0 * loss))
+        .save(directory, "loss-of-the-load")?;
+    if figures["7.8"]["with_back_ends"].is_array() {
+        loss(&figures["7.8"]).save(directory, "7.8-loss")?;
+    }
+    Ok(())
 }
 
 /// A bar for each balancer.
@@ -44,14 +51,42 @@ fn published(figure: &Value) -> Plot {
 
 /// A line for each distribution and executor over the load.
 fn round_trip(figure: &Value) -> Plot {
-    let lines =
+    let mut lines =
         by_place(&figure["scenarios"], |(_, row)| row["percent"].as_f64().zip(row["median_us"].as_f64()));
+    lines.extend(thesis_round_trip(&lines));
     let most = figure["most_mpps"].as_f64().unwrap_or(f64::NAN);
     Plot {
-        title: format!("DNS round trip under load (100 %: {most:.3} Mpps); the thesis: independent of load"),
-        axes: ("load, percent of the most that the worker forwards", "median, microseconds"),
+        title: format!("DNS round trip under load (100 %: {most:.3} Mpps); the thesis gives only the shape"),
+        axes: (LOAD, "median, microseconds"),
         bars: Vec::new(),
         series: lines,
+    }
+}
+
+/// The shape of the thesis's curve: the round trip does not depend on load. The thesis gives no numbers, so
+/// the line is at the height of our first point.
+fn thesis_round_trip(ours: &[Series]) -> Option<Series> {
+    let points = || ours.iter().flat_map(|series| &series.points);
+    let (_, height) = *points().next()?;
+    let end = points().map(|point| point.0).fold(0.0, f64::max);
+    let name = "the thesis: flat".to_string();
+    Some(Series { name, points: vec![(0.0, height), (end, height)], is_other: true })
+}
+
+/// Loss by load, a line for each distribution and executor.
+fn loss(figure: &Value) -> Plot {
+    let percent = |(_, row): (usize, &Value)| {
+        // Without load, nothing can be lost.
+        let lost = row["loss"].as_f64().or((row["percent"] == 0).then_some(0.0));
+        row["percent"].as_f64().zip(lost.map(|lost| 100.0 * lost))
+    };
+    let mut series = by_place(&figure["with_back_ends"], percent);
+    series.push(thesis_loss());
+    Plot {
+        title: "Loss, AF_XDP or the kernel on veth; the thesis: from 97 % of its most".to_string(),
+        axes: (LOAD, "percent lost"),
+        bars: Vec::new(),
+        series,
     }
 }
 
@@ -84,19 +119,19 @@ fn by_place(places: &Value, point: PointOf) -> Vec<Series> {
 /// The rate by payload.
 fn rate(figure: &Value) -> Plot {
     let title = "Rate by payload of UDP: one core of ours; the thesis: an ASIC";
-    by_payload(figure, title, "Mpps", ["mpps", "thesis_mpps"])
+    by_payload(figure, title, "Mpps", ["mpps", "kernel_mpps", "thesis_mpps"])
 }
 
 /// The bandwidth by payload.
 fn bandwidth(figure: &Value) -> Plot {
     let title =
         "Bandwidth by payload of UDP: one core of ours; the thesis: an ASIC, its rate times the payload";
-    by_payload(figure, title, "Gbit/s of payload", ["gbit_s", "thesis_gbit_s"])
+    by_payload(figure, title, "Gbit/s of payload", ["gbit_s", "kernel_gbit_s", "thesis_gbit_s"])
 }
 
-/// Bars for our values and for the thesis's. The positions are evenly spaced labels, because short payloads
+/// Bars for both executors and for the thesis. The positions are evenly spaced labels, because short payloads
 /// are close together.
-fn by_payload(figure: &Value, title: &str, axis: &'static str, keys: [&str; 2]) -> Plot {
+fn by_payload(figure: &Value, title: &str, axis: &'static str, keys: [&str; 3]) -> Plot {
     let rows = figure["rows"].as_array().map_or(&[][..], Vec::as_slice);
     let points = |key: &str| {
         let point = |(at, row): (usize, &Value)| row[key].as_f64().map(|value| (at as f64, value));
@@ -109,7 +144,8 @@ fn by_payload(figure: &Value, title: &str, axis: &'static str, keys: [&str; 2]) 
         bars: rows.iter().map(|row| row["payload"].to_string()).collect(),
         series: vec![
             series("weir, memory ports", keys[0], false),
-            series("XenoFlow's thesis", keys[1], true),
+            series("weir, kernel test runs", keys[1], false),
+            series("XenoFlow's thesis", keys[2], true),
         ],
     }
 }
@@ -122,13 +158,8 @@ fn thesis_loss() -> Series {
     Series { name: "XenoFlow's thesis".to_string(), points, is_other: true }
 }
 
-/// A line for each scenario over the offered load, and the thesis's if it gives numbers.
-fn load(
-    results: &Value,
-    (title, axis): (&str, &'static str),
-    value: fn(&Value) -> Option<f64>,
-    thesis: Option<Series>,
-) -> Plot {
+/// A line for each scenario over the offered load.
+fn load(results: &Value, (title, axis): (&str, &'static str), value: fn(&Value) -> Option<f64>) -> Plot {
     let scenarios = results["load"]["scenarios"].as_array().map_or(&[][..], Vec::as_slice);
     let line = |scenario: &Value| {
         let rows = scenario["rows"].as_array().map_or(&[][..], Vec::as_slice);
@@ -141,7 +172,7 @@ fn load(
         title: format!("{title} (100 %: {most:.3} Mpps)"),
         axes: ("load, percent of the most that could be sent", axis),
         bars: Vec::new(),
-        series: scenarios.iter().map(line).chain(thesis).collect(),
+        series: scenarios.iter().map(line).collect(),
     }
 }
 
@@ -152,11 +183,13 @@ mod tests {
 
     #[test]
     fn the_thesis_is_beside_ours_where_it_has_a_figure() {
-        let payload =
-            |bytes: u32| json!({ "payload": bytes, "mpps": 20.0, "thesis_mpps": thesis::rate(bytes) });
+        let payload = |bytes: u32| {
+            let theirs = thesis::rate(bytes);
+            json!({ "payload": bytes, "mpps": 20.0, "kernel_mpps": 90.0, "thesis_mpps": theirs })
+        };
         let plot = rate(&json!({ "rows": [payload(22), payload(24), payload(64)] }));
-        assert_eq!(plot.series[0].points.len(), 3);
-        assert_eq!(plot.series[1].points, [(0.0, 98.0), (1.0, 92.0)]);
+        assert_eq!([0, 1].map(|at| plot.series[at].points[2]), [(2.0, 20.0), (2.0, 90.0)]);
+        assert_eq!(plot.series[2].points, [(0.0, 98.0), (1.0, 92.0)]);
     }
 
     #[test]
@@ -171,6 +204,7 @@ mod tests {
         let [lines, bars] = [round_trip(&figure), round_trip_by_length(&figure)];
         assert_eq!(lines.series[1].name, "single, kernel");
         assert_eq!(lines.series[0].points, [(0.0, 30.0)]);
+        assert_eq!(lines.series[2].points, [(0.0, 30.0); 2], "the thesis has a shape");
         assert_eq!((bars.bars.len(), &bars.series[0].points[..]), (2, &[(0.0, 30.0)][..]));
     }
 
@@ -178,9 +212,18 @@ mod tests {
     fn what_has_no_latency_is_no_point() {
         let rows = json!([{ "percent": 10, "added_us": 5.0 }, { "percent": 100, "added_us": null }]);
         let results = json!({ "load": { "scenarios": [{ "name": "single", "rows": rows }] } });
-        let plot = load(&results, ("title", "us"), |row| row["added_us"].as_f64(), Some(thesis_loss()));
+        let plot = load(&results, ("title", "us"), |row| row["added_us"].as_f64());
         assert_eq!(plot.series[0].points, [(10.0, 5.0)]);
-        let [_, (last, lost)] = plot.series[1].points[..] else { panic!("the thesis has a line") };
+    }
+
+    #[test]
+    fn loss_has_a_line_for_each_executor_and_one_for_the_thesis() {
+        let rows = json!([{ "percent": 0, "loss": null }, { "percent": 125, "loss": 0.25 }]);
+        let place = |executor: &str| json!({ "name": "single", "executor": executor, "rows": rows });
+        let plot = loss(&json!({ "with_back_ends": [place("engine"), place("kernel")] }));
+        assert_eq!(plot.series[1].name, "single, kernel");
+        assert_eq!(plot.series[1].points, [(0.0, 0.0), (125.0, 25.0)]);
+        let [_, (last, lost)] = plot.series[2].points[..] else { panic!("the thesis has a line") };
         assert!((96.0..98.0).contains(&last) && lost == 0.0, "95 of 98 Mpps are carried: {last}");
     }
 }

@@ -10,8 +10,9 @@ use std::fmt::Display;
 use std::time::Duration;
 use weir_lab::spread::ResultSpread;
 
-/// Loads, in percent of the highest rate that the worker forwards when clients are split 50/50.
-const LOADS: [u32; 5] = [0, 25, 50, 75, 100];
+/// Loads, in percent of the highest rate that the worker forwards when clients are split 50/50. The last
+/// one is more than it forwards.
+const LOADS: [u32; 6] = [0, 25, 50, 75, 100, 125];
 const LOADS_QUICK: [u32; 2] = [0, 50];
 /// The load at which lengths are compared, and the lengths of its frames in bytes, without FCS.
 const LOAD_OF_LENGTHS: u32 = 25;

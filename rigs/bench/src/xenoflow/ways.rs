@@ -10,6 +10,7 @@ use anyhow::{Result, ensure};
 use serde_json::{Value, json};
 use std::fmt::Display;
 use weir_lab::spread::ResultSpread;
+use weir_papers::FRAME;
 
 /// Numbers of back ends. The kernel's executor has at most 16 pipes.
 const BACK_ENDS: [u32; 5] = [2, 4, 8, 16, 64];
@@ -46,7 +47,7 @@ fn compared(
     say: &impl Fn(&dyn Display) -> Result<()>,
 ) -> Result<Vec<Value>> {
     let engine = Ok(in_engine(programs, rounds)?);
-    let kernel = kernel::pair(programs, rounds)?;
+    let kernel = kernel::alike(programs, FRAME, rounds)?;
     let mut rows = Vec::new();
     for (executor, measured) in [("engine", engine), ("kernel", kernel)] {
         let row = match measured {
@@ -144,7 +145,8 @@ mod tests {
         }
         let [few, many] = [2, 64].map(|back_ends| {
             let programs = [BackEndsAs::Entries, BackEndsAs::Pipes];
-            kernel::pair(&programs.map(|shape| scenario(back_ends, shape, true)), 1).expect("it loads")
+            let programs = programs.map(|shape| scenario(back_ends, shape, true));
+            kernel::alike(&programs, FRAME, 1).expect("it loads")
         });
         assert_eq!(few.expect("2 pipes compile").map(|ns| ns.len()), [1, 1]);
         let why = many.expect_err("64 pipes do not compile");
